@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// accessCheck finds what the agent lacks, and which checks that blinds: one finding for each lack, where there would be one
-// for each check. believed returns what is believed of all checks.
+// accessCheck reports each file or right that the agent lacks, with the checks that are blind without it: one finding
+// for each lack instead of one for each check. believed returns the believed state of all checks.
 func accessCheck(believed func() finding.State) detect.Check {
 	return detect.Check{
 		ID: "agent-access", Domain: "agent", Every: time.Minute, RunAfter: true,

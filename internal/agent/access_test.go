@@ -17,14 +17,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// A kubeconfig that cannot be used blinds all that asks the apiserver or kubelet: each check of these is unknown, and
-// there is one finding, with their names and what to grant.
+// An unusable kubeconfig blinds every check that asks the apiserver or kubelet: each of them becomes unknown, and one
+// finding names them and says what to grant.
 func TestOneLackIsOneFinding(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "kubelet.conf")
 	if err := os.WriteFile(name, []byte("apiVersion: v1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(name, 0o666); err != nil { //nolint:gosec // it is what must be refused
+	if err := os.Chmod(name, 0o666); err != nil { //nolint:gosec // must be refused
 		t.Fatal(err)
 	}
 	h := hosttest.Host(t)
@@ -80,7 +80,7 @@ func TestOneLackIsOneFinding(t *testing.T) {
 	t.Log(found[0].Message)
 }
 
-// The inspection's blindness is the same lack as that of the checks, where it is nothing else.
+// If the inspection is blind only because of the lack that blinds the checks, it reports the same lack.
 func TestInspectionLacks(t *testing.T) {
 	lack, other := &finding.Access{Lack: "a right", Grant: "give it"}, &finding.Access{Lack: "another"}
 	for name, test := range map[string]struct {

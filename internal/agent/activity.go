@@ -18,28 +18,28 @@ import (
 // leftoversCheck is the ID of the check that finds leftovers.
 const leftoversCheck = "leftovers"
 
-// activities turns the results of inspections and releases into transitions for the reporters. What was reported
-// survives a restart, so that nothing is reported twice and what went away meanwhile is noticed.
+// activities turns the results of inspections and releases into transitions for the reporters. The reported state
+// survives a restart, so no transition is reported twice and a leftover that disappeared meanwhile is noticed.
 type activities struct {
 	state    detect.StateStore
 	log      *slog.Logger
 	stateDir string // holds the journal of releases
 	send     func([]finding.Activity)
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	reported reported
-	started  bool // a pass of this run was taken into account
+	started  bool // this run has taken a pass into account
 }
 
-// reported is what the reporters know. It is stored, so its fields are a format.
+// reported is the state that the reporters know. It is stored, so its fields are a format.
 type reported struct {
 	Leftovers map[string]*reportedLeftover `json:"leftovers"` // by objectKey
-	Journal   finding.Timestamp            `json:"journal"`   // of the last record that was reported
+	Journal   finding.Timestamp            `json:"journal"`   // of the last reported record
 }
 
 type reportedLeftover struct {
 	Found finding.Activity     `json:"found"`
-	Plan  finding.ActivityKind `json:"plan,omitempty"` // ActionPlanned or ActionRefused, when that was reported
+	Plan  finding.ActivityKind `json:"plan,omitempty"` // ActionPlanned or ActionRefused, once reported
 }
 
 const activitiesKey = "activities"
@@ -54,7 +54,7 @@ func newActivities(state detect.StateStore, log *slog.Logger, stateDir string, n
 	if a.reported.Leftovers == nil {
 		a.reported.Leftovers = map[string]*reportedLeftover{}
 	}
-	if a.reported.Journal.IsZero() { // releases of versions that did not report them are history
+	if a.reported.Journal.IsZero() { // releases by versions that did not report them are history
 		a.reported.Journal = now
 		if records, _, err := remediate.ReadJournal(stateDir); err == nil && len(records) > 0 {
 			a.reported.Journal = records[len(records)-1].At
@@ -63,7 +63,7 @@ func newActivities(state detect.StateStore, log *slog.Logger, stateDir string, n
 	return a
 }
 
-// inspected reports which leftovers a pass found, and which of those before are gone.
+// inspected reports which leftovers a pass found, and which earlier ones are gone.
 func (a *activities) inspected(report inspect.Report) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,7 +71,8 @@ func (a *activities) inspected(report inspect.Report) {
 	a.started = true
 }
 
-// released reports what became of actions: what was done is in the journal, what was not done in the outcome alone.
+// released reports the results of actions. Actions that ran are in the journal; those that did not run are only in the
+// outcome.
 func (a *activities) released(outcome remediate.Outcome, now finding.Timestamp) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,7 +93,7 @@ func (a *activities) publish(news []finding.Activity) {
 		return
 	}
 	a.send(news)
-	if data, err := json.Marshal(a.reported); err == nil { // plain data: it can always be encoded
+	if data, err := json.Marshal(a.reported); err == nil { // plain data: always encodable
 		a.state.Save(activitiesKey, data)
 	}
 }
@@ -103,7 +104,7 @@ func objectSubject(kind inspect.Kind, id string, pod inspect.Pod) finding.Subjec
 	return finding.Subject{Kind: string(kind), Name: id, UID: pod.UID}
 }
 
-// podSubject names a pod by its UID, or by what stands for it, where its name is not known.
+// podSubject names a pod by its UID. If its name is not known, the group stands for both.
 func podSubject(pod inspect.Pod, group string) finding.Subject {
 	name := strings.Trim(pod.Namespace+"/"+pod.Name, "/")
 	if name == "" {
@@ -112,10 +113,10 @@ func podSubject(pod inspect.Pod, group string) finding.Subject {
 	return finding.Subject{Kind: "pod", Name: name, UID: pod.UID}
 }
 
-// inspect returns what changed with a pass. As in the tracker, an error is no proof that anything is gone.
+// inspect returns the changes of one pass. As in the tracker, an error does not prove that an object is gone.
 func (r *reported) inspect(report inspect.Report, first bool) []finding.Activity {
 	var news []finding.Activity
-	here := map[string]*inspect.Assessment{} // what is or was a leftover
+	here := map[string]*inspect.Assessment{} // objects that are or were leftovers
 	for i := range report.Objects {
 		o := &report.Objects[i]
 		if o.Verdict != inspect.Leftover && len(r.Leftovers) == 0 {
@@ -135,7 +136,7 @@ func (r *reported) inspect(report inspect.Report, first bool) []finding.Activity
 			r.Leftovers[key] = &reportedLeftover{Found: found}
 			news = append(news, found)
 		case first:
-			present := known.Found // with the ID of the transition that it repeats
+			present := known.Found // keeps the ID of the transition that it repeats
 			present.Kind = finding.LeftoverPresent
 			news = append(news, present)
 		}
@@ -152,7 +153,7 @@ func (r *reported) inspect(report inspect.Report, first bool) []finding.Activity
 	return news
 }
 
-// end takes a leftover out of what is reported.
+// end removes a leftover from the reported ones and returns its last transition.
 func (r *reported) end(key string, kind finding.ActivityKind, what string, at finding.Timestamp) finding.Activity {
 	found := r.Leftovers[key].Found
 	delete(r.Leftovers, key)
@@ -186,18 +187,18 @@ func (r *reported) plan(outcome remediate.Outcome, now finding.Timestamp) []find
 	return news
 }
 
-// attempt is one release of a pod, as the journal has it.
+// attempt is one release of a pod, built from the journal.
 type attempt struct {
 	begin    finding.Timestamp
-	pod      inspect.Pod // with its name, once a record has it
+	pod      inspect.Pod // with its name, once a record contains it
 	acted    bool        // a step was intended
 	released map[string]int
 	result   remediate.Result
-	before   remediate.Result // of the attempt before
+	before   remediate.Result // of the previous attempt
 }
 
-// journal returns what the journal says since it was last reported. A journal without the last reported record was
-// rotated: all of it is new. Attempts that came to no step and end as the one before are left out.
+// journal returns the activities since the last reported record. If that record is missing, the journal was rotated and
+// all records are new. Attempts that ran no step and ended like the previous attempt are left out.
 func (r *reported) journal(records []remediate.Record) []finding.Activity {
 	var news []finding.Activity
 	attempts := map[string]*attempt{}
@@ -212,7 +213,7 @@ func (r *reported) journal(records []remediate.Record) []finding.Activity {
 	return news
 }
 
-// record takes one record into account and returns what it says.
+// record takes one record into account and returns its activities.
 func (r *reported) record(attempts map[string]*attempt, record remediate.Record, isNew bool) []finding.Activity {
 	try := attempts[record.Group]
 	if try == nil {
@@ -238,7 +239,7 @@ func (r *reported) record(attempts map[string]*attempt, record remediate.Record,
 	case remediate.Begin:
 		*try = attempt{begin: record.At, pod: try.pod, released: map[string]int{}, before: try.result}
 	case remediate.Intent:
-		if !try.acted && !try.begin.IsZero() { // what leaves quarantine has no beginning
+		if !try.acted && !try.begin.IsZero() { // a release from quarantine has no beginning
 			news = append(news, activity(finding.ActionStarted, pod, try.begin,
 				fmt.Sprintf("releasing what pod %s left behind", pod.Name)))
 		}
@@ -272,7 +273,7 @@ func (r *reported) record(attempts map[string]*attempt, record remediate.Record,
 	return news
 }
 
-// endOf returns what a result in the journal means.
+// endOf maps a result in the journal to an activity kind.
 func endOf(result remediate.Result, success finding.ActivityKind) finding.ActivityKind {
 	switch result {
 	case remediate.Released, remediate.Vanished:
@@ -280,14 +281,14 @@ func endOf(result remediate.Result, success finding.ActivityKind) finding.Activi
 	case remediate.Refused, remediate.Stopped, remediate.NotActed, remediate.Blocked:
 		return finding.ActionRefused
 	}
-	return finding.ActionFailed // incomplete, interrupted and could-not-tell too: it is not proven to be released
+	return finding.ActionFailed // incomplete, interrupted and could-not-tell too: the release is not proven
 }
 
 func because(record remediate.Record) string {
 	return strings.TrimSuffix(string(record.Result)+": "+record.Why, ": ")
 }
 
-// countText words how many objects there are of each kind.
+// countText says how many objects there are of each kind.
 func countText(kinds map[string]int) string {
 	var parts []string
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {

@@ -22,7 +22,7 @@ type stateMap map[string][]byte
 func (m stateMap) Load(key string) ([]byte, bool) { value, ok := m[key]; return value, ok }
 func (m stateMap) Save(key string, value []byte)  { m[key] = value }
 
-// reports is a run of the agent that collects what it gives to its reporters.
+// reports is one run of the agent; it collects everything sent to its reporters.
 type reports struct {
 	*activities
 	got []finding.Activity
@@ -35,7 +35,7 @@ func startReports(t *testing.T, state stateMap, dir string) *reports {
 	return r
 }
 
-// expect compares what was reported since the last call.
+// expect compares the activities reported since the last call.
 func (r *reports) expect(t *testing.T, what string, want ...string) {
 	t.Helper()
 	got := []string{}
@@ -72,7 +72,7 @@ const (
 	goneMount  = "info leftover-gone mount//m: mount /m of pod default/web is gone"
 )
 
-// A leftover is reported when it is found and when it is gone, not in each pass, and what is uncertain is neither.
+// A leftover is reported when it is found and when it is gone, not in each pass. An uncertain object is neither.
 func TestLeftoversAreReportedOnTransitions(t *testing.T) {
 	state := stateMap{}
 	r := startReports(t, state, t.TempDir())
@@ -106,7 +106,7 @@ func TestLeftoversAreReportedOnTransitions(t *testing.T) {
 		"info leftover-gone mount//m: mount /m of pod default/web is no longer a leftover: nobody knows its pod")
 }
 
-// In dry-run a plan is reported once, and nothing where the action is off.
+// In dry-run a plan is reported once; if the action is off, it is not reported.
 func TestPlansAreReportedOnce(t *testing.T) {
 	r := startReports(t, stateMap{}, t.TempDir())
 	r.inspected(passOf(1, inspect.Leftover))
@@ -127,7 +127,7 @@ func TestPlansAreReportedOnce(t *testing.T) {
 	r.expect(t, "refused", "info action-refused mount//m: mount /m: unmount it: mode is on")
 }
 
-// What was done is reported from the journal, with the times in it: once, in order, also across a restart.
+// Finished actions are reported from the journal, with its times: once, in order, also across a restart.
 func TestReleasesAreReportedFromTheJournal(t *testing.T) {
 	dir, state := t.TempDir(), stateMap{}
 	var journal []byte
@@ -170,7 +170,7 @@ func TestReleasesAreReportedFromTheJournal(t *testing.T) {
 		"warning action-failed mount//m: mount /m of pod default/web: failed: busy",
 		"warning action-failed pod/default/web: what pod default/web left behind was not released: incomplete: mount /m: busy",
 	}
-	failed[3] += " (repeated)" // the one of the earlier version ended so, too
+	failed[3] += " (repeated)" // the attempt of the earlier version ended the same way
 	r.expect(t, "failed", failed...)
 	r.released(acted, second(9))
 	r.expect(t, "nothing new in the journal")

@@ -1,5 +1,5 @@
-// Package agent wires checks, inspections, releases and reporters together. How the process that runs it lives is in
-// daemon, what people ask it is in status.
+// Package agent wires checks, inspections, releases and reporters together. Package daemon manages the life of the
+// process that runs it; package status answers queries about it.
 package agent
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// Options are what an agent is built of. Clients and Store stay the caller's, who closes them.
+// Options are the parts of an agent. The caller owns Clients and Store and closes them.
 type Options struct {
 	Config   config.Config
 	Monitors config.Monitors // the files of node-problem-detector that the configuration names
@@ -39,13 +39,13 @@ type Options struct {
 	Store    *store.Store
 	Manager  *notify.Manager // of services
 	Checks   []detect.Check  // of the daemon itself
-	Refused  func() error    // why the configuration that the operator wants is not in force; nil when it is
+	Refused  func() error    // returns why the configuration that the operator wants is not in force, or nil
 }
 
-// Agent is everything that runs with one configuration.
+// Agent runs everything for one configuration.
 type Agent struct {
 	Progress   *notify.Progress
-	Components []Component // in the order in which they start
+	Components []Component // in start order
 
 	cfg       config.Config
 	files     config.Monitors
@@ -67,9 +67,9 @@ type Agent struct {
 	engine    *detect.Engine
 	started   finding.Timestamp
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	tracker  *finding.Tracker
-	reported finding.Timestamp // the last state that reporters were given
+	reported finding.Timestamp // the last state given to the reporters
 }
 
 // Component is a part that runs until ctx ends and leaves nothing behind.
@@ -78,7 +78,7 @@ type Component struct {
 	Run  func(ctx context.Context) error
 }
 
-// New builds an agent. It continues with what the store remembers, as after a restart.
+// New builds an agent. It continues from the stored state, as after a restart.
 func New(o Options) (*Agent, error) {
 	cfg, log := o.Config, o.Log
 	a := &Agent{cfg: cfg, files: o.Monitors, log: log, clients: o.Clients, store: o.Store,
@@ -130,12 +130,12 @@ func New(o Options) (*Agent, error) {
 			Component{"node watch", a.watchNode})
 	}
 	a.forgetRemoved(state)
-	a.report(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds
+	a.report(thisBoot(a.tracker.State(), a.started), nil) // the state believed a moment ago still holds
 	a.Components = append(a.Components, Component{"engine", a.engine.Run})
 	return a, nil
 }
 
-// Summary is what the log says of an agent that starts.
+// Summary returns the log attributes of an agent that starts.
 func (a *Agent) Summary() []any {
 	return []any{"version", Version, "node", a.clients.Host.NodeName, "checks", len(a.checks),
 		"release", a.cfg.Remediate.Mode}
@@ -144,16 +144,16 @@ func (a *Agent) Summary() []any {
 // SinceStart returns how long the agent has run.
 func (a *Agent) SinceStart() time.Duration { return host.Now().Since(a.started) }
 
-// Wake runs the checks at once that wait for source.
+// Wake runs the checks that wait for source at once.
 func (a *Agent) Wake(source detect.WakeSource) { a.engine.Wake(source, detect.Change{}) }
 
-// History returns what inspections remember.
+// History returns the stored history of inspections.
 func (a *Agent) History() inspect.History { return a.leftovers.copyHistory() }
 
-// stateStore keeps what checks remember from one run to the next.
+// stateStore keeps the state of checks from one run to the next.
 func (a *Agent) stateStore() memory { return memory{a.store.Bucket(memoryBucket), a.saver} }
 
-// loadDeps returns what some checks need besides the host, with the state of an earlier run.
+// loadDeps returns the dependencies of checks besides the host, with the state of an earlier run.
 func (a *Agent) loadDeps() (checks.Deps, error) {
 	deps := a.clients.Deps(a.stateStore())
 	settings := kernellog.Settings{}
@@ -168,24 +168,24 @@ func (a *Agent) loadDeps() (checks.Deps, error) {
 	return deps, nil
 }
 
-// state returns what is believed of all checks now.
+// state returns the current believed state of all checks.
 func (a *Agent) state() finding.State {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.tracker.State()
 }
 
-// repeatEvery is how often reporters are given a state in which nothing has changed: some wait for time to pass. Most
-// observations change nothing, and there are hundreds in a minute.
+// repeatEvery is how often reporters get an unchanged state, because some wait for time to pass. Most observations
+// change no state, and there are hundreds a minute.
 const repeatEvery = 10 * time.Second
 
-// observe takes one observation into account and reports what changed. The engine calls it for one at a time.
+// observe takes one observation into account and reports the changes. The engine makes one call at a time.
 func (a *Agent) observe(l finding.Observation) {
 	a.mu.Lock()
 	before := a.tracker.Of(l.Check)
 	updates := a.tracker.Observe(l)
 	after := a.tracker.Of(l.Check)
-	var state finding.State // nil: nobody needs it now
+	var state finding.State // nil: not needed now
 	if len(updates) > 0 || !sameShape(before, after) || a.reported.IsZero() || l.At.Since(a.reported) >= repeatEvery {
 		state, a.reported = a.tracker.State(), l.At
 	}
@@ -212,7 +212,7 @@ func (a *Agent) report(state finding.State, updates []finding.Update) {
 	}
 }
 
-// reportActivities gives what became of leftovers to the reporters that take it.
+// reportActivities passes the transitions of leftovers to the reporters that take them.
 func (a *Agent) reportActivities(activities []finding.Activity) {
 	for _, r := range a.reporters {
 		if r, ok := r.(report.ActivityReporter); ok {
@@ -221,7 +221,7 @@ func (a *Agent) reportActivities(activities []finding.Activity) {
 	}
 }
 
-// forgetRemoved clears what is stored of checks that no longer exist.
+// forgetRemoved deletes the stored state of checks that no longer exist.
 func (a *Agent) forgetRemoved(state finding.State) {
 	known := map[string]bool{}
 	for _, c := range a.checks {
@@ -241,13 +241,13 @@ func (a *Agent) forgetRemoved(state finding.State) {
 	}
 }
 
-// thisBoot leaves out what was believed before the machine booted: none of it is proven now.
+// thisBoot drops states from before the machine booted: they prove nothing about this boot.
 func thisBoot(state finding.State, now finding.Timestamp) finding.State {
 	maps.DeleteFunc(state, func(_ string, c *finding.CheckState) bool { return c.FirstRun.Boot != now.Boot })
 	return state
 }
 
-// Remember saves all that is believed, so that an orderly end loses no streak of observations.
+// Remember saves all believed state, so that an orderly stop loses no streak of observations.
 func (a *Agent) Remember() {
 	a.mu.Lock()
 	a.saver.flush(a.tracker.State())
@@ -256,7 +256,7 @@ func (a *Agent) Remember() {
 	a.saver.write()
 }
 
-// Status returns what is believed now.
+// Status returns the current state.
 func (a *Agent) Status() status.Status {
 	now := host.Now()
 	a.mu.Lock()
@@ -285,7 +285,7 @@ func (a *Agent) Status() status.Status {
 	return s
 }
 
-// conditionOf returns the node condition that reports fatal findings of a check; empty where there is none.
+// conditionOf returns the node condition that reports fatal findings of a check, or "" if there is none.
 func (a *Agent) conditionOf(check string) string {
 	if a.clients.Client == nil || !a.cfg.Report.Conditions.Enabled {
 		return ""
@@ -298,7 +298,7 @@ func (a *Agent) conditionOf(check string) string {
 	return ""
 }
 
-// stateCheck finds that stored state may not survive a restart.
+// stateCheck reports that stored state may not survive a restart.
 func stateCheck(store *store.Store) detect.Check {
 	return detect.Check{
 		ID: "agent-state", Domain: "agent", Every: time.Minute,
@@ -326,7 +326,7 @@ func stateCheck(store *store.Store) detect.Check {
 	}
 }
 
-// policies returns when findings of each check are raised and cleared. A check that runs seldom may be blind for
+// policies returns when findings of each check are raised and cleared. A check that runs rarely may be blind for
 // longer.
 func policies(checks []detect.Check) map[string]finding.Policy {
 	policies := map[string]finding.Policy{}

@@ -23,11 +23,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/criticaldaemonsets"
 )
 
-// Clients is the host and the clients of everything that is read through sockets.
+// Clients is the host and the clients of all socket APIs.
 type Clients struct {
 	Host   *host.Host
-	Client *kube.Client // nil where there is no Kubernetes
-	Notes  []string     // what was discovered where
+	Client *kube.Client // nil if there is no Kubernetes
+	Notes  []string     // what discovery found, and where
 
 	found   discover.Discovery
 	layout  layoutSeen
@@ -44,8 +44,8 @@ func (d *Clients) Close() error {
 	return errors.Join(problems...)
 }
 
-// OpenHost discovers the layout of this node and makes the clients. Nothing is dialled yet: components that are down
-// now are used when they are back.
+// OpenHost discovers the layout of this node and creates the clients. It dials none of them yet: a component that is
+// down now is used once it is back.
 func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	files := host.Files{}
 	found, err := discoverLayout(files, cfg)
@@ -85,7 +85,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	return d, nil
 }
 
-// openMutator returns what may change the host.
+// openMutator returns the Mutator, the only part that may change the host.
 func (d *Clients) openMutator(log *slog.Logger) (*mutate.Mutator, error) {
 	if d.mutator != nil {
 		return d.mutator, nil
@@ -98,7 +98,7 @@ func (d *Clients) openMutator(log *slog.Logger) (*mutate.Mutator, error) {
 	return m, nil
 }
 
-// Deps returns what some checks need besides the host. State may be nil.
+// Deps returns the dependencies of checks besides the host. State may be nil.
 func (d *Clients) Deps(state detect.StateStore) checks.Deps {
 	deps := checks.Deps{State: state, Sources: &detect.StateSources{}}
 	if d.Client != nil {

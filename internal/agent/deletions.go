@@ -9,15 +9,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
-// deletions follows pods from pass to pass: how many end, and how many of those leave something behind. It begins anew
-// with the agent.
+// deletions follows pods from pass to pass: how many end, and how many of those leave objects behind. It starts from
+// zero with the agent.
 type deletions struct {
-	living map[string]bool // UIDs that a witness knew in the last pass that could tell
-	ended  map[string]bool // UIDs that have ended, and of which something is still there
+	living map[string]bool // UIDs that a witness knew in the last complete pass
+	ended  map[string]bool // UIDs of ended pods of which objects still exist
 }
 
-// observe returns how many pods have ended since the last pass, and how many pods that ended are now proven to have
-// left something behind. A pass that is not complete tells nothing.
+// observe returns how many pods have ended since the last pass, and how many ended pods are now proven to have left
+// objects behind. An incomplete pass changes no count.
 func (d *deletions) observe(report inspect.Report, complete bool) (ended, left int) {
 	if !complete {
 		return 0, 0
@@ -39,7 +39,7 @@ func (d *deletions) observe(report inspect.Report, complete bool) (ended, left i
 	still := map[string]bool{}
 	note := func(uid string) {
 		switch {
-		case living[uid]: // it is known again
+		case living[uid]: // known again
 		case proven[uid]:
 			left++
 		case here[uid]:

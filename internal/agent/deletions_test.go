@@ -16,7 +16,7 @@ func assessed(kind inspect.Kind, uid string, verdict inspect.Verdict) inspect.As
 	return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: uid, Pod: inspect.Pod{UID: uid}}, Verdict: verdict}
 }
 
-// A pod counts once as ended, and once as one that left something behind, if its end was seen.
+// A pod counts once as ended, and once as having left objects behind, if its end was observed.
 func TestDeletions(t *testing.T) {
 	var d deletions
 	failed := inspect.Report{Errors: []inspect.Failure{{What: "kubelet", Error: "refused"}}}

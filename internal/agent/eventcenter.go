@@ -22,7 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
-// openEventCenter opens the reporter to the event center, where there is one.
+// openEventCenter opens the reporter to the event center, if one is configured.
 func (a *Agent) openEventCenter(m meter) {
 	settings := a.cfg.Report.EventCenter
 	if !settings.Enabled() {
@@ -53,7 +53,7 @@ func (a *Agent) openEventCenter(m meter) {
 	a.reporters = append(a.reporters, r)
 }
 
-// oldOutbox reads the directory in which agents before kept what waits for the event center.
+// oldOutbox reads the directory in which older agents kept events for the event center.
 func oldOutbox(dir string) eventcenter.OldFiles {
 	read := func() (map[string][]byte, error) {
 		entries, err := os.ReadDir(dir)
@@ -79,7 +79,8 @@ const (
 	maxCredential = 1 << 20
 )
 
-// readCredential reads a file of the settings. A bare name is beside the token of the agent's pod.
+// readCredential reads a file named in the settings. A bare name is relative to the directory of the pod's service
+// account token.
 func (a *Agent) readCredential(name string) ([]byte, error) { return readCredential(a.cfg, name) }
 
 func readCredential(cfg config.Config, name string) ([]byte, error) {
@@ -89,7 +90,7 @@ func readCredential(cfg config.Config, name string) ([]byte, error) {
 	return readBounded(name, maxCredential)
 }
 
-// readBounded reads a file, at most so many bytes of it.
+// readBounded reads a file and fails if it is larger than limit bytes.
 func readBounded(name string, limit int64) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -103,7 +104,7 @@ func readBounded(name string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// configuration identifies the configuration in force.
+// configuration returns an identifier of the configuration in force.
 func (a *Agent) configuration() string {
 	text, err := a.cfg.YAML()
 	if err != nil {
@@ -113,7 +114,7 @@ func (a *Agent) configuration() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// found returns the leftovers that earlier runs have reported and did not see gone.
+// found returns the leftovers that earlier runs reported and did not see disappear.
 func (a *activities) found() []finding.Activity {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,10 +125,10 @@ func (a *activities) found() []finding.Activity {
 	return found
 }
 
-// undelivered is how long events may wait before that is a finding: a center that is restarted is none.
+// undelivered is how long events may wait before the agent reports a finding; a restart of the center takes less.
 const undelivered = 5 * time.Minute
 
-// eventCenterChecks returns the check of the way to an event center, where there is one.
+// eventCenterChecks returns the check of delivery to the event center, if one is configured.
 func (a *Agent) eventCenterChecks() []detect.Check {
 	if !a.cfg.Report.EventCenter.Enabled() {
 		return nil
@@ -135,7 +136,7 @@ func (a *Agent) eventCenterChecks() []detect.Check {
 	return []detect.Check{eventCenterCheck(func() (time.Time, string) { return a.sinks.failing("eventcenter") })}
 }
 
-// eventCenterCheck finds that events do not reach the event center. Since returns since when, and why.
+// eventCenterCheck reports that events do not reach the event center. failing returns since when, and why.
 func eventCenterCheck(failing func() (since time.Time, why string)) detect.Check {
 	return detect.Check{
 		ID: "event-center", Domain: "agent", Every: time.Minute,

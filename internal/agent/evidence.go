@@ -8,7 +8,7 @@ import (
 // record keeps the evidence of the last pass.
 func (b *Bench) record(e inspect.Evidence) { b.evidence = e }
 
-// Bundle returns the evidence of the last pass, with what else one has to know of the node to understand it.
+// Bundle returns the evidence of the last pass, with the facts about the node that are needed to understand it.
 func (b *Bench) Bundle() bundle.Bundle {
 	h := b.clients.Host
 	kernel, err := h.Files.Text("/proc/sys/kernel/osrelease")

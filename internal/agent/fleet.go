@@ -17,10 +17,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// defaultNamespace is the agent's where no credential says another.
+// defaultNamespace is the agent's namespace if no credential names one.
 const defaultNamespace = "nodeagent"
 
-// newFleet returns the claims of this node; namespace is the agent's own, and taintKey that of the taint which isolates.
+// newFleet returns the claims of this node. namespace is the agent's own; taintKey is the key of the isolating taint.
 func newFleet(settings fleet.Settings, client *kube.Client, namespace, taintKey string, memory store.Bucket,
 	log *slog.Logger) *fleet.Fleet {
 	settings.Namespace = cmp.Or(settings.Namespace, namespace+"-claims")
@@ -53,7 +53,7 @@ func ownNamespace(cfg config.Config) string {
 	return cmp.Or(strings.TrimSpace(string(namespace)), defaultNamespace)
 }
 
-// fleetChecks returns the check of the budget of isolated nodes, where this node may be isolated.
+// fleetChecks returns the check of the budget of isolated nodes, if this node may be isolated.
 func (a *Agent) fleetChecks() []detect.Check {
 	if a.fleet == nil || a.cfg.Report.Taint.Mode != taint.On {
 		return nil
@@ -61,7 +61,7 @@ func (a *Agent) fleetChecks() []detect.Check {
 	return []detect.Check{fleetCheck(a.fleet)}
 }
 
-// fleetCheck finds that this node ought to be isolated and the budget has no room. A nil f is for people to read about.
+// fleetCheck reports that this node ought to be isolated but the budget is full. f may be nil for documentation only.
 func fleetCheck(f *fleet.Fleet) detect.Check {
 	return detect.Check{
 		ID: "isolation-budget", Domain: "agent", Every: time.Minute,

@@ -9,17 +9,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// gateOpensWithin is how long a gate may be closed before that is a finding: until then most open by themselves.
+// gateOpensWithin is how long a gate may stay closed without a finding. Most gates open by themselves within this time.
 const gateOpensWithin = time.Hour
 
-// gateFault is what the check "leftovers" finds of its own gates.
+// gateFault is the fault that the check "leftovers" reports about its own gates.
 var gateFault = detect.Fault{
 	Reason: "GateClosed", Severity: finding.Warning,
 	When: "a gate of the inspection has been closed for an hour, so that nothing is released; the message says who can open " +
 		"it, and when",
 }
 
-// gateFindings returns one finding for each gate that has been closed for long.
+// gateFindings returns one finding for each gate closed for longer than gateOpensWithin.
 func gateFindings(report inspect.Report) (findings []finding.Finding) {
 	for _, g := range report.Gates {
 		since := report.At.Since(g.Since)

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// A gate that has been closed for an hour is a finding that names its reason and who can open it; before that, and when it
-// is open, it is none.
+// A gate closed for an hour is a finding that names its reason and who can open it. Before that, and while the gate is
+// open, there is no finding.
 func TestClosedGateIsAFinding(t *testing.T) {
 	at := func(d time.Duration) finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: d} }
 	closed := func(name string, since time.Duration) inspect.Gate {

@@ -9,15 +9,15 @@ import (
 	"github.com/nodeagent/nodeagent/internal/notify"
 )
 
-// health answers kubelet's probes: has every check run once, is the configuration that the agent was given in force,
-// and do checks still run? It does not depend on the node's health: a sick node is what a healthy agent reports.
+// health answers kubelet's probes: has every check run once, is the given configuration in force, and do checks still
+// run? The answers do not depend on the node's health: a healthy agent reports a sick node.
 type health struct {
 	progress *notify.Progress
 	refused  func() error
 }
 
-// ready returns why the agent is not ready: checks that have not run yet, or a configuration that it refuses, so that a
-// rollout of that configuration stops.
+// ready returns why the agent is not ready: checks that have not run yet, or a configuration that it refuses. The
+// latter stops a rollout of that configuration.
 func (h health) ready() error {
 	if err := h.refused(); err != nil {
 		return err
@@ -28,10 +28,10 @@ func (h health) ready() error {
 	return nil
 }
 
-// alive returns why the agent should be started again.
+// alive returns why the agent must be restarted.
 func (h health) alive() error { return h.progress.Stuck() }
 
-// handler adds /readyz and /healthz to what next serves.
+// handler adds /readyz and /healthz to the paths that next serves.
 func (h health) handler(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", next)

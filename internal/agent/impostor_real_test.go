@@ -32,9 +32,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// What the processes of these tests find in their environment.
+// The environment variables for the processes of these tests.
 const (
-	playKubelet  = "NODEAGENT_TEST_PLAY_KUBELET"  // a folder: be a process that is called kubelet
+	playKubelet  = "NODEAGENT_TEST_PLAY_KUBELET"  // a folder: run as a process called kubelet
 	ownProcesses = "NODEAGENT_TEST_OWN_PROCESSES" // the test runs in PID and mount namespaces of its own
 )
 
@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// kubeletPlayer is a process called kubelet. It serves an API and a runtime's socket, writes down who asks, and names
-// all that in its configuration. It ends with its standard input.
+// kubeletPlayer runs a process called kubelet. It serves an API and a runtime socket, writes down who asks, and names
+// both in its configuration. It exits when its standard input ends.
 func kubeletPlayer(dir string) error {
 	asked, err := os.OpenFile(filepath.Join(dir, "asked"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -103,8 +103,8 @@ func kubeletPlayer(dir string) error {
 	return err
 }
 
-// ownNamespaces runs the calling test once more in PID and mount namespaces of its own and returns true there: it
-// sees no process but its own.
+// ownNamespaces runs the calling test once more in new PID and mount namespaces and returns true there. In them the
+// test sees only its own processes.
 func ownNamespaces(t *testing.T) bool {
 	t.Helper()
 	need.Root(t, "makes PID namespaces, starts processes of another user")
@@ -126,13 +126,13 @@ func ownNamespaces(t *testing.T) bool {
 	return false
 }
 
-// player is a kubelet of these tests.
+// player is one fake kubelet.
 type player struct {
 	dir string
 	pid int
 }
 
-// play starts the program, which all may read, as a user with a folder of his own.
+// play starts the program, which must be readable by all, as a user with a private folder.
 func play(t *testing.T, base, name string, uid int) player {
 	t.Helper()
 	program := filepath.Join(base, "bin", name)
@@ -180,8 +180,8 @@ func play(t *testing.T, base, name string, uid int) player {
 	return p
 }
 
-// A user's process called kubelet, with a kubeconfig that names a program, an API that takes tokens and a runtime's
-// socket, real: nothing of it is run, shown or remembered, alone and beside root's kubelet, and it is named.
+// A user's real process called kubelet, with a kubeconfig that names a program, an API that takes tokens and a runtime
+// socket. The agent runs, shows and stores none of it, with and without root's kubelet, and names the process.
 func TestRealImpostor(t *testing.T) {
 	if !ownNamespaces(t) {
 		return
@@ -253,7 +253,7 @@ func TestRealImpostor(t *testing.T) {
 	}
 }
 
-// The socket that was found may be another's by the time when it is used: who listens decides.
+// The discovered socket may belong to another process by the time it is used: the listener decides.
 func TestRealImpostorOfTheRuntime(t *testing.T) {
 	if !ownNamespaces(t) {
 		return

@@ -21,12 +21,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// LayoutEvery is how often the daemon checks whether kubelet's paths are still those it started with.
+// LayoutEvery is how often the daemon checks whether kubelet still uses the paths that the agent started with.
 const LayoutEvery = time.Minute
 
-// layout is what the flags and files of the running kubelet say of this node. It is stored for the case that kubelet is
-// dead: its flags are gone then, and an agent that starts would use the wrong paths. Only what a trusted kubelet said
-// is stored, and it is verified again when it is loaded: see verify.
+// layout is the layout of this node from the flags and files of the running kubelet. It is stored for the case that
+// kubelet is dead: its flags are gone then, and a starting agent would use the wrong paths. Only the layout of a
+// trusted kubelet is stored, and verify checks it again on load.
 type layout struct {
 	Paths           host.Paths
 	NodeName        string
@@ -36,7 +36,7 @@ type layout struct {
 
 func layoutFile(cfg config.Config) string { return filepath.Join(cfg.StateDir, "layout.json") }
 
-// discoverLayout returns how the node is laid out, now or when kubelet last ran.
+// discoverLayout returns the layout of the node, of now or of when kubelet last ran.
 func discoverLayout(files host.Files, cfg config.Config) (discover.Discovery, error) {
 	found, err := discover.Discover(files, cfg.Paths)
 	if err != nil || found.KubeletRunning {
@@ -48,9 +48,9 @@ func discoverLayout(files host.Files, cfg config.Config) (discover.Discovery, er
 			found.Notes = append(found.Notes, fmt.Sprintf("the stored paths of kubelet are not "+
 				"trusted: %v", err))
 		}
-		return found, nil // never seen running, or not readable: what is on disk must do
+		return found, nil // never seen running, or not readable: use the files on disk
 	}
-	known.Paths.KubeletElsewhere = false // only the configuration says so
+	known.Paths.KubeletElsewhere = false // only the configuration may set it
 	found.Paths, found.NodeName, found.KubeletInstalled = known.Paths, known.NodeName, true
 	found.KubeconfigNamed, found.Node, found.Doubts = known.KubeconfigNamed, known.Node, nil
 	discover.Override(&found.Paths, cfg.Paths)
@@ -59,8 +59,8 @@ func discoverLayout(files host.Files, cfg config.Config) (discover.Discovery, er
 	return found, nil
 }
 
-// KeepLayout stores what the running kubelet says of the node. Where that fails the layout is not known while kubelet
-// is dead; nothing else depends on it.
+// KeepLayout stores the layout of the running kubelet. If that fails, the layout is unknown while kubelet is dead; no
+// other function depends on it.
 func (d *Clients) KeepLayout(cfg config.Config) {
 	l := layout{d.found.Paths, d.found.NodeName, d.found.KubeconfigNamed, d.found.Node}
 	if !d.found.KubeletRunning || len(d.found.Doubts) > 0 || l.verify(d.Host.Files) != nil {
@@ -98,7 +98,7 @@ func loadLayout(files host.Files, name string) (layout, error) {
 	return l, nil
 }
 
-// readLayout reads the file, which only the agent's own user may be able to write.
+// readLayout reads the file. It refuses a file that a user other than the agent's own could write.
 func readLayout(name string) ([]byte, error) {
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -120,7 +120,8 @@ func readLayout(name string) ([]byte, error) {
 	return data, err
 }
 
-// verify returns which of the paths that the agent acts on is not root's alone. A missing one may come back.
+// verify returns an error for the first path of the agent that users other than root can change. A missing path is
+// accepted: it may come back.
 func (l layout) verify(files host.Files) error {
 	p := l.Paths
 	for _, path := range append([]string{p.KubeletRoot, p.KubeletConfig, p.Kubeconfig, p.KubeletCAFile,
@@ -137,11 +138,11 @@ func (l layout) verify(files host.Files) error {
 	return nil
 }
 
-// layoutChecks is how many checks of the layout are left out in a row while the same processes run.
+// layoutChecks is how many layout checks in a row are skipped while the same processes run.
 const layoutChecks = 9
 
-// layoutSeen is of which kubelet and runtime the layout is known. Both read their files when they start; what changes
-// beside them is found by the check that is not left out.
+// layoutSeen names the kubelet and runtime processes whose layout is known. Both read their files when they start; the
+// checks that are not skipped find all other changes.
 type layoutSeen struct {
 	processes [2]processIdentity
 	left      int
@@ -152,7 +153,7 @@ type processIdentity struct {
 	start uint64
 }
 
-// LayoutMoved reports whether the running kubelet says something else than when the host was opened.
+// LayoutMoved reports whether the running kubelet's layout differs from that of when the host was opened.
 func (d *Clients) LayoutMoved(ctx context.Context, cfg config.Config) bool {
 	processes, known := d.layoutProcesses(ctx)
 	if known && processes == d.layout.processes && d.layout.left > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// rememberedNode is a machine without a running kubelet, and what the agent remembers of it.
+// rememberedNode is a machine without a running kubelet, and the agent's stored layout of it.
 type rememberedNode struct {
 	files host.Files
 	cfg   config.Config
@@ -47,11 +47,12 @@ func remembered() layout {
 	return layout{Paths: paths, NodeName: "node-a", KubeconfigNamed: true}
 }
 
-// What is remembered is tried again when it is loaded: the file itself and all that it names must be root's alone.
+// The stored layout is verified again on load: users other than root must not be able to change the file or any path in
+// it.
 func TestRememberedLayout(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(n rememberedNode) error
-		note  string // empty: it is believed
+		note  string // empty: it is trusted
 	}{
 		"fine": {func(rememberedNode) error { return nil }, ""},
 		"kubeconfig is not here": {func(n rememberedNode) error {
@@ -115,7 +116,7 @@ func TestRememberedLayout(t *testing.T) {
 	}
 }
 
-// Only the configuration says that a kubelet elsewhere is believed, not what is remembered of an earlier one.
+// Only the configuration can permit a kubelet elsewhere; a stored layout cannot.
 func TestRememberedLayoutGivesNoLeave(t *testing.T) {
 	l := remembered()
 	l.Paths.KubeletElsewhere = true
@@ -129,7 +130,7 @@ func TestRememberedLayoutGivesNoLeave(t *testing.T) {
 	}
 }
 
-// What is kept passes the same test, and is not written through a link.
+// A layout passes the same verification before it is stored, and is not written through a link.
 func TestKeepLayout(t *testing.T) {
 	l := remembered()
 	for name, spoil := range map[string]func(n rememberedNode) error{
@@ -170,7 +171,7 @@ func write(t *testing.T, name, text string) {
 	}
 }
 
-// Kubelet says how the node is laid out when it starts: while the same one runs, it is asked each tenth time only.
+// Kubelet reads its layout when it starts: while the same process runs, discovery runs only each tenth time.
 func TestLayoutMoved(t *testing.T) {
 	root := t.TempDir()
 	kubelet := func(rootDir string) {

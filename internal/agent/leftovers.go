@@ -26,7 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
-// leftovers inspects the node as a check, keeps the history of passes and gives what is proven to the runner.
+// leftovers inspects the node as a check, keeps the history of passes and passes proven leftovers to the runner.
 type leftovers struct {
 	every     time.Duration
 	host      *host.Host
@@ -37,17 +37,17 @@ type leftovers struct {
 	mode      remediate.Mode
 	memory    store.Bucket
 	activity  *activities
-	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older ones are outdated
+	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older reports are outdated
 
 	quarantine quarantine
 	deletions  deletions
 	podsEnded  atomic.Pointer[uint64] // since the start; nil before the first complete inspection
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	history inspect.History
 	report  *inspect.Report // without the objects of living pods
-	done    []string        // by the last release that did something
-	planned []string        // what was not done the last time
+	done    []string        // by the last release that ran a step
+	planned []string        // steps that the last release did not run
 }
 
 const historyKey = "history"
@@ -123,9 +123,9 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	if !slices.ContainsFunc(suspicious.Objects, func(a inspect.Assessment) bool {
 		return a.Verdict == inspect.Leftover
 	}) {
-		report = suspicious // the objects of living pods take megabytes, and nothing is released
+		report = suspicious // the objects of living pods take megabytes, and none is released
 	}
-	select { // the newest report replaces one that was not taken yet
+	select { // the newest report replaces one not yet taken
 	case <-l.work:
 	default:
 	}
@@ -149,7 +149,7 @@ func (l *leftovers) remember(old inspect.History, report inspect.Report, history
 	}
 }
 
-// count takes a pass into the metrics; it is complete where everything could be read and evaluated.
+// count adds a pass to the metrics; complete means that everything could be read and evaluated.
 func (l *leftovers) count(report inspect.Report, complete bool) {
 	counts := map[metrics.Leftover]int{}
 	for i := range report.Objects {
@@ -170,7 +170,7 @@ func (l *leftovers) count(report inspect.Report, complete bool) {
 	l.meter.Inspected(m)
 }
 
-// leftoverFindings returns one finding for each pod, whatever it left behind.
+// leftoverFindings returns one finding for each pod with leftovers.
 func leftoverFindings(report inspect.Report) []finding.Finding {
 	byPod := map[string][]inspect.Assessment{}
 	for _, o := range report.Objects {
@@ -189,7 +189,7 @@ func leftoverFindings(report inspect.Report) []finding.Finding {
 func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding {
 	kinds := map[string]int{}
 	pod := inspect.Pod{UID: group}
-	severity := finding.Info // of what does little harm
+	severity := finding.Info // of minor kinds
 	for _, o := range objects {
 		kinds[string(o.Kind)]++
 		if !o.Kind.Minor() {
@@ -206,12 +206,13 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 	}
 }
 
-// passError returns what could not be evaluated. Where something is unknown, the absence of a leftover proves nothing.
+// passError returns why a pass could not be evaluated in full. While anything is unknown, the absence of a leftover is
+// no proof.
 func passError(report inspect.Report) error {
 	var problems []error
 	lacks := map[finding.Access]bool{}
 	for _, e := range report.Errors {
-		if inspect.Kind(e.What).ReportOnly() != "" { // what is only reported decides nothing
+		if inspect.Kind(e.What).ReportOnly() != "" { // report-only kinds decide no release
 			continue
 		}
 		problems = append(problems, fmt.Errorf("%s: %s", e.What, e.Error))
@@ -231,14 +232,14 @@ func passError(report inspect.Report) error {
 	}
 	err := errors.Join(problems...)
 	for lack := range lacks {
-		if len(lacks) == 1 && lack != (finding.Access{}) { // with it all would be known
+		if len(lacks) == 1 && lack != (finding.Access{}) { // this access would make everything known
 			return &finding.AccessError{Err: err, Access: lack}
 		}
 	}
 	return err
 }
 
-// Run releases what inspections have proven, as far as the mode permits.
+// Run releases the leftovers that inspections have proven, as far as the mode permits.
 func (l *leftovers) Run(ctx context.Context) error {
 	for {
 		select {
@@ -256,7 +257,7 @@ func (l *leftovers) Run(ctx context.Context) error {
 	}
 }
 
-// record keeps for the status what was done last, and what is planned now.
+// record keeps the last completed steps and the current plan for the status.
 func (l *leftovers) record(outcome remediate.Outcome) {
 	var done, planned []string
 	for _, pod := range outcome.Pods {
@@ -284,8 +285,8 @@ func (l *leftovers) record(outcome remediate.Outcome) {
 	}
 }
 
-// notActed describes the steps of a pod that were not done, with one line for all of a kind that have the same reason:
-// a pod has a cgroup in each hierarchy.
+// notActed describes the steps of a pod that did not run, in one line for all steps of one kind and reason: a pod has a
+// cgroup in each hierarchy.
 func notActed(pod remediate.PodOutcome) []string {
 	type line struct {
 		kind    inspect.Kind
@@ -310,7 +311,7 @@ func notActed(pod remediate.PodOutcome) []string {
 	return texts
 }
 
-// DescribeStep returns the outcome of one step for people.
+// DescribeStep returns the outcome of one step as a line of text.
 func DescribeStep(s remediate.StepOutcome) string {
 	line := fmt.Sprintf("%-11s %-14s %s: %s", s.Result, s.Kind, s.ID, s.Description)
 	if s.Blocked != "" {
@@ -341,8 +342,8 @@ func (l *leftovers) copyHistory() inspect.History {
 	return maps.Clone(l.history)
 }
 
-// newRunner returns the runner of releases. Before it touches a pod it inspects everything once more, with an inspector
-// that has asked the apiserver nothing yet, and the same history.
+// newRunner returns the runner of releases. Before it touches a pod it inspects everything once more, with the same
+// history and an inspector that has not asked the apiserver yet.
 func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
 	history func() inspect.History) (*remediate.Runner, error) {
 	mutator, err := clients.openMutator(log)

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
-// The status keeps what was released, and forgets a plan when there is none any more.
+// The status keeps the released steps, and drops a plan once there is none.
 func TestRecord(t *testing.T) {
 	step := func(kind inspect.Kind, id string, result remediate.Result, blocked string) remediate.StepOutcome {
 		return remediate.StepOutcome{Step: remediate.Step{Kind: kind, ID: id, Description: "remove " + id,

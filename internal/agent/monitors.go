@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/event"
 )
 
-// openMonitors opens the monitors of node-problem-detector's files.
+// openMonitors opens the monitors configured in node-problem-detector's files.
 func (a *Agent) openMonitors(own []detect.Check) *npd.Monitors {
 	return npd.New(a.files.Files, a.files.Broken, a.cfg.NodeProblemDetector, npd.Deps{
 		Host: a.clients.Host, Log: a.log, Memory: a.deps.State, Own: own, Believed: a.believed,
@@ -21,8 +21,8 @@ func (a *Agent) openMonitors(own []detect.Check) *npd.Monitors {
 	})
 }
 
-// Checks returns all checks that can run without an agent: the agent's own, those of
-// node-problem-detector's files, and the user's plugins.
+// Checks returns all checks that can run without an agent: built-in checks, those of node-problem-detector's files, and
+// the user's plugins.
 func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
 	own := checks.Checks(cfg.Checks, deps)
 	files := config.ReadMonitors(cfg.NodeProblemDetector)
@@ -31,7 +31,7 @@ func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
 	return slices.Concat(own, monitors.Checks(), plugin.Checks(cfg.Plugins))
 }
 
-// believed returns what is believed of a check now.
+// believed returns the believed state of a check.
 func (a *Agent) believed(check string) (finding.CheckState, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -42,7 +42,7 @@ func (a *Agent) believed(check string) (finding.CheckState, bool) {
 	return *c, true
 }
 
-// wordings returns how events word the findings of node-problem-detector's files.
+// wordings returns the wording of events for findings of node-problem-detector's files.
 func (a *Agent) wordings() map[string]event.Wording {
 	wordings := map[string]event.Wording{}
 	for check, w := range a.monitors.Wordings() {

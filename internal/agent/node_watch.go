@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// watchNode shows the Node to all that write there, or write what it owns.
+// watchNode passes the Node to all reporters that write to it or write objects that it owns.
 func (a *Agent) watchNode(ctx context.Context) error {
 	var sinks []report.NodeReporter
 	for _, r := range a.reporters {
@@ -28,7 +28,7 @@ func (a *Agent) watchNode(ctx context.Context) error {
 	}, a.standsForFault)
 }
 
-// standsForFault reports whether something on the Node stands for a fault: a fault makes it, or a taint is left of one.
+// standsForFault reports whether the Node shows a fault: a fatal finding is raised, or the taint of one is still there.
 func (a *Agent) standsForFault() bool {
 	if node := a.clients.Client.WatchedNode(); node != nil && slices.ContainsFunc(node.Spec.Taints,
 		func(t corev1.Taint) bool { return t.Key == a.cfg.Report.Taint.Key }) {

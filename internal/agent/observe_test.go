@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// taken is a reporter that keeps what it is given last.
+// taken is a reporter that keeps the last state given to it.
 type taken struct {
 	times   int
 	state   finding.State
@@ -25,8 +25,7 @@ func (r *taken) Update(state finding.State, updates []finding.Update) {
 	r.times, r.state, r.updates = r.times+1, state, updates
 }
 
-// Observations that change nothing are given to reporters together, ten seconds apart; one that changes anything is
-// given at once, whatever it is.
+// Reporters get observations that change no state together, ten seconds apart. They get any change at once.
 func TestObserve(t *testing.T) {
 	reporter := &taken{}
 	a := &Agent{

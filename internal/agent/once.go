@@ -16,23 +16,23 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// Bench is an inspection by hand: what "nodeagent inspect" and "nodeagent clean" work with. It uses the history of the
-// daemon where one runs, and stores its own where none does, so that repeated passes count either way.
+// Bench is an inspection by hand, for "nodeagent inspect" and "nodeagent clean". It uses the history of a running
+// daemon, or else stores its own, so repeated passes count either way.
 type Bench struct {
 	clients   *Clients
-	store     *store.Store // nil while a daemon runs, which has the history
+	store     *store.Store // nil while a daemon runs, which owns the history
 	inspector *inspect.Inspector
 	runner    *remediate.Runner
 	history   inspect.History
 	evidence  inspect.Evidence // of the last pass
-	noHistory error            // why the history of the daemon that runs is not known; nil where it is, or none runs
+	noHistory error            // why the history of the running daemon is not known; nil if it is known or no daemon runs
 }
 
-// passLimit bounds one inspection by hand, whatever hangs: it then reports what is known so far.
+// passLimit bounds one inspection by hand, whatever hangs: it then reports the results so far.
 const passLimit = 9500 * time.Millisecond
 
-// saveLimit is how long the disk may take to store the history of an inspection by hand. What is not stored does not
-// count next time.
+// saveLimit is how long the disk may take to store the history of an inspection by hand. A history that was not stored
+// does not count next time.
 const saveLimit = 500 * time.Millisecond
 
 // OpenBench prepares an inspection by hand.
@@ -74,17 +74,17 @@ func (b *Bench) loadHistory(ctx context.Context, cfg config.Config) error {
 	}
 	b.store = opened
 	if data, ok := opened.Bucket("inspect").Get(historyKey); ok {
-		_ = json.Unmarshal(data, &b.history) // unreadable: begins again
+		_ = json.Unmarshal(data, &b.history) // unreadable: start with an empty history
 	}
 	return nil
 }
 
-// Close closes everything.
+// Close closes the clients and the state file.
 func (b *Bench) Close() error {
 	return errors.Join(b.clients.Close(), b.FreeState())
 }
 
-// FreeState closes the state file, which only Pass needs: an agent that starts meanwhile does not wait for it.
+// FreeState closes the state file, which only Pass needs, so that an agent that starts meanwhile does not wait for it.
 func (b *Bench) FreeState() error {
 	if b.store == nil {
 		return nil
@@ -94,10 +94,10 @@ func (b *Bench) FreeState() error {
 	return err
 }
 
-// About has the proof of this pod be completed before that of others: see inspect.Inspector.
+// About makes the inspector complete the proof of this pod before that of others: see inspect.Inspector.
 func (b *Bench) About(pod string) { b.inspector.About(pod) }
 
-// Pass inspects once; without kinds, all of them.
+// Pass inspects once; without kinds it inspects all of them.
 func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report, error) {
 	report, history := b.inspector.Pass(ctx, b.history, kinds...)
 	if err := ctx.Err(); err != nil {
@@ -109,7 +109,7 @@ func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report
 		report.Errors, b.evidence.Failures = append(report.Errors, failure), append(b.evidence.Failures, failure)
 	}
 	if b.store == nil || len(kinds) > 0 {
-		return report, nil // not a whole pass
+		return report, nil // not a complete pass
 	}
 	data, err := json.Marshal(history)
 	if err != nil {
@@ -127,15 +127,15 @@ func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report
 	return report, nil
 }
 
-// Plan returns what would be done about the leftovers of a report.
+// Plan returns the steps that would release the leftovers of a report.
 func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]remediate.Step, error) {
 	return b.runner.Plan(ctx, report)
 }
 
-// LockWait is how long a release by hand waits for another one to end.
+// LockWait is how long a release by hand waits for another release to end.
 const LockWait = 30 * time.Second
 
-// Release releases them. It waits for another release, at most LockWait.
+// Release releases the leftovers of a report. It waits at most LockWait for another release.
 func (b *Bench) Release(ctx context.Context, report inspect.Report, byHand remediate.ByHand) (remediate.Outcome,
 	error) {
 	byHand.LockWait = LockWait

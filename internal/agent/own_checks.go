@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// OwnChecks are the checks that only the daemon has, for people to read about: they are not to be run.
+// OwnChecks returns the checks that only the daemon has, for documentation: they must not run.
 func OwnChecks() []detect.Check {
 	checks := []detect.Check{stateCheck(&store.Store{}), accessCheck(nil), (&leftovers{}).check(),
 		eventCenterCheck(nil), fleetCheck(nil), (&Agent{}).repairsCheck()}
@@ -25,7 +25,7 @@ func OwnChecks() []detect.Check {
 	return checks
 }
 
-// sourceCheck documents what the engine reports of a source of wakes.
+// sourceCheck documents the findings that the engine reports about a wake source.
 func sourceCheck(name detect.WakeSource, reads string) detect.Check {
 	return detect.Check{
 		ID: "source-" + string(name), Domain: "agent",

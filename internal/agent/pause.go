@@ -11,10 +11,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// pauseAnnotation on the Node object stops all releases on it; its value says why.
+// pauseAnnotation on the Node object stops all releases on that node; its value is the reason.
 const pauseAnnotation = "nodeagent.github.io/pause"
 
-// paused returns why an operator wants nothing to be released, or "". The annotation counts whatever its value is.
+// paused returns why an operator has paused releases, or "". The annotation counts whatever its value.
 func paused(ctx context.Context, getNode func(context.Context) (*corev1.Node, error)) (string, error) {
 	node, err := getNode(ctx)
 	if err != nil {
@@ -27,7 +27,7 @@ func paused(ctx context.Context, getNode func(context.Context) (*corev1.Node, er
 	return "paused by the annotation " + pauseAnnotation + " of the Node: " + why, nil
 }
 
-// repairsPaused returns why nothing may be repaired now, or "": an operator has paused it, or somebody else works on the
+// repairsPaused returns why repairs are paused, or "": an operator has paused them, or other software works on the
 // Node.
 func repairsPaused(client *kube.Client, s fleet.Settings) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
@@ -46,7 +46,7 @@ func repairsPaused(client *kube.Client, s fleet.Settings) func(context.Context) 
 	}
 }
 
-// elsewhere returns what shows elsewhere than on the Node that somebody else works on it, or "".
+// elsewhere returns which other software, by signs outside the Node object, works on the Node, or "".
 func elsewhere(client *kube.Client, s fleet.Settings) func(context.Context) (string, error) {
 	return func(ctx context.Context) (why string, err error) {
 		if s.Kured != "" {

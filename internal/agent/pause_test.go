@@ -49,7 +49,7 @@ func TestPaused(t *testing.T) {
 	}
 }
 
-// Nothing is repaired while somebody else works on the Node, or where that cannot be found out.
+// No repair runs while other software works on the Node, or if the agent cannot find out whether it does.
 func TestRepairsPaused(t *testing.T) {
 	const node, lock, lease = "/api/v1/nodes/n", "/apis/apps/v1/namespaces/kube-system/daemonsets/kured",
 		"/apis/coordination.k8s.io/v1/namespaces/medik8s-leases/leases/node-n"

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
 )
 
-// ExplainPod answers why one pod is stuck. The name must be valid. It takes 11 s at most after the discovery of the
-// node's layout, and leaves behind what hangs.
+// ExplainPod answers why one pod is stuck. The name must be valid. After the discovery of the node's layout it takes at
+// most 11 s; calls that hang are left behind.
 func ExplainPod(ctx context.Context, cfg config.Config, namespace, name string) (podstage.Answer, error) {
 	clients, err := OpenHost(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 // quarantineEvery is how often the quarantine is counted while nothing is released.
 const quarantineEvery = 10 * time.Minute
 
-// quarantine is the last count of what is in quarantine.
+// quarantine is the last count of quarantined objects.
 type quarantine struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	at    finding.Timestamp
 	state *remediate.QuarantineState
 }
 
-// count counts what is in quarantine, when that may have changed.
+// count counts the quarantined objects, if their number may have changed.
 func (q *quarantine) count(ctx context.Context, l *leftovers, changed bool) {
 	now := l.host.Clock()
 	q.mu.Lock()

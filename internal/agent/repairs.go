@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
 
-// newRepairs returns the runner of repairs. It reads what is believed, and has the engine run checks again.
+// newRepairs returns the runner of repairs. It reads the believed state, and makes the engine rerun checks.
 func (a *Agent) newRepairs() (*repair.Runner, error) {
 	settings := a.cfg.Repair
 	settings.SysctlFile = checkkit.SysctlFile
@@ -49,7 +49,7 @@ func (a *Agent) newRepairs() (*repair.Runner, error) {
 	})
 }
 
-// slots is the fleet's budget for what disrupts; nil: this agent has none, see repair.Options.
+// slots returns the fleet's budget for disruptive actions; nil if this agent has none, see repair.Options.
 func (a *Agent) slots() fleet.Slots {
 	if a.fleet == nil {
 		return nil
@@ -57,7 +57,7 @@ func (a *Agent) slots() fleet.Slots {
 	return a.fleet
 }
 
-// repairsCheck finds that repairs or releases have stopped, or that a repair did not help.
+// repairsCheck reports that repairs or releases have stopped, or that a repair did not help.
 func (a *Agent) repairsCheck() detect.Check {
 	return detect.Check{
 		ID: "repairs", Domain: "agent", Every: time.Minute,

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
 
-// Every check and reason that an action answers exists: a name that nobody reports is an action that never comes.
+// Every check and reason that an action answers exists: an action for a reason that no check reports never runs.
 func TestRepairsAnswerFaults(t *testing.T) {
 	all := checks.Checks(checks.DefaultSettings(), checks.Deps{})
 	for _, action := range repair.Actions() {

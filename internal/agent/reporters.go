@@ -25,7 +25,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// meter is the metrics, also as observer of the engine.
+// meter wraps the metrics and is also the engine's observer.
 type meter struct{ *metrics.Metrics }
 
 func (m meter) engine() detect.Observer {
@@ -42,7 +42,7 @@ func (m meter) serve(address string, h health) func(context.Context) error {
 	}
 }
 
-// openReporters opens the reporters. Where there is no apiserver these are the metrics alone.
+// openReporters opens the reporters. Without an apiserver these are only the metrics.
 func (a *Agent) openReporters() meter {
 	namings := map[string]finding.Condition{}
 	for _, c := range a.checks {
@@ -94,7 +94,7 @@ func (a *Agent) openReporters() meter {
 	return m
 }
 
-// openConfigMap opens the reporter of the node's ConfigMap. It tells the times that moved does, which may be nil.
+// openConfigMap opens the reporter of the node's ConfigMap. It takes transition times from moved, which may be nil.
 func (a *Agent) openConfigMap(namings map[string]finding.Condition,
 	moved func(string, corev1.ConditionStatus) (time.Time, bool)) report.Reporter {
 	settings := a.cfg.Report.Conditions
@@ -108,7 +108,7 @@ func (a *Agent) openConfigMap(namings map[string]finding.Condition,
 	})
 }
 
-// sources are what wakes checks between their intervals.
+// sources returns the sources that wake checks between their intervals.
 func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveKernelLog,
 	monitors *npd.Monitors) []detect.Source {
 	return []detect.Source{

@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// RetirePatch returns the patch of nodes/status that removes every condition from a Node that agents of this
-// configuration write. It is for removing agents whose credentials go with them: a DaemonSet's.
+// RetirePatch returns the patch of nodes/status that removes from a Node every condition that agents of this
+// configuration write. It is for removing agents whose credentials are removed with them: a DaemonSet's.
 func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 	clients, err := OpenHost(cfg, log)
 	if err != nil {
@@ -33,8 +33,8 @@ func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 	return condition.Removal(condition.Names(namings, cfg.Report.Conditions.Vocabulary))
 }
 
-// Retire removes what the agent has written about the node, and returns what that was, in a sentence each: conditions,
-// taint, ConfigMap and claims. What others have written stays, also beside it. No agent may run.
+// Retire removes everything that the agent has written about the node (conditions, taint, ConfigMap and claims) and
+// returns one sentence for each. Everything written by others stays, also next to it. No agent may run.
 func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {
 	if _, err := status.AskStatus(ctx, cfg.Socket); !errors.Is(err, status.ErrNotRunning) {
 		return nil, fmt.Errorf("an agent runs and would write them again: systemctl stop nodeagent")
@@ -75,7 +75,7 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	return removed, errors.Join(err, note("claim removed: ", claims, claimErr))
 }
 
-// configMapNamespace returns where the ConfigMap of the node is.
+// configMapNamespace returns the namespace of the node's ConfigMap.
 func configMapNamespace(cfg config.Config) string {
 	return cmp.Or(cfg.Report.ConfigMap.Namespace, ownNamespace(cfg))
 }

@@ -58,7 +58,7 @@ func (s *serviceStatus) Run(ctx context.Context) error {
 	}
 }
 
-// summary returns a state in one line: what is wrong, and what is unknown.
+// summary describes a state in one line: the faults and the unknown checks.
 func summary(checks []detect.Check, state finding.State) string {
 	counts := map[finding.Severity]int{}
 	for _, b := range state.Raised() {

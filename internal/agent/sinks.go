@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
 
-// sinkMonitor keeps the status of each sink for "nodeagent status", and passes what it observes on.
+// sinkMonitor keeps the status of each sink for "nodeagent status", and passes each observation on.
 type sinkMonitor struct {
 	report.Observer
 
@@ -48,7 +48,7 @@ func (t *sinkMonitor) Wrote(reporter, result string, err error) {
 	}
 }
 
-// Queued records how much waits.
+// Queued records the length of a queue.
 func (t *sinkMonitor) Queued(reporter string, length int) {
 	t.Observer.Queued(reporter, length)
 	t.mu.Lock()
@@ -56,7 +56,7 @@ func (t *sinkMonitor) Queued(reporter string, length int) {
 	t.of(reporter).Waiting = length
 }
 
-// Dropped records what was dropped.
+// Dropped records dropped entries.
 func (t *sinkMonitor) Dropped(reporter string, severity finding.Severity, n int) {
 	t.Observer.Dropped(reporter, severity, n)
 	t.mu.Lock()
@@ -67,7 +67,7 @@ func (t *sinkMonitor) Dropped(reporter string, severity finding.Severity, n int)
 // all returns the status of the sinks of reporters.
 func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
 	stats, seen := make(map[string]eventcenter.Stats), map[string]status.Seen{}
-	for _, r := range reporters { // before the lock: a reporter calls the monitor with its own lock held
+	for _, r := range reporters { // before the lock: a reporter calls the monitor while it holds its own lock
 		if center, ok := r.(*eventcenter.Reporter); ok {
 			stats[r.Name()] = center.Stats()
 		}

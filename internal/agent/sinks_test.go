@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// askedMeanwhile is an observer at whose first call the status is asked for, which must not wait for the reporter that
-// is calling.
+// askedMeanwhile is an observer that asks for the status at its first call. That must not wait for the calling
+// reporter.
 type askedMeanwhile struct {
 	report.Unobserved
 	monitor *sinkMonitor
@@ -22,12 +22,12 @@ func (a *askedMeanwhile) Queued(reporter string, length int) {
 	if ask := a.ask; ask != nil {
 		a.ask = nil
 		go ask()
-		time.Sleep(100 * time.Millisecond) // for the question to wait for the reporter's lock
+		time.Sleep(100 * time.Millisecond) // time for the question to reach the reporter's lock
 	}
 	a.monitor.Queued(reporter, length)
 }
 
-// A status that is asked for while a reporter takes over news hangs neither of them.
+// A status request while a reporter takes transitions blocks neither of them.
 func TestStatusWhileAReporterReports(t *testing.T) {
 	monitor := newSinkMonitor(report.Unobserved{})
 	observer := &askedMeanwhile{monitor: monitor}

@@ -11,24 +11,24 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stateWriter writes state to the state file in a goroutine of its own: the disk may be what hangs. Only the newest
-// state of each check waits to be written.
+// stateWriter writes state to the state file in its own goroutine, because the disk may hang. Only the newest state of
+// each check waits to be written.
 type stateWriter struct {
 	store *store.Store
 	log   *slog.Logger
-	ready chan struct{} // one pending signal is enough: the write takes all that waits
+	ready chan struct{} // one pending signal is enough: a write takes everything that waits
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting map[string]*finding.CheckState
 	values  map[string][]byte        // of checks, by key
 	saved   map[string]time.Duration // uptime of the last save, by check
-	renewed time.Duration            // uptime of the last write of states of which nothing else had changed
+	renewed time.Duration            // uptime of the last write of otherwise unchanged states
 }
 
-// saveEvery is how old the saved state of a check may grow when nothing but its last conclusive run has changed.
+// saveEvery is how old the saved state of a check may become when only its last conclusive run has changed.
 const saveEvery = 5 * time.Minute
 
-// renewEvery is how often such states are written, those of all checks together: each write waits twice for the disk.
+// renewEvery is how often such states are written, all checks together: each write waits twice for the disk.
 const renewEvery = time.Minute
 
 func newSaver(store *store.Store, log *slog.Logger) *stateWriter {
@@ -36,7 +36,7 @@ func newSaver(store *store.Store, log *slog.Logger) *stateWriter {
 		waiting: map[string]*finding.CheckState{}, values: map[string][]byte{}, saved: map[string]time.Duration{}}
 }
 
-// enqueue takes the new state of a check, to be written soon where it differs from the old one in what matters.
+// enqueue takes the new state of a check, to be written soon if it differs from the old one in a way that matters.
 func (s *stateWriter) enqueue(check string, old, now *finding.CheckState, at finding.Timestamp) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,7 +46,7 @@ func (s *stateWriter) enqueue(check string, old, now *finding.CheckState, at fin
 	}
 	s.waiting[check], s.saved[check] = now, at.SinceBoot
 	if same && at.SinceBoot-s.renewed < renewEvery {
-		return // it is written with the next
+		return // written with the next one
 	}
 	if same {
 		s.renewed = at.SinceBoot
@@ -93,7 +93,7 @@ func sameShape(a, b *finding.CheckState) bool {
 	return true
 }
 
-// Run writes until ctx ends, and once more after.
+// Run writes until ctx ends, and once more afterwards.
 func (s *stateWriter) Run(ctx context.Context) error {
 	for {
 		select {
@@ -117,13 +117,13 @@ func (s *stateWriter) write() {
 		}
 	}
 	if len(values) > 0 {
-		_ = s.store.Bucket(memoryBucket).PutAll(values) // the check agent-state reports trouble with the disk
+		_ = s.store.Bucket(memoryBucket).PutAll(values) // the check agent-state reports disk trouble
 	}
 }
 
 const memoryBucket = "memory"
 
-// memory stores values of checks from one run to the next. They never wait for the disk.
+// memory stores values of checks from one run to the next. Its methods never wait for the disk.
 type memory struct {
 	bucket store.Bucket
 	saver  *stateWriter
@@ -137,10 +137,10 @@ func (m memory) Load(key string) ([]byte, bool) {
 	return m.bucket.Get(key)
 }
 
-// Save keeps a value; the caller must not change it any more.
+// Save keeps a value; the caller must not change it afterwards.
 func (m memory) Save(key string, value []byte) { m.saver.enqueueKey(key, value) }
 
-// flush enqueues all state: an orderly stop loses no streak of observations.
+// flush enqueues all state, so that an orderly stop loses no streak of observations.
 func (s *stateWriter) flush(state finding.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

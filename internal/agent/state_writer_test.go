@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// What has changed is written at once. What has not is written each five minutes, and that of all checks together: a
-// hundred checks at rest wait for the disk once a minute.
+// A changed state is written at once. Unchanged states are written every five minutes, all checks together: a hundred
+// checks at rest wait for the disk once a minute.
 func TestStateWriterWritesSeldomAtRest(t *testing.T) {
 	s := newSaver(nil, slog.New(slog.DiscardHandler))
 	writes, saved := 0, map[string]int{}

@@ -9,15 +9,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// unownedFault is what the check "leftovers" finds besides objects of deleted pods.
+// unownedFault is the fault that the check "leftovers" reports besides objects of deleted pods.
 var unownedFault = detect.Fault{
 	Reason: "UnownedObjects", Severity: finding.Info,
 	When: "objects such as kubelet and the runtime create have existed for many minutes, and nothing names the pod that they " +
 		"were created for",
 }
 
-// unownedFindings returns one finding for all objects that nothing attaches to a pod. They are never released: their
-// owner cannot be proven.
+// unownedFindings returns one finding for all objects that cannot be attributed to a pod. They are never released,
+// because their owner cannot be proven.
 func unownedFindings(report inspect.Report, node string) []finding.Finding {
 	const most = 3
 	var names []string

@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// An object that nothing attributes to a pod is reported once, and is no reason to doubt the rest of the inspection;
-// one that is undecided because a witness did not answer is.
+// An object that cannot be attributed to a pod is reported once and does not cast doubt on the rest of the inspection.
+// An object that is undecided because a witness did not answer does.
 func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 	report := func(verdicts ...inspect.Verdict) inspect.Report {
 		var r inspect.Report

@@ -20,8 +20,8 @@ var (
 	declaredIn = regexp.MustCompile("`(\\w+)`\\s+\\(`([^`]+\\.go)`\\)")
 )
 
-// docs/architecture.md is a map: all files and folders that it names are there, and declare what it says;
-// CONTRIBUTING.md names files that are there too, or are about to be made.
+// docs/architecture.md is a map: all files and folders in it exist, and declare the names in it; files in
+// CONTRIBUTING.md exist too, or are about to be created.
 func TestArchitectureNamesWhatIsThere(t *testing.T) {
 	page := readPage(t, "docs/architecture.md")
 	paths := named.FindAllStringSubmatch(page, -1)
@@ -48,7 +48,7 @@ func TestArchitectureNamesWhatIsThere(t *testing.T) {
 		}
 	}
 	for _, path := range named.FindAllStringSubmatch(readPage(t, "CONTRIBUTING.md"), -1) {
-		if strings.ContainsAny(path[1], "{*") || strings.Contains(path[1], "disk") { // of the example
+		if strings.ContainsAny(path[1], "{*") || strings.Contains(path[1], "disk") { // part of the example
 			continue
 		}
 		if _, err := os.Stat(filepath.Join("../..", path[1])); err != nil {
@@ -66,7 +66,7 @@ func readPage(t *testing.T, name string) string {
 	return string(page)
 }
 
-// declarations are the names of functions, methods, types and values that a file declares.
+// declarations are the functions, methods, types and values that a file declares.
 func declarations(t *testing.T, file string) []string {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)

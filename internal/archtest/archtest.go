@@ -1,2 +1,2 @@
-// Package archtest holds no code: its tests keep the rules between packages, which may import which.
+// Package archtest holds no code: its tests enforce the rules which package may import which.
 package archtest

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAgentLinksNoCenter: the agent is small; what the event center stores and evaluates with is not in it.
+// TestAgentLinksNoCenter: the agent is small; it does not link the event center's storage and evaluation.
 func TestAgentLinksNoCenter(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", "grpcnotrace", "../../cmd/nodeagent")
 	out, err := cmd.Output()

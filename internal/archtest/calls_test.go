@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestNoSilentSkip: only test/need skips tests, which notes each of them and fails those in CI that test/skips.txt
-// does not name.
+// TestNoSilentSkip: only test/need may skip tests. It notes each skip and, in CI, fails those that test/skips.txt does
+// not list.
 func TestNoSilentSkip(t *testing.T) {
 	for _, call := range calls(t) {
 		switch call.of {
@@ -43,7 +43,7 @@ func TestProgramsOfTests(t *testing.T) {
 	}
 }
 
-// call is one of a method or of another package's function, in any Go file of the repository.
+// call is a call of a method or of another package's function, in any Go file of the repository.
 type call struct {
 	file     string // below the repository
 	position token.Position

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// distributions are words of distributions of Kubernetes in texts of the code.
+// distributions matches the names of Kubernetes distributions in the code's texts.
 var distributions = regexp.MustCompile(
 	`(?i)\b(k3s|rke2|k0s|microk8s|kubelite|edgecore|kubeedge|bottlerocket|talos|minikube)\b`)
 
-// TestDistributionsAreInOneTable: no other code than the table knows a distribution by name.
+// TestDistributionsAreInOneTable: only the table knows a distribution by name.
 func TestDistributionsAreInOneTable(t *testing.T) {
 	exempt := map[string]string{
 		"internal/host/distro":        "the table",

@@ -14,8 +14,8 @@ import (
 
 const module = "github.com/nodeagent/nodeagent/"
 
-// mayImport says which of our own packages a package may import. The longest prefix of the importing package counts.
-// What is not listed may import anything.
+// mayImport lists which of our own packages a package may import. The longest prefix of the importing package counts. A
+// package without an entry may import anything.
 var mayImport = map[string][]string{
 	"pkg/finding":          {},
 	"pkg/detect":           {"pkg/finding", "pkg/detect", "internal/host"},
@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"pkg/eventcenter":     {"pkg/event", "pkg/eventcenter", "pkg/finding", "internal/atomicfile"},
 	"internal/host":       {"pkg/finding", "internal/host"},
 
-	// What judges a pod is pure: a timeline goes in, a judgement comes out.
+	// The evaluation of a pod is pure: from a timeline to a verdict.
 	"pkg/trace/record":  {},
 	"pkg/trace/stage":   {"pkg/trace/record"},
 	"pkg/trace/verdict": {"pkg/trace/record", "pkg/trace/stage"},
@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"internal/faultpoint": {},
 }
 
-// pure are the packages whose result depends on their arguments alone: of the standard library they import this.
+// pure lists the packages whose result depends only on their arguments, with the standard library packages they import.
 var pure = map[string][]string{
 	"pkg/trace/record":  {"time"},
 	"pkg/trace/stage":   {"slices", "time"},
@@ -63,7 +63,7 @@ var pure = map[string][]string{
 var systemPackages = []string{"internal/", "test/", "cmd/", "packaging/", "pkg/detect/checktest/",
 	"pkg/inspect/inspecttest/"}
 
-// source is one parsed file of the product, tests left out.
+// source is one parsed file of the product, without tests.
 type source struct {
 	pkg  string // path below the module
 	name string
@@ -152,7 +152,7 @@ func hasPrefix(s string, prefixes []string) bool {
 	return false
 }
 
-// TestPureKnowsNoTime: what is pure does not ask the clock either.
+// TestPureKnowsNoTime: pure packages do not read the clock either.
 func TestPureKnowsNoTime(t *testing.T) {
 	for _, s := range sources(t) {
 		if _, ok := pure[s.pkg]; !ok {
@@ -170,9 +170,9 @@ func TestPureKnowsNoTime(t *testing.T) {
 	}
 }
 
-// TestNothingEndsTheProcess: below cmd nothing panics or exits; a check that is wrong must not take the agent down.
+// TestNothingEndsTheProcess: no code below cmd panics or exits; a faulty check must not take the agent down.
 func TestNothingEndsTheProcess(t *testing.T) {
-	// Children of the agent are processes of their own: they end themselves.
+	// Children of the agent are separate processes: they exit by themselves.
 	children := []string{"internal/host/probe/prober_child.go", "internal/mutate/child_main.go",
 		"internal/faultpoint/armed.go"}
 	for _, s := range sources(t) {

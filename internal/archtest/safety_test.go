@@ -14,10 +14,10 @@ import (
 // docs/event-center-how-it-works.md: | ID | … | tests |
 var safetyRow = regexp.MustCompile(`^\| ([A-Z]\d+) \|`)
 
-// reference is a test as the page names it: `TestName` (package).
+// reference is a test in the page's form: `TestName` (package).
 var reference = regexp.MustCompile("`((?:Test|Fuzz)\\w+)` \\(([\\w/]+)\\)")
 
-// metric is one as the page names it: `name` or `name{label="value"}`.
+// metric is a metric in the page's form: `name` or `name{label="value"}`.
 var metric = regexp.MustCompile("`([a-z_]+)[`{]")
 
 // A rule is kept only if a test keeps it: every rule of docs/safety.md, every threat of docs/security.md and every
@@ -98,8 +98,8 @@ func TestEveryBadDayHasItsMetric(t *testing.T) {
 	}
 }
 
-// Every repair stands in the table of docs/remediation.md: with a test of where it helps and one of where it does not,
-// or it is said that this was not seen.
+// Every repair is in the table of docs/remediation.md: with a test of a case in which it helps and of one in which it
+// does not, or a note that this was not observed.
 func TestEveryRepairIsInTheTable(t *testing.T) {
 	page, err := os.ReadFile("../../docs/remediation.md")
 	if err != nil {
@@ -122,10 +122,10 @@ func TestEveryRepairIsInTheTable(t *testing.T) {
 	}
 }
 
-// command is one of CONTRIBUTING.md that runs a test.
+// command is a command of CONTRIBUTING.md that runs a test.
 var command = regexp.MustCompile(`(?m)^    .*(?:-run|-fuzz) ((?:Test|Fuzz)\w+) .*\./([\w/]+)`)
 
-// The tests that CONTRIBUTING.md runs one by one are there.
+// The tests that CONTRIBUTING.md runs one by one exist.
 func TestContributingNamesTests(t *testing.T) {
 	page, err := os.ReadFile("../../CONTRIBUTING.md")
 	if err != nil {

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// A package that is larger than this has more than one subject.
+// A package larger than this has more than one subject.
 const (
 	maxFiles = 40
 	maxNames = 300 // at package level
 )
 
-// TestPackagesAreSmall: a reader holds a package in the head.
+// TestPackagesAreSmall: a reader can keep a package in mind.
 func TestPackagesAreSmall(t *testing.T) {
 	files, names := map[string]int{}, map[string]int{}
 	for _, s := range sources(t) {
@@ -28,7 +28,7 @@ func TestPackagesAreSmall(t *testing.T) {
 	}
 }
 
-// declared counts the names that a declaration gives to its package. Methods are their type's.
+// declared counts the names that a declaration adds to its package. Methods belong to their type.
 func declared(d ast.Decl) (n int) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:

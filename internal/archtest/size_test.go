@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestLinkerDropsWhatIsUnused: no code of the agent calls methods by names that are known at run time only
-// (reflect.Value.MethodByName, text/template), for which the linker keeps every method of every type: a sixth of the
-// program, and of the memory it takes. The linker names such functions (cmd/link, -dumpdep).
+// TestLinkerDropsWhatIsUnused: no code of the agent calls methods by names known only at run time
+// (reflect.Value.MethodByName, text/template). For those the linker keeps every method of every type: a sixth of the
+// program, and of its memory. The linker reports such functions (cmd/link, -dumpdep).
 func TestLinkerDropsWhatIsUnused(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package atomicfile replaces small files of the programs' own state. After a crash or on a full disk the old file or
-// the new one is there, never a part. It follows no symbolic link, and a file is for its owner alone.
+// Package atomicfile replaces small state files of the programs. After a crash or on a full disk either the old or the
+// new file exists, never a part. It follows no symbolic link, and only the owner can access a file.
 package atomicfile
 
 import (
@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// Write replaces a file by what write writes. It takes no lock: of two that write the same file at the same time one may
-// fail, or put a part of the other's in its place.
+// Write replaces a file with the output of write. It takes no lock: if two callers write the same file at the same
+// time, one may fail, or may install a part of the other's content.
 func Write(name string, write func(io.Writer) error) error {
 	next := name + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a crash
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a crash
 		return err
 	}
 	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
@@ -33,7 +33,7 @@ func Write(name string, write func(io.Writer) error) error {
 	return nil
 }
 
-// WriteData replaces a file by data.
+// WriteData replaces the content of a file with data.
 func WriteData(name string, data []byte) error {
 	return Write(name, func(w io.Writer) error {
 		_, err := w.Write(data)

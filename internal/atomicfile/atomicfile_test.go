@@ -56,7 +56,7 @@ func TestWhatFailsLeavesTheOldFile(t *testing.T) {
 	}
 }
 
-// A link in the place of the next file, and what a crash left there, are replaced, not followed.
+// A link in place of the next file, or a leftover of a crash, is replaced, not followed.
 func TestWriteFollowsNoLink(t *testing.T) {
 	dir := t.TempDir()
 	name, victim := filepath.Join(dir, "state"), filepath.Join(dir, "victim")

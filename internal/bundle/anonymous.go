@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// anonymize replaces the names of pods, namespaces and nodes, the same name by the same hash everywhere. The key of the
-// hash is random and not kept, so that names cannot be guessed. UIDs, paths and names of volumes stay.
+// anonymize replaces the names of pods, namespaces and nodes, the same name with the same hash everywhere. The key of
+// the hash is random and not kept, so that names cannot be guessed. UIDs, paths and names of volumes stay.
 func anonymize(b Bundle) Bundle {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails: crypto/rand
@@ -45,7 +45,7 @@ func (a *anonymizer) collect(b Bundle) {
 	}})
 	for _, name := range names {
 		a.names[name] = true
-		for _, node := range nodes { // the manifest of a static pod has its name without the node's
+		for _, node := range nodes { // the manifest of a static pod has the pod's name without the node's
 			if base, ok := strings.CutSuffix(name, "-"+node); ok && node != "" {
 				a.names[base] = true
 			}
@@ -67,8 +67,8 @@ func (a *anonymizer) pod(p inspect.Pod) inspect.Pod {
 	return inspect.Pod{UID: p.UID, Namespace: a.hash(p.Namespace), Name: a.hash(p.Name)}
 }
 
-// fact replaces facts that are names themselves. text leaves a whole string that is a name: it may be a word that the
-// evaluation distinguishes, such as the source "api".
+// fact replaces facts that are names themselves. text does not replace a string that is a name as a whole: it may be a
+// word that the evaluation distinguishes, such as the source "api".
 func (a *anonymizer) fact(key, value string) string {
 	if slices.Contains([]string{"name", "command", "volume", "network"}, key) && a.names[value] {
 		return a.hash(value)
@@ -76,7 +76,7 @@ func (a *anonymizer) fact(key, value string) string {
 	return value
 }
 
-// text replaces the names within a longer text. A name ends where a letter, digit or hyphen does not follow.
+// text replaces the names within a longer text. A name ends before any character but a letter, digit or hyphen.
 func (a *anonymizer) text(s string) string {
 	if a.names[s] {
 		return s
@@ -102,7 +102,7 @@ func (a *anonymizer) text(s string) string {
 }
 
 // longestName returns the length of the longest name at the beginning of s, whose first word has n bytes. Names may
-// have several words with dots between them.
+// consist of several words separated by dots.
 func (a *anonymizer) longestName(s string, n int) int {
 	longest := 0
 	for end := n; ; {

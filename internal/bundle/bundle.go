@@ -1,6 +1,6 @@
-// Package bundle keeps the evidence of an inspection in a file, so that it can be evaluated again elsewhere, and makes
-// what leaves the node safe to pass on: secrets of the usual forms are removed, and names as well if that is wanted. A
-// file that is read is taken as hostile. Nothing here reads or changes the node.
+// Package bundle stores the evidence of an inspection in a file, so that it can be evaluated again elsewhere, and makes
+// data that leaves the node safe to pass on: it removes secrets of the usual forms, and names as well if wanted. It
+// treats an input file as hostile. It neither reads nor changes the node.
 package bundle
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Format and Version are at the head of each file. A file of another version is refused: its evidence may lack what
-// this version decides on.
+// Format and Version are at the beginning of each file. A file of another version is refused: its evidence may lack
+// data on which this version decides.
 const (
 	Format  = "nodeagent-inspection"
 	Version = 1
@@ -30,7 +30,7 @@ const (
 const (
 	MaxFile      = 16 << 20 // of a file: compressed
 	maxJSON      = 32 << 20 // of its JSON
-	maxJSONCount = 300_000  // JSON objects in it: each takes some 300 bytes of memory, however short it is
+	maxJSONCount = 300_000  // JSON objects in it: each takes some 300 bytes of memory, however short
 )
 
 // Bundle is one inspection. Its JSON form is the content of the file.
@@ -41,14 +41,14 @@ type Bundle struct {
 	Kernel    string           `json:"kernel"` // version
 	Node      string           `json:"node"`
 	Anonymous bool             `json:"anonymous"` // names of pods, namespaces and nodes are replaced
-	Cut       []string         `json:"cut"`       // what was left out because of the limit
+	Cut       []string         `json:"cut"`       // parts left out because of the limit
 	Paths     host.Paths       `json:"paths"`
-	Notes     []string         `json:"notes"` // on the discovery of the paths
+	Notes     []string         `json:"notes"` // about the discovery of the paths
 	Evidence  inspect.Evidence `json:"evidence"`
 }
 
-// Encode returns the file: without secrets of the usual forms, and without names if it is to be anonymous. What would exceed the limit, in
-// bytes, is left out: objects of living pods first, and nothing that would change a verdict.
+// Encode returns the file: without secrets of the usual forms, and without names if it is to be anonymous. It leaves
+// out data that would exceed the limit, in bytes: objects of living pods first, and none that would change a verdict.
 func (b Bundle) Encode(limit int) ([]byte, error) {
 	b.Format, b.Version = Format, Version
 	if b.Anonymous {
@@ -145,7 +145,7 @@ func Read(name string) (Bundle, error) {
 	if err != nil {
 		return Bundle{}, err
 	}
-	file, err := host.Files{}.Open(path) // of a pipe or a device, an error at once
+	file, err := host.Files{}.Open(path) // for a pipe or a device, an error at once
 	if err != nil {
 		return Bundle{}, err
 	}
@@ -157,7 +157,8 @@ func Read(name string) (Bundle, error) {
 	return b, nil
 }
 
-// WriteNew writes a file for its owner alone. One that exists already is an error, also if it is a symbolic link.
+// WriteNew writes a file that only its owner can access. It is an error if the file, or a symbolic link, exists
+// already.
 func WriteNew(name string, data []byte) error {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -168,7 +169,7 @@ func WriteNew(name string, data []byte) error {
 	}
 	_, err = file.Write(data)
 	if err = errors.Join(err, file.Close()); err != nil {
-		return errors.Join(err, os.Remove(name)) // a part of it is of no use
+		return errors.Join(err, os.Remove(name)) // a partial file is useless
 	}
 	return nil
 }

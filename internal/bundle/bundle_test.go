@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// planted are texts with a secret in them, which all have "hunter2".
+// planted are texts that contain a secret, always "hunter2".
 func planted() map[string]string {
 	const pem = "-----BEGIN RSA PRIVATE KEY-----\nhunter2AAAA\nAAAAhunter2=\n-----END RSA PRIVATE KEY-----"
 	return map[string]string{
@@ -76,7 +76,7 @@ func TestScrub(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	for _, text := range []string{ // what the evaluation and the reader need
+	for _, text := range []string{ // texts that the evaluation and the reader need
 		"/var/lib/kubelet/pods/5d8d2d6a-0000-4000-8000-000000000000/volumes/kubernetes.io~secret/token",
 		"https://127.0.0.1:10250/pods: status 403: Forbidden",
 		"/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/cri-containerd-0123456789abcdef.scope",
@@ -92,7 +92,7 @@ func TestScrub(t *testing.T) {
 	}
 }
 
-// However it stands in a text, a secret of a form that the table has does not survive.
+// Secrets in the table's forms are removed in any context.
 func FuzzScrub(f *testing.F) {
 	f.Add("", "")
 	f.Add(`password="`, `" x`)
@@ -123,7 +123,7 @@ func TestScrubJSON(t *testing.T) {
 
 const uid = "5d8d2d6a-0000-4000-8000-000000000000"
 
-// withPod is an inspection of one pod whose names and texts are in every kind of place.
+// withPod is an inspection of one pod with names and texts in every kind of place.
 func withPod(text string) Bundle {
 	pod := inspect.Pod{UID: uid, Namespace: "payroll", Name: "merger-0"}
 	known := map[string]inspect.PodFact{uid: {Pod: pod}}

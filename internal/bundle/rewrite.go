@@ -9,14 +9,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// rewriter says how strings are replaced. What is nil leaves them as they are.
+// rewriter defines how strings are replaced. A nil function leaves them unchanged.
 type rewriter struct {
 	text func(string) string
 	pod  func(inspect.Pod) inspect.Pod  // before text
 	fact func(key, value string) string // of a map from names to texts, instead of text
 }
 
-// rewrite returns a deep copy of v with its strings replaced, keys of maps included. An error becomes one that has the
+// rewrite returns a deep copy of v with its strings replaced, including keys of maps. An error becomes one with the
 // replaced text and the same kinds.
 func rewrite[T any](v T, r rewriter) T {
 	var copied T
@@ -63,7 +63,7 @@ func (r rewriter) copy(to, from reflect.Value) {
 func (r rewriter) copyStruct(to, from reflect.Value) {
 	to.Set(from)
 	for i := range from.NumField() {
-		if from.Type().Field(i).IsExported() { // what is not has no text of others: the fields of time.Time
+		if from.Type().Field(i).IsExported() { // unexported fields hold no foreign text: those of time.Time
 			to.Field(i).SetZero()
 			r.copy(to.Field(i), from.Field(i))
 		}
@@ -78,7 +78,7 @@ func (r rewriter) copyMap(to, from reflect.Value) {
 	for entries := from.MapRange(); entries.Next(); {
 		key := reflect.New(from.Type().Key()).Elem()
 		if kind, id, ok := strings.Cut(entries.Key().String(), "/"); ok && from.Type() == historyType() {
-			key.SetString(kind + "/" + r.string(id)) // as the ID of the object
+			key.SetString(kind + "/" + r.string(id)) // like the ID of the object
 		} else {
 			r.copy(key, entries.Key())
 		}
@@ -100,13 +100,13 @@ func (r rewriter) string(s string) string {
 	return s
 }
 
-// Printable returns a copy of v whose strings a terminal shows as they are: what is no UTF-8 and what would control
-// the terminal is escaped.
+// Printable returns a copy of v whose strings a terminal shows as they are: it escapes invalid UTF-8 and control
+// characters.
 func Printable[T any](v T) T {
 	return rewrite(v, rewriter{text: func(s string) string { return escape(s, isControl) }})
 }
 
-// escape replaces what is no UTF-8, and some characters, such that different texts stay different.
+// escape replaces invalid UTF-8, and some characters, so that different texts stay different.
 func escape(s string, also func(rune) bool) string {
 	if utf8.ValidString(s) && strings.IndexFunc(s, also) < 0 {
 		return s
@@ -127,8 +127,8 @@ func escape(s string, also func(rune) bool) string {
 	return b.String()
 }
 
-// isControl reports whether a terminal may take a character as a command: C0, DEL and C1, but not the end of a line,
-// and what reverses the direction of a text.
+// isControl reports whether a terminal may interpret a character as a command: C0, DEL and C1, except line feed and
+// tab, and characters that reverse the direction of a text.
 func isControl(c rune) bool {
 	return c < ' ' && c != '\n' && c != '\t' || c >= 0x7f && c < 0xa0 || c >= 0x202a && c <= 0x202e ||
 		c >= 0x2066 && c <= 0x2069

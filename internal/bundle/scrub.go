@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// removed stands where a secret was.
+// removed replaces a secret.
 const removed = "[removed]"
 
 // secret is one form in which secrets appear in texts.
@@ -21,21 +21,21 @@ func form(has, pattern, replace string) secret {
 	return secret{has, regexp.MustCompile(pattern), replace}
 }
 
-// name is the end of the name of a secret: of a setting, a flag, a variable, an option of a mount, a member of JSON.
+// name matches the end of a secret's name: of a setting, a flag, a variable, a mount option, a JSON member.
 const name = `(?:passw(?:or)?d|passphrase|secret|token|credentials?|signature|` +
 	`(?:api|access|account|private|preshared|shared|master|encryption|signing)[_-]?key)(?:_in|[0-9])?`
 
-// assigned is a name and what stands between it and its value.
+// assigned matches a name and everything between it and its value.
 const assigned = `(?i)\b([a-z0-9_.-]*` + name + `\\?"?[ \t]{0,2}[:=][ \t]{0,2}`
 
-// value is a value up to its end, or a key in PEM. The first character is none that a list or "[removed]" begins with.
+// value matches a value to its end, or a PEM key. Its first character is not one that begins a list or "[removed]".
 const value = `(?:` + cutPEM + `|[^\s",;&\\[{](?:\\.|[^\s",])*)`
 
-// cutPEM is a key or a certificate whose end was cut off.
+// cutPEM matches a truncated key or certificate.
 const cutPEM = `-----BEGIN [A-Z0-9 ]{1,40}-----(?:[A-Za-z0-9+/=\s]|\\[nr])*`
 
-// secrets are the forms that Scrub removes. A form that is not here is not removed: a person should look through a file
-// before it leaves the house.
+// secrets are the forms that Scrub removes. It removes no other forms: a person should check a file before it leaves
+// the organization.
 var secrets = []secret{
 	// keys and certificates
 	form("-", `-----BEGIN [A-Z0-9 ]{1,40}-----[^"]*?-----END [A-Z0-9 ]{1,40}-----`, "[removed: PEM]"),
@@ -48,8 +48,8 @@ var secrets = []secret{
 	form(".", `\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){0,3}`, removed),
 	// bootstrap tokens of kubeadm
 	form(".", `\b[a-z0-9]{6}\.[a-z0-9]{16}\b`, removed),
-	// tokens that begin with the name of who gave them: AWS, Tencent, Alibaba; Google; GitHub, GitLab; Slack; vaults; npm,
-	// Docker, DigitalOcean
+	// tokens with their issuer's prefix: AWS, Tencent, Alibaba; Google; GitHub, GitLab; Slack; vaults; npm, Docker,
+	// DigitalOcean
 	form("A", `\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:AKID|LTAI)[A-Za-z0-9]{12,}|\bAIza[A-Za-z0-9_-]{30,}`, removed),
 	form(".", `\bya29\.[A-Za-z0-9_-]{16,}|\bhv[sbr]\.[A-Za-z0-9_-]{20,}`, removed),
 	form("_", `\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}`, removed),
@@ -71,11 +71,11 @@ var secrets = []secret{
 	form("-", `(?i)(\s--?[a-z0-9_-]*`+name+`[ \t]+)(?:"[^"\n]*"|'[^'\n]*'|[^\s"',]+)`, "${1}"+removed),
 	form("-", `(\s(?:-u|-U|--user|--proxy-user)[ =]?[^\s:=/]+:)[^\s"',]+`, "${1}"+removed),
 	form("-", cutPEM, "[removed: PEM]"),
-	// arguments of programs, in records of the kernel's audit
+	// arguments of programs, in kernel audit records
 	form("=", `(?i)\b(proctitle=|a[0-9]{1,3}=|cmdline=)(?:[^\s",]+|"[^"]*"|\\"[^"\\]*\\")`, "${1}"+removed),
 }
 
-// Scrub removes secrets of the usual forms from a text: too much rather than too little.
+// Scrub removes secrets of the usual forms from a text, and rather too much than too little.
 func Scrub(text string) string {
 	for _, s := range secrets {
 		if strings.ContainsAny(text, s.has) {
@@ -85,13 +85,13 @@ func Scrub(text string) string {
 	return text
 }
 
-// secretName matches the name of a secret, and secretFlag a flag that is followed by one.
+// secretName matches the name of a secret, and secretFlag a flag before one.
 var (
 	secretName = regexp.MustCompile(`(?i)(?:authorization|` + name + `)$`)
 	secretFlag = regexp.MustCompile(`(?i)^--?[a-z0-9_-]*` + name + `$`)
 )
 
-// ScrubJSON scrubs the texts of a JSON document, and those that a name of a secret stands before.
+// ScrubJSON scrubs the texts of a JSON document, and removes those after a secret's name.
 func ScrubJSON(data []byte) ([]byte, error) {
 	var document any
 	decoder := json.NewDecoder(bytes.NewReader(data))
@@ -107,7 +107,7 @@ func scrubValue(v any) any {
 	case string:
 		return Scrub(v)
 	case []any:
-		flagged := false // the element before is a flag that is followed by a secret
+		flagged := false // the previous element is a flag before a secret
 		for i := range v {
 			text, isText := v[i].(string)
 			if v[i] = scrubValue(v[i]); flagged && isText {

@@ -1,6 +1,6 @@
-// Package capture makes one file of what a support engineer needs to know of a node. Each part is bounded in size and
-// time: one that hangs or cannot be read costs itself only, and the manifest says why. Secrets are removed from all
-// parts. It reads only.
+// Package capture makes one file with everything that a support engineer needs to know about a node. Each part is
+// bounded in size and time: one that hangs or cannot be read is left out, and the manifest says why. Secrets are
+// removed from all parts. Package capture only reads.
 package capture
 
 import (
@@ -26,12 +26,12 @@ const (
 // ManifestName is the name of the first member of the file.
 const ManifestName = "manifest.json"
 
-// Form is what a part consists of.
+// Form is the form of a part.
 type Form int
 
 // The forms.
 const (
-	Text Form = iota // lines: secrets are removed, the first lines are cut where it is too large
+	Text Form = iota // lines: secrets are removed; if too large, the first lines are cut off
 	JSON             // secrets are removed
 	Raw              // already without secrets
 )
@@ -40,7 +40,7 @@ const (
 type Part struct {
 	Name  string // of the member
 	Form  Form
-	Limit time.Duration // how long reading it may take
+	Limit time.Duration // longest time to read it
 	Read  func(ctx context.Context) ([]byte, error)
 }
 
@@ -50,7 +50,7 @@ type Limits struct{ Member, Total int }
 // DefaultLimits are those of a file that can be attached to a ticket.
 func DefaultLimits() Limits { return Limits{Member: 16 << 20, Total: 50 << 20} }
 
-// Manifest lists the parts of a file, also those that are missing.
+// Manifest lists the parts of a file, including missing ones.
 type Manifest struct {
 	Format  string    `json:"format"`
 	Version int       `json:"version"`
@@ -59,11 +59,11 @@ type Manifest struct {
 	Members []Member  `json:"members"`
 }
 
-// Member is a part that was read, or that was not.
+// Member is one part, read or missing.
 type Member struct {
 	Name  string `json:"name"`
 	Bytes int    `json:"bytes"`
-	Cut   string `json:"cut,omitempty"`   // what is missing at its beginning
+	Cut   string `json:"cut,omitempty"`   // missing beginning
 	Error string `json:"error,omitempty"` // why it is not in the file
 }
 
@@ -104,7 +104,7 @@ func Collect(ctx context.Context, agent string, parts []Part, limits Limits) ([]
 	return file, m, err
 }
 
-// content reads one part and makes it what may be passed on.
+// content reads one part and removes secrets, so that it may be passed on.
 func (p Part) content(ctx context.Context, limit int) ([]byte, Member) {
 	m := Member{Name: p.Name}
 	data, err := p.read(ctx)
@@ -128,7 +128,7 @@ func (p Part) content(ctx context.Context, limit int) ([]byte, Member) {
 	return data, m
 }
 
-// read reads a part, and abandons it when its time is over.
+// read reads a part, and abandons it when its time is up.
 func (p Part) read(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Limit)
 	defer cancel()

@@ -46,7 +46,7 @@ func part(name string, form Form, text string, err error) Part {
 	}}
 }
 
-// What hangs, fails or is too large costs its part only, and the manifest says so.
+// A part that hangs, fails or is too large affects only itself, and the manifest reports it.
 func TestCollect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})

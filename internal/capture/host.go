@@ -54,7 +54,7 @@ func KernelLog(ctx context.Context, h *host.Host, most int) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// Units returns the units that run or have failed, and of those that matter most which do neither.
+// Units returns the running and the failed units, and those important ones that are neither.
 func Units(ctx context.Context, h *host.Host) ([]byte, error) {
 	if h.Systemd.Units == nil {
 		return nil, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
@@ -78,7 +78,7 @@ func Units(ctx context.Context, h *host.Host) ([]byte, error) {
 		"neither": neither})
 }
 
-// Versions returns the versions of what runs on a host. What does not answer has an error in its place.
+// Versions returns the versions of the programs on a host. An unavailable one is replaced by its error.
 func Versions(ctx context.Context, h *host.Host, agent string) ([]byte, error) {
 	versions := map[string]string{"agent": agent + " " + runtime.Version() + " " + runtime.GOARCH}
 	note := func(name, text string, err error) {

@@ -1,5 +1,5 @@
-// Package config is the agent's configuration: one struct, read strictly, with defaults that work. The file holds only
-// what differs from them.
+// Package config is the agent's configuration: one struct, read strictly, with working defaults. The file contains only
+// the differences from them.
 package config
 
 import (
@@ -25,15 +25,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// DefaultFile is read where it exists and no other file is named.
+// DefaultFile is read if it exists and no other file is named.
 const DefaultFile = "/etc/nodeagent/config.yaml"
 
-// Config is all that can be set.
+// Config contains all settings.
 type Config struct {
-	NodeName  string             `yaml:"nodeName"` // the Node object of this machine; found from kubelet unless set
-	StateDir  string             `yaml:"stateDir"` // what must survive a restart
-	Socket    string             `yaml:"socket"`   // where the daemon answers "nodeagent status"
-	Paths     host.Paths         `yaml:"paths"`    // where things are on this node; found from kubelet unless set
+	NodeName  string             `yaml:"nodeName"` // the Node object of this machine; default: found from kubelet
+	StateDir  string             `yaml:"stateDir"` // state that must survive a restart
+	Socket    string             `yaml:"socket"`   // socket for "nodeagent status"
+	Paths     host.Paths         `yaml:"paths"`    // locations on this node; default: found from kubelet
 	Checks    checks.Settings    `yaml:"checks"`
 	Inspect   inspect.Settings   `yaml:"inspect"`
 	Remediate remediate.Settings `yaml:"remediate"`
@@ -47,8 +47,8 @@ type Config struct {
 
 	// Set by flags, never by the file.
 	ServiceAccountDir string `yaml:"-"` // credentials of the agent's pod
-	ServiceAddress    string `yaml:"-"` // host:port of the apiserver for them; a pod's is in its environment
-	FromContainer     bool   `yaml:"-"` // the agent has left its container: its program is not on the host
+	ServiceAddress    string `yaml:"-"` // host:port of the apiserver for them; default: from the pod's environment
+	FromContainer     bool   `yaml:"-"` // the agent has left its container; its program is not installed on the host
 }
 
 // Report configures the reporters.
@@ -66,32 +66,32 @@ type Conditions struct {
 	Enabled bool `yaml:"enabled"`
 	// problem (True is bad, as node-problem-detector) or ready (True is good)
 	Vocabulary condition.Vocabulary `yaml:"vocabulary"`
-	Spread     time.Duration        `yaml:"spread"`  // writes that are not urgent come at random within it
-	Refresh    time.Duration        `yaml:"refresh"` // all is written again after this
+	Spread     time.Duration        `yaml:"spread"`  // non-urgent writes are spread at random over it
+	Refresh    time.Duration        `yaml:"refresh"` // everything is written again after this
 }
 
-// ConfigMap is the node's conditions as a ConfigMap, in the vocabulary of the conditions of the Node.
+// ConfigMap writes the node's conditions to a ConfigMap, with the vocabulary of Conditions.
 type ConfigMap struct {
 	Enabled   bool   `yaml:"enabled"`
-	Namespace string `yaml:"namespace"` // unless set, that of the agent's pod, or "nodeagent"
+	Namespace string `yaml:"namespace"` // default: that of the agent's pod, or "nodeagent"
 }
 
 // Events are Kubernetes Events on the Node.
 type Events struct {
 	Enabled bool          `yaml:"enabled"`
 	Burst   int           `yaml:"burst"` // events of one reason at once
-	Every   time.Duration `yaml:"every"` // and one more after each of these
+	Every   time.Duration `yaml:"every"` // then one more event each
 }
 
 // Taint keeps new pods off the node while a fatal fault is believed.
 type Taint struct {
 	Mode   taint.Mode    `yaml:"mode"`   // off, dry-run or on
 	Key    string        `yaml:"key"`    // of the taint; its value is the reason of the oldest fault
-	Hold   time.Duration `yaml:"hold"`   // taken off when all has been well for this long
+	Hold   time.Duration `yaml:"hold"`   // removed after this long without a fault
 	Prefer []string      `yaml:"prefer"` // checks whose faults taint with PreferNoSchedule instead of NoSchedule
 }
 
-// Problems returns what is wrong with t.
+// Problems returns the invalid settings of t.
 func (t Taint) Problems() map[string]string {
 	problems := map[string]string{}
 	if !slices.Contains([]taint.Mode{taint.Off, taint.DryRun, taint.On}, t.Mode) {
@@ -138,7 +138,7 @@ func Default() Config {
 // YAML returns c as a configuration file.
 func (c Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
 
-// Problems returns what is wrong with m: metrics are for this node only.
+// Problems returns the invalid settings of m: metrics are for this node only.
 func (m Metrics) Problems() map[string]string {
 	host, _, err := net.SplitHostPort(m.Listen)
 	ip := net.ParseIP(host)
@@ -148,7 +148,7 @@ func (m Metrics) Problems() map[string]string {
 	return nil
 }
 
-// Problems returns what is wrong with c.
+// Problems returns the invalid settings of c.
 func (c Conditions) Problems() map[string]string {
 	if c.Vocabulary != condition.Problem && c.Vocabulary != condition.Ready {
 		return map[string]string{"vocabulary": "must be " + string(condition.Problem) + " or " +

@@ -40,7 +40,7 @@ func TestParseOverDefaults(t *testing.T) {
 	}
 }
 
-// TestMistakes: each mistake is named with file and line, and all of them at once.
+// TestMistakes: all mistakes are reported at once, each with file and line.
 func TestMistakes(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"unknown key", "nodeName: a\nchecks:\n  lod: {}\n", `f:3: unknown key "lod"`},
@@ -88,7 +88,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestMistakesOfChecks: those of several checks are reported together, in the order of the lines.
+// TestMistakesOfChecks: mistakes in several checks are reported together, in the order of the lines.
 func TestMistakesOfChecks(t *testing.T) {
 	_, err := Parse("f",
 		[]byte("checks:\n  zombies: {a: 1}\n  lod:\n    b: 1\n  load: {every: 30}\n  nothing:\n  dns:\n"))
@@ -103,7 +103,7 @@ func TestMistakesOfChecks(t *testing.T) {
 	}
 }
 
-// TestRemovedChecks: a configuration of an earlier release still starts the agent, which says what it ignores.
+// TestRemovedChecks: a configuration of an earlier release still starts the agent, which reports the ignored settings.
 func TestRemovedChecks(t *testing.T) {
 	c, err := Parse("f", []byte("checks:\n  load: {loadPerCPU: 8}\n  entropy:\n    every: 2m\n    what: ever\n  "+
 		"address-overlap:\n"))

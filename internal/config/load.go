@@ -17,8 +17,8 @@ import (
 // maxFile bounds a configuration file.
 const maxFile = 1 << 20
 
-// Load reads a configuration file over the defaults. With an empty name DefaultFile is read where it exists. Every
-// mistake is named with file and line, all of them at once.
+// Load reads a configuration file over the defaults. With an empty name it reads DefaultFile, if that exists. It
+// reports all mistakes at once, each with file and line.
 func Load(name string) (Config, error) {
 	name, data, err := Read(name)
 	if err != nil {
@@ -27,8 +27,8 @@ func Load(name string) (Config, error) {
 	return Parse(name, data)
 }
 
-// Read returns the content of a configuration file, and its name. With an empty name it reads DefaultFile; where that
-// does not exist the content is empty.
+// Read returns the content of a configuration file, and its name. With an empty name it reads DefaultFile; if that does
+// not exist the content is empty.
 func Read(name string) (string, []byte, error) {
 	optional := name == ""
 	if optional {
@@ -57,7 +57,7 @@ func readBounded(name string) ([]byte, error) {
 	return data, err
 }
 
-// Parse reads a configuration over the defaults; name stands in the errors.
+// Parse reads a configuration over the defaults; errors contain name.
 func Parse(name string, data []byte) (Config, error) {
 	c := Default()
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
@@ -83,7 +83,7 @@ func Parse(name string, data []byte) (Config, error) {
 var lineOfError = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
 var goType = regexp.MustCompile(`field (.+) not found in type \S+`)
 
-// inFile formats yaml's errors as compilers do: file:line: what.
+// inFile formats yaml's errors as compilers do: file:line: message.
 func inFile(name string, err error) error {
 	lines := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
 	if many, ok := errors.AsType[*yaml.TypeError](err); ok {
@@ -108,7 +108,7 @@ func first(path []string) string {
 	return path[0]
 }
 
-// line returns where a key stands in the file, or the nearest key above it.
+// line returns the line of a key in the file, or of the nearest key above it.
 func line(node *yaml.Node, path []string) int {
 	if node.Kind == yaml.DocumentNode && len(node.Content) > 0 {
 		return line(node.Content[0], path)

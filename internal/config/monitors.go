@@ -10,17 +10,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
-// maxMonitorFiles bounds how many files of node-problem-detector are run.
+// maxMonitorFiles bounds the node-problem-detector files to run.
 const maxMonitorFiles = 100
 
-// Monitors are the files of node-problem-detector that a configuration names, as they are now.
+// Monitors are the node-problem-detector files of a configuration, as read.
 type Monitors struct {
 	Files  []npd.File
-	Broken []error  // why a file is not run: file:line:column: what
+	Broken []error  // why a file is not run: file:line:column: message
 	Digest [32]byte // of all names and contents
 }
 
-// ReadMonitors reads the files of node-problem-detector. One that is broken costs only itself.
+// ReadMonitors reads the node-problem-detector files. A broken one disables only itself.
 func ReadMonitors(s npd.Settings) Monitors {
 	var m Monitors
 	sum := sha256.New()
@@ -45,7 +45,7 @@ func ReadMonitors(s npd.Settings) Monitors {
 	return m
 }
 
-// bare is an error without the name of its file, where it is about one.
+// bare returns an error without the name of its file, if it has one.
 func bare(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
@@ -53,8 +53,7 @@ func bare(err error) error {
 	return err
 }
 
-// monitorFiles returns the files that patterns name, sorted, each once. A name without a wildcard is that of a file
-// which must exist.
+// monitorFiles returns the files that match patterns, sorted, each once. A name without a wildcard must exist.
 func monitorFiles(patterns []string) (names []string, problems []error) {
 	for _, pattern := range patterns {
 		found, err := filepath.Glob(pattern)
@@ -63,7 +62,7 @@ func monitorFiles(patterns []string) (names []string, problems []error) {
 			continue
 		}
 		if len(found) == 0 && !hasWildcard(pattern) {
-			found = []string{pattern} // so that its absence is an error
+			found = []string{pattern} // so that a missing file is an error
 		}
 		names = append(names, found...)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 )
 
-// ownProblems returns what is wrong with the user's rules and plugins taken together.
+// ownProblems returns the conflicts among the user's rules and plugins.
 func (c Config) ownProblems() []problem {
 	var problems []problem
 	if err := c.joinRules(); err != nil {
@@ -27,7 +27,7 @@ func (c Config) ownProblems() []problem {
 	return problems
 }
 
-// joinRules puts the user's rules into the table of the kernel's log.
+// joinRules adds the user's rules to the kernel log's table.
 func (c Config) joinRules() *kernellog.CustomRuleError {
 	s := checks.SettingsOf[kernellog.Settings](c.Checks, "kernel-log")
 	if s == nil || len(c.Rules) == 0 {

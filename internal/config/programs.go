@@ -12,10 +12,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Verify returns what a configuration names that has no effect on this machine as it is now: files of
-// node-problem-detector that are missing, broken, or have rules without effect, and programs that are missing or that
-// others than root can change. Each has file:line: what. It keeps no configuration from being in force: such a file,
-// rule or plugin costs only itself, and a program may come later.
+// Verify returns the parts of a configuration without effect on this machine as it is now: node-problem-detector files
+// that are missing, broken, or have rules without effect, and programs that are missing or that users other than root
+// can change. Each is reported as file:line: message. None of this keeps a configuration from being in force: such a
+// file, rule or plugin disables only itself, and a program may be installed later.
 func Verify(name string) error {
 	name, data, err := Read(name)
 	if err != nil {
@@ -45,7 +45,7 @@ func Verify(name string) error {
 	}
 	monitors := ReadMonitors(s)
 	for _, err := range monitors.Broken {
-		if !errors.Is(err, fs.ErrNotExist) { // named above
+		if !errors.Is(err, fs.ErrNotExist) { // reported above
 			problems = append(problems, err)
 		}
 	}

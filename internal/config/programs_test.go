@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
-// Programs that others may change are named with the place where they are configured, owner and mode; such a
+// Programs that other users can change are reported with the place of their configuration, owner and mode; such a
 // configuration is in force all the same.
 func TestPrograms(t *testing.T) {
 	t.Cleanup(ownedtest.Temp())
@@ -78,7 +78,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestVerifyMonitors: each file, rule and program of node-problem-detector that has no effect is named with its place.
+// TestVerifyMonitors: each node-problem-detector file, rule and program without effect is reported with its place.
 func TestVerifyMonitors(t *testing.T) {
 	dir := t.TempDir()
 	monitor, config := filepath.Join(dir, "m.json"), filepath.Join(dir, "config.yaml")

@@ -13,16 +13,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// problem is one value that cannot be: its path by the names in the file, and what is wrong with it.
+// problem is one invalid value: its path by the names in the file, and the reason.
 type problem struct {
 	path []string
 	what string
 }
 
-// problems returns what is wrong with the values of c. What holds for a type holds everywhere: durations carry a unit
-// and are not negative, counts are not negative, severities are the known ones. The rest is checked by the settings
-// themselves: any part of the configuration may have a method Problems() map[string]string, by key. What that says of a
-// value is all that is said of it.
+// problems returns the invalid values of c. Rules for a type hold everywhere: durations have a unit and are not
+// negative, counts are not negative, severities are known ones. The settings themselves check the rest: any part of the
+// configuration may have a method Problems() map[string]string, by key. Its message about a value replaces all others.
 func (c Config) problems() []problem {
 	problems := oncePerPath(walk(reflect.ValueOf(c), nil))
 	for _, p := range []struct{ key, path string }{
@@ -38,7 +37,7 @@ func (c Config) problems() []problem {
 	return problems
 }
 
-// oncePerPath keeps the first problem of each value: walk asks the settings before it goes by the types.
+// oncePerPath keeps the first problem of each value: walk calls the settings' own checks before the rules for types.
 func oncePerPath(problems []problem) []problem {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(problems, func(p problem) bool {
@@ -49,7 +48,7 @@ func oncePerPath(problems []problem) []problem {
 	})
 }
 
-// ownProblems asks settings about themselves.
+// ownProblems calls the settings' own checks.
 func ownProblems(settings any, path []string) []problem {
 	s, ok := settings.(interface{ Problems() map[string]string })
 	if !ok {
@@ -120,7 +119,7 @@ func walk(v reflect.Value, path []string) []problem {
 
 func byString(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }
 
-// pathProblem checks what stands under "paths": all of it is absolute.
+// pathProblem checks a value under "paths", which must be absolute.
 func pathProblem(value string, path []string) []problem {
 	isPath := len(path) > 1 && path[0] == "paths" &&
 		!slices.Contains([]string{"kubeletHealthz", "kubeletAPI", "cgroupDriver"}, path[1])

@@ -21,8 +21,8 @@ var armed struct {
 	log  string // every hit is appended to this file, so that a test can list them
 }
 
-// Arm reads what to do from a file with lines "at N", "name TEXT" and "log PATH": the process is killed (SIGKILL, as
-// a crash would) at the Nth hit of a point whose name contains TEXT.
+// Arm reads the plan from a file with lines "at N", "name TEXT" and "log PATH": the process is killed (SIGKILL, as in a
+// crash) at the Nth hit of a point whose name contains TEXT.
 func Arm(file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {

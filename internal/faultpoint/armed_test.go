@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 func TestHit(t *testing.T) {
 	for name, test := range map[string]struct {
 		plan string
-		hits int // that are logged; all 4 when it lives
+		hits int // logged hits; all 4 if it survives
 	}{
 		"never":        {"at 9\n", 4},
 		"at the third": {"at 3\n", 3},

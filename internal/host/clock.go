@@ -10,10 +10,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Now returns the present moment. The boot ID is empty only where /proc is not mounted.
+// Now returns the present moment. The boot ID is empty only if /proc is not mounted.
 func Now() finding.Timestamp { return moment(bootID()) }
 
-// NewClock returns Now for those who ask often: the boot ID is read once, since no process outlives its boot.
+// NewClock returns Now for frequent callers: it reads the boot ID once, since no process outlives its boot.
 func NewClock() func() finding.Timestamp {
 	boot := bootID()
 	if boot == "" {
@@ -26,7 +26,7 @@ func moment(boot string) finding.Timestamp {
 	return finding.Timestamp{Wall: time.Now().Round(0), Boot: boot, SinceBoot: uptime()}
 }
 
-// bootID is empty where it cannot be read: without it, a moment is still comparable within this run.
+// bootID is empty if it cannot be read: without it, moments are still comparable within this run.
 func bootID() string {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(boot))

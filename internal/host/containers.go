@@ -10,9 +10,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// ContainerProcesses returns the processes in the cgroup of a container, or in one below it, by its whole ID, ascending.
-// It reads /proc/PID/cgroup of all processes. An error means that one of them could not be read: it may be the
-// container's.
+// ContainerProcesses returns the processes in the cgroup of a container, or in one below it, by its complete ID,
+// ascending. It reads /proc/PID/cgroup of all processes. An error means that one of them could not be read: it may be
+// the container's.
 func (h *Host) ContainerProcesses(id string) ([]proc.Stat, error) {
 	if !IsContainerID(id) {
 		return nil, fmt.Errorf("%.100q is no ID of a container", id)
@@ -48,8 +48,8 @@ func (h *Host) ContainerProcesses(id string) ([]proc.Stat, error) {
 	return found, nil
 }
 
-// MainProcess returns the process that a container was started with: of those whose parent is outside, as the runtime's
-// shim is, the oldest. What is run in the container later (exec) is a child of the shim too.
+// MainProcess returns the process that the container was started with: the oldest of those whose parent, such as the
+// runtime's shim, is outside. Processes run later in the container (exec) are children of the shim too.
 func MainProcess(processes []proc.Stat) (main proc.Stat, ok bool) {
 	for _, p := range processes {
 		inside := slices.ContainsFunc(processes, func(other proc.Stat) bool { return other.PID == p.PPID })
@@ -60,7 +60,7 @@ func MainProcess(processes []proc.Stat) (main proc.Stat, ok bool) {
 	return main, ok
 }
 
-// ContainerIDOf returns the ID of a container in kubelet's status of it: "containerd://<64 digits>". Empty: it has none.
+// ContainerIDOf returns the ID in kubelet's status of a container: "containerd://<64 digits>". Empty if it has none.
 func ContainerIDOf(status *corev1.ContainerStatus) string {
 	_, id, _ := strings.Cut(status.ContainerID, "://")
 	if !IsContainerID(id) {

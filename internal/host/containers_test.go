@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// The processes of a container are those in its cgroup and below it, in whatever hierarchy; its main process is the
-// oldest of those that were not started in it.
+// The processes of a container are those in its cgroup and below it, in any hierarchy; its main process is the oldest
+// of those not started inside.
 func TestContainerProcesses(t *testing.T) {
 	root := t.TempDir()
 	mine, other := strings.Repeat("a", 64), strings.Repeat("b", 64)

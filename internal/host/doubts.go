@@ -13,7 +13,7 @@ import (
 // Setting names a field of Paths that is read from the configuration of kubelet or of the runtime.
 type Setting string
 
-// The settings that may be in doubt.
+// The settings that can be in doubt.
 const (
 	KubeletRoot     Setting = "kubeletRoot"
 	Kubeconfig      Setting = "kubeconfig"
@@ -31,12 +31,12 @@ const (
 	NetnsDirs       Setting = "netnsDirs"
 )
 
-// Doubts are the settings that the agent could not tell, each with the reason: a file that others than root can write,
-// or one that cannot be read or parsed. Paths then has the default, which proves nothing: whoever uses such a setting
-// asks Of first. A setting that is known to be absent is in no doubt.
+// Doubts are the settings that the agent could not determine, each with the reason: a file that users other than root
+// can write, or one that cannot be read or parsed. Paths then has the default, which proves nothing: code that uses
+// such a setting calls Of first. A setting known to be absent is not in doubt.
 type Doubts map[Setting]error
 
-// Add records a doubt. The first reason stays. Of no map it does nothing: no setting is asked for then.
+// Add records a doubt. The first reason stays. On a nil map Add has no effect: then the settings do not matter.
 func (d Doubts) Add(why error, settings ...Setting) {
 	if d == nil {
 		return
@@ -48,7 +48,7 @@ func (d Doubts) Add(why error, settings ...Setting) {
 	}
 }
 
-// Of returns why one of the settings is in doubt; nil: none is. Without settings it looks at all.
+// Of returns why one of the settings is in doubt; nil if none is. Without settings it checks all.
 func (d Doubts) Of(settings ...Setting) error {
 	if len(settings) == 0 {
 		settings = slices.Sorted(maps.Keys(d))
@@ -66,12 +66,12 @@ func (d Doubts) Of(settings ...Setting) error {
 	return fmt.Errorf("%w: %w", hosterr.ErrDoubt, errors.Join(reasons...))
 }
 
-// Equal reports whether two have the same reasons.
+// Equal reports whether both have the same reasons.
 func (d Doubts) Equal(other Doubts) bool {
 	return maps.EqualFunc(d, other, func(a, b error) bool { return a.Error() == b.Error() })
 }
 
-// Refuse makes the clients whose address is in doubt answer with the reason: what answers at a default address may be
+// Refuse makes the clients whose address is in doubt fail with the reason: the server at a default address may be
 // another's, and silence there proves nothing.
 func (h *Host) Refuse() {
 	refuse(&h.Kubelet.Healthz, h.Doubts.Of(KubeletHealthz))
@@ -91,7 +91,7 @@ func (h *Host) Refuse() {
 	}
 }
 
-// refuse puts a function that returns why in the place of the one that client points to; none stays none.
+// refuse replaces the function that client points to with one that returns why; nil stays nil.
 func refuse(client any, why error) {
 	function := reflect.ValueOf(client).Elem()
 	if why == nil || function.IsNil() {

@@ -34,7 +34,7 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// TestRefuse: a client whose address is in doubt answers with the reason, and is not asked; others are.
+// TestRefuse: a client whose address is in doubt fails with the reason, without a request; others are called.
 func TestRefuse(t *testing.T) {
 	asked := 0
 	h := &host.Host{Doubts: host.Doubts{host.KubeletAPI: errors.New("FILE"), host.CRISocket: errors.New("FILE")}}

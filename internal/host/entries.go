@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entry is one name in a directory as the directory itself lists it (getdents64), so that nothing below is touched:
-// of a mount point it shows what lies under the mount.
+// Entry is one name in a directory as the directory itself lists it (getdents64), without access to anything below: for
+// a mount point it shows the directory under the mount.
 type Entry struct {
 	Name  string
 	Inode uint64
@@ -33,7 +33,7 @@ func (f Files) Entries(dir string) (entries []Entry, device uint64, err error) {
 	return f.ReadEntries(dir, maxEntries)
 }
 
-// ReadEntries is Entries for a directory of which more than most entries are an error.
+// ReadEntries is Entries, but fails if the directory has more than most entries.
 func (f Files) ReadEntries(dir string, most int) (entries []Entry, device uint64, err error) {
 	fd, err := unix.Open(f.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -61,12 +61,12 @@ func (f Files) ReadEntries(dir string, most int) (entries []Entry, device uint64
 	}
 }
 
-// appendEntries parses what getdents64 put into data.
+// appendEntries parses the data that getdents64 returned.
 func appendEntries(entries []Entry, data []byte) []Entry {
 	for len(data) > direntHeader {
 		length := int(binary.NativeEndian.Uint16(data[16:]))
 		if length <= direntHeader || length > len(data) {
-			return entries // cannot be; the kernel writes whole records
+			return entries // impossible; the kernel writes complete records
 		}
 		name, _, _ := strings.Cut(string(data[direntHeader:length]), "\x00")
 		if name != "." && name != ".." {
@@ -77,7 +77,7 @@ func appendEntries(entries []Entry, data []byte) []Entry {
 	return entries
 }
 
-// FileStat is what the kernel knows of a file without asking its filesystem's server.
+// FileStat contains the attributes that the kernel knows without asking the filesystem's server.
 type FileStat struct {
 	Device   uint64 // as in stat.st_dev
 	Inode    uint64
@@ -93,8 +93,8 @@ func (s FileStat) IsDir() bool { return s.Mode&unix.S_IFMT == unix.S_IFDIR }
 // IsFile reports whether the file is a regular one.
 func (s FileStat) IsFile() bool { return s.Mode&unix.S_IFMT == unix.S_IFREG }
 
-// Stat reads the attributes of one file without following a symbolic link, without starting an automount and without
-// asking a server (AT_STATX_DONT_SYNC). It must not be used on a path below a mount that is not the node's own.
+// Stat reads the attributes of one file without following a symbolic link, triggering an automount or asking a server
+// (AT_STATX_DONT_SYNC). It must not be used on a path below a mount other than the node's own.
 func (f Files) Stat(name string) (FileStat, error) {
 	var st unix.Statx_t
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC

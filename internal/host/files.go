@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Files reads /proc, /sys, /etc and the like. Only files that answer at once belong here; what lies on a foreign mount
-// is for the Prober. The zero value reads the host; Root puts a fixture tree in its place.
+// Files reads /proc, /sys, /etc and the like. Use it only for files that answer at once; files on a foreign mount are
+// for the Prober. The zero value reads the host; Root replaces it with a fixture tree.
 type Files struct{ Root string }
 
 // MaxFile bounds a single read. The mount table of a node with 20,000 mounts is about 5 MB.
@@ -24,11 +24,11 @@ const MaxFile = 16 << 20
 // maxEntries bounds a directory listing.
 const maxEntries = 1 << 18
 
-// Path returns where name really is.
+// Path returns the real location of name.
 func (f Files) Path(name string) string { return filepath.Join("/", f.Root, name) }
 
-// Read returns the content of a file. A file above 16 MiB is an error, never a truncated answer. It makes the kernel's
-// calls itself, without Go's poller: checks read a hundred files a second.
+// Read returns the content of a file. A file above 16 MiB is an error, never truncated. It makes system calls directly,
+// without Go's poller: checks read a hundred files a second.
 func (f Files) Read(name string) ([]byte, error) {
 	fd, err := f.open(name)
 	if err != nil {
@@ -38,7 +38,7 @@ func (f Files) Read(name string) ([]byte, error) {
 	data := make([]byte, 0, 512) // most files in /sys and /proc are shorter
 	for {
 		if len(data) == cap(data) {
-			data = slices.Grow(data, len(data)) // twice as much
+			data = slices.Grow(data, len(data)) // doubles it
 		}
 		n, err := unix.Read(fd, data[len(data):min(cap(data), MaxFile+1)])
 		switch {
@@ -92,18 +92,18 @@ func readAll(file io.Reader, name string, limit int) ([]byte, error) {
 	return data, nil
 }
 
-// ReadOwned is Read for what the agent acts on: a regular file that no one but root can change, see package owned.
+// ReadOwned is Read for files that the agent acts on: a regular file that only root can change, see package owned.
 func (f Files) ReadOwned(name string) ([]byte, error) {
 	return owned.Tree{Root: f.Root}.Read(name, MaxFile)
 }
 
-// CheckOwned says whether others than root can change a file or folder.
+// CheckOwned returns an error if users other than root can change a file or folder.
 func (f Files) CheckOwned(name string) (owned.File, error) {
 	return owned.Tree{Root: f.Root}.Check(name)
 }
 
-// Open opens a regular file for reading, as those of /proc and /sys are too. A pipe or a device that was put in
-// the place of a file is an error at once, and never waited for.
+// Open opens a regular file for reading; those of /proc and /sys count as regular. If a pipe or a device has replaced
+// the file, it fails at once and never waits.
 func (f Files) Open(name string) (*os.File, error) {
 	file, err := os.OpenFile(f.Path(name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -123,7 +123,7 @@ func (f Files) Open(name string) (*os.File, error) {
 	return file, nil
 }
 
-// Text returns the content of a one-line file without white space around it, as most files in /sys are.
+// Text returns the content of a one-line file, such as most files in /sys, without surrounding white space.
 func (f Files) Text(name string) (string, error) {
 	data, err := f.Read(name)
 	return strings.TrimSpace(string(data)), err
@@ -131,7 +131,7 @@ func (f Files) Text(name string) (string, error) {
 
 // List returns the names in a directory without a stat of any entry, so that it cannot hang on a mount below it.
 func (f Files) List(dir string) ([]string, error) {
-	file, err := os.OpenFile(f.Path(dir), os.O_RDONLY|unix.O_DIRECTORY, 0) // of a pipe, too, an error at once
+	file, err := os.OpenFile(f.Path(dir), os.O_RDONLY|unix.O_DIRECTORY, 0) // for a pipe, too, an error at once
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +149,8 @@ func (f Files) List(dir string) ([]string, error) {
 // Link returns the target of a symbolic link.
 func (f Files) Link(name string) (string, error) { return os.Readlink(f.Path(name)) }
 
-// Inode returns the device number and inode of what a path leads to. Those of a directory in sysfs, or of a cgroup, are
-// its identity: another one of the same name has another inode.
+// Inode returns the device number and inode of the file that a path leads to. For a directory in sysfs, or a cgroup,
+// they are its identity: another one of the same name has another inode.
 func (f Files) Inode(name string) (string, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(f.Path(name), &stat); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// A file is read whole, whatever its length, or not at all.
+// A file is read completely, whatever its length, or not at all.
 func TestRead(t *testing.T) {
 	files := host.Files{Root: t.TempDir()}
 	for _, size := range []int{0, 1, 511, 512, 513, 1024, 4096, 1 << 20, host.MaxFile} {
@@ -32,9 +32,9 @@ func TestRead(t *testing.T) {
 	if got, err := files.Read("/file"); err == nil || got != nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a file that is too long: %d bytes, %v", len(got), err)
 	}
-	// A table that the kernel gives in parts, a page at a time.
+	// A table that the kernel returns in parts, a page at a time.
 	var maps []byte
-	for range 3 { // others map memory meanwhile
+	for range 3 { // other threads map memory meanwhile
 		want, err := os.ReadFile("/proc/self/mountinfo")
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestRead(t *testing.T) {
 	t.Errorf("mount table of %d bytes is not what the system's own reader has", len(maps))
 }
 
-// What is no regular file is an error at once, and what there is not wraps the kernel's error.
+// Anything but a regular file is an error at once, and for a missing file the error wraps the kernel's.
 func TestReadRefuses(t *testing.T) {
 	files := host.Files{Root: t.TempDir()}
 	if err := unix.Mkfifo(files.Path("pipe"), 0o600); err != nil {
@@ -68,7 +68,7 @@ func TestReadRefuses(t *testing.T) {
 			t.Errorf("%s: the error does not name it: %v", name, err)
 		}
 	}
-	if got, err := (host.Files{}).Read("/proc/self/mem"); err == nil || got != nil { // nothing is mapped at 0
+	if got, err := (host.Files{}).Read("/proc/self/mem"); err == nil || got != nil { // address 0 is not mapped
 		t.Errorf("an error while reading: %q, %v", got, err)
 	}
 }

@@ -7,9 +7,8 @@ import (
 	"net/http"
 )
 
-// Get asks an HTTP server of this machine and returns the status and the body, whatever the status is. The connection
-// is a new one, since that one can be made is part of the answer; no proxy, no redirect. A body above limit bytes is
-// an error.
+// Get sends a request to an HTTP server of this machine and returns the status, whatever it is, and the body. It uses a
+// new connection, to prove that one can be made; no proxy, no redirect. A body above limit bytes is an error.
 func Get(ctx context.Context, url string, limit int64) (status int, body []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -23,7 +22,7 @@ func Get(ctx context.Context, url string, limit int64) (status int, body []byte,
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return 0, nil, err // names method and URL
+		return 0, nil, err // contains method and URL
 	}
 	defer response.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(response.Body, limit+1))

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// HasModule reports whether a part of the kernel can be asked without the kernel loading a module for it: it is
-// loaded, built in, or the kernel knows no modules.
+// HasModule reports whether a part of the kernel can be queried without making the kernel load a module: the module is
+// loaded, built in, or the kernel has no module support.
 func (h *Host) HasModule(name string) bool {
 	if _, err := h.Files.List("/sys/module/" + name); err == nil {
 		return true

@@ -13,7 +13,7 @@ import (
 // node. https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-mirror
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
-// NodePodUID returns the UID that the node uses for pod: directories, cgroups, sandboxes and CNI carry it.
+// NodePodUID returns the UID of a pod on the node, used in directories, cgroups, sandboxes and CNI.
 func NodePodUID(pod *corev1.Pod) string {
 	if uid := pod.Annotations[mirrorAnnotation]; uid != "" {
 		return uid
@@ -22,7 +22,7 @@ func NodePodUID(pod *corev1.Pod) string {
 }
 
 // IsPodUID reports whether s has a form that kubelet gives to pod UIDs: a UUID in lower case, or 32 hexadecimal digits
-// for static pods. A manifest may carry a UID of any other form; what belongs to such a pod is never recognised, and so
+// for static pods. A manifest may contain a UID of any other form; objects of such a pod are never recognized, and so
 // never touched.
 func IsPodUID(s string) bool {
 	switch len(s) {
@@ -47,7 +47,7 @@ func isHex(s string) bool {
 	return true
 }
 
-// PodOfPath returns the UID of the pod whose kubelet directory, <KubeletRoot>/pods/<uid>, path is or lies below.
+// PodOfPath returns the UID of the pod if name is its kubelet directory, <KubeletRoot>/pods/<uid>, or lies below it.
 func (p Paths) PodOfPath(name string) (uid string, ok bool) {
 	rest, ok := strings.CutPrefix(path.Clean(name), path.Join("/", p.KubeletRoot, "pods")+"/")
 	if !ok {
@@ -57,10 +57,10 @@ func (p Paths) PodOfPath(name string) (uid string, ok bool) {
 	return uid, IsPodUID(uid)
 }
 
-// PodOfCgroup returns the pod, and the container where there is one, that a cgroup path as in /proc/PID/cgroup belongs
-// to. Only pods directly in the kubepods tree of our own kubelet count: a kubepods tree nested below some container
-// belongs to another kubelet, and what is in it to the pod of that container. Both drivers are understood, for the
-// containerd and CRI-O forms of container names:
+// PodOfCgroup returns the pod, and the container if there is one, of a cgroup path as in /proc/PID/cgroup. Only pods
+// directly in the kubepods tree of our own kubelet count: a kubepods tree nested below some container belongs to
+// another kubelet, and everything in it to the pod of that container. It recognizes both drivers, and the containerd
+// and CRI-O forms of container names:
 //
 //	cgroupfs  /kubepods/burstable/pod<uid>/<container>
 //	systemd   /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid, _ for ->.slice/cri-containerd-<container>.scope
@@ -69,20 +69,20 @@ func (p Paths) PodOfCgroup(name string) (uid, containerID string, ok bool) {
 	return place.UID, place.ContainerID, ok
 }
 
-// CgroupPlace is what the path of a cgroup says about the pod that it belongs to.
+// CgroupPlace is the information about a pod in the path of its cgroup.
 type CgroupPlace struct {
 	UID         string
-	ContainerID string // empty where the path has none
-	Driver      string // whose tree it is in: CgroupfsDriver or SystemdDriver
-	Unit        string // the systemd unit that the cgroup stands for; empty where it stands for none: see unitBelow
+	ContainerID string // empty if the path has none
+	Driver      string // CgroupfsDriver or SystemdDriver, by its tree
+	Unit        string // its systemd unit; empty if it has none: see unitBelow
 }
 
-// PlaceOfCgroup is PodOfCgroup with all that the path says.
+// PlaceOfCgroup is PodOfCgroup with all information in the path.
 func (p Paths) PlaceOfCgroup(name string) (CgroupPlace, bool) {
 	if !strings.Contains(name, "kubepods") {
-		return CgroupPlace{}, false // the quick answer for most processes
+		return CgroupPlace{}, false // fast path for most processes
 	}
-	name, deleted := strings.CutSuffix(name, " (deleted)") // so the kernel says of a process that outlived its cgroup
+	name, deleted := strings.CutSuffix(name, " (deleted)") // the kernel's suffix for a process that outlived its cgroup
 	if !strings.HasPrefix(name, "/") || path.Clean(name) != name {
 		return CgroupPlace{}, false
 	}
@@ -106,13 +106,13 @@ func (p Paths) PlaceOfCgroup(name string) (CgroupPlace, bool) {
 	return CgroupPlace{}, false
 }
 
-// unitBelow returns the systemd unit that a cgroup stands for, given the pod's slice and what is below it: the slice
-// itself, or a scope that the runtime made right below it. Whatever else is there a container made, and chose its
-// name: none of that is a unit, also where the host has one of that name. The scope's name is built again from the
-// container's ID, and counts only where it is the same.
+// unitBelow returns the systemd unit of a cgroup, given the pod's slice and the path below it: the slice itself, or a
+// scope that the runtime made directly below it. Containers make all other cgroups there and choose their names: none
+// of them is a unit, even if the host has one of that name. The scope's name is rebuilt from the container's ID, and
+// counts only if it is the same.
 func unitBelow(slice, below string) string {
 	if below == "" {
-		return slice // podUID has made sure of every byte
+		return slice // podUID has checked every byte
 	}
 	id := ContainerOfCgroup(below)
 	for _, runtime := range []string{"cri-containerd-", "crio-", "crio-conmon-"} {
@@ -123,13 +123,13 @@ func unitBelow(slice, below string) string {
 	return ""
 }
 
-// The cgroup drivers, as kubelet calls them (cgroupDriver in its configuration). Each has a tree of its own.
+// The cgroup drivers, by kubelet's names (cgroupDriver in its configuration). Each has its own tree.
 const (
 	CgroupfsDriver = "cgroupfs"
 	SystemdDriver  = "systemd"
 )
 
-// Problems returns what is wrong with a configured driver: a misspelt one would make both trees ours.
+// Problems reports a misspelt driver, which would make both trees ours.
 func (p Paths) Problems() map[string]string {
 	if p.CgroupDriver == "" || p.CgroupDriver == CgroupfsDriver || p.CgroupDriver == SystemdDriver {
 		return nil
@@ -155,17 +155,17 @@ func (r podCgroupRoot) PodUID(name string) (string, bool) {
 	if uid, ok = strings.CutSuffix(uid, r.suffix); !ok {
 		return "", false
 	}
-	if r.Driver == SystemdDriver { // it reads "-" as the parting line between slices, so kubelet writes "_"
+	if r.Driver == SystemdDriver { // "-" separates slices in systemd, so kubelet writes "_"
 		if strings.Contains(uid, "-") {
-			return "", false // some other slice, far below the one whose child it looks like
+			return "", false // another slice, far below its apparent parent
 		}
 		uid = strings.ReplaceAll(uid, "_", "-")
 	}
 	return uid, IsPodUID(uid)
 }
 
-// PodCgroupRoots returns the cgroups that hold this kubelet's pods: one for each QoS class, of the driver that p
-// names or, where it names none, of each. Guaranteed pods have no class of their own and lie beside the classes.
+// PodCgroupRoots returns the cgroups that contain this kubelet's pods: one for each QoS class, of the driver in p or,
+// if it has none, of each. Guaranteed pods have no class of their own and are next to the classes.
 func (p Paths) PodCgroupRoots() []podCgroupRoot {
 	base := SplitPath(p.CgroupRoot)
 	var roots []podCgroupRoot
@@ -184,8 +184,8 @@ func (p Paths) PodCgroupRoots() []podCgroupRoot {
 	return roots
 }
 
-// systemdSlice returns where kubelet's systemd driver puts the cgroup with the given names, and its slice without the
-// ending: lab, kubepods becomes /lab.slice/lab-kubepods.slice and lab-kubepods. See CgroupName.ToSystemd in
+// systemdSlice returns the path that kubelet's systemd driver uses for the cgroup with the given names, and its slice
+// without the suffix: lab, kubepods becomes /lab.slice/lab-kubepods.slice and lab-kubepods. See CgroupName.ToSystemd in
 // pkg/kubelet/cm/cgroup_manager_linux.go.
 func systemdSlice(names []string) (dir, slice string) {
 	for i, name := range names {
@@ -200,10 +200,10 @@ func systemdSlice(names []string) (dir, slice string) {
 }
 
 // ContainerOfCgroup returns the container ID in the name of a container's cgroup: the ID itself, or
-// <runtime>-<ID>.scope. It is empty where the name has none.
+// <runtime>-<ID>.scope. It is empty if the name has none.
 func ContainerOfCgroup(name string) string {
 	scope, isScope := strings.CutSuffix(name, ".scope")
-	if isScope || strings.HasPrefix(name, "crio-") { // which CRI-O also calls them where there is no systemd
+	if isScope || strings.HasPrefix(name, "crio-") { // also CRI-O's names without systemd
 		name = scope[strings.LastIndexByte(scope, '-')+1:]
 	}
 	if !IsContainerID(name) {
@@ -215,8 +215,8 @@ func ContainerOfCgroup(name string) string {
 // IsCRIO reports whether the runtime is CRI-O.
 func (p Paths) IsCRIO() bool { return path.Base(p.CRISocket) == "crio.sock" }
 
-// IsRuntimeNetns reports whether the runtime gives the mount of a network namespace such a name: cni-<UUID>, and CRI-O
-// <UUID>.
+// IsRuntimeNetns reports whether the runtime gives such a name to the mount of a network namespace: cni-<UUID>, and for
+// CRI-O also <UUID>.
 func (p Paths) IsRuntimeNetns(name string) bool {
 	uuid, prefixed := strings.CutPrefix(name, "cni-")
 	return (prefixed || p.IsCRIO()) && len(uuid) == 36 && IsPodUID(uuid)

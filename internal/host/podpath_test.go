@@ -80,8 +80,8 @@ func TestPodOfCgroup(t *testing.T) {
 	}
 }
 
-// A unit is the pod's own slice, or the scope of a container right below it. A container chooses the names below its
-// own.
+// A unit is the pod's own slice, or the scope of a container directly below it. A container chooses the names below its
+// own cgroup.
 func TestUnitOfCgroup(t *testing.T) {
 	slice := "kubepods-burstable-pod" + hosttest.UnderUID + ".slice"
 	pod := "/kubepods.slice/kubepods-burstable.slice/" + slice
@@ -174,7 +174,7 @@ func FuzzPodOfPath(f *testing.F) {
 	})
 }
 
-// Only the names that the runtime of this node gives count: CRI-O's are those of other programs where it does not run.
+// Only names that the runtime of this node gives count: if CRI-O does not run, its names belong to other programs.
 func TestIsRuntimeNetns(t *testing.T) {
 	const uuid = "8e8c99d8-5300-4cb1-8496-b2f975d2dc58"
 	containerd := host.Paths{CRISocket: "/run/containerd/containerd.sock"}

@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The table is as old as who asks allows, and one scan serves all who ask at once.
+// The table is at most as old as the caller allows, and one scan serves all concurrent callers.
 func TestProcessTable(t *testing.T) {
 	up := time.Hour
 	h := hosttest.Host(t, func(h *host.Host) {

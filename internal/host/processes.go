@@ -24,10 +24,10 @@ func (h *Host) numbers(dir string) ([]int, error) {
 	return (&proc.Scan{Root: h.Files.Root}).IDs(dir)
 }
 
-// ProcStat reads /proc/PID/stat. Where the process is gone, the error is one for proc.Gone.
+// ProcStat reads /proc/PID/stat. If the process is gone, proc.Gone is true for the error.
 func (h *Host) ProcStat(pid int) (proc.Stat, error) { return h.stat(proc.File(pid, "stat")) }
 
-// TaskStat reads /proc/PID/task/TID/stat: the state of one thread, whose ID is in PID of the answer.
+// TaskStat reads /proc/PID/task/TID/stat: the state of one thread. The result has its ID in PID.
 func (h *Host) TaskStat(pid, tid int) (proc.Stat, error) {
 	return h.stat(proc.File(pid, "task/"+strconv.Itoa(tid)+"/stat"))
 }
@@ -41,7 +41,7 @@ func (h *Host) stat(name string) (proc.Stat, error) {
 }
 
 // ProcCgroups reads /proc/PID/cgroup: from the controller ("" for cgroup v2, "cpu", "name=systemd") to the path in its
-// hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root of v1.
+// hierarchy. The path of a removed cgroup ends in " (deleted)", and a zombie is in the root of v1.
 func (h *Host) ProcCgroups(pid int) (map[string]string, error) {
 	return h.cgroups(proc.File(pid, "cgroup"))
 }
@@ -61,7 +61,7 @@ func (h *Host) cgroups(name string) (map[string]string, error) {
 const maxArgs = 1 << 20
 
 // ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
-// lock and so may block for as long as another task holds it: only for where it is needed, and never for all processes.
+// lock and so may block for as long as another task holds it: use it only if needed, and never for all processes.
 func (h *Host) ProcArgs(pid int) ([]string, error) {
 	name := proc.File(pid, "cmdline")
 	file, err := os.Open(h.Files.Path(name))
@@ -76,27 +76,27 @@ func (h *Host) ProcArgs(pid int) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
 }
 
-// Processes is the last scan of /proc, for all who ask in the same minute: a scan costs 2 ms for 1000 processes, most
-// of it in the kernel.
+// Processes is the last scan of /proc, shared by all callers in the same minute: a scan costs 2 ms for 1000 processes,
+// most of it in the kernel.
 type Processes struct {
-	turn chan struct{} // holds one token: who has it may use what is below
+	turn chan struct{} // holds one token, which guards the fields below
 
 	buffer []byte
 	table  []proc.Stat
 	at     time.Duration // uptime of the begin of the scan
 
-	RuntimeTurn chan struct{} // holds one token: who has it may use runtime
-	Runtime     Process       // the last that Daemons found
+	RuntimeTurn chan struct{} // holds one token, which guards Runtime
+	Runtime     Process       // the last one found by Daemons
 }
 
-// NewProcesses returns a cache that has seen nothing.
+// NewProcesses returns an empty cache.
 func NewProcesses() *Processes {
 	return &Processes{turn: make(chan struct{}, 1), RuntimeTurn: make(chan struct{}, 1)}
 }
 
-// ProcessTable lists all processes (thread group leaders, kernel threads and zombies too), ascending, as they were
-// maxAge ago at most. State is that of the main thread alone. The table is shared: it must not be changed. Processes
-// that come or go during the scan may be missing.
+// ProcessTable lists all processes (thread group leaders, including kernel threads and zombies), ascending, as of at
+// most maxAge ago. State is that of the main thread only. The table is shared: it must not be changed. Processes that
+// start or end during the scan may be missing.
 func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]proc.Stat, error) {
 	p := h.Processes
 	if p == nil {

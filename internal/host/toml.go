@@ -7,8 +7,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// maxTOML bounds a configuration file, in bytes; maxTOMLDepth how many parts a key may have, since keys are put
-// together.
+// maxTOML bounds a configuration file, in bytes; maxTOMLDepth bounds the parts of a key, since nested keys are joined.
 const (
 	maxTOML      = 1 << 20
 	maxTOMLDepth = 16
@@ -20,8 +19,8 @@ const (
 //	[plugins."io.containerd.grpc.v1.cri".cni]
 //	  conf_dir = "/etc/cni/net.d"                  plugins.io.containerd.grpc.v1.cri.cni.conf_dir
 //
-// Values of other types are left out, and so are keys of more than maxTOMLDepth parts. The error of a file that is no
-// TOML names the line.
+// Values of other types are left out, and so are keys of more than maxTOMLDepth parts. For a file that is not TOML, the
+// error names the line.
 func ParseTOMLStrings(data []byte) (map[string][]string, error) {
 	if len(data) > maxTOML {
 		return nil, fmt.Errorf("larger than %d bytes", maxTOML)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entered is called first after the second start: the process gets its name back (it was executed as a descriptor),
-// and the kept descriptors are closed in its children, which do not need them.
+// Entered is called first after the second start: it restores the process's name (the process was executed from a
+// descriptor), and makes its children close the kept descriptors, which they do not need.
 func Entered(kept ...string) error {
 	// An error does not matter: only the name in the process list differs.
 	_ = os.WriteFile("/proc/self/comm", []byte("nodeagent"), 0)

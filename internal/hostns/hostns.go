@@ -1,9 +1,9 @@
 // Package hostns lets the agent leave the container that it was started in: it enters the host's namespaces and
-// executes itself again, so that from then on an agent of a DaemonSet and an agent of a package have one code path. The
-// host is not mounted into the container: a mount of the host's root would hold the volumes of other pods, and paths
-// below it lead elsewhere as soon as a symbolic link is on them.
+// executes itself again, so that from then on an agent of a DaemonSet and an agent of a package share one code path.
+// The host is not mounted into the container: a mount of the host's root would hold the volumes of other pods, and
+// paths below it lead elsewhere if they contain a symbolic link.
 //
-// It refuses to enter where it does not see the host's processes: they would seem not to exist.
+// It refuses to enter if it does not see the host's processes: they would seem not to exist.
 package hostns
 
 import (
@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces are what the agent enters. The PID namespace is the host's already (hostPID), and so is the user
-// namespace: Kubernetes allows no pod with hostPID one of its own.
+// namespaces are the namespaces that the agent enters. Its PID namespace is already the host's (hostPID), and so is its
+// user namespace: Kubernetes does not allow a pod with hostPID its own.
 var namespaces = [...]struct {
 	file string
 	flag int
@@ -32,16 +32,15 @@ var namespaces = [...]struct {
 
 // Entry configures how to enter the host's namespaces.
 type Entry struct {
-	InitPID int      // the process whose namespaces stand for the host's; 1 unless set
-	Keep    []string // directories of the container that are needed after it is left; empty ones stay empty
-	// Args returns the command line of the second start, without the program's name. kept are the paths under which
-	// it finds the directories of Keep: they lead through a descriptor, so what is replaced in them (rotated tokens)
-	// is read.
+	InitPID int      // the process whose namespaces are the host's; default 1
+	Keep    []string // directories of the container needed after leaving it; empty ones stay empty
+	// Args returns the command line of the second start, without the program's name. kept are the new paths of the
+	// directories of Keep: they lead through a descriptor, so that files replaced in them (rotated tokens) are read.
 	Args func(kept []string) []string
 }
 
-// Enter enters the host's namespaces and executes this program again. It returns only when it has failed; the calling
-// thread is then lost and the process should end.
+// Enter enters the host's namespaces and executes this program again. It returns only on failure; the calling thread is
+// then unusable and the process should end.
 func (e Entry) Enter() error {
 	if e.InitPID <= 0 {
 		e.InitPID = 1
@@ -81,7 +80,7 @@ func enter(pid int) error {
 		}
 		opened[i] = fd
 	}
-	// The kernel lets no thread change its mount namespace while it shares root and working directory with other
+	// The kernel lets no thread change its mount namespace while it shares its root and working directory with other
 	// threads.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare root and working directory: %w", err)
@@ -95,7 +94,7 @@ func enter(pid int) error {
 	return nil
 }
 
-// keep opens directories so that they stay open through the second start, and returns their paths then.
+// keep opens directories so that they stay open through the second start, and returns their future paths.
 func keep(dirs []string) ([]string, error) {
 	var kept []string
 	for _, dir := range dirs {

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// roleKey is the environment variable with the role of a process of this test's binary: the test when it is empty.
+// roleKey is the environment variable with the role of a process of this test binary; empty: the test itself.
 const roleKey = "HOSTNS_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// container makes a filesystem that the host does not see, with the program and a token as kubelet writes one, and
-// starts the agent in it.
+// container makes a filesystem that the host does not see, with the program and a token in kubelet's layout, and starts
+// the agent in it.
 func container(dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -72,7 +72,7 @@ func container(dir string) error {
 	return syscall.Exec(filepath.Join(dir, "agent"), []string{"agent"}, os.Environ())
 }
 
-// rotate replaces a token as kubelet does: a new directory, and one rename of the link that names it.
+// rotate replaces a token as kubelet does: a new directory, and one rename of the link to it.
 func rotate(dir, token string) error {
 	if err := os.Mkdir(filepath.Join(dir, ".."+token), 0o700); err != nil {
 		return err
@@ -102,16 +102,16 @@ func startAgent(dir, init string) error {
 	}}.Enter()
 }
 
-// arrival is what the agent sees after its second start.
+// arrival is the agent's view after its second start.
 type arrival struct {
 	Namespaces map[string]string
 	HostName   string
 	Directory  string
 	Name       string // of the process
-	Inside     bool   // the container's filesystem is still under its path
+	Inside     bool   // the container's filesystem still exists under its path
 	Kept       []string
 	Tokens     []string // before and after a rotation
-	Inherited  string   // descriptors that a child of the agent has
+	Inherited  string   // descriptors of a child of the agent
 }
 
 func arrived(args []string) error {
@@ -162,7 +162,7 @@ func needRoot(t *testing.T) {
 	need.Root(t, "makes namespaces")
 }
 
-// start runs the agent in namespaces of its own; flags are those besides the usual ones.
+// start runs the agent in new namespaces; flags are added to the usual ones.
 func start(t *testing.T, flags uintptr) (stdout, stderr string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")

@@ -12,33 +12,32 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// programName is the name of the program, both where it is kept and where it is found.
+// programName is the name of the program, both of the copy and of the link.
 const programName = "nodeagent"
 
-// Publish makes the program findable on the host while it runs, as dir/nodeagent, although nothing of it is installed
-// there: a link to a copy in keep. A link to the process would be another program as soon as the process is
-// killed and its number reused; what a killed agent leaves is a copy of itself, which the next one takes over.
-// The copy is not in dir itself: programs in /run cannot be executed on many hosts (noexec), and it would take
-// memory.
+// Publish makes the program available on the host while it runs, as dir/nodeagent, although it is not installed there:
+// a link to a copy in keep. A link to the process would refer to another program as soon as the process is killed and
+// its PID reused; a killed agent leaves a copy of itself, which the next one takes over. The copy is not in dir itself:
+// on many hosts programs in /run cannot be executed (noexec), and it would take memory.
 //
-// The function that it returns removes both, unless the link has become another agent's.
+// The returned function removes both, unless the link is another agent's by now.
 func Publish(dir, keep string) (remove func() error, err error) {
 	link, program := filepath.Join(dir, programName), filepath.Join(keep, programName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	if err := copySelf(keep, program); err != nil {
-		// One of an earlier agent may lead anywhere by now.
+		// A link of an earlier agent may lead anywhere by now.
 		return nil, errors.Join(fmt.Errorf("copy of the program: %w", err), unlink(link))
 	}
-	// Each link has its own time, by which it is recognized.
+	// Each link has its own time, which identifies it.
 	created, err := replaceLink(link, program)
 	if err != nil {
 		return nil, errors.Join(err, unlink(link))
 	}
 	return func() error {
 		if current, err := os.Lstat(link); err != nil || !os.SameFile(current, created) {
-			return nil //nolint:nilerr // it is gone, or another agent's, which has the copy too
+			return nil //nolint:nilerr // it is gone, or is the link of another agent, which uses the copy too
 		}
 		return errors.Join(unlink(link), unlink(program))
 	}, nil
@@ -67,11 +66,11 @@ func replaceLink(link, target string) (os.FileInfo, error) {
 	return created, os.Rename(next, link)
 }
 
-// copySelf makes a file a copy of the running program, which belongs to root and which only root may write. One that is
-// the same already stays: a restart writes nothing.
+// copySelf makes a file a copy of the running program that root owns and that only root may write. It keeps an
+// identical one, so a restart does not write.
 func copySelf(keep, name string) error {
 	if _, err := (owned.Tree{}).Check(keep); err != nil {
-		return err // others could put another program there
+		return err // other users could put another program there
 	}
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -103,7 +102,7 @@ func copySelf(keep, name string) error {
 	return nil
 }
 
-// isCopy reports whether a file is what copySelf would write.
+// isCopy reports whether a file is identical to the copy that copySelf would make.
 func isCopy(self *os.File, name string) bool {
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {

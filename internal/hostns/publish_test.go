@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
-// makeDirs makes a runtime directory and a state directory as a node has them.
+// makeDirs makes a runtime directory and a state directory like those of a node.
 func makeDirs(t *testing.T) (dir, keep string) {
 	t.Helper()
 	t.Cleanup(ownedtest.Temp())
@@ -29,8 +29,8 @@ func makeDirs(t *testing.T) (dir, keep string) {
 	return dir, keep
 }
 
-// What is found on the host is this program, also after its process was killed and its number is another's: no part
-// of the path leads through /proc.
+// The link on the host leads to this program, even after its process was killed and its PID reused: no part of the path
+// leads through /proc.
 func TestPublishOutlivesTheProcess(t *testing.T) {
 	dir, keep := makeDirs(t)
 	if _, err := Publish(dir, keep); err != nil {
@@ -92,7 +92,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// What lies where the copy belongs is not trusted, whatever it is, and a link of an agent from before is not left.
+// An existing file in place of the copy is never trusted, and a link of an earlier agent is removed.
 func TestPublishReplacesWhatIsThere(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -141,7 +141,7 @@ func TestPublishReplacesWhatIsThere(t *testing.T) {
 	}
 }
 
-// Where no copy can be kept safely there is none, and no old link to a process either.
+// If no copy can be kept safely, there is none, and no old link to a process either.
 func TestPublishRefuses(t *testing.T) {
 	dir, keep := makeDirs(t)
 	if err := os.Chmod(keep, 0o777); err != nil {

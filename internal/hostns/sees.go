@@ -10,11 +10,11 @@ import (
 // firstPIDNamespace is the initial PID namespace of every machine (PROC_PID_INIT_INO in include/linux/proc_ns.h).
 const firstPIDNamespace = "pid:[4026531836]"
 
-// SeesHost returns why this process does not see the processes of the host that process initPID stands for, nil when it
-// does. Without them a full cgroup looks empty, and what belongs to a living pod looks abandoned.
+// SeesHost returns why this process does not see the processes of the host of process initPID, nil if it does. Without
+// them a full cgroup looks empty, and objects of a living pod look abandoned.
 func SeesHost(initPID int) error {
 	// The first process of a PID namespace, or one that joined from outside, has a parent that it cannot see
-	// (getppid(2)). This distinguishes a container without hostPID from a host even where containers share a PID
+	// (getppid(2)). This distinguishes a container without hostPID from a host even if containers share a PID
 	// namespace.
 	if os.Getppid() == 0 {
 		return errors.New("this process has its own PID namespace: set hostPID")
@@ -31,7 +31,7 @@ func SeesHost(initPID int) error {
 	}
 	host, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", max(initPID, 1)))
 	if err != nil && own == firstPIDNamespace {
-		return nil // there is none above it
+		return nil // there is no namespace above it
 	}
 	if err != nil {
 		return fmt.Errorf("the host's PID namespace: %w", err)
@@ -43,7 +43,7 @@ func SeesHost(initPID int) error {
 	return nil
 }
 
-// checkProc returns an error when /proc is of a PID namespace other than this process's.
+// checkProc returns an error if /proc belongs to another PID namespace than this process.
 func checkProc() error {
 	shown, err := os.Readlink("/proc/self")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// lacksCredentials names credentials that cannot be used: nothing that is asked with them can be learnt.
+// lacksCredentials reports unusable credentials: no request can be made with them.
 func lacksCredentials(path string, err error) error {
 	if err == nil {
 		return nil
@@ -38,7 +38,7 @@ func lacksCredentials(path string, err error) error {
 		Lack: "the credentials for the apiserver cannot be used: " + clip(err.Error()), Grant: grant}}
 }
 
-// forbidden matches what the apiserver says of a request that RBAC denies:
+// forbidden matches the apiserver's error for a request that RBAC denies:
 //
 //	daemonsets.apps is forbidden: User "u" cannot list resource "daemonsets" in API group "apps" at the cluster scope
 var forbidden = regexp.MustCompile(
@@ -51,7 +51,7 @@ func lacksRight(err error) error {
 	}
 	m := forbidden.FindStringSubmatch(err.Error())
 	if m == nil {
-		return err // by an admission policy, or by the Node authorizer: no rule permits it
+		return err // an admission policy or the Node authorizer denied it: no rule would permit it
 	}
 	user, verb, resource, group, namespace := m[1], m[2], m[3], m[4], m[5]
 	kind, where := "a ClusterRole", ""
@@ -67,8 +67,8 @@ func rule(group, resource, verb string) string {
 	return fmt.Sprintf(`{apiGroups: [%q], resources: [%q], verbs: [%q]}`, group, resource, verb)
 }
 
-// kubeletForbidden matches what kubelet says: "Forbidden (user=u, verb=get, resource=nodes, subresource(s)=[pods proxy])",
-// before 1.33 "…, subresource=proxy)".
+// kubeletForbidden matches kubelet's error: "Forbidden (user=u, verb=get, resource=nodes, subresource(s)=[pods
+// proxy])", before 1.33 "…, subresource=proxy)".
 var kubeletForbidden = regexp.MustCompile(
 	`user=([^,]{1,253}), verb=(\w+), resource=(\w+), subresource(?:\(s\))?=\[?(\w+)`)
 

@@ -15,13 +15,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// forbiddenBody is what an apiserver answers where RBAC denies: k8s.io/apiserver/pkg/endpoints/handlers/responsewriters.
+// forbiddenBody is the apiserver's answer when RBAC denies: k8s.io/apiserver/pkg/endpoints/handlers/responsewriters.
 func forbiddenBody(message string) http.HandlerFunc {
 	return text(http.StatusForbidden, "application/json", fmt.Sprintf(
 		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":%q}`, message))
 }
 
-// What RBAC denies is named with the rule that permits it.
+// A request denied by RBAC is reported with the rule that would permit it.
 func TestDeniedRightIsNamed(t *testing.T) {
 	for message, want := range map[string]finding.Access{
 		`daemonsets.apps is forbidden: User "system:serviceaccount:a:b" cannot list resource "daemonsets" in API group "apps" at the cluster scope`: {
@@ -40,7 +40,7 @@ func TestDeniedRightIsNamed(t *testing.T) {
 			t.Errorf("%s:\n%+v, want\n%+v (%v)", message, lack, want, err)
 		}
 	}
-	// What an admission policy refuses no rule permits; and another error is no lack of a right.
+	// No rule permits a request that an admission policy refuses; and another error is not a missing right.
 	for _, answer := range []http.HandlerFunc{forbiddenBody("ValidatingAdmissionPolicy 'x' denied request"),
 		refusal(http.StatusInternalServerError, "InternalError")} {
 		server := newFakeServer(t, answer)

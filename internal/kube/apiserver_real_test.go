@@ -22,7 +22,7 @@ import (
 
 var withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-apiserver, which labctl has built")
 
-// The agent's role at the apiserver, as the package comment has it.
+// The agent's role at the apiserver, as in the package comment.
 const agentRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"agent"},"rules":[
  {"apiGroups":[""],"resources":["nodes"],"resourceNames":["node-a"],"verbs":["get"]},
  {"apiGroups":["storage.k8s.io"],"resources":["csinodes"],"resourceNames":["node-a"],"verbs":["get"]},
@@ -36,7 +36,7 @@ const agentBinding = `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorizat
  "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"agent"},
  "subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"agent"}]}`
 
-// realAPIServer is an apiserver, and the clients of it that are tested.
+// realAPIServer is an apiserver with the clients under test.
 type realAPIServer struct {
 	*apiserver.Server
 	t *testing.T
@@ -48,7 +48,7 @@ func newRealAPIServer(t *testing.T) *realAPIServer {
 	return &realAPIServer{apiserver.Start(t, "../.."), t}
 }
 
-// client is one for the node that holds the token.
+// client returns a client with the token, for the given node.
 func (r *realAPIServer) client(token string, node ...string) *Client {
 	r.t.Helper()
 	kubeconfig := r.Kubeconfig(fmt.Sprintf("%x", sha256.Sum256([]byte(token))), token)
@@ -62,7 +62,7 @@ func (r *realAPIServer) client(token string, node ...string) *Client {
 	return c
 }
 
-// populate makes the objects that the questions are about.
+// populate creates the objects that the requests read.
 func (r *realAPIServer) populate() {
 	r.t.Helper()
 	r.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", agentRole, nil)
@@ -107,7 +107,7 @@ func TestRealAPIServer(t *testing.T) {
 	})
 }
 
-// readEverything asks each question; lists says whether the user may list what belongs to the whole cluster.
+// readEverything makes each request; lists says whether the user may list cluster-wide resources.
 func readEverything(t *testing.T, ctx context.Context, c *Client, lists bool) {
 	t.Helper()
 	cluster := c.Cluster()
@@ -210,8 +210,8 @@ func writeEverything(t *testing.T, ctx context.Context, c *Client, user string) 
 	applyConfigMap(t, ctx, c, user == "agent")
 }
 
-// applyConfigMap creates a ConfigMap and takes a key out of it again. A node's own identity may not, without the Role that
-// the chart has for it.
+// applyConfigMap creates a ConfigMap and then removes a key from it. A node's own identity may not do that without the
+// chart's Role for it.
 func applyConfigMap(t *testing.T, ctx context.Context, c *Client, may bool) {
 	t.Helper()
 	for _, data := range []string{`{"A":"1","B":"2"}`, `{"A":"1"}`} {

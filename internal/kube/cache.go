@@ -12,19 +12,19 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// How long an answer that is the same for every node is kept: 5 to 10 minutes. An error is kept for a moment only, so
-// that several checks that ask for the same do not each bring it about again.
+// How long an answer common to all nodes is cached: 5 to 10 minutes. An error is cached only briefly, so that several
+// checks that make the same request do not each repeat it.
 const (
 	cacheFor      = 5 * time.Minute
 	cacheErrorFor = 15 * time.Second
 	maxNamespaces = 256 // cached lists of ControllerRevisions
 )
 
-// cached keeps the answer of fetch. Callers that come while one of them fetches wait for it, but not beyond their ctx.
+// cached caches the answer of fetch. Concurrent callers wait for a running fetch, but not beyond their ctx.
 type cached[T any] struct {
 	fetch func(ctx context.Context) (T, error)
-	holds func(at time.Time) bool // whether an answer of that time still holds, however old it is; nil: no
-	token chan struct{}           // of size 1: holds what follows and the right to fetch
+	holds func(at time.Time) bool // whether an answer of that time still holds, however old; nil: no
+	token chan struct{}           // of size 1: guards the fields below and the right to fetch
 
 	value   T
 	err     error
@@ -56,7 +56,7 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 	}
 	c.expires = time.Now().Add(keep + rand.N(keep))
 	if c.err != nil && ctx.Err() != nil {
-		c.expires = time.Time{} // the error is this caller's own
+		c.expires = time.Time{} // only this caller's ctx has ended
 	}
 	return c.value, c.err
 }
@@ -73,8 +73,8 @@ func (c *Client) listDaemonSets(ctx context.Context) ([]appsv1.DaemonSet, error)
 	return list.Items, nil
 }
 
-// cachedRevisions lists the ControllerRevisions of one namespace, cached for each. Their data (a whole pod template
-// each) is dropped: they are compared by name, label, owner and number.
+// cachedRevisions lists the ControllerRevisions of one namespace, cached per namespace. It drops their data (a complete
+// pod template each): they are compared by name, label, owner and number.
 func (c *Client) cachedRevisions() func(context.Context, string) ([]appsv1.ControllerRevision, error) {
 	var mu sync.Mutex // guards namespaces
 	namespaces := make(map[string]*cached[[]appsv1.ControllerRevision])
@@ -107,7 +107,7 @@ func (c *Client) listRevisions(ctx context.Context, namespace string) ([]appsv1.
 	return list.Items, nil
 }
 
-// listCached lists from the apiserver's watch cache (resourceVersion=0): cheap for it, and perhaps a little old.
+// listCached lists from the apiserver's watch cache (resourceVersion=0): cheap for it, but possibly a little old.
 func (c *Client) listCached(ctx context.Context, namespace, resource string, into runtime.Object,
 	list metav1.ListInterface) error {
 	what := "list " + resource

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// CreateLease creates a Lease and returns it as it is stored. One that exists already is an error for which
-// apierrors.IsAlreadyExists is true. With dryRun the apiserver checks everything, admission included, and stores nothing.
+// CreateLease creates a Lease and returns it as stored. If it exists already, apierrors.IsAlreadyExists is true for the
+// error. With dryRun the apiserver checks everything, admission included, but does not store it.
 func (c *Client) CreateLease(ctx context.Context, lease *coordinationv1.Lease, dryRun bool) (*coordinationv1.Lease,
 	error) {
 	if err := validName(lease.Namespace, lease.Name); err != nil {
@@ -46,8 +46,8 @@ func (c *Client) CreateLease(ctx context.Context, lease *coordinationv1.Lease, d
 	return made, nil
 }
 
-// ListLeases lists the Leases that match a label selector, consistently: all that were created before the call are
-// among them. The time is the apiserver's, of its answer; zero where it has not said it.
+// ListLeases lists the Leases that match a label selector, consistently: all created before the call are included. The
+// time is the apiserver's, from its answer; zero if the answer contains none.
 func (c *Client) ListLeases(ctx context.Context, namespace, selector string) ([]coordinationv1.Lease, time.Time, error) {
 	if err := validName(namespace, "claims"); err != nil {
 		return nil, time.Time{}, err
@@ -70,8 +70,8 @@ func (c *Client) ListLeases(ctx context.Context, namespace, selector string) ([]
 	return leases.Items, date, err
 }
 
-// DeleteLease deletes a Lease, only if it has that UID where one is given: another one is an error for which
-// apierrors.IsConflict is true.
+// DeleteLease deletes a Lease. If uid is given, only a Lease with that UID: for another one, apierrors.IsConflict is
+// true for the error.
 func (c *Client) DeleteLease(ctx context.Context, namespace, name, uid string) error {
 	if err := validName(namespace, name); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (c *Client) DeleteLease(ctx context.Context, namespace, name, uid string) e
 	})
 }
 
-// HasConfigMap reports whether a ConfigMap exists, as who the agent is. Its data is not asked for.
+// HasConfigMap reports whether a ConfigMap exists, with the agent's own identity. It does not request the data.
 func (c *Client) HasConfigMap(ctx context.Context, namespace, name string) (bool, error) {
 	if err := validName(namespace, name); err != nil {
 		return false, err
@@ -109,7 +109,7 @@ func (c *Client) HasConfigMap(ctx context.Context, namespace, name string) (bool
 	return err == nil, err
 }
 
-// DeleteConfigMap deletes a ConfigMap, if it is there.
+// DeleteConfigMap deletes a ConfigMap, if it exists.
 func (c *Client) DeleteConfigMap(ctx context.Context, namespace, name string) error {
 	if err := validName(namespace, name); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (c *Client) Nodes(ctx context.Context) (int, error) {
 	return len(nodes.Items), nil
 }
 
-// Isolated reports whether a Node has a taint of a key that keeps pods away. One that does not exist has none.
+// Isolated reports whether a Node has a taint with key that keeps pods away. A Node that does not exist has none.
 func (c *Client) Isolated(ctx context.Context, node, key string) (bool, error) {
 	if err := validName("nodes", node); err != nil {
 		return false, err
@@ -164,6 +164,6 @@ func (c *Client) Isolated(ctx context.Context, node, key string) (bool, error) {
 	}), nil
 }
 
-// metadataListOnly is metadataOnly of a list.
+// metadataListOnly is metadataOnly for a list.
 const metadataListOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," +
 	"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"

@@ -83,7 +83,7 @@ func (r *realAPIServer) send(c *Client, method, path, body string) ([]byte, erro
 	result := s.groups[corev1.SchemeGroupVersion].Verb(method).AbsPath(path).SetHeader("Content-Type", contentType).
 		SetHeader("Accept", "application/json").Body([]byte(body)).Do(within(r.t, time.Minute))
 	if err := result.Error(); err != nil {
-		return nil, err // Raw does not say why
+		return nil, err // the error of Raw lacks the reason
 	}
 	return result.Raw()
 }
@@ -128,7 +128,7 @@ func (r *realAPIServer) fleet(c *Client, settings fleet.Settings, leases fleet.L
 	return r.patient(c, settings, leases, 50*time.Millisecond, 2*time.Second)
 }
 
-// patient returns claims that look again and wait for as long as is said.
+// patient returns claims with the given poll interval and patience.
 func (r *realAPIServer) patient(c *Client, settings fleet.Settings, leases fleet.Leases,
 	poll, patience time.Duration) *fleet.Fleet {
 	settings.Namespace = claimsNamespace
@@ -143,12 +143,12 @@ func (r *realAPIServer) patient(c *Client, settings fleet.Settings, leases fleet
 	})
 }
 
-// budget are settings without a storm.
+// budget returns settings without a storm limit.
 func budget(slots, isolated int) fleet.Settings {
 	return fleet.Settings{Slots: slots, Isolated: isolated, Storm: 10_000}
 }
 
-// until repeats a request until its error is as wanted: rights and policies come into force within a second or so.
+// until repeats a request until its error is as wanted: rights and policies take about a second to come into force.
 func until(t *testing.T, what string, ask func() error, want func(error) bool) {
 	t.Helper()
 	var err error

@@ -23,14 +23,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// taints: others who write the one list of taints at the same time lose nothing by the agent's writes, nor does the agent.
+// taints: the agent's writes and those of rivals to the one list of taints do not overwrite each other.
 func (r *realAPIServer) taints(t *testing.T, admin, a *Client) {
 	const rivals = 4
 	each := 15
 	if *long {
 		each = 250
 	}
-	// write adds 1 to the value of a rival's taint, by the agent's own way to change a Node.
+	// write adds 1 to the value of a rival's taint, in the same way as the agent changes a Node.
 	write := func(ctx context.Context, c *Client, key string) error {
 		for {
 			node, err := c.GetNode(ctx)
@@ -108,22 +108,23 @@ func (r *realAPIServer) taints(t *testing.T, admin, a *Client) {
 	}
 }
 
-// unreliable is an apiserver as seen over a bad network by an agent whose apiserver's clock is wrong.
+// unreliable is an apiserver behind a bad network, and with a wrong clock.
 type unreliable struct {
 	*Client
 	skew   time.Duration // of the apiserver that answers this agent
 	random func() float64
 	faults float64 // share of the requests that fail
-	// releases says that no request that gives a slot back is lost; its answer may be. Who loses it is as one who dies.
+	// releases protects requests that release a slot from loss; the answer may still be lost. An agent that loses the
+	// request looks like a dead one.
 	releases bool
-	// turns bounds how many of all agents' lists are under way: on a slow machine they take turns, and none is asked for
-	// in vain because it would take longer than the client waits.
+	// turns bounds the lists that all agents make at the same time: on a slow machine they take turns, so that no list
+	// takes longer than the client waits.
 	turns chan struct{}
 }
 
 var errLost = errors.New("connection lost")
 
-// trouble decides what happens to a request: it is lost, or its answer is.
+// trouble decides whether a request or its answer is lost.
 func (u unreliable) trouble() (request, answer error) {
 	switch x := u.random(); {
 	case x < u.faults/2:
@@ -168,7 +169,7 @@ func (u unreliable) DeleteLease(ctx context.Context, namespace, name, uid string
 	return errors.Join(u.Client.DeleteLease(ctx, namespace, name, uid), answer)
 }
 
-// slots are as many as may be held at once in the race.
+// slots is how many slots can be held at once in the race.
 const slots = 5
 
 // racer is one of many agents that want a slot.
@@ -180,8 +181,8 @@ type racer struct {
 }
 
 // race lets many agents compete for 5 slots, over a network that loses one request in ten, with apiservers whose clocks
-// are up to a minute apart, and some die with their slot: their claims end after a minute and a quarter, and only then
-// do others get these slots. The race goes on for as long as somebody gets a slot.
+// are up to a minute apart. Some agents die with their slot: their claims end after a minute and a quarter, and only
+// then do others get these slots. The race goes on while any agent still gets a slot.
 func (r *realAPIServer) race(t *testing.T, admin *Client) {
 	const stalled = 15 * time.Minute
 	racers := r.racers()
@@ -209,7 +210,7 @@ func (r *realAPIServer) race(t *testing.T, admin *Client) {
 	}
 	group.Wait()
 	most, deaths := 0, 0
-	for _, i := range held { // until its own clock has stopped it, or it began to release
+	for _, i := range held { // until its own clock has stopped it, or its release began
 		at := 0
 		for _, j := range held {
 			if j.from <= i.from && i.from < j.to {
@@ -233,22 +234,22 @@ func (r *realAPIServer) race(t *testing.T, admin *Client) {
 	}
 }
 
-// racers makes the Nodes and the agents. Who dies has a claim that ends soon, and so comes to the front of the queue only
-// when it is short; who lives waits for as long as the race goes on.
+// racers makes the Nodes and the agents. The claim of an agent that dies ends soon, so it reaches the front of the
+// queue only when that is short; the others wait for as long as the race goes on.
 func (r *realAPIServer) racers() []racer {
 	r.t.Helper()
 	agents, deaths, poll, patience, soon := 40, 4, 50*time.Millisecond, 2*time.Second, 2*time.Second
 	short := time.Second // the shortest action
-	if *long {           // each of 500 that wait lists them all
+	if *long {           // each of 500 waiting agents lists them all
 		agents, deaths, poll, patience, soon = 500, 10, time.Second, fleet.MaxFor, 13*time.Second
-		short = 2 * time.Second // so that it is seldom that none holds a slot
+		short = 2 * time.Second // so that there is rarely a time without a holder
 	}
 	admin := r.client("admin")
 	var racers []racer
 	turns := make(chan struct{}, 8)
 	for i := range agents {
 		random := rand.New(rand.NewPCG(uint64(i), 1))
-		// A clock that is ahead takes others for dead too early; one that is behind only waits.
+		// A fast clock declares others dead too early; a slow one only waits.
 		skew := time.Minute
 		if *long && i%2 == 0 {
 			skew = time.Duration((2*random.Float64() - 1) * float64(time.Minute))
@@ -265,7 +266,7 @@ func (r *realAPIServer) racers() []racer {
 	return racers
 }
 
-// interval is when a slot was held, since boot.
+// interval is the time during which a slot was held, since boot.
 type interval struct{ from, to time.Duration }
 
 // run waits for a slot, holds it for a while, and releases it, unless it dies.
@@ -280,7 +281,7 @@ func (r racer) run(ctx context.Context, got func()) (interval, error) {
 	for end := from + time.Duration(r.random.Float64()*float64(r.atMost)*3/4); now() < end && slot.Valid(); {
 		time.Sleep(10 * time.Millisecond)
 	}
-	for r.dies && slot.Valid() { // it goes on until its own clock stops it, and tells nobody
+	for r.dies && slot.Valid() { // it continues until its own clock stops it, without a release
 		time.Sleep(10 * time.Millisecond)
 	}
 	to := now()

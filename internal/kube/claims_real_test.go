@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// TestRealAPIServerClaims: with the rights and policies of the chart and real tokens that are bound to nodes.
+// TestRealAPIServerClaims uses the rights and policies of the chart, and real tokens that are bound to nodes.
 func TestRealAPIServerClaims(t *testing.T) {
 	r := newRealAPIServer(t)
 	admin := r.client("admin")
@@ -59,7 +59,7 @@ func TestRealAPIServerClaims(t *testing.T) {
 	t.Run("stolen token", func(t *testing.T) { r.stolenToken(t, admin, a, b) })
 }
 
-// unconfined: without the policy the agent makes no claim, whatever it has the right to.
+// unconfined: without the policy the agent makes no claim, whatever its rights.
 func (r *realAPIServer) unconfined(admin, a *Client) {
 	r.t.Helper()
 	r.apply(admin, "claims.yaml", "Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
@@ -104,7 +104,7 @@ func (r *realAPIServer) isolations(t *testing.T, a, b *Client) {
 	settings := budget(1, 1)
 	settings.Pool = "pool"
 	first, second := r.fleet(a, settings, nil), r.fleet(b, settings, nil)
-	for range 2 { // twice: what is held stays held
+	for range 2 { // twice: a held claim stays held
 		if held, again, err := first.Hold(ctx); !held || again < time.Minute || err != nil {
 			t.Errorf("Hold() = %v, %s, %v", held, again, err)
 		}
@@ -127,7 +127,8 @@ func (r *realAPIServer) isolations(t *testing.T, a, b *Client) {
 	}
 }
 
-// kubeletHasNoSlot: with kubelet's own identity there is neither a slot nor an isolation, and that is said once.
+// kubeletHasNoSlot: with kubelet's own identity there is neither a slot nor an isolation, and the agent reports that
+// once.
 func (r *realAPIServer) kubeletHasNoSlot(t *testing.T) {
 	f := r.fleet(r.client("node"), budget(1, 1), nil)
 	for range 2 {
@@ -143,7 +144,7 @@ func (r *realAPIServer) kubeletHasNoSlot(t *testing.T) {
 	}
 }
 
-// removal: what an agent has written goes with it, by the rights of the chart, and nothing else does.
+// removal: everything written by an agent is removed with it, with the rights of the chart, and everything else stays.
 func (r *realAPIServer) removal(t *testing.T, admin, a *Client) {
 	ctx := within(t, time.Minute)
 	const node = "/api/v1/nodes/node-a"
@@ -210,11 +211,11 @@ func (r *realAPIServer) removal(t *testing.T, admin, a *Client) {
 	}
 }
 
-// versions are what changes with every write.
+// versions are the fields that change with every write.
 var versions = regexp.MustCompile(`"resourceVersion":"[0-9]*",?|"managedFields":\[.*?\]\},?|"lastHeartbeatTime":[^,}]*,?`)
 
-// stolenToken: whoever has the token of one node takes its one claim of each kind and nothing else, even where RBAC lets
-// him do everything.
+// stolenToken: the token of one node can take that node's one claim of each kind and no more, even if RBAC permits
+// everything.
 func (r *realAPIServer) stolenToken(t *testing.T, admin, a, b *Client) {
 	const path = "/apis/coordination.k8s.io/v1/namespaces/" + claimsNamespace + "/leases"
 	lease := func(name, holder, labels string, seconds int, more string) string {

@@ -31,10 +31,10 @@ const (
 	// claimBurst is enough for a first isolation: count the Nodes, list the claims, ask for a pause, try the policy,
 	// claim, list again. The taint must not wait for the limit.
 	claimBurst = 8
-	// connections are closed and made again after minSession plus up to as much again, so that load spreads over the
+	// connections are closed and reopened after minSession plus up to as much again, so that load spreads over the
 	// apiservers after one of them was down, and so that credentials and CA are read again.
 	minSession = 30 * time.Minute
-	// maxPatience is the longest Retry-After that is waited for inside a call, once. A longer one is the caller's.
+	// maxPatience is the longest Retry-After that a call waits for, once. A longer one is returned to the caller.
 	maxPatience = 3 * time.Second
 	// maxPause bounds how long the apiserver can silence the agent with one Retry-After.
 	maxPause = 5 * time.Minute
@@ -45,11 +45,11 @@ type Client struct {
 	config  Config
 	log     *slog.Logger
 	asNode  *Client                              // with kubelet's own credentials; nil in that client itself
-	find    func() (*rest.Config, string, error) // credentials, and where they were found
+	find    func() (*rest.Config, string, error) // credentials, and their source
 	codecs  serializer.CodecFactory
 	limiter flowcontrol.RateLimiter
 	urgent  flowcontrol.RateLimiter               // for conditions: they must not wait behind events and lists
-	claims  flowcontrol.RateLimiter               // for the fleet budget: nor must a slot, or an end of one, wait
+	claims  flowcontrol.RateLimiter               // for the fleet budget: a slot or its release must not wait either
 	observe func(verb, resource string, code int) // nil: not counted
 
 	daemonSets *cached[[]appsv1.DaemonSet]
@@ -59,10 +59,10 @@ type Client struct {
 	sight      nodeSight
 	rounds     rounds
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu       sync.Mutex
 	session  *session
-	paused   time.Time // the apiserver asked for peace until then
+	paused   time.Time // the apiserver asked to wait until then
 	answered time.Time // last answer; zero: never
 }
 
@@ -74,14 +74,14 @@ type session struct {
 	source  string
 }
 
-// Observe has every request counted, with the status code of its answer (0: none). It must be called before the first
-// request.
+// Observe makes the client count every request, with the status code of its answer (0: no answer). It must be called
+// before the first request.
 func (c *Client) Observe(requested func(verb, resource string, code int)) {
 	c.observe, c.asNode.observe = requested, requested
 }
 
-// New returns a client. It reads no credentials and makes no connection yet: these may come later (kubelet's are made
-// when the node joins), and each call looks for them until there are some.
+// New returns a client. It reads no credentials and makes no connection yet: credentials may appear later (kubelet's
+// are created when the node joins), and each call looks for them until it finds some.
 func New(config Config, log *slog.Logger) (*Client, error) {
 	if config.Node == "" {
 		return nil, errors.New("apiserver client: the node name is not known")
@@ -114,7 +114,7 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 	return c, nil
 }
 
-// limit bounds how often this client asks.
+// limit sets the rate limits of this client.
 func (c *Client) limit() {
 	c.limiter = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst)
 	c.urgent = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst)
@@ -131,7 +131,7 @@ func (c *Client) Close() error {
 // Node returns the name of the Node that the client is for.
 func (c *Client) Node() string { return c.config.Node }
 
-// open returns the session, making a new one where there is none or it is too old.
+// open returns the session, and creates a new one if there is none or it is too old.
 func (c *Client) open() (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +157,7 @@ func (c *Client) open() (*session, error) {
 	return next, nil
 }
 
-// drop forgets a session that failed, so that the next call reads the credentials again and dials again.
+// drop discards a failed session, so that the next call reads the credentials again and dials again.
 func (c *Client) drop(failed *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,7 +213,7 @@ func (c *Client) groupConfig(config *rest.Config, group schema.GroupVersion) *re
 	return config
 }
 
-// userAgent names the agent to the apiserver's logs and to its flow control.
+// userAgent identifies the agent in the apiserver's logs and flow control.
 func (c Config) userAgent() string {
 	return "nodeagent/" + cmp.Or(c.Version, "unknown") + " (" + runtime.GOOS + "/" + runtime.GOARCH + ")"
 }

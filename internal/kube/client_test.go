@@ -94,7 +94,7 @@ func TestCredentialsComeLater(t *testing.T) {
 	}
 }
 
-// A token that has been replaced is used by the call after the one that was refused.
+// After a token is refused, the next call uses its replacement.
 func TestTokenRotates(t *testing.T) {
 	want := "secret-1"
 	server := newFakeServer(t, nil)
@@ -121,7 +121,7 @@ func TestTokenRotates(t *testing.T) {
 	}
 }
 
-// The certificate of the apiserver and the CA change: the CA file is read again when the connection fails.
+// The apiserver's certificate and the CA change: the client reads the CA file again when the connection fails.
 func TestCARotates(t *testing.T) {
 	server := newFakeServer(t, object(t, podList("7", "")))
 	good := server.write("ca.good", readFile(t, filepath.Join(server.dir, "ca.crt")))
@@ -140,7 +140,7 @@ func TestCARotates(t *testing.T) {
 	}
 }
 
-// An apiserver whose packets vanish: no call outlives its deadline, and once it is back the next one finds it.
+// If packets to the apiserver vanish, no call outlives its deadline, and the first call after that succeeds.
 func TestBlackHole(t *testing.T) {
 	server := newFakeServer(t, object(t, podList("7", "")))
 	proxy := newProxy(t, server.Listener.Addr().String())
@@ -190,7 +190,7 @@ func TestSessionIsMadeAnew(t *testing.T) {
 	if remotes[server.seen()[0].RemoteAddr] {
 		t.Error("the old connection outlives its session")
 	}
-	// Where the credentials cannot be read for the moment, the old ones go on.
+	// If the credentials cannot be read at the moment, the client continues with the old ones.
 	if err := os.Remove(filepath.Join(server.dir, "kubeconfig")); err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func readFile(t *testing.T, name string) string {
 	return string(data)
 }
 
-// proxy passes bytes on, or swallows them.
+// proxy forwards bytes, or swallows them.
 type proxy struct {
 	listener net.Listener
 	target   string

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Cluster returns the reading side of the client. What DaemonSets and ControllerRevisions return is shared between
-// callers and must not be changed; it comes without managedFields, and revisions come without their data.
+// Cluster returns the reading side of the client. Callers share the results of DaemonSets and ControllerRevisions and
+// must not change them; they have no managedFields, and revisions have no data.
 func (c *Client) Cluster() host.Cluster {
 	return host.Cluster{
 		Pods:                c.pods,
@@ -58,8 +58,8 @@ type apiObject interface {
 	metav1.Object
 }
 
-// getObject gets one object, without its managedFields. It refuses an answer that is not the object asked for: "{}"
-// with status 200 decodes as an empty one.
+// getObject gets one object, without its managedFields. It refuses an answer other than the requested object: "{}" with
+// status 200 decodes as an empty one.
 func getObject[T apiObject](ctx context.Context, c *Client, group schema.GroupVersion, kind, namespace, name string,
 	into T) (none T, err error) {
 	what := "get " + kind + " " + path.Join(namespace, name)

@@ -1,10 +1,10 @@
-// Package kube is the client of the apiserver and of the node's kubelet. It is built to be one of 10,000
-// such clients: one request a second, no watch, no poll, no retry of its own but a single short one, connections that
-// are made again now and then, and answers trimmed to what is used. It links the few API groups that the agent reads
-// instead of the whole clientset. It never writes anything but its own Node's status and taint, its ConfigMap, its claims of
-// the fleet budget, and Events.
+// Package kube is the client of the apiserver and of the node's kubelet. It is built to be one of 10,000 such clients:
+// one request a second, watches of its own Node and pods only, no retries except a single short one, connections that
+// are reopened now and then, and answers trimmed to the fields in use. It links the few API groups that the agent reads
+// instead of the complete clientset. It writes only its own Node's status and taint, its ConfigMap, its claims of the
+// fleet budget, and Events.
 //
-// What the agent's identity must be allowed (RBAC), when it is not kubelet's own:
+// The rights (RBAC) that the agent's identity needs, unless it is kubelet's own:
 //
 //	get            nodes, csinodes (its own)
 //	list, get      pods (its own node's: a field selector cannot be enforced by RBAC), where they cannot be read as the node
@@ -19,13 +19,13 @@
 //	get            configmaps, secrets (metadata), persistentvolumeclaims, persistentvolumes, volumeattachments, and
 //	list           events: by "inspect pod" alone, which goes without where it may not; as the node it may get them
 //
-// Kubelet maps /pods to nodes/pods (and, where that is refused, nodes/proxy), /metrics to nodes/metrics and /configz to
+// Kubelet maps /pods to nodes/pods (and, if that is refused, nodes/proxy), /metrics to nodes/metrics and /configz to
 // nodes/configz: KubeletFineGrainedAuthz, on by default since 1.33 and locked on in 1.36
-// (k8s.io/kubernetes/pkg/kubelet/server/auth.go). Kubelets before 1.33 ask for nodes/proxy alone for /pods. With
+// (k8s.io/kubernetes/pkg/kubelet/server/auth.go). For /pods, kubelets before 1.33 check only nodes/proxy. With
 // kubelet's own credentials (system:node:NAME) the Node authorizer allows pods of the node, the Node, its CSINode, its
-// status and Events, but not DaemonSets, ControllerRevisions, and nothing of kubelet's own API
-// (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, NodeRules): these calls then answer Forbidden. Kubelet's podresources
-// socket asks for no credentials.
+// status and Events, but not DaemonSets, ControllerRevisions, or kubelet's own API
+// (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, NodeRules): these calls then answer Forbidden. Kubelet's
+// podresources socket asks for no credentials.
 package kube
 
 import (
@@ -48,30 +48,30 @@ type Config struct {
 
 	Kubeconfig        string // configured by the user; wins over everything else
 	ServiceAccountDir string // token and ca.crt; DefaultServiceAccountDir unless set
-	// host:port of the apiserver for the service account; from the pod's environment unless set
+	// host:port of the apiserver for the service account; default: from the pod's environment
 	ServiceAddress    string
 	KubeletKubeconfig string // kubelet's own, the last resort; DefaultKubeletKubeconfig unless set
-	// a kubelet that is believed has named it: a program that it names for credentials may be run
+	// a trusted kubelet has named it: its credential program may be run
 	KubeletNamed bool
 
-	Timeout time.Duration // of one request where ctx does not end earlier; 15 s unless set
+	Timeout time.Duration // of one request, if ctx does not end earlier; default 15 s
 }
 
-// Where credentials are unless configured.
+// Default paths of credentials.
 const (
 	DefaultServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 	DefaultKubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
 )
 
-// DefaultTimeout of one request.
+// DefaultTimeout is the timeout of one request.
 const DefaultTimeout = 15 * time.Second
 
 // ErrNoCredentials means that no credentials for the apiserver were found.
 var ErrNoCredentials = errors.New("no credentials for the apiserver")
 
-// Credentials returns endpoint and credentials of the apiserver, and where they were found. Files that it names
-// (tokens, client certificates) are read again by the connection as they rotate. Where there are none that can be used,
-// the error is a finding.AccessError.
+// Credentials returns endpoint and credentials of the apiserver, and their source. The connection rereads the files in
+// them (tokens, client certificates) as they rotate. If there are no usable credentials, the error is a
+// finding.AccessError.
 func (c Config) Credentials() (*rest.Config, string, error) {
 	config, source, err := c.credentials()
 	return config, source, lacksCredentials(source, err)
@@ -98,15 +98,15 @@ func (c Config) credentials() (*rest.Config, string, error) {
 	return config, c.kubelets().path, err
 }
 
-// kubelets is kubelet's own kubeconfig, which was found and not configured.
+// kubelets returns kubelet's own kubeconfig, which is discovered and not configured.
 func (c Config) kubelets() kubeconfig {
 	return kubeconfig{cmp.Or(c.KubeletKubeconfig, DefaultKubeletKubeconfig), c.KubeletNamed, true}
 }
 
-// PodServer is host:port of the apiserver from the environment of this pod; empty outside of one.
+// PodServer returns host:port of the apiserver from the environment of this pod; empty outside of a pod.
 func PodServer() string { return Config{}.serviceAddress() }
 
-// serviceAddress is where a pod finds the apiserver. These two variables are the contract of every cluster with its
+// serviceAddress returns the apiserver's address for a pod. These two variables are every cluster's contract with its
 // pods, not a setting of the agent.
 func (c Config) serviceAddress() string {
 	if c.ServiceAddress != "" {

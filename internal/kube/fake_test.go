@@ -25,13 +25,13 @@ import (
 
 const testNode = "node-a"
 
-// fakeServer is an apiserver (or a kubelet) that answers from a script, over real TLS and HTTP/2.
+// fakeServer is an apiserver (or a kubelet) with scripted answers, over real TLS and HTTP/2.
 type fakeServer struct {
 	*httptest.Server
 	t   *testing.T
 	dir string // of the credentials
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	requests []*http.Request
 	bodies   []string
 	answer   http.HandlerFunc
@@ -66,7 +66,7 @@ func (f *fakeServer) set(answer http.HandlerFunc) {
 	f.answer = answer
 }
 
-// seen returns and forgets the requests until now.
+// seen returns the requests since its last call.
 func (f *fakeServer) seen() []*http.Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,7 +83,7 @@ func (f *fakeServer) write(name, text string) string {
 	return path
 }
 
-// kubeconfig has the token in a file of its own.
+// kubeconfig writes a kubeconfig with the token in a separate file.
 func (f *fakeServer) kubeconfig() string {
 	return f.write("kubeconfig", fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -94,7 +94,7 @@ current-context: x
 `, f.URL, filepath.Join(f.dir, "ca.crt"), filepath.Join(f.dir, "token")))
 }
 
-// client is one without the brake of one request a second.
+// client returns a client without the limit of one request a second.
 func (f *fakeServer) client() *Client {
 	f.t.Helper()
 	c, err := New(Config{Node: testNode, Version: "1.2.3", Kubeconfig: f.kubeconfig()}, nil)
@@ -106,7 +106,7 @@ func (f *fakeServer) client() *Client {
 	return c
 }
 
-// object answers as an apiserver would that is asked for protobuf.
+// object answers like an apiserver that received a request for protobuf.
 func object(t *testing.T, o runtime.Object) http.HandlerFunc {
 	t.Helper()
 	body := encode(t, o)
@@ -137,7 +137,7 @@ func text(code int, contentType, body string, header ...string) http.HandlerFunc
 	}
 }
 
-// refusal answers with a Status as the apiserver makes them.
+// refusal answers with a Status like the apiserver's.
 func refusal(code int, reason metav1.StatusReason, header ...string) http.HandlerFunc {
 	body, _ := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
@@ -146,7 +146,7 @@ func refusal(code int, reason metav1.StatusReason, header ...string) http.Handle
 	return text(code, "application/json", string(body), header...)
 }
 
-// script answers each request with the next handler, and with the last one from then on.
+// script answers each request with the next handler, and repeats the last one.
 func script(answers ...http.HandlerFunc) http.HandlerFunc {
 	var mu sync.Mutex
 	return func(w http.ResponseWriter, r *http.Request) {

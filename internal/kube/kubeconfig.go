@@ -13,18 +13,18 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// kubeconfig is a file with endpoint and credentials. With "exec" it names a program that is run with the
-// agent's rights.
+// kubeconfig is a file with endpoint and credentials. With "exec" it names a program, which runs with the agent's
+// rights.
 type kubeconfig struct {
 	path  string
-	named bool // by the configuration, or by a kubelet that is believed: a program in it may be run
-	found bool // not configured: only root may be able to change the file and those that it names
+	named bool // by the configuration, or by a trusted kubelet: a program in it may be run
+	found bool // not configured: only root may be able to change the file and the files named in it
 }
 
 // maxKubeconfig bounds a kubeconfig with embedded certificates, in bytes.
 const maxKubeconfig = 4 << 20
 
-// load reads the file by its path alone: nothing of KUBECONFIG or of the working directory counts.
+// load reads the file by its path only: it ignores KUBECONFIG and the working directory.
 func (k kubeconfig) load() (*rest.Config, error) {
 	config, err := k.read()
 	if err != nil {
@@ -80,7 +80,7 @@ func (k kubeconfig) content(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// checkFiles checks what the current context names.
+// checkFiles checks the files of the current context.
 func (k kubeconfig) checkFiles(config *clientcmdapi.Config) error {
 	context := config.Contexts[config.CurrentContext]
 	if !k.found || context == nil {
@@ -104,8 +104,8 @@ func (k kubeconfig) checkFiles(config *clientcmdapi.Config) error {
 	return nil
 }
 
-// programs decides whether the program that makes the credentials may be run, and gives it by its whole path: it is
-// root's, and so is the kubeconfig that names it.
+// programs decides whether the credential program may be run, and replaces its name with its full path. Root must own
+// both the program and the kubeconfig that names it.
 func (k kubeconfig) programs(client *rest.Config) error {
 	if client.AuthProvider == nil && client.ExecProvider == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// credentialProgram writes a kubeconfig whose credentials come from a program, which leaves a mark when it is run.
+// credentialProgram writes a kubeconfig whose credentials come from a program, which leaves a mark when it runs.
 func credentialProgram(t *testing.T, server *fakeServer) (kubeconfig, program, mark string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,15 +35,15 @@ func credentialProgram(t *testing.T, server *fakeServer) (kubeconfig, program, m
 	return kubeconfig, program, mark
 }
 
-// A program that a kubeconfig names is run with the agent's rights: only where the configuration or a believed
-// kubelet names that file, and nobody but root can change file and program.
+// A program in a kubeconfig runs with the agent's rights. So it runs only if the configuration or a trusted kubelet
+// names that file, and only root can change file and program.
 func TestCredentialPrograms(t *testing.T) {
 	named := func(k string) Config { return Config{KubeletKubeconfig: k, KubeletNamed: true} }
 	configured := func(k string) Config { return Config{Kubeconfig: k} }
 	for name, test := range map[string]struct {
 		config func(kubeconfig string) Config
 		spoil  func(kubeconfig, program string) error
-		others bool // it is refused for being others'
+		others bool // it is refused because others can change it
 		runs   bool
 	}{
 		"named by kubelet":        {named, nil, false, true},
@@ -90,7 +90,7 @@ func TestCredentialPrograms(t *testing.T) {
 	}
 }
 
-// Kubelet's own kubeconfig was found, not configured: what it names must be root's, too. A configured one is the
+// Kubelet's own kubeconfig is discovered, not configured: root must own the files in it too. A configured one is the
 // operator's choice, as long as it names no program.
 func TestFoundKubeconfigIsRoots(t *testing.T) {
 	server := newFakeServer(t, mute)
@@ -146,7 +146,7 @@ func TestFoundKubeconfigIsRoots(t *testing.T) {
 	}
 }
 
-// A certificate that others could have put there proves nothing: no token is shown to who has it.
+// A certificate that others could have put there proves nothing: its owner gets no token.
 func TestKubeletPinIsRoots(t *testing.T) {
 	selfSigned := newTestCertificate(t, "node-a@1700000000")
 	for name, spoil := range map[string]func(root string) error{

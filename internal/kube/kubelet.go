@@ -29,12 +29,12 @@ const (
 	maxPods    = 64 << 20
 )
 
-// NewKubelet returns the client of the node's kubelet. Nothing is read or dialled before it is used. Each connection to
-// its API shows the agent's credentials to the server, so it is made only to one that proves to be this node's kubelet:
-// see servingPin. An API whose URL is http (kubelet's read-only port) is never shown any.
+// NewKubelet returns the client of the node's kubelet. It reads and dials only on use. Each connection to kubelet's API
+// shows the agent's credentials to the server, so the client connects only to a server that proves to be this node's
+// kubelet: see servingPin. An API whose URL is http (kubelet's read-only port) never gets any.
 //
-// Kubelet itself asks the apiserver who the agent is and what it may do (TokenReview, SubjectAccessReview), and keeps
-// that for some minutes.
+// Kubelet itself asks the apiserver who the agent is and what it may do (TokenReview, SubjectAccessReview), and caches
+// the answers for some minutes.
 func NewKubelet(config Config, files host.Files, paths host.Paths) host.Kubelet {
 	k := &kubeletClient{config: config, files: files, paths: paths}
 	k.process = discover.KubeletFinder(files, paths)
@@ -57,14 +57,14 @@ type kubeletClient struct {
 
 	process func() (host.Process, error)
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu      sync.Mutex
 	client  *http.Client
 	pool    *http.Transport
-	expires time.Time // then credentials and pinned certificates are read again
+	expires time.Time // when to read credentials and pinned certificates again
 }
 
-// healthz asks without credentials, on a connection of its own: that kubelet still accepts one is part of the answer.
+// healthz sends no credentials and uses a new connection: the answer must show that kubelet still accepts one.
 func (k *kubeletClient) healthz(ctx context.Context) (string, error) {
 	if k.paths.KubeletHealthz == "" {
 		return "", fmt.Errorf("kubelet healthz: %w", hosterr.ErrNotConfigured)
@@ -96,7 +96,7 @@ func (k *kubeletClient) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods, nil
 }
 
-// podNames asks kubelet's podresources socket. Only kubelet's own process is believed: see kubelet.PodNames.
+// podNames queries kubelet's podresources socket. It trusts only kubelet's own process: see kubelet.PodNames.
 func (k *kubeletClient) podNames(ctx context.Context) (map[string]int, error) {
 	ctx, cancel := withTimeout(ctx, k.config.Timeout)
 	defer cancel()
@@ -143,8 +143,8 @@ func (k *kubeletClient) metric(ctx context.Context, family string) (samples map[
 	return samples, err
 }
 
-// stream makes one request to kubelet's API and has its answer read. Where kubelet did not answer or did not know us,
-// the next one reads the credentials and the pinned certificates again.
+// stream makes one request to kubelet's API and passes the answer to read. If kubelet did not answer or did not know
+// the agent, the next request reads the credentials and the pinned certificates again.
 func (k *kubeletClient) stream(ctx context.Context, path string, read func(io.Reader) error) error {
 	if k.paths.KubeletAPI == "" {
 		return fmt.Errorf("kubelet %s: %w", path, hosterr.ErrNotConfigured)
@@ -159,14 +159,14 @@ func (k *kubeletClient) stream(ctx context.Context, path string, read func(io.Re
 		k.drop(client)
 	}
 	err = lacksKubeletRight(err)
-	// reported once: the other paths are refused for the same reason
+	// reported once: kubelet refuses the other paths for the same reason
 	if path == "/pods" && errors.Is(err, hosterr.ErrForbidden) {
 		return fmt.Errorf("%w; %s", err, kubeletRight)
 	}
 	return err
 }
 
-// kubeletRight names the value of the chart to people.
+// kubeletRight names the chart value in messages.
 const kubeletRight = "kubelet lets the agent in only by a ServiceAccount for which rights.kubelet of the chart is " +
 	"set: docs/security.md"
 
@@ -229,26 +229,26 @@ func (k *kubeletClient) connect() (*http.Transport, http.RoundTripper, error) {
 	return pool, transport, nil
 }
 
-// StatusError is an answer of kubelet with another status than 200.
+// StatusError is an answer of kubelet with a status other than 200.
 type StatusError struct {
 	URL  string
 	Code int
-	Body string // its beginning
+	Body string // start of the body
 }
 
 func (e *StatusError) Error() string { return fmt.Sprintf("%s: status %d: %s", e.URL, e.Code, e.Body) }
 
 // Is makes a refusal fs.ErrPermission: kubelet does not know the agent, or does not let it in. Only the latter is
-// host.ErrForbidden: kubelet does not know anybody either while it cannot ask the apiserver who that is.
+// host.ErrForbidden: while kubelet cannot ask the apiserver who a client is, it knows no client at all.
 func (e *StatusError) Is(target error) bool {
 	return target == fs.ErrPermission && (e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden) ||
 		target == hosterr.ErrForbidden && e.Code == http.StatusForbidden
 }
 
-// maxRefusal bounds what is read of an answer with another status than 200, in bytes.
+// maxRefusal bounds the body to read from an answer with a status other than 200, in bytes.
 const maxRefusal = 64 << 10
 
-// get has the body of an answer with status 200 read.
+// get passes the body of an answer with status 200 to read.
 func get(ctx context.Context, client *http.Client, address string, timeout time.Duration,
 	read func(io.Reader) error) error {
 	ctx, cancel := withTimeout(ctx, timeout)
@@ -259,7 +259,7 @@ func get(ctx context.Context, client *http.Client, address string, timeout time.
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return err // names method and URL
+		return err // contains method and URL
 	}
 	defer response.Body.Close()
 	if response.StatusCode == http.StatusOK {

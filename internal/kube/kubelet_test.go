@@ -69,7 +69,7 @@ func newTestCertificate(t *testing.T, name string, signer ...testCertificate) te
 	}
 }
 
-// newFakeKubelet serves the answer with the certificate, and returns a client of it; root is its folder.
+// newFakeKubelet serves the answer with the certificate, and returns a client of it; paths has its root directory.
 func newFakeKubelet(t *testing.T, certificate testCertificate, answer http.HandlerFunc) (kubelet host.Kubelet,
 	server *fakeServer, paths *host.Paths) {
 	t.Helper()
@@ -214,7 +214,7 @@ func TestKubeletPods(t *testing.T) {
 	}
 }
 
-// The read-only port is plain: no credentials go over it.
+// The read-only port is unencrypted: no credentials go over it.
 func TestKubeletReadOnlyPort(t *testing.T) {
 	var auth []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

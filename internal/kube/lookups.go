@@ -13,12 +13,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// DaemonSet gets one DaemonSet as it is now.
+// DaemonSet gets the current state of one DaemonSet.
 func (c *Client) DaemonSet(ctx context.Context, namespace, name string) (*appsv1.DaemonSet, error) {
 	return getObject(ctx, c, appsv1.SchemeGroupVersion, "daemonset", namespace, name, &appsv1.DaemonSet{})
 }
 
-// UnscheduledPods lists the pods of a namespace that match a label selector and are on no node, one page of them.
+// UnscheduledPods lists one page of the pods of a namespace that match a label selector and are on no node.
 func (c *Client) UnscheduledPods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
 	what := fmt.Sprintf("list pods without node in %s", namespace)
@@ -46,7 +46,7 @@ func (c *Client) UnscheduledPods(ctx context.Context, namespace, selector string
 	return pods.Items, nil
 }
 
-// Exists reports whether a ConfigMap ("configmap") or Secret ("secret") exists. Its data is not asked for.
+// Exists reports whether a ConfigMap ("configmap") or Secret ("secret") exists. It does not request the data.
 func (c *Client) Exists(ctx context.Context, kind, namespace, name string) (bool, error) {
 	if kind != "configmap" && kind != "secret" {
 		return false, fmt.Errorf("apiserver: kind %q is not asked for", clip(kind))
@@ -88,10 +88,10 @@ func (c *Client) Attachment(ctx context.Context, name string) (*storagev1.Volume
 		&storagev1.VolumeAttachment{})
 }
 
-// maxPodEvents bounds the events that are read of one pod.
+// maxPodEvents bounds the events read for one pod.
 const maxPodEvents = 100
 
-// PodEvents lists events of one pod, one page of them.
+// PodEvents lists one page of the events of one pod.
 func (c *Client) PodEvents(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error) {
 	if err := validName(pod.Namespace, pod.Name); err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Whether a Secret exists is asked without its data, and only "not found" says that it does not.
+// Exists does not request a Secret's data, and only "not found" means that it does not exist.
 func TestExists(t *testing.T) {
 	f := newFakeServer(t, text(http.StatusOK, "application/json", `{}`))
 	c := f.client()
@@ -40,7 +40,7 @@ func TestExists(t *testing.T) {
 	}
 }
 
-// The events are those of one pod, by its UID; an answer that is no list is not "none".
+// The events are those of one pod, by its UID; an answer other than a list is not "none".
 func TestPodEvents(t *testing.T) {
 	events := &corev1.EventList{TypeMeta: metav1.TypeMeta{Kind: "EventList", APIVersion: "v1"},
 		ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []corev1.Event{{Reason: "FailedMount"}}}

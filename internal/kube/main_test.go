@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
-// Kubelet's files are believed only where nobody but root can change them.
+// Kubelet's files are trusted only if root alone can change them.
 func TestMain(m *testing.M) {
 	remove := ownedtest.Temp()
 	code := m.Run()

@@ -19,15 +19,15 @@ import (
 // (github.com/kubereboot/kured, pkg/daemonsetlock).
 const kuredLock = "weave.works/kured-node-lock"
 
-// kuredOwner is who has kured's lock.
+// kuredOwner is a holder of kured's lock.
 type kuredOwner struct {
 	NodeID  string        `json:"nodeID"`
 	Created time.Time     `json:"created"`
-	TTL     time.Duration `json:"TTL"` // 0: it does not end by itself
+	TTL     time.Duration `json:"TTL"` // 0: it does not expire
 }
 
-// Kured returns that kured has its lock for this node, or "". The DaemonSet is named as namespace/name; one that does not
-// exist has no lock.
+// Kured returns a message if kured holds its lock for this node, or "". The DaemonSet is named as namespace/name; one
+// that does not exist has no lock.
 func (c *Client) Kured(ctx context.Context, daemonSet string) (string, error) {
 	namespace, name, _ := strings.Cut(daemonSet, "/")
 	var found metav1.PartialObjectMetadata
@@ -49,7 +49,7 @@ func (c *Client) Kured(ctx context.Context, daemonSet string) (string, error) {
 	}
 	var lock struct {
 		kuredOwner
-		Locks []kuredOwner `json:"locks"` // where several nodes may reboot at once
+		Locks []kuredOwner `json:"locks"` // if several nodes may reboot at once
 	}
 	if err := json.Unmarshal([]byte(text), &lock); err != nil {
 		return "", fmt.Errorf("annotation %s of daemonset %s: %w", kuredLock, daemonSet, err)
@@ -62,8 +62,8 @@ func (c *Client) Kured(ctx context.Context, daemonSet string) (string, error) {
 	return "", nil
 }
 
-// Medik8s returns that one of medik8s' operators holds the maintenance Lease of this node (github.com/medik8s/common,
-// pkg/lease), or "". A Lease that has ended counts no more; one that does not say when it ends does.
+// Medik8s returns a message if one of medik8s' operators holds the maintenance Lease of this node
+// (github.com/medik8s/common, pkg/lease), or "". An expired Lease does not count; one without an expiry does.
 func (c *Client) Medik8s(ctx context.Context, namespace string) (string, error) {
 	name := "node-" + c.config.Node
 	var lease coordinationv1.Lease

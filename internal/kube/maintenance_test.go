@@ -79,7 +79,7 @@ func TestMedik8s(t *testing.T) {
 	}
 }
 
-// What does not exist holds nothing; a refusal says nothing about that.
+// An object that does not exist holds no lock; a refusal is inconclusive.
 func TestOwnersThatCannotBeAsked(t *testing.T) {
 	f := newFakeServer(t, refusal(http.StatusNotFound, metav1.StatusReasonNotFound))
 	c := f.client()

@@ -12,7 +12,7 @@ import (
 //	# TYPE kubelet_working_pods gauge
 //	kubelet_working_pods{config="orphan",lifecycle="sync",static=""} 0
 //
-// No sample at all is no error: a family that an older kubelet does not know is absent, as is one without samples yet.
+// No sample is no error: a family that an older kubelet does not know is absent, as is one without samples yet.
 func parseMetric(text io.Reader, family string) (map[string]float64, error) {
 	metrics, err := kubelet.ParseMetrics(text, []string{family})
 	if err != nil {

@@ -16,34 +16,33 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// A pod's ServiceAccount is the same on every node, and RBAC knows no "of its own node": a right of it to read pods
-// is one to read all pods of the cluster. kubelet's own identity, system:node:NAME, may read what belongs to its node
-// by the Node authorizer (since Kubernetes 1.32, AuthorizeNodeWithSelectors, nothing else). An agent that has entered
-// the host is root and can use it, so that its ServiceAccount needs no right to read pods. All that is written, and
-// all other reading, goes by the ServiceAccount: what its token may write is narrowed to the node by admission
-// policies.
+// A pod's ServiceAccount is the same on every node, and RBAC has no rule for "its own node": a right to read pods
+// covers all pods of the cluster. The Node authorizer lets kubelet's own identity, system:node:NAME, read the objects
+// of its node (since Kubernetes 1.32, AuthorizeNodeWithSelectors, only those). An agent that has entered the host is
+// root and can use that identity, so its ServiceAccount needs no right to read pods. All writes and all other reads use
+// the ServiceAccount: admission policies restrict its token's writes to the node.
 
-// errOwnIsAll means that there is one identity only: configured, or kubelet's already.
+// errOwnIsAll means that there is only one identity: it is configured, or is already kubelet's.
 var errOwnIsAll = errors.New("the agent has one identity only")
 
-// podsRight names the value of the chart to people.
+// podsRight names the chart value in messages.
 const podsRight = "its ServiceAccount may not read pods unless rights.pods of the chart is set: docs/security.md"
 
-// ofThisNode reports whether a request reads what the node's own identity may read.
+// ofThisNode reports whether the node's own identity may make a request.
 func (r request) ofThisNode() bool {
 	verb, rest, _ := strings.Cut(r.what, " ")
 	resource, _, _ := strings.Cut(rest, " ")
 	return (verb == "get" || verb == "list") && slices.Contains(nodesOwn(), resource)
 }
 
-// nodesOwn are the resources of which the Node authorizer lets a node read what belongs to it and to its pods.
+// nodesOwn are the resources that the Node authorizer lets a node read if they belong to it or to its pods.
 func nodesOwn() []string {
 	return []string{"pod", "pods", "node", "csinode", "configmap", "secret", "persistentvolumeclaim",
 		"persistentvolume", "volumeattachment"}
 }
 
-// attempt makes one request, as the node itself where it may, and as who the agent is otherwise: where kubelet's
-// credentials cannot be used, or do not suffice.
+// attempt makes one request, as the node itself if it may. Otherwise, or if kubelet's credentials are unusable or do
+// not suffice, it uses the agent's own identity.
 func (c *Client) attempt(ctx context.Context, r request) error {
 	if c.asNode == nil || r.claim || !r.ofThisNode() {
 		return c.try(ctx, r)
@@ -63,15 +62,15 @@ func (c *Client) attempt(ctx context.Context, r request) error {
 }
 
 // isRefusal reports whether other credentials may succeed. Answers about the object itself (not found, too many
-// requests, an expired list) are the same for all.
+// requests, an expired list) are the same for all identities.
 func isRefusal(err error) bool {
 	var status apierrors.APIStatus
 	return err != nil && (!errors.As(err, &status) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))
 }
 
-// nodeCredentials returns kubelet's own credentials, for a client that has a ServiceAccount besides. They are used
-// only where that is safe: they are a certificate of this very node, no program has to be run for them, and whoever
-// they are shown to proves to be the apiserver of the same cluster.
+// nodeCredentials returns kubelet's own credentials, for a client that also has a ServiceAccount. They are used only if
+// that is safe: they are a certificate of this very node, need no program, and are shown only to a server that proves
+// to be the apiserver of the same cluster.
 func (c Config) nodeCredentials() (*rest.Config, string, error) {
 	own, dir, err := c.Credentials()
 	if err != nil || own.BearerTokenFile == "" || c.Kubeconfig != "" {
@@ -79,7 +78,7 @@ func (c Config) nodeCredentials() (*rest.Config, string, error) {
 	}
 	kubelets := c
 	kubelets.ServiceAccountDir = "/nonexistent"
-	config, path, err := kubelets.credentials() // without them the agent has its own: it lacks nothing
+	config, path, err := kubelets.credentials() // without them the agent still has its own
 	if err != nil {
 		return nil, "", fmt.Errorf("kubelet's credentials: %w", err)
 	}
@@ -89,7 +88,7 @@ func (c Config) nodeCredentials() (*rest.Config, string, error) {
 	if err := c.safe(config, own); err != nil {
 		return nil, "", fmt.Errorf("kubelet's credentials in %s are not used: %w", path, err)
 	}
-	// Nothing but the certificate is taken over.
+	// Only the certificate is taken over.
 	return &rest.Config{Host: config.Host, TLSClientConfig: config.TLSClientConfig}, path, nil
 }
 
@@ -122,8 +121,8 @@ func (c Config) safe(config, own *rest.Config) error {
 	return nil
 }
 
-// isThisNode verifies that the certificate is this node's: another's would be answered about another node, or not at
-// all.
+// isThisNode verifies that the certificate is this node's: with another node's, the answers would be about that node,
+// or missing.
 func (c Config) isThisNode(config *rest.Config) error {
 	chain, err := certificates(config.CertFile, config.CertData)
 	if err != nil {
@@ -137,7 +136,7 @@ func (c Config) isThisNode(config *rest.Config) error {
 	return nil
 }
 
-// certificates reads at least one certificate, of data or else of a file. Keys beside them are passed over.
+// certificates reads at least one certificate, from data or else from a file. It skips keys in it.
 func certificates(file string, data []byte) ([]*x509.Certificate, error) {
 	if len(data) == 0 {
 		if file == "" {

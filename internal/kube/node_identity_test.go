@@ -72,7 +72,7 @@ func (a authority) sign(subject pkix.Name, ca bool) (certificate, key string) {
 }
 
 // rightsServer is an apiserver with the Node authorizer (with selectors, as since 1.32) and RBAC without a right to
-// pods for the ServiceAccount, unless wide. It records who asked for what.
+// pods for the ServiceAccount, unless wide. It records each request and its user.
 type rightsServer struct {
 	*fakeServer
 	clients authority
@@ -99,7 +99,7 @@ func newRightsServer(t *testing.T, pods ...corev1.Pod) *rightsServer {
 	return s
 }
 
-// kubelet writes kubelet's kubeconfig, whose client certificate is in a file of its own.
+// kubelet writes kubelet's kubeconfig, with the client certificate in a separate file.
 func (s *rightsServer) kubelet(name, more, ca string) {
 	cert, key := s.clients.sign(pkix.Name{CommonName: name, Organization: []string{"system:nodes"}}, false)
 	pair := s.write("kubelet.pem", cert+key)
@@ -156,7 +156,7 @@ func (s *rightsServer) client() *Client {
 }
 
 // TestPodsAreReadAsTheNode: an agent with a ServiceAccount reads its node's pods, Node and CSINode as the node, and
-// writes by the ServiceAccount.
+// writes with the ServiceAccount.
 func TestPodsAreReadAsTheNode(t *testing.T) {
 	s := newRightsServer(t, pod("a", testNode))
 	c := s.client()
@@ -179,7 +179,7 @@ func TestPodsAreReadAsTheNode(t *testing.T) {
 	if _, ever := c.lastAnswer(); !ever {
 		t.Error("the apiserver is said to have never answered")
 	}
-	// That a pod does not exist is 403 to a node, whatever it is to others: it proves nothing without the right.
+	// For a pod that does not exist, a node gets 403 in any case: without the right, that proves nothing.
 	if _, err := c.Cluster().Pod(within(t, time.Minute), "default", "gone"); !apierrors.IsForbidden(err) ||
 		apierrors.IsNotFound(err) ||
 		!strings.Contains(fmt.Sprint(err), "rights.pods") {
@@ -191,8 +191,8 @@ func TestPodsAreReadAsTheNode(t *testing.T) {
 	}
 }
 
-// TestNodeIdentityIsRefused: kubelet's credentials are used only where that is safe. Otherwise the ServiceAccount
-// must do, and what is missing is reported.
+// TestNodeIdentityIsRefused: kubelet's credentials are used only if that is safe. Otherwise the agent uses the
+// ServiceAccount and reports missing rights.
 func TestNodeIdentityIsRefused(t *testing.T) {
 	for _, test := range []struct {
 		name   string

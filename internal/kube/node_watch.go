@@ -13,21 +13,21 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// What the agent wrote to its Node may be changed by others, and the Node may be deleted and register again under its
-// name. One watch of the one object, which the apiserver indexes, tells both at once: it costs a request in 30 to 60
-// minutes, and the checks that read the Node now and then need not any more. Without the right to watch the Node is
-// read: every nodeReadBad while the agent has something there that stands for a fault, else once in a round.
+// Others may change the agent's fields on its Node, and the Node may be deleted and registered again under its name.
+// One watch of this one object, which the apiserver indexes, shows both at once. It costs a request every 30 to 60
+// minutes, and the checks no longer need to read the Node. Without the right to watch, the agent reads the Node: every
+// nodeReadBad while it shows a fault there, else once in a round.
 const (
 	nodeReadBad  = 2 * time.Minute
 	nodeReadCalm = 40 * time.Minute
-	// nodeSilenceBad is how long the watch may bring nothing while something stands for a fault: bookmarks come each
-	// minute, and kubelet writes the Node every 5. After that the Node is read.
+	// nodeSilenceBad is how long the watch may be silent while the Node shows a fault: bookmarks come each minute, and
+	// kubelet writes the Node every 5. After that the Node is read.
 	nodeSilenceBad = 150 * time.Second
 )
 
-// nodeSight is the Node as it was seen last. The zero value has seen nothing.
+// nodeSight is the last observed Node. The zero value has observed none.
 type nodeSight struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	node *corev1.Node
 	live bool // the watch shows each change
 }
@@ -38,7 +38,7 @@ func (s *nodeSight) set(node *corev1.Node, live bool) {
 	s.node, s.live = node, live
 }
 
-// last returns the Node that was seen last, nil where there is none. While it is not live it may have changed.
+// last returns the last observed Node, or nil. While the watch is not live the Node may have changed.
 func (s *nodeSight) last() *corev1.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *nodeSight) ended() {
 	s.live = false
 }
 
-// WatchedNode returns the Node as a watch shows it now, nil where there is no watch or no Node. It is shared, and must not
+// WatchedNode returns the current Node from the watch, nil if there is no watch or no Node. It is shared, and must not
 // be changed.
 func (c *Client) WatchedNode() *corev1.Node {
 	c.sight.mu.Lock()
@@ -62,8 +62,8 @@ func (c *Client) WatchedNode() *corev1.Node {
 	return c.sight.node
 }
 
-// WatchNode follows the Node of this node until ctx ends. See is given it, shared, whenever it may have changed; bad
-// says whether something stands there for a fault.
+// WatchNode follows the Node of this node until ctx ends. It calls see with the shared Node whenever that may have
+// changed; bad reports whether the Node shows a fault.
 func (c *Client) WatchNode(ctx context.Context, see func(*corev1.Node), bad func() bool) error {
 	defer c.sight.ended()
 	failed, version := watchRetry, ""
@@ -92,7 +92,7 @@ func (c *Client) WatchNode(ctx context.Context, see func(*corev1.Node), bad func
 	return nil
 }
 
-// restNode waits, but no longer than nodeReadBad from when something begins to stand for a fault.
+// restNode waits, but at most nodeReadBad after the Node begins to show a fault.
 func (c *Client) restNode(ctx context.Context, wait time.Duration, bad func() bool) {
 	for end := time.Now().Add(wait); ctx.Err() == nil && time.Now().Before(end); {
 		select {
@@ -105,8 +105,8 @@ func (c *Client) restNode(ctx context.Context, wait time.Duration, bad func() bo
 	}
 }
 
-// followNode follows the changes of the Node after a version, or from what it reads where that is empty. It returns the
-// version from which to go on.
+// followNode follows the changes of the Node after a version; without one, it reads the Node first. It returns the
+// version to continue from.
 func (c *Client) followNode(ctx context.Context, version string, see func(*corev1.Node), bad func() bool) (string, error) {
 	node := c.sight.last()
 	if version == "" || node == nil {
@@ -153,7 +153,7 @@ func (c *Client) followNode(ctx context.Context, version string, see func(*corev
 	}
 }
 
-// changedNode returns the Node of an event.
+// changedNode returns the Node in an event.
 func changedNode(event watch.Event, name string) (*corev1.Node, error) {
 	node, ok := event.Object.(*corev1.Node)
 	switch {
@@ -171,7 +171,7 @@ func changedNode(event watch.Event, name string) (*corev1.Node, error) {
 	return node, nil
 }
 
-// openWatch begins a watch with bookmarks, which the apiserver ends when it likes.
+// openWatch begins a watch with bookmarks. The apiserver decides when it ends.
 func (c *Client) openWatch(ctx context.Context, resource, fields, version string) (watch.Interface, error) {
 	if left := c.pause(); left > 0 {
 		return nil, apierrors.NewTooManyRequests("the apiserver has asked to wait", int(left/time.Second)+1)
@@ -196,8 +196,8 @@ func (c *Client) openWatch(ctx context.Context, resource, fields, version string
 	return stream, nil
 }
 
-// watchAs begins a watch as the node itself where that is possible, as the agent otherwise. giveUp ends the attempt where
-// the apiserver does not answer.
+// watchAs begins a watch as the node itself if possible, otherwise as the agent. giveUp cancels the attempt if the
+// apiserver does not answer.
 func (c *Client) watchAs(ctx context.Context, giveUp context.CancelFunc, begin func(*Client) (watch.Interface, error)) (
 	watch.Interface, error) {
 	limit := time.AfterFunc(2*DefaultTimeout, giveUp)

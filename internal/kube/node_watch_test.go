@@ -26,8 +26,8 @@ func nodeEvent(kind string, node *corev1.Node) string {
 	return string(data)
 }
 
-// The watch begins where the Node was read, goes on where it ended, and what it shows is given on: also another Node of
-// the same name. What cannot be gone on with is read anew.
+// The watch begins at the version of the read, resumes at its last version, and passes on all changes: also another
+// Node of the same name. If it cannot resume, the Node is read again.
 func TestFollowNode(t *testing.T) {
 	const tooOld = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}`
 	read := object(t, nodeOf("one", "7"))
@@ -76,7 +76,7 @@ func TestFollowNode(t *testing.T) {
 			if test.next == "" {
 				return
 			}
-			f.set(stream()) // it goes on without reading the Node
+			f.set(stream()) // resumes without reading the Node
 			if again, err := c.followNode(t.Context(), next, func(*corev1.Node) { t.Error("read again") },
 				func() bool { return false }); again != next || err != nil {
 				t.Errorf("followNode() = %q, %v", again, err)
@@ -85,8 +85,8 @@ func TestFollowNode(t *testing.T) {
 	}
 }
 
-// A Node is shown as watched only while the watch runs. Without the right to watch the Node is read, and shown to who
-// compares.
+// WatchedNode returns a Node only while the watch runs. Without the right to watch, the Node is read, and passed to
+// see.
 func TestWatchedNode(t *testing.T) {
 	for name, refused := range map[string]bool{"allowed": false, "refused": true} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestWatchedNode(t *testing.T) {
 			}()
 			waitFor(t, func() bool { return seen.Load() > 0 })
 			if refused {
-				<-asked // how long to wait
+				<-asked // the waiting time
 			} else {
 				waitFor(t, func() bool { n := c.WatchedNode(); return n != nil && n.ResourceVersion == "8" })
 			}

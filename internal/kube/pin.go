@@ -14,10 +14,10 @@ import (
 )
 
 // servingPin decides whether a server is this node's kubelet. Its serving certificate is commonly self-signed, and
-// names addresses of the node but not the loopback. So the certificate must be the very one that lies on disk where
-// kubelet keeps it, readable by kubelet's own user only; or it must be signed by the configured CA and name this node.
+// names addresses of the node but not the loopback. So the certificate must be the very one on disk in kubelet's
+// directory, readable by kubelet's own user only; or the configured CA must have signed it and it must name this node.
 // Another process that binds the port while kubelet is down is refused in the handshake, before any token is sent.
-// Files that others than root can write prove nothing: see package owned.
+// Files that users other than root can write prove nothing: see package owned.
 type servingPin struct {
 	files host.Files
 	paths host.Paths
@@ -53,8 +53,8 @@ func (p servingPin) check(state tls.ConnectionState) error {
 	return fmt.Errorf("%w: %w", errNotKubelet, errors.Join(problems...))
 }
 
-// candidates are the files where the certificate may be: the configured one (kubelet's tlsCertFile, or a CA), the one
-// that kubelet has made for itself, and the one that it has had signed (serverTLSBootstrap).
+// candidates are the possible certificate files: the configured one (kubelet's tlsCertFile, or a CA), the one that
+// kubelet created itself, and the one that the cluster signed (serverTLSBootstrap).
 func (p servingPin) candidates() []string {
 	var names []string
 	if p.paths.KubeletCAFile != "" {
@@ -70,7 +70,7 @@ func (p servingPin) read(name string) ([]*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	certificates, err := cert.ParseCertsPEM(data) // passes over the key in kubelet-server-current.pem
+	certificates, err := cert.ParseCertsPEM(data) // skips the key in kubelet-server-current.pem
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

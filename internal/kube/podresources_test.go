@@ -26,7 +26,7 @@ func (noPods) List(context.Context, *podresources.ListPodResourcesRequest) (*pod
 	return &podresources.ListPodResourcesResponse{}, nil
 }
 
-// Monitors have the directory of the socket mounted: whoever listens there is believed only as kubelet's own process.
+// Monitors mount the directory of the socket: a listener there is trusted only if it is kubelet's own process.
 func TestPodNamesAreKubelets(t *testing.T) {
 	root := hosttest.ShortDir(t)
 	if err := os.Mkdir(filepath.Join(root, "pod-resources"), 0o750); err != nil {

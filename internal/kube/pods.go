@@ -20,13 +20,13 @@ const (
 )
 
 // pods lists the pods of the node. With resourceVersion unset the first page is a consistent read (from etcd, or from a
-// watch cache that has proved to be fresh); the pages after it are of the same moment. Where that moment has been
-// compacted away (410) the list is begun again, once. An answer that is not a list of this node's pods is an error: it
-// must never be believed that this node has none.
+// watch cache that has proved to be fresh); the following pages are of the same version. If that version has been
+// compacted (410), the list is restarted, once. An answer other than a list of this node's pods is an error: the agent
+// must never conclude wrongly that this node has none.
 func (c *Client) pods(ctx context.Context) ([]corev1.Pod, error) { return c.listPods(ctx, podQuery{}) }
 
-// podsNamed lists the one pod of that name, if it is on this node: under the same terms, of what must not be believed
-// to be there not.
+// podsNamed lists the one pod of that name, if it is on this node. The same rules apply: it must never be reported
+// missing wrongly.
 func (c *Client) podsNamed(ctx context.Context, namespace, name string) ([]corev1.Pod, error) {
 	if err := validName(namespace, name); err != nil {
 		return nil, err
@@ -34,8 +34,8 @@ func (c *Client) podsNamed(ctx context.Context, namespace, name string) ([]corev
 	return c.listPods(ctx, podQuery{namespace, name})
 }
 
-// validName refuses what is no pod name: it comes from the runtime, and it becomes part of a URL
-// and of a field selector.
+// validName refuses an invalid pod name: the name comes from the runtime, and becomes part of a URL and of a field
+// selector.
 func validName(namespace, name string) error {
 	problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...)
 	if len(problems) > 0 {
@@ -45,7 +45,7 @@ func validName(namespace, name string) error {
 	return nil
 }
 
-// podQuery is one pod of the node; all of them where it is zero.
+// podQuery is one pod of the node; the zero value means all of them.
 type podQuery struct{ namespace, name string }
 
 func (q podQuery) what(node string) string {

@@ -124,7 +124,8 @@ func TestPodsRequest(t *testing.T) {
 	}
 }
 
-// The one pod of a name is asked for in its namespace, on this node, as of now; what is no pod's name is not asked for.
+// The request for the one pod of a name is for its namespace, on this node, as of now. An invalid name is not
+// requested.
 func TestPodsNamed(t *testing.T) {
 	elsewhere := pod("web-0", testNode)
 	elsewhere.Namespace = "other"
@@ -212,7 +213,7 @@ func TestErrorsKeepTheirMeaning(t *testing.T) {
 	}
 }
 
-// What the apiserver says with Retry-After is waited for once where it is short, and holds for all where it is long.
+// A short Retry-After is waited for once; a long one holds for all requests.
 func TestRetryAfter(t *testing.T) {
 	ok := object(t, podList("7", ""))
 	busy := func(seconds string) http.HandlerFunc {

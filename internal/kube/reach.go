@@ -37,7 +37,7 @@ func (c *Client) answeredAt() time.Time {
 	return c.answered
 }
 
-// kubeletTarget is the apiserver of kubelet's kubeconfig; where kubelet has none, that of the agent's own credentials.
+// kubeletTarget is the apiserver in kubelet's kubeconfig; if kubelet has none, that of the agent's own credentials.
 func (c *Client) kubeletTarget() (*rest.Config, error) {
 	kubelets := c.config.kubelets()
 	config, err := kubelets.load()
@@ -83,8 +83,8 @@ func targetURL(config *rest.Config) (*url.URL, error) {
 	return target, nil
 }
 
-// reach asks without credentials, on a connection of its own: that one can be made is what is asked. The certificate is
-// verified as kubelet does.
+// reach sends no credentials and uses a new connection: it tests whether one can be made. It verifies the certificate
+// as kubelet does.
 func (c *Client) reach(ctx context.Context) (status int, err error) {
 	config, err := c.kubeletTarget()
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *Client) reach(ctx context.Context) (status int, err error) {
 	}
 	response, err := (&http.Client{Transport: transport, CheckRedirect: noRedirect}).Do(request)
 	if err != nil {
-		return 0, err // names method and URL
+		return 0, err // contains method and URL
 	}
 	defer response.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxLivez)) // the status is enough

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// An answer is one, whatever it says; silence is none.
+// Any answer counts, whatever its content; a timeout does not.
 func TestLastAnswer(t *testing.T) {
 	server := newFakeServer(t, mute)
 	client := server.client()

@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// readinessRule is a NodeReadinessRule as far as it decides: readiness.node.x-k8s.io/v1alpha1.
+// readinessRule contains the deciding fields of a NodeReadinessRule: readiness.node.x-k8s.io/v1alpha1.
 type readinessRule struct {
 	Spec struct {
 		Conditions []struct {
@@ -31,7 +31,7 @@ type readinessRule struct {
 	} `json:"spec"`
 }
 
-// satisfied is what the controller asks: each condition has the status that is required, and one that is absent is Unknown.
+// satisfied is the controller's test: each condition has the required status; an absent one counts as Unknown.
 func (r readinessRule) satisfied(node *corev1.Node) bool {
 	for _, want := range r.Spec.Conditions {
 		status := corev1.ConditionUnknown
@@ -47,7 +47,8 @@ func (r readinessRule) satisfied(node *corev1.Node) bool {
 	return true
 }
 
-// enforce does once what the controller does at each change of a Node, at the apiserver, and reports whether it is open.
+// enforce does once, at the apiserver, the controller's work for a change of a Node, and reports whether the node is
+// open.
 func (r readinessRule) enforce(s *realAPIServer, admin *Client, path string) (open bool, err error) {
 	data, err := s.send(admin, "GET", path, "")
 	if err != nil {
@@ -70,9 +71,9 @@ func (r readinessRule) enforce(s *realAPIServer, admin *Client, path string) (op
 	return open, err
 }
 
-// The NodeReadinessRule of docs/condition-configmap.md opens a node once the agent has found it healthy, and not before:
-// not without a condition, not while it cannot tell. A fault closes the node again. The controller's module is not to be
-// had: what it does is restated here (internal/controller of kubernetes-sigs/node-readiness-controller).
+// The NodeReadinessRule of docs/condition-configmap.md opens a node once the agent has found it healthy, and not
+// before: not without a condition, not while it is Unknown. A fault closes the node again. The controller's module is
+// not available, so this test restates its logic (internal/controller of kubernetes-sigs/node-readiness-controller).
 func TestRealAPIServerReadinessRule(t *testing.T) {
 	r := newRealAPIServer(t)
 	r.populate()

@@ -13,22 +13,22 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// request is one thing to ask of the apiserver.
+// request is one request to the apiserver.
 type request struct {
 	what  string // for errors: "list pods of node a"
 	group schema.GroupVersion
 	build func(*rest.RESTClient) *rest.Request
 	into  runtime.Object // nil: the answer's body is not read
-	wait  bool           // a short Retry-After is waited for, once
+	wait  bool           // wait for a short Retry-After, once
 
 	urgent bool // does not wait behind other requests
-	claim  bool // of the fleet budget: nor behind urgent ones, and never as the node itself
+	claim  bool // of the fleet budget: does not wait behind urgent ones either, and is never made as the node itself
 }
 
 // send makes a request. It ends with ctx or after the configured timeout. client-go's own ten retries are off: they
-// would last longer than the caller waits. What the apiserver says with Retry-After holds for all requests
-// of this client: until then they are answered here, with the same error. Errors keep the semantics of apierrors
-// (IsForbidden, IsTooManyRequests, SuggestsClientDelay …); everything else means that the apiserver did not answer.
+// would last longer than the caller waits. A Retry-After of the apiserver holds for all requests of this client: until
+// then they fail here, with the same error. Errors keep the semantics of apierrors (IsForbidden, IsTooManyRequests,
+// SuggestsClientDelay …); every other error means that the apiserver did not answer.
 func (c *Client) send(ctx context.Context, r request) error {
 	ctx, cancel := withTimeout(ctx, c.config.Timeout)
 	defer cancel()
@@ -71,7 +71,7 @@ func (c *Client) try(ctx context.Context, r request) error {
 		err = result.Into(r.into)
 	}
 	c.learn(ctx, s, err)
-	if c.asNode == nil { // what the node itself may not read the agent may have a right to
+	if c.asNode == nil { // the agent's own identity may have a right that the node lacks
 		return err
 	}
 	return lacksRight(err)
@@ -89,7 +89,7 @@ func (c *Client) count(what string, result rest.Result) {
 	c.observe(verb, resource, code)
 }
 
-// learn draws the consequences of an answer.
+// learn updates the client's state after an answer.
 func (c *Client) learn(ctx context.Context, s *session, err error) {
 	var status apierrors.APIStatus
 	answered := errors.As(err, &status)
@@ -107,15 +107,15 @@ func (c *Client) learn(ctx context.Context, s *session, err error) {
 		c.mu.Unlock()
 		return
 	}
-	// The caller no longer waits for the answer: that says nothing about the connection. A deadline does: a connection
-	// on which nothing comes back is not used again.
+	// If the caller was cancelled, that shows no fault of the connection. A deadline does: a connection without any
+	// answer is not used again.
 	abandoned := errors.Is(ctx.Err(), context.Canceled)
 	if apierrors.IsUnauthorized(err) || (!answered && !abandoned) {
 		c.drop(s)
 	}
 }
 
-// pause returns how much longer the apiserver wants to be left alone.
+// pause returns how much longer the apiserver wants the client to wait.
 func (c *Client) pause() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,22 +10,22 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// roundEvery is how often kubelet's API is asked on a node at rest. All that asks it does so in the same minute of each
-// round: kubelet asks the apiserver who the agent is (TokenReview, kept for 2 minutes) and whether it may
-// (SubjectAccessReview for each resource, kept for 5 minutes), so that one round costs three requests.
+// roundEvery is how often the agent asks kubelet's API on a node at rest. All its requests come in the same minute of
+// each round: kubelet asks the apiserver who the agent is (TokenReview, cached for 2 minutes) and whether it may
+// (SubjectAccessReview for each resource, cached for 5 minutes), so one round costs three requests.
 const roundEvery = 40 * time.Minute
 
-// podsShare is the age up to which a list of kubelet serves all checks while pods change.
+// podsShare is the age up to which one list from kubelet serves all checks while pods change.
 const podsShare = 20 * time.Second
 
-// rounds numbers the rounds of one agent. They begin at another moment on each node.
+// rounds numbers the rounds of one agent. They begin at a different moment on each node.
 type rounds struct{ start time.Time }
 
 func newRounds() rounds { return rounds{time.Now().Add(-rand.N(roundEvery))} } //nolint:gosec // no secret
 
 func (r rounds) of(at time.Time) int64 { return int64(at.Sub(r.start) / roundEvery) }
 
-// AtRest adds to kubelet's API the calls that ask it only in each round while no pod of the node changes.
+// AtRest adds to kubelet's API the calls that query it only once a round while no pod of the node changes.
 func (c *Client) AtRest(k host.Kubelet) host.Kubelet {
 	pods := newResting(c, k.Pods, k.Process)
 	pods.share, pods.holds = podsShare, c.changes.unchangedSince
@@ -37,24 +37,24 @@ func (c *Client) AtRest(k host.Kubelet) host.Kubelet {
 	return k
 }
 
-// still reports whether no pod of the node has changed since a time, and no new round has begun.
+// still reports whether, for the given time, no pod of the node has changed and no new round has begun.
 func (c *Client) still(ago time.Duration) bool {
 	now := time.Now()
 	at := now.Add(-ago)
 	return c.changes.unchangedSince(at) && c.rounds.of(at) == c.rounds.of(now)
 }
 
-// resting keeps an answer of kubelet for as long as it holds: until the next round, unless something changes before or
-// another kubelet runs. A refusal is kept as well; other errors are not. Callers that come while one of them asks wait
-// for it, but not beyond their ctx.
+// resting caches an answer of kubelet for as long as it holds: until the next round, unless a pod changes earlier or
+// another kubelet runs. A refusal is cached as well; other errors are not. Concurrent callers wait for a running
+// request, but not beyond their ctx.
 type resting[T any] struct {
 	ask     func(ctx context.Context) (T, error)
 	process func() (host.Process, error)
 	rounds  *rounds
-	share   time.Duration           // an answer holds for so long in any case
-	holds   func(at time.Time) bool // whether one of that time still holds
+	share   time.Duration           // an answer always holds for so long
+	holds   func(at time.Time) bool // whether an answer of that time still holds
 
-	token chan struct{} // of size 1: holds what follows and the right to ask
+	token chan struct{} // of size 1: guards the fields below and the right to ask
 	value T
 	err   error
 	at    time.Time // zero: there is no answer
@@ -74,7 +74,7 @@ func newResting[T any](c *Client, ask func(context.Context) (T, error),
 
 func (r *resting[T]) get(ctx context.Context) (T, error) { return r.answer(ctx, false) }
 
-// renew asks in any case, and keeps the answer.
+// renew always asks, and caches the answer.
 func (r *resting[T]) renew(ctx context.Context) (T, error) { return r.answer(ctx, true) }
 
 func (r *resting[T]) answer(ctx context.Context, anew bool) (T, error) {

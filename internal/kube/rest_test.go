@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// restingKubelet counts what kubelet is asked, and what it asks the apiserver for that.
+// restingKubelet counts the requests to kubelet, and kubelet's own requests to the apiserver for them.
 type restingKubelet struct {
 	client  *Client
 	host    host.Kubelet
@@ -26,7 +26,7 @@ type restingKubelet struct {
 	err     error
 	process host.Process
 	silent  atomic.Bool          // no bookmarks come
-	known   map[string]time.Time // when kubelet last asked the apiserver, by what
+	known   map[string]time.Time // time of kubelet's last request to the apiserver, by key
 }
 
 // review asks the apiserver unless kubelet still knows the answer.
@@ -76,7 +76,7 @@ func newRestingKubelet(t *testing.T) *restingKubelet {
 			}
 		}
 	}()
-	time.Sleep(time.Minute) // of the bubble: what was said before the watch began does not hold
+	time.Sleep(time.Minute) // of the bubble: answers from before the watch do not hold
 	return k
 }
 
@@ -89,9 +89,9 @@ func (k *restingKubelet) list(t *testing.T) int {
 	return len(pods)
 }
 
-// At rest all that asks kubelet causes three requests to the apiserver in 40 minutes. With what the agent asks itself in
-// the same time (the Node, the DaemonSets, the CSINode, the watch, a condition's hourly refresh and the hourly read of
-// the Node: less than five) that is a request in five minutes.
+// At rest all requests to kubelet cause three requests to the apiserver in 40 minutes. Together with the agent's own
+// requests in the same time (the Node, the DaemonSets, the CSINode, the watch, a condition's hourly refresh and the
+// hourly read of the Node: fewer than five) that makes one request every five minutes.
 func TestCostOfRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newRestingKubelet(t)
@@ -120,7 +120,7 @@ func TestCostOfRounds(t *testing.T) {
 	})
 }
 
-// What may have changed is asked for again.
+// Answers that may have changed are requested again.
 func TestRecentPods(t *testing.T) {
 	changed := func(k *restingKubelet) {
 		p := pod("a", testNode)
@@ -156,7 +156,7 @@ func TestRecentPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := newRestingKubelet(t)
-				k.client.rounds.start = time.Now() // no round begins by chance
+				k.client.rounds.start = time.Now() // so that no round begins by chance
 				first := k.list(t)
 				c.happens(k)
 				if again := k.list(t) != first; again != c.again {
@@ -192,7 +192,7 @@ func TestRecentPodsShortlyAfterAChange(t *testing.T) {
 	})
 }
 
-// What the apiserver said of DaemonSets and pods holds beyond its minutes while nothing changes, but not for ever.
+// Answers of the apiserver about DaemonSets and pods hold beyond their minutes while no pod changes, but not forever.
 func TestStill(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(k *restingKubelet)
@@ -225,7 +225,8 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// A refusal is believed for a round: kubelet asks the apiserver again for each one after 30 s. Other errors are not.
+// A refusal holds for a round: after 30 s, kubelet would ask the apiserver again for each request. Other errors are not
+// cached.
 func TestRecentPodsErrors(t *testing.T) {
 	for err, want := range map[error]int{hosterr.ErrForbidden: 1, errors.New("down"): 3} {
 		synctest.Test(t, func(t *testing.T) {
@@ -247,7 +248,7 @@ func TestRecentPodsErrors(t *testing.T) {
 	}
 }
 
-// Counters are read each minute while something happens, and where a check insists.
+// Counters are read each minute while pods change, and whenever a check insists.
 func TestRecentScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newRestingKubelet(t)

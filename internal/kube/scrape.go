@@ -12,19 +12,19 @@ import (
 )
 
 // How long one answer of kubelet's metrics serves all callers: a little less than the minute at which checks run, so
-// that they share one scrape a minute. Of what went wrong there may be news sooner, but not of a kubelet that did not
-// answer in time: it asks the runtime for the sizes of logs with each scrape (LogMetricsCollector), continues
-// when the client has gone, and must not be left with many such requests when the runtime hangs.
+// that they share one scrape a minute. An error is retried sooner, unless kubelet did not answer in time: kubelet asks
+// the runtime for the sizes of logs with each scrape (LogMetricsCollector), continues after the client has gone, and
+// must not pile up such requests when the runtime hangs.
 const (
 	scrapeFor      = 50 * time.Second
 	scrapeErrorFor = 10 * time.Second
 )
 
-// scraper keeps the latest metrics of kubelet. Callers that come while one of them asks wait for it, but not beyond
-// their ctx.
+// scraper caches the latest metrics of kubelet. Concurrent callers wait for a running request, but not beyond their
+// ctx.
 type scraper struct {
 	ask   func(ctx context.Context) (*kubelet.Scrape, error)
-	token chan struct{} // of size 1: holds what follows and the right to ask
+	token chan struct{} // of size 1: guards the fields below and the right to ask
 	last  *kubelet.Scrape
 	err   error
 	until time.Time
@@ -47,7 +47,7 @@ func (s *scraper) get(ctx context.Context) (*kubelet.Scrape, error) {
 	s.last, s.err = s.ask(ctx)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
-		s.until = time.Time{} // an error is this caller's own
+		s.until = time.Time{} // only this caller's ctx has ended
 	case s.err == nil || errors.Is(s.err, context.DeadlineExceeded):
 		s.until = time.Now().Add(scrapeFor)
 	default:
@@ -56,7 +56,7 @@ func (s *scraper) get(ctx context.Context) (*kubelet.Scrape, error) {
 	return s.last, s.err
 }
 
-// scrape reads /metrics and, since it has the results of probes, /metrics/probes.
+// scrape reads /metrics and, for the results of probes, /metrics/probes.
 func (k *kubeletClient) scrape(ctx context.Context) (*kubelet.Scrape, error) {
 	at := host.Now()
 	metrics, err := k.metrics(ctx, "/metrics")

@@ -123,7 +123,7 @@ func TestScraperKeepsErrorsShortly(t *testing.T) {
 		asked := calls + 1
 		ask(true, asked)
 		time.Sleep(2 * scrapeErrorFor)
-		ask(true, asked) // a kubelet that hangs is not asked more often than one that is well
+		ask(true, asked) // a hanging kubelet is not asked more often than a healthy one
 		time.Sleep(scrapeFor)
 		slow = false
 		ask(false, asked+1)
@@ -141,7 +141,7 @@ func TestServingCertificate(t *testing.T) {
 		}
 		return &certificate.pair, nil
 	}}
-	// The test server's own certificate would be preferred.
+	// httptest would prefer the server's own certificate.
 	listener := tls.NewListener(server.Listener, server.TLS)
 	server.Listener = listener
 	server.Start()

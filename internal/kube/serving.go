@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// servingCertificate returns the certificate that kubelet's API shows. Nothing is sent on the connection but the
-// handshake itself, so that it does not matter who listens there.
+// servingCertificate returns the certificate that kubelet's API shows. It sends no data beyond the handshake itself, so
+// it does not matter who listens there.
 func (k *kubeletClient) servingCertificate(ctx context.Context) (*x509.Certificate, error) {
 	target, err := url.Parse(k.paths.KubeletAPI)
 	if err != nil || target.Scheme != "https" {
@@ -38,7 +38,7 @@ func (k *kubeletClient) servingCertificate(ctx context.Context) (*x509.Certifica
 	return chain[0], nil
 }
 
-// hasNone knows the answer of a kubelet whose serving certificate the cluster has not signed yet
+// hasNone recognizes the answer of a kubelet whose serving certificate the cluster has not signed yet
 // (serverTLSBootstrap): alert 80, internal_error, because its GetCertificate fails (k8s.io/client-go/util/certificate
 // and crypto/tls).
 func hasNone(err error) bool {

@@ -24,9 +24,9 @@ import (
 
 var taintTrials = flag.Int("taints", 10, "how many nodes TestRealAPIServerTaintLatency lets fail")
 
-// TestRealAPIServerTaintLatency times how long it takes from a fatal finding that is believed until others see the taint
-// in a watch: with the rights, policies and budget of the chart, real tokens, and the limits of the agent's own requests.
-// Each time it is another node, one after the other, and the taint is taken off again. The bench prints the figures.
+// TestRealAPIServerTaintLatency measures the time from a believed fatal finding until others see the taint in a watch:
+// with the rights, policies and budget of the chart, real tokens, and the limits of the agent's own requests. It uses
+// one node after another, and removes each taint again. The bench prints the figures.
 func TestRealAPIServerTaintLatency(t *testing.T) {
 	r := newRealAPIServer(t)
 	admin := r.client("admin")
@@ -74,13 +74,13 @@ func TestRealAPIServerTaintLatency(t *testing.T) {
 	t.Logf("fatal finding to taint: median %s, p99 %s, worst %s of %d", at(0.5), at(0.99), at(1), len(times))
 }
 
-// shown is the taint of ours that a watch has shown.
+// shown is our taint as shown by a watch.
 type shown struct {
 	node, taint string
 	at          time.Time
 }
 
-// timeUntil returns how long it takes from a state until the watch shows a taint of a node; empty: none.
+// timeUntil returns the time from a state until the watch shows a taint of a node; an empty want means no taint.
 func timeUntil(t *testing.T, seen <-chan shown, node, want string, reporter *taint.Reporter, state finding.State,
 	updates []finding.Update) time.Duration {
 	t.Helper()

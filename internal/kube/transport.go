@@ -16,12 +16,12 @@ import (
 // maxBody bounds one answer of the apiserver. A page of 500 pods is a few MB.
 const maxBody = 64 << 20
 
-// errTooLarge means that an answer is above its bound. It is never truncated.
+// errTooLarge means that an answer exceeds its bound. Answers are never truncated.
 var errTooLarge = errors.New("answer is too large")
 
-// newTransport returns a connection pool of its own (nothing is shared with other clients in the process, and no
-// goroutine is left once its connections are closed) and the authenticating round tripper on top of it. Client
-// certificates and token files are read again by client-go as they rotate.
+// newTransport returns a new connection pool (it shares nothing with other clients in the process, and leaves no
+// goroutine once its connections are closed) and the authenticating round tripper on top of it. client-go rereads
+// client certificates and token files as they rotate.
 func newTransport(config *rest.Config, adjust func(*tls.Config)) (*http.Transport, http.RoundTripper, error) {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
@@ -46,7 +46,7 @@ func newTransport(config *rest.Config, adjust func(*tls.Config)) (*http.Transpor
 		ForceAttemptHTTP2:   true,
 		MaxIdleConnsPerHost: 2,
 		IdleConnTimeout:     90 * time.Second,
-		// A connection that was black-holed is found by itself, not by the calls that are then lost on it.
+		// Pings find a black-holed connection before calls are lost on it.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
 	}
 	wrapped, err := rest.HTTPWrappersForConfig(config, bounded{pool, maxBody})
@@ -69,13 +69,12 @@ func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	response.Body = &boundedBody{response.Body, b.max}
 	if date, ok := request.Context().Value(dateKey{}).(*time.Time); ok {
-		*date, _ = http.ParseTime(response.Header.Get("Date")) // zero where it says nothing
+		*date, _ = http.ParseTime(response.Header.Get("Date")) // zero if missing or malformed
 	}
 	return response, nil
 }
 
-// dateKey is the key of a context under which a request wants to know what time it is for the server: client-go shows no
-// headers.
+// dateKey is the context key under which a request asks for the server's time: client-go exposes no headers.
 type dateKey struct{}
 
 type boundedBody struct {

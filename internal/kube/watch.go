@@ -15,51 +15,51 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A node at rest is recognized by a watch of its own pods, which the apiserver indexes by spec.nodeName. While it shows
-// no change, what kubelet and the apiserver said before still holds, and nobody is asked again. The watch carries no
-// timeout of its own: the apiserver ends it after 30 to 60 minutes (--min-request-timeout), and it is resumed from the
-// last bookmark.
+// The agent recognizes a node at rest by a watch of its own pods, which the apiserver indexes by spec.nodeName. While
+// the watch shows no change, earlier answers of kubelet and the apiserver still hold, and are not requested again. The
+// watch has no timeout of its own: the apiserver ends it after 30 to 60 minutes (--min-request-timeout), and it is
+// resumed from the last bookmark.
 
 const (
-	// settleTime is how long after a change kubelet may still say what was before it.
+	// settleTime is how long after a change kubelet's answers may still lack it.
 	settleTime = 30 * time.Second
 	// activeAfterChange is how long after any change of a pod kubelet's counters are read each minute, and
-	// activeWhilePending the same while a pod starts or ends: a volume that fails is retried every two minutes.
+	// activeWhilePending the same while a pod starts or ends: kubelet retries a failing volume every two minutes.
 	activeAfterChange  = 3 * time.Minute
 	activeWhilePending = 15 * time.Minute
 
-	// watchSilence is how long a watch may bring nothing. One that hangs proves nothing. Bookmarks come each minute,
-	// once any pod of the cluster has changed since the watch began; where none ever does, everything is asked as without
-	// a watch, by the few nodes that such a cluster has.
+	// watchSilence is how long a watch may be silent. A hanging watch proves nothing. Bookmarks come each minute, once
+	// any pod of the cluster has changed since the watch began. If none ever does, the agent makes all requests as
+	// without a watch, which only the few nodes of such a cluster do.
 	watchSilence = 10 * time.Minute
 
 	watchRetry        = 2 * time.Second
 	watchLongestRetry = 5 * time.Minute
-	watchRefusedRetry = 30 * time.Minute // the right to watch is missing: only a person changes that
+	watchRefusedRetry = 30 * time.Minute // the right to watch is missing: only an administrator can add it
 )
 
-// podChanges is what the watch of this node's pods shows. The zero value watches nothing.
+// podChanges is the state of the watch of this node's pods. The zero value watches no pods.
 type podChanges struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	live    bool
-	heard   time.Time               // when the watch brought something last
+	heard   time.Time               // last message of the watch
 	since   time.Time               // no pod has changed since then
-	event   time.Time               // when something happened to a pod; zero: not since the watch began
-	pending map[types.UID]time.Time // pods that start or end, and when they changed last
+	event   time.Time               // last event of a pod; zero: none since the watch began
+	pending map[types.UID]time.Time // pods that start or end, with their last change
 }
 
 // unchangedSince reports whether no pod has changed since a time, or so shortly before it that kubelet may not have
-// known.
+// known yet.
 func (p *podChanges) unchangedSince(at time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.works() && at.Sub(p.since) >= settleTime
 }
 
-// works reports whether there is a watch that is known to be alive. Mu must be held.
+// works reports whether a watch is known to be alive. The caller must hold mu.
 func (p *podChanges) works() bool { return p.live && time.Since(p.heard) < watchSilence }
 
-// quiet reports whether nothing happens to any pod, so that kubelet's counters have no reason to rise.
+// quiet reports whether no pod changes, so that kubelet's counters have no reason to rise.
 func (p *podChanges) quiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +74,7 @@ func (p *podChanges) quiet() bool {
 	return true
 }
 
-// begin takes the list from which a watch starts. What happened between two watches is not known.
+// begin takes the list from which a watch starts. Changes between two watches are unknown.
 func (p *podChanges) begin(pods []corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,7 @@ func (p *podChanges) setLive(live bool) {
 	p.live, p.heard = live, time.Now()
 }
 
-// bookmark takes a sign of life.
+// bookmark records that the watch is alive.
 func (p *podChanges) bookmark() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,8 +118,8 @@ func inTransition(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodPending
 }
 
-// WatchPods follows the changes of the node's pods until ctx ends. Where that is impossible all that depends on it asks
-// as often as without.
+// WatchPods follows the changes of the node's pods until ctx ends. If that is impossible, everything that depends on it
+// makes as many requests as without a watch.
 func (c *Client) WatchPods(ctx context.Context) error {
 	wait, version := watchRetry, ""
 	for ctx.Err() == nil {
@@ -146,8 +146,8 @@ func (c *Client) WatchPods(ctx context.Context) error {
 	return nil
 }
 
-// followPods follows the changes after a version, or from a new list where it is empty. It returns the version from
-// which to go on.
+// followPods follows the changes after a version; without one, it lists the pods first. It returns the version to
+// continue from.
 func (c *Client) followPods(ctx context.Context, version string) (string, error) {
 	if version == "" {
 		list, err := c.listPodsCached(ctx)
@@ -207,7 +207,7 @@ func (c *Client) listPodsCached(ctx context.Context) (*corev1.PodList, error) {
 	return list, checkList(what, list)
 }
 
-// watchCode is the status code of the answer to a watch; 0 where there was none.
+// watchCode is the status code of the answer to a watch, or 0 without an answer.
 func watchCode(err error) int {
 	var status apierrors.APIStatus
 	switch {

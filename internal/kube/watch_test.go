@@ -35,7 +35,7 @@ func event(kind, version string, change ...func(*corev1.Pod)) string {
 	return string(data)
 }
 
-// The watch begins where the list ended and goes on where it ended itself; what cannot be gone on with begins anew.
+// The watch begins at the version of the list and resumes at its last version; if it cannot resume, it begins again.
 func TestFollowPods(t *testing.T) {
 	const tooOld = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}`
 	list := object(t, podList("7", "", pod("a", testNode)))
@@ -86,7 +86,7 @@ func TestFollowPods(t *testing.T) {
 	}
 }
 
-// Nothing is at rest that is not being watched.
+// Without a running watch, no node counts as at rest.
 func TestWatchPodsIsLiveOnlyWhileItRuns(t *testing.T) {
 	held := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -14,7 +14,7 @@ import (
 const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
 	"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// NodeConditions returns the conditions of the node, as the apiserver has them.
+// NodeConditions returns the node's conditions from the apiserver.
 func (c *Client) NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error) {
 	node, err := c.node(ctx)
 	if err != nil {
@@ -39,8 +39,8 @@ func (c *Client) PatchNodeStatus(ctx context.Context, patch []byte) error {
 // GetNode reads the Node of this node.
 func (c *Client) GetNode(ctx context.Context) (*corev1.Node, error) { return c.node(ctx) }
 
-// PatchNode applies a JSON merge patch to the Node, but for its status. With dryRun the apiserver checks everything,
-// admission included, and stores nothing.
+// PatchNode applies a JSON merge patch to the Node, except its status. With dryRun the apiserver checks everything,
+// admission included, but does not store it.
 func (c *Client) PatchNode(ctx context.Context, patch []byte, dryRun bool) error {
 	what := "patch node " + c.config.Node
 	return c.send(ctx, request{
@@ -58,8 +58,8 @@ func (c *Client) PatchNode(ctx context.Context, patch []byte, dryRun bool) error
 	})
 }
 
-// ApplyConfigMap applies a ConfigMap, given as JSON, server-side. The agent owns what it applies: another writer of the
-// same fields is overruled.
+// ApplyConfigMap applies a ConfigMap, given as JSON, server-side. The agent owns the fields that it applies, and
+// overrules any other writer of them.
 func (c *Client) ApplyConfigMap(ctx context.Context, namespace, name string, object []byte) error {
 	if err := validName(namespace, name); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (c *Client) ApplyConfigMap(ctx context.Context, namespace, name string, obj
 	})
 }
 
-// CreateEvent creates an event. One that exists already is an error for which apierrors.IsAlreadyExists is true.
+// CreateEvent creates an event. If it exists already, apierrors.IsAlreadyExists is true for the error.
 func (c *Client) CreateEvent(ctx context.Context, event *corev1.Event) error {
 	return c.send(ctx, request{
 		what:  fmt.Sprintf("create event %s/%s", event.Namespace, event.Name),

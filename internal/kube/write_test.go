@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// partial answers as an apiserver does that was asked for metadata only.
+// partial answers like an apiserver that received a request for metadata only.
 func partial(t *testing.T) http.HandlerFunc {
 	t.Helper()
 	return object(t, &metav1.PartialObjectMetadata{
@@ -131,7 +131,7 @@ func TestListsOfTheClusterAreCached(t *testing.T) {
 	server := newFakeServer(t, script(object(t, sets), object(t, revisions)))
 	c := server.client()
 	for range 3 {
-		// Each caller may ask for a client of its own.
+		// Each caller may request its own client.
 		got, err := c.Cluster().DaemonSets(within(t, time.Minute))
 		if err != nil || len(got) != 1 || got[0].ManagedFields != nil {
 			t.Errorf("DaemonSets() = %v, %v", got, err)
@@ -180,7 +180,7 @@ func TestCached(t *testing.T) {
 		err = nil
 		ask(3, 3)
 
-		// Whoever gives up does not leave the error to others.
+		// A caller that gives up does not leave its error to others.
 		time.Sleep(2 * cacheFor)
 		ctx, cancel := context.WithCancel(t.Context())
 		giveUp = cancel

@@ -32,10 +32,10 @@ type AddressLease struct {
 	ContainerID string
 }
 
-// FreeAddress has host-local free the addresses that it holds for a sandbox in one network, as a DEL would: host-local
-// takes its lock, and removes by the ID of the sandbox. The file is never removed by the agent. It is refused while the
-// runtime has anything under that ID, libcni has the result of its ADD (whose DEL does more), or a network namespace has
-// the address. A lease that is gone is no error.
+// FreeAddress makes host-local free the addresses that it holds for a sandbox in one network, as a DEL would:
+// host-local takes its lock, and removes by the ID of the sandbox. The agent itself never removes the file. FreeAddress
+// refuses while the runtime has an object under that ID, while libcni has the result of its ADD (whose DEL does more),
+// or while a network namespace has the address. It is no error if the lease is gone.
 func (d *Mutator) FreeAddress(ctx context.Context, l AddressLease) error {
 	conf, ifName, err := d.freeing(ctx, l)
 	if errors.Is(err, errGone) {
@@ -100,8 +100,8 @@ func (d *Mutator) placeOfLease(l AddressLease) (dir, network string, address net
 	return dir, network, address, err
 }
 
-// verifyLease makes sure that a lease is the evaluated one, and returns its interface; eth0 where an old version of
-// host-local did not write it.
+// verifyLease makes sure that a lease is the evaluated one, and returns its interface: eth0 if an old version of
+// host-local did not write one.
 func (d *Mutator) verifyLease(l AddressLease) (string, error) {
 	stat, err := d.host.Files.Stat(l.File)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +134,7 @@ func (d *Mutator) verifyLease(l AddressLease) (string, error) {
 	return ifName, nil
 }
 
-// notAttached makes sure that libcni has no result of an ADD for a sandbox, in whatever network.
+// notAttached makes sure that libcni has no result of an ADD for a sandbox in any network.
 func (d *Mutator) notAttached(containerID string) error {
 	dir := path.Join("/", d.host.Paths.CNICacheDir, "results")
 	names, err := d.host.Files.List(dir)
@@ -151,11 +151,12 @@ func (d *Mutator) notAttached(containerID string) error {
 	return nil
 }
 
-// maxNetns bounds the network namespaces that are looked into: a node has one for each pod, and what deleted ones left.
+// maxNetns bounds the network namespaces that are searched: a node has one for each pod, and those left by deleted
+// pods.
 const maxNetns = 1 << 14
 
-// addressUnused makes sure that no network namespace of the runtime but own, where there is one, has an address, nor the
-// host: whoever else got it from host-local would share it.
+// addressUnused makes sure that neither the host nor any network namespace of the runtime has an address, except own,
+// if there is one: any other user that got it from host-local would share it.
 func (d *Mutator) addressUnused(address netip.Addr, own string) error {
 	var ownInode uint64
 	if own != "" {
@@ -200,7 +201,7 @@ func (d *Mutator) addressUnused(address netip.Addr, own string) error {
 	return nil
 }
 
-// addressesIn lists the addresses in a mounted network namespace; none where nothing is mounted.
+// addressesIn lists the addresses in a mounted network namespace; none if no namespace is mounted on file.
 func addressesIn(file string) ([]netlink.Addr, error) {
 	fd, err := unix.Open(file, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -240,7 +241,8 @@ func hasAddress(all []netlink.Addr, address netip.Addr) bool {
 	})
 }
 
-// hostLocalConf is what host-local needs for DEL. It wants a range, and frees by the container whatever the range is.
+// hostLocalConf is the configuration for host-local's DEL. It needs a range, but frees by container whatever the range
+// is.
 func hostLocalConf(network, dataDir string, address netip.Addr) (*libcni.PluginConfig, error) {
 	bits := 24
 	if address.Is6() {

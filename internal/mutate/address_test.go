@@ -26,7 +26,7 @@ func (g *ghosts) leaseOf(file, container string) mutate.AddressLease {
 		ID: mutate.FileID{Device: hosterr.Device(stat.Device), Inode: stat.Inode}}
 }
 
-// host-local frees the addresses of one sandbox in one network; nobody's else, and none that may be in use.
+// host-local frees the addresses of one sandbox in one network: none of other sandboxes, and none that may be in use.
 func TestFreeAddress(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	g := newGhosts(t)
@@ -39,7 +39,7 @@ func TestFreeAddress(t *testing.T) {
 		t.Fatal(leases, err)
 	}
 	lease := g.leaseOf(leases[0], attached.ContainerID)
-	sibling := mutatetest.Hex(t, 64) // a living pod's, in the same network, and in another one
+	sibling := mutatetest.Hex(t, 64) // of a living pod, in the same network, and in another one
 	g.Write(filepath.Join(network, "10.203.0.77"), sibling+"\r\neth0")
 	g.Write(filepath.Join(g.Host.Paths.CNINetworksDir, "podman/10.203.0.78"), attached.ContainerID+"\r\neth0")
 	snapshot := func() map[string]string { return mutatetest.Snapshot(t, g.Host.Paths.CNINetworksDir) }
@@ -98,7 +98,7 @@ func TestFreeAddress(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- free(lease) }()
-	waits := func() bool { // host-local itself, for the lock
+	waits := func() bool { // host-local itself waits for the lock
 		pids, _ := g.Host.PIDs()
 		for _, pid := range pids {
 			stat, err := g.Host.ProcStat(pid)
@@ -118,7 +118,7 @@ func TestFreeAddress(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	if err := free(lease); err != nil { // it is gone
+	if err := free(lease); err != nil { // already gone
 		t.Error(err)
 	}
 	for name := range before {

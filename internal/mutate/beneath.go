@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules for resolving a path below a trusted directory. Both need Linux 5.6; older kernels return ENOSYS, and nothing
-// is done there.
+// Rules for resolving a path below a trusted directory. Both need Linux 5.6; older kernels return ENOSYS, and the
+// change is not made there.
 const (
 	resolveBeneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 	// and on the same mount: a bind of the same filesystem counts as another
@@ -40,7 +40,7 @@ func openBelow(dir int, name string, flags int, resolve uint64) (int, error) {
 	return fd, nil
 }
 
-// openIfThere is openBelow with errGone for what does not exist.
+// openIfThere is openBelow, but returns errGone if name does not exist.
 func openIfThere(dir int, name string, flags int, resolve uint64) (int, error) {
 	fd, err := openBelow(dir, name, flags, resolve)
 	if errors.Is(err, unix.ENOENT) {
@@ -105,7 +105,7 @@ func isMountRoot(st unix.Statx_t) bool {
 	return st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// isMountPoint is isMountRoot where the answer no must be certain.
+// isMountPoint is isMountRoot for callers that need a certain no.
 func isMountPoint(st unix.Statx_t) (bool, error) {
 	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 		return false, refuse("the kernel does not report mount points (Linux 5.8 or newer is needed)")

@@ -21,7 +21,7 @@ const bundles = "io.containerd.runtime.v2.task/" + hostcri.Namespace
 // execPID is the file with the process ID of a command that CRI ran in the container.
 var execPID = regexp.MustCompile(`^[0-9a-f]{64}\.pid$`)
 
-// bundleLayout is of the bundles of containers (core/runtime/v2: bundle.go, binary.go, shim_manager.go;
+// bundleLayout is the layout of container bundles (core/runtime/v2: bundle.go, binary.go, shim_manager.go;
 // cmd/containerd-shim-runc-v2: process/utils.go, process/init.go, runc/container.go).
 func (d *Mutator) bundleLayout() layout {
 	l := layout{point: "rootfs", free: d.bundleFree, entry: func(name string) EntryType {
@@ -49,29 +49,30 @@ func (d *Mutator) bundleLayout() layout {
 }
 
 // UnmountRootfs unmounts the root filesystem of a container that the runtime does not know, the uppermost mount first,
-// without force. ErrBusy: something uses it, which the error names. It is no error if nothing is mounted or the bundle
-// is gone.
+// without force. ErrBusy: it is in use; the error names the user. It is no error if it is not mounted or the bundle is
+// gone.
 func (d *Mutator) UnmountRootfs(ctx context.Context, bundle RuntimeDirectory) error {
 	return d.unmountRuntime(ctx, bundle, d.bundleLayout())
 }
 
-// RemoveBundle removes the bundle of a container that the runtime does not know, and the directory below containerd's
-// root in which its shim worked, which must be empty: the files that containerd and the shim make, by their names, and
-// the directories by rmdir. The link to the working directory is not followed. Whatever else is in it makes it stay;
-// while its root filesystem is mounted nothing is removed.
+// RemoveBundle removes the bundle of a container that the runtime does not know, and its shim's working directory below
+// containerd's root, which must be empty. It removes the files of containerd and the shim by name, and the directories
+// with rmdir. It does not follow the link to the working directory. Any other content makes the bundle stay; while its
+// root filesystem is mounted, RemoveBundle removes nothing.
 func (d *Mutator) RemoveBundle(ctx context.Context, bundle RuntimeDirectory) error {
 	return d.removeRuntime(ctx, bundle, d.bundleLayout())
 }
 
-// bundleFree makes sure that nothing uses a bundle: no shim or process of the container or its sandbox lives, no process
+// bundleFree makes sure that a bundle is unused: no shim or process of the container or its sandbox lives, no process
 // of this mount namespace has anything in it open, and no part of its root filesystem is mounted anywhere else. Mount
-// namespaces that got a copy of its mount by propagation lose it with this one; where one is left after that, it stays.
+// namespaces that got a copy of its mount by propagation lose it with this one; if a copy is left after that, the
+// bundle stays.
 func (d *Mutator) bundleFree(ctx context.Context, dir, id string) error {
 	pids, err := d.host.PIDs()
 	if err != nil {
 		return err
 	}
-	sandbox := hostcri.SpecAnnotations(d.host.Files, dir)[hostcri.SandboxIDAnnotation] // whose shim is the container's, too
+	sandbox := hostcri.SpecAnnotations(d.host.Files, dir)[hostcri.SandboxIDAnnotation] // whose shim also serves the container
 	for _, pid := range pids {
 		what, err := d.ofContainer(pid, id, sandbox)
 		if err == nil && what != "" {
@@ -93,7 +94,7 @@ func (d *Mutator) bundleFree(ctx context.Context, dir, id string) error {
 	return d.mountedOnlyOn(path.Join(dir, "rootfs"))
 }
 
-// ofContainer returns what a living process has to do with a container or its sandbox; empty: nothing.
+// ofContainer returns how a living process belongs to a container or its sandbox; empty if it does not.
 func (d *Mutator) ofContainer(pid int, id, sandbox string) (string, error) {
 	stat, err := d.host.ProcStat(pid)
 	if proc.Gone(err) || err == nil && !proc.Alive(stat) {
@@ -102,7 +103,7 @@ func (d *Mutator) ofContainer(pid int, id, sandbox string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if hostcri.IsShim(stat.Comm) { // of others the arguments are not read: that may hang
+	if hostcri.IsShim(stat.Comm) { // it does not read the arguments of others: that may hang
 		args, err := d.host.ProcArgs(pid)
 		if err != nil {
 			return "", d.ignoreEnded(pid, err)
@@ -123,10 +124,10 @@ func (d *Mutator) ofContainer(pid int, id, sandbox string) (string, error) {
 	return "", nil
 }
 
-// mountedOnlyOn makes sure that nothing of what is mounted on the rootfs of a bundle is mounted under another path in any
-// mount namespace, and, where it is not mounted here, that no other namespace has kept a copy under its path: the kernel
-// would take that away, in use or not, with the directory. A container may see the host's root somewhere, so that of a
-// path in another namespace the end alone is compared.
+// mountedOnlyOn makes sure that no mount on the rootfs of a bundle is also mounted under another path in any mount
+// namespace. If it is not mounted here, no other namespace may have kept a copy under its path either: the kernel would
+// remove that copy, in use or not, with the directory. A container may see the host's root under any path, so for other
+// namespaces only the end of the path is compared.
 func (d *Mutator) mountedOnlyOn(rootfs string) error {
 	here, err := mount.Table(d.host)
 	if err != nil {

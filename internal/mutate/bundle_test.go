@@ -23,7 +23,7 @@ import (
 // bundles is a node with a real containerd and bundles of containers that containerd does not know.
 type bundles struct {
 	*ghosts
-	dir, work string // with the bundles, and with their working directories
+	dir, work string // of the bundles, and of their working directories
 }
 
 func newBundles(t *testing.T) *bundles {
@@ -35,7 +35,7 @@ func newBundles(t *testing.T) *bundles {
 	return &bundles{g, g.Mkdir(filepath.Join(g.ctd.Dir, "state", tasks)), g.Mkdir(filepath.Join(g.ctd.Dir, "root", tasks))}
 }
 
-// made makes a bundle with a tmpfs as its root filesystem, in which data lies.
+// made makes a bundle with a tmpfs that holds data as its root filesystem.
 func (b *bundles) made(files ...string) mutate.RuntimeDirectory {
 	b.t.Helper()
 	id := mutatetest.Hex(b.t, 64)
@@ -59,7 +59,7 @@ func (b *bundles) release(r mutate.RuntimeDirectory) error {
 	return b.Mutator.RemoveBundle(b.t.Context(), r)
 }
 
-// census is all that lies in the directories of containerd's tasks, and what is mounted.
+// census returns all files in the directories of containerd's tasks, and all mounts.
 func (b *bundles) census() map[string]string {
 	b.t.Helper()
 	all := mutatetest.Snapshot(b.t, b.dir)
@@ -68,8 +68,9 @@ func (b *bundles) census() map[string]string {
 	return all
 }
 
-// What containerd lost in the middle of a removal goes: the mount over a snapshot that is gone, the shim's files, the
-// working directory. The snapshot's name can be used again, and a living container beside it is not touched.
+// RemoveBundle removes the rest of a removal that containerd lost halfway: the mount over a missing snapshot, the
+// shim's files, the working directory. The snapshot's name can be used again; a living container next to it is not
+// touched.
 func TestReleaseOfALostBundle(t *testing.T) {
 	b := newBundles(t)
 	living, dead := mutatetest.UID(t), mutatetest.UID(t)
@@ -91,7 +92,7 @@ func TestReleaseOfALostBundle(t *testing.T) {
 	if now, err := os.ReadDir(bundle); err != nil || len(now) != len(files) {
 		t.Errorf("while it is mounted: %v, %v of %v are left", err, now, files)
 	}
-	for range 2 { // the second time nothing is there
+	for range 2 { // the second time it is gone
 		if err := b.release(lost); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +118,7 @@ func TestReleaseOfALostBundle(t *testing.T) {
 	}
 }
 
-// Bundles that anything still uses, or that are not all containerd's, stay as they are.
+// Bundles that are in use, or that contain more than containerd's own files, stay as they are.
 func TestBundlesThatStay(t *testing.T) {
 	b := newBundles(t)
 	uid := mutatetest.UID(t)
@@ -193,7 +194,7 @@ func TestBundlesThatStay(t *testing.T) {
 	}
 }
 
-// shim starts what looks like the shim of a container or a sandbox: a shell that waits.
+// shim starts a lookalike of the shim of a container or a sandbox: a shell that waits.
 func (b *bundles) shim(id string) {
 	b.t.Helper()
 	program := filepath.Join(b.Mkdir(filepath.Join(b.Dir, "shim-"+id[:8])), "containerd-shim-runc-v2")
@@ -218,8 +219,8 @@ func (b *bundles) start(dir, program string, args ...string) {
 	b.t.Cleanup(func() { in.Close(); _ = process.Process.Kill(); _ = process.Wait() })
 }
 
-// What lies below the mount, in the working directory or where a link leads is not removed; a mount that others got a
-// copy of goes there, too.
+// Files below the mount, in the working directory or behind a link are not removed. Mount namespaces that got a copy of
+// the mount lose it too.
 func TestBundleRemovesOnlyItsOwn(t *testing.T) {
 	b := newBundles(t)
 	under, busy, free := b.made(), b.made(), b.made(mutatetest.Hex(t, 64)+".pid")
@@ -279,7 +280,7 @@ func TestBundleRemovesOnlyItsOwn(t *testing.T) {
 	}
 }
 
-// mounts are the mounts below the directories of this node and of its containerd.
+// mounts returns the mounts below the directories of this node and of its containerd.
 func (g *ghosts) mounts() map[string]string {
 	g.t.Helper()
 	table, err := os.ReadFile("/proc/self/mountinfo")

@@ -17,17 +17,17 @@ import (
 
 // Cgroup is the identity of one cgroup in one hierarchy.
 type Cgroup struct {
-	Dir    string // where it is: /sys/fs/cgroup/memory/kubepods/pod…
+	Dir    string // such as /sys/fs/cgroup/memory/kubepods/pod…
 	UID    string // the pod it belongs to
-	Driver string // of our kubelet, as was evaluated: only its tree is ours. The configuration's goes before it
+	Driver string // of our kubelet, as evaluated: only its tree is ours. The configured one takes precedence
 	File   FileID // of the directory
 }
 
-// RemoveCgroup removes an empty cgroup of a pod in one hierarchy, with the empty ones below it, leaf first. ErrBusy
-// when a process is in any of them. Where it is a unit's that systemd made for kubelet or the runtime, systemd is
-// asked first.
+// RemoveCgroup removes an empty cgroup of a pod in one hierarchy, with the empty ones below it, leaf first. ErrBusy if
+// a process is in any of them. If it belongs to a unit that systemd made for kubelet or the runtime, systemd is asked
+// to stop that first.
 //
-// Nothing in a cgroup is ever deleted or moved: rmdir is the kernel's own guard against a process that comes in
+// No content of a cgroup is ever deleted or moved: rmdir is the kernel's own guard against a process that enters
 // meanwhile.
 func (d *Mutator) RemoveCgroup(ctx context.Context, c Cgroup) error {
 	at, err := d.placeCgroup(c)
@@ -44,7 +44,7 @@ func (d *Mutator) RemoveCgroup(ctx context.Context, c Cgroup) error {
 	return err
 }
 
-// cgroupPlace is where a cgroup of a pod is.
+// cgroupPlace is the location of a pod's cgroup.
 type cgroupPlace struct {
 	host.CgroupPlace
 
@@ -53,7 +53,7 @@ type cgroupPlace struct {
 	name   string        // its path in the hierarchy
 }
 
-// placeCgroup finds the hierarchy that a cgroup is in and makes sure that it is one of the pod's.
+// placeCgroup finds the hierarchy of a cgroup and makes sure that the cgroup belongs to the pod.
 func (d *Mutator) placeCgroup(c Cgroup) (cgroupPlace, error) {
 	mounts, err := mount.Table(d.host)
 	if err != nil {
@@ -78,7 +78,7 @@ func (d *Mutator) placeCgroup(c Cgroup) (cgroupPlace, error) {
 }
 
 // podCgroup makes sure that a cgroup is a pod's, or below it, in the tree of our kubelet. A host has a tree for each
-// cgroup driver, and in the other one another kubelet may keep its pods.
+// cgroup driver, and another kubelet may keep its pods in the other one.
 func (d *Mutator) podCgroup(cgroup, uid, driver string) (host.CgroupPlace, error) {
 	paths := d.host.Paths
 	if paths.CgroupDriver == "" {
@@ -94,7 +94,7 @@ func (d *Mutator) podCgroup(cgroup, uid, driver string) (host.CgroupPlace, error
 	return place, nil
 }
 
-// openCgroup opens a cgroup's directory and makes sure that it is the evaluated one. id is nil where any will do.
+// openCgroup opens a cgroup's directory and makes sure that it is the evaluated one. A nil id accepts any.
 func openCgroup(point, name string, id *FileID) (int, error) {
 	base, err := openBase(point)
 	if err != nil {
@@ -130,7 +130,7 @@ func unpopulatedTree(fd int) ([]string, error) {
 	return names, nil
 }
 
-// removeCgroupChild checks the whole subtree first: where a process is left, nothing is removed.
+// removeCgroupChild checks the whole subtree first: if it contains a process, no cgroup is removed.
 func removeCgroupChild(r request) error {
 	r.Path = string(r.Name)
 	fd, err := openCgroup(r.Base, r.Path, &r.File)
@@ -150,7 +150,7 @@ func removeCgroupChild(r request) error {
 	return removeTop(fd, r)
 }
 
-// removeTop removes the evaluated cgroup itself, by the name in its parent.
+// removeTop removes the evaluated cgroup itself, by its name in its parent.
 func removeTop(fd int, r request) error {
 	dropCache(fd, ".", r.ForceEmpty)
 	base, err := openBase(r.Base)
@@ -210,8 +210,8 @@ func childCgroups(top int, name string) ([]string, error) {
 	return below, nil
 }
 
-// unpopulated makes sure that no process and no thread is in a cgroup. With an agent outside the host's PID namespace
-// v2 shows 0 for each, which counts too.
+// unpopulated makes sure that no process and no thread is in a cgroup. If the agent runs outside the host's PID
+// namespace, v2 shows 0 for each, which counts too.
 func unpopulated(top int, name string) error {
 	for _, file := range []string{"cgroup.procs", "tasks", "cgroup.threads"} {
 		data, err := readBelow(top, path.Join(name, file))
@@ -242,7 +242,7 @@ func readBelow(dir int, name string) ([]byte, error) {
 	return data, nil
 }
 
-// removeOne removes one cgroup below the evaluated one, by its name in its own parent, however it is called.
+// removeOne removes one cgroup below the evaluated one, by its name in its own parent, whatever the name is.
 func removeOne(top int, name string, forceEmpty bool) error {
 	dropCache(top, name, forceEmpty)
 	parent, err := openIfThere(top, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
@@ -253,8 +253,8 @@ func removeOne(top int, name string, forceEmpty bool) error {
 	return gone(name, unix.Unlinkat(parent, path.Base(name), unix.AT_REMOVEDIR))
 }
 
-// dropCache empties the page cache of a v1 memory cgroup before its removal, so that it does not linger as a dying one
-// until that cache is dropped. An error changes nothing: the removal does not depend on it.
+// dropCache empties the page cache of a v1 memory cgroup before its removal, so that the cgroup does not linger as a
+// dying one until that cache is dropped. Errors are ignored: the removal does not depend on it.
 func dropCache(top int, name string, wanted bool) {
 	if wanted {
 		_ = write(top, path.Join(name, "memory.force_empty"), "0")

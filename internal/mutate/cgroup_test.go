@@ -34,7 +34,7 @@ func TestRemoveCgroupInEveryHierarchy(t *testing.T) {
 	}
 }
 
-// A process far below keeps all of it, also the empty ones beside.
+// A process deep in the tree keeps all of it, also the empty siblings.
 func TestRemoveCgroupWithProcess(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	leaves := n.Cgroups(uid, "container/nested")
@@ -42,7 +42,7 @@ func TestRemoveCgroupWithProcess(t *testing.T) {
 	for _, leaf := range leaves {
 		container := filepath.Dir(leaf)
 		var empty []string
-		for i := range 26 { // the kernel has an order of its own: some come before the process's, some after
+		for i := range 26 { // the kernel lists in its own order: some before the process's cgroup, some after
 			empty = append(empty, n.Mkdir(filepath.Join(container, string(rune('a'+i)))))
 		}
 		if err := n.Mutator.RemoveCgroup(t.Context(), podCgroup(t, uid, filepath.Dir(container))); !errors.Is(err,

@@ -16,14 +16,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
-// childName is argv[0] of the agent's own binary when it is to make one change and end.
+// childName is argv[0] of the agent's own binary when it is started to make one change and exit.
 const childName = "nodeagent-hand"
 
 // maxAbandoned is how many children may hang in the kernel at once. A process in the D state cannot be killed.
 const maxAbandoned = 3
 
 const (
-	killGrace      = 2 * time.Second // how long a killed child may take to go before it is abandoned
+	killGrace      = 2 * time.Second // how long a killed child may take to exit before it is abandoned
 	maxChildOutput = 64 << 20        // bytes; the longest answer lists a tree
 )
 
@@ -35,24 +35,24 @@ type children struct {
 	abandoned int
 }
 
-// request is what a child shall do. Its operation decides which fields count.
+// request is a change for a child to make. The operation decides which fields count.
 type request struct {
 	Op   operation `json:"op"`
 	Base string    `json:"base"`          // trusted directory; the rest is looked up below it
 	UID  string    `json:"uid,omitempty"` // directory of the pod, directly below Base
-	// relative to the pod's directory, or to Base where there is no UID
+	// relative to the pod's directory, or to Base if UID is empty
 	Path       string    `json:"path,omitempty"`
-	Name       []byte    `json:"name,omitempty"`      // as Path, where it need not be UTF-8
+	Name       []byte    `json:"name,omitempty"`      // as Path, if it need not be UTF-8
 	Mount      Mount     `json:"mount,omitzero"`      //
 	Flags      int       `json:"flags,omitempty"`     // of umount2
 	File       FileID    `json:"file,omitzero"`       //
-	Quarantine string    `json:"to,omitempty"`        // trusted directory that takes what is moved away
+	Quarantine string    `json:"to,omitempty"`        // trusted directory to move files into
 	Type       EntryType `json:"type,omitempty"`      // of a file to be removed; empty: a regular one
 	Limit      uint64    `json:"limit,omitempty"`     // bytes that the quarantine may hold
 	Kept       Kept      `json:"kept,omitzero"`       // entry of the quarantine
 	ForceEmpty bool      `json:"forceEmpty,omitzero"` // drop a v1 memory cgroup's page cache before its removal
 
-	Remove FolderFile `json:"remove,omitzero"` // in the folder that is File
+	Remove FolderFile `json:"remove,omitzero"` // in the folder with the identity File
 }
 
 type operation string
@@ -74,19 +74,19 @@ const (
 	opVacuum     operation = "vacuum-journal"
 )
 
-// outcome is how a child's work ended.
+// outcome says how a child's work ended.
 type outcome string
 
 const (
 	outcomeDone    outcome = "done"
-	outcomeGone    outcome = "gone" // there was nothing to do
+	outcomeGone    outcome = "gone" // no longer needed
 	outcomeRefused outcome = "refused"
 	outcomeChanged outcome = "changed"
-	outcomeHarm    outcome = "harm"   // more was done than was to be
+	outcomeHarm    outcome = "harm"   // more was changed than requested
 	outcomeFailed  outcome = "failed" // the kernel refused: see Errno
 )
 
-// answer is what a child did.
+// answer is the result of a child.
 type answer struct {
 	Outcome outcome  `json:"outcome"`
 	Why     string   `json:"why,omitempty"`
@@ -94,25 +94,25 @@ type answer struct {
 	Entries []Entry  `json:"entries,omitempty"`
 	Note    Note     `json:"note,omitzero"`
 	Kept    []Kept   `json:"kept,omitempty"`
-	Notes   []string `json:"notes,omitempty"` // what else was done or seen
+	Notes   []string `json:"notes,omitempty"` // further changes or observations
 
 	Folder FileID       `json:"folder,omitzero"`
 	Files  []FolderFile `json:"files,omitempty"`
 }
 
-// do has a child make one change. An error means that it was not made, or that it is not known whether it was.
+// do makes a child make one change. An error means that the change was not made, or that this is unknown.
 func (d *Mutator) do(ctx context.Context, r request) (answer, error) {
 	return d.doIn(ctx, &d.children, r)
 }
 
-// doIn is do with a limit of its own.
+// doIn is do with other children, which have their own limit.
 func (d *Mutator) doIn(ctx context.Context, c *children, r request) (answer, error) {
 	input, err := json.Marshal(r)
 	if err != nil {
 		return answer{}, err
 	}
 	output, err := c.run(ctx, &exec.Cmd{
-		Path:  "/proc/self/exe", // the file that runs, whatever lies at its name now
+		Path:  "/proc/self/exe", // the running file, whatever its name refers to now
 		Args:  []string{childName},
 		Dir:   "/",
 		Env:   childEnv,
@@ -128,7 +128,7 @@ func (d *Mutator) doIn(ctx context.Context, c *children, r request) (answer, err
 	return a, a.error(r.Op)
 }
 
-// error turns an answer into the error that the caller branches on.
+// error turns an answer into an error that callers can branch on.
 func (a answer) error(op operation) error {
 	switch a.Outcome {
 	case outcomeDone, outcomeGone:
@@ -147,8 +147,8 @@ func (a answer) error(op operation) error {
 	return fmt.Errorf("%s: %s: %w", op, a.Why, errno)
 }
 
-// run starts a command and returns what it printed. When ctx or the limit ends first, the child is killed, and
-// abandoned when even that does not end it.
+// run starts a command and returns its output. If ctx or the limit ends first, the child is killed, and abandoned if
+// even that does not end it.
 func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	c.mu.Lock()
 	full := c.abandoned >= maxAbandoned
@@ -161,7 +161,7 @@ func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	output, complaint := program.Buffer{Limit: maxChildOutput}, program.Buffer{Limit: maxChildOutput}
 	cmd.Stdout, cmd.Stderr = &output, &complaint
 	cmd.WaitDelay = time.Second                     // a grandchild may keep the pipes open
-	child := &program.Child{Cmd: cmd, Inline: true} // nothing is changed after the answer was given up
+	child := &program.Child{Cmd: cmd, Inline: true} // so that no change is made after run gave up
 	child.Start()
 	select {
 	case <-child.Done():
@@ -174,7 +174,7 @@ func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
 }
 
-// abandon counts a child that hangs until it ends after all.
+// abandon counts a hanging child until it ends after all.
 func (c *children) abandon(ended <-chan struct{}) {
 	c.mu.Lock()
 	c.abandoned++

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// ChildMain does the work of a child and reports true when this process is one. It must be called first thing in main,
-// and in TestMain of every test that uses a Mutator; when it reports true, the process has nothing else to do.
+// ChildMain does the work of a child, and returns true if this process is one. It must be called first in main, and in
+// TestMain of every test that uses a Mutator. If it returns true, the process must exit.
 func ChildMain() bool {
 	if len(os.Args) == 0 || os.Args[0] != childName {
 		return false
@@ -26,10 +26,10 @@ func ChildMain() bool {
 	return true
 }
 
-// errGone says, inside a child, that there is nothing to do any more.
+// errGone means, inside a child, that there is nothing left to do.
 var errGone = errors.New("gone")
 
-// perform does what a request says and translates how it ended.
+// perform executes a request and translates the result.
 func perform(r request) answer {
 	a := answer{Outcome: outcomeDone}
 	var err error

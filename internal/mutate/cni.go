@@ -26,7 +26,7 @@ type Attachment struct {
 	ContainerID string // of the sandbox
 }
 
-// cached is libcni's cache file, kind cniCacheV1 (libcni/api.go).
+// cached is libcni's cache file of kind cniCacheV1 (libcni/api.go).
 type cached struct {
 	Kind           string         `json:"kind"`
 	ContainerID    string         `json:"containerId"`
@@ -44,7 +44,7 @@ type cached struct {
 	} `json:"result"`
 }
 
-// maxCache bounds a cache file, whose parts are a configuration and a result.
+// maxCache bounds a cache file, which contains a configuration and a result.
 const maxCache = 1 << 20
 
 // MayDelAttachment returns why DelAttachment would not begin: also a plugin that is not there, or not root's.
@@ -55,9 +55,9 @@ func (d *Mutator) MayDelAttachment(a Attachment) error {
 
 // DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the
 // ADD (portmap without its capability returns success and removes nothing), and with the network namespace if it still
-// exists. Afterwards the cache file and the leases of host-local must be gone. When a plugin fails, its error is
-// returned; nothing is deleted without the plugins. It is refused while another pod has an address of the ADD: some
-// plugins undo what they did by the address alone, as firewall its rules.
+// exists. Afterwards the cache file and the leases of host-local must be gone. If a plugin fails, its error is
+// returned; nothing is deleted without the plugins. DelAttachment refuses while another pod has an address of the ADD:
+// some plugins undo their changes by the address alone, as firewall does with its rules.
 func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	list, attachment, err := d.undoing(a)
 	if errors.Is(err, errGone) {
@@ -177,10 +177,10 @@ func parseAttachment(data []byte, name, containerID string) (cached, error) {
 	return entry, nil
 }
 
-// networkOf reads the cached configuration: a list, as all current runtimes use, or a single plugin.
+// networkOf reads the cached configuration: a list, as in all current runtimes, or a single plugin.
 func networkOf(entry cached) (*libcni.NetworkConfigList, error) {
 	list, err := libcni.NetworkConfFromBytes(entry.Config)
-	if err != nil || len(list.Plugins) == 0 { // which libcni takes a single plugin for since 1.3
+	if err != nil || len(list.Plugins) == 0 { // since 1.3 libcni reads a single plugin as an empty list
 		plugin, single := libcni.NetworkPluginConfFromBytes(entry.Config)
 		if single != nil {
 			return nil, fmt.Errorf("cached configuration: %w", cmp.Or(err, single))
@@ -195,8 +195,8 @@ func networkOf(entry cached) (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// livingNetns returns the path of a mounted network namespace, or none when it is gone: plugins then clean up what is
-// outside of it. A path outside of the configured directories is refused.
+// livingNetns returns the path of a mounted network namespace, or "" if it is gone: plugins then clean up outside of
+// it. A path outside of the configured directories is refused.
 func (d *Mutator) livingNetns(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -217,7 +217,7 @@ func (d *Mutator) livingNetns(name string) (string, error) {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	if fs.Type != unix.NSFS_MAGIC {
-		return "", nil // an empty file, as a reboot leaves it
+		return "", nil // an empty file, as left by a reboot
 	}
 	return name, nil
 }

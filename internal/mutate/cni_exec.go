@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// pluginExec runs CNI plugins for libcni, whose own runner would wait forever for a plugin that hangs in the kernel, or
-// whose children keep its pipes open.
+// pluginExec runs CNI plugins for libcni. libcni's own runner would wait forever for a plugin that hangs in the kernel,
+// or whose children keep its pipes open.
 type pluginExec struct {
 	mutator *Mutator
 	version.PluginDecoder
@@ -65,7 +65,7 @@ func (e *pluginExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte
 	if !slices.Contains(e.mutator.host.Paths.CNIBinDirs, path.Dir(plugin)) {
 		return nil, refuse("plugin %s is not in a configured directory", plugin)
 	}
-	// This is an error and not a Refusal, so that DEL is tried again.
+	// An error and not a Refusal, so that DEL is tried again.
 	if err := owned.Program(plugin); err != nil {
 		return nil, fmt.Errorf("plugin %s is not run: %w", path.Base(plugin), err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// A plugin that others than root can change is not run, and the attachment stays known.
+// A plugin that users other than root can change is not run, and the attachment stays known.
 func TestDelAttachmentForeignPlugin(t *testing.T) {
 	mutatetest.Root(t)
 	for name, spoil := range map[string]func(plugin string) error{

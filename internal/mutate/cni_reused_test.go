@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// firewalled is a node with a network whose plugins accept each pod's address in the packet filter. add makes a pod, and
-// accepted counts the rules for the first address.
+// firewalled returns a node with a network whose plugins accept each pod's address in the packet filter. add makes a
+// pod, and accepted counts the rules for the first address.
 func firewalled(t *testing.T) (n *mutatetest.Node, network string, add func() (mutate.Attachment, mutate.Netns),
 	accepted func() int) {
 	t.Helper()
@@ -39,7 +39,7 @@ func firewalled(t *testing.T) (n *mutatetest.Node, network string, add func() (m
 	return n, network, add, accepted
 }
 
-// A namespace that is gone takes no rule of the host with it: the plugins do, for which they need the cached result.
+// A namespace that is gone removes no rule of the host: the plugins do, and they need the cached result for that.
 func TestDelAttachmentWithoutNetns(t *testing.T) {
 	n, network, add, accepted := firewalled(t)
 	dead, its := add()
@@ -59,12 +59,12 @@ func TestDelAttachmentWithoutNetns(t *testing.T) {
 	}
 }
 
-// Some plugins undo what they did by the address alone: firewall its rules, others their routes. Where host-local's
-// records are in memory, they are gone after a boot and libcni's are not: the address is another pod's by now.
+// Some plugins undo their changes by the address alone: firewall its rules, others their routes. If host-local keeps
+// its records in memory, a boot removes them but not libcni's: by now the address is another pod's.
 func TestDelAttachmentOfReusedAddress(t *testing.T) {
 	n, network, add, accepted := firewalled(t)
 	dead, its := add()
-	if err := n.Mutator.RemoveNetns(t.Context(), its); err != nil { // the boot
+	if err := n.Mutator.RemoveNetns(t.Context(), its); err != nil { // as a boot does
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(n.Host.Paths.CNINetworksDir, network)); err != nil {
@@ -83,7 +83,7 @@ func TestDelAttachmentOfReusedAddress(t *testing.T) {
 	if now := accepted(); now != rules {
 		t.Errorf("the packet filter has %d rules for the living pod instead of %d", now, rules)
 	}
-	if err := n.Mutator.DelAttachment(t.Context(), living); err != nil { // which has its own address
+	if err := n.Mutator.DelAttachment(t.Context(), living); err != nil { // it has its own address
 		t.Fatal(err)
 	}
 	if err := n.Mutator.RemoveNetns(t.Context(), netns); err != nil {

@@ -2,8 +2,8 @@ package mutate
 
 import "testing"
 
-// Multus accepts the configuration of a single plugin, and libcni takes that for a list without plugins: a DEL with it
-// would run nothing and take the cache file away, which is the only record of the address.
+// Multus accepts the configuration of a single plugin, and libcni reads that as a list without plugins: a DEL with it
+// would run no plugin and remove the cache file, which is the only record of the address.
 func TestNetworkOfASinglePlugin(t *testing.T) {
 	list, err := networkOf(cached{NetworkName: "storage", Config: []byte(`{"cniVersion":"1.0.0","name":"storage",` +
 		`"type":"ptp","ipam":{"type":"host-local","subnet":"10.250.9.0/24"}}`)})

@@ -82,7 +82,7 @@ func TestDelAttachment(t *testing.T) {
 	}
 }
 
-// host-device returns from DEL before it asks for the address to be freed when the network namespace is gone.
+// If the network namespace is gone, host-device returns from DEL before it asks IPAM to free the address.
 func TestDelAttachmentFreesLease(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	network := "net" + mutatetest.Hex(t, 6)
@@ -111,7 +111,7 @@ func cacheFile(t *testing.T, n *mutatetest.Node, network, id, conf string) {
 	n.Write(filepath.Join(n.Host.Paths.CNICacheDir, "results", network+"-"+id+"-eth0"), string(data))
 }
 
-// The error of a plugin is returned, and the attachment stays known. One that never ends is abandoned.
+// The error of a plugin is returned, and the attachment stays known. A plugin that never ends is abandoned.
 func TestDelAttachmentPluginFails(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	n.Program(filepath.Join(n.Dir, "bin/broken"),
@@ -158,7 +158,7 @@ func TestDelAttachmentRefuses(t *testing.T) {
 	}
 }
 
-// recordingPlugin is a plugin that writes down the network namespace it is given.
+// recordingPlugin is a plugin that writes down the network namespace that it is given.
 func recordingPlugin(t *testing.T, n *mutatetest.Node, name string) (seen func() string) {
 	t.Helper()
 	file := filepath.Join(n.Dir, "seen-"+name)
@@ -171,11 +171,11 @@ func recordingPlugin(t *testing.T, n *mutatetest.Node, name string) (seen func()
 	}
 }
 
-// A plugin enters the namespace that it is given: it must be one, in a directory of the runtime.
+// A plugin enters the namespace that it is given, so that must be a real one in a directory of the runtime.
 func TestDelAttachmentNetns(t *testing.T) {
 	for name, test := range map[string]struct {
 		make func(n *mutatetest.Node) string
-		want string // what the plugin sees; empty: it is not asked
+		want string // namespace that the plugin gets; empty: it is not run
 	}{
 		"pinned": {func(n *mutatetest.Node) string {
 			return n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))).Path
@@ -214,7 +214,7 @@ func TestDelAttachmentNetns(t *testing.T) {
 	}
 }
 
-// link is a symbolic link in the runtime's directory to a namespace elsewhere.
+// link makes a symbolic link in the runtime's directory to a namespace elsewhere.
 func link(t *testing.T, n *mutatetest.Node) string {
 	t.Helper()
 	name := filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))
@@ -224,8 +224,8 @@ func link(t *testing.T, n *mutatetest.Node) string {
 	return name
 }
 
-// The address is freed after all that the plugins do for it. Where that fails the record is there again, and so is the
-// address: it can be tried once more.
+// The address is freed after all plugins have finished. If that fails, both the record and the address are still there,
+// and the release can be tried again.
 func TestDelAttachmentFreesLeaseLast(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	seen := recordingPlugin(t, n, "bridge")
@@ -253,7 +253,7 @@ func TestDelAttachmentFreesLeaseLast(t *testing.T) {
 	}
 }
 
-// An address is another interface's of the same sandbox: it is not this attachment's.
+// An address of another interface of the same sandbox does not belong to this attachment.
 func TestLeasesHeld(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	dir := filepath.Join(n.Dir, "networks/net")

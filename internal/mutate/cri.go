@@ -19,14 +19,14 @@ type RuntimeObject struct {
 	CreatedAt int64 // nanoseconds since the epoch, as the runtime reports it
 }
 
-// stopSlack is what the runtime gets on top of a container's grace before its answer is given up.
+// stopSlack is how long the runtime may take beyond a container's grace before the call is given up.
 const stopSlack = 30 * time.Second
 
 // networkLimit bounds StopPodSandbox, which waits for CNI plugins: kubelet gives it two minutes.
 const networkLimit = 2 * time.Minute
 
-// StopContainer asks the runtime to end a container: the image's stop signal, and after grace SIGKILL. A container that
-// is gone is no error.
+// StopContainer asks the runtime to end a container: the image's stop signal, and after grace SIGKILL. It is no error
+// if the container is gone.
 func (d *Mutator) StopContainer(ctx context.Context, c RuntimeObject, grace time.Duration) error {
 	return d.onContainer(ctx, c, grace+stopSlack, func(ctx context.Context) error {
 		_, err := d.runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: c.ID,
@@ -35,7 +35,7 @@ func (d *Mutator) StopContainer(ctx context.Context, c RuntimeObject, grace time
 	})
 }
 
-// RemoveContainer removes a container that has ended. One that runs is refused: CRI would kill it at once.
+// RemoveContainer removes an ended container. It refuses a running one: CRI would kill it at once.
 func (d *Mutator) RemoveContainer(ctx context.Context, c RuntimeObject) error {
 	return d.onContainer(ctx, c, stopSlack, func(ctx context.Context) error {
 		listed, err := d.listed(ctx, c.ID)
@@ -50,8 +50,8 @@ func (d *Mutator) RemoveContainer(ctx context.Context, c RuntimeObject) error {
 	})
 }
 
-// StopSandbox asks the runtime to end what is left in a sandbox and to take down its network. Where a CNI plugin
-// refuses, the error carries the plugin's words.
+// StopSandbox asks the runtime to end the rest of a sandbox and to take down its network. If a CNI plugin refuses, the
+// error contains the plugin's message.
 func (d *Mutator) StopSandbox(ctx context.Context, s RuntimeObject) error {
 	return d.onSandbox(ctx, s, networkLimit, func(ctx context.Context) error {
 		_, err := d.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: s.ID})
@@ -59,7 +59,7 @@ func (d *Mutator) StopSandbox(ctx context.Context, s RuntimeObject) error {
 	})
 }
 
-// RemoveSandbox removes a sandbox that is not ready any more, with the containers in it. A ready one is refused.
+// RemoveSandbox removes a sandbox that is no longer ready, with the containers in it. It refuses a ready one.
 func (d *Mutator) RemoveSandbox(ctx context.Context, s RuntimeObject) error {
 	return d.onSandbox(ctx, s, networkLimit, func(ctx context.Context) error {
 		answer, err := d.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: s.ID})
@@ -82,8 +82,8 @@ func (d *Mutator) onContainer(ctx context.Context, c RuntimeObject, limit time.D
 	}, change)
 }
 
-// listed returns a container as the runtime lists it, which is how it was inspected: CRI-O's status says another time
-// of creation than its list. One that is gone is codes.NotFound.
+// listed returns a container as the runtime lists it, as inspections do: CRI-O reports another creation time in its
+// status than in its list. If the container is gone, the error is codes.NotFound.
 func (d *Mutator) listed(ctx context.Context, id string) (*cri.Container, error) {
 	answer, err := d.runtime.ListContainers(ctx,
 		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: id}})
@@ -106,8 +106,8 @@ func (d *Mutator) onSandbox(ctx context.Context, s RuntimeObject, limit time.Dur
 	}, change)
 }
 
-// onRuntime makes sure that the object is the evaluated one and then changes it. The runtime takes any unambiguous
-// abbreviation of an ID, so that only whole ones are let through.
+// onRuntime makes sure that the object is the evaluated one and then changes it. The runtime accepts any unambiguous
+// abbreviation of an ID, so only complete IDs are let through.
 func (d *Mutator) onRuntime(ctx context.Context, o RuntimeObject, limit time.Duration,
 	created func(context.Context) (int64, error), change func(context.Context) error) error {
 	if d.runtime == nil {

@@ -14,9 +14,9 @@ import (
 )
 
 // EndContainer asks the runtime to end a container that kubelet will start again: the image's stop signal, and after
-// grace SIGKILL. Unlike StopContainer, which makes sure that something is gone, it wants the very container that was
-// inspected to run: one that has ended meanwhile, or was removed, is ErrChanged. Nil means that it has ended; where it
-// still runs after the SIGKILL, as one of its processes hangs in the kernel, the error is a StillRuns.
+// grace SIGKILL. Unlike StopContainer, which makes sure that a container is gone, it requires the inspected container
+// to be running: if it has ended or was removed meanwhile, the error is ErrChanged. Nil means that it has ended. If it
+// still runs after SIGKILL, because one of its processes hangs in the kernel, the error is a StillRuns.
 func (d *Mutator) EndContainer(ctx context.Context, c RuntimeObject, grace time.Duration) error {
 	if d.runtime == nil {
 		return hosterr.ErrNotConfigured
@@ -35,7 +35,7 @@ func (d *Mutator) EndContainer(ctx context.Context, c RuntimeObject, grace time.
 		return StillRuns{ID: c.ID, Err: stopErr}
 	case stopErr != nil && state != cri.ContainerState_CONTAINER_EXITED:
 		return stopErr
-	case errors.Is(err, ErrChanged): // kubelet was quick, and has removed it
+	case errors.Is(err, ErrChanged): // kubelet was quick and removed it
 		return nil
 	}
 	return err
@@ -44,9 +44,9 @@ func (d *Mutator) EndContainer(ctx context.Context, c RuntimeObject, grace time.
 // noticeLimit is how long a runtime may take to list a container as ended.
 const noticeLimit = 5 * time.Second
 
-// stateAfterStop waits until the runtime has noticed that a container has ended. On a busy node containerd hears of the
-// exit before its kill returns, closes the connection to the shim ("ttrpc: closed"), answers the stop with that error, and
-// lists the container as running until it has cleaned up.
+// stateAfterStop waits until the runtime has noticed that a container has ended. On a busy node containerd learns of
+// the exit before its kill returns, closes the connection to the shim ("ttrpc: closed"), answers the stop with that
+// error, and lists the container as running until it has cleaned up.
 func (d *Mutator) stateAfterStop(ctx context.Context, c RuntimeObject) (cri.ContainerState, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -66,7 +66,7 @@ func (d *Mutator) stateAfterStop(ctx context.Context, c RuntimeObject) (cri.Cont
 // StillRuns is the error of EndContainer when the container has outlived SIGKILL.
 type StillRuns struct {
 	ID  string
-	Err error // what the runtime said; may be nil
+	Err error // error of the runtime; may be nil
 }
 
 func (e StillRuns) Error() string {
@@ -78,7 +78,7 @@ func (e StillRuns) Error() string {
 
 func (e StillRuns) Unwrap() error { return e.Err }
 
-// containerState returns the state of a container if it is the one that was inspected. One that is gone is ErrChanged.
+// containerState returns the state of a container if it is the inspected one, and ErrChanged if that is gone.
 func (d *Mutator) containerState(ctx context.Context, c RuntimeObject) (cri.ContainerState, error) {
 	const unknown = cri.ContainerState_CONTAINER_UNKNOWN
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
@@ -96,5 +96,5 @@ func (d *Mutator) containerState(ctx context.Context, c RuntimeObject) (cri.Cont
 	return listed.GetState(), nil
 }
 
-// statusLimit bounds one question to the runtime.
+// statusLimit bounds one call to the runtime.
 const statusLimit = 20 * time.Second

@@ -22,8 +22,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// A container is ended if it is the one that was inspected, and runs. One that has ended meanwhile, or is another one by
-// now, is left alone; one that hangs in the kernel is said to run on.
+// A container is ended if it is the inspected one and runs. One that has ended meanwhile, or has been replaced, is left
+// alone; one that hangs in the kernel is reported as still running.
 func TestEndContainer(t *testing.T) {
 	c := mutatetest.StartContainerd(t)
 	n := mutatetest.New(t, func(p *host.Paths) { p.CRISocket = c.Socket })
@@ -109,7 +109,7 @@ func (r *lateRuntime) StopContainer(context.Context, *cri.StopContainerRequest) 
 	return nil, status.Error(codes.Unknown, "failed to kill container: ttrpc: closed: unknown")
 }
 
-// A container that has ended is told as ended also where the runtime notices it late.
+// An ended container is reported as ended, even if the runtime notices late.
 func TestEndContainerNoticedLate(t *testing.T) {
 	late := &lateRuntime{container: cri.Container{Id: strings.Repeat("ab", 32), CreatedAt: 1}, notices: time.Second}
 	socket := filepath.Join(t.TempDir(), "s")
@@ -127,7 +127,7 @@ func TestEndContainerNoticedLate(t *testing.T) {
 	}
 }
 
-// hangs waits until the main process of a container waits for a filesystem.
+// hangs waits until the main process of a container is blocked on a filesystem.
 func hangs(t *testing.T, h *host.Host, id string) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)

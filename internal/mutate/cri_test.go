@@ -46,7 +46,7 @@ func TestCRI(t *testing.T) {
 	if err := n.Mutator.RemoveContainer(ctx, container); !errors.As(err, &refusal) {
 		t.Errorf("a running container: %v", err)
 	}
-	for range 2 { // the second time all is done already, or gone
+	for range 2 { // the second time all is done or gone
 		if err := n.Mutator.StopContainer(ctx, container, time.Second); err != nil {
 			t.Fatal(err)
 		}

@@ -46,8 +46,8 @@ func (d *Mutator) Exclusive(uid string, m Mount) error {
 	return nil
 }
 
-// inPod reports whether another mount is in the directory of the pod. The path of that directory in the mount table is
-// taken from the inspected mount, which is known to be there.
+// inPod reports whether another mount is in the directory of the pod. It takes the path of that directory in the mount
+// table from the inspected mount, which is known to be in it.
 func (d *Mutator) inPod(uid string, inspected Mount, other mount.Mount) bool {
 	pods, _, ok := strings.Cut(inspected.Point, "/"+uid+"/")
 	if !ok || uid == "" {
@@ -72,12 +72,12 @@ func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bo
 	}
 	mounts, err := mount.TableOf(d.host, pid)
 	if errors.Is(err, unix.EINVAL) {
-		return nil // it is ending, and has left its namespaces
+		return nil // it is exiting, and has left its namespaces
 	}
 	if err != nil {
 		return d.ignoreEnded(pid, err)
 	}
-	seen[space] = true // not before: another process of this namespace may still exist
+	seen[space] = true // only now: another process of this namespace may still exist
 	for _, other := range mounts {
 		if other.Device() == m.Device && !known[other.ID] {
 			return refuse("the same filesystem is mounted in the mount namespace of process %d, on %s", pid,
@@ -92,7 +92,7 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 	if err != nil {
 		return false, d.ignoreEnded(pid, err)
 	}
-	for _, name := range cgroups { // in whichever tree: nothing is done to the process
+	for _, name := range cgroups { // in any tree: the process is not changed
 		if found, _, ok := d.host.Paths.PodOfCgroup(name); ok && found == uid && uid != "" {
 			return true, nil
 		}
@@ -100,7 +100,7 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 	return false, nil
 }
 
-// ignoreEnded ignores an error about a process that has ended meanwhile: it holds no mounts.
+// ignoreEnded ignores an error about a process that ended meanwhile: it holds no mounts.
 func (d *Mutator) ignoreEnded(pid int, err error) error {
 	stat, now := d.host.ProcStat(pid)
 	if proc.Gone(now) || now == nil && !proc.Alive(stat) {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// hangingVolume binds a filesystem whose server never answers into a pod's directory. The original mount is taken away,
-// unless it shall stay as somebody else's.
+// hangingVolume binds a filesystem whose server never answers into a pod's directory. It removes the original mount
+// unless shared: then that stays as another user's.
 func hangingVolume(t *testing.T, n *mutatetest.Node, uid string, shared bool) mutate.Mount {
 	t.Helper()
 	origin := hosttest.HangingFUSE(t)
@@ -24,7 +24,7 @@ func hangingVolume(t *testing.T, n *mutatetest.Node, uid string, shared bool) mu
 		if err := unix.Unmount(origin, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			t.Fatal(err)
 		}
-		// What the fixture unmounts at its end.
+		// The fixture unmounts this at its end.
 		if err := unix.Mount("tmpfs", origin, "tmpfs", 0, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func hangingVolume(t *testing.T, n *mutatetest.Node, uid string, shared bool) mu
 	return m
 }
 
-// The Mutator itself must not hang on such a mount, whichever way it is unmounted.
+// The Mutator itself must not hang on such a mount, however it is unmounted.
 func TestForceAndLazyOnHangingFUSE(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := hangingVolume(t, n, uid, false)
@@ -52,7 +52,7 @@ func TestForceAndLazyOnHangingFUSE(t *testing.T) {
 	}
 }
 
-// What is done to the whole filesystem must not hit a mount of it elsewhere.
+// A change to the whole filesystem must not affect a mount of it elsewhere.
 func TestExclusive(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := hangingVolume(t, n, uid, true)
@@ -70,7 +70,7 @@ func TestExclusive(t *testing.T) {
 	}
 }
 
-// A bind of kubelet's directory in the pod's own shows other pods' volumes: those are not the pod's.
+// A bind of kubelet's directory in the pod's own directory shows other pods' volumes: those are not the pod's.
 func TestExclusiveOtherPodBelow(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
@@ -105,7 +105,7 @@ func TestExclusiveSeesOtherNamespaces(t *testing.T) {
 	}
 }
 
-// Children that hang in the kernel are given up, and above a number of them no more are started.
+// Children that hang in the kernel are abandoned, and beyond a limit no more are started.
 func TestAbandonedChildren(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := hangingVolume(t, n, uid, false)

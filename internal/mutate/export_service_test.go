@@ -2,7 +2,7 @@ package mutate
 
 import "context"
 
-// SetJobs puts a stand-in in the place of systemd's jobs.
+// SetJobs replaces systemd's jobs with a fake.
 func (d *Mutator) SetJobs(run func(verb, unit string) (string, error), reset func(unit string) error) {
 	d.jobs = fakeJobs{run, reset}
 }

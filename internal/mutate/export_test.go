@@ -12,21 +12,21 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// RunChild runs any command as a child, for as long as limit.
+// RunChild runs any command as a child, for at most limit.
 func RunChild(ctx context.Context, d *Mutator, limit time.Duration, args ...string) error {
 	d.children.limit = limit
 	_, err := d.children.run(ctx, &exec.Cmd{Path: args[0], Args: args})
 	return err
 }
 
-// UnmountAndCheck does in this process what the child does, with another view of the mount table.
+// UnmountAndCheck makes the child's change in this process, with another view of the mount table.
 func UnmountAndCheck(d *Mutator, uid string, m Mount, table func() ([]mount.Mount, error)) error {
 	r := request{Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW}
 	_, err := unmountAndCheck(r, table)
 	return err
 }
 
-// UnmountDetached asks for a lazy unmount without regard to the kind of filesystem.
+// UnmountDetached requests a lazy unmount whatever the kind of filesystem.
 func UnmountDetached(ctx context.Context, d *Mutator, uid string, m Mount) error {
 	_, err := d.do(ctx, request{
 		Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW | unix.MNT_DETACH,
@@ -34,10 +34,10 @@ func UnmountDetached(ctx context.Context, d *Mutator, uid string, m Mount) error
 	return err
 }
 
-// HarmOver is a harm as it comes back from a child.
+// HarmOver returns a harm as a child reports it.
 func HarmOver() error { return answer{Outcome: outcomeHarm, Why: "others went"}.error(opUnmount) }
 
-// ParseAttachment is for the fuzz target.
+// ParseAttachment exports parseAttachment for the fuzz target.
 func ParseAttachment(data []byte, name, containerID string) error {
 	entry, err := parseAttachment(data, name, containerID)
 	if err == nil {
@@ -61,7 +61,7 @@ func (p pinning) ListImages(ctx context.Context, r *cri.ListImagesRequest, o ...
 	return answer, err
 }
 
-// PinImages makes all images pinned to the Mutator, until it is called again.
+// PinImages makes the Mutator see all images as pinned, until unpin is called.
 func PinImages(d *Mutator) (unpin func()) {
 	before := d.images
 	d.images = pinning{before}

@@ -6,13 +6,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Units is what of systemd a unit is stopped with.
+// Units are the systemd methods needed to stop a unit.
 type Units = units
 
-// WithUnits puts something in the place of systemd.
+// WithUnits replaces systemd with a fake.
 func WithUnits(d *Mutator, u Units) {
 	d.systemd = func(context.Context) (units, error) { return u, nil }
 }
 
-// OfSystemd is for the table of hierarchies.
+// OfSystemd exports ofSystemd for the table of hierarchies.
 func OfSystemd(m mount.Mount, mounts []mount.Mount) bool { return ofSystemd(m, mounts) }

@@ -21,33 +21,33 @@ import (
 // of the journal. Only root may be able to write in it.
 type Folder struct {
 	Path string // absolute; its last component is never followed
-	File FileID // zero where it is still to be inspected
+	File FileID // zero before it is inspected
 }
 
 // FolderFile is a regular file with one name, in a folder.
 type FolderFile struct {
 	Name     string    `json:"name"`
 	File     FileID    `json:"file"`
-	Bytes    uint64    `json:"bytes"`    // that it takes on the disk
+	Bytes    uint64    `json:"bytes"`    // used on the disk
 	Modified time.Time `json:"modified"` // the later of the times of its content and of its attributes
 }
 
-// ListFolder returns the files in a folder, and the folder with its identity. Directories, links, files with several
-// names and what is a mount point are left out. Where there is no such folder it is empty.
+// ListFolder returns the files in a folder, and the folder with its identity. It leaves out directories, links, files
+// with several names and mount points. If there is no such folder, it returns no files.
 func (d *Mutator) ListFolder(ctx context.Context, folder string) (Folder, []FolderFile, error) {
 	folder = path.Clean(folder)
 	a, err := d.do(ctx, request{Op: opFolder, Base: path.Dir(folder), Path: path.Base(folder)})
 	return Folder{folder, a.Folder}, a.Files, err
 }
 
-// RemoveFrom removes a file from a folder: if both are what was listed, and it was not changed since.
+// RemoveFrom removes a file from a folder, if both are the listed ones and the file was not changed since.
 func (d *Mutator) RemoveFrom(ctx context.Context, folder Folder, file FolderFile) error {
 	_, err := d.do(ctx, request{Op: opRemoveFrom, Base: path.Dir(folder.Path), Path: path.Base(folder.Path),
 		File: folder.File, Remove: file})
 	return err
 }
 
-// openFolder opens the folder of a request. It may be a mount point, but no link.
+// openFolder opens the folder of a request. It may be a mount point, but not a link.
 func openFolder(r request) (fd int, st unix.Statx_t, err error) {
 	if !isLocal(r.Path) || strings.ContainsRune(r.Path, '/') {
 		return -1, st, refuse("%q is no name of a folder", r.Path)
@@ -108,7 +108,7 @@ func folderChild(r request) (FileID, []FolderFile, error) {
 	return fileID(st), files, nil
 }
 
-// folderFile stats one name in a folder; plain: it is a regular file with one name, and nothing is mounted on it.
+// folderFile stats one name in a folder. plain means a regular file with one name, and not a mount point.
 func folderFile(dir int, name string) (file FolderFile, plain bool, err error) {
 	st, err := statAt(dir, name)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// Only plain files of one name are listed, and only what was listed and not changed since is removed.
+// Only plain files with one name are listed. Only listed files that were not changed since are removed.
 func TestFolder(t *testing.T) {
 	n := mutatetest.New(t)
 	dir := n.Mkdir(filepath.Join(n.Dir, "coredump"))
@@ -46,7 +46,7 @@ func TestFolder(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 
-	// What takes a name after it was listed.
+	// Another file takes a name after it was listed.
 	n.Write(filepath.Join(dir, "core.new"), "new")
 	if err := os.Rename(filepath.Join(dir, "core.new"), filepath.Join(dir, "core.replaced")); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// The vacuum removes archived files, the oldest first, until what is left is small enough, and nothing else.
+// The vacuum removes archived files, the oldest first, until the rest is small enough, and no other files.
 func TestVacuumJournal(t *testing.T) {
 	n := mutatetest.New(t)
 	dir := filepath.Join(n.Dir, "journal")

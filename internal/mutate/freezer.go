@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Thaw wakes a process of a pod that sits in a frozen cgroup: on v1 such a process cannot even be killed. Cgroups are
-// thawed from the process's own up to the pod's, never above. It reports whether any was frozen.
+// Thaw wakes a process of a pod in a frozen cgroup: on v1 such a process cannot even be killed. It thaws cgroups from
+// the process's own up to the pod's, never above, and reports whether any was frozen.
 func (d *Mutator) Thaw(p Process) (bool, error) {
 	fd, err := d.openProcess(p)
 	if errors.Is(err, errGone) {
@@ -47,8 +47,8 @@ func (d *Mutator) Thaw(p Process) (bool, error) {
 	return thawed, nil
 }
 
-// thawUp thaws a cgroup of a pod and those above it, the pod's own last. All of it goes by the pod's open directory:
-// the names below are the containers' own.
+// thawUp thaws a cgroup of a pod and those above it, the pod's own last. All access goes through the pod's open
+// directory, because the containers own the names below it.
 func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, value string) (thawed bool, err error) {
 	var chain []string
 	for _, err := d.podCgroup(name, p.UID, p.Driver); err == nil; _, err = d.podCgroup(name, p.UID, p.Driver) {
@@ -71,7 +71,7 @@ func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, v
 		file := path.Join(".", strings.TrimPrefix(name, top), file)
 		now, err := readBelow(pod, file)
 		if err != nil || !slices.Contains(frozen, strings.TrimSpace(string(now))) {
-			continue // an error: the cgroup has gone meanwhile, and its processes with it
+			continue // on an error the cgroup and its processes have gone meanwhile
 		}
 		if err := write(pod, file, value); err != nil {
 			return thawed, err
@@ -81,7 +81,7 @@ func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, v
 	return thawed, nil
 }
 
-// freezerFile returns the file that freezes a cgroup, what it says when frozen, and what thaws it.
+// freezerFile returns the file that freezes a cgroup, its content when frozen, and the value that thaws it.
 // https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html and cgroup-v2.html
 func freezerFile(controller string) (file string, frozen []string, thaw string) {
 	switch {
@@ -93,7 +93,7 @@ func freezerFile(controller string) (file string, frozen []string, thaw string) 
 	return "", nil, ""
 }
 
-// hierarchy returns where the hierarchy with a controller is mounted whole; that of cgroup v2 has the name "".
+// hierarchy returns the mount point of a controller's complete hierarchy; the name for cgroup v2 is "".
 func hierarchy(mounts []mount.Mount, controller string) string {
 	for _, m := range mounts {
 		if m.Root == "/" && (controller == "" && m.FSType == "cgroup2" ||

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Image is the identity of an image: its ID is the digest of its configuration, and its names tell whether it was
+// Image is the identity of an image: its ID is the digest of its configuration, and its names show whether it was
 // pulled or tagged again since.
 type Image struct {
 	ID    string
@@ -22,9 +22,9 @@ type Image struct {
 // imageLimit bounds the removal of an image: containerd removes its layers before it answers.
 const imageLimit = 2 * time.Minute
 
-// RemoveImage has the runtime remove an image by all its names. containerd would also remove one that is in use, so it
-// is asked right before: a Refusal where the image is pinned, ErrBusy where any container, running or not, is of it. One
-// that is gone is no error.
+// RemoveImage makes the runtime remove an image by all its names. containerd would also remove one in use, so
+// RemoveImage asks right before: the error is a Refusal if the image is pinned, and ErrBusy if any container, running
+// or not, uses it. It is no error if the image is gone.
 func (d *Mutator) RemoveImage(ctx context.Context, image Image) error {
 	if d.images == nil {
 		return hosterr.ErrNotConfigured

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// An image is removed only while it is the one that was looked at, nothing is of it, and it is not pinned.
+// An image is removed only while it is the inspected one, no container uses it, and it is not pinned.
 func TestRemoveImage(t *testing.T) {
 	c := mutatetest.StartContainerd(t)
 	n := mutatetest.New(t, func(p *host.Paths) { p.CRISocket = c.Socket })

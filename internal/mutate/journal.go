@@ -38,14 +38,14 @@ func runsJournalctl() error {
 // before. These stay in either case.
 func (d *Mutator) VacuumJournal(ctx context.Context, folder Folder, keep uint64) error {
 	if keep == 0 || folder.File == (FileID{}) {
-		return refuse("no floor, or a folder that was not listed") // to journalctl 0 means without limit
+		return refuse("no floor, or a folder that was not listed") // for journalctl 0 means no limit
 	}
 	_, err := d.doIn(ctx, &d.vacuum, request{Op: opVacuum, Base: path.Dir(folder.Path), Path: path.Base(folder.Path),
 		File: folder.File, Limit: keep})
 	return err
 }
 
-// vacuumChild passes the folder on as an open descriptor: its name may lead elsewhere by then.
+// vacuumChild passes the folder as an open descriptor, because its name may refer to another folder by then.
 func vacuumChild(r request) error {
 	if err := runsJournalctl(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func vacuumChild(r request) error {
 	}
 	dir := os.NewFile(uintptr(fd), r.Path)
 	defer dir.Close()
-	runtime.LockOSThread() // the signal comes with the end of the thread
+	runtime.LockOSThread() // Pdeathsig is sent when the thread ends
 	cmd := exec.Cmd{
 		Path: journalctl, Dir: "/", Env: []string{"LC_ALL=C"}, ExtraFiles: []*os.File{dir},
 		Args: []string{journalctl, "--quiet", "--directory=/proc/self/fd/3",

@@ -14,7 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// ipam is the part of a plugin's configuration that says who gives addresses.
+// ipam is the part of a plugin's configuration that names the IPAM plugin.
 type ipam struct {
 	IPAM struct {
 		Type    string `json:"type"`
@@ -22,15 +22,15 @@ type ipam struct {
 	} `json:"ipam"`
 }
 
-// freeLeases makes sure that host-local holds no address for the attachment any more. Some plugins return from DEL
-// before they ask it (host-device without a network namespace): it is then asked itself, which takes its lock; a
-// lease is never deleted as a file.
+// freeLeases makes sure that host-local no longer holds an address for the attachment. Some plugins return from DEL
+// before they ask it (host-device without a network namespace): then freeLeases asks host-local directly, which takes
+// its lock; a lease is never deleted as a file.
 func (d *Mutator) freeLeases(ctx context.Context, plugins *libcni.CNIConfig, list *libcni.NetworkConfigList,
 	a *libcni.RuntimeConf) error {
 	for _, plugin := range list.Plugins {
 		var conf ipam
 		if err := json.Unmarshal(plugin.Bytes, &conf); err != nil || conf.IPAM.Type != "host-local" {
-			continue // others keep their own books, which only they can read
+			continue // only other IPAM plugins can read their own records
 		}
 		dir := path.Join(cmp.Or(conf.IPAM.DataDir, d.host.Paths.CNINetworksDir), list.Name)
 		held, err := d.leases(dir, a.ContainerID, a.IfName)
@@ -65,7 +65,8 @@ func (d *Mutator) LeasesHeld(dir, containerID, ifName string) ([]string, error) 
 }
 
 // leases lists the addresses that host-local holds for a container's interface: files named by the address that contain
-// "<container>\r\n<interface>", and only the container where an old version wrote them.
+// "<container>\r
+// <interface>", or only the container if an old version wrote them.
 func (d *Mutator) leases(dir, containerID, ifName string) ([]string, error) {
 	names, err := d.host.Files.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,7 +13,7 @@ import (
 type Link struct {
 	Index     int
 	PeerIndex int
-	PeerNetns int // netnsid of the peer as this namespace numbers it; -1 when the peer is in this namespace
+	PeerNetns int // netnsid of the peer, as this namespace numbers it; -1 if the peer is in this namespace
 }
 
 // DeleteLink deletes one end of a veth pair, and with it the other. It is no error if the link is gone.
@@ -41,7 +41,7 @@ func (d *Mutator) DeleteLink(l Link) error {
 }
 
 // LinkGone reports whether the link no longer exists: its index is unused, or used by a link with another peer. A link
-// whose peer is in another namespace now still exists.
+// whose peer has moved to another namespace still exists.
 func (d *Mutator) LinkGone(l Link) (bool, error) {
 	link, err := findLink(l.Index)
 	if err != nil {
@@ -50,7 +50,7 @@ func (d *Mutator) LinkGone(l Link) (bool, error) {
 	return link == nil || link.Type() != "veth" || link.Attrs().ParentIndex != l.PeerIndex, nil
 }
 
-// findLink returns nil when there is no link with that index.
+// findLink returns nil if there is no link with that index.
 func findLink(index int) (netlink.Link, error) {
 	link, err := netlink.LinkByIndex(index)
 	if linkGone(err) {

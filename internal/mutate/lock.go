@@ -20,12 +20,12 @@ type ReleaseLock struct {
 	files []*os.File
 }
 
-// Lock locks every one of names: a directory is locked itself, anything else is a file that is created if it does not
-// exist. ErrBusy when one of them is locked already. The kernel releases them when the process ends.
+// Lock locks every one of names: a directory is locked itself; anything else is a file, created if missing. ErrBusy if
+// one of them is already locked. The kernel releases the locks when the process ends.
 //
-// A file that is removed while it is locked can be created and locked again by another process. This is why there may
-// be several names, in locations that nothing removes together, why the name is checked after the file was locked, and
-// why Held checks it again.
+// A file that is removed while locked can be created and locked again by another process. That is why there may be
+// several names, in locations that are not removed together, why the name is checked after the file was locked, and why
+// Held checks it again.
 func Lock(names ...string) (*ReleaseLock, error) {
 	if len(names) == 0 {
 		return nil, errors.New("lock: no name")
@@ -41,8 +41,8 @@ func Lock(names ...string) (*ReleaseLock, error) {
 	return l, nil
 }
 
-// Locked reports whether a process has the lock of a directory or a file, which is not created. It may keep a release that
-// begins at this very moment from doing so: that one is tried again.
+// Locked reports whether a process has the lock of a directory or a file; it does not create the file. It may make a
+// release that begins at this very moment fail to lock: that release is tried again.
 func Locked(name string) (bool, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -56,7 +56,7 @@ func Locked(name string) (bool, error) {
 	return false, err
 }
 
-// Held returns an error when a name no longer refers to the locked file: another process may hold the lock too by now.
+// Held returns an error if a name no longer refers to the locked file: another process may then hold the lock too.
 func (l *ReleaseLock) Held() error {
 	for _, file := range l.files {
 		if err := checkName(file); err != nil {
@@ -76,7 +76,7 @@ func (l *ReleaseLock) Unlock() error {
 	return errors.Join(problems...)
 }
 
-// lockTries bounds how often a file is reopened that was removed between opening and locking it.
+// lockTries bounds how often a file removed between opening and locking is reopened.
 const lockTries = 8
 
 func lockOne(name string, open func(string) (*os.File, error)) (*os.File, error) {
@@ -134,8 +134,7 @@ func checkName(file *os.File) error {
 	return nil
 }
 
-// holderOf describes the process that has a file locked; empty if it is not known. It reads /proc/locks, of which a
-// line is
+// holderOf describes the process that has a file locked; empty if unknown. It reads /proc/locks, with lines like
 //
 //	3: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF
 //

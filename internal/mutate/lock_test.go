@@ -13,7 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// lockPaths returns what a test locks: a file in a directory that a service manager may remove, and another directory.
+// lockPaths returns the names that a test locks: a file in a directory that a service manager may remove, and another
+// directory.
 func lockPaths(t *testing.T) (file, dir string) {
 	t.Helper()
 	root := t.TempDir()
@@ -54,7 +55,7 @@ func TestLockOnce(t *testing.T) {
 	}
 }
 
-// A lock that is not had whole is not had at all.
+// Locking is all or nothing.
 func TestLockAllOrNothing(t *testing.T) {
 	file, dir := lockPaths(t)
 	other := take(t, dir)
@@ -65,7 +66,7 @@ func TestLockAllOrNothing(t *testing.T) {
 	take(t, file)
 }
 
-// Systemd removes a service's runtime directory when the service ends, with all that is in it, whoever holds it.
+// systemd removes a service's runtime directory with all its content when the service ends, even if the lock is held.
 func TestLockFileRemoved(t *testing.T) {
 	for name, remake := range map[string]func(t *testing.T, file string){
 		"removed": func(*testing.T, string) {},
@@ -98,7 +99,7 @@ func TestLockFileRemoved(t *testing.T) {
 	}
 }
 
-// The file is removed after it was opened and before it is locked: the lock on it is worth nothing.
+// If the file is removed after it was opened and before it is locked, the lock is worthless.
 func TestLockTakesWhatIsNamed(t *testing.T) {
 	file, _ := lockPaths(t)
 	opened := 0
@@ -129,7 +130,7 @@ func TestLockFollowsNoLink(t *testing.T) {
 	}
 }
 
-// Another process holds it: the error names that process.
+// If another process holds the lock, the error names that process.
 func TestLockNamesItsHolder(t *testing.T) {
 	file, _ := lockPaths(t)
 	take(t, file).Unlock()

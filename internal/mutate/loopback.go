@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopbackIndex is that of the loopback device in every network namespace.
+// loopbackIndex is the index of the loopback device in every network namespace.
 const loopbackIndex = 1
 
 // MayRestoreLoopback returns why RestoreLoopback would do nothing.

@@ -1,10 +1,10 @@
-// Package mutate is the only code of the agent that changes anything on the host. Each method makes one minimal change,
-// and checks immediately before it that the object is still the one that was inspected: a name (a PID, a path, an
-// interface) may belong to another object by now. It decides nothing; pkg/remediate does.
+// Package mutate is the only code of the agent that changes anything on the host. Each method makes one minimal change.
+// Immediately before it, the method checks that the object is still the inspected one, because a name (a PID, a path,
+// an interface) may belong to another object by now. Package mutate makes no decisions; pkg/remediate does.
 //
 // It never deletes recursively, never follows a symbolic link that a pod could have planted, never crosses a mount
 // while deleting, never detaches a mount of a local filesystem, never kills by PID alone, and never deletes a link by
-// name. What could block forever in the kernel is done by a short-lived child (see child.go).
+// name. A short-lived child makes any change that could block forever in the kernel (see child.go).
 package mutate
 
 import (
@@ -26,16 +26,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// ErrChanged means that the object now is not the one that was inspected. Nothing was done.
+// ErrChanged means that the object is no longer the inspected one. The Mutator changed nothing.
 var ErrChanged = errors.New("is no longer the object that was inspected")
 
-// ErrBusy means that the object is still in use. Nothing was done.
+// ErrBusy means that the object is still in use. The Mutator changed nothing.
 var ErrBusy = errors.New("busy")
 
-// ErrTooManyAbandoned means that too many child processes hang in the kernel to start another one.
+// ErrTooManyAbandoned means that so many child processes hang in the kernel that no further one is started.
 var ErrTooManyAbandoned = errors.New("too many hanging child processes")
 
-// Refusal is the error of a change that the Mutator must not make.
+// Refusal is the error for a change that the Mutator must not make.
 type Refusal struct{ Why string }
 
 func (r Refusal) Error() string { return "refused: " + r.Why }
@@ -68,13 +68,13 @@ func changed(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrChanged)
 }
 
-// Mutator changes things on one host.
+// Mutator makes changes on one host.
 type Mutator struct {
 	host     *host.Host
 	log      *slog.Logger
 	children children                 // of our own binary
 	plugins  children                 // CNI's
-	vacuum   children                 // of our own binary, that wait for journalctl
+	vacuum   children                 // of our own binary, waiting for journalctl
 	runtime  cri.RuntimeServiceClient // nil if no runtime is configured
 	images   cri.ImageServiceClient   // on the same connection
 	closer   io.Closer
@@ -82,7 +82,7 @@ type Mutator struct {
 	jobs     jobs
 }
 
-// childLimit is how long one change may take in a child. Unmounting a filesystem writes its dirty pages back first.
+// childLimit is how long one change may take in a child. Unmounting a filesystem first writes back its dirty pages.
 const childLimit = 30 * time.Second
 
 // New returns the Mutator of a host. It connects to the container runtime on first use.

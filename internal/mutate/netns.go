@@ -21,9 +21,9 @@ type Netns struct {
 	Inode uint64
 }
 
-// RemoveNetns removes the mount of a network namespace without processes. Only names that the runtime gives count: every
-// other belongs to another program (`ip netns add`, routers). The kernel then destroys the namespace, and
-// with it the virtual links in it and their other ends. Physical devices would move back to the host.
+// RemoveNetns removes the mount of a network namespace without processes. It accepts only names that the runtime gives:
+// any other belongs to another program (`ip netns add`, routers). The kernel then destroys the namespace, and with it
+// the virtual links in it and their other ends. Physical devices would move back to the host.
 func (d *Mutator) RemoveNetns(ctx context.Context, n Netns) error {
 	dir, name := path.Split(n.Path)
 	if !d.host.Paths.IsRuntimeNetns(name) {
@@ -69,7 +69,7 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	wanted := fmt.Sprintf("net:[%d]", inode)
 	for _, pid := range pids {
 		if pid == 1 || pid == d.host.Paths.InitPID {
-			continue // it is in the host's namespace, and some kernels do not let it be read
+			continue // in the host's namespace, and some kernels forbid reading it
 		}
 		link, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/net", pid))
 		switch {
@@ -83,7 +83,7 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	return 0, nil
 }
 
-// mountedElsewhere refuses a namespace that is also mounted at another point of the host: it would not be destroyed.
+// mountedElsewhere refuses a namespace with a mount at another point of the host: the kernel would not destroy it.
 // While it is mounted, its inode cannot be reused.
 func (d *Mutator) mountedElsewhere(n Netns) error {
 	mounts, err := mount.Table(d.host)
@@ -103,7 +103,7 @@ func (d *Mutator) mountedElsewhere(n Netns) error {
 	return nil
 }
 
-// NetnsGone reports whether neither the file nor a mount on it, in the host's mount table, exists any more.
+// NetnsGone reports whether both the file and the mounts on it, in the host's mount table, are gone.
 func (d *Mutator) NetnsGone(n Netns) (bool, error) {
 	if _, err := d.host.Files.Stat(n.Path); !errors.Is(err, fs.ErrNotExist) {
 		return false, err
@@ -120,7 +120,7 @@ func (d *Mutator) NetnsGone(n Netns) (bool, error) {
 	return true, nil
 }
 
-// maxNetnsMounts bounds the mounts that are stacked on one file.
+// maxNetnsMounts bounds the mounts stacked on one file.
 const maxNetnsMounts = 16
 
 func removeNetnsChild(r request) error {

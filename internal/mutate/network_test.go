@@ -19,7 +19,7 @@ import (
 func TestRemoveNetns(t *testing.T) {
 	n := mutatetest.New(t)
 	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
-	// A second mount on the same name, as some runtimes made them.
+	// A second mount on the same name, as some runtimes make.
 	if err := unix.Mount(pinned.Path, pinned.Path, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestRemoveNetns(t *testing.T) {
 	if _, err := os.Lstat(pinned.Path); !os.IsNotExist(err) {
 		t.Error("still there")
 	}
-	empty := filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)) // as a reboot leaves it
+	empty := filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)) // as left by a reboot
 	n.Write(empty, "")
 	if err := n.Mutator.RemoveNetns(t.Context(),
 		mutate.Netns{Path: empty, Inode: mutatetest.FileID(t, empty).Inode}); err != nil {
@@ -44,7 +44,7 @@ func TestRemoveNetns(t *testing.T) {
 	}
 }
 
-// A namespace that is mounted elsewhere, too, would not end: taking its name away would only hide it.
+// A namespace with a second mount elsewhere would not end: removing its name would only hide it.
 func TestRemoveNetnsMountedElsewhere(t *testing.T) {
 	n := mutatetest.New(t)
 	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
@@ -78,7 +78,7 @@ func TestRemoveNetnsRefuses(t *testing.T) {
 	n := mutatetest.New(t)
 	dir := filepath.Join(n.Dir, "netns")
 	user := n.MountNetns(filepath.Join(dir, "foo"))                // ip netns add foo
-	foreign := n.MountNetns(filepath.Join(dir, mutatetest.UID(t))) // CRI-O's, which does not run here
+	foreign := n.MountNetns(filepath.Join(dir, mutatetest.UID(t))) // named as by CRI-O, which does not run here
 	elsewhere := n.MountNetns(filepath.Join(n.Dir, "cni-"+mutatetest.UID(t)))
 	inhabited := n.MountNetns(filepath.Join(dir, "cni-"+mutatetest.UID(t)))
 	resident := exec.Command("/usr/bin/nsenter", "--net="+inhabited.Path, "/bin/sh", "-c", "echo ready; exec sleep 60")
@@ -120,7 +120,7 @@ func TestRemoveNetnsRefuses(t *testing.T) {
 	}
 }
 
-// veth creates a pair with one end in a mounted namespace, or both on the host, and returns the host's end.
+// veth creates a pair with one end in a mounted namespace, or both ends on the host, and returns the host's end.
 func veth(t *testing.T, netns string) (mutate.Link, string) {
 	t.Helper()
 	name := "nat" + mutatetest.Hex(t, 8)
@@ -203,7 +203,7 @@ func TestDeleteLink(t *testing.T) {
 	}
 }
 
-// The pod was made again with the same name, and its new interface has the name of the old one.
+// The pod was created again with the same name, and its new interface has the name of the old one.
 func TestDeleteLinkNeverByName(t *testing.T) {
 	n := mutatetest.New(t)
 	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))

@@ -2,5 +2,5 @@
 
 package mutate
 
-// childEnv is the environment of our own children: they need none.
+// childEnv is the environment of our own children, which need no variables.
 var childEnv = []string{}

@@ -20,9 +20,9 @@ type Note struct {
 // maxNote bounds a note. Kubelet's are below 1 KiB.
 const maxNote = 64 << 10
 
-// ReadNote reads a file in the directory of the pod uid. The pod may have replaced it by anything: a pipe, a device, a
-// link, a mount, an endless file. So it is opened in a child, beneath the directory, only if it is a regular file that
-// only root can have written, and the read is bounded. An error that wraps fs.ErrNotExist means that it does not exist.
+// ReadNote reads a file in the directory of the pod uid. The pod may have replaced it with anything: a pipe, a device,
+// a link, a mount, an endless file. So a child opens it, beneath the directory, only if it is a regular file that only
+// root can have written, and the read is bounded. An error that wraps fs.ErrNotExist means that it does not exist.
 func (d *Mutator) ReadNote(ctx context.Context, uid, name string) (Note, error) {
 	if name == "" {
 		return Note{}, refuse("no name")
@@ -40,7 +40,7 @@ func readNoteChild(r request) (Note, error) {
 		return Note{}, err
 	}
 	defer unix.Close(dir)
-	// Not opened for reading: that would wait for the other end of a pipe, or rewind a tape.
+	// Not opened for reading yet: that would wait for the other end of a pipe, or rewind a tape.
 	handle, err := openIfThere(dir, name, unix.O_PATH|unix.O_NOFOLLOW, resolveInside)
 	if err != nil {
 		return Note{}, err
@@ -72,8 +72,8 @@ func readNoteChild(r request) (Note, error) {
 	return Note{Content: content, File: fileID(st)}, nil
 }
 
-// notByRoot returns why a file may have been written by other users than root; empty for a regular file with one name
-// that only root can write.
+// notByRoot returns why users other than root may have written a file; empty for a regular file with one name that only
+// root can write.
 func notByRoot(st unix.Statx_t) string {
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:

@@ -14,19 +14,20 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// PodLogs is the identity of kubelet's directory of a pod's container logs, <namespace>_<name>_<UID>.
+// PodLogs is the identity of kubelet's directory for the container logs of a pod, <namespace>_<name>_<UID>.
 type PodLogs struct {
 	Dir, UID string
 	File     FileID
 }
 
-// logFile is the name of a container's log, also when it was rotated: 0.log, 0.log.20260102-150405, ….gz, ….tmp
+// logFile matches the names of a container's log, rotated ones included: 0.log, 0.log.20260102-150405, ….gz, ….tmp
 // (pkg/kubelet/logs/container_log_manager.go).
 var logFile = regexp.MustCompile(`^[0-9]{1,10}\.log(\.[0-9]{8}-[0-9]{6}(\.gz)?(\.tmp)?)?$`)
 
-// RemovePodLogs removes the logs of one pod: plain files with the names that the runtime and kubelet give them, in the
-// directories of its containers, if no process has one open, and these directories by rmdir. Whatever else is in it, or
-// is mounted from it or on it anywhere, makes it stay as it is. It is no error if it is gone.
+// RemovePodLogs removes the logs of one pod: plain files in its containers' directories, with the names that the
+// runtime and kubelet give them, if no process has one open, and then the directories with rmdir. If it contains
+// anything else, or a part of it is mounted elsewhere or a mount point, it stays unchanged. It is no error if it is
+// gone.
 func (d *Mutator) RemovePodLogs(ctx context.Context, l PodLogs) error {
 	base, name := path.Dir(l.Dir), path.Base(l.Dir)
 	if d.host.Paths.PodLogs == "" || base != path.Clean(d.host.Paths.PodLogs) || !host.IsPodUID(l.UID) ||
@@ -77,8 +78,8 @@ func openBy(dir string, pid int) error {
 	return fmt.Errorf("process %d has a file in %s open: %w", pid, dir, ErrBusy)
 }
 
-// opener returns a process with an open file below a directory of that name, or 0. The name has a pod's UID in it, and
-// is the same in every mount namespace in which what is above it is mounted.
+// opener returns a process with an open file below a directory of that name, or 0. The name contains a pod's UID, and
+// is the same in every mount namespace in which its parent directory is mounted.
 func (d *Mutator) opener(ctx context.Context, name string) (int, error) {
 	pids, err := d.host.PIDs()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// The logs of one pod go, with what was rotated. A directory with anything else in it, that is mounted from somewhere,
-// is another one by now or has a file that is open stays as it is, whole.
+// RemovePodLogs removes the logs of one pod, rotated ones included. A directory stays complete if it has other content,
+// is mounted elsewhere, is another directory by now, or contains an open file.
 func TestRemovePodLogs(t *testing.T) {
 	n := mutatetest.New(t)
 	logs := n.Mkdir(filepath.Join(n.Dir, "pod-logs"))
@@ -81,7 +81,7 @@ func TestRemovePodLogs(t *testing.T) {
 	if diff := cmp.Diff(before, mutatetest.Snapshot(t, n.Dir)); diff != "" {
 		t.Errorf("something was changed: %s", diff)
 	}
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // the second time it is gone
 		must(n.Mutator.RemovePodLogs(t.Context(), gone))
 	}
 	for name := range before {

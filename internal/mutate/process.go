@@ -21,16 +21,16 @@ type Process struct {
 	Driver    string // cgroup driver of our kubelet, as inspected: see Cgroup
 }
 
-// awaitSlice is how often AwaitEnd looks whether it was interrupted.
+// awaitSlice is how often AwaitEnd checks whether it was interrupted.
 const awaitSlice = 50 * time.Millisecond
 
 // Flags of /proc/PID/stat: see include/linux/sched.h.
 const (
-	exiting      = 0x00000004 // PF_EXITING: it ends, whatever it is sent
+	exiting      = 0x00000004 // PF_EXITING: it is exiting, whatever signal it gets
 	kernelThread = 0x00200000 // PF_KTHREAD
 )
 
-// Terminate sends SIGTERM to a process. It is no error if the process is gone, ends already, or is dead and not yet
+// Terminate sends SIGTERM to a process. It is no error if the process is gone, is exiting, or is dead and not yet
 // reaped.
 func (d *Mutator) Terminate(p Process) error { return d.signal(p, unix.SIGTERM) }
 
@@ -104,7 +104,7 @@ func (d *Mutator) verifyProcess(p Process) error {
 	if ours {
 		return nil
 	}
-	// cgroup v1 shows a process that ends in none: see proc_cgroup_show in kernel/cgroup/cgroup.c.
+	// cgroup v1 shows an exiting process in no cgroup: see proc_cgroup_show in kernel/cgroup/cgroup.c.
 	stat, err = d.host.ProcStat(p.PID)
 	if proc.Gone(err) || err == nil && (stat.StartTime != p.StartTime || stat.Flags&exiting != 0) {
 		return errGone
@@ -124,7 +124,7 @@ func (d *Mutator) Ended(p Process) (bool, error) {
 	return stat.StartTime != p.StartTime || !proc.Alive(stat), nil
 }
 
-// AwaitEnd waits until a process has ended, at most for the given time, and reports whether it has.
+// AwaitEnd waits at most for the given time until a process has ended, and reports whether it has.
 func (d *Mutator) AwaitEnd(ctx context.Context, p Process, most time.Duration) (bool, error) {
 	deadline := time.Now().Add(most)
 	fd, err := unix.PidfdOpen(p.PID, 0)
@@ -136,7 +136,7 @@ func (d *Mutator) AwaitEnd(ctx context.Context, p Process, most time.Duration) (
 	}
 	defer unix.Close(fd)
 	for {
-		// After it was opened: until it has ended, the descriptor is of no other process.
+		// After opening: while that process lives, the descriptor can refer to no other.
 		if ended, err := d.Ended(p); ended || err != nil {
 			return ended, err
 		}

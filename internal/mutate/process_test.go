@@ -47,7 +47,7 @@ func TestTerminateAndKill(t *testing.T) {
 	if ended(t, n, deaf, 300*time.Millisecond) {
 		t.Error("SIGTERM ended a process that ignores it")
 	}
-	for range 2 { // the second finds it gone
+	for range 2 { // the second time it is gone
 		if err := n.Mutator.Kill(deaf); err != nil {
 			t.Fatal(err)
 		}
@@ -57,8 +57,8 @@ func TestTerminateAndKill(t *testing.T) {
 	}
 }
 
-// A process that ends already needs no signal, and is no other process since cgroup v1 does not show its cgroups any
-// more. Here it is the init of a PID namespace, which waits for one of its processes to be reaped.
+// An exiting process needs no signal, and is not another process because cgroup v1 no longer shows its cgroups. Here it
+// is the init of a PID namespace, which waits until one of its processes is reaped.
 func TestSignalToAProcessThatEnds(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	parent := n.Shell(uid, n.Cgroups(uid, ""), "unshare --pid --fork sh -c 'echo ready; exec sleep 1000' & wait")
@@ -107,7 +107,7 @@ func TestSignalToAProcessThatEnds(t *testing.T) {
 	}
 }
 
-// The end of a process is waited for until it comes, the time is over, or the agent ends.
+// AwaitEnd waits until the process has ended, the time is over, or the agent ends.
 func TestAwaitEnd(t *testing.T) {
 	h := &host.Host{Clock: host.Now}
 	d, err := mutate.New(h, slog.New(slog.DiscardHandler))
@@ -180,7 +180,7 @@ func TestSignalRefuses(t *testing.T) {
 	}
 }
 
-// A process that is in cgroups of two pods must not be killed.
+// A process in cgroups of two pods must not be killed.
 func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
 	n, uid, other := mutatetest.New(t), mutatetest.UID(t), mutatetest.UID(t)
 	mine, theirs := n.Cgroups(uid, ""), n.Cgroups(other, "")
@@ -197,7 +197,7 @@ func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
 	}
 }
 
-// Where it is not known which driver our kubelet has, what is in either tree may be another kubelet's.
+// If the driver of our kubelet is unknown, cgroups in either tree may be another kubelet's.
 func TestNoDriverNoAction(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	n.Host.Paths.CgroupDriver = ""
@@ -226,7 +226,7 @@ func TestNoDriverNoAction(t *testing.T) {
 	}
 }
 
-// A thread of the kernel can be moved into a cgroup like any process. Nothing is ever sent to it.
+// A kernel thread can be moved into a cgroup like any process. It must never get a signal.
 func TestSignalRefusesKernelThread(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	pid := n.Shell(uid, nil, "echo ready; while :; do sleep 0.1; done").PID
@@ -253,7 +253,7 @@ func TestSignalRefusesKernelThread(t *testing.T) {
 	}
 }
 
-// A frozen process of cgroup v1 is in state D and dies of nothing until it is thawed.
+// A frozen process of cgroup v1 is in state D, and no signal kills it until it is thawed.
 func TestThawFrozen(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	cgroups := n.Cgroups(uid, mutatetest.Hex(t, 64))

@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Kept is one entry of the quarantine. Beside each entry is its record, which was written before the move: an entry
-// without a record, or that does not match it, was not moved by the agent and is never removed.
+// Kept is one entry of the quarantine. Next to each entry is its record, written before the move. The agent did not
+// move an entry whose record is missing or does not match, and never removes it.
 type Kept struct {
 	Name  string            `json:"name"` // in the quarantine
 	UID   string            `json:"uid"`  // of the pod
@@ -29,26 +29,26 @@ type Kept struct {
 	Bytes uint64            `json:"bytes"`
 	Moved finding.Timestamp `json:"moved"`
 
-	// as observed: clock jumps and time when the machine was off do not count
+	// as observed: clock jumps and time while the machine was off do not count
 	Age        time.Duration     `json:"age"`
-	Aged       finding.Timestamp `json:"aged"`           // when Age was last added to
-	Reported   bool              `json:"told,omitempty"` // it was reported that this will be removed,
-	ReportedAt time.Duration     `json:"at,omitempty"`   // and its age at that time
+	Aged       finding.Timestamp `json:"aged"`           // when Age was last increased
+	Reported   bool              `json:"told,omitempty"` // its coming removal was reported,
+	ReportedAt time.Duration     `json:"at,omitempty"`   // and its age when that was reported
 
-	Foreign string `json:"foreign,omitempty"` // why it is not the agent's to remove; empty otherwise
+	Foreign string `json:"foreign,omitempty"` // why the agent must not remove it; empty otherwise
 }
 
 // maxKept bounds how many entries the quarantine may have.
 const maxKept = 10_000
 
-// QuarantineDir is the directory of the quarantine: beside the directories of pods, on the same filesystem.
+// QuarantineDir is the directory of the quarantine, next to the pods directory on the same filesystem.
 func (d *Mutator) QuarantineDir() string {
 	return path.Join("/", d.host.Paths.KubeletRoot, "nodeagent-quarantine")
 }
 
-// Quarantine moves a regular file or a directory out of the directory of the pod uid instead of deleting it. Nothing is
-// replaced or copied: the quarantine must be on the same filesystem. It is a Refusal if the quarantine would hold more
-// than limit bytes.
+// Quarantine moves a regular file or a directory out of the directory of the pod uid instead of deleting it. It
+// replaces and copies no data: the quarantine must be on the same filesystem. It returns a Refusal if the quarantine
+// would hold more than limit bytes.
 func (d *Mutator) Quarantine(ctx context.Context, uid, name string, id FileID, limit uint64) error {
 	if name == "" {
 		return refuse("no name")
@@ -62,7 +62,7 @@ func (d *Mutator) Quarantine(ctx context.Context, uid, name string, id FileID, l
 	return err
 }
 
-// Quarantined lists what is in the quarantine.
+// Quarantined lists the entries of the quarantine.
 func (d *Mutator) Quarantined(ctx context.Context) ([]Kept, error) {
 	a, err := d.do(ctx, request{Op: opKept, Quarantine: d.QuarantineDir()})
 	return a.Kept, err
@@ -74,8 +74,8 @@ func (d *Mutator) NoteQuarantine(ctx context.Context, kept Kept) error {
 	return err
 }
 
-// EmptyQuarantine removes one entry that the agent itself moved there. Nothing of it is removed if something is mounted
-// in it, or if a part of it is mounted elsewhere in any mount namespace.
+// EmptyQuarantine removes one entry that the agent itself moved there. It removes no part of it if the entry contains a
+// mount, or if a part of it is mounted elsewhere in any mount namespace.
 func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
 	if kept.Foreign != "" {
 		return refuse("%s is not the agent's: %s", kept.Name, kept.Foreign)
@@ -92,7 +92,7 @@ func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
 	return err
 }
 
-// openQuarantine opens the quarantine, to which only root may have access. errGone when there is none.
+// openQuarantine opens the quarantine, to which only root may have access. errGone if there is none.
 func openQuarantine(dir string) (int, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -141,7 +141,7 @@ func quarantineChild(r request) error {
 	}
 	err = gone("move "+name+" to "+r.Quarantine, unix.Renameat2(dir, name, to, kept.Name, unix.RENAME_NOREPLACE))
 	if err != nil {
-		_ = unix.Unlinkat(to, recordOf(kept.Name), 0) // a record without an entry is also removed later
+		_ = unix.Unlinkat(to, recordOf(kept.Name), 0) // if it stays, a record without an entry is also removed later
 		return err
 	}
 	return unix.Fsync(to)
@@ -172,7 +172,7 @@ func AddBytes(a, b uint64) uint64 {
 	return a + b
 }
 
-// bytesOf returns the size of a file or of everything in a directory. A mount in it is an error.
+// bytesOf returns the size of a file or of all files in a directory. A mount in it is an error.
 func bytesOf(dir int, name string) (uint64, error) {
 	top, err := entryAt(dir, name, "")
 	if err != nil {
@@ -186,7 +186,7 @@ func bytesOf(dir int, name string) (uint64, error) {
 	return total, err
 }
 
-// recordNew is the suffix of a record that is being rewritten.
+// recordNew is the suffix of a new record while it is being written.
 const recordNew = ".json.new"
 
 // recordOf is the name of the record of an entry. Entries begin with the UID of a pod, never with a dot.
@@ -236,7 +236,7 @@ func writeRecord(to int, kept Kept, name string) error {
 	return nil
 }
 
-// readRecord reads the record of an entry, which only root can have written.
+// readRecord reads the record of an entry. Only root can have written it.
 func readRecord(dir int, name string) (Kept, error) {
 	fd, err := openIfThere(dir, recordOf(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, resolveInside)
 	if err != nil {
@@ -307,7 +307,7 @@ func keptEntry(dir int, name string) (Kept, error) {
 	st, err := statAt(dir, name)
 	switch {
 	case errors.Is(err, errGone) && recordErr == nil && kept.Name == name:
-		// a crash came before the move, or during the removal
+		// a crash happened before the move, or during the removal
 		kept.Bytes = 0
 		return kept, nil
 	case errors.Is(err, errGone):

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openOwnEntry opens the quarantine and checks that an entry is the one that was inspected.
+// openOwnEntry opens the quarantine and checks that an entry is the inspected one.
 func openOwnEntry(r request) (dir int, err error) {
 	if !isLocal(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
 		return -1, refuse("%q is not an entry of the quarantine", r.Kept.Name)
@@ -41,7 +41,7 @@ func agedChild(r request) error {
 	}
 	defer unix.Close(dir)
 	record := recordOf(r.Kept.Name)
-	next := strings.TrimSuffix(record, ".json") + recordNew // one that a crash left is not an entry, and is rewritten
+	next := strings.TrimSuffix(record, ".json") + recordNew // a leftover of a crash is not an entry, and is rewritten
 	if err := unix.Unlinkat(dir, next, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("record %s: %w", next, err)
 	}
@@ -54,8 +54,8 @@ func agedChild(r request) error {
 	return unix.Fsync(dir)
 }
 
-// emptyChild removes an entry: it is listed completely first, and then removed name by name, each only if it is still
-// what was listed. A file that appears meanwhile keeps its directory.
+// emptyChild removes an entry: it first lists all of it, and then removes it name by name, each only if it is still as
+// listed. A file that appears meanwhile keeps its directory.
 func emptyChild(r request) error {
 	dir, err := openOwnEntry(r)
 	if err != nil {
@@ -77,7 +77,7 @@ func emptyChild(r request) error {
 	return unix.Fsync(dir)
 }
 
-// keptTree lists an entry completely. Nothing may be mounted in it.
+// keptTree lists all of an entry, which may contain no mount.
 func keptTree(dir int, kept Kept) ([]Entry, error) {
 	top, err := entryAt(dir, kept.Name, "")
 	if errors.Is(err, errGone) {

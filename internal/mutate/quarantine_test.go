@@ -20,7 +20,7 @@ import (
 
 const plenty = 1 << 30
 
-// kept moves a directory with all that a pod may make in it to quarantine and returns its entry.
+// kept moves a directory with every kind of file that a pod can make to quarantine and returns its entry.
 func kept(t *testing.T, n *mutatetest.Node) mutate.Kept {
 	t.Helper()
 	uid := mutatetest.UID(t)
@@ -105,7 +105,7 @@ func TestQuarantineFull(t *testing.T) {
 	}
 }
 
-// A mount in what is to be moved would go with it, out of reach of the pod's release.
+// A mount in a moved directory would move with it, out of reach of the pod's release.
 func TestQuarantineWithMount(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := n.Mount("tmpfs", n.PodDir(uid, "v/a/mount"), "tmpfs", 0)
@@ -152,7 +152,7 @@ func TestEmptyQuarantine(t *testing.T) {
 	}
 }
 
-// None of these may remove anything.
+// Each of these must leave the quarantine unchanged.
 func TestEmptyQuarantineRefuses(t *testing.T) {
 	for name, arrange := range map[string]func(t *testing.T, n *mutatetest.Node, k *mutate.Kept, at string){
 		"another inode": func(_ *testing.T, _ *mutatetest.Node, k *mutate.Kept, _ string) { k.File.Inode++ },
@@ -210,7 +210,7 @@ func TestEmptyQuarantineRefuses(t *testing.T) {
 	}
 }
 
-// What the agent did not put there is reported, counts, and stays.
+// Entries that the agent did not put there are reported, count, and stay.
 func TestQuarantineForeign(t *testing.T) {
 	n := mutatetest.New(t)
 	k := kept(t, n)
@@ -232,7 +232,7 @@ func TestQuarantineForeign(t *testing.T) {
 	}
 }
 
-// A crash between record and move leaves a record without an entry: it is reported, counts no bytes, and is removed.
+// A crash between record and move leaves a record without an entry: it is reported, counts 0 bytes, and is removed.
 func TestQuarantineCrash(t *testing.T) {
 	n := mutatetest.New(t)
 	k := kept(t, n)
@@ -279,12 +279,12 @@ func TestReadNote(t *testing.T) {
 	}
 }
 
-// Anything but a regular file is not even opened.
+// Only regular files are opened at all.
 func TestReadNoteOfPipe(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	n.Mkdir(n.PodDir(uid))
 	for name, mode := range map[string]uint32{"pipe": unix.S_IFIFO, "socket": unix.S_IFSOCK, "device": unix.S_IFCHR} {
-		if err := unix.Mknod(n.PodDir(uid, name), mode|0o600, int(unix.Mkdev(1, 3))); err != nil { // null
+		if err := unix.Mknod(n.PodDir(uid, name), mode|0o600, int(unix.Mkdev(1, 3))); err != nil { // the null device
 			t.Fatal(err)
 		}
 		if note, err := n.Mutator.ReadNote(t.Context(), uid, name); err == nil ||
@@ -324,7 +324,7 @@ func TestTreeIsBounded(t *testing.T) {
 	}
 }
 
-// A directory that was swapped between being seen and being listed is not listed as the one that was seen.
+// A directory swapped between being seen and being listed is not listed as the one seen.
 func TestTreeSwappedDirectory(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o700),
@@ -351,7 +351,7 @@ func TestTreeSwappedDirectory(t *testing.T) {
 	}
 }
 
-// A link that leads to another place of the same pod is as little followed as one that leads out.
+// A link to another place in the same pod is not followed either.
 func TestLinkInsideThePod(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	file := n.Write(n.PodDir(uid, "data/file"), "x")
@@ -374,7 +374,7 @@ func TestLinkInsideThePod(t *testing.T) {
 	}
 }
 
-// The record is on the disk before anything is moved.
+// The record is on disk before the move.
 func TestQuarantineRecord(t *testing.T) {
 	n := mutatetest.New(t)
 	k := kept(t, n)

@@ -2,5 +2,5 @@
 
 package mutate
 
-// childEnv: a process with the race detector sleeps for a second before it ends.
+// childEnv disables the one-second sleep of the race detector at exit.
 var childEnv = []string{"GORACE=atexit_sleep_ms=0"}

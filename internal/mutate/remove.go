@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveDir removes one empty directory in the directory of the pod uid, or with the empty name that directory itself.
-// It never deletes its content: ErrBusy when it is not empty or a mount point.
+// RemoveDir removes one empty directory in the directory of the pod uid; an empty name means that directory itself. It
+// never deletes content: ErrBusy if the directory is not empty or is a mount point.
 func (d *Mutator) RemoveDir(ctx context.Context, uid, name string, id FileID) error {
 	_, err := d.do(ctx, request{Op: opRemoveDir, Base: d.podsDir(), UID: uid, Path: name, File: id})
 	return err

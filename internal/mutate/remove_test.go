@@ -26,7 +26,7 @@ func TestRemoveDir(t *testing.T) {
 		mutate.ErrBusy) {
 		t.Errorf("not empty: %v", err)
 	}
-	for range 2 { // the second finds nothing
+	for range 2 { // the second time it is gone
 		if err := n.Mutator.RemoveDir(t.Context(), uid, "volumes/empty", id); err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestRemoveDir(t *testing.T) {
 	}
 }
 
-// None of these may change anything outside, nor inside.
+// None of these may change anything outside or inside.
 func TestRemoveRefuses(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	outside := filepath.Join(n.Dir, "outside")

@@ -25,12 +25,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// RuntimeContainer is the identity of a container that containerd has in the namespace of the CRI plugin, and that CRI
+// RuntimeContainer is the identity of a container that containerd has in the namespace of the CRI plugin, but that CRI
 // does not list.
 type RuntimeContainer struct {
 	ID        string
 	CreatedAt int64  // nanoseconds since the epoch
-	UID       string // of the pod that its labels name
+	UID       string // of the pod named in its labels
 }
 
 // Labels that the CRI plugin gives its containers.
@@ -39,7 +39,7 @@ const (
 	uidLabel  = "io.kubernetes.pod.uid"
 )
 
-// lostContainer is such a container for a few calls.
+// lostContainer is such a container during a few calls.
 type lostContainer struct {
 	*Mutator
 	wanted     RuntimeContainer
@@ -47,8 +47,9 @@ type lostContainer struct {
 	record     containers.Container // as of the last check
 }
 
-// EndRuntimeTask ends the task of a container: SIGTERM, and after grace SIGKILL, both by containerd. It is no error if
-// there is no task, or it has ended. The process must be the same before both signals, and in no other pod's cgroup.
+// EndRuntimeTask ends the task of a container: SIGTERM, and after grace SIGKILL, both through containerd. It is no
+// error if there is no task, or it has ended. Before each signal, the process must be the same one and in no other
+// pod's cgroup.
 func (d *Mutator) EndRuntimeTask(ctx context.Context, c RuntimeContainer, grace time.Duration) error {
 	return d.onLostContainer(ctx, c, grace+stopSlack, func(ctx context.Context, l *lostContainer) error {
 		task, err := l.task(ctx)
@@ -91,8 +92,8 @@ func (d *Mutator) EndRuntimeTask(ctx context.Context, c RuntimeContainer, grace 
 	})
 }
 
-// DeleteRuntimeTask deletes the task of a container, which must have ended: containerd ends its shim, and unmounts its
-// root filesystem without force.
+// DeleteRuntimeTask deletes the task of a container, which must have ended. containerd then ends its shim, and unmounts
+// its root filesystem without force.
 func (d *Mutator) DeleteRuntimeTask(ctx context.Context, c RuntimeContainer) error {
 	return d.onLostContainer(ctx, c, stopSlack, func(ctx context.Context, l *lostContainer) error {
 		task, err := l.task(ctx)
@@ -110,9 +111,9 @@ func (d *Mutator) DeleteRuntimeTask(ctx context.Context, c RuntimeContainer) err
 	})
 }
 
-// DeleteRuntimeContainer deletes a container without a task: its writable snapshot, what containerd's store of
-// sandboxes has of it, and last its record, by which it is found again after a crash. Nothing may be mounted on its root
-// filesystem: the mount would stay over a snapshot that is gone.
+// DeleteRuntimeContainer deletes a container without a task: its writable snapshot, its entry in containerd's sandbox
+// store, and last its record, by which it is found again after a crash. Its root filesystem may not be a mount point:
+// the mount would stay over a missing snapshot.
 func (d *Mutator) DeleteRuntimeContainer(ctx context.Context, c RuntimeContainer) error {
 	return d.onLostContainer(ctx, c, stopSlack, func(ctx context.Context, l *lostContainer) error {
 		switch task, err := l.task(ctx); {
@@ -129,7 +130,7 @@ func (d *Mutator) DeleteRuntimeContainer(ctx context.Context, c RuntimeContainer
 		}
 		if l.record.Labels[kindLabel] == "sandbox" {
 			err := l.containerd.SandboxStore().Delete(ctx, c.ID)
-			if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsNotImplemented(err) { // containerd 1.6 has none
+			if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsNotImplemented(err) { // containerd 1.6 has no such store
 				return fmt.Errorf("delete record of sandbox %s: %w", c.ID, err)
 			}
 		}
@@ -144,7 +145,7 @@ func (d *Mutator) DeleteRuntimeContainer(ctx context.Context, c RuntimeContainer
 }
 
 // onLostContainer makes sure that a container is the evaluated one and that CRI does not know it, and then changes it.
-// A container that is gone is no error.
+// It is no error if the container is gone.
 func (d *Mutator) onLostContainer(ctx context.Context, c RuntimeContainer, limit time.Duration,
 	change func(context.Context, *lostContainer) error) error {
 	if !host.IsContainerID(c.ID) || c.UID == "" {
@@ -176,7 +177,7 @@ func ignoreGone(err error) error {
 }
 
 // check reads the record, and makes sure that it is the evaluated one and that CRI does not know its ID. errGone: there
-// is none any more.
+// is no record any more.
 func (l *lostContainer) check(ctx context.Context) (err error) {
 	id := l.wanted.ID
 	l.record, err = l.containerd.ContainerService().Get(ctx, id)
@@ -207,19 +208,19 @@ func (d *Mutator) unknownToCRI(ctx context.Context, id string) error {
 	return mustBeMissing("CRI has the sandbox "+id, err)
 }
 
-// mustBeMissing turns the answer to a question for something that must not exist into an error about what that would
-// mean.
+// mustBeMissing turns the result of a lookup for an object that must not exist into an error. what states that it
+// exists.
 func mustBeMissing(what string, err error) error {
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s: %w", what, ErrBusy)
-	case !errdefs.IsNotFound(err) && !errdefs.IsNotFound(errgrpc.ToNative(err)): // CRI answers with a status of gRPC
+	case !errdefs.IsNotFound(err) && !errdefs.IsNotFound(errgrpc.ToNative(err)): // CRI answers with a gRPC status
 		return fmt.Errorf("whether %s: %w", what, err)
 	}
 	return nil
 }
 
-// task returns the task of the container; nil: it has none.
+// task returns the task of the container, or nil if it has none.
 func (l *lostContainer) task(ctx context.Context) (*tasktypes.Process, error) {
 	answer, err := l.containerd.TaskService().Get(ctx, &tasksapi.GetRequest{ContainerID: l.wanted.ID})
 	if errdefs.IsNotFound(errgrpc.ToNative(err)) {
@@ -231,7 +232,7 @@ func (l *lostContainer) task(ctx context.Context) (*tasktypes.Process, error) {
 	return answer.GetProcess(), nil
 }
 
-// hasEnded reports whether a task has ended; there may be none.
+// hasEnded reports whether a task has ended; nil counts as ended.
 func hasEnded(task *tasktypes.Process) bool {
 	return task == nil || task.GetStatus() == tasktypes.Status_STOPPED
 }
@@ -274,7 +275,7 @@ func (l *lostContainer) signal(ctx context.Context, signal unix.Signal) error {
 	return nil
 }
 
-// awaitTask waits until the task has ended, at most for the given time, and reports whether it has.
+// awaitTask waits at most for the given time until the task has ended, and reports whether it has.
 func (l *lostContainer) awaitTask(ctx context.Context, most time.Duration) (bool, error) {
 	deadline := time.NewTimer(most)
 	defer deadline.Stop()
@@ -310,8 +311,8 @@ func (l *lostContainer) notMounted() error {
 	return nil
 }
 
-// deleteSnapshot deletes the writable snapshot that has the container's own ID as its key. A key of another form may be
-// shared with another container, and stays.
+// deleteSnapshot deletes the writable snapshot whose key is the container's own ID. Another container may share a
+// snapshot with another form of key: that stays.
 func (l *lostContainer) deleteSnapshot(ctx context.Context) error {
 	if l.record.SnapshotKey != l.wanted.ID || l.record.Snapshotter == "" {
 		return nil

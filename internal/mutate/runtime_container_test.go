@@ -23,7 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// ghosts is a node with a real containerd that has containers of which CRI does not know.
+// ghosts is a node with a real containerd and containers that CRI does not know.
 type ghosts struct {
 	*mutatetest.Node
 	t      *testing.T
@@ -59,7 +59,7 @@ func (g *ghosts) of(id, uid string) mutate.RuntimeContainer {
 	return mutate.RuntimeContainer{ID: id, CreatedAt: record.CreatedAt.UnixNano(), UID: uid}
 }
 
-// pid returns the process of a container's task; 0: it has none.
+// pid returns the process of a container's task, or 0 if it has none.
 func (g *ghosts) pid(id string) int {
 	g.t.Helper()
 	answer, err := g.client.TaskService().Get(namespaces.WithNamespace(g.t.Context(), cri.Namespace),
@@ -70,7 +70,7 @@ func (g *ghosts) pid(id string) int {
 	return int(answer.GetProcess().GetPid())
 }
 
-// census is what containerd has, in all namespaces.
+// census returns all objects of containerd, in all namespaces.
 func (g *ghosts) census() map[string]string {
 	g.t.Helper()
 	all := map[string]string{}
@@ -98,8 +98,8 @@ func (g *ghosts) census() map[string]string {
 
 const shortGrace = 300 * time.Millisecond
 
-// One container goes with its task and its snapshot; whatever CRI knows, has another identity, has no label of CRI's or
-// is another engine's stays as it is.
+// One container is deleted with its task and its snapshot. A container stays if CRI knows it, or if it has another
+// identity, lacks CRI's labels or belongs to another engine.
 func TestReleaseOfALostContainer(t *testing.T) {
 	g := newGhosts(t)
 	ctx, uid, other := t.Context(), mutatetest.UID(t), mutatetest.UID(t)
@@ -138,7 +138,7 @@ func TestReleaseOfALostContainer(t *testing.T) {
 	if err := g.Mutator.DeleteRuntimeTask(ctx, c); !errors.Is(err, mutate.ErrBusy) {
 		t.Errorf("a running task: %v", err)
 	}
-	// its root filesystem is mounted, too: that is not what must be found first
+	// its root filesystem is mounted too, but the task must be noticed first
 	if err := g.Mutator.DeleteRuntimeContainer(ctx, c); !errors.Is(err, mutate.ErrBusy) ||
 		!strings.Contains(err.Error(), "has a task") {
 		t.Errorf("a container with a task: %v", err)
@@ -147,7 +147,7 @@ func TestReleaseOfALostContainer(t *testing.T) {
 		t.Fatalf("what must stay has changed: %s", diff)
 	}
 	pid := g.pid(lost)
-	for range 2 { // the second time nothing is there
+	for range 2 { // the second time it is gone
 		if err := whole(c); err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestReleaseOfALostContainer(t *testing.T) {
 	}
 }
 
-// A snapshot is not deleted while it is mounted: the mount would stay over nothing.
+// A snapshot is not deleted while it is mounted: the mount would outlive it.
 func TestLostContainerWithAMount(t *testing.T) {
 	g := newGhosts(t)
 	ctx, uid := t.Context(), mutatetest.UID(t)
@@ -182,7 +182,7 @@ func TestLostContainerWithAMount(t *testing.T) {
 	if err := errors.Join(g.Mutator.EndRuntimeTask(ctx, c, shortGrace), g.Mutator.DeleteRuntimeTask(ctx, c)); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{id, "." + id} { // containerd's name for one that it began to remove
+	for _, name := range []string{id, "." + id} { // containerd's name while it removes one
 		rootfs := filepath.Join(g.ctd.Bundle(name), "rootfs")
 		g.Mkdir(rootfs)
 		g.Mount("tmpfs", rootfs, "tmpfs", 0)
@@ -202,7 +202,7 @@ func TestLostContainerWithAMount(t *testing.T) {
 	}
 }
 
-// A task that ends by SIGTERM is not killed.
+// A task that ends on SIGTERM is not killed.
 func TestTaskHasItsGrace(t *testing.T) {
 	g := newGhosts(t)
 	uid := mutatetest.UID(t)

@@ -20,18 +20,18 @@ type RuntimeDirectory struct {
 	File FileID
 }
 
-// layout is what containerd makes in such a directory. Whatever else is in one makes it stay.
+// layout describes the files that containerd makes in such a directory. Any other content makes the directory stay.
 type layout struct {
-	bases   []string // directly below one of which it lies
-	point   string   // the directory in it on which a filesystem is mounted
+	bases   []string // the directory must be directly below one of them
+	point   string   // the directory in it that may be a mount point
 	fsTypes []string // that may be unmounted; empty: any
 	entry   func(name string) EntryType
-	work    string                                          // directory with one for each, which must be empty; empty: none
-	free    func(ctx context.Context, dir, id string) error // whether nothing uses it; nil: that is not asked
+	work    string                                          // parent of its working directory, which must be empty; empty: none
+	free    func(ctx context.Context, dir, id string) error // errors if it is in use; nil: not checked
 }
 
-// sandboxLayout is of the directories that containerd's CRI plugin keeps of sandboxes below containerd's root and state
-// (internal/cri/server/sandbox_run_linux.go: setupSandboxFiles).
+// sandboxLayout is the layout of the directories that containerd's CRI plugin keeps for sandboxes below containerd's
+// root and state (internal/cri/server/sandbox_run_linux.go: setupSandboxFiles).
 func (d *Mutator) sandboxLayout() layout {
 	const sandboxes = "io.containerd.grpc.v1.cri/sandboxes"
 	bases := append(below(d.host.Paths.ContainerdState, sandboxes), below(d.host.Paths.ContainerdRoot, sandboxes)...)
@@ -46,8 +46,8 @@ func (d *Mutator) sandboxLayout() layout {
 	}}
 }
 
-// below returns the names of a directory below one of containerd's: as that is configured, and without symbolic links, as
-// inspections see it. None where it is not configured.
+// below returns the paths of name below one of containerd's directories: as configured, and with symbolic links
+// resolved, as inspections see it. It returns none if dir is not configured.
 func below(dir, name string) []string {
 	if dir == "" {
 		return nil
@@ -59,19 +59,19 @@ func below(dir, name string) []string {
 	return names
 }
 
-// UnmountShm unmounts the shared memory of a sandbox that the runtime does not know, the uppermost mount first, each only
-// if nothing uses it. It is no error if nothing is mounted or the directory is gone.
+// UnmountShm unmounts the shared memory of a sandbox that the runtime does not know, the uppermost mount first, each
+// only if it is unused. It is no error if it is not mounted or the directory is gone.
 func (d *Mutator) UnmountShm(ctx context.Context, r RuntimeDirectory) error {
 	return d.unmountRuntime(ctx, r, d.sandboxLayout())
 }
 
-// RemoveSandboxDirectory removes the directory of a sandbox that the runtime does not know: the files that the plugin
-// makes, by their names, and the directories by rmdir. Whatever else is in it, or is mounted there, makes it stay.
+// RemoveSandboxDirectory removes the directory of a sandbox that the runtime does not know: the plugin's files by name,
+// and the directories with rmdir. Any other content, or a mount, makes it stay.
 func (d *Mutator) RemoveSandboxDirectory(ctx context.Context, r RuntimeDirectory) error {
 	return d.removeRuntime(ctx, r, d.sandboxLayout())
 }
 
-// unmountRuntime unmounts what is mounted on the layout's point.
+// unmountRuntime unmounts the mounts on the layout's point.
 func (d *Mutator) unmountRuntime(ctx context.Context, r RuntimeDirectory, l layout) error {
 	if tree, err := d.runtimeTree(ctx, r, l); err != nil || len(tree) == 0 {
 		return err
@@ -104,7 +104,7 @@ func (d *Mutator) unmountRuntime(ctx context.Context, r RuntimeDirectory, l layo
 	return nil
 }
 
-// removeRuntime removes a directory with what the layout has in it. Nothing may be mounted there.
+// removeRuntime removes a directory with the content listed in the layout. It may contain no mount.
 func (d *Mutator) removeRuntime(ctx context.Context, r RuntimeDirectory, l layout) error {
 	tree, err := d.runtimeTree(ctx, r, l)
 	if err != nil {
@@ -135,10 +135,11 @@ func (d *Mutator) removeRuntime(ctx context.Context, r RuntimeDirectory, l layou
 	return nil
 }
 
-// containerOf returns the ID that a directory is named after. Before it removes one, containerd puts a dot before its name.
+// containerOf returns the ID in the name of a directory. Before containerd removes one, it puts a dot in front of its
+// name.
 func containerOf(r RuntimeDirectory) string { return strings.TrimPrefix(path.Base(r.Dir), ".") }
 
-// workOf returns the directory in which the shim of a bundle worked, which must be empty; the zero Entry: there is none.
+// workOf returns the working directory of a bundle's shim, which must be empty; the zero Entry if there is none.
 func (d *Mutator) workOf(ctx context.Context, r RuntimeDirectory, work string) (Entry, error) {
 	if work == "" {
 		return Entry{}, nil
@@ -153,9 +154,9 @@ func (d *Mutator) workOf(ctx context.Context, r RuntimeDirectory, work string) (
 	return a.Entries[0], nil
 }
 
-// runtimeTree lists such a directory, once it is made sure that it is the evaluated one, has nothing in it but what
-// containerd makes, is of a sandbox or container that the runtime does not know, and that nothing uses it. It is empty
-// when the directory is gone.
+// runtimeTree lists such a directory, after making sure that it is the evaluated one, contains only containerd's files,
+// belongs to a sandbox or container that the runtime does not know, and is unused. The list is empty if the directory
+// is gone.
 func (d *Mutator) runtimeTree(ctx context.Context, r RuntimeDirectory, l layout) ([]Entry, error) {
 	base, name := path.Dir(r.Dir), path.Base(r.Dir)
 	id := containerOf(r)

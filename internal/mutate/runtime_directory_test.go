@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// The directory of a lost sandbox goes with what is mounted on its shm, however often. One that is in use, holds anything
-// else, is another one by now, or is of a sandbox that the runtime has stays as it is.
+// The directory of a lost sandbox is removed with the mounts on its shm, however many. It stays if it is in use, has
+// other content, is another one by now, or belongs to a sandbox that the runtime has.
 func TestRemoveSandboxDirectory(t *testing.T) {
 	g := newGhosts(t)
 	state := g.Mkdir(filepath.Join(g.Dir, "state"))

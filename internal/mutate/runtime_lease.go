@@ -22,12 +22,12 @@ type RuntimeLease struct {
 	CreatedAt int64  // nanoseconds since the epoch
 }
 
-// leaseLimit bounds the questions before the deletion and the deletion itself, which containerd only notes.
+// leaseLimit bounds the checks and the deletion, which containerd only records.
 const leaseLimit = 30 * time.Second
 
-// DeleteRuntimeLease deletes the lease of a sandbox that containerd has no more, in the namespace of the CRI plugin.
-// Nothing that the lease kept is deleted here: containerd's own collector does that, later. A lease that is gone is
-// no error.
+// DeleteRuntimeLease deletes the lease of a sandbox that containerd no longer has, in the namespace of the CRI plugin.
+// It does not delete the resources that the lease kept: containerd's own garbage collector does that, later. It is no
+// error if the lease is gone.
 func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error {
 	if !host.IsContainerID(l.ID) {
 		return refuse("lease %q is no sandbox's: its ID has another form", l.ID)
@@ -72,8 +72,8 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 	return nil
 }
 
-// sandboxGone makes sure that the runtime has nothing under the ID of a sandbox: not CRI's own, nor what is below CRI
-// and comes to be before it.
+// sandboxGone makes sure that the runtime has no object under the ID of a sandbox: neither CRI's own, nor containerd's,
+// which are created before CRI's.
 func (d *Mutator) sandboxGone(ctx context.Context, c *client.Client, id string) error {
 	for _, ask := range []struct {
 		what string
@@ -86,7 +86,7 @@ func (d *Mutator) sandboxGone(ctx context.Context, c *client.Client, id string) 
 		{"containerd has a record of the sandbox", func() error {
 			_, err := c.SandboxStore().Get(ctx, id)
 			if errdefs.IsNotImplemented(err) {
-				return errdefs.ErrNotFound // containerd 1.6 keeps none
+				return errdefs.ErrNotFound // containerd 1.6 has no such store
 			}
 			return err
 		}},

@@ -21,8 +21,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// One lease is deleted, in one namespace, by ID and time; whatever has another form, or belongs to something that is
-// there, stays.
+// One lease is deleted, in one namespace, by ID and time. A lease stays if its ID has another form, or if its sandbox
+// exists.
 func TestDeleteRuntimeLease(t *testing.T) {
 	c := mutatetest.StartContainerd(t)
 	n := mutatetest.New(t, func(p *host.Paths) { p.CRISocket, p.ContainerdSocket = c.Socket, c.Socket })
@@ -67,7 +67,7 @@ func TestDeleteRuntimeLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	const group = "/nodeagent-test-lease"
-	t.Cleanup(func() { // after the sandbox, which is removed by then
+	t.Cleanup(func() { // runs after the clean-up of the sandbox
 		hierarchies, _ := filepath.Glob("/sys/fs/cgroup/*")
 		for _, dir := range append(hierarchies, "/sys/fs/cgroup") {
 			if err := unix.Rmdir(dir + group); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -77,7 +77,7 @@ func TestDeleteRuntimeLease(t *testing.T) {
 	})
 	sandbox := c.Sandbox(mutatetest.UID(t), group, false)
 	lives := mutate.RuntimeLease{ID: sandbox.Id}
-	if !slices.Contains(list(), sandbox.Id) { // containerd 2 has made it
+	if !slices.Contains(list(), sandbox.Id) { // containerd 2 creates it itself
 		lives = create(sandbox.Id, nil)
 	}
 	elsewhere := mutate.RuntimeLease{ID: mutatetest.Hex(t, 64)}

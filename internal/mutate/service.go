@@ -15,18 +15,18 @@ import (
 	hostsystemd "github.com/nodeagent/nodeagent/internal/host/systemd"
 )
 
-// ServiceRun is one run of a service, as it was inspected.
+// ServiceRun is one run of a service, as inspected.
 type ServiceRun struct {
 	Name       string
 	MainPID    int
 	Invocation string
 }
 
-// jobs is what systemd is asked to do.
+// jobs are the requests to systemd.
 type jobs interface {
-	// Run restarts or starts a unit, and returns systemd's word for how the job ended.
+	// Run restarts or starts a unit, and returns systemd's result of the job.
 	Run(ctx context.Context, verb jobVerb, unit string) (result string, err error)
-	// ResetFailed makes systemd forget that a unit has failed.
+	// ResetFailed clears the failed state of a unit.
 	ResetFailed(ctx context.Context, unit string) error
 }
 
@@ -37,8 +37,8 @@ const (
 	jobStart   jobVerb = "start"
 )
 
-// RestartService restarts a service, or starts one that has failed, if it still is in the run that was inspected, no job
-// is queued for it, and only its main process would be killed (KillMode=process). A job that is queued meanwhile is not
+// RestartService restarts a service, or starts one that has failed, if it is still in the inspected run, no job is
+// queued for it, and only its main process would be killed (KillMode=process). A job that is queued meanwhile is not
 // replaced.
 func (d *Mutator) RestartService(ctx context.Context, run ServiceRun) error {
 	if !isService(run.Name) {
@@ -75,7 +75,7 @@ func (d *Mutator) RestartService(ctx context.Context, run ServiceRun) error {
 	return nil
 }
 
-// ResetFailedUnit makes systemd forget a transient unit that has failed: there is no file that could start it again.
+// ResetFailedUnit clears a failed transient unit: there is no file that could start it again.
 func (d *Mutator) ResetFailedUnit(ctx context.Context, name string) error {
 	if d.host.Systemd.Units == nil {
 		return hosterr.ErrNotConfigured
@@ -161,14 +161,14 @@ func (d *Mutator) LoadModule(ctx context.Context, name string) error {
 	return nil
 }
 
-// isService reports whether a name is that of a service, and nothing else that systemd would take for one.
+// isService reports whether systemd can read a name only as that of a service.
 func isService(name string) bool {
 	base, ok := strings.CutSuffix(name, ".service")
 	return ok && base != "" && len(name) < 256 && strings.Trim(base,
 		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-_.@\\") == ""
 }
 
-// systemdJobs is systemd itself.
+// systemdJobs sends the requests to systemd.
 type systemdJobs struct{}
 
 func (systemdJobs) Run(ctx context.Context, verb jobVerb, unit string) (string, error) {

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// jobsNode is a Mutator whose systemd has one service and records what it is asked to do.
+// jobsNode is a Mutator with a fake systemd, which has one service and records requests.
 type jobsNode struct {
 	*mutate.Mutator
 	service systemd.Service
@@ -52,7 +52,7 @@ func newJobs(t *testing.T) *jobsNode {
 	return n
 }
 
-// A service is restarted only in the run that was inspected, and only where nothing but its main process is killed.
+// A service is restarted only in the inspected run, and only if no process but its main one is killed.
 func TestRestartService(t *testing.T) {
 	run := mutate.ServiceRun{Name: "kubelet.service", MainPID: 7, Invocation: "ab"}
 	for name, test := range map[string]struct {
@@ -108,7 +108,7 @@ func TestResetFailedUnit(t *testing.T) {
 	}
 }
 
-// Only a name that can be nothing but a module's becomes part of a unit's name.
+// A name becomes part of a unit name only if it can be read only as a module name.
 func TestLoadModule(t *testing.T) {
 	n := newJobs(t)
 	for _, name := range []string{"", "../x", "a b", "br@netfilter", "x.service", "a-b", strings.Repeat("a", 65)} {
@@ -121,8 +121,8 @@ func TestLoadModule(t *testing.T) {
 	}
 }
 
-// A setting is written only while it has the value that was found. The one that the test writes belongs to its own
-// namespace, or is written with the value that it has.
+// A setting is written only while it has the value found before. The setting that the test writes belongs to the test's
+// own namespace, or is written with its current value.
 func TestWriteSysctl(t *testing.T) {
 	need.Root(t, "writes a kernel setting with the value that it has")
 	n := newJobs(t)
@@ -146,7 +146,7 @@ func TestWriteSysctl(t *testing.T) {
 	}
 }
 
-// A new network namespace has a loopback device without an address, which is down.
+// A new network namespace has a loopback device without an address, in state down.
 func TestRestoreLoopback(t *testing.T) {
 	need.Root(t, "creates a network namespace")
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
@@ -166,7 +166,7 @@ func TestRestoreLoopback(t *testing.T) {
 		t.Fatal("the namespace has a loopback device already")
 	}
 	n := newJobs(t)
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // the second time all is done
 		if err := n.RestoreLoopback(); err != nil {
 			t.Fatal(err)
 		}

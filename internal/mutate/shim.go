@@ -23,9 +23,9 @@ type Shim struct {
 	ID        string // of the sandbox or container that it was started for
 }
 
-// EndShim ends a shim of which containerd has lost the container: SIGTERM, and after grace SIGKILL, both through a
-// pidfd. No process may be below it, which would be left to nobody, and neither CRI nor containerd may have anything
-// under its ID. A shim that is gone is no error.
+// EndShim ends a shim whose container containerd has lost: SIGTERM, and after grace SIGKILL, both through a pidfd. The
+// shim may have no child processes, which would be orphaned, and neither CRI nor containerd may have an object under
+// its ID. It is no error if the shim is gone.
 func (d *Mutator) EndShim(ctx context.Context, s Shim, grace time.Duration) error {
 	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 		ended, err := d.signalShim(ctx, s, signal, grace)
@@ -36,7 +36,7 @@ func (d *Mutator) EndShim(ctx context.Context, s Shim, grace time.Duration) erro
 	return fmt.Errorf("SIGKILL does not end it: %s", d.Stuck(Process{PID: s.PID, StartTime: s.StartTime}))
 }
 
-// signalShim signals a shim once everything about it was checked, and reports whether it has ended within the time.
+// signalShim checks everything about a shim, signals it, and reports whether it has ended within the time.
 func (d *Mutator) signalShim(ctx context.Context, s Shim, signal unix.Signal, most time.Duration) (bool, error) {
 	if s.PID <= 1 || !host.IsContainerID(s.ID) {
 		return false, refuse("shim %q, process %d", s.ID, s.PID)
@@ -63,7 +63,7 @@ func (d *Mutator) signalShim(ctx context.Context, s Shim, signal unix.Signal, mo
 	return d.AwaitEnd(ctx, Process{PID: s.PID, StartTime: s.StartTime}, most)
 }
 
-// verifyShim makes sure that a process is the evaluated one, a shim of our containerd, and that nothing is below it.
+// verifyShim makes sure that a process is the evaluated shim, belongs to our containerd, and has no child processes.
 func (d *Mutator) verifyShim(s Shim) error {
 	stat, err := d.host.ProcStat(s.PID)
 	switch {
@@ -97,8 +97,8 @@ func (d *Mutator) verifyShim(s Shim) error {
 	return err
 }
 
-// childOf returns a process that lives below another, or 0. A shim is the reaper of all that a container leaves, so that
-// what is below its children is below it, too, when they end.
+// childOf returns a living child of a process, or 0. A shim is the subreaper of its container's processes: it inherits
+// the children of its children when these end.
 func (d *Mutator) childOf(pid int) (int, error) {
 	pids, err := d.host.PIDs()
 	if err != nil {
@@ -119,7 +119,7 @@ func (d *Mutator) childOf(pid int) (int, error) {
 	return 0, nil
 }
 
-// unknownToRuntime makes sure that the runtime has nothing under an ID: CRI no container or sandbox, containerd no
+// unknownToRuntime makes sure that the runtime has no object under an ID: CRI no container or sandbox, containerd no
 // record.
 func (d *Mutator) unknownToRuntime(ctx context.Context, id string) error {
 	socket := d.host.Paths.ContainerdSocket
@@ -139,7 +139,7 @@ func (d *Mutator) unknownToRuntime(ctx context.Context, id string) error {
 	return d.sandboxGone(ctx, c, id)
 }
 
-// sameSocket compares the paths of sockets without symbolic links in their directories: /var/run is one.
+// sameSocket compares the paths of sockets after resolving links in their directories, such as /var/run.
 func sameSocket(a, b string) bool {
 	resolve := func(socket string) string {
 		dir, err := filepath.EvalSymlinks(path.Dir(path.Clean("/" + socket)))

@@ -29,7 +29,7 @@ func (g *ghosts) shimOf(id string) mutate.Shim {
 	return mutate.Shim{PID: shim.PID, StartTime: shim.StartTime, ID: id}
 }
 
-// forget deletes the record of a container, as a database that was lost does.
+// forget deletes the record of a container, as the loss of the database would.
 func (g *ghosts) forget(id string) {
 	g.t.Helper()
 	if err := g.client.ContainerService().Delete(namespaces.WithNamespace(g.t.Context(), cri.Namespace),
@@ -46,8 +46,8 @@ func (g *ghosts) kill(pid int) {
 	mutatetest.Await(g.t, func() bool { return unix.Kill(pid, 0) != nil })
 }
 
-// A shim is ended when containerd has lost its container and nothing is below it; one with a process, a record, another
-// identity or another containerd is not.
+// A shim is ended if containerd has lost its container and it has no child processes. A shim with a process, a record,
+// another identity or another containerd is not ended.
 func TestEndShim(t *testing.T) {
 	g := newGhosts(t)
 	uid := mutatetest.UID(t)
@@ -100,6 +100,6 @@ func TestEndShim(t *testing.T) {
 	if ended, _ := g.Mutator.Ended(mutate.Process{PID: sibling.PID, StartTime: sibling.StartTime}); ended {
 		t.Error("the sibling has ended")
 	}
-	// containerd removes what it was for.
+	// containerd removes the shim's bundle.
 	mutatetest.Await(t, func() bool { _, err := os.Lstat(g.ctd.Bundle(lost)); return os.IsNotExist(err) })
 }

@@ -17,23 +17,24 @@ import (
 	hostsystemd "github.com/nodeagent/nodeagent/internal/host/systemd"
 )
 
-// unitLimit bounds the stop of an empty unit. kubelet gives it 30 seconds too.
+// unitLimit bounds the stop of an empty unit; kubelet also allows 30 seconds.
 const unitLimit = 30 * time.Second
 
-// units is what of systemd is needed to stop a unit.
+// units are the systemd methods needed to stop a unit.
 type units interface {
-	// ControlGroup returns the cgroup of a slice or scope; empty where systemd has no such unit, or it has no cgroup.
+	// ControlGroup returns the cgroup of a slice or scope; empty if systemd has no such unit, or the unit has no
+	// cgroup.
 	ControlGroup(ctx context.Context, unit string) (string, error)
-	// Stop stops a unit and forgets that it failed, if it did. The result is systemd's word for how the job ended.
+	// Stop stops a unit and clears its failed state. The result is systemd's result of the job.
 	Stop(ctx context.Context, unit string) (result string, err error)
 	Close()
 }
 
-// stopUnit has systemd stop the slice of a pod, or the scope of one of its containers, that a cgroup stands for. The
-// name of the unit is made from the UID and the container's ID and never taken from a path, because a container names
-// what is below its own cgroup as it likes: system.slice, say. And systemd must say itself that the unit's cgroup is
-// this one: otherwise there is nothing to stop, and the cgroup is only removed. It must be empty: systemd would kill
-// what is in it.
+// stopUnit makes systemd stop the unit of a cgroup: the slice of a pod, or the scope of one of its containers. The name
+// of the unit is built from the UID and the container's ID and never taken from a path, because a container chooses the
+// names below its own cgroup: system.slice, for example. systemd itself must report that the unit's cgroup is this one;
+// otherwise no unit is stopped, and the cgroup is only removed. The cgroup must be empty, because systemd would kill
+// its processes.
 func (d *Mutator) stopUnit(ctx context.Context, c Cgroup, at cgroupPlace) error {
 	if at.Unit == "" || !ofSystemd(at.mount, at.mounts) {
 		return nil
@@ -71,8 +72,8 @@ func (d *Mutator) stopUnit(ctx context.Context, c Cgroup, at cgroupPlace) error 
 	return nil
 }
 
-// ofSystemd reports whether a hierarchy is the one in which systemd keeps its units: its own of cgroup v1 where there
-// is one, else v2. In the others the same cgroup is only removed, so that systemd is asked once.
+// ofSystemd reports whether systemd keeps its units in a hierarchy: its own one of cgroup v1 if there is one, else v2.
+// In the others the same cgroup is only removed, so that systemd is asked once.
 func ofSystemd(m mount.Mount, mounts []mount.Mount) bool {
 	own := func(m mount.Mount) bool {
 		return m.FSType == "cgroup" && slices.Contains(m.SuperOptions, "name=systemd")
@@ -80,8 +81,8 @@ func ofSystemd(m mount.Mount, mounts []mount.Mount) bool {
 	return own(m) || m.FSType == "cgroup2" && !slices.ContainsFunc(mounts, own)
 }
 
-// emptyEverywhere makes sure that a cgroup is the evaluated one, and that no process is in it or below it, nor in the
-// cgroup of that name in any other hierarchy: a process may have been moved in some of them only.
+// emptyEverywhere makes sure that a cgroup is the evaluated one, and that neither it, nor the cgroup of that name in
+// any other hierarchy, contains a process: a process may have been moved in some hierarchies only.
 func emptyEverywhere(c Cgroup, at cgroupPlace) error {
 	if err := emptyCgroup(at.mount.Point, at.name, &c.File); err != nil {
 		return err
@@ -106,10 +107,10 @@ func emptyCgroup(point, name string, id *FileID) error {
 	return err
 }
 
-// systemdUnits is systemd itself.
+// systemdUnits is the connection to the real systemd.
 type systemdUnits struct{ connection *systemd.Conn }
 
-// dialSystemd connects to systemd; nil where it is not init: sd_booted(3).
+// dialSystemd connects to systemd; nil if systemd is not init: sd_booted(3).
 func (d *Mutator) dialSystemd(ctx context.Context) (units, error) {
 	if _, err := d.host.Files.List("/run/systemd/system"); err != nil {
 		return nil, nil //nolint:nilerr // nothing to ask is an answer
@@ -123,7 +124,7 @@ func (d *Mutator) dialSystemd(ctx context.Context) (units, error) {
 
 func (s systemdUnits) Close() { s.connection.Close() }
 
-// ControlGroup asks for the property of that name.
+// ControlGroup reads the unit's property of that name.
 // https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html
 func (s systemdUnits) ControlGroup(ctx context.Context, unit string) (string, error) {
 	kind := "Slice"

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// recorder stands in for systemd. It has every unit that it is asked for, with the cgroup that a test gives it.
+// recorder is a fake systemd. It has every unit asked for, with the cgroup chosen by the test.
 type recorder struct {
 	group   func(unit string) string
 	err     error
@@ -40,7 +40,7 @@ func (r *recorder) Stop(_ context.Context, unit string) (string, error) {
 
 func (r *recorder) Close() {}
 
-// slices of a node with the systemd driver.
+// sliceNode is a node with the systemd driver and the slice of a pod.
 type sliceNode struct {
 	*mutatetest.Node
 	*recorder
@@ -48,8 +48,8 @@ type sliceNode struct {
 	hierarchies     []cgroup.CgroupHierarchy
 }
 
-// newSlices makes the slice of a pod, with cgroups below it, in all hierarchies of the machine. Its systemd says of
-// every unit that its cgroup is the one that the agent asks about, unless a test says otherwise.
+// newSlices makes the slice of a pod, with cgroups below it, in all hierarchies of the machine. Unless a test changes
+// it, its systemd confirms for every unit the cgroup that the agent asks about.
 func newSlices(t *testing.T, below ...string) *sliceNode {
 	t.Helper()
 	n := &sliceNode{Node: mutatetest.New(t, func(p *host.Paths) {
@@ -93,7 +93,7 @@ func removeAll(dir string) {
 	_ = os.Remove(dir)
 }
 
-// remove removes a cgroup below the pod's in all hierarchies, the way that a release does.
+// remove removes a cgroup below the pod's in all hierarchies, as a release does.
 func (n *sliceNode) remove(t *testing.T, name string) {
 	t.Helper()
 	for _, h := range n.hierarchies {
@@ -109,7 +109,7 @@ func (n *sliceNode) remove(t *testing.T, name string) {
 
 var scopeID = strings.Repeat("0123456789abcdef", 4)
 
-// systemd is asked for what kubelet and the runtime made, once and not once for each controller.
+// systemd is asked to stop the units of kubelet and the runtime, once and not once for each controller.
 func TestStopUnitOfPodAndScope(t *testing.T) {
 	for _, name := range []string{"", "cri-containerd-" + scopeID + ".scope", "crio-" + scopeID + ".scope",
 		"crio-conmon-" + scopeID + ".scope"} {
@@ -130,8 +130,8 @@ func TestStopUnitOfPodAndScope(t *testing.T) {
 	}
 }
 
-// A container may call what is below its own cgroup as it likes. None of it is ever asked for or stopped, and all of
-// it is removed; here systemd would have a unit of each name, with that very cgroup.
+// A container may choose any names below its own cgroup. The agent never asks systemd about these or stops them, and
+// removes all of them; here systemd would have a unit of each name, with that very cgroup.
 func TestStopUnitNeverByAContainersName(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
 	other := strings.Repeat("f", 64)
@@ -161,7 +161,7 @@ func TestStopUnitNeverByAContainersName(t *testing.T) {
 	}
 }
 
-// A pod in which systemd ran is removed whole: of all that is below it, systemd is asked to stop the pod's slice alone.
+// A pod in which systemd ran is removed completely: the agent asks systemd only to stop the pod's slice.
 func TestStopUnitOfPodWithSystemd(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
 	n := newSlices(t, scope+"/system.slice/kubelet.service", scope+"/user.slice", scope+"/kubepods.slice", scope+
@@ -172,7 +172,7 @@ func TestStopUnitOfPodWithSystemd(t *testing.T) {
 	}
 }
 
-// Where systemd says that the unit's cgroup is another one, or that there is no such unit, nothing is stopped.
+// If systemd reports another cgroup for the unit, or no such unit, no unit is stopped.
 func TestStopUnitOnlyWithItsOwnCgroup(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
 	for name, group := range map[string]string{"elsewhere": "/system.slice/" + scope, "none": "", "above": "POD",
@@ -188,7 +188,7 @@ func TestStopUnitOnlyWithItsOwnCgroup(t *testing.T) {
 	}
 }
 
-// Where systemd cannot say which cgroup a unit has, nothing is stopped and nothing removed.
+// If systemd cannot report the cgroup of a unit, no unit is stopped and no cgroup removed.
 func TestStopUnitWhenSystemdCannotTell(t *testing.T) {
 	n := newSlices(t)
 	n.err = errors.New("connection reset")
@@ -209,13 +209,13 @@ func TestStopUnitWhenSystemdCannotTell(t *testing.T) {
 	}
 }
 
-// A process in any hierarchy keeps the unit: systemd would kill what is in it.
+// A process in any hierarchy keeps the unit: systemd would kill the process.
 func TestStopUnitWithProcess(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
 	n := newSlices(t, scope+"/nested")
 	for _, with := range n.hierarchies {
 		if with.Name == "cpuset" {
-			continue // it takes no process before its processors are chosen
+			continue // accepts no process before its CPUs are set
 		}
 		t.Run("in "+with.Name, func(t *testing.T) {
 			n.stopped = nil

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FileID is what distinguishes one file or directory from another that takes its name.
+// FileID distinguishes one file or directory from another that takes its name.
 type FileID struct {
 	Device string `json:"device"` // major:minor
 	Inode  uint64 `json:"inode"`
@@ -21,7 +21,7 @@ type FileID struct {
 // EntryType is the file type of an entry.
 type EntryType string
 
-// The types of entries that matter.
+// The entry types that the agent distinguishes.
 const (
 	Directory EntryType = "directory"
 	Regular   EntryType = "file"
@@ -38,20 +38,20 @@ type Entry struct {
 	File  FileID    `json:"file"`
 	Size  uint64    `json:"size"`
 	Links uint32    `json:"links"`           // hard links
-	Mount bool      `json:"mount,omitempty"` // something is mounted there; nothing below it was read
+	Mount bool      `json:"mount,omitempty"` // a mount point; not read any deeper
 }
 
 // maxTree bounds the entries of a pod's directory. A larger one holds data that must not be deleted.
 const maxTree = 20_000
 
-// Tree lists everything in a pod's directory, parents before children, without entering any mount. A directory that is
-// gone gives an empty list. It changes nothing; it is in this package because removal must follow the same rules.
+// Tree lists everything in a pod's directory, parents before children, without entering any mount. If the directory is
+// gone, the list is empty. Tree changes nothing; it is in this package because removal must follow the same rules.
 func (d *Mutator) Tree(ctx context.Context, uid string) ([]Entry, error) {
 	a, err := d.do(ctx, request{Op: opTree, Base: d.podsDir(), UID: uid})
 	return a.Entries, err
 }
 
-// Plugins lists kubelet's plugin or plugin registry directory in the same way. Paths are relative to that directory.
+// Plugins lists kubelet's plugin or plugin registry directory like Tree. Paths are relative to that directory.
 func (d *Mutator) Plugins(ctx context.Context, dir string) ([]Entry, error) {
 	dir = path.Clean("/" + dir)
 	a, err := d.do(ctx, request{Op: opTree, Base: path.Dir(dir), UID: path.Base(dir)})
@@ -83,7 +83,7 @@ func treeBelow(parent int, name string) ([]Entry, error) {
 		return nil, refuse("the directory %s is a mount point or no directory", name)
 	}
 	entries := []Entry{top}
-	// Breadth first, with one open descriptor at a time, however deep the tree is.
+	// Breadth first, with one descriptor open at a time, however deep the tree is.
 	for at := 0; at < len(entries); at++ {
 		if entries[at].Type != Directory || entries[at].Mount {
 			continue
@@ -100,7 +100,7 @@ func treeBelow(parent int, name string) ([]Entry, error) {
 	return entries, nil
 }
 
-// wholeTree lists an entry of a directory with everything in it. Nothing may be mounted there.
+// wholeTree lists an entry of a directory with everything in it. It may contain no mount.
 func wholeTree(dir int, name string, top Entry) (entries []Entry, err error) {
 	entries = []Entry{top}
 	if top.Type == Directory && !top.Mount {
@@ -116,7 +116,7 @@ func wholeTree(dir int, name string, top Entry) (entries []Entry, err error) {
 	return entries, nil
 }
 
-// listDir reads the names in one directory and stats each of them, so that nothing is followed and nothing blocks.
+// listDir reads the names in one directory and stats each of them, so that it follows no link and never blocks.
 func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	fd, err := openBelow(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, resolveInside)
 	if err != nil {
@@ -131,7 +131,7 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	if fileID(st) != dir.File {
 		return nil, changed("directory %s", name)
 	}
-	names, err := file.Readdirnames(maxTree + 1) // what is more is refused as a whole
+	names, err := file.Readdirnames(maxTree + 1) // treeBelow refuses larger ones
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("list %s: %w", name, err)
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Mount is the identity of one mount, as it was inspected.
+// Mount is the identity of one mount, as inspected.
 type Mount struct {
 	ID     int    `json:"id"`
 	Device string `json:"device"` // major:minor
-	Root   string `json:"root"`   // what of the filesystem is mounted
+	Root   string `json:"root"`   // mounted part of the filesystem
 	Point  string `json:"point"`  // as in the mount table
 	Source string `json:"source"`
 	FSType string `json:"fsType"`
@@ -30,9 +30,9 @@ type Way int
 
 // The ways, gentlest first.
 const (
-	Plain  Way = iota // the kernel refuses when anything uses the mount
-	Forced            // MNT_FORCE: aborts requests to a server that is gone, for all mounts of that filesystem
-	Lazy              // MNT_DETACH: takes the mount out of the tree while it is in use; network and FUSE only
+	Plain  Way = iota // the kernel refuses if the mount is in use
+	Forced            // MNT_FORCE: aborts requests to a dead server, for all mounts of the filesystem
+	Lazy              // MNT_DETACH: removes the mount from the tree while in use; network and FUSE only
 )
 
 // harm means that an unmount affected other mounts. It is also an ErrChanged, which stops the release.
@@ -45,11 +45,11 @@ func (h harm) Is(target error) bool { return target == ErrHarm || target == ErrC
 // ErrHarm means that an unmount unexpectedly removed other mounts too.
 var ErrHarm = errors.New("other mounts are gone too")
 
-// Unmount unmounts one mount below the directory of the pod uid. ErrBusy when it is in use or covered by another mount;
-// ErrChanged when the mount is another one now; a Refusal when the unmount would propagate to mounts outside of the
-// pod's directory; ErrHarm when it did. It is no error if the mount is gone.
+// Unmount unmounts one mount below the directory of the pod uid. ErrBusy: it is in use or covered by another mount.
+// ErrChanged: it is another mount now. A Refusal: the unmount would propagate to mounts outside of the pod's directory.
+// ErrHarm: it did propagate. It is no error if the mount is gone.
 //
-// The kernel cannot unmount by ID, so something could be mounted on top between the last check and the unmount: the
+// The kernel cannot unmount by ID, so another mount could appear on top between the last check and the unmount: the
 // check is the system call right before it. See unmountChild.
 func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) error {
 	r := request{Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW}
@@ -83,8 +83,8 @@ func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) err
 	return nil
 }
 
-// checkUnmounted checks that the mount is no longer in the host's mount table. It still is when the agent runs in
-// another mount namespace than the host.
+// checkUnmounted checks that the mount is no longer in the host's mount table. It still is if the agent runs in a mount
+// namespace other than the host's.
 func (d *Mutator) checkUnmounted(m Mount) error {
 	mounts, err := mount.Table(d.host)
 	if err != nil {
@@ -207,7 +207,7 @@ func unmountAt(r request, m mount.Mount) error {
 	return nil
 }
 
-// makePrivate takes a mount in the pod's directory, and all below it, out of their peer groups.
+// makePrivate removes a mount in the pod's directory, and all below it, from their peer groups.
 func makePrivate(r request, m mount.Mount) error {
 	dir, name, err := openMountParent(r, m)
 	if err != nil {
@@ -251,8 +251,8 @@ func viewMounts(r request, table func() ([]mount.Mount, error)) (mount.MountView
 	return mount.MountView{Mounts: mounts, PodsDir: real, Pods: pods}, m, err
 }
 
-// otherNamespaces returns the mount tables of all other namespaces with processes; none if the parent mount of m is not
-// shared.
+// otherNamespaces returns the mount tables of all other namespaces with processes, or none if the parent mount of m is
+// not shared.
 func otherNamespaces(mounts []mount.Mount, m mount.Mount) ([]mount.MountNamespace, error) {
 	if !slices.ContainsFunc(mounts, func(p mount.Mount) bool { return p.ID == m.Parent && p.Shared != 0 }) {
 		return nil, nil
@@ -303,7 +303,7 @@ func openMountParent(r request, m mount.Mount) (dir int, name string, err error)
 		return -1, "", refuse("%s is not below the directory of pod %s", m.Point, r.UID)
 	}
 	parent, name := path.Split(path.Join(r.UID, rest))
-	// Mounts may be nested, so resolving the path may cross some: the caller checks where it ends.
+	// Mounts may be nested, so resolving the path may cross some: the caller checks the result.
 	dir, err = openBelow(base, path.Clean(parent), unix.O_PATH|unix.O_DIRECTORY, resolveBeneath)
 	return dir, name, err
 }

@@ -21,7 +21,7 @@ type forest struct {
 	t            *testing.T
 	random       *rand.Rand
 	dead, living string
-	dirs         []string // where something may be mounted, or bound from
+	dirs         []string // possible mount points and sources of binds
 }
 
 func newForest(t *testing.T, seed uint64) *forest {
@@ -44,7 +44,7 @@ func (f *forest) add(top string, names ...string) {
 
 func (f *forest) pick() string { return f.dirs[f.random.IntN(len(f.dirs))] }
 
-// target is mostly in a pod's directory, as kubelet's mounts are.
+// target returns mostly directories of a pod, as for kubelet's mounts.
 func (f *forest) target() string {
 	for range 3 {
 		if dir := f.pick(); strings.Contains(dir, f.dead+"/") {
@@ -54,7 +54,7 @@ func (f *forest) target() string {
 	return f.pick()
 }
 
-// grow does one random thing. What the kernel refuses is no matter.
+// grow makes one random change. Refusals by the kernel do not matter.
 func (f *forest) grow() {
 	if mounts, err := mount.TableOf(f.Host, os.Getpid()); err != nil || len(mounts) > 300 {
 		return // copies of copies grow fast
@@ -76,7 +76,7 @@ func (f *forest) grow() {
 	}
 }
 
-// mounts returns the mount table in the node's own directory by ID.
+// mounts returns the mounts in the node's own directory by ID.
 func (f *forest) mounts() map[int]mount.Mount {
 	f.t.Helper()
 	mounts, err := mount.TableOf(f.Host, os.Getpid())
@@ -92,13 +92,13 @@ func (f *forest) mounts() map[int]mount.Mount {
 	return all
 }
 
-// ours reports whether a mount point is in the dead pod's directory, by whichever name, and shows no other pod's.
+// ours reports whether a mount point is in the dead pod's directory, under any name, and not in the living pod's.
 func (f *forest) ours(point string) bool {
 	return strings.Contains(point, "/"+f.dead+"/") && !strings.Contains(point, f.living)
 }
 
-// Whatever is mounted in the directory of a dead pod, and however: all that an unmount takes away is in that
-// directory, and it was foreseen.
+// Whatever is mounted in the directory of a dead pod, and however: every mount that an unmount removes is in that
+// directory, and was predicted.
 func TestUnmountRandomTrees(t *testing.T) {
 	seeds := uint64(24)
 	const most = 16 // attempts for each
@@ -151,7 +151,7 @@ func TestUnmountRandomTrees(t *testing.T) {
 	}
 }
 
-// clear takes all mounts down before the next forest grows beside it.
+// clear unmounts everything before the next forest is made.
 func (f *forest) clear() {
 	for id := range f.mounts() {
 		if m, ok := f.mounts()[id]; ok {

@@ -14,18 +14,18 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// scene is one pod's directory on a shared root and what lies around it.
+// scene is one pod's directory on a shared root and its surroundings.
 type scene struct {
 	*mutatetest.Node
 	t                 *testing.T
 	dead, living      string
 	source, subpath   string // a directory of the host, and the dead pod's bind of it
 	otherPID          int
-	disk              string // what is mounted below the source later
+	disk              string // mount point below the source, used later
 	volume, elsewhere string
 }
 
-// top returns what is mounted uppermost on a point.
+// top returns the uppermost mount on a point.
 func (s *scene) top(point string) mutate.Mount {
 	s.t.Helper()
 	on := s.Mounts(point)
@@ -38,7 +38,7 @@ func (s *scene) top(point string) mutate.Mount {
 // bind makes the dead pod's bind of the source.
 func (s *scene) bind() { s.Mount(s.source, s.subpath, "", unix.MS_BIND) }
 
-// later mounts a disk below the source, as somebody does on a living node.
+// later mounts a disk below the source, as an administrator does on a live node.
 func (s *scene) later() {
 	s.Mount("disk", s.disk, "tmpfs", 0)
 	s.Write(filepath.Join(s.disk, "canary"), "alive")
@@ -51,7 +51,7 @@ func (s *scene) propagation(point string, flag uintptr) {
 	}
 }
 
-// No unmount has an effect outside of the directory of the dead pod: it succeeds, or is refused.
+// An unmount either has no effect outside of the directory of the dead pod, or is refused.
 func TestUnmountStaysInPod(t *testing.T) {
 	type step struct {
 		point  func(s *scene) string
@@ -64,7 +64,7 @@ func TestUnmountStaysInPod(t *testing.T) {
 	for name, test := range map[string]struct {
 		make  func(s *scene)
 		steps []step
-		// also goes, by mount point
+		// mount points that go with it
 		along func(s *scene) []string
 	}{
 		"a disk mounted below the source later": {
@@ -249,7 +249,7 @@ func TestUnmountStaysInPod(t *testing.T) {
 			if diff := cmp.Diff(want, s.Table(os.Getpid())); diff != "" {
 				t.Errorf("the mount table minus what was planned: %s", diff)
 			}
-			// Another namespace may lose copies of what was unmounted in the pod's directory, and nothing else.
+			// Another namespace may lose only copies of mounts that were in the pod's directory.
 			now := map[int]string{}
 			if s.otherPID != 0 {
 				now = s.Table(s.otherPID)

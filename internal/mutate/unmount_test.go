@@ -31,7 +31,7 @@ func TestUnmountTmpfs(t *testing.T) {
 	}
 }
 
-// A bind of a directory of the same filesystem looks like a plain directory to all that compare device numbers.
+// A bind of a directory on the same filesystem looks like a plain directory to any comparison of device numbers.
 func TestUnmountBindKeepsData(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	data := filepath.Join(n.Dir, "data")
@@ -129,8 +129,8 @@ func TestUnmountRefuses(t *testing.T) {
 	}
 }
 
-// A pod that can write to a directory around its mount point may replace it by a link to somewhere else: the mount
-// point in the mount table then no longer leads to the mount.
+// A pod that can write to a directory above its mount point may replace it with a link elsewhere: the mount point in
+// the mount table then no longer leads to the mount.
 func TestUnmountFollowsNoLink(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	victim := n.Mount("victim", filepath.Join(n.Dir, "victim/vol"), "tmpfs", 0)
@@ -148,15 +148,15 @@ func TestUnmountFollowsNoLink(t *testing.T) {
 	if got := n.Mounts(victim.Point); len(got) != 1 || got[0] != victim {
 		t.Errorf("the victim changed: %+v", got)
 	}
-	// The kernel moved the mount with its directory, so that it is found at its true place.
+	// The kernel moved the mount with its directory, so its real path finds it.
 	mine.Point = filepath.Join(volume, "moved/vol")
 	if err := n.Mutator.Unmount(t.Context(), uid, mine, mutate.Plain); err != nil {
 		t.Errorf("at its true place: %v", err)
 	}
 }
 
-// Another directory was mounted over the one around the mount: the path in the mount table leads to somebody else's
-// now.
+// Another directory was mounted over the one that contains the mount: the path in the mount table now leads to another
+// owner's mount.
 func TestUnmountComparesID(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	mine := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
@@ -172,7 +172,7 @@ func TestUnmountComparesID(t *testing.T) {
 	}
 }
 
-// The host's mount table is another one than ours: what is still in it is not unmounted.
+// The host's mount table differs from ours: a mount still in it is not unmounted.
 func TestUnmountChecksHostMountTable(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	point := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0).Point
@@ -196,7 +196,7 @@ func TestUnmountChecksHostMountTable(t *testing.T) {
 	t.Fatal("the host does not have the mount")
 }
 
-// What is detached takes all below it along, so that it is not while there is any.
+// A detached mount takes all mounts below it along, so a mount with others below it is not detached.
 func TestLazyNotWithMountsBelow(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := n.Mount("outer", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
@@ -255,7 +255,7 @@ func TestUnmountReportsHarm(t *testing.T) {
 	}
 }
 
-// A mount on a shared mount that could not be made private stays, also if it was made shared again.
+// A mount on a shared mount that could not be made private stays, even if that was shared again later.
 func TestUnmountStillShared(t *testing.T) {
 	mutatetest.Root(t)
 	t.Chdir(t.TempDir())

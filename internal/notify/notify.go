@@ -1,6 +1,6 @@
 // Package notify reports to the service manager that started the agent (systemd's sd_notify protocol), and proves that
-// the agent makes progress. It reports only what is proven: ready means that every check has run once, alive means that
-// checks continue to run. Where there is no service manager it sends nothing, and nothing else differs.
+// the agent makes progress. It reports only proven states: ready means that every check has run once, alive means that
+// checks continue to run. Without a service manager it sends no messages, and everything else works the same.
 package notify
 
 import (
@@ -20,7 +20,7 @@ type Manager struct {
 	send     func(message string) error
 }
 
-// New returns the service manager that the environment names (NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID), or none.
+// New returns the service manager in the environment (NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID), or none.
 func New(log *slog.Logger) *Manager {
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
@@ -46,7 +46,7 @@ func (m *Manager) Stopping() { m.notify(daemon.SdNotifyStopping) }
 // Status shows one line of text in "systemctl status".
 func (m *Manager) Status(text string) { m.notify("STATUS=" + oneLine(text)) }
 
-// Wait asks for more time to start, again and again until ctx ends, and shows the reason.
+// Wait keeps asking for more time to start until ctx ends, and shows the reason.
 func (m *Manager) Wait(ctx context.Context, why string) error {
 	const extension = time.Minute
 	ticker := time.NewTicker(extension / 4)
@@ -61,8 +61,8 @@ func (m *Manager) Wait(ctx context.Context, why string) error {
 	}
 }
 
-// Watchdog sends keep-alives until ctx ends, for as long as alive returns nil. It sends none while alive fails, so that
-// the service manager restarts the agent, which continues with its saved state.
+// Watchdog sends keep-alives until ctx ends, while alive returns nil. It sends none while alive fails, so that the
+// service manager restarts the agent, which continues with its saved state.
 func (m *Manager) Watchdog(ctx context.Context, alive func() error) error {
 	if m.watchdog <= 0 {
 		return nil
@@ -86,13 +86,13 @@ func (m *Manager) Watchdog(ctx context.Context, alive func() error) error {
 	}
 }
 
-// notify sends a message. A failure needs no reaction: the service manager restarts an agent from which it receives
-// nothing.
+// notify sends a message. A failure needs no reaction: the service manager restarts an agent whose messages do not
+// arrive.
 func (m *Manager) notify(message string) {
 	if err := m.send(message); err != nil {
 		m.log.Warn("notify the service manager", "message", message, "err", err)
 	}
 }
 
-// oneLine keeps text from being taken for several variables.
+// oneLine keeps the protocol from reading a text as several variables.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// record is what a manager sent.
+// record contains the messages of a manager.
 type record struct {
 	mu   sync.Mutex // guards sent
 	sent []string
@@ -29,7 +29,7 @@ func (r *record) list() []string {
 	return slices.Clone(r.sent)
 }
 
-// recorder returns a manager that only records what it sends.
+// recorder returns a manager that only records its messages.
 func recorder(watchdog time.Duration) (*Manager, *record) {
 	r := &record{}
 	return &Manager{log: slog.New(slog.DiscardHandler), watchdog: watchdog, send: func(m string) error {
@@ -141,9 +141,9 @@ func TestProgress(t *testing.T) {
 		default:
 		}
 		p.Ended("slow")
-		p.Ended("slow") // twice is no harm
+		p.Ended("slow") // the second call has no effect
 		<-p.Done()
-		for range 7 { // fast goes on, slow stands still: one does not cover for the other
+		for range 7 { // fast continues, slow is stuck: one does not hide the other
 			time.Sleep(9 * time.Second)
 			p.Ended("fast")
 		}

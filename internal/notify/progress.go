@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// Progress is the proof that an engine works: every one of its tasks ends again and again, each within its own limit.
-// It may end with a good result, an error, or because a hung task was abandoned; only silence is no progress. One busy
-// task does not cover for another that is stuck.
+// Progress proves that an engine works: each of its tasks keeps ending, within its own limit. A task may end with a
+// good result, an error, or because it hung and was abandoned; only silence means no progress. One busy task does not
+// hide another stuck one.
 type Progress struct {
 	limits map[string]time.Duration
-	start  time.Time     // monotonic, as all times here: the clock may be set
+	start  time.Time     // monotonic, like all times here: the clock may be set
 	done   chan struct{} // closed when every task has ended once
 
 	mu   sync.Mutex           // guards ends
-	ends map[string]time.Time // the last one of each task
+	ends map[string]time.Time // the last end of each task
 }
 
-// NewProgress returns a progress that begins now. Limits are by task: how long the time between two ends may be.
+// NewProgress returns a progress that begins now. Limits are by task: the longest time between two ends.
 func NewProgress(limits map[string]time.Duration) *Progress {
 	p := &Progress{limits: limits, start: time.Now(), done: make(chan struct{}), ends: map[string]time.Time{}}
 	if len(limits) == 0 {
@@ -29,7 +29,7 @@ func NewProgress(limits map[string]time.Duration) *Progress {
 	return p
 }
 
-// Ended records that a task has ended. Tasks without a limit prove nothing.
+// Ended records that a task has ended. Tasks without a limit are ignored.
 func (p *Progress) Ended(task string) {
 	if _, ok := p.limits[task]; !ok {
 		return
@@ -60,7 +60,7 @@ func (p *Progress) Waiting() []string {
 	return waiting
 }
 
-// Stuck returns an error that names the tasks which are overdue, nil when there are none.
+// Stuck returns an error that names the overdue tasks, nil if there are none.
 func (p *Progress) Stuck() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestStoreUnreadablePage: a page of the mapped file that the disk no longer gives (here: the file is cut off below the
-// mapping, which raises the same SIGBUS as a read error) does not end the agent, whether it is met by a write or a read.
+// TestStoreUnreadablePage: a page of the mapped file that the disk can no longer read does not end the agent, whether a
+// write or a read hits it. Here the file is truncated below the mapping, which raises the same SIGBUS as a read error.
 func TestStoreUnreadablePage(t *testing.T) {
 	for name, use := range map[string]func(b Bucket) error{
 		"write":      func(b Bucket) error { return b.Put("key000", []byte("new")) },

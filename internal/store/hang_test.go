@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// TestTroubleNeverWaits: while a write hangs on its disk, others get an error and do not wait.
+// TestTroubleNeverWaits: while a write hangs on its disk, Trouble returns an error and does not wait.
 func TestTroubleNeverWaits(t *testing.T) {
 	s, err := Open(filepath.Join(t.TempDir(), "state.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.mu.Lock() // as a write holds it
+	s.mu.Lock() // as during a write
 	s.begin()
 	if err := s.Trouble(); err != nil {
 		t.Errorf("a write that has just begun: %v", err)

@@ -11,8 +11,8 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// TestStoreTornLeaf: pages that opening alone does not read are torn, as after a power failure. It is found out when
-// the file is opened, not by the first read or write weeks later.
+// TestStoreTornLeaf: pages that bbolt does not read on open are torn, as after a power failure. The store notices that
+// on open, not at the first read or write weeks later.
 func TestStoreTornLeaf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path)
@@ -52,11 +52,12 @@ func TestStoreTornLeaf(t *testing.T) {
 	}
 }
 
-// TestStoreNewerWriteCounts: what could not be written is kept in memory only until a later value of its key is.
+// TestStoreNewerWriteCounts: a value that could not be written is kept in memory only until a later value of its key is
+// written.
 func TestStoreNewerWriteCounts(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "state.db"))
 	b := s.Bucket("outbox")
-	tooLarge := strings.Repeat("k", 40_000) // bbolt refuses it, and all that is written together with it
+	tooLarge := strings.Repeat("k", 40_000) // bbolt refuses it, and everything written with it
 	err := b.PutAll(map[string][]byte{"put": []byte("old"), "deleted": []byte("old"), tooLarge: nil, tooLarge +
 		"1": []byte("x")})
 	if !errors.Is(err, bolterrors.ErrKeyTooLarge) {

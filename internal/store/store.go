@@ -20,19 +20,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Store keeps what must survive a restart, in buckets of one bbolt file. Where the file cannot be used (disk full,
-// read-only root, corrupt) the store continues in memory and reports that by Trouble: the agent must not die of a bad
-// disk, which is what it is there to report.
+// Store keeps state over restarts, in buckets of one bbolt file. If the file cannot be used (disk full, read-only root,
+// corrupt) the store continues in memory and reports that by Trouble: a bad disk must not end the agent, whose job is
+// to report it.
 type Store struct {
 	path string
 
-	mu     sync.Mutex                   // guards db and memory; it is held while the disk is written, which may hang
+	mu     sync.Mutex                   // guards db and memory; held during disk writes, which may hang
 	db     *bbolt.DB                    // nil: memory only
-	memory map[string]map[string][]byte // what could not be written
+	memory map[string]map[string][]byte // values that could not be written
 
-	health  sync.Mutex // guards what follows; it is never held while the disk is used
-	trouble error      // the last write or open that failed; nil when the last one succeeded
-	writing time.Time  // since when a write lasts; zero while there is none
+	health  sync.Mutex // guards the fields below; never held during disk access
+	trouble error      // error of the last write or open; nil if it succeeded
+	writing time.Time  // start of the current write; zero if there is none
 }
 
 // ErrInUse means that another agent has the state file open.
@@ -40,8 +40,8 @@ var ErrInUse = errors.New("in use by another process")
 
 const checksBucket = "checks"
 
-// Open opens the state file, or creates it. A corrupt file is set aside as <path>.corrupt and a new one is created. The
-// only error is ErrInUse; all other trouble is reported by Trouble.
+// Open opens the state file, or creates it. It renames a corrupt file to <path>.corrupt and creates a new one. The only
+// error is ErrInUse; Trouble reports all others.
 func Open(path string) (*Store, error) {
 	s := &Store{path: path, memory: map[string]map[string][]byte{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -75,14 +75,14 @@ func isCorrupt(err error) bool {
 		errors.Is(err, bolterrors.ErrVersionMismatch)
 }
 
-// openSound opens a bbolt file after reading all of it. bbolt panics on pages that are torn, sometimes in a goroutine
-// of its own, and the kernel raises SIGBUS on a file shorter than its map. The first reading, without the free list,
-// happens in this goroutine, where both come back as an error: once, instead of later.
+// openSound opens a bbolt file after reading all of it. bbolt panics on torn pages, sometimes in its own goroutine, and
+// the kernel raises SIGBUS if the file is shorter than its map. The first read, without the free list, happens in this
+// goroutine, where both become an error: once, instead of later.
 func openSound(path string) (db *bbolt.DB, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if trouble := recover(); trouble != nil {
-			// The map and the descriptor of the corrupt file are lost; this happens once in a disk's life.
+			// The map and the descriptor of the corrupt file leak; this is a rare event.
 			db, err = nil, &corruptError{fmt.Errorf("%v", trouble)}
 		}
 	}()
@@ -110,8 +110,9 @@ func readAll(path string) error {
 	})
 }
 
-// guarded uses the file. bbolt reads it through a mapping, and a page that the disk does not give raises SIGBUS, which
-// would end the agent: here it is an error, and from then on the store works in memory. The file stays open and locked.
+// guarded uses the file. bbolt reads it through a mapping, and a page that the disk cannot read raises SIGBUS, which
+// would end the agent: guarded turns it into an error, and from then on the store works in memory. The file stays open
+// and locked.
 func (s *Store) guarded(use func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -126,8 +127,8 @@ func (s *Store) guarded(use func() error) (err error) {
 // hungAfter is how long a write may take: a healthy disk takes milliseconds, a very busy one a second or two.
 const hungAfter = 10 * time.Second
 
-// Trouble returns why the last write or the opening went wrong, or that a write hangs; nil when what is stored is
-// safe. It never waits for the disk.
+// Trouble returns why the last write or open failed, or that a write hangs; nil if all stored values are safe. It never
+// waits for the disk.
 func (s *Store) Trouble() error {
 	s.health.Lock()
 	defer s.health.Unlock()
@@ -162,8 +163,8 @@ func (s *Store) Close() error {
 	return s.db.Close()
 }
 
-// LoadState returns what was believed when the agent last ran. A check whose record cannot be read is left out and
-// named in the error.
+// LoadState returns the believed state when the agent last ran. It leaves out a check whose record cannot be read, and
+// names it in the error.
 func (s *Store) LoadState() (finding.State, error) {
 	state := finding.State{}
 	var problems []error
@@ -179,12 +180,12 @@ func (s *Store) LoadState() (finding.State, error) {
 	return state, errors.Join(append(problems, err)...)
 }
 
-// SaveCheck stores what is believed of one check; nil removes it.
+// SaveCheck stores the believed state of one check; nil removes it.
 func (s *Store) SaveCheck(check string, c *finding.CheckState) error {
 	return s.SaveChecks(finding.State{check: c})
 }
 
-// SaveChecks stores what is believed of some checks; nil removes what is stored of one.
+// SaveChecks stores the believed state of some checks; a nil state is removed.
 func (s *Store) SaveChecks(state finding.State) error {
 	values := map[string][]byte{}
 	for check, c := range state {
@@ -207,19 +208,19 @@ type Bucket struct {
 	name  string
 }
 
-// Bucket returns a part of the store by name; it is made by the first Put.
+// Bucket returns a part of the store by name; the first Put creates it.
 func (s *Store) Bucket(name string) Bucket { return Bucket{s, name} }
 
-// Put stores a value. When it returns an error the value is kept in memory all the same.
+// Put stores a value. On an error the value is still kept in memory.
 func (b Bucket) Put(key string, value []byte) error {
 	return b.PutAll(map[string][]byte{key: value})
 }
 
-// Delete removes a value; it is no error when there is none.
+// Delete removes a value; it is no error if there is none.
 func (b Bucket) Delete(key string) error { return b.PutAll(map[string][]byte{key: nil}) }
 
-// PutAll stores values together: one write of the disk instead of one for each. A value of nil is removed. When it
-// returns an error all are kept in memory.
+// PutAll stores values together: one disk write instead of one for each. A nil value is removed. On an error all are
+// kept in memory.
 func (b Bucket) PutAll(values map[string][]byte) error {
 	s := b.store
 	s.mu.Lock()
@@ -249,7 +250,7 @@ func (b Bucket) PutAll(values map[string][]byte) error {
 	return err
 }
 
-// someOf names what could not be written without filling the log.
+// someOf names a few of the values that could not be written, so as not to fill the log.
 func someOf(values map[string][]byte) string {
 	keys := slices.Sorted(maps.Keys(values))
 	if more := len(keys) - 3; more > 0 {

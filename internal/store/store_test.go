@@ -61,7 +61,8 @@ func TestStoreSurvivesRestart(t *testing.T) {
 	}
 }
 
-// TestStoreCorrupt damages a state file in several ways; each time the agent begins anew, says so and keeps the file.
+// TestStoreCorrupt damages a state file in several ways; each time the agent starts afresh, reports it and keeps the
+// file.
 func TestStoreCorrupt(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, path string, size int64){
 		"garbage": func(t *testing.T, path string, size int64) {
@@ -117,7 +118,7 @@ func TestStoreCorrupt(t *testing.T) {
 func TestStoreWithoutDisk(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, nil)
-	s := open(t, filepath.Join(file, "state.db")) // a folder that cannot be made
+	s := open(t, filepath.Join(file, "state.db")) // the folder cannot be created
 	if s.Trouble() == nil {
 		t.Error("it was not reported that nothing is saved")
 	}

@@ -36,21 +36,21 @@ type Activity struct {
 	Kind     finding.ActivityKind `json:"kind"`
 	Check    string               `json:"check"`
 	Subject  finding.Subject      `json:"subject"`
-	Pod      finding.Subject      `json:"pod"` // equal to subject where it is about the release of a pod as a whole
+	Pod      finding.Subject      `json:"pod"` // equal to subject for the release of a pod as a whole
 	Message  string               `json:"message"`
 	FoundAt  time.Time            `json:"foundAt,omitzero"` // leftovers only
 	Repeated bool                 `json:"repeated,omitempty"`
 }
 
-// Snapshot is the data of node.snapshot: all that is active on a node, in one or more parts.
+// Snapshot is the data of node.snapshot: everything active on a node, in one or more parts.
 type Snapshot struct {
-	AsOf      string     `json:"asOf"`       // the last sequence that it takes into account, as the attribute has it
+	AsOf      string     `json:"asOf"`       // the last sequence taken into account, in the form of the attribute
 	Of        string     `json:"asOfStream"` // the stream of that sequence; a snapshot is in another
 	Part      int        `json:"part"`       // from 1
 	End       bool       `json:"end"`        // no part follows
 	Faults    []Fault    `json:"faults"`
 	Leftovers []Activity `json:"leftovers"`
-	// Checks of which nothing is known now, in the last part: that none of their faults is here proves nothing.
+	// Checks in unknown state, in the last part: the absence of their faults here proves nothing.
 	Unknown []string `json:"unknown,omitempty"`
 	// PodsEnded is how many pods have ended on the node since its agent started, in the last part; nil: not counted.
 	PodsEnded *uint64 `json:"podsEnded,omitempty"`
@@ -59,28 +59,28 @@ type Snapshot struct {
 // Agent is the data of agent.started, agent.stopping and agent.alive.
 type Agent struct {
 	Version       string   `json:"version"`
-	Configuration string   `json:"configuration"`       // hash of what is in force
-	LastSequence  string   `json:"lastSequence"`        // as the attribute has it
+	Configuration string   `json:"configuration"`       // hash of the configuration in force
+	LastSequence  string   `json:"lastSequence"`        // in the form of the attribute
 	LastStream    string   `json:"lastStream"`          // the stream of that sequence; agent.alive is in another
 	Waiting       int      `json:"waiting"`             // events in the outbox
-	Blind         []string `json:"blind"`               // checks that have learnt nothing for too long
+	Blind         []string `json:"blind"`               // checks that have been inconclusive for too long
 	PodsEnded     *uint64  `json:"podsEnded,omitempty"` // see Snapshot
 }
 
-// Gap is the data of agent.gap: events of the stream that will not come.
+// Gap is the data of agent.gap: events of the stream that will not arrive.
 type Gap struct {
 	Ranges []Range `json:"ranges"`
 }
 
-// Range is an inclusive range of sequences, as the attribute has them.
+// Range is an inclusive range of sequences, in the form of the attribute.
 type Range struct {
-	Stream string `json:"stream,omitempty"` // where it is not that of the event
+	Stream string `json:"stream,omitempty"` // if not that of the event
 	From   string `json:"from"`
 	To     string `json:"to"`
 	Reason string `json:"reason"` // dropped, expired, rejected, lost (found missing after a restart)
 }
 
-// Operator is the data of operator.*: what a person said of a fault.
+// Operator is the data of operator.*: an operator's entry about a fault.
 type Operator struct {
 	Check    string          `json:"check"`
 	Subject  finding.Subject `json:"subject"`
@@ -89,30 +89,30 @@ type Operator struct {
 	RaisedAt time.Time       `json:"raisedAt,omitzero"` // of the fault: it may come again another time
 	By       string          `json:"by"`
 	Text     string          `json:"text,omitempty"`
-	Until    time.Time       `json:"until,omitzero"` // muted, or in maintenance, until then; zero: no longer
+	Until    time.Time       `json:"until,omitzero"` // end of the mute or the maintenance; zero: ended now
 }
 
-// Silence is the data of node.blind, node.lost, node.seen, node.removed, cluster.silent and cluster.seen. Times are by
-// the center's clock but for Lease.
+// Silence is the data of node.blind, node.lost, node.seen, node.removed, cluster.silent and cluster.seen. All times
+// except Lease are by the center's clock.
 type Silence struct {
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
 	Since   time.Time `json:"since"`          // of the silence
-	Heard   time.Time `json:"heard,omitzero"` // the agent's last word
-	Lease   time.Time `json:"lease,omitzero"` // when kubelet renewed its Lease, by its own clock
+	Heard   time.Time `json:"heard,omitzero"` // last message of the agent
+	Lease   time.Time `json:"lease,omitzero"` // kubelet's last renewal of its Lease, by its own clock
 	Ready   string    `json:"ready,omitempty"`
 	UID     string    `json:"uid,omitempty"`   // of the Node
-	Nodes   int       `json:"nodes,omitempty"` // of a cluster: how many are silent
+	Nodes   int       `json:"nodes,omitempty"` // of a cluster: number of silent nodes
 }
 
-// Lost is the data of subscription.gap: what a subscriber will not see, and where it finds the state instead.
+// Lost is the data of subscription.gap: the range that a subscriber will not get, and where it finds the state instead.
 type Lost struct {
 	Subscription string `json:"subscription"`
 	From         string `json:"from"` // offsets, inclusive
 	To           string `json:"to"`
 	Reason       string `json:"reason"`
 	Snapshot     string `json:"snapshot"`          // path at the center
-	Cluster      string `json:"cluster,omitempty"` // where only the events of one node are lost
+	Cluster      string `json:"cluster,omitempty"` // if only the events of one node are lost
 	Node         string `json:"node,omitempty"`
 }
 
@@ -142,8 +142,8 @@ func readAs[T any](data []byte) (any, error) {
 	return v, nil
 }
 
-// The bounds of what a conversion takes over, in bytes, so that its event is never too large: encoding makes a text at
-// most six times longer, and the name of a subject is in it twice.
+// Conversions cut off their texts at these bounds, in bytes, so that an event is never too large: encoding makes a text
+// at most six times longer, and the name of a subject is in it twice.
 const (
 	maxMessage = 4 << 10
 	maxName    = 1 << 10
@@ -151,8 +151,8 @@ const (
 	maxFacts   = 2 << 10
 )
 
-// OfUpdate returns the event of an update without its sender: Cluster, Node, Stream and Sequence. There is none of a
-// status that changed, which follows from the findings.
+// OfUpdate returns the event of an update without its sender: Cluster, Node, Stream and Sequence. A change of status
+// has no event, because it follows from the findings.
 func OfUpdate(u finding.Update) (Event, bool) {
 	types := map[finding.UpdateKind]Type{finding.Raised: FaultRaised, finding.Changed: FaultUpdated,
 		finding.Cleared: FaultCleared}
@@ -171,7 +171,7 @@ func OfUpdate(u finding.Update) (Event, bool) {
 		Subject: Subject{data.Check, data.Reason, data.Subject.Kind, data.Subject.Name}, Data: data}, true
 }
 
-// OfBelieved returns what a snapshot holds of a finding that is believed.
+// OfBelieved returns the form of a believed finding in a snapshot.
 func OfBelieved(b finding.Believed) Fault {
 	e, _ := OfUpdate(finding.Update{ID: b.ID, Kind: finding.Raised, Finding: b.Finding, First: b.First,
 		Since: b.Raised})
@@ -179,7 +179,7 @@ func OfBelieved(b finding.Believed) Fault {
 	return fault
 }
 
-// OfLeftover returns what a snapshot holds of a leftover.
+// OfLeftover returns the form of a leftover in a snapshot.
 func OfLeftover(a finding.Activity) Activity {
 	e, _ := OfActivity(a)
 	activity, _ := e.Data.(Activity)
@@ -215,7 +215,7 @@ func subject(s finding.Subject) finding.Subject {
 	return finding.Subject{Kind: text(s.Kind, maxWord), Name: text(s.Name, maxName), UID: text(s.UID, maxWord)}
 }
 
-// facts returns what fits, nil if it does not.
+// facts returns the facts if they fit, else nil.
 func facts(all map[string]string) map[string]string {
 	size, kept := 0, map[string]string{}
 	for key, value := range all {

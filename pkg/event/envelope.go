@@ -22,7 +22,7 @@ import (
 
 const (
 	maxDepth = 32  // of JSON
-	lost     = "�" // encoding/json puts it in place of half a character
+	lost     = "�" // encoding/json replaces half a surrogate pair with it
 
 	data, dataBase64, contentType, specVersion = "data", "data_base64", "datacontenttype", "specversion"
 )
@@ -30,20 +30,20 @@ const (
 // Envelope is a CloudEvent of any kind.
 type Envelope struct {
 	cloudevents.Event
-	// JSON is the event in the JSON format, in one spelling: the same event sent in any mode has the same. Data that is
-	// JSON keeps its numbers and the order of its members.
+	// JSON is the event in the JSON format, in one spelling: the same event gives the same JSON in any mode. JSON data
+	// keeps its numbers and the order of its members.
 	JSON []byte
 }
 
-// attributes are those that the specification names, in the order in which they are written.
+// attributes are those of the specification, in the order in which they are written.
 var attributes = []string{specVersion, "id", "source", "type", "subject", contentType, "dataschema", "time"}
 
 var attributeName = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
 var integer = regexp.MustCompile(`^-?[0-9]{1,10}$`)
 
-// ReadEnvelope reads an event in the JSON format of CloudEvents 1.0. It refuses all that a strict parser of JSON, or
-// the specification, would refuse.
+// ReadEnvelope reads an event in the JSON format of CloudEvents 1.0. It refuses everything that a strict JSON parser,
+// or the specification, would refuse.
 func ReadEnvelope(text []byte) (e Envelope, err error) {
 	if err := strictJSON(text); err != nil {
 		return e, err
@@ -55,7 +55,7 @@ func ReadEnvelope(text []byte) (e Envelope, err error) {
 	e.Event = cloudevents.New(cloudevents.CloudEventsVersionV1)
 	spelled := map[string][]byte{}
 	for name, raw := range members {
-		if name == data || string(raw) == "null" { // an attribute that is null is not set
+		if name == data || string(raw) == "null" { // a null attribute is not set
 			continue
 		}
 		if name == dataBase64 {
@@ -108,7 +108,7 @@ func spell(raw json.RawMessage) ([]byte, error) {
 	return nil, errors.New("an attribute is a string, a bool or an integer")
 }
 
-// plainJSON is json.Marshal without escapes for HTML.
+// plainJSON is json.Marshal without HTML escapes.
 func plainJSON(value any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -117,7 +117,7 @@ func plainJSON(value any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// set sets an attribute. Some errors of the SDK are for Validate to report.
+// set sets an attribute. Validate reports some of the SDK's errors.
 func (e *Envelope) set(name string, value []byte) error {
 	if slices.Contains(attributes, name) {
 		var text string
@@ -189,12 +189,12 @@ func (e *Envelope) setBytes(raw json.RawMessage) error {
 	return nil
 }
 
-// write writes the event, attributes as they are spelled.
+// write writes the event, with the attributes as spelled.
 func (e *Envelope) write(spelled map[string][]byte) ([]byte, error) {
 	var b bytes.Buffer
 	add := func(name string, value []byte) {
 		b.WriteByte("{,"[min(b.Len(), 1)])
-		b.WriteString(`"` + name + `":`) // the SDK has verified that a name is of letters and digits
+		b.WriteString(`"` + name + `":`) // the SDK has verified that a name contains only letters and digits
 		b.Write(value)
 	}
 	for _, name := range attributes {
@@ -260,7 +260,7 @@ func ReadBinary(header http.Header, body []byte) (e Envelope, err error) {
 	return ReadEnvelope(text)
 }
 
-// headerText decodes a header (binding, section 3.1.3.2). A percent sign that encodes nothing is one: not every sender
+// headerText decodes a header (binding, section 3.1.3.2). A percent sign that starts no escape stays: not every sender
 // encodes it.
 func headerText(text string) string {
 	if len(text) > 1 && text[0] == '"' && text[len(text)-1] == '"' {
@@ -272,8 +272,8 @@ func headerText(text string) string {
 	return text
 }
 
-// dataOf returns the member of the JSON format that holds a body byte for byte: JSON as it is, a text as a string, and
-// all else in base64. Without a media type, JSON is JSON.
+// dataOf returns the member of the JSON format that preserves a body byte for byte: JSON as it is, a text as a string,
+// and anything else in base64. Without a media type, valid JSON counts as JSON.
 func dataOf(media string, body []byte) (name string, value json.RawMessage, err error) {
 	kind, parameters, err := mime.ParseMediaType(media)
 	if err != nil && media != "" {
@@ -292,11 +292,11 @@ func dataOf(media string, body []byte) (name string, value json.RawMessage, err 
 			}
 		}
 	}
-	value, err = json.Marshal(body) // JSON has bytes in base64
+	value, err = json.Marshal(body) // json encodes bytes in base64
 	return dataBase64, value, err
 }
 
-// mediaOf returns the media type that a content type says; without one, data is JSON.
+// mediaOf returns the media type in a content type; without one, data is JSON.
 func mediaOf(contentType string) string {
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
@@ -309,8 +309,8 @@ func isJSON(media string) bool {
 	return strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json")
 }
 
-// strictJSON refuses a text that not every parser of JSON reads in the same way: with invalid UTF-8, half of a
-// surrogate pair, a name twice in an object, or nested too deep.
+// strictJSON refuses a text that JSON parsers may read in different ways: with invalid UTF-8, half of a surrogate pair,
+// a duplicate name in an object, or too deep nesting.
 func strictJSON(text []byte) error {
 	if !utf8.Valid(text) {
 		return errors.New("no JSON: invalid UTF-8")

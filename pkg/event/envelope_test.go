@@ -17,7 +17,7 @@ import (
 
 const minimal = `{"specversion":"1.0","id":"1","source":"urn:x","type":"t"`
 
-// What the SDK's own samples hold, encoded by the SDK in both modes, is read as the same event in one spelling.
+// The SDK's own samples, encoded by the SDK in both modes, are read as the same event in one spelling.
 func TestConformance(t *testing.T) {
 	for _, sample := range append(cetest.AllVersions(cetest.Events()), cetest.FullEvent(), cetest.MinEvent()) {
 		sample = cetest.ConvertEventExtensionsToString(t, sample)
@@ -111,7 +111,7 @@ func TestBinaryData(t *testing.T) {
 	}
 }
 
-// Whatever stands between, what is valid is the same event; a null attribute is one that is not set.
+// White space, order and escapes do not matter, and a null attribute is not set.
 func TestSpellings(t *testing.T) {
 	want := minimal + `,"data_base64":"AP8=","n":7,"y":true}`
 	for _, text := range []string{
@@ -128,7 +128,7 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// What is no CloudEvent, or no JSON for every parser, is refused, and the reason names what.
+// A text other than a CloudEvent, or not JSON for every parser, is refused with the reason.
 func TestNoEnvelope(t *testing.T) {
 	for text, want := range map[string]string{
 		`,"data":1,"data_base64":"AP8="}`:    "exclude each other",
@@ -180,7 +180,7 @@ func TestNoEnvelope(t *testing.T) {
 	}
 }
 
-// Whatever is accepted is written so that a strict parser, the SDK and this package read the same again.
+// Every accepted text is written in a form that a strict parser, the SDK and this package read as the same event.
 func FuzzReadEnvelope(f *testing.F) {
 	for _, rest := range []string{`}`, `,"data":"\u2028<"}`, `,"data_base64":"AP8=","a":1}`, `,"time":"2026-01-01T00:00:00Z","data":[]}`} {
 		f.Add([]byte(minimal + rest))
@@ -194,7 +194,7 @@ func FuzzReadEnvelope(f *testing.F) {
 	})
 }
 
-// Whatever a body and its media type are, they come back.
+// Any body with any media type comes back unchanged.
 func FuzzReadBinary(f *testing.F) {
 	f.Add("a", "application/json", []byte(`{}`))
 	f.Add("ä\"%", "text/plain; charset=latin1", []byte("\xff"))

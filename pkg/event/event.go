@@ -1,7 +1,6 @@
-// Package event holds the wire types between agents and an event center: CloudEvents 1.0 in structured JSON. It
-// encodes and decodes; it opens no connection and keeps no state. An event is refused where its envelope is not
-// exactly what an agent writes; members of its data that are not known are ignored, since agents and centers are
-// upgraded at different times.
+// Package event holds the wire types between agents and an event center: CloudEvents 1.0 in structured JSON. It encodes
+// and decodes; it opens no connection and keeps no state. It refuses an event whose envelope differs from an agent's,
+// but ignores unknown members of its data, because agents and centers are upgraded at different times.
 package event
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Type is the type of an event. Types that are not listed are decoded as well; their data stays as it is.
+// Type is the type of an event. Unlisted types are decoded as well; their data stays raw.
 type Type string
 
 const typePrefix = "io.github.nodeagent."
@@ -44,16 +43,16 @@ const (
 	AgentGap         Type = typePrefix + "agent.gap.v1" // Gap
 )
 
-// The types of what people say of a fault at the center, with Operator as their data.
+// The types of operators' entries about a fault at the center, with Operator as their data.
 const (
 	OperatorAcknowledged Type = typePrefix + "operator.acknowledged.v1"
 	OperatorMuted        Type = typePrefix + "operator.muted.v1"
 	OperatorCommented    Type = typePrefix + "operator.commented.v1"
-	// OperatorMaintenance says of a node that it is worked on until a time: it is not expected to be available.
+	// OperatorMaintenance means that a node is under maintenance until a time: it is not expected to be available.
 	OperatorMaintenance Type = typePrefix + "operator.maintenance.v1"
 )
 
-// The types that an event center itself says of a node and of a cluster.
+// The types of the event center's own events about a node and a cluster.
 const (
 	NodeBlind     Type = typePrefix + "node.blind.v1" // Silence
 	NodeLost      Type = typePrefix + "node.lost.v1"
@@ -61,7 +60,7 @@ const (
 	NodeRemoved   Type = typePrefix + "node.removed.v1"
 	ClusterSilent Type = typePrefix + "cluster.silent.v1"
 	ClusterSeen   Type = typePrefix + "cluster.seen.v1"
-	// SubscriptionGap is said to one subscriber alone, and is not in the journal.
+	// SubscriptionGap is sent to one subscriber only, and is not in the journal.
 	SubscriptionGap Type = typePrefix + "subscription.gap.v1" // Lost
 )
 
@@ -73,7 +72,7 @@ const (
 	schemaBase = "https://nodeagent.github.io/schemas/" // + "fault.raised.v1.json"
 )
 
-// Event is one event: the attributes of the CloudEvent, by what they mean, and its data.
+// Event is one event: the attributes of the CloudEvent, by their meaning, and its data.
 type Event struct {
 	Type    Type
 	Cluster string  // with Node the "source"
@@ -83,13 +82,13 @@ type Event struct {
 
 	Severity finding.Severity
 	BootID   string // of the boot in which it happened
-	Stream   string // ULID; each start of an agent begins two: one of what changes, one of state
-	// Sequence in the stream, from 1: the order of events. With Stream it is the "id". The stream of what changes has
-	// no gaps but those that an agent.gap names. That of state (node.snapshot, agent.alive) may: the newest is all
-	// that counts.
+	Stream   string // ULID; each start of an agent begins two: one of changes, one of state
+	// Sequence in the stream, from 1: the order of events. With Stream it is the "id". The stream of changes has no
+	// gaps except those named in an agent.gap. The stream of state (node.snapshot, agent.alive) may have some: only the
+	// newest counts.
 	Sequence uint64
 
-	Data any // see Type; json.RawMessage where the type is not known
+	Data any // see Type; json.RawMessage for an unknown type
 }
 
 // Subject is the "subject" of an event: check/reason/kind/name, each percent-encoded.
@@ -103,12 +102,12 @@ func (s Subject) encode() string {
 	return strings.Join(parts, "/")
 }
 
-// ID returns the identity of the event, which is the same in every attempt to send it.
+// ID returns the identity of the event, the same in every attempt to send it.
 func (e Event) ID() string { return e.Stream + "-" + e.sequence() }
 
 func (e Event) sequence() string { return Sequence(e.Sequence) }
 
-// Sequence returns n as the attribute "sequence" has it.
+// Sequence returns n in the form of the attribute "sequence".
 func Sequence(n uint64) string {
 	const zeros = "00000000000000000000"
 	digits := strconv.FormatUint(n, 10)
@@ -181,7 +180,7 @@ func (e Event) encode() ([]byte, error) {
 
 func (e Event) schema() string { return e.Type.Schema() }
 
-// Schema returns the "dataschema" of a type: package schemas has it.
+// Schema returns the "dataschema" of a type; package schemas contains it.
 func (t Type) Schema() string {
 	return schemaBase + strings.TrimPrefix(string(t), typePrefix) + ".json"
 }
@@ -195,8 +194,8 @@ func (e Event) extensions() map[string]string {
 	return extensions
 }
 
-// Decode reads a CloudEvent in structured JSON. It refuses what Encode would not have written, but for the order of
-// members, unknown attributes and unknown members of the data.
+// Decode reads a CloudEvent in structured JSON. It refuses everything that Encode would not have written, except
+// another order of members, unknown attributes and unknown members of the data.
 func Decode(data []byte) (Event, error) {
 	if len(data) > MaxSnapshot {
 		return Event{}, fmt.Errorf("event: %d bytes, %d are possible", len(data), MaxSnapshot)
@@ -208,7 +207,7 @@ func Decode(data []byte) (Event, error) {
 	return FromCloudEvent(c.Event, len(data))
 }
 
-// FromCloudEvent is Decode of a CloudEvent that was read already. size is that of its structured JSON in bytes.
+// FromCloudEvent is Decode for a CloudEvent already read. size is that of its structured JSON in bytes.
 func FromCloudEvent(c cloudevents.Event, size int) (Event, error) {
 	e, err := read(c, size)
 	if err != nil {
@@ -231,7 +230,7 @@ func read(c cloudevents.Event, size int) (Event, error) {
 		values[name] = value
 	}
 	e.Severity, e.BootID, e.Stream = finding.Severity(values["severity"]), values["bootid"], values["stream"]
-	e.Sequence, _ = strconv.ParseUint(values["sequence"], 10, 64) // anything else than Encode writes is refused below
+	e.Sequence, _ = strconv.ParseUint(values["sequence"], 10, 64) // any other form than Encode's is refused below
 	var err error
 	if e.Cluster, e.Node, err = readSource(c.Source()); err != nil {
 		return e, err
@@ -275,7 +274,7 @@ func readSubject(text string) (Subject, error) {
 	}
 	parts := strings.Split(text, "/")
 	for i, part := range parts {
-		parts[i], _ = url.PathUnescape(part) // empty, and refused, where it cannot be read
+		parts[i], _ = url.PathUnescape(part) // empty, and so refused, if it cannot be decoded
 	}
 	if len(parts) == 4 {
 		if s := (Subject{parts[0], parts[1], parts[2], parts[3]}); s.encode() == text {

@@ -18,7 +18,7 @@ func at(second int64) finding.Timestamp {
 		SinceBoot: time.Duration(second) * time.Second}
 }
 
-// from gives an event its sender.
+// from gives an event a sender.
 func from(e Event) Event {
 	e.Cluster, e.Node, e.Stream, e.Sequence = "prod/eu 1", "node-1", stream, 42
 	return e
@@ -39,7 +39,7 @@ func released() finding.Activity {
 	return a
 }
 
-// The attributes and the data, as receivers of any make see them.
+// The attributes and the data, as any receiver sees them.
 func TestEncode(t *testing.T) {
 	e, ok := OfUpdate(raised())
 	if !ok {
@@ -101,7 +101,7 @@ func roundTrip(t *testing.T, e Event) {
 	}
 }
 
-// Every kind of update and activity has its type, or is none on purpose.
+// Every kind of update and activity has its type, or deliberately none.
 func TestConversions(t *testing.T) {
 	types := map[string]Type{}
 	for _, kind := range []finding.UpdateKind{finding.Raised, finding.Changed, finding.Cleared, finding.StatusChanged} {
@@ -142,7 +142,7 @@ func TestConversions(t *testing.T) {
 	}
 }
 
-// What is not exactly what an agent writes is refused, and the reason names what.
+// An event that an agent would not have written exactly so is refused with the reason.
 func TestRefused(t *testing.T) {
 	e, _ := OfUpdate(raised())
 	valid, err := from(e).Encode()
@@ -203,7 +203,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A newer agent may say more than this receiver knows.
+// A newer agent may send members that this receiver does not know.
 func TestNewerSender(t *testing.T) {
 	e, _ := OfUpdate(raised())
 	data, err := from(e).Encode()
@@ -238,7 +238,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Whatever a check says, its event can be sent, and says the same after it was received.
+// The event of any finding can be sent, and is the same after it was received.
 func FuzzOfUpdate(f *testing.F) {
 	f.Add("check", "Reason", "kind", "name", "uid", "message", "key", "value")
 	long := strings.Repeat("<\x00é\xff", MaxSize)

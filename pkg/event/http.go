@@ -42,7 +42,7 @@ func Binary(encoded []byte) (http.Header, []byte, error) {
 	return headers, body, err
 }
 
-// attribute returns the text of an attribute, which a foreign sender may have as a number or a bool.
+// attribute returns the text of an attribute, which other senders may encode as a number or a bool.
 func attribute(value json.RawMessage) (text string, err error) {
 	switch value[0] {
 	case '"':
@@ -54,11 +54,11 @@ func attribute(value json.RawMessage) (text string, err error) {
 	return string(value), nil
 }
 
-// payload returns the data as it is without its JSON format: bytes that are there in base64, and a text that says to be
-// no JSON, are themselves.
+// payload returns the data without its JSON format: base64 is decoded, and a text whose media type is not JSON is
+// unquoted.
 func payload(members map[string]json.RawMessage, media string) (body []byte, err error) {
 	if encoded, ok := members["data_base64"]; ok {
-		err = json.Unmarshal(encoded, &body) // JSON has bytes in base64
+		err = json.Unmarshal(encoded, &body) // json decodes base64 into bytes
 		return body, err
 	}
 	data := members["data"]
@@ -71,7 +71,8 @@ func payload(members map[string]json.RawMessage, media string) (body []byte, err
 	return []byte(text), err
 }
 
-// headerValue encodes what is not printable ASCII, space, quotation mark and percent sign (binding, section 3.1.3.2).
+// headerValue encodes non-printable and non-ASCII characters, space, quotation mark and percent sign (binding, section
+// 3.1.3.2).
 func headerValue(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
@@ -84,7 +85,7 @@ func headerValue(text string) string {
 	return b.String()
 }
 
-// RetryAfter returns how long an answer asks its sender to wait, in seconds or until a date. It is an hour at most, so
+// RetryAfter returns how long an answer asks its sender to wait, in seconds or until a date. It is at most an hour, so
 // that no receiver can silence a sender for a day.
 func RetryAfter(header http.Header, now time.Time) time.Duration {
 	value := header.Get("Retry-After")

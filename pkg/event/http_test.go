@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What a foreign sender says is the same in binary mode: attributes that are no texts, bytes, and data that is no JSON.
+// A foreign sender's event is the same in binary mode: attributes that are not texts, bytes, and data that is not JSON.
 func TestBinaryOfForeign(t *testing.T) {
 	for text, want := range map[string]struct {
 		header http.Header

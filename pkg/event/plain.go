@@ -5,8 +5,8 @@ import (
 	"unicode"
 )
 
-// Plain returns a text from outside without characters that control a terminal or a line, or that nobody sees: those
-// that turn the direction of what follows, for one.
+// Plain replaces characters of an external text that control a terminal or a line, or that are invisible, such as those
+// that change the text direction.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {

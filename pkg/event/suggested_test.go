@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A fault carries what is asked of others; one that asks for nothing looks as it did before.
+// A fault carries the action for others; a fault without one looks as before.
 func TestSuggestedActionOfAFault(t *testing.T) {
 	f := finding.Finding{Check: "nvme-health", Subject: finding.Subject{Kind: "disk", Name: "nvme0"},
 		Severity: finding.Fatal, Reason: "NVMeDead", SuggestedAction: finding.SuggestReplaceHardware,

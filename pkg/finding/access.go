@@ -2,8 +2,8 @@ package finding
 
 import "errors"
 
-// AccessError means that the agent lacks what it takes to learn something: a file that it may not read, or a right that
-// somebody denies it. One lack may blind many checks, and is one fault.
+// AccessError means that the agent lacks access to something: a file that it may not read, or a right that it is
+// denied. One lack may blind many checks, and is one fault.
 type AccessError struct {
 	Access
 
@@ -12,16 +12,16 @@ type AccessError struct {
 
 func (e *AccessError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what was answered.
+// Unwrap returns the original error.
 func (e *AccessError) Unwrap() error { return e.Err }
 
-// Access is something that the agent lacks.
+// Access is a missing access of the agent.
 type Access struct {
-	Lack  string `json:"lack"`  // what, in the same words each time: "the apiserver denies: list daemonsets.apps"
-	Grant string `json:"grant"` // what to give it, exactly
+	Lack  string `json:"lack"`  // always in the same words: "the apiserver denies: list daemonsets.apps"
+	Grant string `json:"grant"` // exactly the access to grant
 }
 
-// AccessOf returns what the agent lacks where that alone is why nothing was learnt, else nil.
+// AccessOf returns the missing access if that alone explains the error, else nil.
 func AccessOf(err error) *Access {
 	partial, ok := errors.AsType[*PartialError](err)
 	if !ok {

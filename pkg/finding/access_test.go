@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A check that is blind because the agent lacks something becomes unknown, and has no finding of its own: the lack is
-// reported once for all checks. One that was blind for another reason before has no longer that finding.
+// A check that is blind because the agent lacks access becomes unknown, and has no finding of its own: the lack is
+// reported once for all checks. If the check was blind for another reason before, that finding is cleared.
 func TestLackIsNoFindingOfTheCheck(t *testing.T) {
 	denied := &AccessError{Access: Access{Lack: "list pods", Grant: "a role"}, Err: errors.New("forbidden")}
 	other := errors.New("read /proc/x: no such file")

@@ -1,7 +1,8 @@
 package finding
 
-// Condition is how a check shows in the Node's status. Type is true when something is wrong, as node-problem-detector
-// words it; ReadyType is the opposite vocabulary (true when the node is healthy). Several checks may share a type.
+// Condition is how a check appears in the Node's status. Type is true when something is wrong, as in
+// node-problem-detector; ReadyType has the opposite meaning (true when the node is healthy). Several checks may share a
+// type.
 type Condition struct {
 	Type           string
 	ReadyType      string

@@ -1,6 +1,6 @@
-// Package finding holds the types that all parts of the agent share: what is wrong (Finding), one run of a check
-// (Observation), the state believed after many of them (Tracker), what changed (Update), and what became of leftovers
-// (Activity). It is pure: it reads no clock, no file and no socket, and imports nothing of the agent.
+// Package finding holds the types that all parts of the agent share: a fault (Finding), one run of a check
+// (Observation), the state believed after many of them (Tracker), its changes (Update), and the transitions of
+// leftovers (Activity). It is pure: it reads no clock, no file and no socket, and imports no package of the agent.
 package finding
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Severity is what a finding means for the node.
+// Severity is the meaning of a finding for the node.
 type Severity string
 
 // The severities, the most severe first.
@@ -32,7 +32,7 @@ func (s Severity) AtLeast(other Severity) bool { return s.Valid() && s.rank() <=
 func (s Severity) rank() int { return slices.Index([]Severity{Fatal, Warning, Info}, s) }
 
 // Subject is the one thing that a finding is about. Kind is a noun in lower case ("filesystem", "csi-driver", "node");
-// UID is set where the kind has one that is unique in time (a pod's UID).
+// UID is set if the kind has one unique in time (a pod's UID).
 type Subject struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
@@ -54,20 +54,20 @@ type Finding struct {
 	Message  string            `json:"message"`
 	Facts    map[string]string `json:"facts"`
 
-	// SuggestedAction is what is asked of others, who are not on the node; empty: nothing. Part names what is to be
-	// replaced, with its serial number where it can be read.
+	// SuggestedAction is an action for others, outside of the node; empty if there is none. Part names the part to
+	// replace, with its serial number if that can be read.
 	SuggestedAction SuggestedAction `json:"suggestedAction,omitempty"`
 	Part            string          `json:"part,omitempty"`
 
-	// OneShot marks what happened once and was over at once: that it is raised is reported, never that it is cleared.
+	// OneShot marks an event that is over at once: its raise is reported, but never a clear.
 	OneShot bool `json:"moment,omitempty"`
-	// RepublishMessage marks a finding whose changed message is reported, as a changed reason always is.
+	// RepublishMessage marks a finding whose changed message is reported; a changed reason always is.
 	RepublishMessage bool `json:"retold,omitempty"`
 
 	// BelowRaise marks a value between the clearing and the raising threshold: it keeps a raised finding, but never
 	// raises one. This gives thresholds their hysteresis.
 	BelowRaise bool `json:"-"`
-	// Certain marks what one observation proves: it is raised at once, whatever the policy asks for.
+	// Certain marks a fault that one observation proves: it is raised at once, whatever the policy.
 	Certain bool `json:"-"`
 }
 
@@ -80,7 +80,7 @@ type Key struct {
 // Key returns the identity of f across observations.
 func (f Finding) Key() Key { return Key{f.Check, f.Subject} }
 
-// Compare orders findings for people: the most severe first, then by check and subject.
+// Compare orders findings for display: the most severe first, then by check and subject.
 func Compare(a, b Finding) int {
 	return cmp.Or(
 		cmp.Compare(a.Severity.rank(), b.Severity.rank()),
@@ -91,7 +91,8 @@ func Compare(a, b Finding) int {
 	)
 }
 
-// id is the stable identity of one occurrence of a finding: the same fault found again after it was cleared is another.
+// id is the stable identity of one occurrence of a finding: the same fault found again after it was cleared gets
+// another.
 func (k Key) id(since Timestamp) string {
 	text := strings.Join([]string{k.Check, k.Subject.Kind, k.Subject.Name, k.Subject.UID, since.Boot,
 		since.SinceBoot.String()}, "\x00")
@@ -99,7 +100,7 @@ func (k Key) id(since Timestamp) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Problem returns what is malformed in f, or nil. Malformed findings are a bug of the check and are ignored.
+// Problem returns how f is malformed, or nil. A malformed finding is a bug of the check and is ignored.
 func (f Finding) Problem() error {
 	switch {
 	case f.Check == "" || f.Subject.Kind == "" || f.Reason == "":

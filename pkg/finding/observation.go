@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Observation is the result of one run of one check. It has three outcomes: findings, nothing (conclusive), or an
-// error, which means that nothing was learnt. Two kinds of error are special: NotApplicableError is conclusive (there
-// is nothing of this kind on this host), and PartialError is conclusive for all subjects but those that it names. Any
-// other error beside findings means: these exist, and nothing is known of what is absent.
+// Observation is the result of one run of one check. It has three outcomes: findings, no findings (conclusive), or an
+// error, which makes it inconclusive. Two kinds of error are special: NotApplicableError is conclusive (this host has
+// nothing of this kind), and PartialError is conclusive for all subjects except those that it names. Any other error
+// next to findings means: these exist, and the absence of others proves nothing.
 type Observation struct {
 	Check    string
 	At       Timestamp
@@ -18,10 +18,10 @@ type Observation struct {
 	Err      error
 }
 
-// NotApplicableError means that there is nothing on this host for a check to observe, and why.
+// NotApplicableError means that this host has no object for a check to observe, and why.
 type NotApplicableError struct {
 	Why  string
-	Gone bool // nothing of the kind exists any more, nor do its faults
+	Gone bool // no object of the kind exists any more, so neither do its faults
 }
 
 func (e *NotApplicableError) Error() string { return "not applicable: " + e.Why }
@@ -31,13 +31,13 @@ func NotApplicable(format string, args ...any) error {
 	return &NotApplicableError{Why: fmt.Sprintf(format, args...)}
 }
 
-// NoneLeft is NotApplicable of a check that can list everything of a kind and found nothing (any more): what the kernel
-// has logged about one is over.
+// NoneLeft is NotApplicable for a check that can list all objects of a kind and found none (any more): faults of them
+// in the kernel log are over.
 func NoneLeft(format string, args ...any) error {
 	return &NotApplicableError{Why: fmt.Sprintf(format, args...), Gone: true}
 }
 
-// PartialError means that nothing could be learnt about some subjects, while all others were observed.
+// PartialError means that some subjects could not be observed, while all others were.
 type PartialError struct{ Subjects map[Subject]error }
 
 func (e *PartialError) Error() string {
@@ -45,11 +45,11 @@ func (e *PartialError) Error() string {
 	for subject, err := range e.Subjects {
 		lines = append(lines, fmt.Sprintf("%s: %v", subject, err))
 	}
-	// Sorted so that the same trouble is the same text each time.
+	// Sorted so that the same errors give the same text each time.
 	return strings.Join(slices.Sorted(slices.Values(lines)), "; ")
 }
 
-// Partial returns nil when there are no subjects in doubt, otherwise a PartialError.
+// Partial returns a PartialError for the subjects in doubt, or nil if there are none.
 func Partial(subjects map[Subject]error) error {
 	if len(subjects) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func Partial(subjects map[Subject]error) error {
 	return &PartialError{Subjects: subjects}
 }
 
-// Conclusive reports whether the absence of a finding about subject in l proves that it is gone.
+// Conclusive reports whether the absence of a finding about subject in l proves that the fault is gone.
 func (l Observation) Conclusive(subject Subject) bool {
 	if l.Err == nil {
 		return true

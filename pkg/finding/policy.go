@@ -2,21 +2,22 @@ package finding
 
 import "time"
 
-// Policy is when a check's findings are raised and cleared. The zero value raises on the first observation, and clears
-// on the first conclusive one without the finding.
+// Policy says when a check's findings are raised and cleared. The zero value raises on the first observation, and
+// clears on the first conclusive one without the finding.
 type Policy struct {
 	Raise Hold // a finding must be observed this long before it is raised
 	Clear Hold // and be absent this long before it is cleared
 
-	// BlindAfter is how long a check may learn nothing before its condition is Unknown. Zero means DefaultBlindAfter.
+	// BlindAfter is how long a check may be inconclusive before its condition is Unknown. Zero means DefaultBlindAfter.
 	BlindAfter time.Duration
 }
 
-// Hold is how long something must last: at least Runs consecutive observations that span at least For. Zero is one.
+// Hold is a minimum duration: at least Runs consecutive observations that span at least For. Zero means one
+// observation.
 type Hold struct {
 	Runs int
 	For  time.Duration
 }
 
-// DefaultBlindAfter is how long a check may learn nothing before that is reported.
+// DefaultBlindAfter is how long a check may be inconclusive before that is reported.
 const DefaultBlindAfter = 5 * time.Minute

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Status is what is believed of one check as a whole. Its names are those of a node condition's truth.
+// Status is the believed state of one check as a whole. Its values correspond to the status of a node condition.
 type Status string
 
 // The statuses.
@@ -14,33 +14,33 @@ const (
 	StatusUnknown       Status = "unknown"        // no conclusive observation yet, or none for too long
 	StatusHealthy       Status = "healthy"        // a conclusive observation without fatal findings
 	StatusFaulty        Status = "faulty"         // at least one fatal finding is believed
-	StatusNotApplicable Status = "not-applicable" // there is nothing of this kind on this host
+	StatusNotApplicable Status = "not-applicable" // this host has no object of this kind
 )
 
-// State is all that is believed, by check. It is plain data: it survives restarts as JSON.
+// State is the believed state of all checks, by check. It is plain data: it survives restarts as JSON.
 type State map[string]*CheckState
 
-// CheckState is what is believed of one check.
+// CheckState is the believed state of one check.
 type CheckState struct {
 	Status     Status    `json:"status"`
 	Since      Timestamp `json:"since"`               // when Status last changed
-	Conclusive Timestamp `json:"conclusive,omitzero"` // last observation that learnt something
+	Conclusive Timestamp `json:"conclusive,omitzero"` // last conclusive observation
 	// first observation of this boot: blindness counts from here
 	FirstRun Timestamp `json:"firstLook,omitzero"`
-	// why the last observation learnt nothing; empty if it did
+	// why the last observation was inconclusive; empty if it was not
 	Err      string                 `json:"err,omitempty"`
-	Access   *Access                `json:"access,omitempty"`   // what the agent lacked, where that is why
+	Access   *Access                `json:"access,omitempty"`   // the missing access, if it is the reason
 	Why      string                 `json:"why,omitempty"`      // why the check is not applicable
 	Subjects map[string]*Believed   `json:"subjects,omitempty"` // by Subject.key: raised and still pending findings
 	Flaps    map[string][]Timestamp `json:"flaps,omitempty"`    // by Subject.key: recent raises
 }
 
-// Believed is a finding with its history. It is believed only when Raised is set.
+// Believed is a finding with its history. While Raised is not set, it is only pending.
 type Believed struct {
 	Finding
-	// message of the latest observation; Finding.Message is the one that was reported
+	// message of the latest observation; Finding.Message is the reported one
 	Latest   string    `json:"latest"`
-	ID       string    `json:"id,omitempty"` // stable for one occurrence, set when it is raised
+	ID       string    `json:"id,omitempty"` // stable for one occurrence, set at the raise
 	First    Timestamp `json:"first"`        // first observation with it
 	Last     Timestamp `json:"last"`         // last observation with it
 	Raised   Timestamp `json:"raised,omitzero"`
@@ -49,7 +49,7 @@ type Believed struct {
 	AbsentAt Timestamp `json:"absentAt,omitzero"`
 }
 
-// UpdateKind is what an update reports.
+// UpdateKind is the kind of an update.
 type UpdateKind string
 
 // The kinds of updates.
@@ -60,7 +60,7 @@ const (
 	StatusChanged UpdateKind = "moved"   // the status of the check changed
 )
 
-// Update is one change of what is believed. ID is stable: the same change reported twice carries the same ID.
+// Update is one change of the believed state. ID is stable: the same change reported twice carries the same ID.
 type Update struct {
 	ID      string     `json:"id"`
 	Kind    UpdateKind `json:"kind"`
@@ -101,7 +101,7 @@ func (s State) Raised() []Believed {
 	return raised
 }
 
-// BlindFor returns how long c has learnt nothing, as of now.
+// BlindFor returns how long c has been inconclusive, as of now.
 func (c *CheckState) BlindFor(now Timestamp) time.Duration {
 	if c.Conclusive.Boot == now.Boot {
 		return now.Since(c.Conclusive)

@@ -1,7 +1,7 @@
 package finding
 
-// SuggestedAction is what would bring the node back where nothing on the node may or can do it. Whoever operates the
-// machines does it; the agent only names it.
+// SuggestedAction is an action that would bring the node back, if no program on the node may or can do it. The operator
+// of the machines takes it; the agent only names it.
 type SuggestedAction string
 
 // The suggested actions.
@@ -9,10 +9,10 @@ const (
 	SuggestReboot          SuggestedAction = "reboot"
 	SuggestReinstall       SuggestedAction = "reinstall" // of the machine's system
 	SuggestReplaceHardware SuggestedAction = "replace-hardware"
-	SuggestHuman           SuggestedAction = "human" // somebody has to decide what
+	SuggestHuman           SuggestedAction = "human" // a person must decide on the action
 )
 
-// Suggestion returns the suggested action for people, with the part; empty where there is none.
+// Suggestion returns the suggested action as text, with the part; empty if there is none.
 func (f Finding) Suggestion() string {
 	switch {
 	case f.SuggestedAction == "" || f.Part == "":

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Timestamp is a moment. Wall is for people and for other machines; Boot and SinceBoot are for arithmetic, because the
+// Timestamp is a moment. Wall is for display and for other machines; Boot and SinceBoot are for arithmetic, because the
 // wall clock may jump by years while CLOCK_BOOTTIME only increases.
 type Timestamp struct {
 	Wall      time.Time     `json:"wall"`
@@ -15,7 +15,7 @@ type Timestamp struct {
 // IsZero reports whether s was never set.
 func (s Timestamp) IsZero() bool { return s.Boot == "" && s.SinceBoot == 0 && s.Wall.IsZero() }
 
-// Since returns how long before s the earlier moment was. A moment of another boot is at least as old as this boot.
+// Since returns the time from earlier to s. A moment of another boot is at least as old as this boot.
 func (s Timestamp) Since(earlier Timestamp) time.Duration {
 	if s.Boot != earlier.Boot {
 		return s.SinceBoot

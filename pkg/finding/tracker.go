@@ -25,13 +25,13 @@ func NewTracker(policies map[string]Policy, state State) *Tracker {
 	return t
 }
 
-// State returns what is believed now. It must not be modified; later observations do not change it.
+// State returns the current believed state. It must not be modified; later observations do not change it.
 func (t *Tracker) State() State { return maps.Clone(t.state) }
 
-// Of returns what is believed of one check; nil where it was not observed yet. It must not be modified.
+// Of returns the believed state of one check, or nil before its first observation. It must not be modified.
 func (t *Tracker) Of(check string) *CheckState { return t.state[check] }
 
-// Observe takes one observation into account and returns what it changes.
+// Observe takes one observation into account and returns the changes.
 func (t *Tracker) Observe(l Observation) []Update {
 	old, ok := t.state[l.Check]
 	if !ok {
@@ -57,7 +57,7 @@ func (t *Tracker) Forget(check string, at Timestamp) []Update {
 }
 
 const (
-	// maxSubjects bounds what is kept of one check, whatever it reports of a broken host.
+	// maxSubjects bounds the subjects stored for one check, whatever it reports about a broken host.
 	maxSubjects = 1000
 	// flapWindow and flapHold damp flapping: a finding raised more than freeRaises times within the window must be
 	// absent for flapHold, doubled with each further raise up to maxFlapHold, before it is cleared once more.
@@ -65,11 +65,11 @@ const (
 	freeRaises  = 3
 	flapHold    = time.Minute
 	maxFlapHold = 30 * time.Minute
-	// blindReason is the reason of the finding that a check has learnt nothing for too long.
+	// blindReason is the reason of the finding that a check has been inconclusive for too long.
 	blindReason = "CheckCouldNotTell"
 )
 
-// observe is the whole tracker for one check: its state after an observation, and what changed.
+// observe is the complete tracker for one check: it returns the state after an observation, and the changes.
 func observe(c CheckState, p Policy, l Observation) (CheckState, []Update) {
 	c.Subjects, c.Flaps = cloneSubjects(c.Subjects), maps.Clone(c.Flaps)
 	c.newBoot(l.At)
@@ -94,7 +94,7 @@ func observe(c CheckState, p Policy, l Observation) (CheckState, []Update) {
 	return c, append(updates, c.updateStatus(l, p)...)
 }
 
-// newBoot drops what ends with the boot: unfinished streaks and flaps.
+// newBoot drops everything that ends with the boot: unfinished streaks and flaps.
 func (c *CheckState) newBoot(now Timestamp) {
 	if c.FirstRun.Boot == now.Boot {
 		return
@@ -108,8 +108,8 @@ func (c *CheckState) newBoot(now Timestamp) {
 	}
 }
 
-// learn records whether the observation learnt anything. An error changes nothing of what is believed: what could not
-// be observed is not healthy for that reason.
+// learn records whether the observation was conclusive. An error changes no finding: a subject that could not be
+// observed is not therefore healthy.
 func (c *CheckState) learn(l Observation) {
 	c.Err, c.Access = "", nil
 	notApplicable, ok := errors.AsType[*NotApplicableError](l.Err)
@@ -142,7 +142,7 @@ func (c *CheckState) present(f Finding, hold Hold, now Timestamp) []Update {
 		return nil
 	}
 	if !known {
-		if len(c.Subjects) >= maxSubjects { // an error may have kept older ones, which were not observed since
+		if len(c.Subjects) >= maxSubjects { // an error may have kept older subjects that were not observed since
 			c.Err = cmp.Or(c.Err, fmt.Sprintf("more than %d subjects: not all are tracked",
 				maxSubjects))
 			return nil
@@ -160,7 +160,7 @@ func (c *CheckState) present(f Finding, hold Hold, now Timestamp) []Update {
 	return []Update{b.update(Raised, now)}
 }
 
-// absent takes into account that a conclusive observation has no finding of a subject.
+// absent takes into account that a conclusive observation has no finding for a subject.
 func (c *CheckState) absent(key string, hold Hold, now Timestamp) []Update {
 	b := c.Subjects[key]
 	if !b.IsRaised() {
@@ -178,8 +178,8 @@ func (c *CheckState) absent(key string, hold Hold, now Timestamp) []Update {
 	return []Update{b.update(Cleared, now)}
 }
 
-// blindness keeps the finding that this check has learnt nothing for too long. What blinds it because the agent lacks
-// something is no finding of the check: others lack the same, and it is reported once.
+// blindness keeps the finding that this check has been inconclusive for too long. Blindness for lack of access is not a
+// finding of the check: other checks lack the same, and it is reported once.
 func (c *CheckState) blindness(l Observation, p Policy) []Update {
 	subject := Subject{Kind: "check", Name: l.Check}
 	key := subject.key()
@@ -201,7 +201,7 @@ func (c *CheckState) blindness(l Observation, p Policy) []Update {
 	return nil
 }
 
-// updateStatus derives the status of the check, and returns an update where it changed.
+// updateStatus derives the status of the check, and returns an update if it changed.
 func (c *CheckState) updateStatus(l Observation, p Policy) []Update {
 	to := c.status(l.At, p)
 	if to == c.Status {
@@ -216,8 +216,8 @@ func (c *CheckState) updateStatus(l Observation, p Policy) []Update {
 	}}
 }
 
-// status is what is believed of the check as a whole. A fatal finding that was observed lately is proof enough, even
-// where the rest of the check is blind.
+// status is the status of the check as a whole. A recently observed fatal finding is proof enough, even if the rest of
+// the check is blind.
 func (c *CheckState) status(now Timestamp, p Policy) Status {
 	fresh := func(s Timestamp) bool { return s.Boot == now.Boot && now.Since(s) < p.blindAfter() }
 	blind := !fresh(c.Conclusive)
@@ -253,7 +253,7 @@ func (c *CheckState) flapped(key string, now Timestamp) {
 	c.Flaps[key] = append(slices.Clip(c.Flaps[key]), now)
 }
 
-// flapHold is how much longer a subject that flaps must be absent before it is cleared.
+// flapHold is how much longer a flapping subject must be absent before it is cleared.
 func (c *CheckState) flapHold(key string, now Timestamp) time.Duration {
 	n := len(recentRaises(c.Flaps[key], now))
 	if n <= freeRaises {
@@ -270,8 +270,7 @@ func recentRaises(raises []Timestamp, now Timestamp) []Timestamp {
 	return raises[max(i, len(raises)-32):]
 }
 
-// mostSevere returns the well-formed findings of an observation, one for each subject, and an error that names the
-// others.
+// mostSevere returns the well-formed findings of an observation, one for each subject, and an error about the others.
 func mostSevere(l Observation) ([]Finding, error) {
 	var problems []error
 	bySubject := map[Subject]Finding{}

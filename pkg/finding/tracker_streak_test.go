@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestFlapWindowEnds: raises of more than an hour ago hold nothing up.
+// TestFlapWindowEnds: raises more than an hour ago delay no clear.
 func TestFlapWindowEnds(t *testing.T) {
 	tracker := NewTracker(nil, nil)
 	bad := []Finding{disk(Fatal, "ReadOnly")}

@@ -22,14 +22,14 @@ func disk(severity Severity, reason string) Finding {
 		Reason: reason, Message: "m"}
 }
 
-// republished is a finding of which each new message is published.
+// republished is a finding whose changed messages are reported.
 func republished(message string) Finding {
 	f := disk(Fatal, "ReadOnly")
 	f.Message, f.RepublishMessage = message, true
 	return f
 }
 
-// summary is what a test expects of one observation, in short.
+// summary is a short form of the updates that a test expects.
 func summary(updates []Update) []string {
 	var short []string
 	for _, u := range updates {
@@ -171,8 +171,8 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// observations draws a sequence of them of one check: seen, below the threshold to raise, absent, or an error, at
-// growing times.
+// observations draws a sequence of observations of one check: seen, below the threshold to raise, absent, or an error,
+// at increasing times.
 func observations(t *rapid.T) []Observation {
 	up := 0
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Observation {
@@ -205,8 +205,7 @@ func policy(t *rapid.T) map[string]Policy {
 		BlindAfter: time.Hour}}
 }
 
-// TestRestartChangesNothing: a tracker that is created again from the saved state after every observation returns
-// the same.
+// TestRestartChangesNothing: a tracker recreated from the saved state after every observation returns the same.
 func TestRestartChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policies := policy(t)
@@ -229,7 +228,7 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
-// TestErrorsAreNoEvidence: observations with an error neither raise nor clear, wherever they fall.
+// TestErrorsAreNoEvidence: observations with an error neither raise nor clear, wherever they occur.
 func TestErrorsAreNoEvidence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tracker := NewTracker(policy(t), nil)
@@ -244,7 +243,7 @@ func TestErrorsAreNoEvidence(t *testing.T) {
 	})
 }
 
-// TestHoldsArePatience: what is raised was seen for the whole hold, what is cleared was absent for the whole hold.
+// TestHoldsArePatience: a raised finding was seen for the whole hold, a cleared one was absent for the whole hold.
 func TestHoldsArePatience(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policies := policy(t)
@@ -276,10 +275,10 @@ func TestHoldsArePatience(t *testing.T) {
 	})
 }
 
-// TestNoiseDoesNotFlap: an hour of noise at the edge of a threshold moves a finding a handful of times, not hundreds.
+// TestNoiseDoesNotFlap: an hour of noise at the edge of a threshold changes a finding a handful of times, not hundreds.
 func TestNoiseDoesNotFlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		tracker := NewTracker(nil, nil) // the most nervous policy there is
+		tracker := NewTracker(nil, nil) // the least damped policy possible
 		raises := 0
 		for second := 10; second < 3600; second += 10 {
 			l := Observation{Check: "disk", At: at(second)}
@@ -310,7 +309,7 @@ func TestStateIsNotShared(t *testing.T) {
 	}
 }
 
-// TestErrorDoesNotMakeHealthy: what is not on this host does not become healthy because an observation failed.
+// TestErrorDoesNotMakeHealthy: an inapplicable check does not become healthy because an observation failed.
 func TestErrorDoesNotMakeHealthy(t *testing.T) {
 	at := func(up time.Duration) Timestamp {
 		return Timestamp{Boot: "b", SinceBoot: up, Wall: time.Unix(1e9, 0).Add(up)}
@@ -327,7 +326,7 @@ func TestErrorDoesNotMakeHealthy(t *testing.T) {
 	}
 }
 
-// What is remembered of one check is bounded, whatever a broken host makes it say.
+// The stored state of one check is bounded, whatever a broken host makes it report.
 func TestSubjectsAreBounded(t *testing.T) {
 	tracker := NewTracker(nil, nil)
 	for run := range 3 {

@@ -16,21 +16,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// configState is the configuration in force, and what is wrong with the configuration file.
+// configState is the configuration in force, and the errors of the configuration file.
 type configState struct {
 	source Source
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	inForce  revision
 	refused  error    // why a valid file could not be put in force
-	rejected revision // what that file held
+	rejected revision // the content of that file
 }
 
-// wakeConfiguration wakes the check of the configuration when the daemon has read it.
+// wakeConfiguration wakes the check of the configuration after the daemon has read it.
 const wakeConfiguration detect.WakeSource = "configuration"
 
-// reloadGrace is how old a changed file may be before it is reported that it was not loaded: whoever changed it may be
-// about to.
+// reloadGrace is how old a changed file may become before the agent reports that it was not loaded: whoever changed it
+// may still reload it.
 const reloadGrace = 2 * time.Minute
 
 // force records that r is in force.
@@ -43,21 +43,21 @@ func (c *configState) force(r revision) {
 	}
 }
 
-// refuse records that a revision could not be put in force.
+// refuse records why a revision could not be put in force.
 func (c *configState) refuse(r revision, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.refused, c.rejected = why, r
 }
 
-// unchanged reports whether r is in force already.
+// unchanged reports whether r is already in force.
 func (c *configState) unchanged(r revision) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.inForce.file && c.inForce.same(r)
 }
 
-// trouble returns why the file is not in force: it is invalid, or was not loaded.
+// trouble returns why the file is not in force: it is invalid, or it was not loaded.
 func (c *configState) trouble() (invalid, unloaded error) {
 	if c.isInForce() {
 		return nil, nil
@@ -78,8 +78,7 @@ func (c *configState) trouble() (invalid, unloaded error) {
 	return nil, nil
 }
 
-// isInForce reports whether the files have not changed since they were put in force: then they need not be parsed
-// again.
+// isInForce reports whether the files are unchanged since they were put in force; if so, they need not be parsed again.
 func (c *configState) isInForce() bool {
 	_, data, err := config.Read(c.source.File)
 	c.mu.Lock()
@@ -98,7 +97,7 @@ func (c *configState) instead() string {
 	return c.inForce.from + ", and releases nothing"
 }
 
-// check finds that the configuration file is not in force.
+// check reports that the configuration file is not in force.
 func (c *configState) check() detect.Check {
 	return detect.Check{
 		ID: "agent-config", Domain: "agent", Every: time.Minute, Wakes: []detect.Wake{{Source: wakeConfiguration}},
@@ -138,5 +137,5 @@ func (c *configState) isOverdue() bool {
 	return err != nil || time.Since(info.ModTime()) > reloadGrace
 }
 
-// OwnChecks are the checks that only the daemon has, for people to read about: they are not to be run.
+// OwnChecks returns the checks that only the daemon has, for documentation: they must not run.
 func OwnChecks() []detect.Check { return append(agent.OwnChecks(), (&configState{}).check()) }

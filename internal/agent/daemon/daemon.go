@@ -1,5 +1,5 @@
-// Package daemon is the life of the agent's process: start, single instance, reload of the configuration, watchdog,
-// end.
+// Package daemon manages the life of the agent's process: start, single instance, reload of the configuration,
+// watchdog, end.
 package daemon
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// daemon is what outlives a change of the configuration. Each configuration gets a new agent, which continues with what
-// the store remembers, as after a restart.
+// daemon holds the parts that outlive a change of the configuration. Each configuration gets a new agent, which
+// continues from the stored state, as after a restart.
 type daemon struct {
 	source     Source
 	log        *slog.Logger
@@ -31,7 +31,7 @@ type daemon struct {
 	store      *store.Store
 	started    finding.Timestamp
 	configured *configState
-	requests   chan request // without a buffer: a request is taken or waits
+	requests   chan request // unbuffered: a request is taken or waits
 	current    atomic.Pointer[running]
 }
 
@@ -42,7 +42,7 @@ type running struct {
 	revision revision
 }
 
-// Run is the daemon. It returns when ctx ends, or when it cannot start.
+// Run runs the daemon. It returns when ctx ends or the daemon cannot start.
 func Run(ctx context.Context, source Source, log *slog.Logger) error {
 	setRuntimeLimits()
 	d := &daemon{
@@ -69,11 +69,11 @@ func Run(ctx context.Context, source Source, log *slog.Logger) error {
 	return d.supervise(ctx, first)
 }
 
-// supervise runs what lives as long as the process, and in it the agent.
+// supervise runs the components that live as long as the process, the agent among them.
 func (d *daemon) supervise(ctx context.Context, first revision) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan error, 1) // one result, which may not be read any more
+	ended := make(chan error, 1) // one result, which may stay unread
 	err := supervise(ctx, d.log, []agent.Component{
 		{Name: "socket", Run: status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status,
 			History: d.history, Paths: d.containerPaths, Reload: d.askReload}}.Run},
@@ -108,10 +108,10 @@ func (d *daemon) first() (revision, error) {
 	return fallbacks[0], nil
 }
 
-// work runs one agent after the other: a new one for each change of the configuration.
+// work runs one agent after another: a new one for each change of the configuration.
 func (d *daemon) work(ctx context.Context, want revision) error {
 	spares := d.source.fallbacks()
-	reply := func(error) {} // answers the reload that asked for this configuration; at the start there was none
+	reply := func(error) {} // answers the reload that asked for this configuration; at the start there is none
 	for {
 		a, err := d.open(want, spares)
 		reply(err)
@@ -126,8 +126,8 @@ func (d *daemon) work(ctx context.Context, want revision) error {
 	}
 }
 
-// open builds the agent with the configuration that is wanted. When that fails, it returns the error and the agent with
-// the first spare configuration that works: all or nothing. There is no agent when none works.
+// open builds the agent with the wanted configuration. If that fails, it returns the error and the agent with the first
+// spare configuration that works: all or nothing. If none works, it returns no agent.
 func (d *daemon) open(want revision, spares []revision) (*running, error) {
 	a, err := d.build(want)
 	if err == nil {
@@ -140,7 +140,7 @@ func (d *daemon) open(want revision, spares []revision) (*running, error) {
 	d.configured.refuse(want, err)
 	for _, spare := range spares {
 		d.log.Error("configuration refused", "err", err, "instead", spare.from)
-		spare.cfg.StateDir, spare.cfg.Socket = want.cfg.StateDir, want.cfg.Socket // they are open
+		spare.cfg.StateDir, spare.cfg.Socket = want.cfg.StateDir, want.cfg.Socket // already open
 		a, spareErr := d.build(spare)
 		if spareErr == nil {
 			d.configured.force(spare)
@@ -177,7 +177,7 @@ func (d *daemon) build(r revision) (*running, error) {
 	return &running{a, clients, r}, nil
 }
 
-// serve runs an agent until ctx ends or another configuration is wanted.
+// serve runs an agent until ctx ends or the configuration changes.
 func (d *daemon) serve(ctx context.Context, a *running) (*change, error) {
 	defer a.clients.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -200,7 +200,7 @@ func (d *daemon) serve(ctx context.Context, a *running) (*change, error) {
 }
 
 // notifyReady notifies the service manager when every check has run. systemd merges a reload into a start that has not
-// ended, and never asks for it: what the file holds by then is put in force.
+// ended and never requests it, so the daemon then puts the current content of the file in force.
 func (d *daemon) notifyReady(ctx context.Context, a *running) error {
 	select {
 	case <-ctx.Done():
@@ -222,12 +222,12 @@ func (d *daemon) notifyReady(ctx context.Context, a *running) error {
 	return nil
 }
 
-// slowStart is how long a start may take before the service manager is asked for more time: a plugin may need minutes,
-// and to end the agent for that would help nobody.
+// slowStart is how long a start may take before the agent asks the service manager for more time: a plugin may need
+// minutes, and killing the agent for that would not help.
 const slowStart = 30 * time.Second
 
-// waitForChecks asks for more time until every check has run, and reports whether they have. A check that is stuck has the
-// agent started again, as at any other time.
+// waitForChecks asks for more time until every check has run, and reports whether they have. A stuck check restarts the
+// agent, as at any other time.
 func (d *daemon) waitForChecks(ctx context.Context, a *running) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -242,7 +242,7 @@ func (d *daemon) waitForChecks(ctx context.Context, a *running) bool {
 	return len(a.Progress.Waiting()) == 0
 }
 
-// alive returns why the agent should be started again.
+// alive returns why the agent must be restarted.
 func (d *daemon) alive() error {
 	if a := d.current.Load(); a != nil {
 		return a.Progress.Stuck()
@@ -271,7 +271,7 @@ func (d *daemon) history() (inspect.History, error) {
 	return a.History(), nil
 }
 
-// readiness is whether the agent does what it was installed for, and why not.
+// readiness says whether the agent does its job, and if not, why.
 func (d *daemon) readiness(a *running) status.Readiness {
 	why := []string{}
 	if waiting := a.Progress.Waiting(); len(waiting) > 0 {

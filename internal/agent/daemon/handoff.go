@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/kube"
 )
 
-// publish makes the program available beside its socket while it runs. The function that it returns removes it.
+// publish makes the program available next to its socket while it runs. The returned function removes it.
 func publish(cfg config.Config, log *slog.Logger) func() {
 	remove, err := hostns.Publish(filepath.Dir(cfg.Socket), cfg.StateDir)
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Two processors are more than the agent ever needs; on a machine with 128 of them, each further one would cost memory.
-// The garbage collector runs early, because the agent allocates little over a long time. Memory that only the start or an
-// inspection needed is returned soon after it; the runtime itself would keep most of it.
+// The agent never needs more than two processors; on a machine with 128 of them, each further one would cost memory.
+// The garbage collector runs early, because the agent allocates little over a long time. Memory that only the start or
+// an inspection needed is returned soon after it; the Go runtime itself would keep most of it.
 const (
 	processors   = 2
 	garbage      = 50 // percent: GOGC
 	releaseAfter = 15 * time.Second
 	releaseEvery = time.Minute
-	unused       = 3 << 20 // bytes: less is not worth the collection, which takes some milliseconds
+	unused       = 3 << 20 // bytes: less is not worth a collection, which takes some milliseconds
 )
 
 // setRuntimeLimits sets the limits of this process.
@@ -42,7 +42,7 @@ func releaseMemory(ctx context.Context) error {
 	}
 }
 
-// unusedMemory returns the memory of the heap, in bytes, that holds nothing that is still needed.
+// unusedMemory returns the bytes of the heap that hold no live objects.
 func unusedMemory() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"},
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}

@@ -10,15 +10,15 @@ import (
 )
 
 // request asks for a reload of the configuration.
-type request struct{ answer chan<- error } // with room for the one answer; nil: nobody waits for it
+type request struct{ answer chan<- error } // buffered for its one answer; nil: no caller waits
 
-// change is a new configuration to put in force, and what takes the outcome.
+// change is a new configuration to put in force, and the function that receives the outcome.
 type change struct {
 	revision revision
 	reply    func(error)
 }
 
-// askReload has the agent reload its configuration and waits for the outcome.
+// askReload makes the agent reload its configuration and waits for the outcome.
 func (d *daemon) askReload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, status.ReloadLimit)
 	defer cancel()
@@ -36,8 +36,7 @@ func (d *daemon) askReload(ctx context.Context) error {
 	}
 }
 
-// awaitChange waits until the operator wants another configuration that is valid. Invalid ones are refused, and the
-// agent continues.
+// awaitChange waits for a valid change of the configuration. It refuses invalid ones, and the agent continues.
 func (d *daemon) awaitChange(ctx context.Context, a *running) *change {
 	layout := time.NewTicker(agent.LayoutEvery)
 	defer layout.Stop()
@@ -85,7 +84,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *running) *change {
 	}
 }
 
-// reread reads the configuration and tries what can be tried while the old one is in force.
+// reread reads the configuration and tests as much as it can while the old one is in force.
 func (d *daemon) reread(a *running) (revision, error) {
 	want, err := d.source.read()
 	if err != nil {

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// retryEvery is how often an agent on standby checks whether the other one has ended.
+	// retryEvery is how often an agent on standby checks whether the other agent has ended.
 	retryEvery = 5 * time.Second
 	// cleanupGrace is how long the service manager of the other agent may take to clean up after it: systemd removes
 	// the directory of the socket, and must not remove ours.
 	cleanupGrace = 2 * time.Second
 )
 
-// acquire opens the state file. Where another agent has it, because one was installed as a package and one as a
-// DaemonSet, the later one is on standby: it logs that, does nothing, is alive and not ready, and takes over when the
-// other one has ended. It does not exit: that would be a crash loop. The store is nil when ctx has ended.
+// acquire opens the state file. If another agent has it, because one was installed as a package and one as a DaemonSet,
+// the later one stays on standby: it logs that, does no work, is alive and not ready, and takes over when the other one
+// has ended. It does not exit: that would be a crash loop. The store is nil if ctx has ended.
 func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *notify.Manager) (*store.Store, error) {
 	path := filepath.Join(cfg.StateDir, "state.db")
 	opened, err := store.Open(path)
@@ -56,7 +56,7 @@ func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *
 	return opened, nil
 }
 
-// retryStore opens the state file when it is free. It returns nothing when ctx ends before.
+// retryStore opens the state file once it is free. It returns nil if ctx ends first.
 func retryStore(ctx context.Context, path string) (*store.Store, error) {
 	ticker := time.NewTicker(retryEvery)
 	defer ticker.Stop()
@@ -86,8 +86,8 @@ func describeOther(ctx context.Context, cfg config.Config) string {
 	return fmt.Sprintf("process %d, version %s", other.PID, other.Version)
 }
 
-// serveStandby answers kubelet's probes on standby: alive and not ready. Where the other agent listens on the same
-// address, its answers must do.
+// serveStandby answers kubelet's probes on standby: alive and not ready. If the other agent listens on the same
+// address, kubelet gets that agent's answers.
 func serveStandby(settings config.Metrics, other string, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if !settings.Enabled {

@@ -14,14 +14,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// Source says where the daemon's configuration comes from.
+// Source is the origin of the daemon's configuration.
 type Source struct {
-	// File is read at the start and at each reload. Empty: config.DefaultFile, where it exists.
+	// File is read at the start and at each reload. If empty: config.DefaultFile, if that exists.
 	File string
 
-	// LastGood names the file that keeps the last configuration which the agent worked with. Where it is set, the agent
-	// starts with that one, or with the defaults, when File is invalid: a node whose agent refuses to start is not
-	// observed. Where it is empty, the agent does not start with an invalid configuration.
+	// LastGood names the file that keeps the last configuration that worked. If it is set and File is invalid, the
+	// agent starts with that configuration, or with the defaults: a node whose agent refuses to start is not observed.
+	// If it is empty, the agent does not start with an invalid configuration.
 	LastGood string
 
 	Over   func(config.Config) config.Config // applies the command line over the file; may be nil
@@ -32,13 +32,13 @@ type Source struct {
 type revision struct {
 	cfg  config.Config
 	data []byte // of the file
-	from string // for people: where it comes from
-	file bool   // from Source.File: what the operator wants
+	from string // origin, for messages
+	file bool   // from Source.File, as the operator wants
 
-	monitors config.Monitors // of node-problem-detector, which the configuration names
+	monitors config.Monitors // of node-problem-detector, named in the configuration
 }
 
-// read reads what the operator wants.
+// read reads the configuration that the operator wants.
 func (s Source) read() (revision, error) {
 	name, data, err := config.Read(s.File)
 	if err != nil {
@@ -59,13 +59,13 @@ func (s Source) parse(name string, data []byte) (revision, error) {
 		monitors: config.ReadMonitors(cfg.NodeProblemDetector)}, nil
 }
 
-// same reports whether two revisions ask for the same.
+// same reports whether two revisions have the same content.
 func (r revision) same(o revision) bool {
 	return bytes.Equal(r.data, o.data) && r.monitors.Digest == o.monitors.Digest
 }
 
-// newlyBroken returns why a revision cannot replace another: a file of node-problem-detector that was run, or is new,
-// is broken. At a start such a file costs only itself.
+// newlyBroken returns why a revision cannot replace another: a node-problem-detector file that ran before, or is new,
+// is broken. At a start such a file disables only itself.
 func (r revision) newlyBroken(before revision) error {
 	var problems []error
 	for _, err := range r.monitors.Broken {
@@ -76,8 +76,8 @@ func (r revision) newlyBroken(before revision) error {
 	return errors.Join(problems...)
 }
 
-// fallbacks returns what the agent may start with instead, the best first. Nothing is released with any of them: that
-// may be what the configuration that is invalid asks for.
+// fallbacks returns the configurations to start with instead, the best first. With any of them the agent releases no
+// object, because the invalid configuration may ask for exactly that.
 func (s Source) fallbacks() []revision {
 	if s.LastGood == "" {
 		return nil
@@ -100,7 +100,7 @@ func (s Source) fallbacks() []revision {
 	return found
 }
 
-// dryRun returns settings with which releases are planned, not done.
+// dryRun returns settings with which releases are planned but not done.
 func dryRun(s remediate.Settings) remediate.Settings {
 	s.Kinds = maps.Clone(s.Kinds)
 	for kind, mode := range s.Kinds {
@@ -114,7 +114,7 @@ func dryRun(s remediate.Settings) remediate.Settings {
 	return s
 }
 
-// keep makes r the last good configuration. A crash leaves the old one or the new one.
+// keep stores r as the last good configuration. A crash leaves the old one or the new one.
 func (s Source) keep(r revision) error {
 	if s.LastGood == "" || !r.file {
 		return nil
@@ -132,7 +132,7 @@ func (s Source) keep(r revision) error {
 	return nil
 }
 
-// file returns the name of the configuration file for people.
+// file returns the name of the configuration file for messages.
 func (s Source) file() string {
 	if s.File == "" {
 		return config.DefaultFile

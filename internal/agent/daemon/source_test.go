@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// newSource returns a source whose file says text.
+// newSource returns a source whose file contains text.
 func newSource(t *testing.T, text string) Source {
 	t.Helper()
 	dir := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/agent"
 )
 
-// supervise runs all components until ctx ends. One that fails is restarted after a while; the others keep running.
+// supervise runs all components until ctx ends. It restarts a failed one after componentRetry; the others keep running.
 func supervise(ctx context.Context, log *slog.Logger, components []agent.Component) error {
 	var wg sync.WaitGroup
 	for _, c := range components {
@@ -40,11 +40,11 @@ func supervise(ctx context.Context, log *slog.Logger, components []agent.Compone
 
 const (
 	componentRetry = 5 * time.Second
-	// stopGrace is how long components may take to end; one of them may hang in a disk.
+	// stopGrace is how long components may take to end; one of them may hang in disk I/O.
 	stopGrace = 10 * time.Second
 )
 
-// afterEnd is closed some time after ctx has ended.
+// afterEnd returns a channel that closes grace after the end of ctx.
 func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
 	ended := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })

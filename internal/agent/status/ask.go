@@ -20,14 +20,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Why the running agent did not answer.
+// The reasons why the running agent did not answer.
 var (
 	ErrNotRunning = errors.New("no agent is running")
 	ErrNotAllowed = errors.New("only root may query the running agent")
 	ErrSilent     = errors.New("the agent does not answer")
 )
 
-// askLimit is how long an answer may take. It comes from the agent's memory, which takes milliseconds.
+// askLimit bounds an answer. The agent answers from memory, which takes milliseconds.
 const askLimit = 3 * time.Second
 
 // AskStatus asks the running agent for its status.
@@ -36,7 +36,7 @@ func AskStatus(ctx context.Context, socket string) (Status, error) {
 	return status, ask(ctx, socket, http.MethodGet, "/status", &status)
 }
 
-// AskReload has the running agent reload its configuration. ErrRefused: the previous one stays in force.
+// AskReload makes the running agent reload its configuration. ErrRefused: the previous one stays in force.
 func AskReload(ctx context.Context, socket string) error {
 	var none struct{}
 	return ask(ctx, socket, http.MethodPost, "/reload", &none)
@@ -48,11 +48,11 @@ func AskHistory(ctx context.Context, socket string) (inspect.History, error) {
 	return history, ask(ctx, socket, http.MethodGet, "/history", &history)
 }
 
-// pathsLimit is how long a person waits for an agent that hangs before the host's own files must do.
+// pathsLimit is how long a user waits for a hanging agent before the command uses only the host's own files.
 const pathsLimit = 500 * time.Millisecond
 
-// AskContainerPaths asks the running agent for its container's paths; all are empty where it does not answer: then the
-// host's own files are all there is.
+// AskContainerPaths asks the running agent for its container's paths. If it does not answer, all are empty and the
+// caller uses the host's own files only.
 func AskContainerPaths(ctx context.Context, socket string) ContainerPaths {
 	ctx, cancel := context.WithTimeout(ctx, pathsLimit)
 	defer cancel()
@@ -103,7 +103,7 @@ func ask(ctx context.Context, socket, method, path string, answer any) error {
 	return nil
 }
 
-// refusal returns the error of an answer with another status than 200.
+// refusal returns the error for an answer with a status other than 200.
 func refusal(socket string, response *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16)) // part of an explanation is better than none
 	why := strings.TrimSpace(string(text))
@@ -113,7 +113,7 @@ func refusal(socket string, response *http.Response) error {
 	return fmt.Errorf("ask the agent on %s: %s: %s", socket, response.Status, why)
 }
 
-// noAnswer returns why there was no answer.
+// noAnswer returns the reason for a missing answer.
 func noAnswer(ctx context.Context, socket string, owner int, limit time.Duration, err error) error {
 	op, dialled := errors.AsType[*net.OpError](err)
 	dialled = dialled && op.Op == "dial"
@@ -128,7 +128,7 @@ func noAnswer(ctx context.Context, socket string, owner int, limit time.Duration
 	return fmt.Errorf("ask the agent on %s: %w", socket, err)
 }
 
-// listener returns the process that listens at the other end (SO_PEERCRED, unix(7)); 0 where that is unknown.
+// listener returns the process that listens at the other end (SO_PEERCRED, unix(7)), or 0 if unknown.
 func listener(conn net.Conn) (pid int) {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -142,7 +142,7 @@ func listener(conn net.Conn) (pid int) {
 	return pid
 }
 
-// stateOf describes a process that does not answer, by proc_pid_stat(5): "123 (nodeagent) T 1 …".
+// stateOf describes a process that does not answer, from proc_pid_stat(5): "123 (nodeagent) T 1 …".
 func stateOf(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if pid == 0 || err != nil {

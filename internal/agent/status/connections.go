@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/network"
 )
 
-// The limits of one listener. Any process of the node may connect to the loopback, and every connection is a file
+// The limits of one listener. Any process of the node can connect to the loopback, and every connection takes a file
 // descriptor, which the agent needs to observe the node.
 const (
 	maxConnections = 32
@@ -25,10 +25,10 @@ const (
 	maxHeaderBytes = 1 << 14
 )
 
-// unknownUser stands for an owner that the kernel could not name.
+// unknownUser is the owner if the kernel could not name one.
 const unknownUser = ^uint32(0)
 
-// ServeLoopback answers HTTP on an address of the loopback until ctx ends.
+// ServeLoopback serves HTTP on a loopback address until ctx ends.
 func ServeLoopback(ctx context.Context, address string, handler http.Handler) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -38,7 +38,7 @@ func ServeLoopback(ctx context.Context, address string, handler http.Handler) er
 }
 
 // serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of
-// connections. user returns the owner of the other end; nil where all have the same.
+// connections. user returns the owner of the other end; nil if all have the same owner.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler, user func(net.Conn) uint32) error {
 	limited := &limitedListener{Listener: listener, most: maxConnections, user: user}
 	server := &http.Server{
@@ -54,8 +54,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, use
 	return nil
 }
 
-// limitedListener accepts every connection, so that none waits behind idle ones, and closes another one for it where
-// there are too many.
+// limitedListener accepts every connection, so that none waits behind idle ones. If there are too many, it closes
+// another one.
 type limitedListener struct {
 	net.Listener
 	most int
@@ -89,7 +89,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// add adds a connection and returns the one to close for it, if any.
+// add adds a connection and returns the connection to close in exchange, if any.
 func (l *limitedListener) add(conn *limitedConn) (victim *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +116,7 @@ func expendable(open []*limitedConn) *limitedConn {
 	})
 }
 
-// first orders what is true before what is not.
+// first orders true before false.
 func first(a, b bool) int {
 	switch {
 	case a == b:
@@ -136,7 +136,7 @@ func (l *limitedListener) changed(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// Close closes the connection. The descriptor is free when it returns.
+// Close closes the connection. Its descriptor is free on return.
 func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	c.of.mu.Lock()

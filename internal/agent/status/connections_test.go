@@ -27,8 +27,8 @@ func descriptors(t *testing.T) int {
 	return len(open)
 }
 
-// TestConnectionsAreBounded: a thousand connections that are held open cost the agent few descriptors, and whoever
-// has a question is answered at once. This holds of every server that the agent has.
+// TestConnectionsAreBounded: a thousand connections held open cost the agent few descriptors, and a real request is
+// answered at once. This holds for every server of the agent.
 func TestConnectionsAreBounded(t *testing.T) {
 	tcp, dir := loopback.Free(t), t.TempDir()
 	socket := filepath.Join(dir, "s")
@@ -54,7 +54,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 				for began := time.Now(); ; {
 					conn, err := net.Dial(test.network, test.address)
 					if err == nil || time.Since(began) > time.Minute {
-						return conn, err // not at once: the server has just been started
+						return conn, err // retries: the server has just been started
 					}
 				}
 			}
@@ -87,7 +87,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 				defer conn.Close()
 				switch i % 3 {
 				case 1:
-					_, _ = io.WriteString(conn, "GET "+test.path+" HTTP/1.1\r\nHost: a\r\n") // and no more
+					_, _ = io.WriteString(conn, "GET "+test.path+" HTTP/1.1\r\nHost: a\r\n") // incomplete
 				case 2:
 					_, _ = io.WriteString(conn, "G")
 				}
@@ -102,7 +102,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSlowRequestIsGivenUp: a connection without a request does not last.
+// TestSlowRequestIsGivenUp: a connection without a request is closed.
 func TestSlowRequestIsGivenUp(t *testing.T) {
 	address := loopback.Free(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,4 +1,4 @@
-// Package status is the socket of the running agent: server, client, and the limits of its listeners.
+// Package status serves and queries the socket of the running agent, and limits the connections of its listeners.
 package status
 
 import (
@@ -37,7 +37,7 @@ type Status struct {
 	Trouble   []string           `json:"trouble"` // of the agent itself
 }
 
-// Readiness is whether the agent does what it was installed for, and why not.
+// Readiness says whether the agent does its job, and if not, why.
 type Readiness struct {
 	Ready bool     `json:"ready"`
 	Why   []string `json:"why"`
@@ -50,18 +50,18 @@ type CheckStatus struct {
 	Since  finding.Timestamp `json:"since"`
 	Error  string            `json:"error,omitempty"`
 	Why    string            `json:"why,omitempty"`
-	Access *finding.Access   `json:"access,omitempty"` // what the agent lacks, where that is why it cannot tell
+	Access *finding.Access   `json:"access,omitempty"` // the missing access, if that is why the check is unknown
 
 	Condition string `json:"condition,omitempty"` // of the Node, which reports its fatal findings
 }
 
-// ReleaseStatus is what the agent may do about leftovers and what it did last.
+// ReleaseStatus is how far the agent may release leftovers, and its last release.
 type ReleaseStatus struct {
 	Mode string `json:"mode"`
-	// one line for each step of the last release, and for each kind and reason of what is only planned
+	// one line for each step of the last release, and one for each kind and reason of planned steps
 	Last []string `json:"last"`
 
-	Quarantine *remediate.QuarantineState `json:"quarantine,omitempty"` // what is kept instead of having been deleted
+	Quarantine *remediate.QuarantineState `json:"quarantine,omitempty"` // objects kept instead of deleted
 }
 
 // Answers are the functions behind the socket.
@@ -98,7 +98,7 @@ func (s SocketServer) Run(ctx context.Context) error {
 	return serve(ctx, listener, mux, nil)
 }
 
-// listen opens the socket for root alone. The socket of a dead agent is removed: the lock of the state file has shown
+// listen opens the socket for root only. It removes the socket of a dead agent: the lock on the state file has shown
 // that no other agent is alive.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -132,10 +132,10 @@ func answer[T any](ask func() (T, error)) http.HandlerFunc {
 
 func reply(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // an error is the client's, which has gone
+	_ = json.NewEncoder(w).Encode(v) // on an error the client has gone
 }
 
-// Probe answers a probe: 200 where ask returns nil, otherwise 503 and the error.
+// Probe answers a probe: 200 if ask returns nil, otherwise 503 and the error.
 func Probe(ask func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if err := ask(); err != nil {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// ContainerPaths are the files that an agent which has left its container still reads there, by paths that other
-// processes can open: they lead through the agent's own descriptors. All are empty where the agent was started on the
-// host. They are not published as links, since the PID of a process that has ended may be used again.
+// ContainerPaths are the files that an agent still reads from the container that it has left, by paths that other
+// processes can open: they lead through the agent's own descriptors. All are empty if the agent was started on the
+// host. They are not published as links, because the PID of an ended process may be reused.
 type ContainerPaths struct {
 	Config         string `json:"config,omitempty"`         // configuration file
 	ServiceAccount string `json:"serviceAccount,omitempty"` // directory of the pod's token
@@ -25,15 +25,15 @@ type SinkStatus struct {
 	Reporter string    `json:"reporter"`          // condition, configmap, event, eventcenter
 	Last     time.Time `json:"last,omitzero"`     // last successful write
 	Waiting  int       `json:"waiting,omitempty"` // not written yet
-	Failing  time.Time `json:"failing,omitzero"`  // since when writes fail; zero while they do not
+	Failing  time.Time `json:"failing,omitzero"`  // since when writes fail; zero while they succeed
 	Why      string    `json:"why,omitempty"`     // error of the last attempt
 	Dropped  int       `json:"dropped,omitempty"` // because too much waited
 	Endpoint string    `json:"endpoint,omitempty"`
 	SetAside int       `json:"setAside,omitempty"` // the sink will never accept it; kept
-	Seen     *Seen     `json:"seen,omitempty"`     // nil: what is there was not seen
+	Seen     *Seen     `json:"seen,omitempty"`     // nil: the content was not observed
 }
 
-// Seen is what a sink was seen to show, whoever wrote it.
+// Seen is the observed content of a sink, whoever wrote it.
 type Seen struct {
 	At    time.Time `json:"at"`
 	Shows string    `json:"shows"`

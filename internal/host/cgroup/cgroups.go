@@ -1,10 +1,10 @@
 // Package cgroup lists the cgroups of pods, and the hierarchies.
 //
-// Of opencontainers/cgroups the agent uses the parser of /proc/PID/cgroup (internal/host, ProcCgroups). The rest of it
-// does not fit: it reads /sys/fs/cgroup and nothing else (its files must be cgroupfs below that directory, and
-// IsCgroup2UnifiedMode caches what it found there first), while the agent reads below a root that is configured, as for
-// the host's files mounted into a pod; its GetStats reads all files of a cgroup, of which a check wants one number; and
-// RemovePath removes recursively by path, with retries, where the agent removes what it has compared by its inode.
+// The agent uses only the parser of /proc/PID/cgroup from opencontainers/cgroups (internal/host, ProcCgroups). The rest
+// of it does not fit. It reads only /sys/fs/cgroup (its files must be cgroupfs below that directory, and
+// IsCgroup2UnifiedMode caches its first result), but the agent reads below a configured root, such as the host's files
+// mounted into a pod. Its GetStats reads all files of a cgroup, of which a check needs one number. And RemovePath
+// removes recursively by path, with retries, but the agent removes cgroups that it has compared by inode.
 package cgroup
 
 import (
@@ -20,20 +20,20 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// CgroupHierarchy is one mounted cgroup hierarchy: cgroup v2 (alone, or "unified" beside v1), a v1 controller or
-// several mounted together, or a v1 hierarchy with a name and no controller (systemd's).
+// CgroupHierarchy is one mounted cgroup hierarchy: cgroup v2 (alone, or "unified" next to v1), one v1 controller or
+// several mounted together, or a named v1 hierarchy without a controller (systemd's).
 type CgroupHierarchy struct {
 	Name  string // as in /proc/PID/cgroup: "" for v2, "cpu,cpuacct", "name=systemd"
-	Point string // where it is mounted
+	Point string // mount point
 	V2    bool
 }
 
-// Has reports whether h carries a v1 controller.
+// Has reports whether h has a v1 controller.
 func (h CgroupHierarchy) Has(controller string) bool {
 	return !h.V2 && slices.Contains(strings.Split(h.Name, ","), controller)
 }
 
-// v1Option reports whether it is an option of a cgroup v1 superblock that names no controller. See cgroups(7) and
+// v1Option reports whether option is a superblock option of cgroup v1 and not a controller. See cgroups(7) and
 // kernel/cgroup/cgroup-v1.c.
 func v1Option(option string) bool {
 	switch option {
@@ -43,8 +43,8 @@ func v1Option(option string) bool {
 	return strings.HasPrefix(option, "release_agent=")
 }
 
-// CgroupHierarchies finds the mounted hierarchies in a mount table, each once, those below dir (/sys/fs/cgroup) only:
-// the mount table of a host also shows those of containers.
+// CgroupHierarchies finds the mounted hierarchies in a mount table, each once, and only those below dir
+// (/sys/fs/cgroup): the mount table of a host also shows those of containers.
 func CgroupHierarchies(mounts []mount.Mount, dir string) []CgroupHierarchy {
 	var found []CgroupHierarchy
 	seen := make(map[string]bool)
@@ -62,7 +62,7 @@ func CgroupHierarchies(mounts []mount.Mount, dir string) []CgroupHierarchy {
 	return found
 }
 
-// v1Name returns what /proc/PID/cgroup calls the hierarchy with these mount options.
+// v1Name returns the name in /proc/PID/cgroup of the hierarchy with these mount options.
 func v1Name(options []string) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(options), v1Option), ",")
 }
@@ -72,34 +72,34 @@ type PodCgroup struct {
 	Hierarchy   CgroupHierarchy
 	Path        string // in the hierarchy, as in /proc/PID/cgroup
 	UID         string
-	Driver      string // whose tree it is in: CgroupfsDriver or SystemdDriver
+	Driver      string // CgroupfsDriver or SystemdDriver, by its tree
 	ContainerID string // empty for the pod's own
 	Depth       int    // 0 for the pod's own
 	Device      uint64
 	Inode       uint64
-	Unlisted    string // of a pod's own: why not all below it are listed; empty where all are
+	Unlisted    string // of a pod's own: why not all below it are listed; empty if all are
 }
 
-// Dir returns where the cgroup is in the file system.
+// Dir returns the path of the cgroup in the file system.
 func (c PodCgroup) Dir() string { return path.Join(c.Hierarchy.Point, c.Path) }
 
-// Bounds of what is listed of one pod in one hierarchy. Containers may make cgroups of their own below theirs:
-// systemd in a container makes about 100, a node of kind some hundreds. A pod that makes more harms only
-// itself: what is above the bounds is not listed, and its own cgroup says so.
+// Bounds of the list for one pod in one hierarchy. Containers may make cgroups below their own: systemd in a container
+// makes about 100, a node of kind some hundreds. A pod that makes more harms only itself: cgroups beyond the bounds are
+// not listed, and the pod's own cgroup says so.
 const (
 	maxCgroupDepth = 32
 	maxPodCgroups  = 1024
-	maxCgroupPath  = 1024 // bytes; the kernel has no bound but that of a name, 255
-	maxCgroupFiles = 1024 // beside the cgroups in one directory; the kernel makes some 80
+	maxCgroupPath  = 1024 // bytes; the kernel bounds only a name, to 255
+	maxCgroupFiles = 1024 // besides the cgroups in one directory; the kernel makes some 80
 )
 
-// PodCgroups lists the cgroups of pods in one hierarchy, each before those below it. Only pods directly in our own
-// kubelet's kubepods tree are listed. A hierarchy in which that tree does not exist has none.
+// PodCgroups lists the cgroups of pods in one hierarchy, each before those below it. It lists only pods directly in our
+// own kubelet's kubepods tree. A hierarchy without that tree has none.
 func PodCgroups(h *host.Host, hierarchy CgroupHierarchy) ([]PodCgroup, error) {
 	return podCgroups(h, hierarchy, false)
 }
 
-// PodOnlyCgroups lists the same without those below the pods' own, which is much cheaper.
+// PodOnlyCgroups lists only the pods' own cgroups, which is much cheaper.
 func PodOnlyCgroups(h *host.Host, hierarchy CgroupHierarchy) ([]PodCgroup, error) {
 	return podCgroups(h, hierarchy, true)
 }
@@ -133,7 +133,7 @@ func podCgroups(h *host.Host, hierarchy CgroupHierarchy, shallow bool) ([]PodCgr
 	return found, nil
 }
 
-// podTree lists a pod's cgroup and those below it. What cannot be listed is noted at the pod's own.
+// podTree lists a pod's cgroup and those below it. An error is noted at the pod's own.
 func podTree(files host.Files, pod PodCgroup) []PodCgroup {
 	w := cgroupWalk{files: files, found: []PodCgroup{pod}}
 	if err := w.below(pod); err != nil {
@@ -148,8 +148,8 @@ type cgroupWalk struct {
 	found []PodCgroup
 }
 
-// below adds the cgroups below one. A cgroup that goes away meanwhile is no error. The number of links shows whether
-// there are any below (kernfs counts subdirectories), which spares the listing of most.
+// below adds the cgroups below one. It is no error if a cgroup disappears meanwhile. The link count shows whether there
+// are any below (kernfs counts subdirectories), which avoids listing most of them.
 func (w *cgroupWalk) below(c PodCgroup) error {
 	if c.Depth > 0 {
 		stat, err := w.files.Stat(c.Dir())
@@ -192,7 +192,8 @@ func (w *cgroupWalk) below(c PodCgroup) error {
 	return nil
 }
 
-// Frozen reports whether the tasks of a cgroup are frozen. A hierarchy without a freezer answers ErrNotConfigured.
+// Frozen reports whether the tasks of a cgroup are frozen. Without a freezer in the hierarchy it returns
+// ErrNotConfigured.
 func Frozen(h *host.Host, c PodCgroup) (bool, error) {
 	switch {
 	case c.Hierarchy.Has("freezer"):

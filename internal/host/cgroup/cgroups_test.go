@@ -46,7 +46,7 @@ func TestCgroupHierarchies(t *testing.T) {
 	}
 }
 
-// Real cgroups, in all hierarchies that this machine has mounted.
+// Real cgroups, in all mounted hierarchies of this machine.
 func TestPodCgroupsOfThisMachine(t *testing.T) {
 	need.Root(t, "makes cgroups")
 	h := &host.Host{Paths: host.Paths{InitPID: os.Getpid(), CgroupRoot: "/nodeagent-host-test"}}
@@ -90,8 +90,8 @@ func TestPodCgroupsOfThisMachine(t *testing.T) {
 	}
 }
 
-// What one pod makes of cgroups costs nobody but itself: the pods before and after it are listed whole, and its own
-// cgroup says that not all of its are.
+// A pod with too many cgroups affects only itself: the pods before and after it are listed completely, and its own
+// cgroup says that some of its are missing.
 func TestPodCgroupsOfHostilePod(t *testing.T) {
 	const hostile, other = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
 	deep, long := "", ""
@@ -160,7 +160,7 @@ func TestPodCgroupsOfHostilePod(t *testing.T) {
 	}
 }
 
-// makeCgroups makes cgroups below a mount point, and takes away all of the private tree when the test ends.
+// makeCgroups makes cgroups below a mount point, and removes all of the private tree when the test ends.
 func makeCgroups(t *testing.T, point string, names ...string) {
 	t.Helper()
 	made := make(map[string]bool)

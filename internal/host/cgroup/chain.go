@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// CgroupOf returns the hierarchy that carries a controller for a process, and the process's path in it: that of
-// cgroup v1 where it is mounted with this controller, else v2. ErrNotConfigured says that there is neither.
+// CgroupOf returns the hierarchy that has a controller for a process, and the process's path in it: that of cgroup v1
+// if it is mounted with this controller, else v2. ErrNotConfigured means that there is neither.
 func CgroupOf(h *host.Host, pid int, controller string) (CgroupHierarchy, string, error) {
 	cgroups, err := h.ProcCgroups(pid)
 	if err != nil {
@@ -30,7 +30,7 @@ func CgroupOf(h *host.Host, pid int, controller string) (CgroupHierarchy, string
 	return v2, path.Clean(below), err
 }
 
-// CgroupWith returns the hierarchy that carries a controller on this host, as CgroupOf does.
+// CgroupWith returns the hierarchy with a controller on this host, like CgroupOf.
 func CgroupWith(h *host.Host, controller string) (CgroupHierarchy, error) {
 	point := path.Join(h.Paths.CgroupMount, controller)
 	if _, err := h.Files.Stat(point + "/cgroup.procs"); err == nil {
@@ -39,7 +39,7 @@ func CgroupWith(h *host.Host, controller string) (CgroupHierarchy, error) {
 	return unified(h)
 }
 
-// unified finds cgroup v2: alone, or beside v1, where systemd mounts it one level deeper.
+// unified finds cgroup v2: alone, or next to v1, where systemd mounts it one level deeper.
 func unified(h *host.Host) (CgroupHierarchy, error) {
 	for _, point := range []string{h.Paths.CgroupMount, path.Join(h.Paths.CgroupMount, "unified")} {
 		_, err := h.Files.Stat(point + "/cgroup.controllers")
@@ -53,7 +53,7 @@ func unified(h *host.Host) (CgroupHierarchy, error) {
 	return CgroupHierarchy{}, fmt.Errorf("cgroups below %s: %w", h.Paths.CgroupMount, hosterr.ErrNotConfigured)
 }
 
-// CgroupChain returns a cgroup and those above it, but for the root, which has no limits. At most 32 are.
+// CgroupChain returns a cgroup and those above it, at most 32, without the root, which has no limits.
 func CgroupChain(name string) []string {
 	var chain []string
 	for name = path.Clean("/" + name); name != "/" && len(chain) < maxCgroupDepth; name = path.Dir(name) {
@@ -62,7 +62,7 @@ func CgroupChain(name string) []string {
 	return chain
 }
 
-// KubepodsCgroups returns the paths that the cgroup above all pods may have, one for each driver.
+// KubepodsCgroups returns the possible paths of the cgroup above all pods, one for each driver.
 func KubepodsCgroups(p host.Paths) []string {
 	var dirs []string
 	for _, root := range p.PodCgroupRoots() {

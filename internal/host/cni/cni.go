@@ -1,5 +1,5 @@
-// Package cni reads libcni's cache of attachments. It runs no plugin and decides nothing: a malformed file is reported
-// beside the others.
+// Package cni reads libcni's cache of attachments. It runs no plugin and makes no decisions: it reports a malformed
+// file together with the others.
 package cni
 
 import (
@@ -18,15 +18,15 @@ const cniCacheKind = "cniCacheV1"
 // maxAttachment bounds one cached CNI result; real ones are 1 to 4 KiB.
 const maxAttachment = 1 << 20
 
-// Attachment is one cached result of a CNI ADD, <CNICacheDir>/results/<network>-<container>-<interface>, as libcni
-// keeps it until the DEL: https://github.com/containernetworking/cni/blob/main/libcni/api.go (cachedInfo).
+// Attachment is one cached result of a CNI ADD, <CNICacheDir>/results/<network>-<container>-<interface>, which libcni
+// keeps until the DEL: https://github.com/containernetworking/cni/blob/main/libcni/api.go (cachedInfo).
 type Attachment struct {
 	File string
 	Stat host.FileStat
 
-	// what is wrong with its content, as after a crash in the middle of a write; nothing else below is set
+	// how its content is malformed, as after a crash during a write; no field below is set then
 	Malformed   string
-	Kind        string // "cniCacheV1"; nothing else below is set when it is another one
+	Kind        string // "cniCacheV1"; for another kind no field below is set
 	ContainerID string // of the sandbox
 	IfName      string
 	Network     string
@@ -38,14 +38,14 @@ type Attachment struct {
 	LeaseDirs []string
 }
 
-// AttachmentInterface is one interface in the result: on the host when Sandbox is empty.
+// AttachmentInterface is one interface in the result: on the host if Sandbox is empty.
 type AttachmentInterface struct {
 	Name    string `json:"name"`
 	MAC     string `json:"mac"`
 	Sandbox string `json:"sandbox"`
 }
 
-// ParseAttachment parses one cached result. Of a kind other than cniCacheV1 only the kind is returned.
+// ParseAttachment parses one cached result. For a kind other than cniCacheV1 it returns only the kind.
 func ParseAttachment(data []byte) (Attachment, error) {
 	var cached struct {
 		Kind        string      `json:"kind"`
@@ -83,7 +83,7 @@ func ParseAttachment(data []byte) (Attachment, error) {
 		Netns: cached.Netns, Interfaces: cached.Result.Interfaces, Args: make(map[string]string, len(cached.Args)),
 	}
 	for i := 0; a.Netns == "" && i < len(a.Interfaces); i++ {
-		a.Netns = a.Interfaces[i].Sandbox // libcni before v1.2 does not keep the namespace, but the result names it
+		a.Netns = a.Interfaces[i].Sandbox // libcni before v1.2 does not store the namespace, but the result names it
 	}
 	for _, arg := range cached.Args {
 		a.Args[arg[0]] = arg[1]
@@ -119,8 +119,8 @@ func leaseDirs(config []byte) []string {
 	return dirs
 }
 
-// Attachments reads all cached CNI results. The error joins one for each file that cannot be read; the
-// attachments of all other files are returned with it, malformed ones too. A cache that does not exist is an empty one.
+// Attachments reads all cached CNI results. The error joins one for each unreadable file; the attachments of all other
+// files are returned with it, malformed ones too. A missing cache counts as empty.
 func Attachments(h *host.Host) ([]Attachment, error) {
 	dir := path.Join(h.Paths.CNICacheDir, "results")
 	entries, _, err := h.Files.Entries(dir)

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// As libcni wrote it for the bridge and host-local plugins of containernetworking/plugins 1.1.1.
+// As written by libcni for the bridge and host-local plugins of containernetworking/plugins 1.1.1.
 const cachedAttachment = `{"kind":"cniCacheV1","containerId":"` + hosttest.ContainerID + `","config":"e30=","ifName":"eth0","networkName":"pods",
 "netns":"/var/run/netns/cni-0f6d4d9c-3f4e-4c3b-9a53-1d2c3b4a5e6f",
 "cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME","web"],["K8S_POD_UID","` + hosttest.PodUID + `"]],
@@ -44,7 +44,7 @@ func TestParseAttachment(t *testing.T) {
 	}
 }
 
-// One bad file hides no other, and is no error: it may stay for ever.
+// One bad file hides no other, and is no error: it may stay forever.
 func TestAttachments(t *testing.T) {
 	root := t.TempDir()
 	h := &host.Host{Files: host.Files{Root: root}, Paths: host.Paths{CNICacheDir: "/cni"}}

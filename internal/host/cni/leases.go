@@ -27,13 +27,13 @@ type Lease struct {
 	Stat    host.FileStat
 	Address netip.Addr
 
-	Malformed   string // what is wrong with its content; neither of the others is set then
+	Malformed   string // how its content is malformed; the fields below are not set then
 	ContainerID string
 	IfName      string
 }
 
-// Leases reads the leases of one network. Other files, such as lock and last_reserved_ip.0, are none. The error joins
-// those of files that cannot be read, at most three.
+// Leases reads the leases of one network. It ignores other files, such as lock and last_reserved_ip.0. The error joins
+// those of unreadable files, at most three.
 func Leases(h *host.Host, dir string) ([]Lease, error) {
 	entries, _, err := h.Files.ReadEntries(dir, maxLeases)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +97,8 @@ func ParseLease(content string) (container, ifName string, err error) {
 const maxConfigs = 1000
 
 // ConfiguredNetworks returns the names of the networks that the runtime uses for pods: that of the first configuration
-// in its directory and, where that is Multus', of those that every pod gets from it. With an error, some are missing.
+// in its directory and, if that is Multus', of those that Multus gives to every pod. If it returns an error, some are
+// missing.
 func ConfiguredNetworks(h *host.Host) ([]string, error) {
 	entries, _, err := h.Files.ReadEntries(h.Paths.CNIConfDir, maxConfigs)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +126,7 @@ func ConfiguredNetworks(h *host.Host) ([]string, error) {
 			found = append(found, delegate.Name)
 		}
 		for _, network := range append(plugin.DefaultNetworks, plugin.ClusterNetwork) {
-			if path.IsAbs(network) { // of a configuration; else its name, or that of an object in the cluster
+			if path.IsAbs(network) { // path of a configuration; else its name, or that of an object in the cluster
 				named, err := readConfig(h, network)
 				if err != nil {
 					return found, err
@@ -145,7 +146,7 @@ type config struct {
 	multus
 }
 
-// multus is what the configuration of a plugin has where it is Multus:
+// multus is the additional part of a plugin's configuration for Multus:
 // https://github.com/k8snetworkplumbingwg/multus-cni/blob/master/docs/configuration.md
 type multus struct {
 	ClusterNetwork  string   `json:"clusterNetwork"`

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// Only files that are named like an address are leases, a bad one hides no other, and a pipe is never waited for.
+// Only files named like an address are leases, a bad one hides no other, and reading never waits for a pipe.
 func TestLeases(t *testing.T) {
 	root := t.TempDir()
 	h := &host.Host{Files: host.Files{Root: root}}
@@ -53,7 +53,7 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// The runtime uses the first configuration of its directory, and Multus those that its own names.
+// The runtime uses the first configuration in its directory, and Multus those named in its own.
 func TestConfiguredNetworks(t *testing.T) {
 	root := t.TempDir()
 	h := &host.Host{Files: host.Files{Root: root}, Paths: host.Paths{CNIConfDir: "/"}}

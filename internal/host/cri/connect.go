@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// ConnectTCP makes a connection and closes it without sending anything. The error is the peer's or the kernel's answer.
+// ConnectTCP makes a connection and closes it without sending data. The error is the peer's or the kernel's answer.
 func ConnectTCP(ctx context.Context, peer netip.AddrPort) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", peer.String())
 	if err != nil {
@@ -16,7 +16,7 @@ func ConnectTCP(ctx context.Context, peer netip.AddrPort) error {
 	return conn.Close()
 }
 
-// LookupAddresses resolves a name as the programs of this machine do; an address is its own.
+// LookupAddresses resolves a name as the programs of this machine do; an address resolves to itself.
 func LookupAddresses(ctx context.Context, name string) ([]netip.Addr, error) {
 	if address, err := netip.ParseAddr(name); err == nil {
 		return []netip.Addr{address}, nil

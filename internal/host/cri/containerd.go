@@ -26,11 +26,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
 
-// Namespace is the containerd namespace of the CRI plugin. Other namespaces are other engines' and are never read.
+// Namespace is the containerd namespace of the CRI plugin. Other namespaces belong to other engines and are never read.
 const Namespace = "k8s.io"
 
-// NewContainerd returns the client of containerd's own API (1.6 and later) on socket, under the same terms as
-// NewRuntime.
+// NewContainerd returns the client of containerd's own API (1.6 and later) on socket. The rules of NewRuntime apply.
 func NewContainerd(socket string) (host.Containerd, io.Closer, error) {
 	if err := discover.CheckSocket(socket); err != nil {
 		return host.Containerd{}, nil, err
@@ -123,7 +122,7 @@ func list[T any](s *socketConn, what string,
 	}
 }
 
-// ConnectContainerd returns containerd's client for a few calls; the connection is made with the first one.
+// ConnectContainerd returns containerd's client for a few calls; the first one makes the connection.
 func ConnectContainerd(socket string) (*client.Client, error) {
 	return client.New(path.Clean("/"+socket), client.WithExtraDialOpts([]grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {

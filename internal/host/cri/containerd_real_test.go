@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// realContainerd is a private containerd in a directory of its own.
+// realContainerd is a private containerd in its own directory.
 type realContainerd struct {
 	t      *testing.T
 	dir    string
@@ -79,7 +79,7 @@ func (r *realContainerd) kill() {
 	}
 }
 
-// eventually asks until the runtime is there.
+// eventually repeats ask until the runtime answers.
 func (r *realContainerd) eventually(ask func(ctx context.Context) error) time.Duration {
 	r.t.Helper()
 	start := time.Now()
@@ -120,8 +120,8 @@ func TestRealContainerd(t *testing.T) {
 		t.Errorf("Process() = %+v, %v; want containerd, PID %d", first, err, r.cmd.Process.Pid)
 	}
 
-	// A stopped one is not a dead one: calls run into their deadline, on a connection that was there before and on a
-	// new one, and the process is still found.
+	// A stopped daemon is not dead: calls run into their deadline, on an existing connection and on a new one, and the
+	// process is still found.
 	r.signal(syscall.SIGSTOP)
 	fresh := newRuntime(t, r.socket)
 	for name, ask := range map[string]host.Runtime{"old connection": runtime, "new connection": fresh} {
@@ -158,14 +158,14 @@ func (r *realContainerd) signal(signal syscall.Signal) {
 	if err := r.cmd.Process.Signal(signal); err != nil {
 		r.t.Fatal(err)
 	}
-	if signal == syscall.SIGSTOP { // all its threads, which run on for a moment
+	if signal == syscall.SIGSTOP { // all its threads, which continue for a moment
 		if err := unix.Waitid(unix.P_PID, r.cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
 			r.t.Fatal(err)
 		}
 	}
 }
 
-// askEverything asks each question that an empty containerd can answer.
+// askEverything makes each call that an empty containerd can answer.
 func askEverything(t *testing.T, runtime host.Runtime, below host.Containerd) {
 	t.Helper()
 	ctx := hosttest.Within(t, 20*time.Second)

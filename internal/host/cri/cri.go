@@ -1,4 +1,4 @@
-// Package cri is the client of the container runtime: of CRI, and of containerd's own interface.
+// Package cri is the client of the container runtime: of CRI, and of containerd's own API.
 package cri
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// NewRuntime returns the client of the container runtime that listens on socket. The connection is made when it is
-// first needed and made again when the runtime comes back, so the socket need not exist yet. Every call is bounded by
-// the deadline of its ctx only: callers must set one, because a stopped runtime accepts connections and never answers.
+// NewRuntime returns the client of the container runtime that listens on socket. It makes the connection on first use,
+// and again when the runtime comes back, so the socket need not exist yet. Only the deadline of its ctx bounds a call:
+// callers must set one, because a stopped runtime accepts connections and never answers.
 func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
 	if err := discover.CheckSocket(socket); err != nil {
 		return host.Runtime{}, nil, err
@@ -52,7 +52,8 @@ func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
 	}, conn, nil
 }
 
-// cgroupDriver asks for the runtime's configuration. What it leaves out proves nothing: the first of the drivers is 0.
+// cgroupDriver reads the runtime's configuration. An omitted driver is no answer, because 0 is the first of the
+// drivers.
 func cgroupDriver(ctx context.Context, client cri.RuntimeServiceClient) (string, error) {
 	answer, err := client.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})
 	switch {

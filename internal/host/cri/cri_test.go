@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// configuredRuntime answers RuntimeConfig; without an answer it has no such call, as containerd 1.6.
+// configuredRuntime answers RuntimeConfig; without an answer it lacks the call, like containerd 1.6.
 type configuredRuntime struct {
 	cri.UnimplementedRuntimeServiceServer
 

@@ -15,7 +15,7 @@ func ImageNames(image *cri.Image) []string {
 	return slices.Compact(names)
 }
 
-// ImagesOf returns what containers call their images: a tag, a digest or an ID, as each runtime likes.
+// ImagesOf returns the containers' names of their images: tags, digests or IDs, depending on the runtime.
 func ImagesOf(containers []*cri.Container) []string {
 	var names []string
 	for _, c := range containers {
@@ -25,8 +25,8 @@ func ImagesOf(containers []*cri.Container) []string {
 	return names
 }
 
-// UsedImages returns the IDs of the images that names refer to. A name that is not one of a listed image, as "busybox"
-// is none of docker.io/library/busybox:latest, is resolved by the runtime; empty ones are left out.
+// UsedImages returns the IDs of the images that names refer to. The runtime resolves a name that no listed image has,
+// as "busybox" for docker.io/library/busybox:latest; empty names are left out.
 func UsedImages(images []*cri.Image, names []string, resolve func(name string) (id string, err error)) (map[string]bool,
 	error) {
 	byName := make(map[string]string)

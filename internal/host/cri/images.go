@@ -7,7 +7,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// imageBytes asks the runtime's image service, which listens on the same socket, for what its image filesystems hold.
+// imageBytes asks the runtime's image service, on the same socket, for the disk usage of its image filesystems.
 func imageBytes(conn grpc.ClientConnInterface) func(ctx context.Context) (uint64, error) {
 	client := cri.NewImageServiceClient(conn)
 	return func(ctx context.Context) (uint64, error) {
@@ -23,7 +23,7 @@ func imageBytes(conn grpc.ClientConnInterface) func(ctx context.Context) (uint64
 	}
 }
 
-// hasImage asks for the status of an image, which the runtime leaves out where it has none.
+// hasImage asks for the status of an image, which the runtime omits if it has no such image.
 func hasImage(conn grpc.ClientConnInterface) func(ctx context.Context, image string) (bool, error) {
 	client := cri.NewImageServiceClient(conn)
 	return func(ctx context.Context, image string) (bool, error) {
@@ -50,7 +50,7 @@ func imageID(conn grpc.ClientConnInterface) func(ctx context.Context, name strin
 	}
 }
 
-// imageDirs asks where the runtime keeps images.
+// imageDirs asks for the directories in which the runtime keeps images.
 func imageDirs(conn grpc.ClientConnInterface) func(ctx context.Context) ([]string, error) {
 	client := cri.NewImageServiceClient(conn)
 	return func(ctx context.Context) (dirs []string, err error) {

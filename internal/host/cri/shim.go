@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Shim is what the command line of a container's shim shows:
+// Shim is the information in the command line of a container's shim:
 //
 //	/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id 0c3f… -address /run/containerd/containerd.sock
 //	/usr/bin/conmon -b … -c 9d21… --exit-dir /var/run/crio/exits …
@@ -17,8 +17,8 @@ import (
 // https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md (one shim for each pod, its -id is the
 // sandbox's).
 type Shim struct {
-	ID   string // of its sandbox or container; empty: it is none of Kubernetes' shims
-	Runc bool   // runc's shim must have a child: a virtual machine may live inside its shim
+	ID   string // of its sandbox or container; empty: not a shim of Kubernetes
+	Runc bool   // runc's shim must have a child; a virtual machine may live inside its shim
 
 	Address string // the socket of its containerd; empty for conmon
 }
@@ -28,8 +28,8 @@ func IsShim(comm string) bool { return comm == "containerd-shim" || comm == "con
 
 const maxShimID = 128 // bytes
 
-// ParseShim returns what a command line shows of one of Kubernetes' shims: of containerd in the namespace of the CRI
-// plugin, and of CRI-O without its helpers for exec.
+// ParseShim parses the command line of one of Kubernetes' shims: of containerd in the namespace of the CRI plugin, and
+// of CRI-O without its helpers for exec.
 func ParseShim(args []string) Shim {
 	if len(args) == 0 {
 		return Shim{}
@@ -55,7 +55,7 @@ func ParseShim(args []string) Shim {
 	return Shim{ID: id, Runc: program == "containerd-shim-runc-v2", Address: value("-address")}
 }
 
-// Annotations that the CRI plugin puts into the specification of each container (internal/cri/annotations).
+// Annotations that the CRI plugin adds to the specification of each container (internal/cri/annotations).
 const (
 	SandboxIDAnnotation        = "io.kubernetes.cri.sandbox-id"
 	SandboxUIDAnnotation       = "io.kubernetes.cri.sandbox-uid" // of the pod
@@ -63,8 +63,8 @@ const (
 	SandboxNamespaceAnnotation = "io.kubernetes.cri.sandbox-namespace"
 )
 
-// SpecAnnotations returns the annotations of the specification in a bundle, config.json of some 15 KB. Only what root alone
-// can write is believed: nil where that is not so, or it cannot be read.
+// SpecAnnotations returns the annotations of the specification in a bundle, a config.json of some 15 KB. It trusts only
+// a file that root alone can write, and returns nil for any other, or if the file cannot be read.
 func SpecAnnotations(files host.Files, bundle string) map[string]string {
 	var spec struct {
 		Annotations map[string]string `json:"annotations"`

@@ -19,33 +19,32 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
 
-// maxMessage bounds one gRPC answer. It is what kubelet itself accepts from a runtime
-// (k8s.io/cri-client, maxMsgSize).
+// maxMessage bounds one gRPC answer. It is kubelet's own limit for a runtime (k8s.io/cri-client, maxMsgSize).
 const maxMessage = 16 << 20
 
-// socketConn is a gRPC connection to a daemon on this machine, made when it is first needed. It differs from a plain
-// grpc.ClientConn in what happens after a failure: the next call dials at once, so that neither a daemon that has come
-// back is called dead for the length of a back-off, nor is an old failure reported as a new one. No call waits for a
-// daemon to appear: a missing or dead one is an error at once, and one that accepts but does not answer (SIGSTOP) is an
-// error at the deadline of ctx. Nothing is asked of a server that is not root's, whatever the path of its socket.
+// socketConn is a gRPC connection to a daemon on this machine, made on first use. It differs from a plain
+// grpc.ClientConn after a failure: the next call dials at once. So a revived daemon is not reported as dead during a
+// back-off, and an old failure is not reported as a new one. No call waits for a daemon to appear: a missing or dead
+// one is an error at once, and one that accepts but does not answer (SIGSTOP) is an error at the deadline of ctx. It
+// sends no request to a server of a user other than root, whatever the path of its socket.
 type socketConn struct {
 	path string
 
-	mu      sync.Mutex // guards what follows, and the fields of every dialed
+	mu      sync.Mutex // guards the fields below, and the fields of every dialed
 	current *dialed    // nil until needed and after a failure
 	closed  bool
 }
 
-// dialed is one connection and what became of it. Calls share it: one of them throws it away, and the others must learn
-// why from here, since gRPC reports only that it was closed.
+// dialed is one connection and its result. Calls share it: one of them discards it, and the others must learn the
+// reason from here, because gRPC reports only that it was closed.
 type dialed struct {
 	*grpc.ClientConn
 	dialErr error // why the latest dial failed; gRPC flattens it to text
-	failure error // the failed call for which it was thrown away; nil while it is in use
+	failure error // the failed call that discarded it; nil while in use
 }
 
 // Invoke implements grpc.ClientConnInterface. Errors name socket and method, keep the gRPC status, and wrap the error
-// of ctx or of the dial (fs.ErrNotExist, syscall.ECONNREFUSED) where that was the reason.
+// of ctx or of the dial (fs.ErrNotExist, syscall.ECONNREFUSED) if that was the reason.
 func (s *socketConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return s.call(ctx, method, func(conn *grpc.ClientConn) error {
 		return conn.Invoke(ctx, method, args, reply, opts...)
@@ -68,7 +67,7 @@ func (s *socketConn) call(ctx context.Context, method string, invoke func(*grpc.
 	}
 }
 
-// NewStream implements grpc.ClientConnInterface; CRI is not asked for streams.
+// NewStream implements grpc.ClientConnInterface; CRI calls use no streams.
 func (s *socketConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream,
 	error) {
 	return nil, status.Error(codes.Unimplemented, "streams are not used")
@@ -97,7 +96,7 @@ func (s *socketConn) open() (*dialed, error) {
 		return s.current, nil
 	}
 	next := &dialed{}
-	// The name is never resolved: the dialer knows the path, which need not be fit for a URL.
+	// The name is never resolved: the dialer knows the path, which need not be valid in a URL.
 	conn, err := grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return s.dial(ctx, next) }),
@@ -106,8 +105,8 @@ func (s *socketConn) open() (*dialed, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 				MaxDelay: time.Second},
-			// A stopped daemon accepts and never greets. That is for the deadline of ctx to end: gRPC's own limit would
-			// make it look like one that cannot be reached.
+			// A stopped daemon accepts and never greets. The deadline of ctx must end that: gRPC's own limit would make
+			// it look like an unreachable daemon.
 			MinConnectTimeout: time.Hour,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.WaitForReady(false)),
@@ -121,7 +120,7 @@ func (s *socketConn) open() (*dialed, error) {
 	return next, nil
 }
 
-// boundStream bounds a stream, as which containerd's client lists containers, like one message.
+// boundStream bounds a stream, which containerd's client uses to list containers, like one message.
 func boundStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
 	streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := streamer(ctx, desc, conn, method, opts...)
@@ -149,13 +148,13 @@ func (s *socketConn) dial(ctx context.Context, of *dialed) (net.Conn, error) {
 	conn, err := DialRoots(ctx, s.path)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if of.failure == nil { // else it was thrown away, and that ended the dial
+	if of.failure == nil { // otherwise discarding it ended the dial
 		of.dialErr = err
 	}
 	return conn, err
 }
 
-// DialRoots connects to a Unix socket on which a process of root's listens. Any other is an error that wraps
+// DialRoots connects to a Unix socket on which a process of root listens. Any other listener is an error that wraps
 // ErrNotRoots.
 func DialRoots(ctx context.Context, path string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
@@ -169,11 +168,10 @@ func DialRoots(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// classify throws away a connection that failed, and returns the failure and what it wraps. Of a connection that
-// another call has thrown away, that is the failure of the other call, and not that the connection is closed, which is
-// our own doing. The failure is stale where it is about a connection made earlier and not about the daemon now: it
-// broke since (the daemon was started again), or was thrown away. Then the call is worth one retry; all calls made here
-// only read.
+// classify discards a failed connection, and returns the failure and the error that it wraps. If another call has
+// discarded the connection, that is the failure of that call, and not that the connection is closed, which the agent
+// did itself. The failure is stale if it concerns an earlier connection and not the daemon now: that connection broke
+// since (the daemon was restarted), or was discarded. Then the call is worth one retry; all calls made here only read.
 func (s *socketConn) classify(ctx context.Context, conn *dialed, err error) (failure, cause error, stale bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,20 +194,20 @@ func (s *socketConn) classify(ctx context.Context, conn *dialed, err error) (fai
 		if s.current == conn {
 			s.current = nil
 		}
-		conn.Close() // its only error is that it is closed already
+		conn.Close() // fails only if closed already
 		return err, conn.dialErr, conn.dialErr == nil
 	}
 	return err, nil, false
 }
 
-// socketError is a failed call of a local daemon.
+// socketError is a failed call to a local daemon.
 type socketError struct {
 	socket, method string
 	err            error // with its gRPC status
 	cause          error // may be nil
 }
 
-// Error is one line for people: where nobody could be dialed, the kernel's answer, which is the same for each method.
+// Error is one line of text: if the dial failed, the kernel's error, which is the same for each method.
 func (e *socketError) Error() string {
 	if dial := (*net.OpError)(nil); errors.As(e.cause, &dial) {
 		return dial.Error()

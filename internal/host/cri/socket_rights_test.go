@@ -17,18 +17,18 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// socketOfRoot names the socket of root in the environment of the test's own child, which is nobody.
+// socketOfRoot names root's socket in the environment of the test's own child, which runs without rights (UID 65534).
 const socketOfRoot = "NODEAGENT_TEST_SOCKET"
 
-// TestSocketWithoutRights: a process that may not connect gets just that error, however many calls share a connection
-// and whichever of them closes it. The calls are made by a process of nobody, which is this test once more.
+// TestSocketWithoutRights: a process that may not connect gets exactly that error, however many calls share a
+// connection and whichever of them closes it. A second process of this test binary, without rights, makes the calls.
 func TestSocketWithoutRights(t *testing.T) {
 	if socket := os.Getenv(socketOfRoot); socket != "" {
 		callWithoutRights(t, socket)
 		return
 	}
 	need.Root(t, "takes rights away")
-	dir, err := os.MkdirTemp("/tmp", "na") // where nobody may go, too
+	dir, err := os.MkdirTemp("/tmp", "na") // the other user must have access too
 	if err != nil {
 		t.Fatal(err)
 	}

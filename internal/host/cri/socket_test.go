@@ -27,7 +27,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// fakeRuntime answers Version, and Status with what a test sets.
+// fakeRuntime answers Version, and Status with the test's value.
 type fakeRuntime struct {
 	cri.UnimplementedRuntimeServiceServer
 	name   string
@@ -82,7 +82,7 @@ func TestRuntimeSocketOfADeadDaemon(t *testing.T) {
 	}
 }
 
-// A daemon that accepts nothing (the kernel does, up to the backlog) and says nothing, as one that was stopped.
+// A daemon that neither accepts (the kernel does, up to the backlog) nor answers, like a stopped one.
 func TestRuntimeThatNeverAnswers(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "mute.sock")
 	listener, err := net.Listen("unix", socket)
@@ -140,7 +140,7 @@ func TestRuntimeComesBack(t *testing.T) {
 	}
 }
 
-// An old connection that broke while nobody asked must not cost the next call.
+// An old connection that broke between calls must not cost the next call.
 func TestRuntimeRestartedBetweenCalls(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "cri.sock")
 	runtime := newRuntime(t, socket)

@@ -1,4 +1,4 @@
-// Package dns sends questions to name servers. It does not resolve: nothing of the host's own resolver takes part, no
+// Package dns sends questions to name servers. It does not resolve: it uses no part of the host's own resolver, no
 // search list, no cache, no second server, no retry.
 package dns
 
@@ -16,29 +16,30 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// maxDNSDatagram bounds an answer over UDP: without EDNS it may be 512 bytes long. Over TCP it is below 64 KiB by its
-// form.
+// maxDNSDatagram bounds an answer over UDP: without EDNS it may have 512 bytes. The format keeps an answer over TCP
+// below 64 KiB.
 const maxDNSDatagram = 4 << 10
 
-// maxDNSAddresses bounds the addresses that are taken from one answer.
+// maxDNSAddresses bounds the addresses taken from one answer.
 const maxDNSAddresses = 64
 
 // DNSQuestion asks one server for the addresses of one name.
 type DNSQuestion struct {
 	Server   netip.AddrPort
 	Protocol string // udp or tcp
-	Name     string // fully qualified; the final dot may be left out
+	Name     string // fully qualified; the final dot may be omitted
 	IPv6     bool   // AAAA instead of A
 }
 
-// DNSAnswer is what a server answered. RCode is "NOERROR", "NXDOMAIN", "SERVFAIL", "REFUSED" and so on.
+// DNSAnswer is a server's answer. RCode is "NOERROR", "NXDOMAIN", "SERVFAIL", "REFUSED" and so on.
 type DNSAnswer struct {
 	RCode     string
 	Addresses []netip.Addr
 }
 
-// AskDNS sends one question and waits for its answer until ctx ends. What comes from another address or answers another
-// question is ignored. ECONNREFUSED means that the host or a packet filter on the way reported that no process listens.
+// AskDNS sends one question and waits for its answer until ctx ends. It ignores messages from other addresses and
+// answers to other questions. ECONNREFUSED means that the host or a packet filter on the way reported that no process
+// listens.
 func AskDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
 	answer, err := askDNS(ctx, q)
 	if err != nil {
@@ -48,7 +49,7 @@ func AskDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
 }
 
 func askDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
-	id := uint16(rand.N(1 << 16)) //nolint:gosec // a connected socket with its own port; no answer is believed for long
+	id := uint16(rand.N(1 << 16)) //nolint:gosec // a connected socket with its own port; answers are trusted only briefly
 	message, question, err := q.pack(id)
 	if err != nil {
 		return DNSAnswer{}, err
@@ -78,7 +79,7 @@ func askDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
 	}
 }
 
-// orEnded returns the error of ctx where its end is why a call failed.
+// orEnded returns the error of ctx if the end of ctx made a call fail.
 func orEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -120,8 +121,8 @@ func readDNS(conn net.Conn, stream bool) ([]byte, error) {
 	return data, err
 }
 
-// parseDNS parses an answer. It matches when it has the question's number and repeats the question; a server that
-// cannot read the question may leave it out.
+// parseDNS parses an answer. It matches if it has the question's number and repeats the question; a server that cannot
+// read the question may omit it.
 func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSAnswer, matches bool, err error) {
 	var parser dnsmessage.Parser
 	header, err := parser.Start(data)

@@ -13,10 +13,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// ServesDevice returns what a process serves to the rest of the machine from user space, and what therefore would die
+// ServesDevice returns the device that a process serves from user space to the rest of the machine, and that would die
 // with it: the name of /dev/fuse, /dev/cuse, a ublk or an nbd device that it holds open, or of an nbd device that the
-// kernel says it has set up. Empty: none. A file whose name hides what it is (a device node under another name) is
-// recognised for FUSE alone, on Linux 6.16 and later.
+// kernel says it has set up. Empty: none. A device node under another name is recognized only for FUSE, on Linux 6.16
+// and later.
 func ServesDevice(h *host.Host, pid int) (device string, err error) {
 	left := maxHolderFiles
 	found, err := anyFile(h, pid, &left, func(dir, fd string) (bool, error) {
@@ -37,8 +37,8 @@ func ServesDevice(h *host.Host, pid int) (device string, err error) {
 	return nbdOf(h, pid)
 }
 
-// Serves returns which of mounts a process may serve by FUSE, as "point (type)"; otherwise the device that it serves, as
-// ServesDevice does. Empty: none. left bounds the open files that are looked at.
+// Serves returns which of mounts a process may serve by FUSE, as "point (type)"; otherwise the device that it serves,
+// like ServesDevice. Empty: none. left bounds the open files to check.
 func Serves(h *host.Host, pid int, mounts []mount.Mount, left *int) (what string, err error) {
 	found, err := anyFile(h, pid, left, func(dir, fd string) (bool, error) {
 		name, err := h.Files.Link(dir + "/fd/" + fd)
@@ -69,7 +69,7 @@ func Serves(h *host.Host, pid int, mounts []mount.Mount, left *int) (what string
 	return nbdOf(h, pid)
 }
 
-// connectionOf returns the connection of a FUSE mount; anyConnection for one on a block device.
+// connectionOf returns the connection of a FUSE mount, or anyConnection for one on a block device.
 func connectionOf(m mount.Mount) (connection int, ok bool) {
 	kind, _, _ := strings.Cut(m.FSType, ".")
 	major, minor, _ := strings.Cut(m.Device(), ":")
@@ -79,7 +79,7 @@ func connectionOf(m mount.Mount) (connection int, ok bool) {
 	return anyConnection, kind == "fuse" || kind == "fuseblk"
 }
 
-// isUserspaceDevice reports whether a path is that of a device behind which a program answers: /dev/cuse, /dev/nbd0,
+// isUserspaceDevice reports whether a path is that of a device served by a program: /dev/cuse, /dev/nbd0,
 // /dev/ublk-control, /dev/ublkc0. https://docs.kernel.org/block/ublk.html
 func isUserspaceDevice(name string) bool {
 	base := path.Base(name)
@@ -93,7 +93,7 @@ func isNBD(base string) bool {
 }
 
 // nbdOf returns the network block device that a process has set up: rbd-nbd does so over netlink, and holds only a
-// socket. The kernel has the ID of the thread in /sys/block/nbdN/pid while the device is connected
+// socket. While the device is connected, the kernel shows the ID of the thread in /sys/block/nbdN/pid
 // (drivers/block/nbd.c: pid_show).
 func nbdOf(h *host.Host, pid int) (device string, err error) {
 	disks, err := h.Files.List("/sys/block")

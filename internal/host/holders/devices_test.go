@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Whatever a process serves to others from user space is named, also where it is known by the kernel's word alone.
+// Every device that a process serves from user space is found, even if only the kernel shows it.
 func TestServesDevice(t *testing.T) {
 	for target, want := range map[string]string{
 		"/dev/fuse": "/dev/fuse", "/dev/cuse": "/dev/cuse", "/dev/nbd12": "/dev/nbd12", "/dev/nbd0p1": "/dev/nbd0p1",
@@ -34,7 +34,7 @@ func TestServesDevice(t *testing.T) {
 	}
 }
 
-// An nbd device that was set up over netlink belongs to the process of the thread that the kernel names.
+// An nbd device set up over netlink belongs to the process of the thread that the kernel names.
 func TestServesNBDOverNetlink(t *testing.T) {
 	root := t.TempDir()
 	stat := func(pid, tid int) {
@@ -62,7 +62,7 @@ func TestServesNBDOverNetlink(t *testing.T) {
 	}
 }
 
-// Of the mounts that are given the one is named that a process may serve. Before Linux 6.16 that may be any.
+// Of the given mounts, Serves returns the one that a process may serve. Before Linux 6.16 that may be any.
 func TestServes(t *testing.T) {
 	for name, test := range map[string]struct{ target, info, want string }{
 		"its connection":   {"/dev/fuse", "fuse_connection:\t46\n", "/b (fuse.s3fs)"},

@@ -16,10 +16,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// FUSEServers returns the processes that may serve a FUSE connection, which is named by the minor number of the
-// filesystem's anonymous device: all that hold /dev/fuse open, except those whose
-// connection the kernel shows to be another one (Linux 6.16 has fuse_connection in /proc/PID/fdinfo). When the last of
-// them is gone the kernel ends the connection. It is an error if the files of one process could not be read.
+// FUSEServers returns the processes that may serve a FUSE connection, identified by the minor number of the
+// filesystem's anonymous device: all that hold /dev/fuse open, except those for which the kernel shows another
+// connection (Linux 6.16 has fuse_connection in /proc/PID/fdinfo). When the last of them is gone the kernel ends the
+// connection. It is an error if the files of one process could not be read.
 func FUSEServers(ctx context.Context, h *host.Host, connection int) ([]int, error) {
 	pids, err := h.PIDs()
 	if err != nil {
@@ -48,7 +48,7 @@ func ServesFUSE(h *host.Host, pid int) (bool, error) {
 	return servesFUSE(h, pid, anyConnection, &left)
 }
 
-// anyConnection stands for whatever connection it is.
+// anyConnection matches every connection.
 const anyConnection = -1
 
 // servesFUSE checks the open files of all threads.
@@ -56,15 +56,15 @@ func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
 	return anyFile(h, pid, left, func(dir, fd string) (bool, error) { return isFUSE(h, dir, fd, connection) })
 }
 
-// anyFile reports whether one of the open files of a process matches: of all its threads, which may have their own, or
-// have outlived the first one.
+// anyFile reports whether one of the open files of a process matches. It checks all threads, which may have their own
+// files, or have outlived the first one.
 func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool, error)) (bool, error) {
 	threads, err := h.Files.List(proc.File(pid, "task"))
 	if err != nil {
 		return false, proc.UnlessGone(err)
 	}
 	var before []string
-	looked := "" // the thread whose open files were looked at last
+	looked := "" // the last thread whose open files were checked
 	for _, thread := range threads {
 		if looked != "" && shareFiles(h, looked, thread) {
 			continue
@@ -79,7 +79,7 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 		}
 		slices.Sort(files)
 		if slices.Equal(files, before) {
-			continue // a kernel that does not compare them
+			continue // the kernel cannot compare them
 		}
 		before, looked = files, thread
 		for _, fd := range files {
@@ -93,7 +93,7 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 
 var errManyFiles = errors.New("more files are open than are looked at")
 
-// shareFiles reports whether two threads are known to have the same open files: kcmp(2), where the kernel has it.
+// shareFiles reports whether two threads are known to have the same open files: kcmp(2), if the kernel has it.
 func shareFiles(h *host.Host, thread, other string) bool {
 	if h.Files.Root != "" {
 		return false // another /proc: its threads are not those of this machine

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// Whoever holds /dev/fuse and cannot be ruled out counts as the server.
+// A process that holds /dev/fuse counts as the server unless it can be ruled out.
 func TestFUSEServers(t *testing.T) {
 	root := t.TempDir()
 	link := func(name, target string) {
@@ -33,10 +33,10 @@ func TestFUSEServers(t *testing.T) {
 	file("13/task/13", "3", "/other/name", "fuse_connection:\t45\n") // another name of the device
 	file("14/task/14", "3", "/home/fuse.txt", "")                    // a plain file
 	file("15/task/15", "4", "/dev/null", "")                         // the first thread
-	file("15/task/16", "3", "/dev/fuse", "fuse_connection:\t45\n")   // has other files than the second
-	file("17/task/17", "3", "/dev/fuse", "fuse_connection:\tmany\n") // nothing that could rule it out
+	file("15/task/16", "3", "/dev/fuse", "fuse_connection:\t45\n")   // other files than the first thread's
+	file("17/task/17", "3", "/dev/fuse", "fuse_connection:\tmany\n") // cannot rule it out
 	file("18/task/18", "3", "/dev/fuse (deleted)", "")               // its /dev is gone
-	link("proc/19/task/19/fd/3", "socket:[7]")                       // has no path
+	link("proc/19/task/19/fd/3", "socket:[7]")                       // no path
 	hosttest.Write(t, root, "proc/20/task/20/comm", "")              // ended
 	h := &host.Host{Files: host.Files{Root: root}}
 	servers, err := holders.FUSEServers(t.Context(), h, 45)

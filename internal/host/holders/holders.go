@@ -1,5 +1,5 @@
-// Package holders finds the processes that hold a mount, a namespace or a FUSE connection. It reads only what the
-// kernel answers from memory, and never the files that are held.
+// Package holders finds the processes that hold a mount, a namespace or a FUSE connection. It reads only data that the
+// kernel has in memory, and never the held files.
 package holders
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// Holdable is a directory or a mount that something may keep busy.
+// Holdable is a directory or a mount that may be busy.
 type Holdable struct {
 	Path  string
 	Mount *mount.Mount // nil for a plain directory
@@ -27,7 +27,7 @@ type Holding struct {
 	PID  int
 	Comm string
 	How  string // open-file, cwd, root, mapped, mount-namespace
-	UID  string // of the process's pod; empty when it is in none
+	UID  string // of the process's pod; empty if it is in none
 }
 
 // Bounds of one search.
@@ -37,10 +37,10 @@ const (
 	maxHoldings        = 16 // of one Holdable; the first ones are enough for a report
 )
 
-// Holders finds what keeps each Holdable busy: processes in this mount namespace with an open file, working
-// directory, root, program or mapping there, and other mount namespaces which hold the same part of the same
-// filesystem. Only links in /proc are read, which the kernel answers from memory, so that a hung filesystem cannot
-// block it. Where the search stopped early, incomplete is the reason.
+// Holders finds the holders of each Holdable: processes in this mount namespace with an open file, working directory,
+// root, program or mapping there, and other mount namespaces with the same part of the same filesystem. It reads only
+// links in /proc, which the kernel answers from memory, so that a hung filesystem cannot block it. If the search
+// stopped early, incomplete is the reason.
 func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][]Holding, incomplete string,
 	err error) {
 	pids, err := h.PIDs()
@@ -70,12 +70,12 @@ type holderSearch struct {
 	host       *host.Host
 	things     []Holdable
 	found      [][]Holding
-	namespaces map[string]bool // mount namespaces that were read
+	namespaces map[string]bool // mount namespaces already read
 	files      int
 }
 
-// addProcess adds what one process holds. What cannot be read belongs to a process that has just ended, or to a kernel
-// thread.
+// addProcess adds everything that one process holds. Unreadable links belong to a process that has just ended, or to a
+// kernel thread.
 func (s *holderSearch) addProcess(pid int, own string) {
 	namespace, err := s.host.Files.Link(proc.File(pid, "ns/mnt"))
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *holderSearch) addProcess(pid int, own string) {
 			s.namespaces[namespace] = true
 			s.addNamespace(pid)
 		}
-		return // its paths are those of its own namespace, and mean nothing here
+		return // its paths belong to its own namespace, and have no meaning here
 	}
 	s.addLink(pid, "cwd", "cwd")
 	s.addLink(pid, "root", "root")
@@ -102,7 +102,7 @@ func (s *holderSearch) addProcess(pid int, own string) {
 	s.addMappings(pid)
 }
 
-// addLink adds pid as a holder of the things that one of its links leads to.
+// addLink adds pid as a holder of the things to which one of its links leads.
 func (s *holderSearch) addLink(pid int, link, how string) {
 	target, err := s.host.Files.Link(proc.File(pid, link))
 	if err != nil || !strings.HasPrefix(target, "/") {
@@ -132,8 +132,8 @@ func (s *holderSearch) addNamespace(pid int) {
 	}
 }
 
-// addMappings adds mapped files. Reading them takes the memory lock of the process, which a task that waits for a hung
-// filesystem may hold, so that processes with a task in D state are left out.
+// addMappings adds mapped files. Reading them takes the memory lock of the process, which a task waiting for a hung
+// filesystem may hold, so processes with a task in D state are left out.
 func (s *holderSearch) addMappings(pid int) {
 	tasks, err := s.host.Files.List(proc.File(pid, "task"))
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *holderSearch) add(thing, pid int, how string) {
 	s.found[thing] = append(s.found[thing], holding)
 }
 
-// NetworkNamespace returns the inode of the network namespace that a process is in.
+// NetworkNamespace returns the inode of the network namespace of a process.
 func NetworkNamespace(h *host.Host, pid int) (uint64, error) {
 	link, err := h.Files.Link(proc.File(pid, "ns/net"))
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// tmpfs mounts one that the test may keep busy.
+// tmpfs mounts a tmpfs that the test may keep busy.
 func tmpfs(t *testing.T) string {
 	t.Helper()
 	need.Root(t, "mounts")
@@ -96,7 +96,7 @@ func TestHolders(t *testing.T) {
 	defer unix.Munmap(mapped)
 	cwd := start(t, func(c *exec.Cmd) { c.Dir = dir }, "/bin/sleep", "600")
 	elsewhere := start(t, func(c *exec.Cmd) {
-		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS} // which copies all mounts
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS} // copies all mounts
 	}, "/bin/sleep", "600")
 
 	quiet := t.TempDir()
@@ -121,7 +121,7 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// A process that is stuck on a dead filesystem does not hang the search, and a descriptor of it is found.
+// A process stuck on a dead filesystem does not hang the search, and its descriptor is found.
 func TestHoldersOfHungMount(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
 	h := &host.Host{Paths: host.Paths{InitPID: os.Getpid()}}
@@ -129,7 +129,7 @@ func TestHoldersOfHungMount(t *testing.T) {
 	if err := stuck.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // runs before the mount is aborted, so that it has to wait for that
+	t.Cleanup(func() { // runs before the mount is aborted, so it must wait for that
 		_ = stuck.Process.Kill()
 		go stuck.Wait()
 	})

@@ -1,6 +1,6 @@
 package hosterr
 
-// Clip keeps what is quoted in an error short.
+// Clip shortens a text that is quoted in an error.
 func Clip(text string) string {
 	const maxText = 200
 	if len(text) > maxText {

@@ -1,5 +1,5 @@
-// Package hosterr has the errors that the packages of internal/host share, and the two ways in which their texts quote
-// what was read.
+// Package hosterr has the errors that the packages of internal/host share, and the two functions with which error texts
+// quote input.
 package hosterr
 
 import (
@@ -9,11 +9,12 @@ import (
 // ErrNotConfigured means that the host has no such component, as far as the agent knows.
 var ErrNotConfigured = errors.New("not configured")
 
-// ErrForbidden means that a server authenticated the agent, and denied what it asked for.
+// ErrForbidden means that a server authenticated the agent, but denied the request.
 var ErrForbidden = errors.New("forbidden")
 
 // ErrNoCertificate means that a server presents no certificate.
 var ErrNoCertificate = errors.New("no certificate")
 
-// ErrDoubt means that a setting of the node could not be told: its file is not root's alone, or cannot be parsed.
+// ErrDoubt means that a setting of the node could not be determined: users other than root can write its file, or it
+// cannot be parsed.
 var ErrDoubt = errors.New("a setting is in doubt")

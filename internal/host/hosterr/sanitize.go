@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Sanitize shortens text from outside for people: valid UTF-8, one line, no control characters, at most that number of
+// Sanitize shortens external text for display: valid UTF-8, one line, no control characters, at most that number of
 // bytes.
 func Sanitize(text string, most int) string {
 	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {

@@ -12,19 +12,19 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// RootsDaemons completes the processes of a fixture tree as the kernel shows those of a healthy node: where the
-// fixture does not say otherwise, kubelets, runtimes and what else it has are root's, in the cgroup of a service and
-// in the host's namespaces, and run a program of root's. A fixture names what it is about.
+// RootsDaemons completes the processes of a fixture tree to those of a healthy node: unless the fixture defines it
+// otherwise, kubelets, runtimes and all its other processes belong to root, are in the cgroup of a service and in the
+// host's namespaces, and run a program of root's. A fixture needs to contain only its own subject.
 func RootsDaemons(t testing.TB, root string) {
 	t.Helper()
 	if info, err := os.Stat(filepath.Join(root, "proc")); err == nil && !info.IsDir() {
-		return // what a broken fixture is about
+		return // a broken fixture needs it so
 	}
 	stats, err := filepath.Glob(filepath.Join(root, "proc/[0-9]*/stat"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, process := range []string{"1", "self"} { // those that stand for the host
+	for _, process := range []string{"1", "self"} { // they stand for the host
 		if err := absent(filepath.Join(root, "proc", process, "ns/mnt"), hostMounts); err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func RootsDaemons(t testing.TB, root string) {
 		}
 		stat, err := proc.ParseStat(data)
 		if err != nil {
-			continue // what a broken fixture is about
+			continue // a broken fixture needs it so
 		}
 		if err := completeProcess(root, filepath.Dir(file), stat.Comm); err != nil {
 			t.Fatalf("complete the fixture: %v", err)
@@ -76,7 +76,7 @@ func completeProcess(root, dir, comm string) error {
 
 func hostMounts(name string) error { return os.Symlink("mnt:[4026531841]", name) }
 
-// absent makes what is not there.
+// absent creates a file that does not exist.
 func absent(name string, write func(name string) error) error {
 	if _, err := os.Lstat(name); !os.IsNotExist(err) {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// WriteHostFile writes a file of the host, with the folders above it.
+// WriteHostFile writes a file of the host, and creates its folders.
 func WriteHostFile(t *testing.T, h *host.Host, name, content string) {
 	t.Helper()
 	file := filepath.Join(h.Files.Root, name)
@@ -23,7 +23,7 @@ func WriteHostFile(t *testing.T, h *host.Host, name, content string) {
 	}
 }
 
-// Write writes a file below root, with the folders above it.
+// Write writes a file below root, and creates its folders.
 func Write(t *testing.T, root, name, content string) {
 	t.Helper()
 	file := filepath.Join(root, name)
@@ -35,7 +35,7 @@ func Write(t *testing.T, root, name, content string) {
 	}
 }
 
-// WriteStat makes /proc/PID/stat of a process.
+// WriteStat writes /proc/PID/stat of a process.
 func WriteStat(t testing.TB, h *host.Host, pid int, text string) {
 	t.Helper()
 	dir := filepath.Join(h.Files.Root, "proc", fmt.Sprint(pid))
@@ -49,7 +49,7 @@ func WriteStat(t testing.TB, h *host.Host, pid int, text string) {
 
 const StatTail = " 1 1 0 -1 4194560 2 0 0 0 5 6 0 0 20 0 1 0 339 2535424 200 18446744073709551615"
 
-// ShortDir is a directory whose path leaves room for a socket's name: t.TempDir carries the name of the test.
+// ShortDir returns a directory whose path leaves room for a socket's name: t.TempDir contains the name of the test.
 func ShortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "na")
@@ -68,7 +68,7 @@ func Within(t *testing.T, limit time.Duration) context.Context {
 	return ctx
 }
 
-// WatchCalls runs a watcher and returns a channel of its calls. It ends, and must end at once, with the test.
+// WatchCalls runs a watcher and returns a channel of its calls. The watcher ends, and must end at once, with the test.
 func WatchCalls(t *testing.T, run func(ctx context.Context, changed func()) error) <-chan struct{} {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -95,7 +95,7 @@ func WatchCalls(t *testing.T, run func(ctx context.Context, changed func()) erro
 	return calls
 }
 
-// Until repeats act, since a watcher begins at its own time, until it reports one.
+// Until repeats act until the watcher reports one, because the watcher starts at its own time.
 func Until(t *testing.T, calls <-chan struct{}, what string, act func()) {
 	t.Helper()
 	deadline := time.After(time.Minute)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// Extract writes the files of a txtar archive below root. Three kinds of names are special, because txtar knows only
-// text files:
+// Extract writes the files of a txtar archive below root. Because txtar has only text files, three kinds of names are
+// special:
 //
 //	-- proc/900/cwd -> / --       a symbolic link
 //	-- var/lib/kubelet/pods/ --   a folder

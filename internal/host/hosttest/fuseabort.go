@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// FUSEControl mounts the kernel's view of FUSE connections, which systemd has at /sys/fs/fuse/connections, at a
-// directory of the test's own, and returns that.
+// FUSEControl mounts the kernel's control filesystem of FUSE connections, which systemd mounts at
+// /sys/fs/fuse/connections, at a private directory of the test, and returns that.
 func FUSEControl(t testing.TB) string {
 	t.Helper()
 	need.Root(t, "mounts fusectl")
@@ -28,7 +28,7 @@ func FUSEControl(t testing.TB) string {
 	return dir
 }
 
-// AbortFUSE ends the connection of a FUSE mount: all that wait get an error, and so does whoever comes later.
+// AbortFUSE ends the connection of a FUSE mount: all waiting and all later callers get an error.
 func AbortFUSE(t testing.TB, mountpoint string) {
 	t.Helper()
 	dir := FUSEControl(t)

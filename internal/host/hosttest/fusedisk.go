@@ -15,23 +15,23 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// HangingDisk is a real block device that stops answering when it is told to: a loop device on a file that a FUSE
-// server of ours serves. What is asked of it meanwhile waits in the kernel, as with a disk whose controller is gone.
+// HangingDisk is a real block device that stops answering on request: a loop device on a file served by our FUSE
+// server. Requests meanwhile wait in the kernel, as with a disk whose controller is gone.
 type HangingDisk struct {
 	Device string // /dev/loopN
 
 	t       testing.TB
 	device  *os.File // /dev/fuse
 	image   *os.File
-	mu      sync.Mutex // guards the two below
+	mu      sync.Mutex // guards the two fields below
 	hanging bool
-	held    [][]byte // requests that wait for Recover
+	held    [][]byte // requests waiting for Recover
 }
 
 const diskSize = 32 << 20
 
-// NewHangingDisk makes a disk with an empty ext4 filesystem. It is removed when the test ends, and answers again before
-// that. Only for root, on a kernel with FUSE and loop devices.
+// NewHangingDisk makes a disk with an empty ext4 filesystem. When the test ends, the disk answers again and is removed.
+// Only for root, on a kernel with FUSE and loop devices.
 func NewHangingDisk(t testing.TB) *HangingDisk {
 	t.Helper()
 	need.Root(t, "mounts a FUSE filesystem")
@@ -57,7 +57,7 @@ func NewHangingDisk(t testing.TB) *HangingDisk {
 	return d
 }
 
-// mountFUSE mounts a filesystem of one file, disk, and serves it.
+// mountFUSE mounts a filesystem with one file, disk, and serves it.
 func (d *HangingDisk) mountFUSE() string {
 	d.t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -91,7 +91,7 @@ func (d *HangingDisk) Hang() {
 	d.hanging = true
 }
 
-// Recover makes it answer again, beginning with what waits.
+// Recover makes the disk answer again, starting with the waiting requests.
 func (d *HangingDisk) Recover() {
 	d.mu.Lock()
 	held := d.held
@@ -102,7 +102,7 @@ func (d *HangingDisk) Recover() {
 	}
 }
 
-// Waiting is the number of requests that wait for the disk.
+// Waiting returns the number of requests that wait for the disk.
 func (d *HangingDisk) Waiting() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +151,7 @@ const (
 	diskNode   = 2
 )
 
-// answer does one request. Structures: struct fuse_entry_out, fuse_attr_out, fuse_open_out, fuse_read_in,
+// answer answers one request. Structures: struct fuse_entry_out, fuse_attr_out, fuse_open_out, fuse_read_in,
 // fuse_write_in.
 func (d *HangingDisk) answer(request []byte) {
 	native := binary.NativeEndian
@@ -159,7 +159,7 @@ func (d *HangingDisk) answer(request []byte) {
 	switch op {
 	case fuseInit:
 		_ = answerInit(d.device, request)
-	case fuseForget, fuseBatchForget, fuseInterrupt: // have no answer
+	case fuseForget, fuseBatchForget, fuseInterrupt: // they have no answer
 	case fuseLookup:
 		out := make([]byte, 40+88)
 		native.PutUint64(out, diskNode)
@@ -192,7 +192,7 @@ func (d *HangingDisk) answer(request []byte) {
 	}
 }
 
-// reply writes struct fuse_out_header and what follows it. An error means that the connection is gone.
+// reply writes struct fuse_out_header and the body. An error means that the connection is gone.
 func (d *HangingDisk) reply(request []byte, errno unix.Errno, out []byte) {
 	answer := make([]byte, 16, 16+len(out))
 	binary.NativeEndian.PutUint32(answer, uint32(16+len(out)))     //nolint:gosec // below 1 MiB

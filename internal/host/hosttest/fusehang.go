@@ -1,4 +1,4 @@
-// Package hosttest makes real faults for tests. Everything it makes is removed when the test ends.
+// Package hosttest makes real faults for tests. It removes all of them when the test ends.
 package hosttest
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// HangingFUSE mounts a filesystem whose server shakes hands with the kernel and then never answers again: whoever
-// touches it waits in the kernel, in state D and immune to SIGKILL. It is the same as a dead NFS server or a crashed
-// FUSE daemon. The connection is aborted when the test ends, which frees all that wait. Only for root, on a kernel
-// with FUSE.
+// HangingFUSE mounts a filesystem whose server completes the kernel's handshake and then never answers again: every
+// process that touches it waits in the kernel, in state D and immune to SIGKILL, as with a dead NFS server or a crashed
+// FUSE daemon. The connection is aborted when the test ends, which frees all waiting processes. Only for root, on a
+// kernel with FUSE.
 func HangingFUSE(t testing.TB) (mountpoint string) {
 	t.Helper()
 	need.Root(t, "mounts a FUSE filesystem")
@@ -30,11 +30,11 @@ func HangingFUSE(t testing.TB) (mountpoint string) {
 		unix.Close(fd)
 		t.Fatalf("mount fuse: %v", err)
 	}
-	device := os.NewFile(uintptr(fd), "/dev/fuse") // Go's poller takes the descriptor only now that it is connected
+	device := os.NewFile(uintptr(fd), "/dev/fuse") // Go's poller accepts the descriptor only now that it is connected
 	served := make(chan error, 1)
 	t.Cleanup(func() {
-		// Closing the server's only descriptor aborts the connection, as /sys/fs/fuse/connections/N/abort does, but
-		// also where fusectl is not mounted.
+		// Closing the server's only descriptor aborts the connection, like /sys/fs/fuse/connections/N/abort, but works
+		// without a fusectl mount too.
 		device.Close()
 		if err := unix.Unmount(mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			t.Errorf("unmount %s: %v", mountpoint, err)
@@ -49,8 +49,8 @@ func HangingFUSE(t testing.TB) (mountpoint string) {
 	return mountpoint
 }
 
-// serveHang answers INIT and swallows everything else: a request that was read by the server can no longer be
-// interrupted by a signal.
+// serveHang answers INIT and swallows everything else: after the server has read a request, a signal can no longer
+// interrupt it.
 func serveHang(device *os.File, shaken, served chan<- error) {
 	buffer := make([]byte, 64<<10) // the kernel refuses reads into less than 8 KiB
 	n, err := device.Read(buffer)
@@ -77,7 +77,7 @@ func answerInit(device *os.File, request []byte) error {
 	native.PutUint64(answer[8:], native.Uint64(request[8:])) // unique
 	body := answer[outHeader:]
 	native.PutUint32(body[0:], 7)  // major
-	native.PutUint32(body[4:], 31) // minor: anything newer than 7.23 has this size of answer
+	native.PutUint32(body[4:], 31) // minor: since 7.23 the answer has this size
 	native.PutUint32(body[8:], native.Uint32(request[headerSize+8:]))
 	native.PutUint16(body[16:], 12)   // max_background
 	native.PutUint16(body[18:], 9)    // congestion_threshold
@@ -86,12 +86,12 @@ func answerInit(device *os.File, request []byte) error {
 	return err
 }
 
-// HungProgram starts a program that waits in a mountpoint of HangingFUSE, and kills it: it stays in state D until the
+// HungProgram starts a program that hangs in a mountpoint of HangingFUSE, and kills it: it stays in state D until the
 // connection is aborted. It is a child of the test, named "stat".
 func HungProgram(t testing.TB, mountpoint string) (pid int) {
 	t.Helper()
 	program := need.Program(t, "stat")
-	// Not with the test's context: to wait for it before the connection is aborted would take forever.
+	// Not with the test's context: waiting for it before the connection is aborted would take forever.
 	cmd := exec.Command(program, "-f", mountpoint)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -14,18 +14,18 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// FUSEServer is a filesystem in this process that answers every request with one error, after a delay. What it
-// answers is no sign that it is dead.
+// FUSEServer is a filesystem in this process that answers every request with one error, after a delay. It is alive,
+// whatever the error.
 type FUSEServer struct {
 	Point    string
-	Requests atomic.Int64 // that it was sent
+	Requests atomic.Int64 // number of requests received
 
 	device *os.File
 	kill   sync.Once
 	served chan struct{}
 }
 
-// ServeFUSE mounts one. It ends with the test.
+// ServeFUSE mounts a FUSEServer. It ends with the test.
 func ServeFUSE(t testing.TB, delay time.Duration, errno unix.Errno) *FUSEServer {
 	t.Helper()
 	need.Root(t, "mounts a FUSE filesystem")
@@ -41,7 +41,7 @@ func ServeFUSE(t testing.TB, delay time.Duration, errno unix.Errno) *FUSEServer 
 	go s.serve(delay, errno)
 	t.Cleanup(func() {
 		s.Kill()
-		_ = unix.Unmount(s.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // unless the test has done so
+		_ = unix.Unmount(s.Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // a test may have unmounted it
 	})
 	return s
 }
@@ -67,11 +67,11 @@ func (s *FUSEServer) serve(delay time.Duration, errno unix.Errno) {
 		s.Requests.Add(1)
 		native := binary.NativeEndian
 		if op := native.Uint32(buffer[4:n]); op == fuseForget || op == fuseBatchForget || op == fuseInterrupt {
-			continue // have no answer
+			continue // they have no answer
 		}
 		answer := make([]byte, 16)
 		native.PutUint32(answer, 16)
-		native.PutUint32(answer[4:], uint32(-int32(errno))) //nolint:gosec // a small number, as struct fuse_out_header wants it
+		native.PutUint32(answer[4:], uint32(-int32(errno))) //nolint:gosec // a small negative number, as in struct fuse_out_header
 		native.PutUint64(answer[8:], native.Uint64(buffer[8:]))
 		time.AfterFunc(delay, func() { _, _ = s.device.Write(answer) })
 	}

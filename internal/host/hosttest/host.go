@@ -1,5 +1,5 @@
-// Package hosttest makes hosts for tests: fixture trees instead of /proc and /sys, and clients that answer as those of a
-// healthy, empty node until a test bends them. It is for tests only.
+// Package hosttest makes hosts for tests: fixture trees instead of /proc and /sys, and clients that answer like those
+// of a healthy, empty node until a test changes them. It is for tests only.
 package hosttest
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// What every made-up host is.
+// The properties of every fake host.
 const (
 	NodeName   = "node-a"
 	BootID     = "6e3ba5b5-7cc7-4d2a-8a53-5bb0e4a3f6e1"
@@ -37,11 +37,11 @@ const (
 	RuntimePID = 800
 )
 
-// Option bends a host.
+// Option changes a host.
 type Option func(*host.Host)
 
 // Host returns a healthy node without pods: an empty fixture tree, the default paths, and clients that answer from
-// memory. Any of them can be replaced, by an option or afterwards.
+// memory. Options or the test can replace any of them.
 func Host(t testing.TB, options ...Option) *host.Host {
 	t.Helper()
 	h := &host.Host{
@@ -67,7 +67,7 @@ func Host(t testing.TB, options ...Option) *host.Host {
 	return h
 }
 
-// Fixture returns such a host whose files are those of a txtar archive: see Extract, and RootsDaemons.
+// Fixture returns a host with the files of a txtar archive: see Extract, and RootsDaemons.
 func Fixture(t testing.TB, archive string, options ...Option) *host.Host {
 	t.Helper()
 	root := t.TempDir()
@@ -76,28 +76,28 @@ func Fixture(t testing.TB, archive string, options ...Option) *host.Host {
 	return Host(t, append([]Option{func(h *host.Host) { h.Files = host.Files{Root: root} }}, options...)...)
 }
 
-// Now is the moment at which made-up hosts stand still: two days after their boot.
+// Now returns the fixed time of fake hosts: two days after their boot.
 func Now() finding.Timestamp {
 	return finding.Timestamp{Wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Boot: BootID,
 		SinceBoot: 48 * time.Hour}
 }
 
-// Clock is the clock of a made-up host.
+// Clock is the clock of a fake host.
 func Clock() finding.Timestamp { return Now() }
 
-// Answer returns a call that always answers the same.
+// Answer returns a call that always returns the same.
 func Answer[T any](value T, err error) func(context.Context) (T, error) {
 	return func(context.Context) (T, error) { return value, err }
 }
 
-// Hang is a call that is never answered: it waits for the end of ctx.
+// Hang is a call that never gets an answer: it waits for the end of ctx.
 func Hang[T any](ctx context.Context) (T, error) {
 	<-ctx.Done()
 	var none T
 	return none, ctx.Err()
 }
 
-// Kubelet is up for a day and has no pods.
+// Kubelet has been up for a day and has no pods.
 func Kubelet() host.Kubelet {
 	return host.Kubelet{
 		Healthz: Answer("ok", nil),
@@ -109,7 +109,7 @@ func Kubelet() host.Kubelet {
 	}
 }
 
-// Runtime is a containerd that is up for a day, ready, and has nothing to run.
+// Runtime is a containerd that has been up for a day, is ready, and is empty.
 func Runtime() host.Runtime {
 	return host.Runtime{
 		Version: Answer(&cri.VersionResponse{Version: "0.1.0", RuntimeName: "containerd", RuntimeVersion: "1.6.20",
@@ -129,7 +129,7 @@ func Runtime() host.Runtime {
 	}
 }
 
-// Containerd has nothing in its namespace.
+// Containerd has an empty namespace.
 func Containerd() host.Containerd {
 	return host.Containerd{
 		Containers: Answer([]containers.Container(nil), nil),
@@ -141,7 +141,7 @@ func Containerd() host.Containerd {
 	}
 }
 
-// Cluster knows the node, and nothing that runs on it.
+// Cluster knows the node, and no pods on it.
 func Cluster() host.Cluster {
 	return host.Cluster{
 		Pods: Answer([]corev1.Pod(nil), nil),
@@ -157,7 +157,7 @@ func Cluster() host.Cluster {
 	}
 }
 
-// Node is the Node object of a made-up host.
+// Node is the Node object of a fake host.
 func Node() *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: NodeName, UID: "node"},
@@ -168,12 +168,12 @@ func Node() *corev1.Node {
 	}
 }
 
-// NotFound is the apiserver's answer for what does not exist.
+// NotFound is the apiserver's error for a missing object.
 func NotFound(resource, name string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name)
 }
 
-// process was started a day after the boot, that is a day ago. Start times are in ticks of 10 ms.
+// process was started a day after the boot, which is a day ago. Start times are in ticks of 10 ms.
 func process(pid int, args ...string) host.Process {
 	return host.Process{PID: pid, StartTime: 24 * 3600 * 100, Comm: args[0], Args: args[1:]}
 }

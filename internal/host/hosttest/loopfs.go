@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// LoopFS is a filesystem on a loop device, to fail for real.
+// LoopFS is a filesystem on a loop device, for real failures.
 type LoopFS struct {
 	FSType string
 	Image  string // the file behind the device
@@ -23,8 +23,7 @@ type LoopFS struct {
 	t testing.TB
 }
 
-// NewLoopFS makes a filesystem (ext4, xfs, btrfs) that is not mounted yet. Only for root, with losetup and mkfs at
-// hand.
+// NewLoopFS makes a filesystem (ext4, xfs, btrfs), not mounted yet. Only for root, and needs losetup and mkfs.
 func NewLoopFS(t testing.TB, fstype string) *LoopFS {
 	t.Helper()
 	need.Root(t, "sets up a loop device")
@@ -33,7 +32,7 @@ func NewLoopFS(t testing.TB, fstype string) *LoopFS {
 	if err := os.WriteFile(l.Image, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const size = 320 << 20 // the least that mkfs.xfs takes is 300 MiB; sparse
+	const size = 320 << 20 // mkfs.xfs needs at least 300 MiB; sparse
 	if err := os.Truncate(l.Image, size); err != nil {
 		t.Fatal(err)
 	}
@@ -43,16 +42,16 @@ func NewLoopFS(t testing.TB, fstype string) *LoopFS {
 	return l
 }
 
-// Name is the kernel's name of the device, loopN.
+// Name returns the kernel's name of the device, loopN.
 func (l *LoopFS) Name() string { return filepath.Base(l.Device) }
 
-// Mount mounts the filesystem on a directory, which it makes. It is unmounted when the test ends at the latest.
+// Mount mounts the filesystem on a directory, which it creates. It is unmounted at the latest when the test ends.
 func (l *LoopFS) Mount(dir, options string) {
 	l.t.Helper()
 	l.mount(dir, l.Device, "-t", l.FSType, "-o", options)
 }
 
-// Bind makes what is at from visible at to as well.
+// Bind makes from visible at to as well.
 func (l *LoopFS) Bind(from, to string, readOnly bool) {
 	l.t.Helper()
 	l.mount(to, from, "--bind")
@@ -75,18 +74,18 @@ func (l *LoopFS) Unmount(dir string) {
 	}
 }
 
-// Check repairs the filesystem, unmounted, with its own tool.
+// Check repairs the unmounted filesystem with its own tool.
 func (l *LoopFS) Check() {
 	l.t.Helper()
-	// 1 says that errors were corrected.
+	// 1: errors were corrected
 	err := exec.Command("fsck."+l.FSType, "-fy", l.Device).Run() //nolint:gosec // a fixed set of programs
 	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() > 1) {
 		l.t.Fatalf("fsck: %v", err)
 	}
 }
 
-// TriggerError makes ext4 believe that it found corruption, and returns when the kernel has counted it: a worker of
-// its own does that a moment later.
+// TriggerError makes ext4 believe that it found corruption, and returns when the kernel has counted the error: a kernel
+// worker does that a moment later.
 func (l *LoopFS) TriggerError() {
 	l.t.Helper()
 	dir := filepath.Join("/sys/fs/ext4", l.Name())
@@ -112,7 +111,7 @@ func (l *LoopFS) TriggerError() {
 	l.t.Fatalf("%s: the error was not counted within a minute", dir)
 }
 
-// Shutdown shuts a mounted XFS or ext4 filesystem down without writing anything more, as a lost log does.
+// Shutdown shuts down a mounted XFS or ext4 filesystem without any further write, as after a lost log.
 func (l *LoopFS) Shutdown(dir string) {
 	l.t.Helper()
 	file, err := os.Open(dir)
@@ -126,7 +125,7 @@ func (l *LoopFS) Shutdown(dir string) {
 	}
 }
 
-// Shrink cuts what is behind the device, as when a network disk is taken away or broken: the rest answers with errors.
+// Shrink truncates the file behind the device, as if a network disk was removed or broken: the rest returns errors.
 func (l *LoopFS) Shrink(size int64) {
 	l.t.Helper()
 	if err := os.Truncate(l.Image, size); err != nil {
@@ -142,7 +141,7 @@ func (l *LoopFS) mount(dir, from string, arguments ...string) {
 	}
 	l.run("mount", append(arguments, from, dir)...)
 	l.t.Cleanup(func() {
-		// A test may have unmounted it already (EINVAL).
+		// A test may already have unmounted it (EINVAL).
 		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL {
 			l.t.Errorf("unmount %s: %v", dir, err)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// PrivateNetwork puts the calling test into a network namespace of its own, in which it may do what it likes: it and
-// all that it makes end with the test. Sub-tests run in other goroutines and so outside of it. Only for root.
+// PrivateNetwork moves the calling test into a new network namespace, in which it may change anything: the namespace
+// and everything in it end with the test. Sub-tests run in other goroutines and so outside of it. Only for root.
 func PrivateNetwork(t testing.TB) {
 	t.Helper()
 	need.Root(t, "makes network namespaces")
@@ -24,7 +24,7 @@ func PrivateNetwork(t testing.TB) {
 }
 
 // PinNetns makes a network namespace and pins it at a path as a runtime does. It is unpinned when the test ends, unless
-// the test did so itself.
+// the test has done so itself.
 func PinNetns(t testing.TB, path string) {
 	t.Helper()
 	need.Root(t, "makes network namespaces")
@@ -49,14 +49,14 @@ func PinNetns(t testing.TB, path string) {
 		t.Fatalf("pin network namespace %s: %v", path, err)
 	}
 	t.Cleanup(func() {
-		for unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil { // as often as it is mounted
+		for unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil { // once for each mount
 		}
 		os.Remove(path)
 	})
 }
 
-// Veth makes a veth pair with one end in this network namespace and the other in the one pinned at a path, or in this
-// one, too, where the path is empty. It returns the index of the near end.
+// Veth makes a veth pair with one end in this network namespace and the other in the one pinned at pin, or also in this
+// one if pin is empty. It returns the index of the near end.
 func Veth(t testing.TB, near, far, pin string) int {
 	t.Helper()
 	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: near}, PeerName: far}
@@ -75,12 +75,12 @@ func Veth(t testing.TB, near, far, pin string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // gone already where its namespace is
+	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // already gone with its namespace
 	return link.Attrs().Index
 }
 
-// PrivateNetworkFiles is PrivateNetwork with the files of that namespace: /proc/net, /proc/sys and a /sys of its own.
-// They are right on this goroutine only, whose thread has the namespace.
+// PrivateNetworkFiles is PrivateNetwork with the files of that namespace: /proc/net, /proc/sys and a private /sys. They
+// are correct on this goroutine only, whose thread has the namespace.
 func PrivateNetworkFiles(t testing.TB) host.Files {
 	t.Helper()
 	root := t.TempDir()
@@ -95,7 +95,7 @@ func PrivateNetworkFiles(t testing.TB) host.Files {
 	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	must(os.MkdirAll(filepath.Join(root, "proc"), 0o755))
 	must(os.Mkdir(filepath.Join(root, "sys"), 0o755))
-	// /proc/net is that of the process, not of the thread.
+	// /proc/net is the process's, not the thread's.
 	must(os.Symlink("/proc/thread-self/net", filepath.Join(root, "proc/net")))
 	must(os.Symlink("/proc/sys", filepath.Join(root, "proc/sys")))
 	must(unix.Mount("nodeagent-test", filepath.Join(root, "sys"), "sysfs", unix.MS_RDONLY, ""))

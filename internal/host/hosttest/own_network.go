@@ -19,9 +19,9 @@ import (
 // ownNetwork marks the child of OwnNetwork.
 const ownNetwork = "NODEAGENT_TEST_OWN_NETWORK"
 
-// OwnNetwork runs the calling test once more as a process of its own in a new network namespace, where all its
-// goroutines may do what they like, and returns true there: loopback is up, and there is nothing else. Everywhere
-// else it returns false after that run, which the test shall end with:
+// OwnNetwork runs the calling test once more as a separate process in a new network namespace, where all its goroutines
+// may change anything, and returns true there: loopback is up, and there is no other link. Otherwise it returns false
+// after that run, and the test must return:
 //
 //	if !hosttest.OwnNetwork(t) {
 //		return
@@ -89,7 +89,7 @@ func IP6tables(t testing.TB, backend string, args ...string) {
 	runTool(t, "", "/usr/sbin/ip6tables-"+backend, append([]string{"-w"}, args...)...)
 }
 
-// NFT gives nft a script.
+// NFT runs an nft script.
 func NFT(t testing.TB, script string) {
 	t.Helper()
 	runTool(t, script, "/usr/sbin/nft", "-f", "-")
@@ -105,8 +105,8 @@ func runTool(t testing.TB, input, program string, args ...string) {
 	}
 }
 
-// InNetns calls do in the network namespace pinned at a path, on a thread that ends with it: what do starts runs
-// elsewhere.
+// InNetns calls do in the network namespace pinned at a path, on a thread that ends with it: goroutines started by do
+// run outside of the namespace.
 func InNetns(pin string, do func() error) error {
 	done := make(chan error, 1) // the thread must not wait for its caller
 	go func() {
@@ -141,8 +141,8 @@ func Sysfs(t testing.TB, root string) {
 	})
 }
 
-// Attach makes a pinned network namespace with one veth to this one, both ends with an address and up, and the near
-// one as its default gateway.
+// Attach makes a pinned network namespace with one veth to this one. Both ends are up and have an address, and the near
+// one is the other's default gateway.
 func Attach(t testing.TB, pin, near, nearAddress, farAddress string) {
 	t.Helper()
 	PinNetns(t, pin)
@@ -150,7 +150,7 @@ func Attach(t testing.TB, pin, near, nearAddress, farAddress string) {
 	Addresses(t, pin, near, nearAddress, farAddress)
 }
 
-// Addresses gives addresses to both ends of what Attach has made, once more, as of another family.
+// Addresses adds further addresses to both ends of Attach's veth, for example of another family.
 func Addresses(t testing.TB, pin, near, nearAddress, farAddress string) {
 	t.Helper()
 	Address(t, near, nearAddress)
@@ -165,7 +165,7 @@ func Addresses(t testing.TB, pin, near, nearAddress, farAddress string) {
 		if err != nil {
 			return err
 		}
-		address.Flags = unix.IFA_F_NODAD // nobody else has it
+		address.Flags = unix.IFA_F_NODAD // the address is unique
 		if err := netlink.AddrAdd(link, address); err != nil {
 			return err
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Released waits until the filesystem is mounted nowhere. A process that made a mount namespace of its own while it
-// was mounted here, as other tests and container runtimes do, keeps it alive after the last unmount: mounted again it
-// would be the same as before.
+// Released waits until the filesystem is mounted nowhere. A process that created a mount namespace while it was mounted
+// here, as other tests and container runtimes do, keeps it alive after the last unmount: mounted again it would be the
+// same instance as before.
 func (l *LoopFS) Released() {
 	l.t.Helper()
 	deadline, ticks := time.After(30*time.Second), time.NewTicker(20*time.Millisecond)
@@ -30,7 +30,7 @@ func (l *LoopFS) Released() {
 	}
 }
 
-// holder returns the mount table of a process that shows the filesystem.
+// holder returns the mount table of a process that still has the filesystem.
 func (l *LoopFS) holder() string {
 	tables, _ := filepath.Glob("/proc/[0-9]*/mountinfo") // the pattern is well-formed
 	for _, table := range tables {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// SharedMemory has a process in some cgroups create a segment of System V shared memory of 8192 bytes, of which one is
-// written, and returns its ID. The process lives until end is called. The segment is removed when the test ends.
+// SharedMemory makes a process in the given cgroups create a segment of System V shared memory of 8192 bytes, of which
+// one is written, and returns its ID. The process lives until end is called. The segment is removed when the test ends.
 func SharedMemory(t testing.TB, cgroups ...string) (id string, end func()) {
 	t.Helper()
 	creator := exec.Command(need.Program(t, "perl"), "-e",
@@ -29,7 +29,7 @@ func SharedMemory(t testing.TB, cgroups ...string) (id string, end func()) {
 	t.Cleanup(end)
 	for _, dir := range cgroups {
 		if err := os.WriteFile(dir+"/cgroup.procs", []byte(fmt.Sprint(creator.Process.Pid)), 0o600); err != nil {
-			t.Logf("%s: %v", dir, err) // cpuset wants to be configured first
+			t.Logf("%s: %v", dir, err) // cpuset must be configured first
 		}
 	}
 	if _, err := in.Write([]byte("\n")); err != nil {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stop stops a child of the test with SIGSTOP and returns when all its threads have stopped: those that run on another
-// processor go on for a moment.
+// Stop stops a child of the test with SIGSTOP and returns when all its threads have stopped: those on another processor
+// continue for a moment.
 func Stop(t testing.TB, pid int) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {

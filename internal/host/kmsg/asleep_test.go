@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A record that comes after the machine slept is as old as it is, although the reader began before.
+// A record written after the machine slept gets the right age, even if the reader started before.
 func TestKernelRecordAfterASleep(t *testing.T) {
 	slept := time.Duration(0)
 	var up []time.Duration

@@ -1,7 +1,7 @@
-// Package kmsg reads and follows the kernel's log, /dev/kmsg. It writes nothing, and does not interpret the text.
+// Package kmsg reads and follows the kernel's log, /dev/kmsg. It never writes, and does not interpret the text.
 //
-// It reads and parses by hand: github.com/euank/go-kmsg-parser does not keep the flags of a record, and ends at the
-// first overrun: it compares the error with a bare EPIPE, and os.File wraps it.
+// It has its own reader and parser: github.com/euank/go-kmsg-parser drops the flags of a record, and ends at the first
+// overrun, because it compares the error with a bare EPIPE, which os.File wraps.
 package kmsg
 
 import (
@@ -23,24 +23,25 @@ import (
 
 // KernelRecord is one record of the kernel's log.
 type KernelRecord struct {
-	Facility int    // 0 is the kernel itself; what programs write to /dev/kmsg has another one
+	Facility int    // 0 is the kernel itself; records that programs write to /dev/kmsg have another one
 	Level    int    // of syslog(2): 0 emergency, 3 error, 4 warning, 7 debug
 	Sequence uint64 // counts up by one from boot
 	// Time is the kernel's local clock: time since boot without sleep, and on some machines off by seconds.
 	Time time.Duration
 	// Up is about the same moment on the clock of finding.Timestamp, sleep included; set by the reader of the log.
 	Up time.Duration
-	// Fragment marks what continues another task's line, whose beginning is unknown (kernels before 5.10).
+	// Fragment marks the continuation of another task's line, whose beginning is unknown (kernels before 5.10).
 	Fragment bool
 	Text     string // valid UTF-8 without control characters
-	// Lost is how many records, at least, the kernel dropped just before this one, because they were read too slowly.
+	// Lost is the minimum number of records that the kernel dropped just before this one, because they were read too
+	// slowly.
 	Lost uint64
 }
 
 // FromKernel reports whether the kernel itself wrote the record. Its text may still quote names that programs choose.
 func (r KernelRecord) FromKernel() bool { return r.Facility == 0 }
 
-// ParseKernelRecord parses what one read of /dev/kmsg returns:
+// ParseKernelRecord parses the data of one read of /dev/kmsg:
 //
 //	6,339,5140900,-,caller=T1;EXT4-fs (vda): mounted filesystem
 //	 SUBSYSTEM=block
@@ -82,7 +83,7 @@ func ParseKernelRecord(data []byte) (KernelRecord, error) {
 	return r, nil
 }
 
-// printable undoes the kernel's \xNN, but not for control characters: what looks like one line stays one line.
+// printable undoes the kernel's \xNN, except for control characters: one line stays one line.
 func printable(text string) string {
 	var out strings.Builder
 	for i := 0; i < len(text); i++ {
@@ -103,7 +104,7 @@ func printable(text string) string {
 	return strings.ToValidUTF8(out.String(), "\uFFFD")
 }
 
-// KernelLog calls each for every record of this boot that the kernel has kept, the oldest first, and returns.
+// KernelLog calls each for every record of this boot that the kernel still has, the oldest first, and returns.
 func KernelLog(ctx context.Context, each func(KernelRecord)) error {
 	reader, err := openKernelLog(slog.New(slog.DiscardHandler), each)
 	if err != nil {
@@ -113,9 +114,9 @@ func KernelLog(ctx context.Context, each func(KernelRecord)) error {
 	return reader.readKept(ctx)
 }
 
-// WatchKernelLog calls each for every record of this boot that the kernel has kept, the oldest first, then caughtUp,
-// and then each for every record that comes, until ctx ends; then it returns nil. It calls one at a time. A malformed
-// record is logged and skipped. Records that the kernel dropped are counted in the Lost of the next one.
+// WatchKernelLog calls each for every record of this boot that the kernel still has, the oldest first, then caughtUp,
+// and then each for every new record, until ctx ends; then it returns nil. It makes one call at a time. It logs and
+// skips a malformed record. The Lost field of the next record counts the records that the kernel dropped.
 func WatchKernelLog(ctx context.Context, log *slog.Logger, each func(KernelRecord), caughtUp func()) error {
 	reader, err := openKernelLog(log, each)
 	if err != nil {
@@ -151,7 +152,7 @@ const kernelLogFile = "/dev/kmsg"
 // have none, or a pipe in its place.
 var ErrNoKernelLog = errors.New("no kernel log")
 
-// kernelLogReader reads records, one a read.
+// kernelLogReader reads records, one per read.
 type kernelLogReader struct {
 	fd   int
 	log  *slog.Logger
@@ -159,7 +160,7 @@ type kernelLogReader struct {
 	// how far the kernel's local clock is behind the time since boot: each sleep adds to it
 	slept      func() time.Duration
 	buffer     []byte
-	next, lost uint64 // sequence number expected, 0 when none is known; records dropped since the last one
+	next, lost uint64 // expected sequence number, 0 if unknown; records dropped since the last one
 }
 
 func openKernelLog(log *slog.Logger, each func(KernelRecord)) (*kernelLogReader, error) {
@@ -173,11 +174,11 @@ func openKernelLog(log *slog.Logger, each func(KernelRecord)) (*kernelLogReader,
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", kernelLogFile, err)
 	}
-	// A record is at most 8 KiB; what does not fit could never be read.
+	// A record is at most 8 KiB; a longer one could never be read.
 	return &kernelLogReader{fd: fd, log: log, each: each, slept: timeAsleep, buffer: make([]byte, 16<<10)}, nil
 }
 
-// readKept reads the records that the kernel has kept.
+// readKept reads the records that the kernel still has.
 func (k *kernelLogReader) readKept(ctx context.Context) error {
 	for ctx.Err() == nil {
 		n, err := unix.Read(k.fd, k.buffer)
@@ -191,10 +192,10 @@ func (k *kernelLogReader) readKept(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// add handles what one read returned.
+// add handles the result of one read.
 func (k *kernelLogReader) add(n int, err error) error {
 	switch {
-	case errors.Is(err, unix.EPIPE): // overwritten before it was read; the next read continues with the oldest left
+	case errors.Is(err, unix.EPIPE): // overwritten before it was read; the next read continues with the oldest one left
 		k.lost++
 		return nil
 	case errors.Is(err, unix.EINTR):
@@ -219,7 +220,7 @@ func (k *kernelLogReader) add(n int, err error) error {
 	return nil
 }
 
-// timeAsleep is how long the machine has slept since boot: what CLOCK_MONOTONIC, as the kernel's own log, leaves out.
+// timeAsleep is how long the machine has slept since boot: CLOCK_MONOTONIC, like the kernel's own log, leaves that out.
 func timeAsleep() time.Duration {
 	var boot, monotonic unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC,

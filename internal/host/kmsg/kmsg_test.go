@@ -83,7 +83,7 @@ func TestWatchKernelLog(t *testing.T) {
 		}, func() {})
 	}()
 	deadline := time.After(time.Minute)
-	for n := 0; ; n++ { // what it has not received may still come
+	for n := 0; ; n++ { // earlier ones may still arrive
 		fmt.Fprintf(out, "<12>%s %d", mark, n)
 		select {
 		case r := <-records:
@@ -108,7 +108,7 @@ func TestWatchKernelLog(t *testing.T) {
 	}
 }
 
-// An end that comes while the kept records are read is an end like any other.
+// It is no error if ctx ends while the stored records are read.
 func TestWatchKernelLogEndsEarly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	received := false

@@ -12,22 +12,22 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Allocation is a resource that one of kubelet's managers has given to a pod.
+// Allocation is a resource that one of kubelet's managers has allocated to a pod.
 type Allocation struct {
-	Checkpoint string // where it says so, below kubelet's root
+	Checkpoint string // its file, below kubelet's root
 	UID        string // of the pod; any text
 	Resource   string // of devices; empty for CPUs and memory
 }
 
-// Bounds of a checkpoint: bytes, and what is taken from it. A GPU node has a few hundred allocations.
+// Bounds of a checkpoint: its bytes, and the allocations taken from it. A GPU node has a few hundred allocations.
 const (
 	MaxCheckpoint  = 4 << 20
 	MaxAllocations = 4096
 )
 
-// Allocations reads the checkpoints of kubelet's managers of devices, CPUs and memory, as far as they exist below its
-// root: pkg/kubelet/cm of Kubernetes, devicemanager/checkpoint, cpumanager/state and memorymanager/state. Their
-// checksums, which kubelet verifies, are not. With an error, some are missing.
+// Allocations reads the checkpoints of kubelet's managers of devices, CPUs and memory, if they exist below its root:
+// pkg/kubelet/cm of Kubernetes, devicemanager/checkpoint, cpumanager/state and memorymanager/state. It does not verify
+// their checksums, as kubelet does. If it returns an error, some are missing.
 func Allocations(root string) ([]Allocation, error) {
 	var all []Allocation
 	var failures []error
@@ -64,7 +64,8 @@ func Allocations(root string) ([]Allocation, error) {
 
 func (a Allocation) key() string { return a.UID + "/" + a.Resource }
 
-// parseDevices parses the checkpoint of devices. Both versions, 1 before Kubernetes 1.20, agree in what counts:
+// parseDevices parses the checkpoint of devices. The relevant part is the same in both versions (1 before Kubernetes
+// 1.20):
 //
 //	{"Data":{"PodDeviceEntries":[{"PodUID":"…","ContainerName":"app","ResourceName":"nvidia.com/gpu",…}],…},"Checksum":1}
 func parseDevices(data []byte) ([]Allocation, error) {
@@ -86,7 +87,7 @@ func parseDevices(data []byte) ([]Allocation, error) {
 	return found, nil
 }
 
-// parseAssignments parses the checkpoints of CPUs and of memory. Version 1 of CPUs, before Kubernetes 1.18, names
+// parseAssignments parses the checkpoints of CPUs and of memory. Version 1 for CPUs, before Kubernetes 1.18, names
 // containers and no pods:
 //
 //	{"policyName":"static","defaultCpuSet":"0-3","entries":{"<pod UID>":{"app":"4-5"}},"checksum":1}

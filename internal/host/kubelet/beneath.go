@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// ReadBeneath reads a file of kubelet's own below root: a regular one of at most so many bytes that only root can
+// ReadBeneath reads one of kubelet's own files below root: a regular file of at most most bytes that only root can
 // write. See OpenBeneath.
 func ReadBeneath(root, name string, most int64) ([]byte, error) {
 	fd, err := OpenBeneath(root, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)

@@ -15,15 +15,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Scrape is what kubelet's metrics said at one moment. It is shared between checks and must not be changed.
+// Scrape contains kubelet's metrics of one moment. It is shared between checks and must not be changed.
 type Scrape struct {
-	At      finding.Timestamp // when it was asked
+	At      finding.Timestamp // time of the request
 	Metrics Metrics
-	// ProbesErr says why /metrics/probes could not be read while /metrics could: there is then no prober_probe_total.
+	// ProbesErr is why /metrics/probes could not be read although /metrics could: prober_probe_total is then missing.
 	ProbesErr error
 }
 
-// Metrics are samples by their name: of a histogram, NAME_bucket, NAME_sum and NAME_count are names of their own.
+// Metrics are samples by name: NAME_bucket, NAME_sum and NAME_count of a histogram are separate names.
 type Metrics map[string][]Sample
 
 // Sample is one line of the Prometheus text format.
@@ -32,7 +32,7 @@ type Sample struct {
 	Value  float64
 }
 
-// KubeletMetrics returns the names of the samples that checks read of kubelet's some 2,500. See
+// KubeletMetrics returns the names of the samples that checks use, out of kubelet's some 2,500. See
 // https://kubernetes.io/docs/reference/instrumentation/metrics/.
 func KubeletMetrics() []string {
 	return []string{
@@ -54,17 +54,17 @@ func KubeletMetrics() []string {
 const (
 	maxMetricLine    = 64 << 10 // bytes
 	maxMetricBytes   = 64 << 20
-	maxMetricSamples = 100_000 // of the wanted names together; a node with 250 pods has about 1,500
+	maxMetricSamples = 100_000 // of all wanted names together; a node with 250 pods has about 1,500
 )
 
-// ParseMetrics reads the samples of the wanted names from the Prometheus text format, without keeping the rest:
+// ParseMetrics reads the samples of the wanted names from the Prometheus text format, without storing the rest:
 //
 //	# TYPE kubelet_running_pods gauge
 //	kubelet_running_pods 10
 //	kubelet_runtime_operations_errors_total{operation_type="pull_image"} 4
 //
 // https://prometheus.io/docs/instrumenting/exposition_formats/. A name without samples is absent: kubelet shows most
-// counters only after their first event, and an older one does not know all.
+// counters only after their first event, and an older one does not have them all.
 func ParseMetrics(r io.Reader, wanted []string) (Metrics, error) {
 	metrics := make(Metrics, len(wanted))
 	for _, name := range wanted {
@@ -102,7 +102,7 @@ func ParseMetrics(r io.Reader, wanted []string) (Metrics, error) {
 	}
 }
 
-// nameLength returns where the name of a sample ends.
+// nameLength returns the length of a sample's name.
 func nameLength(line []byte) int {
 	if i := bytes.IndexAny(line, "{ \t\r\n"); i >= 0 {
 		return i
@@ -110,7 +110,7 @@ func nameLength(line []byte) int {
 	return len(line)
 }
 
-// parseSample parses what follows the name: labels, value and perhaps a timestamp.
+// parseSample parses the rest after the name: labels, value and perhaps a timestamp.
 func parseSample(rest []byte) (Sample, error) {
 	var s Sample
 	if len(rest) > 0 && rest[0] == '{' {
@@ -148,7 +148,7 @@ func labelsEnd(text []byte) int {
 	return -1
 }
 
-// Label returns the value of a label; empty where the sample has none of that name.
+// Label returns the value of a label; empty if the sample has no such label.
 func (s Sample) Label(name string) string {
 	for rest := s.Labels; rest != ""; {
 		key, after, ok := strings.Cut(rest, `="`)
@@ -180,7 +180,7 @@ func quoteEnd(text string) int {
 	return -1
 }
 
-// Gauge returns the value of a metric that has a single sample.
+// Gauge returns the value of a metric with a single sample.
 func (m Metrics) Gauge(name string) (float64, bool) {
 	if len(m[name]) != 1 {
 		return 0, false

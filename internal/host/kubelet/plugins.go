@@ -1,4 +1,4 @@
-// Package kubelet speaks with plugins as kubelet does, and reads its metrics.
+// Package kubelet talks to plugins as kubelet does, and reads its metrics.
 package kubelet
 
 import (
@@ -15,25 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Plugins asks the plugins of kubelet (CSI drivers) over the protocols that kubelet speaks to them. Every call makes a
-// connection of its own and ends with its context; no call changes anything. A socket is a path that an untrusted
-// plugin chose: see NewPlugins.
+// Plugins talks to kubelet's plugins (CSI drivers) with kubelet's own protocols. Every call makes a new connection and
+// ends with its context; no call changes anything. A socket is a path that an untrusted plugin chose: see NewPlugins.
 type Plugins struct {
 	// Connect opens a connection and closes it at once. An error that wraps fs.ErrNotExist means that there is no such
-	// socket, syscall.ECONNREFUSED that nobody listens on it (a stale socket).
+	// socket; syscall.ECONNREFUSED means that no process listens on it (a stale socket).
 	Connect func(ctx context.Context, socket string) error
-	// GetInfo asks a registration socket who it registers (pluginregistration v1).
+	// GetInfo asks a registration socket for the plugin that it registers (pluginregistration v1).
 	GetInfo func(ctx context.Context, socket string) (PluginInfo, error)
 	// Name asks a CSI driver for its name (csi.v1.Identity/GetPluginInfo).
 	Name func(ctx context.Context, endpoint string) (string, error)
 	// Probe asks a CSI driver whether it is ready (csi.v1.Identity/Probe).
 	Probe func(ctx context.Context, endpoint string) (ready bool, err error)
-	// NodeID asks a CSI driver for the ID by which it knows this node (csi.v1.Node/NodeGetInfo), as kubelet does when
-	// it registers the driver.
+	// NodeID asks a CSI driver for its ID of this node (csi.v1.Node/NodeGetInfo), as kubelet does when it registers the
+	// driver.
 	NodeID func(ctx context.Context, endpoint string) (string, error)
 }
 
-// PluginInfo is what a registration socket says, bounded and validated.
+// PluginInfo is the answer of a registration socket, bounded and validated.
 type PluginInfo struct {
 	Type     string // CSIPlugin, DevicePlugin or DRAPlugin
 	Name     string
@@ -41,15 +40,15 @@ type PluginInfo struct {
 	Versions []string
 }
 
-// PluginSocket is a socket in kubelet's plugin registry. A plugin that is started again makes a new one: its inode or
-// its time of change differs (filesystems give the number of a freed inode away at once).
+// PluginSocket is a socket in kubelet's plugin registry. A restarted plugin makes a new one: its inode or its time of
+// change differs (filesystems reuse a freed inode number at once).
 type PluginSocket struct {
 	Path    string
 	Inode   uint64
 	Changed int64 // ctime in nanoseconds since 1970
 }
 
-// Bounds on what a plugin may say.
+// Bounds of a plugin's answers.
 const (
 	MaxPluginDepth    = 4 // folders below the registry
 	MaxPluginSockets  = 1000
@@ -64,7 +63,7 @@ var csiName = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?
 // IsCSIDriverName reports whether s can be the name of a CSI driver.
 func IsCSIDriverName(s string) bool { return csiName.MatchString(s) }
 
-// OpenBeneath opens name below root. It follows links in root, which is the administrator's, and none below it, which
+// OpenBeneath opens name below root. It follows links in root, which is the administrator's, but none below it, which
 // is the plugin's; and it does not cross into another mount, where a dead server could hang the agent.
 func OpenBeneath(root, name string, flags uint64) (int, error) {
 	base, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -82,11 +81,11 @@ func OpenBeneath(root, name string, flags uint64) (int, error) {
 	return fd, nil
 }
 
-// pluginDialer connects to sockets below its roots only.
+// pluginDialer connects only to sockets below its roots.
 type pluginDialer struct{ roots []string }
 
-// dial connects to a Unix socket. The socket is opened first and then connected to through that descriptor, so that
-// what was checked is what is spoken to, and a path may be longer than the 107 bytes of sun_path.
+// dial connects to a Unix socket. It opens the socket first and then connects through that descriptor, so that it talks
+// to the very socket that it checked, and a path may be longer than the 107 bytes of sun_path.
 func (d pluginDialer) dial(ctx context.Context, socket string) (net.Conn, error) {
 	root, name, err := d.split(socket)
 	if err != nil {
@@ -111,7 +110,7 @@ func (d pluginDialer) dial(ctx context.Context, socket string) (net.Conn, error)
 	return conn, nil
 }
 
-// split finds the root that socket lies below, the longest where several do.
+// split finds the root above socket, the longest if there are several.
 func (d pluginDialer) split(socket string) (root, name string, err error) {
 	if len(socket) > maxPluginText || !utf8.ValidString(socket) || !filepath.IsAbs(socket) ||
 		filepath.Clean(socket) != socket {
@@ -130,5 +129,5 @@ func (d pluginDialer) split(socket string) (root, name string, err error) {
 	return root, name, nil
 }
 
-// ErrOutside says that a plugin named a socket outside the folders where sockets of plugins may be.
+// ErrOutside means that a plugin named a socket outside the allowed folders for plugins' sockets.
 var ErrOutside = errors.New("not below a folder where plugins may have their sockets")

@@ -16,11 +16,11 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// maxPluginMessage bounds an answer of a plugin, in bytes.
+// maxPluginMessage bounds a plugin's answer, in bytes.
 const maxPluginMessage = 64 << 10
 
-// NewPlugins returns the door to the plugins of this host. It connects only to sockets below one of roots: kubelet's
-// root folder, the folder of the runtime's socket and /run are what a node needs.
+// NewPlugins returns the client of this host's plugins. It connects only to sockets below one of roots: a node needs
+// kubelet's root folder, the folder of the runtime's socket and /run.
 func NewPlugins(roots ...string) Plugins {
 	d := pluginDialer{roots}
 	return Plugins{
@@ -38,27 +38,27 @@ func NewPlugins(roots ...string) Plugins {
 	}
 }
 
-// speak connects to socket and hands the connection to call.
+// speak connects to socket and passes the connection to call.
 func speak[T any](ctx context.Context, d pluginDialer, socket string, call func(*grpc.ClientConn) (T, error)) (
 	answer T, err error) {
-	conn, err := d.dial(ctx, socket) // before gRPC, which would turn the kernel's answer into text
+	conn, err := d.dial(ctx, socket) // before gRPC, which would turn the kernel's error into text
 	if err != nil {
 		return answer, err
 	}
 	return speakOn(ctx, conn, channel{socket, maxPluginMessage}, call)
 }
 
-// channel is a socket with the bound of an answer on it, in bytes.
+// channel is a socket with the bound of its answers, in bytes.
 type channel struct {
 	socket string
 	most   int
 }
 
-// speakOn hands a connection that was made to socket to call, and closes it.
+// speakOn passes a connection to call, and closes it. to describes the socket of the connection.
 func speakOn[T any](ctx context.Context, conn net.Conn, to channel, call func(*grpc.ClientConn) (T, error)) (
 	answer T, err error) {
 	defer conn.Close()
-	dials := make(chan net.Conn, 1) // one connection: gRPC must not connect again
+	dials := make(chan net.Conn, 1) // one connection: gRPC must not dial again
 	dials <- conn
 	client, err := grpc.NewClient("passthrough:///plugin",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -94,11 +94,11 @@ func (d pluginDialer) getInfo(ctx context.Context, socket string) (PluginInfo, e
 		return PluginInfo{}, err
 	}
 	info := PluginInfo{Type: answer.GetType(), Name: answer.GetName(), Versions: answer.GetSupportedVersions(),
-		Endpoint: cmp.Or(answer.GetEndpoint(), socket)} // as kubelet understands it
+		Endpoint: cmp.Or(answer.GetEndpoint(), socket)} // kubelet's default
 	return info, info.Validate()
 }
 
-// Validate returns what a node cannot accept in an answer to GetInfo.
+// Validate returns why a node cannot accept an answer to GetInfo.
 func (i PluginInfo) Validate() error {
 	if len(i.Versions) > maxPluginVersions {
 		return fmt.Errorf("plugin names %d versions", len(i.Versions))
@@ -128,7 +128,7 @@ func (d pluginDialer) name(ctx context.Context, endpoint string) (string, error)
 func (d pluginDialer) probe(ctx context.Context, endpoint string) (bool, error) {
 	return speak(ctx, d, endpoint, func(conn *grpc.ClientConn) (bool, error) {
 		answer, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{})
-		// An answer that leaves ready out means true, by the specification.
+		// By the specification, an answer without ready means true.
 		return err == nil && (answer.GetReady() == nil || answer.GetReady().GetValue()), err
 	})
 }

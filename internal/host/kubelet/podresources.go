@@ -11,19 +11,20 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// maxPodResources bounds kubelet's answer, in bytes: some 250 pods with their devices and CPUs are far below.
+// maxPodResources bounds kubelet's answer, in bytes: some 250 pods with their devices and CPUs need far less.
 const maxPodResources = 16 << 20
 
-// PodNames lists kubelet's pods, as "namespace/name" with the number of pods of that name, over the API for monitors of
-// devices (podresources.v1, on by default since 1.15). It needs no credentials: who may open the socket below kubelet's
-// root may ask. It says less than /pods. Of k8s.io/kubernetes v1.36.3, pkg/kubelet/apis/podresources/server_v1.go:
+// PodNames lists kubelet's pods, as "namespace/name" with the number of pods of that name, over the API for device
+// monitors (podresources.v1, on by default since 1.15). It needs no credentials: every client that can open the socket
+// below kubelet's root may call it. It shows less than /pods. From k8s.io/kubernetes v1.36.3,
+// pkg/kubelet/apis/podresources/server_v1.go:
 //
 //   - it has names and no UIDs, static pods under their full name, and no mirrors;
 //   - since 1.34 (KubeletPodResourcesListUseActivePods) it lacks pods that have ended, before it has all of /pods;
 //   - like /pods it lacks a force-deleted pod at once, although kubelet may still be terminating it (GetActivePods).
 //
-// trust is asked about the connection before anything is sent: directories of kubelet are mounted into pods of
-// monitors, and one that can write there could put its own socket in the place of kubelet's.
+// trust is called with the connection before anything is sent: kubelet's directories are mounted into pods of monitors,
+// and a pod that can write there could replace kubelet's socket with its own.
 func PodNames(ctx context.Context, root string, trust func(conn net.Conn, socket string) error) (map[string]int,
 	error) {
 	socket := filepath.Join(root, "pod-resources", "kubelet.sock")

@@ -158,7 +158,7 @@ func TestPodNamesOfNobody(t *testing.T) {
 	}
 }
 
-// What hangs ends with the context, whether it never greets or never answers.
+// A hanging call ends with the context, whether the server never greets or never answers.
 func TestPodNamesHang(t *testing.T) {
 	for name, serves := range map[string]bool{"before the greeting": false, "in the call": true} {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestPodNamesHang(t *testing.T) {
 	}
 }
 
-// A server that is not believed is not asked: nothing is sent on the connection.
+// A server that is not trusted gets no request: nothing is sent on the connection.
 func TestPodNamesOfAnImpostor(t *testing.T) {
 	root := hosttest.ShortDir(t)
 	l := listen(t, root)

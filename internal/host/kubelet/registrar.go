@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// RegistrationPath returns the value of a container's argument --kubelet-registration-path, with $(VARIABLES) filled in
+// RegistrationPath returns the value of a container's argument --kubelet-registration-path, with $(VARIABLES) expanded
 // from the container's plain environment.
 func RegistrationPath(c *corev1.Container) string {
 	words := slices.Concat(c.Command, c.Args)

@@ -15,12 +15,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// Place is where a path leads: a filesystem, and the path in it from the filesystem's own root. Two paths that lead
-// to the same place are the same file, in whatever namespace and through whatever binds.
+// Place is the target of a path: a filesystem, and the path in it from the filesystem's own root. Two paths to the same
+// place are the same file, in any namespace and through any binds.
 type Place struct{ device, Path string }
 
-// Around returns the mount that a path without symbolic links lies on, by a mount table alone. Of several around it the
-// one on the longest point counts, and of those on one point the last: it covers the others.
+// Around returns the mount that contains a path without symbolic links, from a mount table only. If there are several,
+// the one with the longest point counts, and of those on one point the last: it covers the others.
 func Around(table []Mount, name string) (around Mount, ok bool) {
 	for _, m := range table {
 		if Below(name, m.Point) && (!ok || len(m.Point) >= len(around.Point)) {
@@ -30,7 +30,7 @@ func Around(table []Mount, name string) (around Mount, ok bool) {
 	return around, ok
 }
 
-// Located returns where a clean absolute path leads: see Around.
+// Located returns the place of a clean absolute path: see Around.
 func Located(table []Mount, name string) (Place, bool) {
 	m, ok := Around(table, name)
 	if !ok {
@@ -39,10 +39,10 @@ func Located(table []Mount, name string) (Place, bool) {
 	return Place{m.Device(), rebase(name, m.Point, m.Root)}, true
 }
 
-// Within reports whether p lies in dir, or is it.
+// Within reports whether p is dir or lies in it.
 func (p Place) Within(dir Place) bool { return p.device == dir.device && Below(p.Path, dir.Path) }
 
-// Real returns a path of the host without symbolic links in it. Only for directories that are the administrator's.
+// Real returns a path of the host without symbolic links. Use it only for the administrator's directories.
 func Real(h *host.Host, name string) (string, error) {
 	resolved, err := filepath.EvalSymlinks(h.Files.Path(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -51,8 +51,8 @@ func Real(h *host.Host, name string) (string, error) {
 	return resolved, err
 }
 
-// Follow returns a path without the symbolic links that lie on the mounts of on (IDs). No other filesystem is asked for
-// anything: where the path leads to one, or to nothing, the rest is as it stands there.
+// Follow resolves the symbolic links of a path that lie on the mounts in on (IDs). It accesses no other filesystem: if
+// the path leads to one, or does not exist, the rest stays unresolved.
 func Follow(files host.Files, table []Mount, on map[int]bool, name string) string {
 	const most = 40 // links in one path, as in the kernel
 	at, rest := "/", path.Clean(name)
@@ -90,7 +90,7 @@ type MountedAt struct {
 	Point string
 }
 
-// mountedOn returns what a mount covers.
+// mountedOn returns the place that a mount covers.
 func mountedOn(m, parent Mount) Place {
 	if parent.ID == 0 || !Below(m.Point, parent.Point) {
 		return Place{}
@@ -98,9 +98,9 @@ func mountedOn(m, parent Mount) Place {
 	return Place{parent.Device(), rebase(m.Point, parent.Point, parent.Root)}
 }
 
-// MountedFrom finds a mount of something in the file or directory name, or on it, in any mount namespace: who deletes
-// it takes the data, or the mount, from whoever sees that. The zero value means that there is none. The parent of
-// name must be the agent's own.
+// MountedFrom finds a mount of a part of the file or directory name, or a mount on it, in any mount namespace: deleting
+// name takes the data, or the mount, from every process that sees that mount. The zero value means that there is none.
+// The parent of name must be the agent's own.
 func MountedFrom(ctx context.Context, h *host.Host, name string) (MountedAt, error) {
 	parent, err := Real(h, path.Dir(name))
 	if err != nil {
@@ -166,7 +166,7 @@ func seenFrom(ctx context.Context, h *host.Host, is func(m, parent Mount) bool) 
 		if proc.Gone(err) {
 			continue
 		}
-		// Where the kernel does not tell the namespace, the table itself is read.
+		// If the kernel does not show the namespace, read the table itself.
 		mounts, err := TableOf(h, pid)
 		switch {
 		case proc.Gone(err) || errors.Is(err, unix.EINVAL): // as a zombie's

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Links are followed on the given mounts alone, and in a chain, round and out of the root as the kernel does.
+// Links are followed only on the given mounts, and in chains, loops and out of the root as by the kernel.
 func TestFollow(t *testing.T) {
 	root := t.TempDir()
 	for name, target := range map[string]string{

@@ -1,4 +1,4 @@
-// Package mount reads mount tables, and says what an unmount would take along.
+// Package mount reads mount tables, and predicts the effects of an unmount.
 package mount
 
 import (
@@ -15,11 +15,11 @@ import (
 // Mount is one line of a mount table.
 type Mount = mountinfo.Mount
 
-// errNoMounts is what a process sees that changed its root to a plain directory.
+// errNoMounts is the error for a process that changed its root to a plain directory.
 var errNoMounts = errors.New("empty mount table")
 
-// recentFor is how old a table may be that Recent returns. What changes in a table without the kernel's word of it is
-// seen after this time.
+// recentFor is the maximum age of a table returned by Recent. Changes that the kernel does not report are seen after
+// this time.
 const recentFor = 5 * time.Minute
 
 // Table returns the mount table of the host: that of the process which stands for init. It is read each time, but may
@@ -81,7 +81,7 @@ func tableOf(h *host.Host, pid int, read func(*mountinfo.File, int64) ([]Mount, 
 	return mounts, nil
 }
 
-// Below reports whether name is dir or lies below it, by whole path components. Neither is looked up.
+// Below reports whether name is dir or lies below it, by complete path components. It looks up neither.
 func Below(name, dir string) bool {
 	name, dir = path.Clean(name), path.Clean(dir)
 	return name == dir || dir == "/" && strings.HasPrefix(name, "/") || strings.HasPrefix(name, dir+"/")

@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// MountView is what must be known to tell how far an unmount in a pod's directory reaches.
+// MountView is the information needed to predict the effects of an unmount in a pod's directory.
 type MountView struct {
-	Mounts  []Mount // the table in which something is to be unmounted: the host's
+	Mounts  []Mount // the table of the planned unmount: the host's
 	Others  []MountNamespace
 	PodsDir string   // kubelet's directory of pods, without symbolic links
 	Pods    []string // the names in it
@@ -23,29 +23,28 @@ type MountNamespace struct {
 	Mounts []Mount
 }
 
-// MountEffect is a mount that the kernel takes away together with another one.
+// MountEffect is a mount that the kernel unmounts together with another one.
 type MountEffect struct {
 	Mount
 	PID int // a process in its namespace; 0 for the host's
 }
 
-// UnmountPlan says how a mount can be unmounted without any effect outside of the directory of its pod.
+// UnmountPlan is how to unmount a mount without any effect outside of the directory of its pod.
 type UnmountPlan struct {
-	Refused string // why it cannot; empty: it can
-	Private *Mount // is to be made private before, with all below it; nil: nothing is
-	// copies that go with it: the same directory of the same pod, under another name or elsewhere seen
+	Refused string // why it must not be unmounted; empty: it may be
+	Private *Mount // to be made private first, with all below it; nil: none
+	// copies that go with it: the same directory of the same pod, under another name or in another namespace
 	Along []MountEffect
 }
 
-// Unmount decides how to unmount the mount with the given ID, which is to belong to the pod uid. It is pure.
+// Unmount decides how to unmount the mount with the given ID, which must belong to the pod uid. It is pure.
 //
-// What the kernel does: the unmount of a mount M, whose parent is P, is repeated below all peers and slaves of P, and
-// their peers and slaves, at the same directory of the filesystem, whatever is mounted there. So it is P's
-// propagation that counts, not M's. A bind that kubelet made of a directory on a shared mount (subPath, local volume)
-// is that mount's peer: below it shows up what is mounted at its source later, and the unmount there would be
-// repeated at the source. Such a bind is made private first, which concerns nobody else. The mount around the pod's
-// directory cannot be made private; there, only copies of M in that directory may go along, as they do when kubelet
-// unmounts.
+// The kernel repeats the unmount of a mount M, whose parent is P, below all peers and slaves of P, and their peers and
+// slaves, at the same directory of the filesystem, whatever is mounted there. So P's propagation counts, not M's. A
+// bind that kubelet made of a directory on a shared mount (subPath, local volume) is that mount's peer: later mounts at
+// its source appear below it too, and their unmount there would be repeated at the source. Such a bind is made private
+// first, which affects no other user. The mount around the pod's directory cannot be made private; there, only copies
+// of M in that directory may go along, as they do when kubelet unmounts.
 func (v MountView) Unmount(uid string, id int) UnmountPlan {
 	chain, around, refused := v.chain(uid, id)
 	if refused != "" {
@@ -81,7 +80,7 @@ func (v MountView) Unmount(uid string, id int) UnmountPlan {
 	return plan
 }
 
-// String names a mount that would go too.
+// String describes a mount that would go too.
 func (e MountEffect) String() string {
 	text := fmt.Sprintf("mount %d (%s %s) on %s", e.ID, e.FSType, e.Source, e.Point)
 	if e.PID != 0 {
@@ -90,7 +89,7 @@ func (e MountEffect) String() string {
 	return text
 }
 
-// Peer returns a mount outside of the pod's directory to which and from which unmounts below m are passed on.
+// Peer returns a mount outside of the pod's directory that exchanges unmounts below it with m.
 func (v MountView) Peer(uid string, m Mount) (Mount, bool) {
 	for _, other := range v.Mounts {
 		if m.Shared != 0 && other.Shared == m.Shared && !Below(other.Point, path.Join(v.PodsDir, uid)) {
@@ -100,7 +99,7 @@ func (v MountView) Peer(uid string, m Mount) (Mount, bool) {
 	return Mount{}, false
 }
 
-// chain returns a mount and those that it lies on, as far as they are in the pod's directory, and the one around that.
+// chain returns a mount and those under it in the pod's directory, and the mount around that directory.
 func (v MountView) chain(uid string, id int) (chain []Mount, around Mount, refused string) {
 	byID := make(map[int]Mount, len(v.Mounts))
 	for _, m := range v.Mounts {
@@ -125,8 +124,8 @@ func (v MountView) chain(uid string, id int) (chain []Mount, around Mount, refus
 	return nil, around, fmt.Sprintf("mount %d: the mount table goes round in a circle", id)
 }
 
-// privatize returns the outermost of the mounts that the first of chain lies on which a path leads to: a mount that is
-// covered by another one on the same point cannot be named. Nil if there is none.
+// privatize returns the outermost of the mounts under the first of chain that can be reached by a path: a mount covered
+// by another one on the same point cannot be named. Nil if there is none.
 func (v MountView) privatize(chain []Mount) *Mount {
 	for i := len(chain) - 1; i > 0; i-- {
 		if !slices.ContainsFunc(v.Mounts, func(on Mount) bool {
@@ -138,7 +137,7 @@ func (v MountView) privatize(chain []Mount) *Mount {
 	return nil
 }
 
-// Effects returns what the kernel would unmount together with m, as far as the tables show it.
+// Effects returns the mounts that the kernel would unmount together with m, as far as the tables show them.
 func (v MountView) Effects(m Mount) []MountEffect {
 	at := slices.IndexFunc(v.Mounts, func(p Mount) bool { return p.ID == m.Parent })
 	if at < 0 || v.Mounts[at].Shared == 0 {
@@ -149,7 +148,7 @@ func (v MountView) Effects(m Mount) []MountEffect {
 	reached := v.reached(parent.Shared)
 	var effects []MountEffect
 	for _, table := range v.tables() {
-		points := make(map[int]string) // by ID of the mount around it, where its copy of m would be
+		points := make(map[int]string) // by ID of the surrounding mount: the point of its copy of m
 		for _, t := range table.Mounts {
 			if receives(t, reached) && t.ID != parent.ID && t.Device() == parent.Device() && Below(directory, t.Root) {
 				points[t.ID] = rebase(directory, t.Root, t.Point)
@@ -169,7 +168,7 @@ func (v MountView) tables() []MountNamespace {
 	return append([]MountNamespace{{Mounts: v.Mounts}}, v.Others...)
 }
 
-// reached returns the peer groups that an unmount below a member of one group is passed on to.
+// reached returns the peer groups to which an unmount below a member of one group propagates.
 func (v MountView) reached(group int) map[int]bool {
 	reached := map[int]bool{group: true}
 	for grown := true; grown; {
@@ -185,13 +184,13 @@ func (v MountView) reached(group int) map[int]bool {
 	return reached
 }
 
-// receives reports whether what happens below the members of groups happens below m.
+// receives reports whether changes below the members of groups propagate to m.
 func receives(m Mount, groups map[int]bool) bool {
 	return groups[m.Shared] || groups[m.Master] || groups[m.PropagateFrom]
 }
 
-// harmless reports whether a mount may go together with m: a copy of it, and in the host's namespace only in the pod's
-// directory, also where that is seen under another name (kubelet's root may be a bind of a directory on a data disk).
+// harmless reports whether a mount may go together with m: it must be a copy of it, and in the host's namespace only in
+// the pod's directory, even if seen under another name (kubelet's root may be a bind of a directory on a data disk).
 func (v MountView) harmless(uid string, m, around Mount, effect MountEffect) bool {
 	same := effect.Device() == m.Device() && effect.Root == m.Root
 	dir := path.Join(v.PodsDir, uid)
@@ -205,7 +204,7 @@ func (v MountView) harmless(uid string, m, around Mount, effect MountEffect) boo
 	case around.ID != m.Parent || v.otherPodIn(uid, effect.Point) != "":
 		return false
 	}
-	// The alias shows all of the pod's directory if what is mounted there begins at it or above.
+	// The alias shows all of the pod's directory if its mount begins at that directory or above.
 	alias := slices.IndexFunc(v.Mounts, func(t Mount) bool { return t.ID == effect.Parent })
 	return alias >= 0 && Below(rebase(dir, around.Point, around.Root), v.Mounts[alias].Root)
 }
@@ -213,7 +212,7 @@ func (v MountView) harmless(uid string, m, around Mount, effect MountEffect) boo
 // foreignBelow finds a mount of another pod below one.
 func (v MountView) foreignBelow(uid string, m Mount) (Mount, string) {
 	below := map[int]bool{m.ID: true}
-	for grown := true; grown; { // a child may stand before its parent
+	for grown := true; grown; { // a child may precede its parent
 		grown = false
 		for _, c := range v.Mounts {
 			if below[c.Parent] && !below[c.ID] {
@@ -227,8 +226,8 @@ func (v MountView) foreignBelow(uid string, m Mount) (Mount, string) {
 	return Mount{}, ""
 }
 
-// OtherPod returns the UID of another pod than uid that shows in where or what a mount in the directory of uid is;
-// empty if none does. Such a mount is never a leftover of uid.
+// OtherPod returns the UID of another pod than uid in the point or source of a mount in the directory of uid; empty if
+// there is none. Such a mount is never a leftover of uid.
 func (v MountView) OtherPod(uid string, m Mount) string {
 	below := strings.TrimPrefix(m.Point, path.Join(v.PodsDir, uid)+"/")
 	names := host.SplitPath(below)
@@ -258,8 +257,8 @@ func volumeNames(names []string) int {
 	return 0
 }
 
-// otherPodIn is OtherPod for any path. Disks and volumes are named by UUIDs too, so that one counts only where
-// kubelet puts those of pods, or if there is such a pod.
+// otherPodIn is OtherPod for any path. Disks and volumes have UUIDs as names too, so a UUID counts only where kubelet
+// has those of pods, or if there is such a pod.
 func (v MountView) otherPodIn(uid, name string) string {
 	names := host.SplitPath(name)
 	for i, name := range names {
@@ -271,14 +270,14 @@ func (v MountView) otherPodIn(uid, name string) string {
 	return ""
 }
 
-// rebase translates a path below one directory to the same below another.
+// rebase translates a path below from to the same path below to.
 func rebase(name, from, to string) string {
 	return path.Join(to, strings.TrimPrefix(name, strings.TrimSuffix(from, "/")))
 }
 
-// Vanished compares a later mount table with that of the view, after m was unmounted. What else is gone and had to do
-// with m (it was its peer, master or slave, or at the same directory of a peer of what m lay on) is lost: it went
-// because of m. The rest went by itself. planned are mounts that were to go along.
+// Vanished compares a later mount table with that of the view, after m was unmounted. Other missing mounts that are
+// related to m (its peer, master or slave, or at the same directory of a peer of m's parent) are lost: they went
+// because of m. The rest went for other reasons. planned are mounts that were expected to go along.
 func (v MountView) Vanished(later []Mount, m Mount, planned []MountEffect) (lost, unrelated []Mount) {
 	still := make(map[int]Mount, len(later))
 	for _, now := range later {

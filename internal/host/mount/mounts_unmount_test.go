@@ -17,7 +17,7 @@ const (
 	podsDir   = "/var/lib/kubelet/pods"
 )
 
-// view makes a view of tables whose lines leave out what does not matter: id, parent, device, root, point, tags,
+// view makes a view of tables whose lines contain only the relevant fields: id, parent, device, root, point, tags,
 // source.
 func view(t *testing.T, tables ...string) mount.MountView {
 	t.Helper()
@@ -51,7 +51,7 @@ func TestMountViewUnmount(t *testing.T) {
 		tables  []string
 		id      int
 		refused string // part of the text; empty: allowed
-		private int    // ID of what is made private
+		private int    // ID of the mount to make private
 		along   []int
 	}{
 		"tmpfs on a shared root": {tables: []string{root + "2 1 0:9 / PODS/DEAD/volumes/a/b shared:2 tmpfs"}, id: 2},
@@ -187,7 +187,7 @@ func TestMountViewUnmount(t *testing.T) {
 	}
 }
 
-// What went by itself is no harm, what went because of the unmount is.
+// A mount that went for other reasons is no harm; one that went because of the unmount is.
 func TestMountViewVanished(t *testing.T) {
 	v := view(t, `1 0 8:1 / / shared:1 /dev/sda
 		2 1 8:1 /data PODS/DEAD/volume-subpaths/v/c/0 shared:1 /dev/sda
@@ -211,7 +211,7 @@ func TestMountViewVanished(t *testing.T) {
 	if len(lost) > 0 {
 		t.Errorf("planned, yet lost: %+v", lost)
 	}
-	// Private itself, at the directory where what it lay on had a peer.
+	// Private itself, at a directory where its parent had a peer.
 	private := at(4)
 	private.Shared = 0
 	if lost, _ := v.Vanished(later, private, nil); len(lost) != 1 || lost[0].ID != 3 {

@@ -12,11 +12,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// maxMountNamespaces bounds how many are looked at: each container has one.
+// maxMountNamespaces bounds the namespaces to read: each container has one.
 const maxMountNamespaces = 1 << 13
 
-// OtherMountNamespaces returns the mount table of each mount namespace but this process's own, as one of its processes
-// sees it. Namespaces without a process are not found. It is an error if one could not be looked at.
+// OtherMountNamespaces returns the mount table of each mount namespace except this process's own, as one of its
+// processes sees it. It does not find namespaces without a process. It is an error if one could not be read.
 func OtherMountNamespaces(h *host.Host) ([]MountNamespace, error) {
 	own, err := h.Files.Link("/proc/self/ns/mnt")
 	if err != nil {
@@ -35,7 +35,7 @@ func OtherMountNamespaces(h *host.Host) ([]MountNamespace, error) {
 	for _, pid := range pids {
 		name, err := h.Files.Link(proc.File(pid, "ns/mnt"))
 		if err != nil {
-			name = strconv.Itoa(pid) // ended, or one that does not let its namespaces be named
+			name = strconv.Itoa(pid) // ended, or its namespaces cannot be read
 		}
 		if seen[name] {
 			continue
@@ -43,7 +43,7 @@ func OtherMountNamespaces(h *host.Host) ([]MountNamespace, error) {
 		mounts, err := TableOf(h, pid)
 		switch {
 		case errors.Is(err, errNoMounts), errors.Is(err, syscall.EINVAL), err != nil && ended(h, pid):
-			continue // another process may see more; EINVAL: it is ending, and has left its namespaces
+			continue // another process may see more; EINVAL: it is exiting, and has left its namespaces
 		case err != nil:
 			return nil, fmt.Errorf("mount namespace of process %d: %w", pid, err)
 		case len(all) == maxMountNamespaces:
@@ -58,7 +58,7 @@ func OtherMountNamespaces(h *host.Host) ([]MountNamespace, error) {
 	return all, nil
 }
 
-// ended reports whether a process is gone, or is a zombie, which has nothing any more.
+// ended reports whether a process is gone, or is a zombie, which has no mounts any more.
 func ended(h *host.Host, pid int) bool {
 	stat, err := h.ProcStat(pid)
 	return proc.Gone(err) || err == nil && !proc.Alive(stat)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is a mount table that is open. The kernel counts changes of the table for each open file, and forgets them once
-// poll(2) has reported them. So it is opened without Go's poller, which would take them away from Changed.
+// File is an open mount table. The kernel counts changes of the table for each open file, and resets the count once
+// poll(2) has reported it. So the file is opened without Go's poller, which would hide them from changed.
 type File struct {
 	name string
 	fd   int
@@ -30,10 +30,10 @@ func Open(name string) (*File, error) {
 	return &File{name, fd}, nil
 }
 
-// FD is the file's descriptor.
+// FD returns the file's descriptor.
 func (f *File) FD() int { return f.fd }
 
-// Read reads on.
+// Read reads the next bytes.
 func (f *File) Read(data []byte) (int, error) {
 	n, err := unix.Read(f.fd, data)
 	for errors.Is(err, unix.EINTR) {
@@ -51,21 +51,21 @@ func (f *File) Read(data []byte) (int, error) {
 // Close closes the file.
 func (f *File) Close() error { return unix.Close(f.fd) }
 
-// counts reports whether the kernel counts changes of this file: any other than those of /proc is a test's.
+// counts reports whether the kernel counts changes of this file: a file outside /proc is a test's.
 func (f *File) counts() bool {
 	var stat unix.Statfs_t
 	return unix.Fstatfs(f.fd, &stat) == nil && stat.Type == unix.PROC_SUPER_MAGIC
 }
 
-// changed reports whether something was mounted, unmounted, moved or mounted with other options since the file was
-// opened, or since the last call. In doubt it is true.
+// changed reports whether any mount was added, removed, moved or remounted with other options since the file was
+// opened, or since the last call. In doubt it returns true.
 func (f *File) changed() bool {
 	poll := []unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLPRI}}
 	n, err := unix.Poll(poll, 0)
 	return err != nil || n != 0
 }
 
-// kept is the table that was read last, and the file that tells whether it has changed since.
+// kept is the last table, and the file that shows whether it has changed since.
 type kept struct {
 	file  *File // nil: there is none
 	table []Mount
@@ -122,8 +122,8 @@ func withinLimit(table []Mount, err error, file *File, read *io.LimitedReader, l
 	return table, nil
 }
 
-// Recent returns the table that was read last from the file of this name, unless that is longer ago than maxAge or the
-// kernel has counted a change since. ok is false where it must be read again.
+// Recent returns the last table read from the file of this name, unless it is older than maxAge or the kernel has
+// counted a change since. If ok is false it must be read again.
 //
 // The kernel counts what is mounted, unmounted, moved and mounted with other options in this namespace. It does not count
 // options of a filesystem that change by themselves (errors=remount-ro) or by way of another namespace, what is made
@@ -159,7 +159,7 @@ func (r *Reader) Recent(name string, maxAge time.Duration, wanted func(Mount) bo
 	return r.kept.table, true, err
 }
 
-// firstLines returns how many lines a table has up to where each filesystem with a wanted mount has occurred.
+// firstLines returns the number of lines by which each filesystem with a wanted mount has occurred.
 func firstLines(table []Mount, wanted func(Mount) bool) (lines int) {
 	seen := make(map[[2]int]bool)
 	for i, m := range table {
@@ -202,7 +202,7 @@ func (r *Reader) compare(n int) (compared int, same bool) {
 	return n, true
 }
 
-// Close closes the file that is kept.
+// Close closes the stored file.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

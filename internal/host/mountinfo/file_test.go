@@ -16,10 +16,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A table that was read before is returned again only while nothing in it has changed that the kernel counts.
+// A table is returned again only while it has no change that the kernel counts.
 func TestRecentSeesWhatTheKernelCounts(t *testing.T) {
 	need.Root(t, "mounts in a mount namespace of its own")
-	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -95,7 +95,7 @@ func TestRecentSeesWhatTheKernelDoesNotCount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 	must(unix.Unshare(unix.CLONE_NEWNS))
 	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	own := unix.Gettid()
@@ -126,7 +126,7 @@ func TestRecentSeesWhatTheKernelDoesNotCount(t *testing.T) {
 	must(err)
 	defer unix.Close(namespace)
 	changed := make(chan error)
-	go func() { // in a copy of the namespace, whose mounts are others, of the same filesystems
+	go func() { // in a copy of the namespace, with other mounts of the same filesystems
 		runtime.LockOSThread()
 		changed <- errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(namespace, unix.CLONE_NEWNS),
 			unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", b, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
@@ -140,7 +140,7 @@ func TestRecentSeesWhatTheKernelDoesNotCount(t *testing.T) {
 	}
 }
 
-// The kernel counts no changes of a file that is not its own.
+// The kernel counts no changes of a file outside /proc.
 func TestRecentIsForTheKernelsFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "mountinfo")
 	if err := os.WriteFile(name, []byte(text(table(3))), 0o600); err != nil {

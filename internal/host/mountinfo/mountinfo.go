@@ -21,37 +21,37 @@ import (
 // See proc_pid_mountinfo(5). A device number is that of the superblock: binds of one filesystem share it, and btrfs
 // shows an anonymous one (major 0) that belongs to no block device.
 type Mount struct {
-	ID, Parent   int // the kernel gives the ID of an unmounted mount to a new one
+	ID, Parent   int // the kernel reuses the ID of an unmounted mount
 	Major, Minor int
-	Root         string // what of the filesystem is mounted; "/" unless it is a bind
-	Point        string // where; "//deleted" is appended when the directory below the mount was removed
+	Root         string // mounted part of the filesystem; "/" unless it is a bind
+	Point        string // mount point; "//deleted" is appended if the directory below the mount was removed
 	FSType       string // "fuse.sshfs" style subtypes included
 	Source       string
-	Options      []string // of this mount: "ro" here does not say that the filesystem is read-only
+	Options      []string // of this mount: "ro" here does not mean that the filesystem is read-only
 	SuperOptions []string // of the filesystem
 	Optional     string   // propagation: "shared:1 master:2", blank separated; unknown tags are kept
 
-	// What Optional says: numbers of peer groups, the same in all mount namespaces; 0 for none. See
+	// Parsed from Optional: numbers of peer groups, the same in all mount namespaces; 0 for none. See
 	// mount_namespaces(7).
-	Shared int // it and all others of this group pass mounts and unmounts below them on to one another
-	// what is unmounted below a member of this group is unmounted below it too, not the other way round
+	Shared int // all mounts of this group propagate mounts and unmounts below them to one another
+	// unmounts below a member of this group propagate to it, but not vice versa
 	Master        int
-	PropagateFrom int // where Master cannot be seen from here: the nearest group above it that can
+	PropagateFrom int // if Master cannot be seen from here: the nearest visible group above it
 }
 
-// Device is the number of the superblock as the kernel writes it: "98:0".
+// Device returns the number of the superblock in the kernel's form: "98:0".
 func (m Mount) Device() string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
 
-// Parse reads a whole mount table. A malformed line is an error that quotes it.
+// Parse reads a complete mount table. A malformed line is an error that quotes it.
 //
-// The field's usual parser (moby/sys/mountinfo) is not used because it takes a malformed number for 0, which here
-// would be another filesystem's identity, and fails on lines above 64 KiB, which overlayfs with many layers can have.
+// The usual parser (moby/sys/mountinfo) does not fit: it reads a malformed number as 0, which here would be another
+// filesystem's identity, and fails on lines above 64 KiB, which overlayfs with many layers can have.
 func Parse(r io.Reader) ([]Mount, error) { return new(Reader).read(r) }
 
-// Reader reads one mount table again and again. It parses only lines that it has not seen the last time, byte by byte
-// the same, and returns the same table again where all are. The zero value and nil are ready for use.
+// Reader reads one mount table repeatedly. It parses only lines that differ, in any byte, from those of the last time,
+// and returns the same table if no line does. The zero value and nil are ready for use.
 type Reader struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	input   *bufio.Reader
 	long    []byte // a line that does not fit into input
 	last    lines
@@ -63,7 +63,7 @@ type Reader struct {
 	budget budget               // guards itself
 }
 
-// lines are a mount table and where in it each line of the text is.
+// lines are a mount table and the index of each line of the text in it.
 type lines struct {
 	table []Mount
 	at    map[string]int
@@ -71,7 +71,7 @@ type lines struct {
 
 // Read is Parse. The table is shared: it must not be modified.
 func (r *Reader) Read(from io.Reader) ([]Mount, error) {
-	if r == nil || !r.mu.TryLock() { // another one reads, and may hang in the kernel
+	if r == nil || !r.mu.TryLock() { // another caller reads, and may hang in the kernel
 		return Parse(from)
 	}
 	defer r.mu.Unlock()
@@ -80,7 +80,7 @@ func (r *Reader) Read(from io.Reader) ([]Mount, error) {
 
 func (r *Reader) read(from io.Reader) ([]Mount, error) {
 	if r.input == nil {
-		r.input = bufio.NewReader(nil) // a page, as much as the kernel gives at a time
+		r.input = bufio.NewReader(nil) // a page, the kernel's unit
 	}
 	r.input.Reset(from)
 	defer r.input.Reset(nil)
@@ -120,20 +120,20 @@ func (r *Reader) line(input *bufio.Reader) ([]byte, error) {
 	return bytes.TrimSuffix(line, []byte("\n")), err
 }
 
-// The options of a mount of a container are its own; those of most others are few.
+// Mounts of containers have individual options; most others have few different ones.
 const (
 	maxSharedOptions = 128 // bytes
 	maxOptions       = 1024
 )
 
-// parse parses a line that was not seen before.
+// parse parses a new line.
 func (r *Reader) parse(line string) (Mount, error) {
 	m, err := parseMount(line)
 	m.Options, m.SuperOptions = r.shared(m.Options), r.shared(m.SuperOptions)
 	return m, err
 }
 
-// shared returns equal options as the same ones.
+// shared returns one slice for equal options.
 func (r *Reader) shared(options []string) []string {
 	key := strings.Join(options, ",")
 	if len(key) > maxSharedOptions {
@@ -182,7 +182,7 @@ func parseMount(line string) (Mount, error) {
 	return m, m.setPropagation(fields[6:dash])
 }
 
-// setPropagation parses the optional fields. A tag that is not known is no error, a number that is none is.
+// setPropagation parses the optional fields. An unknown tag is no error, but an invalid number is.
 func (m *Mount) setPropagation(tags []string) error {
 	for _, tag := range tags {
 		name, value, _ := strings.Cut(tag, ":")
@@ -206,7 +206,7 @@ func (m *Mount) setPropagation(tags []string) error {
 	return nil
 }
 
-// separator returns the index of the dash that ends the optional fields, or -1. A tag is never a lone dash, so that the
+// separator returns the index of the dash that ends the optional fields, or -1. A tag is never a lone dash, so the
 // first one counts: the source may be a dash too.
 func separator(fields []string) int {
 	for i := 6; i+3 < len(fields); i++ {
@@ -217,7 +217,7 @@ func separator(fields []string) int {
 	return -1
 }
 
-// splitOptions splits at commas; one that belongs to a value is escaped by the kernel.
+// splitOptions splits at commas; the kernel escapes a comma in a value.
 func splitOptions(text string) []string {
 	options := strings.Split(text, ",")
 	for i, option := range options {
@@ -226,8 +226,8 @@ func splitOptions(text string) []string {
 	return options
 }
 
-// unescape undoes the kernel's \ooo. Some filesystems (CIFS) print sources and options with bare backslashes, so that
-// one which begins no escape stands for itself.
+// unescape undoes the kernel's \ooo. Some filesystems (CIFS) print sources and options with bare backslashes, so a
+// backslash that begins no escape stays.
 func unescape(text string) string {
 	if !strings.Contains(text, `\`) {
 		return text

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 )
 
-// table is a mount table of n lines as on a node with pods.
+// table returns a mount table of n lines like that of a node with pods.
 func table(n int) []string {
 	lines := []string{"27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard"}
 	for i := 1; i < n; i++ {
@@ -26,8 +26,8 @@ func table(n int) []string {
 
 func text(lines []string) string { return strings.Join(lines, "\n") + "\n" }
 
-// Whatever changes in the table, in whatever line, what a reader that has seen another table returns is what the text
-// says: a parse without any memory is the measure. The kernel wakes nobody for some of these changes.
+// Whatever changes in whichever line of the table, a reader that has read another table before must return the same as
+// a parse without any memory. The kernel sends no notification for some of these changes.
 func TestReaderSeesEveryChange(t *testing.T) {
 	change := func(at int, old, now string) func([]string) []string {
 		return func(lines []string) []string {
@@ -67,7 +67,7 @@ func TestReaderSeesEveryChange(t *testing.T) {
 				t.Fatalf("%d mounts, %v", len(before), err)
 			}
 			lines := edit(table(5))
-			for range 2 { // the changed table is remembered rightly, too
+			for range 2 { // the changed table is stored correctly, too
 				want, err := mountinfo.Parse(strings.NewReader(text(lines)))
 				if err != nil {
 					t.Fatal(err)
@@ -88,7 +88,7 @@ func TestReaderSeesEveryChange(t *testing.T) {
 	}
 }
 
-// A table that could not be read to its end, or has a line that is none, is an error, and is not remembered.
+// A table that could not be read completely, or has a malformed line, is an error, and is not stored.
 func TestReaderErrors(t *testing.T) {
 	reader := &mountinfo.Reader{}
 	if _, err := reader.Read(strings.NewReader(text(table(5)))); err != nil {
@@ -106,7 +106,7 @@ func TestReaderErrors(t *testing.T) {
 	}
 }
 
-// Who appends to a table changes nobody else's, and who reads beside another does not wait for it.
+// Appending to a table does not change other callers' tables, and concurrent readers do not wait for each other.
 func TestReaderIsShared(t *testing.T) {
 	reader := &mountinfo.Reader{}
 	first, err := reader.Read(strings.NewReader(text(table(5))))
@@ -140,7 +140,7 @@ func TestReaderIsShared(t *testing.T) {
 	wg.Wait()
 }
 
-// notify says that it is read.
+// notify closes begun when it is read.
 type notify struct{ begun chan struct{} }
 
 func (n notify) Read([]byte) (int, error) { close(n.begun); return 0, io.EOF }

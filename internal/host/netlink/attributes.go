@@ -15,7 +15,7 @@ type Attribute struct {
 // AttributeList is the attributes of one message, or of one value that nests them.
 type AttributeList []Attribute
 
-// Get returns the value of the last attribute of a type; nil: there is none.
+// Get returns the value of the last attribute of a type, or nil if there is none.
 func (l AttributeList) Get(kind uint16) []byte {
 	for _, a := range slices.Backward(l) {
 		if a.Type == kind {
@@ -25,8 +25,8 @@ func (l AttributeList) Get(kind uint16) []byte {
 	return nil
 }
 
-// Attributes splits a message, or a value that nests attributes. Each begins at a multiple of four; the last need not
-// be padded, which the parser of the library panics on.
+// Attributes splits a message, or a value with nested attributes. Each begins at a multiple of four; the last may lack
+// padding, on which the library's parser panics.
 func Attributes(data []byte) (AttributeList, error) {
 	const header, typeMask = 4, 0x3fff
 	var found AttributeList

@@ -8,12 +8,12 @@ import (
 type NetworkDevice struct {
 	Index int    `json:"index"`
 	Name  string `json:"name"`
-	// as "ip -d link" calls it: device, veth, bridge, vxlan, geneve, ipip, wireguard …
+	// as in "ip -d link": device, veth, bridge, vxlan, geneve, ipip, wireguard …
 	Kind string `json:"kind"`
 	MTU  int    `json:"mtu"` // bytes
-	// index of the device that a tunnel or VLAN sends through; 0: none, or not fixed
+	// index of the device used by a tunnel or VLAN; 0: none, or not fixed
 	Lower     int  `json:"lower,omitempty"`
-	Master    int  `json:"master,omitempty"` // index of the bridge or bond that it is part of; 0: none
+	Master    int  `json:"master,omitempty"` // index of its bridge or bond; 0: none
 	Up        bool `json:"up,omitempty"`
 	Elsewhere bool `json:"elsewhere,omitempty"` // the other end of the veth is in another network namespace
 	// a tunnel whose peers are chosen for each packet (collect metadata)
@@ -22,7 +22,7 @@ type NetworkDevice struct {
 	Addresses []netip.Prefix `json:"addresses,omitempty"` // with the length of their network
 }
 
-// DefaultRoute is one default route. Gateway may be not valid; the smallest metric wins.
+// DefaultRoute is one default route. Gateway may be invalid; the smallest metric wins.
 type DefaultRoute struct {
 	Device  int        `json:"device"`
 	Gateway netip.Addr `json:"gateway,omitzero"`
@@ -30,7 +30,7 @@ type DefaultRoute struct {
 	IPv6    bool       `json:"ipv6,omitempty"`
 }
 
-// NetworkLayout is how this network namespace is connected.
+// NetworkLayout describes how this network namespace is connected.
 type NetworkLayout struct {
 	Devices  []NetworkDevice `json:"devices"`
 	Defaults []DefaultRoute  `json:"defaults,omitempty"` // of the main routing table

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// What is created for pods does not even reach the socket.
+// Messages about links of pods do not even reach the socket.
 func TestLinkFilter(t *testing.T) {
 	need.Root(t, "makes a network namespace")
 	thread.Spoil()
@@ -23,7 +23,7 @@ func TestLinkFilter(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	// families and kinds of the links of which the socket reports something
+	// families and kinds of the links in the socket's messages
 	received := func() map[string]bool {
 		links := map[string]bool{}
 		for buffer := make([]byte, 32<<10); ; {

@@ -12,13 +12,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/watch"
 )
 
-// maxKnownLinks bounds what a watcher remembers; beyond, every message counts as a change.
+// maxKnownLinks bounds the links that a watcher remembers; beyond, every message counts as a change.
 const maxKnownLinks = 1024
 
-// WatchLinks calls changed after the state of a link changed that packets of the node itself may take: a card, a bond
-// or a team went up or down, appeared or was removed. What is created for pods (veth, and whatever else is created by
-// software) and what a bridge reports of its ports is passed over: a hundred pods that start in a second cause
-// thousands of messages. It ends with ctx and then returns nil.
+// WatchLinks calls changed after a state change of a link that may carry the node's own packets: a card, a bond or a
+// team went up or down, appeared or was removed. It ignores links created for pods (veth, and all others created by
+// software) and a bridge's messages about its ports: a hundred pods that start in a second cause thousands of messages.
+// It ends with ctx and then returns nil.
 func WatchLinks(ctx context.Context, changed func()) error {
 	fd, err := openLinkSocket()
 	if err != nil {
@@ -63,7 +63,7 @@ func openLinkSocket() (int, error) {
 		return -1, fmt.Errorf("open route socket: %w", err)
 	}
 	filter := linkFilter()
-	// Without it nothing is missed; it only costs more.
+	// Without the filter no message is missed; it only costs more.
 	_ = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)),
 		Filter: &filter[0]})
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
@@ -74,12 +74,12 @@ func openLinkSocket() (int, error) {
 	return fd, nil
 }
 
-// linkFilter makes the kernel drop, before it wakes the reader, what a bridge reports of its ports and all that is of
-// kind veth. A message that lacks an attribute which is looked up is kept.
+// linkFilter makes the kernel drop, before it wakes the reader, a bridge's messages about its ports and all messages
+// about links of kind veth. A message without an attribute that the filter looks up is kept.
 func linkFilter() []unix.SockFilter {
 	const (
 		extensions = 0xfffff000      // SKF_AD_OFF
-		find       = extensions + 12 // SKF_AD_NLATTR: A is where attribute X is, sought from A on; 0 when it is absent
+		find       = extensions + 12 // SKF_AD_NLATTR: A is the offset of attribute X, searched from A on; 0 if absent
 		findWithin = extensions + 16 // SKF_AD_NLATTR_NEST: the same within the attribute at A
 		attributes = unix.NLMSG_HDRLEN + unix.SizeofIfInfomsg
 		veth       = 'v'<<24 | 'e'<<16 | 't'<<8 | 'h'
@@ -103,7 +103,7 @@ func linkFilter() []unix.SockFilter {
 	}
 }
 
-// linkState is what of a link matters.
+// linkState is the relevant state of a link.
 type linkState struct {
 	flags uint32 // IFF_UP, IFF_RUNNING and IFF_LOWER_UP
 	oper  netlink.LinkOperState
@@ -115,7 +115,7 @@ type linkWatch struct {
 	known  map[int]linkState // by index
 }
 
-// drain reads all that has arrived and reports whether anything of it matters.
+// drain reads all messages that have arrived and reports whether any of them matters.
 func (w *linkWatch) drain() (relevant bool, err error) {
 	for {
 		n, from, err := unix.Recvfrom(w.fd, w.buffer, 0)
@@ -124,7 +124,7 @@ func (w *linkWatch) drain() (relevant bool, err error) {
 			return relevant, nil
 		case errors.Is(err, unix.EINTR):
 			continue
-		case errors.Is(err, unix.ENOBUFS): // messages were lost, and what they said is unknown
+		case errors.Is(err, unix.ENOBUFS): // messages were lost, with unknown content
 			relevant = true
 			clear(w.known)
 			continue
@@ -137,7 +137,7 @@ func (w *linkWatch) drain() (relevant bool, err error) {
 	}
 }
 
-// datagram reports whether a message of a datagram matters. One that is cut off, or not what is expected, may.
+// datagram reports whether a message of a datagram matters. A truncated or unexpected one may.
 func (w *linkWatch) datagram(data []byte) (relevant bool) {
 	messages, err := syscall.ParseNetlinkMessage(data)
 	for _, m := range messages {

@@ -14,8 +14,8 @@ import (
 	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// The watcher reports links that stand for cards, and none that is created for pods. A card is a link without a
-// kind; so is loopback, which every namespace has.
+// The watcher reports links of cards, and none created for pods. A card is a link without a kind; so is loopback, which
+// every namespace has.
 func TestWatchLinks(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	namespace, err := os.Open("/proc/thread-self/ns/net")
@@ -47,7 +47,7 @@ func TestWatchLinks(t *testing.T) {
 		}
 	}
 	hosttest.Until(t, calls, "loopback goes up and down", flip)
-	for quiet := false; !quiet; { // what of it is still on its way
+	for quiet := false; !quiet; { // messages still on their way
 		select {
 		case <-calls:
 		case <-time.After(300 * time.Millisecond):

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LookupRoute connects a datagram socket, which is a lookup of the route (rules and all tables included) and no packet.
+// LookupRoute connects a datagram socket, which looks up the route (with rules and all tables) but sends no packet.
 func LookupRoute(to netip.Addr) error {
 	const discard = 9
 	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: discard, Addr: to.As16()})

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The parts of include/uapi/linux/inet_diag.h and tcp.h that are used. Ports and addresses are in network byte order.
+// The parts of include/uapi/linux/inet_diag.h and tcp.h in use. Ports and addresses are in network byte order.
 const (
 	diagRequestSize = 56 // struct inet_diag_req_v2
 	diagMessageSize = 72 // struct inet_diag_msg
@@ -19,13 +19,13 @@ const (
 	diagLastData    = 52 // tcpi_last_data_recv in it, milliseconds
 )
 
-// TCPQuery is struct inet_diag_req_v2: it asks for TCP sockets of a family.
+// TCPQuery is struct inet_diag_req_v2: a query for TCP sockets of a family.
 type TCPQuery struct {
 	Family uint8
-	States uint32 // a set of bits
-	// One asks for the socket of exactly these two. Each heeds only their ports, of which 0 stands for any.
+	States uint32 // a bit set
+	// One queries the socket with exactly these two. Each uses only their ports; 0 means any.
 	Local, Peer netip.AddrPort
-	Info        bool // also struct tcp_info of each
+	Info        bool // also return struct tcp_info of each
 }
 
 // Len implements nl.NetlinkRequestData.
@@ -47,7 +47,7 @@ func (q TCPQuery) Serialize() []byte {
 	return data
 }
 
-// Each dumps the sockets and calls each for one after the other, until it returns false.
+// Each dumps the sockets and calls each for one after another, until it returns false.
 func (q TCPQuery) Each(each func(TCPSocket) bool) error { return q.send(unix.NLM_F_DUMP, each) }
 
 // One returns the one socket with these addresses.
@@ -76,11 +76,11 @@ func (q TCPQuery) send(flags int, each func(TCPSocket) bool) error {
 type TCPSocket struct {
 	Local, Peer netip.AddrPort
 	UID         uint32
-	LastData    time.Duration // since data last came; only where HasInfo
+	LastData    time.Duration // since data last arrived; only if HasInfo
 	HasInfo     bool
 }
 
-// parseTCPSocket reads a struct inet_diag_msg with its attributes. A malformed one is not ok.
+// parseTCPSocket reads a struct inet_diag_msg with its attributes. ok is false for a malformed one.
 func parseTCPSocket(message []byte) (s TCPSocket, ok bool) {
 	if len(message) < diagMessageSize {
 		return s, false
@@ -96,7 +96,7 @@ func parseTCPSocket(message []byte) (s TCPSocket, ok bool) {
 	s.UID = binary.NativeEndian.Uint32(message[diagUID:])
 	attributes, err := Attributes(message[diagMessageSize:])
 	if err != nil {
-		return s, true // the socket itself is reported
+		return s, true // the socket itself is valid
 	}
 	if info := attributes.Get(diagInfo); len(info) >= diagLastData+4 {
 		s.LastData = time.Duration(binary.NativeEndian.Uint32(info[diagLastData:])) * time.Millisecond

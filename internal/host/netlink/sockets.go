@@ -1,12 +1,12 @@
-// Package netlink reads routes, TCP sockets and changes of links from the kernel, and names what it found in the plain
-// types of a network layout. It changes nothing, and never waits for the RTNL lock.
+// Package netlink reads routes, TCP sockets and changes of links from the kernel, and returns them in the plain types
+// of a network layout. It changes nothing, and never waits for the RTNL lock.
 //
-// It sends and decodes through github.com/vishvananda/netlink, with two exceptions. Of TCP sockets the library's
-// SocketDiagTCP dumps all in all states into memory: it filters neither states nor ports, while the agent asks for one
-// remote port, or counts. Its SocketGet asks with a dump, for which the kernel compares the ports alone, and so may
-// return the socket of another user at another loopback address. Of changes of links, LinkSubscribe has no socket
-// filter: every veth and bridge port that a pod brings would wake the agent and be decoded; and it ends at the first
-// overrun (ENOBUFS), with an error in which the errno is no longer found.
+// It sends and decodes through github.com/vishvananda/netlink, with two exceptions. For TCP sockets, the library's
+// SocketDiagTCP dumps all sockets in all states into memory: it filters neither states nor ports, but the agent needs
+// one remote port, or counts. Its SocketGet queries with a dump, for which the kernel compares only the ports, and so
+// may return the socket of another user at another loopback address. For changes of links, LinkSubscribe has no socket
+// filter: every veth and bridge port of a pod would wake the agent and be decoded; and it ends at the first overrun
+// (ENOBUFS), with an error that no longer wraps the errno.
 package netlink
 
 import (
@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PortUse is how many local ports are in use between one local address and one service. For another service the same
-// ports can be used once more.
+// PortUse is the number of local ports in use between one local address and one service. The same ports can be used
+// again for another service.
 type PortUse struct {
 	Local netip.Addr
 	Peer  netip.AddrPort
@@ -28,10 +28,10 @@ type PortUse struct {
 }
 
 const (
-	// portHoldingStates are those in which a socket keeps its port from others: established, closing and in TIME_WAIT.
-	// Not those that listen or are closed.
+	// portHoldingStates are the states in which a socket keeps its port from others: established, closing and
+	// TIME_WAIT, but not listening or closed.
 	portHoldingStates = 0xfff &^ (1<<7 | 1<<10)
-	// maxPeers bounds the pairs that are counted. Beyond, a pair that is not among the first 65,536 is not counted.
+	// maxPeers bounds the pairs to count: only the first 65,536 pairs are counted.
 	maxPeers = 1 << 16
 )
 
@@ -52,7 +52,7 @@ func BusiestPorts(ctx context.Context, first, last uint16) (PortUse, error) {
 			}
 			return ctx.Err() == nil
 		})
-		// A table that changes while it is read is the normal case here; a few sockets more or less do not matter.
+		// The table normally changes while it is read; a few sockets more or less do not matter.
 		if err != nil && !errors.Is(err, nl.ErrDumpInterrupted) {
 			return PortUse{}, fmt.Errorf("list TCP sockets: %w", err)
 		}

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// PluginOfLink returns the network plugin that names the host's end of a pod's veth pair so; empty for other names. It
-// is for users: a name proves nothing. Those of Calico, AWS and Azure are a digest of the pod's namespace and name, which
-// a re-created pod has again.
+// PluginOfLink returns the network plugin that uses such a name for the host's end of a pod's veth pair; empty for
+// other names. It is for display only: a name is no proof. The names of Calico, AWS and Azure contain a digest of the
+// pod's namespace and name, so a recreated pod has the same one.
 func PluginOfLink(link string) string {
 	for _, of := range []struct {
 		plugin, prefix string

@@ -11,21 +11,20 @@ import (
 	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// Veth is one end of a pair of virtual Ethernet devices, as it is in the network namespace of the caller.
+// Veth is one end of a pair of virtual Ethernet devices, as seen in the caller's network namespace.
 type Veth struct {
 	Index           int
 	Name            string
 	MAC             string
-	Master          int    // index of the bridge that it is a port of; 0 for none
+	Master          int    // index of the bridge whose port it is; 0 for none
 	MasterName      string //
-	PeerIndex       int    // in the peer's namespace; 0 when the kernel does not report it
-	PeerNamespaceID int    // number that this namespace gives to the peer's; -1: the peer is in this one
+	PeerIndex       int    // in the peer's namespace; 0 if the kernel does not report it
+	PeerNamespaceID int    // this namespace's number for the peer's; -1: the peer is in this one
 	Up              bool
 }
 
-// Veths lists the veth devices of this network namespace, and the number (nsid) that it gives to each of the
-// namespaces mounted at the given paths, as far as it gives one: the kernel assigns them when a device first gets a
-// peer there. Reading assigns none.
+// Veths lists the veth devices of this network namespace, and its number (nsid) for each of the namespaces mounted at
+// the given paths, if it has one: the kernel assigns it when a device first gets a peer there. Reading assigns none.
 func Veths(h *host.Host, netnsMounts []string) (veths []Veth, namespaceIDs map[string]int, err error) {
 	socket, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -74,8 +73,8 @@ func dumpLinks(socket *netlink.Handle) ([]netlink.Link, error) {
 	return links, nil
 }
 
-// namespaceID returns the number of the namespace mounted at a path. The file is opened only briefly: an open one keeps
-// the namespace alive.
+// namespaceID returns the number of the namespace mounted at a path. It opens the file only briefly, because an open
+// one keeps the namespace alive.
 func namespaceID(h *host.Host, socket *netlink.Handle, netns string) (int, error) {
 	fd, err := unix.Open(h.Files.Path(netns), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package network reads the links, routes, TCP connections and packet filter of the host, or what a test configured in
-// their place. It changes nothing, and does not ask where the kernel would have to load a module to answer.
+// Package network reads the links, routes, TCP connections and packet filter of the host, or a test's replacement for
+// them. It never writes, and makes no query for which the kernel would have to load a module.
 package network
 
 import (
@@ -81,7 +81,7 @@ func deviceAddresses(socket *netlink.Handle) (map[int][]netip.Prefix, error) {
 	return addresses, nil
 }
 
-// defaultRoutes lists the default routes of the main table. One with several next hops counts once for each.
+// defaultRoutes lists the default routes of the main table. A route with several next hops counts once for each.
 func defaultRoutes(socket *netlink.Handle) ([]hostnetlink.DefaultRoute, error) {
 	var found []hostnetlink.DefaultRoute
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {

@@ -15,9 +15,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// ReadPacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to:
-// rules that translate addresses (nat) are left out, and so is what belongs to a component that keeps whole tables
-// for itself (kube-proxy's nftables mode).
+// ReadPacketFilter reads the chains of the hooks prerouting, input, forward and output, and those that they jump to. It
+// leaves out rules that translate addresses (nat), and tables that belong entirely to one component (kube-proxy's
+// nftables mode).
 func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 	if h.Network.PacketFilter != nil {
 		return h.Network.PacketFilter()
@@ -34,7 +34,7 @@ func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 	}
 	chains, err := hostnetlink.WholeDump(packetfilter.ReadChains)
 	switch {
-	case errors.Is(err, netlink.ErrDumpInterrupted): // by a change, of which it may show only half
+	case errors.Is(err, netlink.ErrDumpInterrupted): // by a change that it may show only half
 		return packetfilter.PacketFilter{}, errors.New(
 			"read nf_tables: the rules change too often to be read completely")
 	case err != nil:
@@ -43,8 +43,8 @@ func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 	return packetfilter.PacketFilter{Chains: chains, Legacy: legacy}, nil
 }
 
-// legacyTables names the tables of iptables-legacy that can drop something: all but nat. They exist from their first
-// use, with rules or without, until the module is unloaded.
+// legacyTables returns the tables of iptables-legacy that can drop packets: all but nat. They exist from their first
+// use, with or without rules, until the module is unloaded.
 func legacyTables(h *host.Host) ([]string, error) {
 	var tables []string
 	for _, family := range []string{"ip", "ip6"} {
@@ -61,7 +61,7 @@ func legacyTables(h *host.Host) ([]string, error) {
 	return tables, nil
 }
 
-// tableNames names the tables of iptables-legacy that exist: none where it was never loaded.
+// tableNames returns the existing tables of iptables-legacy: none if it was never loaded.
 func tableNames(h *host.Host, family string) ([]string, error) {
 	names, err := h.Files.Read("/proc/thread-self/net/" + family + "_tables_names")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,8 +70,8 @@ func tableNames(h *host.Host, family string) ([]string, error) {
 	return strings.Fields(string(names)), err
 }
 
-// PortMappings reads the rules of CNI's portmap plugin, as its nftables backend, iptables-nft and iptables-legacy write
-// them.
+// PortMappings reads the rules of CNI's portmap plugin in all three forms: from its nftables backend, iptables-nft and
+// iptables-legacy.
 func PortMappings(h *host.Host) ([]packetfilter.PortMapping, error) {
 	if h.Files.Root != "" {
 		return nil, nil
@@ -87,7 +87,7 @@ func PortMappings(h *host.Host) ([]packetfilter.PortMapping, error) {
 	return append(mappings, more...), err
 }
 
-// legacyPortMappings reads those in iptables-legacy, if its tables are there.
+// legacyPortMappings reads the mappings in iptables-legacy, if its tables exist.
 func legacyPortMappings(h *host.Host) (mappings []packetfilter.PortMapping, failed error) {
 	for _, family := range []string{"ip", "ip6"} {
 		tables, err := tableNames(h, family)

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// TestPacketFilter: real rules read back as they were written, and what is not read is named.
+// TestPacketFilter: real rules are read as written, and unreadable parts are named.
 func TestPacketFilter(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return
@@ -59,7 +59,7 @@ func TestPacketFilter(t *testing.T) {
 	}
 }
 
-// sixth is what stands for an IPv4 prefix of the test in IPv6.
+// sixth returns the IPv6 counterpart of the test's IPv4 prefix.
 func sixth(family, text string) string {
 	if family == "ip" {
 		return text
@@ -127,7 +127,7 @@ func readBack(t *testing.T, h *host.Host, family string, rules [][]string) {
 			t.Errorf("%s: priority %d of table %s", family, chain.Priority, chain.Table)
 		}
 	}
-	for _, rules := range got { // nothing remains of what was inverted
+	for _, rules := range got { // the inverted part leaves no other trace
 		for i := range rules {
 			rules[i].Matches = slices.DeleteFunc(rules[i].Matches, func(m string) bool { return m == "nft source" })
 		}
@@ -139,7 +139,7 @@ func readBack(t *testing.T, h *host.Host, family string, rules [][]string) {
 	}
 }
 
-// TestPacketFilterSets: what rules look up in sets and maps, and what else nft's own rules are made of.
+// TestPacketFilterSets: lookups of rules in sets and maps, and other elements of nft's own rules.
 func TestPacketFilterSets(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return

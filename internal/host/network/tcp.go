@@ -13,10 +13,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// LastReceived returns how long ago the kernel received data from one of the remote addresses, which have one port, on
-// an established connection of this network namespace, of whichever process; false when there is no such connection.
-// Only the kernel is asked (sock_diag(7)), and nothing is sent. ErrNotConfigured means that the kernel would have to
-// load a module to answer.
+// LastReceived returns how long ago the kernel received data from one of the remote addresses, which share one port, on
+// an established connection of this network namespace, of any process; false if there is no such connection. It queries
+// only the kernel (sock_diag(7)) and sends no packets. ErrNotConfigured means that the kernel would have to load a
+// module to answer.
 func LastReceived(h *host.Host, remotes []netip.AddrPort) (ago time.Duration, ok bool, err error) {
 	if len(remotes) == 0 {
 		return 0, false, nil
@@ -51,8 +51,8 @@ func canQueryTCP(h *host.Host) error {
 
 func unmapped(p netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(p.Addr().Unmap(), p.Port()) }
 
-// TCPUser returns the user of the socket that is bound to local and connected to peer, in this network namespace: of a
-// connection over the loopback, the user at the other end. It asks the kernel for this one socket (sock_diag(7)).
+// TCPUser returns the user of the socket bound to local and connected to peer, in this network namespace: for a
+// connection over the loopback, the user at the other end. It queries the kernel for this one socket (sock_diag(7)).
 // ErrNotConfigured means that the kernel would have to load a module to answer.
 func TCPUser(h *host.Host, local, peer netip.AddrPort) (uid uint32, err error) {
 	if err := canQueryTCP(h); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// TestTCPUser: the user of the other end of a connection is found, and of one that does not exist none is.
+// TestTCPUser: the user of the other end of a connection is found; for a missing connection there is none.
 func TestTCPUser(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		listener, err := net.Listen("tcp", address)

@@ -1,12 +1,11 @@
-// Package owned decides which files and programs the agent trusts: those that only root can change. A file is root's
-// when it, each directory on the way to it and each symbolic link that is followed belong to root, and none of them can
-// be written by group or others. An access control list that lets another user write shows in the mode of the group. A
-// directory that all may write to is refused even with the sticky bit (/tmp): whoever comes first has the name.
+// Package owned decides which files and programs the agent trusts: those that only root can change. A file is root's if
+// root owns it, each directory in its path and each symbolic link followed, and neither group nor others can write to
+// any of them. An access control list that lets another user write shows in the mode of the group. A directory that all
+// users can write to is refused even with the sticky bit (/tmp): any user may take the name first.
 //
-// Where the agent does not run as root, what belongs to its own user counts like root's: it has no more rights than
-// that user.
+// If the agent does not run as root, its own user counts like root: the agent has no more rights than that user.
 //
-// Nothing here opens a file before it was found to be root's: no FIFO is waited for, no device is touched.
+// It opens no file before it has found it to be root's: it waits for no FIFO, and touches no device.
 package owned
 
 import (
@@ -23,28 +22,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrOthers means that users other than root can change a file, or what lies at its name.
+// ErrOthers means that users other than root can change a file, or replace it.
 var ErrOthers = errors.New("others than root can change it")
 
-// Tree is the root of absolute names. The zero value is the machine's; Root puts a fixture tree in its place, which is
+// Tree is the root of absolute names. The zero value is the machine's; Root replaces it with a fixture tree, which is
 // itself not checked.
 type Tree struct{ Root string }
 
-// File is what was found at a name.
+// File is the file found at a name.
 type File struct {
 	Path          string // without symbolic links
 	Device, Inode uint64
 	Mode          uint16 // with the type
 }
 
-// maxLinks is how many symbolic links are followed, as in the kernel.
+// maxLinks bounds the symbolic links to follow, as in the kernel.
 const maxLinks = 40
 
 // UID reports whether a user counts as root.
 func UID(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
-// Check walks to a file or directory and returns it if it is root's. An error that wraps ErrOthers names what is not;
-// with any other, like fs.ErrNotExist, that is unknown. The mode of a socket does not count: it rules who may connect.
+// Check walks to a file or directory and returns it if it is root's. An error that wraps ErrOthers names the part that
+// is not; any other error, like fs.ErrNotExist, leaves that unknown. The mode of a socket does not count: it only
+// controls who may connect.
 func (t Tree) Check(name string) (File, error) {
 	fd, file, err := t.open(name)
 	if err != nil {
@@ -63,7 +63,7 @@ func (t Tree) Read(name string, limit int64) ([]byte, error) {
 	if file.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, fmt.Errorf("read %s: not a regular file", name)
 	}
-	// Through the descriptor that was checked, whatever lies at the name now.
+	// Through the checked descriptor, whatever the name refers to now.
 	opened, err := os.OpenFile(descriptor(fd), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.Unwrap(err)}
@@ -81,7 +81,7 @@ func (t Tree) Read(name string, limit int64) ([]byte, error) {
 
 func descriptor(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// open returns a descriptor (O_PATH) of what lies at a name.
+// open returns an O_PATH descriptor of the file at a name.
 func (t Tree) open(name string) (int, File, error) {
 	if !filepath.IsAbs(name) {
 		return -1, File{}, fmt.Errorf("%q: not an absolute path", name)
@@ -105,12 +105,12 @@ func parts(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
-// walk goes to a file part by part: each is opened in the directory before it, which was checked.
+// walk goes to a file component by component, opening each in the directory before it, which was checked.
 type walk struct {
-	name, root string // as asked for; where absolute names begin
+	name, root string // as requested; where absolute names begin
 	fd         int
 	at         File
-	device     device // of the directory, to notice where another filesystem begins
+	device     device // of the directory, to notice a change of filesystem
 	links      int
 }
 
@@ -143,7 +143,7 @@ func (w *walk) close() {
 	}
 }
 
-// step goes one part further. For a symbolic link it returns the target, which comes next.
+// step goes one component further. For a symbolic link it returns the target, which comes next.
 func (w *walk) step(part string) (target string, err error) {
 	path := filepath.Join(w.at.Path, part)
 	if part == "." || part == ".." && w.at.Path == "/" {
@@ -204,7 +204,7 @@ func status(fd int) (unix.Statx_t, error) {
 	return stat, err
 }
 
-// checkOwner returns an error if a file, directory or link is not root's alone.
+// checkOwner returns an error if users other than root can change a file, directory or link.
 func (w *walk) checkOwner(path string, stat unix.Statx_t) error {
 	shown := path
 	if path != w.name {
@@ -220,8 +220,8 @@ func (w *walk) checkOwner(path string, stat unix.Statx_t) error {
 	return nil
 }
 
-// checkFilesystem refuses filesystems where owner and mode are no proof: what a user has mounted (FUSE) shows what that
-// user wants, and the links in /proc lead elsewhere than their text. Both have no block device.
+// checkFilesystem refuses filesystems whose owner and mode are no proof: a user's own mount (FUSE) shows anything that
+// the user wants, and the links in /proc lead elsewhere than their text. Both have no block device.
 func checkFilesystem(shown string, at device) error {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -246,7 +246,7 @@ func checkFilesystem(shown string, at device) error {
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("%s: which filesystem: %w", shown, err)
 	}
-	return nil // a subvolume of btrfs has its own number, which is in no table; that of a FUSE mount is
+	return nil // a subvolume of btrfs has its own number, which is in no table; a FUSE mount's is in it
 }
 
 // mountedByRoot reads the options of a FUSE mount.

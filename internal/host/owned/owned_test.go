@@ -43,7 +43,7 @@ func root(t *testing.T) {
 
 func TestProgram(t *testing.T) {
 	for name, test := range map[string]struct {
-		spoil func(t *testing.T, dir string) // dir/bin/program is a script that is fine
+		spoil func(t *testing.T, dir string) // dir/bin/program is a valid script
 		want  string                         // part of the refusal; empty: it may be run
 	}{
 		"a script": {func(*testing.T, string) {}, ""},
@@ -160,7 +160,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Who may connect to a socket does not matter, whose it is does.
+// The owner of a socket matters, but not who may connect to it.
 func TestCheckSocket(t *testing.T) {
 	root(t)
 	dir := t.TempDir()

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxInterpreters bounds scripts whose interpreters are scripts, as the kernel does.
+// maxInterpreters bounds scripts whose interpreters are scripts, like the kernel's limit.
 const maxInterpreters = 4
 
-// Program returns nil for a program that may be run with the agent's rights: an executable file that is root's, and if
-// it is a script, whose interpreter is too. It is called before each run. The program is then run by its name, not by a
-// descriptor (a script has no other, and the kernel would name the process after the descriptor's number): only root
-// can put another one there, since each directory on the way was found to be root's.
+// Program returns nil for a program that may run with the agent's rights: an executable file of root's, whose
+// interpreter, if it is a script, is root's too. It is called before each run. The program is then run by its name, not
+// by a descriptor (a script has only its name, and the kernel would name the process after the descriptor's number):
+// only root can replace it, because each directory in its path was found to be root's.
 func Program(name string) error { return Tree{}.program(name, 0) }
 
 func (t Tree) program(name string, depth int) error {
@@ -34,7 +34,7 @@ func (t Tree) program(name string, depth int) error {
 	}
 	opened, err := os.OpenFile(descriptor(fd), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrPermission) {
-		return nil // it may be run and not read: it cannot be a script then
+		return nil // executable but not readable: then it cannot be a script
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, errors.Unwrap(err))

@@ -11,13 +11,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// LegacyTable is the name under which rules of iptables-legacy in the table nat are reported.
+// LegacyTable is the reported table name for rules of iptables-legacy in the table nat.
 const LegacyTable = "nat (legacy)"
 
-// maxLegacy bounds the table that is read: it can only be read as a whole, some 400 bytes a rule.
+// maxLegacy bounds the table: it can only be read as a whole, some 400 bytes a rule.
 const maxLegacy = 16 << 20
 
-// legacyFamily is how the kernel hands out the tables of one family: linux/netfilter_ipv4/ip_tables.h, ip6_tables.h.
+// legacyFamily describes the kernel's tables of one family: linux/netfilter_ipv4/ip_tables.h, ip6_tables.h.
 type legacyFamily struct {
 	name          string
 	domain, level int
@@ -29,14 +29,14 @@ func legacyFamilies() []legacyFamily {
 	return []legacyFamily{{"ip", unix.AF_INET, unix.SOL_IP, 88, 112}, {"ip6", unix.AF_INET6, unix.SOL_IPV6, 140, 168}}
 }
 
-// The requests of both families, and the sizes of struct ipt_getinfo and of struct ipt_get_entries before the entries.
+// The requests of both families, and the sizes of struct ipt_getinfo and of the head of struct ipt_get_entries.
 const (
 	legacyGetInfo, legacyGetEntries   = 64, 65
 	legacyInfoSize, legacyEntriesHead = 84, 40
 )
 
 // ReadLegacyPortMappings reads the rules of CNI's portmap plugin in the table nat of iptables-legacy. The table must
-// exist: to ask for one that does not would make it.
+// exist: a request for a missing one would create it.
 func ReadLegacyPortMappings(family string) ([]PortMapping, error) {
 	for _, f := range legacyFamilies() {
 		if f.name != family {
@@ -79,7 +79,7 @@ func (f legacyFamily) read() ([]byte, error) {
 	return nil, errors.New("it changes too often to be read completely")
 }
 
-// getsockopt fills a buffer that also has the request.
+// getsockopt fills a buffer that also contains the request.
 func getsockopt(fd, level, option int, buffer []byte) error {
 	size := uint32(len(buffer))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
@@ -93,7 +93,7 @@ func getsockopt(fd, level, option int, buffer []byte) error {
 // legacyRule is one entry of a table.
 type legacyRule struct {
 	chain   string
-	jump    int // offset that it jumps to
+	jump    int // offset of its target
 	comment string
 	matched PacketRule
 }
@@ -124,7 +124,7 @@ func (f legacyFamily) mappings(table []byte) ([]PortMapping, error) {
 			continue
 		}
 		if name != "" || len(data) < 4 || int32(binary.NativeEndian.Uint32(data)) <= 0 { //nolint:gosec // it is signed
-			continue // no jump, such as the RETURN that ends each chain
+			continue // not a jump, such as the RETURN at the end of each chain
 		}
 		rule := legacyRule{chain: chain, jump: int(binary.NativeEndian.Uint32(data))}
 		if err := rule.match(rest[f.entry:target]); err != nil {
@@ -148,7 +148,7 @@ func (f legacyFamily) mappings(table []byte) ([]PortMapping, error) {
 	return mappings, nil
 }
 
-// extensionHead is the size of struct xt_entry_match and of struct xt_entry_target before their data.
+// extensionHead is the size of the head of struct xt_entry_match and of struct xt_entry_target.
 const extensionHead = 32
 
 // extension returns the name and the data of a match or target.

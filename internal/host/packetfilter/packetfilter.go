@@ -1,8 +1,8 @@
-// Package packetfilter reads the rules of nf_tables, as far as they decide whether packets pass. It writes none, loads
-// no module, runs no program, and refuses rulesets beyond its bounds. An expression that it does not understand stays
-// in the rule by its name, so that no rule seems to hold for more packets than it does.
+// Package packetfilter reads the rules of nf_tables that decide whether packets pass. It writes none, loads no module,
+// runs no program, and refuses rulesets beyond its bounds. An expression that it does not understand stays in the rule
+// by name, so that no rule seems to apply to more packets than it does.
 //
-// It decodes by hand over github.com/vishvananda/netlink. github.com/google/nftables v0.3.0 was tried:
+// It has its own decoder over github.com/vishvananda/netlink. github.com/google/nftables v0.3.0 was tried:
 //
 //   - It leaves out expressions that it does not know (rt, socket, osf, tunnel …) without an error. The rule
 //     "socket transparent 1 drop" reads as a comparison of whatever the register held before, and drop.
@@ -18,37 +18,37 @@ import (
 	"strings"
 )
 
-// PacketChain is one chain of nf_tables, which iptables-nft, firewalld and nft itself write.
+// PacketChain is one chain of nf_tables, as written by iptables-nft, firewalld and nft itself.
 type PacketChain struct {
 	Family string `json:"family"` // ip, ip6, or inet for both
 	Table  string `json:"table"`
 	Name   string `json:"name"`
-	// prerouting, input, forward, output; empty for a chain that rules jump to
+	// prerouting, input, forward, output; empty for a chain reached only by jumps
 	Hook     string       `json:"hook,omitempty"`
 	Priority int          `json:"priority,omitempty"` // of a base chain: lower comes first
 	Policy   string       `json:"policy,omitempty"`   // of a base chain: accept or drop
 	Rules    []PacketRule `json:"rules,omitempty"`
 }
 
-// PacketRule is one rule as far as it is understood. A limit that is not understood is named in Matches.
+// PacketRule is one rule, as far as it is understood. Matches names the restrictions that are not.
 type PacketRule struct {
-	// accept, drop, reject, return, jump, goto; empty: goes on, or Target does something else
+	// accept, drop, reject, return, jump, goto; empty: continues, or Target does something else
 	Verdict     string       `json:"verdict,omitempty"`
 	Target      string       `json:"target,omitempty"` // the chain of jump and goto, or the name of another target
 	Source      netip.Prefix `json:"source,omitzero"`
 	Destination netip.Prefix `json:"destination,omitzero"`
-	Family      string       `json:"family,omitempty"` // ip or ip6: only those, in a table of both
-	In          string       `json:"in,omitempty"`     // name of the interface; "cali+" stands for all that begin so
+	Family      string       `json:"family,omitempty"` // ip or ip6: only that one, in a table of both
+	In          string       `json:"in,omitempty"`     // name of the interface; "cali+" means all names with that prefix
 	Out         string       `json:"out,omitempty"`
 	Protocol    uint8        `json:"protocol,omitempty"`   // 6 TCP, 17 UDP
 	Protocols   []uint8      `json:"protocols,omitempty"`  // one of these
 	Port        PortRange    `json:"port,omitzero"`        // destination
 	Ports       []PortRange  `json:"ports,omitempty"`      // one of these
 	NotNew      bool         `json:"notNew,omitempty"`     // only packets that do not begin a connection
-	Translated  bool         `json:"translated,omitempty"` // only connections whose destination was translated (DNAT)
+	Translated  bool         `json:"translated,omitempty"` // only connections with a translated destination (DNAT)
 	Mark        PacketMark   `json:"mark,omitzero"`
 	Matches     []string     `json:"matches,omitempty"`
-	Packets     uint64       `json:"packets,omitempty"` // that it has met so far, where it counts
+	Packets     uint64       `json:"packets,omitempty"` // matched so far, if the rule counts
 }
 
 // PortRange is from and to, inclusive; zero: any.
@@ -106,12 +106,12 @@ func joinFirst[T any](list []T) string {
 	return strings.Join(parts, ",")
 }
 
-// The bounds of what is read of the packet filter.
+// The bounds of the packet filter.
 const (
 	maxPacketChains = 100_000 // kube-proxy in its nftables mode creates some for each service
 	maxPacketRead   = 1000    // chains whose rules are read
 	maxPacketRules  = 20_000
-	maxPacketSets   = 1000 // beyond, a rule that looks something up is not understood
+	maxPacketSets   = 1000 // beyond, a rule with a lookup is not understood
 )
 
 // PacketFilter is the packet filter of this network namespace.
@@ -121,5 +121,5 @@ type PacketFilter struct {
 	Legacy []string `json:"legacy,omitempty"`
 }
 
-// packetHooks are the names of the hooks by their numbers, as far as they are read.
+// packetHooks are the names of the supported hooks by their numbers.
 func packetHooks() []string { return []string{"prerouting", "input", "forward", "output"} }

@@ -22,14 +22,14 @@ type PortMapping struct {
 	Target               string // the container's chain; empty with nftables
 	Comment              string
 	Network              string // empty with nftables
-	Container            string // as the comment names it; empty where it does not
+	Container            string // from the comment; empty if that has none
 	Ports                []PortRange
 }
 
-// maxMappings bounds how many are read.
+// maxMappings bounds the mappings to read.
 const maxMappings = 1 << 14
 
-// ReadPortMappings reads the rules of the chains in which the plugin keeps them. A chain that does not exist has none.
+// ReadPortMappings reads the rules of the plugin's chains. A missing chain has none.
 func ReadPortMappings() ([]PortMapping, error) {
 	var all []PortMapping
 	for _, family := range []string{"ip", "ip6"} {
@@ -96,8 +96,8 @@ func matchedComment(rule netlink.AttributeList) string {
 	return ""
 }
 
-// commentOf finds the comment in the data that user space keeps with a rule: a type, a length, a value each
-// (libnftnl/udata.h: NFTNL_UDATA_RULE_COMMENT is 0). nft and newer versions of iptables-nft keep it there.
+// commentOf finds the comment in the data that user space stores with a rule, in entries of a type, a length and a
+// value (libnftnl/udata.h: NFTNL_UDATA_RULE_COMMENT is 0). nft and newer versions of iptables-nft store it there.
 func commentOf(data []byte) string {
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
 		if data[0] == 0 {
@@ -108,8 +108,8 @@ func commentOf(data []byte) string {
 	return ""
 }
 
-// containerOf returns the network and the container that a comment names: dnat name: "<network>" id: "<container>", or
-// the container alone.
+// containerOf returns the network and the container in a comment: dnat name: "<network>" id: "<container>", or only the
+// container.
 func containerOf(comment string) (network, container string) {
 	rest, named := strings.CutPrefix(comment, "dnat name: ")
 	if !named {

@@ -13,16 +13,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// loaded is what a register holds: what the expressions before it have loaded.
+// loaded is the content of a register: the value that earlier expressions loaded.
 type loaded struct {
 	// iif, oif, index, protocol, family, mark, state, status, source, destination, port; else not understood
 	what string
 	size int    // bytes loaded
 	full int    // bytes of the whole address
-	mask []byte // what was laid over it, nil: nothing
+	mask []byte // mask applied to it, or nil
 }
 
-// ruleParser gathers a rule from its expressions.
+// ruleParser builds a rule from its expressions.
 type ruleParser struct {
 	rule      PacketRule
 	family    uint8 // of the table
@@ -30,7 +30,7 @@ type ruleParser struct {
 	lookups   []lookup
 }
 
-// parseRule parses one NFT_MSG_NEWRULE and returns the chain that it is in. It reads the sets in which the rule looks
+// parseRule parses one NFT_MSG_NEWRULE and returns the rule and its chain. It reads the sets in which the rule looks
 // something up.
 func parseRule(message []byte, readSet func(name string) ([]element, error)) (rule PacketRule, chain string,
 	err error) {
@@ -58,7 +58,7 @@ func parseRule(message []byte, readSet func(name string) ([]element, error)) (ru
 	return r.rule, cString(attributes.Get(unix.NFTA_RULE_CHAIN)), err
 }
 
-// add takes one expression. What is not understood limits the rule in an unknown way.
+// add adds one expression. An unknown one restricts the rule in an unknown way.
 func (r *ruleParser) add(name string, data netlink.AttributeList) {
 	switch name {
 	case "meta":
@@ -106,11 +106,11 @@ func (r *ruleParser) add(name string, data netlink.AttributeList) {
 		r.rule.Target = "QUEUE"
 	default:
 		r.unknown(hosterr.Clip(name))
-		clear(r.registers) // it may have loaded one of them
+		clear(r.registers) // it may have loaded any of them
 	}
 }
 
-// metaValue knows the values beside the packet that most rules load.
+// metaValue returns the values besides the packet that most rules load.
 func metaValue(key uint32) loaded {
 	switch key {
 	case unix.NFT_META_MARK:
@@ -129,7 +129,7 @@ func metaValue(key uint32) loaded {
 	return loaded{}
 }
 
-// verdict takes a verdict: a code and, for jump and goto, a chain.
+// verdict adds a verdict: a code and, for jump and goto, a chain.
 func (r *ruleParser) verdict(data []byte) {
 	fields, err := netlink.Attributes(data)
 	if err != nil {
@@ -160,18 +160,18 @@ func (r *ruleParser) unknown(what string) {
 	}
 }
 
-// value is what an attribute holds that may be a value or a verdict.
+// value returns the value of an attribute that may be a value or a verdict.
 func value(data []byte) []byte { return nested(data, unix.NFTA_DATA_VALUE) }
 
 func (r *ruleParser) register(number []byte) loaded { return r.registers[be32(number)] }
 
 func (r *ruleParser) load(register []byte, l loaded) {
-	if register != nil { // without: the expression sets something
+	if register != nil { // otherwise the expression sets something
 		r.registers[be32(register)] = l
 	}
 }
 
-// loadPayload knows the fields of the IP header that most rules load, and the destination port.
+// loadPayload recognizes the fields of the IP header that most rules load, and the destination port.
 func (r *ruleParser) loadPayload(data netlink.AttributeList) {
 	base, offset := be32(data.Get(unix.NFTA_PAYLOAD_BASE)), be32(data.Get(unix.NFTA_PAYLOAD_OFFSET))
 	size := int(be32(data.Get(unix.NFTA_PAYLOAD_LEN)))
@@ -198,7 +198,7 @@ func (r *ruleParser) loadPayload(data netlink.AttributeList) {
 
 func (r *ruleParser) isIPv6() bool { return r.family == unix.AF_INET6 || r.rule.Family == "ip6" }
 
-// compare takes a comparison of what was loaded with a value.
+// compare adds a comparison of the loaded value with another value.
 func (r *ruleParser) compare(l loaded, operation uint32, value []byte) {
 	const equal, unequal = unix.NFT_CMP_EQ, unix.NFT_CMP_NEQ
 	if l.what == "state" && operation == unequal && len(l.mask) == 4 && be32(value) == 0 {
@@ -216,7 +216,7 @@ func (r *ruleParser) compare(l loaded, operation uint32, value []byte) {
 	}
 }
 
-// inRange takes a comparison with a range.
+// inRange adds a comparison with a range.
 func (r *ruleParser) inRange(l loaded, operation uint32, from, to []byte) {
 	if l.what != "port" || l.mask != nil || operation != unix.NFT_RANGE_EQ || len(from) != 2 || len(to) != 2 {
 		r.unknown("nft range " + l.what)
@@ -225,7 +225,7 @@ func (r *ruleParser) inRange(l loaded, operation uint32, from, to []byte) {
 	r.rule.Port = PortRange{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}
 }
 
-// equal takes a comparison for equality; false where it is not understood.
+// equal adds a comparison for equality; false if it is not understood.
 func (r *ruleParser) equal(l loaded, value []byte) bool {
 	whole := l.mask == nil
 	switch {
@@ -264,7 +264,7 @@ func (r *ruleParser) equal(l loaded, value []byte) bool {
 	return true
 }
 
-// interfaceName reads a name: with a NUL at its end it is the whole name, else its beginning, which gets a "+".
+// interfaceName reads a name: with a NUL at its end it is complete, else a prefix, to which it adds "+".
 func interfaceName(value []byte) string {
 	name := strings.TrimRight(string(value), "\x00")
 	if name != "" && len(name) == len(value) {
@@ -273,7 +273,7 @@ func interfaceName(value []byte) string {
 	return strings.ToValidUTF8(name, "?")
 }
 
-// addressPrefix returns the prefix that an address was compared with: all of it, under a mask, or its first bytes only.
+// addressPrefix returns the prefix that an address is compared with: all of it, under a mask, or only its first bytes.
 func addressPrefix(l loaded, value []byte) (p netip.Prefix, ok bool) {
 	if l.size == 0 || l.size > l.full || len(value) != l.size {
 		return p, false
@@ -286,7 +286,7 @@ func addressPrefix(l loaded, value []byte) (p netip.Prefix, ok bool) {
 	if l.mask != nil && copy(mask, l.mask) != l.size {
 		return p, false
 	}
-	ones, bits := net.IPMask(mask).Size() // 0, 0 where ones follow a zero
+	ones, bits := net.IPMask(mask).Size() // 0, 0 if ones follow a zero
 	ip, ok := netip.AddrFromSlice(address)
 	if !ok || bits == 0 {
 		return p, false

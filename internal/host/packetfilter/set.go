@@ -12,23 +12,23 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// Sets and maps that a rule looks something up in, "ct state { established, related }" or "tcp dport { 22, 443 }"
-// (NFT_MSG_GETSET, NFT_MSG_GETSETELEM). Only those are read whose keys are understood: states, protocols and ports.
+// Sets and maps for lookups in a rule, "ct state { established, related }" or "tcp dport { 22, 443 }" (NFT_MSG_GETSET,
+// NFT_MSG_GETSETELEM). Only those with known keys are read: states, protocols and ports.
 
 const maxSetElements = 1024
 
-// errSetTooLarge means that a set has more elements than are read, or there are more sets: what it limits is unknown.
+// errSetTooLarge means too many elements in a set, or too many sets: the effect of the set is unknown.
 var errSetTooLarge = fmt.Errorf("more than %d elements, or %d sets", maxSetElements, maxPacketSets)
 
-// element is one element of a set: a key, and the verdict that a map has for it. In a set of intervals it is all keys
-// from one to another, both inclusive.
+// element is one element of a set: a key, and its verdict in a map. In a set of intervals it is all keys between two,
+// both inclusive.
 type element struct {
 	from, to []byte
-	end      bool // ends an interval; the key is the first that is outside
+	end      bool // ends an interval; the key is the first one outside
 	verdict  []byte
 }
 
-// readSet reads a set of the chain's table. ENOENT and errSetTooLarge leave open what is in it.
+// readSet reads a set of the chain's table. ENOENT and errSetTooLarge mean that its content is unknown.
 func (c *PacketChain) readSet(name string) ([]element, error) {
 	family := familyNumber(c.Family)
 	answers, err := request(unix.NFT_MSG_GETSET, 0, family, c.Table, name).Execute(unix.NETLINK_NETFILTER,
@@ -88,7 +88,7 @@ func parseElements(message []byte) ([]element, error) {
 	return elements, nil
 }
 
-// intervals pairs the ends of intervals. One that is not ended goes up to the last key.
+// intervals pairs the ends of intervals. An interval without an end extends to the last key.
 func intervals(ends []element) []element {
 	slices.SortFunc(ends, func(a, b element) int {
 		if order := bytes.Compare(a.from, b.from); order != 0 {
@@ -113,7 +113,7 @@ func intervals(ends []element) []element {
 	return closed
 }
 
-// before returns the key before another one, which is not the first.
+// before returns the key before another one. key must not be the first.
 func before(key []byte) []byte {
 	less := slices.Clone(key)
 	for i := len(less) - 1; i >= 0; i-- {
@@ -125,15 +125,15 @@ func before(key []byte) []byte {
 	return less
 }
 
-// lookup is one lookup of a rule in a set, or in a map of verdicts, which is read later.
+// lookup is one lookup of a rule in a set, or in a map of verdicts, to be read later.
 type lookup struct {
 	set      string
 	load     loaded
 	verdicts bool
 }
 
-// lookUp takes a lookup. A map with a verdict for each key may do anything, unless it is understood; so may a map whose
-// value is compared later.
+// lookUp adds a lookup. Unless it is understood, a map with a verdict for each key may have any effect; so may a map
+// whose value is compared later.
 func (r *ruleParser) lookUp(data netlink.AttributeList) {
 	l, set := r.register(data.Get(unix.NFTA_LOOKUP_SREG)), cString(data.Get(unix.NFTA_LOOKUP_SET))
 	inverted := be32(data.Get(unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0
@@ -153,7 +153,7 @@ func (r *ruleParser) lookUp(data netlink.AttributeList) {
 	}
 }
 
-// resolve adds to the rule what its sets and maps hold.
+// resolve adds the content of its sets and maps to the rule.
 func (r *ruleParser) resolve(read func(set string) ([]element, error)) error {
 	for _, l := range r.lookups {
 		set, err := read(l.set)
@@ -168,14 +168,14 @@ func (r *ruleParser) resolve(read func(set string) ([]element, error)) error {
 			return len(e.from) != l.load.size || len(e.to) != l.load.size
 		}) {
 			r.addKeys(l, set)
-		} else { // the key is made of several
+		} else { // a concatenated key
 			r.notUnderstood(l)
 		}
 	}
 	return nil
 }
 
-// notUnderstood limits the rule in an unknown way.
+// notUnderstood restricts the rule in an unknown way.
 func (r *ruleParser) notUnderstood(l lookup) {
 	r.unknown("lookup")
 	if l.verdicts {
@@ -199,12 +199,12 @@ func (r *ruleParser) addKeys(l lookup, set []element) {
 				binary.BigEndian.Uint16(e.to)})
 		}
 	}
-	if len(set) == 0 && l.load.what != "state" { // a named one may be filled at any time
+	if len(set) == 0 && l.load.what != "state" { // a named set may be filled at any time
 		r.unknown("lookup")
 	}
 }
 
-// addStates takes a set or map of states, of which a packet has one only.
+// addStates adds a set or map of states. A packet has only one state.
 func (r *ruleParser) addStates(l lookup, set []element) {
 	states := uint32(0)
 	const newState = 8

@@ -17,7 +17,7 @@ import (
 // nf_tables answers over netlink (linux/netfilter/nf_tables.h): dumps of all chains, of the rules of one chain, of the
 // elements of one set. Numbers are big-endian.
 
-// foreignTable reports whether a table belongs to a component that keeps it for itself and drops in it on purpose.
+// foreignTable reports whether a table belongs to one component that drops packets in it on purpose.
 func foreignTable(name string) bool {
 	return slices.ContainsFunc([]string{"kube-proxy", "calico", "cilium", "antrea", "kindnet", "kube-router",
 		"kube-network-policies", "libvirt_network", "docker-bridges"}, func(owner string) bool {
@@ -31,7 +31,7 @@ func ReadChains() ([]PacketChain, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Base chains first, then what they jump to, as far as the bounds go.
+	// Base chains first, then those that they jump to, within the bounds.
 	var queue []*PacketChain
 	for _, chain := range chains {
 		if chain.Hook != "" {
@@ -68,7 +68,7 @@ func ReadChains() ([]PacketChain, error) {
 
 func (c *PacketChain) key() string { return c.Family + "\x00" + c.Table + "\x00" + c.Name }
 
-// request begins a message of nf_tables. In each of them the first attributes are a table and what is in it.
+// request begins a message of nf_tables. In each message the first attributes are a table and an object in it.
 func request(command, flags int, family uint8, names ...string) *nl.NetlinkRequest {
 	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|command, flags)
 	request.AddData(&nl.Nfgenmsg{NfgenFamily: family})
@@ -78,7 +78,8 @@ func request(command, flags int, family uint8, names ...string) *nl.NetlinkReque
 	return request
 }
 
-// dump sends a request and calls take for each answer until it fails. It returns that failure apart from the kernel's.
+// dump sends a request and calls take for each answer until that fails. It returns take's failure separately from the
+// kernel's.
 func dump(request *nl.NetlinkRequest, answer uint16, take func(message []byte) error) (failure, err error) {
 	err = request.ExecuteIter(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|answer, func(message []byte) bool {
 		failure = take(message)
@@ -145,7 +146,7 @@ func parseChain(message []byte) (PacketChain, bool, error) {
 		}
 	}
 	if cString(attributes.Get(unix.NFTA_CHAIN_TYPE)) == "nat" {
-		chain.Hook, chain.Policy = "", "" // it translates; what it drops is rare enough to be left out
+		chain.Hook, chain.Policy = "", "" // it translates; it drops so rarely that it is left out
 	}
 	return chain, true, nil
 }
@@ -160,7 +161,7 @@ func familyNumber(name string) uint8 {
 	return unix.NFPROTO_INET
 }
 
-// readRules dumps the rules of one chain, and counts the sets that it has read for them.
+// readRules dumps the rules of one chain, and counts the sets read for them.
 func (c *PacketChain) readRules(limit int, sets *int) error {
 	readSet := func(name string) ([]element, error) {
 		if *sets++; *sets > maxPacketSets {
@@ -177,7 +178,7 @@ func (c *PacketChain) readRules(limit int, sets *int) error {
 			if err != nil {
 				return err
 			}
-			if chain == c.Name { // older kernels do not know the selection
+			if chain == c.Name { // older kernels ignore the selection
 				c.Rules = append(c.Rules, rule)
 			}
 			return nil

@@ -43,8 +43,8 @@ func (r *PacketRule) matchExtension(name string, info []byte) {
 	}
 }
 
-// matchPorts reads struct xt_tcp and xt_udp, which begin alike: two source ports, two destination ports, in the
-// machine's byte order. For xt_tcp four bytes follow (option, flag mask, flags, inversions), for xt_udp one
+// matchPorts reads struct xt_tcp and xt_udp, which have the same beginning: two source ports, two destination ports, in
+// the machine's byte order. Then xt_tcp has four bytes (option, flag mask, flags, inversions) and xt_udp one
 // (inversions).
 func (r *PacketRule) matchPorts(name string, info []byte) {
 	port := func(at int) uint16 { return binary.NativeEndian.Uint16(info[at:]) }
@@ -62,7 +62,7 @@ func (r *PacketRule) matchPorts(name string, info []byte) {
 }
 
 // matchMultiport reads struct xt_multiport_v1: which ports (1: destination), how many, 15 ports, for each whether it
-// begins a range that the next one ends, and whether all is inverted.
+// begins a range that the next one ends, and whether the match is inverted.
 func (r *PacketRule) matchMultiport(info []byte) {
 	const destination, maxPorts = 1, 15
 	count := int(info[1])
@@ -81,9 +81,9 @@ func (r *PacketRule) matchMultiport(info []byte) {
 	}
 }
 
-// matchStates takes the set of states of connection tracking: 1 is invalid, 2 established, 4 related, 8 new, 64
-// untracked (NF_CT_STATE_BIT). A set with new in it does not limit what begins a connection; one that is not tracked
-// has no beginning.
+// matchStates adds a set of connection tracking states: 1 is invalid, 2 established, 4 related, 8 new, 64 untracked
+// (NF_CT_STATE_BIT). A set with new in it does not restrict packets that begin a connection; an untracked packet
+// belongs to no connection.
 func (r *PacketRule) matchStates(states uint32) {
 	const newState, untracked = 8, 64
 	switch {

@@ -1,6 +1,6 @@
-// Package podstate says how far a pod has come in starting or ending: what its object shows, what of it is on the node,
-// and which stage that is. Its stages are pure functions. Text from outside is returned as it is: who prints it must
-// sanitize it.
+// Package podstate determines the progress of a pod in starting or ending: the state in its object, its traces on the
+// node, and its stage. Its stages are pure functions. It returns external text as it is: the caller must sanitize it
+// before printing.
 package podstate
 
 import (
@@ -10,12 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// IsFinished reports whether all containers of a pod have ended for good.
+// IsFinished reports whether all containers of a pod have ended permanently.
 func IsFinished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// IsStarting reports whether a pod waits for something that its own programs do not do.
+// IsStarting reports whether a pod waits for something other than its own programs.
 func IsStarting(pod *corev1.Pod) bool {
 	if IsFinished(pod) {
 		return false
@@ -27,9 +27,8 @@ func IsStarting(pod *corev1.Pod) bool {
 	return waits
 }
 
-// WaitingContainer returns the container that holds up the start of a pod: the first init container that is not done,
-// or else the first container that waits. One that runs, or waits for a restart after a crash, is not for the node to
-// correct.
+// WaitingContainer returns the container that holds up the start of a pod: the first unfinished init container, or else
+// the first waiting container. The node cannot correct a container that runs, or waits for a restart after a crash.
 func WaitingContainer(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 	if c, init := UnfinishedInit(pod); init {
 		if c.State.Waiting == nil || c.State.Waiting.Reason == crashLoop {
@@ -45,10 +44,10 @@ func WaitingContainer(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 	return corev1.ContainerStatus{}, false
 }
 
-// crashLoop is the reason of a container that waits for its restart after a crash.
+// crashLoop is the reason of a container waiting for its restart after a crash.
 const crashLoop = "CrashLoopBackOff"
 
-// UnfinishedInit returns the first init container that is not done.
+// UnfinishedInit returns the first unfinished init container.
 func UnfinishedInit(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		done := c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
@@ -66,7 +65,7 @@ func restartable(pod *corev1.Pod, name string) bool {
 	})
 }
 
-// ImageOf returns the image of a container; "?" where the pod has no such container.
+// ImageOf returns the image of a container, or "?" if the pod has no such container.
 func ImageOf(pod *corev1.Pod, container string) string {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name == container {
@@ -76,7 +75,7 @@ func ImageOf(pod *corev1.Pod, container string) string {
 	return "?"
 }
 
-// MountedVolumes are the volumes of a pod that a container mounts: kubelet sets up no others.
+// MountedVolumes returns the volumes of a pod that a container mounts: kubelet sets up no others.
 func MountedVolumes(pod *corev1.Pod) []corev1.Volume {
 	used := map[string]bool{}
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -90,8 +89,8 @@ func MountedVolumes(pod *corev1.Pod) []corev1.Volume {
 	return slices.DeleteFunc(slices.Clone(pod.Spec.Volumes), func(v corev1.Volume) bool { return !used[v.Name] })
 }
 
-// VolumePlugin returns the directory of the plugin that sets up a volume under its own name, and its name for people. A
-// name without a plugin is a claim; neither is a volume that leaves no trace.
+// VolumePlugin returns the directory of the plugin that sets up a volume under its own name, and its name for display.
+// A name without a plugin means a claim; neither means a volume that leaves no trace.
 func VolumePlugin(v corev1.Volume) (plugin, what string) {
 	switch {
 	case v.ConfigMap != nil:

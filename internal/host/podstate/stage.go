@@ -6,43 +6,43 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Stage is where a pod is on its way. Kubelet waits for volumes, then creates the sandbox and its network, then pulls
+// Stage is the progress of a pod. Kubelet waits for volumes, then creates the sandbox and its network, then pulls
 // images and creates containers; it ends containers, then the sandbox, then volumes, then the cgroup, and only then
-// lets the apiserver delete the pod. The stage is the first of these that is not done.
+// lets the apiserver delete the pod. The stage is the first of these steps not done.
 // https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 type Stage string
 
-// The stages. They are part of what users see: see the facts of stuck-pods.
+// The stages. Users see them: see the facts of stuck-pods.
 const (
 	Unknown    Stage = "unknown"    // the runtime does not answer
 	Volumes    Stage = "volumes"    // starting: not all are set up; ending: not all are unmounted
 	Network    Stage = "network"    // no sandbox, because the runtime has no network
-	Sandbox    Stage = "sandbox"    // starting: there is none that is ready; ending: it cannot be stopped
-	Begin      Stage = "begin"      // kubelet has not begun to work on it
+	Sandbox    Stage = "sandbox"    // starting: no sandbox is ready; ending: it cannot be stopped
+	Begin      Stage = "begin"      // kubelet has not started to work on it
 	Pull       Stage = "pull"       // the sandbox is ready, a container is not created: the image, or the runtime
-	Image      Stage = "image"      // kubelet says that the image cannot be pulled
+	Image      Stage = "image"      // kubelet reports that the image cannot be pulled
 	Container  Stage = "container"  // starting: it cannot be created or started; ending: it does not exit
 	Frozen     Stage = "frozen"     // ending: its processes are frozen
 	Blocked    Stage = "blocked"    // … or hang in the kernel
-	Processes  Stage = "processes"  // … or run on
-	Finalizers Stage = "finalizers" // nothing is left but the object
-	Release    Stage = "release"    // not even a finalizer is
+	Processes  Stage = "processes"  // … or continue to run
+	Finalizers Stage = "finalizers" // only the object is left
+	Release    Stage = "release"    // the object is left without finalizers
 )
 
-// Start is what is known of a pod that does not start.
+// Start is the known state of a pod that does not start.
 type Start struct {
-	Waiting         corev1.ContainerStatus // see WaitingContainer; zero where none waits
+	Waiting         corev1.ContainerStatus // see WaitingContainer; zero if none waits
 	Begun           bool                   // kubelet has set the status of its containers
 	HostNetwork     bool
 	RuntimeErr      error
-	Ready           bool     // it has a sandbox that is ready,
-	Others          int      // this number of sandboxes that are not,
+	Ready           bool     // it has a ready sandbox,
+	Others          int      // this number of other sandboxes,
 	Created         bool     // and the waiting container is created
 	Missing         []string // volumes that are not set up
 	NetworkNotReady string   // the runtime's reason
 }
 
-// Stage returns what the pod waits for.
+// Stage returns the step that the pod waits for.
 func (s Start) Stage() Stage {
 	if stage, _ := WaitingStage(s.Waiting); stage != "" {
 		return stage
@@ -64,8 +64,8 @@ func (s Start) Stage() Stage {
 	return Sandbox
 }
 
-// WaitingStage is the stage, if kubelet itself reports it; own says that only the pod's specification can correct it:
-// https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go and pkg/kubelet/kuberuntime.
+// WaitingStage returns the stage, if kubelet itself reports it; own means that only the pod's specification can correct
+// it: https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go and pkg/kubelet/kuberuntime.
 func WaitingStage(c corev1.ContainerStatus) (stage Stage, own bool) {
 	if c.State.Waiting == nil {
 		return "", false
@@ -83,19 +83,19 @@ func WaitingStage(c corev1.ContainerStatus) (stage Stage, own bool) {
 	return "", false
 }
 
-// End is what is left of a pod that must end.
+// End contains the remains of a pod that must end.
 type End struct {
-	Frozen     string // cgroup that is
+	Frozen     string // path of a frozen cgroup
 	Processes  []Process
 	RuntimeErr error
-	Running    []string // containers that run, as the runtime believes
-	Sandbox    bool     // it has a sandbox that is ready
-	Attached   bool     // it is attached to a network: CNI DEL, which comes after the sandbox's end, has not succeeded
+	Running    []string // running containers, according to the runtime
+	Sandbox    bool     // it has a ready sandbox
+	Attached   bool     // to a network: CNI DEL, which follows the end of the sandbox, has not succeeded
 	Mounts     []mount.Mount
 	Finalizers []string
 }
 
-// Stage returns what keeps the pod.
+// Stage returns the step that keeps the pod.
 func (e End) Stage() Stage {
 	switch {
 	case len(e.Processes) > 0 && e.Frozen != "":
@@ -108,7 +108,7 @@ func (e End) Stage() Stage {
 		return Unknown
 	case len(e.Running) > 0:
 		return Container
-	case e.Sandbox, e.Attached: // kubelet unmounts nothing before
+	case e.Sandbox, e.Attached: // kubelet unmounts no volume before
 		return Sandbox
 	case len(e.Mounts) > 0:
 		return Volumes

@@ -19,7 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// Dir returns kubelet's directory of a pod, as the mount table shows it: kubelet's root may be a link to another disk.
+// Dir returns kubelet's directory of a pod, in the form of the mount table: kubelet's root may be a link to another
+// disk.
 func Dir(h *host.Host, uid string) string {
 	root, err := h.Files.Resolve(h.Paths.KubeletRoot)
 	if err != nil {
@@ -32,7 +33,7 @@ func Dir(h *host.Host, uid string) string {
 type Process struct {
 	PID   int
 	Comm  string
-	Wchan string // of a thread that hangs in the kernel (state D): where; "?" where the kernel does not say
+	Wchan string // of a thread hanging in the kernel (state D): its function, or "?" if the kernel does not show it
 }
 
 // BlockedOf returns the processes that hang in the kernel.
@@ -40,14 +41,14 @@ func BlockedOf(processes []Process) []Process {
 	return slices.DeleteFunc(slices.Clone(processes), func(p Process) bool { return p.Wchan == "" })
 }
 
-// Bounds of what is read of one pod.
+// Bounds for one pod.
 const (
 	maxProcesses = 200
 	maxThreads   = 500
 )
 
-// CgroupsOf returns the cgroups of all pods, by UID, in the hierarchies that can freeze, or hold processes where there
-// is only one. What was read is returned beside an error.
+// CgroupsOf returns the cgroups of all pods, by UID, in the hierarchies that can freeze, or that contain the processes
+// if there is only one. With an error it also returns the cgroups read so far.
 func CgroupsOf(h *host.Host, mounts []mount.Mount) (map[string][]cgroup.PodCgroup, error) {
 	cgroups := map[string][]cgroup.PodCgroup{}
 	var problems []error
@@ -69,7 +70,7 @@ func CgroupsOf(h *host.Host, mounts []mount.Mount) (map[string][]cgroup.PodCgrou
 	return cgroups, errors.Join(problems...)
 }
 
-// ProcessesOf returns the processes in the cgroups of a pod, and the first of these that is frozen.
+// ProcessesOf returns the processes in the cgroups of a pod, and the first frozen one of these cgroups.
 func ProcessesOf(h *host.Host, cgroups []cgroup.PodCgroup) (frozen string, alive []Process) {
 	frozen, pids := membersOf(h, cgroups)
 	threads := 0
@@ -97,7 +98,7 @@ func ProcessesOf(h *host.Host, cgroups []cgroup.PodCgroup) (frozen string, alive
 	return frozen, alive
 }
 
-// membersOf returns the first frozen one of some cgroups, and the processes in all.
+// membersOf returns the first frozen one of some cgroups, and the processes in all of them.
 func membersOf(h *host.Host, cgroups []cgroup.PodCgroup) (frozen string, pids []int) {
 	seen := map[int]bool{}
 	for _, c := range cgroups {
@@ -106,7 +107,7 @@ func membersOf(h *host.Host, cgroups []cgroup.PodCgroup) (frozen string, pids []
 		}
 		data, err := h.Files.Read(path.Join(c.Dir(), "cgroup.procs"))
 		if err != nil {
-			continue // it has gone, or holds threads
+			continue // gone, or a threaded cgroup
 		}
 		for field := range strings.FieldsSeq(string(data)) {
 			if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !seen[pid] {
@@ -118,7 +119,7 @@ func membersOf(h *host.Host, cgroups []cgroup.PodCgroup) (frozen string, pids []
 	return frozen, pids
 }
 
-// MountsOf returns what is mounted below the directory of a pod.
+// MountsOf returns the mounts below the directory of a pod.
 func MountsOf(h *host.Host, mounts []mount.Mount, uid string) []mount.Mount {
 	dir := Dir(h, uid)
 	var found []mount.Mount
@@ -130,7 +131,7 @@ func MountsOf(h *host.Host, mounts []mount.Mount, uid string) []mount.Mount {
 	return found
 }
 
-// AttachmentsOf returns what libcni's cache has of a pod: an attachment stays there until its DEL has succeeded.
+// AttachmentsOf returns a pod's attachments in libcni's cache: an attachment stays there until its DEL has succeeded.
 func AttachmentsOf(h *host.Host, uid string, sandboxes []*cri.PodSandbox) ([]cni.Attachment, error) {
 	all, err := cni.Attachments(h)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -143,7 +144,7 @@ func AttachmentsOf(h *host.Host, uid string, sandboxes []*cri.PodSandbox) ([]cni
 	}), err
 }
 
-// SandboxesOf returns the sandbox of a pod that is ready, and how many others it has.
+// SandboxesOf returns the ready sandbox of a pod, and the number of its other ones.
 func SandboxesOf(sandboxes []*cri.PodSandbox, uid string) (ready *cri.PodSandbox, others int) {
 	for _, s := range sandboxes {
 		switch {
@@ -157,7 +158,7 @@ func SandboxesOf(sandboxes []*cri.PodSandbox, uid string) (ready *cri.PodSandbox
 	return ready, others
 }
 
-// RunningOf returns the containers of a pod that run, as the runtime believes.
+// RunningOf returns the running containers of a pod, according to the runtime.
 func RunningOf(containers []*cri.Container, uid string) []string {
 	var names []string
 	for _, c := range containers {
@@ -168,7 +169,7 @@ func RunningOf(containers []*cri.Container, uid string) []string {
 	return names
 }
 
-// IsCreated reports whether a sandbox has a container of that name that is created and was not started.
+// IsCreated reports whether a sandbox has a container of that name in state created, not started.
 func IsCreated(containers []*cri.Container, sandbox *cri.PodSandbox, name string) bool {
 	return sandbox != nil && slices.ContainsFunc(containers, func(c *cri.Container) bool {
 		return c.PodSandboxId == sandbox.Id && c.GetMetadata().GetName() == name &&
@@ -176,7 +177,7 @@ func IsCreated(containers []*cri.Container, sandbox *cri.PodSandbox, name string
 	})
 }
 
-// MissingVolumes names the volumes that a container wants to mount and that are not set up. Kubelet makes
+// MissingVolumes names the volumes that a container mounts but that are not set up. Kubelet makes
 // volumes/<plugin>/<volume> when it sets one up; claims have the name of their PersistentVolume, which the pod does not
 // show, so they are counted. A hostPath leaves no trace.
 func MissingVolumes(h *host.Host, mounts []mount.Mount, pod *corev1.Pod) ([]string, error) {
@@ -205,8 +206,8 @@ func MissingVolumes(h *host.Host, mounts []mount.Mount, pod *corev1.Pod) ([]stri
 	return missing, nil
 }
 
-// setUp returns the volumes of a pod that are set up, as plugin/volume. Those of CSI must be mounted too: their
-// directory comes first.
+// setUp returns the volumes of a pod that are set up, as plugin/volume. CSI volumes must be mounted too, because
+// kubelet makes their directory first.
 func setUp(h *host.Host, mounts []mount.Mount, uid string) (map[string]bool, error) {
 	dir := Dir(h, uid)
 	there := map[string]bool{}

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 )
 
-// Kubelet's directory is a link to a data disk, whose path is the one that the mount table shows: the pod's mounts are
-// seen, and a volume of CSI that is mounted is not called missing.
+// Kubelet's directory is a link to a data disk, and the mount table shows the path on that disk: the pod's mounts are
+// found, and a mounted CSI volume is not reported missing.
 func TestKubeletDirectoryBehindALink(t *testing.T) {
 	h := &host.Host{Files: host.Files{Root: t.TempDir()}, Paths: host.Paths{KubeletRoot: "/var/lib/kubelet"}}
 	const volume = "/data/kubelet/pods/" + hosttest.PodUID + "/volumes/kubernetes.io~csi/pv-1/mount"

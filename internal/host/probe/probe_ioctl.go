@@ -10,29 +10,30 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// The probes of disks. Each sends a fixed set of commands that only read what a device knows of itself: none of them
-// writes, resets, or spins up a disk that sleeps. ProbeAnswer.Data is what the device answered.
+// The probes of disks. Each sends a fixed set of commands that only read a device's own data: none of them writes,
+// resets, or spins up a sleeping disk. ProbeAnswer.Data is the device's answer.
 const (
 	// ProbeNVMeHealth reads the SMART / health information log (page 02h, 512 bytes) of a controller, /dev/nvme0.
 	ProbeNVMeHealth ProbeOp = "nvme-health"
 	// ProbeNVMeEBS reads the first 96 bytes of the statistics (vendor's log page D0h) of an Amazon EBS volume,
 	// /dev/nvme0.
 	ProbeNVMeEBS ProbeOp = "nvme-ebs"
-	// ProbeATAHealth asks an ATA disk, /dev/sda, through SAT (ATA PASS-THROUGH 16): the sense data of CHECK POWER
-	// MODE (32 bytes); and, only when it does not sleep, those of SMART RETURN STATUS (32), SMART READ DATA (512) and
-	// SMART READ THRESHOLDS (512). What the disk does not know is left zero.
+	// ProbeATAHealth asks an ATA disk, /dev/sda, through SAT (ATA PASS-THROUGH 16): the sense data of CHECK POWER MODE
+	// (32 bytes); and, only if it does not sleep, those of SMART RETURN STATUS (32), SMART READ DATA (512) and SMART
+	// READ THRESHOLDS (512). Data that the disk does not have is left zero.
 	ProbeATAHealth ProbeOp = "ata-health"
-	// ProbeSCSIHealth asks a SCSI disk, /dev/sda, for its log pages: the list of supported pages (page 00h, 256
-	// bytes) and, only when that names it, the informational exceptions (page 2Fh, 256 bytes).
+	// ProbeSCSIHealth asks a SCSI disk, /dev/sda, for its log pages: the list of supported pages (page 00h, 256 bytes)
+	// and, only if that contains it, the informational exceptions (page 2Fh, 256 bytes).
 	ProbeSCSIHealth ProbeOp = "scsi-health"
 	// ProbeThinPools asks the device mapper, /dev/mapper/control, for the status and table of all thin pools: lines of
 	// "major:minor", a tab, the status, a tab, the table.
 	ProbeThinPools ProbeOp = "thin-pools"
-	// ProbeMultipath asks it for the status of all multipath devices: lines of "major:minor", a tab, the status.
+	// ProbeMultipath asks the device mapper for the status of all multipath devices: lines of "major:minor", a tab, the
+	// status.
 	ProbeMultipath ProbeOp = "multipath"
 )
 
-// withDevice opens a device node for reading. O_NONBLOCK keeps drives with removable media from being asked for them.
+// withDevice opens a device node for reading. O_NONBLOCK keeps drives with removable media from waiting for a medium.
 func withDevice(path string, ask func(fd int) ([]byte, error)) (ProbeAnswer, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -82,7 +83,7 @@ const (
 	nvmeWholeDevice  = 0xffffffff
 )
 
-// nvmeLog reads a log page. A positive answer of the ioctl is the status of the command: such a page is not supported.
+// nvmeLog reads a log page. A positive result of the ioctl is the status of the command: the page is not supported.
 func nvmeLog(fd int, namespace uint32, page uint8, length uint32) ([]byte, error) {
 	data := make([]byte, length)
 	command := nvmeCommand{
@@ -102,7 +103,7 @@ func nvmeLog(fd int, namespace uint32, page uint8, length uint32) ([]byte, error
 
 func nvmeHealth(fd int) ([]byte, error) { return nvmeLog(fd, nvmeWholeDevice, 0x02, 512) }
 
-// nvmeEBS reads the whole page, as Amazon's own tool does; its histograms are left out.
+// nvmeEBS reads the complete page, as Amazon's own tool does, and leaves out its histograms.
 func nvmeEBS(fd int) ([]byte, error) {
 	data, err := nvmeLog(fd, 1, 0xd0, 4096)
 	if err != nil {
@@ -134,7 +135,7 @@ func multipaths(fd int) ([]byte, error) {
 	})
 }
 
-// eachMapped lists the mapped devices and joins what is reported of each.
+// eachMapped lists the mapped devices and joins their descriptions.
 func eachMapped(fd int, describe func(device uint64) ([]byte, error)) ([]byte, error) {
 	list, err := deviceMapper(fd, unix.DM_LIST_DEVICES, 0, 0)
 	if err != nil {
@@ -143,7 +144,7 @@ func eachMapped(fd int, describe func(device uint64) ([]byte, error)) ([]byte, e
 	var out []byte
 	for _, device := range mappedDevices(list) {
 		text, err := describe(device)
-		if errors.Is(err, unix.ENXIO) { // was removed meanwhile
+		if errors.Is(err, unix.ENXIO) { // removed meanwhile
 			continue
 		}
 		if err != nil {

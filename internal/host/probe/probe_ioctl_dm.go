@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dmBuffer holds what the device mapper answers: some 10,000 devices, or the status of a table with as many targets.
+// dmBuffer is enough for an answer of the device mapper: some 10,000 devices, or the status of a table with as many
+// targets.
 const dmBuffer = 1 << 20
 
 // dmHeader is the length of struct dm_ioctl of <linux/dm-ioctl.h>.
 const dmHeader = int(unsafe.Sizeof(unix.DmIoctl{}))
 
-// deviceMapper makes one ioctl of the device mapper and returns what follows the header.
+// deviceMapper makes one ioctl of the device mapper and returns the data after the header.
 func deviceMapper(fd int, request uintptr, device uint64, flags uint32) ([]byte, error) {
 	buffer := make([]byte, dmBuffer)
 	header := (*unix.DmIoctl)(unsafe.Pointer(&buffer[0]))
@@ -52,8 +53,8 @@ func mappedDevices(list []byte) []uint64 {
 	return devices
 }
 
-// mappedText returns the text of a device's only target if that is of the kind that is asked for, and else nothing.
-// DM_NOFLUSH_FLAG keeps a pool from committing its metadata for that.
+// mappedText returns the text of a device's only target if that is of kind want, else "". DM_NOFLUSH_FLAG keeps a pool
+// from committing its metadata for that.
 func mappedText(fd int, device uint64, want string, flags uint32) (string, error) {
 	data, err := deviceMapper(fd, unix.DM_TABLE_STATUS, device, flags|unix.DM_NOFLUSH_FLAG)
 	if err != nil {

@@ -45,7 +45,7 @@ func FuzzATASense(f *testing.F) {
 	})
 }
 
-// FuzzMappedDevices: what a kernel, or a broken one, may answer is read within its bounds.
+// FuzzMappedDevices: any answer of a kernel, even a broken one, is read within its bounds.
 func FuzzMappedDevices(f *testing.F) {
 	list := binary.NativeEndian.AppendUint64(nil, 0xfd00)
 	list = binary.NativeEndian.AppendUint32(list, 24)

@@ -37,14 +37,14 @@ const (
 	sgIO      = 0x2285
 	sgNone    = -1 // no data
 	sgFromDev = -3
-	// sgTimeout is long on purpose: what follows a timeout is the kernel's error handling, which resets buses. It is
-	// that of sg itself.
+	// sgTimeout is deliberately long: after a timeout, the kernel's error handling resets buses. It is sg's own
+	// default.
 	sgTimeout      = 60_000
 	checkCondition = 0x02
 	senseSize      = 32
 )
 
-// scsiCommand sends a command and returns its sense data, empty when there is none. EIO: the command did not reach the
+// scsiCommand sends a command and returns its sense data, empty if there is none. EIO: the command did not reach the
 // disk; EOPNOTSUPP: the disk does not know it.
 func scsiCommand(fd int, command, data []byte) (sense []byte, err error) {
 	sense = make([]byte, senseSize)
@@ -73,7 +73,7 @@ func scsiCommand(fd int, command, data []byte) (sense []byte, err error) {
 
 const illegalRequest = 0x5
 
-// senseKey is the sense key of fixed (70h) and descriptor format (72h).
+// senseKey returns the sense key of the fixed (70h) and descriptor (72h) formats.
 func senseKey(sense []byte) byte {
 	switch sense[0] & 0x7f {
 	case 0x70, 0x71:
@@ -84,11 +84,11 @@ func senseKey(sense []byte) byte {
 	return 0
 }
 
-// ATARegisters are what an ATA command leaves behind.
+// ATARegisters are the registers after an ATA command.
 type ATARegisters struct{ Error, Count, LBAMid, LBAHigh, Status byte }
 
 // ParseATASense finds the registers in sense data: the ATA Status Return descriptor (SAT-5 12.2.6), or the fixed
-// format, which some kernels and adapters give instead (SAT-5 12.2.7).
+// format, which some kernels and adapters use instead (SAT-5 12.2.7).
 func ParseATASense(sense []byte) (ATARegisters, bool) {
 	if len(sense) < 22 {
 		return ATARegisters{}, false
@@ -111,7 +111,7 @@ func ParseATASense(sense []byte) (ATARegisters, bool) {
 	return ATARegisters{}, false
 }
 
-// Asleep reports whether the registers that CHECK POWER MODE left say standby: any access would spin the disk up.
+// Asleep reports whether the registers after CHECK POWER MODE mean standby: any access would spin the disk up.
 func (r ATARegisters) Asleep() bool { return r.Count == 0x00 || r.Count == 0x01 }
 
 // ATA commands and SMART subcommands (ACS-4).
@@ -123,7 +123,7 @@ const (
 	smartReturnStatus  = 0xda
 )
 
-// ataHealth asks only a disk that does not sleep. SMART that is absent or switched off is not switched on.
+// ataHealth queries SMART only if the disk does not sleep. It does not enable SMART if that is absent or disabled.
 func ataHealth(fd int) ([]byte, error) {
 	out := make([]byte, 0, 2*senseSize+1024)
 	power, err := scsiCommand(fd, ataPassThrough(ataCheckPowerMode, 0, 0), nil)
@@ -156,10 +156,10 @@ func ataHealth(fd int) ([]byte, error) {
 	return out, nil
 }
 
-const recoveredError = 0x1 // with it SAT reports registers though nothing went wrong
+const recoveredError = 0x1 // SAT reports registers with it even without an error
 
-// ataPassThrough builds ATA PASS-THROUGH (16) (SAT-5 12.2.2.3) of a 28-bit command without data, or one that reads so
-// many blocks of 512 bytes. SMART wants 4Fh and C2h in the LBA registers.
+// ataPassThrough builds ATA PASS-THROUGH (16) (SAT-5 12.2.2.3) for a 28-bit command without data, or for one that reads
+// the given number of 512-byte blocks. SMART requires 4Fh and C2h in the LBA registers.
 func ataPassThrough(command, feature, blocks byte) []byte {
 	const (
 		passThrough16     = 0x85
@@ -182,7 +182,7 @@ func ataPassThrough(command, feature, blocks byte) []byte {
 	return cdb
 }
 
-// scsiHealth asks for the informational exceptions only where the disk says that it has them.
+// scsiHealth reads the informational exceptions only if the disk reports that it has them.
 func scsiHealth(fd int) ([]byte, error) {
 	const informationalExceptions = 0x2f
 	supported, err := logSense(fd, 0x00)

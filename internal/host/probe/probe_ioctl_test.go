@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
-// Devices that do not know a command refuse it, and what is no device is not asked.
+// A device that does not know a command refuses it, and a file that is not a device gets none.
 func TestProbeOfDevicesThatDoNotKnow(t *testing.T) {
 	prober := probe.NewProber()
 	for _, op := range []probe.ProbeOp{probe.ProbeNVMeHealth, probe.ProbeNVMeEBS, probe.ProbeATAHealth,

@@ -11,12 +11,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// ProbeJournals lists, of the journal files in the directory that the path is, those that systemd-journald gave up
-// because they were not closed or are damaged: values are "system@00062f…-7f3a….journal~" without content. The disk
-// of the logs may hang.
+// ProbeJournals lists the journal files in the directory at the path that systemd-journald gave up because they were
+// not closed or are damaged: values are "system@00062f…-7f3a….journal~" without content. The disk of the logs may hang.
 const ProbeJournals ProbeOp = "journals"
 
-// maxJournals bounds the answer. journald keeps 100 files at most, given up ones included (SystemMaxFiles=).
+// maxJournals bounds the answer. journald keeps at most 100 files, those that it gave up included (SystemMaxFiles=).
 const maxJournals = 1000
 
 func probeJournals(path string) (ProbeAnswer, error) {
@@ -27,7 +26,7 @@ func probeJournals(path string) (ProbeAnswer, error) {
 	dir := os.NewFile(uintptr(fd), path)
 	defer dir.Close()
 	names, err := dir.Readdirnames(1 << 18)
-	if err != nil && !errors.Is(err, io.EOF) { // which says that it is empty
+	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: it is empty
 		return refusal(err)
 	}
 	answer := ProbeAnswer{Values: make(map[string]string)}

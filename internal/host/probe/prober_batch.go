@@ -7,30 +7,29 @@ import (
 )
 
 const (
-	// maxBatch and maxBatchBytes bound what one child is asked, so that it fits into one argument (128 KiB).
+	// maxBatch and maxBatchBytes bound the requests to one child, so that they fit into one argument (128 KiB).
 	maxBatch      = 64
 	maxBatchBytes = 64 << 10
-	// probeGap is how long the child waits for one path before it begins with the next: a healthy one takes
-	// microseconds.
+	// probeGap is how long the child waits for one path before it starts the next: a healthy one takes microseconds.
 	probeGap = 100 * time.Millisecond
-	// maxHanging bounds the paths that hang in one child. Each is a thread in state D, which counts as load.
+	// maxHanging bounds the hanging paths in one child. Each is a thread in state D, which counts as load.
 	maxHanging = 16
 )
 
-// probeBatch is what one child is asked.
+// probeBatch is the request to one child.
 type probeBatch struct {
-	// how long a path may take before it counts as hung; 0: for ever
+	// how long a path may take before it counts as hung; 0: forever
 	Patience time.Duration `json:"patience,omitempty"`
 	Requests []wireRequest `json:"requests"`
 }
 
-// wireRequest is a request as it is passed to the child: a path need not be UTF-8.
+// wireRequest is a request in the form passed to the child: a path need not be UTF-8.
 type wireRequest struct {
 	ProbeRequest
-	Path []byte `json:"path"` // instead of the other one
+	Path []byte `json:"path"` // replaces the embedded one
 }
 
-// probeLine is what the child says of one request. There is one line for each.
+// probeLine is the child's answer to one request. There is one line for each.
 type probeLine struct {
 	Number  int         `json:"number"`
 	Hung    bool        `json:"hung,omitempty"`
@@ -39,12 +38,12 @@ type probeLine struct {
 	Answer  ProbeAnswer `json:"answer"`
 }
 
-// serve does all requests and writes each answer as soon as it is there. A path that hangs keeps one thread; the child
-// goes on with the others. Only the child itself can know that a path hangs: seen from outside it may merely be slow to
-// start.
+// serve runs all requests and writes each answer as soon as it is available. A hanging path occupies one thread; the
+// child continues with the others. Only the child itself can know that a path hangs: seen from outside it may only be
+// slow to start.
 func (b probeBatch) serve(out io.Writer) error {
 	lines := json.NewEncoder(out)
-	done := make(chan probeLine, len(b.Requests)) // room for all, since some are never read
+	done := make(chan probeLine, len(b.Requests)) // room for all, because some are never read
 	pending := make(map[int]bool)
 	for i, r := range b.Requests {
 		if len(pending) >= maxHanging {
@@ -59,7 +58,7 @@ func (b probeBatch) serve(out io.Writer) error {
 			return err
 		}
 	}
-	var limit <-chan time.Time // none: for ever
+	var limit <-chan time.Time // nil: forever
 	if b.Patience > 0 {
 		limit = time.After(b.Patience)
 	}
@@ -74,7 +73,7 @@ func (b probeBatch) serve(out io.Writer) error {
 	return nil
 }
 
-// collect writes lines as they come until enough, or until the limit.
+// collect writes lines as they arrive until enough returns true or the limit expires.
 func collect(lines *json.Encoder, done <-chan probeLine, pending map[int]bool, limit <-chan time.Time,
 	enough func() bool) error {
 	for !enough() {

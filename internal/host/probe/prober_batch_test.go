@@ -54,7 +54,7 @@ func TestProbeBatchAnswers(t *testing.T) {
 	}
 }
 
-// A path that hangs costs one process for all of them, and the others nothing but the patience.
+// A hanging path costs one process for all requests, and delays the others by no more than the patience.
 func TestProbeBatchHangs(t *testing.T) {
 	need.Root(t, "mounts a FUSE filesystem")
 	prober := probe.NewProber()
@@ -71,7 +71,7 @@ func TestProbeBatchHangs(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
-		// too many in the child; and in what a second one would be asked
+		// too many in one child; the last would go to a second child
 		for _, r := range []probe.ProbeResult{results[17], results[81]} {
 			if !errors.Is(r.Err, probe.ErrTooManyAbandoned) {
 				t.Errorf("%+v", r)
@@ -97,7 +97,7 @@ func TestProbeBatchHangs(t *testing.T) {
 	}
 }
 
-// When the caller has no more time, what was answered by then still counts.
+// When the caller runs out of time, answers received until then still count.
 func TestProbeBatchOutOfTime(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // for the one that answers to be started
@@ -109,7 +109,7 @@ func TestProbeBatchOutOfTime(t *testing.T) {
 	}
 }
 
-// Where there is only Do, as in tests of others, All speaks the same.
+// If there is only Do, as in other packages' tests, All behaves the same.
 func TestProbeAllOfDo(t *testing.T) {
 	prober := probe.Prober{Do: func(ctx context.Context, r probe.ProbeRequest) (probe.ProbeAnswer, error) {
 		if r.Path == "/hung" {
@@ -128,7 +128,7 @@ func TestProbeAllOfDo(t *testing.T) {
 	}
 }
 
-// BenchmarkProbeBatch: what a probe of 64 filesystems costs; BenchmarkProbe is one.
+// BenchmarkProbeBatch measures a probe of 64 filesystems; BenchmarkProbe one.
 func BenchmarkProbeBatch(b *testing.B) {
 	prober, requests := probe.NewProber(), statfsOf(slices.Repeat([]string{"/"}, 64)...)
 	for b.Loop() {

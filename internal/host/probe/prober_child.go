@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChildName is what a probe child finds as its own name. It stands in process lists, so that people know what it is.
+// ChildName is the name of a probe child in process lists, so that people can recognize it.
 const ChildName = "nodeagent-probe"
 
-// init makes this process a probe child if it was started as one: it does the requests of its argument, writes the
-// answers to standard output and exits. Otherwise it returns at once. The packages of other libraries, as far as they
-// come later, are not initialised in a child: all of them would cost twice as much processor time as the rest of a
-// probe. What a child needs is a dependency of this package, and so is ready.
+// init makes this process a probe child if it was started as one: it runs the requests in its argument, writes the
+// answers to standard output and exits. Otherwise it returns at once. Packages that come later are not initialized in a
+// child: all of them would cost twice as much processor time as the rest of a probe. The packages that a child needs
+// are dependencies of this one, and so are ready.
 func init() {
 	if len(os.Args) == 2 && os.Args[0] == ChildName {
 		nameThreads()
@@ -32,16 +32,16 @@ func init() {
 	}
 }
 
-// nameThreads gives each thread the child's name: it was started as "exe", any thread may be the one that hangs, and
-// then it shall be known by its name. Threads that begin later inherit it.
+// nameThreads gives each thread the child's name: it was started as "exe", any thread may hang, and a hanging one
+// should be recognizable. Threads that start later inherit the name.
 func nameThreads() {
-	threads, _ := os.ReadDir("/proc/self/task") // it is only for people
+	threads, _ := os.ReadDir("/proc/self/task") // only for display
 	for _, thread := range threads {
 		_ = os.WriteFile("/proc/self/task/"+thread.Name()+"/comm", []byte(ChildName), 0)
 	}
 }
 
-// answer does one request.
+// answer runs one request.
 func (r wireRequest) answer() (ProbeAnswer, error) {
 	path := string(r.Path)
 	switch r.Op {
@@ -69,10 +69,9 @@ func (r wireRequest) answer() (ProbeAnswer, error) {
 	return ProbeAnswer{}, fmt.Errorf("unknown probe %q", r.Op)
 }
 
-// probeStatfs asks a mounted filesystem whether it still answers. The path is held by a descriptor first, so that all
-// calls speak of the same file, and no automount is made. What is mounted on a file (a bind) cannot be opened as a
-// directory; there the attributes, which the filesystem is asked for too, must do: opening could wake a device or a
-// pipe.
+// probeStatfs tests whether a mounted filesystem still answers. It first holds the path by a descriptor, so that all
+// calls refer to the same file, and triggers no automount. A mount on a file (a bind) cannot be opened as a directory;
+// for it fstat, which also asks the filesystem, must be enough: opening it could wake a device or a pipe.
 func probeStatfs(path string) (ProbeAnswer, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -90,7 +89,7 @@ func probeStatfs(path string) (ProbeAnswer, error) {
 		FreeInodes: fs.Ffree, Inodes: fs.Files,
 	}
 	if fs.Type == unix.AUTOFS_SUPER_MAGIC {
-		return answer, nil // opening it would mount what is not there
+		return answer, nil // opening it would trigger the mount
 	}
 	var stat unix.Stat_t
 	if err = unix.Fstat(fd, &stat); err == nil && stat.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -108,7 +107,7 @@ func probeStatfs(path string) (ProbeAnswer, error) {
 	return answer, nil
 }
 
-// refusal makes an answer of the kernel's refusal.
+// refusal turns the kernel's refusal into an answer.
 func refusal(err error) (ProbeAnswer, error) {
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		return ProbeAnswer{Errno: int(errno)}, nil

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
-// late is initialised after the package probe, as most of the agent's libraries are.
+// late is initialized after package probe, as most of the agent's libraries are.
 var late = announce()
 
 func announce() bool {
@@ -19,7 +19,7 @@ func announce() bool {
 	return true
 }
 
-// A child has done its work before what is not needed for it is initialised.
+// A child finishes its work before packages that it does not need are initialized.
 func TestChildIsEarly(t *testing.T) {
 	if !late {
 		t.Error("not initialised")

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The probes of network cards, which children run.
+// The probes of network cards, run by children.
 
 // include/uapi/linux/ethtool.h, by hand: Stats of github.com/safchain/ethtool v0.7.0 passes the address of a variable
 // on the stack as a number through a call, in which Go may move the stack, so that the kernel would write elsewhere. It
-// does not notice that the number of counters changed between names and values, which then belong to other counters;
-// and a device without counters is an error there.
+// does not notice when the number of counters changes between names and values, so that values belong to other
+// counters; and it fails for a device without counters.
 const (
 	ethtoolGetStrings = 0x1b // struct ethtool_gstrings: cmd, string_set, len, then 32 bytes for each
 	ethtoolGetStats   = 0x1d // struct ethtool_stats: cmd, n_stats, then 8 bytes for each
@@ -30,7 +30,7 @@ const (
 	maxStats = 1 << 14
 )
 
-// probeAllowances reads the counters *_allowance_exceeded of some devices.
+// probeAllowances reads the counters *_allowance_exceeded of the named devices.
 func probeAllowances(names string) (ProbeAnswer, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -52,7 +52,7 @@ func probeAllowances(names string) (ProbeAnswer, error) {
 	return answer, nil
 }
 
-// driverCounters returns what a driver counts of a device, as ethtool -S does.
+// driverCounters returns the driver's counters of a device, as ethtool -S does.
 func driverCounters(fd int, name string) (map[string]uint64, error) {
 	counts := make([]byte, 16+4)
 	binary.NativeEndian.PutUint64(counts[8:], 1<<ethtoolStats)
@@ -60,13 +60,13 @@ func driverCounters(fd int, name string) (map[string]uint64, error) {
 		return nil, err
 	}
 	if binary.NativeEndian.Uint64(counts[8:]) == 0 {
-		return nil, nil // the driver counts nothing
+		return nil, nil // the driver has no counters
 	}
 	n := int(binary.NativeEndian.Uint32(counts[16:]))
 	if n > maxStats {
 		return nil, fmt.Errorf("%d counters", n)
 	}
-	// Should there be more of them when they are read, the kernel writes as many as there are then.
+	// If the number grows until they are read, the kernel writes the new number of them.
 	names, values := make([]byte, 12+ethtoolNameSize*maxStats), make([]byte, 8+8*maxStats)
 	binary.NativeEndian.PutUint32(names[4:], ethtoolStats)
 	if err := ethtool(fd, name, ethtoolGetStrings, names); err != nil {
@@ -87,7 +87,7 @@ func driverCounters(fd int, name string) (map[string]uint64, error) {
 	return counters, nil
 }
 
-// ethtool sends one request; data begins with the space for the command.
+// ethtool sends one request; data begins with room for the command.
 func ethtool(fd int, name string, command uint32, data []byte) error {
 	if len(name) >= unix.IFNAMSIZ {
 		return unix.ENODEV
@@ -109,7 +109,7 @@ const (
 	maxFabricText  = 64
 )
 
-// fabricFiles are what is read of each port, as far as its driver has it: mlx4 and mlx5, and EFA (hw_counters).
+// fabricFiles are the files to read for each port, as far as its driver has them: mlx4 and mlx5, and EFA (hw_counters).
 var fabricFiles = []string{
 	"state", "phys_state", "link_layer",
 	"counters/symbol_error", "counters/link_downed", "counters/link_error_recovery", "counters/port_rcv_errors",
@@ -129,7 +129,7 @@ func probeFabric(dir string) (ProbeAnswer, error) {
 	for _, card := range cards {
 		numbers, err := os.ReadDir(path.Join(dir, card.Name(), "ports"))
 		if err != nil {
-			continue // it was removed meanwhile, or has none
+			continue // removed meanwhile, or has no ports
 		}
 		for _, number := range numbers {
 			if ports++; ports > maxFabricPorts {

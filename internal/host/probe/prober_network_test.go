@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Every card of this machine is asked as ethtool does. Loopback counts nothing, which is an answer.
+// Each card of this machine gives the same answer as ethtool. Loopback has no counters, which is an answer too.
 func TestDriverCounters(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

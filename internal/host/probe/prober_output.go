@@ -12,15 +12,15 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
-// errNoAnswer says that a child ended without answering a request.
+// errNoAnswer means that a child ended without answering a request.
 var errNoAnswer = errors.New("no answer")
 
-// probeOutput takes what a child writes, line by line, while others may already read it: a child that hangs never
-// closes its output.
+// probeOutput collects a child's output, line by line, while it can already be read: a hanging child never closes its
+// output.
 type probeOutput struct {
-	complete chan struct{} // closed with the last line that is expected
+	complete chan struct{} // closed with the last expected line
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	buffer program.Buffer
 	lines  int // still to come
 }
@@ -44,14 +44,14 @@ func (o *probeOutput) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// healthy reports whether the child has answered all requests, and nothing hangs.
+// healthy reports whether the child has answered all requests and none hangs.
 func (o *probeOutput) healthy() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lines <= 0 && !bytes.Contains(o.buffer.Bytes(), []byte(`"hung":true`))
 }
 
-// parse puts the child's answers into the results of the requests. The last line may be cut short where the child was
+// parse puts the child's answers into the results of the requests. The last line may be truncated if the child was
 // killed.
 func (o *probeOutput) parse(results []ProbeResult, requests []ProbeRequest, patience time.Duration,
 	ended <-chan struct{}) error {

@@ -15,19 +15,19 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/program"
 )
 
-// ErrTooManyAbandoned says that so many probes hang in the kernel that no further one is started.
+// ErrTooManyAbandoned means that so many probes hang in the kernel that no further one is started.
 var ErrTooManyAbandoned = errors.New("too many probes hang in the kernel")
 
 const (
-	// maxProbes bounds the children that exist at any time, hung ones included. More would not help: one dead disk
-	// or server is enough to hang them all, and each is a process that people see in state D.
+	// maxProbes bounds the children at any time, hung ones included. More would not help: one dead disk or server is
+	// enough to hang them all, and each is visible as a process in state D.
 	maxProbes = 3
 	// probeTimeout bounds a probe whose context has no deadline.
 	probeTimeout = 10 * time.Second
-	// reapGrace is how long a killed child may take to go before it is abandoned.
+	// reapGrace is how long a killed child may take to exit before it is abandoned.
 	reapGrace = time.Second
-	// maxProbeOutput and maxProbeLine, for each request, bound what a child may say. The ports of 32 InfiniBand cards
-	// are about 20 KiB.
+	// maxProbeOutput and maxProbeLine, for each request, bound a child's output. The ports of 32 InfiniBand cards are
+	// about 20 KiB.
 	maxProbeOutput = 128 << 10
 	maxProbeLine   = 64 << 10
 )
@@ -40,10 +40,10 @@ func NewProber() Prober {
 
 type prober struct {
 	path  string        // of the program
-	slots chan struct{} // one taken for each child from its start until it is reaped
+	slots chan struct{} // one taken for each child from start to reaping
 
 	mu        sync.Mutex // guards abandoned
-	abandoned int        // children that did not go when killed
+	abandoned int        // children that stayed after SIGKILL
 }
 
 func (p *prober) do(ctx context.Context, request ProbeRequest) (ProbeAnswer, error) {
@@ -64,7 +64,7 @@ func (p *prober) all(ctx context.Context, patience time.Duration, requests []Pro
 	return results
 }
 
-// part asks one child. What it did not answer has the error for which it ended, or was ended.
+// part asks one child. An unanswered request gets the error that ended the child.
 func (p *prober) part(ctx context.Context, patience time.Duration, requests []ProbeRequest) []ProbeResult {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout+patience)
 	defer cancel()
@@ -78,7 +78,7 @@ func (p *prober) part(ctx context.Context, patience time.Duration, requests []Pr
 	select {
 	case <-child.Done():
 		err = child.failure()
-	case <-child.out.complete: // what is left of it is to end, or to hang
+	case <-child.out.complete: // the child now exits, or hangs
 		ended, err = p.end(child), errNoAnswer
 	case <-ctx.Done():
 		ended, err = p.end(child), ctx.Err()
@@ -120,10 +120,10 @@ func failed(requests []ProbeRequest, err error) []ProbeResult {
 	return results
 }
 
-// end kills a child that is not needed any more, or has no more time. The channel that it returns is nil when the child
-// went, and otherwise closed when it does.
+// end kills a child that is no longer needed, or is out of time. The returned channel is nil if the child exited,
+// otherwise it is closed when the child does.
 func (p *prober) end(child *probeChild) <-chan struct{} {
-	if child.out.healthy() { // it has answered all, and ends by itself
+	if child.out.healthy() { // it has answered all, and exits by itself
 		select {
 		case <-child.Done():
 			return nil
@@ -144,17 +144,17 @@ func (p *prober) stuck() bool {
 	return p.abandoned >= maxProbes
 }
 
-// abandon leaves a child to its goroutine, which reaps it whenever the kernel frees it.
+// abandon leaves a child to its goroutine, which reaps it when the kernel releases it.
 func (p *prober) abandon(c *probeChild) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !c.reaped { // it may have gone in the very last moment
+	if !c.reaped { // it may have exited at the last moment
 		c.abandoned = true
 		p.abandoned++
 	}
 }
 
-// reaped frees what the child held.
+// reaped frees the child's slot.
 func (p *prober) reaped(c *probeChild) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,19 +188,19 @@ func newProbeChild(path string, patience time.Duration, requests []ProbeRequest)
 	c.Child = &program.Child{Cmd: &exec.Cmd{
 		Path: path,
 		Args: []string{ChildName, string(argument)},
-		// Nothing of our environment; and one thread, no garbage collection, so that a probe is cheap.
+		// No environment of ours, and one thread without garbage collection, so that a probe is cheap.
 		Env:    []string{"GOMAXPROCS=1", "GOGC=off"},
 		Dir:    "/",
 		Stdout: c.out,
 		Stderr: &c.errs,
-		// When the agent dies, so do its probes. The kernel ties this to the thread that started the child; should that
-		// one end early, the probe is killed, and the next run starts another.
+		// When the agent dies, so do its probes. The kernel ties this to the thread that started the child; if that
+		// thread ends early, the probe is killed, and the next run starts another.
 		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}}
 	return c, nil
 }
 
-// failure is called after done was closed: why there may be requests without an answer.
+// failure returns why requests may be unanswered. It is called after done was closed.
 func (c *probeChild) failure() error {
 	if err := c.Err(); err != nil {
 		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(c.errs.Bytes()))

@@ -39,7 +39,7 @@ func TestProbeAnswers(t *testing.T) {
 	}
 }
 
-// A filesystem that hangs costs at most three processes for as long as it hangs, and none afterwards.
+// A hanging filesystem costs at most three processes for as long as it hangs, and none afterwards.
 func TestProbeOfHungFilesystem(t *testing.T) {
 	need.Root(t, "mounts a FUSE filesystem")
 	prober := probe.NewProber()
@@ -99,7 +99,7 @@ func probeChildren(t *testing.T) []string {
 	return children
 }
 
-// tick waits for something of the kernel that nothing announces.
+// tick waits for a change in the kernel that sends no notification.
 func tick(ctx context.Context) {
 	select {
 	case <-ctx.Done():

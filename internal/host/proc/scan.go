@@ -15,11 +15,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Scan makes tables, of processes or of the threads of one.
+// Scan reads tables of processes, or of the threads of one.
 type Scan struct {
-	Root   string // where the host's files are; empty for /
-	Before []Stat // names are taken from here, which spares their copies
-	Buffer []byte // kept for the next one
+	Root   string // root of the host's files; empty for /
+	Before []Stat // names are reused from here, which avoids copies
+	Buffer []byte // reused by the next scan
 	dir    string
 	fd     int // of dir
 }
@@ -99,12 +99,12 @@ func (s *Scan) ids() ([]int, error) {
 // direntHeader is the length of struct linux_dirent64 before the name: d_ino, d_off, d_reclen, d_type.
 const direntHeader = 8 + 8 + 2 + 1
 
-// appendNumbers takes those entries that getdents64 put into data whose names are numbers.
+// appendNumbers adds the entries with numeric names in the data that getdents64 returned.
 func appendNumbers(numbers []int, data []byte) []int {
 	for len(data) > direntHeader {
 		length := int(binary.NativeEndian.Uint16(data[16:]))
 		if length <= direntHeader || length > len(data) {
-			return numbers // cannot be; the kernel writes whole records
+			return numbers // impossible; the kernel writes complete records
 		}
 		number, digits := 0, 0
 		for _, c := range data[direntHeader:length] {
@@ -146,8 +146,8 @@ func (s *Scan) read(pid int) (Stat, error) {
 	return stat, nil
 }
 
-// name returns the name as a string of its own, or the same one as in the table before. Both are asked for in ascending
-// order, so that what is behind is not needed any more.
+// name returns the name as a new string, or the one in the table before. Both are used in ascending order, so earlier
+// entries are no longer needed.
 func (s *Scan) name(pid int, comm []byte) string {
 	for len(s.Before) > 0 && s.Before[0].PID < pid {
 		s.Before = s.Before[1:]

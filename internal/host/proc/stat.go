@@ -1,5 +1,5 @@
-// Package proc parses and lists what /proc says about processes and threads. Who is asked for them, and how old the
-// answer may be, is internal/host's: its methods of Host.
+// Package proc parses and lists the files of processes and threads in /proc. The methods of Host in internal/host
+// decide which are read, and how old a result may be.
 package proc
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Stat is what /proc/PID/stat says, as far as it is needed. See proc_pid_stat(5).
+// Stat contains the fields of /proc/PID/stat in use. See proc_pid_stat(5).
 type Stat struct {
 	PID, PPID int
 	Comm      string // up to 15 bytes of anything: blanks, parentheses, newlines
@@ -36,7 +36,7 @@ func ParseStat(data []byte) (Stat, error) {
 	return stat, nil
 }
 
-// parseStat allocates nothing: tables of processes are made of thousands of these. The name is a part of data.
+// parseStat allocates no memory: a process table needs thousands of calls. comm is a part of data.
 func parseStat(data []byte) (stat Stat, comm []byte, err error) {
 	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
 	if open < 0 || end < open {
@@ -60,7 +60,7 @@ func parseStat(data []byte) (stat Stat, comm []byte, err error) {
 	return stat, data[open+1 : end], nil
 }
 
-// nextField cuts off what is before the next blank.
+// nextField cuts off the field before the next blank.
 func nextField(data []byte) (field, rest []byte) {
 	for len(data) > 0 && data[0] <= ' ' {
 		data = data[1:]
@@ -73,7 +73,7 @@ func nextField(data []byte) (field, rest []byte) {
 	return data, nil
 }
 
-// set takes one field, numbered as in proc_pid_stat(5), and reports whether it is well formed.
+// set stores one field, numbered as in proc_pid_stat(5), and reports whether it is well formed.
 func (s *Stat) set(number int, field []byte) bool {
 	if number == 3 {
 		s.State = field[0]
@@ -106,16 +106,16 @@ func (s *Stat) set(number int, field []byte) bool {
 	return err == nil
 }
 
-// File is a file of a process below /proc.
+// File returns the path of a process's file in /proc.
 func File(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
 
-// Alive reports whether a process has not ended: a zombie has.
+// Alive reports whether a process has not ended; a zombie has ended.
 func Alive(stat Stat) bool { return stat.State != 'Z' && stat.State != 'X' && stat.State != 'x' }
 
-// Gone reports whether an error says that a process, a thread or a file does not exist, or has ended meanwhile.
+// Gone reports whether an error means that a process, a thread or a file does not exist, or has ended meanwhile.
 func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// UnlessGone forgets such an error.
+// UnlessGone returns nil for such an error, and err otherwise.
 func UnlessGone(err error) error {
 	if Gone(err) {
 		return nil

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child supervises one child process in a process group of its own: programs of others, and the agent's own binary
-// where it does what may hang in the kernel. Its hooks run in its own goroutine, and may be nil.
+// Child supervises one child process in its own process group: other parties' programs, and the agent's own binary for
+// calls that may hang in the kernel. Its hooks run in its own goroutine, and may be nil.
 type Child struct {
 	Cmd     *exec.Cmd
 	Before  func() error // may refuse the start
-	Started func()       // after it was started, or could not be
+	Started func()       // after the start, or its failure
 	Reaped  func()       // before Done is closed
-	Sweep   bool         // when it has ended by itself, what it left in its process group is killed
-	Inline  bool         // Start starts it itself: in the namespaces of its thread, and never after Kill
+	Sweep   bool         // after it has ended by itself, kill the rest of its process group
+	Inline  bool         // Start starts it synchronously: in the namespaces of its thread, and never after Kill
 
 	done chan struct{}
 	err  error // set before done is closed
@@ -28,11 +28,10 @@ type Child struct {
 	mu     sync.Mutex // guards begun, killed and ended
 	begun  bool
 	killed bool
-	ended  bool // it is about to be reaped: afterwards its number may be another's
+	ended  bool // about to be reaped: afterwards its PID may be another's
 }
 
-// Start returns at once, unless Inline: even the start can hang, because it reads the program's file. It is called
-// once.
+// Start returns at once, unless Inline: even the start can hang, because it reads the program's file. Call it once.
 func (c *Child) Start() {
 	c.done = make(chan struct{})
 	if c.Cmd.SysProcAttr == nil {
@@ -50,7 +49,7 @@ func (c *Child) Start() {
 // Done is closed when the child is reaped, or could not be started.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Err is valid once Done is closed: why it could not be started, or how it ended, as exec.Cmd.Wait returns it.
+// Err is valid once Done is closed: why the start failed, or how the child ended, as from exec.Cmd.Wait.
 func (c *Child) Err() error { return c.err }
 
 func (c *Child) begin() {
@@ -95,14 +94,14 @@ func (c *Child) wait() {
 	c.mu.Lock()
 	c.ended = true
 	if c.Sweep || c.killed {
-		_ = unix.Kill(-pid, unix.SIGKILL) // the number is its own until it is reaped
+		_ = unix.Kill(-pid, unix.SIGKILL) // the PID is its own until it is reaped
 	}
 	c.mu.Unlock()
 	c.err = c.Cmd.Wait()
 }
 
-// Kill kills the process group and reports whether the child is gone within the grace. One that is not hangs in the
-// kernel; it is reaped whenever it ends.
+// Kill kills the process group and reports whether the child is gone within the grace. Otherwise it hangs in the
+// kernel, and is reaped whenever it ends.
 func (c *Child) Kill(grace time.Duration) bool {
 	c.mu.Lock()
 	c.killed = true
@@ -120,7 +119,7 @@ func (c *Child) Kill(grace time.Duration) bool {
 	}
 }
 
-// Buffer keeps what a child writes, and refuses more than Limit bytes. A child that hangs may still write to it.
+// Buffer stores a child's output, and refuses more than Limit bytes. A hanging child may still write to it.
 type Buffer struct {
 	Limit int
 
@@ -138,7 +137,7 @@ func (b *Buffer) Write(data []byte) (int, error) {
 	return b.data.Write(data)
 }
 
-// Bytes returns what was written so far.
+// Bytes returns the output so far.
 func (b *Buffer) Bytes() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// MaxLine bounds a line that is read from a program: a journal entry with a message of 64 KiB fits, whatever its bytes.
+// MaxLine bounds a line of a program's output: a journal entry with a message of 64 KiB fits, whatever its bytes.
 const MaxLine = 512 << 10
 
-// Lines takes what a program writes.
+// Lines receives a program's output.
 type Lines struct {
 	Each    func(line []byte) // without the newline; valid until it returns
 	Skipped func()            // a line was longer than MaxLine and is lost; may be nil
 }
 
-// Follow runs a program that writes lines without end, until ctx ends: then the program is killed and Follow returns
-// nil. When the program ends by itself, that is an error.
+// Follow runs a program with endless output until ctx ends: then it kills the program and returns nil. It is an error
+// if the program ends by itself.
 func Follow(ctx context.Context, c Command, lines Lines) error {
 	if err := read(ctx, c, lines); ctx.Err() == nil {
 		return err
@@ -29,7 +29,7 @@ func Follow(ctx context.Context, c Command, lines Lines) error {
 	return nil
 }
 
-// Read runs a program and reads all lines that it writes until it ends. An exit code other than 0 is an error.
+// Read runs a program and reads all lines of its output until it ends. An exit code other than 0 is an error.
 func Read(ctx context.Context, c Command, lines Lines) error {
 	err := read(ctx, c, lines)
 	if ctx.Err() != nil {
@@ -41,7 +41,7 @@ func Read(ctx context.Context, c Command, lines Lines) error {
 	return err
 }
 
-// errDone says that a program ended with exit code 0.
+// errDone means that a program ended with exit code 0.
 var errDone = errors.New("it ended")
 
 func read(ctx context.Context, c Command, lines Lines) error {
@@ -57,12 +57,12 @@ func read(ctx context.Context, c Command, lines Lines) error {
 	p.Cmd.Stdout, p.Cmd.Stderr = to, errs
 	spare := p.Started
 	p.Started = func() { spare(); _ = to.Close() } // the program has its own
-	// A process that left its process group may hold the pipe for ever.
+	// A process that left its process group may hold the pipe forever.
 	p.Reaped = func() { _ = from.SetReadDeadline(time.Now().Add(pipeGrace)) }
 	p.Start()
 	stop := context.AfterFunc(ctx, func() {
 		p.Kill(killGrace)
-		_ = from.Close() // ends the reading, even where the program hangs
+		_ = from.Close() // ends the read, even if the program hangs
 	})
 	defer stop()
 	scanErr := split(bufio.NewReaderSize(from, 32<<10), lines)
@@ -71,7 +71,7 @@ func read(ctx context.Context, c Command, lines Lines) error {
 	}
 	select {
 	case <-p.done:
-	case <-time.After(pipeGrace): // it has closed its output and goes on
+	case <-time.After(pipeGrace): // it has closed its output but continues
 		if !p.Kill(killGrace) {
 			return fmt.Errorf("run %s: %w", c.Path, ErrAbandoned)
 		}
@@ -85,9 +85,9 @@ func read(ctx context.Context, c Command, lines Lines) error {
 	return ending(p, errs)
 }
 
-// split hands over the lines of r until it ends.
+// split passes the lines of r to lines until r ends.
 func split(r *bufio.Reader, lines Lines) error {
-	var long []byte // the beginning of a line that did not fit into the buffer of r
+	var long []byte // start of a line too long for the buffer of r
 	skipping := false
 	for {
 		piece, err := r.ReadSlice('\n')

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// A program that others than root can change is not run, by whatever way it is run, and is asked about before each run.
+// A program that users other than root can change is not run, in any way, and is checked before each run.
 func TestForeignProgramsAreNotRun(t *testing.T) {
 	for name, spoil := range map[string]func(path string) error{
 		"that all may write":       func(path string) error { return os.Chmod(path, 0o777) },

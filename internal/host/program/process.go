@@ -14,12 +14,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// pipeGrace is how long the output of a program that has ended is still read: a process that left its group may
-// hold the pipe for ever.
+// pipeGrace is how long the output of an ended program is still read: a process that left its group may hold the pipe
+// forever.
 const pipeGrace = 500 * time.Millisecond
 
-// newChild returns a program of others. One that others than root can change is not started. When the agent dies, so
-// does the program: the kernel ties this to the thread that started it.
+// newChild returns a Child for another party's program. It does not start one that users other than root can change.
+// When the agent dies, so does the program: the kernel ties this to the thread that started it.
 func newChild(c Command) *Child {
 	cmd := &exec.Cmd{
 		Path: c.Path, Args: append([]string{c.Path}, c.Args...), Dir: cmp.Or(c.Dir, "/"),
@@ -31,15 +31,15 @@ func newChild(c Command) *Child {
 		Before: func() error { return owned.Program(c.Path) },
 		Started: func() {
 			if cmd.Process != nil {
-				// When memory is short, the kernel is to kill the program before the agent, whose protection it
-				// inherits. It may be gone already.
+				// When memory is short, the kernel should kill the program before the agent, whose protection the
+				// program inherits. It may be gone already.
 				_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("500"), 0)
 			}
 		},
 	}
 }
 
-// environment returns what a program finds: what the agent has, without what is meant for the agent alone.
+// environment returns the environment of a program: the agent's, without variables for the agent only.
 func environment(own []string) []string {
 	var kept []string
 	path := false
@@ -61,8 +61,7 @@ func environment(own []string) []string {
 	return kept
 }
 
-// head keeps the beginning of what is written, and takes in the rest: a program must not hang because its output is not
-// read.
+// head stores the beginning of its input, and accepts the rest: a program must not hang because its output is not read.
 type head struct {
 	limit int
 	mu    sync.Mutex // guards kept: an abandoned writer may still write
@@ -83,7 +82,7 @@ func (h *head) bytes() []byte {
 	return bytes.Clone(h.kept)
 }
 
-// ending says how a program that ought not to end has ended.
+// ending describes how a program ended that should not have.
 func ending(p *Child, errs *head) error {
 	text := strings.TrimSpace(strings.ToValidUTF8(string(errs.bytes()), "\uFFFD"))
 	if p.Cmd.ProcessState == nil {

@@ -1,8 +1,8 @@
-// Package program runs programs of others for checks: plugins that users configure, and journalctl. Each is one
-// absolute path with its arguments, never a shell; it is run only where no one but root can change it (see package
-// owned); its output is bounded; and one that hangs, ignores signals or leaves children behind costs only itself: its
-// whole process group is killed, and what even that does not end is abandoned and not started again before the kernel
-// has let it go.
+// Package program runs other parties' programs for checks: plugins that users configure, and journalctl. Each is one
+// absolute path with its arguments, never a shell; it runs only if root alone can change it (see package owned); and
+// its output is bounded. A program that hangs, ignores signals or leaves children behind affects only itself: its whole
+// process group is killed. If even that does not end it, it is abandoned, and not started again before the kernel has
+// released it.
 package program
 
 import (
@@ -21,27 +21,27 @@ type Command struct {
 	Dir  string // working directory; "/" unless set
 }
 
-// Outcome is how a run ended.
+// Outcome is the result of a run.
 type Outcome struct {
-	Exit   int    // exit code; -1 where a signal ended it
-	State  string // the same for people: "exit status 1", "signal: killed"
+	Exit   int    // exit code; -1 if a signal ended it
+	State  string // the same as text: "exit status 1", "signal: killed"
 	Stdout []byte // the first MaxOutput bytes
 	Stderr []byte // the first MaxOutput bytes
-	// TimedOut says that it was killed, with its process group, because the time was up.
+	// TimedOut means that the program was killed, with its process group, because its time was up.
 	TimedOut bool
 }
 
-// MaxOutput is how much of what a program prints is kept, of each of its two streams: as node-problem-detector.
+// MaxOutput is how much of a program's output is kept, of each of its two streams, as in node-problem-detector.
 const MaxOutput = 4 << 10
 
 var (
-	// ErrAbandoned says that a program did not end when it was killed: it hangs in the kernel.
+	// ErrAbandoned means that a program did not end when killed: it hangs in the kernel.
 	ErrAbandoned = errors.New("it was killed and does not end: it hangs in the kernel")
-	// ErrStuck says that a program is not started because its last run still hangs in the kernel.
+	// ErrStuck means that a program is not started because its last run still hangs in the kernel.
 	ErrStuck = errors.New("its last run was killed and still hangs in the kernel")
 )
 
-// killGrace is how long a killed program may take to go before it is abandoned.
+// killGrace is how long a killed program may take to exit before it is abandoned.
 const killGrace = time.Second
 
 // Runner runs one program, once at a time. The zero value is ready.
@@ -50,8 +50,8 @@ type Runner struct {
 	running bool
 }
 
-// Run runs the program until it ends, or until ctx does: then it is killed with its process group. An error says that
-// nothing is known: it could not be started, or does not end.
+// Run runs the program until it ends, or until ctx does: then the program is killed with its process group. An error
+// means that the outcome is unknown: the program could not be started, or does not end.
 func (r *Runner) Run(ctx context.Context, c Command) (Outcome, error) {
 	if !filepath.IsAbs(c.Path) {
 		return Outcome{}, fmt.Errorf("run %q: not an absolute path", c.Path)

@@ -85,13 +85,13 @@ func TestOutputIsBounded(t *testing.T) {
 	}
 }
 
-// alive reports whether a process exists and is no zombie.
+// alive reports whether a process exists and is not a zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !bytes.Contains(stat, []byte(") Z "))
 }
 
-// pidsIn returns what a script has written into a file, by now.
+// pidsIn returns the PIDs that a script has written to a file so far.
 func pidsIn(file string) []int {
 	data, _ := os.ReadFile(file)
 	var pids []int
@@ -116,7 +116,7 @@ func children(t *testing.T, file string) []int {
 	}
 }
 
-// endsWhen returns a context that ends once something is so, after a minute at the latest.
+// endsWhen returns a context that ends once is returns true, at the latest after a minute.
 func endsWhen(t *testing.T, is func() bool) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -150,13 +150,13 @@ func awaitGone(t *testing.T, pids ...int) {
 	}
 }
 
-// leftBehind is a file for the PIDs of processes that a script leaves behind and that Run cannot end. They end with
-// the test.
+// leftBehind returns a file for the PIDs of processes that a script leaves behind and that Run cannot end. They end
+// with the test.
 func leftBehind(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "left")
 	t.Cleanup(func() {
-		data, _ := os.ReadFile(file) // most scripts leave nobody behind
+		data, _ := os.ReadFile(file) // most scripts leave none behind
 		for _, field := range strings.Fields(string(data)) {
 			if pid, err := strconv.Atoi(field); err == nil {
 				_ = unix.Kill(pid, unix.SIGKILL)
@@ -191,7 +191,8 @@ func TestRunThatHangs(t *testing.T) {
 	}
 }
 
-// A program that ends and leaves children does not wait for them, whoever holds its output, and those of its group end.
+// A program that ends and leaves children does not wait for them, even if they hold its output; those in its group are
+// killed.
 func TestRunThatLeavesChildren(t *testing.T) {
 	for name, lines := range map[string]string{
 		"with its output": "sleep 100 & echo $! >>$1; echo done",
@@ -212,8 +213,8 @@ func TestRunThatLeavesChildren(t *testing.T) {
 	}
 }
 
-// A frozen process stands for one in the D state: signals do not reach it. It is abandoned, not started again, and
-// reaped when it goes on.
+// A frozen process replaces one in the D state: signals do not reach it. It is abandoned, not started again, and reaped
+// when it continues.
 func TestRunThatCannotBeKilled(t *testing.T) {
 	const root = "/sys/fs/cgroup/freezer"
 	need.Root(t, "makes a cgroup")
@@ -310,7 +311,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A signal to the agent's group is none to a program.
+// A signal to the agent's group does not reach a program.
 func TestOwnGroup(t *testing.T) {
 	o, err := new(Runner).Run(t.Context(), Command{Path: script(t, "ps -o pgid= -p $$")})
 	if own := strconv.Itoa(unix.Getpgrp()); err != nil || strings.TrimSpace(string(o.Stdout)) == own {

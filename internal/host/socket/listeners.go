@@ -1,5 +1,5 @@
 // Package socket finds the processes that listen on Unix sockets, and the sockets of kubelet's plugins. It reads /proc
-// and directories, and connects to nothing.
+// and directories, and makes no connections.
 package socket
 
 import (
@@ -19,8 +19,8 @@ import (
 
 // Listener is a listening Unix socket with a name in the filesystem.
 type Listener struct {
-	Path   string // the host's, where it lies in one of the directories; otherwise the one that its owner gave it
-	Inside bool   // it lies in one of the directories that were asked for
+	Path   string // on the host, if it is in one of the directories; otherwise the owner's name for it
+	Inside bool   // it is in one of the given directories
 	PID    int    // a process that holds it; 0: none was found
 }
 
@@ -30,10 +30,10 @@ const (
 	maxListeners     = 10_000
 )
 
-// Listeners finds the listening Unix sockets, and which of them lie in one of dirs. /proc/net/unix shows those of one
-// network namespace only, so it is read for each; and a socket's name is the one that its owner gave to bind(2), in its
-// own mount namespace (/csi/csi.sock), so it is resolved with the owner's mount table. A socket whose file was deleted
-// still has its name. An error means that something could not be read.
+// Listeners finds the listening Unix sockets, and which of them are in one of dirs. /proc/net/unix shows only those of
+// one network namespace, so it is read for each. A socket's name is the one that its owner gave to bind(2), in its own
+// mount namespace (/csi/csi.sock), so it is resolved with the owner's mount table. A socket whose file was deleted
+// still has its name. An error means that some data could not be read.
 func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, error) {
 	pids, err := h.PIDs()
 	if err != nil {
@@ -74,7 +74,7 @@ func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, e
 			}
 			at, ok := mount.Located(tables[pid], absolute(h, pid, name))
 			if !ok {
-				continue // it has ended, or where its paths lead is unknown: this owner shows nothing
+				continue // it has ended, or its paths cannot be resolved: skip this owner
 			}
 			l.PID = pid
 			for dir, location := range locations {
@@ -111,7 +111,7 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 		if proc.Gone(err) || err == nil && read[namespace] {
 			continue
 		}
-		data, err := h.Files.Read(proc.File(pid, "net/unix")) // also where the namespace's name is unknown
+		data, err := h.Files.Read(proc.File(pid, "net/unix")) // even if the namespace's name is unknown
 		if proc.Gone(err) || errors.Is(err, unix.EINVAL) {
 			continue
 		}
@@ -122,7 +122,7 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 			read[namespace] = true
 		}
 		discover.ParseListening(string(data), func(inode, name string) {
-			if !strings.HasPrefix(name, "@") { // abstract names are no files
+			if !strings.HasPrefix(name, "@") { // abstract names are not files
 				names[inode] = name
 			}
 		})
@@ -136,8 +136,7 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 	return names, nil
 }
 
-// socketHolders returns the processes that hold sockets, by inode. A process whose open files may not be read holds
-// none.
+// socketHolders returns the processes that hold sockets, by inode. It skips a process whose open files it may not read.
 func socketHolders(ctx context.Context, h *host.Host, pids []int, sockets map[string]string) (map[string][]int, error) {
 	const maxHolders = 8 // processes of one socket
 	holders, files := map[string][]int{}, 0

@@ -21,10 +21,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// listenerEnv names the socket that this test's own child listens on, in namespaces of its own: a driver's pod.
+// listenerEnv names the socket on which this test's own child listens, in new namespaces like a driver's pod.
 const listenerEnv = "NODEAGENT_TEST_LISTENER"
 
-// TestListenerChild is no test but that child: it binds the plugin's folder to another path, as a hostPath volume
+// TestListenerChild is not a test but that child: it binds the plugin's folder to another path, as a hostPath volume
 // does, and listens there.
 func TestListenerChild(t *testing.T) {
 	dir, name, ok := strings.Cut(os.Getenv(listenerEnv), ":")
@@ -63,7 +63,7 @@ func TestListenerChild(t *testing.T) {
 	}
 }
 
-// A driver's pod has network and mount namespaces of its own: its socket is in another table, under another name.
+// A driver's pod has its own network and mount namespaces: its socket is in another table, under another name.
 func TestListenersOfPods(t *testing.T) {
 	need.Root(t, "makes namespaces")
 	for name, test := range map[string]struct {
@@ -115,7 +115,7 @@ func TestListenersOfPods(t *testing.T) {
 	}
 }
 
-// A path through a link on the host's side is the same folder.
+// A path through a link on the host's side leads to the same folder.
 func TestListenersBehindLink(t *testing.T) {
 	dir, err := os.MkdirTemp("", "l")
 	if err != nil {
@@ -141,7 +141,7 @@ func TestListenersBehindLink(t *testing.T) {
 	}
 }
 
-// What can be bound to another path is found wherever it is mounted.
+// A file or directory that can be bound to another path is found wherever it is mounted.
 func TestMountedFrom(t *testing.T) {
 	need.Root(t, "mounts")
 	dir := t.TempDir()
@@ -155,7 +155,7 @@ func TestMountedFrom(t *testing.T) {
 		at != (mount.MountedAt{}) {
 		t.Fatalf("%+v, %v", at, err)
 	}
-	// Only in the mount namespace of another process, as a container's volume is.
+	// Only in the mount namespace of another process, like a container's volume.
 	for command, point := range map[string]string{
 		"mount --bind kept/a/b living":   "living",
 		"mount -t tmpfs tmpfs kept/a/b":  "kept/a/b",
@@ -185,7 +185,7 @@ func TestMountedFrom(t *testing.T) {
 	}
 }
 
-// What is no regular file is never waited for.
+// Reads never wait for a file that is not regular.
 func TestReadsDoNotWait(t *testing.T) {
 	dir := t.TempDir()
 	pipe, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "socket")
@@ -221,7 +221,7 @@ func TestReadsDoNotWait(t *testing.T) {
 	case <-done:
 	case <-time.After(time.Minute):
 		t.Error("a read waits for the other end of a pipe")
-		if f, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil { // lets go of it
+		if f, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil { // releases it
 			f.Close()
 		}
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // PluginSockets lists the sockets in kubelet's plugin registry and in directories below it, as kubelet's plugin watcher
-// does: names that begin with a dot are left out. It follows no symbolic link and crosses no mount.
+// does: it leaves out names that begin with a dot. It follows no symbolic link and crosses no mount.
 func PluginSockets(h *host.Host) ([]kubelet.PluginSocket, error) {
 	if h.Paths.PluginRegistry == "" {
 		return nil, hosterr.ErrNotConfigured
@@ -25,7 +25,7 @@ func PluginSockets(h *host.Host) ([]kubelet.PluginSocket, error) {
 	return SocketsBelow(h, h.Paths.PluginRegistry, kubelet.MaxPluginDepth)
 }
 
-// SocketsBelow lists the sockets in a directory of kubelet's and so many levels below it, in the same way.
+// SocketsBelow lists the sockets in a directory of kubelet's and depth levels below it, in the same way.
 func SocketsBelow(h *host.Host, dir string, depth int) ([]kubelet.PluginSocket, error) {
 	var sockets []kubelet.PluginSocket
 	return sockets, walkPlugins(h.Files.Path(dir), ".", depth, &sockets, dir)

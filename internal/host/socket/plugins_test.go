@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// pluginDir is a folder with a short name, as sockets need it.
+// pluginDir returns a folder with a short name, which sockets need.
 func pluginDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "plugins")
@@ -32,7 +32,7 @@ func pluginDir(t *testing.T) string {
 	return dir
 }
 
-// pluginSocket listens on a socket; a stale one is left behind by a listener that is closed.
+// pluginSocket listens on a socket; if stale, it closes the listener and leaves the socket behind.
 func pluginSocket(t *testing.T, path string, stale bool) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
@@ -133,7 +133,7 @@ func TestPluginConnect(t *testing.T) {
 	}
 }
 
-// A plugin that accepts and never answers costs its deadline, through every call.
+// A plugin that accepts but never answers takes only its deadline, in every call.
 func TestPluginThatNeverAnswers(t *testing.T) {
 	dir := pluginDir(t)
 	socket := filepath.Join(dir, "mute")

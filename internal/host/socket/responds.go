@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Responds reports whether the program behind a socket answers: a connection alone proves nothing, since the kernel
-// accepts it for a program that hangs. So a request is sent that most servers do not even understand, GET / of HTTP/1.0,
-// and any byte, or that the connection is closed, is the answer. Network is tcp or unix. The error is what the peer did
-// not do until the deadline of ctx.
+// Responds reports whether the program behind a socket answers: a connection alone is no proof, because the kernel
+// accepts it for a hanging program. So Responds sends a request that most servers do not even understand, GET / of
+// HTTP/1.0. Any byte, or a closed connection, is an answer. Network is tcp or unix. The error is the operation that the
+// peer did not complete before the deadline of ctx.
 func Responds(ctx context.Context, network, address string) error {
 	connection, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil {
-		return err // names the socket
+		return err // contains the socket
 	}
 	defer connection.Close()
 	stop := context.AfterFunc(ctx, func() { _ = connection.SetDeadline(time.Unix(1, 0)) })

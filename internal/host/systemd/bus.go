@@ -22,11 +22,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// maxBusBytes bounds what is read from one connection. A unit in a list takes some 300 bytes.
+// maxBusBytes bounds the bytes read from one connection. A unit in a list takes some 300 bytes.
 const maxBusBytes = 16 << 20
 
-// Connect connects go-systemd to systemd itself. Whatever waits for an answer ends with ctx, and so does the
-// connection.
+// Connect connects go-systemd to systemd itself. The connection ends with ctx, and so does every call that waits for an
+// answer.
 func Connect(ctx context.Context) (*systemd.Conn, error) {
 	return (&peer{path: realSystemd().private}).connect(ctx)
 }
@@ -34,13 +34,13 @@ func Connect(ctx context.Context) (*systemd.Conn, error) {
 // peer is systemd itself, or the bus.
 type peer struct {
 	path    string
-	hello   bool // a bus wants to be greeted
-	endless bool // maxBusBytes bound one message, and not all together
+	hello   bool // it is a bus, which needs a Hello
+	endless bool // maxBusBytes bounds each message, not the sum
 
-	failure atomic.Pointer[error] // why a connection could not be read any more: godbus reports that it was closed
+	failure atomic.Pointer[error] // why a connection could not be read: godbus only reports that it was closed
 }
 
-// connect makes the two connections that go-systemd has: one for calls, one for signals.
+// connect makes go-systemd's two connections: one for calls, one for signals.
 func (p *peer) connect(ctx context.Context) (*systemd.Conn, error) {
 	return systemd.NewConnection(func() (*dbus.Conn, error) {
 		signals := dbus.NewDefaultSignalHandler() //nolint:staticcheck // the only way to the default that can be wrapped
@@ -54,8 +54,8 @@ type defaultSignals interface {
 	dbus.Terminator
 }
 
-// signalQueue closes a channel also where the connection has broken before go-systemd registers it: godbus would not,
-// and go-systemd would wait for it without end.
+// signalQueue closes a channel even if the connection broke before go-systemd registers the channel: godbus would not,
+// and go-systemd would wait for it forever.
 type signalQueue struct {
 	defaultSignals
 
@@ -85,7 +85,7 @@ func (s *signalQueue) Terminate() {
 func (p *peer) dial(ctx context.Context, options ...dbus.ConnOption) (*dbus.Conn, error) {
 	socket, err := (&net.Dialer{}).DialContext(ctx, "unix", p.path)
 	if err != nil {
-		return nil, err // names the path
+		return nil, err // contains the path
 	}
 	left := &io.LimitedReader{R: socket, N: maxBusBytes}
 	s := &busSocket{Conn: socket, left: left, reader: bufio.NewReader(left), greeting: true, failure: &p.failure}
@@ -110,7 +110,7 @@ func (p *peer) dial(ctx context.Context, options ...dbus.ConnOption) (*dbus.Conn
 	return conn, nil
 }
 
-// explain returns what the peer answered, by its name on D-Bus, or why the connection broke.
+// explain returns the peer's error by its D-Bus name, or why the connection broke.
 func (p *peer) explain(err error) error {
 	var answer dbus.Error
 	switch failure := p.failure.Load(); {
@@ -122,12 +122,12 @@ func (p *peer) explain(err error) error {
 	return err
 }
 
-// busFailure is an error that the peer answered with, by its name on D-Bus.
+// busFailure is an error answer of the peer, by its D-Bus name.
 type busFailure string
 
 func (f busFailure) Error() string { return "answered " + hosterr.Clip(string(f)) }
 
-// isBusFailure reports whether the peer answered with one of these errors, of D-Bus or of systemd.
+// isBusFailure reports whether the peer's answer was one of these errors, of D-Bus or of systemd.
 func isBusFailure(err error, names ...string) bool {
 	var failure busFailure
 	return errors.As(err, &failure) && slices.ContainsFunc(names, func(name string) bool {
@@ -135,19 +135,19 @@ func isBusFailure(err error, names ...string) bool {
 	})
 }
 
-// busSocket is what godbus reads from and writes to. It gives it whole messages of a bounded size, and sends BEGIN
-// together with AUTH, as systemd's own clients do. godbus sends BEGIN when it has the answer to AUTH, and its first
-// call right behind it, to which there is no answer: systemd takes both into the buffer of its handshake when they come
-// together, and then leaves the call there until more comes, which is never. That depends on timing: with systemd 252
-// it was one in three connections, and another time none of 60. In this order it cannot happen.
+// busSocket is the connection that godbus reads and writes. It returns complete messages of a bounded size, and sends
+// BEGIN together with AUTH, as systemd's own clients do. godbus sends BEGIN after the answer to AUTH, and its first
+// call right after it, because BEGIN has no answer. If both arrive together, systemd reads both into the buffer of its
+// handshake, and then leaves the call there until more data arrives, which never happens. That depends on timing: with
+// systemd 252 it was one in three connections, and another time none of 60. In this order it cannot happen.
 type busSocket struct {
 	net.Conn
 
 	left     *io.LimitedReader // of Conn
 	reader   *bufio.Reader     // of left
-	message  []byte            // what is left of the latest
-	stop     func() bool       // ends the watch over the context
-	greeting bool              // until BEGIN: godbus reads ahead, and would lose what follows the answer
+	message  []byte            // rest of the latest
+	stop     func() bool       // ends the watch of the context
+	greeting bool              // until BEGIN: godbus reads ahead, and would lose data after the answer
 	failure  *atomic.Pointer[error]
 }
 

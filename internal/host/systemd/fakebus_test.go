@@ -14,13 +14,13 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// fakeBus is a socket that answers as systemd does, or as a test wants it.
+// fakeBus is a socket that answers as systemd does, or as a test requires.
 type fakeBus struct {
 	auth    string                           // answer to AUTH EXTERNAL; "OK 1\r\n" unless set
 	answer  func(call *dbus.Message) []any   // of one call: its values, or a dbus.Error
 	called  func(conn net.Conn, call string) // after the answer
-	replies []byte                           // instead of the answer to the first call but AddMatch, and the end
-	twice   bool                             // each answer, and a signal before it
+	replies []byte                           // instead of the answer to the first call other than AddMatch, and then the end
+	twice   bool                             // sends each answer twice, and a signal before it
 	hang    bool                             // after the handshake
 }
 
@@ -50,8 +50,8 @@ func (f fakeBus) listen(t *testing.T) systemdPaths {
 	return p
 }
 
-// handshake is systemd's: what follows BEGIN in the same piece is left until more comes, so that BEGIN had better come
-// together with what comes before it.
+// handshake is systemd's: data that arrives together with BEGIN is left until more arrives, so a client should send
+// BEGIN together with the data before it.
 func (f fakeBus) handshake(conn net.Conn) bool {
 	if f.auth == "" {
 		f.auth = "OK 0123456789abcdef\r\n"
@@ -66,7 +66,7 @@ func (f fakeBus) handshake(conn net.Conn) bool {
 			_, _ = io.WriteString(conn, "REJECTED EXTERNAL ANONYMOUS\r\n")
 		}
 	}
-	// A signal right behind the answer: it must not be lost, nor disturb what follows.
+	// A signal right after the answer must neither be lost nor disturb later messages.
 	_, _ = conn.Write(append([]byte(f.auth), signal("/", "org.example.Fake", "Greeting")...))
 	return strings.HasPrefix(f.auth, "OK")
 }
@@ -103,7 +103,7 @@ func (f fakeBus) serve(conn net.Conn) {
 	}
 }
 
-// reply answers what every bus knows itself.
+// reply answers the standard calls that every bus supports.
 func (f fakeBus) reply(call *dbus.Message, member string) []byte {
 	values := []any{}
 	switch {
@@ -130,7 +130,7 @@ func encode(m *dbus.Message) []byte {
 	}
 	var out bytes.Buffer
 	if err := m.EncodeTo(&out, binary.LittleEndian); err != nil {
-		panic(err) // of a test's own making
+		panic(err) // a mistake of the test
 	}
 	return out.Bytes()
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// What must not reach godbus (5.2.4), which dispatches messages in a goroutine of its own: where it panics, the agent
-// ends.
+// Messages that must not reach godbus (5.2.4), which dispatches them in its own goroutine: a panic there would end the
+// agent.
 
-// readMessage reads one whole message:
+// readMessage reads one complete message:
 //
 //	l 01 02 01   byte order, type, flags, version
 //	u32 u32 u32  bytes of the body, serial, bytes of the header fields
@@ -49,9 +49,9 @@ func readMessage(r *bufio.Reader) ([]byte, error) {
 	return message, nil
 }
 
-// hasEmptyStruct reports whether there is a signature with a structure without fields, which D-Bus forbids: godbus
-// would read an array of them without end. A signature is a byte that is its length, and so many types; text that only
-// resembles one has a zero there.
+// hasEmptyStruct reports whether a message contains a signature with an empty structure, which D-Bus forbids: godbus
+// would read an array of them forever. A signature is a length byte and as many types; text that only resembles one has
+// a zero there.
 func hasEmptyStruct(message []byte) bool {
 	empty := []byte("()")
 	for at := bytes.Index(message, empty); at >= 0; {
@@ -78,8 +78,8 @@ func hasEmptyStruct(message []byte) bool {
 
 func isType(b byte) bool { return bytes.IndexByte([]byte("ybnqiuxtdsogvah(){}"), b) >= 0 }
 
-// dropUnexpected is called with a message before it is dispatched, and takes away the type of those on which godbus
-// would panic or act: a signal of the bus about names without a name, and calls of us.
+// dropUnexpected is called with a message before it is dispatched, and clears the type of those on which godbus would
+// panic or act: a signal of the bus about names without a name, and calls to the agent.
 func dropUnexpected(m *dbus.Message) {
 	named := len(m.Body) > 0
 	if named {

@@ -30,7 +30,7 @@ func TestHasEmptyStruct(t *testing.T) {
 	}
 }
 
-// FuzzBusMessage: whatever systemd or the bus sends, godbus reads it without a panic, which would end the agent.
+// FuzzBusMessage: godbus reads anything that systemd or the bus sends without a panic, which would end the agent.
 func FuzzBusMessage(f *testing.F) {
 	f.Add(serviceSignal("a", "exit-code"))
 	f.Add(jobSignal("failed"))

@@ -9,15 +9,15 @@ import (
 // PodUnit is a unit that kubelet or the runtime may have made for a pod. Its texts are valid UTF-8.
 type PodUnit struct {
 	Name        string // kubepods-besteffort-pod….slice, cri-containerd-….scope, run-….scope, ….mount
-	Description string // of a mount: where it is
+	Description string // of a mount: its mount point
 	Active, Sub string
 }
 
-// maxPodUnits bounds what is listed. A node has some units for each of its pods.
+// maxPodUnits bounds the list. A node has some units for each of its pods.
 const maxPodUnits = 20_000
 
-// podUnits lists the slices of pods and the scopes of kubelet's mounts in any state, the scopes of containers and the
-// mounts that are not active any more: active ones are as many as there are, and have a cgroup or a mount to be seen.
+// podUnits lists the slices of pods and the scopes of kubelet's mounts in any state, but the scopes of containers and
+// mounts only if they are not active: active ones are numerous, and visible by their cgroup or mount.
 func (q systemdQuery) podUnits() ([]PodUnit, error) {
 	var units []PodUnit
 	for _, list := range []struct{ states, patterns []string }{
@@ -25,7 +25,7 @@ func (q systemdQuery) podUnits() ([]PodUnit, error) {
 		{[]string{"inactive", "failed"}, []string{"cri-containerd-*.scope", "crio-*.scope", "*-pods-*.mount"}},
 	} {
 		listed, err := q.conn.ListUnitsByPatternsContext(q.ctx, list.states, list.patterns)
-		if err != nil { // also where systemd is older than 230 and has no such call
+		if err != nil { // systemd before 230 has no such call
 			return nil, fmt.Errorf("list units of pods: %w", q.peer.explain(err))
 		}
 		if len(units)+len(listed) > maxPodUnits {
@@ -33,7 +33,7 @@ func (q systemdQuery) podUnits() ([]PodUnit, error) {
 		}
 		for _, u := range listed {
 			if u.LoadState == "not-found" {
-				continue // only another unit's mention of it
+				continue // only mentioned by another unit
 			}
 			units = append(units, podUnit(u))
 		}

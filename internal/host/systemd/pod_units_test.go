@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What is active is listed only where nothing else shows it.
+// Active units are listed only if they are not visible otherwise.
 func TestPodUnits(t *testing.T) {
 	answer := func(call *dbus.Message) []any {
 		states, _ := call.Body[0].([]string)

@@ -10,10 +10,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// maxTriggers bounds what is kept of one unit.
+// maxTriggers bounds the triggers stored for one unit.
 const maxTriggers = 10
 
-// set takes one property.
+// set stores one property.
 func (u *Unit) set(property string, v dbus.Variant) (err error) {
 	switch property {
 	case "StateChangeTimestamp": // microseconds since 1970; 0: never
@@ -50,5 +50,5 @@ func valueOf[T any](v dbus.Variant) (T, error) {
 	return value, nil
 }
 
-// text bounds what is kept of a text.
+// text bounds a stored text.
 func text(s string) string { return hosterr.Clip(strings.ToValidUTF8(s, "?")) }

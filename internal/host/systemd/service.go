@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Service is what systemd says of one service before it is restarted. Its texts are valid UTF-8.
+// Service is the state of one service, as systemd reports it before a restart. Its texts are valid UTF-8.
 type Service struct {
 	Name       string
 	Load       string // loaded, not-found, masked …
 	Active     string // active, activating, failed, inactive …
 	Sub        string // running, auto-restart …
-	Job        bool   // one is queued for it
+	Job        bool   // one is queued
 	MainPID    int    // 0: none
-	Invocation string // of this run of it, in hexadecimal; empty where systemd does not know it (before 232)
-	KillMode   string // control-group, mixed, process, none: what ends with it
-	// since its state or its main process was last started, whichever is later; 0: never
+	Invocation string // ID of this run, in hexadecimal; empty if systemd does not know it (before 232)
+	KillMode   string // control-group, mixed, process, none: which processes a stop kills
+	// since the last change of state or start of the main process, whichever is later; 0: never
 	Age        time.Duration
 	ByHand     bool     // systemd starts and stops it for whoever asks: neither RefuseManualStart= nor RefuseManualStop=
 	StopRuns   bool     // it has ExecStop= or ExecStopPost=: programs that run when it is stopped
@@ -30,10 +30,10 @@ type Service struct {
 	Processes  []int    // in its cgroup and below
 }
 
-// maxDependents bounds how many units are asked about.
+// maxDependents bounds the dependent units to query.
 const maxDependents = 100
 
-// service asks about one service.
+// service queries one service.
 func (q systemdQuery) service(name string) (Service, error) {
 	s := Service{Name: name}
 	unit, err := q.conn.GetUnitPropertiesContext(q.ctx, name)
@@ -115,7 +115,7 @@ func field[T any](properties map[string]any, name string) (T, error) {
 	return value, nil
 }
 
-// youngest returns how long ago the unit came into its state, or its main process was started. systemd counts
+// youngest returns the time since the unit's last change of state or start of its main process. systemd counts
 // microseconds of CLOCK_MONOTONIC.
 func youngest(unit, of map[string]any) (time.Duration, error) {
 	state, err := field[uint64](unit, "StateChangeTimestampMonotonic")
@@ -137,8 +137,8 @@ func youngest(unit, of map[string]any) (time.Duration, error) {
 	return time.Duration(now.Nano()) - time.Duration(last)*time.Microsecond, nil //nolint:gosec // bounded above
 }
 
-// dependents returns the units that are not inactive and that systemd stops or restarts with this one:
-// systemd.unit(5), Requires=, Requisite=, BindsTo=, PartOf=, PropagatesStopTo=.
+// dependents returns the units that are not inactive and that systemd stops or restarts with this one: systemd.unit(5),
+// Requires=, Requisite=, BindsTo=, PartOf=, PropagatesStopTo=.
 func (q systemdQuery) dependents(unit map[string]any) ([]string, error) {
 	var names []string
 	for _, relation := range []string{"RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo"} {
@@ -171,7 +171,7 @@ func (q systemdQuery) dependents(unit map[string]any) ([]string, error) {
 	return slices.Compact(active), nil
 }
 
-// maxProcesses bounds how many processes of one unit are listed.
+// maxProcesses bounds the processes listed for one unit.
 const maxProcesses = 10_000
 
 // processes lists the processes in the cgroup of a unit and below it, as systemd itself sees them; since systemd 231.
@@ -222,9 +222,9 @@ func startRuns(of map[string]any) (programs []string, err error) {
 	return programs, nil
 }
 
-// changes returns what a restart changes besides processes. systemd removes a runtime directory when the service stops
-// (systemd.exec(5), RuntimeDirectoryPreserve=), and may reboot the machine or start other units when it ends, fails or is
-// started too often (systemd.unit(5)).
+// changes returns the effects of a restart besides its processes. systemd removes a runtime directory when the service
+// stops (systemd.exec(5), RuntimeDirectoryPreserve=), and may reboot the machine or start other units when the service
+// ends, fails or is started too often (systemd.unit(5)).
 func changes(unit, of map[string]any) (all []string, err error) {
 	directories, err := field[[]string](of, "RuntimeDirectory")
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// kubeletService answers as systemd 252 does for a service that something is PartOf, after bend has changed that.
+// kubeletService answers like systemd 252 for a service with a unit that is PartOf it, after bend has changed the
+// answer.
 func kubeletService(bend func(unit, service map[string]dbus.Variant)) func(*dbus.Message) []any {
 	v := func(value any) dbus.Variant { return dbus.MakeVariant(value) }
 	type process struct {
@@ -70,7 +71,7 @@ func TestService(t *testing.T) {
 	if err != nil || !s.Job || !s.StopRuns {
 		t.Errorf("%+v, %v", s, err)
 	}
-	// What systemd does not say is not taken for a permission.
+	// A missing property does not count as a permission.
 	for _, name := range []string{"ActiveState", "Job", "RequiredBy", "ConsistsOf", "KillMode", "MainPID", "ExecStop",
 		"ExecStartPre", "RequisiteOf", "RuntimeDirectory", "FailureAction", "StartLimitAction", "OnFailure",
 		"RefuseManualStart", "RefuseManualStop"} {
@@ -81,10 +82,10 @@ func TestService(t *testing.T) {
 	}
 }
 
-// command is the first member of those of ExecStop.
+// command is the first member of an ExecStop command.
 type command struct{ Path string }
 
-// Each property by which a restart changes more than processes is seen, in the words of systemd; what is harmless is not.
+// Each property by which a restart affects more than processes is reported, in systemd's words; harmless ones are not.
 func TestWhatARestartChanges(t *testing.T) {
 	v := func(value any) dbus.Variant { return dbus.MakeVariant(value) }
 	for name, test := range map[string]struct {

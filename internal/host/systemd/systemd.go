@@ -1,5 +1,5 @@
-// Package systemd reads units with go-systemd, and watches them. What go-systemd and godbus read and write goes through
-// a socket of this package (bus.go), which bounds it and keeps what they cannot take away from them (message.go).
+// Package systemd reads units with go-systemd, and watches them. go-systemd and godbus read and write through a socket
+// of this package (bus.go), which bounds the data and drops messages that they cannot handle (message.go).
 package systemd
 
 import (
@@ -18,77 +18,77 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Systemd is what the service manager says:
+// Systemd is the interface to the service manager:
 // https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html
 type Systemd struct {
-	// Units returns the units that have failed and the services that have something running, or wait to be started
-	// again. Where another service manager runs, the error is ErrNotConfigured. One that wraps ErrSystemdSilent says
-	// that systemd itself does not answer.
+	// Units returns the failed units and the services that run or wait to be restarted. If another service manager
+	// runs, the error is ErrNotConfigured. An error that wraps ErrSystemdSilent means that systemd itself does not
+	// answer.
 	Units func(ctx context.Context) (Units, error)
-	// PodUnits returns the units that may be a pod's; the same errors.
+	// PodUnits returns the units that may belong to a pod; the same errors.
 	PodUnits func(ctx context.Context) ([]PodUnit, error)
-	// Service returns what is known of one service; the same errors.
+	// Service returns the state of one service; the same errors.
 	Service func(ctx context.Context, name string) (Service, error)
 	// LoadState returns systemd's word for whether it could load the file of a unit: loaded, not-found, masked …; the same
 	// errors.
 	LoadState func(ctx context.Context, unit string) (string, error)
 }
 
-// ErrSystemdSilent says that systemd is the service manager, and does not answer.
+// ErrSystemdSilent means that systemd is the service manager, but does not answer.
 var ErrSystemdSilent = errors.New("does not answer")
 
 // Units is one answer of systemd.
 type Units struct {
 	Failed  []Unit `json:"failed"`  // by name
-	Omitted int    `json:"omitted"` // more have failed, of which nothing else was asked
+	Omitted int    `json:"omitted"` // number of further failed units, which were not queried
 	Running []Unit `json:"running"` // services
 }
 
-// Unit is one unit of systemd. What an older systemd does not know is zero.
+// Unit is one unit of systemd. Fields that an older systemd does not have are zero.
 type Unit struct {
 	Name   string `json:"name"`   // kubelet.service
 	Active string `json:"active"` // failed, active, activating …
 	Sub    string `json:"sub"`    // running, auto-restart …: depends on the type
 
 	// Of failed units.
-	Since       time.Time `json:"since"`       // when it came into this state, by the wall clock
-	Transient   bool      `json:"transient"`   // made by a program while it ran (systemd-run, containerd), of no file
+	Since       time.Time `json:"since"`       // start of this state, by the wall clock
+	Transient   bool      `json:"transient"`   // made by a program at run time (systemd-run, containerd), without a file
 	TriggeredBy []string  `json:"triggeredBy"` // timers, sockets and paths that start it
 
-	// Of failed units and of those that are to be started again.
+	// Of failed units and of those waiting to be restarted.
 	Result string `json:"result"` // exit-code, signal, timeout, oom-kill …
-	// how the main process of a service ended: CLD_EXITED (1) and the like; 0: not, or there was none
+	// how the main process of a service ended: CLD_EXITED (1) and the like; 0: not ended, or no process
 	Code   int32 `json:"code"`
 	Status int32 `json:"status"` // exit code or signal
 
-	// Of services that run or are to be started again.
-	// NRestarts: by systemd itself since it was last started in another way; since systemd 235
+	// Of services that run or wait to be restarted.
+	// NRestarts: by systemd itself since the last other start; since systemd 235
 	Restarts uint32 `json:"restarts"`
 }
 
-// Where systemd is.
+// systemdPaths are the paths and the limit for reaching systemd.
 type systemdPaths struct {
-	booted  string        // a directory that is there when systemd is the service manager: sd_booted(3)
+	booted  string        // a directory that exists if systemd is the service manager: sd_booted(3)
 	private string        // systemd's own socket, for root
-	bus     string        // the system's message bus, where systemd has none of its own
-	within  time.Duration // for all questions together
+	bus     string        // the system's message bus: for signals, and for calls if systemd has no socket of its own
+	within  time.Duration // for all calls together
 }
 
 const (
 	systemdName = "org.freedesktop.systemd1"
 	busName     = "org.freedesktop.DBus"
 
-	// systemdTimeout bounds all questions together. PID 1 answers them within milliseconds.
+	// systemdTimeout bounds all calls together. PID 1 answers them within milliseconds.
 	systemdTimeout = 5 * time.Second
-	// maxFailedUnits bounds of how many failed units more is asked than their names.
+	// maxFailedUnits bounds the failed units whose properties are read, not just their names.
 	maxFailedUnits = 100
-	// maxServices bounds of how many services the restarts are asked for; a node has some 50.
+	// maxServices bounds the services whose restarts are read; a node has some 50.
 	maxServices = 1000
 )
 
-// NewSystemd returns the client of the service manager of this machine. A connection lives as long as one call: systemd
-// sends all its signals to whoever is connected to its own socket, whether wanted or not, and a hundred pods that
-// start make thousands.
+// NewSystemd returns the client of the service manager of this machine. A connection lasts for one call only: systemd
+// sends all its signals to every client of its own socket, whether wanted or not, and a hundred starting pods cause
+// thousands.
 func NewSystemd() Systemd { return realSystemd().client() }
 
 func realSystemd() systemdPaths {
@@ -110,7 +110,7 @@ func (p systemdPaths) client() Systemd {
 	}
 }
 
-// askUnits makes a query over a connection of its own.
+// askUnits makes a query over a new connection.
 func askUnits[T any](ctx context.Context, p systemdPaths, query func(systemdQuery) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.within)
 	defer cancel()
@@ -146,7 +146,7 @@ func connected[T any](ctx context.Context, p systemdPaths, query func(systemdQue
 	return query(systemdQuery{ctx, to, conn})
 }
 
-// systemdQuery asks over one connection.
+// systemdQuery makes calls over one connection.
 type systemdQuery struct {
 	ctx  context.Context
 	peer *peer
@@ -158,12 +158,12 @@ func (q systemdQuery) units() (Units, error) {
 	if err != nil {
 		return Units{}, err
 	}
-	// What waits to be started again is in the state activating. Pods are slices and scopes, which are not listed.
+	// Units that wait to be restarted are in state activating. Pods are slices and scopes, which are not listed.
 	running, err := q.list([]string{"active", "activating", "deactivating", "reloading"}, []string{"*.service"})
 	if err != nil {
 		return Units{}, err
 	}
-	// What has run once is not started again.
+	// A service that ran once is not restarted.
 	running = slices.DeleteFunc(running, func(u systemd.UnitStatus) bool { return u.SubState == "exited" })
 	if len(running) > maxServices {
 		return Units{}, fmt.Errorf("more than %d services run", maxServices)
@@ -184,7 +184,7 @@ func (q systemdQuery) units() (Units, error) {
 	return units, err
 }
 
-// endProperties names the properties that say how a unit ended.
+// endProperties names the properties that describe how a unit ended.
 func endProperties(u systemd.UnitStatus) []string {
 	kind := u.Name[strings.LastIndexByte(u.Name, '.')+1:]
 	switch kind {
@@ -196,8 +196,7 @@ func endProperties(u systemd.UnitStatus) []string {
 	return nil
 }
 
-// list lists the loaded units in one of the states whose names match one of the patterns (path.Match); none stands
-// for all.
+// list lists the loaded units in one of the states whose names match one of the patterns (path.Match); none means all.
 func (q systemdQuery) list(states, patterns []string) ([]systemd.UnitStatus, error) {
 	units, err := q.conn.ListUnitsByPatternsContext(q.ctx, states, patterns)
 	if isBusFailure(q.peer.explain(err), "UnknownMethod") { // before systemd 230
@@ -211,7 +210,7 @@ func (q systemdQuery) list(states, patterns []string) ([]systemd.UnitStatus, err
 	}), nil
 }
 
-// describe reads properties of units, those that wanted names. Units that are gone meanwhile are left out.
+// describe reads the properties of units that wanted returns. It leaves out units that are gone meanwhile.
 func (q systemdQuery) describe(listed []systemd.UnitStatus,
 	wanted func(systemd.UnitStatus) []string) ([]Unit, error) {
 	units := make([]Unit, 0, len(listed))

@@ -32,7 +32,7 @@ func failure(name string) []any { return []any{dbus.Error{Name: "org.freedesktop
 
 func variant(value any) []any { return []any{dbus.MakeVariant(value)} }
 
-// wellBehaved answers for one unit that has failed and one that is started again and again.
+// wellBehaved answers for one failed unit and one that is restarted again and again.
 func wellBehaved(call *dbus.Message) []any {
 	first, second := callTexts(call)
 	switch {
@@ -194,7 +194,7 @@ func TestSystemdSilent(t *testing.T) {
 	}
 }
 
-// A signal about names without a name makes godbus panic, in a goroutine of its own.
+// A signal about names without a name makes godbus panic, in its own goroutine.
 func TestSystemdSignalWithoutName(t *testing.T) {
 	for _, body := range [][]any{nil, {uint32(7)}} {
 		bus := fakeBus{answer: wellBehaved, called: func(conn net.Conn, _ string) {

@@ -14,20 +14,20 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Systemd reports services that fail on the system's message bus:
+// systemd reports failing services on the system's message bus:
 //
 //	PropertiesChanged("org.freedesktop.systemd1.Service", {"Result": "exit-code", …}, [])   of a service, whenever its state changes
 //	JobRemoved(7, "/org/…/job/7", "data.mount", "failed")                                     when something could not be started
 //
-// https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html. The bus is asked to pass on
-// nothing else: what systemd says of the scopes, slices and mounts of pods, some ten signals each, does not reach the
-// agent. Its own socket would send all that, and would make PID 1 write every signal once more.
+// https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html. The agent subscribes to no
+// other signals: those about the scopes, slices and mounts of pods, some ten for each pod, do not reach the agent.
+// systemd's own socket would send them all, and would make PID 1 write every signal once more.
 
-// WatchSystemd calls changed after a service has failed, is about to be started again after a failure, or works again
-// after a failure that was reported, and after anything could not be started. It ends with ctx and then returns nil.
-// After each call it leaves the bus for a while, a second at first and half a minute while there is always something to
-// report, so that a service that starts and ends a hundred times a second costs nothing, here or in the bus. Where
-// there is no systemd or no bus, it waits for them.
+// WatchSystemd calls changed after a service has failed, is about to be restarted after a failure, or works again after
+// a reported failure, and after any failed start of a unit. It ends with ctx and then returns nil. After each call it
+// leaves the bus for a while, a second at first and half a minute while there is always something to report, so that a
+// service that starts and ends a hundred times a second costs nothing, here or in the bus. If there is no systemd or no
+// bus, it waits for them.
 func WatchSystemd(ctx context.Context, changed func()) error {
 	w := systemdWatch{paths: realSystemd(), gap: time.Second, longest: 30 * time.Second, failing: map[string]bool{}}
 	return w.run(ctx, changed)
@@ -41,7 +41,7 @@ type systemdWatch struct {
 	failing map[string]bool // paths of units on the bus whose failure was reported
 }
 
-// maxFailingUnits bounds what is remembered.
+// maxFailingUnits bounds the remembered units.
 const maxFailingUnits = 1000
 
 func (w *systemdWatch) run(ctx context.Context, changed func()) error {
@@ -55,7 +55,7 @@ func (w *systemdWatch) run(ctx context.Context, changed func()) error {
 		err := w.connection(ctx, func() {
 			began = time.Now()
 			if again {
-				changed() // whatever happened meanwhile
+				changed() // for changes meanwhile
 			}
 		})
 		if ctx.Err() != nil {
@@ -77,7 +77,7 @@ func (w *systemdWatch) run(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// exist reports whether systemd and the bus do.
+// exist reports whether systemd and the bus exist.
 func (p systemdPaths) exist() bool {
 	for _, name := range []string{p.booted, p.bus} {
 		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
@@ -94,8 +94,8 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// connection lasts until a signal matters, or until there have been so many that one had better check from time to
-// time. An error says that it could not be made, or broke.
+// connection lasts until a signal matters, or until there were so many that a check is due anyway. An error means that
+// it could not be made, or broke.
 func (w *systemdWatch) connection(ctx context.Context, made func()) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -127,7 +127,7 @@ func (w *systemdWatch) connection(ctx context.Context, made func()) error {
 	}
 }
 
-// subscribe asks for the signals.
+// subscribe subscribes to the signals.
 func subscribe(ctx context.Context, conn *dbus.Conn) error {
 	from := dbus.WithMatchSender(systemdName)
 	var err error
@@ -142,16 +142,16 @@ func subscribe(ctx context.Context, conn *dbus.Conn) error {
 			dbus.FlagNoAutoStart).Err)
 }
 
-// A service that ends well and is started again all the time matters, too.
+// A service that succeeds but is restarted all the time matters, too.
 const (
 	loudSignals = 256
 	loudWithin  = 10 * time.Second
 )
 
-// signalFilter is given the signals of one connection, one after the other, by godbus.
+// signalFilter receives the signals of one connection, one after another, from godbus.
 type signalFilter struct {
 	watch *systemdWatch
-	found chan struct{} // one that matters
+	found chan struct{} // receives one signal that matters
 	began time.Time     // of the latest loudSignals
 	count int
 }
@@ -171,7 +171,7 @@ func (f *signalFilter) DeliverSignal(_, _ string, signal *dbus.Signal) {
 	}
 }
 
-// matters reports whether a signal is about a failure, or about its end.
+// matters reports whether a signal is about a failure or its end.
 func (w *systemdWatch) matters(signal *dbus.Signal) bool {
 	var changed map[string]dbus.Variant
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// serviceSignal is about a service's Result, beside another property.
+// serviceSignal is about a service's Result, with another property.
 func serviceSignal(unit, result string) []byte {
 	return signal("/org/freedesktop/systemd1/unit/"+unit, busName+".Properties", "PropertiesChanged",
 		systemdName+".Service", map[string]dbus.Variant{"StatusText": dbus.MakeVariant("Result"),
@@ -30,9 +30,9 @@ func jobSignal(result string) []byte {
 // signallingBus is a bus that answers, and then sends its signals to each connection.
 type signallingBus struct {
 	t         *testing.T
-	signals   [][]byte // of each connection; the last one's for all further ones
-	endless   bool     // the last signals again and again
-	closes    bool     // the connection behind them
+	signals   [][]byte // for each connection; the last for all further ones
+	endless   bool     // repeats the last signals
+	closes    bool     // closes the connection after them
 	connected atomic.Int32
 	sent      atomic.Int64
 }
@@ -132,7 +132,8 @@ func TestWatchSystemd(t *testing.T) {
 	}
 }
 
-// TestWatchSystemdStorm: a service that fails or starts all the time is reported seldom, and not read of meanwhile.
+// TestWatchSystemdStorm: a service that fails or starts all the time is reported rarely, and its signals are not read
+// meanwhile.
 func TestWatchSystemdStorm(t *testing.T) {
 	for _, result := range []string{"exit-code", "success"} {
 		t.Run(result, func(t *testing.T) {
@@ -174,7 +175,7 @@ func TestWatchSystemdBroken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tt.bus.t = t
 			w := tt.bus.watch()
-			w.gap = time.Minute // a bus that breaks off sooner is of no use
+			w.gap = time.Minute // a bus that breaks the connection sooner is useless
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			err := w.run(ctx, func() { t.Error("reported") })
@@ -193,7 +194,7 @@ func TestWatchSystemdBroken(t *testing.T) {
 	if err := w.run(ctx, func() {}); err != nil {
 		t.Errorf("ended while it waited: %v", err)
 	}
-	w.paths.bus += ".none" // nobody listens, and nobody should
+	w.paths.bus += ".none" // no listener, and none expected
 	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := w.run(ctx, func() { t.Error("reported") }); err != nil {

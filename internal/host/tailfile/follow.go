@@ -1,5 +1,5 @@
-// Package tailfile follows files that are written to and rotated, and reads the ends of large ones. It refuses what
-// could block it: a file on a mount that another machine or process serves, a pipe, a device.
+// Package tailfile follows growing and rotated files, and reads the ends of large ones. It refuses files that could
+// block it: a file on a mount served by another machine or process, a pipe, a device.
 package tailfile
 
 import (
@@ -21,8 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// FilePosition is how far a growing file has been read. It survives restarts, and is of use as long as the file is the
-// same.
+// FilePosition is how far a growing file has been read. It survives restarts, and is valid while the file is the same.
 type FilePosition struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
@@ -30,20 +29,20 @@ type FilePosition struct {
 }
 
 const (
-	// followEvery is how often a file is checked for more.
+	// followEvery is how often a file is checked for new lines.
 	followEvery = time.Second
-	// maxBehind is how far from its end a file is read that was never read before.
+	// maxBehind is how far before its end a new file is read from.
 	maxBehind = 16 << 20
 	// maxLogLine bounds a line; the rest of a longer one is left out.
 	maxLogLine = 64 << 10
 )
 
-// FollowFile calls each for every line of a log file, from a position on, and for those that are added, until ctx ends;
-// then it returns nil. The line has no newline, is cut off after 64 KiB, and is valid until each returns; the position
-// is behind it. A position in another file, or the zero position, stands for the last 16 MiB. A file that is replaced
-// or truncated is read from its beginning; the old one is read to its end first. caughtUp is called when the end is
-// reached for the first time. It refuses a file on a foreign mount, which could hang the agent, and what is no regular
-// file.
+// FollowFile calls each for every line of a log file from a position on, and for new ones, until ctx ends; then it
+// returns nil. The line has no newline, is truncated to 64 KiB, and is valid until each returns; at is the position
+// after it. A position in another file, or the zero position, means the last 16 MiB. If the file is replaced,
+// FollowFile reads the old one to its end first, then the new one from its beginning; a truncated file is read from its
+// beginning. It calls caughtUp at the first end of the file. It refuses all but regular files, and a file on a foreign
+// mount, which could hang the agent.
 func FollowFile(ctx context.Context, h *host.Host, name string, from FilePosition,
 	each func(line []byte, at FilePosition),
 	caughtUp func()) error {
@@ -103,15 +102,15 @@ type follower struct {
 	each       func(line []byte, at FilePosition)
 	file       *os.File
 	position   FilePosition
-	partial    []byte // the beginning of a line whose end is not written yet
-	skip       bool   // the line up to the next newline is left out
+	partial    []byte // start of a line without its end
+	skip       bool   // skip the rest of the line
 	buffer     []byte
 }
 
-// open begins with the file that has the name now: at from if it is that file, else near its end, or at its
-// beginning where whole is set.
+// open starts with the file that currently has the name: at from if from belongs to it, else near its end, or at its
+// beginning if whole is set.
 func (f *follower) open(from FilePosition, whole bool) error {
-	// Opening a pipe or a device could block, or do something: it is opened non-blocking, and checked before a read.
+	// Opening a pipe or a device could block or have effects: open it non-blocking, and check it before a read.
 	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
@@ -157,7 +156,7 @@ func (f *follower) drain(ctx context.Context) error {
 	return nil
 }
 
-// addData splits what was read into lines.
+// addData splits the data into lines.
 func (f *follower) addData(data []byte) {
 	for len(data) > 0 {
 		end := bytes.IndexByte(data, '\n')
@@ -179,7 +178,7 @@ func (f *follower) addData(data []byte) {
 	}
 }
 
-// cutLine reports the beginning of a line that is too long and leaves out the rest.
+// cutLine reports the beginning of a line longer than maxLogLine and skips the rest.
 func (f *follower) cutLine() {
 	f.position.Offset += int64(len(f.partial))
 	if !f.skip {
@@ -188,7 +187,7 @@ func (f *follower) cutLine() {
 	f.partial, f.skip = nil, true
 }
 
-// renew continues with the file that has the name now, and reports whether that is another one, or was truncated.
+// renew continues with the file that currently has the name, and reports whether it is another one, or was truncated.
 func (f *follower) renew() (bool, error) {
 	info, err := f.file.Stat()
 	if err != nil {
@@ -201,7 +200,7 @@ func (f *follower) renew() (bool, error) {
 	var stat unix.Stat_t
 	err = unix.Stat(f.path, &stat)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // it is being replaced, or was deleted: the old one may still be written to
+	case errors.Is(err, fs.ErrNotExist): // being replaced, or deleted: the old one may still be written to
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("follow %s: %w", filepath.Clean(f.name), err)

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 )
 
-// here is the real machine, as this process sees it.
+// here returns the real machine, as this process sees it.
 func here() *host.Host { return &host.Host{Paths: host.Paths{InitPID: os.Getpid()}, Clock: host.Now} }
 
 func appendTo(t *testing.T, name, text string) {
@@ -34,7 +34,7 @@ func appendTo(t *testing.T, name, text string) {
 	}
 }
 
-// tail follows a file in a bubble whose time passes at once.
+// tail follows a file in a synctest bubble, in which time passes at once.
 type tail struct {
 	name     string
 	lines    []string
@@ -79,7 +79,7 @@ func TestFollowFile(t *testing.T) {
 		f.wants(t, strings.Repeat("x", 64<<10), "after")
 		middle := f.position
 
-		if err := os.Rename(name, name+".1"); err != nil { // rotated, and written to under both names
+		if err := os.Rename(name, name+".1"); err != nil { // rotated, and then written to under both names
 			t.Fatal(err)
 		}
 		appendTo(t, name+".1", "last of the old\n")
@@ -112,7 +112,7 @@ func TestFollowFile(t *testing.T) {
 	})
 }
 
-// What was written long before is not read.
+// Lines far before the end are not read.
 func TestFollowFileThatIsLarge(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "log")
 	for i := range 20 {

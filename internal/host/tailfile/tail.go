@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Tail returns the last bytes of a regular file, at most limit, and the size of the whole: for logs that only grow.
+// Tail returns the last bytes of a regular file, at most limit, and the file's size: for logs that only grow.
 func Tail(f host.Files, name string, limit int64) (data []byte, size int64, err error) {
 	file, err := f.Open(name)
 	if err != nil {
@@ -19,7 +19,7 @@ func Tail(f host.Files, name string, limit int64) (data []byte, size int64, err 
 		return nil, 0, err
 	}
 	size = info.Size()
-	section := io.NewSectionReader(file, max(size-limit, 0), min(size, limit)) // what is added meanwhile is left out
+	section := io.NewSectionReader(file, max(size-limit, 0), min(size, limit)) // without data added meanwhile
 	if data, err = io.ReadAll(section); err != nil {
 		return nil, 0, fmt.Errorf("read %s: %w", name, err)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// maxDevices bounds how many block devices are looked at.
+// maxDevices bounds the block devices to check.
 const maxDevices = 8192
 
-// Devices lists the loop devices with a file below kubelet's root and the encrypted mappings that are named after a
-// PersistentVolume. With an error, some are missing.
+// Devices lists the loop devices with a file below kubelet's root and the encrypted mappings named after a
+// PersistentVolume. If it returns an error, some are missing.
 func Devices(h *host.Host) ([]Device, error) {
 	names, err := h.Files.List("/sys/block")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,19 +42,19 @@ func Devices(h *host.Host) ([]Device, error) {
 	return found, errors.Join(failures...)
 }
 
-// Device is a device that a volume is made of.
+// Device is a device used by a volume.
 type Device struct {
 	Name, Number string   // loop3, 7:3
 	Sequence     string   // the kernel's number of this use of the device (diskseq), since Linux 5.15
 	Volume       string   // the file of a loop device, the name of a mapping
-	Holders      []string // devices that are made of it
+	Holders      []string // devices built on it
 }
 
-// persistentVolume is the name that provisioners give to volumes.
+// persistentVolume matches the names that provisioners give to volumes.
 var persistentVolume = regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// readDevice reads /sys/block/<name>: Documentation/ABI/testing/sysfs-block-loop, sysfs-block-dm. Without a volume
-// it is none of ours.
+// readDevice reads /sys/block/<name>: Documentation/ABI/testing/sysfs-block-loop, sysfs-block-dm. A device without a
+// Volume does not belong to kubelet's volumes.
 func readDevice(h *host.Host, name string) (Device, error) {
 	files, dir := h.Files, path.Join("/sys/block", name)
 	d := Device{Name: name}
@@ -98,7 +98,7 @@ func readDevice(h *host.Host, name string) (Device, error) {
 	return d, errors.Join(err, numberErr)
 }
 
-// vanished reports whether a file of sysfs is not there, or its device is going away.
+// vanished reports whether a file of sysfs is missing, or its device is being removed.
 func vanished(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO)
 }

@@ -17,17 +17,17 @@ type Session struct {
 	Path    string   // /sys/class/iscsi_session/session3, /sys/class/nvme/nvme1
 	Target  string   // the name of the iSCSI target, the NQN of the NVMe subsystem
 	Volume  string   // the PersistentVolume in that name
-	State   string   // as the kernel has it: LOGGED_IN, FAILED; live, connecting
-	Disks   []string // sdb, nvme1n1, and what is made of them: dm-0
-	Numbers []string // theirs, 8:16
-	Other   string   // a device made of them that is neither a multipath nor an encrypted one; empty where there is none
+	State   string   // the kernel's: LOGGED_IN, FAILED; live, connecting
+	Disks   []string // sdb, nvme1n1, and devices built on them: dm-0
+	Numbers []string // their numbers, 8:16
+	Other   string   // a device built on them that is neither multipath nor encrypted; empty if there is none
 }
 
-// maxSessions bounds how many sessions are looked at.
+// maxSessions bounds the sessions to check.
 const maxSessions = 8192
 
 // Sessions lists the iSCSI sessions and the NVMe over TCP controllers whose targets are named after a PersistentVolume.
-// With an error, some are missing.
+// If it returns an error, some are missing.
 //
 //	/sys/class/iscsi_session/session<N>/{targetname,state}, device/target<H:C:T>/<H:C:T:L>/block/<disk>
 //	/sys/class/nvme/nvme<N>/{transport,subsysnqn,state}, nvme<N>n<M> or, of a path, nvme<N>c<P>n<M>
@@ -89,7 +89,7 @@ func readISCSI(files host.Files, s *Session) (err error) {
 				continue
 			}
 			disks, err := files.List(path.Join(device, target, unit, "block"))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a unit that is no disk
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a unit without it is not a disk
 				return err
 			}
 			s.Disks = append(s.Disks, disks...)
@@ -98,7 +98,7 @@ func readISCSI(files host.Files, s *Session) (err error) {
 	return s.addHolders(files)
 }
 
-// nvmeDisk is the name of a namespace, or of a path to one: nvme1n1, nvme1c2n1.
+// nvmeDisk matches the name of a namespace, or of a path to one: nvme1n1, nvme1c2n1.
 var nvmeDisk = regexp.MustCompile(`^(nvme\d+)(?:c\d+)?(n\d+)$`)
 
 // readNVMe reads a controller: drivers/nvme/host/sysfs.c.
@@ -128,13 +128,13 @@ func readNVMe(files host.Files, s *Session) error {
 	return s.addHolders(files)
 }
 
-// addHolders adds the devices that are made of the disks, their partitions, and the numbers of all.
+// addHolders adds the devices built on the disks, their partitions, and the numbers of all.
 func (s *Session) addHolders(files host.Files) error {
 	const most = 256
 	slices.Sort(s.Disks)
 	for at := 0; at < len(s.Disks); at++ {
 		disk := s.Disks[at]
-		dir := path.Join("/sys/class/block", disk) // has partitions too
+		dir := path.Join("/sys/class/block", disk) // also contains partitions
 		number, err := files.Text(path.Join(dir, "dev"))
 		if err != nil {
 			return err

@@ -12,20 +12,20 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// Staged is a volume that kubelet has staged on the node, or has begun to: its directory exists.
+// Staged is a volume that kubelet has staged on the node, or has begun to stage: its directory exists.
 type Staged struct {
-	Path   string   // its directory, the last thing that kubelet removes
-	Sum    string   // HandleSum of its handle; empty where the directory is named after the PersistentVolume
-	Volume string   // name of the PersistentVolume, with ~ for /; empty where the directory is named after the handle
+	Path   string   // its directory, which kubelet removes last
+	Sum    string   // HandleSum of its handle; empty if the directory is named after the PersistentVolume
+	Volume string   // name of the PersistentVolume, with ~ for /; empty if the directory is named after the handle
 	Block  bool     // a raw block volume
 	Pods   []string // names in the directory of a block volume that are UIDs of pods
 	Note   Note
-	Err    error // why the note is not known; nil where there is none, as beside the staging directory of block volumes
+	Err    error // why the note is unknown; nil if there is none, as for the staging directory of block volumes
 
 	Device, Inode uint64 // of the directory
 }
 
-// StagedVolumes lists the staged volumes of CSI drivers. Directories are listed and notes are read, nothing else:
+// StagedVolumes lists the staged volumes of CSI drivers. It only lists directories and reads notes:
 //
 //	<kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/{globalmount,vol_data.json}
 //	<kubelet root>/plugins/kubernetes.io/csi/pv/<volume>/{globalmount,vol_data.json}   before 1.24
@@ -35,7 +35,7 @@ func StagedVolumes(h *host.Host) ([]Staged, error) {
 	s := stagedSearch{files: h.Files, root: Dir(h)}
 	drivers, err := namesBeneath(s.files, s.root, ".")
 	if absent(err) {
-		return nil, nil // no CSI driver was ever here
+		return nil, nil // no CSI driver was ever used here
 	}
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func StagedVolumes(h *host.Host) ([]Staged, error) {
 	return s.found, errors.Join(s.errs...)
 }
 
-// Dir is the directory that StagedVolumes lists.
+// Dir returns the directory that StagedVolumes lists.
 func Dir(h *host.Host) string { return path.Join(h.Paths.KubeletRoot, "plugins/kubernetes.io/csi") }
 
 type stagedSearch struct {
@@ -102,7 +102,7 @@ func (s *stagedSearch) list(dir string, add func(Staged, string)) {
 func (s *stagedSearch) filesystem(v Staged, at string) {
 	if name := path.Base(at); path.Dir(at) == "pv" {
 		v.Volume = name
-	} else if v.Sum = name; !host.IsContainerID(name) { // it has the form of a SHA-256 too
+	} else if v.Sum = name; !host.IsContainerID(name) { // the form of a SHA-256 too
 		return
 	}
 	v.Note, v.Err = ReadNote(s.files, s.root, at)

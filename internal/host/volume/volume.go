@@ -1,5 +1,5 @@
-// Package volume reads what kubelet keeps on disk about the volumes of CSI drivers. It follows no symbolic link and
-// crosses no mount below kubelet's directories, so that no volume itself is ever touched.
+// Package volume reads kubelet's files about the volumes of CSI drivers. It follows no symbolic link and crosses no
+// mount below kubelet's directories, so that it never touches a volume itself.
 package volume
 
 import (
@@ -20,21 +20,21 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// Bounds of what is read.
+// Bounds of the data read.
 const (
 	maxNote    = 64 << 10 // bytes of a vol_data.json
 	maxEntries = 8192     // of one directory
 	maxText    = 1024     // bytes of a driver's name or a handle
 )
 
-// Note is what kubelet's vol_data.json says of a volume: pkg/volume/csi of Kubernetes.
+// Note is the content of kubelet's vol_data.json for a volume: pkg/volume/csi of Kubernetes.
 type Note struct {
 	Driver string `json:"driverName"`
 	Handle string `json:"volumeHandle"`
 	Volume string `json:"specVolID"` // name of the PersistentVolume; not in the note of a staged filesystem
 }
 
-// HandleSum is the name of the directory in which kubelet stages a volume with this handle.
+// HandleSum returns the name of the directory in which kubelet stages a volume with this handle.
 func HandleSum(handle string) string {
 	sum := sha256.Sum256([]byte(handle))
 	return hex.EncodeToString(sum[:])
@@ -58,12 +58,12 @@ func ReadNote(files host.Files, root, dir string) (Note, error) {
 	return note, nil
 }
 
-// Used says which CSI volumes the directories of pods are for. The UIDs are of pods that may be gone.
+// Used lists the CSI volumes used by the directories of pods. The UIDs may be of pods that are gone.
 type Used struct {
 	Handles map[string][]string // UIDs by HandleSum
 	Volumes map[string][]string // UIDs by the name of the PersistentVolume, with ~ for /
 	Drivers map[string][]string // UIDs by the name of the driver, in lower case; without raw block volumes
-	Unread  []string            // why volumes of some pods are not known, the first few
+	Unread  []string            // why the volumes of some pods are unknown, the first few reasons
 }
 
 // maxUnread bounds Used.Unread.
@@ -74,7 +74,8 @@ const maxUnread = 3
 //	pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json
 //	pods/<uid>/volumeDevices/kubernetes.io~csi/<volume>   of raw block volumes
 //
-// The note of a volume is written before the driver is asked to publish it, and removed after it was unpublished.
+// Kubelet writes the note of a volume before it asks the driver to publish it, and removes the note after the volume is
+// unpublished.
 func UsedByPods(h *host.Host) (Used, error) {
 	used := Used{Handles: map[string][]string{}, Volumes: map[string][]string{}, Drivers: map[string][]string{}}
 	root := path.Join(h.Paths.KubeletRoot, "pods")
@@ -129,7 +130,7 @@ func (u *Used) unread(err error) {
 	}
 }
 
-// absent reports whether there is no such file: kubelet has not made it yet, or has removed it.
+// absent reports whether a file does not exist: kubelet has not made it yet, or has removed it.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }

@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InotifyRoom is whether the user of this process, normally root, can still watch files.
+// InotifyRoom says whether the user of this process, normally root, can still watch files.
 type InotifyRoom struct {
 	Instances bool `json:"instances"` // below fs.inotify.max_user_instances
-	// below fs.inotify.max_user_watches; true where there is no instance to test it with
+	// below fs.inotify.max_user_watches; true if there is no instance to test it with
 	Watches bool `json:"watches"`
 }
 
 // ProbeInotify takes an inotify instance and a watch, and releases them at once. The kernel counts them for each user
-// and shows the counts nowhere, so trying is the only cheap way to find out.
+// but does not expose the counts, so trying is the only cheap way to find out.
 func ProbeInotify() (InotifyRoom, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if errors.Is(err, unix.EMFILE) {
-		// The same errno means that this process itself has too many descriptors.
+		// The same errno also means that this process itself has too many descriptors.
 		fd, openErr := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 		if openErr != nil {
 			return InotifyRoom{}, fmt.Errorf("inotify: %w", openErr)

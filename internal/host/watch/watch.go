@@ -1,5 +1,5 @@
-// Package watch reports when the mount table or a directory has changed. It does not report what changed: the kernel's
-// events may be lost, and its callers read the state.
+// Package watch reports that the mount table or a directory has changed, but not how: the kernel's events may be lost,
+// and callers read the state.
 package watch
 
 import (
@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// WatchGap is the least time between two calls of a watcher: a thousand mounts in a second are reported twenty
+	// WatchGap is the minimum time between two calls of a watcher: a thousand mounts in a second are reported twenty
 	// times.
 	WatchGap = 50 * time.Millisecond
-	// RecheckEvery is how often a watcher makes sure that what it watches is still what it was.
+	// RecheckEvery is how often a watcher checks that the watched object is still the same.
 	RecheckEvery = 10 * time.Second
 	// absentEvery is how often a watcher checks whether an absent directory exists again.
 	absentEvery = time.Second
 )
 
-// WatchMounts calls changed after every change of the mount table that process pid sees, until ctx ends; then it
-// returns nil. It is an error when the process ends. Go's poller does not ask for POLLPRI, and its own look at the file
-// would take the kernel's word of a change away, so this holds one thread, in poll(2).
+// WatchMounts calls changed after every change of the mount table of process pid, until ctx ends; then it returns nil.
+// It is an error if the process ends. Go's poller does not request POLLPRI, and its own poll of the file would consume
+// the kernel's report of a change, so this occupies one thread, in poll(2).
 func WatchMounts(ctx context.Context, pid int, changed func()) error {
 	name := fmt.Sprintf("/proc/%d/mountinfo", pid)
 	table, err := mountinfo.Open(name)
@@ -40,7 +40,7 @@ func WatchMounts(ctx context.Context, pid int, changed func()) error {
 		return err
 	}
 	defer release()
-	// The kernel counts changes from open on, and forgets them once it has reported them.
+	// The kernel counts changes since open, and resets the count once it has reported them.
 	both := []unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}, {Fd: int32(table.FD()), Events: unix.POLLPRI}}
 	for {
 		n, err := Poll(both, RecheckEvery)
@@ -50,7 +50,7 @@ func WatchMounts(ctx context.Context, pid int, changed func()) error {
 		case err != nil:
 			return fmt.Errorf("poll %s: %w", name, err)
 		case n == 0:
-			// The descriptor keeps the namespace alive beyond the process, but the host may go on with another one.
+			// The descriptor keeps the namespace alive beyond the process, but the host may continue in another one.
 			if _, err := os.Lstat(filepath.Dir(name)); err != nil {
 				return fmt.Errorf("watch %s: %w", name, err)
 			}
@@ -65,7 +65,7 @@ func WatchMounts(ctx context.Context, pid int, changed func()) error {
 	}
 }
 
-// Poll waits for a descriptor; interruptions by signals count as time passed.
+// Poll waits for a descriptor; an interruption by a signal counts as a timeout.
 func Poll(descriptors []unix.PollFd, timeout time.Duration) (int, error) {
 	n, err := unix.Poll(descriptors, int(timeout.Milliseconds()))
 	if errors.Is(err, unix.EINTR) {
@@ -77,7 +77,7 @@ func Poll(descriptors []unix.PollFd, timeout time.Duration) (int, error) {
 	return n, err
 }
 
-// CancelDescriptor returns a descriptor that becomes readable when ctx ends, and how to release it.
+// CancelDescriptor returns a descriptor that becomes readable when ctx ends, and a function to release it.
 func CancelDescriptor(ctx context.Context) (fd int, release func(), err error) {
 	fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -91,7 +91,7 @@ func CancelDescriptor(ctx context.Context) (fd int, release func(), err error) {
 	})
 	return fd, func() {
 		if !stop() {
-			<-written // the number must not be closed, and so reused, during the write
+			<-written // the descriptor must not be closed, and so reused, during the write
 		}
 		unix.Close(fd)
 	}, nil
@@ -121,7 +121,7 @@ func WatchDir(ctx context.Context, dir string, changed func()) error {
 		if err := events.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return fmt.Errorf("inotify: %w", err)
 		}
-		if ctx.Err() != nil { // checked after our deadline is set, so that it cannot undo that of the end
+		if ctx.Err() != nil { // checked after the deadline is set, so that it cannot override the one set at the end
 			return nil
 		}
 		// The events are not parsed: they may be lost (IN_Q_OVERFLOW), and the caller reads the directory anyway.
@@ -143,15 +143,15 @@ func WatchDir(ctx context.Context, dir string, changed func()) error {
 	}
 }
 
-// dirWatch is an inotify watch on whatever directory has a name.
+// dirWatch is an inotify watch on the directory that currently has a name.
 type dirWatch struct {
 	fd      int
 	dir     string
 	watched int // watch descriptor; -1 while there is no such directory
 }
 
-// renew watches the directory that has the name now and reports whether it is another one than before. The kernel
-// returns the same number again for a directory that is watched already, and never reuses a number.
+// renew watches the directory that currently has the name and reports whether it is a different one. For an already
+// watched directory the kernel returns the same number, and it never reuses a number.
 func (w *dirWatch) renew() (replaced bool, err error) {
 	const events = unix.IN_CREATE | unix.IN_DELETE | unix.IN_ATTRIB | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR

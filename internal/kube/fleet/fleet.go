@@ -1,8 +1,8 @@
-// Package fleet is the event center's client of the apiserver of one cluster: which Nodes there are, whose Leases move,
-// whose tokens and reviews the cluster vouches for. It links the few API groups that it reads instead of the whole
-// clientset. It changes nothing: the reviews that it creates are questions, and are not stored.
+// Package fleet is the event center's client of the apiserver of one cluster: it reads Nodes and kubelet Leases, and
+// verifies tokens and rights. It links the few API groups that it reads instead of the complete clientset. It never
+// writes: the reviews that it creates are queries, and are not stored.
 //
-// What its identity must be allowed (RBAC):
+// The rights (RBAC) that its identity needs:
 //
 //	get, list, watch  nodes
 //	list              leases.coordination.k8s.io in kube-node-lease
@@ -46,7 +46,7 @@ const (
 	zoneLabel      = "topology.kubernetes.io/zone"
 )
 
-// Config is that of one cluster.
+// Config is the configuration for one cluster.
 type Config struct {
 	Kubeconfig string // empty: the ServiceAccount of this pod
 	UserAgent  string
@@ -75,7 +75,7 @@ func New(c Config) (*Client, error) {
 		return nil, err
 	}
 	config.UserAgent = c.UserAgent
-	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // what asks is limited by those who ask
+	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // its callers limit their own requests
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
 	client, err := rest.HTTPClientFor(config)
@@ -110,8 +110,8 @@ func New(c Config) (*Client, error) {
 	return f, nil
 }
 
-// credentials reads a kubeconfig, which must not name a program, or takes the ServiceAccount of this pod. Files that it
-// names are read again by the connection as they rotate.
+// credentials reads a kubeconfig, which must not name a program, or uses the ServiceAccount of this pod. The connection
+// rereads the files in it as they rotate.
 func credentials(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		return rest.InClusterConfig()
@@ -140,7 +140,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (b bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
 
-// Keys returns the keys by which the cluster's ServiceAccount tokens are verified, a JSON Web Key Set.
+// Keys returns the keys that verify the cluster's ServiceAccount tokens, a JSON Web Key Set.
 func (c *Client) Keys(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -160,7 +160,7 @@ func (c *Client) Keys(ctx context.Context) ([]byte, error) {
 	return keys, nil
 }
 
-// Review asks whose token it is, for one of the audiences; without any, for the apiserver's own.
+// Review asks for the owner of a token, for one of the audiences, or the apiserver's own if there are none.
 func (c *Client) Review(ctx context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus,
 	error) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}
@@ -168,7 +168,7 @@ func (c *Client) Review(ctx context.Context, token string, audiences []string) (
 	return review.Status, err
 }
 
-// Access asks whether somebody may do something.
+// Access asks whether a user may make a request.
 func (c *Client) Access(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (
 	authorizationv1.SubjectAccessReviewStatus, error) {
 	review := &authorizationv1.SubjectAccessReview{Spec: spec}
@@ -185,7 +185,7 @@ func (c *Client) create(ctx context.Context, group schema.GroupVersion, resource
 	return nil
 }
 
-// Leases returns when each node's kubelet renewed its Lease, as it says itself. They come from the apiserver's cache: a
+// Leases returns each kubelet's own time of its last Lease renewal, by node. They come from the apiserver's cache: a
 // watch would bring 1,000 events a second for 10,000 nodes.
 func (c *Client) Leases(ctx context.Context) (map[string]time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseLimit)
@@ -210,8 +210,7 @@ func (c *Client) Leases(ctx context.Context) (map[string]time.Time, error) {
 	return renewed, nil
 }
 
-// Ask asks for one Node itself: its UID, empty where there is none of this name, and the status of its condition
-// Ready.
+// Ask reads one Node directly: its UID, empty if there is no such Node, and the status of its condition Ready.
 func (c *Client) Ask(ctx context.Context, name string) (uid, ready string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()

@@ -20,12 +20,12 @@ import (
 // Node is a Node of the cluster.
 type Node struct {
 	UID, Pool, Zone string
-	Expected        bool // to have an agent
+	Expected        bool // expected to have an agent
 }
 
-// nodes are those that the watch shows. It is what client-go's reflector writes to.
+// nodes are the Nodes from the watch. client-go's reflector writes them.
 type nodes struct {
-	mu     sync.RWMutex // guards what follows
+	mu     sync.RWMutex // guards the fields below
 	synced bool
 	all    map[string]Node
 
@@ -39,7 +39,7 @@ func (c *Client) Nodes() (all map[string]Node, ok bool) {
 	return maps.Clone(c.nodes.all), c.nodes.synced
 }
 
-// UID returns the UID of a Node, empty where there is none. ok is false until the first list is complete.
+// UID returns the UID of a Node, or "" if there is none. ok is false until the first list is complete.
 func (c *Client) UID(node string) (uid string, ok bool) {
 	c.nodes.mu.RLock()
 	defer c.nodes.mu.RUnlock()

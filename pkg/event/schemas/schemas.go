@@ -1,6 +1,6 @@
-// Package schemas has the JSON Schemas of the data of events, a file for each type: what the attribute "dataschema" of an
-// event names. They are open: members that a reader does not know are ignored, since agents and centers are upgraded at
-// different times. What a version of a type has promised stays.
+// Package schemas has the JSON Schemas of the data of events, one file for each type: the attribute "dataschema" of an
+// event refers to it. They are open: readers ignore unknown members, because agents and centers are upgraded at
+// different times. A version of a type keeps all of its promises.
 package schemas
 
 import (
@@ -11,7 +11,7 @@ import (
 //go:embed *.v1.json
 var files embed.FS
 
-// Of returns a schema by the name of its file, such as "fault.raised.v1.json"; nil: there is none.
+// Of returns a schema by the name of its file, such as "fault.raised.v1.json", or nil if there is none.
 func Of(name string) []byte {
 	text, err := files.ReadFile(name)
 	if err != nil {
@@ -20,7 +20,7 @@ func Of(name string) []byte {
 	return text
 }
 
-// Names are those of all schemas, sorted.
+// Names returns the names of all schemas, sorted.
 func Names() []string {
 	names, _ := fs.Glob(files, "*") // the pattern is well-formed
 	return names

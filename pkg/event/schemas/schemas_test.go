@@ -73,7 +73,7 @@ func schemaOf(t *testing.T, kind event.Type, data any) []byte {
 	return out.Bytes()
 }
 
-// open lets objects have members that are not known.
+// open lets objects have unknown members.
 func open(schema any) {
 	switch s := schema.(type) {
 	case map[string]any:
@@ -93,8 +93,8 @@ func open(schema any) {
 	}
 }
 
-// The schemas are those of the types that are encoded. "go test ./pkg/event/schemas -update" writes them; a member that
-// goes, or is required anew, breaks those who read them: it wants another version of the type.
+// The schemas match the encoded types. "go test ./pkg/event/schemas -update" writes them. Removing a member, or making
+// one required, breaks readers: that needs another version of the type.
 func TestSchemas(t *testing.T) {
 	for kind, data := range types() {
 		name := strings.TrimPrefix(string(kind), prefix) + ".json"

@@ -7,10 +7,9 @@ import (
 	"syscall"
 )
 
-// Write makes a file a program that all may run. While it is open for writing nothing else of this process may fork: the
-// child of a test beside this one would inherit the open file until it executes something itself, and the kernel runs no
-// program that anybody can write to ("text file busy", https://go.dev/issue/22315). It is the only way in which
-// tests write programs.
+// Write writes a program that all users may run. While the file is open for writing, this process must not fork: the
+// child of a parallel test would inherit the open file until its exec, and the kernel runs no program that is open for
+// writing ("text file busy", https://go.dev/issue/22315). Tests write programs only with this function.
 func Write(name string, program []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 )
 
-// A program that was written can be run at once, whatever the tests beside it start meanwhile.
+// A written program can be run at once, whatever parallel tests start meanwhile.
 func TestWrittenProgramIsNotBusy(t *testing.T) {
 	dir := t.TempDir()
 	var all sync.WaitGroup

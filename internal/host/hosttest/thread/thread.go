@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spoil ties the calling goroutine to a thread that may be spoilt: it ends with the goroutine, and is not the first
-// one of the process. That one never ends, and is what /proc/PID and /proc/self show of the whole process: with
-// namespaces of its own it would hide from every other test what is mounted and which links there are.
+// Spoil locks the calling goroutine to a thread whose namespaces it may change: the thread ends with the goroutine, and
+// is not the first one of the process. The first one never ends, and /proc/PID and /proc/self show its namespaces for
+// the whole process: if it had its own, the other tests would see the wrong mounts and links.
 func Spoil() {
 	runtime.LockOSThread() // never unlocked
 	for unix.Gettid() == unix.Getpid() {
@@ -20,7 +20,7 @@ func Spoil() {
 	}
 }
 
-// hold lets a goroutine keep the first thread, if it comes upon it, until it is released.
+// hold makes a goroutine occupy the first thread, if it runs on it, until release is called.
 func hold() (release func()) {
 	tried, done := make(chan struct{}), make(chan struct{})
 	go func() {

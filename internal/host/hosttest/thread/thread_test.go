@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSpoil: whatever thread a goroutine is on, it is never left on the first one.
+// TestSpoil: whatever thread a goroutine is on, it never stays on the first one.
 func TestSpoil(t *testing.T) {
 	first := 0
 	for range 2000 {

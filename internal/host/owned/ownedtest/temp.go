@@ -1,5 +1,5 @@
-// Package ownedtest gives tests a directory for files that are root's alone, or the tests' own user's: /tmp, where all
-// may write, is not such a one.
+// Package ownedtest gives tests a directory for files that only root, or the tests' own user, can change: /tmp, where
+// all users can write, is not one.
 package ownedtest
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Main runs the tests of a package with Temp, and fails when they leave goroutines. It ends by exit, os.Exit.
+// Main runs the tests of a package with Temp, and fails if they leak goroutines. It ends with exit, normally os.Exit.
 func Main(m *testing.M, exit func(code int)) {
 	remove := Temp()
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
@@ -20,11 +20,11 @@ func Main(m *testing.M, exit func(code int)) {
 	}))
 }
 
-// Temp creates such a directory and makes t.TempDir create its own there; without one, nothing changes. It is for
-// TestMain, or for one test. The function that it returns removes the directory.
+// Temp creates such a directory and makes t.TempDir use it, if one can be created. It is for TestMain, or for one test.
+// The returned function removes the directory.
 func Temp() (remove func()) {
 	if _, err := (owned.Tree{}).Check(os.TempDir()); err == nil {
-		return func() {} // of a test that started this one as a process
+		return func() {} // set by a test that started this process
 	}
 	home, _ := os.UserHomeDir()
 	here, _ := os.Getwd()

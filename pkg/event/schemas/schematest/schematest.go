@@ -1,4 +1,4 @@
-// Package schematest validates events against their schemas, in the tests of all that make them.
+// Package schematest validates events against their schemas, in the tests of all packages that make events.
 package schematest
 
 import (
@@ -12,8 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event/schemas"
 )
 
-// Problem returns what is wrong with an event in structured JSON, which is that its data is not what its "dataschema"
-// says; nil: nothing.
+// Problem returns how the data of an event in structured JSON violates its "dataschema", or nil.
 func Problem(text []byte) error {
 	var e struct {
 		Type, DataSchema string
@@ -41,7 +40,7 @@ type schema struct {
 	err      error
 }
 
-// all are the schemas by the names of their files. To read one takes much longer than to validate an event.
+// all holds the schemas by the names of their files. Reading one takes much longer than validating an event.
 var all = sync.OnceValue(func() map[string]schema {
 	found := map[string]schema{}
 	for _, name := range schemas.Names() {
