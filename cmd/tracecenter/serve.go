@@ -140,7 +140,7 @@ func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *a
 			return nil
 		case err := <-ended:
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // it was told to end
+				err = nil // it was told to end
 			}
 			return err
 		case now := <-ticker.C:

@@ -36,6 +36,7 @@ func TestOverrides(t *testing.T) {
 func TestOverridesMistakes(t *testing.T) {
 	for data, want := range map[string][]string{
 		"":                                     {"o.yaml: no reasons"},
+		"# none":                               {"o.yaml"},
 		"reasons: {}":                          {"o.yaml:1: no reasons"},
 		"reasons: [a]":                         {"o.yaml:1: reasons: must be a map"},
 		"- a":                                  {"o.yaml:1: must be a map"},
