@@ -14,7 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
-// The whole program: an owner whose pods are refused is missed once, though there is no pod, with the class that the file of overrides gives.
+// The whole program: an owner whose pods are refused is missed once, though there is no pod, with the
+// class that the file of overrides gives.
 func TestServeRefused(t *testing.T) {
 	center, on := watchtest.New(t), loopback.Free(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -31,7 +32,8 @@ func TestServeRefused(t *testing.T) {
 	wait(t, "ready", func() bool { code, _ := ask(t, on, "/readyz", on); return code == http.StatusOK })
 	wait(t, "missed", func() bool {
 		center.Beat()
-		center.Event(&corev1.Event{Reason: "FailedCreate", Type: "Warning", Message: `Error creating: pods "web-1-x" is forbidden: exceeded quota: q`,
+		center.Event(&corev1.Event{Reason: "FailedCreate", Type: "Warning",
+			Message:        `Error creating: pods "web-1-x" is forbidden: exceeded quota: q`,
 			InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "default", Name: "web-1", UID: "r1"}})
 		_, body := ask(t, on, "/v1/slis", on)
 		return strings.Contains(body, `"QuotaExceeded":1`)

@@ -113,7 +113,8 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	server := &api.Server{Follower: follower, Store: kept, Log: log, Now: time.Now}
-	answers := &http.Server{Handler: server.Handler(), ReadHeaderTimeout: headLimit, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	answers := &http.Server{Handler: server.Handler(), ReadHeaderTimeout: headLimit,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	log.Info("listening", "address", listener.Addr().String(), "open", len(open))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
