@@ -38,7 +38,7 @@ func TestDocsNameVerbsAndFlags(t *testing.T) {
 			t.Errorf("no verb %s", cmd.Name())
 		}
 	}
-	for _, flag := range []string{"kubeconfig", "dir", "listen", "promised", "keep-days", "exclude-namespaces"} {
+	for _, flag := range []string{"kubeconfig", "dir", "listen", "promised", "keep-days", "exclude-namespaces", "overrides"} {
 		if newServe().Flags().Lookup(flag) == nil || !strings.Contains(string(page), "`--"+flag+"`") {
 			t.Errorf("no flag %s", flag)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,26 +14,32 @@ import (
 	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
-// The whole program: an owner whose pods are refused is missed once, though there is no pod, and counted as its user's.
+// The whole program: an owner whose pods are refused is missed once, though there is no pod, with the
+// class that the file of overrides gives.
 func TestServeRefused(t *testing.T) {
 	center, on := watchtest.New(t), loopback.Free(t)
 	ctx, cancel := context.WithCancel(t.Context())
+	overrides := filepath.Join(t.TempDir(), "overrides.yaml")
+	if err := os.WriteFile(overrides, []byte("reasons:\n  QuotaExceeded: {class: system}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{"serve", "--kubeconfig", center.Kubeconfig(), "--dir", filepath.Join(t.TempDir(), "data"), "--listen", on,
-			"--promised", "1s"})
+			"--promised", "1s", "--overrides", overrides})
 	}()
 	defer func() { cancel(); <-ended }()
 	wait(t, "ready", func() bool { code, _ := ask(t, on, "/readyz", on); return code == http.StatusOK })
 	wait(t, "missed", func() bool {
 		center.Beat()
-		center.Event(&corev1.Event{Reason: "FailedCreate", Type: "Warning", Message: `Error creating: pods "web-1-x" is forbidden: exceeded quota: q`,
+		center.Event(&corev1.Event{Reason: "FailedCreate", Type: "Warning",
+			Message:        `Error creating: pods "web-1-x" is forbidden: exceeded quota: q`,
 			InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "default", Name: "web-1", UID: "r1"}})
 		_, body := ask(t, on, "/v1/slis", on)
 		return strings.Contains(body, `"QuotaExceeded":1`)
 	})
 	text := cli(t, "pod", "default/web-1", "--server", "http://"+on)
-	for _, want := range []string{"refusal of default/web-1: missed", "owner ReplicaSet/web-1", "reason: QuotaExceeded (user)",
+	for _, want := range []string{"refusal of default/web-1: missed", "owner ReplicaSet/web-1", "reason: QuotaExceeded (system)",
 		"stage:  admit, of apiserver, webhooks", "to do:  Raise the quota"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

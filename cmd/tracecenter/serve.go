@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 )
@@ -30,6 +31,7 @@ type serveOptions struct {
 	promised                time.Duration
 	keepDays                int
 	exclude                 []string
+	overrides               string
 }
 
 func newServe() *cobra.Command {
@@ -49,6 +51,7 @@ name pods of all namespaces.`,
 	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days verdicts are kept")
 	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as such")
+	flags.StringVar(&s.overrides, "overrides", "", "file with the classes of reasons that differ in this cluster")
 	return cmd
 }
 
@@ -69,8 +72,24 @@ func (s *serveOptions) valid() error {
 	return nil
 }
 
+// classes reads the file of overrides; without one, there are none.
+func (s *serveOptions) classes() (reason.Overrides, error) {
+	if s.overrides == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(s.overrides)
+	if err != nil {
+		return nil, fmt.Errorf("--overrides: %w", err)
+	}
+	return reason.ParseOverrides(s.overrides, data)
+}
+
 func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err := s.valid(); err != nil {
+		return err
+	}
+	classes, err := s.classes()
+	if err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -83,7 +102,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, Since: since, Open: open,
+	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, Classes: classes, Since: since, Open: open,
 		Judged: func(k follow.Key) bool { return kept.Judged(ctx, k) }})
 	client, err := watch.New(s.kubeconfig, "tracecenter/"+Version, log)
 	if err != nil {
@@ -94,7 +113,8 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	server := &api.Server{Follower: follower, Store: kept, Log: log, Now: time.Now}
-	answers := &http.Server{Handler: server.Handler(), ReadHeaderTimeout: headLimit, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	answers := &http.Server{Handler: server.Handler(), ReadHeaderTimeout: headLimit,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	log.Info("listening", "address", listener.Addr().String(), "open", len(open))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -121,7 +141,7 @@ func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *a
 			return nil
 		case err := <-ended:
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // it was told to end
+				err = nil // it was told to end
 			}
 			return err
 		case now := <-ticker.C:

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -147,6 +148,15 @@ func TestFlags(t *testing.T) {
 	for flag, want := range map[string]string{"--listen=0.0.0.0:1": "loopback", "--listen=x": "--listen", "--promised=0s": "--promised", "--keep-days=1": "--keep-days"} {
 		if text := cli(t, "serve", flag); !strings.Contains(text, want) {
 			t.Errorf("%s: %s", flag, text)
+		}
+	}
+	wrong := filepath.Join(t.TempDir(), "o.yaml")
+	if err := os.WriteFile(wrong, []byte("reasons:\n  InitSlo: {class: user}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{wrong: `o.yaml:2: no reason "InitSlo"`, wrong + "x": "no such file"} {
+		if text := cli(t, "serve", "--dir", t.TempDir(), "--overrides", name); !strings.Contains(text, want) {
+			t.Errorf("%s: %s", name, text)
 		}
 	}
 	if text := cli(t, "pod", "a/b/c"); !strings.Contains(text, "NAMESPACE/NAME") {

@@ -29,6 +29,7 @@ const (
 type Config struct {
 	Promised          time.Duration
 	ExcludeNamespaces []string
+	Classes           reason.Overrides
 	// Since is from when on acts of the first list may be ours, if they are neither among Open nor Judged; zero: there was
 	// no run before, and none is.
 	Since time.Time
@@ -111,7 +112,7 @@ type Counts struct {
 
 // New returns a follower that goes on with the acts of the last run.
 func New(c Config) *Follower {
-	f := &Follower{config: c, chooser: reason.NewChooser(), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
+	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
 		shared: map[string]string{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
 		beat: slowBeat, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}}}
 	for i := range c.Open {

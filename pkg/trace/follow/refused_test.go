@@ -43,9 +43,11 @@ func TestRefusals(t *testing.T) {
 		}, "refusal missed QuotaExceeded"},
 		"DaemonSet": {func(w *world) { w.refuses("DaemonSet", "web", quota, 1) }, "refusal missed QuotaExceeded"},
 		"Job": {func(w *world) {
-			w.refuses("Job", "web", `Error creating: Internal error occurred: failed calling webhook "a.example": Post "https://a": context deadline exceeded`, 1)
+			w.refuses("Job", "web", `Error creating: Internal error occurred: failed calling webhook "a": Post "https://a": EOF`, 1)
 		}, "refusal missed AdmissionUnavailable"},
-		"a text that is not known": {func(w *world) { w.refuses("ReplicaSet", "web", `Error creating: pods "a" something new`, 1) }, "refusal missed CreateFailed"},
+		"a text that is not known": {func(w *world) {
+			w.refuses("ReplicaSet", "web", `Error creating: pods "a" something new`, 1)
+		}, "refusal missed CreateFailed"},
 		"the last text decides": {func(w *world) {
 			w.refuses("ReplicaSet", "web", `pods "a": etcdserver: request timed out`, 1)
 			w.refuses("ReplicaSet", "web", quota, 5)
@@ -69,10 +71,12 @@ func TestRefusals(t *testing.T) {
 			w.shows(newPod("a", owned("web"), readyAt(80)), 80)
 		}, "refusal missed QuotaExceeded, creation delivered"},
 		"namespace is excluded": {func(w *world) {
-			w.Refused(&corev1.Event{Reason: "FailedCreate", Message: quota, InvolvedObject: corev1.ObjectReference{Kind: "Job", Namespace: "dev", UID: "u"}}, false, second(1))
+			w.Refused(&corev1.Event{Reason: "FailedCreate", Message: quota,
+				InvolvedObject: corev1.ObjectReference{Kind: "Job", Namespace: "dev", UID: "u"}}, false, second(1))
 		}, "refusal excluded"},
 		"listed, and older than us": {func(w *world) {
-			w.Refused(&corev1.Event{Reason: "FailedCreate", Message: quota, InvolvedObject: corev1.ObjectReference{Kind: "Job", UID: "u"}}, true, second(1))
+			w.Refused(&corev1.Event{Reason: "FailedCreate", Message: quota,
+				InvolvedObject: corev1.ObjectReference{Kind: "Job", UID: "u"}}, true, second(1))
 		}, ""},
 	}
 	for name, tt := range tests {

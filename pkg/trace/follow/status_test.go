@@ -13,7 +13,8 @@ func initWaits(why, text string, ended ...int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		bound(p)
 		p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "b:1"}}
-		status := corev1.ContainerStatus{Name: "i", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: why, Message: text}}}
+		status := corev1.ContainerStatus{Name: "i",
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: why, Message: text}}}
 		for _, code := range ended {
 			status.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error",
 				StartedAt: p.CreationTimestamp, FinishedAt: p.CreationTimestamp}

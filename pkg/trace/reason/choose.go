@@ -25,11 +25,14 @@ type candidate struct {
 	detail string
 }
 
-// Chooser has the table of texts, once.
-type Chooser struct{ texts []Text }
+// Chooser has the table of texts, once, and the classes that the cluster overrides.
+type Chooser struct {
+	texts   []Text
+	classes Overrides
+}
 
 // NewChooser returns one.
-func NewChooser() *Chooser { return &Chooser{Texts()} }
+func NewChooser(o Overrides) *Chooser { return &Chooser{Texts(), o} }
 
 // Texts returns the table.
 func (c *Chooser) Texts() []Text { return c.texts }
@@ -45,6 +48,9 @@ func (c *Chooser) Choose(t *record.Timeline, deadline time.Time, promised time.D
 	} {
 		if r, found := rule(); found {
 			r.Class = classOf(r.Reason, r.Stage)
+			if class, ok := c.classes[r.Reason]; ok {
+				r.Class = class
+			}
 			return r
 		}
 	}

@@ -94,7 +94,7 @@ func refusal(plays ...play) *record.Timeline {
 }
 
 func choose(t *record.Timeline) Result {
-	return NewChooser().Choose(t, start.Add(promised), promised)
+	return NewChooser(nil).Choose(t, start.Add(promised), promised)
 }
 
 // Each text of the table gives its reason while its stage is not over, alone and after an error of another stage; once

@@ -14,24 +14,28 @@ func admissionTexts() []Text {
 	const web = `Error creating: pods "web-abc-x1" is forbidden: `
 	return []Text{
 		{"AdmissionUnavailable", stage.Admit, from, []string{"failed calling webhook", "failed to call webhook"}, []Example{
-			{admission + "admission/plugin/webhook", "FailedCreate", `Error creating: Internal error occurred: failed calling webhook "a.example": ` +
+			{admission + "admission/plugin/webhook", "FailedCreate", `Error creating: Internal error occurred: ` +
+				`failed calling webhook "a.example": ` +
 				`failed to call webhook: Post "https://a.default.svc:443/?timeout=10s": dial tcp 10.0.0.1:443: connect: connection refused`}}},
 		{createFailed, stage.Admit, from, []string{"quota evaluation timed out", "status unknown for quota", "not yet ready to handle request",
 			"etcdserver", "too many requests", "cannot create resource", "the server is currently unable", "connection refused",
 			"timeout: request did not complete", "internal error occurred"}, []Example{
 			{admission + "admission/plugin/resourcequota", "FailedCreate", web + "status unknown for quota: q, resources: pods"},
 			{admission + "etcd", "FailedCreate", "Error creating: etcdserver: request timed out"},
-			{admission + "RBAC", "FailedCreate", `Error creating: pods is forbidden: User "system:serviceaccount:kube-system:replicaset-controller" ` +
+			{admission + "RBAC", "FailedCreate", `Error creating: pods is forbidden: ` +
+				`User "system:serviceaccount:kube-system:replicaset-controller" ` +
 				`cannot create resource "pods" in API group "" in the namespace "default"`}}},
 		{"QuotaExceeded", stage.Admit, from, []string{"exceeded quota", "failed quota"}, []Example{
-			{admission + "admission/plugin/resourcequota", "FailedCreate", web + "exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3"},
-			{controllers + "statefulset", "FailedCreate", `create Pod web-0 in StatefulSet web failed error: pods "web-0" is forbidden: failed quota: q: ` +
-				`must specify limits.cpu for: c`}}},
+			{admission + "admission/plugin/resourcequota", "FailedCreate", web +
+				"exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3"},
+			{controllers + "statefulset", "FailedCreate", `create Pod web-0 in StatefulSet web failed error: ` +
+				`pods "web-0" is forbidden: failed quota: q: must specify limits.cpu for: c`}}},
 		{"InvalidSpec", stage.Admit, from, []string{" is invalid", "serviceaccount \"", "no priorityclass with name"}, []Example{
 			{admission + "serviceaccount", "FailedCreate", web + `error looking up service account default/a: serviceaccount "a" not found`},
 			{admission + "priority", "FailedCreate", web + "no PriorityClass with name high was found"},
 			{admission + "validation", "FailedCreate", `Error creating: Pod "web-abc-x1" is invalid: spec.containers[0].image: Required value`}}},
-		{"AdmissionDenied", stage.Admit, from, []string{"denied the request", "denied request", "violates podsecurity", "is forbidden: "}, []Example{
+		{"AdmissionDenied", stage.Admit, from, []string{"denied the request", "denied request", "violates podsecurity",
+			"is forbidden: "}, []Example{
 			{admission + "admission/plugin/webhook", "FailedCreate", `Error creating: admission webhook "a.example" denied the request …`},
 			{admission + "ValidatingAdmissionPolicy", "FailedCreate", web + "ValidatingAdmissionPolicy 'p' with binding 'b' denied request …"},
 			{admission + "PodSecurity", "FailedCreate", web + `violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false`},

@@ -3,8 +3,8 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
@@ -18,21 +18,15 @@ type Filter struct {
 
 // Count counts the verdicts of a window that ends now.
 func (s *Store) Count(ctx context.Context, now time.Time, window time.Duration, f Filter) (counts []sli.Count, err error) {
-	where, args := `WHERE at > ? AND at <= ?`, []any{now.Add(-window).UnixMilli(), now.UnixMilli()}
-	if f.Namespace != "" {
-		where, args = where+` AND namespace = ?`, append(args, f.Namespace)
-	}
-	if len(f.Nodes) > 0 {
-		where += ` AND node IN (?` + strings.Repeat(`,?`, len(f.Nodes)-1) + `)`
-		for _, n := range f.Nodes {
-			args = append(args, n)
-		}
+	nodes, err := json.Marshal(f.Nodes)
+	if err != nil {
+		return nil, err
 	}
 	oldest := now.Add(-window).UTC().Format(dayFormat)
 	for _, db := range s.since(oldest) {
-		//nolint:gosec // where has placeholders alone
-		rows, err := db.QueryContext(ctx, `SELECT act, outcome, class, reason, count(*) FROM acts `+where+
-			` GROUP BY act, outcome, class, reason`, args...)
+		rows, err := db.QueryContext(ctx, `SELECT act, outcome, class, reason, count(*) FROM acts WHERE at > ? AND at <= ?
+ AND (? = '' OR namespace = ?) AND (? = 0 OR node IN (SELECT value FROM json_each(?))) GROUP BY act, outcome, class, reason`,
+			now.Add(-window).UnixMilli(), now.UnixMilli(), f.Namespace, f.Namespace, len(f.Nodes), string(nodes))
 		if err != nil {
 			return nil, err
 		}

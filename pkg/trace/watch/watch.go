@@ -70,7 +70,8 @@ func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	config.UserAgent = userAgent
-	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json",
+		"application/vnd.kubernetes.protobuf"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // five watches; lists come one page after the other
 	config.WarningHandlerWithContext = rest.NoWarnings{}
@@ -224,7 +225,8 @@ func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version
 		version = listed
 		s.synced(true)
 	}
-	options := &metav1.ListOptions{FieldSelector: s.selector, ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: new(int64(watchSeconds))}
+	options := &metav1.ListOptions{FieldSelector: s.selector, ResourceVersion: version, AllowWatchBookmarks: true,
+		TimeoutSeconds: new(int64(watchSeconds))}
 	events, err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(withWatch(options), c.params).Watch(ctx)
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return "", err
