@@ -59,7 +59,7 @@ func Start(t testing.TB, root string) *Server {
 		"--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://test.invalid",
 		"--service-account-key-file", s.key(), "--service-account-signing-key-file", s.dir+"/sa.key")
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if status, _, err := s.Do(http.MethodGet, "/readyz", nil); err == nil && status == http.StatusOK {
 			return s
 		}

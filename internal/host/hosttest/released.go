@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -17,17 +19,26 @@ func (l *LoopFS) Released() {
 	deadline, ticks := time.After(30*time.Second), time.NewTicker(20*time.Millisecond)
 	defer ticks.Stop()
 	for {
-		holder := l.holder()
-		if holder == "" {
+		if l.free() {
 			return
 		}
 		select {
 		case <-ticks.C:
 		case <-deadline:
-			l.t.Logf("%s has %s mounted", holder, l.Device)
+			l.t.Logf("%s has %s mounted", l.holder(), l.Device)
 			need.Has(l.t, false, "a loop device that nobody else has mounted")
 		}
 	}
+}
+
+// free reports whether the kernel has ended the filesystem: a mounted one holds its device exclusively, also in a mount
+// namespace that is about to end and has no process any more.
+func (l *LoopFS) free() bool {
+	fd, err := unix.Open(l.Device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	return unix.Close(fd) == nil
 }
 
 // holder returns the mount table of a process that still has the filesystem.
