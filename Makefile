@@ -62,7 +62,7 @@ lane-build:
 lane-pure:
 	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure test-npd test-new-check
 lane-release: packages
-	$(MAKE) LANES= release
+	nice -n 5 $(MAKE) LANES= release
 lane-machine:
 	$(MAKE) LANES= packages
 	$(MAKE) LANES=2 -j2 test-rpm machine
