@@ -9,7 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
-// TestFromNPDSaysNothingOfWhatItCouldNotRead: that the agent finds all by itself is only said of files that were read.
+// TestFromNPDSaysNothingOfWhatItCouldNotRead: only of files that it read does it say that the agent finds all by
+// itself.
 func TestFromNPDSaysNothingOfWhatItCouldNotRead(t *testing.T) {
 	const all = "finds all of this by itself"
 	for name, test := range map[string]struct {
