@@ -12,8 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// guardedPlan returns a plan for two pods: several guards are closed for one pod and for an object of it; none for the
-// other.
+// guardedPlan has two pods: several guards are closed for one pod and an object of it, none for the other.
 func guardedPlan() (steps []remediate.Step) {
 	const other = "77777777-0000-4000-8000-000000000000"
 	var report inspect.Report

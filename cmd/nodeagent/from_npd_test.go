@@ -9,8 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
-// TestFromNPDSaysNothingOfWhatItCouldNotRead: only of files that it read does it say that the agent finds all by
-// itself.
+// TestFromNPDSaysNothingOfWhatItCouldNotRead: "the agent finds all by itself" is only said of files that were read.
 func TestFromNPDSaysNothingOfWhatItCouldNotRead(t *testing.T) {
 	const all = "finds all of this by itself"
 	for name, test := range map[string]struct {
