@@ -90,13 +90,13 @@ func New(s Settings) detect.Check {
 	}
 }
 
-// observation is what one run reads from kubelet.
+// observation holds the readings of one run.
 type observation struct {
 	URL        string
 	Process    host.Process
 	ProcessErr error // wraps fs.ErrNotExist: no kubelet runs
 	Age        time.Duration
-	Threads    checkkit.ThreadStates // only when healthz failed
+	Threads    checkkit.ThreadStates // only if healthz failed
 	Body       string
 	HealthzErr error
 	Latency    time.Duration
@@ -117,7 +117,7 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 	seen.Body, seen.HealthzErr = h.Kubelet.Healthz(call)
 	seen.Latency = time.Since(began)
 	if err := ctx.Err(); err != nil {
-		// the run's own deadline: that means nothing for kubelet
+		// the run's own deadline: it proves nothing about kubelet
 		return seen, fmt.Errorf("ask kubelet's healthz: %w", err)
 	}
 	// there is no sign of a running kubelet
@@ -197,7 +197,7 @@ func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	}
 }
 
-// healthzAnswer returns what kubelet answered.
+// healthzAnswer returns kubelet's answer.
 func healthzAnswer(seen observation) string {
 	if seen.Body == "" {
 		return seen.HealthzErr.Error()
