@@ -29,7 +29,7 @@ const (
 	systemCgroupsKeep      = 90
 )
 
-// SystemCgroups finds slices and services that are about to reach their limit of memory.
+// SystemCgroups finds slices and services that are about to reach their memory limit.
 func SystemCgroups() detect.Check {
 	return detect.Check{
 		ID: "system-cgroups", Domain: "memory",
