@@ -61,7 +61,7 @@ func checkNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, a
 	if err != nil {
 		return err
 	}
-	deps.Sources.Enable(checks) // records whose check does not run are counted separately
+	deps.Sources.Enable(checks) // a record whose check does not run is evidence by itself
 	began := time.Now()
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), checkLimit, fmt.Errorf("no answer within %s", checkLimit))
@@ -244,7 +244,7 @@ func (p *checkScreen) check(c detect.Check, found []finding.Finding, err error) 
 	if general && c.Advice != "" {
 		p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(c.Advice, "."), c.ID))
 	}
-	if err != nil && finding.AccessOf(err) == nil { // missing access are printed once, at the end
+	if err != nil && finding.AccessOf(err) == nil { // missing access is printed once, at the end
 		p.text(yellow, "UNKNOWN", fmt.Sprintf("%s: could not tell: %s", c.ID, oneLine(err.Error())))
 	}
 }

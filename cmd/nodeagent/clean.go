@@ -166,7 +166,7 @@ func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool { return ask(p.Result) })
 	}
 	problem := func(r remediate.Result) bool { return r != remediate.Released && r != remediate.CouldNotTell }
-	if outcome.Unknown { // nothing was done, and it is not known whether anything may be
+	if outcome.Unknown { // no release was tried, and it is not known whether one may be
 		return &exitError{Code: exitCouldNotTell}
 	}
 	if outcome.Stopped != "" && !outcome.Busy || has(problem) {

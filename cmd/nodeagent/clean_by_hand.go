@@ -81,7 +81,7 @@ func (c cleaning) run(ctx context.Context) error {
 
 // ask prints the plan and asks a person whether to release it.
 func (c cleaning) ask(ctx context.Context, steps, due []remediate.Step) (agreed bool, err error) {
-	if err := errors.Join(c.bench.FreeState(), c.printPlan(steps, question(due))); err != nil { // nobody has seen it
+	if err := errors.Join(c.bench.FreeState(), c.printPlan(steps, question(due))); err != nil { // the plan was not seen
 		return false, err
 	}
 	if agreed, err = agrees(ctx, c.in); !agreed {
@@ -131,7 +131,7 @@ func agrees(ctx context.Context, in io.Reader) (bool, error) {
 }
 
 // release releases and prints the result of each step; if agreed is nil, everything may be released. The exit code is 0
-// only if nothing is left over or unknown.
+// only if no object is left over or unknown.
 func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
 	byHand := remediate.ByHand{Agreed: agreed, OnWait: func(why string) {
 		fmt.Fprintf(c.stderr, "%s; waiting for it, at most %s\n", why, agent.LockWait)

@@ -76,7 +76,7 @@ func openTerminal(t *testing.T) (person, terminal *os.File) {
 	return person, terminal
 }
 
-// openPipe returns a pipe that contains text, and its write end if a reader shall wait for more.
+// openPipe returns a pipe that contains text; close out to let the reader see its end.
 func openPipe(t *testing.T, text string) (in, out *os.File) {
 	t.Helper()
 	in, out, err := os.Pipe()
@@ -142,7 +142,7 @@ func cleanOn(t *testing.T, typed string, change func(c *cleaning)) (all cleaned)
 const questionOfThese = "This releases 2 objects of 2 pods: shop/web-0 (uid-web-), shop/web-1 (uid-web-).\n" +
 	"Release? Only y or yes does. [y/N] "
 
-// A person at a terminal is asked once, after the plan. Any answer but yes releases nothing.
+// A person at a terminal is asked once, after the plan. Only the answer yes releases anything.
 func TestCleanAsks(t *testing.T) {
 	const endOfInput = "\x04"
 	for typed, want := range map[string]bool{
@@ -173,7 +173,7 @@ func TestCleanAsks(t *testing.T) {
 	}
 }
 
-// If the plan cannot be seen or answered, or is empty, clean does not ask and does nothing.
+// If the plan cannot be seen or answered, or is empty, clean neither asks nor releases.
 func TestCleanAsksNobody(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, c *cleaning)

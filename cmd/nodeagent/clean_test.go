@@ -113,7 +113,7 @@ func TestCleanExit(t *testing.T) {
 	}
 }
 
-// If clean could decide nothing, its output says why.
+// If clean could not decide anything, its output says why.
 func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 	report := inspect.Report{
 		Objects: []inspect.Assessment{assessment("a", inspect.Unknown)},

@@ -22,7 +22,7 @@ func TestExplainWhatStatusShows(t *testing.T) {
 	}
 }
 
-// TestMistypedCommands: a command line with a mistake does nothing and exits with the code for mistakes.
+// TestMistypedCommands: a command line with a mistake has no effect and exits with the code for mistakes.
 func TestMistypedCommands(t *testing.T) {
 	for _, args := range []string{"chekc", "status --output=yaml", "check no-such-check", "explain",
 		"inspect nothing"} {

@@ -72,7 +72,7 @@ func TestInspectEndsInTime(t *testing.T) {
 	}
 }
 
-// The cause that hides objects, a missing right, is printed once, on one screen, however many objects it hides.
+// A missing right is printed once, on one screen, however many objects it hides.
 func TestInspectTellsACauseOnce(t *testing.T) {
 	const cause = "https://127.0.0.1:10250/pods: status 403: Forbidden"
 	id := strings.Repeat("0123456789abcdef", 4)

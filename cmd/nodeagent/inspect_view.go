@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// inspectView selects the part of an inspection to show, its source and its destination.
+// inspectView says which part of an inspection to show, and its source and destination.
 type inspectView struct {
 	all, wide    bool
 	explain      string // an object

@@ -23,7 +23,7 @@ type progress struct {
 	ended bool
 }
 
-// patience is how long a command may print nothing.
+// patience is how long a command may stay silent.
 const patience = time.Second
 
 func showProgress(out io.Writer, all int) *progress {

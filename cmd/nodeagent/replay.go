@@ -186,8 +186,8 @@ func replayStrange(s replay.Summary) string {
 	return fmt.Sprintf(" (%s is not read; journalctl -o json and -o short are)", s.Strange)
 }
 
-// replayGroup is the text output for one rule and subject, or for a unit and all rules: a service that fails often has
-// a line that matches several of them.
+// replayGroup is the text output for one rule and subject, or for a unit and all rules: a failing service often has
+// lines that match several of them.
 type replayGroup struct {
 	rule      *rules.Rule // of the gravest match
 	subject   finding.Subject

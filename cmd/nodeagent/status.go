@@ -357,7 +357,7 @@ func (p *statusScreen) agent() {
 	}
 }
 
-// checks sums up the checks that found nothing, or lists them.
+// checks sums up the checks without findings, or lists them.
 func (p *statusScreen) checks(all bool) {
 	var fine, absent []status.CheckStatus
 	for _, c := range p.status.Checks {
