@@ -79,7 +79,7 @@ func fixtureFiles(id, kind string) ([]string, error) {
 	return found, nil
 }
 
-// fresh returns a check that has not run yet.
+// fresh returns a check before its first run.
 func fresh(t *testing.T, id string) detect.Check {
 	t.Helper()
 	for _, check := range Checks(DefaultSettings(), Deps{}) {

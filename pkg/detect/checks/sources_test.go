@@ -13,8 +13,8 @@ import (
 var source = regexp.MustCompile(`(?m)^(?:# )?Source: (?:recorded 20\d\d-\d\d-\d\d on \S.+ \d\S*.*|` +
 	`https://\S+ \(.+ \d\S*\))\.?$`)
 
-// TestSources: invented data proves nothing about the output of a kernel, a kubelet or a runtime. Each check has at
-// least one fixture that was recorded, or copied from documentation.
+// TestSources: invented data is no evidence of the output of a kernel, a kubelet or a runtime. Each check has at least
+// one fixture recorded, or copied from documentation.
 func TestSources(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Deps{}) {
 		if !slices.ContainsFunc(filesOf(t, check.ID), hasSource) {

@@ -11,7 +11,7 @@ import (
 )
 
 // suggestions lists the actions that findings ask of others, by reason. The node itself takes none of them. A reason
-// that is not listed needs no action: it goes by itself, or somebody who reads the advice decides.
+// not listed needs no action: it goes by itself, or somebody who reads the advice decides.
 func suggestions() map[finding.SuggestedAction]string {
 	return map[finding.SuggestedAction]string{
 		// The part is broken, or says that it soon will be.

@@ -40,7 +40,7 @@ func DefaultRuntimeHealthSettings() RuntimeHealthSettings {
 	return RuntimeHealthSettings{Timeout: 8 * time.Second, SlowAfter: 4 * time.Second, SlowBefore: 2 * time.Second}
 }
 
-// RuntimeHealth finds a container runtime that is dead, stopped, hung, slow or not ready.
+// RuntimeHealth finds a dead, stopped, hung or slow container runtime, or one that is not ready.
 func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 	return detect.Check{
 		ID:      "runtime-health",

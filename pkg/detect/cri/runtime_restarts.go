@@ -29,7 +29,7 @@ import (
 // only while none listens, systemd's NRestarts of the runtime's service counts its restarts. The name of the service is
 // that of its last cgroup, or a usual name of a runtime.
 
-// RuntimeRestarts finds a container runtime that is restarted again and again. The store may be nil.
+// RuntimeRestarts finds a container runtime that restarts again and again. The store may be nil.
 func RuntimeRestarts(store detect.StateStore) detect.Check {
 	r := &runtimeRestarts{state: checkkit.DaemonState{Key: "runtime-restarts/starts", Memory: store}}
 	return detect.Check{

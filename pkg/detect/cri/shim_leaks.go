@@ -115,7 +115,7 @@ func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 	return found, nil
 }
 
-// runningShim is a shim of Kubernetes that is old enough to be checked.
+// runningShim is a shim of Kubernetes old enough to be checked.
 type runningShim struct {
 	hostcri.Shim
 

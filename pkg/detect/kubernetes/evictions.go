@@ -208,7 +208,7 @@ func (m *evictionState) evaluateImages(found map[string]finding.Finding, now fin
 	}
 }
 
-// evaluateEvicted reports the signals for which kubelet evicted pods. A threshold that is still met is more severe.
+// evaluateEvicted reports the signals for which kubelet evicted pods. A threshold still met is more severe.
 func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64, minutes time.Duration) {
 	for signal, count := range grown {
 		if count <= 0 {

@@ -34,7 +34,7 @@ import (
 // a missing serving certificate (alert 80), or as a certificate that expires soon.
 
 const (
-	// certificateSoon is how long before its end a certificate is reported, or a tenth of its lifetime if that is less.
+	// certificateSoon is how long before its end a certificate is reported, or a tenth of its lifetime if less.
 	certificateSoon = 7 * 24 * time.Hour
 	// servingEvery is how often the serving certificate is read: a handshake costs kubelet a signature.
 	servingEvery = time.Hour

@@ -22,7 +22,7 @@ import (
 
 const restartsKey = "kubelet-restarts/starts"
 
-// KubeletRestarts finds a kubelet that is restarted again and again. The store may be nil.
+// KubeletRestarts finds a kubelet that restarts again and again. The store may be nil.
 func KubeletRestarts(store detect.StateStore) detect.Check {
 	m := &kubeletRestarts{lives: checkkit.DaemonState{Key: restartsKey, Memory: store}}
 	return detect.Check{

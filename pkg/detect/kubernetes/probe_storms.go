@@ -121,7 +121,7 @@ func probeKey(_ string, s kubelet.Sample) string {
 }
 
 // failing returns how many pods had probes within the window, and which of them began to fail within two windows. A pod
-// that has failed for longer is not part of a storm, unless it was in one and has failed ever since.
+// failing for longer is not part of a storm, unless it was in one and has failed ever since.
 func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (probed int, failing []string) {
 	before := m.meter.Oldest()
 	pods, bad := map[string]bool{}, map[string]time.Duration{}

@@ -25,9 +25,9 @@ import (
 // memorySwap.swapBehavior.
 //
 // proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. The same file lists memory
-// compressed in a zram device that is used as swap.
+// compressed in a zram device used as swap.
 
-// Swap finds swap that kubelet does not expect, and swap that is used up.
+// Swap finds swap that kubelet does not expect, and swap without free space.
 func Swap() detect.Check {
 	return detect.Check{
 		ID: "swap", Domain: "memory",

@@ -93,7 +93,7 @@ type linkCheck struct {
 	flaps   counterWindow
 }
 
-// link is one card that is an uplink.
+// link is one uplink card.
 type link struct {
 	networkCard
 	downs, ups uint64 // losses and gains of carrier since the device was created

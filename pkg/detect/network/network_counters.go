@@ -22,7 +22,7 @@ func reachesRate(value, least float64) (found, belowRaise bool) {
 	return value >= least/2, value < least
 }
 
-// rateRule is a fault that is found by the rate of a counter.
+// rateRule is a fault found by the rate of a counter.
 type rateRule struct {
 	key    string
 	reason string
@@ -33,7 +33,7 @@ type rateRule struct {
 	info   bool    // the finding is information only
 }
 
-// exceeds evaluates one rule; counters watched for less than watched prove nothing.
+// exceeds evaluates one rule; it finds no fault by counters that were watched for less than watched.
 func (r rateRule) exceeds(w *counterWindow, watched time.Duration) (fault networkFault, found bool) {
 	by, rate, ok := w.Rate(r.key, watched)
 	found, fault.belowRaise = reachesRate(rate, r.least)

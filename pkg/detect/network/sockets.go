@@ -33,7 +33,7 @@ import (
 // at most once in five minutes.
 
 const (
-	// socketsNear is the share of a limit that is a fault.
+	// socketsNear is the share of a limit from which it is a fault.
 	socketsNear = 0.9
 	// portsNominate is the share of the local ports above which sockets are counted.
 	portsNominate = 0.6

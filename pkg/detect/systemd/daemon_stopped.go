@@ -164,8 +164,8 @@ func (c *daemonsSeen) run(ctx context.Context, h *host.Host) ([]finding.Finding,
 	return findings, finding.Partial(doubts)
 }
 
-// daemonProcesses returns the daemons as they are now. Only the set of daemons comes from a table that may be older:
-// one that has started meanwhile is seen within a minute.
+// daemonProcesses returns the daemons as they are now. Only the set of daemons comes from a table that may be older: a
+// daemon started meanwhile is seen within a minute.
 func daemonProcesses(ctx context.Context, h *host.Host) ([]proc.Stat, error) {
 	table, err := h.ProcessTable(ctx, daemonsKnownFor)
 	if err != nil {

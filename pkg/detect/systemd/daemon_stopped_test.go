@@ -10,7 +10,7 @@ import (
 )
 
 // The set of daemons may come from a table of a minute ago, their state may not: a daemon stopped after the table was
-// made is found at once, one started since within a minute, and one that has ended is ignored.
+// made is found at once, one started since within a minute, and an ended one is ignored.
 func TestDaemonStoppedAfterTheTableWasMade(t *testing.T) {
 	m, check := checktest.NewLoadMachine(t), DaemonStopped()
 	m.Host.Processes = host.NewProcesses()

@@ -1,4 +1,4 @@
-// Package systemd finds faults of systemd and its daemons: failed units, a journal that is not written.
+// Package systemd finds faults of systemd and its daemons: failed units, an unwritten journal.
 package systemd
 
 import (

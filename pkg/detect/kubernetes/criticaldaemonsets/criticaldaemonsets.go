@@ -48,7 +48,7 @@ type Settings struct {
 	DaemonSets      []string      `yaml:"daemonSets"`      // and these, as namespace/name
 	Namespaces      []string      `yaml:"namespaces"`      // only in these can an unlisted one be fatal; "a-*" too
 	Ignore          []string      `yaml:"ignore"`          // but never these, as namespace/name
-	BootGrace       time.Duration `yaml:"bootGrace"`       // grace of a node or DaemonSet that is younger
+	BootGrace       time.Duration `yaml:"bootGrace"`       // grace of a younger node or DaemonSet
 	ReadyGrace      time.Duration `yaml:"readyGrace"`      // time for a pod to become ready
 	RevisionGrace   time.Duration `yaml:"revisionGrace"`   // time that a rollout may make no progress
 }

@@ -21,7 +21,7 @@ func evaluateDaemonSet(d daemonSetState, s Settings, now time.Time) (*finding.Fi
 		return evaluateMissing(d, s, now)
 	}
 	if d.Placed.Err == nil && !d.Placed.Here {
-		return nil, nil // a pod that is no longer wanted
+		return nil, nil // a pod no longer wanted here
 	}
 	looping := loopingContainer(pod, now)
 	switch {
@@ -78,7 +78,7 @@ func evaluateMissing(d daemonSetState, s Settings, now time.Time) (*finding.Find
 	}
 }
 
-// evaluateRevision checks whether a healthy pod is of an old revision that is not being replaced.
+// evaluateRevision checks whether a healthy pod has an old revision that the controller does not replace.
 func evaluateRevision(d daemonSetState, s Settings, pod *corev1.Pod) *finding.Finding {
 	if d.Newest == nil {
 		return nil

@@ -40,8 +40,8 @@ type watch struct {
 	threads map[int]uint64 // in state D in each look of the streak, with their time on a processor
 }
 
-// evaluate adds a look and returns the fault, or why there is none to report yet. A look that failed proves nothing,
-// and does not end a streak.
+// evaluate adds a look and returns the fault, or why there is none to report yet. A failed look is no evidence, and
+// does not end a streak.
 func (w *watch) evaluate(l look, failed error, now finding.Timestamp) (*finding.Finding, error) {
 	if failed != nil {
 		return nil, failed

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// latePod is one pod that is late.
+// latePod is one late pod.
 type latePod struct {
 	pod    *corev1.Pod
 	ending bool

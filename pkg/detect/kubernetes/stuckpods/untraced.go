@@ -58,7 +58,7 @@ func (m *stuckState) overdue(missing []*corev1.Pod, now, limit time.Duration) []
 	var found []untracedPod
 	for _, pod := range missing {
 		first, known := m.traceless[string(pod.UID)]
-		if !known { // one run proves nothing: the list may be older than the state of the node
+		if !known { // one run is no evidence: the list may be older than the state of the node
 			first = now
 		}
 		since[string(pod.UID)] = first

@@ -13,9 +13,9 @@ import (
 //
 //	1  the agent's own last request was answered within two minutes (any status)
 //	2  the kernel has received data from there on some established connection within the last minute: kubelet renews its
-//	   Lease every 10 s on a connection that it keeps (sock_diag(7), tcp_info.tcpi_last_data_recv). Nothing is sent
+//	   Lease every 10 s on a connection that it keeps (sock_diag(7), tcp_info.tcpi_last_data_recv). It costs no packet
 //	3  a new connection to the server of kubelet's kubeconfig, TLS verified, GET /livez without credentials: any status below
-//	   500 is an answer, 401 and 403 too. Once a minute while something is wrong; every five where 2 is not available
+//	   500 is an answer, 401 and 403 too. Once a minute during a fault; every five if 2 is not available
 //
 // so that a fleet of 10,000 healthy nodes sends the apiserver no request. In addition the check opens, as pods do, a
 // bare TCP connection to the address of the service kubernetes.default (from one DNS query an hour to the cluster's

@@ -213,7 +213,7 @@ func TestAPIServerCertificate(t *testing.T) {
 	}
 }
 
-// Data received from kubelet's former apiserver proves nothing about the present one.
+// Data received from kubelet's former apiserver is no evidence about the present one.
 func TestAPIServerMoved(t *testing.T) {
 	c := &apiserverCheck{settings: DefaultSettings(), endpoint: "10.0.0.1:6443",
 		addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")}}

@@ -88,7 +88,7 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 		c.fault = nil
 		return nil
 	}
-	blind := err != nil || len(c.addresses) == 0 // then the absence of a connection proves nothing
+	blind := err != nil || len(c.addresses) == 0 // then the absence of a connection is no evidence
 	if blind && c.fault == nil && c.asked != 0 && now-c.asked < apiserverAskEvery {
 		return nil // it answered then
 	}

@@ -80,7 +80,7 @@ func readCNIFile(h *host.Host, file string) (cniConfig, error) {
 	if !stat.IsFile() || stat.Size > maxCNIFile {
 		return seen.invalid(fmt.Errorf("not a regular file of at most %d bytes", maxCNIFile)), nil
 	}
-	data, err := h.Files.ReadOwned(file) // files that others may write prove nothing
+	data, err := h.Files.ReadOwned(file) // files that others may write are no evidence
 	if err != nil {
 		return cniConfig{}, err
 	}

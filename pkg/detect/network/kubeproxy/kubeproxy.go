@@ -1,4 +1,4 @@
-// Package kubeproxy finds a kube-proxy that is unhealthy or no longer writes its rules.
+// Package kubeproxy finds a kube-proxy in bad health or with outdated rules.
 package kubeproxy
 
 import (
@@ -38,7 +38,7 @@ func DefaultSettings() Settings {
 	return Settings{Port: 10256, Timeout: 3 * time.Second}
 }
 
-// New finds a kube-proxy that is dead, hung, or no longer updates the services.
+// New finds a dead or hung kube-proxy, or one that no longer updates the services.
 func New(s Settings) detect.Check {
 	c := &kubeProxyCheck{settings: s, program: discover.Program{Comm: "kube-proxy"}}
 	return detect.Check{

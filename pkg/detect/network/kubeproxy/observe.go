@@ -178,9 +178,8 @@ func dialable(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// listeningAddress finds the address that is listened on for a port in /proc/net/tcp or tcp6 (see parseListeners).
-// Addresses are groups of four bytes in the byte order of the machine: little-endian wherever Kubernetes runs, except
-// s390x.
+// listeningAddress finds the listening address for a port in /proc/net/tcp or tcp6 (see parseListeners). Addresses are
+// groups of four bytes in the byte order of the machine: little-endian wherever Kubernetes runs, except s390x.
 func listeningAddress(data []byte, port int) (netip.Addr, bool) {
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)

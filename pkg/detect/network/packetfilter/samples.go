@@ -113,9 +113,9 @@ func bypassesNetfilter(h *host.Host) bool {
 // maxPodsAsked is how many pods are tried to find one whose device is known.
 const maxPodsAsked = 8
 
-// podBehind returns the address of a pod that has its own network namespace, and the device of the node that leads to
-// it. It is not certain that packets of pods pass the packet filter if pods have no such address, or are reached
-// through the uplink, or through a device above another one (macvlan, ipvlan).
+// podBehind returns the address of a pod with its own network namespace, and the device of the node that leads to it.
+// It is not certain that packets of pods pass the packet filter if pods have no such address, or are reached through
+// the uplink, or through a device above another one (macvlan, ipvlan).
 func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, device string, certain bool) {
 	addresses := podAddresses(pods)
 	if len(addresses) == 0 { // none runs, or kubelet does not report it

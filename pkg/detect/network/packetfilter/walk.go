@@ -148,7 +148,7 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached match, depth int
 	return false
 }
 
-// jump walks the chain to which a rule of c leads. A chain that was not read may accept.
+// jump walks the chain to which a rule of c leads. An unread chain may accept.
 func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached match, depth int) (ended bool) {
 	target := w.chains[chainKey(&packetfilter.PacketChain{Family: c.Family, Table: c.Table, Name: name})]
 	if target == nil {

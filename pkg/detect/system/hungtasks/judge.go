@@ -58,7 +58,7 @@ func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now ti
 	return findings
 }
 
-// explain finds the owner of a task. A name proves nothing: any program can call itself runc, so only tasks outside
+// explain finds the owner of a task. A name is no evidence: any program can call itself runc, so only tasks outside
 // pods count.
 func (g *hungGroup) explain(h *host.Host, t *blockedTask, daemons []discover.Daemon) {
 	for _, d := range daemons {

@@ -28,7 +28,7 @@ const (
 	loadError = 0.02
 	// loadGap is the least time between two readings of the load that are compared.
 	loadGap = 25 * time.Second
-	// loadUnknown is the load caused by a task that was blocked for 40 s, whatever the load was before.
+	// loadUnknown is the load caused by a task blocked for 40 s, whatever the load was before.
 	loadUnknown = 0.5
 )
 

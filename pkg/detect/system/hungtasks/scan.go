@@ -47,7 +47,7 @@ func stillBlocked(h *host.Host, inStateD []threadStat, before map[tasks.TaskID]*
 		if err != nil {
 			return nil, err
 		}
-		// A kernel thread that was created but not started yet has never run.
+		// A kernel thread created but not started yet has never run.
 		if !status.blocked || status.switches == 0 || freezer.Frozen(h, t.pid, t.stat) {
 			continue
 		}

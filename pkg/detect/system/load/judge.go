@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// loadFault is one resource that is short, ordered by severity: a fault that blocks all work comes first.
+// loadFault is a shortage of one resource, ordered by severity: a fault that blocks all work comes first.
 type loadFault struct {
 	reason   string
 	text     string
@@ -33,7 +33,7 @@ func (l LoadSeen) without(scan tasks.TaskScan) LoadSeen {
 }
 
 // unusual reports whether tasks are worth a scan, which takes some milliseconds for a thousand of them. Blocked tasks
-// are part of the load, so many of them show as load that is not runnable.
+// are part of the load, so many of them show as load without runnable tasks.
 func (l LoadSeen) unusual(s Settings) bool {
 	return l.perCPU(l.Load5) >= s.LoadPerCPU*checkkit.ClearRatio ||
 		l.perCPU(l.Load15) >= s.FatalLoadPerCPU*checkkit.ClearRatio ||

@@ -1,4 +1,4 @@
-// Package load finds a machine that is overloaded or whose tasks are blocked.
+// Package load finds an overloaded machine, or one with blocked tasks.
 package load
 
 import (
