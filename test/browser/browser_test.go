@@ -50,7 +50,7 @@ func newSessions(t *testing.T) *pages.Sessions {
 	return pages.NewSessions(store, false, time.Now)
 }
 
-// serveWith is serve, with an identity provider that is made for the center's address.
+// serveWith is serve, with an identity provider made for the center's address.
 func serveWith(t *testing.T, provider func(address string) *oidc.Provider) (address string) {
 	return open(t, newSessions(t), func(address string) pages.SignIn { return provider(address) })
 }

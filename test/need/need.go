@@ -83,7 +83,7 @@ func Child(t testing.TB, out []byte) {
 	}
 }
 
-// of skips a test for a reason, unless the machine has what it needs.
+// of skips a test for a reason, unless the machine has the required part.
 func of(t testing.TB, has bool, reason string) {
 	t.Helper()
 	if has && !testing.Short() {

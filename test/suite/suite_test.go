@@ -18,8 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A failing test of a layer with -again does not end the run; it runs once more at the end, and only that result
-// counts.
+// A failing test of a layer with -again does not end the run; it runs again at the end, and only that result counts.
 func TestAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pkg, test string // of a test that fails the first time

@@ -30,11 +30,11 @@ const recovery = ":recovery"
 
 // Row is one format.
 type Row struct {
-	File     string     // in the kernel's tree, of the newest version that has the format
+	File     string     // in the kernel's tree, of the newest version with the format
 	Verdict  string     // Benign, Unjudged, or the ID of a rule, for its recovery with ":recovery"
 	Versions []string   // of the kernel, in ascending order
 	Format   string     // with the prefixes of printk's wrappers
-	Args     [][]string // of an instance each; one that is empty or has blanks at its ends is in quotes
+	Args     [][]string // of an instance each; quoted if empty or with blanks at its ends
 }
 
 // Rule returns the ID of the rule that must match, empty if none may, and whether its recovery is meant.
@@ -61,7 +61,7 @@ func Newest(rows []Row) (version string) {
 func CompareVersions(a, b string) int {
 	number := func(version string) (n []int) {
 		for part := range strings.SplitSeq(version, ".") {
-			i, _ := strconv.Atoi(part) // a part that is no number sorts first
+			i, _ := strconv.Atoi(part) // a part without a number sorts first
 			n = append(n, i)
 		}
 		return n
