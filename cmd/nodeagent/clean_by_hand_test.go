@@ -177,7 +177,7 @@ func TestCleanAsks(t *testing.T) {
 func TestCleanAsksNobody(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, c *cleaning)
-		text   string // of the output, if that is the terminal
+		text   string // of the output, if it is the terminal
 	}{
 		"the input is no terminal": {func(t *testing.T, c *cleaning) {
 			t.Helper()

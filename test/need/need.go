@@ -21,7 +21,7 @@ import (
 	"testing"
 )
 
-// Root skips a test if it is not root. does says why it needs root: "mounts a filesystem".
+// Root skips a test if it is not root. does is its action as root: "mounts a filesystem".
 func Root(t testing.TB, does string) {
 	t.Helper()
 	of(t, os.Geteuid() == 0, "needs root: "+does)

@@ -3,7 +3,7 @@
 // same archive, byte for byte.
 //
 // The package exists because no library does most of it. go-containerregistry writes an OCI layout as a folder, and
-// docker's format as an archive with names of its own, but no archive that is both: with it (v0.22.1) the command and
+// docker's format as an archive with names of its own, but no archive of both kinds: with it (v0.22.1) the command and
 // this package had 9.2 KB instead of 12, in a module of their own, which "make quick" and "make lint" pass by. The
 // exporter of containerd's client writes such an archive: 8.8 KB, and three more modules that the agent requires
 // directly. Both keep the command line, the checks of the program, the configuration and the tar of the layer: 5.5 KB.

@@ -32,7 +32,7 @@ func Removed() map[string]string {
 type entry struct {
 	id       string
 	defaults func() any                                         // *With[S]
-	build    func(settings any, deps Deps) (detect.Check, bool) // false where it is switched off
+	build    func(settings any, deps Deps) (detect.Check, bool) // false if it is switched off
 }
 
 // plain is a check that needs only its settings.

@@ -14,7 +14,7 @@ import (
 // not listed needs no action: it goes by itself, or somebody who reads the advice decides.
 func suggestions() map[finding.SuggestedAction]string {
 	return map[finding.SuggestedAction]string{
-		// The part is broken, or says that it soon will be.
+		// The part is broken, or reports that it soon will be.
 		finding.SuggestReplaceHardware: `
 			MemoryUncorrectedError MemoryReadError MemoryCorrupted MemoryFailureUnrecovered
 			NVMeDead NVMeReadOnly NVMeDegraded NVMeMediaErrors NVMeSpareLow NVMeDisabled

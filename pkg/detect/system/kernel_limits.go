@@ -187,7 +187,7 @@ func (l *limits) memoryCgroups(subject finding.Subject) error {
 	return nil
 }
 
-// keys evaluates each user's quota. Its errors are those of the file; a user without keys has no line.
+// keys evaluates each user's quota. Its errors are those of the file; a user who is gone has no line.
 func (l *limits) keys(subject finding.Subject) error {
 	text, err := l.host.Files.Text("/proc/key-users")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 
 // kernel-modules reads
 //
-//	/proc/modules                          overlay 151552 12 - Live 0x0000000000000000        what is loaded
-//	/sys/module/NAME                       exists for built-in modules too, where they have a parameter or a version
+//	/proc/modules                          overlay 151552 12 - Live 0x0000000000000000        the loaded ones
+//	/sys/module/NAME                       exists for built-in modules too, if they have a parameter or a version
 //	/lib/modules/RELEASE/modules.builtin   kernel/fs/overlayfs/overlay.ko       all that are built in
 //
 // the last two only for modules that are not loaded. https://man7.org/linux/man-pages/man5/proc_modules.5.html

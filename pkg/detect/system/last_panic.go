@@ -16,7 +16,7 @@ import (
 //	/sys/fs/pstore/dmesg-*                   the end of the kernel's log, kept by firmware, ERST or reserved memory; begins
 //	                                         with "Panic#1 Part1" (or "Oops#1 Part1", which is no panic)
 //	/var/lib/systemd/pstore/*/…/dmesg*       the same, where systemd-pstore has moved it
-//	/var/crash/*/vmcore*, vmcore-dmesg.txt   what kdump wrote, in a folder for each crash
+//	/var/crash/*/vmcore*, vmcore-dmesg.txt   dumps of kdump, in a folder for each crash
 //
 // https://docs.kernel.org/admin-guide/pstore-blk.html, https://docs.kernel.org/admin-guide/kdump/kdump.html,
 // systemd-pstore.service(8)

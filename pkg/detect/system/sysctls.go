@@ -25,10 +25,10 @@ import (
 //
 // The check wants the settings of the configuration, and those that Kubernetes needs, each only where it matters:
 //
-//	net.ipv4.ip_forward=1                  where a pod network is configured (a file in the CNI folder)
-//	net.bridge.bridge-nf-call-iptables=1   where the network is the bridge cni0
+//	net.ipv4.ip_forward=1                  if a pod network is configured (a file in the CNI folder)
+//	net.bridge.bridge-nf-call-iptables=1   if the network is the bridge cni0
 //	vm.overcommit_memory not 2, vm.panic_on_oom=0, kernel.panic_on_oops=1
-//	                                       where kubelet runs, which sets them at its start
+//	                                       if kubelet runs, which sets them at its start
 //
 // https://kubernetes.io/docs/setup/production-environment/container-runtimes/,
 // pkg/kubelet/cm/container_manager_linux.go. None is fatal: some networks (Cilium with eBPF routing) do not need

@@ -19,7 +19,7 @@ import (
 //
 //	status    STA_UNSYNC (0x40) or not
 //	maxerror  the estimated error of the clock, µs: grows by 500 µs a second until a time daemon resets it
-//	offset    what the kernel has still to correct
+//	offset    the part that the kernel has still to correct
 //
 // and, only if the clock is not synchronised, the names of all processes.
 //

@@ -1,4 +1,4 @@
-// Package systemd finds faults of systemd and its daemons: failed units, an unwritten journal.
+// Package systemd finds faults of systemd and its daemons: failed units, a journal without new records.
 package systemd
 
 import (

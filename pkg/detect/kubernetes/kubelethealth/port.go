@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// portOwner is the kubelet process that provably holds the healthz port: a process holds a port that it has bound for
-// life, so this is read once for each kubelet. (A kubelet that finds its port taken goes on without it and tries again
-// every 5 s.)
+// portOwner is the kubelet process that provably holds the healthz port: once bound, the port belongs to the process
+// for life, so this is read once for each kubelet. (A kubelet that finds its port taken goes on without it and tries
+// again every 5 s.)
 type portOwner struct {
 	pid   int
 	start uint64

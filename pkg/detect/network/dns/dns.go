@@ -15,7 +15,7 @@ import (
 //	resolvConf: /run/systemd/resolve/resolv.conf    "nameserver 192.0.2.53": pods with dnsPolicy Default, CoreDNS itself
 //
 //	cluster server    kubernetes.default.svc.cluster.local A: every cluster has it; over UDP, and over TCP every 5 minutes
-//	resolver          localhost A over UDP: answered without asking another server (RFC 6761, 6.3), whatever the answer is
+//	resolver          localhost A over UDP: answered without asking another server (RFC 6761, 6.3), whatever the answer
 //
 // https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/,
 // https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/, resolv.conf(5), RFC 1035.
