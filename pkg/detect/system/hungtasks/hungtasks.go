@@ -103,7 +103,7 @@ const scanEvery = 50 * time.Second
 
 // hungTasks is kept between runs.
 type hungTasks struct {
-	seen    map[tasks.TaskID]*blockedTask // tasks in state D, at most maxTasks
+	seen    map[tasks.TaskID]*blockedTask // tasks in state D, at most MaxTasks
 	scanned time.Duration                 // uptime of the last scan of all threads; 0: none since no task was blocked
 	load    loadReading
 	count   kernelHungCount

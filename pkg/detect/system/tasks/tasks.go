@@ -45,7 +45,7 @@ type TaskScan struct {
 	Blocked  []Task
 	since    map[TaskID]time.Duration // blocked tasks: uptime of the first scan that found them so
 	Freezers map[string]bool          // state files of cgroups: true if frozen
-	cut      bool                     // there are more tasks than maxTasks
+	cut      bool                     // there are more tasks than MaxTasks
 
 	// the agent's own, which are not among the others
 	OwnRunnable int
