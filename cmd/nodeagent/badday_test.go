@@ -22,7 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// asProgram makes the test binary the program itself.
+// asProgram is the variable that makes the test binary act as nodeagent itself.
 const asProgram = "NODEAGENT_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// badDay is an installation of the agent on this very machine that reports to no sink.
+// badDay is an installation of the agent on this machine without any reporter.
 type badDay struct {
 	t                  *testing.T
 	dir, state, config string
@@ -70,7 +70,7 @@ func (d *badDay) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// answer is what a command printed on one screen, how it ended, and how long that took.
+// answer is the output of a command, its exit code, and how long it took.
 type answer struct {
 	screen string
 	code   int
@@ -90,7 +90,7 @@ func ask(t *testing.T, cmd *exec.Cmd) answer {
 	return a
 }
 
-// expect fails unless the answer came in time, with one of the codes, and says all of the texts.
+// expect fails unless the answer came within limit, with one of the codes, and contains all texts.
 func (a answer) expect(t *testing.T, limit time.Duration, codes []int, texts ...string) {
 	t.Helper()
 	if a.took > limit {
@@ -112,7 +112,7 @@ func (a answer) expect(t *testing.T, limit time.Duration, codes []int, texts ...
 	}
 }
 
-// daemon starts the daemon and waits until it answers. It ends with the test.
+// daemon starts the daemon and waits until it answers. The daemon ends with the test.
 func (d *badDay) daemon() *exec.Cmd {
 	d.t.Helper()
 	cmd := d.command("run")
@@ -134,7 +134,7 @@ func (d *badDay) daemon() *exec.Cmd {
 	return cmd
 }
 
-// await asks for the status until it says a text.
+// await polls the status until it contains text.
 func (d *badDay) await(text string, limit time.Duration) answer {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(d.t.Context(), limit)
@@ -164,8 +164,8 @@ func (d *badDay) mount(source, kind, options string) {
 	})
 }
 
-// soon is what an answer takes at most where something hangs for ever: ten times the bound that the documentation
-// names, as test machines are slower than nodes and have more to do.
+// soon is the longest time a command may take if something hangs for ever: ten times the documented bound, because test
+// machines are slower and busier than nodes.
 const soon = 50 * time.Second
 
 var anyCode, notFine = []int{exitFine, exitProblems, exitCouldNotTell}, []int{exitProblems, exitCouldNotTell}
@@ -208,7 +208,7 @@ func TestBadDayStateCorrupt(t *testing.T) {
 	}
 }
 
-// The disk of the state hangs: a frozen filesystem takes writes and ends none of them.
+// The disk with the state hangs: a frozen filesystem accepts writes and completes none of them.
 func TestBadDayStateDiskHangs(t *testing.T) {
 	t.Parallel() // it mostly waits
 	d := newBadDay(t)
@@ -236,7 +236,7 @@ func TestBadDayStateDiskHangs(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "fsfreeze", "--freeze", d.state).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	t.Cleanup(func() { _ = thaw() }) // a second time: an error
+	t.Cleanup(func() { _ = thaw() }) // fails if it is thawed already
 	d.t.Log(d.await("its disk hangs", 2*time.Minute).took)
 	ask(t, d.command("status")).expect(t, soon, notFine, "a write to "+d.state+"/state.db has not ended")
 	ask(t, d.command("check")).expect(t, soon, anyCode, "checks in ")
@@ -246,7 +246,7 @@ func TestBadDayStateDiskHangs(t *testing.T) {
 	d.awaitNot("its disk hangs", time.Minute)
 }
 
-// awaitNot asks for the status until it says a text no more.
+// awaitNot polls the status until it no longer contains text.
 func (d *badDay) awaitNot(text string, limit time.Duration) {
 	d.t.Helper()
 	for began := time.Now(); ; {
@@ -260,7 +260,7 @@ func (d *badDay) awaitNot(text string, limit time.Duration) {
 	}
 }
 
-// A daemon that is stopped takes questions and answers none.
+// A stopped daemon accepts connections and answers none.
 func TestBadDayDaemonStopped(t *testing.T) {
 	t.Parallel() // it mostly waits
 	d := newBadDay(t)
@@ -278,11 +278,11 @@ func TestBadDayDaemonStopped(t *testing.T) {
 	ask(t, d.command("ready", "--wait=2m")).expect(t, 2*time.Minute, []int{exitFine}, "ready")
 }
 
-// A user who is not root is informed of that; it is not reported as a fault.
+// A user who is not root gets a message about that; it is not reported as a fault.
 func TestBadDayNobody(t *testing.T) {
 	d := newBadDay(t)
 	d.daemon()
-	open, err := os.MkdirTemp("", "nodeagent-nobody-") // the test's own directories are closed to others
+	open, err := os.MkdirTemp("", "nodeagent-nobody-") // other users cannot enter the test's own directories
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func TestBadDayNobody(t *testing.T) {
 	ask(t, asNobody("check")).expect(t, soon, notFine, "was not run as root")
 }
 
-// A mount that hangs whoever touches it.
+// A mount that blocks every process that touches it.
 func TestBadDayHungMount(t *testing.T) {
 	t.Parallel() // it mostly waits
 	d := newBadDay(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// blindness is what the agent lacks, each with the checks that cannot tell for that reason.
+// blindness lists the access that the agent lacks, each with the checks that it makes unknown.
 type blindness []blindChecks
 
 type blindChecks struct {

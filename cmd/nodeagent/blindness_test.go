@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// What the agent lacks is printed once, with the checks that it blinds; an error of another kind stays with its check.
+// A missing access right is printed once, with the checks that it blinds; other errors are printed with their check.
 func TestCheckPrintsALackOnce(t *testing.T) {
 	denied := &finding.AccessError{Access: finding.Access{Lack: "kubelet denies: get nodes/metrics", Grant: "bind a role"},
 		Err: errors.New("status 403: Forbidden")}

@@ -14,7 +14,7 @@ type cause struct {
 	text func(o inspect.Assessment) string
 }
 
-// causes are in the order in which they have to be removed.
+// causes returns the causes in the order in which they have to be removed.
 func causes() []cause {
 	return []cause{
 		{inspect.Process, hangingProcess},
@@ -27,8 +27,8 @@ func causes() []cause {
 	}
 }
 
-// blocker returns in words why the owners of a pod's objects, kubelet and the runtime, do not remove them; empty where
-// the facts do not show it.
+// blocker describes why kubelet and the runtime, the owners of a pod's objects, do not remove them; it is empty if the
+// facts do not show why.
 func blocker(pod []inspect.Assessment) string {
 	for _, c := range causes() {
 		for _, o := range pod {
@@ -58,7 +58,7 @@ func frozenCgroup(o inspect.Assessment) string {
 	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal until it is thawed", o.ID)
 }
 
-// frozenCgroupV2 is no obstacle to SIGKILL, which kubelet and the runtime send in the end, and so the last cause.
+// frozenCgroupV2 comes last: a frozen cgroup v2 does not stop SIGKILL, which kubelet and the runtime send in the end.
 // https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroup.freeze
 func frozenCgroupV2(o inspect.Assessment) string {
 	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] != "v2" {
@@ -67,7 +67,7 @@ func frozenCgroupV2(o inspect.Assessment) string {
 	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal but SIGKILL until it is thawed", o.ID)
 }
 
-// mountOfAnotherPod is the copy of a mount in the mount namespace of a pod that mounts the host's directories without
+// mountOfAnotherPod recognizes a copy of a mount in the mount namespace of a pod that mounts host directories without
 // mountPropagation HostToContainer: kubernetes#51835, #65879.
 func mountOfAnotherPod(o inspect.Assessment) string {
 	n := slices.IndexFunc(o.Holders, func(h inspect.Holder) bool {
@@ -82,8 +82,8 @@ func mountOfAnotherPod(o inspect.Assessment) string {
 		h.PID, h.Command, shortPod(h.Pod))
 }
 
-// heldMount names a process that works in the mount before one that only has a copy of it: services of systemd have
-// mount namespaces of their own, from which their copies disappear with the mount.
+// heldMount prefers a process that works in the mount to one that only has a copy of it: services of systemd have mount
+// namespaces of their own, from which their copies disappear with the mount.
 func heldMount(o inspect.Assessment) string {
 	if len(o.Holders) == 0 {
 		return ""
@@ -110,7 +110,7 @@ func leftVolumeRecord(o inspect.Assessment) string {
 
 func pointOf(o inspect.Assessment) string { return cmp.Or(o.Facts["point"], o.ID) }
 
-// nextStep returns what to do about the objects of a pod.
+// nextStep returns advice about the objects of a pod.
 func nextStep(pod []inspect.Assessment) string {
 	switch {
 	case hasVerdict(pod, inspect.Leftover):

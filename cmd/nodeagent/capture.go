@@ -53,7 +53,7 @@ Exit codes: 0 all parts were read; 2 some were not, or the file could not be wri
 	}
 }
 
-// toStdout is the name of a file that is written to standard output.
+// toStdout is the file name that stands for standard output.
 const toStdout = "-"
 
 func captureTo(cmd *cobra.Command, o *options, name string) error {
@@ -89,7 +89,7 @@ func captureTo(cmd *cobra.Command, o *options, name string) error {
 	return err
 }
 
-// printManifest prints what was written and what is missing.
+// printManifest lists the written parts and the missing ones.
 func printManifest(w io.Writer, name string, size int, m capture.Manifest) {
 	missing := m.Failed()
 	fmt.Fprintf(w, "wrote %s: %d bytes, %d of %d parts\n", name, size, len(m.Members)-len(missing), len(m.Members))
@@ -98,8 +98,8 @@ func printManifest(w io.Writer, name string, size int, m capture.Manifest) {
 	}
 }
 
-// captured is what several parts need: it is read once, by whichever asks first. The clients stay open until the process
-// ends: a part that hangs may use them.
+// captured holds data that several parts need; the first part to ask reads it. The clients stay open until the process
+// ends, because a part that hangs may still use them.
 type captured struct {
 	config  func() (config.Config, error)
 	clients func() (*agent.Clients, error)
@@ -112,7 +112,7 @@ func newCaptured(ctx context.Context, o *options) captured {
 	return c
 }
 
-// valid returns the configuration, or the default one where it is invalid.
+// valid returns the configuration, or the default one if it is invalid.
 func (c captured) valid() config.Config {
 	cfg, err := c.config()
 	if err != nil {
@@ -121,7 +121,7 @@ func (c captured) valid() config.Config {
 	return cfg
 }
 
-// The limits of parts. An inspection takes 15 s at most and the checks do as well.
+// Time limits of the parts. An inspection takes 15 s at most, and so do the checks.
 const (
 	quickPart   = 10 * time.Second
 	slowPart    = 20 * time.Second
@@ -192,8 +192,8 @@ func (c captured) checks(ctx context.Context) ([]byte, error) {
 	return asJSON(summarize(detect.RunOnce(ctx, d.Host, checks, deps.Sources.Observe)), nil)
 }
 
-// withoutArguments returns a configuration without the arguments of the programs that are checks of the user: the only
-// texts in it that may be secrets.
+// withoutArguments returns a configuration without the arguments of plugin programs: the only texts in it that may be
+// secrets.
 func withoutArguments(cfg config.Config) config.Config {
 	cfg.Plugins = slices.Clone(cfg.Plugins)
 	for i := range cfg.Plugins {

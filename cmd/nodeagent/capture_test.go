@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 )
 
-// On this very machine.
+// Runs on the machine of the test.
 func TestCapture(t *testing.T) {
 	d := newBadDay(t)
 	file := filepath.Join(d.dir, "capture.tar.gz")
@@ -55,7 +55,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// An invalid configuration costs its own part only.
+// An invalid configuration affects only its own part.
 func TestCaptureWithAnInvalidConfiguration(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte("no-such-key: 1\n"), 0o600); err != nil {
@@ -75,7 +75,7 @@ func TestCaptureWithAnInvalidConfiguration(t *testing.T) {
 	}
 }
 
-// unpack writes a member of an archive beside it.
+// unpack writes a member of an archive to a file next to the archive.
 func unpack(t *testing.T, file, member string) string {
 	t.Helper()
 	archive, err := os.Open(file)

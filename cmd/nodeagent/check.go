@@ -49,7 +49,7 @@ prints what one run finds. It takes less than a second; what does not answer is 
 	return cmd
 }
 
-// checkNow runs the named checks once, or all, and prints what they find. agentTrouble is why no agent was asked.
+// checkNow runs the named checks once, or all, and prints the findings. agentTrouble is why no agent was asked.
 func checkNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, agentTrouble error) error {
 	clients, err := agent.OpenHost(cfg, quiet())
 	if err != nil {
@@ -61,7 +61,7 @@ func checkNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, a
 	if err != nil {
 		return err
 	}
-	deps.Sources.Enable(checks) // records whose check does not run count by themselves
+	deps.Sources.Enable(checks) // a record whose check does not run is evidence by itself
 	began := time.Now()
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), checkLimit, fmt.Errorf("no answer within %s", checkLimit))
@@ -86,8 +86,8 @@ func checkNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, a
 	return result.exit()
 }
 
-// checkLimit is how long all checks together may take. A runtime that does not answer is given eight seconds; the
-// daemon gives some checks longer.
+// checkLimit is how long all checks together may take. A runtime that does not answer gets eight seconds; the daemon
+// gives some checks longer.
 const checkLimit = 15 * time.Second
 
 func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
@@ -111,7 +111,7 @@ type checkResult struct {
 	Findings      []finding.Finding `json:"findings"`
 	Errors        []checkError      `json:"errors"`
 	NotApplicable []notApplicable   `json:"notApplicable"`
-	Lacks         blindness         `json:"lacks,omitempty"` // what the agent lacks, which is why checks have errors
+	Lacks         blindness         `json:"lacks,omitempty"` // missing access, because of which checks have errors
 }
 
 type checkError struct {
@@ -146,7 +146,7 @@ func summarize(observations []finding.Observation) checkResult {
 	return result
 }
 
-// problems returns the findings of a single run that are problems: a value between two thresholds is none.
+// problems returns the findings of a single run that are problems; a value between two thresholds is not one.
 func problems(l finding.Observation) []finding.Finding {
 	return slices.DeleteFunc(slices.Clone(l.Findings), func(f finding.Finding) bool { return f.BelowRaise })
 }
@@ -162,7 +162,7 @@ func (r checkResult) exit() error {
 	return nil
 }
 
-// printCheck prints observations for people, grouped by domain, problems first. What is fine takes one line.
+// printCheck prints observations for people, grouped by domain, problems first. Healthy checks take one line.
 func printCheck(w io.Writer, node string, checks []detect.Check, observations []finding.Observation,
 	took time.Duration) error {
 	p := &checkScreen{screen: screenOf(w)}
@@ -244,7 +244,7 @@ func (p *checkScreen) check(c detect.Check, found []finding.Finding, err error) 
 	if general && c.Advice != "" {
 		p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(c.Advice, "."), c.ID))
 	}
-	if err != nil && finding.AccessOf(err) == nil { // what the agent lacks is printed once, at the end
+	if err != nil && finding.AccessOf(err) == nil { // missing access is printed once, at the end
 		p.text(yellow, "UNKNOWN", fmt.Sprintf("%s: could not tell: %s", c.ID, oneLine(err.Error())))
 	}
 }

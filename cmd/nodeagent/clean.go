@@ -82,7 +82,7 @@ whether releases are paused), or another release is running.`,
 	return cmd
 }
 
-// onlyKinds switches the release of all other kinds off.
+// onlyKinds switches off the release of all other kinds.
 func onlyKinds(s *remediate.Settings, names []string) error {
 	kinds, err := selectKinds(names)
 	if err != nil || len(kinds) == 0 {
@@ -102,7 +102,7 @@ func onlyKinds(s *remediate.Settings, names []string) error {
 	return nil
 }
 
-// ofPod returns the report without the objects of other pods; an empty name stands for all of them.
+// ofPod returns the report without the objects of other pods; an empty name means all pods.
 func ofPod(report inspect.Report, name string) inspect.Report {
 	if name == "" {
 		return report
@@ -119,7 +119,7 @@ func ofPod(report inspect.Report, name string) inspect.Report {
 	return report
 }
 
-// passUntilProven inspects until no object is a candidate any more, or the time is over.
+// passUntilProven inspects until no object is a candidate any more or the time is over.
 func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer, wait time.Duration,
 	s inspect.Settings) (inspect.Report, error) {
 	end := time.Now().Add(wait)
@@ -159,14 +159,14 @@ func printUndecided(b *strings.Builder, s screen, report inspect.Report) {
 	printInspected(b, newInspectScreen(s, report), undecided, report, false)
 }
 
-// cleanExit: what is still left over, or was not released, is a problem; what is unknown is no success either, whether
-// its release was tried or not. What was part of the release counts by its outcome.
+// cleanExit: objects that are left over or were not released are problems; unknown objects are no success either,
+// whether their release was tried or not. Objects of the release count by its outcome.
 func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 	has := func(ask func(remediate.Result) bool) bool {
 		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool { return ask(p.Result) })
 	}
 	problem := func(r remediate.Result) bool { return r != remediate.Released && r != remediate.CouldNotTell }
-	if outcome.Unknown { // nothing was done, and it is not known whether anything may be
+	if outcome.Unknown { // no release was tried, and it is not known whether one may be
 		return &exitError{Code: exitCouldNotTell}
 	}
 	if outcome.Stopped != "" && !outcome.Busy || has(problem) {
@@ -178,7 +178,7 @@ func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 	return inspectExit(untouched(report, outcome))
 }
 
-// untouched is what an inspection found besides the pods that were part of the release.
+// untouched returns the report without the pods that were part of the release.
 func untouched(report inspect.Report, outcome remediate.Outcome) inspect.Report {
 	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Assessment) bool {
 		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool {
@@ -188,13 +188,13 @@ func untouched(report inspect.Report, outcome remediate.Outcome) inspect.Report 
 	return report
 }
 
-// sameOutcome is equal for steps of a pod that are printed in one line: those of a kind with the same result for the same
+// sameOutcome returns a key that is equal for steps of a pod that are printed in one line: same kind, result and
 // reason.
 func sameOutcome(s remediate.StepOutcome) string {
 	return fmt.Sprint(s.Kind, s.Result, withoutID(s.Step, s.Blocked), withoutID(s.Step, s.Error))
 }
 
-// withoutID returns a text about a step without the name of its object, and, of a mount, where it is.
+// withoutID returns a text about a step without the name of its object and, for a mount, without its path.
 func withoutID(s remediate.Step, text string) string {
 	text = strings.NewReplacer(" in "+s.ID, "", " "+s.ID, "", s.ID, "").Replace(text)
 	if point := s.Object.Identity["point"]; point != "" {
@@ -203,7 +203,7 @@ func withoutID(s remediate.Step, text string) string {
 	return text
 }
 
-// outcomeText describes steps with the same outcome: the first object, how many more there are, and what was done.
+// outcomeText describes steps with the same outcome: the first object, the number of others, and the action.
 func outcomeText(same []remediate.StepOutcome) string {
 	s := same[0]
 	objects := make([]inspect.Assessment, 0, len(same))

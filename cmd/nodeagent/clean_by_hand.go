@@ -36,12 +36,12 @@ type cleaning struct {
 	wide   bool // --wide
 	in     io.Reader
 	out    io.Writer
-	stderr io.Writer // what is not the answer: progress
+	stderr io.Writer // progress
 	bench  releaser
 	report inspect.Report
 }
 
-// asks reports whether a person is asked: one who sees the plan, and can answer.
+// asks reports whether to ask a person, who must be able to see the plan and to answer.
 func (c cleaning) asks() bool {
 	return !c.yes && !c.json() && isTerminal(c.in) && isTerminal(c.out)
 }
@@ -51,7 +51,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// run prints the plan or, when that is asked for or agreed to, releases.
+// run prints the plan or, if the user asked for it or agrees, releases.
 func (c cleaning) run(ctx context.Context) error {
 	if c.yes {
 		return c.release(ctx, nil)
@@ -81,7 +81,7 @@ func (c cleaning) run(ctx context.Context) error {
 
 // ask prints the plan and asks a person whether to release it.
 func (c cleaning) ask(ctx context.Context, steps, due []remediate.Step) (agreed bool, err error) {
-	if err := errors.Join(c.bench.FreeState(), c.printPlan(steps, question(due))); err != nil { // nobody has seen it
+	if err := errors.Join(c.bench.FreeState(), c.printPlan(steps, question(due))); err != nil { // the plan was not seen
 		return false, err
 	}
 	if agreed, err = agrees(ctx, c.in); !agreed {
@@ -90,7 +90,7 @@ func (c cleaning) ask(ctx context.Context, steps, due []remediate.Step) (agreed 
 	return agreed, err
 }
 
-// question names what is about to be released.
+// question names the objects about to be released.
 func question(due []remediate.Step) string {
 	const most = 5
 	var pods []string
@@ -114,7 +114,7 @@ func counted(n int, one, many string) string {
 
 // agrees reads one line. A line without an end is no answer.
 func agrees(ctx context.Context, in io.Reader) (bool, error) {
-	answers := make(chan string, 1) // nobody may wait for it any more
+	answers := make(chan string, 1) // the reader may have gone
 	go func() {
 		line, err := bufio.NewReader(in).ReadString('\n')
 		if err != nil {
@@ -130,14 +130,14 @@ func agrees(ctx context.Context, in io.Reader) (bool, error) {
 	}
 }
 
-// release releases and prints the result of each step; agreed is nil where all may be released. Exit 0 only when
-// nothing is left over and nothing is unknown.
+// release releases and prints the result of each step; if agreed is nil, everything may be released. The exit code is 0
+// only if no object is left over or unknown.
 func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
 	byHand := remediate.ByHand{Agreed: agreed, OnWait: func(why string) {
 		fmt.Fprintf(c.stderr, "%s; waiting for it, at most %s\n", why, agent.LockWait)
 	}}
 	if !c.json() {
-		// Who reads the progress may end: the release does not.
+		// The reader of the progress may exit; the release goes on.
 		broken := make(chan os.Signal, 1)
 		signal.Notify(broken, syscall.SIGPIPE)
 		defer signal.Stop(broken)
@@ -161,7 +161,7 @@ func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
 	return cleanExit(c.report, outcome)
 }
 
-// progressText describes a line of the journal when it is written.
+// progressText describes a journal record when it is written.
 func progressText(r remediate.Record) string {
 	r = bundle.Printable(r)
 	pod := "pod " + cmp.Or(shortPod(r.Pod), r.Group)
@@ -183,7 +183,7 @@ func progressText(r remediate.Record) string {
 	return wholeID.ReplaceAllString(text, "$1")
 }
 
-// gainText is what the node has again.
+// gainText describes the resources that the node got back.
 func gainText(g remediate.Gain) string {
 	var parts, unknown []string
 	add := func(to *[]string, n int, one, many string) {

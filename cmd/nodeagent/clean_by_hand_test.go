@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// madeUpBench has a plan and writes down what is asked of it. Its releases release all that acts.
+// madeUpBench has a plan and records the calls to it. Its releases succeed for all steps that act.
 type madeUpBench struct {
 	steps    []remediate.Step
 	asked    []string
@@ -76,7 +76,7 @@ func openTerminal(t *testing.T) (person, terminal *os.File) {
 	return person, terminal
 }
 
-// openPipe returns a pipe in which a text is, and its end is if it is to be read.
+// openPipe returns a pipe that contains text; close out to let the reader see its end.
 func openPipe(t *testing.T, text string) (in, out *os.File) {
 	t.Helper()
 	in, out, err := os.Pipe()
@@ -101,7 +101,7 @@ func plannedStep(name, blocked string) remediate.Step {
 		Blocked: blocked, Object: inspect.Assessment{Object: o, Verdict: inspect.Leftover}}
 }
 
-// cleaned is what a run of clean did.
+// cleaned is the result of a run of clean.
 type cleaned struct {
 	bench       *madeUpBench
 	out, stderr string
@@ -109,7 +109,7 @@ type cleaned struct {
 	err         error
 }
 
-// cleanOn runs clean on a terminal on which something has been typed, with changes.
+// cleanOn runs clean on a terminal on which typed has been entered; change adjusts the run.
 func cleanOn(t *testing.T, typed string, change func(c *cleaning)) (all cleaned) {
 	t.Helper()
 	person, terminal := openTerminal(t)
@@ -142,7 +142,7 @@ func cleanOn(t *testing.T, typed string, change func(c *cleaning)) (all cleaned)
 const questionOfThese = "This releases 2 objects of 2 pods: shop/web-0 (uid-web-), shop/web-1 (uid-web-).\n" +
 	"Release? Only y or yes does. [y/N] "
 
-// A person at a terminal is asked once, after the plan. Whatever is no yes releases nothing.
+// A person at a terminal is asked once, after the plan. Only the answer yes releases anything.
 func TestCleanAsks(t *testing.T) {
 	const endOfInput = "\x04"
 	for typed, want := range map[string]bool{
@@ -173,11 +173,11 @@ func TestCleanAsks(t *testing.T) {
 	}
 }
 
-// Where nobody can see the plan, or answer, or there is nothing to agree to, there is no question, and nothing is done.
+// If the plan cannot be seen or answered, or is empty, clean neither asks nor releases.
 func TestCleanAsksNobody(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(t *testing.T, c *cleaning)
-		text   string // of the output, where that is the terminal
+		text   string // of the output, if it is the terminal
 	}{
 		"the input is no terminal": {func(t *testing.T, c *cleaning) {
 			t.Helper()
@@ -225,7 +225,7 @@ func TestCleanAsksAboutWhatIsSeen(t *testing.T) {
 	}
 }
 
-// Who interrupts the question has agreed to nothing, and does not have to answer it.
+// A user who interrupts the question has not agreed, and does not have to answer.
 func TestCleanInterruptedQuestion(t *testing.T) {
 	_, terminal := openTerminal(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -238,7 +238,7 @@ func TestCleanInterruptedQuestion(t *testing.T) {
 	}
 }
 
-// --yes neither asks nor plans first. Progress is on stderr, and with -o json there is one document and nothing else.
+// --yes neither asks nor plans first. Progress goes to stderr; -o json prints exactly one document.
 func TestCleanYes(t *testing.T) {
 	got := cleanOn(t, "", func(c *cleaning) { c.yes = true })
 	if diff := cmp.Diff([]string{"release"}, got.bench.asked); diff != "" || got.bench.agreed != nil {
@@ -287,7 +287,7 @@ func TestProgressText(t *testing.T) {
 	}
 }
 
-// Who reads the progress may end, as head does: the release goes on.
+// A reader of the progress may exit, as head does: the release goes on.
 func TestCleanOutlivesItsReader(t *testing.T) {
 	const child = "NODEAGENT_TEST_CLEAN"
 	if os.Getenv(child) != "" {

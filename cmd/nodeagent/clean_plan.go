@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// printPlan prints what would be released and, where that is anything, what to do about it.
+// printPlan prints the plan and, if it is not empty, the next step.
 func (c cleaning) printPlan(steps []remediate.Step, next string) error {
 	var ofNode []remediate.Guard
 	if len(steps) > 0 {
@@ -42,10 +42,10 @@ func (c cleaning) printPlan(steps []remediate.Step, next string) error {
 type planScreen struct {
 	screen
 	strings.Builder
-	wide bool // also what is open
+	wide bool // also open guards
 }
 
-// pod prints the steps of a pod. What a guard says of all of them stands once below the pod.
+// pod prints the steps of a pod. The answers of guards that apply to all of them are printed once, below the pod.
 func (p *planScreen) pod(steps []remediate.Step) {
 	fmt.Fprintf(p, "pod %s\n", shortPod(steps[0].Pod))
 	shared := ownAnswers(steps[0])
@@ -71,12 +71,12 @@ func (p *planScreen) pod(steps []remediate.Step) {
 	p.guards("  ", "guards", slices.Concat(shared, steps[0].Guards.Pod))
 }
 
-// sameAction is equal for steps that differ only in the name of their object.
+// sameAction returns a key that is equal for steps that differ only in the name of their object.
 func sameAction(s remediate.Step) string {
 	return fmt.Sprint(s.Kind, withoutID(s, s.Description), ownAnswers(s))
 }
 
-// ownAnswers are what guards say of one object, in words that are the same for others.
+// ownAnswers returns the answers of guards about a single object, without its name, so that equal ones fold.
 func ownAnswers(s remediate.Step) []remediate.Guard {
 	guards := slices.Clone(s.Guards.Object)
 	for i := range guards {
@@ -85,7 +85,7 @@ func ownAnswers(s remediate.Step) []remediate.Guard {
 	return guards
 }
 
-// guards prints how many answers there are, and those that are shown.
+// guards prints the number of answers, and those to be shown.
 func (p *planScreen) guards(indent, title string, all []remediate.Guard) {
 	open := 0
 	for _, g := range all {
@@ -101,7 +101,7 @@ func (p *planScreen) guards(indent, title string, all []remediate.Guard) {
 	p.answers(indent+"    ", all)
 }
 
-// answers prints a line for each guard that is closed, when wide for each.
+// answers prints a line for each closed guard, and with --wide for open ones too.
 func (p *planScreen) answers(indent string, guards []remediate.Guard) {
 	for _, g := range guards {
 		state := "open    "

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// guardedPlan is of two pods: several guards are closed for the one, and for one object of it; none for the other.
+// guardedPlan has two pods: several guards are closed for one pod and an object of it, none for the other.
 func guardedPlan() (steps []remediate.Step) {
 	const other = "77777777-0000-4000-8000-000000000000"
 	var report inspect.Report
@@ -41,8 +41,8 @@ func guardedPlan() (steps []remediate.Step) {
 		{Name: "pause", Why: "paused by the annotation nodeagent.github.io/pause of the Node: maintenance"}}}, at)
 }
 
-// The plan is a tree: what a guard says of the node, of a pod and of a kind of its objects stands there once; what is open
-// is counted, and named with --wide.
+// The plan is a tree: the answer of a guard about the node, a pod or a kind of objects is printed there once; open
+// guards are counted, and named with --wide.
 func TestCleanPrintsATreeWithEveryAnswer(t *testing.T) {
 	for _, test := range []struct {
 		wide bool
@@ -127,7 +127,7 @@ pod db/db-0 (77777777)
 	}
 }
 
-// With -o json every answer is there: the node's once, those of a pod and of an object with each step.
+// With -o json every answer is included: the node's once, those of a pod and of an object with each step.
 func TestCleanJSONHasEveryAnswer(t *testing.T) {
 	var b strings.Builder
 	c := cleaning{options: &options{output: "json"}, out: &b}

@@ -113,7 +113,7 @@ func TestCleanExit(t *testing.T) {
 	}
 }
 
-// Where nothing could be decided, the text says why.
+// If clean could not decide anything, its output says why.
 func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 	report := inspect.Report{
 		Objects: []inspect.Assessment{assessment("a", inspect.Unknown)},
@@ -135,7 +135,7 @@ func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 	}
 }
 
-// A release is told in a line for each kind and result, however many objects there were.
+// A release is printed as one line for each kind and result, however many objects there were.
 func TestCleanFoldsItsOutcome(t *testing.T) {
 	id := strings.Repeat("0123456789abcdef", 4)
 	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}

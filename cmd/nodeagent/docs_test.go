@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated pages anew")
 
-// TestDocs fails when a generated page is not what the code says.
+// TestDocs fails if a generated page differs from the output of the code.
 func TestDocs(t *testing.T) {
 	for page, text := range map[string]string{
 		"checks.md":         checksPage(everyCheck(), rules.Kernel(), rules.Daemons()),
@@ -127,5 +127,5 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule) string {
 	return b.String()
 }
 
-// cell keeps a text within one cell of a table.
+// cell escapes a text for one cell of a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/kube"
 )
 
-// enter leaves the container and executes this command again on the host. It returns only when that failed.
+// enter leaves the container and executes this command again on the host. It returns only if that failed.
 func (f runFlags) enter(configFile string, cfg config.Config) error {
 	if configFile == "" {
 		configFile = ifExists(config.DefaultFile)
@@ -48,7 +48,7 @@ func ifExists(path string) string {
 	return path
 }
 
-// directory is where a configuration file is kept; nothing for no file.
+// directory returns the directory of a configuration file; empty for an empty name.
 func directory(file string) string {
 	if file == "" || file == os.DevNull {
 		return ""

@@ -61,10 +61,10 @@ Exit codes: 0 printed; 2 the journal could not be read, or not all of it.`,
 	return cmd
 }
 
-// stopped is why a release has no end when it is not going on.
+// stopped is shown as the reason why a release has no end although none is running.
 const stopped = "not ended: the agent or the machine was stopped"
 
-// notEnded says of the last release, if it has no end, why: it may be going on.
+// notEnded explains why the last release has no end, if it has none: it may still be running.
 func notEnded(stateDir string, records []remediate.Record) string {
 	if len(records) == 0 || records[len(records)-1].Event == remediate.Finish {
 		return stopped
@@ -78,7 +78,7 @@ func notEnded(stateDir string, records []remediate.Record) string {
 	return stopped
 }
 
-// selectRecords returns the records that are young enough and about one pod.
+// selectRecords returns the records about one pod that are not older than since.
 func selectRecords(records []remediate.Record, since time.Duration, pod string) []remediate.Record {
 	return slices.DeleteFunc(records, func(r remediate.Record) bool {
 		isPod := pod == "" || slices.Contains([]string{r.Group, r.Pod.UID, r.Pod.Name,
@@ -154,7 +154,7 @@ func printRelease(b *strings.Builder, release []remediate.Record, unended string
 	}
 }
 
-// isStep reports whether a record stands for a step: its end, or its intent where the step has no end.
+// isStep reports whether a record stands for a step: its end, or its intent if the step has no end.
 func isStep(release []remediate.Record, r remediate.Record) bool {
 	ended := slices.ContainsFunc(release, func(other remediate.Record) bool {
 		return other.Event == remediate.End && other.Kind == r.Kind && other.ID == r.ID

@@ -48,12 +48,12 @@ The name may be that of a check, of a rule of the kernel log, or a reason of a f
 	}
 }
 
-// everyCheck is all checks, also those that the configuration switches off.
+// everyCheck returns all checks, also those that the configuration switches off.
 func everyCheck() []detect.Check {
 	return detectchecks.Checks(detectchecks.DefaultSettings(), detectchecks.Deps{})
 }
 
-// everyRule is both tables: for the kernel's log, and for daemons in saved logs.
+// everyRule returns both tables: for the kernel's log, and for daemons in saved logs.
 func everyRule() []rules.Rule { return append(rules.Kernel(), rules.Daemons()...) }
 
 func explainable() []string {
@@ -67,8 +67,8 @@ func explainable() []string {
 	return names
 }
 
-// configured is the checks and rules that only a configuration brings: plugins, files of node-problem-detector, own
-// rules.
+// configured returns the checks and rules that come from the configuration alone: plugins, files of
+// node-problem-detector, own rules.
 func configured(cfg config.Config) (checks []detect.Check, rules []rules.Rule) {
 	known := everyCheck()
 	for _, c := range agent.Checks(cfg, &host.Host{Clock: host.Now}, detectchecks.Deps{}) {

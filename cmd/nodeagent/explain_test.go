@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
-// TestExplainWhatStatusShows: whatever name stands on the screen of status can be explained.
+// TestExplainWhatStatusShows: explain accepts every name that status prints.
 func TestExplainWhatStatusShows(t *testing.T) {
 	names := []string{"PodLeftovers", "StateNotSafe", "AgentConfigInvalid", "AgentConfigNotLoaded", "SourceLost"}
 	for _, c := range daemon.OwnChecks() {
@@ -22,7 +22,7 @@ func TestExplainWhatStatusShows(t *testing.T) {
 	}
 }
 
-// TestMistypedCommands: a command line with a mistake does nothing and ends with the code that says so.
+// TestMistypedCommands: a command line with a mistake has no effect and exits with the code for mistakes.
 func TestMistypedCommands(t *testing.T) {
 	for _, args := range []string{"chekc", "status --output=yaml", "check no-such-check", "explain",
 		"inspect nothing"} {

@@ -4,5 +4,5 @@ package main
 
 import "github.com/spf13/cobra"
 
-// armFaultpoints does nothing in the product: see faultpoints_armed.go, which is built for tests alone.
+// armFaultpoints is empty in the product: see faultpoints_armed.go, which is built only for tests.
 func armFaultpoints(*cobra.Command) {}

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/faultpoint"
 )
 
-// armFaultpoints gives every verb a flag by which a test has this process killed at a chosen point of a release.
+// armFaultpoints adds a flag to every verb with which a test makes this process die at a chosen point of a release.
 func armFaultpoints(root *cobra.Command) {
 	file := root.PersistentFlags().String("faultpoints", "", "file that says where this process is killed")
 	valid := root.PersistentPreRunE

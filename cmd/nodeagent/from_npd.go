@@ -80,7 +80,7 @@ func printTranslation(w io.Writer, read config.Monitors, t npd.Translation) erro
 		out["nodeProblemDetector"] = map[string]any{"files": t.Files}
 	}
 	switch {
-	case len(out) == 0 && len(read.Broken) > 0: // nothing is known of what those want
+	case len(out) == 0 && len(read.Broken) > 0: // the settings of those files are unknown
 	case len(out) == 0:
 		b.WriteString("# No configuration is needed: the agent finds all of this by itself.\n")
 	default:

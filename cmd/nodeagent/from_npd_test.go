@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
-// TestFromNPDSaysNothingOfWhatItCouldNotRead: that the agent finds all by itself is only said of files that were read.
+// TestFromNPDSaysNothingOfWhatItCouldNotRead: "the agent finds all by itself" is only said of files that were read.
 func TestFromNPDSaysNothingOfWhatItCouldNotRead(t *testing.T) {
 	const all = "finds all of this by itself"
 	for name, test := range map[string]struct {

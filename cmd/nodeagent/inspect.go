@@ -50,20 +50,20 @@ namespaces, unless --anonymous replaces them; UIDs, paths and names of volumes s
 	return cmd
 }
 
-// The limits of one inspection: with that of the pass it takes 15 s at most, whatever hangs.
+// The limits of one inspection: together with that of the pass, 15 s at most, even if a part hangs.
 const (
 	openLimit  = 4500 * time.Millisecond
 	closeLimit = 500 * time.Millisecond
 )
 
-// bench is what an inspection by hand works with.
+// bench is the interface that an inspection by hand uses.
 type bench interface {
 	Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report, error)
 	Close() error
 }
 
-// inspectOnce makes one inspection. Where not even the layout of the node can be discovered in time, it reports that;
-// what hangs ends with the process.
+// inspectOnce makes one inspection. If not even the layout of the node can be discovered in time, it reports that;
+// calls that hang end with the process.
 func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []inspect.Kind) (inspect.Report,
 	error) {
 	type opened struct {
@@ -84,7 +84,7 @@ func inspectOnce(ctx context.Context, open func(context.Context) (bench, error),
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
-			_ = o.bench.Close() // nothing was changed through it
+			_ = o.bench.Close() // the inspection changed nothing
 		}()
 		select {
 		case <-closed:
@@ -97,7 +97,7 @@ func inspectOnce(ctx context.Context, open func(context.Context) (bench, error),
 	}
 }
 
-// complete makes empty lists of the contract [] instead of null.
+// complete replaces nil lists by empty ones, so that the JSON has [] instead of null.
 func complete(r inspect.Report) inspect.Report {
 	r.Objects, r.Gates, r.Errors = listed(r.Objects), listed(r.Gates), listed(r.Errors)
 	for i := range r.Objects {
@@ -124,10 +124,10 @@ func selectKinds(names []string) ([]inspect.Kind, error) {
 	return kinds, nil
 }
 
-// hostGate is closed where the agent does not see the whole host. Then there may be more than is listed.
+// hostGate is closed if the agent does not see the whole host. Then the list may be incomplete.
 const hostGate = "host-namespaces"
 
-// inspectExit: leftovers and candidates are problems; what could not be evaluated, or read, is "could not tell".
+// inspectExit: leftovers and candidates are problems; objects not evaluated or read mean "could not tell".
 func inspectExit(r inspect.Report) error {
 	has := func(verdicts ...inspect.Verdict) bool {
 		return slices.ContainsFunc(r.Objects, func(o inspect.Assessment) bool {
@@ -168,7 +168,7 @@ func printReport(w io.Writer, r inspect.Report, settings remediate.Settings, all
 	return err
 }
 
-// printInspected prints some of the objects of a report, and what keeps it from being complete. Unless it is wide, a
+// printInspected prints some of the objects of a report, and the reasons why it is incomplete. Unless it is wide, a
 // cause is printed once, however many objects it makes unknown.
 func printInspected(b *strings.Builder, text *inspectScreen, shown []inspect.Assessment, r inspect.Report, wide bool) {
 	if wide {
@@ -210,10 +210,10 @@ func printInspected(b *strings.Builder, text *inspectScreen, shown []inspect.Ass
 	}
 }
 
-// reason is why a part of the inspection, or a gate, is not as it should be.
+// reason explains why a part of the inspection, or a gate, is not in order.
 type reason struct{ name, why string }
 
-// reasons prints, unless it is wide, equal reasons once.
+// reasons prints reasons; equal ones once, unless it is wide.
 func (p *inspectScreen) reasons(what string, all []reason, wide bool) {
 	if wide {
 		for _, of := range all {
@@ -236,7 +236,7 @@ func unwrapped(text string) string { return strings.Join(strings.Fields(text), "
 // wholeID is the ID of a container or sandbox. crictl and ctr accept its first 13 digits.
 var wholeID = regexp.MustCompile(`\b([0-9a-f]{13})[0-9a-f]{51}\b`)
 
-// printUnknown counts the objects about which nothing could be learnt, by the cause.
+// printUnknown counts the objects without any known fact, by the cause.
 func printUnknown(b *strings.Builder, objects []inspect.Assessment) {
 	for _, same := range groupedBy(objects, func(o inspect.Assessment) string { return o.Why }) {
 		pods, kinds := map[string]bool{}, map[inspect.Kind]int{}

@@ -17,17 +17,17 @@ import (
 // explanation is the whole reasoning about one object. Its JSON form is a contract.
 type explanation struct {
 	Object   inspect.Assessment           `json:"object"`
-	Asked    map[string]finding.Timestamp `json:"asked"`               // when each witness that was asked was asked
+	Asked    map[string]finding.Timestamp `json:"asked"`               // when each witness was asked
 	Gates    []inspect.Gate               `json:"gates"`               // that apply to the object
 	Sighting inspect.Sighting             `json:"sighting"`            // after this pass
-	Running  inspect.Sighting             `json:"runningPod,omitzero"` // of its pod, where that has a running container
+	Running  inspect.Sighting             `json:"runningPod,omitzero"` // of its pod, if that has a running container
 	Settings inspect.Settings             `json:"-"`
 	Missing  []string                     `json:"missing"`               // to a proof
-	Release  string                       `json:"release,omitempty"`     // what it would do
-	Not      string                       `json:"notReleased,omitempty"` // why it would not
+	Release  string                       `json:"release,omitempty"`     // the action of a release
+	Not      string                       `json:"notReleased,omitempty"` // why a release would not act
 }
 
-// explain prints all that is known of one object.
+// explain prints everything known about one object.
 func (i inspection) explain(w io.Writer, o *options, name string) error {
 	object, err := findObject(i.report.Objects, name)
 	if err != nil {
@@ -47,7 +47,7 @@ func (i inspection) explain(w io.Writer, o *options, name string) error {
 	return inspectExit(inspect.Report{Objects: []inspect.Assessment{object}})
 }
 
-// maxMatches bounds how many objects are named where a name is not unique.
+// maxMatches bounds how many objects are listed if a name is not unique.
 const maxMatches = 20
 
 // findObject returns the one object of a name: KIND/ID, or a part of an ID, of one kind or of any.
@@ -117,7 +117,7 @@ func explanationOf(i inspection, o inspect.Assessment) explanation {
 	return e
 }
 
-// releaseOf returns what a release would do with an object, and why it would not.
+// releaseOf returns the action that a release would take on an object, and why it would not.
 func releaseOf(i inspection, o inspect.Assessment) (does, not string) {
 	if o.Verdict != inspect.Leftover {
 		return "", fmt.Sprintf("only leftovers are released, and it is %s", o.Verdict)
@@ -175,7 +175,7 @@ func explainText(s screen, now finding.Timestamp, e explanation) string {
 
 func (p *inspectScreen) title(text string) { fmt.Fprintf(p, "%s\n", p.paint(bold, text)) }
 
-// pairs prints those of a list of facts that are known.
+// pairs prints the known facts of a list.
 func (p *inspectScreen) pairs(title string, pairs map[string]string) {
 	begun := false
 	for _, name := range slices.Sorted(maps.Keys(pairs)) {
@@ -190,7 +190,7 @@ func (p *inspectScreen) pairs(title string, pairs map[string]string) {
 	}
 }
 
-// witnesses prints what each witness says of the object, and when it was asked.
+// witnesses prints the answer of each witness about the object, and when it was asked.
 func (p *inspectScreen) witnesses(e explanation) {
 	p.title("witnesses")
 	for _, witness := range slices.Sorted(maps.Keys(e.Object.Witnesses)) {
@@ -205,7 +205,7 @@ func (p *inspectScreen) witnesses(e explanation) {
 	}
 }
 
-// asked tells when a witness was asked: within the pass, or before it began.
+// asked returns when a witness was asked: within the pass, or before it began.
 func (p *inspectScreen) asked(at finding.Timestamp) string {
 	text := " (asked at " + clockText(at)
 	if before := p.now.Since(at); before >= 0 && (at.Boot != p.now.Boot || at.SinceBoot < p.now.SinceBoot) {

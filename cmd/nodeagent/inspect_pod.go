@@ -50,10 +50,10 @@ behind; 2 could not tell.`,
 	}
 }
 
-// podLimit bounds the whole command, whatever hangs.
+// podLimit bounds the whole command, even if a part hangs.
 const podLimit = 15 * time.Second
 
-// explainPod abandons what hangs: that ends with the process.
+// explainPod abandons calls that hang: they end with the process.
 func explainPod(ctx context.Context, o *options, namespace, name string) (podstage.Answer, error) {
 	type explained struct {
 		answer podstage.Answer
@@ -79,7 +79,7 @@ func explainPod(ctx context.Context, o *options, namespace, name string) (podsta
 	}
 }
 
-// parsePodName refuses what cannot be the name of a pod: it becomes part of requests and of commands to copy.
+// parsePodName rejects impossible pod names: the name becomes part of requests and of commands to copy.
 func parsePodName(text string) (namespace, name string, err error) {
 	namespace, name, found := strings.Cut(text, "/")
 	if !found {
@@ -92,7 +92,7 @@ func parsePodName(text string) (namespace, name string, err error) {
 	return namespace, name, nil
 }
 
-// answerExit: what is stuck is a problem; what is in order, or still has time, is none.
+// answerExit: a stuck pod is a problem; one in order, or within its time, is not.
 func answerExit(a podstage.Answer) error {
 	switch a.Verdict {
 	case podstage.Fine, podstage.Waiting:
@@ -103,8 +103,8 @@ func answerExit(a podstage.Answer) error {
 	return &exitError{Code: exitCouldNotTell}
 }
 
-// printAnswer prints an answer in five lines, and a sixth with what could not be read where that may matter. Events are
-// not named: most agents may not read them, and the answer says so where it would have needed them.
+// printAnswer prints an answer in five lines, and a sixth with the failed reads if they may matter. Events are not
+// among them: most agents may not read them, and the answer says so if it would have needed them.
 func printAnswer(w io.Writer, a podstage.Answer, now time.Time) error {
 	s := screenOf(w)
 	colours := map[podstage.Verdict]string{podstage.Fine: green, podstage.Waiting: green, podstage.Stuck: red,

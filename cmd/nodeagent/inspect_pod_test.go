@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
 )
 
-// Whatever cannot be the name of a pod is refused, and quoted.
+// Impossible pod names are rejected, and quoted.
 func TestParsePodName(t *testing.T) {
 	for text, valid := range map[string]bool{
 		"shop/web-0": true, "kube-system/kube-proxy.x7": true,
@@ -60,7 +60,7 @@ func TestPrintAnswer(t *testing.T) {
 	}
 }
 
-// The verb has a kind of its own, and still takes kinds.
+// The verb inspect has a subcommand for pods, and still takes kinds.
 func TestInspectTakesKindsAndPod(t *testing.T) {
 	root := newRoot()
 	for args, want := range map[string]string{"inspect": "inspect", "inspect mount": "inspect",

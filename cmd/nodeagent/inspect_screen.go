@@ -25,7 +25,7 @@ type inspectScreen struct {
 	strings.Builder
 	now      finding.Timestamp
 	pods     map[string]inspect.Pod // names by UID: holders have only the latter
-	settings remediate.Settings     // which pods are opted out
+	settings remediate.Settings     // decide which pods are opted out
 }
 
 func newInspectScreen(s screen, r inspect.Report) *inspectScreen {
@@ -39,7 +39,7 @@ func newInspectScreen(s screen, r inspect.Report) *inspectScreen {
 }
 
 // trees prints a tree for each pod: its objects in the order of their release, equal lines folded, and the proof once
-// where it is the same for all.
+// if it is the same for all.
 func (p *inspectScreen) trees(objects []inspect.Assessment) {
 	for _, pod := range p.byPod(objects) {
 		p.header(pod, shortPod)
@@ -61,7 +61,7 @@ func (p *inspectScreen) trees(objects []inspect.Assessment) {
 	}
 }
 
-// optedOut returns why a pod is opted out of releases, by what is known of its objects.
+// optedOut returns why a pod is opted out of releases, according to its objects.
 func (p *inspectScreen) optedOut(pod []inspect.Assessment) string {
 	for _, o := range pod {
 		if o.Verdict != inspect.Leftover && o.Verdict != inspect.Candidate {
@@ -96,7 +96,7 @@ func (p *inspectScreen) list(objects []inspect.Assessment) {
 	}
 }
 
-// byPod groups objects by their pod, with the names of the pods of their holders. What is proven comes first.
+// byPod groups objects by their pod, with the names of the pods of their holders. Proven leftovers come first.
 func (p *inspectScreen) byPod(objects []inspect.Assessment) [][]inspect.Assessment {
 	objects = slices.Clone(objects)
 	for i := range objects {
@@ -125,7 +125,7 @@ func hasVerdict(objects []inspect.Assessment, v inspect.Verdict) bool {
 	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Verdict == v })
 }
 
-// header prints a pod, its verdicts and since when they are being observed.
+// header prints a pod, its verdicts and since when it has been observed.
 func (p *inspectScreen) header(pod []inspect.Assessment, name func(inspect.Pod) string) {
 	counts := map[inspect.Verdict]int{}
 	var first finding.Timestamp
@@ -164,7 +164,7 @@ func verdictColour(pod []inspect.Assessment) string {
 	return ""
 }
 
-// kind prints the objects of one kind. What differs from the proof of the pod stands below them.
+// kind prints the objects of one kind. Proofs that differ from the pod's follow below them.
 func (p *inspectScreen) kind(objects []inspect.Assessment, main inspect.Assessment) {
 	for _, same := range groupedBy(objects, proof) {
 		lines := foldPaths(same)
@@ -236,8 +236,8 @@ func holderText(h inspect.Holder, name func(inspect.Pod) string) string {
 	return fmt.Sprintf("held by pid %d %s (%s) %s", h.PID, h.Command, h.How, of)
 }
 
-// shortPod names a pod with the first part of its UID, which is enough to tell the pods of one node apart; with all of it
-// where there is no other name.
+// shortPod names a pod with the first part of its UID, which is enough to tell the pods of one node apart, or with all
+// of it if there is no other name.
 func shortPod(p inspect.Pod) string {
 	if p.Name != "" {
 		p.UID = p.UID[:min(len(p.UID), 8)]
@@ -245,7 +245,7 @@ func shortPod(p inspect.Pod) string {
 	return podName(p)
 }
 
-// mainProof returns the object whose proof most objects of a pod share, and of those the one that was seen least.
+// mainProof returns the object whose proof most objects of a pod share; among those, the one seen least.
 func mainProof(pod []inspect.Assessment) inspect.Assessment {
 	var most []inspect.Assessment
 	for _, same := range groupedBy(pod, proof) {
@@ -256,15 +256,15 @@ func mainProof(pod []inspect.Assessment) inspect.Assessment {
 	return slices.MinFunc(most, func(a, b inspect.Assessment) int { return cmp.Compare(a.Passes, b.Passes) })
 }
 
-// proof is equal for objects that are printed with the same proof.
+// proof returns a key that is equal for objects printed with the same proof.
 func proof(o inspect.Assessment) string { return fmt.Sprint(o.Verdict, maskedWhy(o), o.Witnesses) }
 
-// seenText is what differs between objects of a pod that were first seen in different passes.
+// seenText matches the parts that differ between objects of a pod that were first seen in different passes.
 var seenText = regexp.MustCompile(`seen in \d+( of \d+)? passes( over \S+\b)?|\S+ of \S+ remaining`)
 
 func maskedWhy(o inspect.Assessment) string { return seenText.ReplaceAllString(o.Why, "seen") }
 
-// shortWhy is the reason below the name of a pod.
+// shortWhy returns the reason to print below the name of a pod.
 func shortWhy(o inspect.Assessment) string {
 	if o.Pod.UID == "" {
 		return o.Why
@@ -296,7 +296,7 @@ type folded struct {
 	objects []inspect.Assessment
 }
 
-// foldPaths names cgroups that differ only in their hierarchy in one line.
+// foldPaths prints cgroups that differ only in their hierarchy as one line.
 func foldPaths(objects []inspect.Assessment) []folded {
 	var lines []folded
 	for _, same := range groupedBy(objects, foldedPath) {

@@ -15,7 +15,7 @@ import (
 
 const deadUID = "5d8d2d6a-0000-4000-8000-000000000000"
 
-// leftPod is a pod that has left an object of many kinds.
+// leftPod is a pod that left behind one object of each of many kinds.
 func leftPod() inspect.Report {
 	id := strings.Repeat("0123456789abcdef", 4)
 	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
@@ -88,7 +88,7 @@ func TestInspectPrintsATreeForAPod(t *testing.T) {
 	}
 }
 
-// Of a pod that is opted out it is said that and why it is kept, and not that something releases it.
+// For a pod that is opted out the output says so and why it is kept, and names no release.
 func TestInspectSaysWhatIsKept(t *testing.T) {
 	const annotation = "its annotation says so"
 	for name, test := range map[string]struct {
@@ -102,7 +102,7 @@ func TestInspectSaysWhatIsKept(t *testing.T) {
 	} {
 		r := leftPod()
 		r.Objects[2].OptOut = test.optOut
-		r.Objects[len(r.Objects)-1].OptOut = annotation // of a pod that lives
+		r.Objects[len(r.Objects)-1].OptOut = annotation // of a living pod
 		for _, wide := range []bool{false, true} {
 			var b strings.Builder
 			if err := printReport(&b, r, remediate.Settings{OptOut: test.namespaces}, true, wide); err != nil {
@@ -117,7 +117,7 @@ func TestInspectSaysWhatIsKept(t *testing.T) {
 	}
 }
 
-// All that keeps an object from being released is named, not only what comes first.
+// The output names all reasons why an object is not released, not only the first.
 func TestExplainNamesEveryReason(t *testing.T) {
 	i := inspection{report: leftPod(), settings: remediate.Defaults()}
 	i.settings.OptOut = []string{"shop"}

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// hangingBench is one whose calls end when the test does.
+// hangingBench is a bench whose calls return when the test ends.
 type hangingBench struct {
 	end   chan struct{}
 	close bool // hangs, too
@@ -36,7 +36,7 @@ func TestInspectEndsInTime(t *testing.T) {
 	for name, test := range map[string]struct {
 		openHangs, closeHangs bool
 		openErr               error
-		want                  string // what the report's failure is about
+		want                  string // the subject of the report's failure
 		most                  time.Duration
 	}{
 		"all is well":      {want: "a pass"},
@@ -72,7 +72,7 @@ func TestInspectEndsInTime(t *testing.T) {
 	}
 }
 
-// What a missing right makes unknown is told once, on one screen, however many objects it hides.
+// A missing right is printed once, on one screen, however many objects it hides.
 func TestInspectTellsACauseOnce(t *testing.T) {
 	const cause = "https://127.0.0.1:10250/pods: status 403: Forbidden"
 	id := strings.Repeat("0123456789abcdef", 4)

@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// inspectView is what of an inspection is shown, and where it comes from and goes to.
+// inspectView says which part of an inspection to show, and its source and destination.
 type inspectView struct {
 	all, wide    bool
 	explain      string // an object
@@ -74,7 +74,7 @@ func (v *inspectView) run(cmd *cobra.Command, o *options, kinds []inspect.Kind) 
 // inspection is one inspection, of this node or from a file.
 type inspection struct {
 	report   inspect.Report
-	bundle   *bundle.Bundle // nil where discovery hangs
+	bundle   *bundle.Bundle // nil if discovery hangs
 	settings remediate.Settings
 }
 
@@ -88,7 +88,7 @@ func (v *inspectView) inspection(ctx context.Context, o *options, kinds []inspec
 // inspectNode inspects this node.
 func inspectNode(ctx context.Context, load func(context.Context) (config.Config, error),
 	kinds []inspect.Kind) (inspection, error) {
-	var opened atomic.Pointer[openBench] // what hangs may still open it
+	var opened atomic.Pointer[openBench] // a hanging call may still open it
 	report, err := inspectOnce(ctx, func(ctx context.Context) (bench, error) {
 		b, err := newOpenBench(ctx, load)
 		if err != nil {
@@ -131,7 +131,7 @@ func (b *openBench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Re
 	return report, err
 }
 
-// readInspection evaluates a recorded inspection. What would be released is as where all releases are on.
+// readInspection evaluates a recorded inspection. It shows releases as if all of them were switched on.
 func readInspection(file string, kinds []inspect.Kind) (inspection, error) {
 	b, err := bundle.Read(file)
 	if err != nil {
@@ -157,7 +157,7 @@ func (v *inspectView) save(cmd *cobra.Command, i inspection) error {
 	if err != nil {
 		return err
 	}
-	written, err := bundle.Decode(bytes.NewReader(data)) // what cannot be read again is not written
+	written, err := bundle.Decode(bytes.NewReader(data)) // a bundle that cannot be read again is not written
 	if err != nil {
 		return fmt.Errorf("record the inspection: %w", err)
 	}
@@ -172,7 +172,7 @@ func (v *inspectView) save(cmd *cobra.Command, i inspection) error {
 	return nil
 }
 
-// encode returns the evidence as a file has it.
+// encode returns the evidence in the form of a file.
 func (i inspection) encode(anonymous bool) ([]byte, error) {
 	if i.bundle == nil {
 		return nil, fmt.Errorf("nothing to record: %s", i.report.Errors[0].Error)

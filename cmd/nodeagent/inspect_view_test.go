@@ -16,10 +16,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// recordedNode is a node of which a pod has left a sandbox and a container: see pkg/inspect/recorded_test.go.
+// recordedNode is a node on which a pod left a sandbox and a container: see pkg/inspect/recorded_test.go.
 const recordedNode = "../../pkg/inspect/testdata/leftover.json.gz"
 
-// inspected runs "nodeagent inspect" and returns what it prints and how it ends.
+// inspected runs "nodeagent inspect" and returns its output and error.
 func inspected(args ...string) (string, error) {
 	root := newRoot()
 	var out bytes.Buffer
@@ -57,7 +57,7 @@ func TestInspectFromAFile(t *testing.T) {
 }
 
 func TestInspectExplains(t *testing.T) {
-	const sandbox = "00000003000040008000000000000000" // of the pod that is gone
+	const sandbox = "00000003000040008000000000000000" // of the deleted pod
 	got, err := inspected("--from", recordedNode, "--explain", "sandbox/"+sandbox)
 	if exitOf(err) != exitProblems {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Command nodeagent is the agent that lives on every node of a Kubernetes cluster: it finds node faults and what
-// deleted pods left behind, repairs what can be repaired locally, and reports. It is the daemon (run) and the tool that
+// Command nodeagent is the agent that runs on every node of a Kubernetes cluster: it finds node faults and leftovers of
+// deleted pods, repairs faults that can be repaired locally, and reports. It is the daemon (run) and the tool that
 // people use on a bad day (check, inspect, clean, status).
 package main
 
@@ -37,7 +37,7 @@ func main() {
 	os.Exit(code)
 }
 
-// exitError carries an exit code out of a verb. With a nil Err everything has been printed.
+// exitError carries an exit code out of a verb. If Err is nil, everything has been printed.
 type exitError struct {
 	Code int
 	Err  error

@@ -26,7 +26,7 @@ func addManual(root *cobra.Command) {
 	})
 }
 
-// toMarkdown makes the help of commands what the generator expects, and adds the sections that it does not have.
+// toMarkdown converts the help of commands to the generator's format, and adds the sections that it lacks.
 func toMarkdown(cmd *cobra.Command) {
 	cmd.DisableAutoGenTag, cmd.Hidden = true, cmd.Hidden || cmd.Name() == "completion" // no pages for the latter
 	if cmd.Long == "" {

@@ -77,7 +77,7 @@ func rulePage(r rules.Rule) string {
 	return b.String()
 }
 
-// suggested returns the suggested action of a reason, with a text before it; empty where there is none.
+// suggested returns the suggested action of a reason, after the text before; empty if there is none.
 func suggested(reason, before string) string {
 	if action := checks.SuggestedAction(reason); action != "" {
 		return before + "`" + string(action) + "`"

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// progress shows on a terminal what a command waits for, when that takes longer than a second.
+// progress shows on a terminal what a command is waiting for, after a second.
 type progress struct {
 	out   io.Writer // nil: no terminal
 	timer *time.Timer
@@ -23,7 +23,7 @@ type progress struct {
 	ended bool
 }
 
-// patience is how long a command may be silent.
+// patience is how long a command may stay silent.
 const patience = time.Second
 
 func showProgress(out io.Writer, all int) *progress {

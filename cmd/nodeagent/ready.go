@@ -45,7 +45,7 @@ Exit code 0 ready, 1 not ready.`,
 	return cmd
 }
 
-// awaitReady waits until the agent is ready or the time is over. After a second it prints what it waits for.
+// awaitReady waits until the agent is ready or the time is over. After a second it prints the reason.
 func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) status.Readiness {
 	const interval, silent = 200 * time.Millisecond, time.Second
 	began, printed := time.Now(), ""

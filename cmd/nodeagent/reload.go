@@ -39,7 +39,7 @@ Exit code 1 when the configuration is refused, 2 when the agent did not answer.`
 	}
 }
 
-// socket is where the running agent answers, also while the configuration file is invalid: then only this key is read.
+// socket is where the running agent answers. If the configuration file is invalid, only this key is read.
 func (o *options) socket(ctx context.Context) string {
 	cfg, err := config.Load(o.file(ctx))
 	if err == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
-// An agent whose socket the configuration names is found although the rest of the file is invalid.
+// The agent's socket is found in the configuration even if the rest of the file is invalid.
 func TestSocketOfAnInvalidConfiguration(t *testing.T) {
 	for text, want := range map[string]string{
 		"socket: /run/x.sock\n":                       "/run/x.sock",

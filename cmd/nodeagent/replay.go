@@ -101,7 +101,7 @@ func printReplay(out, errs io.Writer, log io.Reader, how replay.Replay, asJSON b
 	return nil
 }
 
-// replayTried says in which forms the lines were looked for.
+// replayTried lists the formats in which replay tried to read the lines.
 func replayTried(f replay.Format) string {
 	if f = cmp.Or(f, replay.Auto); f != replay.Auto {
 		return fmt.Sprintf("the format %s only (--format auto tries all)", f)
@@ -125,7 +125,7 @@ type replayMatch struct {
 	Severity finding.Severity `json:"severity"`
 	Subject  replaySubject    `json:"subject"`
 	Raised   bool             `json:"raised"`           // false while a threshold is still counting
-	Advice   string           `json:"advice,omitempty"` // what to do next; of rules of the agent
+	Advice   string           `json:"advice,omitempty"` // the next step; of rules of the agent
 }
 
 type replaySubject struct {
@@ -186,8 +186,8 @@ func replayStrange(s replay.Summary) string {
 	return fmt.Sprintf(" (%s is not read; journalctl -o json and -o short are)", s.Strange)
 }
 
-// replayGroup is the text output for one rule and subject, and of a unit for all rules: a service that fails is often
-// a line of several of them.
+// replayGroup is the text output for one rule and subject, or for a unit and all rules: a failing service often has
+// lines that match several of them.
 type replayGroup struct {
 	rule      *rules.Rule // of the gravest match
 	subject   finding.Subject
@@ -200,7 +200,7 @@ type replayGroup struct {
 	also      []string // reasons of the other rules
 }
 
-// maxGroups bounds the text output: beyond, matches are counted only.
+// maxGroups bounds the text output; further matches are only counted.
 const maxGroups = 1000
 
 type replayText struct {

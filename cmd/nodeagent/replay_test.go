@@ -19,7 +19,7 @@ import (
 
 var updateReplay = flag.Bool("update-replay", false, "write the golden output of replay")
 
-// runReplay is the verb on a log, with its exit code.
+// runReplay runs the verb on a log and returns its exit code.
 func runReplay(t *testing.T, log string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -41,7 +41,7 @@ func runReplay(t *testing.T, log string, args ...string) (stdout, stderr string,
 	return out.String(), errs.String() + err.Error(), exitCouldNotTell
 }
 
-// TestReplayGolden: testdata/replay/*.txtar holds a log ("log"), and what replay prints of it ("text", "json").
+// TestReplayGolden: testdata/replay/*.txtar holds a log ("log") and the expected output ("text", "json").
 func TestReplayGolden(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "replay", "*.txtar"))
 	if err != nil || len(files) < 4 {
@@ -132,8 +132,8 @@ func TestReplayTextIsBounded(t *testing.T) {
 	}
 }
 
-// TestReplayTellsAUnitOnce: a service that fails is a line of several rules, and in one of them only its description
-// says which it is.
+// TestReplayTellsAUnitOnce: the lines of a failing service match several rules, and one of the lines names it by its
+// description only.
 func TestReplayTellsAUnitOnce(t *testing.T) {
 	const at = "Nov 21 01:02:03 host systemd[1]: "
 	log := at + strings.Join([]string{

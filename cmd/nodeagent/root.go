@@ -54,8 +54,8 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	return root
 }
 
-// load reads the configuration that the flags name, strictly. Where the agent of a container runs on this host, its
-// credentials are used: on the host there are none but kubelet's.
+// load reads the configuration that the flags name, strictly. If the agent of a container runs on this host, its
+// credentials are used: the host has none but kubelet's.
 func (o *options) load(ctx context.Context) (config.Config, error) {
 	cfg, err := config.Load(o.file(ctx))
 	if err == nil && cfg.Paths.Kubeconfig == "" {
@@ -74,7 +74,7 @@ func (o *options) file(ctx context.Context) string {
 	return o.container(ctx, config.Default().Socket).Config
 }
 
-// container returns the paths of the agent of a container; all are empty where none runs.
+// container returns the paths of the agent of a container; all are empty if none runs.
 func (o *options) container(ctx context.Context, socket string) status.ContainerPaths {
 	paths, asked := o.containers[socket]
 	if !asked {

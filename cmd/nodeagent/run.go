@@ -13,14 +13,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
-// runFlags describe the environment of the daemon; its behaviour is in the configuration file. What a pod's
-// specification depends on (the address of probes, the host that is entered) must hold even where the configuration is
+// runFlags describe the environment of the daemon; its behaviour is in the configuration file. Values on which a pod's
+// specification depends (the address of probes, the host that is entered) must hold even if the configuration is
 // refused.
 type runFlags struct {
 	nodeName       string
 	serviceAccount string // directory of the pod's token
 	enterHost      bool   // started in a container: leave it
-	enteredHost    bool   // set by itself when it has left it
+	enteredHost    bool   // set by the agent itself when it has left it
 	lastGood       string // keeps the last configuration that the agent worked with
 	listen         string // where metrics and kubelet's probes are answered
 	initPID        int    // the process that stands for the host
@@ -39,7 +39,7 @@ func newRun(o *options) *cobra.Command {
 				if err != nil && f.lastGood == "" {
 					return err
 				}
-				return f.enter(o.configFile, f.over(cfg)) // the process on the host reports what is wrong with it
+				return f.enter(o.configFile, f.over(cfg)) // the process on the host reports the error
 			}
 			if f.enteredHost {
 				f.entered(o.configFile, log)

@@ -34,7 +34,7 @@ func screenOf(w io.Writer) screen {
 	return s
 }
 
-// The colours mean severity and nothing else.
+// The colours mean severity only.
 const (
 	red    = "31;1"
 	yellow = "33"
@@ -80,8 +80,8 @@ func (s screen) wrap(text string, first, indent int) string {
 // oneLine joins the lines of an error.
 func oneLine(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }
 
-// page prints a page of the documentation: paragraphs and items are wrapped, emphasis becomes bold, and so do commands.
-// Without colour the marks of commands stay: they show where a command ends.
+// page prints a page of the documentation: paragraphs and items are wrapped; emphasis and commands become bold. Without
+// colour the marks of commands stay: they show where a command ends.
 func (s screen) page(markdown string) string {
 	var b strings.Builder
 	for line := range strings.Lines(markdown) {
@@ -100,7 +100,7 @@ func (s screen) page(markdown string) string {
 	return b.String()
 }
 
-// embolden paints what stands between two marks.
+// embolden paints text between two marks.
 func (s screen) embolden(text, mark string) string {
 	for strings.Count(text, mark) >= 2 {
 		before, rest, _ := strings.Cut(text, mark)

@@ -31,7 +31,7 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-// TestPlain: what is no terminal gets no colour.
+// TestPlain: output to anything but a terminal has no colour.
 func TestPlain(t *testing.T) {
 	var b strings.Builder
 	s := screenOf(&b)

@@ -48,7 +48,7 @@ Where no agent runs, this runs all checks once and prints them as "nodeagent che
 	return cmd
 }
 
-// checkInstead is what status does where the agent is dead or does not answer.
+// checkInstead replaces status if the agent is dead or does not answer.
 func checkInstead(cmd *cobra.Command, o *options, why error) error {
 	cfg, err := o.load(cmd.Context())
 	if err != nil {
@@ -90,7 +90,7 @@ func statusExit(s status.Status) error {
 	return nil
 }
 
-// statusScreen prints a status for people, what is wrong first.
+// statusScreen prints a status for people, problems first.
 type statusScreen struct {
 	screen
 	strings.Builder
@@ -150,7 +150,7 @@ func severityColour(s finding.Severity) string {
 	return ""
 }
 
-// indent is where texts begin below a label.
+// indent is the column of the texts after a label.
 const indent = 9
 
 func (p *statusScreen) findings() {
@@ -247,7 +247,7 @@ func (p *statusScreen) leftovers() {
 	}
 }
 
-// repairs shows what could be repaired, and what was.
+// repairs shows possible and past repairs.
 func (p *statusScreen) repairs() {
 	s := p.status.Repair
 	if len(s.Steps) == 0 && len(s.Last) == 0 {
@@ -324,7 +324,7 @@ func sinkText(t status.SinkStatus, now time.Time) string {
 	return strings.Join(parts, "; ")
 }
 
-// fleet shows what this node has, wants or may not have of the fleet's budgets.
+// fleet shows the fleet's budgets that this node holds, waits for or may not have.
 func (p *statusScreen) fleet() {
 	f := p.status.Fleet
 	var lines []string
@@ -357,7 +357,7 @@ func (p *statusScreen) agent() {
 	}
 }
 
-// checks sums up the checks that found nothing, or lists them.
+// checks sums up the checks without findings, or lists them.
 func (p *statusScreen) checks(all bool) {
 	var fine, absent []status.CheckStatus
 	for _, c := range p.status.Checks {

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 )
 
-// quiet is the log of verbs whose answer is on stdout.
+// quiet is the log of verbs whose answer goes to stdout.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // groupedBy splits things by a key; groups and their members keep the order of the things.

@@ -15,7 +15,7 @@ type Check struct {
 	ID        string            // kebab-case, permanent
 	Domain    string            // storage, cpu, memory, network, kubernetes, hardware: for users
 	Summary   string            // one line: the fault that this check finds
-	Advice    string            // what to do next
+	Advice    string            // the next step for the user
 	Doc       Doc               // for users
 	Condition finding.Condition // the node condition that fatal findings of this check set to True; zero for none
 

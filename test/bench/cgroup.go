@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// group is a cgroup for a process that is measured: the kernel counts its children with it, and what kubelet would
-// report of a container is read from it.
+// group is a cgroup for a measured process: the kernel counts its children with it, and it shows the values that
+// kubelet would report for a container.
 type group struct {
 	cpu, memory string // directories; the same in cgroup v2
 	command     string // a script that runs the program in the cgroup
 }
 
-// newGroup makes a cgroup, and a command in dir that runs program in it when its first argument is verb, or there is
-// none. The pages of the program are read from the disk again, so that they are charged to who uses them.
+// newGroup makes a cgroup, and a command in dir that runs program in it if its first argument is verb, or there is
+// none. The pages of the program are read from the disk again, so that they are charged to the process that uses them.
 func newGroup(dir, name, program, verb string) (*group, error) {
 	g := &group{command: filepath.Join(dir, name)}
 	const cgroups = "/sys/fs/cgroup"
@@ -63,7 +63,7 @@ func writeUncached(name string, program []byte) error {
 	return unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
 }
 
-// used returns the processor time of all that has run in the cgroup.
+// used returns the processor time of all processes that have run in the cgroup.
 func (g *group) used() (time.Duration, error) {
 	if text, err := os.ReadFile(filepath.Join(g.cpu, "cpuacct.usage")); err == nil {
 		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
@@ -73,8 +73,8 @@ func (g *group) used() (time.Duration, error) {
 	return time.Duration(field(text, "usage_usec")) * time.Microsecond, err
 }
 
-// workingSet returns in KiB what kubelet calls the working set: all memory that is charged to the cgroup, with the
-// kernel's own and the cache of files, but for the pages of files that were not used for long.
+// workingSet returns kubelet's working set in KiB: all memory that is charged to the cgroup, with the kernel's own and
+// the cache of files, except pages of files that have not been used for long.
 func (g *group) workingSet() (int, error) {
 	usage, inactive := "memory.usage_in_bytes", "total_inactive_file "
 	if g.cpu == g.memory {

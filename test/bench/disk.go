@@ -68,7 +68,7 @@ func (w *conditionWatch) await(ctx context.Context, status string, limit time.Du
 	}
 }
 
-// failOnce lets a fresh filesystem fail and returns how long it takes until the condition is seen.
+// failOnce makes a fresh filesystem fail and returns how long it takes until the condition is seen.
 func (b *bench) failOnce(ctx context.Context, w *conditionWatch) (took time.Duration, err error) {
 	dir, err := os.MkdirTemp(b.agent.Dir, "disk-") // another one each time: the same one would be damped as flapping
 	if err != nil {
@@ -96,7 +96,7 @@ func (b *bench) latency(ctx context.Context) error {
 	if err := b.agent.Start(ctx); err != nil {
 		return err
 	}
-	defer func() { _ = b.agent.Stop() }() // what matters has been measured
+	defer func() { _ = b.agent.Stop() }() // the measurement is over
 	w, err := b.watch(ctx)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (b *bench) latency(ctx context.Context) error {
 	}
 	var times []time.Duration
 	for range b.trials {
-		if err := pause(ctx, 3*time.Second); err != nil { // the condition of the trial before is written
+		if err := pause(ctx, 3*time.Second); err != nil { // the condition of the previous trial is written
 			return err
 		}
 		took, err := b.failOnce(ctx, w)
@@ -124,8 +124,8 @@ func (b *bench) latency(ctx context.Context) error {
 	return nil
 }
 
-// peerLatency times node-problem-detector with the configuration that it ships. It has no way to clear the condition,
-// so that it is restarted for each trial.
+// peerLatency times node-problem-detector with the configuration that it ships. It cannot clear the condition, so it is
+// restarted for each trial.
 func (b *bench) peerLatency(ctx context.Context) error {
 	say("timing %d disk failures with node-problem-detector", b.peerTrials)
 	w, err := b.watch(ctx)

@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// peerConfig is node-problem-detector's readonly-monitor.json as shipped, but for lookback: five minutes would make it
-// report the failure of the trial before.
+// peerConfig is node-problem-detector's readonly-monitor.json as shipped, except for lookback: with five minutes it
+// would report the failure of the previous trial.
 const peerConfig = `{
   "plugin": "kmsg", "logPath": "/dev/kmsg", "lookback": "1s", "bufferSize": 10, "source": "readonly-monitor", "metricsReporting": true,
   "conditions": [{"type": "ReadonlyFilesystem", "reason": "FilesystemIsNotReadOnly", "message": "Filesystem is not read-only"}],
@@ -27,7 +27,7 @@ const peerConfig = `{
 type process struct{ cmd *exec.Cmd }
 
 func (p process) close() {
-	_ = p.cmd.Process.Kill() // it has nothing to lose
+	_ = p.cmd.Process.Kill() // it has no state to lose
 	_ = p.cmd.Wait()
 }
 
@@ -44,9 +44,8 @@ func (b *bench) startPeer(ctx context.Context) (process, error) {
 	return process{cmd}, cmd.Start()
 }
 
-// atRest measures, beside each other on a node with n pods, the daemon with its default checks and
-// node-problem-detector with four monitors: their memory from the start on, their processor time once they have
-// settled.
+// atRest measures, side by side on a node with n pods, the daemon with its default checks and node-problem-detector
+// with four monitors: their memory from the start on, their processor time once they have settled.
 func (b *bench) atRest(ctx context.Context, n int) (err error) {
 	if err := b.fillNode(ctx, n); err != nil {
 		return err
@@ -101,7 +100,7 @@ func (b *bench) atRest(ctx context.Context, n int) (err error) {
 	return b.requests(n, from, own)
 }
 
-// compare adds what two processes cost to the table.
+// compare adds the cost of two processes to the table.
 func (b *bench) compare(n int, own, other span) error {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -157,7 +156,7 @@ func (b *bench) compare(n int, own, other span) error {
 	return nil
 }
 
-// requests adds what reached the apiserver because of the agent, by its audit log.
+// requests adds the agent's requests to the apiserver, by its audit log.
 func (b *bench) requests(n int, from int64, own span) error {
 	starting, err := harness.AgentRequests(b.lab, from, own.settledAudit)
 	if err != nil {
@@ -191,7 +190,7 @@ type span struct {
 	settledAt               int           // index of the first sample after settling
 }
 
-// settling is how long a process that has been started may be busy.
+// settling is how long a started process may be busy.
 const settling = 30 * time.Second
 
 // values returns one value of all samples, the least first.
@@ -274,7 +273,7 @@ func (b *bench) overTime(ctx context.Context, of target, read func(context.Conte
 	return s, err
 }
 
-// slowest lists the checks that took longest below the table: where to begin when the agent is not cheap.
+// slowest lists the checks that took longest below the table: where to begin if the agent is not cheap.
 func (b *bench) slowest(s span) {
 	const metric, shown = "nodeagent_check_duration_seconds_sum{check=", 8
 	type one struct {

@@ -1,5 +1,5 @@
-// Command bench measures on the lab what the agent costs and how fast it is, beside node-problem-detector in the same
-// run, and prints a table. It decides nothing: compare the ratios, not the milliseconds of one machine.
+// Command bench measures on the lab the cost and the speed of the agent, beside node-problem-detector in the same run,
+// and prints a table. It does not pass or fail: compare the ratios, not the milliseconds of one machine.
 package main
 
 import (
@@ -106,12 +106,12 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 		defer func() { err = errors.Join(err, b.lab.Down(context.WithoutCancel(ctx))) }()
 	}
 	defer b.emptyNode(ctx)
-	// All as shipped, but for the places of this lab.
+	// All as shipped, except for the paths of this lab.
 	defaults := harness.Overrides{"inspect": nil}
 	if b.agent, err = harness.Install(ctx, b.lab, filepath.Join(dir, "agent"), b.binary, defaults); err != nil {
 		return err
 	}
-	defer b.print() // also what was measured before it failed or was interrupted
+	defer b.print() // also the results before a failure or an interrupt
 	for _, measure := range b.wanted() {
 		if err := measure(ctx); err != nil {
 			return errors.Join(err, b.agent.Stop())
@@ -120,7 +120,7 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 	return nil
 }
 
-// wanted lists what is measured on the lab.
+// wanted lists the measurements on the lab.
 func (b *bench) wanted() []func(context.Context) error {
 	if b.stormOnly {
 		return []func(context.Context) error{b.storm}

@@ -28,7 +28,7 @@ spec:
 // memoryVolumes is how many volumes of each pod are mounts of their own.
 const memoryVolumes = 10
 
-// fillNode brings the node to n pods that run.
+// fillNode brings the node to n running pods.
 func (b *bench) fillNode(ctx context.Context, n int) error {
 	say("starting pods: %d → %d", b.running, n)
 	var manifest strings.Builder
@@ -49,7 +49,7 @@ func (b *bench) fillNode(ctx context.Context, n int) error {
 	return err
 }
 
-// emptyNode removes what fillNode has made.
+// emptyNode removes the pods of fillNode.
 func (b *bench) emptyNode(ctx context.Context) {
 	if b.running > 0 {
 		_, _ = b.lab.Kubectl(context.WithoutCancel(ctx), "delete", "pods", "--all", "--force", "--grace-period=0", "-n",
@@ -58,8 +58,8 @@ func (b *bench) emptyNode(ctx context.Context) {
 	b.running = 0
 }
 
-// settleNode waits until the node is at rest after pods were started, and no longer calls itself loaded: the agent would
-// look for the cause.
+// settleNode waits until the node is at rest after pods were started, and no longer overloaded: the agent would look
+// for the cause.
 func (b *bench) settleNode(ctx context.Context) error {
 	say("waiting until the node is at rest")
 	for limit := time.Now().Add(20 * time.Minute); ; {

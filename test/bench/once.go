@@ -27,7 +27,7 @@ func (b *bench) wholeCheck(ctx context.Context) error {
 	return nil
 }
 
-// inspection measures what one inspection of many pods costs, and that a quiet node causes no traffic.
+// inspection measures the cost of one inspection of many pods, and that a quiet node causes no traffic.
 func (b *bench) inspection(ctx context.Context) error {
 	if err := b.fillNode(ctx, slices.Max(b.pods)); err != nil {
 		return err

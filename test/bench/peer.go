@@ -31,7 +31,7 @@ func (b *bench) startFullPeer(ctx context.Context, command, dir string) (process
 		return process{}, err
 	}
 	plugins, err := filepath.Glob(filepath.Join(config, "plugin/*.sh"))
-	for _, plugin := range plugins { // modules have no modes
+	for _, plugin := range plugins { // modules do not keep file modes
 		if err := os.Chmod(plugin, 0o755); err != nil { //nolint:gosec // it is run
 			return process{}, err
 		}

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// cost is what a process uses of a machine. Memory is in KiB.
+// cost is a process's use of the machine. Memory is in KiB.
 type cost struct {
 	at                 time.Time
 	cpu                time.Duration // of its children, too
 	rss, pss, peak     int
 	anonymous          int // heap and stacks
 	file               int // resident pages of files: those of the program
-	working            int // what kubelet reports of its container
+	working            int // the value that kubelet reports for its container
 	threads, fds, kmsg int // kmsg: descriptors of /dev/kmsg
 }
 
-// target is a process that is measured, in a cgroup of its own.
+// target is a measured process, in a cgroup of its own.
 type target struct {
 	pid   int
 	group *group
@@ -70,7 +70,7 @@ func field(text []byte, name string) int {
 	return n
 }
 
-// series is what the agent reports of itself: each line of /metrics without its value, and the value.
+// series holds the agent's own metrics: each line of /metrics without its value, and the value.
 type series map[string]float64
 
 // metrics reads the agent's own metrics.

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// repairTests are the tests in which a real fault is repaired. Each logs how long that took.
+// repairTests are the tests that repair a real fault. Each logs how long the repair took.
 var repairTests = []struct {
 	pkg, run string
 	args     []string
@@ -25,8 +25,8 @@ var repairTests = []struct {
 // repaired is a line of such a test: see repairs.
 var repaired = regexp.MustCompile(`repaired by (\S+) in (\S+)`)
 
-// repairs times each repair that helps: from when its check found the fault until that does not find it any more, without
-// the age that a finding must have (minAge).
+// repairs times each repair that helps: from the first to the last run in which its check finds the fault, without the
+// age that a finding must have (minAge).
 func (b *bench) repairs(ctx context.Context) error {
 	for _, test := range repairTests {
 		say("timing the repairs of %s", test.pkg)
@@ -47,8 +47,8 @@ var (
 	isolated = regexp.MustCompile(`read-only disk to taint: (.+)`)
 )
 
-// taint times how soon others see the taint of a node with a fatal finding, on a real apiserver; and how soon a real node
-// has it after its disk has failed, all of the agent included.
+// taint times how soon others see the taint of a node with a fatal finding, on a real apiserver; and how soon a real
+// node has it after its disk has failed, including all of the agent.
 func (b *bench) taint(ctx context.Context) error {
 	const times = "250"
 	say("timing %s taints", times)
@@ -72,7 +72,7 @@ func (b *bench) taint(ctx context.Context) error {
 	return nil
 }
 
-// said runs a test and returns what it says, by an expression that must occur.
+// said runs a test and returns the matches in its output of an expression that must occur.
 func said(ctx context.Context, what *regexp.Regexp, pkg, run string, args ...string) ([][][]byte, error) {
 	repo, err := harness.Repo()
 	if err != nil {

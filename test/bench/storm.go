@@ -15,7 +15,7 @@ import (
 // stormRate is how many mounts a second a storm has, and as many unmounts.
 const stormRate = 50
 
-// storm measures what the daemon takes of the processor while mounts come and go, beside the same time at rest.
+// storm measures the daemon's use of the processor while mounts come and go, beside the same time at rest.
 func (b *bench) storm(ctx context.Context) (err error) {
 	if err := errors.Join(b.fillNode(ctx, slices.Max(b.pods)), b.settleNode(ctx)); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (b *bench) storm(ctx context.Context) (err error) {
 	return nil
 }
 
-// share returns what the processes of a group take of one core while something is done.
+// share returns the share of one core that the processes of a group use during a call.
 func share(g *group, during func() error) (string, error) {
 	began := time.Now()
 	before, err := g.used()
@@ -64,7 +64,7 @@ func share(g *group, during func() error) (string, error) {
 	return fmt.Sprintf("%.1f %%", 100*float64(after-before)/float64(time.Since(began))), err
 }
 
-// mountStorm mounts as many filesystems in a time as stormRate says, each for a second, and returns how many.
+// mountStorm mounts stormRate filesystems a second, each for a second, and returns how many.
 func mountStorm(ctx context.Context, work string, howLong time.Duration) (mounted int, err error) {
 	points := make([]string, stormRate)
 	for i := range points {

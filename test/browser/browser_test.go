@@ -50,7 +50,7 @@ func newSessions(t *testing.T) *pages.Sessions {
 	return pages.NewSessions(store, false, time.Now)
 }
 
-// serveWith is serve, with an identity provider that is made for the center's address.
+// serveWith is serve, with an identity provider made for the center's address.
 func serveWith(t *testing.T, provider func(address string) *oidc.Provider) (address string) {
 	return open(t, newSessions(t), func(address string) pages.SignIn { return provider(address) })
 }
@@ -111,7 +111,7 @@ func post(t *testing.T, address string, batch []json.RawMessage) {
 
 const hostile = `<script>document.title="owned"</script><img src=x onerror="document.title='owned'">`
 
-// said is what the agent of a node has said.
+// said returns the events that the agent of a node has sent.
 func said(t *testing.T, i int) (events []event.Event) {
 	node := fmt.Sprintf("node-%02d", i)
 	say := func(kind event.Type, s event.Subject, severity finding.Severity, data any) {
@@ -144,7 +144,7 @@ func said(t *testing.T, i int) (events []event.Event) {
 	return events
 }
 
-// browser starts Chromium, which ends with the test. What its pages complain about fails the test.
+// browser starts Chromium, which ends with the test. Complaints of its pages fail the test.
 func browser(t *testing.T, script bool) context.Context {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("disable-quic", true), chromedp.WindowSize(1280, 900))
@@ -213,7 +213,7 @@ func TestPerson(t *testing.T) {
 	}
 }
 
-// Every page is shown, runs nothing that an agent sent, and is accessible (WCAG 2, by axe), in the light and the dark.
+// Every page is shown, does not run code from an agent, and is accessible (WCAG 2, by axe), in the light and the dark.
 func TestPages(t *testing.T) {
 	address, sessions := serve(t)
 	ctx := browser(t, true)

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
 )
 
-// identityProvider runs one that somebody else has written, with the center as its client.
+// identityProvider runs a third-party identity provider with the center as its client.
 func identityProvider(t *testing.T, center string) (issuer string) {
 	var provider http.Handler
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +34,7 @@ func identityProvider(t *testing.T, center string) (issuer string) {
 	return issuer
 }
 
-// A person signs in at a real identity provider, and is on the page that they wanted: with and without JavaScript.
+// A person signs in at a real identity provider, and gets to the wanted page: with and without JavaScript.
 func TestSignInAtProvider(t *testing.T) {
 	for _, script := range []bool{true, false} {
 		t.Run(fmt.Sprintf("script %t", script), func(t *testing.T) { signInAtProvider(t, script) })

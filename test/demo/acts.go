@@ -21,7 +21,7 @@ func (s *stage) showConditions(ctx context.Context) {
 
 func (s *stage) startAgent(ctx context.Context) error {
 	s.title("3. The agent starts, with its own ServiceAccount")
-	// A pod that lives on, so that there is something which must not be touched.
+	// A pod that lives on, as an object that must not be touched.
 	if err := s.lab.RunPod(ctx, "default", "bystander", "sleep", "100000"); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (s *stage) diskFails(ctx context.Context) error {
 		return err
 	}
 	s.disk = disk
-	time.Sleep(2 * time.Second) // conditions are written once a second at most, and some were just now
+	time.Sleep(2 * time.Second) // conditions are written once a second at most, and some have just been written
 	s.say("An ext4 filesystem on %s is mounted on %s, which the configuration names as needed (checks.filesystem-readonly.needed): "+
 		"it is fatal although no pod uses it. Now the kernel finds an error in it.", disk.Device, disk.Mount)
 	began := time.Now()
@@ -129,7 +129,7 @@ func (s *stage) podLeavesThings(ctx context.Context) error {
 	return s.awaitProof(ctx)
 }
 
-// awaitProof waits until the daemon is sure, and shows its evidence.
+// awaitProof waits until the daemon has a proof, and shows its evidence.
 func (s *stage) awaitProof(ctx context.Context) error {
 	err := harness.WaitFor(ctx, "the finding PodLeftovers", func() error {
 		status, err := s.agent.Status(ctx)

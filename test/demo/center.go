@@ -19,7 +19,7 @@ type center struct {
 	cmd         *exec.Cmd
 }
 
-// startCenter builds and starts an event center. Its data is all that remains of the demo, to be looked at.
+// startCenter builds and starts an event center. Its data is all that remains of the demo, for inspection.
 func (s *stage) startCenter(ctx context.Context) (*center, error) {
 	repo, err := harness.Repo()
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *center) stop() error {
 	return nil
 }
 
-// address is where it listens: it writes that beside its token.
+// address returns the center's address, which it writes beside its token.
 func (c *center) address() (string, error) {
 	text, err := os.ReadFile(filepath.Join(c.dir, "address"))
 	if err == nil && len(text) == 0 {
@@ -62,7 +62,7 @@ func (c *center) address() (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// settings are those with which an agent sends to it.
+// settings returns the settings with which an agent sends events to it.
 func (c *center) settings() (harness.Overrides, error) {
 	address, err := c.address()
 	return harness.Overrides{"report": map[string]any{"eventCenter": map[string]any{
@@ -70,7 +70,7 @@ func (c *center) settings() (harness.Overrides, error) {
 	}}}, err
 }
 
-// showCenter shows what the event center has heard: the fault and its end, the leftovers and their release.
+// showCenter shows the events at the center: the fault and its end, the leftovers and their release.
 func (s *stage) showCenter(ctx context.Context) error {
 	s.title("8. The event center has all of it")
 	show := []string{"events", "--dir", s.center.dir, "--limit", "1000", "--check", "filesystem-readonly", "--check",
@@ -89,7 +89,7 @@ func (s *stage) showCenter(ctx context.Context) error {
 	return err
 }
 
-// sayWhereItIs ends the demo with the pages.
+// sayWhereItIs ends the demo with the addresses of the pages.
 func (c *center) sayWhereItIs() {
 	binary, dir := c.binary, c.dir
 	if here, err := os.Getwd(); err == nil {

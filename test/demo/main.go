@@ -1,6 +1,6 @@
-// Command demo shows on this machine, with a real Kubernetes node, what nodeagent does: a disk fails, a deleted pod
-// leaves things behind; both are found, reported and, where that is possible, repaired. It ends by itself, and exits 0
-// only if all of it really happened.
+// Command demo shows nodeagent at work on this machine, with a real Kubernetes node: a disk fails, a deleted pod leaves
+// things behind; both are found, reported and, if possible, repaired. It ends by itself, and exits 0 only if all of it
+// really happened.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// stage is what the steps of the demo share.
+// stage is the state that the steps of the demo share.
 type stage struct {
 	out    io.Writer
 	lab    *lab.Lab
@@ -46,8 +46,8 @@ type stage struct {
 	began  time.Time
 }
 
-// trusted refuses a checkout that others than root can change: the node's kubelet is built in it, and the agent would take
-// that for an impostor.
+// trusted rejects a checkout that others than root can change: the node's kubelet is built in it, and the agent would
+// take that for an impostor.
 func trusted() error {
 	dir, err := os.Getwd()
 	if err == nil {
@@ -124,7 +124,7 @@ func (s *stage) title(text string) {
 
 func (s *stage) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
-// command shows a command and what it prints; an exit code is part of what is shown.
+// command shows a command and its output; an exit code is part of the output.
 func (s *stage) command(ctx context.Context, name string, args ...string) {
 	fmt.Fprintf(s.out, "\n$ %s %s\n", filepath.Base(name), strings.Join(args, " "))
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -142,7 +142,7 @@ func (s *stage) nodeagent(ctx context.Context, args ...string) (harness.Answer, 
 	return answer, err
 }
 
-// kubectl shows what every user of the cluster sees.
+// kubectl shows the view of every user of the cluster.
 func (s *stage) kubectl(ctx context.Context, args ...string) {
 	out, err := s.lab.Kubectl(ctx, args...)
 	fmt.Fprintf(s.out, "\n$ kubectl %s\n%s", strings.Join(args, " "), out)

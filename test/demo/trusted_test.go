@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A checkout that others can change is refused before anything is built, with its folder and what to do.
+// A checkout that others can change is rejected before anything is built, with its folder and the remedy.
 func TestCheckoutOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "test/need/alone")

@@ -41,7 +41,7 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), path, args...)
-	// Nothing of what the caller's helm knows.
+	// Without any settings of the caller's helm.
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home,
 		"KUBECONFIG="+os.DevNull)
@@ -93,7 +93,7 @@ func TestTemplate(t *testing.T) {
 	compare(t, "testdata/full.golden.yaml", template(t, "--values", "testdata/full.values.yaml"))
 }
 
-// The files that users apply without helm are what the chart renders.
+// The chart renders the files that users apply without helm.
 func TestManifests(t *testing.T) {
 	plain := []string{"--set", "namespace.create=true"}
 	compare(t, kubernetes+"/manifests/nodeagent.yaml", template(t, plain...))
@@ -146,7 +146,7 @@ func TestSchemaRejects(t *testing.T) {
 	}
 }
 
-// object is what the tests below read of a rendered object.
+// object holds the fields of a rendered object that the tests below read.
 type object struct {
 	Kind     string
 	Metadata struct{ Name, Namespace string }
@@ -178,7 +178,7 @@ func objects(t *testing.T, rendered string) []object {
 	}
 }
 
-// The agent takes the configurations that the chart writes.
+// The agent accepts the configurations that the chart writes.
 func TestConfigurationIsTaken(t *testing.T) {
 	agent := filepath.Join(t.TempDir(), "nodeagent")
 	if out, err := exec.CommandContext(t.Context(), "go", "-C", repository, "build", "-o", agent,
@@ -207,7 +207,7 @@ func TestConfigurationIsTaken(t *testing.T) {
 	}
 }
 
-// Nothing of the host is mounted: a mount of its root would pin the volumes of other pods.
+// No part of the host is mounted: a mount of its root would pin the volumes of other pods.
 func TestNothingOfTheHostIsMounted(t *testing.T) {
 	for _, o := range objects(t, template(t)) {
 		if o.Kind != "DaemonSet" {

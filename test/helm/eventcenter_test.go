@@ -46,7 +46,7 @@ func TestCenterTemplate(t *testing.T) {
 	}
 }
 
-// What the chart cannot guess it asks for, and what it does not understand it refuses.
+// The chart asks for values that it cannot guess, and rejects values that it does not understand.
 func TestCenterRefuses(t *testing.T) {
 	for set, want := range map[string]string{
 		"storage.size=1Gi":                 "the name of this cluster must be set",
@@ -64,7 +64,7 @@ func TestCenterRefuses(t *testing.T) {
 	}
 }
 
-// The certificate that the chart makes is trusted by the authority that agents are given, under the names that they use.
+// The certificate from the chart is valid under the authority that agents are given, for the names that they use.
 func TestCenterCertificate(t *testing.T) {
 	out, err := center(t, "--set", "cluster=prod,service.clusterIP=10.0.0.9,tls.names[0]=center.example.com",
 		"--show-only", "templates/tls.yaml")

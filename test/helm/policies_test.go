@@ -22,7 +22,7 @@ type policyExpressions struct {
 	Validations     []struct{ Expression string }
 }
 
-// refuses evaluates a policy as the apiserver does: nothing where it does not match, else whether any validation fails.
+// refuses evaluates a policy as the apiserver does: false if it does not match, else whether any validation fails.
 func (p policyExpressions) refuses(t *testing.T, a admission.Attributes) bool {
 	t.Helper()
 	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
@@ -62,7 +62,7 @@ func (p policyExpressions) refuses(t *testing.T, a admission.Attributes) bool {
 	return evaluate(p.MatchConditions) && !evaluate(p.Validations)
 }
 
-// Each identity of a node may write its own ConfigMap, and no other; others than agents and nodes are not its business.
+// Each identity of a node may write its own ConfigMap, and no other; the policy ignores all but agents and nodes.
 func TestConfigMapOfTheOwnNode(t *testing.T) {
 	policies := map[string]policyExpressions{}
 	for _, o := range objects(t, template(t, "--set", "rights.nodeIdentity=true")) {

@@ -23,13 +23,13 @@ type policy struct {
 	} `yaml:"matchConstraints"`
 }
 
-// operations are what verbs that write are to admission.
+// operations maps the verbs that write to the operations of admission.
 var operations = map[string][]string{
 	"create": {"CREATE"}, "update": {"UPDATE"}, "delete": {"DELETE"}, "deletecollection": {"DELETE"},
 	"patch": {"CREATE", "UPDATE"}, // server-side apply creates
 }
 
-// Whatever a role lets the agent write, a policy narrows to its own node. Nothing is allowed by a wildcard.
+// For every write that a role allows the agent, a policy narrows it to its own node. There are no wildcards.
 func TestEveryWriteIsNarrowed(t *testing.T) {
 	everyWriteIsNarrowed(t)
 	everyWriteIsNarrowed(t, "--set", "rights.nodeIdentity=true,rights.kubelet=true,rights.pods=true,rights.taint=true,rights.slots=true")
@@ -82,8 +82,8 @@ func everyWriteIsNarrowed(t *testing.T, args ...string) {
 	}
 }
 
-// What an agent may change of its Node is listed: the policy compares every other field, whatever later versions of
-// Kubernetes add to it.
+// The fields of its Node that an agent may change are listed: the policy compares every other field, including those of
+// later versions of Kubernetes.
 func TestNodePolicyListsWhatMayChange(t *testing.T) {
 	const (
 		metadata = "[object, oldObject].all(o, o.metadata.all(k, k in ['managedFields', 'resourceVersion'] || " +
@@ -169,7 +169,7 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-// The Leases of medik8s may be read only where the configuration asks for them, and only one by one.
+// The Leases of medik8s may be read only if the configuration asks for them, and only one by one.
 func TestMaintenanceLeases(t *testing.T) {
 	const asked = "config.fleet.medik8s=medik8s-leases"
 	for args, want := range map[string]int{"rights.slots=true": 0, "rights.slots=true," + asked: 1, asked: 0} {

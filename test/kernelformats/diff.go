@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/kernelformats/formats"
 )
 
-// difference is what one version changed in a family, against the version before it that the data has.
+// difference is the change of one version in a family, against the previous version in the data.
 type difference struct {
 	before         string
 	added, removed []printed
@@ -18,8 +18,7 @@ type difference struct {
 
 func (d difference) count() int { return len(d.added) + len(d.removed) + len(d.changed) }
 
-// compare returns what is different from the newest version that is older, or from the version itself where the data
-// has it.
+// compare returns the differences from the newest older version, or from the version itself if the data has it.
 func compare(rows []formats.Row, now []printed, version string) (d difference) {
 	for _, r := range rows {
 		for _, v := range r.Versions {
@@ -52,7 +51,7 @@ func compare(rows []formats.Row, now []printed, version string) (d difference) {
 	return d
 }
 
-// pair finds what was added for something that was removed: most of its words are the same.
+// pair matches added formats with removed ones: most of their words are the same.
 func (d *difference) pair() {
 	var removed []printed
 	for _, old := range d.removed {
@@ -72,7 +71,7 @@ func (d *difference) pair() {
 	d.removed = removed
 }
 
-// similar returns the share of the words of both that are the same.
+// similar returns the share of common words among the words of both.
 func similar(a, b string) float64 {
 	wordsOfA, wordsOfB := strings.Fields(a), strings.Fields(b)
 	same := 0
@@ -108,7 +107,7 @@ func (d difference) print(out io.Writer, family, version string) {
 	}
 }
 
-// merge adds what a version prints to the rows; verdicts and arguments stay. A row that no version has is dropped.
+// merge adds the formats of a version to the rows; verdicts and arguments stay. Rows without any version are dropped.
 func merge(rows []formats.Row, now []printed, version string) (merged []formats.Row) {
 	at := map[string]printed{}
 	for _, p := range now {

@@ -73,7 +73,7 @@ func extract(t *tree, file string, texts map[string]string, family *family) (all
 	return all
 }
 
-// level is that of printk, as far as the rules distinguish it.
+// level is the level of printk, as far as the rules distinguish it.
 type level int
 
 const (
@@ -106,7 +106,7 @@ func callLevel(printer string, args []string) level {
 	return belowWarning
 }
 
-// readDefinitions reads what pr_fmt and dev_fmt are.
+// readDefinitions reads the definitions of pr_fmt and dev_fmt.
 func (s scope) readDefinitions(source string) {
 	for _, d := range fmtDefine.FindAllStringSubmatch(source, -1) {
 		if name, body := d[1], d[3]; name == "dev_fmt" && strings.HasPrefix(body, "pr_fmt") {
@@ -117,7 +117,7 @@ func (s scope) readDefinitions(source string) {
 	}
 }
 
-// defines returns the macros of a file that are texts.
+// defines returns the macros of a file that expand to texts.
 func defines(source string, into map[string]string) {
 	s := scope{texts: into}
 	for _, d := range textDefine.FindAllStringSubmatch(uncomment(source), -1) {
@@ -162,7 +162,7 @@ func afterLine(s string) string {
 	return ""
 }
 
-// quoted returns the end of the text in quotes that begins at i; a quote that is not closed ends with its line.
+// quoted returns the end of the text in quotes that begins at i; an unclosed quote ends with its line.
 func quoted(s string, i int) int {
 	for j := i + 1; j < len(s); j++ {
 		switch s[j] {
@@ -177,9 +177,9 @@ func quoted(s string, i int) int {
 	return len(s)
 }
 
-const maxCall = 8 << 10 // longer is no call, but a parenthesis that is not closed
+const maxCall = 8 << 10 // longer is no call, but an unclosed parenthesis
 
-// arguments splits what follows the opening parenthesis of a call.
+// arguments splits the text after the opening parenthesis of a call.
 func arguments(s string) (args []string) {
 	depth, from := 0, 0
 	for i := 0; i < len(s) && i < maxCall; i++ {
@@ -214,18 +214,18 @@ func firstArgument(s string) string {
 	return s
 }
 
-// scope is what texts in a file may refer to.
+// scope holds the definitions to which texts in a file may refer.
 type scope struct {
 	module string
 	texts  map[string]string // macros that are texts
-	prefix map[string]string // what pr_fmt and dev_fmt put before a format
+	prefix map[string]string // the text that pr_fmt and dev_fmt put before a format
 }
 
 // format returns the first argument that is a text.
 func (s scope) format(args []string) (string, bool) {
 	for _, arg := range args {
 		if strings.Contains(arg, "KERN_CONT") || strings.Contains(arg, "KERN_DEBUG") {
-			return "", false // the rest of a line, or what nobody has on
+			return "", false // the rest of a line, or debugging output
 		}
 		if !strings.Contains(arg, `"`) {
 			if _, known := s.texts[strings.TrimSpace(arg)]; !known {
@@ -239,8 +239,8 @@ func (s scope) format(args []string) (string, bool) {
 	return "", false
 }
 
-// evaluate concatenates the texts of an expression; parameter is the name of what is empty in it. A word that is not
-// known is a text that only the running kernel knows.
+// evaluate concatenates the texts of an expression; parameter is the name that counts as empty in it. An unknown word
+// stands for a text that only the running kernel knows.
 func (s scope) evaluate(expression, parameter string) (string, bool) {
 	var out strings.Builder
 	for rest := expression; strings.TrimSpace(rest) != ""; {

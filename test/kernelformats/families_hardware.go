@@ -1,6 +1,6 @@
 package main
 
-// hardwareFamilies are what processors, memory, buses and firmware report.
+// hardwareFamilies are the reports of processors, memory, buses and firmware.
 func hardwareFamilies() []family {
 	return []family{{
 		name: "machine-check",

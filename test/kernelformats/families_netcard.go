@@ -1,6 +1,6 @@
 package main
 
-// givesUp selects what a driver reports when it gives up on its device, or resets it.
+// givesUp selects the reports of a driver that gives up on its device, or resets it.
 const givesUp = `time[sd]?[- ]?out|timed out|\bhang|\bhung|stuck|lock-?up|unrecoverable|surprise|\bdead\b|giv(e|ing) up|gave up|` +
 	`over ?heat|over ?temp|thermal|not respond|no response|unresponsive|health|crash|assert|internal err|parity|fatal|` +
 	`(adapter|device|card|nic|controller|port|host|disk|drive) (was |is |has been |unexpectedly )?(removed|lost|gone|disabled|stopped|failed|offline)|` +

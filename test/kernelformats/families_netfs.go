@@ -1,6 +1,6 @@
 package main
 
-// netfsFamilies are the clients of network filesystems and network disks, and what shares a disk in a cluster.
+// netfsFamilies are the clients of network filesystems and network disks, and cluster software that shares a disk.
 func netfsFamilies() []family {
 	drbd := map[string]string{}
 	iscsi := map[string]string{"iscsi_cls_session_printk": " session1: ", "iscsi_cls_conn_printk": " connection1:0: ",

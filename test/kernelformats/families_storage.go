@@ -1,6 +1,6 @@
 package main
 
-// storageFamilies are disks, their controllers and what is stacked on them.
+// storageFamilies are disks, their controllers and the layers stacked on them.
 func storageFamilies() []family {
 	mpt := map[string]string{}
 	for _, level := range levels {

@@ -1,7 +1,7 @@
 package main
 
-// sweepFamilies are wide: what the kernel's core, its filesystems and the drivers of servers print at the level of errors
-// when something failed. The rules of subsystems are tried with them. What prepares a driver (memory, registration,
+// sweepFamilies are wide: failures that the kernel's core, its filesystems and the drivers of servers print at the
+// level of errors. The rules of subsystems are tried with them. The preparation of a driver (memory, registration,
 // options) is left out: it fails in tests, or with a fault that has its own lines.
 func sweepFamilies() []family {
 	const words = `fail|error|time-?d? ?out|abort|unable|can'?not|can't|could ?n[o']t|corrupt|fatal|not respon|offline|lost|stuck|dead\b|unrecover|invalid|bad `

@@ -15,15 +15,15 @@ type family struct {
 	files []string
 	// words select formats: those that may report a fault. Not case-sensitive.
 	words string
-	// except leaves out formats that match words and are none of the family's business. Not case-sensitive.
+	// except leaves out formats that match words but do not belong to the family. Not case-sensitive.
 	except string
-	// level leaves out what is printed at another level.
+	// level leaves out formats printed at another level.
 	level level
-	// unlisted takes what other macros and functions print whose names end as those of errors do.
+	// unlisted adds the formats of other macros and functions whose names end like those of error printers.
 	unlisted bool
-	// printers are what only these files print with, as in the list of all printers.
+	// printers are the printers that only these files use, as in the list of all printers.
 	printers map[string]string
-	// driver is the name of the driver where it is not that of the module.
+	// driver is the name of the driver if it differs from that of the module.
 	driver string
 	// dev is how dev_printk names driver and device; "{mod} {pci}" unless set.
 	dev string
@@ -107,7 +107,7 @@ func (f *family) formats(t *tree) (all []printed) {
 	return all
 }
 
-// wanted reports what of a tree the families need.
+// wanted reports which files of a tree the families need.
 func wanted(all []family) func(string) bool {
 	return func(file string) bool {
 		return path.Base(file) == "Makefile" || slices.ContainsFunc(all, func(f family) bool { return f.has(file) })
@@ -116,7 +116,7 @@ func wanted(all []family) func(string) bool {
 
 var levels = []string{"emerg", "alert", "crit", "err", "error", "warn", "warning", "notice", "info"}
 
-// levelsOf returns the names that LEVEL in a name stands for.
+// levelsOf returns the names for which LEVEL in a name stands.
 func levelsOf(name string) (all []string) {
 	if !strings.Contains(name, "LEVEL") {
 		return []string{name}

@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// leastLiteral is how many letters of a format must stand in a line to prove that it is the line's.
+// leastLiteral is how many letters of a format a line must contain to prove that it is the line's.
 const leastLiteral = 10
 
-// leastKey is how long the text of a format must be by which it is found.
+// leastKey is the least length of a format's text by which it is found.
 const leastKey = 6
 
 // levelled is a format that a line may have.
 type levelled struct {
 	key     string // its longest text without a verb
 	pattern *regexp.Regexp
-	weight  int // letters that are not of a verb
+	weight  int // letters outside verbs
 	level   level
 }
 
@@ -72,7 +72,7 @@ func newLevelled(p printed) *levelled {
 	return l
 }
 
-// levelOf returns the level of the format that most of a line is of; of several, the worst.
+// levelOf returns the level of the format that covers most of a line; if several do, the worst level.
 func levelOf(byStart map[string][]*levelled, line string) (found level) {
 	best := 0
 	for i := 0; i+leastKey <= len(line); i++ {

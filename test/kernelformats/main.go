@@ -3,16 +3,16 @@
 //
 //	go run ./test/kernelformats [-check] [-data DIR] linux-source-6.1.tar.xz|DIR ...
 //
-// It writes the formats of each family into a file, beside the versions that have them, and prints what a version
-// added, removed and changed. A format that is new has no verdict ("?"): TestKernelFormats fails until the file says
-// which rule recognises it, or that none may. With -check nothing is written, and a difference is an error.
+// It writes the formats of each family into a file, beside the versions that have them, and prints the additions,
+// removals and changes of a version. A new format has no verdict ("?"): TestKernelFormats fails until the file says
+// which rule recognises it, or that none may. With -check it writes no file, and a difference is an error.
 //
 // With -sample N it prints so many of all formats of the level of errors, or of another with -at, in the directories
-// that servers have, chosen at random: what the rules see of them is how much of the kernel they see
-// (pkg/detect/kernellog/testdata/sample.txt). With -levels FILE it prints the level that the sources give each line of a
-// file.
+// that servers have, chosen at random: the share that the rules recognise is how much of the kernel they see
+// (pkg/detect/kernellog/testdata/sample.txt). With -levels FILE it prints the level that the sources give each line of
+// a file.
 //
-// Debian has the sources in its packages linux-source-*; they are no part of this tree.
+// Debian has the sources in its packages linux-source-*; this tree does not contain them.
 package main
 
 import (
@@ -51,7 +51,7 @@ func main() {
 	}
 }
 
-// run returns how many formats differ from what the data had of the newest kernel before.
+// run returns how many formats differ from those in the data of the newest kernel before.
 func run(out io.Writer, data string, sources []string, write bool) (changes int, err error) {
 	if len(sources) == 0 {
 		return 0, fmt.Errorf("name the sources of a kernel: an archive linux-source-X.Y.tar.xz, or a directory")

@@ -42,7 +42,7 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-// TestWide: errors are taken whatever they say, also of printers that no list has and of macros around one that is known.
+// TestWide: errors are taken whatever their text, also from printers not in a list and from macros around a known one.
 func TestWide(t *testing.T) {
 	kernel := tree{files: map[string]string{"drivers/nvme/x.c": `
 #define x_err(dev, fmt, ...) dev_err((dev)->device, "engine %d: " fmt, (dev)->id, ##__VA_ARGS__)
@@ -63,7 +63,7 @@ static void f(void) {
 	}
 }
 
-// TestLevelOf: a line has the level of the format that most of it is of.
+// TestLevelOf: a line has the level of the format that covers most of it.
 func TestLevelOf(t *testing.T) {
 	known := map[string][]*levelled{}
 	for _, p := range []printed{{text: "queue %d timed out\n", level: atError}, {text: "queue %d timed out, as expected\n",
@@ -79,7 +79,7 @@ func TestLevelOf(t *testing.T) {
 	}
 }
 
-// TestNewKernel: what a kernel changed is shown, and keeps the verdict of what it did not change.
+// TestNewKernel: the changes of a kernel are shown; unchanged formats keep their verdicts.
 func TestNewKernel(t *testing.T) {
 	rows := []formats.Row{{File: "a.c", Verdict: "nic-hang", Versions: []string{"6.1"}, Format: "card hung"},
 		{File: "a.c", Verdict: "nic-hang", Versions: []string{"6.1"}, Format: "reset of card %d failed"}}
@@ -101,7 +101,7 @@ func TestNewKernel(t *testing.T) {
 	}
 }
 
-// TestFileOfFamily: what is written is read as it was.
+// TestFileOfFamily: a written file reads back the same.
 func TestFileOfFamily(t *testing.T) {
 	dir := t.TempDir()
 	want := []formats.Row{{File: "a.c", Verdict: "-", Versions: []string{"6.1", "6.12"}, Format: "100 \\ \t%s \n",

@@ -1,9 +1,9 @@
 package main
 
-// printers are the kernel's functions and macros that print a line, with what they put before the format, or around
-// {}. What only some drivers have is in their family. Debugging output is left out: nobody has it on.
+// printers are the kernel's functions and macros that print a line, with the text that they put before the format, or
+// around {}. Those of only some drivers are in their family. Debugging output is left out: it is off in practice.
 //
-//	{pr}, {devfmt}  what the file defines as pr_fmt, dev_fmt
+//	{pr}, {devfmt}  the file's own pr_fmt, dev_fmt
 //	{mod}           the module's name
 //	{dev}           driver and device as dev_printk prints them
 //	{dm}            the name of the target of the device mapper

@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// maxFile bounds one file of the sources: generated register lists are larger, and print nothing.
+// maxFile bounds one file of the sources: larger ones are generated register lists, which print no lines.
 const maxFile = 4 << 20
 
-// tree is what the families need of the sources of one kernel, by path.
+// tree holds the files of one kernel's sources that the families need, by path.
 type tree struct {
 	version string // "6.1"
 	files   map[string]string
@@ -70,7 +70,7 @@ func (t *tree) loadArchive(name string, wanted func(string) bool) error {
 	}
 	readErr := t.readTar(out, wanted)
 	if readErr != nil {
-		_ = xz.Process.Kill() // it has nobody to write to
+		_ = xz.Process.Kill() // its reader is gone
 	}
 	return errors.Join(readErr, xz.Wait())
 }
@@ -104,7 +104,7 @@ func (t *tree) add(name string, r io.Reader) error {
 
 var versionLine = regexp.MustCompile(`(?m)^(VERSION|PATCHLEVEL) = (\d+)$`)
 
-// versionOf returns the version in the kernel's own Makefile, "6.1"; empty where there is none.
+// versionOf returns the version in the kernel's own Makefile, "6.1"; empty if there is none.
 func versionOf(makefile string) string {
 	found := versionLine.FindAllStringSubmatch(makefile, 2)
 	if len(found) != 2 {
@@ -118,7 +118,7 @@ var (
 	composite = regexp.MustCompile(`(?m)^([\w-]+?)-(?:objs|y|m|\$\([^)]*\))(?:-\$\([^)]*\))?\s*[:+]?=(.*)$`)
 )
 
-// module returns the name of the module that a file is part of (KBUILD_MODNAME), as the Makefiles above it say.
+// module returns the name of the module to which a file belongs (KBUILD_MODNAME), by the Makefiles above it.
 func (t *tree) module(file string) string {
 	object := strings.TrimSuffix(path.Base(file), path.Ext(file)) + ".o"
 	name := strings.TrimSuffix(object, ".o")

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/kernelformats/formats"
 )
 
-// The wide selection is every format at the level of errors or worse in the directories that servers have, whatever it
-// says: the measure of how much of the kernel the rules see. A sample of it, judged by hand, is in
+// The wide selection is every format at the level of errors or worse in the directories that servers have, whatever its
+// text: the measure of how much of the kernel the rules see. A sample of it, judged by hand, is in
 // pkg/detect/kernellog/testdata/sample.txt.
 
 // serverParts are the directories of the kernel whose code runs on servers.
@@ -118,7 +118,7 @@ var (
 	macro       = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)\n]*)\)[ \t]*\\?\n?((?:.*\\\n)*.*)$`)
 )
 
-// wide returns the formats of the wide selection that are of a level, each once.
+// wide returns the formats of the wide selection at a level, each once.
 func wide(t *tree, l level) (all []printed) {
 	f := serverParts()
 	f.level = l
@@ -137,7 +137,7 @@ func wide(t *tree, l level) (all []printed) {
 
 var verbs = regexp.MustCompile(`%[-+ #0-9.*]*[a-zA-Z]+`)
 
-// adoptMacros adds the wrappers that the sources define as macros around a printer that is known.
+// adoptMacros adds the wrappers that the sources define as macros around a known printer.
 func (f *family) adoptMacros(t *tree) {
 	for range 3 { // a macro of a macro of a macro
 		for file, text := range t.files {
@@ -186,7 +186,7 @@ func (f *family) adopt(name, parameters, body string) {
 	}
 }
 
-// printSample prints n of the formats of each kernel that are of a level, chosen at random, without a verdict.
+// printSample prints n formats of each kernel at a level, chosen at random, without a verdict.
 func printSample(out io.Writer, sources []string, n int, seed uint64, at string) error {
 	l := belowWarning
 	for l.String() != at {

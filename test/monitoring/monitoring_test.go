@@ -30,7 +30,7 @@ var bin = flag.String("prometheus", "", "directory with prometheus and promtool"
 
 const folder = "../../packaging/monitoring/"
 
-// rules are the parts of alerts.yaml that are looked at.
+// rules holds the parts of alerts.yaml that the tests read.
 type rules struct {
 	Groups []struct {
 		Rules []struct {
@@ -53,7 +53,7 @@ func alerts(t *testing.T) (r rules) {
 	return r
 }
 
-// Every alert has a test, says what to do, and how urgent it is.
+// Every alert has a test, an advice, and an urgency.
 func TestAlertsAreComplete(t *testing.T) {
 	tests, err := os.ReadFile(folder + "alerts_test.yaml")
 	if err != nil {
@@ -105,7 +105,7 @@ func running(t *testing.T, program string, args ...string) {
 	})
 }
 
-// address returns an address of this machine that nobody listens on.
+// address returns a free address of this machine.
 func address(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // at once
@@ -199,7 +199,7 @@ func ask(ctx context.Context, prom, query string) (int, error) {
 	return len(answer.Data.Result), nil
 }
 
-// queries returns those of the dashboard, by the title of their panel.
+// queries returns the queries of the dashboard, by the title of their panel.
 func queries(t *testing.T) map[string][]string {
 	t.Helper()
 	var dashboard struct {
@@ -227,8 +227,7 @@ func queries(t *testing.T) map[string][]string {
 
 var metric = regexp.MustCompile(`\b(?:nodeagent|eventcenter|problem)_[a-z_]+\b`)
 
-// Every query of the dashboard has an answer, and every metric that an alert names exists, on the metrics of real
-// programs.
+// Every query of the dashboard has an answer, and every metric in an alert exists, on the metrics of real programs.
 func TestRealMetrics(t *testing.T) {
 	need.Flag(t, *bin != "", "-prometheus: the programs")
 	prom := prometheus(t)
@@ -245,7 +244,7 @@ func TestRealMetrics(t *testing.T) {
 			}
 		}
 	}
-	// Of a node with Kubernetes alone, or while there is something to tell.
+	// Only on a node with Kubernetes, or while there is a leftover or a silent cluster.
 	absent := []string{"nodeagent_leftovers", "eventcenter_silent_clusters"}
 	names := map[string]bool{}
 	for _, g := range alerts(t).Groups {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// result is what the tests found without a guard.
+// result is the outcome of the tests without a guard.
 type result string
 
 const (

@@ -3,8 +3,8 @@
 //
 //	go run ./test/mutants [-run REGEXP] [-list] [FOLDER]
 //
-// Nothing in the tree is changed: the compiler gets the changed file instead of the real one (go test -overlay). Exit
-// status: 0 every change was noticed, 1 one was not, or an entry is wrong.
+// The tree does not change: the compiler gets the changed file instead of the real one (go test -overlay). Exit status:
+// 0 every change was noticed, 1 one was not, or an entry is wrong.
 package main
 
 import (

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// An entry whose guard has moved or whose test is gone would hold nothing.
+// An entry whose guard has moved or whose test is gone would protect no code.
 func TestTables(t *testing.T) {
 	t.Chdir("../..")
 	all, err := load("test/mutants")

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// While a test program has the machine, others wait.
+// While one test program owns the machine, others wait.
 func TestAlone(t *testing.T) {
 	dir := t.TempDir()
 	folder := func(name string) string {
@@ -42,7 +42,7 @@ func TestAlone(t *testing.T) {
 	}
 	waits := note("waits", alone, "sh")
 	err = waits.Start()
-	const often = 20 // in which the other one would have come to it, too
+	const often = 20 // rounds in which the other one would also have got it
 	for range often {
 		err = errors.Join(err, note("holds", "sh").Run())
 	}

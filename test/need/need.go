@@ -1,12 +1,12 @@
-// Package need declares what a test needs of the machine that it runs on. All tests that are skipped are skipped here,
-// so that no test is skipped in silence:
+// Package need declares the requirements of a test on its machine. All tests that are skipped are skipped here, so that
+// no test is skipped in silence:
 //
 //   - with -short a test that needs anything of the machine is skipped, there or not: what remains is pure;
 //   - with the environment variable CI set (and without -short) a skip is a failure, unless test/skips.txt names
 //     the test together with the reason of the skip;
 //   - each skip is noted in the file that the environment variable NODEAGENT_SKIPS names, for a run's summary.
 //
-// A reason is the same in each run. What differs, such as the text of an error, is logged beside it.
+// A reason is the same in each run. Variable parts, such as the text of an error, are logged beside it.
 package need
 
 import (
@@ -21,13 +21,13 @@ import (
 	"testing"
 )
 
-// Root skips a test where it is not root. does is what it does as root: "mounts a filesystem".
+// Root skips a test if it is not root. does is its action as root: "mounts a filesystem".
 func Root(t testing.TB, does string) {
 	t.Helper()
 	of(t, os.Geteuid() == 0, "needs root: "+does)
 }
 
-// Program skips a test where one of the programs is not installed. It returns the path of the first.
+// Program skips a test if one of the programs is not installed. It returns the path of the first.
 func Program(t testing.TB, names ...string) string {
 	t.Helper()
 	var first string
@@ -41,7 +41,7 @@ func Program(t testing.TB, names ...string) string {
 	return first
 }
 
-// Kernel skips a test where the machine does not have what is named: "btrfs". err is how that was noticed.
+// Kernel skips a test if the machine lacks a feature: "btrfs". err is the evidence.
 func Kernel(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -50,14 +50,14 @@ func Kernel(t testing.TB, what string, err error) {
 	of(t, err == nil, "needs "+what)
 }
 
-// Has is Kernel for what is noticed without an error.
+// Has is Kernel for a lack that shows without an error.
 func Has(t testing.TB, has bool, what string) {
 	t.Helper()
 	of(t, has, "needs "+what)
 }
 
-// Flag skips a test of another run: one that is asked for by a flag, or that only a parent starts. It is not meant to
-// run in this one, so that CI accepts the skip.
+// Flag skips a test of another run: one that needs a flag, or that only a parent starts. It is not meant to run in this
+// one, so CI accepts the skip.
 func Flag(t testing.TB, given bool, what string) {
 	t.Helper()
 	if !given {
@@ -67,15 +67,15 @@ func Flag(t testing.TB, given bool, what string) {
 	}
 }
 
-// Nothing declares that a test which takes long needs nothing of the machine. The layers "machine" and "release" skip it
-// (they set the environment variable NODEAGENT_ALONE): "make unit" runs it.
+// Nothing declares that a slow test needs no part of the machine. The layers "machine" and "release" skip it (they set
+// the environment variable NODEAGENT_ALONE): "make unit" runs it.
 func Nothing(t testing.TB) {
 	t.Helper()
 	Flag(t, os.Getenv("NODEAGENT_ALONE") == "", "make unit: it takes long and needs nothing of the machine")
 }
 
-// Child skips a test that ran once more in a process of its own and was skipped there. out is what that process
-// printed, with -test.v: it has noted the skip, and failed where CI does not accept it.
+// Child skips a test that ran once more in a process of its own and was skipped there. out is the output of that
+// process with -test.v: it has noted the skip, and failed if CI does not accept it.
 func Child(t testing.TB, out []byte) {
 	t.Helper()
 	if bytes.Contains(out, []byte("--- SKIP: "+t.Name()+" ")) {
@@ -83,7 +83,7 @@ func Child(t testing.TB, out []byte) {
 	}
 }
 
-// of skips a test for a reason, unless the machine has what it needs.
+// of skips a test for a reason, unless the machine has the required part.
 func of(t testing.TB, has bool, reason string) {
 	t.Helper()
 	if has && !testing.Short() {
@@ -96,7 +96,7 @@ func of(t testing.TB, has bool, reason string) {
 	t.Skip(reason)
 }
 
-// accepted fails a test whose skip the list does not name.
+// accepted fails a test whose skip is not in the list.
 func accepted(t testing.TB, reason string) {
 	t.Helper()
 	text, err := list()
@@ -128,7 +128,7 @@ func note(t testing.TB, reason string) {
 		err = errors.Join(err, file.Close())
 	}
 	if err != nil {
-		t.Log(err) // the skip is of more weight than its note; another user's process may not write there
+		t.Log(err) // the skip matters more than its note; another user's process may not write there
 	}
 }
 
@@ -141,7 +141,7 @@ func pkg() string {
 	return strings.TrimPrefix(strings.TrimSuffix(info.Path, ".test"), "github.com/nodeagent/nodeagent/")
 }
 
-// list reads test/skips.txt of the module that the working directory is in: that of a test is its package's.
+// list reads test/skips.txt of the module that contains the working directory: that of a test is its package's.
 func list() ([]byte, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -39,8 +39,8 @@ func TestSkips(t *testing.T) {
 		what, ci, list string
 		short          bool
 		want           string
-		say            string // what it prints
-		note           string // what the summary has of it
+		say            string // its output
+		note           string // its note in the summary
 	}{
 		"the machine has it":        {what: "nothing", want: "PASS"},
 		"the machine has it, short": {what: "nothing", short: true, want: "SKIP", note: "needs cgroup v3"},
@@ -87,7 +87,7 @@ func TestSkips(t *testing.T) {
 			if !strings.Contains(strings.ReplaceAll(string(out), "\n        ", "\n"), test.say) {
 				t.Errorf("does not say %q:\n%s", test.say, out)
 			}
-			noted, _ := os.ReadFile(skips) // there is none where nothing is noted
+			noted, _ := os.ReadFile(skips) // the file does not exist if there is no note
 			want := ""
 			if test.note != "" {
 				want = test.note + "\ttest/need TestChild\n"

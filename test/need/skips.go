@@ -12,7 +12,7 @@ import (
 //	pkg/detect TestRealThinPool needs the device mapper with thin pools
 type line struct{ pkg, test, reason string }
 
-// names reports whether a line is one of a test, or of a test that it is a subtest of.
+// names reports whether a line names a test, or a parent of that subtest.
 func (l line) names(pkg, test string) bool {
 	if l.pkg != pkg {
 		return false

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
-// benign are the lines of kernels on which nothing is wrong.
+// benign are the lines of kernels without faults.
 func benign(b *testing.B) []string {
 	b.Helper()
 	names, err := filepath.Glob("../../pkg/detect/kernellog/replay/testdata/benign/*")

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
-// fields lists what a struct reads from JSON: key and type, those of embedded structs included.
+// fields lists the JSON fields of a struct: key and type, including those of embedded structs.
 func fields(t reflect.Type) []string {
 	var found []string
 	for i := range t.NumField() {

@@ -49,7 +49,7 @@ func write(t *testing.T, log string, lines []string) {
 	}
 }
 
-// monitors are log monitors to compare: all that are shipped, and one that finds the corners.
+// monitors are log monitors to compare: all shipped ones, and one for corner cases.
 func monitors(t *testing.T) map[string][]byte {
 	t.Helper()
 	found := map[string][]byte{}
@@ -73,7 +73,7 @@ func monitors(t *testing.T) map[string][]byte {
 	return found
 }
 
-// logLines are what the monitors read.
+// logLines are the lines that the monitors read.
 func logLines() []string {
 	return []string{
 		"nothing to see", "Killed process 1012 (heapster) total-vm:327128kB, anon-rss:306328kB, file-rss:11132kB",
@@ -94,7 +94,7 @@ func logLines() []string {
 	}
 }
 
-// The same lines make the same events and conditions, in the same words.
+// The same lines make the same events and conditions, with the same texts.
 func TestLogMonitors(t *testing.T) {
 	for name, config := range monitors(t) {
 		t.Run(name, func(t *testing.T) {

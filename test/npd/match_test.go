@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
-// corpora are lines to match: those that the agent's own rules are tried with, and what is made to be awkward.
+// corpora are lines to match: those that the agent's own rules are tried with, and awkward ones.
 func corpora(t testing.TB) []string {
 	t.Helper()
 	var lines []string
@@ -49,7 +49,7 @@ func awkward() []string {
 	}
 }
 
-// patterns are those of all shipped files, and such as find the corners of matching.
+// patterns are those of all shipped files, and some for corner cases of matching.
 func patterns(t testing.TB) []string {
 	t.Helper()
 	found := []string{
@@ -72,7 +72,7 @@ func patterns(t testing.TB) []string {
 	return found
 }
 
-// theirs returns what node-problem-detector's buffer answers, joined as it joins messages.
+// theirs returns the answer of node-problem-detector's buffer, joined as it joins messages.
 func theirs(b systemlogmonitor.LogBuffer, pattern string) (string, bool) {
 	logs := b.Match(pattern)
 	var messages []string
@@ -82,7 +82,7 @@ func theirs(b systemlogmonitor.LogBuffer, pattern string) (string, bool) {
 	return strings.Join(messages, "\n"), len(logs) > 0
 }
 
-// After every line, every pattern answers as in node-problem-detector, whatever the size of the buffer.
+// After every line, every pattern has the same result as in node-problem-detector, whatever the size of the buffer.
 func TestMatching(t *testing.T) {
 	all, lines := patterns(t), corpora(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -92,7 +92,7 @@ func TestMatching(t *testing.T) {
 			their, our := systemlogmonitor.NewLogBuffer(size), newOurs(t, size, all)
 			for range 400 {
 				line := lines[random.IntN(len(lines))]
-				if random.IntN(3) == 0 { // those that matter close to each other
+				if random.IntN(3) == 0 { // so that awkward lines come close together
 					line = awkward()[random.IntN(len(awkward()))]
 				}
 				their.Push(&logtypes.Log{Message: line})
@@ -125,7 +125,7 @@ func newOurs(t testing.TB, size int, patterns []string) *npd.Buffer {
 	return b
 }
 
-// FuzzMatching searches for lines and patterns of which the two answer differently.
+// FuzzMatching searches for lines and patterns for which the two results differ.
 func FuzzMatching(f *testing.F) {
 	for _, p := range []string{`a|b`, `x\ny`, `^a`, `(?m)^b$`, `[^a]`, `\s+b`, `abc\z`, `(abc|abd)e*`} {
 		f.Add(p, "abc\nabd\nx\ny\nb", 3)

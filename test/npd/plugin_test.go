@@ -30,7 +30,7 @@ func script(t *testing.T, lines string) string {
 	return name
 }
 
-// One run of a plugin is understood in the same way.
+// Both interpret one run of a plugin in the same way.
 func TestPluginRuns(t *testing.T) {
 	const hangs = 200
 	for _, test := range []struct {
@@ -57,7 +57,7 @@ func TestPluginRuns(t *testing.T) {
 			t.Parallel()
 			path, timeout := script(t, test.script), time.Minute
 			if test.limit == hangs {
-				timeout = 5 * time.Second // within which it says that it has begun
+				timeout = 5 * time.Second // within which it must print that it has begun
 			}
 			c := cpmtypes.CustomPluginConfig{Plugin: "custom",
 				Rules: []*cpmtypes.CustomRule{{Path: path, Args: test.args, Reason: "R", Type: "temporary"}}}
@@ -82,8 +82,8 @@ func TestPluginRuns(t *testing.T) {
 	}
 }
 
-// pluginWithAnswers writes a plugin that answers otherwise each time: "code message", one after the other, the last one
-// for ever. It also returns whether the last one was given, and what follows it.
+// pluginWithAnswers writes a plugin that gives other answers each time: "code message", one after the other, the last
+// one for ever. over reports whether the last one was given and repeated.
 func pluginWithAnswers(t *testing.T, answers ...string) (path string, over func() bool) {
 	t.Helper()
 	dir := t.TempDir()
@@ -99,7 +99,7 @@ set -- ${answers[$n]}
 code=$1; shift; echo "$*"; exit $code`, dir, "'"+strings.Join(answers, "' '")+"'")), over
 }
 
-// A condition follows its plugin, in the same words.
+// A condition follows its plugin, with the same texts.
 func TestPluginMonitors(t *testing.T) {
 	for _, test := range []struct {
 		name    string

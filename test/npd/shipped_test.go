@@ -33,7 +33,7 @@ func read(t testing.TB, name string) []byte {
 	return data
 }
 
-// Every file that node-problem-detector ships can be run, for what it is.
+// The agent can run every file that node-problem-detector ships, as its kind.
 func TestShippedFiles(t *testing.T) {
 	names, err := filepath.Glob(filepath.Join(shipped(t), "*.json"))
 	if err != nil || len(names) < 20 {

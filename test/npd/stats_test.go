@@ -22,7 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
-// series returns what an endpoint serves without the values: names, labels, types and help texts.
+// series returns the metrics of an endpoint without the values: names, labels, types and help texts.
 func series(body string) []string {
 	var found []string
 	for line := range strings.Lines(body) {
@@ -44,8 +44,8 @@ func series(body string) []string {
 	return found
 }
 
-// machine returns a root with what is now in this machine's /proc. Kernels without modules have no /proc/modules, on
-// which node-problem-detector ends; there are some here.
+// machine returns a root with a copy of this machine's /proc. Kernels without modules have no /proc/modules, without
+// which node-problem-detector exits; the copy has some.
 func machine(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()

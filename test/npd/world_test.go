@@ -35,18 +35,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// answer is what a monitor has reported: its events, sorted, and its conditions as they are in the end.
+// answer holds the reports of a monitor: its events, sorted, and its conditions at the end.
 type answer struct {
 	Events     []string // source, type, reason, message
 	Conditions []string // type, status, reason, message
 }
 
-// oneLine is a text as the agent reports it: what node-problem-detector joins by newlines, also where it has quoted them.
+// oneLine returns a text as the agent reports it: with blanks where node-problem-detector has newlines, quoted or not.
 func oneLine(text string) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, `\n`, " ")), " ")
 }
 
-// they runs a monitor of node-problem-detector until it has done enough, and then until it has had nothing new for a while.
+// they runs a monitor of node-problem-detector until enough is true, and then until it is silent for a while.
 func they(t *testing.T, monitor npdtypes.Monitor, do func(), enough func(answer) bool) answer {
 	t.Helper()
 	statuses, err := monitor.Start()
@@ -101,7 +101,7 @@ func (s *sink) CreateEvent(_ context.Context, e *corev1.Event) error {
 	return nil
 }
 
-// world is the agent as far as it runs such files: the engine, the tracker, the words of events and conditions.
+// world is the part of the agent that runs such files: the engine, the tracker, the texts of events and conditions.
 type world struct {
 	t        *testing.T
 	monitors *npd.Monitors
@@ -164,7 +164,7 @@ func (w *world) reported() answer {
 	return w.now()
 }
 
-// now returns what was reported by now.
+// now returns the reports so far.
 func (w *world) now() answer {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 type compilation struct {
 	Package string            // with its test variant: "net/http [net/http.test]"
 	Source  string            // the folder that -trimpath names, with the module's version
-	Flags   []string          // those that change what is compiled
-	Deps    map[string]string // import path to the file that was compiled for it, in the build cache
+	Flags   []string          // those that change the compiled code
+	Deps    map[string]string // import path to its compiled file, in the build cache
 }
 
 // record runs a program of the toolchain for "go build -toolexec" and notes each call of the compiler in the file.
@@ -63,7 +63,7 @@ func note(file, pkg string, args []string) error {
 	return cmp.Or(err, f.Close())
 }
 
-// sourceOf is the module and version that the compiler is to write in place of the folder of a package.
+// sourceOf returns the module and version that the compiler is to write in place of the folder of a package.
 func sourceOf(trimpath string) string {
 	for rewrite := range strings.SplitSeq(trimpath, ";") {
 		if _, source, _ := strings.Cut(rewrite, "=>"); source != "" {
@@ -91,7 +91,7 @@ func (c *compilation) imports(importcfg string) error {
 // cached is the name of a file in the build cache; others are in a folder of the build, and differ each time.
 var cached = regexp.MustCompile(`^[0-9a-f]{64}-d$`)
 
-// printCompiled prints which packages were compiled more than once, and why, those first that caused most.
+// printCompiled prints which packages were compiled more than once, and why; the biggest causes first.
 func printCompiled(w io.Writer, file string) error {
 	f, err := os.Open(file) //nolint:gosec // of the run
 	if err != nil {
@@ -137,7 +137,7 @@ func printCompiled(w io.Writer, file string) error {
 }
 
 // because names the cause of a second compilation: its own flags or source, or else those of the dependencies that
-// differ although theirs do not.
+// differ although their own flags and sources do not.
 func because(a, b compilation, all map[string][]compilation) string {
 	switch {
 	case !slices.Equal(a.Flags, b.Flags):

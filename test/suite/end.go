@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// end runs again the tests that failed, prints the table of all layers, and reports whether all is green. A layer that
-// failed has no say here: make knows.
+// end reruns the tests that failed, prints the table of all layers, and reports whether all is green. It ignores layers
+// that failed: make knows about them.
 func end(ctx context.Context, folder string, stdout, stderr io.Writer) (green bool, err error) {
 	results, err := load(folder)
 	if err != nil {
@@ -46,7 +46,7 @@ func end(ctx context.Context, folder string, stdout, stderr io.Writer) (green bo
 	return len(red) == 0, nil
 }
 
-// again is the layer with one test alone.
+// again returns the layer with one test alone.
 func (l layer) again(t test) layer {
 	argv, own, rest := []string{}, []string{}, l.Command
 	if i := slices.Index(rest, "-args"); i >= 0 {

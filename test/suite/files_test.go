@@ -56,7 +56,7 @@ func TestFlaky(t *testing.T) {
 	}
 }
 
-// All that runs beside the lane that has the machine has processes, mounts, a network and a /run of its own.
+// All commands beside the lane that owns the machine have processes, mounts, a network and a /run of their own.
 func TestLanesAreApart(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "make", "-n", "LANES=", "test-apiserver", "test-chart", "race", "pure",
 		"test-npd", "test-new-check")
@@ -81,8 +81,8 @@ func TestLanesAreApart(t *testing.T) {
 	}
 }
 
-// differ are modules that need versions of their own, with the reason. Each costs a second compilation of all that
-// depends on it ("make compiled" tells how much).
+// differ lists modules that need versions of their own, with the reason. Each costs a second compilation of all its
+// dependents ("make compiled" tells how much).
 var differ = map[string]string{ //nolint:gochecknoglobals // a constant
 	"test/kubernetes github.com/container-storage-interface/spec": "Kubernetes uses VolumeCondition, which 1.13 does not have",
 	"test/npd github.com/containerd/containerd/api":               "node-problem-detector requires it; the product's client needs 1.10",
@@ -107,7 +107,7 @@ func TestOneVersionOfEachModule(t *testing.T) {
 
 var requirement = regexp.MustCompile(`(?m)^(?:require)?\s+(\S+) (v\S+)(?: // indirect)?$`)
 
-// required are the versions that a go.mod names.
+// required returns the versions in a go.mod.
 func required(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(folder, "go.mod"))

@@ -25,7 +25,7 @@ type layer struct {
 	Path    string // the PATH that it was called with, which may have another containerd first
 }
 
-// result tells how a layer ended.
+// result is the outcome of a layer.
 type result struct {
 	Layer   layer
 	Wall    time.Duration
@@ -107,7 +107,7 @@ func (l layer) tests() bool {
 	return len(l.Command) > 1 && l.Command[0] == "go" && l.Command[1] == "test"
 }
 
-// environ is the environment without the variables of make: a make that a test starts is not of the run's.
+// environ is the environment without the variables of make: a make that a test starts does not belong to the run.
 func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -115,8 +115,8 @@ func environ() []string {
 	})
 }
 
-// repeat notes the tests that run again at the end, if these are all that failed, and then takes the layer's exit for
-// success.
+// repeat notes the failed tests for a second run at the end, if there is no other failure, and then counts the layer's
+// exit as success.
 func (r *result) repeat(seen *outcome, stderr io.Writer) {
 	failed := seen.failures()
 	switch {
@@ -179,7 +179,7 @@ type event struct {
 type outcome struct {
 	w       io.Writer
 	verbose bool
-	broken  string // why the failure is not one of tests alone
+	broken  string // why tests alone do not explain the failure
 	ran     int
 	open    map[test]bool // tests that began; true once they failed
 	output  map[test][]string
@@ -225,7 +225,7 @@ func (o *outcome) event(e event) {
 		o.broken = e.ImportPath + " does not compile"
 	case e.Action == "fail" && e.Test == "":
 		o.failed[e.Package] = true
-		for t, lines := range o.output { // of tests that did not end
+		for t, lines := range o.output { // of unfinished tests
 			if t.Package == e.Package {
 				fmt.Fprint(o.w, strings.Join(lines, ""))
 			}
@@ -251,7 +251,7 @@ func (o *outcome) event(e event) {
 	delete(o.output, t)
 }
 
-// failures are the tests that failed, or that had not ended when their package failed.
+// failures returns the tests that failed, or that had not ended when their package failed.
 func (o *outcome) failures() []test {
 	var failed []test
 	for t, f := range o.open {

@@ -10,8 +10,8 @@
 // "packages" prints the packages that a layer is made of, see selected.
 //
 // "layer" runs a command and reports how long it took and which tests were skipped. If the command is "go test", it
-// counts the tests. With the environment variable NODEAGENT_SUITE set to a folder ("make test" does so), it leaves there
-// a row for the table; and if tests fail in a layer with -again, it leaves their names there instead of failing.
+// counts the tests. With the environment variable NODEAGENT_SUITE set to a folder ("make test" does so), it leaves
+// there a row for the table; and if tests fail in a layer with -again, it leaves their names there instead of failing.
 //
 // "end" runs each of these tests once more, alone, and prints the table. A test that passes now is flaky: the run is
 // green, and the last lines name it. A test of a package that guards the node (see guards) is never repeated.

@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// goPackage is the part of what "go list -test" prints that selects the packages of a layer.
+// goPackage is the part of the output of "go list -test" that selects the packages of a layer.
 type goPackage struct {
 	ImportPath, Dir, ForTest           string
 	GoFiles, TestGoFiles, XTestGoFiles []string
@@ -95,7 +95,7 @@ func list(ctx context.Context) ([]goPackage, error) {
 	}
 }
 
-// uses reports whether one of the files has a node for which is holds.
+// uses reports whether one of the files has a node that satisfies is.
 func (p goPackage) uses(files []string, is func(ast.Node) bool) (found bool, err error) {
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)

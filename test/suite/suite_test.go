@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A failing test of a layer with -again does not end the run; it runs once more at the end, and what it does then counts.
+// A failing test of a layer with -again does not end the run; it runs again at the end, and only that result counts.
 func TestAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pkg, test string // of a test that fails the first time
@@ -72,7 +72,7 @@ func TestOther(*testing.T) {}`
 	red      = marker + `func TestIt(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Error("red", first()) }) }`
 )
 
-// checkout is a module of the product's name with one package, which has one test file.
+// checkout returns a module with the product's name and one package, which has one test file.
 func checkout(t *testing.T, pkg, test string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +116,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The race detector runs where goroutines are started, and where data is guarded against several.
+// The race detector runs if goroutines are started or data is guarded against several.
 func TestConcurrent(t *testing.T) {
 	for source, want := range map[string]bool{
 		"func f() { go f() }":                                     true,
@@ -214,7 +214,7 @@ func TestPrintCompiled(t *testing.T) {
 	}
 }
 
-// The compiler's calls are recorded, and what is built is the same as without the recorder.
+// The compiler's calls are recorded, and the build is the same as without the recorder.
 func TestRecord(t *testing.T) {
 	dir := checkout(t, "busy", fmt.Sprintf("func TestIt(*testing.T) {} // never compiled before: %s", t.TempDir()))
 	self, err := os.Executable()
@@ -238,7 +238,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// A layer ends with the tests that were skipped, each once, and with the exit code of the command.
+// A layer ends with the list of skipped tests, each once, and with the exit code of the command.
 func TestRunSaysWhatWasSkipped(t *testing.T) {
 	const script = `for i in 1 2 3 4 5 6; do printf 'needs a\tpkg/x Test%s\n' $i; done >>$NODEAGENT_SKIPS
 printf 'needs b\tpkg/x Test1\nneeds b\tpkg/x Test1\n' >>$NODEAGENT_SKIPS; echo ok; exit 3`

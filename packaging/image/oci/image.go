@@ -1,12 +1,12 @@
-// Package oci writes a container image that holds one static program and nothing else, as an archive that containerd,
-// podman and docker all load: an OCI image layout, and beside it the manifest of docker's older format. The same
-// program gives the same archive, byte for byte.
+// Package oci writes a container image that holds only one static program, as an archive that containerd, podman and
+// docker all load: an OCI image layout, and beside it the manifest of docker's older format. The same program gives the
+// same archive, byte for byte.
 //
-// It is kept, because no library does most of it. go-containerregistry writes an OCI layout as a folder, and docker's
-// format as an archive with names of its own, but no archive that is both: with it (v0.22.1) the command and this
-// package had 9.2 KB instead of 12, in a module of their own, which "make quick" and "make lint" pass by. The exporter
-// of containerd's client writes such an archive: 8.8 KB, and three more modules that the agent requires directly. What
-// stays in both is the command line, the checks of the program, the configuration and the tar of the layer: 5.5 KB.
+// The package exists because no library does most of it. go-containerregistry writes an OCI layout as a folder, and
+// docker's format as an archive with names of its own, but no archive of both kinds: with it (v0.22.1) the command and
+// this package had 9.2 KB instead of 12, in a module of their own, which "make quick" and "make lint" pass by. The
+// exporter of containerd's client writes such an archive: 8.8 KB, and three more modules that the agent requires
+// directly. Both keep the command line, the checks of the program, the configuration and the tar of the layer: 5.5 KB.
 package oci
 
 import (
@@ -26,7 +26,7 @@ import (
 	"time"
 )
 
-// Image is what the programs of all platforms have in common.
+// Image holds the common part of the programs of all platforms.
 type Image struct {
 	Reference string    // name and tag, such as registry.example.com/nodeagent:1.0.0
 	Path      string    // of the program in the image; its entry point
@@ -41,7 +41,7 @@ type Program struct {
 	Data         []byte
 }
 
-// ReadProgram reads an executable. One that needs a dynamic loader is refused: there would be none in the image.
+// ReadProgram reads an executable. It rejects one that needs a dynamic loader: the image has none.
 func ReadProgram(file string) (Program, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -65,7 +65,7 @@ func ReadProgram(file string) (Program, error) {
 	return Program{}, fmt.Errorf("%s: is for %s, not for one of the product's platforms", file, program.Machine)
 }
 
-// layer is the only layer of an image: its compressed form and the digest of what is in it.
+// layer is the only layer of an image: its compressed form and the digest of its uncompressed content.
 type layer struct {
 	data   []byte
 	diffID string

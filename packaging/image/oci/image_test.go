@@ -59,7 +59,7 @@ func files(t *testing.T, r io.Reader) map[string]string {
 	}
 }
 
-// blob returns the content of a descriptor, which must be what it says.
+// blob returns the content of a descriptor, whose size and digest must match.
 func blob(t *testing.T, archive map[string]string, d descriptor) []byte {
 	t.Helper()
 	data, ok := archive[blobPath(d.Digest)]

@@ -98,8 +98,8 @@ func cutTag(reference string) (name, tag string, ok bool) {
 	return reference[:colon], reference[colon+1:], true
 }
 
-// platform adds all that belongs to one program. Docker's older format knows no platforms, so it is added for a single
-// program only.
+// platform adds the blobs of one program. Docker's older format knows no platforms, so it is added for a single program
+// only.
 func (l layout) platform(p Program, docker bool) (descriptor, error) {
 	files, err := l.image.layer(p)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command schema prints values.schema.json of the Helm chart: what is written by hand for the chart's own values, and
-// what the agent's configuration looks like, taken from its Go type. A misspelt key is then refused by helm, before
-// any node sees it. The agent itself checks more (docs: "nodeagent config validate").
+// Command schema prints values.schema.json of the Helm chart: a part written by hand for the chart's own values, and
+// the agent's configuration, taken from its Go type. helm then rejects a misspelt key before any node sees it. The
+// agent itself checks more (docs: "nodeagent config validate").
 package main
 
 import (
@@ -47,7 +47,7 @@ func run(out io.Writer) error {
 	return encoder.Encode(schema)
 }
 
-// duration is what time.ParseDuration reads; the empty string and bare numbers are not durations.
+// duration matches the texts that time.ParseDuration reads; the empty string and bare numbers are not durations.
 const duration = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 
 // schemaOf describes a type as the strict reader of the configuration takes it.

@@ -153,8 +153,8 @@ func list() []entry {
 	}
 }
 
-// Deps are what some checks are given besides the host. The zero value is valid: such a check then keeps no
-// state across restarts, or leaves a question open.
+// Deps are the dependencies of some checks besides the host. The zero value is valid: such a check then keeps no state
+// across restarts, or leaves a question open.
 type Deps struct {
 	State      detect.StateStore
 	DaemonSets criticaldaemonsets.DaemonSetLookups
@@ -162,13 +162,13 @@ type Deps struct {
 	Sources    *detect.StateSources     // of all checks; nil: the kernel's log alone is the evidence
 }
 
-// With is the settings of one check with those that every check has.
+// With holds the settings of one check together with those that every check has.
 type With[S any] struct {
 	Common   `yaml:",inline"`
 	Settings S `yaml:",inline"`
 }
 
-// Common is what can be set of every check.
+// Common holds the settings that every check has.
 type Common struct {
 	Enabled  bool             `yaml:"enabled"`
 	Every    time.Duration    `yaml:"every,omitempty"`    // interval between runs; the check's own unless set

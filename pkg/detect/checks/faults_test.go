@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// What docs/faults.md says finds a fault exists, what it leaves out has a reason, and names are unique.
+// Every fault that docs/faults.md claims to find exists, every omission has a reason, and names are unique.
 func TestFaults(t *testing.T) {
 	exists := map[string]bool{}
 	for _, c := range Checks(DefaultSettings(), Deps{}) {

@@ -22,16 +22,16 @@ import (
 //
 //	-- proc/1/mountinfo --          a file below the root of the machine
 //	-- sys/dev/block/8:0@ --        a symbolic link; its content is the target
-//	-- sys/block/sda! --            is removed, with all that is below it
+//	-- sys/block/sda! --            removes it with its whole tree
 //	-- clients/kubelet-pods.json --   the answer of kubelet: a list of pods; all clients are in fixtureClients
 //	-- clients/kubelet-process.json -- the running kubelet, as host.Process
 //	-- clients/paths.json --          paths other than the defaults: fields of host.Paths
 //	-- clients/probe.json --          the answers of probes, by path; {"hang": true} is none
-//	-- +30s/proc/diskstats --       what has changed 30 seconds later, when the same check runs again
+//	-- +30s/proc/diskstats --       changes 30 seconds later, when the same check runs again
 //	-- want.json --                 the result of the last run; the first one is that of a fresh check
 //
-// The comment above the first file describes the case, and has a line "Source: " where it is recorded or copied: see
-// sources_test.go. It is 2026-11-21 02:00 there, one hour after boot.
+// The comment above the first file describes the case, and has a line "Source: " if it is recorded or copied: see
+// sources_test.go. The time of the machine is 2026-11-21 02:00, one hour after boot.
 
 // conversing are checks whose evidence is not in files: their own tests fake the other side, and have the three kinds
 // of cases.
@@ -79,7 +79,7 @@ func fixtureFiles(id, kind string) ([]string, error) {
 	return found, nil
 }
 
-// fresh returns a check that has not run yet.
+// fresh returns a check before its first run.
 func fresh(t *testing.T, id string) detect.Check {
 	t.Helper()
 	for _, check := range Checks(DefaultSettings(), Deps{}) {
@@ -91,7 +91,7 @@ func fresh(t *testing.T, id string) detect.Check {
 	return detect.Check{}
 }
 
-// TestDoc: each check documents what it reads, why, what it finds and false alarms; and it finds nothing else.
+// TestDoc: each check documents its sources, reason, findings and false alarms, and has no undocumented findings.
 func TestDoc(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Deps{}) {
 		t.Run(check.ID, func(t *testing.T) {

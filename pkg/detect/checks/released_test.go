@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// TestReleasedIsKept: what was released is a contract. No ID and no reason goes without being named as removed.
+// TestReleasedIsKept: released IDs and reasons are a contract: each still exists or is listed as removed.
 func TestReleasedIsKept(t *testing.T) {
 	now := map[string]bool{}
 	for _, c := range Checks(DefaultSettings(), Deps{}) {

@@ -19,7 +19,7 @@ type Settings struct {
 	Ignored []string `yaml:"-"` // settings of checks that were removed, for messages
 }
 
-// Removed are the checks that an earlier release had, and why they were removed. A configuration that names one is
+// Removed returns the checks of earlier releases that were removed, and the reasons. A configuration that names one is
 // still valid: its settings are ignored.
 func Removed() map[string]string {
 	return map[string]string{
@@ -32,7 +32,7 @@ func Removed() map[string]string {
 type entry struct {
 	id       string
 	defaults func() any                                         // *With[S]
-	build    func(settings any, deps Deps) (detect.Check, bool) // false where it is switched off
+	build    func(settings any, deps Deps) (detect.Check, bool) // false if it is switched off
 }
 
 // plain is a check that needs only its settings.
@@ -40,7 +40,7 @@ func plain[S any](defaults func() S, build func(S) detect.Check) entry {
 	return aided(defaults, func(s S, _ Deps) detect.Check { return build(s) })
 }
 
-// lasting is one that also keeps state across restarts.
+// lasting is a check that also keeps state across restarts.
 func lasting[S any](defaults func() S, build func(S, detect.StateStore) detect.Check) entry {
 	return aided(defaults, func(s S, a Deps) detect.Check { return build(s, a.State) })
 }
@@ -57,7 +57,7 @@ func aided[S any](defaults func() S, build func(S, Deps) detect.Check) entry {
 	}
 }
 
-// bare is the settings of a check without its own.
+// bare holds the settings of a check without its own.
 type bare struct{}
 
 func noSettings() bare { return bare{} }
@@ -67,7 +67,7 @@ func simple(build func() detect.Check) entry {
 	return plain(noSettings, func(bare) detect.Check { return build() })
 }
 
-// stateful is one that keeps state across restarts.
+// stateful is a check without settings of its own that keeps state across restarts.
 func stateful(build func(detect.StateStore) detect.Check) entry {
 	return lasting(noSettings, func(_ bare, store detect.StateStore) detect.Check { return build(store) })
 }
@@ -98,14 +98,14 @@ func Checks(s Settings, deps Deps) []detect.Check {
 	return checks
 }
 
-// SettingsOf returns the settings of one check. It is nil when there is no such check, or its settings are of another
+// SettingsOf returns the settings of one check. It is nil if there is no such check, or its settings are of another
 // type.
 func SettingsOf[S any](s Settings, id string) *With[S] {
 	found, _ := s.ByID[id].(*With[S])
 	return found
 }
 
-// UnmarshalYAML reads settings over the existing ones. Each check's are read by the decoder that reads the file, and so
+// UnmarshalYAML reads settings over the existing ones. The decoder of the file also reads each check's settings, and so
 // as strictly; all mistakes are reported at once.
 func (s *Settings) UnmarshalYAML(unmarshal func(any) error) error {
 	var parts map[yamlKey]yamlValue
@@ -125,7 +125,7 @@ func (s *Settings) UnmarshalYAML(unmarshal func(any) error) error {
 				key.text))
 			continue
 		}
-		if parts[key] == nil { // "load:" and nothing
+		if parts[key] == nil { // an empty "load:"
 			continue
 		}
 		err := parts[key](settings)
@@ -155,10 +155,10 @@ func (k *yamlKey) UnmarshalYAML(node *yaml.Node) error {
 
 func (k yamlKey) compare(o yamlKey) int { return cmp.Compare(k.line, o.line) }
 
-// yamlValue reads a value into what it is given. This form, unlike a node, keeps the decoder strict.
+// yamlValue decodes a value into its argument. This form, unlike a node, keeps the decoder strict.
 type yamlValue func(into any) error
 
-// UnmarshalYAML keeps the value for later, when its key is known.
+// UnmarshalYAML keeps the value until its key is known.
 func (v *yamlValue) UnmarshalYAML(unmarshal func(any) error) error {
 	*v = unmarshal
 	return nil

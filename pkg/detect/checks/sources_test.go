@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// source is the line of a fixture that says where its content comes from: the machine that it was recorded on, or the
-// document that it was copied from. It is in the comment of a txtar archive, or at the head of another file.
+// source matches the line of a fixture that names the origin of its content: the machine of the recording, or the
+// copied document. The line is in the comment of a txtar archive, or at the head of another file.
 var source = regexp.MustCompile(`(?m)^(?:# )?Source: (?:recorded 20\d\d-\d\d-\d\d on \S.+ \d\S*.*|` +
 	`https://\S+ \(.+ \d\S*\))\.?$`)
 
-// TestSources: what was invented with the check proves nothing of what a kernel, a kubelet or a runtime
-// writes. Each check has at least one fixture that was recorded, or copied from documentation.
+// TestSources: invented data is no evidence of the output of a kernel, a kubelet or a runtime. Each check has at least
+// one fixture recorded, or copied from documentation.
 func TestSources(t *testing.T) {
 	for _, check := range Checks(DefaultSettings(), Deps{}) {
 		if !slices.ContainsFunc(filesOf(t, check.ID), hasSource) {

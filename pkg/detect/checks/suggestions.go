@@ -10,11 +10,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// suggestions is what is asked of others about a finding, by its reason: one line for each. Nothing on the node does it.
-// A reason that is not here asks for nothing: it goes by itself, or somebody who reads the advice decides.
+// suggestions lists the actions that findings ask of others, by reason. The node itself takes none of them. A reason
+// not listed needs no action: it goes by itself, or somebody who reads the advice decides.
 func suggestions() map[finding.SuggestedAction]string {
 	return map[finding.SuggestedAction]string{
-		// The part is broken, or says that it soon will be.
+		// The part is broken, or reports that it soon will be.
 		finding.SuggestReplaceHardware: `
 			MemoryUncorrectedError MemoryReadError MemoryCorrupted MemoryFailureUnrecovered
 			NVMeDead NVMeReadOnly NVMeDegraded NVMeMediaErrors NVMeSpareLow NVMeDisabled
@@ -23,17 +23,17 @@ func suggestions() map[finding.SuggestedAction]string {
 			FanFailed PowerSupplyFailed
 			PCIeFatalError PCIeUncorrectedError CperHardwareErrorFatal MachineCheckUncorrected
 			NICHardwareError`,
-		// State of the kernel that nothing but a boot clears, and filesystems that are repaired before they are mounted.
+		// Kernel state that only a boot clears, and filesystems that are repaired before they are mounted.
 		finding.SuggestReboot: `
 			KernelPanic KernelOops KernelBug HardLockup SoftLockup RCUStall KernelMemoryCorruption
 			WorkqueueLockup UnregisterNetDevice SystemdNotAnswering DiskHung SlabLeak
 			DaemonSetPodHungInKernel
 			FilesystemShutdown XfsHasShutdown Ext4Shutdown FilesystemRemountedReadOnly FilesystemEmergencyReadOnly
 			FilesystemIsReadOnly JournalAborted BtrfsReadOnly ZFSPanic`,
-		// What was on the disks is lost.
+		// The data on the disks is lost.
 		finding.SuggestReinstall: `
 			RAIDFailed ZFSPoolFailed ZFSPoolSuspended ThinPoolFailed`,
-		// The node cannot serve pods, and what would help is not on it, or differs from one site to the next.
+		// The node cannot serve pods, and the remedy is not on the node, or differs from one site to the next.
 		finding.SuggestHuman: `
 			BondDown LinkDown LoopbackDown LoopbackWithoutAddress DefaultRouteLost PortDown
 			CNIConfigInvalid CNIConfigMissing CNIPluginMissing CNIPluginNotExecutable NetworkNotReady
@@ -54,7 +54,7 @@ func suggestions() map[finding.SuggestedAction]string {
 	}
 }
 
-// SuggestedAction returns what is asked of others about a finding of a reason; empty: nothing.
+// SuggestedAction returns the action to ask of others for a reason; empty if there is none.
 func SuggestedAction(reason string) finding.SuggestedAction {
 	for action, reasons := range suggestions() {
 		for r := range strings.FieldsSeq(reasons) {
@@ -75,8 +75,8 @@ func suggest(h *host.Host, f finding.Finding) (finding.SuggestedAction, string) 
 	return action, part(h, f)
 }
 
-// part names what is to be replaced: by what is printed on it, as far as the kernel shows that without asking the
-// device. Nothing is opened that could hang.
+// part names the part to replace by its label, as far as the kernel knows it without asking the device. It opens no
+// file that could hang.
 func part(h *host.Host, f finding.Finding) string {
 	what := f.Subject.Kind + " " + f.Subject.Name
 	for _, fact := range []struct{ key, label string }{{"serial", "serial number"}, {"wwid", "WWID"}} {

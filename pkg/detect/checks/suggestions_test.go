@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Each reason of the table is one that some check or rule gives, and stands there once; each fatal one is there.
+// Each reason of the table belongs to a check or rule, and appears once; each fatal one is in the table.
 func TestSuggestedActions(t *testing.T) {
 	known := map[string]bool{} // reasons; whether they may be fatal
 	for _, c := range Checks(DefaultSettings(), Deps{Sources: &detect.StateSources{}}) {
@@ -40,14 +40,14 @@ func TestSuggestedActions(t *testing.T) {
 		}
 	}
 	for reason, fatal := range known {
-		ofRules := strings.HasPrefix(reason, "(") // the rules' own are looked at one by one
+		ofRules := strings.HasPrefix(reason, "(") // the rules' own are checked one by one
 		if fatal && !ofRules && SuggestedAction(reason) == "" {
 			t.Errorf("%s is fatal, and nobody is asked for anything", reason)
 		}
 	}
 }
 
-// The part that is to be replaced is named by what is printed on it.
+// The part to replace is named by its label.
 func TestSuggestedPart(t *testing.T) {
 	for want, f := range map[string]finding.Finding{
 		"nvme-disk nvme0, serial number S4EV": {Subject: finding.Subject{Kind: "nvme-disk", Name: "nvme0"},

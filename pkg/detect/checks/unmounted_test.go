@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
-// A volume that is unmounted while the check runs makes it neither uncertain nor faulty.
+// A volume unmounted while the check runs makes it neither uncertain nor faulty.
 func TestUnmountedMeanwhile(t *testing.T) {
 	const root = "27 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 	for name, line := range map[string]string{

@@ -73,7 +73,7 @@ func Expect(t testing.TB, check detect.Check, h *host.Host, want ...string) {
 	}
 }
 
-// Reasons returns subject=reason of each finding, with marks for what is not fatal or only marginal.
+// Reasons returns subject=reason of each finding, with marks if it is not fatal or only marginal.
 func Reasons(found []finding.Finding) []string {
 	var all []string
 	for _, f := range found {

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/watch"
 )
 
-// fixtureClients fake the clients of what is not in files, by the name below doors/.
+// fixtureClients fake the clients whose answers are not files, by the name below clients/.
 func fixtureClients() map[string]func(t *testing.T, h *host.Host, file txtar.File) {
 	return map[string]func(t *testing.T, h *host.Host, file txtar.File){
 		"kubelet-pods.json": func(t *testing.T, h *host.Host, file txtar.File) {

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// containerd is a real one in its own folder, with its CRI plugin.
+// containerd is a real containerd in its own folder, with its CRI plugin.
 type containerd struct {
 	Dir    string
 	Socket string

@@ -15,14 +15,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// NameServer answers every question with one response code, over UDP and TCP. A negative code is silence.
+// NameServer answers every query with one response code, over UDP and TCP. With a negative code it does not answer.
 type NameServer struct {
 	Rcode     atomic.Int32
 	Questions atomic.Int32
-	Message   atomic.Pointer[[]byte] // recorded: the answer to every question, but for its ID
+	Message   atomic.Pointer[[]byte] // recorded: the answer to every query, but for its ID
 }
 
-// ServeDNS answers questions at an address, over UDP and TCP, until the test ends.
+// ServeDNS answers queries at an address, over UDP and TCP, until the test ends.
 func ServeDNS(t *testing.T, address string) *NameServer {
 	t.Helper()
 	s := &NameServer{}

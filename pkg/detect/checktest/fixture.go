@@ -22,15 +22,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// fixtureWant is the content of want.json. Facts are compared for the keys that are given.
+// fixtureWant is the content of want.json. Facts are compared only for the given keys.
 type fixtureWant struct {
 	Findings      []finding.Finding `json:"findings,omitempty"`
 	Marginal      bool              `json:"marginal,omitempty"`      // all findings are
-	Certain       []string          `json:"certain,omitempty"`       // subjects of those that one run proves, as kind/name
+	Certain       []string          `json:"certain,omitempty"`       // those that one run proves, as kind/name
 	NotApplicable bool              `json:"notApplicable,omitempty"` // the check does not apply
 	// subjects without a result, as kind/name
 	Unknown []string `json:"unknown,omitempty"`
-	// part of the error when there is no result at all
+	// part of the error if there is no result at all
 	Error string `json:"error,omitempty"`
 }
 
@@ -115,7 +115,7 @@ func compareError(t *testing.T, want fixtureWant, err error) {
 	}
 }
 
-// moment is what a machine becomes some time after the first run.
+// moment holds the changes of a machine some time after the first run.
 type moment struct {
 	after time.Duration
 	files []txtar.File
@@ -123,8 +123,8 @@ type moment struct {
 
 var laterName = regexp.MustCompile(`^\+([0-9a-z.]+)/(.+)$`)
 
-// FixtureHost returns the machine of an archive, the moments at which the check runs, and what the last run must
-// return.
+// FixtureHost returns the machine of an archive, the moments at which the check runs, and the expected result of the
+// last run.
 func FixtureHost(t *testing.T, archive *txtar.Archive) (*host.Host, []moment, fixtureWant) {
 	t.Helper()
 	paths := discover.DefaultPaths()
@@ -162,7 +162,7 @@ func FixtureHost(t *testing.T, archive *txtar.Archive) (*host.Host, []moment, fi
 	return h, inOrder, want
 }
 
-// Come makes h what it is at that moment.
+// Come applies the changes of that moment to h.
 func (m moment) Come(t *testing.T, h *host.Host) {
 	t.Helper()
 	h.Clock = func() finding.Timestamp {
@@ -191,7 +191,7 @@ func strictJSON(t *testing.T, file txtar.File, into any) {
 	}
 }
 
-// WriteFile makes what a file of an archive stands for: a file, a link (name@), or that something is gone (name!).
+// WriteFile applies a file of an archive: a file, a link (name@), or a removal (name!).
 func WriteFile(t *testing.T, root string, file txtar.File) {
 	t.Helper()
 	name := filepath.Join(root, file.Name)

@@ -35,7 +35,7 @@ func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
 	}
 }
 
-// kubeletMetricsErrorDoor does not answer, with that error; "forbidden", "not configured" and "timeout" are known.
+// kubeletMetricsErrorDoor fails with that error; "forbidden", "not configured" and "timeout" are known.
 func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
 	err := map[string]error{"forbidden": hosterr.ErrForbidden, "not configured": hosterr.ErrNotConfigured,
@@ -55,13 +55,13 @@ func kubeletProcessDoor(t *testing.T, h *host.Host, _ txtar.File) {
 	}
 }
 
-// kubeletPodsErrorDoor does not answer what pods there are, with that error.
+// kubeletPodsErrorDoor answers the request for pods with that error.
 func kubeletPodsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	err := errors.New(strings.TrimSpace(string(file.Data)))
 	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, err }
 }
 
-// criDoor is what the runtime answers over CRI; an error instead of all answers.
+// criDoor is the runtime's answer over CRI; an error instead of all answers.
 func criDoor(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var answers struct {
@@ -95,7 +95,7 @@ func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	h.Kubelet.ServingCertificate = func(context.Context) (*x509.Certificate, error) { return certificate, err }
 }
 
-// timeDoor says whether the wall clock is kept right: yes, no, or an error.
+// timeDoor says whether the wall clock is synchronised: yes, no, or an error.
 func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
 	h.TimeClock = func() (host.ClockState, error) {
@@ -109,8 +109,8 @@ func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	}
 }
 
-// nodeDoor is what the apiserver answers when it is asked for the Node: "not found", "not asked" (it must not be) or
-// an error instead.
+// nodeDoor is the apiserver's answer to a request for the Node: "not found", "not asked" (the check must not ask) or an
+// error instead.
 func nodeDoor(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var node *corev1.Node

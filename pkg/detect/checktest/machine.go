@@ -20,7 +20,7 @@ type LoadMachine struct {
 	Host *host.Host
 }
 
-// NewLoadMachine returns a machine of files that is at rest.
+// NewLoadMachine returns a machine of files, without load.
 func NewLoadMachine(t *testing.T) *LoadMachine {
 	m := &LoadMachine{t: t, Up: time.Hour}
 	m.Host = &host.Host{NodeName: "n", Files: host.Files{Root: t.TempDir()}, Paths: discover.DefaultPaths()}
@@ -41,7 +41,7 @@ func (m *LoadMachine) Write(name, content string) {
 	}
 }
 
-// Process makes a process: its state, CPU time in ticks, and the service that it belongs to.
+// Process adds a process: its state, CPU time in ticks, and the service that it belongs to.
 func (m *LoadMachine) Process(pid int, state string, ticks int, service string) {
 	m.Write(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (p) %s 1 1 1 0 -1 0 2 0 0 0 %d 0 0 0 20 0 1 0 339 1 1 1",
 		pid, state, ticks))
@@ -49,7 +49,7 @@ func (m *LoadMachine) Process(pid int, state string, ticks int, service string) 
 	m.Write(fmt.Sprintf("proc/%d/cgroup", pid), "0::/system.slice/"+service)
 }
 
-// Run runs the check once, a while later than the last time.
+// Run runs the check once, some time after the previous run.
 func (m *LoadMachine) Run(check detect.Check) []finding.Finding {
 	m.t.Helper()
 	findings, err := check.Observe(m.t.Context(), m.Host)

@@ -17,7 +17,7 @@ import (
 //
 //	{"routes": ["127.0.0.1"], "ports": {"local": "10.0.0.5", "peer": "10.0.0.9:443", "count": 28000}}
 //
-// There is no route but those that are named. Sockets are counted only where the file has their number.
+// Only the named routes exist. Sockets are counted only if the file has their number.
 func FixtureNetwork(t *testing.T, h *host.Host, file txtar.File) {
 	var answers struct {
 		Routes []netip.Addr `json:"routes"`

@@ -63,7 +63,7 @@ func CPUsOffline() detect.Check {
 				return nil, err
 			}
 			if off && !wasOff {
-				mostOnline = online // the sibling threads are not missed; what goes offline after them is
+				mostOnline = online // SMT explains its threads, not later losses
 			}
 			wasOff = off
 			f := finding.Finding{

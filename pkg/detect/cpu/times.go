@@ -61,9 +61,9 @@ func parseCPUTimes(data []byte) (map[int]cpuTimes, error) {
 	return times, nil
 }
 
-// share records two counters, of which the first counts a part of what the second counts, and returns how many percent
-// of the rise of the whole the part was, that rise, and the time that it took. A counter that goes back is another one:
-// the machine was moved, the cgroup re-created. Both then begin again.
+// share records two counters, of which the first counts a part of the second, and returns how many percent of the rise
+// of the whole the part was, that rise, and the time that it took. A counter that goes back is another one: the machine
+// was moved, the cgroup re-created. Both then begin again.
 func share(w *checkkit.Window[uint64], at time.Duration, part, whole uint64) (percent float64, rise uint64,
 	elapsed time.Duration) {
 	w.Span, w.OneProcess = rateSpan, true

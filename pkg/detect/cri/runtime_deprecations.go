@@ -25,9 +25,8 @@ import (
 //	{"type": "ContainerdHasNoDeprecationWarnings", "status": false, "reason": "ContainerdHasDeprecationWarnings",
 //	 "message": "{\"io.containerd.deprecation/pull-schema-1-image\":\"Schema 1 images are deprecated since …\"}"}
 //
-// for features that were used since it started and that a later version does not have: settings, images in old
-// formats, and the host's cgroup v1. https://containerd.io/releases/#deprecated-features; `ctr deprecations list`
-// shows the same.
+// for features used since it started that a later version drops: settings, images in old formats, and the host's cgroup
+// v1. https://containerd.io/releases/#deprecated-features; `ctr deprecations list` shows the same.
 
 // RuntimeDeprecations finds settings, images and features of this node that the next containerd does not support.
 func RuntimeDeprecations() detect.Check {

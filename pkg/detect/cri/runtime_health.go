@@ -26,7 +26,7 @@ import (
 //	{"type": "NetworkReady", "status": false, "reason": "NetworkPluginNotReady", "message": "cni plugin not initialized"}
 //
 // https://github.com/kubernetes/cri-api/blob/master/pkg/apis/runtime/v1/api.proto. Kubelet uses RuntimeReady and
-// NetworkReady only, and takes a condition that is not reported as false; so does this check.
+// NetworkReady only, and takes a missing condition as false; so does this check.
 
 // RuntimeHealthSettings are the thresholds of runtime-health.
 type RuntimeHealthSettings struct {
@@ -40,7 +40,7 @@ func DefaultRuntimeHealthSettings() RuntimeHealthSettings {
 	return RuntimeHealthSettings{Timeout: 8 * time.Second, SlowAfter: 4 * time.Second, SlowBefore: 2 * time.Second}
 }
 
-// RuntimeHealth finds a container runtime that is dead, stopped, hung, slow or not ready.
+// RuntimeHealth finds a dead, stopped, hung or slow container runtime, or one that is not ready.
 func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 	return detect.Check{
 		ID:      "runtime-health",
@@ -93,15 +93,15 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 	}
 }
 
-// observation is what one run reads from the runtime.
+// observation holds the readings of one run.
 type observation struct {
 	Socket     string
 	Version    *cri.VersionResponse
 	VersionErr error
-	Status     *cri.StatusResponse // nil when Version failed
+	Status     *cri.StatusResponse // nil if Version failed
 	StatusErr  error
 	Latency    time.Duration // of the slower call
-	ConnectErr error         // of the bare socket, tried only when a call failed
+	ConnectErr error         // of the bare socket, tried only if a call failed
 	Process    host.Process
 	ProcessErr error
 	Threads    checkkit.ThreadStates
@@ -132,7 +132,7 @@ func observeRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) 
 	case err == nil:
 		return seen, nil
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed), errors.Is(err, hosterr.ErrDoubt):
-		// the agent lacks the right, or closed the connection: that means nothing for the runtime
+		// the agent lacks the right, or closed the connection: that does not concern the runtime
 		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}
 	return seen, explainSilence(ctx, h, &seen)
@@ -173,12 +173,12 @@ func timed(ctx context.Context, limit time.Duration, call func(context.Context) 
 
 func (seen observation) callErr() error { return errors.Join(seen.VersionErr, seen.StatusErr) }
 
-// networkSubject is what NetworkReady is about.
+// networkSubject is the subject of NetworkReady.
 func networkSubject() finding.Subject {
 	return finding.Subject{Kind: "runtime-condition", Name: "NetworkReady"}
 }
 
-// evaluateRuntime returns the faults of the runtime. While it does not answer, nothing is known of the network.
+// evaluateRuntime returns the faults of the runtime. Without its answer, the state of the network is unknown.
 func evaluateRuntime(seen observation, s RuntimeHealthSettings) ([]finding.Finding, error) {
 	if err := seen.callErr(); err != nil {
 		return []finding.Finding{seen.silent()}, finding.Partial(map[finding.Subject]error{networkSubject(): err})

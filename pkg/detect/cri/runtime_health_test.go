@@ -26,7 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// criStatus is an answer with the two conditions that kubelet heeds.
+// criStatus is an answer with the two conditions that kubelet uses.
 func criStatus(runtime, network bool) *cri.StatusResponse {
 	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
 		{Type: cri.RuntimeReady, Status: runtime, Reason: "R", Message: "runtime says"},
@@ -89,7 +89,7 @@ func TestEvaluateRuntime(t *testing.T) {
 	}
 }
 
-// TestRuntimeWeMayNotAsk: that the agent has no right to the socket says nothing of the runtime.
+// TestRuntimeWeMayNotAsk: without the right to use the socket, the state of the runtime is unknown.
 func TestRuntimeWeMayNotAsk(t *testing.T) {
 	refused := fmt.Errorf("dial: %w", syscall.EACCES)
 	closing := status.Error(codes.Canceled, "grpc: the client connection is closing")

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtime-latency reads of kubelet's /metrics, by how much they grew in a quarter of an hour
+// runtime-latency reads from kubelet's /metrics the growth in a quarter of an hour of
 //
 //	kubelet_runtime_operations_duration_seconds_bucket{operation_type="list_containers",le="3.0517578125"} 8151
 //	kubelet_runtime_operations_duration_seconds_bucket{operation_type="run_podsandbox",le="19.073486328125"} 41
@@ -25,10 +25,10 @@ import (
 // failed ones too. The bounds of the buckets are 5 ms and 2.5 times the one before.
 //
 // Thresholds. Queries (lists, states) take milliseconds, and kubelet makes them every second: PLEG and the sync loops
-// fall behind when they take three seconds. Work (sandboxes, containers) waits for disks and networks; some networks
+// fall behind if they take three seconds. Work (sandboxes, containers) waits for disks and networks; some networks
 // attach a cloud interface for ten seconds. Nineteen seconds are a third of the minute in which a pod should run.
 // runtime-health measures the two calls that it makes itself and reports a runtime that does not answer at all;
-// kubelet-sync reports calls that fail. Kubelets before 1.19 have other buckets: nothing is reported.
+// kubelet-sync reports calls that fail. Kubelets before 1.19 have other buckets, which the check ignores.
 
 // runtimeCalls are calls of one kind, with the threshold for slow ones.
 type runtimeCalls struct {
@@ -120,7 +120,7 @@ func latencyKey(_ string, s kubelet.Sample) string {
 	return ""
 }
 
-// evaluate reports the operation of which most calls were late, and names the others.
+// evaluate reports the operation with the most late calls, and names the others.
 func (c runtimeCalls) evaluate(grown map[string]float64, minutes time.Duration) []finding.Finding {
 	worst, most := "", 0.0
 	var late []string

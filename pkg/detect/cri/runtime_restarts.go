@@ -20,16 +20,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtime-restarts finds the container runtime by the peer credentials of its socket and reads, as kubelet-restarts
-// does, /proc/PID/stat of it:
+// runtime-restarts finds the container runtime by the peer credentials of its socket and reads its /proc/PID/stat, as
+// kubelet-restarts does:
 //
 //	812 (containerd) S 1 812 812 0 -1 1077936384 … 22nd field: 331 …
 //
-// https://docs.kernel.org/filesystems/proc.html (stat). A runtime that ends before it listens has no process to be
-// found: only while none listens, systemd's NRestarts of the runtime's service counts its restarts. The name of the
-// service is that of its last cgroup, or one of those that runtimes have.
+// https://docs.kernel.org/filesystems/proc.html (stat). A runtime that ends before it listens has no process to find:
+// only while none listens, systemd's NRestarts of the runtime's service counts its restarts. The name of the service is
+// that of its last cgroup, or a usual name of a runtime.
 
-// RuntimeRestarts finds a container runtime that is restarted again and again. The store may be nil.
+// RuntimeRestarts finds a container runtime that restarts again and again. The store may be nil.
 func RuntimeRestarts(store detect.StateStore) detect.Check {
 	r := &runtimeRestarts{state: checkkit.DaemonState{Key: "runtime-restarts/starts", Memory: store}}
 	return detect.Check{
@@ -49,7 +49,7 @@ func RuntimeRestarts(store detect.StateStore) detect.Check {
 	}
 }
 
-// runtimeRestarts counts the lives of the runtime.
+// runtimeRestarts counts the starts of the runtime.
 type runtimeRestarts struct {
 	state checkkit.DaemonState
 	comm  string // of the latest one
@@ -131,7 +131,7 @@ func runtimeService(name string) bool {
 		"docker.service"}, name)
 }
 
-// unitOfProcess returns the service that a process belongs to by its cgroup; empty where there is none.
+// unitOfProcess returns the service to which a process belongs by its cgroup; empty if there is none.
 func unitOfProcess(h *host.Host, pid int) string {
 	cgroups, err := h.ProcCgroups(pid)
 	if err != nil {

@@ -30,8 +30,8 @@ import (
 // containers and leases, which have a sandbox before CRI does.
 //
 // https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md (one shim for each pod, its -id is the
-// sandbox's). A shim ends when its last container is removed. One that stays, because the runtime was down at
-// that moment or a slow disk made the removal time out, keeps memory, a PID, mounts and often the whole container.
+// sandbox's). A shim ends when its last container is removed. One that stays, because the runtime was down at that
+// moment or a slow disk made the removal time out, keeps memory, a PID, mounts and often the whole container.
 //
 // Only runc's shim must have a child: a virtual machine may live inside its shim.
 
@@ -115,7 +115,7 @@ func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 	return found, nil
 }
 
-// runningShim is a shim of Kubernetes that is old enough to be checked.
+// runningShim is a shim of Kubernetes old enough to be checked.
 type runningShim struct {
 	hostcri.Shim
 
@@ -168,7 +168,7 @@ func childrenOf(table []proc.Stat, pid int) []int {
 	return children
 }
 
-// leaked is the finding about a shim that should not run, and processes below it.
+// leaked returns the finding about a shim that should not run, and the processes below it.
 func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
 	f := finding.Finding{
 		Subject: finding.Subject{Kind: "shim", Name: p.ID}, Severity: finding.Warning, Reason: reason,

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// What containerd knows is no leak, also before CRI knows it.
+// A container that containerd knows is no leak, also before CRI knows it.
 func TestShimLeaksContainerd(t *testing.T) {
 	shims := []runningShim{{Shim: hostcri.Shim{ID: "a"}}, {Shim: hostcri.Shim{ID: "b"}}, {Shim: hostcri.Shim{ID: "c"}}}
 	h := &host.Host{Runtime: hosttest.Runtime(), Containerd: hosttest.Containerd()}
@@ -106,7 +106,7 @@ func findShims(t *testing.T, socket string) []finding.Finding {
 	return found
 }
 
-// A runtime that takes the question and never answers costs five seconds, and proves nothing.
+// A runtime that accepts the call and never answers costs five seconds, and proves nothing.
 func TestShimLeaksRuntimeHangs(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{

@@ -29,7 +29,7 @@ import (
 // Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux 4.19),
 // https://docs.kernel.org/PCI/pcieaer-howto.html
 //
-// The kernel's own counts are read: no device is accessed, so that none wakes up. Linux 6.16 limits how often such
+// The check reads the kernel's own counts: it accesses no device, so none wakes up. Linux 6.16 limits how often such
 // errors are logged; the counts are complete. Fatal errors are not evaluated here: behind a dead link the kernel often
 // cannot count them; their lines in the log are findings of their own (rule pcie-fatal).
 
@@ -68,7 +68,7 @@ func PCIeErrors() detect.Check {
 	}
 }
 
-// pcieCheck keeps what was counted.
+// pcieCheck keeps the earlier counts.
 type pcieCheck struct {
 	devices map[string]*pcieDevice
 	silent  map[string]bool // devices without such files
@@ -123,7 +123,7 @@ type aerCounts struct {
 	worst               string // the most frequent corrected error
 }
 
-// pcieDevice is what is kept of one device.
+// pcieDevice is the state kept for one device.
 type pcieDevice struct {
 	base      aerCounts     // where the current minute began
 	since     time.Duration // uptime of that
@@ -131,8 +131,8 @@ type pcieDevice struct {
 	corrected checkkit.RecentCount
 }
 
-// evaluate compares the counters with those of a minute before. A wake may come at any time, so that the rate is that
-// of a minute at least.
+// evaluate compares the counters with those of a minute before. A wake may come at any time, so the rate is that of a
+// minute at least.
 func (d *pcieDevice) evaluate(now aerCounts, up time.Duration) (finding.Finding, bool) {
 	if now.corrected < d.base.corrected || now.nonfatal < d.base.nonfatal {
 		d.base = aerCounts{} // the device was replaced or reset

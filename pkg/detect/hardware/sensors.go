@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// sensors reads the alarms of the board's sensors, where the kernel has a driver for them, and of its power supplies:
+// sensors reads the alarms of power supplies and, if the kernel has a driver for them, of the board's sensors:
 //
 //	/sys/class/hwmon/hwmon2/name                  nct6775
 //	                        fan2_label            CPU Fan          optional
@@ -28,10 +28,10 @@ import (
 //	                            status            Full             Discharging: the UPS feeds the machine
 //
 // https://docs.kernel.org/hwmon/sysfs-interface.html, Documentation/ABI/testing/sysfs-class-power. On most servers the
-// BMC has the fans and power supplies; those of the kernel answer in microseconds to milliseconds. Not read are alarms
-// of voltages, which boards wire arbitrarily, and sensors of processors (thermal reads their counts), of disks
-// (disk-health; reading a disk's temperature is a request to it), of ACPI zones (thermal) and ACPI power meters (slow
-// firmware calls).
+// BMC has the fans and power supplies; those of the kernel answer in microseconds to milliseconds. The check does not
+// read alarms of voltages, which boards wire arbitrarily, nor sensors of processors (thermal reads their counts), of
+// disks (disk-health; reading a disk's temperature is a request to it), of ACPI zones (thermal) and ACPI power meters
+// (slow firmware calls).
 
 const (
 	hwmonRoot  = "/sys/class/hwmon"
@@ -41,8 +41,8 @@ const (
 	sensorsRefresh = time.Hour // how long the list of the sensors of the same chips is used
 )
 
-// Sensors finds fans, sensors and power supplies that fail. The store may be nil: then what failed before the agent
-// started is not reported.
+// Sensors finds fans, sensors and power supplies that fail. The store may be nil: then failures from before the agent's
+// start are not reported.
 func Sensors(store detect.StateStore) detect.Check {
 	c := &sensorsCheck{healthy: healthySensors{saved: detect.Saved[[]string]{Store: store, Key: sensorsKey}}}
 	return detect.Check{
@@ -75,7 +75,7 @@ func Sensors(store detect.StateStore) detect.Check {
 	}
 }
 
-// sensorsCheck keeps where the alarms are, and which sensors were healthy.
+// sensorsCheck keeps the places of the alarms, and which sensors were healthy.
 type sensorsCheck struct {
 	listed  time.Duration // uptime
 	parts   []sensorPart
@@ -129,7 +129,7 @@ func (c *sensorsCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, 
 	return slices.Collect(maps.Values(faults)), finding.Partial(doubts)
 }
 
-// sensorAlarm is one file that shows whether something is healthy.
+// sensorAlarm is one file that shows whether a part is healthy.
 type sensorAlarm struct {
 	kind, name  string // of the subject: fan, temperature-sensor, power-supply; the name is stable over boots
 	file        string
@@ -187,7 +187,7 @@ func findAlarms(files host.Files, parts []sensorPart) ([]sensorAlarm, error) {
 	return alarms, nil
 }
 
-// boardAlarms lists the alarms of one chip; none of one that another check covers.
+// boardAlarms lists the alarms of one chip; none if another check covers the chip.
 func boardAlarms(files host.Files, dir string) []sensorAlarm {
 	chip, err := files.Text(path.Join(dir, "name"))
 	if err != nil || slices.Contains([]string{"coretemp", "k10temp", "zenpower", "acpitz", "power_meter", "nvme",

@@ -9,14 +9,14 @@ import (
 
 const sensorsKey = "sensors/well"
 
-// healthySensors keeps which sensors were healthy once, across restarts of the agent and of the machine.
+// healthySensors records which sensors were healthy once, across restarts of the agent and of the machine.
 type healthySensors struct {
 	saved   detect.Saved[[]string]
 	ids     map[string]bool
 	changed bool
 }
 
-// load reads what an earlier agent kept.
+// load reads the record of an earlier agent.
 func (w *healthySensors) load() {
 	if w.ids != nil {
 		return

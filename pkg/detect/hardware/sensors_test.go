@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A fan that failed is still reported after a restart of the agent, whose first run it is.
+// A failed fan is still reported after a restart of the agent, in the first run.
 func TestSensorsSurviveTheAgent(t *testing.T) {
 	h := &host.Host{Files: host.Files{Root: t.TempDir()}, Clock: func() finding.Timestamp {
 		return finding.Timestamp{SinceBoot: 1}

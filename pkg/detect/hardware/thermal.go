@@ -19,7 +19,7 @@ import (
 //	                                 trip_point_0_type    critical      the kernel shuts the machine down there
 //	                                 trip_point_0_temp    105000
 //
-// and of one processor of each package (Intel), whose counts contain those of its cores,
+// and, for one processor of each package (Intel), whose counts contain those of its cores,
 //
 //	/sys/devices/system/cpu/cpu0/topology/physical_package_id                       0
 //	/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count            12      since boot
@@ -27,9 +27,9 @@ import (
 //
 // https://docs.kernel.org/driver-api/thermal/sysfs-api.html, Documentation/ABI/testing/sysfs-devices-system-cpu
 //
-// The time is counted when a spell of throttling ends: one that was counted without time, and that neither ends nor is
-// followed by another for a minute, goes on. A spell shorter than a tick (4 ms) has no time either and looks the same;
-// it is not reported for longer than half an hour.
+// The kernel adds the time when a spell of throttling ends: a spell counted without time, which neither ends nor is
+// followed by another for a minute, is still going on. A spell shorter than a tick (4 ms) has no time either and looks
+// the same; it is not reported for longer than half an hour.
 
 const (
 	thermalNear    = 5_000  // thousandths of a degree below the critical point
@@ -73,7 +73,7 @@ func Thermal() detect.Check {
 	}
 }
 
-// thermalCheck keeps which files to read, and what was counted.
+// thermalCheck keeps the files to read, and the earlier counts.
 type thermalCheck struct {
 	listed   time.Duration // uptime
 	parts    []sensorPart

@@ -16,7 +16,7 @@ import (
 
 const cpuRoot = "/sys/devices/system/cpu"
 
-// errNoThrottling is returned where processors do not count how often they were throttled.
+// errNoThrottling is returned if processors do not count how often they were throttled.
 var errNoThrottling = errors.New("no processor counts how often it was throttled")
 
 // cpuPackages returns the folder thermal_throttle of one processor of each package.
@@ -49,7 +49,7 @@ func cpuPackages(files host.Files) (map[string]string, error) {
 	return first, nil
 }
 
-// thermalThrottling is what one package has counted since boot.
+// thermalThrottling holds the counts of one package since boot.
 type thermalThrottling struct {
 	count uint64
 	time  time.Duration
@@ -68,7 +68,7 @@ func readThermalThrottling(files host.Files, dir string) (thermalThrottling, err
 	return thermalThrottling{count, time.Duration(min(ms, 1<<40)) * time.Millisecond, true}, err
 }
 
-// thermalPackage is what is kept of one package.
+// thermalPackage is the state kept for one package.
 type thermalPackage struct {
 	counted  bool
 	base     thermalThrottling // where the current minute began

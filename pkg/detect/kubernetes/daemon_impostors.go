@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// DaemonImpostors reads, of the processes that have the name of a daemon of the node (kubelet, containerd, a
-// distribution's program),
+// DaemonImpostors reads these files of the processes that have the name of a daemon of the node (kubelet, containerd, a
+// distribution's program):
 //
 //	/proc/PID/stat              the name that the kernel keeps, which any process can choose
 //	/proc/PID/status            Uid: real, effective, saved and of the filesystem; uid_map and ns/user: as the machine counts them

@@ -23,22 +23,22 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// evictions reads of kubelet's /metrics, by how much it grew in half an hour
+// evictions reads from kubelet's /metrics the growth in half an hour of
 //
 //	kubelet_evictions{eviction_signal="memory.available"} 2
 //
-// the thresholds that kubelet was configured with (evictionHard and imageGCHighThresholdPercent in its
-// configuration), and statfs(2) of its root directory (nodefs) and of the runtime's (imagefs), by a child process.
+// the thresholds in kubelet's configuration (evictionHard and imageGCHighThresholdPercent), and, in a child process,
+// statfs(2) of its root directory (nodefs) and of the runtime's (imagefs).
 //
 // https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/.
 //
-// Below a hard threshold of a disk kubelet reports DiskPressure: no pod is scheduled here and those that use most are
-// killed. Where one disk is both nodefs and imagefs, the thresholds of both apply to it, as in kubelet. Memory and PIDs
-// are left to their own checks: the kernel does not show what kubelet counts as available memory as one number.
+// If a disk is below a hard threshold, kubelet reports DiskPressure: no pod is scheduled here, and kubelet kills the
+// pods that use most. If one disk is both nodefs and imagefs, the thresholds of both apply to it, as in kubelet. Memory
+// and PIDs are left to their own checks: the kernel does not show kubelet's available memory as one number.
 
 const imageGCGrace = 15 * time.Minute
 
-// Evictions finds a kubelet that evicts pods, or soon will.
+// Evictions finds a kubelet that evicts pods or soon will.
 func Evictions() detect.Check {
 	m := &evictionState{meter: checkkit.KubeletMeter{Window: 30 * time.Minute}}
 	return detect.Check{
@@ -208,7 +208,7 @@ func (m *evictionState) evaluateImages(found map[string]finding.Finding, now fin
 	}
 }
 
-// evaluateEvicted reports the signals for which kubelet evicted pods. A threshold that is still met is more severe.
+// evaluateEvicted reports the signals for which kubelet evicted pods. A threshold still met is more severe.
 func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64, minutes time.Duration) {
 	for signal, count := range grown {
 		if count <= 0 {
@@ -228,7 +228,7 @@ func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64,
 	}
 }
 
-// thresholdBytes reads "10%" of a whole, or a quantity; 0 where it is neither.
+// thresholdBytes reads "10%" of a whole, or a quantity; 0 if it is neither.
 func thresholdBytes(threshold string, total uint64) float64 {
 	if percent, ok := strings.CutSuffix(threshold, "%"); ok {
 		var share float64

@@ -16,9 +16,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-certificates reads kubelet's client certificate, its identity for the apiserver, from where kubelet has
-// it: the kubeconfig that it was started with (client-certificate or client-certificate-data) and
-// <cert-dir>/kubelet-client-current.pem, of which the one that is valid for longer counts:
+// kubelet-certificates reads kubelet's client certificate, its identity for the apiserver, from kubelet's own sources:
+// the kubeconfig that it was started with (client-certificate or client-certificate-data) and
+// <cert-dir>/kubelet-client-current.pem. The one that is valid for longer counts:
 //
 //	-----BEGIN CERTIFICATE-----
 //	MIIBpDCCAUmgAwIBAgIRAP…
@@ -28,19 +28,19 @@ import (
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/#certificate-rotation
 //
-// Kubelet has its client certificate renewed when 70 to 90 % of its time have passed (jitteryDuration in
-// k8s.io/client-go/util/certificate), so that less than a tenth left means that this has failed; of a certificate for
-// a year that is 36 days, and a week is soon enough. A pending signing request, which only the
-// apiserver knows, shows here as a missing serving certificate (alert 80), or as a certificate that expires soon.
+// Kubelet has its client certificate renewed after 70 to 90 % of its lifetime (jitteryDuration in
+// k8s.io/client-go/util/certificate), so less than a tenth left means that this failed; for a certificate of one year
+// that is 36 days, and a week is soon enough. A pending signing request, which only the apiserver knows, shows here as
+// a missing serving certificate (alert 80), or as a certificate that expires soon.
 
 const (
-	// certificateSoon is how long before its end a certificate is reported, or a tenth of its lifetime if that is less.
+	// certificateSoon is how long before its end a certificate is reported, or a tenth of its lifetime if less.
 	certificateSoon = 7 * 24 * time.Hour
 	// servingEvery is how often the serving certificate is read: a handshake costs kubelet a signature.
 	servingEvery = time.Hour
 )
 
-// KubeletCertificates finds certificates of kubelet that have expired, or soon will.
+// KubeletCertificates finds certificates of kubelet that have expired or soon will.
 func KubeletCertificates() detect.Check {
 	m := &servingState{}
 	return detect.Check{
@@ -130,8 +130,8 @@ func servingSubject() finding.Subject {
 	return finding.Subject{Kind: "certificate", Name: "kubelet-serving"}
 }
 
-// serving returns the serving certificate of the last handshake. One that expires soon is read in each run: kubelet may
-// have a new one.
+// serving returns the serving certificate of the last handshake. If it expires soon, each run reads it again: kubelet
+// may have a new one.
 func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Timestamp) (*x509.Certificate, error) {
 	if h.Kubelet.ServingCertificate == nil {
 		return nil, hosterr.ErrNotConfigured
@@ -149,9 +149,9 @@ func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Ti
 	return found, nil
 }
 
-// clientCertificate returns the client certificate of kubelet, nil where it uses none. Kubelet prefers the rotated one
-// over that of its kubeconfig only where rotation is on, which the node does not show for certain; the one that is
-// valid for longer is at worst a healthy one that is not used.
+// clientCertificate returns kubelet's client certificate, nil if it uses none. Kubelet prefers the rotated one to that
+// of its kubeconfig only if rotation is on, which the node does not show for certain; the one valid for longer is at
+// worst a healthy one that kubelet does not use.
 func clientCertificate(h *host.Host) (*x509.Certificate, error) {
 	where, err := discover.FindKubeletCredentials(h)
 	if err != nil {
@@ -177,7 +177,7 @@ func clientCertificate(h *host.Host) (*x509.Certificate, error) {
 	return nil, nil
 }
 
-// kubeconfigCertificate is nil where the kubeconfig authenticates in another way.
+// kubeconfigCertificate returns nil if the kubeconfig authenticates in another way.
 func kubeconfigCertificate(files host.Files, name string) (*x509.Certificate, error) {
 	certificate, err := discover.ReadKubeconfig(files, name)
 	if err != nil {

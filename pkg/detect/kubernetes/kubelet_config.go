@@ -19,20 +19,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-config reads the configuration files that kubelet reads when it starts, its --config file and the *.conf
-// files of its --config-dir, and saves a hash of them for each kubelet process (its PID and start time in
-// /proc/PID/stat).
+// kubelet-config reads the files that kubelet reads when it starts, its --config file and the *.conf files of its
+// --config-dir, and saves a hash of them for each kubelet process (its PID and start time in /proc/PID/stat).
 //
 // https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/.
 //
-// What kubelet really runs with (/configz) would take a right (nodes/configz) that the agent does not ask for.
+// Kubelet's effective configuration (/configz) takes a right (nodes/configz) that the agent does not ask for.
 
 const kubeletConfigKey = "kubelet-config/read"
 
-// writtenWithin is how long after its start a program that kubelet is part of has written kubelet's files.
+// writtenWithin is how long after its start a program that contains kubelet may still write kubelet's files.
 const writtenWithin = 5 * time.Minute
 
-// KubeletConfig finds that kubelet's configuration was changed and kubelet was not restarted. The store may be nil.
+// KubeletConfig finds a kubelet that was not restarted after a change of its configuration. The store may be nil.
 func KubeletConfig(store detect.StateStore) detect.Check {
 	m := &configState{saved: detect.Saved[configRead]{Store: store, Key: kubeletConfigKey}}
 	return detect.Check{
@@ -61,7 +60,7 @@ func KubeletConfig(store detect.StateStore) detect.Check {
 	}
 }
 
-// configState is what kubelet read when it started, as far as it is known.
+// configState is the known part of the configuration that kubelet read when it started.
 type configState struct {
 	saved detect.Saved[configRead]
 	read  configRead
@@ -79,7 +78,7 @@ func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Findin
 	if err == nil {
 		err = discover.CheckKubeletConfiguration(h, names)
 	}
-	if err == nil { // what only discovery has read, as files of a distribution
+	if err == nil { // files that only discovery has read, as those of a distribution
 		err = h.Doubts.Of(host.KubeletRoot, host.Kubeconfig, host.KubeletHealthz, host.KubeletAPI)
 	}
 	switch {
@@ -88,7 +87,7 @@ func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Findin
 	case len(names) == 0 || process.PID == 0 && h.Paths.KubeletConfig == "":
 		return nil, finding.NotApplicable("kubelet has no configuration file, or there is no kubelet")
 	case process.PID == 0:
-		return nil, nil // the next one will read the present files
+		return nil, nil // the next kubelet will read the present files
 	}
 	sum := sha256.New()
 	for _, name := range names {
@@ -99,7 +98,7 @@ func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Findin
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(data), data)
 	}
 	if _, embedded := distro.Embedding(process.Comm); embedded && process.Age(h.Clock().SinceBoot) < writtenWithin {
-		return nil, nil // the program may still be writing the files that its kubelet is going to read
+		return nil, nil // the program may still be writing the files for its kubelet
 	}
 	now := configRead{Boot: h.Clock().Boot, PID: process.PID, Start: process.StartTime,
 		Sum: hex.EncodeToString(sum.Sum(nil))}

@@ -23,28 +23,28 @@ import (
 //	kubelet_pleg_relist_duration_seconds_bucket{le="10"} 91          also le="+Inf"; all relists, failed ones too
 //	kubelet_evented_pleg_connection_success_count 0                  above 0: the runtime sends events (EventedPLEG)
 //
-// The pod lifecycle event generator lists all containers of the runtime each second (each 300 s where the runtime sends
-// events) and so drives everything that kubelet does. When that has not succeeded for 3 minutes (10 with events: then
-// only the count of relists shows it), kubelet itself reports "PLEG is not healthy", becomes NotReady and no longer
-// changes pods (genericPlegRelistThreshold in pkg/kubelet/kubelet.go, Healthy in pkg/kubelet/pleg/generic.go).
+// The pod lifecycle event generator lists all containers of the runtime each second (each 300 s if the runtime sends
+// events) and so drives all of kubelet's work. After 3 minutes without a success (10 with events: then only the count
+// of relists shows it), kubelet itself reports "PLEG is not healthy", becomes NotReady and no longer changes pods
+// (genericPlegRelistThreshold in pkg/kubelet/kubelet.go, Healthy in pkg/kubelet/pleg/generic.go).
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/.
 //
-// Kubelet's /metrics hang when the runtime does: one of its collectors lists the containers' logs over CRI
-// (LogMetricsCollector in pkg/kubelet/metrics/collectors). If they do not arrive in time, the Node is read instead,
-// where kubelet writes "PLEG is not healthy: pleg was last seen active 3m2s ago" into the message of Ready.
+// Kubelet's /metrics hang if the runtime does: one of its collectors lists the containers' logs over CRI
+// (LogMetricsCollector in pkg/kubelet/metrics/collectors). If they do not arrive in time, the check reads the Node
+// instead, where kubelet writes "PLEG is not healthy: pleg was last seen active 3m2s ago" into the message of Ready.
 //
 // The age of the last success is counted by the time since boot from the run that saw the value first; only that run
-// uses the wall clock. So a clock step makes at most one run wrong, and two are needed to raise.
+// uses the wall clock. So a clock step makes at most one run wrong, and it takes two to raise a finding.
 //
-// On a node at rest (see docs/cost.md) a hanging runtime is noticed by the agent's own list of containers. Whatever else
-// stops the relists makes the node NotReady after 3 minutes; then the control plane marks its pods, which ends the rest.
+// On a node at rest (see docs/cost.md) the agent's own list of containers shows a hanging runtime. Any other stop of
+// the relists makes the node NotReady after 3 minutes; then the control plane marks its pods, which ends the rest.
 //
-// 10 s for a relist is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
+// The monitoring mixin of Kubernetes alerts at 10 s for a relist, too (KubeletPlegDurationHigh).
 
 const (
 	plegThreshold  = 3 * time.Minute  // kubelet's own
-	plegEvented    = 10 * time.Minute // where the runtime sends events
+	plegEvented    = 10 * time.Minute // if the runtime sends events
 	plegSlowAge    = time.Minute
 	plegSlowShare  = 0.01 // of the relists took more than 10 s
 	plegSlowLeast  = 3
@@ -124,7 +124,7 @@ func (m *plegState) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 	return m.meter.Follow(evaluatePLEG(scrape.At.Since(m.first)+m.age, events > 0, grown)), nil
 }
 
-// listsSlowly makes the call that a relist makes, which shows a slow runtime also on a node at rest.
+// listsSlowly makes the same call as a relist, which shows a slow runtime also on a node at rest.
 func listsSlowly(ctx context.Context, h *host.Host) bool {
 	if h.Kubelet.RecentScrape == nil || h.Runtime.Containers == nil {
 		return false
@@ -135,8 +135,8 @@ func listsSlowly(ctx context.Context, h *host.Host) bool {
 	return err != nil
 }
 
-// plegFromNode reads kubelet's own report from the Node. Without it nothing is known, since metrics may be slow for
-// other reasons.
+// plegFromNode reads kubelet's own report from the Node. Without it the result is unknown, since metrics may be slow
+// for other reasons.
 func plegFromNode(ctx context.Context, h *host.Host, slow error) ([]finding.Finding, error) {
 	node, err := h.Cluster.Node(ctx)
 	if err != nil {
@@ -156,8 +156,8 @@ func plegFromNode(ctx context.Context, h *host.Host, slow error) ([]finding.Find
 	return nil, slow
 }
 
-// track records since when the latest success is the same one. The wall clock is used only for a success from before
-// the first run.
+// track records since when the latest success has been the same one. The wall clock is used only for a success from
+// before the first run.
 func (m *plegState) track(mark float64, age time.Duration, at finding.Timestamp) {
 	if m.first.Boot == at.Boot && m.mark == mark {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-restarts reads /proc/PID/stat of kubelet's process, whose start time (field 22, clock ticks since boot) is
-// with the PID its identity:
+// kubelet-restarts reads /proc/PID/stat of kubelet's process, whose start time (field 22, clock ticks since boot) and
+// PID are its identity:
 //
 //	900 (kubelet) S 1 900 900 0 -1 1077936384 … 22nd field: 331 …
 //
@@ -22,7 +22,7 @@ import (
 
 const restartsKey = "kubelet-restarts/starts"
 
-// KubeletRestarts finds a kubelet that is restarted again and again. The store may be nil.
+// KubeletRestarts finds a kubelet that restarts again and again. The store may be nil.
 func KubeletRestarts(store detect.StateStore) detect.Check {
 	m := &kubeletRestarts{lives: checkkit.DaemonState{Key: restartsKey, Memory: store}}
 	return detect.Check{
@@ -41,7 +41,7 @@ func KubeletRestarts(store detect.StateStore) detect.Check {
 	}
 }
 
-// kubeletRestarts counts the lives of kubelet.
+// kubeletRestarts counts the starts of kubelet.
 type kubeletRestarts struct {
 	lives checkkit.DaemonState
 }

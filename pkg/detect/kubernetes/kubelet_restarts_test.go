@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Restarts are counted over restarts of the agent, and not over reboots.
+// The count of restarts survives restarts of the agent, but not reboots.
 func TestKubeletRestartsSurviveTheAgent(t *testing.T) {
 	store, now := checktest.StateStore{}, finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	process := host.Process{PID: 10, StartTime: 300}
@@ -44,7 +44,7 @@ func TestKubeletRestartsSurviveTheAgent(t *testing.T) {
 	expect(KubeletRestarts(store))
 }
 
-// What kubelet read when it started is remembered over restarts of the agent.
+// The configuration that kubelet read when it started is remembered across restarts of the agent.
 func TestKubeletConfigSurvivesTheAgent(t *testing.T) {
 	h := &host.Host{Clock: func() finding.Timestamp {
 		return finding.Timestamp{Boot: "a", SinceBoot: time.Hour}

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-sync reads of kubelet's /metrics, by how much they grew in a quarter of an hour
+// kubelet-sync reads from kubelet's /metrics the growth in a quarter of an hour of
 //
 //	rest_client_requests_total{code="200",host="10.0.0.1:6443",method="GET"} 86     code <error>: no answer
 //	kubelet_runtime_operations_total{operation_type="stop_podsandbox"} 2            and …_errors_total
@@ -25,7 +25,7 @@ import (
 // https://kubernetes.io/docs/reference/instrumentation/metrics/.
 //
 // Thresholds. Apiserver: an idle kubelet makes ten requests a minute, and rolling restarts of apiservers cause a few
-// failures. Starts: a minute is the usual objective of clusters, and where the monitoring mixin of Kubernetes alerts
+// failures. Starts: a minute is the usual objective of clusters, and the monitoring mixin of Kubernetes alerts there
 // (KubeletPodStartUpLatencyHigh: 60 s for 15 minutes). exec_sync fails for each exec probe that fails, pull_image and
 // start_container for each wrong image or command, and the status calls for each container that is gone meanwhile.
 
@@ -142,7 +142,7 @@ func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding
 	}}
 }
 
-// evaluateOperations reports the operation that fails most.
+// evaluateOperations reports the operation with the most failures.
 func evaluateOperations(h *host.Host, grown map[string]float64, minutes time.Duration) []finding.Finding {
 	worst, bad := "", 0.0
 	for _, operation := range nodeOperations() {
@@ -165,7 +165,7 @@ func evaluateOperations(h *host.Host, grown map[string]float64, minutes time.Dur
 	}}
 }
 
-// lateStarts is a fault that many pods of a histogram are above one of its bounds.
+// lateStarts is a fault in which many pods of a histogram are above one of its bounds.
 type lateStarts struct {
 	subject       finding.Subject
 	histogram, le string

@@ -28,16 +28,16 @@ import (
 // https://kubernetes.io/docs/reference/node/node-status/,
 // https://www.freedesktop.org/software/systemd/man/machine-id.html.
 //
-// The Node is read about once an hour, jittered, which is 3 small requests a second for 10,000 nodes; ten minutes after
-// a finding, and after a restart of kubelet. Kubelet writes the Node's identity when it starts, and has five minutes
-// for that. The control plane watches the renewal of the lease, and sets Ready to Unknown without it.
+// The Node is read about once an hour, jittered, which is 3 small requests a second for 10,000 nodes; every ten minutes
+// during a finding, and after a restart of kubelet. Kubelet writes the Node's identity when it starts, and has five
+// minutes for that. The control plane watches the renewal of the lease, and sets Ready to Unknown without it.
 
 const (
 	registrationEvery = time.Hour
 	registrationGrace = 5 * time.Minute // kubelet's time to write its Node after a start
 )
 
-// NodeRegistration finds a Node that does not exist, is another machine, or is not healthy.
+// NodeRegistration finds a Node that does not exist, belongs to another machine, or is not healthy.
 func NodeRegistration() detect.Check {
 	m := &registrationState{}
 	return detect.Check{
@@ -119,9 +119,9 @@ func (m *registrationState) observe(ctx context.Context, h *host.Host) ([]findin
 	return found, err
 }
 
-// kubeletAge returns for how long kubelet has run. Where it is part of another program that is not known, and the
-// machine's uptime is taken. A kubelet that does not run has written nothing lately: that is kubelet-health's
-// finding.
+// kubeletAge returns for how long kubelet has run. If it is part of another program, this is unknown, and kubeletAge
+// returns the machine's uptime. A kubelet that does not run has not written anything lately: kubelet-health reports
+// that.
 func kubeletAge(h *host.Host, now finding.Timestamp) (host.Process, time.Duration, error) {
 	if h.Kubelet.Process == nil {
 		return host.Process{}, now.SinceBoot, nil
@@ -186,7 +186,7 @@ func evaluateConditions(node *corev1.Node) []finding.Finding {
 	return found
 }
 
-// machineIdentity reads what kubelet (by cAdvisor) writes into its Node. A machine without a machine-id has none.
+// machineIdentity reads the IDs that kubelet (by cAdvisor) writes into its Node; without a machine-id, machine is "".
 func machineIdentity(files host.Files) (machine, boot string, err error) {
 	for _, name := range []string{"/etc/machine-id", "/var/lib/dbus/machine-id"} {
 		if machine, err = files.Text(name); err == nil && machine != "" {

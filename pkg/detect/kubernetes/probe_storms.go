@@ -19,16 +19,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// probe-storms reads of kubelet's /metrics/probes, by how much they grew in 3 minutes
+// probe-storms reads from kubelet's /metrics/probes the growth in 3 minutes of
 //
 //	prober_probe_total{container="a",namespace="shop",pod="cart-1",pod_uid="f44f4528-…",probe_type="Readiness",result="failed"} 85
 //
-// and, when many pods are affected, their owners from kubelet's pods.
+// and, if many pods are affected, their owners from kubelet's pods.
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/ (prober_probe_total).
 //
-// Kubelet runs the probes on the node itself: when pods of many different owners fail at once, the node is short of
-// CPU, disk or network, rather than all programs broken.
+// Kubelet runs the probes on the node itself: if pods of many different owners fail at once, the node is short of CPU,
+// disk or network, rather than all programs broken.
 
 const (
 	probeStormsWindow = 3 * time.Minute
@@ -67,7 +67,7 @@ func ProbeStorms() detect.Check {
 type stormState struct {
 	meter  checkkit.KubeletMeter
 	storm  map[string]bool          // UIDs of the pods that are in the storm
-	failed map[string]time.Duration // UIDs of pods to when they failed first, by the time since boot
+	failed map[string]time.Duration // UIDs of pods to when they first failed, by the time since boot
 }
 
 func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -79,7 +79,7 @@ func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Findi
 		return nil, fmt.Errorf("kubelet's probes: %w", scrape.ProbesErr)
 	}
 	if grown == nil {
-		// After a rest those are known that failed before it. Either way the next minute shows who fails now.
+		// After a rest, pods that failed before it are known. Either way the next minute shows which fail now.
 		if m.meter.NoRest = true; !m.meter.Gap {
 			m.failed = nil
 		}
@@ -108,7 +108,7 @@ func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Findi
 	}}, nil
 }
 
-// probeKey is the pod and outcome. Startup probes fail by design.
+// probeKey returns the pod and outcome. Startup probes fail by design, so they are left out.
 func probeKey(_ string, s kubelet.Sample) string {
 	kind := s.Label("probe_type")
 	if kind != "Liveness" && kind != "Readiness" {
@@ -120,8 +120,8 @@ func probeKey(_ string, s kubelet.Sample) string {
 	return "bad " + s.Label("pod_uid")
 }
 
-// failing returns how many pods had probes within the window, and which of them began to fail within two windows. A
-// pod that has failed for longer is no part of a storm, unless it was in one and has failed ever since.
+// failing returns how many pods had probes within the window, and which of them began to fail within two windows. A pod
+// failing for longer is not part of a storm, unless it was in one and has failed ever since.
 func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (probed int, failing []string) {
 	before := m.meter.Oldest()
 	pods, bad := map[string]bool{}, map[string]time.Duration{}
@@ -140,7 +140,7 @@ func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (p
 			}
 		}
 	}
-	if m.failed == nil { // for those that fail in the first window the begin is not known
+	if m.failed == nil { // the start of failures in the first window is not known
 		for uid := range bad {
 			bad[uid] = 0
 		}
@@ -184,7 +184,7 @@ func ownersOf(ctx context.Context, h *host.Host, uids []string) (names []string,
 	return names, len(different), nil
 }
 
-// ownerOf is the controller of a pod, or the pod itself where it has none.
+// ownerOf returns the controller of a pod, or the pod itself if it has none.
 func ownerOf(pod *corev1.Pod) string {
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		return string(owner.UID)

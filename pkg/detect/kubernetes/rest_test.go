@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// restingNode is a node on which kubelet's metrics are read again only where a pod changes, or a check insists.
+// restingNode is a node on which kubelet's metrics are read again only if a pod changes or a check insists.
 type restingNode struct {
 	t       *testing.T
 	host    *host.Host
@@ -49,7 +49,7 @@ func newRestingNode(t *testing.T) *restingNode {
 	return n
 }
 
-// minute runs a check and lets a minute pass. It returns the reasons that are found.
+// minute runs a check and lets a minute pass. It returns the reasons found.
 func (n *restingNode) minute(check detect.Check) string {
 	n.t.Helper()
 	found, err := check.Run(n.t.Context(), n.host)
@@ -81,7 +81,7 @@ func (n *restingNode) rest(check detect.Check) {
 	}
 }
 
-// A storm that ends a rest is found within two minutes. Probes that failed now and then during the rest are none.
+// A storm that ends a rest is found within two minutes. Occasional failures during the rest are none.
 func TestProbeStormAfterARest(t *testing.T) {
 	const pods = 8
 	for name, c := range map[string]struct {
@@ -115,7 +115,7 @@ func TestProbeStormAfterARest(t *testing.T) {
 			}
 			n.rest(check)
 			failed = 3
-			n.rests = false // the watch shows a pod that is not ready any more, or something else
+			n.rests = false // the watch shows a pod that has become unready, or another change
 			if got := n.minute(check); got != "" {
 				t.Errorf("what happened during the rest is reported as new: %s", got)
 			}
@@ -152,7 +152,7 @@ func TestPLEGAtRest(t *testing.T) {
 	}
 }
 
-// What was found is measured each minute until it has gone.
+// A fault found is measured each minute until it has gone.
 func TestNoRestWhileVolumesFail(t *testing.T) {
 	n := newRestingNode(t)
 	failed := 0

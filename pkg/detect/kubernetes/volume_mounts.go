@@ -20,12 +20,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// volume-mounts reads of kubelet's /metrics, by how much they grew in 10 minutes
+// volume-mounts reads from kubelet's /metrics the growth in 10 minutes of
 //
 //	storage_operation_duration_seconds_count{operation_name="volume_mount",status="fail-unknown",volume_plugin="kubernetes.io/csi:x"} 8
 //	csi_operations_seconds_count{driver_name="x",method_name="…/NodeStageVolume",grpc_status_code="DeadlineExceeded"} 3
 //
-// and, when some fail, kubelet's pods: those that wait and mount a volume of that kind.
+// and, if some fail, those of kubelet's pods that wait and mount a volume of that kind.
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/, pkg/volume/util/metrics.go in Kubernetes.
 //
@@ -135,7 +135,7 @@ func volumeFailures(grown map[string]float64) map[string]pluginFailures {
 	return plugins
 }
 
-// csiPlugin is before the name of a CSI driver in the label volume_plugin.
+// csiPlugin precedes the name of a CSI driver in the label volume_plugin.
 const csiPlugin = "kubernetes.io/csi:"
 
 func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Duration) finding.Finding {
@@ -169,7 +169,7 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 	return f
 }
 
-// ownVolumes reports whether volumes of a plugin usually fail because what they name does not exist.
+// ownVolumes reports whether volumes of a plugin usually fail because an object that they name does not exist.
 func ownVolumes(plugin string) bool {
 	return slices.Contains([]string{"kubernetes.io/configmap", "kubernetes.io/secret", "kubernetes.io/projected",
 		"kubernetes.io/downward-api", "kubernetes.io/host-path"}, plugin)

@@ -26,7 +26,7 @@ import (
 //	/proc/cgroups                 #subsys_name	hierarchy	num_cgroups	enabled
 //	                              memory	4	27	1
 //
-// whose num_cgroups includes removed ones; only when it is high are the directories of the hierarchy counted.
+// whose num_cgroups includes removed ones; only if it is high are the directories of the hierarchy counted.
 //
 // https://docs.kernel.org/admin-guide/cgroup-v2.html (cgroup.stat), cgroups(7)
 
@@ -121,7 +121,7 @@ func memoryCgroups(text string) (uint64, error) {
 	return 0, fmt.Errorf("no line of memory")
 }
 
-// countFolders counts a folder and those below it, but not beyond most. A cgroup that is removed meanwhile is no error.
+// countFolders counts a folder and those below it, but not beyond most. A cgroup removed meanwhile is no error.
 func countFolders(ctx context.Context, files host.Files, root string, most uint64) (uint64, error) {
 	todo, count := []string{root}, uint64(0)
 	for len(todo) > 0 && count < most {

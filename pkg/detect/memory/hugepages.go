@@ -16,16 +16,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// hugepages compares what was configured with what the kernel has:
+// hugepages compares the configured huge pages with those of the kernel:
 //
 //	/proc/cmdline                              … hugepagesz=1G hugepages=16 hugepagesz=2M hugepages=512
 //	/etc/sysctl.conf, sysctl.d/*.conf          vm.nr_hugepages = 512         of the default size
 //	/proc/meminfo                              Hugepagesize:       2048 kB   the default size
 //	/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages    512
 //
-// https://docs.kernel.org/admin-guide/mm/hugetlbpage.html, sysctl.d(5). sysctl counts more than the command line,
-// since it comes later, for the default size alone. Sizes of "hugepages=0:2,1:2" (by NUMA node, Linux 5.17) are added
-// up.
+// https://docs.kernel.org/admin-guide/mm/hugetlbpage.html, sysctl.d(5). sysctl overrides the command line, since it
+// comes later, but only for the default size. Sizes of "hugepages=0:2,1:2" (by NUMA node, Linux 5.17) are added up.
 
 const hugepagesDir = "/sys/kernel/mm/hugepages"
 
@@ -91,8 +90,8 @@ func checkHugepages(files host.Files) ([]finding.Finding, error) {
 	return findings, finding.Partial(doubts)
 }
 
-// hugepagesOfCmdline returns the number of huge pages by their size in bytes. The kernel skips what it does not
-// understand, and so does this.
+// hugepagesOfCmdline returns the number of huge pages by their size in bytes. Like the kernel, it skips parameters that
+// it does not understand.
 func hugepagesOfCmdline(cmdline string, defaultSize uint64) map[uint64]uint64 {
 	wanted := make(map[uint64]uint64)
 	size := defaultSize
@@ -112,7 +111,7 @@ func hugepagesOfCmdline(cmdline string, defaultSize uint64) map[uint64]uint64 {
 	return wanted
 }
 
-// hugepageCount understands "512" and, by NUMA node, "0:2,1:2".
+// hugepageCount parses "512" and, by NUMA node, "0:2,1:2".
 func hugepageCount(text string) (uint64, bool) {
 	sum := uint64(0)
 	for part := range strings.SplitSeq(text, ",") {
@@ -129,7 +128,7 @@ func hugepageCount(text string) (uint64, bool) {
 	return sum, true
 }
 
-// memparse understands sizes as the kernel's command line has them: 2M, 1G, 1048576.
+// memparse parses sizes in the format of the kernel's command line: 2M, 1G, 1048576.
 func memparse(text string) (uint64, bool) {
 	shift := 0
 	if text != "" {
@@ -142,7 +141,7 @@ func memparse(text string) (uint64, bool) {
 	return number << shift, err == nil && number > 0
 }
 
-// hugepagesOfSysctl returns what sysctl's files set vm.nr_hugepages to at boot.
+// hugepagesOfSysctl returns the vm.nr_hugepages that sysctl's files set at boot.
 func hugepagesOfSysctl(files host.Files) (uint64, bool) {
 	_, word := checkkit.SysctlWord(files, "vm.nr_hugepages")
 	pages, err := strconv.ParseUint(strings.TrimSpace(word), 10, 40)

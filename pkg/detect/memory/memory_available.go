@@ -15,10 +15,10 @@ import (
 // memory-available reads
 //
 //	/proc/meminfo      MemTotal:       24683656 kB
-//	                   MemAvailable:   24087148 kB     what programs can still have without swapping (Linux 3.14)
+//	                   MemAvailable:   24087148 kB     memory that programs can still have without swapping (Linux 3.14)
 //	                   Hugetlb:               0 kB     set aside as huge pages: no ordinary program can have it (4.20)
 //
-// and, only when memory is short, memory.current and memory.stat of the pods' cgroups (memory.usage_in_bytes in v1).
+// and, only if memory is short, memory.current and memory.stat of the pods' cgroups (memory.usage_in_bytes in v1).
 //
 // https://docs.kernel.org/filesystems/proc.html#meminfo,
 // https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/

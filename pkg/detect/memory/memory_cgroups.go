@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// memoryOf returns the memory that a cgroup uses, without the page cache that the kernel gives up first, as kubelet
-// counts it (working set).
+// memoryOf returns the memory that a cgroup uses as kubelet counts it (working set): without the page cache that the
+// kernel gives up first.
 func memoryOf(h *host.Host, hierarchy cgroup.CgroupHierarchy, dir string) (uint64, error) {
 	used, inactive := "memory.current", "inactive_file"
 	if !hierarchy.V2 {
@@ -39,8 +39,7 @@ func addLargestPods(ctx context.Context, h *host.Host, f *finding.Finding) {
 	}
 }
 
-// podsByMemory returns the pods that use most memory, with its size, the largest first. What cannot be read is left
-// out.
+// podsByMemory returns the pods that use most memory, with its size, the largest first. It skips unreadable ones.
 func podsByMemory(ctx context.Context, h *host.Host) []string {
 	hierarchy, err := checkkit.ControllerHierarchy(h, "memory")
 	if err != nil {

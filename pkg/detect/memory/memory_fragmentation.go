@@ -22,10 +22,10 @@ import (
 //	/proc/vmstat      compact_fail 5       how often the kernel could not join pages for a request, since boot
 //
 // https://docs.kernel.org/filesystems/proc.html (buddyinfo), https://docs.kernel.org/admin-guide/sysctl/vm.html
-// (extfrag_threshold). What the kernel calls unusable free space index is, for blocks of 16 pages, the share of free
-// memory in smaller ones. The kernel tries hard to serve requests for up to 8 pages (PAGE_ALLOC_COSTLY_ORDER); where
-// next to nothing of 16 pages is left, those are the next to fail: rings and buffers of network cards, iptables rules,
-// page tables. The zone DMA (16 MiB for ancient devices) does not count.
+// (extfrag_threshold). The kernel's unusable free space index is, for blocks of 16 pages, the share of free memory in
+// smaller ones. The kernel tries hard to serve requests for up to 8 pages (PAGE_ALLOC_COSTLY_ORDER); if almost no block
+// of 16 pages is left, those are the next to fail: rings and buffers of network cards, iptables rules, page tables. The
+// zone DMA (16 MiB for ancient devices) does not count.
 
 const (
 	fragmentedAt        = 99 // percent of free memory in blocks of fewer than 16 pages
@@ -61,7 +61,7 @@ func MemoryFragmentation() detect.Check {
 	}
 }
 
-// fragmentation keeps when compaction failed.
+// fragmentation records when compaction failed.
 type fragmentation struct {
 	counted  bool
 	fails    uint64        // compact_fail in the last run

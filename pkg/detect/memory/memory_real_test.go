@@ -31,7 +31,7 @@ import (
 
 const realPodUID = "5b0f8c3e-6a0f-4d52-8f0a-0c4e0d6f7a11"
 
-// realPod is a cgroup that looks like a pod with one container, on the machine that the test runs on.
+// realPod is a cgroup that looks like a pod with one container, on the machine of the test.
 type realPod struct {
 	t         *testing.T
 	host      *host.Host
@@ -95,7 +95,7 @@ func (p *realPod) run(script string) {
 	p.t.Logf("%s: %v", script, child.Wait())
 }
 
-// reasons returns what a check finds, in short form.
+// reasons returns the findings of a check in short form.
 func (p *realPod) reasons(check detect.Check) []string {
 	p.t.Helper()
 	findings, err := check.Run(p.t.Context(), p.host)
@@ -110,7 +110,7 @@ func (p *realPod) reasons(check detect.Check) []string {
 	return got
 }
 
-// expect fails unless the check finds want, or does not, of the pod: it may find other faults of the machine too.
+// expect fails unless the check finds want, or does not, for the pod; it ignores other faults of the machine.
 func (p *realPod) expect(check detect.Check, want string, expected bool) {
 	p.t.Helper()
 	if got := p.reasons(check); slices.Contains(got, want) != expected {
@@ -118,7 +118,7 @@ func (p *realPod) expect(check detect.Check, want string, expected bool) {
 	}
 }
 
-// A pod that may not start another process is reported, and not ten minutes after the last try.
+// A pod that may not start another process is reported, until ten minutes after its last try.
 func TestRealPIDsLimit(t *testing.T) {
 	p, check := newRealPod(t, "pids"), system.PIDsLimits()
 	const near, reached = "warning PIDsNearLimit pod/" + realPodUID, "warning PIDsLimitReached pod/" + realPodUID
@@ -131,8 +131,8 @@ func TestRealPIDsLimit(t *testing.T) {
 	p.expect(check, near, false)
 }
 
-// A container that reaches its limit of memory and is killed is reported with its pod: in cgroup v2 by what the kernel
-// counts, in v1 by what it logs, since the counts there do not say it.
+// A container killed at its memory limit is reported with its pod: in cgroup v2 by the kernel's counts, in v1 by its
+// log, since the counts there do not show it.
 func TestRealContainerOOM(t *testing.T) {
 	p := newRealPod(t, "memory")
 	hierarchy, err := checkkit.ControllerHierarchy(p.host, "memory")
@@ -153,7 +153,7 @@ func TestRealContainerOOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.write(filepath.Join(p.container, limit), "33554432")
-	p.run("exec tail /dev/zero") // wants to keep the last lines, and there is no end of a line
+	p.run("exec tail /dev/zero") // tail wants the last lines, and there is no end of a line
 	if after, err := oomkills.OOMKills(p.host.Files); err != nil || after <= before {
 		t.Fatalf("nothing was killed: %d before, %d after, %v", before, after, err)
 	}
@@ -162,7 +162,7 @@ func TestRealContainerOOM(t *testing.T) {
 	p.expect(check, want, false)
 }
 
-// When all pods together reach their limit, it is that of the slice, and no pod's (cgroup v2).
+// If all pods together reach their limit, it is reported for the slice and not for a pod (cgroup v2).
 func TestRealSliceOOM(t *testing.T) {
 	p, check := newRealPod(t, "memory"), oomkills.New(nil)
 	_, err := check.Run(t.Context(), p.host)
@@ -177,8 +177,8 @@ func TestRealSliceOOM(t *testing.T) {
 	p.expect(check, want, false)
 }
 
-// When the node has no memory left, it is the node's, and fatal at the third time (cgroup v2). Only where that harms
-// nobody.
+// If the node has no memory left, the fault is the node's, and fatal at the third time (cgroup v2). It runs only where
+// it harms no other program.
 func TestRealNodeOOM(t *testing.T) {
 	cmdline, err := os.ReadFile("/proc/cmdline")
 	inGuest := err == nil && strings.Contains(string(cmdline), "nodeagent.guest")
@@ -195,7 +195,7 @@ func TestRealNodeOOM(t *testing.T) {
 	p.expect(check, "fatal OOMKilling node/node-1", false)
 }
 
-// kernelLog returns the check of the kernel's log, as it reads what the kernel of this machine says from now on.
+// kernelLog returns the check of the kernel's log, which reads this machine's records from now on.
 func (p *realPod) kernelLog() detect.Check {
 	p.t.Helper()
 	log, err := kernellog.NewKernelLog(kernellog.DefaultSettings())
@@ -223,7 +223,7 @@ func (p *realPod) kernelLog() detect.Check {
 	return kernellog.New(kernellog.DefaultSettings(), log, nil, nil)
 }
 
-// eventually waits until a check says want: the log is read a moment after it was written.
+// eventually waits until a check finds want: the log is read a moment after it was written.
 func (p *realPod) eventually(check detect.Check, want string) {
 	p.t.Helper()
 	deadline := time.After(time.Minute)
@@ -236,7 +236,7 @@ func (p *realPod) eventually(check detect.Check, want string) {
 	}
 }
 
-// Swap that is switched on under a kubelet that refuses it is reported until it is off again.
+// Swap switched on under a kubelet that refuses it is reported until it is off again.
 func TestRealSwap(t *testing.T) {
 	need.Root(t, "switches swap on")
 	dir := t.TempDir()

@@ -22,7 +22,7 @@ import (
 //	                  Percpu:             2608 kB     counters for each processor: cgroups, network, BPF (Linux 4.20)
 //	                  VmallocUsed:       20720 kB     modules, BPF programs, large tables (0 between Linux 4.4 and 5.2)
 //
-// and, only when objects are too many, /proc/slabinfo (root only):
+// and, only if objects are too many, /proc/slabinfo (root only):
 //
 //	# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables …
 //	kmalloc-64          123456     234567     64   64    1 : tunables    0    0    0 : slabdata   3665   3665      0
@@ -106,7 +106,7 @@ func checkKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, err
 	return []finding.Finding{f}, nil
 }
 
-// largestCaches returns the object caches that use most memory, with their sizes; none where the kernel does not show
+// largestCaches returns the object caches that use most memory, with their sizes; none if the kernel does not show
 // them.
 func largestCaches(files host.Files) []string {
 	data, err := files.Read("/proc/slabinfo")

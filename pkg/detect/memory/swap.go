@@ -24,10 +24,10 @@ import (
 // and, only while there is swap, kubelet's arguments and configuration: failSwapOn (true unless set) and
 // memorySwap.swapBehavior.
 //
-// proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. Memory that is compressed in a
-// zram device used as swap is in the same file.
+// proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. The same file lists memory
+// compressed in a zram device used as swap.
 
-// Swap finds swap that kubelet does not expect, and swap that is used up.
+// Swap finds swap that kubelet does not expect, and swap without free space.
 func Swap() detect.Check {
 	return detect.Check{
 		ID: "swap", Domain: "memory",
@@ -99,8 +99,8 @@ func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	return []finding.Finding{f}, nil
 }
 
-// parseSwaps parses /proc/swaps. Blanks in names are written as \040; a file that was deleted has "\040(deleted)"
-// behind it.
+// parseSwaps parses /proc/swaps. Blanks in names are written as \040; the name of a deleted file ends in
+// "\040(deleted)".
 func parseSwaps(text string) ([]swapArea, error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	if !strings.HasPrefix(header, "Filename") {

@@ -11,12 +11,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// kubeletRefusesSwap reports whether the running kubelet would not start while there is swap: failSwapOn is true
-// unless it is set, by the flag, which has precedence, or in the configuration files, of which the last one counts.
-// With neither the result is false. https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
+// kubeletRefusesSwap reports whether the running kubelet would not start with swap on: failSwapOn is true unless set by
+// the flag, which has precedence, or in the configuration files, of which the last one counts. With neither the result
+// is false. https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
 func kubeletRefusesSwap(h *host.Host) (bool, error) {
 	kubelet, names, err := discover.KubeletConfigFiles(h)
-	if err != nil || kubelet.PID == 0 { // no kubelet runs: other checks report that
+	if err != nil || kubelet.PID == 0 { // other checks report that no kubelet runs
 		return false, err
 	}
 	for _, arg := range kubelet.Args {

@@ -15,7 +15,7 @@ import (
 
 // system-cgroups reads, of slices and services but not of pods,
 //
-//	cgroup v2    memory.max     8589934592          or max; beyond it something in the cgroup is killed
+//	cgroup v2    memory.max     8589934592          or max; beyond it a process of the cgroup is killed
 //	             memory.high    max                 beyond it all in the cgroup are slowed down to reclaim
 //	             memory.current 4294967296
 //	             memory.stat    inactive_file 1024  page cache that is reclaimed first
@@ -29,7 +29,7 @@ const (
 	systemCgroupsKeep      = 90
 )
 
-// SystemCgroups finds slices and services that are about to reach their limit of memory.
+// SystemCgroups finds slices and services that are about to reach their memory limit.
 func SystemCgroups() detect.Check {
 	return detect.Check{
 		ID: "system-cgroups", Domain: "memory",

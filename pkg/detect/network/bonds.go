@@ -33,7 +33,7 @@ import (
 //
 // "going down" and "going back" are members within their configured delays; they count neither as up nor as down.
 
-const maxBonds = 64 // that are read
+const maxBonds = 64 // to read
 
 // Bonds finds bonds that lost links.
 func Bonds() detect.Check {
@@ -114,7 +114,7 @@ func readBond(files host.Files, name string) (bond, error) {
 	return b, err
 }
 
-// bond is one bond; aggregators are 0 where the mode has none.
+// bond is one bond; aggregators are 0 if the mode has none.
 type bond struct {
 	name       string
 	mode       string
@@ -131,7 +131,7 @@ type bondMember struct {
 	aggregator int
 }
 
-// parseBond parses /proc/net/bonding/BOND. Lines that are not known are skipped.
+// parseBond parses /proc/net/bonding/BOND. It skips unknown lines.
 func parseBond(text string) (bond, error) {
 	var b bond
 	for line := range strings.Lines(text) {

@@ -21,7 +21,7 @@ import (
 //	4: flannel.1: <…> mtu 1450 … vxlan id 1 … dev eth0       the overlay: adds 50 bytes to each packet
 //
 // rtnetlink(7), RFC 7348 section 4.3, RFC 1191, https://docs.tigera.io/calico/latest/networking/configuring/mtu,
-// https://docs.cilium.io/en/stable/network/concepts/routing/. Only what is certainly wrong is reported:
+// https://docs.cilium.io/en/stable/network/concepts/routing/. Only certain faults are reported:
 //
 //	pod's device larger than the largest uplink    each large packet that leaves the cluster needs an ICMP answer to be reduced;
 //	                                               where ICMP is filtered, connections hang after the first large answer
@@ -30,7 +30,7 @@ import (
 // Tunnels whose peers are chosen for each packet (Cilium's, whose device has the uplink's MTU on purpose while the
 // routes of pods have a smaller one) are not compared.
 
-// CNIMTU finds pods and overlays whose packets are larger than what the node can send.
+// CNIMTU finds pods and overlays whose packets are larger than the node can send.
 func CNIMTU() detect.Check {
 	return detect.Check{
 		ID:      "cni-mtu",
@@ -93,7 +93,7 @@ func largestUplink(layout netlink.NetworkLayout) (netlink.NetworkDevice, bool) {
 	return largest, largest.MTU > 0
 }
 
-// largePods reports all pods' devices in one finding: they come from one configuration.
+// largePods reports all pods' devices in one finding, because they come from one configuration.
 func largePods(layout netlink.NetworkLayout, uplink netlink.NetworkDevice) (finding.Finding, bool) {
 	var worst netlink.NetworkDevice
 	count := 0
@@ -120,7 +120,7 @@ func largePods(layout netlink.NetworkLayout, uplink netlink.NetworkDevice) (find
 	}, count > 0
 }
 
-// largeTunnel compares a tunnel with what it sends through.
+// largeTunnel compares a tunnel with the device that carries its packets.
 func largeTunnel(layout netlink.NetworkLayout, d, uplink netlink.NetworkDevice) (finding.Finding, bool) {
 	header := tunnelHeader(d)
 	if header == 0 || !d.Up || d.External || d.Index == uplink.Index {
@@ -144,9 +144,8 @@ func largeTunnel(layout netlink.NetworkLayout, d, uplink netlink.NetworkDevice) 
 	}, true
 }
 
-// tunnelHeader is how many bytes a tunnel adds over IPv4, at least; 0: no tunnel. Over IPv6 it is 20
-// more. VXLAN and Geneve carry an Ethernet frame: its header 14, their own 8, UDP 8, IPv4 20. WireGuard: 32, UDP 8,
-// IPv4 20.
+// tunnelHeader returns the least number of bytes that a tunnel adds over IPv4; 0: no tunnel. IPv6 adds 20 more. VXLAN
+// and Geneve carry an Ethernet frame: its header 14, their own 8, UDP 8, IPv4 20. WireGuard: 32, UDP 8, IPv4 20.
 func tunnelHeader(d netlink.NetworkDevice) int {
 	header := map[string]int{"vxlan": 50, "geneve": 50, "ipip": 20, "gre": 24, "wireguard": 60}[d.Kind]
 	if header > 0 && d.IPv6 {

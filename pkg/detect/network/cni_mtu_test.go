@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// TestNetworkForReal: an uplink, a pod, a bridge and an overlay of the kernel's own.
+// TestNetworkForReal: an uplink, a pod, a bridge and an overlay, all real devices of the kernel.
 func TestNetworkForReal(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return

@@ -21,13 +21,13 @@ import (
 //	00000001 00000000 00000000 00000000 000001a6 00000000 00000000 00000000    00000000 00000000  00000000 00000000
 //
 // When the table is full the kernel drops another entry early (early_drop) or the packet (drop). insert_failed is a
-// packet lost because two connections were given the same addresses and ports. drop counts packets of clashes too, so
+// packet lost because two connections were given the same addresses and ports. drop also counts packets of clashes, so
 // it matters only while the table is full.
 //
 // https://docs.kernel.org/networking/nf_conntrack-sysctl.html, net/netfilter/nf_conntrack_core.c
 //
-// node-problem-detector reports 90 %, the Prometheus node mixin 75 %. Here 90 % is a warning; fatal is a table that is
-// full (95 %) and drops packets: then no new connection is possible, not even kubelet's to the apiserver.
+// node-problem-detector reports 90 %, the Prometheus node mixin 75 %. Here 90 % is a warning. A table that is full (95
+// %) and drops packets is fatal: no new connection is possible, not even kubelet's to the apiserver.
 
 const (
 	conntrackNear    = 0.9 // of the limit; kept above conntrackClear

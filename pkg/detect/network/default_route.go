@@ -17,23 +17,23 @@ import (
 )
 
 // default-route reads /proc/net/route (the main table, IPv4) and /proc/net/ipv6_route (all tables, IPv6); see
-// network_routes.go for their formats. Where there is none, it asks the kernel for its route to an address that can
-// only be reached through a default route: one of the networks reserved for documentation (RFC 5737, RFC 3849). That is
-// a connect(2) of a datagram socket, which sends nothing and honours policy routing, VRFs and split routes (0.0.0.0/1
-// and 128.0.0.0/1).
+// network_routes.go for their formats. If there is none, it asks the kernel for its route to an address that only a
+// default route can reach: one of the networks reserved for documentation (RFC 5737, RFC 3849). That is a connect(2) of
+// a datagram socket, which sends no packet and honours policy routing, VRFs and split routes (0.0.0.0/1 and
+// 128.0.0.0/1).
 //
 // https://docs.kernel.org/networking/ip-sysctl.html, proc_net(5), ip-rule(8).
 //
 // Isolated nodes and nodes that learn all routes by BGP never have a default route: only the loss of one is a fault. A
-// DHCP client that renews may remove it for a moment.
+// DHCP client may remove it for a moment while it renews its lease.
 
 const (
 	routeChangedFor = time.Hour          // how long a change is reported
 	routeForget     = 7 * 24 * time.Hour // how long the loss of a route is reported; then its absence is normal
 )
 
-// DefaultRoute finds nodes that lost their default route. The store may be nil: then the route of before the agent's
-// start is not known.
+// DefaultRoute finds nodes that lost their default route. The store may be nil: then routes from before the agent's
+// start are not known.
 func DefaultRoute(store detect.StateStore) detect.Check {
 	c := &routeCheck{saved: detect.Saved[routeHistory]{Store: store, Key: routeHistoryKey}}
 	c.history = loadRouteHistory(c.saved)
@@ -101,7 +101,7 @@ func (c *routeCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding
 	return []finding.Finding{f}, nil
 }
 
-// otherRoute reports whether the kernel has a route out that is no default route of the main table.
+// otherRoute reports whether the kernel has a route out other than a default route of the main table.
 func otherRoute(network host.Network, ipv4 bool) (bool, error) {
 	if network.Route == nil {
 		return false, nil
@@ -117,8 +117,8 @@ func otherRoute(network host.Network, ipv4 bool) (bool, error) {
 	return err == nil, nil
 }
 
-// noRoute reports whether the kernel has no usable route: none at all, or one that refuses (unreachable,
-// prohibit, blackhole), or no source address to use it with.
+// noRoute reports whether the kernel has no usable route: none at all, one that refuses (unreachable, prohibit,
+// blackhole), or no source address to use it with.
 func noRoute(err error) bool {
 	errnos := []syscall.Errno{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EACCES, syscall.EINVAL,
 		syscall.EADDRNOTAVAIL, syscall.ENETDOWN, syscall.EAFNOSUPPORT}

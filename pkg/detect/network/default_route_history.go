@@ -13,7 +13,7 @@ import (
 
 const routeHistoryKey = "default-route/ways"
 
-// routeHistory is the default routes that the node had. It survives a restart of the agent, and of the node.
+// routeHistory records the default routes that the node had. It survives a restart of the agent and of the node.
 type routeHistory struct {
 	IPv4 routeFamily `json:"ipv4"`
 	IPv6 routeFamily `json:"ipv6"`
@@ -22,13 +22,13 @@ type routeHistory struct {
 // routeFamily is the default route of one family.
 type routeFamily struct {
 	Way    string        `json:"way,omitempty"`    // the best default route, as last seen; empty: never seen
-	Absent time.Duration `json:"absent,omitempty"` // for how long it has been seen to be absent, in all
+	Absent time.Duration `json:"absent,omitempty"` // total time for which it has been seen to be absent
 
-	Before    string        `json:"-"` // what it was before it changed
+	Before    string        `json:"-"` // the way before the change
 	boot      string        // of the change
 	changedAt time.Duration // since boot
 	observed  time.Duration // since boot, of the last run; 0 for none
-	other     bool          // there is none, but another route out
+	other     bool          // another route leads out, but no default route
 }
 
 func loadRouteHistory(saved detect.Saved[routeHistory]) routeHistory {
@@ -38,7 +38,7 @@ func loadRouteHistory(saved detect.Saved[routeHistory]) routeHistory {
 	return h
 }
 
-// add records the routes of now, and reports whether something is to be saved.
+// add records the present routes, and reports whether there is a change to save.
 func (f *routeFamily) add(routes []defaultRoute, ipv4, other bool, now finding.Timestamp) (changed bool) {
 	since := now.SinceBoot - f.observed
 	first := f.observed == 0
@@ -69,8 +69,7 @@ func (f *routeFamily) add(routes []defaultRoute, ipv4, other bool, now finding.T
 	return true
 }
 
-// wayOf renders a route for people. Gateways of IPv6 are link-local and change with the router's card: they mean
-// nothing.
+// wayOf renders a route for people, without IPv6 gateways: these are link-local and change with the router's card.
 func wayOf(r defaultRoute, ipv4 bool) string {
 	device := "dev " + checkkit.Sanitize(r.device, checkkit.MaxName)
 	if !ipv4 {

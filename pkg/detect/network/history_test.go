@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// savedState remembers in memory what an agent would on disk.
+// savedState keeps in memory the state that an agent would keep on disk.
 type savedState map[string][]byte
 
 func (k savedState) Load(key string) ([]byte, bool) { value, ok := k[key]; return value, ok }
@@ -60,7 +60,7 @@ func (n *machine) expect(c detect.Check, want ...string) {
 	}
 }
 
-// A cable that is pulled while the node restarts is missed: the counters of this boot know nothing of it.
+// A cable pulled while the node restarts is reported, although the counters of this boot do not show it.
 func TestLinkStateRemembers(t *testing.T) {
 	const dir = "sys/devices/pci0000:00/0000:00:03.0/net/eth0/"
 	n := newMachine(t, map[string]string{
@@ -71,13 +71,13 @@ func TestLinkStateRemembers(t *testing.T) {
 	store := savedState{}
 	n.expect(LinkState(DefaultLinkStateSettings(), store))
 	n.write(map[string]string{dir + "operstate": "down"})
-	n.expect(LinkState(DefaultLinkStateSettings(), nil)) // a port that nobody plugged
+	n.expect(LinkState(DefaultLinkStateSettings(), nil)) // a port that was never plugged in
 	n.expect(LinkState(DefaultLinkStateSettings(), store), "fatal LinkDown")
 	n.expect(LinkState(LinkStateSettings{Ignore: []string{"eth1"}}, store), "fatal LinkDown")
 	n.expect(LinkState(DefaultLinkStateSettings(), savedState{"link-state/links": []byte("{")}))
 }
 
-// A route that is gone after a restart is missed, for a week.
+// A route lost across a restart is reported for a week.
 func TestDefaultRouteRemembers(t *testing.T) {
 	const header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 	n := newMachine(t, map[string]string{"proc/net/route": header +

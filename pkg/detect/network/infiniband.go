@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// infiniband has a child process read for each port (each read is a command to the card's firmware, which may hang)
+// infiniband reads for each port, in a child process (each read is a command to the card's firmware, which may hang)
 //
 //	/sys/class/infiniband/mlx5_0/ports/1/state         4: ACTIVE      (1: DOWN, 2: INIT, 3: ARMED)
 //	/sys/class/infiniband/mlx5_0/ports/1/phys_state    5: LinkUp      (2: Polling, 3: Disabled, 4: PortConfigurationTraining)
@@ -29,9 +29,9 @@ import (
 // https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband
 //
 // Symbol errors: the specification allows a bit error rate of 1e-12, about 120 per hour at 10 Gbit/s. 16-bit counters
-// of old cards stop at their maximum, which is no rise.
+// of old cards stop at their maximum, which does not count as a rise.
 
-// fabricDir is what the child process reads.
+// fabricDir is the directory that the child process reads.
 const fabricDir = "/sys/class/infiniband"
 
 // Infiniband finds ports of RDMA cards that are down, flap or damage packets. The store may be nil: then ports that
@@ -119,7 +119,7 @@ func portSubject(name string) finding.Subject {
 	return finding.Subject{Kind: "infiniband-port", Name: name}
 }
 
-// readFabric returns what was read of each port, by port ("mlx5_0/1") and name of the file.
+// readFabric returns the contents of each port's files, by port ("mlx5_0/1") and file name.
 func readFabric(ctx context.Context, h *host.Host) (map[string]map[string]string, error) {
 	if h.Prober.Do == nil {
 		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)

@@ -2,8 +2,8 @@ package network
 
 import "github.com/nodeagent/nodeagent/pkg/detect"
 
-// linkHistory is which links once worked, by name. It survives a restart of the agent, and of the node: a cable that
-// is pulled while the node restarts is missed too.
+// linkHistory records by name which links once worked. It survives a restart of the agent and of the node, so that the
+// check also reports a cable that is pulled while the node restarts.
 type linkHistory struct {
 	Links map[string]bool `json:"links"`
 

@@ -26,9 +26,9 @@ import (
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net,
 // https://docs.kernel.org/networking/operstates.html
 //
-// NetworkManager and systemd-networkd set ports up that were never plugged in, so a carrier must have been there
-// before: in this boot, or in the agent's saved history. Links go down and up while a machine starts: the first two
-// minutes do not count as flaps.
+// NetworkManager and systemd-networkd also set ports up that were never plugged in, so only ports that have had a
+// carrier count: in this boot, or in the agent's saved history. Links go down and up while a machine starts: the first
+// two minutes do not count as flaps.
 
 // LinkStateSettings adjust link-state.
 type LinkStateSettings struct {
@@ -48,7 +48,7 @@ const (
 )
 
 // LinkState finds cards that lost their link. The store may be nil: then links that were up before the agent started
-// are not known but from this boot's counters.
+// are known only from this boot's counters.
 func LinkState(s LinkStateSettings, store detect.StateStore) detect.Check {
 	c := &linkCheck{settings: s, history: loadLinkHistory(store, "link-state/links"), speeds: map[string]linkSpeed{},
 		flaps: counterWindow{Span: flapWindow}}
@@ -93,11 +93,11 @@ type linkCheck struct {
 	flaps   counterWindow
 }
 
-// link is one card that is an uplink.
+// link is one uplink card.
 type link struct {
 	networkCard
-	downs, ups uint64 // losses and gains of carrier since the device was made
-	bond       string // that it is a member of
+	downs, ups uint64 // losses and gains of carrier since the device was created
+	bond       string // the bond that it is a member of
 }
 
 func (c *linkCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -142,7 +142,7 @@ func (c *linkCheck) links(files host.Files, cards []networkCard) (links []link, 
 	return links, unknown
 }
 
-// readCounts reads the changes of carrier; kernels before 4.16 only have the sum of both kinds.
+// readCounts reads the changes of carrier; kernels before 4.16 only have the sum of losses and gains.
 func (l *link) readCounts(files host.Files) (err error) {
 	l.downs, err = checkkit.ReadCount(files, l.dir+"/carrier_down_count")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -198,7 +198,7 @@ func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.
 }
 
 // carriesDefault reports whether a default route goes through a device. It is for the message only: the check
-// default-route reports routes that cannot be read.
+// default-route reports unreadable routes.
 func carriesDefault(files host.Files, device string) bool {
 	four, six, err := readDefaultRoutes(files)
 	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r defaultRoute) bool {
@@ -206,11 +206,11 @@ func carriesDefault(files host.Files, device string) bool {
 	})
 }
 
-// linkSpeed is the best speed of a link, and its speed now. Zero is unknown.
+// linkSpeed is the best and the present speed of a link. Zero is unknown.
 type linkSpeed struct {
 	best, now uint64 // Mbit/s
 	half      bool
-	changes   uint64        // of carrier, when it was read
+	changes   uint64        // of carrier, when the speed was read
 	read      time.Duration // since boot
 }
 
@@ -240,7 +240,7 @@ func (c *linkCheck) evaluateSpeed(files host.Files, l link, f finding.Finding, u
 	return f, true
 }
 
-// readSpeed returns 0 where the card does not report it: EINVAL without a link, -1 for virtual machines' cards.
+// readSpeed returns 0 if the card does not report it: EINVAL without a link, -1 for virtual machines' cards.
 func readSpeed(files host.Files, dir string) (speed uint64, half bool) {
 	speed, err := checkkit.ReadCount(files, dir+"/speed")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // loopback reads /sys/class/net/lo/flags (0x9: IFF_UP and IFF_LOOPBACK) and asks for the route to 127.0.0.1 by a
-// connect(2) of a datagram socket: nothing is sent, and it fails (ENETUNREACH, EINVAL) when the address is not
-// configured. /proc/net has no list of IPv4 addresses that is cheap to read.
+// connect(2) of a datagram socket: it sends no packet, and fails (ENETUNREACH, EINVAL) if the address is not
+// configured. /proc/net has no cheap list of IPv4 addresses.
 //
 // https://docs.kernel.org/networking/operstates.html, ip(7).
 

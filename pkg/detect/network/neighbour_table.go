@@ -13,21 +13,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// neighbour-table reads /proc/net/stat/arp_cache and /proc/net/stat/ndisc_cache, hexadecimal, a line for each
-// processor, of which the first column is that of the whole table:
+// neighbour-table reads /proc/net/stat/arp_cache and /proc/net/stat/ndisc_cache, hexadecimal, one line for each
+// processor; the first column counts the whole table:
 //
 //	entries  allocs   destroys hash_grows lookups  hits     res_failed … periodic_gc_runs forced_gc_runs unresolved_discards table_fulls
 //	00000002 000001c6 000001b2 00000002   00000da5 00000004 00000000     000004a4         00000000       00000000            00000000
 //
-// and /proc/sys/net/ipv{4,6}/neigh/default/gc_thresh{2,3}. A new entry is refused (table_fulls, and the kernel's
-// "neighbor table overflow") when there are gc_thresh3 of them and a forced collection found none to drop.
+// and /proc/sys/net/ipv{4,6}/neigh/default/gc_thresh{2,3}. The kernel refuses a new entry (table_fulls, "neighbor table
+// overflow") if there are gc_thresh3 of them and a forced collection found none to drop.
 //
 // https://docs.kernel.org/networking/ip-sysctl.html (neigh/default/gc_thresh3), net/core/neighbour.c
 //
-// The table belongs to all network namespaces together: pods fill it as well as the node. Since Linux 5.0 permanent
-// entries (flannel and Cilium keep one for every node) count among "entries" but not towards the limit, so their number
-// alone proves nothing. Nearly full is therefore a table with entries above 90 % of gc_thresh3, and not above it, and
-// forced collections at the same time: these begin at gc_thresh2.
+// All network namespaces share the table: pods fill it as well as the node. Since Linux 5.0 permanent entries (flannel
+// and Cilium keep one for every node) count among "entries" but not towards the limit, so their number alone proves
+// nothing. The check therefore calls a table nearly full if its entries are between 90 % and 100 % of gc_thresh3 while
+// collections are forced: these begin at gc_thresh2.
 
 const neighbourNear = 0.9 // of gc_thresh3
 

@@ -14,7 +14,7 @@ import (
 
 type counterWindow = checkkit.Window[uint64]
 
-// rateLeast is how long most counters must have been watched before their rate means something.
+// rateLeast is how long most counters must have been watched before their rate means anything.
 const rateLeast = 4 * time.Minute
 
 // reachesRate is checkkit.Reaches for rates, which vary more than levels: half of least keeps a raised finding.
@@ -22,18 +22,18 @@ func reachesRate(value, least float64) (found, belowRaise bool) {
 	return value >= least/2, value < least
 }
 
-// rateRule is a fault that is found by the rate of a counter.
+// rateRule is a fault found by the rate of a counter.
 type rateRule struct {
 	key    string
 	reason string
 	least  float64 // per second, over the window
 	of     string  // the counter of the successes; empty for none
-	share  float64 // the least share of the failures in both together
+	share  float64 // the least share of failures among failures and successes
 	text   string  // for people, after the rate
 	info   bool    // the finding is information only
 }
 
-// exceeds evaluates one rule; nothing is known of counters that were watched for less than watched.
+// exceeds evaluates one rule; it finds no fault by counters that were watched for less than watched.
 func (r rateRule) exceeds(w *counterWindow, watched time.Duration) (fault networkFault, found bool) {
 	by, rate, ok := w.Rate(r.key, watched)
 	found, fault.belowRaise = reachesRate(rate, r.least)
@@ -78,7 +78,7 @@ func formatRate(f float64) string {
 	return fmt.Sprintf("%.0f", f)
 }
 
-// networkFault is one of several things wrong with one subject.
+// networkFault is one of several faults of one subject.
 type networkFault struct {
 	reason     string
 	text       string
@@ -86,8 +86,8 @@ type networkFault struct {
 	belowRaise bool
 }
 
-// rank is lowest for the fault that names the finding: one that raises comes before one that only keeps a finding, a
-// warning before information.
+// rank is lowest for the fault that names the finding: a fault that raises a finding comes before one that only keeps
+// it, a warning before information.
 func (f networkFault) rank() int {
 	n := 0
 	if f.info {
@@ -99,8 +99,8 @@ func (f networkFault) rank() int {
 	return n
 }
 
-// merge completes f, the finding about one subject, with all faults of it: the gravest gives it its reason. It is false
-// when there are none.
+// merge completes f, the finding about one subject, with all faults of it: the most severe one gives it its reason. It
+// returns false if there are none.
 func merge(f finding.Finding, faults []networkFault) (finding.Finding, bool) {
 	if len(faults) == 0 {
 		return f, false

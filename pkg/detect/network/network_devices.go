@@ -17,9 +17,8 @@ import (
 
 // The network devices of the node. /sys/class/net holds a link for each device of the network namespace in which sysfs
 // was mounted: to ../../devices/virtual/net/X for virtual ones (veth, bridges, tunnels, dummy, bonds, VLANs), otherwise
-// to the card below its bus. Only the link is read of the virtual ones, of which a node has hundreds. Of a card only
-// files are read that the kernel answers from memory, without the RTNL lock: "carrier" and "speed" wait for it, or for
-// the card.
+// to the card below its bus. Of virtual devices, of which a node has hundreds, only the link is read; of a card only
+// files that the kernel answers from memory, without the RTNL lock: "carrier" and "speed" wait for it, or for the card.
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net
 
@@ -35,7 +34,7 @@ const (
 	kindNetDevice = "network-device"
 )
 
-// networkCard is one network device that is not virtual.
+// networkCard is a network device other than a virtual one.
 type networkCard struct {
 	name    string
 	dir     string // below /sys/class/net
@@ -44,11 +43,11 @@ type networkCard struct {
 	oper    string // operstate
 }
 
-// works reports whether packets can go through.
+// works reports whether packets can pass.
 func (c networkCard) works() bool { return c.adminUp && (c.oper == operUp || c.oper == operUnknown) }
 
-// virtualFunction reports whether a device is a virtual function of a card, of which there can be hundreds, most of
-// them idle: the card itself shows the state of the port.
+// virtualFunction reports whether a device is a virtual function of a card. There can be hundreds of them, most of them
+// idle: the card itself shows the state of the port.
 func virtualFunction(files host.Files, dir string) bool {
 	_, err := files.Link(dir + "/device/physfn")
 	return err == nil
@@ -107,12 +106,12 @@ func (c *networkCard) read(files host.Files) error {
 	return nil
 }
 
-// representor matches the names that drivers of switching cards give ports which represent a function of the card.
+// representor matches the names that drivers of switching cards give to ports that represent a function of the card.
 var representor = regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`)
 
-// uplink reports whether a card is one that connects the node to a network: an Ethernet port, not the representor of a
-// virtual function, not a gadget on USB (as the service processor of many servers appears), and not a child of another
-// device (IPoIB).
+// uplink reports whether a card connects the node to a network: an Ethernet port, not the representor of a virtual
+// function, not a USB gadget (the service processor of many servers appears as one), and not a child of another device
+// (IPoIB).
 func (c networkCard) uplink(files host.Files) bool {
 	kind, err := checkkit.ReadCount(files, c.dir+"/type")
 	if err != nil || kind != arphrdEther || strings.Contains(c.target, "/usb") {
@@ -126,7 +125,7 @@ func (c networkCard) uplink(files host.Files) bool {
 	return err != nil || !representor.MatchString(port)
 }
 
-// bonded returns the bond that a card is a member of.
+// bonded returns the bond to which a card belongs.
 func (c networkCard) bonded(files host.Files) (bond string, ok bool) {
 	if _, err := files.Stat(c.dir + "/bonding_slave"); err != nil {
 		return "", false
@@ -135,5 +134,5 @@ func (c networkCard) bonded(files host.Files) (bond string, ok bool) {
 	return master[strings.LastIndexByte(master, '/')+1:], err == nil
 }
 
-// anyWorks reports whether packets can go through any card of the node.
+// anyWorks reports whether packets can pass through any card of the node.
 func anyWorks(cards []networkCard) bool { return slices.ContainsFunc(cards, networkCard.works) }

@@ -14,20 +14,20 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// network-errors reads /proc/net/dev, one line for each device of the namespace, of which only cards count:
+// network-errors reads /proc/net/dev, one line for each device of the namespace. Only cards count:
 //
 //	Inter-|   Receive                                                |  Transmit
 //	 face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
 //	  eth0: 22101956   53011    0    0    0     0          0         0  5341902   37113    0    0    0     0       0          0
 //
 // (received drop includes packets that the card missed because it had no buffer, frame includes checksum errors), and
-// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. When a card has
-// errors, its /sys/class/net/X/statistics show which they are.
+// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. If a card has
+// errors, its /sys/class/net/X/statistics show their kind.
 //
 // https://docs.kernel.org/networking/statistics.html,
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net-queues
 //
-// The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that.
+// The Prometheus node mixin warns at 1 % of packets over an hour; TCP becomes slow at a tenth of that.
 
 const (
 	// timeoutFor is how long a timeout of a queue is reported.
@@ -78,7 +78,7 @@ type errorsCheck struct {
 	timeouts counterWindow
 }
 
-// errorRules are the rules for one card; keys are those of parseNetDev.
+// errorRules returns the rules for one card; keys are those of parseNetDev.
 func errorRules(card string) []rateRule {
 	return []rateRule{
 		{key: card + ".rxErrors", of: card + ".rxPackets", least: 1, share: 0.01, reason: "ReceiveErrors",

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// netNode runs checks on a network namespace that belongs to the test alone. Time passes as the test says.
+// netNode runs checks in a network namespace that belongs to the test alone. The test sets the time.
 type netNode struct {
 	t     *testing.T
 	host  *host.Host
@@ -48,7 +48,7 @@ func (n *netNode) link(name string) netlink.Link {
 	return link
 }
 
-// expect fails unless the next run of a check, a minute later, finds just this: subject, severity, reason.
+// expect fails unless the next run of a check, a minute later, finds exactly these: subject, severity, reason.
 func (n *netNode) expect(c detect.Check, want ...[3]string) []finding.Finding {
 	n.t.Helper()
 	n.later += time.Minute
@@ -143,7 +143,7 @@ func TestRealDuplicateAddress(t *testing.T) {
 	n.expect(c)
 	address, err := netlink.ParseAddr("fd00:9::9/64")
 	n.must(err)
-	address.Flags = unix.IFA_F_NODAD // the far end is sure of it
+	address.Flags = unix.IFA_F_NODAD // the far end does not check
 	n.must(netlink.AddrAdd(n.link("far"), address))
 	address.Flags = 0
 	n.must(netlink.AddrAdd(n.link("near"), address))

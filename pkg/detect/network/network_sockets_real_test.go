@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
-// fiveMinutes lets that much time pass, in which no check runs.
+// fiveMinutes lets five minutes pass without a run of the check.
 func (n *netNode) fiveMinutes() { n.later += 4 * time.Minute }
 
 // calm lets the window of counters pass.
@@ -89,7 +89,7 @@ func TestRealLocalPorts(t *testing.T) {
 	}
 	n.expect(c, [3]string{"node/lab", "warning", "LocalPortsExhausted"})
 	for _, conn := range connections {
-		n.must(conn.(*net.TCPConn).SetLinger(0)) // a reset leaves nothing in TIME_WAIT
+		n.must(conn.(*net.TCPConn).SetLinger(0)) // a reset leaves no socket in TIME_WAIT
 		n.must(conn.Close())
 	}
 	n.fiveMinutes()
@@ -97,7 +97,7 @@ func TestRealLocalPorts(t *testing.T) {
 	n.expect(c)
 }
 
-// Everything is quiet in a namespace in which nothing happens.
+// A namespace without traffic raises no finding.
 func TestRealSoftnet(t *testing.T) {
 	n, c := newNetNode(t), Softnet()
 	n.expect(c)

@@ -21,12 +21,12 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The table of neighbours is one for all namespaces, so it is filled from the test's own and read in the machine's
-// files. What is refused meanwhile is no more than an address that the machine asks for in these milliseconds.
+// All namespaces share one neighbour table, so the test fills it from its own and reads it in the machine's files. In
+// these milliseconds the kernel can refuse at most an address that the machine asks for.
 func TestRealNeighbourTable(t *testing.T) {
 	root := t.TempDir()
 	var limit uint64
-	for _, family := range []string{"ipv6", "ipv4"} { // these files are the machine's own namespace's only
+	for _, family := range []string{"ipv6", "ipv4"} { // only the machine's own namespace has these files
 		const name = "neigh/default/gc_thresh3"
 		var err error
 		limit, err = checkkit.ReadCount(host.Files{}, "/proc/sys/net/"+family+"/"+name)
@@ -34,7 +34,7 @@ func TestRealNeighbourTable(t *testing.T) {
 		checktest.WriteFile(t, root, txtar.File{Name: "proc/sys/net/" + family + "/" + name,
 			Data: strconv.AppendUint(nil, limit, 10)})
 	}
-	// This process's own may become that of the test's namespace.
+	// /proc of this process may show the test's namespace.
 	checktest.WriteFile(t, root, txtar.File{Name: "proc/net@", Data: []byte(fmt.Sprintf("/proc/%d/net", os.Getppid()))})
 	n := newNetNode(t)
 	n.host.Files = host.Files{Root: root}
@@ -65,20 +65,20 @@ func TestRealNeighbourTable(t *testing.T) {
 	n.expect(c)
 }
 
-// The limit of tracked connections is one for all namespaces, and how many there are is counted for each: the test
-// fills its own. None of its connections is answered, so the kernel drops others to make room, and no packet.
+// The limit of tracked connections is shared by all namespaces, but connections are counted for each: the test fills
+// its own. Its connections get no answer, so the kernel drops others to make room, and no packet.
 func TestRealConntrack(t *testing.T) {
 	limit, err := checkkit.ReadCount(host.Files{}, "/proc/sys/net/netfilter/nf_conntrack_max")
 	need.Has(t, err == nil && limit <= 1<<19, "conntrack with an nf_conntrack_max of at most 524288")
 	n, c := newNetNode(t), Conntrack()
 	for _, rule := range [][]string{
 		{"-A", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT"},
-		{"-A", "INPUT", "-p", "udp", "-j", "DROP"}, // nobody shall answer
+		{"-A", "INPUT", "-p", "udp", "-j", "DROP"}, // no connection shall be answered
 	} {
 		// A child of this thread is in its namespace.
 		need.Kernel(t, "iptables with conntrack", exec.Command("iptables", rule...).Run())
 	}
-	// An unanswered packet is forgotten after 30 s, in which a busy machine does not send them all.
+	// An unanswered packet is forgotten after 30 s, which is too short for a busy machine to send them all.
 	n.must(os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_udp_timeout", []byte("3600"), 0o600))
 	n.expect(c)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -20,9 +20,9 @@ func parseCount(text string, base int) (uint64, error) {
 	return n, nil
 }
 
-// parseCounterPairs parses what /proc/net/snmp and /proc/net/netstat hold: for each protocol a line of names and a
-// line of values, both after the same prefix ("Tcp: RtoAlgorithm RtoMin …" and "Tcp: 1 200 …"). Keys are
-// "Tcp.RetransSegs". Some values are signed (MaxConn -1); those are left out.
+// parseCounterPairs parses /proc/net/snmp and /proc/net/netstat: for each protocol a line of names and a line of
+// values, both after the same prefix ("Tcp: RtoAlgorithm RtoMin …" and "Tcp: 1 200 …"). Keys are "Tcp.RetransSegs".
+// Some values are signed (MaxConn -1); those are left out.
 func parseCounterPairs(text string) (map[string]uint64, error) {
 	counters := map[string]uint64{}
 	var names []string
@@ -57,7 +57,7 @@ func parseCounterPairs(text string) (map[string]uint64, error) {
 }
 
 // perCPU is a table of the kernel with a line of names and one line of hexadecimal values for each processor
-// (/proc/net/stat/*). The first column of these is the same in every line: it belongs to all.
+// (/proc/net/stat/*). Their first column is the same in every line: it counts the whole table.
 type perCPU struct {
 	Entries uint64
 	Sum     map[string]uint64 // of the other columns, over all processors

@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// nic-allowance has a child process (the request waits for the RTNL lock and for the card) read the counters of
-// Amazon's driver ena, as ethtool -S does:
+// nic-allowance reads the counters of Amazon's driver ena in a child process, as ethtool -S does, because the request
+// waits for the RTNL lock and for the card:
 //
 //	bw_in_allowance_exceeded         packets queued or dropped above the instance's bandwidth; likewise bw_out
 //	pps_allowance_exceeded           … its packets per second
@@ -31,7 +31,7 @@ import (
 // No other driver has such counters.
 
 const (
-	// allowanceDriver is the only one that counts what the cloud provider limits.
+	// allowanceDriver is the only driver that counts packets over the cloud provider's limits.
 	allowanceDriver = "ena"
 	maxAllowances   = 32
 )

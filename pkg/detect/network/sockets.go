@@ -28,12 +28,12 @@ import (
 //
 // https://docs.kernel.org/networking/ip-sysctl.html, proc_pid_net(5)
 //
-// A local port can be used for several peers at once, so the ports of the range run out when almost all of them go to
-// one peer. The sockets are counted by sock_diag(7) only where the node has nearly as many connections as ports, and at
-// most once in five minutes.
+// A local port can be used for several peers at once, so the ports of the range run out only if almost all of them go
+// to one peer. The check counts sockets by sock_diag(7) only if the node has nearly as many connections as ports, and
+// at most once in five minutes.
 
 const (
-	// socketsNear is the share of a limit that is a fault.
+	// socketsNear is the share of a limit from which it is a fault.
 	socketsNear = 0.9
 	// portsNominate is the share of the local ports above which sockets are counted.
 	portsNominate = 0.6
@@ -135,7 +135,7 @@ func socketLimits() []socketLimit {
 	}
 }
 
-// readFieldOf reads one number of a setting; it is false where this network namespace has none.
+// readFieldOf reads one number of a setting; it returns false if this network namespace has none.
 func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bool, err error) {
 	text, err := files.Text(sysctlIPv4 + name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,7 +155,7 @@ func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bo
 	return limit, true, nil
 }
 
-// ports evaluates the local ports, if they may run out.
+// ports evaluates the local ports if they may run out.
 func (c *socketsCheck) ports(ctx context.Context, h *host.Host, usage map[string]uint64) (networkFault, bool, error) {
 	first, _, err := readFieldOf(h.Files, "ip_local_port_range", 0)
 	if err != nil {
@@ -204,7 +204,7 @@ func readSockstat(files host.Files) (map[string]uint64, error) {
 	return usage, nil
 }
 
-// parseSockstat parses lines of a protocol and any number of names with values.
+// parseSockstat parses lines that hold a protocol and any number of names with values.
 func parseSockstat(text string) (map[string]uint64, error) {
 	usage := map[string]uint64{}
 	for line := range strings.Lines(text) {

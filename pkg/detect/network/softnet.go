@@ -21,9 +21,9 @@ import (
 //	00194bbf 000000e5 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 …
 //	processed dropped time_squeeze … the 13th is the processor's number (Linux 5.10)
 //
-// dropped: the processor's backlog (net.core.netdev_max_backlog) was full; packets of veth devices, that is of all
-// pods, and packets that are steered between processors go through it. time_squeeze: it had more packets than its
-// budget, and the rest waited. https://docs.kernel.org/networking/scaling.html,
+// dropped: the processor's backlog (net.core.netdev_max_backlog) was full; packets of veth devices, that is, of all
+// pods, and packets steered between processors go through it. time_squeeze: it had more packets than its budget, and
+// the rest waited. https://docs.kernel.org/networking/scaling.html,
 // https://docs.kernel.org/admin-guide/sysctl/net.html, net/core/net-procfs.c
 
 const (

@@ -20,8 +20,8 @@ import (
 //
 // https://docs.kernel.org/networking/snmp_counter.html
 //
-// The node's own connections are counted, and those of pods on the host's network: kubelet, the runtime, ingress
-// controllers. Those of other pods are counted in their namespaces. All rates are over five minutes.
+// The counters cover the node's own connections and those of pods on the host's network: kubelet, the runtime, ingress
+// controllers. Other pods' connections are counted in their namespaces. All rates are over five minutes.
 //
 //	RetransSegs/OutSegs     a healthy data centre has below 1 %; at 5 % throughput has collapsed
 //	ListenOverflows         a connection was not accepted in time; the client tries again after 1 s, 3 s, 7 s
@@ -146,7 +146,7 @@ func (c *countersCheck) evaluate(counters map[string]uint64, rules []rateRule, u
 	return exceeded(&c.window, rateLeast, rules)
 }
 
-// facts are the rises of the rules' counters within the window.
+// facts returns the rises of the rules' counters within the window.
 func (c *countersCheck) facts(rules []rateRule) map[string]string {
 	facts := map[string]string{}
 	for _, r := range rules {

@@ -22,7 +22,7 @@ import (
 // https://docs.kernel.org/networking/snmp_counter.html
 //
 // RcvbufErrors are datagrams that a program of the node did not read in time: a name server, a metrics receiver.
-// MemErrors are those for which udp_mem had nothing left. Rates are over five minutes, IPv4 and IPv6 together.
+// MemErrors are datagrams for which udp_mem had no memory left. Rates are over five minutes, IPv4 and IPv6 together.
 
 // UDP finds datagrams that the node loses.
 func UDP() detect.Check {

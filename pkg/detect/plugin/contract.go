@@ -25,7 +25,7 @@ const (
 // Result is the result of one run of a plugin.
 type Result struct {
 	Status  Status
-	Message string // its output, bounded; the reason where it was killed or could not be started
+	Message string // its output, bounded; the reason if it was killed or could not be started
 	Stderr  string // bounded
 }
 

@@ -24,8 +24,8 @@ type Settings struct {
 
 	Reason   string           `yaml:"reason"`             // CamelCase
 	Severity finding.Severity `yaml:"severity,omitempty"` // warning unless set
-	Summary  string           `yaml:"summary,omitempty"`  // what is wrong when it finds something
-	Advice   string           `yaml:"advice,omitempty"`   // what to do next
+	Summary  string           `yaml:"summary,omitempty"`  // the fault that its findings mean
+	Advice   string           `yaml:"advice,omitempty"`   // the next step for the user
 	// consecutive runs with a problem that raise a finding; 1 unless set
 	Runs int `yaml:"runs,omitempty"`
 
@@ -33,7 +33,7 @@ type Settings struct {
 	Condition *Condition `yaml:"condition,omitempty"`
 }
 
-// Condition is a condition of the Node, true when something is wrong.
+// Condition is a condition of the Node, true if there is a fault.
 type Condition struct {
 	Type           string `yaml:"type"`
 	HealthyReason  string `yaml:"healthyReason,omitempty"`
@@ -52,7 +52,7 @@ var (
 	reasonForm = regexp.MustCompile(`^[A-Z][A-Za-z0-9]+$`)
 )
 
-// Problems returns what is wrong with s, by key.
+// Problems returns the mistakes in s, by key.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	if !nameForm.MatchString(s.Name) {

@@ -21,8 +21,8 @@ import (
 //
 // https://docs.kernel.org/timers/timekeeping.html, https://docs.kernel.org/admin-guide/kernel-parameters.html
 //
-// tsc, kvm-clock, hyperv_clocksource_tsc_page and arch_sys_counter take 20 ns and no system call; hpet and acpi_pm a
-// microsecond and a lock that all processors share; jiffies has a resolution of milliseconds.
+// tsc, kvm-clock, hyperv_clocksource_tsc_page and arch_sys_counter take 20 ns and no system call; hpet and acpi_pm take
+// a microsecond and a lock that all processors share; jiffies has a resolution of milliseconds.
 
 const clockSourceDir = "/sys/devices/system/clocksource/clocksource0/"
 

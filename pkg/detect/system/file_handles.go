@@ -23,7 +23,7 @@ import (
 //	/proc/PID/limits         Max open files            1048576              1048576              files
 //	/proc/PID/fd             its size is the number of descriptors since Linux 6.2; before, its entries are counted
 //
-// the last two of kubelet and the runtime only. Root may exceed fs.file-max.
+// the last two for kubelet and the runtime only. Root may exceed fs.file-max.
 //
 // https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr, proc_pid_limits(5), proc_pid_fd(5)
 
@@ -81,7 +81,7 @@ func FileHandles(s UsageSettings) detect.Check {
 	}
 }
 
-// unlimited stands for no limit: nothing can have a share of it that counts.
+// unlimited stands for no limit: no usage is a significant share of it.
 const unlimited = 1 << 62
 
 func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]finding.Finding, error) {
@@ -143,7 +143,7 @@ func descriptors(files host.Files, pid int) (usage, error) {
 	if err != nil {
 		return usage{}, err
 	}
-	if stat.Size > 0 && files.Root == "" { // the size of a directory outside procfs means something else
+	if stat.Size > 0 && files.Root == "" { // the size means something else outside procfs
 		u.used = stat.Size
 		return u, nil
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// inotify creates an inotify instance and a watch on /, and closes them at once; where the kernel refuses one it reads
+// inotify creates an inotify instance and a watch on /, and closes them at once. If the kernel refuses one, it reads
 //
 //	/proc/sys/fs/inotify/{max_user_instances,max_user_watches}    128
 //
 // https://man7.org/linux/man-pages/man7/inotify.7.html
 //
-// The kernel counts both for each user and shows the counts nowhere: adding up the descriptors and fdinfo of all
-// processes would cost more than all other checks together. Root's limit is shared by kubelet, the runtime and most
-// containers.
+// The kernel counts both for each user and does not show the counts: adding up the descriptors and fdinfo of all
+// processes would cost more than all other checks together. Kubelet, the runtime and most containers share root's
+// limit.
 
 // Inotify finds nodes on which root cannot create inotify instances or watches.
 func Inotify() detect.Check {

@@ -28,10 +28,10 @@ import (
 // https://docs.kernel.org/admin-guide/sysctl/fs.html, https://docs.kernel.org/security/keys/core.html,
 // mm/memcontrol.c (MEM_CGROUP_ID_MAX)
 
-// maxMemoryCgroups is how many IDs the kernel has for memory cgroups: 16 bits, and none of them is 0.
+// maxMemoryCgroups is how many IDs the kernel has for memory cgroups: 16 bits, without 0.
 const maxMemoryCgroups = 1<<16 - 1
 
-// stacked is how many mounts on one directory are more than any program means to make.
+// stacked is the number of mounts on one directory that no program makes on purpose.
 const stacked = 64
 
 // KernelLimits finds nodes that are close to a limit of the kernel whose error looks like that of a full disk.
@@ -97,7 +97,7 @@ func kernelTable(name string) finding.Subject {
 	return finding.Subject{Kind: "kernel-limit", Name: name}
 }
 
-// look reads one limit; what cannot be read says nothing about the others. A kernel without the file has no such limit.
+// look reads one limit; a failure does not affect the others. A kernel without the file has no such limit.
 func (l *limits) look(name string, read func(finding.Subject) error) {
 	l.looks++
 	subject := kernelTable(name)
@@ -148,7 +148,7 @@ func (l *limits) mounts(subject finding.Subject) error {
 	}
 	l.near(subject, "MountsNearLimit", "the host has "+atLeast+"%s mounts, by fs.mount-max"+strings.ReplaceAll(stack, "%", "%%"),
 		usage{uint64(len(table)), limit}, true)
-	if cut != nil { // how many there are is not known
+	if cut != nil { // their number is not known
 		return cut
 	}
 	return nil
@@ -187,7 +187,7 @@ func (l *limits) memoryCgroups(subject finding.Subject) error {
 	return nil
 }
 
-// keys evaluates each user's quota. Its errors are those of the file; a user that is gone has no line.
+// keys evaluates each user's quota. Its errors are those of the file; a user who is gone has no line.
 func (l *limits) keys(subject finding.Subject) error {
 	text, err := l.host.Files.Text("/proc/key-users")
 	if err != nil {

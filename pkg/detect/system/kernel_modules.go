@@ -16,14 +16,14 @@ import (
 
 // kernel-modules reads
 //
-//	/proc/modules                          overlay 151552 12 - Live 0x0000000000000000        what is loaded
-//	/sys/module/NAME                       exists for built-in modules too, where they have a parameter or a version
+//	/proc/modules                          overlay 151552 12 - Live 0x0000000000000000        the loaded ones
+//	/sys/module/NAME                       exists for built-in modules too, if they have a parameter or a version
 //	/lib/modules/RELEASE/modules.builtin   kernel/fs/overlayfs/overlay.ko       all that are built in
 //
 // the last two only for modules that are not loaded. https://man7.org/linux/man-pages/man5/proc_modules.5.html
 //
-// Which modules a node needs depends on its network, its storage and its runtime; none is wanted unless the
-// configuration names it. Names are compared with "-" as "_", as the kernel does.
+// Which modules a node needs depends on its network, its storage and its runtime; the check wants only those that the
+// configuration names. Names are compared with "-" as "_", as the kernel does.
 
 // KernelModulesSettings are the settings of kernel-modules.
 type KernelModulesSettings struct {
@@ -86,7 +86,7 @@ func missingModules(h *host.Host, wanted []string) ([]finding.Finding, error) {
 	return findings, nil
 }
 
-// loadedModules is empty where the kernel was built without modules.
+// loadedModules is empty if the kernel was built without modules.
 func loadedModules(files host.Files) (map[string]bool, error) {
 	const file = "/proc/modules"
 	data, err := files.Read(file)
@@ -107,7 +107,7 @@ func loadedModules(files host.Files) (map[string]bool, error) {
 	return loaded, nil
 }
 
-// isBuiltIn reports whether a module that is not loaded is part of the kernel itself. One that is being unloaded has a
+// isBuiltIn reports whether a module that is not loaded is part of the kernel itself. A module being unloaded has a
 // folder too, but is in /proc/modules.
 func isBuiltIn(files host.Files, module string) (bool, error) {
 	_, err := files.Stat("/sys/module/" + module)

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
-// Nothing is wanted by default, so that these cases are not fixtures.
+// The default wants no module, so these cases are not fixtures.
 func TestKernelModules(t *testing.T) {
 	const loaded = "overlay 151552 12 - Live 0x0000000000000000\nbr_netfilter 32768 0 - Live 0x0\nip_vs 1 0 - " +
 		"Unloading 0x0\n"
@@ -64,7 +64,7 @@ func TestKernelModulesRecorded(t *testing.T) {
 		"testdata/kernel-modules/ok-built-in.txtar")
 }
 
-// The real kernel has no such module, loaded or built in.
+// The real kernel has no such module, neither loaded nor built in.
 func TestRealKernelModules(t *testing.T) {
 	h := &host.Host{Clock: host.Now}
 	findings, err := missingModules(h, []string{"no_such_module"})

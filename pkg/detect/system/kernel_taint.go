@@ -18,9 +18,9 @@ import (
 //
 // https://docs.kernel.org/admin-guide/tainted-kernels.html
 //
-// A bit stays set until the next boot: it shows that something happened in this boot even where the kernel's log has
-// lost the lines, but neither when nor what. So no bit is fatal; the lines of an oops or a machine check are evaluated
-// on their own (rules kernel-oops, machine-check-…). Nor does each such line set a bit: a bad rss counter sets none.
+// A bit stays set until the next boot: it proves an error in this boot even if the kernel's log has lost the lines, but
+// shows neither its time nor its cause. So no bit is fatal; the lines of an oops or a machine check are evaluated on
+// their own (rules kernel-oops, machine-check-…). Nor does each such line set a bit: a bad rss counter sets none.
 
 // KernelTaint finds kernels that had a severe error since boot.
 func KernelTaint() detect.Check {
@@ -47,7 +47,7 @@ func KernelTaint() detect.Check {
 	}
 }
 
-// taintBit is one bit that is reported, the most severe first in taintBits.
+// taintBit is one reported bit; taintBits lists the most severe first.
 type taintBit struct {
 	number   int
 	letter   string
@@ -103,7 +103,7 @@ func readTaint(h *host.Host) ([]finding.Finding, error) {
 	}}, nil
 }
 
-// taintLetters names all bits as the kernel prints them in its reports.
+// taintLetters names all bits with the letters of the kernel's reports.
 func taintLetters(mask uint64) string {
 	const letters = "PFSRMBUDAWCIOELKXTNJ"
 	var set strings.Builder

@@ -11,18 +11,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// last-panic reads the names of, and the beginning of dumps in,
+// last-panic reads the names of these files and the beginning of dumps:
 //
 //	/sys/fs/pstore/dmesg-*                   the end of the kernel's log, kept by firmware, ERST or reserved memory; begins
 //	                                         with "Panic#1 Part1" (or "Oops#1 Part1", which is no panic)
 //	/var/lib/systemd/pstore/*/…/dmesg*       the same, where systemd-pstore has moved it
-//	/var/crash/*/vmcore*, vmcore-dmesg.txt   what kdump wrote, in a folder for each crash
+//	/var/crash/*/vmcore*, vmcore-dmesg.txt   dumps of kdump, in a folder for each crash
 //
 // https://docs.kernel.org/admin-guide/pstore-blk.html, https://docs.kernel.org/admin-guide/kdump/kdump.html,
 // systemd-pstore.service(8)
 //
-// When a dump was written is evaluated once, at the first run, so that a clock that is set later does not make it older
-// or newer. Files in /var/crash itself are reports of programs (apport); a /var/crash on another machine is not read.
+// The time of a dump is evaluated once, in the first run, so that setting the clock later makes it neither older nor
+// newer. Files directly in /var/crash are reports of programs (apport); a /var/crash on another machine is not read.
 
 // panicTTL is how long after boot a panic is reported.
 const panicTTL = 72 * time.Hour
@@ -52,7 +52,7 @@ func LastPanic() detect.Check {
 	}
 }
 
-// panicState keeps what is known of each dump.
+// panicState keeps the known facts about each dump.
 type panicState struct {
 	known map[string]panicDump
 }
@@ -60,7 +60,7 @@ type panicState struct {
 // panicDump is one dump.
 type panicDump struct {
 	isPanic, ofLastBoot bool
-	why                 string // the kernel's message, where the dump has it in plain text
+	why                 string // the kernel's message, if the dump has it in plain text
 }
 
 func (m *panicState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {

@@ -21,11 +21,11 @@ const (
 	pstoreDir   = "/sys/fs/pstore"
 	pstoreMoved = "/var/lib/systemd/pstore"
 	crashDir    = "/var/crash"
-	maxDumps    = 256       // inspected, of each location
+	maxDumps    = 256       // inspected, in each location
 	dumpHead    = 128 << 10 // of a dump of text; a record of pstore is smaller, and a log of kdump ends with the panic
 )
 
-// dumpFiles lists what may be the dump of a panic. A location that does not exist has none.
+// dumpFiles lists possible dumps of a panic. A location that does not exist has none.
 func dumpFiles(h *host.Host) ([]string, error) {
 	var found []string
 	names, err := checkkit.ListSorted(h.Files, pstoreDir)
@@ -91,7 +91,7 @@ func isDump(name string) bool {
 	return strings.HasPrefix(name, "dmesg") || strings.HasPrefix(name, "vmcore") || strings.HasPrefix(name, "dump.")
 }
 
-// onLocalDisk reports whether the deepest mount above a path is of a filesystem that needs no server.
+// onLocalDisk reports whether the deepest mount above a path is a filesystem that needs no server.
 func onLocalDisk(h *host.Host, name string) (bool, error) {
 	mounts, err := mount.Table(h)
 	if err != nil {
@@ -108,7 +108,7 @@ func onLocalDisk(h *host.Host, name string) (bool, error) {
 	return local, nil
 }
 
-// readDump decides when a dump was written and what it is of.
+// readDump decides when a dump was written, and whether it is of a panic.
 func readDump(h *host.Host, file string) (panicDump, error) {
 	const before, slack = 24 * time.Hour, 10 * time.Minute
 	stat, err := h.Files.Stat(file)
@@ -138,7 +138,7 @@ func readDump(h *host.Host, file string) (panicDump, error) {
 	return dump, nil
 }
 
-// readDumpText reads the end of a log, where the panic is.
+// readDumpText reads the end of a log, which contains the panic.
 func readDumpText(files host.Files, file string) ([]byte, error) {
 	if strings.HasPrefix(file, pstoreDir) { // each record is small
 		return tailfile.Head(files, file, dumpHead)
@@ -156,7 +156,7 @@ func panicIn(data []byte) (isPanic bool, why string) {
 	isPanic = bytes.HasPrefix(data, []byte("Panic#"))
 	for line := range bytes.Lines(data) {
 		prefix, rest, found := bytes.Cut(line, []byte(message))
-		// Only level and time precede the kernel's message; a program's name may be anything.
+		// Only level and time precede the kernel's message; a program's name may contain anything.
 		if !found || len(bytes.Trim(prefix, "<>[]()0123456789. \tT,C")) > 0 {
 			continue
 		}

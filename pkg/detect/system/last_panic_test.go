@@ -13,7 +13,7 @@ import (
 
 const rootDisk = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 
-// panicMachine was booted at 01:00; dumps are files with a time, which a fixture cannot have.
+// panicMachine was booted at 01:00. Dumps need a modification time, which fixtures cannot have.
 func panicMachine(t *testing.T) (m *checktest.LoadMachine, dump func(name, text string, at time.Time)) {
 	m = checktest.NewLoadMachine(t)
 	m.Host.Paths.InitPID = 1
@@ -56,7 +56,7 @@ func TestLastPanic(t *testing.T) {
 		file, text string
 		at         time.Time
 		up         time.Duration
-		want       string // severity and message; empty for nothing
+		want       string // severity and message; empty for none
 	}{
 		"pstore": {"sys/fs/pstore/dmesg-efi-1", panicText, justBefore, time.Hour,
 			"warning the kernel panicked before this boot: Fatal exception in interrupt; its dump is " +
@@ -100,7 +100,7 @@ func TestLastPanic(t *testing.T) {
 	}
 }
 
-// A clock that jumps neither raises nor clears, and a dump that is removed clears.
+// A clock that jumps neither raises nor clears a finding; removing the dump clears it.
 func TestLastPanicLasts(t *testing.T) {
 	m, dump := panicMachine(t)
 	dump("sys/fs/pstore/dmesg-efi-1", panicText, panicBoot.Add(-time.Minute))
@@ -122,7 +122,7 @@ func TestLastPanicLasts(t *testing.T) {
 	}
 }
 
-// A folder on another machine could hang: it is not even listed.
+// A folder on another machine could hang, so it is not even listed.
 func TestLastPanicLeavesServersAlone(t *testing.T) {
 	m, dump := panicMachine(t)
 	dump("var/crash/x/vmcore", "", panicBoot)

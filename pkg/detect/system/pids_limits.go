@@ -60,17 +60,17 @@ func PIDsLimits() detect.Check {
 	}
 }
 
-// pidsCheck keeps the counts of the run before.
+// pidsCheck keeps the counts of the previous run.
 type pidsCheck struct {
 	began  bool              // there was a run before
-	failed map[string]uint64 // by cgroup; those that are zero are left out
+	failed map[string]uint64 // by cgroup; zeros are left out
 	recent map[finding.Subject]*checkkit.RecentCount
 }
 
 // pidsGroup is the state of a pod or service.
 type pidsGroup struct {
 	failed         uint64 // since the last run
-	current, limit uint64 // of the fullest cgroup of it
+	current, limit uint64 // of its fullest cgroup
 }
 
 func (c *pidsCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -185,7 +185,7 @@ func (s *pidsScan) all(ctx context.Context, h *host.Host, hierarchy cgroup.Cgrou
 	return nil
 }
 
-// add reads one cgroup. One that is removed meanwhile is ignored.
+// add reads one cgroup. One removed meanwhile is ignored.
 func (s *pidsScan) add(subject finding.Subject, name string) {
 	dir := path.Join(s.root, name)
 	events, err := checkkit.ReadCounts(s.files, path.Join(dir, "pids.events.local"))

@@ -16,19 +16,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// sysctls reads /proc/sys/<name> of each wanted setting, and where the value differs
+// sysctls reads /proc/sys/<name> of each wanted setting and, if the value differs,
 //
 //	/etc/sysctl.conf, /etc/sysctl.d/*.conf, /run/sysctl.d, /usr/local/lib/sysctl.d, /usr/lib/sysctl.d, /lib/sysctl.d
 //	net.ipv4.ip_forward = 0
 //
 // to name the file that most likely set it. https://man7.org/linux/man-pages/man5/sysctl.d.5.html
 //
-// Wanted are the settings of the configuration, and those that Kubernetes needs, each only where it matters:
+// The check wants the settings of the configuration, and those that Kubernetes needs, each only where it matters:
 //
-//	net.ipv4.ip_forward=1                  where a pod network is configured (a file in the CNI folder)
-//	net.bridge.bridge-nf-call-iptables=1   where the network is the bridge cni0
+//	net.ipv4.ip_forward=1                  if a pod network is configured (a file in the CNI folder)
+//	net.bridge.bridge-nf-call-iptables=1   if the network is the bridge cni0
 //	vm.overcommit_memory not 2, vm.panic_on_oom=0, kernel.panic_on_oops=1
-//	                                       where kubelet runs, which sets them at its start
+//	                                       if kubelet runs, which sets them at its start
 //
 // https://kubernetes.io/docs/setup/production-environment/container-runtimes/,
 // pkg/kubelet/cm/container_manager_linux.go. None is fatal: some networks (Cilium with eBPF routing) do not need
@@ -43,7 +43,7 @@ type SysctlsSettings struct {
 // DefaultSysctlsSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSysctlsSettings() SysctlsSettings { return SysctlsSettings{Kubernetes: true} }
 
-// Sysctls finds kernel settings that differ from what is wanted.
+// Sysctls finds kernel settings that differ from the wanted values.
 func Sysctls(s SysctlsSettings) detect.Check {
 	return detect.Check{
 		ID: "sysctls", Domain: "kernel",
@@ -83,7 +83,7 @@ func Sysctls(s SysctlsSettings) detect.Check {
 	}
 }
 
-// wantedSysctl is one setting with the value that it should have.
+// wantedSysctl is one setting with its wanted value.
 type wantedSysctl struct {
 	name, value string
 	not         bool // any value but this one
@@ -132,7 +132,7 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 		return wanted, nil
 	}
 	if _, err := h.Kubelet.Process(); err != nil {
-		return wanted, nil //nolint:nilerr // that kubelet does not run is reported by other checks
+		return wanted, nil //nolint:nilerr // other checks report that kubelet does not run
 	}
 	const set = "kubelet set it at its start; "
 	return append(wanted,
@@ -145,8 +145,7 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 	), nil
 }
 
-// podNetwork reports whether a pod network is configured: a CNI configuration that is more than the loopback
-// device.
+// podNetwork reports whether a pod network is configured: a CNI configuration other than the loopback device's.
 func podNetwork(h *host.Host) (bool, error) {
 	names, err := checkkit.ListSorted(h.Files, h.Paths.CNIConfDir)
 	return slices.ContainsFunc(names, func(name string) bool {

@@ -32,7 +32,7 @@ func TestSysctlFile(t *testing.T) {
 	}
 }
 
-// What the configuration wants goes before what is built in.
+// The settings of the configuration take precedence over the built-in ones.
 func TestSysctlsWanted(t *testing.T) {
 	for name, test := range map[string]struct {
 		settings SysctlsSettings
@@ -73,7 +73,7 @@ func TestSysctlsWanted(t *testing.T) {
 	}
 }
 
-// The last word counts, by the name of the file and not by its folder.
+// The last file counts, by its name and not by its folder.
 func TestSysctlWriter(t *testing.T) {
 	m := checktest.NewLoadMachine(t)
 	m.Write("usr/lib/sysctl.d/50-default.conf", "net.ipv4.ip_forward=1\n")
@@ -85,7 +85,7 @@ func TestSysctlWriter(t *testing.T) {
 			t.Errorf("%s was set by %q, want %q", value, got, want)
 		}
 	}
-	m.Write("etc/sysctl.d/99-hardening.conf", "net.ipv4.ip_forward = 1\n") // takes the place of the other one
+	m.Write("etc/sysctl.d/99-hardening.conf", "net.ipv4.ip_forward = 1\n") // replaces the file of the same name
 	if got := checkkit.SysctlWriter(files, "net.ipv4.ip_forward", "0"); got != "" {
 		t.Errorf("set by %q", got)
 	}

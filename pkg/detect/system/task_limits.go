@@ -17,9 +17,9 @@ import (
 //	/proc/sys/kernel/{pid_max,threads-max}                 32768
 //	/sys/fs/cgroup/…/pids.{current,max}                    88, "max" for no limit
 //
-// the last of kubelet's and the runtime's cgroup and those above it, of kubepods, and of each pod. Every thread takes
-// a PID. The runtime's cgroup also holds all shims, some ten threads a pod, and a service may use at most 15 % of the
-// PIDs unless its unit has TasksMax=infinity.
+// the last of kubelet's and the runtime's cgroup and those above it, of kubepods, and of each pod. Every thread takes a
+// PID. The runtime's cgroup also holds all shims, some ten threads for each pod, and a service may use at most 15 % of
+// the PIDs unless its unit has TasksMax=infinity.
 //
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#pid-max,
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#pid, https://kubernetes.io/docs/concepts/policy/pid-limiting/
@@ -72,11 +72,11 @@ func TaskLimits(s UsageSettings) detect.Check {
 	}
 }
 
-// taskLimit is one limit and what is used of it.
+// taskLimit is one limit and its usage.
 type taskLimit struct {
 	subject finding.Subject
 	reason  string
-	what    string // whose limit it is, for messages
+	what    string // owner of the limit, for messages
 	usage   usage
 }
 

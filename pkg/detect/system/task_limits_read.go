@@ -60,7 +60,7 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 	return limits, finding.Partial(doubts)
 }
 
-// nodeTaskLimit compares all tasks with the smaller of the two limits of the kernel: either alone makes fork fail.
+// nodeTaskLimit compares all tasks with the smaller of the two limits of the kernel: reaching either makes fork fail.
 func nodeTaskLimit(h *host.Host) (taskLimit, error) {
 	used, err := checkkit.Parse(h.Files, "/proc/loadavg", allTasks)
 	if err != nil {
@@ -105,12 +105,12 @@ func kubepodsCgroups(h *host.Host, hierarchy cgroup.CgroupHierarchy) []checkkit.
 	return found
 }
 
-// readPids reads the tasks of a cgroup and below. One that is not there, or has no limit, has nothing to tell.
+// readPids reads the tasks of a cgroup and below; limited is false if it is absent or has no limit.
 func readPids(files host.Files, dir string) (u usage, limited bool, err error) {
 	if u.limit, limited, err = checkkit.ReadLimit(files, dir+"/pids.max"); limited {
 		u.used, err = checkkit.ReadCount(files, dir+"/pids.current")
 	}
-	if errors.Is(err, fs.ErrNotExist) { // also where it was removed meanwhile
+	if errors.Is(err, fs.ErrNotExist) { // also if it was removed meanwhile
 		return usage{}, false, nil
 	}
 	return u, limited, err

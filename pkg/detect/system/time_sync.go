@@ -19,9 +19,9 @@ import (
 //
 //	status    STA_UNSYNC (0x40) or not
 //	maxerror  the estimated error of the clock, µs: grows by 500 µs a second until a time daemon resets it
-//	offset    what the kernel has still to correct
+//	offset    the part that the kernel has still to correct
 //
-// and, only where the clock is not synchronised, the names of all processes.
+// and, only if the clock is not synchronised, the names of all processes.
 //
 // https://man7.org/linux/man-pages/man2/adjtimex.2.html, kernel/time/ntp.c (NTP_PHASE_LIMIT is 16 s).
 //
@@ -37,11 +37,11 @@ const (
 	reasonOffset         = "ClockOffset"
 )
 
-// TimeSyncSettings are the thresholds of time-sync. A finding that was raised is kept until the value is below three
-// quarters of them.
+// TimeSyncSettings are the thresholds of time-sync. A raised finding is kept until the value is below three quarters of
+// them.
 type TimeSyncSettings struct {
 	MaxError time.Duration `yaml:"maxError"` // the error of the clock, as the kernel estimates it
-	Offset   time.Duration `yaml:"offset"`   // what is still to be corrected
+	Offset   time.Duration `yaml:"offset"`   // the part still to be corrected
 }
 
 // DefaultTimeSyncSettings returns the settings that are used unless the configuration says otherwise.
@@ -152,7 +152,7 @@ func isTimeDaemon(comm string) bool {
 		"ntp-daemon", "openntpd"}, comm)
 }
 
-// hypervisorClock reports whether the machine reads the time from its hypervisor. One that uses the processor's
+// hypervisorClock reports whether the machine reads the time from its hypervisor. A machine that uses the processor's
 // counter although the hypervisor's is available is virtual nevertheless.
 func hypervisorClock(files host.Files) bool {
 	text, err := files.Text(clockSourceDir + "available_clocksource")

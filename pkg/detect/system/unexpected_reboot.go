@@ -24,10 +24,10 @@ import (
 // https://man7.org/linux/man-pages/man5/utmp.5.html; systemd writes them (systemd-update-utmp), `last -x` shows them.
 //
 // Two consecutive boots without a shutdown between them prove that the machine went down without an orderly shutdown,
-// if this system writes shutdown records at all, which an earlier one proves. A changed boot ID proves nothing, nor
-// does an agent that was not stopped in order: it alone may have been killed. Where the file cannot prove anything
-// (rotated a while ago, no persistent /var, systemd built without utmp, as in the newest distributions) the check does
-// not apply.
+// provided that an earlier record proves that this system writes shutdown records at all. A changed boot ID proves
+// nothing, nor does an agent that was not stopped in order: it alone may have been killed. If the file cannot prove
+// either (rotated a while ago, no persistent /var, systemd built without utmp, as in the newest distributions), the
+// check does not apply.
 
 // UnexpectedReboot finds nodes that went down without an orderly shutdown.
 func UnexpectedReboot() detect.Check {
@@ -57,7 +57,7 @@ func UnexpectedReboot() detect.Check {
 	}
 }
 
-// rebootState keeps the result of this boot: no later run knows more, least of all after a jump of the clock.
+// rebootState keeps the result of this boot: a later run cannot know more, least of all after a jump of the clock.
 type rebootState struct {
 	decided  bool
 	findings []finding.Finding
@@ -94,7 +94,7 @@ func checkReboots(h *host.Host) ([]finding.Finding, error) {
 	return evaluateReboots(h, records)
 }
 
-// evaluateReboots inspects the record before that of this boot. Records are those of boots and shutdowns only.
+// evaluateReboots inspects the record before that of this boot. The records are those of boots and shutdowns only.
 func evaluateReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, error) {
 	// between the kernel's start and the record of it, and for a clock that was set since
 	const slack = 15 * time.Minute

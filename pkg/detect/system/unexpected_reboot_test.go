@@ -25,7 +25,7 @@ func TestParseLogins(t *testing.T) {
 	for _, l := range wtmp.WtmpLayouts() {
 		var data []byte
 		data = append(data, checktest.WtmpRecord(l, wtmp.WtmpBoot, "reboot", boot)...)
-		data = append(data, checktest.WtmpRecord(l, 7, "shutdown", boot)...) // a user who is called so
+		data = append(data, checktest.WtmpRecord(l, 7, "shutdown", boot)...) // a user with this name
 		data = append(data, checktest.WtmpRecord(l, wtmp.WtmpRunLevel, "runlevel", boot)...)
 		data = append(data, checktest.WtmpRecord(l, wtmp.WtmpRunLevel, "shutdown", down)...)
 		got, err := wtmp.ParseLogins(data, int64(len(data)))
@@ -46,7 +46,7 @@ func TestParseLogins(t *testing.T) {
 	}
 }
 
-// The records that utmpdump writes on this machine are understood.
+// ParseLogins understands the records that utmpdump writes on this machine.
 func TestRealLogins(t *testing.T) {
 	utmpdump := need.Program(t, "utmpdump")
 	dump := exec.CommandContext(t.Context(), utmpdump, "-r")

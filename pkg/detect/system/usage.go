@@ -7,11 +7,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// UsageSettings are the thresholds of limits. A finding that was raised, and its severity, are kept until the value is
-// ten points lower.
+// UsageSettings are the thresholds of limits. A raised finding, and its severity, are kept until the value is ten
+// points lower.
 type UsageSettings struct {
 	WarnPercent  float64 `yaml:"warnPercent"`
-	FatalPercent float64 `yaml:"fatalPercent"` // nothing is fatal where it is 0
+	FatalPercent float64 `yaml:"fatalPercent"` // 0: no finding is fatal
 }
 
 // DefaultUsageSettings returns the settings that are used unless the configuration says otherwise: at 80 % there is
@@ -21,7 +21,7 @@ func DefaultUsageSettings() UsageSettings { return UsageSettings{WarnPercent: 80
 // keepPoints is by how much a value must be below a threshold before its finding is cleared.
 const keepPoints = 10
 
-// usage is how much of something is used.
+// usage is the used amount of a resource and its limit.
 type usage struct {
 	used, limit uint64
 }
@@ -32,12 +32,12 @@ func (u usage) String() string {
 	return fmt.Sprintf("%d of %d (%.0f %%)", u.used, u.limit, u.percent())
 }
 
-// usageState keeps which subjects were fatal when they were last evaluated, so that their severity does not flap. Only
-// what the node needs can be fatal: they are few.
+// usageState keeps which subjects were fatal in their last evaluation, so that their severity does not flap. There are
+// few: only subjects that the node needs can be fatal.
 type usageState map[finding.Subject]bool
 
-// evaluate returns the severity of a usage; ok is false below all thresholds. mayBeFatal is set where the node needs
-// the subject.
+// evaluate returns the severity of a usage; ok is false below all thresholds. mayBeFatal is set if the node needs the
+// subject.
 func (m usageState) evaluate(s UsageSettings, subject finding.Subject, u usage,
 	mayBeFatal bool) (severity finding.Severity, marginal, ok bool) {
 	percent := u.percent()

@@ -23,12 +23,11 @@ import (
 //
 // https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
 //
-// Zombies are counted for each parent, which is at fault. On the side of the node a parent that hangs in the kernel is
-// the most common cause: hung-tasks reports it. A process whose main thread has exited while others run shows state Z
-// too: it has more than one thread.
+// Zombies are counted for each parent, which is at fault. The most common fault of the node behind them is a parent
+// that hangs in the kernel: hung-tasks reports it. A process whose main thread has exited while others run shows state
+// Z too: it has more than one thread.
 
-// ZombiesSettings are the settings of zombies. A finding that was raised is kept until the number is below three
-// quarters.
+// ZombiesSettings are the settings of zombies. A raised finding is kept until the number is below three quarters.
 type ZombiesSettings struct {
 	PerParent int `yaml:"perParent"` // zombies of one parent
 }
@@ -98,14 +97,14 @@ func (m *zombieState) run(ctx context.Context, h *host.Host, s ZombiesSettings) 
 	var findings []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		if len(findings) == 20 {
-			break // task-limits reports a node on which more programs do not reap theirs
+			break // task-limits reports a node with more such programs
 		}
 		findings = append(findings, m.finding(ctx, h, name, groups[name], s))
 	}
 	return findings, nil
 }
 
-// zombieParents returns the processes with at least that number of zombies, that with the most first.
+// zombieParents returns the processes with at least that number of zombies, the one with the most first.
 func zombieParents(table []proc.Stat, least float64) []zombieParent {
 	counts := make(map[int]int)
 	for _, p := range table {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
 
-// Real zombies, of this test's own process: found while they are there, and gone when they were reaped.
+// Real zombies of this test's own process: found while they exist, and cleared when they have been reaped.
 func TestRealZombies(t *testing.T) {
 	h := &host.Host{NodeName: "n", Paths: discover.DefaultPaths(), Clock: host.Now}
 	check := Zombies(ZombiesSettings{PerParent: 5})

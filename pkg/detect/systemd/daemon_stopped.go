@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// daemon-stopped reads the table of processes each minute, in each run /proc/PID/stat of the daemons in it, and of those
-// that have used no processor since the last run
+// daemon-stopped reads the table of processes each minute, in each run /proc/PID/stat of the daemons in it, and of
+// those that have used no processor since the last run
 //
 //	/proc/PID/cgroup                   0::/system.slice/chronyd.service
 //	/sys/fs/cgroup/…/cgroup.events     populated 1
@@ -29,15 +29,15 @@ import (
 //
 // proc_pid_stat(5), https://docs.kernel.org/scheduler/sched-stats.html, https://docs.kernel.org/admin-guide/cgroup-v2.html
 //
-// A process in state T was stopped by a signal (SIGSTOP; a shell's Ctrl-Z) and does nothing until it is continued, while
-// its unit is "active (running)" for systemd and its sockets still accept connections. In state t a debugger holds it,
-// which is a moment under strace: it counts where the process has used no processor since the last run.
+// A process in state T was stopped by a signal (SIGSTOP; a shell's Ctrl-Z) and does not run until it is continued,
+// while systemd shows its unit as "active (running)" and its sockets still accept connections. In state t a debugger
+// holds it, which is a moment under strace: it counts if the process has used no processor since the last run.
 //
-// A thread in state R that was given no processor since an earlier run has been runnable all that time, since only its
-// running could change either. Under a limit (cpu.max) and on the busiest node each one is given one now and then; the
-// starved ones are those of realtime tasks that take all of a processor, and of a processor that hangs.
+// A thread in state R that got no processor since an earlier run has been runnable all that time, since running alone
+// could change either. Under a limit (cpu.max) and on the busiest node each thread gets one now and then; starved ones
+// are victims of realtime tasks that take all of a processor, or of a processor that hangs.
 
-// What may be wrong with a daemon.
+// The possible faults of a daemon.
 const (
 	reasonDaemonStopped = "DaemonStopped"
 	reasonDaemonFrozen  = "DaemonFrozen"
@@ -45,13 +45,13 @@ const (
 
 	// daemonStarvedAfter is how long a thread of a daemon must have been runnable without running.
 	daemonStarvedAfter = 2 * time.Minute
-	// daemonsKnownFor is how old the table may be by which it is known which processes are daemons.
+	// daemonsKnownFor is how old the table that identifies the daemons may be.
 	daemonsKnownFor = time.Minute
-	// maxDaemonThreads bounds the threads of a daemon whose waiting is followed.
+	// maxDaemonThreads bounds the threads of a daemon whose waiting is tracked.
 	maxDaemonThreads = 100
 )
 
-// daemonRole says what a node needs a daemon for, by the name that the kernel has of it: 15 bytes.
+// daemonRole returns why a node needs a daemon, by the daemon's name in the kernel: 15 bytes.
 func daemonRole(comm string) string {
 	for _, r := range []struct {
 		role  string
@@ -126,7 +126,7 @@ type daemonSeen struct {
 // threadWait is a thread that waits for a processor.
 type threadWait struct {
 	start     uint64        // of the thread, in clock ticks since boot
-	schedstat string        // does not change while it waits
+	schedstat string        // unchanged while it waits
 	since     time.Duration // uptime of the first run that found it so
 }
 
@@ -164,8 +164,8 @@ func (c *daemonsSeen) run(ctx context.Context, h *host.Host) ([]finding.Finding,
 	return findings, finding.Partial(doubts)
 }
 
-// daemonProcesses returns the daemons as they are now. Only which processes are daemons is taken from a table that may be
-// older: one that has started meanwhile is seen within a minute.
+// daemonProcesses returns the daemons as they are now. Only the set of daemons comes from a table that may be older: a
+// daemon started meanwhile is seen within a minute.
 func daemonProcesses(ctx context.Context, h *host.Host) ([]proc.Stat, error) {
 	table, err := h.ProcessTable(ctx, daemonsKnownFor)
 	if err != nil {
@@ -188,7 +188,7 @@ func daemonProcesses(ctx context.Context, h *host.Host) ([]proc.Stat, error) {
 	return daemons, nil
 }
 
-// judge returns what is wrong with a daemon, and keeps what the next run needs. idle says that it has used no processor
+// judge returns the fault of a daemon, and keeps the state for the next run. idle means that it has used no processor
 // since before.
 func (d *daemonSeen) judge(ctx context.Context, h *host.Host, before daemonSeen, known, idle bool) (reason, text string,
 	err error) {
@@ -216,7 +216,7 @@ func (d *daemonSeen) judge(ctx context.Context, h *host.Host, before daemonSeen,
 	return "", "", err
 }
 
-// waited returns how long a thread of the daemon has waited for a processor, the one that has waited longest.
+// waited returns for how long the longest waiting thread of the daemon has waited for a processor.
 func (d *daemonSeen) waited(ctx context.Context, h *host.Host, before daemonSeen) (time.Duration, error) {
 	var runnable []proc.Stat
 	if err := h.Threads(ctx, []int{d.PID}, func(_ int, thread proc.Stat) {
@@ -244,7 +244,7 @@ func (d *daemonSeen) waited(ctx context.Context, h *host.Host, before daemonSeen
 	return longest, nil
 }
 
-// daemonCgroup returns the cgroup of a process in cgroup v2, and whether it is a container's or a user's.
+// daemonCgroup returns the cgroup of a process in cgroup v2, and whether it belongs to a container or a user.
 func daemonCgroup(h *host.Host, pid int) (cgroup string, foreign bool, err error) {
 	if foreign, err = discover.Foreign(h, pid); foreign || err != nil {
 		return "", foreign, err
@@ -253,7 +253,7 @@ func daemonCgroup(h *host.Host, pid int) (cgroup string, foreign bool, err error
 	return cgroups[""], false, err
 }
 
-// cgroupFrozen reports whether a cgroup or one above it is frozen. What cannot be read is not.
+// cgroupFrozen reports whether a cgroup or one above it is frozen. An unreadable one counts as not frozen.
 func cgroupFrozen(h *host.Host, cgroup string) bool {
 	if cgroup == "" || cgroup == "/" {
 		return false
@@ -268,7 +268,7 @@ func daemonSubject(comm string) finding.Subject {
 	return finding.Subject{Kind: "daemon", Name: comm}
 }
 
-// daemonFault is what is wrong with the daemons of one name.
+// daemonFault is the fault of the daemons of one name.
 type daemonFault struct {
 	comm, reason, text string
 	pids               []string

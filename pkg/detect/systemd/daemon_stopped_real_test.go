@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A time daemon that SIGSTOP has stopped is found by its name, and no more once it is continued. The host is this machine
-// with no other process.
+// A time daemon that SIGSTOP has stopped is found by its name until it is continued. The host is this machine with no
+// other process.
 func TestRealDaemonStopped(t *testing.T) {
 	need.Program(t, "sleep")
 	sleep, err := exec.LookPath("sleep")

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
-// Which processes are daemons may be known from a table of a minute ago, what they do is not: one that is stopped after
-// the table was made is found at once, one that has started since within a minute, and one that has ended is none.
+// The set of daemons may come from a table of a minute ago, their state may not: a daemon stopped after the table was
+// made is found at once, one started since within a minute, and an ended one is ignored.
 func TestDaemonStoppedAfterTheTableWasMade(t *testing.T) {
 	m, check := checktest.NewLoadMachine(t), DaemonStopped()
 	m.Host.Processes = host.NewProcesses()

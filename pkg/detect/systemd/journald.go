@@ -1,4 +1,4 @@
-// Package systemd finds faults of systemd and its daemons: failed units, a journal that is not written.
+// Package systemd finds faults of systemd and its daemons: failed units, a journal without new records.
 package systemd
 
 import (
@@ -28,8 +28,8 @@ import (
 //	/var/log/journal/ID/      (by a child process: the disk may hang), and /run/log/journal/ID/: names of files, such as
 //	system@00062f3b8a5c1e2d-7f3a5b1c9d8e0f12.journal~
 //
-// journald renames its file so, with the time (microseconds since 1970, hexadecimal) and a random number, when it
-// finds it damaged or not closed, and begins a new one: systemd, journal_file_dispose() in
+// If journald finds its file damaged or not closed, it renames it so, with the time (microseconds since 1970,
+// hexadecimal) and a random number, and begins a new one: systemd, journal_file_dispose() in
 // src/libsystemd/sd-journal/journal-file.c,
 // https://www.freedesktop.org/software/systemd/man/latest/systemd-journald.service.html.
 //
@@ -176,7 +176,7 @@ func disposedAt(name string) (time.Time, bool) {
 	return time.UnixMicro(micros), err == nil
 }
 
-// evaluate reports files that were renamed while the machine ran.
+// evaluate reports files renamed while the machine ran.
 func (j *journaldState) evaluate(now finding.Timestamp) []finding.Finding {
 	booted := now.Wall.Add(-now.SinceBoot)
 	count, last := 0, time.Time{}

@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A disk of the logs that hangs costs one child in ten minutes and four seconds, and nothing is reported of the journal
-// until it answers again.
+// A log disk that hangs costs one child process every ten minutes, which waits four seconds, and the check reports no
+// fault of the journal until the disk answers again.
 func TestJournaldDiskHangs(t *testing.T) {
 	root := t.TempDir()
 	checktest.WriteFile(t, root, txtar.File{Name: "run/systemd/journal/stdout"})

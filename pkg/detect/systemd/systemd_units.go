@@ -28,8 +28,8 @@ import (
 // A unit stays failed until it is started again or `systemctl reset-failed` forgets it. It must be seen twice, a second
 // or half a minute apart, because its supervisor may be about to start it. A unit that systemd restarts itself
 // (Restart=) has the sub-state auto-restart meanwhile, and NRestarts counts; a smaller NRestarts was reset by a manual
-// start. Three restarts in ten minutes are what the Prometheus node mixin (more than 2 in 5 minutes) and the EKS node
-// monitoring agent (more than 3) call a crash loop.
+// start. The Prometheus node mixin (more than 2 in 5 minutes) and the EKS node monitoring agent (more than 3) call
+// about three restarts in ten minutes a crash loop.
 
 const (
 	unitFailed           = "UnitFailed"

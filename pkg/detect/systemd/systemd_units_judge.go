@@ -28,7 +28,7 @@ func silentSystemd(err error) finding.Finding {
 	}
 }
 
-// evaluate returns the findings. A unit is in one of the lists only.
+// evaluate returns the findings. Each unit is in only one of the lists.
 func (l *unitsState) evaluate(units systemd.Units, now finding.Timestamp) []finding.Finding {
 	var found []finding.Finding
 	for _, u := range units.Failed {
@@ -110,7 +110,7 @@ func (l *unitsState) weigh(u systemd.Unit) (finding.Severity, string) {
 	return finding.Warning, ""
 }
 
-// minorUnit says why a fault of this unit does not matter to the node; empty where it does.
+// minorUnit returns why a fault of this unit does not matter to the node; empty if it does.
 func minorUnit(u systemd.Unit) string {
 	base, instance, _ := strings.Cut(u.Name, "@")
 	switch {
@@ -159,7 +159,7 @@ func matchesUnit(patterns []string, name string) bool {
 	})
 }
 
-// howItEnded words the end of a unit: Result of systemd.service(5), then CLD_… of sigaction(2).
+// howItEnded describes the end of a unit: Result of systemd.service(5), then CLD_… of sigaction(2).
 func howItEnded(u systemd.Unit) string {
 	const exited, killed, dumped = 1, 2, 3
 	switch {

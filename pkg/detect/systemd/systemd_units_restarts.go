@@ -28,7 +28,7 @@ type restartsOfUnit struct {
 	Events []restartSeen `json:"events,omitempty"`
 }
 
-// restartSeen is what one run counted.
+// restartSeen holds the counts of one run.
 type restartSeen struct {
 	Up    time.Duration `json:"up"` // since boot
 	Count uint32        `json:"count"`
@@ -39,7 +39,7 @@ const (
 	maxKeptUnits    = 2000 // twice as many as the client returns
 )
 
-// observe counts the restarts of the running services since the last run. Of a new service no restart is known.
+// observe counts the restarts of the running services since the last run. For a new service no restart is known.
 func (m *unitRestarts) observe(running []systemd.Unit, now finding.Timestamp) {
 	m.load(now)
 	changed := false
@@ -81,7 +81,7 @@ func (m *unitRestarts) observe(running []systemd.Unit, now finding.Timestamp) {
 	}
 }
 
-// within is the number of restarts of a service within the window.
+// within returns the number of restarts of a service within the window.
 func (m *unitRestarts) within(name string) (count uint32) {
 	if unit := m.kept.Units[name]; unit != nil {
 		for _, event := range unit.Events {
@@ -96,7 +96,7 @@ func (m *unitRestarts) load(now finding.Timestamp) {
 		return
 	}
 	m.kept = keptRestarts{Boot: now.Boot, Units: map[string]*restartsOfUnit{}}
-	// When restarts happened while no agent ran for long is unknown: they do not count.
+	// Restarts while no agent ran for long do not count: their times are unknown.
 	kept, ok := m.saved.Load(func(kept keptRestarts) bool {
 		return kept.Boot == now.Boot && len(kept.Units) <= maxKeptUnits && now.SinceBoot-kept.Saved < unitFlappingWindow
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// unitsHost is a host whose systemd answers what the test puts into the second result.
+// unitsHost is a host whose systemd returns the units that the test puts into the second result.
 func unitsHost(now *finding.Timestamp) (*host.Host, *systemd.Units) {
 	units := &systemd.Units{}
 	h := &host.Host{Clock: func() finding.Timestamp { return *now }}
@@ -21,7 +21,7 @@ func unitsHost(now *finding.Timestamp) (*host.Host, *systemd.Units) {
 	return h, units
 }
 
-// What was counted survives the agent, and not a reboot; a counter that goes back was reset.
+// The counts survive the agent, but not a reboot; a counter that goes back was reset.
 func TestSystemdUnitsRestarts(t *testing.T) {
 	now := finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	h, units := unitsHost(&now)

@@ -25,19 +25,19 @@ const (
 	Unjudged = "?" // new: a verdict is needed
 )
 
-// recovery follows the ID of a rule whose recovery the format is.
+// recovery follows the ID of a rule if the format reports its recovery.
 const recovery = ":recovery"
 
 // Row is one format.
 type Row struct {
-	File     string     // in the kernel's tree, of the newest version that has the format
+	File     string     // in the kernel's tree, of the newest version with the format
 	Verdict  string     // Benign, Unjudged, or the ID of a rule, for its recovery with ":recovery"
 	Versions []string   // of the kernel, in ascending order
 	Format   string     // with the prefixes of printk's wrappers
-	Args     [][]string // of an instance each; one that is empty or has blanks at its ends is in quotes
+	Args     [][]string // of an instance each; quoted if empty or with blanks at its ends
 }
 
-// Rule returns the ID of the rule that must match, empty where none may, and whether its recovery is meant.
+// Rule returns the ID of the rule that must match, empty if none may, and whether its recovery is meant.
 func (r Row) Rule() (id string, recovers bool) {
 	if r.Verdict == Benign || r.Verdict == Unjudged {
 		return "", false
@@ -45,7 +45,7 @@ func (r Row) Rule() (id string, recovers bool) {
 	return strings.CutSuffix(r.Verdict, recovery)
 }
 
-// Newest returns the newest kernel version of rows, empty where there are none.
+// Newest returns the newest kernel version of rows, empty if there are none.
 func Newest(rows []Row) (version string) {
 	for _, r := range rows {
 		for _, v := range r.Versions {
@@ -61,7 +61,7 @@ func Newest(rows []Row) (version string) {
 func CompareVersions(a, b string) int {
 	number := func(version string) (n []int) {
 		for part := range strings.SplitSeq(version, ".") {
-			i, _ := strconv.Atoi(part) // what is no number sorts first
+			i, _ := strconv.Atoi(part) // a part without a number sorts first
 			n = append(n, i)
 		}
 		return n

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// verb is a conversion of the kernel's printk: flags, width, precision, length, letter, and what follows %p.
+// verb is a conversion of the kernel's printk: flags, width, precision, length, letter, and the letters after %p.
 var verb = regexp.MustCompile(`%(?:%|[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|t|j|L)?` +
 	`(?:p(?:I(?:S[pfsc]*|4[hnbl]?|6c?)|M[RF]?|U[bBlL]|h[CDN]?|OF[a-zA-Z]*|G[a-z]|E[a-z]*|a[dp]?|[dD][2-4]?|4cc|[A-HJ-LN-Zb-ceg-z])?` +
 	`|[diouxXscn]))`)
 
-// errorNumber matches what comes before the number of an error, which is negative.
+// errorNumber matches the text before the number of an error, which is negative.
 var errorNumber = regexp.MustCompile(`(?i)\b(?:err(?:or|no)?|ret|rc|result|failed)\b[ =:(]*$`)
 
-// hashed is a pointer as the kernel prints it unless it is told otherwise.
+// hashed is a pointer as the kernel prints it by default.
 const hashed = "00000000a1b2c3d4"
 
-// placeholders stand for what the device core puts before a line.
+// placeholders stand for the prefixes that the device core adds to a line.
 var placeholders = strings.NewReplacer("{pci}", "0000:5e:00.0", "{eth}", "eth0")
 
 // samples are the plausible values of a verb, by its letters after flags and width.
@@ -36,8 +36,8 @@ var pointers = []struct{ letters, value string }{
 	{"pb", "0-3"}, {"pC", "clk"}, {"pO", "/soc"}, {"pt", "2026-01-01T00:00:00"}, {"px", "ffff888100000000"},
 }
 
-// Instances returns lines that the kernel prints with a format, without a priority: with each list of arguments that
-// the row has, else with plausible ones.
+// Instances returns lines that the kernel prints with a format, without a priority: with each list of arguments in the
+// row, else with plausible ones.
 func (r Row) Instances() (lines []string) {
 	if len(r.Args) > 0 {
 		for _, args := range r.Args {
@@ -53,7 +53,7 @@ func (r Row) Instances() (lines []string) {
 	return lines
 }
 
-// fill replaces the verbs of a format, in their order by args; by values where there are no more.
+// fill replaces the verbs of a format, in their order by args; by values if args run out.
 func fill(format string, args []string, values map[string]string) string {
 	format = placeholders.Replace(format)
 	var line strings.Builder

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// edac reads what memory controllers and caches with error correction report, where the kernel has a driver for them:
+// edac reads the reports of memory controllers and caches with error correction, if the kernel has a driver for them:
 //
 //	/sys/devices/system/edac/mc/mc0/dimm3/dimm_label      CPU_SrcID#0_MC#0_Chan#1_DIMM#0    as the kernel's log calls it
 //	                                      dimm_ce_count    17      corrected errors since the driver was loaded
@@ -103,7 +103,7 @@ func (c *edacCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, err
 	return findings, finding.Partial(doubts)
 }
 
-// evaluate reports what is wrong with one module, given its corrected errors of the last 24 hours.
+// evaluate reports the fault of one module, given its corrected errors of the last 24 hours.
 func (c *edacCheck) evaluate(name string, counts edacCounts, day uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Subject: finding.Subject{Kind: "memory-module", Name: name},

@@ -12,7 +12,7 @@ const (
 	edacWindow = 24 // hours
 )
 
-// edacHistory is what is kept of corrected errors in this boot: the counters begin again with the next one.
+// edacHistory records the corrected errors in this boot: the counters begin again with the next one.
 type edacHistory struct {
 	Boot    string                 `json:"boot"`
 	Modules map[string]*edacModule `json:"modules"`
@@ -24,7 +24,7 @@ type edacModule struct {
 	Grave bool           `json:"grave"` // was a warning: kept until well below the threshold
 }
 
-// load reads what an earlier agent kept of this boot.
+// load reads the record of an earlier agent in this boot.
 func (c *edacCheck) load(boot string) {
 	if c.history.Boot == boot && c.history.Modules != nil {
 		return
@@ -38,8 +38,8 @@ func (c *edacCheck) load(boot string) {
 	}
 }
 
-// add records the count of a module, and returns how many errors there were in the last 24 hours. The errors before
-// the first run are known to be of these hours only when the machine was booted in them.
+// add records the count of a module, and returns the number of errors in the last 24 hours. Errors before the first run
+// are known to be of these hours only if the machine was booted in them.
 func (c *edacCheck) add(name string, count uint64, up time.Duration) uint64 {
 	m, hour := c.history.Modules[name], int(up/time.Hour)
 	if m == nil {

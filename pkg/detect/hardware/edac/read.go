@@ -31,7 +31,7 @@ type edacReader struct {
 	doubts  map[finding.Subject]error
 }
 
-// readEDAC reads the counts of all modules. It is empty where no driver reports any.
+// readEDAC reads the counts of all modules. It is empty if no driver reports any.
 func readEDAC(files host.Files) (map[string]edacCounts, map[finding.Subject]error, error) {
 	r := edacReader{files: files, modules: make(map[string]edacCounts), doubts: make(map[finding.Subject]error)}
 	devices, err := r.folders(edacRoot)
@@ -54,7 +54,7 @@ func readEDAC(files host.Files) (map[string]edacCounts, map[finding.Subject]erro
 	return r.modules, r.doubts, nil
 }
 
-// folders lists what is in dir and may be a folder. A dir that does not exist has none.
+// folders lists the entries of dir that may be folders. A dir that does not exist has none.
 func (r edacReader) folders(dir string) ([]string, error) {
 	entries, _, err := r.files.Entries(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +104,7 @@ func (r edacReader) controllers(dir string) error {
 	return nil
 }
 
-// caches adds the blocks of a device that is not memory.
+// caches adds the blocks of a device other than memory.
 func (r edacReader) caches(dir string) error {
 	instances, err := r.folders(dir)
 	if err != nil {

@@ -33,10 +33,10 @@ import (
 // its pods and those that the controller adds.
 //
 // Cost. Kubelet's pods are read again after a change of any pod, and else once in 40 minutes. DaemonSets come from the
-// client's cache of minutes; the Node is read every 10 to 15 minutes (both once in 40 while no pod changes), and like the
-// DaemonSet and its unscheduled pods at growing intervals (30 s to 5 min) while a pod seems to be missing. A pod that
-// is not scheduled yet is on no node's list: it is found by a LIST of the DaemonSet's pods without a node, whose node
-// affinity (matchFields metadata.name) names the node that each is meant for.
+// client's cache of minutes; the Node is read every 10 to 15 minutes (both once in 40 while no pod changes), and like
+// the DaemonSet and its unscheduled pods at growing intervals (30 s to 5 min) while a pod seems to be missing. A pod
+// that is not scheduled yet is on no node's list: the check finds it by a LIST of the DaemonSet's pods without a node,
+// whose node affinity (matchFields metadata.name) names the node of each.
 //
 // With kubelet's own credentials DaemonSets cannot be listed. Then those that the configuration lists must have a pod
 // here, and a critical pod of any other must be healthy if it is here.
@@ -46,9 +46,9 @@ type Settings struct {
 	PriorityClasses []string      `yaml:"priorityClasses"` // DaemonSets of these classes are critical
 	Selector        string        `yaml:"selector"`        // and those whose labels match; empty for none
 	DaemonSets      []string      `yaml:"daemonSets"`      // and these, as namespace/name
-	Namespaces      []string      `yaml:"namespaces"`      // only in these can one be fatal that is not listed; "a-*" too
+	Namespaces      []string      `yaml:"namespaces"`      // only in these can an unlisted one be fatal; "a-*" too
 	Ignore          []string      `yaml:"ignore"`          // but never these, as namespace/name
-	BootGrace       time.Duration `yaml:"bootGrace"`       // grace of a node or DaemonSet that is younger
+	BootGrace       time.Duration `yaml:"bootGrace"`       // grace of a younger node or DaemonSet
 	ReadyGrace      time.Duration `yaml:"readyGrace"`      // time for a pod to become ready
 	RevisionGrace   time.Duration `yaml:"revisionGrace"`   // time that a rollout may make no progress
 }
@@ -62,7 +62,7 @@ func DefaultSettings() Settings {
 	}
 }
 
-// Problems returns what is malformed in s, by key.
+// Problems returns the malformed parts of s, by key.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	if _, err := labels.Parse(s.Selector); err != nil {
@@ -84,10 +84,10 @@ func (s Settings) Problems() map[string]string {
 	return problems
 }
 
-// DaemonSetLookups are the requests that are made only when a pod seems to be missing. Either may be nil: then its
-// answer is unknown, and the message says so.
+// DaemonSetLookups are the requests that are made only if a pod seems to be missing. Either may be nil: then its answer
+// is unknown, and the message says so.
 type DaemonSetLookups struct {
-	// DaemonSet gets one DaemonSet as it is now, not from a cache.
+	// DaemonSet gets the present state of one DaemonSet, not from a cache.
 	DaemonSet func(ctx context.Context, namespace, name string) (*appsv1.DaemonSet, error)
 	// Unscheduled lists the pods of a namespace that match a label selector and are on no node (spec.nodeName="").
 	Unscheduled func(ctx context.Context, namespace, selector string) ([]corev1.Pod, error)
@@ -197,7 +197,7 @@ func cannotList(err error) bool {
 	return apierrors.IsForbidden(err) || errors.Is(err, hosterr.ErrNotConfigured)
 }
 
-// silence delays the next request after one that failed.
+// refusal delays the next request after a failed one.
 type refusal struct {
 	asked finding.Timestamp
 	wait  time.Duration

@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// daemonNode is a node whose kubelet, apiserver and clock are the test's.
+// daemonNode is a node whose kubelet, apiserver and clock belong to the test.
 type daemonNode struct {
 	host      *host.Host
 	clock     finding.Timestamp
@@ -116,7 +116,7 @@ func (n *daemonNode) loop(pod corev1.Pod, running bool) corev1.Pod {
 	return pod
 }
 
-// unscheduled is a pod of the DaemonSet that the controller made for a node.
+// unscheduled returns a pod of the DaemonSet that the controller made for a node.
 func (n *daemonNode) unscheduled(node string) corev1.Pod {
 	pod := n.pod(corev1.ConditionFalse, time.Hour)
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
@@ -298,7 +298,7 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 	}
 }
 
-// A rollout that stands still is reported after the grace, and not before.
+// A rollout without progress is reported after the grace, and not before.
 func TestRevisionStuckIsMeasuredFromTheLastMove(t *testing.T) {
 	n := newDaemonNode()
 	n.revision("old", 1, 24*time.Hour)
@@ -318,8 +318,8 @@ func TestRevisionStuckIsMeasuredFromTheLastMove(t *testing.T) {
 	expect()
 }
 
-// A healthy node asks the apiserver for its Node some times an hour; one whose pod is missing asks with growing
-// distance.
+// A healthy node reads its Node from the apiserver a few times an hour; one whose pod is missing reads it at growing
+// intervals.
 func TestCriticalDaemonSetsRequests(t *testing.T) {
 	tests := []struct {
 		name        string

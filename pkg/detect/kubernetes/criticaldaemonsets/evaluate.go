@@ -21,7 +21,7 @@ func evaluateDaemonSet(d daemonSetState, s Settings, now time.Time) (*finding.Fi
 		return evaluateMissing(d, s, now)
 	}
 	if d.Placed.Err == nil && !d.Placed.Here {
-		return nil, nil // a pod that is no longer wanted: nothing depends on it
+		return nil, nil // a pod no longer wanted here
 	}
 	looping := loopingContainer(pod, now)
 	switch {
@@ -49,7 +49,7 @@ func evaluateDaemonSet(d daemonSetState, s Settings, now time.Time) (*finding.Fi
 	}
 }
 
-// evaluateMissing evaluates that a critical DaemonSet has no pod here.
+// evaluateMissing handles a critical DaemonSet without a pod here.
 func evaluateMissing(d daemonSetState, s Settings, now time.Time) (*finding.Finding, error) {
 	switch {
 	case d.Placed.Err != nil:
@@ -78,7 +78,7 @@ func evaluateMissing(d daemonSetState, s Settings, now time.Time) (*finding.Find
 	}
 }
 
-// evaluateRevision checks whether a healthy pod is of an old revision that is not being replaced.
+// evaluateRevision checks whether a healthy pod has an old revision that the controller does not replace.
 func evaluateRevision(d daemonSetState, s Settings, pod *corev1.Pod) *finding.Finding {
 	if d.Newest == nil {
 		return nil
@@ -153,7 +153,7 @@ const (
 	loopWindow   = 10 * time.Minute // … when the last end is not older than this; kubelet's longest back-off is 5 min
 )
 
-// loopingContainer describes the container of a pod that crashes again and again, or is empty.
+// loopingContainer describes the container of a pod that crashes again and again; empty if there is none.
 func loopingContainer(pod *corev1.Pod, now time.Time) string {
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		end := c.LastTerminationState.Terminated

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
-// TestCriticalDaemonSetsLimits are the cases at the very limit between two answers.
+// TestCriticalDaemonSetsLimits has the cases at the boundary between two results.
 func TestCriticalDaemonSetsLimits(t *testing.T) {
 	const subject = "daemonset/kube-system/proxy="
 	restarted := func(n *daemonNode, times int32) {

@@ -10,10 +10,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// placement is whether a DaemonSet should have a pod on this node.
+// placement says whether a DaemonSet should have a pod on this node.
 type placement struct {
 	Here bool
-	Err  error // it is not known
+	Err  error // why it is not known
 }
 
 // placementOn decides as the DaemonSet controller does (pkg/controller/daemon: NodeShouldRunDaemonPod).
@@ -22,7 +22,7 @@ func placementOn(set *appsv1.DaemonSet, node *corev1.Node) placement {
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != node.Name {
 		return placement{}
 	}
-	// The controller takes a malformed selector as no match, and so does this.
+	// The controller takes a malformed selector as no match, and so does this code.
 	if match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !match {
 		return placement{}
 	}
@@ -34,7 +34,7 @@ func placementOn(set *appsv1.DaemonSet, node *corev1.Node) placement {
 	return placement{Here: !repelled}
 }
 
-// daemonTolerations are what the controller adds to each pod of a DaemonSet.
+// daemonTolerations returns the tolerations that the controller adds to each pod of a DaemonSet.
 // https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations
 func daemonTolerations(hostNetwork bool) []corev1.Toleration {
 	exists := func(key string, effect corev1.TaintEffect) corev1.Toleration {
@@ -54,8 +54,8 @@ func daemonTolerations(hostNetwork bool) []corev1.Toleration {
 	return tolerations
 }
 
-// meantFor reports whether a pod of a DaemonSet that is not scheduled yet is the one for a node: the controller writes
-// the node's name into a required affinity, in every term.
+// meantFor reports whether an unscheduled pod of a DaemonSet is the one for a node: the controller writes the node's
+// name into a required affinity, in every term.
 func meantFor(pod *corev1.Pod, node string) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
 		return false

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
-// TestCriticalDaemonSetsRecorded: the objects of a real cluster, and what is reported when the pod is gone.
+// TestCriticalDaemonSetsRecorded: the objects of a real cluster, and the findings if the pod is gone.
 func TestCriticalDaemonSetsRecorded(t *testing.T) {
 	n := newDaemonNode()
 	n.host.NodeName = "fixture"

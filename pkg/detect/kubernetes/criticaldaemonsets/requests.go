@@ -59,7 +59,7 @@ func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp
 	return node, nil
 }
 
-// atRest reports whether nothing has happened on the node for so long.
+// atRest reports whether the node has had no change for that long.
 func atRest(h *host.Host, ago time.Duration) bool {
 	return h.Cluster.Still != nil && h.Cluster.Still(ago)
 }
@@ -75,12 +75,12 @@ type confirmation struct {
 	err     error
 }
 
-// complete adds to the state of a DaemonSet all that needs a request.
+// complete adds the parts of a DaemonSet's state that need a request.
 func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemonSetState, setsErr error,
 	now finding.Timestamp) {
 	seen.SetsErr = setsErr
 	if seen.Set == nil {
-		// Only the configuration says that it belongs here; it counts where the apiserver may not be asked.
+		// Only the configuration wants it here, which counts if the agent may not ask the apiserver.
 		seen.Placed = placement{Here: true}
 		return
 	}
@@ -149,8 +149,8 @@ func (c *daemonSetCheck) confirm(ctx context.Context, h *host.Host, set *appsv1.
 	return next
 }
 
-// unscheduled returns the pods of a DaemonSet that are meant for this node and not scheduled yet, or why they are not
-// known.
+// unscheduled returns the pods of a DaemonSet that are meant for this node and not scheduled yet, or why they are
+// unknown.
 func (c *daemonSetCheck) unscheduled(ctx context.Context, h *host.Host, set *appsv1.DaemonSet) ([]corev1.Pod, string) {
 	if c.lookups.Unscheduled == nil {
 		return nil, "or it is not scheduled yet"
@@ -176,8 +176,8 @@ type rollout struct {
 	watched    bool // its begin or an advance was observed; else it may have stopped before the agent's first run
 }
 
-// follow finds the newest revision of a DaemonSet, only while not all of its pods have it, and for how long that has
-// made no progress.
+// follow finds the newest revision of a DaemonSet, only while some of its pods lack it, and for how long the rollout
+// has made no progress.
 func (c *daemonSetCheck) follow(ctx context.Context, h *host.Host, seen *daemonSetState, now finding.Timestamp) {
 	set := seen.Set
 	kind := set.Spec.UpdateStrategy.Type
@@ -200,12 +200,12 @@ func (c *daemonSetCheck) follow(ctx context.Context, h *host.Host, seen *daemonS
 	seen.Newest = newestRevision(set, revisions)
 	seen.Still = now.Since(last.moved)
 	if seen.Newest != nil && !last.watched && set.Status.NumberUnavailable == 0 {
-		// Nothing holds it back, and no advance was observed: it has stopped since it began.
+		// No pod holds it back, and no advance was observed: it has stood still since it began.
 		seen.Still = max(seen.Still, now.Wall.Sub(seen.Newest.CreationTimestamp.Time))
 	}
 }
 
-// newestRevision returns the revision that a DaemonSet's pods are to have.
+// newestRevision returns the revision that a DaemonSet's pods should have.
 func newestRevision(set *appsv1.DaemonSet, revisions []appsv1.ControllerRevision) *appsv1.ControllerRevision {
 	var newest *appsv1.ControllerRevision
 	for i := range revisions {

@@ -16,17 +16,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// daemonSetState is what one run reads of a critical DaemonSet.
+// daemonSetState holds the readings of one run about a critical DaemonSet.
 type daemonSetState struct {
 	Name    string            // namespace/name
 	Because string            // why it is critical
-	Trusted bool              // only who runs the cluster can have made it
+	Trusted bool              // only the cluster's operator can have made it
 	Set     *appsv1.DaemonSet // nil if only pods or the configuration name it
 	Pods    []corev1.Pod      // its pods on this node
 	SetsErr error             // why DaemonSets could not be listed now
 	Placed  placement         // whether it should have a pod here
 	Pending []corev1.Pod      // its pods for this node that are not scheduled
-	Open    string            // what is unknown of a missing pod
+	Open    string            // the unknown facts about a missing pod
 	Newest  *appsv1.ControllerRevision
 	Still   time.Duration // for how long its rollout has made no progress
 }
@@ -35,7 +35,7 @@ func (d daemonSetState) subject() finding.Subject {
 	return finding.Subject{Kind: "daemonset", Name: d.Name}
 }
 
-// trusts reports whether only who runs the cluster makes something in a namespace.
+// trusts reports whether only the cluster's operator can create objects in a namespace.
 func (s Settings) trusts(namespace string) bool {
 	return slices.ContainsFunc(s.Namespaces, func(pattern string) bool {
 		is, err := path.Match(pattern, namespace)

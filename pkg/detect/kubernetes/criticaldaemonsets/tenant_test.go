@@ -10,14 +10,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Whoever may create pods can choose their priority class, labels and owner references: only in namespaces of the
-// cluster's own, or by the operator's list, does a DaemonSet decide on a node.
+// Anyone who may create pods can choose their priority class, labels and owner references: a DaemonSet decides on a
+// node only in the cluster's own namespaces, or by the operator's list.
 func TestTenantsDaemonSetIsNoFaultOfTheNode(t *testing.T) {
 	for name, test := range map[string]struct {
 		namespace string
 		listed    bool
 		labelled  bool // by its label instead of its priority class
-		imitated  bool // no DaemonSet, a pod that says it belongs to one
+		imitated  bool // no DaemonSet, but a pod that claims to belong to one
 		want      finding.Severity
 	}{
 		"kube-system":              {namespace: "kube-system", want: finding.Fatal},

@@ -14,10 +14,10 @@ import (
 
 const (
 	csiAskEvery = time.Minute // GetInfo of a healthy plugin: registrars write a log line for each
-	maxParallel = 4           // plugins that are called at a time
+	maxParallel = 4           // plugins called at a time
 )
 
-// csiAnswer is the answers of a plugin on its sockets.
+// csiAnswer holds the answers of a plugin on its sockets.
 type csiAnswer struct {
 	Socket   kubelet.PluginSocket
 	Asked    finding.Timestamp // of the last GetInfo
@@ -35,7 +35,7 @@ func (a csiAnswer) healthy() bool {
 // csi reports whether the plugin is a CSI driver by its answer.
 func (a csiAnswer) csi() bool { return a.InfoErr == nil && a.Info.Type == registration.CSIPlugin }
 
-// ask calls all plugins, some at a time, so that one that never answers costs its own time only.
+// ask calls all plugins, several at a time, so that a silent one costs its own time only.
 func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []kubelet.PluginSocket, now finding.Timestamp) {
 	answers := make([]csiAnswer, len(sockets))
 	checkkit.Parallel(maxParallel, len(sockets), func(i int) {

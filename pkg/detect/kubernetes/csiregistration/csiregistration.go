@@ -32,9 +32,9 @@ import (
 // same folder.
 //
 // Cost. Each run connects to the sockets; GetInfo (which registrars log) is called once a minute, or when a socket has
-// changed, or after a fault. CSINode is read when the local state has changed and once more 45 s later, at growing
-// intervals (15 s to 5 min) while a driver that is locally healthy is not in it, and otherwise every 10 to 15 min,
-// once in 40 while no pod of the node changes.
+// changed, or after a fault. CSINode is read after a change of the local state and once more 45 s later, at growing
+// intervals (15 s to 5 min) while a locally healthy driver is not in it, and otherwise every 10 to 15 min, once in 40
+// while no pod of the node changes.
 
 // Settings are the knobs of csi-registration.
 type Settings struct {
@@ -42,7 +42,7 @@ type Settings struct {
 	Ignore     []string      `yaml:"ignore"`     // these are never reported
 	Timeout    time.Duration `yaml:"timeout"`    // GetInfo or Probe that takes longer counts as no answer
 	StartGrace time.Duration `yaml:"startGrace"` // time for a driver's pod to register
-	Remember   time.Duration `yaml:"remember"`   // a driver that nobody uses or runs here is forgotten after this
+	Remember   time.Duration `yaml:"remember"`   // a driver without pods and users here is forgotten after this
 	Reread     time.Duration `yaml:"reread"`     // longest interval of reads of CSINode during a fault
 }
 
@@ -53,8 +53,8 @@ func DefaultSettings() Settings {
 	}
 }
 
-// New finds CSI drivers that should serve this node and do not. The store may be nil: then drivers that were here
-// before are known only as long as the agent runs.
+// New finds CSI drivers that should serve this node and do not. The store may be nil: then the check knows earlier
+// drivers only as long as the agent runs.
 func New(s Settings, store detect.StateStore) detect.Check {
 	c := &csiCheck{settings: s, history: loadHistory(store), answers: map[string]csiAnswer{}}
 	c.csiNode.seldom = 10*time.Minute + rand.N(5*time.Minute) // #nosec G404 -- spreads load over time, no secret
@@ -135,7 +135,7 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	registered, csiNodeErr := c.csiNode.refresh(ctx, h, now, drivers)
 	if csiNodeErr == nil {
 		c.history.registered(registered, drivers)
-		// A first read may name drivers that nothing on the node shows.
+		// A first read may name drivers of which the node itself has no trace.
 		drivers = c.expect(h, sockets, now)
 		c.history.forget(registered, drivers, c.settings.Remember, now.SinceBoot)
 	}
@@ -167,7 +167,7 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	return found, finding.Partial(unknown)
 }
 
-// explain calls what kubelet calls before it accepts a driver, for one that kubelet seems to have rejected.
+// explain makes the calls that kubelet makes before it accepts a driver, for one that kubelet seems to have rejected.
 func (c *csiCheck) explain(ctx context.Context, h *host.Host, d *csiDriver) {
 	if d.RegistrationErr != nil || d.NodeID != "" || d.Socket == "" || d.InfoErr != nil || h.Plugins.NodeID == nil {
 		return

@@ -24,7 +24,7 @@ import (
 
 const fakeName = "fake.csi.example.com"
 
-// csiNode is a node whose kubelet, CSINode and clock are the test's, and whose sockets are real.
+// csiNode is a node whose kubelet, CSINode and clock belong to the test, and whose sockets are real.
 type csiNode struct {
 	t       *testing.T
 	host    *host.Host
@@ -100,7 +100,7 @@ func (n *csiNode) driverPod(name string, age time.Duration) corev1.Pod {
 	}
 }
 
-// claims is a pod with a claim, of which kubelet has written that it is a driver's volume.
+// claims returns a pod with a claim for which kubelet has recorded a volume of the driver.
 func (n *csiNode) claims(driver string) corev1.Pod {
 	const uid = "0c2b7b0e-7d4b-4f0c-9a77-111111111111"
 	dir := filepath.Join(n.host.Paths.KubeletRoot, "pods", uid, "volumes/kubernetes.io~csi/pvc-1")
@@ -114,7 +114,7 @@ func (n *csiNode) claims(driver string) corev1.Pod {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}}}
 }
 
-// inline is a pod whose specification names a driver.
+// inline returns a pod whose specification names a driver.
 func inline(driver string) corev1.Pod {
 	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tenant"},
 		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
@@ -123,7 +123,7 @@ func inline(driver string) corev1.Pod {
 
 func testCSISettings() Settings {
 	s := DefaultSettings()
-	s.Timeout = time.Minute // but where something hangs
+	s.Timeout = time.Minute // except if a call hangs
 	return s
 }
 
@@ -208,7 +208,7 @@ func TestCSIRegistrationReasons(t *testing.T) {
 			n.pods = []corev1.Pod{inline(fakeName)}
 			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NotReady: true}})
 		}, want: []string{subject + "CSIDriverNotReady"}},
-		// What a pod merely names was never here, and is no fault of the node: its author needs no right but to create pods.
+		// A driver that a pod merely names is no fault of the node: its author only needs the right to create pods.
 		{name: "made-up driver of an inline volume", arrange: func(n *csiNode) {
 			n.pods = []corev1.Pod{inline(fakeName)}
 		}, want: []string{subject + "CSIDriverUnknown warning"}, message: "default/tenant"},
@@ -285,7 +285,7 @@ func TestCSIRegistrationConfigured(t *testing.T) {
 	}
 }
 
-// A driver whose folder and socket are not named after it is known by what it said before, also by the next agent.
+// A driver whose folder and socket have other names is known by its earlier answer, also by the next agent.
 func TestCSIRegistrationLifeOfADriver(t *testing.T) {
 	n := newCSINode(t)
 	store := checktest.StateStore{}
@@ -337,7 +337,7 @@ func TestCSIRegistrationLifeOfADriver(t *testing.T) {
 	delete(n.nodeIDs, fakeName)
 	n.pass(2 * time.Minute)
 	expect(subject + "CSIDriverPodMissing warning")
-	n.clock.Wall = n.clock.Wall.Add(48 * time.Hour) // somebody sets the clock
+	n.clock.Wall = n.clock.Wall.Add(48 * time.Hour) // the clock is set
 	expect(subject + "CSIDriverPodMissing warning")
 	n.pass(48 * time.Hour) // no run meanwhile: the machine was suspended
 	expect(subject + "CSIDriverPodMissing warning")
@@ -350,7 +350,7 @@ func TestCSIRegistrationLifeOfADriver(t *testing.T) {
 	}
 }
 
-// While kubelet rejects a driver, CSINode is read with growing distance.
+// While kubelet rejects a driver, CSINode is read at growing intervals.
 func TestCSINodeReadsBackOff(t *testing.T) {
 	n := newCSINode(t)
 	n.start(fakecsi.Options{})
@@ -366,8 +366,7 @@ func TestCSINodeReadsBackOff(t *testing.T) {
 	}
 }
 
-// Kubelet takes a moment to find out that it rejects a driver that has been started again: until then the old entry
-// stands.
+// Kubelet takes a moment to find out that it rejects a restarted driver: until then the old entry stands.
 func TestCSINodeIsReadAgainWhenItHasSettled(t *testing.T) {
 	n := newCSINode(t)
 	d := n.start(fakecsi.Options{})
@@ -398,7 +397,7 @@ func TestCSINodeIsReadAgainWhenItHasSettled(t *testing.T) {
 	}
 }
 
-// Plugins that never answer cost their own deadline, not their sum: they are asked side by side.
+// Plugins that never answer cost one deadline, not the sum of them: they are called in parallel.
 func TestCSIRegistrationSideBySide(t *testing.T) {
 	n := newCSINode(t)
 	for _, name := range []string{"a", "b", "c", "d"} {

@@ -16,19 +16,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// csiDriver is what one run reads of a driver that should be here.
+// csiDriver holds the readings of one run about a driver that should be here.
 type csiDriver struct {
 	Name    string
-	Kind    string   // of the subject: csi-driver, or plugin-socket where the driver's name is not known
+	Kind    string   // of the subject: csi-driver, or plugin-socket if the driver's name is not known
 	Because []string // why it should be here
 	Listed  bool     // by the configuration
-	Here    bool     // it is registered, or was: kubelet or its socket says so
+	Here    bool     // it is or was registered, according to kubelet or its socket
 	Pods    []csiPod // that run it here
 	UsedBy  []string // pods with volumes of it, as namespace/name
 
-	Critical bool // one of its pods is, which only an administrator makes
+	Critical bool // one of its pods is, which takes an administrator
 
-	Socket   string // registration socket; empty when there is none
+	Socket   string // registration socket; empty if there is none
 	Changed  int64  // when it was created
 	Info     kubelet.PluginInfo
 	InfoErr  error
@@ -36,14 +36,14 @@ type csiDriver struct {
 	Ready    bool
 	ProbeErr error
 
-	NodeID          string // in CSINode; empty when the driver is not in it
+	NodeID          string // in CSINode; empty if the driver is not in it
 	RegistrationErr error  // CSINode could not be read
-	OwnNodeID       string // what the driver itself reports, read if it is not in CSINode
+	OwnNodeID       string // the driver's own report, read if it is not in CSINode
 	OwnNodeIDErr    error
 }
 
-// needed reports whether pods cannot run on this node without it. That a pod names a driver, or looks like one, is no
-// evidence of the node: whoever may create pods could make any node fatal.
+// needed reports whether pods on this node cannot run without it. A pod that names a driver, or looks like one, is no
+// evidence of the node: otherwise anyone who may create pods could make any node fatal.
 func (d csiDriver) needed() bool { return d.Listed || d.Critical || d.Here && len(d.UsedBy) > 0 }
 
 func (d csiDriver) subject() finding.Subject { return finding.Subject{Kind: d.Kind, Name: d.Name} }
@@ -96,7 +96,7 @@ func (d csiDriver) fault() (*finding.Finding, error) {
 	}
 }
 
-// unregistered checks CSINode, the last step. Doubt is what is unknown of the steps before.
+// unregistered checks CSINode, the last step. Doubt is the unknown part of the steps before.
 func (d csiDriver) unregistered(doubt error) (*finding.Finding, error) {
 	switch {
 	case d.RegistrationErr != nil:
@@ -108,8 +108,8 @@ func (d csiDriver) unregistered(doubt error) (*finding.Finding, error) {
 		d.rejection()), nil
 }
 
-// rejection is why kubelet did not accept the driver, as far as it can be known from outside of kubelet: it tells only
-// the registrar, which then exits, and its log.
+// rejection returns why kubelet did not accept the driver, as far as it can be known from outside: kubelet tells only
+// its log and the registrar, which then exits.
 func (d csiDriver) rejection() string {
 	if why := unsupported(d.Info.Versions); why != "" {
 		return why
@@ -128,7 +128,7 @@ func (d csiDriver) rejection() string {
 	return "see the log of the registrar container, and kubelet's log for RegisterPlugin"
 }
 
-// unsupported returns why kubelet cannot speak any of the versions; it speaks 1.x.
+// unsupported returns why kubelet supports none of the versions; it supports 1.x.
 func unsupported(versions []string) string {
 	for _, text := range versions {
 		if v, err := version.ParseGeneric(text); err == nil && v.Major() == 1 {
@@ -138,10 +138,10 @@ func unsupported(versions []string) string {
 	return fmt.Sprintf("kubelet supports none of its versions %q", versions)
 }
 
-// starting returns the driver's pod that has just started, if one has. One that restarts again and again gets no grace.
+// starting returns the driver's pod that has just started, if any. One that restarts again and again gets no grace.
 func (d csiDriver) starting(grace time.Duration) (csiPod, bool) {
 	i := slices.IndexFunc(d.Pods, func(p csiPod) bool {
-		// A start far in the future is no young pod but a wrong clock.
+		// A start far in the future means a wrong clock, not a young pod.
 		return p.Up < grace && p.Up > -10*time.Minute && p.Restarts < 3
 	})
 	if i < 0 {

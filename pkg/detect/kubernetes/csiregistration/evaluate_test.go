@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Grace is for a driver that has just started, by a clock that may be a little behind or before. A pod whose start
-// lies far in the future shows a wrong clock, and would have grace for years.
+// A driver that has just started gets grace, even if the clock is slightly off. A pod whose start lies far in the
+// future shows a wrong clock, and would have grace for years.
 func TestCSIStartGrace(t *testing.T) {
 	s := testCSISettings()
 	s.StartGrace = time.Minute
@@ -32,7 +32,7 @@ func TestCSIStartGrace(t *testing.T) {
 	}
 }
 
-// A socket that went between being listed and being queried is no fault: the next run will show it.
+// A socket that vanishes between listing and query is no fault: the next run will show it.
 func TestCSISocketHasJustGone(t *testing.T) {
 	d := csiDriver{Name: fakeName, Kind: csiDriverKind, Socket: "/r/s.sock", InfoErr: fmt.Errorf("connect: %w",
 		fs.ErrNotExist)}

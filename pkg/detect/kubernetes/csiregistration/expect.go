@@ -19,10 +19,10 @@ const (
 	pluginSocketKind = "plugin-socket" // it does not answer and its driver is not known
 )
 
-// csiExpectation is the drivers that should be here, by name.
+// csiExpectation holds the drivers that should be here, by name.
 type csiExpectation map[string]*csiDriver
 
-// driver returns the driver of a name, which should be here because of a reason.
+// driver returns the driver of a name, and adds a reason why it should be here.
 func (e csiExpectation) driver(name, because string) *csiDriver {
 	d, ok := e[name]
 	if !ok {
@@ -93,7 +93,7 @@ func (c *csiCheck) attach(e csiExpectation, sockets []kubelet.PluginSocket) {
 		case known && d.Socket == "":
 			d.answered(socket, a)
 		case known: // another socket of this driver answers
-		default: // of a CSI driver, or of a device or DRA plugin: it is named by its socket
+		default: // of a CSI driver, or of a device or DRA plugin: named by its socket
 			unknown := &csiDriver{Name: socket.Path, Kind: pluginSocketKind,
 				Because: []string{"it has a registration socket"}}
 			unknown.answered(socket, a)
@@ -107,8 +107,8 @@ func (d *csiDriver) answered(socket kubelet.PluginSocket, a csiAnswer) {
 	d.Endpoint, d.Ready, d.ProbeErr = a.Info.Endpoint, a.Ready, a.ProbeErr
 }
 
-// nameOf returns the name of the driver that a pod runs: from its socket, or from when that last answered, or else the
-// name of its folder.
+// nameOf returns the name of the driver that a pod runs: from its socket's present or last answer, or else the name of
+// its folder.
 func (c *csiCheck) nameOf(pod csiPod) string {
 	for _, a := range c.answers {
 		if a.csi() && (a.Info.Endpoint == pod.Endpoint || folderOf(a.Info.Endpoint) == pod.Driver) {
@@ -123,7 +123,7 @@ func (c *csiCheck) nameOf(pod csiPod) string {
 	return pod.Driver
 }
 
-// notCSI reports whether the folder of a plugin is that of a plugin of another type.
+// notCSI reports whether the folder of a plugin belongs to another type of plugin.
 func (c *csiCheck) notCSI(h *host.Host, folder string) bool {
 	for _, a := range c.answers {
 		if a.InfoErr == nil && !a.csi() && (a.Info.Name == folder || folderOf(a.Info.Endpoint) == folder) {

@@ -12,7 +12,7 @@ const (
 	maxRemembered = 256 // drivers
 )
 
-// csiHistory is the drivers that were once in this node's CSINode.
+// csiHistory holds the drivers that were once in this node's CSINode.
 type csiHistory struct {
 	Drivers map[string]rememberedDriver `json:"drivers"`
 	saved   detect.Saved[csiHistory]
@@ -61,7 +61,7 @@ func (p *csiHistory) registered(nodeIDs map[string]string, drivers []csiDriver) 
 	}
 }
 
-// forget drops drivers that have not been in CSINode for long, and that nothing else on the node needs.
+// forget drops drivers that have not been in CSINode for long and that the node does not need.
 func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, after, up time.Duration) {
 	changed := false
 	var passed time.Duration
@@ -90,7 +90,7 @@ func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, afte
 	}
 }
 
-// nameOfSocket returns the driver whose registration socket this was.
+// nameOfSocket returns the driver that had this registration socket.
 func (p *csiHistory) nameOfSocket(socket string) (string, bool) {
 	for name, d := range p.Drivers {
 		if d.Socket == socket {

@@ -16,8 +16,8 @@ import (
 const (
 	// csiNodeFirst is the shortest interval between two reads of CSINode, and the first during a fault.
 	csiNodeFirst = 15 * time.Second
-	// csiNodeSettled is how long after a local change CSINode is read once more: kubelet may not have handled the
-	// change at the first read, and an entry from before the change would be taken for one from after it.
+	// csiNodeSettled is how long after a local change CSINode is read once more: at the first read kubelet may not have
+	// handled the change, and an entry from before it would be taken for one from after it.
 	csiNodeSettled = 45 * time.Second
 )
 
@@ -28,14 +28,14 @@ type csiNodeCache struct {
 
 	read finding.Timestamp
 	seen string // the local state at the last read
-	// the first read after a change of the local state; zero when it was read again since
+	// the first read after a change of the local state; zero if it was read again since
 	changed finding.Timestamp
 	wait    time.Duration // until the next read, during a fault
 	nodeIDs map[string]string
 	err     error
 }
 
-// refresh returns the node ID of each driver in the node's CSINode, read again where that is due.
+// refresh returns the node ID of each driver in the node's CSINode, and reads it again if due.
 func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Timestamp,
 	drivers []csiDriver) (map[string]string, error) {
 	if h.Cluster.CSINode == nil {
@@ -86,7 +86,7 @@ func (c *csiNodeCache) due(h *host.Host, now finding.Timestamp, seen string, dri
 	}
 }
 
-// lacks reports whether a driver that is locally healthy is not in CSINode.
+// lacks reports whether a locally healthy driver is not in CSINode.
 func (c *csiNodeCache) lacks(drivers []csiDriver) bool {
 	for _, d := range drivers {
 		if d.Socket != "" && d.InfoErr == nil && d.ProbeErr == nil && d.Ready && c.nodeIDs[d.Name] == "" {

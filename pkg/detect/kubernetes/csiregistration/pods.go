@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// csiPodsEvery is how often kubelet's pods are read while there is no fault.
+// csiPodsEvery is how often kubelet's pods are read without a fault.
 const csiPodsEvery = time.Minute
 
 // csiPods keeps kubelet's pods between runs: /pods of a full node is a megabyte of JSON.
@@ -28,7 +28,7 @@ type csiPods struct {
 	usedBy map[string][]string // by driver: pods with volumes of it
 }
 
-// refresh reads the pods when they are old, or at once during a fault.
+// refresh reads the pods if they are old, or at once during a fault.
 func (p *csiPods) refresh(ctx context.Context, h *host.Host, now finding.Timestamp, urgent bool) error {
 	if h.Kubelet.Pods == nil {
 		return fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
@@ -48,12 +48,12 @@ func (p *csiPods) refresh(ctx context.Context, h *host.Host, now finding.Timesta
 type csiPod struct {
 	Name     string        // namespace/name
 	Driver   string        // name of the driver's folder in <kubelet root>/plugins, by convention the driver's name
-	Endpoint string        // --kubelet-registration-path of the registrar; empty when there is none
+	Endpoint string        // --kubelet-registration-path of the registrar; empty if there is none
 	Sure     bool          // a registrar names it; else it is derived from the folders that the pod mounts
 	Critical bool          // priority class system-node-critical, in a namespace of the cluster's own
 	Up       time.Duration // since its youngest container started; negative while it ends
 	Restarts int32         // of the container that restarted most
-	LastEnd  string        // how that container ended
+	LastEnd  string        // how the latter container ended
 }
 
 // csiPodsOf finds the pods that run CSI drivers.

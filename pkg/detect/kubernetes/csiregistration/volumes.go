@@ -45,7 +45,7 @@ func csiVolumesUsed(h *host.Host, pods []corev1.Pod) map[string][]string {
 	return used
 }
 
-// claimedDrivers reads kubelet's files on the volumes of a pod. One that cannot be read is ignored.
+// claimedDrivers reads kubelet's files about the volumes of a pod and ignores unreadable ones.
 func claimedDrivers(h *host.Host, uid string) []string {
 	if !host.IsPodUID(uid) {
 		return nil
@@ -75,7 +75,7 @@ func claimedDrivers(h *host.Host, uid string) []string {
 	return drivers
 }
 
-// parseVolumeData returns the driver that a vol_data.json names.
+// parseVolumeData returns the driver named in a vol_data.json.
 func parseVolumeData(data []byte) (string, error) {
 	var note struct {
 		DriverName string `json:"driverName"`

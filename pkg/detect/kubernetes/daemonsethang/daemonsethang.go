@@ -1,4 +1,4 @@
-// Package daemonsethang finds containers of DaemonSets that run and do nothing.
+// Package daemonsethang finds containers of DaemonSets that run but hang.
 package daemonsethang
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// daemonset-hang looks at one container of each DaemonSet that the configuration lists: whether the program behind its
+// daemonset-hang checks one container of each DaemonSet that the configuration lists: whether the program behind its
 // health socket answers, and whether a thread of its main process waits in the kernel without end
 // (/proc/PID/task/TID/stat, fields 3, 14 and 15: state D and no time on a processor):
 //
@@ -24,21 +24,21 @@ import (
 // https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html. The pod is that of kubelet's list (/pods) whose owner
 // reference names the DaemonSet; the processes are those in the container's cgroup.
 //
-// Kubelet's own liveness probe restarts a container that does not answer: this is for DaemonSets that have none, and for
-// what it cannot end.
+// Kubelet's own liveness probe restarts a container that does not answer: this check is for DaemonSets without one, and
+// for processes that kubelet cannot end.
 //
-// Cost. Nothing unless a DaemonSet is listed. Then one connection a minute for each, and one pass over /proc when its
-// container is a new one.
+// Cost. None unless a DaemonSet is listed. Then one connection a minute for each, and one pass over /proc for each new
+// container.
 
 // Settings are the knobs of daemonset-hang.
 type Settings struct {
-	DaemonSets []Watched `yaml:"daemonSets"` // what is looked at; none unless listed
+	DaemonSets []Watched `yaml:"daemonSets"` // the DaemonSets to check; none unless listed
 }
 
-// Watched is a container of a DaemonSet. Without socket and port only its processes are looked at.
+// Watched is a container of a DaemonSet. Without socket and port only its processes are checked.
 type Watched struct {
 	Name      string `yaml:"name"`      // namespace/name of the DaemonSet
-	Container string `yaml:"container"` // of its pod; may be empty where it has only one
+	Container string `yaml:"container"` // of its pod; may be empty if it has only one
 	Socket    string `yaml:"socket"`    // a Unix socket of the host, below /run, on which it answers
 	Port      int    `yaml:"port"`      // a TCP port on which it answers: of the pod's address, or of 127.0.0.1 with hostNetwork
 }
@@ -46,7 +46,7 @@ type Watched struct {
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSettings() Settings { return Settings{} }
 
-// Problems returns what is malformed in s, by key.
+// Problems returns the malformed parts of s, by key.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	seen := map[string]bool{}
@@ -104,7 +104,7 @@ func newCheck(s Settings, patience time.Duration) detect.Check {
 	}
 }
 
-// hangCheck is the check with what it remembers between runs.
+// hangCheck is the check with its state between runs.
 type hangCheck struct {
 	settings Settings
 	patience time.Duration     // with one socket
@@ -112,7 +112,7 @@ type hangCheck struct {
 }
 
 const (
-	maxParallel = 4               // sockets that are asked at a time
+	maxParallel = 4               // sockets asked at a time
 	patience    = 4 * time.Second // with one
 )
 

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// node is one with a pod of DaemonSet kube-system/agent, whose container is the process of the recording.
+// node has a pod of DaemonSet kube-system/agent, whose container is the recorded process.
 type node struct {
 	t        *testing.T
 	host     *host.Host
@@ -50,13 +50,13 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// wakes makes the process wait for nothing.
+// wakes takes the process out of state D.
 func (n *node) wakes() { n.replace("3695/task/3695/stat", ") D ", ") S ") }
 
 // works makes it use a processor between two looks.
 func (n *node) works() { n.replace("3695/task/3695/stat", " 106 0 0 0 0 0 ", " 106 0 0 0 7 0 ") }
 
-// restarts makes the process another one.
+// restarts replaces the process by another one.
 func (n *node) restarts() {
 	for _, file := range []string{"3695/stat", "3695/task/3695/stat"} {
 		n.replace(file, " 5063143 ", " 6063143 ")
@@ -120,7 +120,7 @@ func TestHungInKernel(t *testing.T) {
 	n.expect("", "")
 }
 
-// Long enough is not enough: two looks may both have hit a process that waits for its disk now and then.
+// Two looks long enough apart are not enough: both may have hit a process that waits for its disk now and then.
 func TestThreeLooks(t *testing.T) {
 	n := newNode(t)
 	n.expect("")
@@ -132,7 +132,7 @@ func TestThreeLooks(t *testing.T) {
 	}
 }
 
-// Whatever shows that it does not hang, or that it is another process, begins anew.
+// Any evidence that it does not hang, or that it is another process, starts the count again.
 func TestStreaksEnd(t *testing.T) {
 	for name, change := range map[string]func(n *node){
 		"it used a processor":          (*node).works,
@@ -153,7 +153,7 @@ func TestStreaksEnd(t *testing.T) {
 	}
 }
 
-// What cannot be seen is not healthy, and does not end what was seen.
+// A failed look does not count as healthy, and does not end a streak.
 func TestBroken(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(n *node)
@@ -162,7 +162,7 @@ func TestBroken(t *testing.T) {
 		"kubelet":   {func(n *node) { n.host.Kubelet.Pods = hosttest.Answer([]corev1.Pod(nil), errors.New("refused")) }, "refused"},
 		"processes": {func(n *node) { n.replace("3695/task/3695/stat", "3695 (vf) D", "no process at all") }, "process state"},
 		"cgroups": {func(n *node) {
-			n.restarts() // so that the process is looked for
+			n.restarts() // so that the check searches for the process
 			if err := os.WriteFile(n.host.Files.Path("/proc/3695/cgroup"), []byte("0::/"), 0o600); err != nil {
 				n.t.Fatal(err)
 			}
@@ -180,7 +180,7 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// A socket answers when the program behind it says or closes anything. The kernel accepts connections for one that hangs.
+// A socket answers if the program sends or closes anything. The kernel accepts connections for one that hangs.
 func TestHealthSocket(t *testing.T) {
 	dir := hosttest.ShortDir(t)
 	listen := func(name string, serve func(c net.Conn)) string {

@@ -10,13 +10,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A container hangs when it was seen to in so many looks over such a time, without one between that shows otherwise.
+// A container hangs if it did so in this many looks over this time, and no look between them disproves it.
 const (
 	hungLooks = 3
 	hungSpan  = 5 * time.Minute
 )
 
-// streak is a row of looks that all show the same.
+// streak is a series of looks with the same result.
 type streak struct {
 	since finding.Timestamp
 	looks int
@@ -32,7 +32,7 @@ func (s streak) hung(now finding.Timestamp) bool {
 	return s.looks >= hungLooks && now.Since(s.since) >= hungSpan
 }
 
-// watch is what is remembered of one DaemonSet.
+// watch is the state kept for one DaemonSet.
 type watch struct {
 	main    main
 	silent  streak
@@ -40,7 +40,7 @@ type watch struct {
 	threads map[int]uint64 // in state D in each look of the streak, with their time on a processor
 }
 
-// evaluate adds a look and returns the fault, or why there is none to be known yet. A look that failed says nothing, and
+// evaluate adds a look and returns the fault, or why there is none to report yet. A failed look is no evidence, and
 // does not end a streak.
 func (w *watch) evaluate(l look, failed error, now finding.Timestamp) (*finding.Finding, error) {
 	if failed != nil {
@@ -80,7 +80,7 @@ func (w *watch) evaluate(l look, failed error, now finding.Timestamp) (*finding.
 	return nil, nil
 }
 
-// addBlocked goes on with the threads that have been in state D all the time, or begins again with those of now.
+// addBlocked keeps the threads that have been in state D all the time, or starts again with those of now.
 func (w *watch) addBlocked(now map[int]uint64, at finding.Timestamp) {
 	maps.DeleteFunc(w.threads, func(tid int, ticks uint64) bool {
 		seen, still := now[tid]

@@ -16,13 +16,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// look is what one run sees of a DaemonSet's container. It is zero where none runs: others report that.
+// look is the state of a DaemonSet's container in one run. It is zero if none runs: other checks report that.
 type look struct {
 	Pod       string // namespace/name
 	Container string // its name
 	ID        string // of the container that runs
 	Main      main
-	Silent    string         // why its socket gives no answer; empty: it does, or none is listed
+	Silent    string         // why its socket gives no answer; empty if it does, or none is listed
 	Blocked   map[int]uint64 // threads of the main process in state D: their time on a processor
 }
 
@@ -33,7 +33,7 @@ type main struct {
 	StartTime uint64
 }
 
-// lookAt looks at the container of a DaemonSet, whose main process was found before unless known is zero.
+// lookAt examines the container of a DaemonSet, whose main process was found before unless known is zero.
 func lookAt(ctx context.Context, h *host.Host, w Watched, pods []corev1.Pod, known main,
 	patience time.Duration) (look, error) {
 	pod, status, err := containerOf(w, pods)
@@ -69,8 +69,8 @@ func lookAt(ctx context.Context, h *host.Host, w Watched, pods []corev1.Pod, kno
 	return l, nil
 }
 
-// containerOf returns the pod of a DaemonSet on this node and the container of it that is looked at; no pod where none
-// runs that could hang.
+// containerOf returns the pod of a DaemonSet on this node and the container to examine; no pod if none runs that could
+// hang.
 func containerOf(w Watched, pods []corev1.Pod) (*corev1.Pod, *corev1.ContainerStatus, error) {
 	for i := range pods {
 		pod := &pods[i]
@@ -100,7 +100,7 @@ func containerOf(w Watched, pods []corev1.Pod) (*corev1.Pod, *corev1.ContainerSt
 	return nil, nil, nil
 }
 
-// mainProcess returns the main process of a container: the known one as long as it is there.
+// mainProcess returns the main process of a container: the known one as long as it exists.
 func mainProcess(h *host.Host, id string, known main) (main, error) {
 	if known.ID == id {
 		if stat, err := h.ProcStat(known.PID); err == nil && stat.StartTime == known.StartTime {

@@ -1,4 +1,4 @@
-// Package kubelethealth finds a kubelet that is not running, hangs, or reports itself unhealthy.
+// Package kubelethealth finds a kubelet that does not run, hangs, or reports itself unhealthy.
 package kubelethealth
 
 import (
@@ -33,13 +33,13 @@ type Settings struct {
 	SlowBefore time.Duration `yaml:"slowBefore"` // and is healthy again below this
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise. A healthy
-// kubelet answers healthz within milliseconds; five seconds is what its supervisors commonly allow.
+// DefaultSettings returns the settings that are used unless the configuration says otherwise. A healthy kubelet answers
+// healthz within milliseconds; its supervisors commonly allow five seconds.
 func DefaultSettings() Settings {
 	return Settings{Timeout: 5 * time.Second, SlowAfter: 2 * time.Second, SlowBefore: time.Second}
 }
 
-// New finds a kubelet that is dead, stopped, hung, slow or reports itself unhealthy.
+// New finds a dead, stopped, hung or slow kubelet, or one that reports itself unhealthy.
 func New(s Settings) detect.Check {
 	owners := &portOwner{}
 	return detect.Check{
@@ -90,17 +90,17 @@ func New(s Settings) detect.Check {
 	}
 }
 
-// observation is what one run reads from kubelet.
+// observation holds the readings of one run.
 type observation struct {
 	URL        string
 	Process    host.Process
 	ProcessErr error // wraps fs.ErrNotExist: no kubelet runs
 	Age        time.Duration
-	Threads    checkkit.ThreadStates // only when healthz failed
+	Threads    checkkit.ThreadStates // only if healthz failed
 	Body       string
 	HealthzErr error
 	Latency    time.Duration
-	Impostor   bool // a process that is not kubelet holds the healthz port; proven
+	Impostor   bool // proven: another process than kubelet holds the healthz port
 }
 
 func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOwner) (observation, error) {
@@ -117,7 +117,7 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 	seen.Body, seen.HealthzErr = h.Kubelet.Healthz(call)
 	seen.Latency = time.Since(began)
 	if err := ctx.Err(); err != nil {
-		// the run's own deadline: that means nothing for kubelet
+		// the run's own deadline: no evidence about kubelet
 		return seen, fmt.Errorf("ask kubelet's healthz: %w", err)
 	}
 	// there is no sign of a running kubelet
@@ -197,7 +197,7 @@ func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	}
 }
 
-// healthzAnswer returns what kubelet answered.
+// healthzAnswer returns kubelet's answer.
 func healthzAnswer(seen observation) string {
 	if seen.Body == "" {
 		return seen.HealthzErr.Error()

@@ -83,7 +83,7 @@ func TestEvaluateKubelet(t *testing.T) {
 	}
 }
 
-// kubeletHost is a host whose kubelet is a process and a server of the test's.
+// kubeletHost is a host on which kubelet is a process and a server of the test.
 func kubeletHost(t *testing.T, address string, process func() (host.Process, error)) *host.Host {
 	t.Helper()
 	h := &host.Host{NodeName: "node-1", Clock: host.Now}
@@ -184,7 +184,7 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 		{"port taken", func(t *testing.T) string {
 			return serve(t, 200, "ok")
 		}, func(t *testing.T) func() (host.Process, error) {
-			pid := stopped(t) // it runs, and does not hold the port, which is the test's
+			pid := stopped(t) // it runs without the port, which the test holds
 			return func() (host.Process, error) { return processOf(pid) }
 		}, []string{"kubelet/kubelet=KubeletPortTaken"}},
 	}

@@ -13,16 +13,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// portOwner is the kubelet process that provably holds the healthz port: a process that has bound it
-// holds it for life, so this is read once for each kubelet. (A kubelet that finds its port taken goes on without it and
-// tries again every 5 s.)
+// portOwner is the kubelet process that provably holds the healthz port: once bound, the port belongs to the process
+// for life, so this is read once for each kubelet. (A kubelet that finds its port taken goes on without it and tries
+// again every 5 s.)
 type portOwner struct {
 	pid   int
 	start uint64
 }
 
-// impostor reports whether it is proven that another process than kubelet listens where an answer came from. Anything
-// that cannot be read proves nothing.
+// impostor reports whether it is proven that another process than kubelet listens at the address that answered. A
+// failed read is no evidence.
 func (o *portOwner) impostor(h *host.Host, kubelet host.Process, healthz string, answered bool) bool {
 	if !answered || o.pid == kubelet.PID && o.start == kubelet.StartTime {
 		return false

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// endStage returns what a pod that does not end waits for.
+// endStage returns the step for which a pod that does not end waits.
 func (e *podEvidence) endStage(ctx context.Context, p latePod) stage {
 	uid := p.nodeUID()
 	end := podstate.End{Finalizers: p.pod.Finalizers}
@@ -19,7 +19,7 @@ func (e *podEvidence) endStage(ctx context.Context, p latePod) stage {
 		ready, _ := podstate.SandboxesOf(e.sandboxes, uid)
 		end.Sandbox, end.Running = ready != nil, podstate.RunningOf(e.containers, uid)
 		end.Mounts = podstate.MountsOf(e.host, e.mounts, uid)
-		attachments, _ := podstate.AttachmentsOf(e.host, uid, e.sandboxes) // unknown: blamed on what comes after
+		attachments, _ := podstate.AttachmentsOf(e.host, uid, e.sandboxes) // unknown: the next stage gets the blame
 		end.Attached = len(attachments) > 0
 	}
 	is := end.Stage()
@@ -58,7 +58,7 @@ func (e *podEvidence) endText(is podstate.Stage, end podstate.End, uid string) s
 		"`journalctl -u kubelet`, and whether kubelet reaches the apiserver"
 }
 
-// mountNames returns what is mounted below the directory of a pod, as volume names where they show.
+// mountNames returns the mounts below the directory of a pod, as volume names if the paths show them.
 func (e *podEvidence) mountNames(end podstate.End, uid string) []string {
 	var points []string
 	for _, m := range end.Mounts {

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// podEvidence is what one run reads about late pods: each part once, and only when a pod needs it. What cannot be read
-// makes the stage less precise, and is no error: it is known that the pod is late.
+// podEvidence holds the facts that one run reads about late pods: each part once, and only if a pod needs it. A failed
+// read makes the stage less precise, and is no error: the pod is late in any case.
 type podEvidence struct {
 	host     *host.Host
 	settings Settings

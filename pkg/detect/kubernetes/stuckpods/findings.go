@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stuckFindings reports the pods that have been stuck for longest individually, and a stage that many are in once.
+// stuckFindings reports individually the pods stuck for longest, and once a stage in which many pods are.
 func stuckFindings(h *host.Host, stuck []latePod, s Settings) []finding.Finding {
 	found := manyStuck(h, stuck, s.Many)
 	for _, p := range stuck[:min(len(stuck), maxStuckPods)] {
@@ -45,7 +45,7 @@ func stuckFindings(h *host.Host, stuck []latePod, s Settings) []finding.Finding 
 	return found
 }
 
-// manyStuck reports the stage that most pods are in.
+// manyStuck reports the stage with the most pods.
 func manyStuck(h *host.Host, stuck []latePod, many int) []finding.Finding {
 	names := map[string][]string{}
 	for _, p := range stuck {

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// latePod is one pod that is late.
+// latePod is one late pod.
 type latePod struct {
 	pod    *corev1.Pod
 	ending bool
@@ -21,10 +21,10 @@ type latePod struct {
 	where  stage
 }
 
-// stage is where a pod is stuck. An empty stage is none: the pod makes progress.
+// stage is the step in which a pod is stuck. An empty stage is none: the pod makes progress.
 type stage struct {
 	stage podstate.Stage
-	text  string // what it waits for, with the evidence
+	text  string // the step it waits for, with the evidence
 	own   bool   // only the pod's specification, or its controllers, can correct it
 }
 
@@ -33,7 +33,7 @@ func (p latePod) nodeUID() string { return host.NodePodUID(p.pod) }
 
 func (p latePod) name() string { return checkkit.PodName(p.pod) }
 
-// podClock is when a pod began to start, and when it had to be gone, by the time since boot.
+// podClock holds when a pod began to start, and when it had to be gone, by the time since boot.
 type podClock struct {
 	starting time.Duration // since when; -1 while it does not
 	due      time.Duration // when its grace period ends; -1 while it is not being deleted
@@ -77,7 +77,7 @@ func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) 
 	return late
 }
 
-// advance sets the clock by what a run reads. In the first run the wall clock shows for how long, at most since boot.
+// advance sets the clock from the readings of a run. In the first run the wall clock shows the age, at most since boot.
 func (c *podClock) advance(pod *corev1.Pod, now finding.Timestamp, fresh bool) {
 	if pod.DeletionTimestamp != nil {
 		grace := int64(30) // the default
@@ -109,7 +109,7 @@ func (c *podClock) advance(pod *corev1.Pod, now finding.Timestamp, fresh bool) {
 	}
 }
 
-// began is when the pod began to do what it does now: it was given to the node, or a container ended.
+// began returns when the pod entered its present phase: it was given to the node, or a container ended.
 func began(pod *corev1.Pod) time.Time {
 	latest := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {

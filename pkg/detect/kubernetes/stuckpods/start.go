@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// startStage returns what a pod that does not start waits for.
+// startStage returns the step for which a pod that does not start waits.
 func (e *podEvidence) startStage(ctx context.Context, p latePod) stage {
 	c, _ := podstate.WaitingContainer(p.pod)
 	start := podstate.Start{Waiting: c, Begun: len(p.pod.Status.ContainerStatuses) > 0,
@@ -33,7 +33,7 @@ func (e *podEvidence) startStage(ctx context.Context, p latePod) stage {
 	return stage{stage: reported(is), text: startText(is, start, p.pod)}
 }
 
-// reported is the stage as it is reported: these two have the same name.
+// reported returns the stage for the report: these two have the same name.
 func reported(is podstate.Stage) podstate.Stage {
 	switch is {
 	case podstate.Pull:

@@ -1,4 +1,4 @@
-// Package stuckpods finds pods that neither start nor end, and what they wait for.
+// Package stuckpods finds pods that neither start nor end, and the step for which they wait.
 package stuckpods
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stuck-pods reads kubelet's list of pods (GET /pods, a v1.PodList), the names in <kubelet root>/pods, and of pods that
+// stuck-pods reads kubelet's list of pods (GET /pods, a v1.PodList), the names in <kubelet root>/pods and, of pods that
 // are late, or have no directory there although they run,
 //
 //	their sandboxes and containers over CRI (ListPodSandbox, ListContainers, Status)
@@ -24,8 +24,8 @@ import (
 //
 // https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/. Kubelet waits for volumes, then creates the
 // sandbox and its network, then pulls images and creates containers; it ends containers, then the sandbox, then
-// volumes, then the cgroup, and only then lets the apiserver delete the pod. The stage is the first of these that is
-// not done.
+// volumes, then the cgroup, and only then lets the apiserver delete the pod. The stage is the first unfinished one of
+// these.
 //
 // After 5 minutes a start-up objective of one minute is certainly missed, and kubelet has tried each step at least
 // twice: it allows volumes 2 minutes. Durations are counted by the time since boot from the run that saw the pod first;
@@ -50,11 +50,11 @@ func DefaultSettings() Settings {
 }
 
 const (
-	// maxStuckPods bounds the pods that are reported individually: those that have been stuck for longest.
+	// maxStuckPods bounds the pods that are reported individually: those stuck for longest.
 	maxStuckPods = 20
 )
 
-// New finds pods that do not start or do not end, and the stage that they are in.
+// New finds pods that do not start or do not end, and their stage.
 func New(s Settings) detect.Check {
 	m := &stuckState{pods: map[string]podClock{}}
 	return detect.Check{
@@ -103,7 +103,7 @@ func New(s Settings) detect.Check {
 	}
 }
 
-// stuckState is since when pods have been starting or ending.
+// stuckState holds since when pods have been starting or ending.
 type stuckState struct {
 	last finding.Timestamp
 	pods map[string]podClock // by UID

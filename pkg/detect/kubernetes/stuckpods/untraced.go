@@ -17,14 +17,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// untracedPod is a pod that runs by its status, and of which the node has no trace.
+// untracedPod is a pod that runs by its status, but of which the node has no trace.
 type untracedPod struct {
 	pod *corev1.Pod
 	age time.Duration // since a run found none
 }
 
-// untraced returns the pods without a trace for long enough, and keeps since when. While every pod has its directory
-// that costs one listing of kubelet's. What cannot be read is no evidence: then no pod is reported.
+// untraced returns the pods without a trace for long enough, and keeps since when. If every pod has its directory that
+// costs one listing of kubelet's. A failed read is no evidence: then no pod is reported.
 func (m *stuckState) untraced(ctx context.Context, pods []corev1.Pod, e *podEvidence) []untracedPod {
 	names, err := e.host.Files.List(podstate.Dir(e.host, ""))
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *stuckState) overdue(missing []*corev1.Pod, now, limit time.Duration) []
 	var found []untracedPod
 	for _, pod := range missing {
 		first, known := m.traceless[string(pod.UID)]
-		if !known { // one run proves nothing: the list may be older than what is on the node
+		if !known { // one run is no evidence: the list may be older than the state of the node
 			first = now
 		}
 		since[string(pod.UID)] = first
@@ -79,7 +79,7 @@ func leavesTraces(pod *corev1.Pod) bool {
 		!runningSince(pod).IsZero()
 }
 
-// runningSince returns since when a container of a pod runs by its status; zero where none does.
+// runningSince returns since when a container of a pod has run by its status; zero if none runs.
 func runningSince(pod *corev1.Pod) (first time.Time) {
 	for _, c := range pod.Status.ContainerStatuses {
 		if c.State.Running != nil && (first.IsZero() || c.State.Running.StartedAt.Time.Before(first)) {
@@ -89,8 +89,8 @@ func runningSince(pod *corev1.Pod) (first time.Time) {
 	return first
 }
 
-// tracedPods returns the UIDs of the pods of which the runtime or the cgroups have a trace; not ok where one of them
-// cannot be read.
+// tracedPods returns the UIDs of the pods of which the runtime or the cgroups have a trace; ok is false if either of
+// them cannot be read.
 func (e *podEvidence) tracedPods(ctx context.Context) (traced map[string]bool, ok bool) {
 	e.readMounts()
 	cgroups := e.podCgroups()

@@ -13,22 +13,22 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// oomKill is what was killed in one cgroup, and for which limit.
+// oomKill records the kills in one cgroup, and the limit that caused them.
 type oomKill struct {
 	victim oomCgroup
 	times  int
 	limit  string // the cgroup whose limit was reached; empty for the node's memory
-	gone   bool   // the victim was removed, so that only its slice is known, or it was in the slice itself
+	gone   bool   // the victim was removed, so only its slice is known, or it was in the slice itself
 	own    bool   // the limit is the victim's own, and not that of a slice above
-	// containers are those of the victim in which something was killed, by ID and then by name.
+	// containers are those of the victim with kills, by ID and then by name.
 	containers []string
 	victimName string // for people
 }
 
-// oomKills is what was killed since the scan before.
+// oomKills are the kills since the scan before.
 type oomKills []oomKill
 
-// since returns what has been killed since before, and why: see the head of oomkills.go.
+// since returns the kills since before, and their reasons: see the head of oomkills.go.
 func (s oomScan) since(before oomState) oomKills {
 	rises := make(map[string]oomCounts)
 	for _, c := range s.cgroups {
@@ -73,7 +73,7 @@ func (s oomScan) killsIn(top oomCgroup, rises map[string]oomCounts) oomKills {
 			rest.Limit -= min(n.Own, rest.Limit)
 		}
 	}
-	if rest.Kills > 0 { // in a pod or service that was removed, or in the slice itself
+	if rest.Kills > 0 { // in a removed pod or service, or in the slice itself
 		k := oomKill{victim: top, times: rest.times(), gone: true}
 		if rest.Limit > 0 {
 			k.limit, k.own = top.path, true
@@ -83,7 +83,7 @@ func (s oomScan) killsIn(top oomCgroup, rises map[string]oomCounts) oomKills {
 	return kills.blameSlices(s, top, rises)
 }
 
-// blameSlices attributes kills that no limit of their own explains to the nearest slice above whose limit was reached.
+// blameSlices attributes kills not explained by their own limit to the nearest slice above whose limit was reached.
 func (kills oomKills) blameSlices(s oomScan, top oomCgroup, rises map[string]oomCounts) oomKills {
 	var full []string
 	for _, c := range s.cgroups {
@@ -104,7 +104,7 @@ func (kills oomKills) blameSlices(s oomScan, top oomCgroup, rises map[string]oom
 	return kills
 }
 
-// containersIn returns the IDs of a pod's containers in which something was killed.
+// containersIn returns the IDs of a pod's containers with kills.
 func (s oomScan) containersIn(pod oomCgroup, rises map[string]oomCounts) []string {
 	var ids []string
 	for _, c := range s.cgroups {
@@ -115,7 +115,7 @@ func (s oomScan) containersIn(pod oomCgroup, rises map[string]oomCounts) []strin
 	return ids
 }
 
-// name asks kubelet for the names of pods and containers. Without it they keep their IDs.
+// name asks kubelet for the names of pods and containers. Without an answer they keep their IDs.
 func (kills oomKills) name(ctx context.Context, h *host.Host) {
 	pods, containers := make(map[string]string), make(map[string]string)
 	if slices.ContainsFunc(kills, func(k oomKill) bool { return k.victim.pod != "" }) {
@@ -123,7 +123,7 @@ func (kills oomKills) name(ctx context.Context, h *host.Host) {
 		defer cancel()
 		known, err := discover.NodePods(ctx, h)
 		if err != nil {
-			known = nil // the finding counts more than the names
+			known = nil // the finding matters more than the names
 		}
 		for i := range known {
 			pods[host.NodePodUID(&known[i])] = known[i].Namespace + "/" + known[i].Name

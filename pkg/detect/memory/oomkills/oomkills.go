@@ -1,4 +1,4 @@
-// Package oomkills finds processes and containers that were killed for want of memory.
+// Package oomkills finds processes and containers killed for lack of memory.
 package oomkills
 
 import (
@@ -30,10 +30,10 @@ import (
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
 //
 // These counts are complete and add up, which is why they decide: a kill in a pod or service whose "oom" grew too was
-// for its own limit; for that of a slice when the slice's local "oom" grew; and otherwise for the node's memory. Counts
-// of a pod survive its containers, and those of the slice the pod. Lines of the kernel's log only wake this check: they
-// are lost in a flood, and are limited in rate. In cgroup v1 a kill counts in the victim's own cgroup only, which the
-// runtime removes at once.
+// for its own limit; for that of a slice if the slice's local "oom" grew; and otherwise for the node's memory. Counts
+// of a pod outlive its containers, and those of the slice outlive the pod. Lines of the kernel's log only wake this
+// check: they are lost in a flood, and are limited in rate. In cgroup v1 a kill counts in the victim's own cgroup only,
+// which the runtime removes at once.
 
 const (
 	ID                = "oom-kills"
@@ -43,8 +43,8 @@ const (
 	oomEscalate       = 3 // kills in that time
 )
 
-// New finds what was killed for lack of memory, and which limit it was for. The store may be nil: then kills while no
-// agent ran are not reported.
+// New finds kills for lack of memory, and the limits that caused them. The store may be nil: then kills while no agent
+// ran are not reported.
 func New(store detect.StateStore) detect.Check {
 	m := &oomCheck{saved: detect.Saved[oomState]{Store: store, Key: oomKey}}
 	return detect.Check{
@@ -79,7 +79,7 @@ func New(store detect.StateStore) detect.Check {
 	}
 }
 
-// oomCheck is what was counted so far, and what is reported.
+// oomCheck holds the counts so far, and the reported kills.
 type oomCheck struct {
 	saved  detect.Saved[oomState]
 	loaded bool
@@ -109,8 +109,8 @@ func (m *oomCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	return m.state.findings(checkkit.NodeName(h), now.SinceBoot), nil
 }
 
-// count reads the counts of all cgroups, tallies what is new in them, and saves them. A first run has nothing to
-// compare with.
+// count reads the counts of all cgroups, tallies their rises, and saves them. A first run has no counts to compare
+// with.
 func (m *oomCheck) count(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy, now time.Duration) error {
 	if !m.state.Counted {
 		if err := oomCountsAreHierarchical(h, hierarchy); err != nil {

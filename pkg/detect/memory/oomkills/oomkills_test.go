@@ -50,7 +50,7 @@ func oomReasons(t *testing.T, check detect.Check, h *host.Host) string {
 	return reasons
 }
 
-// What was killed while no agent ran is reported by the next one, and what was reported stays so; but not after a reboot.
+// Kills while no agent ran are reported by the next agent, and reported kills stay reported; but not after a reboot.
 func TestOOMKillsSurviveTheAgent(t *testing.T) {
 	h, killed := oomMachine(t)
 	kept := checktest.StateStore{}

@@ -23,7 +23,7 @@ type oomCounts struct {
 	Groups uint64 `json:"groups,omitempty"` // oom_group_kill
 }
 
-// since returns what has been counted since before. A cgroup of the same name may be a new one: its counts begin again.
+// since returns the rises since before. A cgroup of the same name may be a new one: its counts begin again.
 func (c oomCounts) since(before oomCounts) oomCounts {
 	if c.Kills < before.Kills || c.Limit < before.Limit || c.Own < before.Own || c.Groups < before.Groups {
 		return c
@@ -31,7 +31,7 @@ func (c oomCounts) since(before oomCounts) oomCounts {
 	return oomCounts{c.Limit - before.Limit, c.Own - before.Own, c.Kills - before.Kills, c.Groups - before.Groups}
 }
 
-// times returns how often something was killed: a cgroup that is killed as a whole is one time.
+// times returns the number of kills; a cgroup killed as a whole counts once.
 func (c oomCounts) times() int {
 	if c.Groups > 0 {
 		return int(min(c.Groups, 1000))
@@ -39,12 +39,12 @@ func (c oomCounts) times() int {
 	return int(min(c.Kills, 1000))
 }
 
-// oomRole says what a cgroup is to a scan.
+// oomRole is the role of a cgroup in a scan.
 type oomRole int
 
 const (
-	oomSlice     oomRole = iota // the root's children, and those that lie above pods: limits of many
-	oomUnit                     // a pod, or a service: below it nothing is distinguished
+	oomSlice     oomRole = iota // the root's children, and those above pods: limits of many
+	oomUnit                     // a pod, or a service: its parts are not distinguished
 	oomContainer                // of a pod
 )
 
@@ -52,18 +52,18 @@ const (
 type oomCgroup struct {
 	path      string
 	role      oomRole
-	pod       string // UID; empty for what is no pod
+	pod       string // UID; empty if it is no pod
 	container string // ID
 	counts    oomCounts
 }
 
-// oomScan is all that was counted at one time.
+// oomScan holds all counts of one moment.
 type oomScan struct {
 	total   uint64
 	cgroups []oomCgroup
 }
 
-// counts returns all that are not zero.
+// counts returns the counts without zeros.
 func (s oomScan) counts() map[string]oomCounts {
 	counts := make(map[string]oomCounts)
 	for _, c := range s.cgroups {
@@ -74,8 +74,8 @@ func (s oomScan) counts() map[string]oomCounts {
 	return counts
 }
 
-// scanOOM reads all counts. The total and those of the cgroups belong together: when a process is killed meanwhile it
-// reads again, and after three times it takes the later total: a kill is rather missed than blamed on the node.
+// scanOOM reads all counts. The total and those of the cgroups belong together: if a process is killed meanwhile it
+// reads again, and after three times it takes the later total: better to miss a kill than to blame the node for it.
 func scanOOM(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy) (oomScan, error) {
 	var scan oomScan
 	for range 3 {

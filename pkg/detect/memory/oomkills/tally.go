@@ -15,8 +15,8 @@ import (
 
 const (
 	oomKey        = "oom-kills/state"
-	maxOOMTallies = 500 // subjects that are kept; kills of further ones are in the log only
-	maxOOMTimes   = 100 // times that are kept of one subject
+	maxOOMTallies = 500 // subjects kept; kills of further ones are in the log only
+	maxOOMTimes   = 100 // times kept for one subject
 )
 
 // oomState survives a restart of the agent, but not of the machine.
@@ -24,21 +24,21 @@ type oomState struct {
 	Boot    string               `json:"boot"`
 	Counted bool                 `json:"counted"`
 	Total   uint64               `json:"total"`
-	Counts  map[string]oomCounts `json:"counts"` // by cgroup; those that are zero are left out
+	Counts  map[string]oomCounts `json:"counts"` // by cgroup; zeros are left out
 	Tallies map[string]*oomTally `json:"tallies"`
 }
 
-// oomTally is what is reported of one subject. Its key is the pod's UID, a cgroup, or "" for the node.
+// oomTally is the record of one subject. Its key is the pod's UID, a cgroup, or "" for the node.
 type oomTally struct {
 	Pod     string          `json:"pod,omitempty"` // UID
 	Name    string          `json:"name,omitempty"`
 	Victims []string        `json:"victims"` // containers of the pod, or pods and services
 	Times   []time.Duration `json:"times"`   // uptimes of kills, the last ones
-	Count   int             `json:"count"`   // of all kills since it is reported
-	Gone    bool            `json:"gone"`    // only pods or services below it that were removed, for their own limits
+	Count   int             `json:"count"`   // of all kills while it is reported
+	Gone    bool            `json:"gone"`    // only removed pods or services below it, for their own limits
 }
 
-// load reads what an earlier agent counted since this boot.
+// load reads the counts of an earlier agent since this boot.
 func (m *oomCheck) load(boot string) {
 	if m.loaded && m.state.Boot == boot {
 		return
@@ -52,7 +52,7 @@ func (m *oomCheck) load(boot string) {
 	}
 }
 
-// add tallies kills under the limit that they were for.
+// add tallies kills under the limit that caused them.
 func (s *oomState) add(kills oomKills, now time.Duration) {
 	for _, k := range kills {
 		key := k.limit
@@ -85,7 +85,7 @@ func (s *oomState) add(kills oomKills, now time.Duration) {
 	}
 }
 
-// expire forgets what has not happened for some time.
+// expire drops old kills.
 func (s *oomState) expire(now time.Duration) {
 	maps.DeleteFunc(s.Tallies, func(_ string, t *oomTally) bool {
 		keep := oomFor

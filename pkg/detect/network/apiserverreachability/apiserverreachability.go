@@ -13,25 +13,25 @@ import (
 //
 //	1  the agent's own last request was answered within two minutes (any status)
 //	2  the kernel has received data from there on some established connection within the last minute: kubelet renews its
-//	   Lease every 10 s on a connection that it keeps (sock_diag(7), tcp_info.tcpi_last_data_recv). Nothing is sent
+//	   Lease every 10 s on a connection that it keeps (sock_diag(7), tcp_info.tcpi_last_data_recv). It costs no packet
 //	3  a new connection to the server of kubelet's kubeconfig, TLS verified, GET /livez without credentials: any status below
-//	   500 is an answer, 401 and 403 too. Once a minute while something is wrong; every five where 2 is not available
+//	   500 is an answer, 401 and 403 too. Once a minute during a fault; every five if 2 is not available
 //
-// so that a fleet of 10,000 healthy nodes sends the apiserver no request. In addition, as pods use it, a bare TCP
-// connection to the address of the service kubernetes.default (from one DNS query an hour to the cluster's name server)
-// every five minutes: through the rules of kube-proxy or of its replacement.
+// so that a fleet of 10,000 healthy nodes sends the apiserver no request. In addition the check opens, as pods do, a
+// bare TCP connection to the address of the service kubernetes.default (from one DNS query an hour to the cluster's
+// name server) every five minutes: through the rules of kube-proxy or of its replacement.
 //
 // https://kubernetes.io/docs/concepts/architecture/leases/ (node heartbeats),
 // https://kubernetes.io/docs/reference/using-api/health-checks/, linux/tcp.h (struct tcp_info).
 //
 // All findings are warnings: running pods go on; without kubelet's heartbeats the node becomes NotReady by itself after
-// 50 s; and when all nodes lose the apiserver at once, none of them must be taken out of service for it.
+// 50 s; and if all nodes lose the apiserver at once, none of them must be taken out of service for it.
 
 const (
 	apiserverOwnAnswer = 2 * time.Minute // maximum age of the agent's own last answer
 	// maximum age of received data: six renewals of the Lease, two pings of HTTP/2
 	apiserverRecent       = time.Minute
-	apiserverAskEvery     = 5 * time.Minute // while healthy, where the kernel's connections cannot be read
+	apiserverAskEvery     = 5 * time.Minute // while healthy, if the kernel's connections cannot be read
 	apiserverResolveEvery = 10 * time.Minute
 	serviceTryEvery       = 5 * time.Minute
 	serviceResolveEvery   = time.Hour

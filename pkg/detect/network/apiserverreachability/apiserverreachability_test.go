@@ -29,7 +29,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// apiserver is a TLS server that answers every request with one status and counts them.
+// apiserver is a TLS server that answers every request with one status and counts the requests.
 type apiserver struct {
 	*httptest.Server
 	status   atomic.Int32
@@ -79,7 +79,7 @@ func reachHost(t *testing.T, kubeconfig string) *checktest.DNSHost {
 	return h
 }
 
-// keptConnection is what kubelet has: one on which something was received.
+// keptConnection is a connection like kubelet's, on which data arrived.
 func keptConnection(t *testing.T, s *apiserver) net.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", s.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a stand-in
@@ -133,7 +133,7 @@ func TestAPIServerForReal(t *testing.T) {
 	defer listener.Close()
 	see("cleared")
 
-	// A kept connection on which data came is proof enough; nobody is asked.
+	// A kept connection with received data is proof enough; the check sends no request.
 	conn := keptConnection(t, server)
 	before := server.requests.Load()
 	synDrop := []string{"INPUT", "-p", "tcp", "--syn", "--dport", port, "-j", "DROP"}
@@ -186,7 +186,7 @@ func TestAPIServerCertificate(t *testing.T) {
 	}
 	h := reachHost(t, kubeconfig)
 	h.Cluster.Answered = c.Cluster().Answered // never
-	// A name that the certificate does not have.
+	// The certificate lacks this name.
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestAPIServerCertificate(t *testing.T) {
 	}
 }
 
-// What was received from the apiserver that kubelet was connected to before proves nothing of the present one.
+// Data received from kubelet's former apiserver is no evidence about the present one.
 func TestAPIServerMoved(t *testing.T) {
 	c := &apiserverCheck{settings: DefaultSettings(), endpoint: "10.0.0.1:6443",
 		addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")}}

@@ -74,7 +74,7 @@ func (c *apiserverCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 	}}, nil
 }
 
-// askEndpoint asks the cheapest source that knows, and keeps the fault.
+// askEndpoint asks the cheapest source that can tell, and keeps the fault.
 func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time.Duration) error {
 	if h.Cluster.Answered != nil {
 		if ago, ever := h.Cluster.Answered(); ever && ago < apiserverOwnAnswer {
@@ -88,7 +88,7 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 		c.fault = nil
 		return nil
 	}
-	blind := err != nil || len(c.addresses) == 0 // then the absence of a connection proves nothing
+	blind := err != nil || len(c.addresses) == 0 // then the absence of a connection is no evidence
 	if blind && c.fault == nil && c.asked != 0 && now-c.asked < apiserverAskEvery {
 		return nil // it answered then
 	}
@@ -103,7 +103,7 @@ func (c *apiserverCheck) askEndpoint(ctx context.Context, h *host.Host, now time
 	return nil
 }
 
-// resolve keeps the addresses of the endpoint. If it cannot be resolved, the known ones stay.
+// resolve updates the addresses of the endpoint. If it cannot be resolved, the known ones stay.
 func (c *apiserverCheck) resolve(ctx context.Context, now time.Duration) {
 	if c.resolved != 0 && now-c.resolved < apiserverResolveEvery {
 		return
@@ -131,7 +131,7 @@ const maxDNSNames = 64
 
 func (c *apiserverCheck) serviceAddress() netip.AddrPort { return netip.AddrPortFrom(c.service, 443) }
 
-// tryService connects to the service address every few minutes, and at every run while it fails.
+// tryService connects to the service address every few minutes, and in every run while that fails.
 func (c *apiserverCheck) tryService(ctx context.Context, h *host.Host, now time.Duration) {
 	if c.serviceErr == nil && c.serviceTried != 0 && now-c.serviceTried < serviceTryEvery {
 		return

@@ -15,18 +15,18 @@ import (
 //	/etc/cni/net.d/10-calico.conflist
 //	    {"cniVersion": "0.3.1", "name": "k8s-pod-network", "plugins": [
 //	      {"type": "calico", "ipam": {"type": "calico-ipam"}, …}, {"type": "portmap", "capabilities": {"portMappings": true}}]}
-//	/opt/cni/bin/calico, calico-ipam, portmap         what it then runs for each pod
+//	/opt/cni/bin/calico, calico-ipam, portmap         its programs for each pod
 //
 // https://github.com/containernetworking/cni/blob/main/SPEC.md, https://github.com/containerd/go-cni (loadFromConfDir):
-// of the files *.conf, *.conflist and *.json containerd takes the first by name; if that is malformed it has no
-// network, whatever other files there are. CRI-O skips malformed files. Both reload when the directory changes. Plugins
-// are found by name in the first directory that has them; none is run here.
+// of the files *.conf, *.conflist and *.json containerd takes the first by name; if this one is malformed it has no
+// network, whatever other files there are. CRI-O skips malformed files. Both reload when the directory changes. They
+// find plugins by name in the first directory that has them; this check runs none.
 //
-// The runtime's condition NetworkReady (CRI Status) is the second source, read only when something is wrong: while the
-// network is not ready no pod can start, and the fault is fatal. While it is ready the runtime may continue with what
-// it has loaded before: a warning. The runtime does not notice missing plugins until it needs them.
+// The runtime's condition NetworkReady (CRI Status) is the second source, read only if there is a fault: while the
+// network is not ready no pod can start, and the fault is fatal. While it is ready the runtime may continue with its
+// loaded configuration: a warning. The runtime does not notice missing plugins until it needs them.
 
-// New finds a pod network configuration that is missing or malformed, or whose plugins are missing.
+// New finds a missing or malformed pod network configuration, and missing plugins.
 func New() detect.Check {
 	return detect.Check{
 		ID:      "cni-config",

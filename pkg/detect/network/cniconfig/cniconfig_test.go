@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
-// TestCNIConfigAgainstContainerd: what the check says is what a real containerd makes of the same directory.
+// TestCNIConfigAgainstContainerd: the check agrees with a real containerd about the same directory.
 func TestCNIConfigAgainstContainerd(t *testing.T) {
 	c := checktest.StartContainerd(t)
 	h := c.RuntimeHost(t)
@@ -33,7 +33,7 @@ func TestCNIConfigAgainstContainerd(t *testing.T) {
 	checktest.AwaitFindings(t, check, h, nil)
 	awaitNetwork(t, h, true)
 	write("net.d/10-lo.conflist", good[:20], 0o600)
-	awaitNetwork(t, h, false) // containerd has given up the network that it had
+	awaitNetwork(t, h, false) // containerd has given up its network
 	checktest.AwaitFindings(t, check, h, []string{file + "CNIConfigInvalid"})
 	write("net.d/10-lo.conflist", good, 0o600)
 	awaitNetwork(t, h, true)

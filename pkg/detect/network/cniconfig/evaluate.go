@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// networkReady asks the runtime whether it has a network. It may not be known: runtime-health checks the runtime.
+// networkReady asks the runtime whether it has a network. The answer may be unknown: runtime-health checks the runtime.
 func networkReady(ctx context.Context, h *host.Host) (ready, known bool) {
 	if h.Runtime.Status == nil {
 		return false, false

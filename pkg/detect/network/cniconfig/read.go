@@ -43,7 +43,7 @@ func readCNIConfig(h *host.Host) (cniConfig, error) {
 	if len(names) > maxCNIFiles {
 		return cniConfig{}, fmt.Errorf("list %s: more than %d configurations", dir, maxCNIFiles)
 	}
-	var first *cniConfig // that cannot be loaded
+	var first *cniConfig // file that cannot be loaded
 	for _, name := range names {
 		seen, err := readCNIFile(h, path.Join(dir, name))
 		switch {
@@ -80,7 +80,7 @@ func readCNIFile(h *host.Host, file string) (cniConfig, error) {
 	if !stat.IsFile() || stat.Size > maxCNIFile {
 		return seen.invalid(fmt.Errorf("not a regular file of at most %d bytes", maxCNIFile)), nil
 	}
-	data, err := h.Files.ReadOwned(file) // what others may write proves nothing about the network
+	data, err := h.Files.ReadOwned(file) // files that others may write are no evidence
 	if err != nil {
 		return cniConfig{}, err
 	}
@@ -199,7 +199,7 @@ func cniBinary(h *host.Host, plugin string) string {
 	return "missing"
 }
 
-// followed returns the status of a file, with symbolic links followed by their text.
+// followed returns the status of a file and follows symbolic links by their text.
 func followed(files host.Files, name string) (host.FileStat, error) {
 	for range maxCNILinks {
 		stat, err := files.Stat(name)

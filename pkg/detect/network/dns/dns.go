@@ -15,7 +15,7 @@ import (
 //	resolvConf: /run/systemd/resolve/resolv.conf    "nameserver 192.0.2.53": pods with dnsPolicy Default, CoreDNS itself
 //
 //	cluster server    kubernetes.default.svc.cluster.local A: every cluster has it; over UDP, and over TCP every 5 minutes
-//	resolver          localhost A over UDP: answered without asking another server (RFC 6761, 6.3), whatever the answer is
+//	resolver          localhost A over UDP: answered without asking another server (RFC 6761, 6.3), whatever the answer
 //
 // https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/,
 // https://kubernetes.io/docs/tasks/administer-cluster/dns-debugging-resolution/, resolv.conf(5), RFC 1035.
@@ -24,11 +24,11 @@ import (
 // routes and the packet filter of the node, but not through the pods' network policy.
 //
 // Other nodes may get no answer either, so an unanswered query is a warning. It is fatal only after five minutes, and
-// only if this node is the cause: every server, of the cluster and of the node, is silent (two services that have
-// nothing in common); or the cluster server runs on the node itself (a link-local address: NodeLocal DNSCache).
+// only if this node is the cause: every server, of the cluster and of the node, is silent (two services that are
+// independent of each other); or the cluster server runs on the node itself (a link-local address: NodeLocal DNSCache).
 //
 // Resolvers may refuse to answer, or fail for names out of reach: any answer proves that a resolver is alive, unless
-// upstreamName names what it must know. TCP to resolvers is often forbidden and is not tried.
+// upstreamName names a record that it must know. TCP to resolvers is often forbidden and is not tried.
 
 // Settings are the thresholds of dns.
 type Settings struct {

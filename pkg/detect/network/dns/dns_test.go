@@ -92,7 +92,7 @@ func TestDNSForReal(t *testing.T) {
 	}
 }
 
-// TestDNSTraffic: a minute costs one question, and TCP one in five minutes.
+// TestDNSTraffic: the check sends one query a minute, and one over TCP every five minutes.
 func TestDNSTraffic(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return
@@ -111,7 +111,7 @@ func TestDNSTraffic(t *testing.T) {
 	if n := server.Questions.Load(); n != 12 {
 		t.Errorf("%d questions in 10 minutes, want 10 over UDP and 2 over TCP", n)
 	}
-	// The cache on this node is this node's own: its silence is fatal.
+	// The cache on this node belongs to this node: its silence is fatal.
 	quick := New(Settings{Timeout: 20 * time.Millisecond, FatalAfter: time.Minute})
 	server.Rcode.Store(-1)
 	for _, want := range []string{"DNSNotAnswering warning", "DNSNotAnswering"} {
@@ -124,7 +124,7 @@ func TestDNSTraffic(t *testing.T) {
 	}
 }
 
-// TestDNSRecorded: answers that a resolver sent, and the one that the specification of the cluster's DNS shows.
+// TestDNSRecorded: answers that a resolver sent, and the answer that the specification of the cluster's DNS shows.
 func TestDNSRecorded(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return

@@ -37,8 +37,8 @@ func (c *dnsCheck) evaluate(seen []serverResult, network discover.KubeletNetwork
 	return found
 }
 
-// isolated reports whether no server answers, neither of the cluster nor of the node: what they have in common is this
-// node. A refusal is an answer of some host on the way, and the silence counts from when the last of them fell silent.
+// isolated reports whether no server of the cluster or the node answers: all they share is this node. A refusal is an
+// answer of some host on the way, and the silence counts from when the last of them fell silent.
 func (c *dnsCheck) isolated(seen []serverResult) bool {
 	kinds := map[bool]bool{}
 	for _, s := range seen {

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
-// TestDNSCutOff: the node itself is to blame only where servers of both kinds are silent, all of them, for long.
+// TestDNSCutOff: the node itself is to blame only if all servers of both kinds have been silent for long.
 func TestDNSCutOff(t *testing.T) {
 	silent := func(address string, upstream bool) serverResult {
 		return serverResult{
@@ -50,7 +50,7 @@ func TestDNSCutOff(t *testing.T) {
 	}
 }
 
-// TestDNSMissingName: a resolver that was asked for no name in particular may say that there is none.
+// TestDNSMissingName: without upstreamName a resolver may answer that the name does not exist.
 func TestDNSMissingName(t *testing.T) {
 	seen := serverResult{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.53"), Upstream: true},
 		Answer: dns.DNSAnswer{RCode: "NXDOMAIN"}}

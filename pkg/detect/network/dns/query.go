@@ -129,7 +129,7 @@ func (c *dnsCheck) query(ctx context.Context, servers []dnsServer, domain string
 	return seen
 }
 
-// queryOne queries one server. Only it changes its history.
+// queryOne queries one server. No other goroutine changes the server's history.
 func (c *dnsCheck) queryOne(ctx context.Context, server dnsServer, history *dnsHistory, domain string,
 	now time.Duration) serverResult {
 	seen := serverResult{Server: server}

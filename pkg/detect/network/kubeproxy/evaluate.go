@@ -65,7 +65,7 @@ func (p proxyHealth) times() (last, now time.Time, ok bool) {
 	return last, now, err == nil
 }
 
-// parseTime reads RFC 3339, or what older kube-proxies write: time.Time.String, with Go's monotonic reading behind it.
+// parseTime reads RFC 3339, or the format of older kube-proxies: time.Time.String, followed by Go's monotonic reading.
 func parseTime(text string) (time.Time, error) {
 	if parsed, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return parsed, nil

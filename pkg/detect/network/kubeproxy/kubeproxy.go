@@ -1,4 +1,4 @@
-// Package kubeproxy finds a kube-proxy that is unhealthy or no longer writes its rules.
+// Package kubeproxy finds a kube-proxy in bad health or with outdated rules.
 package kubeproxy
 
 import (
@@ -18,13 +18,13 @@ import (
 //
 // https://kubernetes.io/docs/reference/command-line-tools-reference/kube-proxy/ (healthz-bind-address),
 // k8s.io/kubernetes/pkg/proxy/healthcheck/proxy_health.go. /healthz has "nodeEligible" too and is 503 while the
-// autoscaler removes the node, which is no fault: so /livez is queried, and /healthz with its nodeEligible only where
-// versions before 1.28 answer 404. Without changes nothing waits, so an apiserver that is unreachable makes no
+// autoscaler removes the node, which is no fault. So the check queries /livez, and /healthz with its nodeEligible only
+// if /livez is 404, as before 1.28. Without changes there is no backlog, so an unreachable apiserver does not make
 // kube-proxy unhealthy.
 //
 // The address is that of the flag --healthz-bind-address; else the one on which a process listens on port 10256,
-// because some bind it to the node's address only. A kube-proxy that is part of another program (k3s) has no process of
-// its own: an answer of its server is enough.
+// because some bind it to the node's address only. A kube-proxy inside another program (k3s) has no process of its own:
+// an answer of its server is enough.
 
 // Settings are the settings of kube-proxy.
 type Settings struct {
@@ -38,7 +38,7 @@ func DefaultSettings() Settings {
 	return Settings{Port: 10256, Timeout: 3 * time.Second}
 }
 
-// New finds a kube-proxy that is dead, hung, or no longer updates the services.
+// New finds a dead or hung kube-proxy, or one that no longer updates the services.
 func New(s Settings) detect.Check {
 	c := &kubeProxyCheck{settings: s, program: discover.Program{Comm: "kube-proxy"}}
 	return detect.Check{

@@ -25,11 +25,11 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// standIn is a process called kube-proxy with a real health server, which answers as a file demands.
+// standIn is a process called kube-proxy with a real health server, which gives the answers in a file.
 const standIn = "NODEAGENT_TEST_KUBE_PROXY"
 
-// TestKubeProxyStandIn is that process. It writes what older versions of
-// k8s.io/kubernetes/pkg/proxy/healthcheck write; see TestKubeProxyRecorded for newer ones.
+// TestKubeProxyStandIn is that process. It writes the answers of older versions of
+// k8s.io/kubernetes/pkg/proxy/healthcheck; see TestKubeProxyRecorded for newer ones.
 func TestKubeProxyStandIn(t *testing.T) {
 	modes := os.Getenv(standIn)
 	need.Flag(t, modes != "", "a child of TestKubeProxyForReal")

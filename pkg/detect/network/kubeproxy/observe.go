@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// absentRecheck is how long it is assumed that no kube-proxy belongs here: a check costs a scan of all processes.
+	// absentRecheck is how long kube-proxy is assumed not to belong here: a check scans all processes.
 	absentRecheck   = 5 * time.Minute
 	maxProxyHealthz = 64 << 10 // bytes
 )
@@ -34,10 +34,10 @@ type kubeProxyCheck struct {
 	settings Settings
 
 	program discover.Program
-	absent  time.Duration // time since boot when it was found that none belongs here; 0: one does, or it is not known
+	absent  time.Duration // time since boot when the check found that none belongs here; 0: one does, or unknown
 }
 
-// observation is what one run reads.
+// observation holds the readings of one run.
 type observation struct {
 	process host.Process
 	runs    bool
@@ -108,8 +108,8 @@ func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now t
 	return []finding.Finding{f}, nil
 }
 
-// isKubeProxyPod recognizes the pod by its container, which has this name in all distributions, and that it is meant to
-// run.
+// isKubeProxyPod recognizes the pod by its container, whose name is the same in all distributions, and ignores pods
+// that are not meant to run.
 func isKubeProxyPod(pod corev1.Pod) bool {
 	return pod.Namespace == metav1.NamespaceSystem && pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
 		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "kube-proxy" })
@@ -178,9 +178,8 @@ func dialable(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// listeningAddress finds the address that is listened on for a port in /proc/net/tcp or tcp6 (see parseListeners).
-// Addresses are groups of four bytes in the byte order of the machine, which is little-endian wherever Kubernetes runs
-// except s390x.
+// listeningAddress finds the listening address for a port in /proc/net/tcp or tcp6 (see parseListeners). Addresses are
+// groups of four bytes in the byte order of the machine: little-endian wherever Kubernetes runs, except s390x.
 func listeningAddress(data []byte, port int) (netip.Addr, bool) {
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)
@@ -203,7 +202,7 @@ func listeningAddress(data []byte, port int) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// ask queries /livez, and /healthz where that does not exist.
+// ask queries /livez, and /healthz if that does not exist.
 func (c *kubeProxyCheck) ask(ctx context.Context, seen *observation, address string) {
 	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
 	defer cancel()

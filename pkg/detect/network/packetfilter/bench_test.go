@@ -49,7 +49,7 @@ func newFilterBench(t *testing.T) *filterBench {
 		listen(t, b.other, address)
 	}
 	for _, family := range []string{ipv4, ipv6} {
-		for range 50 { // until the links carry
+		for range 50 { // until the links have a carrier
 			if out, in := b.connects(family); out && in {
 				break
 			}
@@ -80,7 +80,7 @@ func (b *filterBench) connects(family string) (out, in bool) {
 	return connects(b.pod, "192.0.2.2:80"), connects(b.other, "10.244.0.2:80")
 }
 
-// evaluate compares what happens to a packet with what the check says.
+// evaluate compares the fate of a packet with the findings of the check.
 func (b *filterBench) evaluate(t *testing.T, family, name string, out, in bool, want []string) {
 	t.Helper()
 	b.primary = family

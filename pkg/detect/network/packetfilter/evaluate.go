@@ -86,7 +86,7 @@ func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 	}
 }
 
-// notRead returns what is unknown on a node that uses iptables-legacy: its rules may drop anything.
+// notRead returns the unknown subjects of a node that uses iptables-legacy: its rules may drop anything.
 func notRead(filter packetfilter.PacketFilter) map[finding.Subject]error {
 	if len(filter.Legacy) == 0 {
 		return nil

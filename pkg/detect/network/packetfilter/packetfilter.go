@@ -1,4 +1,4 @@
-// Package packetfilter finds rules of the packet filter that drop what Kubernetes needs.
+// Package packetfilter finds rules of the packet filter that drop packets which Kubernetes needs.
 package packetfilter
 
 import (
@@ -23,17 +23,17 @@ import (
 // linux/netfilter/nf_tables.h, https://wiki.nftables.org/wiki-nftables/index.php/Netfilter_hooks,
 // https://kubernetes.io/docs/reference/networking/virtual-ips/.
 //
-// It does not search for known names. It follows five packets that every node must let through, as far as the rules are
-// understood: a new connection of a pod to any address, one from any address to a pod, a query of a pod to the
-// cluster's name server before its address is translated, a new connection of the node, and one to kubelet's port;
+// It does not search for known names. It follows five packets that every node must let through, as far as it
+// understands the rules: a new connection of a pod to any address, one from any address to a pod, a query of a pod to
+// the cluster's name server before its address is translated, a new connection of the node, and one to kubelet's port;
 // those of pods in each family of which pods have addresses, those of the node in the family of its first address. Each
-// base chain is evaluated by itself: what one has accepted, another one of the same hook may still drop (firewalld's,
-// whose priority is after that of iptables).
+// base chain is evaluated by itself: one chain may drop a packet that another one of the same hook accepted
+// (firewalld's, whose priority is after that of iptables).
 //
-// A rule that is not understood (sets of addresses, maps, marks, other matches, interfaces that may be a pod's) may
-// accept, so that nothing after it is certain: only a certain drop is reported. So the rules of Calico, Cilium,
-// kube-router and Docker raise nothing, while a policy DROP that was not opened for pods (Docker, ufw), "-j REJECT"
-// before the rules of the network (the default of iptables-services), or firewalld that does not know the pods do.
+// A rule that it does not understand (sets of addresses, maps, marks, other matches, interfaces that may be a pod's)
+// may accept, which makes the effect of later rules uncertain: only a certain drop is reported. So the rules of Calico,
+// Cilium, kube-router and Docker raise no finding, unlike a policy DROP that was not opened for pods (Docker, ufw), "-j
+// REJECT" before the rules of the network (the default of iptables-services), or firewalld that does not know the pods.
 // Marks 0x4000 are taken for kube-proxy's. No program is run, no module loaded; on a node with 10,000 services it costs
 // a few dumps of small filter tables.
 

@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// ruleSet is what somebody makes of the packet filter, and what must come of it: whether a pod's connections really
-// pass, and what the check says.
+// ruleSet is a set of rules and its expected effects: whether a pod's connections really pass, and the findings of the
+// check.
 type ruleSet struct {
 	name  string
 	rules string // lines of iptables
@@ -99,7 +99,7 @@ func ruleSets() []ruleSet {
 	}
 }
 
-// TestPacketFilterForReal: connections that pass and that do not, through rules as they are met in the field.
+// TestPacketFilterForReal: connections that pass and that do not, with rules as found in the field.
 func TestPacketFilterForReal(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return
@@ -131,7 +131,7 @@ func TestPacketFilterForReal(t *testing.T) {
 	}
 }
 
-// sixth is what stands for rules of IPv4 in IPv6.
+// sixth translates rules of IPv4 to IPv6.
 func sixth(family, text string) string {
 	if family == ipv4 {
 		return text
@@ -148,7 +148,7 @@ func tables(family string) func(t testing.TB, backend string, args ...string) {
 	return hosttest.Iptables
 }
 
-// firewalld is what firewalld 1.3 makes, less what is empty and nat: the uplink in the zone public.
+// firewalld returns the rules of firewalld 1.3, without empty chains and nat: the uplink in the zone public.
 func firewalld(zones string) string {
 	return `table inet firewalld {
 	chain filter_FWD_trusted { accept; }
@@ -196,7 +196,7 @@ func firewalld(zones string) string {
 `
 }
 
-// TestPacketFilterNative: the same with rules of nft's own, which are for both families.
+// TestPacketFilterNative: the same with native rules of nft, which are for both families.
 func TestPacketFilterNative(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return
@@ -252,7 +252,7 @@ func TestPacketFilterNative(t *testing.T) {
 		bench.evaluate(t, family, family+" alone", false, false, []string{mine})
 		bench.evaluate(t, other, "not "+other, true, true, []string{mine}) // a node of both families
 		pods := bench.host.Kubelet.Pods
-		// where pods have no such address it is no fault
+		// without such an address of a pod it is no fault
 		bench.host.Kubelet.Pods = func(ctx context.Context) ([]corev1.Pod, error) {
 			list, err := pods(ctx)
 			list[0].Status.PodIPs = slices.DeleteFunc(list[0].Status.PodIPs, func(ip corev1.PodIP) bool {

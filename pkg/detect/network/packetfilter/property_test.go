@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// TestDropIsCertain: whatever the matches that are not understood turn out to be, and whoever sends the packet, a
-// packet of which the walk says that it is dropped is dropped.
+// TestDropIsCertain: a packet that the walk calls dropped is dropped, however the matches that it does not understand
+// turn out, and whoever sends the packet.
 func TestDropIsCertain(t *testing.T) {
 	for range 30 { // of a hundred each: some mistakes show once in a thousand
 		rapid.Check(t, checkOneFilter)
@@ -46,7 +46,7 @@ func checkOneFilter(t *rapid.T) {
 	}
 }
 
-// drawRule makes a rule that jumps to later chains only, as the kernel wants it.
+// drawRule makes a rule that jumps to later chains only, as the kernel requires.
 func drawRule(t *rapid.T, chain int) packetfilter.PacketRule {
 	verdicts := []string{"", "accept", "drop", "reject", "return"}
 	if chain < 3 {
@@ -71,7 +71,7 @@ func drawRule(t *rapid.T, chain int) packetfilter.PacketRule {
 	return rule
 }
 
-// follow is what the kernel does with one packet, given whether each match applies that depends on what is not known.
+// follow does with one packet as the kernel does, given whether each match applies that depends on unknowns.
 func follow(filter packetfilter.PacketFilter, chain packetfilter.PacketChain, source netip.Addr, sample packetSample,
 	truth func() bool) string {
 	for _, rule := range chain.Rules {

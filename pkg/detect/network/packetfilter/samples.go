@@ -25,7 +25,7 @@ const (
 	ipv6 = "ip6"
 )
 
-// samples are the packets that this node must let through.
+// samples returns the packets that this node must let through.
 func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []requiredPacket {
 	const tcp, udp = 6, 17
 	node, bypassed := nodeFamily(h, pods), bypassesNetfilter(h)
@@ -75,8 +75,8 @@ func familyOf(address netip.Addr) string {
 	return ipv6
 }
 
-// nodeFamily is the family of the node's first address, by which the cluster reaches it. If no pod shows it, the node
-// is IPv6 only if just IPv6 has a route out.
+// nodeFamily returns the family of the node's first address, by which the cluster reaches it. If no pod shows it, the
+// node is IPv6 only if IPv6 alone has a route out.
 func nodeFamily(h *host.Host, pods []corev1.Pod) string {
 	for i := range pods {
 		if address, err := netip.ParseAddr(pods[i].Status.HostIP); err == nil {
@@ -93,8 +93,8 @@ func nodeFamily(h *host.Host, pods []corev1.Pod) string {
 	return ipv4
 }
 
-// outsideAddress is an address to which only the default route leads: one reserved for documentation (RFC 5737, RFC
-// 3849).
+// outsideAddress returns an address to which only the default route leads: one reserved for documentation (RFC 5737,
+// RFC 3849).
 func outsideAddress(family string) netip.Addr {
 	if family == ipv6 {
 		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8})
@@ -102,7 +102,7 @@ func outsideAddress(family string) netip.Addr {
 	return netip.AddrFrom4([4]byte{192, 0, 2, 1})
 }
 
-// bypassesNetfilter reports whether this node has devices by which packets of pods pass the packet filter: Cilium's,
+// bypassesNetfilter reports whether this node has devices by which packets of pods bypass the packet filter: Cilium's,
 // those of Calico's eBPF data plane, and Open vSwitch.
 func bypassesNetfilter(h *host.Host) bool {
 	names, err := h.Files.List("/sys/class/net")
@@ -113,9 +113,9 @@ func bypassesNetfilter(h *host.Host) bool {
 // maxPodsAsked is how many pods are tried to find one whose device is known.
 const maxPodsAsked = 8
 
-// podBehind returns the address of a pod that has its own network namespace, and the device of the node that leads to
-// it. It is not certain that packets of pods come through the packet filter where pods have no such address, or are
-// reached through the uplink, or through a device above another one (macvlan, ipvlan).
+// podBehind returns the address of a pod with its own network namespace, and the device of the node that leads to it.
+// It is not certain that packets of pods pass the packet filter if pods have no such address, or are reached through
+// the uplink, or through a device above another one (macvlan, ipvlan).
 func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, device string, certain bool) {
 	addresses := podAddresses(pods)
 	if len(addresses) == 0 { // none runs, or kubelet does not report it
@@ -138,7 +138,7 @@ func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, 
 	return addresses[0], "", false
 }
 
-// podAddresses are those of pods that run in their own network namespace.
+// podAddresses returns those of pods that run in their own network namespace.
 func podAddresses(pods []corev1.Pod) []netip.Addr {
 	var addresses []netip.Addr
 	for i := range pods {

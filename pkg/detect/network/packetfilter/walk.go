@@ -8,8 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// packetSample is a packet that opens a connection and that the node must let through, with its original addresses: no
-// translation has changed them. Zero fields may be anything.
+// packetSample is a packet that opens a connection and that the node must let through, with its original addresses,
+// before any translation. Zero fields may be anything.
 type packetSample struct {
 	hook        string
 	family      string     // ip or ip6
@@ -21,7 +21,7 @@ type packetSample struct {
 	what        string // for people
 }
 
-// match is whether a rule applies to a sample.
+// match says whether a rule applies to a sample.
 type match int
 
 const (
@@ -30,7 +30,7 @@ const (
 	matchYes
 )
 
-// and returns the less certain of two: both must hold.
+// and returns the less certain match, since both must hold.
 func (a match) and(b match) match { return min(a, b) }
 
 // packetDrop is the rule that certainly drops a sample.
@@ -42,8 +42,8 @@ type packetDrop struct {
 	translated bool
 }
 
-// packetWalk follows a sample through the chains of one hook. What is not understood may match or not; a drop is
-// certain only if no earlier rule may have accepted the sample.
+// packetWalk follows a sample through the chains of one hook. A rule that it does not understand may match or not; a
+// drop is certain only if no earlier rule may have accepted the sample.
 type packetWalk struct {
 	sample packetSample
 	chains map[string]*packetfilter.PacketChain
@@ -51,7 +51,7 @@ type packetWalk struct {
 	steps  int
 	drop   *packetDrop
 
-	translated bool // a rule on the way accepts what was translated
+	translated bool // a rule on the way accepts translated packets
 }
 
 const (
@@ -83,7 +83,7 @@ func findDrop(filter packetfilter.PacketFilter, sample packetSample) *packetDrop
 	return nil
 }
 
-// meets reports whether a packet comes through a base chain as it was sent.
+// meets reports whether a packet reaches a base chain untranslated.
 func (s packetSample) meets(base *packetfilter.PacketChain) bool {
 	const translation = -100 // NF_IP_PRI_NAT_DST
 	return base.Hook == s.hook && (base.Family == s.family || base.Family == "inet") &&
@@ -102,7 +102,7 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached match, depth int
 	}
 	for _, rule := range c.Rules {
 		if w.steps++; w.steps > maxWalkSteps {
-			w.passed = true // too many: nothing is certain
+			w.passed = true // too many steps: nothing is certain
 			return false
 		}
 		if rule.Translated && rule.Verdict == "accept" {
@@ -148,7 +148,7 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached match, depth int
 	return false
 }
 
-// jump walks the chain that a rule of c leads to. A chain that was not read may accept.
+// jump walks the chain to which a rule of c leads. An unread chain may accept.
 func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached match, depth int) (ended bool) {
 	target := w.chains[chainKey(&packetfilter.PacketChain{Family: c.Family, Table: c.Table, Name: name})]
 	if target == nil {
@@ -164,7 +164,7 @@ func (w *packetWalk) applies(r packetfilter.PacketRule) match {
 	result := matchYes
 	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family ||
 		r.Mark == (packetfilter.PacketMark{Value: 0x4000, Mask: 0x4000}) {
-		return matchNo // the mark is kube-proxy's, for what it will masquerade
+		return matchNo // kube-proxy's mark, for packets to masquerade
 	}
 	if len(r.Matches) > 0 || r.Mark != (packetfilter.PacketMark{}) {
 		result = matchMaybe
@@ -207,8 +207,8 @@ func within(prefix netip.Prefix, address netip.Addr) match {
 	return matchNo
 }
 
-// throughInterface returns whether a packet of pods or of the cluster goes through an interface; where its interface is
-// not known, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
+// throughInterface returns whether a packet of pods or of the cluster goes through an interface; if the known one is
+// empty, it may be any but the loopback device and the bridges of Docker and libvirt, whose containers are no pods.
 func throughInterface(name, known string) match {
 	begin, open := strings.CutSuffix(name, "+")
 	switch {

@@ -24,7 +24,7 @@ import (
 //
 // kubelet evicts pods and taints the node when less than 10 % of its filesystem, or 15 % of that of images, or 5 % of
 // the inodes are left (f_bavail). Other filesystems have no eviction: 5 % as in the node mixin of Prometheus, unless
-// that is still a lot; volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill theirs on
+// this is still much; volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill theirs on
 // purpose. Only a shortage that eviction did not prevent is fatal: so little that root itself cannot unpack an image,
 // write a log or create a pod's folder.
 
@@ -37,8 +37,8 @@ type Settings struct {
 	// this much is enough, except on the node's own filesystems
 	EnoughBytes  uint64        `yaml:"enoughBytes"`
 	InodePercent float64       `yaml:"inodePercent"` // free inodes, of all filesystems
-	FatalBytes   uint64        `yaml:"fatalBytes"`   // of the node's own filesystems, or 3 percent if that is less
-	FatalInodes  uint64        `yaml:"fatalInodes"`  // of the node's own filesystems, or 1 percent if that is less
+	FatalBytes   uint64        `yaml:"fatalBytes"`   // of the node's own filesystems, or 3 percent if less
+	FatalInodes  uint64        `yaml:"fatalInodes"`  // of the node's own filesystems, or 1 percent if less
 	FullWithin   time.Duration `yaml:"fullWithin"`   // how far ahead the prediction looks
 	Patience     time.Duration `yaml:"patience"`     // how long to wait for the answer of one filesystem
 	Ignore       []string      `yaml:"ignore"`       // mount points of filesystems that are not checked

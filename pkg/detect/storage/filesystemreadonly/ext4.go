@@ -1,8 +1,8 @@
 package filesystemreadonly
 
 // ext4 records errors with the time of the wall clock, so only that clock shows whether one happened in this boot, and
-// it may have been set by years since. The decision about a mounted filesystem is kept, and an error that was recorded
-// while the agent was running is of this boot whatever the clock shows.
+// it may have been set by years since. The decision about a mounted filesystem is kept, and an error recorded while
+// the agent was running is of this boot whatever the clock shows.
 
 // ext4State has the decisions about the errors of each mounted ext4 filesystem.
 type ext4State struct {

@@ -29,9 +29,9 @@ import (
 //	btrfs, transaction aborted            rw,relatime - btrfs /dev/loop0 ro,…      of the filesystem only, device 0:39
 //
 // Linux 6.12 to 6.14 and stable kernels with the same change (Debian's 6.1) show the first of these as "rw", without
-// emergency_ro: there an error counts that was recorded while the agent was running, if errors=remount-ro is shown, or
-// if it was found by ext4_journal_check_start, which refuses writes after the journal was aborted. An ext4 that was
-// shut down on a kernel before 6.15 is not found: only the kernel log shows it.
+// emergency_ro: there an error recorded while the agent was running counts if errors=remount-ro is shown, or if
+// ext4_journal_check_start found it, which refuses writes after the journal was aborted. An ext4 shut down on a kernel
+// before 6.15 is not found: only the kernel log shows it.
 //
 // A failure is proven by "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose
 // principal mount is "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where

@@ -46,7 +46,7 @@ func superblock(f filesystem.Filesystem) string {
 }
 
 // belowTrigger reports whether the path to m leads through an automount's trigger, or could if something expired. A
-// mount right on its trigger does not count: the last step of a path triggers nothing.
+// mount right on its trigger does not count: the last step of a path triggers no mount.
 func belowTrigger(tree *filesystem.Tree, m mount.Mount) bool {
 	return !tree.Stacked(m) && slices.ContainsFunc(tree.Above(m), func(a mount.Mount) bool {
 		return a.FSType == "autofs" && a.Point != m.Point

@@ -20,24 +20,24 @@ import (
 //	/proc/loadavg                             1.07 0.40 0.15 1/96 488
 //	/proc/sys/kernel/hung_task_detect_count   4       since Linux 6.13: the number of hung tasks that the kernel detected
 //
-// and, only where the load says that a task may be blocked, /proc/PID/stat, /proc/PID/task/TID/stat and of tasks in
-// state D
+// and, only if the load shows that a task may be blocked, /proc/PID/stat, /proc/PID/task/TID/stat and, of tasks in
+// state D,
 //
 //	/proc/PID/task/TID/status     State: D (disk sleep) … voluntary_ctxt_switches: 150 … nonvoluntary_ctxt_switches: 545
 //	/proc/PID/task/TID/wchan      rpc_wait_bit_killable
 //
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#hung-task-timeout-secs, proc_pid_status(5).
 //
-// A task in state D adds 1 to the load, so that a quiet node needs one file: see load.go. Otherwise all threads are read
-// once a minute, and between that those again that were in state D: one that hangs is seen within a minute, and reported
-// when it has not run for two minutes more.
+// A task in state D adds 1 to the load, so a quiet node needs one file: see load.go. Otherwise all threads are read
+// once a minute, and those in state D again in between: a task that hangs is noticed within a minute, and reported when
+// it has not run for another two minutes.
 //
 // A task that is in state D in two runs and did not run between them (its context switches are the same) has waited in
-// the kernel all that time; so has one that was only woken to wait again, see wakes.go. The kernel's detection does the
+// the kernel all that time; so has one that was woken only to wait again, see wakes.go. The kernel's detection does the
 // same every two minutes, but leaves out tasks that a signal could kill, which are those of NFS; it logs ten tasks at
 // most, and none after an oops.
 //
-// No request to a disk that works takes 120 s: 30 s is the timeout of SCSI and NVMe commands, which are retried a few
+// No request to a working disk takes 120 s: 30 s is the timeout of SCSI and NVMe commands, which are retried a few
 // times. A hung thread of kubelet or the runtime is still a warning: mostly one thread touched one dead mount, and all
 // others continue.
 
@@ -103,8 +103,8 @@ const scanEvery = 50 * time.Second
 
 // hungTasks is kept between runs.
 type hungTasks struct {
-	seen    map[tasks.TaskID]*blockedTask // tasks in state D, at most maxTasks
-	scanned time.Duration                 // uptime of the last scan of all threads; 0: none since nothing was blocked
+	seen    map[tasks.TaskID]*blockedTask // tasks in state D, at most MaxTasks
+	scanned time.Duration                 // uptime of the last scan of all threads; 0: none since no task was blocked
 	load    loadReading
 	count   kernelHungCount
 }
@@ -183,7 +183,7 @@ func (c *kernelHungCount) renew(files host.Files, now time.Duration) error {
 	return nil
 }
 
-// finding reports tasks that were hung recently. It is called when none is hung now.
+// finding reports recently hung tasks. It is called if none is hung now.
 func (c *kernelHungCount) finding(h *host.Host, now time.Duration) []finding.Finding {
 	const fresh = 10 * time.Minute
 	if c.at == 0 || now-c.at > fresh {

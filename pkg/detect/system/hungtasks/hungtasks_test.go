@@ -27,7 +27,7 @@ func FuzzTaskStatus(f *testing.F) {
 	})
 }
 
-// runAhead runs the check on the tasks of the real machine as if so much time had passed.
+// runAhead runs the check on the tasks of the real machine as if that much time had passed.
 func runAhead(t *testing.T, ahead time.Duration, state *hungTasks) []finding.Finding {
 	t.Helper()
 	h := &host.Host{NodeName: "n", Paths: discover.DefaultPaths(), Clock: func() finding.Timestamp {
@@ -50,8 +50,8 @@ func of(name string, findings []finding.Finding) bool {
 	return slices.ContainsFunc(findings, func(f finding.Finding) bool { return f.Subject.Name == name })
 }
 
-// A task that a dead filesystem holds is hung as long as it is held. A probe of the agent that hangs beside it is not
-// reported: hung-mounts tells of the filesystem.
+// A task held by a dead filesystem is hung as long as it is held. A hanging probe of the agent beside it is not
+// reported: hung-mounts reports the filesystem.
 func TestRealHungTask(t *testing.T) {
 	state := &hungTasks{}
 	t.Run("hangs", func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestRealHungTask(t *testing.T) {
 				break
 			}
 			select {
-			case <-time.After(20 * time.Millisecond): // the child that was killed is in state D soon
+			case <-time.After(20 * time.Millisecond): // the killed child is in state D soon
 			case <-deadline:
 				t.Fatalf("not found: %+v", got)
 			}

@@ -17,17 +17,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// hungGroup is all hung tasks of one name, which is the subject of the kernel's log line too.
+// hungGroup holds all hung tasks of one name, which is also the subject of the kernel's log line.
 type hungGroup struct {
 	name, reason string
 	tasks        []*blockedTask
 	pods         map[string]bool // UIDs
 }
 
-// maxHungGroups bounds the number of names that are reported.
+// maxHungGroups bounds the number of reported names.
 const maxHungGroups = 20
 
-// hungFindings makes one finding for each name, that which has been blocked longest first.
+// hungFindings makes one finding for each name, the one blocked longest first.
 func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now time.Duration) []finding.Finding {
 	daemons, _ := discover.Daemons(ctx, h) // they only make the reason more specific
 	slices.SortFunc(hung, func(a, b *blockedTask) int {
@@ -58,8 +58,8 @@ func hungFindings(ctx context.Context, h *host.Host, hung []*blockedTask, now ti
 	return findings
 }
 
-// explain finds the owner of a task. A name proves nothing: any program can call itself runc, so that only those
-// outside pods count.
+// explain finds the owner of a task. A name is no evidence: any program can call itself runc, so only tasks outside
+// pods count.
 func (g *hungGroup) explain(h *host.Host, t *blockedTask, daemons []discover.Daemon) {
 	for _, d := range daemons {
 		switch {

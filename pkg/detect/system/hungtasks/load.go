@@ -9,14 +9,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/system/load"
 )
 
-// A task in state D is counted by the load like one that runs. Every 5 s and a tick (LOAD_FREQ) the kernel computes
+// The load counts a task in state D like one that runs. Every 5 s and a tick (LOAD_FREQ) the kernel computes
 //
 //	load1 = load1 × e + n × (1 − e)     n: tasks that run or are in state D; e = exp(−5/60), 1884/2048
 //
-// so that with n ≥ 1 in k updates load1 has become load1 × eᵏ + 1 − eᵏ at least. Where it is less, no task was in state
-// D all that time, and none of all the threads of the node has to be read: on a node whose load is constant that is so
-// below 0.77. Above nothing is proven. The tasks that run cannot be subtracted: their number is known for now only, not
-// for the moments at which the kernel counted.
+// so that with n ≥ 1 in k updates load1 has become load1 × eᵏ + 1 − eᵏ at least. If it is less, no task was in state D
+// all that time, and no thread of the node has to be read: on a node with constant load this holds below 0.77. A higher
+// load proves nothing. The running tasks cannot be subtracted: their number is known for now only, not for the moments
+// at which the kernel counted.
 //
 // https://git.kernel.org/pub/scm/linux/kernel/git/torvalds/linux.git/tree/kernel/sched/loadavg.c
 
@@ -24,11 +24,11 @@ const (
 	loadDecay    = 1884.0 / 2048
 	loadShortest = 5 * time.Second
 	loadLongest  = 5010 * time.Millisecond // 501 ticks of 10 ms, the coarsest clock
-	// loadError is that of two numbers with two digits, and of the kernel's rounding to 1/2048 in each update.
+	// loadError is the error of two numbers with two digits, and of the kernel's rounding to 1/2048 in each update.
 	loadError = 0.02
 	// loadGap is the least time between two readings of the load that are compared.
 	loadGap = 25 * time.Second
-	// loadUnknown is what a task has caused that was blocked for 40 s, whatever the load was before.
+	// loadUnknown is the load caused by a task blocked for 40 s, whatever the load was before.
 	loadUnknown = 0.5
 )
 
@@ -53,7 +53,7 @@ func (before loadReading) excludes(now loadReading) bool {
 	return now.load1 < least-loadError
 }
 
-// nothingBlocks reports whether the load excludes that a task has been blocked since the last reading.
+// nothingBlocks reports whether the load proves that no task has been blocked since the last reading.
 func (m *hungTasks) nothingBlocks(files host.Files, now time.Duration) (bool, error) {
 	seen, err := checkkit.Parse(files, "/proc/loadavg", load.ParseLoadavg)
 	if err != nil {

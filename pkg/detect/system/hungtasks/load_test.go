@@ -19,10 +19,10 @@ func (l *kernelLoad) update(tasks int) {
 	*l = kernelLoad(next / fixed)
 }
 
-// read is what /proc/loadavg shows: two digits, rounded.
+// read returns the number in /proc/loadavg: two digits, rounded.
 func (l *kernelLoad) read() float64 { return float64((uint64(*l)+2048/200)*100/2048) / 100 }
 
-// A task that hangs is never excluded, whatever the load was and what else runs, whenever the load is read.
+// A hanging task is never excluded, whatever the load was, whatever else runs, and whenever the load is read.
 func TestHungTaskIsNotExcluded(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // repeatable
 	for range 20_000 {

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A thread that hangs is found 210 s later at most, whenever it begins to hang and whatever the load is, while the check
-// runs each 30 s. It is one of many threads, so that the state of its process does not show it.
+// A hanging thread is found after 210 s at most, whenever it begins to hang and whatever the load is, if the check runs
+// every 30 s. It is one of many threads, so the state of its process does not show it.
 func TestHungThreadIsFoundInTime(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // repeatable
 	for range 40 {
@@ -34,7 +34,7 @@ func TestHungThreadIsFoundInTime(t *testing.T) {
 	}
 }
 
-// Where nothing can hang no thread is read, and where something may they are read once a minute.
+// If no task can hang, no thread is read; if one may, the threads are read once a minute.
 func TestThreadsAreReadSeldom(t *testing.T) {
 	for busy, most := range map[int]int{0: 1, 2: 11} {
 		n := newLoadedNode(t, busy)

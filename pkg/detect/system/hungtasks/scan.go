@@ -29,7 +29,7 @@ type blockedTask struct {
 // pfKthread is the flag of kernel threads in /proc/PID/stat.
 const pfKthread = 0x00200000
 
-// stillBlocked returns which of the tasks are in state D now, with the time since when they are.
+// stillBlocked returns the tasks that are in state D now, with the time since when they have been.
 func stillBlocked(h *host.Host, inStateD []threadStat, before map[tasks.TaskID]*blockedTask,
 	ignore []string) (map[tasks.TaskID]*blockedTask, error) {
 	var wakes kernelWakes
@@ -47,7 +47,7 @@ func stillBlocked(h *host.Host, inStateD []threadStat, before map[tasks.TaskID]*
 		if err != nil {
 			return nil, err
 		}
-		// A kernel thread that was created but not started yet has never run.
+		// A kernel thread created but not started yet has never run.
 		if !status.blocked || status.switches == 0 || freezer.Frozen(h, t.pid, t.stat) {
 			continue
 		}
@@ -74,7 +74,7 @@ type threadStat struct {
 	stat proc.Stat
 }
 
-// inStateD lists the tasks in state D: all of them once a minute, and those of the last time at any other.
+// inStateD lists the tasks in state D: once a minute it looks at all tasks, otherwise at those of the last time.
 func (m *hungTasks) inStateD(ctx context.Context, h *host.Host, now time.Duration) ([]threadStat, error) {
 	if m.scanned == 0 || now-m.scanned >= scanEvery {
 		found, err := tasksInD(ctx, h)
@@ -109,7 +109,7 @@ func tasksInD(ctx context.Context, h *host.Host) ([]threadStat, error) {
 	left, own := tasks.MaxTasks, tasks.Own(h, table)
 	for _, p := range table {
 		switch {
-		case own[p.PID]: // a probe that hangs is reported by the check that made it
+		case own[p.PID]: // the check that started a probe reports that it hangs
 		case p.Threads > 1 && p.Flags&pfKthread == 0 && left > 0:
 			threaded = append(threaded, p.PID)
 			left -= p.Threads
@@ -125,14 +125,13 @@ func tasksInD(ctx context.Context, h *host.Host) ([]threadStat, error) {
 	return found, err
 }
 
-// waitsForVfork recognises parents whose vfork child has not called exec yet: they wait in state D by design. A child
-// that is hung is found on its own. The function was renamed in 5.10 and in 4.2; wait_for_vfork_done is
-// mostly inlined.
+// waitsForVfork recognises parents whose vfork child has not called exec yet: they wait in state D by design. A hung
+// child is found on its own. The function was renamed in 5.10 and in 4.2; wait_for_vfork_done is mostly inlined.
 func waitsForVfork(wchan string) bool {
 	return slices.Contains([]string{"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"}, wchan)
 }
 
-// taskStatus is the part of proc_pid_status(5) that is used.
+// taskStatus is the used part of proc_pid_status(5).
 type taskStatus struct {
 	blocked  bool // in state D
 	switches uint64
@@ -142,8 +141,8 @@ func readTaskStatus(files host.Files, pid, tid int) (taskStatus, error) {
 	return checkkit.Parse(files, fmt.Sprintf("/proc/%d/task/%d/status", pid, tid), parseTaskStatus)
 }
 
-// parseTaskStatus parses lines such as "State: D (disk sleep)" and "voluntary_ctxt_switches: 150". The task's name,
-// which it chose itself, stands in the first line, with newlines escaped.
+// parseTaskStatus parses lines such as "State: D (disk sleep)" and "voluntary_ctxt_switches: 150". The first line holds
+// the task's name, which the task chose itself, with newlines escaped.
 func parseTaskStatus(data []byte) (taskStatus, error) {
 	var s taskStatus
 	state, counts := false, 0

@@ -9,21 +9,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A mapped device that is suspended holds back all I/O until it is resumed:
+// A suspended mapped device holds back all I/O until it is resumed:
 //
 //	/sys/block/dm-3/dm/suspended   1     lvm and multipath suspend a device for milliseconds, while they change its table
 //	/sys/block/dm-3/dm/name        vg0-data
 //
-// A tool that died in between leaves it suspended. What is held back is not in flight, so that no count of I/O shows
-// it. It is read only when tasks hang.
+// A tool that died in between leaves it suspended. The held I/O is not in flight, so no count of I/O shows it. The
+// files are read only if tasks hang.
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-block-dm
 
 // maxSuspended bounds how many are named.
 const maxSuspended = 5
 
-// suspendedDevices returns the names of mapped devices that are suspended. What cannot be read is left out: it only
-// makes a finding more specific.
+// suspendedDevices returns the names of suspended mapped devices. It skips unreadable ones, because the names only make
+// a finding more specific.
 func suspendedDevices(files host.Files) []string {
 	names, err := checkkit.BlockNames(files)
 	if err != nil {

@@ -28,7 +28,7 @@ func wakingWaits() []string {
 	return []string{"submit_bio_wait", "blk_io_schedule", "blk_execute_rq", "blk_wait_io"}
 }
 
-// kernelWakes is how often the kernel wakes such tasks. It is read once in a run, when it is needed.
+// kernelWakes is how often the kernel wakes such tasks. It is read at most once in a run, if needed.
 type kernelWakes struct {
 	known bool
 	every time.Duration // 0: never
@@ -50,10 +50,10 @@ func (k *kernelWakes) read(files host.Files) error {
 	return nil
 }
 
-// continues reports whether a task that is in state D has been so since old was first read: it did not run at all,
-// or not more often than the kernel woke it. Only the latter costs reading a file.
+// continues reports whether a task in state D has been so since old was first read: it did not run at all, or not more
+// often than the kernel woke it. Only the latter costs reading a file.
 func (k *kernelWakes) continues(files host.Files, old, now *blockedTask) (bool, error) {
-	const mostWakes = 1000 // in hours; more means that it works
+	const mostWakes = 1000 // in hours; a task with more of them works
 	switch ran := now.switches - old.first; {
 	case now.switches == old.switches:
 		return true, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// loadFault is one resource that is short. They are ordered by severity: what blocks everything first.
+// loadFault is a shortage of one resource, ordered by severity: a fault that blocks all work comes first.
 type loadFault struct {
 	reason   string
 	text     string
@@ -22,8 +22,8 @@ type loadFault struct {
 // perCPU is a load average for each processor.
 func (l LoadSeen) perCPU(load float64) float64 { return load / float64(max(l.CPUs, 1)) }
 
-// without returns the load without what the agent itself adds to it: the threads of this run, of which the reader was left
-// out already, and probes that hang.
+// without returns the load without the agent's own part: the threads of this run, of which the reader was left out
+// already, and probes that hang.
 func (l LoadSeen) without(scan tasks.TaskScan) LoadSeen {
 	l.Runnable = max(l.Runnable-max(scan.OwnRunnable-1, 0), 0)
 	for _, load := range []*float64{&l.Load1, &l.Load5, &l.Load15} {
@@ -32,8 +32,8 @@ func (l LoadSeen) without(scan tasks.TaskScan) LoadSeen {
 	return l
 }
 
-// unusual reports whether tasks are worth a scan, which takes some milliseconds for a thousand of them. Blocked
-// tasks are part of the load, so that many of them show as load that is not runnable.
+// unusual reports whether tasks are worth a scan, which takes some milliseconds for a thousand of them. Blocked tasks
+// are part of the load, so many of them show as load without runnable tasks.
 func (l LoadSeen) unusual(s Settings) bool {
 	return l.perCPU(l.Load5) >= s.LoadPerCPU*checkkit.ClearRatio ||
 		l.perCPU(l.Load15) >= s.FatalLoadPerCPU*checkkit.ClearRatio ||
@@ -54,10 +54,10 @@ func (l LoadSeen) evaluate(s Settings) []loadFault {
 	}
 	add(l.Memory.Full60, s.MemoryPressure, "MemoryPressureStall",
 		"all tasks waited for memory in %.0f %% of the last minute", l.Memory.Full60)
-	// Without an earlier scan to compare with, the load of five minutes must show that tasks are blocked for long.
+	// Without an earlier scan, the load of five minutes must show that tasks have been blocked for long.
 	blocked := max(l.BlockedLong, min(l.Blocked, int(l.Load5/0.8)))
 	add(float64(blocked), float64(s.BlockedTasks), "BlockedTasks", "%d tasks are blocked in the kernel", l.Blocked)
-	// Little work that waits for I/O all the time is no fault of the node.
+	// Little work that always waits for I/O is no fault of the node.
 	if l.perCPU(l.Load5) >= 1 {
 		add(l.IO.Full60, s.IOPressure, "IOPressureStall", "all tasks waited for I/O in %.0f %% of the last minute",
 			l.IO.Full60)

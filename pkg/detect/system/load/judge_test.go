@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestBlockedTasksMustShowInTheLoad: tasks that are blocked during one scan only are no fault. Only the load of
-// five minutes, or an earlier scan, shows that they have been so for long.
+// TestBlockedTasksMustShowInTheLoad: tasks blocked during one scan only are no fault. Only the load of five minutes, or
+// an earlier scan, proves that they have been blocked for long.
 func TestBlockedTasksMustShowInTheLoad(t *testing.T) {
 	s := DefaultSettings()
 	for _, test := range []struct {

@@ -1,4 +1,4 @@
-// Package load finds a machine that is overloaded or whose tasks are blocked.
+// Package load finds an overloaded machine, or one with blocked tasks.
 package load
 
 import (
@@ -18,7 +18,7 @@ import (
 //	                          full avg10=0.00 avg60=0.00 avg300=0.00 total=0
 //	/sys/devices/system/cpu/online    0-1
 //
-// and, only when these are unusual, /proc/PID/task/TID/{stat,wchan} and /proc/PID/cgroup to name the cause. The load of
+// and, only if these are unusual, /proc/PID/task/TID/{stat,wchan} and /proc/PID/cgroup to name the cause. The load of
 // Linux counts tasks that run, wait for a processor, or are blocked in the kernel (state D). A kernel without pressure
 // stall information, or booted without psi=1, has no such files, which is fine.
 //
@@ -26,10 +26,9 @@ import (
 //
 // The windows are long ones (load5, avg60), so that a burst is no fault and a single run has a result; the policy adds
 // a minute. The Prometheus node mixin warns at a load of 2 per processor for 15 minutes, which batch nodes have all
-// day; this check begins at 4. Blocked tasks that another agent's probes leave behind count: the same server is dead.
+// day; this check begins at 4. Blocked probes of another agent count: they prove that the same server is dead.
 
-// Settings are the thresholds of load. A finding that was raised is kept until the value is below three quarters of
-// them.
+// Settings are the thresholds of load. A raised finding is kept until the value is below three quarters of them.
 type Settings struct {
 	LoadPerCPU float64 `yaml:"loadPerCPU"` // load over 5 minutes, for each processor
 	// percent of a minute in which some task waited for a processor
@@ -41,9 +40,9 @@ type Settings struct {
 	FatalMemoryStalls float64 `yaml:"fatalMemoryStalls"` // percent of 5 minutes in which all tasks waited for memory
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise. Fatal is only what
-// makes kubelet itself unable to serve: at 20 tasks for each processor over a quarter of an hour it gets one
-// twentieth of one, and at 60 % memory stalls over five minutes the node does little but reclaim.
+// DefaultSettings returns the settings that are used unless the configuration says otherwise. A fault is fatal only if
+// it keeps kubelet itself from serving: at 20 tasks for each processor over a quarter of an hour it gets one twentieth
+// of one, and at 60 % memory stalls over five minutes the node does little but reclaim.
 func DefaultSettings() Settings {
 	return Settings{
 		LoadPerCPU: 4, CPUPressure: 80, MemoryPressure: 20, IOPressure: 50, BlockedTasks: 10,
@@ -97,7 +96,7 @@ func New(s Settings) detect.Check {
 // loadState is kept between runs.
 type loadState struct {
 	scan  tasks.TaskScan // the last one
-	fatal bool           // the last finding was fatal, which is kept until well below the threshold
+	fatal bool           // the last finding was fatal; kept until well below the threshold
 }
 
 // run reads the cheap numbers, and scans tasks only if those are unusual.

@@ -30,7 +30,7 @@ func FuzzLoadFiles(f *testing.F) {
 	})
 }
 
-// A daemon knows more than one run does: how much CPU each used since the run before, and who is blocked for long.
+// A daemon knows more than one run: the CPU time of each process since the previous run, and tasks blocked for long.
 func TestLoadRemembers(t *testing.T) {
 	m, check := checktest.NewLoadMachine(t), New(DefaultSettings())
 	m.Write("proc/loadavg", "10.00 9.00 1.00 3/96 488")
@@ -58,7 +58,7 @@ func TestLoadRemembers(t *testing.T) {
 	}
 }
 
-// What is fatal stays so until it is well below the threshold.
+// A fatal finding stays fatal until the value is well below the threshold.
 func TestLoadFatalDoesNotFlap(t *testing.T) {
 	m, check := checktest.NewLoadMachine(t), New(DefaultSettings())
 	for _, step := range []struct {
@@ -73,7 +73,7 @@ func TestLoadFatalDoesNotFlap(t *testing.T) {
 	}
 }
 
-// A scan of many processes costs little and happens seldom.
+// A scan of many processes is cheap and rare.
 func TestLoadScansSeldom(t *testing.T) {
 	m, check := checktest.NewLoadMachine(t), New(DefaultSettings())
 	m.Write("proc/loadavg", "10.00 9.00 1.00 3/96 488")

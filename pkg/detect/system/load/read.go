@@ -12,17 +12,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// LoadSeen is what one run reads.
+// LoadSeen holds the readings of one run.
 type LoadSeen struct {
 	CPUs                 int
 	Load1, Load5, Load15 float64
 	Runnable             int // tasks that run or wait for a processor at this moment
 	CPU, Memory, IO      pressure
-	// tasks in state D now; and those that were so half a minute ago too. Known only after a scan
+	// tasks in state D now, and those that were so half a minute ago too. Known only after a scan
 	Blocked, BlockedLong int
 }
 
-// pressure is one file of /proc/pressure, in percent; zero where the kernel has none.
+// pressure is one file of /proc/pressure, in percent; zero if the kernel has none.
 type pressure struct {
 	Known            bool
 	Some60, Full60   float64
@@ -73,7 +73,7 @@ func ParseLoadavg(text string) (LoadSeen, error) {
 }
 
 // parsePressure parses the lines "some avg10=0.24 avg60=0.72 avg300=1.73 total=155743588" and "full …". The cpu file
-// has no second one before Linux 5.13. Other lines are skipped.
+// has no "full" line before Linux 5.13. Other lines are skipped.
 func parsePressure(text string) (pressure, error) {
 	p := pressure{}
 	for line := range strings.Lines(text) {

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// blockedNow scans the machine that the test runs on until the condition holds of the tasks that it takes for blocked.
+// blockedNow scans the machine of the test until the condition holds for the tasks that the scan takes for blocked.
 func blockedNow(t *testing.T, h *host.Host, until func([]tasks.Task) bool) []tasks.Task {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -39,7 +39,7 @@ func blockedNow(t *testing.T, h *host.Host, until func([]tasks.Task) bool) []tas
 	}
 }
 
-// A task that a dead filesystem holds counts, and where it waits is reported. A probe of the agent does not.
+// A task held by a dead filesystem counts, and its wait channel is reported. A probe of the agent does not count.
 func TestRealBlockedTask(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -60,7 +60,7 @@ func TestRealBlockedTask(t *testing.T) {
 	}
 }
 
-// A task that somebody froze does not count, although its state is the same.
+// A task frozen on purpose does not count, although its state is the same.
 func TestRealFrozenTask(t *testing.T) {
 	need.Root(t, "makes a cgroup")
 	h := &host.Host{Clock: host.Now, Paths: discover.DefaultPaths()}

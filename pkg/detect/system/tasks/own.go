@@ -8,8 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// Own returns the processes that the agent itself is, by PID: this one, and the probes that it has started, which hang
-// where a filesystem does. They are no load of the node: one run of all checks keeps each processor busy for a moment, and
+// Own returns the agent's own processes, by PID: this one, and the probes that it has started, which hang if a
+// filesystem does. They are no load of the node: one run of all checks keeps each processor busy for a moment, and
 // reads its program from a disk that may be slow. Another agent's processes count.
 func Own(h *host.Host, table []proc.Stat) map[int]bool {
 	own := make(map[int]bool)

@@ -22,7 +22,7 @@ const (
 	MaxTasks = 30_000
 )
 
-// TaskID is a task for as long as it lives, however often its number is used.
+// TaskID identifies a task for its lifetime, even if its number is reused.
 type TaskID struct {
 	Tid   int
 	Start uint64
@@ -33,10 +33,10 @@ type Task struct {
 	PID   int
 	ID    TaskID
 	Comm  string
-	Wchan string // the kernel function that it waits in; only of blocked ones
+	Wchan string // the kernel function in which it waits; only of blocked ones
 }
 
-// TaskScan is what one scan of /proc shows.
+// TaskScan is the result of one scan of /proc.
 type TaskScan struct {
 	at       time.Duration     // uptime; 0 for no scan yet
 	ticks    map[TaskID]uint64 // processes by main thread: time on a processor so far
@@ -44,10 +44,10 @@ type TaskScan struct {
 	runnable []Task
 	Blocked  []Task
 	since    map[TaskID]time.Duration // blocked tasks: uptime of the first scan that found them so
-	Freezers map[string]bool          // state files of cgroups: all in them is frozen
-	cut      bool                     // there are more tasks than maxTasks
+	Freezers map[string]bool          // state files of cgroups: true if frozen
+	cut      bool                     // there are more tasks than MaxTasks
 
-	// of the agent itself, which are not among the others
+	// the agent's own, which are not among the others
 	OwnRunnable int
 	ownBlocked  []Task
 }
@@ -127,7 +127,7 @@ func (s *TaskScan) add(h *host.Host, pid int, stat proc.Stat) {
 	}
 }
 
-// WaitChannel returns the kernel function that a task waits in, or "?" where the kernel does not show it.
+// WaitChannel returns the kernel function in which a task waits, or "?" if the kernel does not show it.
 func WaitChannel(files host.Files, pid, tid int) string {
 	wchan, err := files.Text(fmt.Sprintf("/proc/%d/task/%d/wchan", pid, tid))
 	if err != nil || wchan == "" || wchan == "0" {
@@ -138,7 +138,7 @@ func WaitChannel(files host.Files, pid, tid int) string {
 
 // Frozen reports whether a task in state D was frozen on purpose. Before Linux 6.1 it has a flag; since then it is
 // frozen wherever it slept, and neither flags nor wait channel show it (a frozen "sleep" waits in hrtimer_nanosleep),
-// so that the freezer of cgroup v1 must be read. Tasks that cgroup v2 froze show state S. Neither kind counts as load.
+// so the freezer of cgroup v1 must be read. Tasks that cgroup v2 froze show state S. Neither kind counts as load.
 func (s *TaskScan) Frozen(h *host.Host, pid int, stat proc.Stat) bool {
 	const pfFrozen = 0x00010000
 	if stat.Flags&pfFrozen != 0 {
@@ -166,17 +166,17 @@ func cpuSince(before, now TaskScan) map[int]float64 {
 	for id, ticks := range now.ticks {
 		const hertz = 100 // USER_HZ
 		if used := float64(ticks-min(before.ticks[id], ticks)) / hertz / elapsed; used >= 0.01 {
-			// A process that started since then used all of it meanwhile.
+			// A process that started since then has used all of it meanwhile.
 			delta[id.Tid] = used
 		}
 	}
 	return delta
 }
 
-// BlockedLong counts the tasks that were blocked in an earlier scan too.
+// BlockedLong counts the tasks that an earlier scan found blocked too.
 func (s TaskScan) BlockedLong() int { return s.long(s.Blocked) }
 
-// OwnBlockedLong counts the agent's own: each adds 1 to the load.
+// OwnBlockedLong counts the agent's own tasks: each adds 1 to the load.
 func (s TaskScan) OwnBlockedLong() int { return s.long(s.ownBlocked) }
 
 func (s TaskScan) long(blocked []Task) int {
@@ -231,7 +231,7 @@ func (s TaskScan) Causes(ctx context.Context, h *host.Host) LoadCauses {
 	return c
 }
 
-// serviceOf returns the cgroup that names the service of a process, of whichever hierarchy has one.
+// serviceOf returns the cgroup that names the service of a process, in whichever hierarchy has one.
 func serviceOf(cgroups map[string]string) string {
 	for _, controllers := range []string{"name=systemd", "", "cpu,cpuacct", "cpu"} {
 		if name := cgroups[controllers]; name != "" && name != "/" {

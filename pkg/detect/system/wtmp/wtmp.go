@@ -19,7 +19,7 @@ type Login struct {
 // user at 44, 32 bytes.
 type WtmpLayout struct {
 	Size   int
-	Time   int // where the seconds are
+	Time   int // offset of the seconds
 	Time64 bool
 }
 
@@ -37,14 +37,13 @@ const (
 	wtmpMostType = 9
 )
 
-// ParseLogins parses the end of a file of the given size. It uses the layout with which all records are
-// valid.
+// ParseLogins parses the end of a file of the given size. It uses the layout with which all records are valid.
 func ParseLogins(data []byte, size int64) ([]Login, error) {
 	for _, l := range WtmpLayouts() {
 		if size%int64(l.Size) != 0 {
 			continue
 		}
-		whole := data[len(data)%l.Size:] // the end is where a record ends
+		whole := data[len(data)%l.Size:] // a record ends at the end of the file
 		if records, err := l.parse(whole); err == nil {
 			return records, nil
 		}
