@@ -1,7 +1,7 @@
-// Package control defines the store for data that is not derived from the journal: subscriptions, their cursors, dead
-// letters, and the audit of changes. It cannot be rebuilt, so it has a store of its own: small values under keys, each
-// written as a whole, durably, and only by a writer that has read the previous value. Implementations are in packages
-// of their own, so that programs link only the one that they use.
+// Package control defines the store for data outside the journal: subscriptions, their cursors, dead letters, and the
+// audit of changes. It cannot be rebuilt, so it has a store of its own: small values under keys, each written as a
+// whole, durably, and only by a writer that knows the previous value. Implementations are in packages of their own, so
+// that programs link only the one that they use.
 package control
 
 import (
@@ -23,11 +23,9 @@ type Record struct {
 type Store interface {
 	// Get returns the record under a key; ErrNotFound if there is none.
 	Get(ctx context.Context, bucket, key string) (Record, error)
-	// Put writes a value and returns its revision. Revision 0 creates; any other must be the current one. Otherwise
-	// ErrConflict.
+	// Put writes a value and returns its revision. Revision 0 creates; any other must be the current. Else ErrConflict.
 	Put(ctx context.Context, bucket, key string, value []byte, revision uint64) (uint64, error)
-	// Delete removes a record. The revision must be the current one, otherwise ErrConflict; ErrNotFound if there is
-	// none.
+	// Delete removes a record. The revision must be the current one, else ErrConflict; ErrNotFound if there is none.
 	Delete(ctx context.Context, bucket, key string, revision uint64) error
 	// List returns the records whose keys have a prefix, in the order of their keys.
 	List(ctx context.Context, bucket, prefix string) ([]Record, error)
