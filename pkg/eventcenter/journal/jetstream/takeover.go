@@ -185,8 +185,8 @@ func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error
 	}
 }
 
-// AwaitOthers returns when no other replica is in AwaitTakeOver any more, or ctx ends. The absence of their servers
-// proves little: each may already belong to a center, before the last replica has noticed.
+// AwaitOthers returns when no other replica is in AwaitTakeOver any more, or ctx ends. Missing servers are no proof:
+// each may already belong to a center, before the last replica has noticed.
 func AwaitOthers(ctx context.Context, conn *nats.Conn) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, publishLimit)
