@@ -1,4 +1,4 @@
-// Package reason finds why an act of a pod missed its time, and whether the system or the user is the cause. It is
+// Package reason finds why an act of a pod missed its time, and whether the cause is the system or the user. It is
 // pure.
 package reason
 
