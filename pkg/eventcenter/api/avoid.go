@@ -34,7 +34,7 @@ type AvoidPool struct {
 	Cluster string      `json:"cluster"`
 	Pool    string      `json:"pool,omitempty"`
 	Nodes   int         `json:"nodes"` // in total
-	Storm   bool        `json:"storm"` // so many have faults that the cause may be elsewhere: only fatal ones are listed
+	Storm   bool        `json:"storm"` // so many that the cause may be elsewhere: only fatal ones are listed
 	Avoid   []AvoidNode `json:"avoid"`
 }
 

@@ -113,7 +113,7 @@ func Connect(address, credentials, ca string, log *slog.Logger) (*Node, error) {
 // always returns the options of a connection that reconnects for ever.
 func always(log *slog.Logger) []nats.Option {
 	return []nats.Option{nats.Name("eventcenter"), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
-		nats.IgnoreAuthErrorAbort(), // credentials are renewed, and accounts created: the file is read for each connection
+		nats.IgnoreAuthErrorAbort(), // credentials and accounts may come later: each connection reads the file
 		nats.ReconnectBufSize(-1),   // a message that cannot be sent now fails now
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {

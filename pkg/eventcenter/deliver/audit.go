@@ -38,7 +38,7 @@ func (m *Manager) audit(ctx context.Context, who Who, what, subscription, detail
 	}
 	m.mu.Lock()
 	m.written++
-	key := fmt.Sprintf("%020d-%06d-%s", now.UnixNano(), m.written, rand.Text()[:8]) // keeps the order even within a nanosecond
+	key := fmt.Sprintf("%020d-%06d-%s", now.UnixNano(), m.written, rand.Text()[:8]) // in order even within a nanosecond
 	m.mu.Unlock()
 	if _, err := m.Store.Put(ctx, audits, key, value, 0); err != nil {
 		return fmt.Errorf("it cannot be written down who does this, so it is not done: %w", err)

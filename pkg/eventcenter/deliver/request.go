@@ -73,7 +73,7 @@ func idOf(items []item) string {
 func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
-	response, err := client.RoundTrip(request.WithContext(ctx)) // unlike http.Client, follows no redirects and keeps no cookies
+	response, err := client.RoundTrip(request.WithContext(ctx)) // no redirects, no cookies, unlike http.Client
 	if err != nil {
 		return nil, err
 	}

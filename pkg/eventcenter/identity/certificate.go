@@ -71,7 +71,7 @@ func (c *cluster) certified(chain []*x509.Certificate, now time.Time) error {
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		return err
 	}
-	if !slices.Contains(chain[0].ExtKeyUsage, x509.ExtKeyUsageClientAuth) { // Verify accepts certificates without usages
+	if !slices.Contains(chain[0].ExtKeyUsage, x509.ExtKeyUsageClientAuth) { // to Verify, none means any
 		return errors.New("it is not for client authentication")
 	}
 	return nil

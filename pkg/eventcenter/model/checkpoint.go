@@ -20,7 +20,7 @@ const checkpointVersion = 1
 type header struct {
 	Version int    `json:"version"`
 	Journal string `json:"journal"`
-	Offset  uint64 `json:"offset,string"` // every node includes all events up to it; a node may include more, see Node.Offset
+	Offset  uint64 `json:"offset,string"` // in every node; a node may include later events, see Node.Offset
 	Nodes   int    `json:"nodes"`
 }
 

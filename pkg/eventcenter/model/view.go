@@ -24,7 +24,7 @@ type Summary struct {
 	Configuration string    `json:"configuration"`
 	Waiting       int       `json:"waiting"`                     // events in its outbox, as last reported
 	Blind         []string  `json:"blind"`                       // checks that cannot tell
-	ClockAhead    float64   `json:"clockAheadSeconds,omitempty"` // relative to the center's; 0: less than two minutes off
+	ClockAhead    float64   `json:"clockAheadSeconds,omitempty"` // of the center's; 0: less than two minutes off
 	Pool          string    `json:"pool,omitempty"`
 	Zone          string    `json:"zone,omitempty"`
 	Silence       *Silence  `json:"silence,omitempty"` // nil: its agent and its Lease are fine

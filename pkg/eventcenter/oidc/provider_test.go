@@ -231,7 +231,7 @@ func TestProviderAway(t *testing.T) {
 			t.Fatal("forged")
 		}
 	}
-	if n, took := c.requests.Load()-before, time.Since(begun); n > 6+int64(took.Seconds()) { // one per second, and five at once
+	if n, took := c.requests.Load()-before, time.Since(begun); n > 6+int64(took.Seconds()) { // 1/s, and five at once
 		t.Errorf("asked %d times in %s", n, took)
 	}
 	c.down.Store(true)

@@ -73,7 +73,7 @@ func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json",
 		"application/vnd.kubernetes.protobuf"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // five watches, and pages are listed one after the other
+	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // five watches; pages come one after the other
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {

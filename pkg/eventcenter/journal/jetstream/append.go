@@ -267,7 +267,7 @@ func (s *Store) apply(ctx context.Context, messages []message) ([]journal.Event,
 		switch {
 		case m.sequence <= at.Sequence:
 			continue
-		case at.Sequence > 0 && m.sequence > at.Sequence+1: // messages in between were trimmed; none are removed otherwise
+		case at.Sequence > 0 && m.sequence > at.Sequence+1: // trimmed: no other messages are ever removed
 			return nil, journal.ErrAnew
 		}
 		at = sqlite.Position{Sequence: m.sequence, Term: max(at.Term, m.term)}

@@ -81,7 +81,7 @@ type access int
 const (
 	writing       access = iota
 	reading              // statements that write fail
-	readingSealed        // no one writes: SQLite takes no locks and checks for no changes, which would take longer than reading a page
+	readingSealed        // no one writes: no locks and no checks for changes, which take longer than a page
 )
 
 // open opens the file for readers.
