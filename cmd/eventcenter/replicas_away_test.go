@@ -42,7 +42,7 @@ func TestReplicasAway(t *testing.T) {
 	r.all[2].stop(syscall.SIGTERM)
 	for batch := range 8 {
 		var err error
-		if !eventually(patience, func() bool { err = r.all[1].postLarge(batch); return err == nil }) { // or no leader
+		if !eventually(patience, func() bool { err = r.all[1].postLarge(batch); return err == nil }) { // during an election
 			t.Fatal(err)
 		}
 	}
