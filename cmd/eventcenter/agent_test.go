@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
-// agent is the agent's own reporter, as it sends to a center.
+// agent is the agent's real reporter, sending to a center.
 type agent struct {
 	*eventcenter.Reporter
 	stop func()
@@ -39,7 +39,7 @@ func startAgent(t *testing.T, p *process) *agent {
 	return a
 }
 
-// faults waits until the center knows of these reasons on the node, and no others.
+// faults waits until the center has exactly these reasons on the node.
 func (p *process) faults(want ...string) {
 	p.t.Helper()
 	var got []string
@@ -62,8 +62,8 @@ func (p *process) faults(want ...string) {
 	p.t.Fatalf("faults %v, want %v; log: %s", got, want, p.log)
 }
 
-// The real agent's reporter and the real center: a fault comes and goes, the center is killed meanwhile, and an agent
-// that is started again ends what it no longer finds.
+// The real agent's reporter and the real center: a fault starts and ends, the center is killed in between, and a
+// restarted agent ends faults that it no longer finds.
 func TestAgentAndCenter(t *testing.T) {
 	dir := t.TempDir()
 	p := start(t, dir, "--listen", loopback.Free(t))
@@ -73,7 +73,7 @@ func TestAgentAndCenter(t *testing.T) {
 	a.Update(w.Run("disk", nil))
 	p.faults()
 	p.stop(syscall.SIGKILL)
-	a.Update(w.Run("disk", nil, "DiskGone")) // while there is no center
+	a.Update(w.Run("disk", nil, "DiskGone")) // while the center is down
 	address := strings.TrimPrefix(p.url, "http://")
 	p = start(t, dir, "--listen", address)
 	p.faults("DiskGone")
@@ -84,7 +84,7 @@ func TestAgentAndCenter(t *testing.T) {
 	p.validEvents()
 }
 
-// validEvents demands that what is in the journal, of the agents and of the center itself, is what its schemas say.
+// validEvents demands that all events in the journal, of agents and of the center itself, match their schemas.
 func (p *process) validEvents() {
 	p.t.Helper()
 	var answer api.List

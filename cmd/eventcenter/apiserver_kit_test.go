@@ -30,7 +30,7 @@ import (
 
 var withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-apiserver, which labctl has built")
 
-// realCluster is an apiserver with two nodes, on one of which are an agent's pod and another.
+// realCluster is an apiserver with two nodes; one of them has an agent's pod and another pod.
 type realCluster struct {
 	*apiserver.Server
 	t    *testing.T
@@ -66,7 +66,7 @@ func newRealCluster(t *testing.T) *realCluster {
 	return c
 }
 
-// create creates an object whose name is the first argument.
+// create creates an object with the name in the first argument.
 func (c *realCluster) create(path, format string, args ...any) {
 	c.t.Helper()
 	var made struct{ Metadata struct{ Name, UID string } }
@@ -74,7 +74,7 @@ func (c *realCluster) create(path, format string, args ...any) {
 	c.uids[made.Metadata.Name] = made.Metadata.UID
 }
 
-// token asks for the token of a ServiceAccount, bound to a pod where one is named.
+// token requests a token of the ServiceAccount, bound to a pod if one is named.
 func (c *realCluster) token(account, pod, audience string) string {
 	c.t.Helper()
 	spec := map[string]any{"expirationSeconds": 3600}
@@ -99,7 +99,7 @@ func (c *realCluster) forged(key *ecdsa.PrivateKey, change map[string]any) strin
 	return c.changed(c.token("agent", "agent-a", "center"), key, change)
 }
 
-// changed returns a token with some claims changed, signed by a key under the name of the one before.
+// changed returns a token with some claims changed, signed by a key under the original key's ID.
 func (c *realCluster) changed(token string, key *ecdsa.PrivateKey, change map[string]any) string {
 	c.t.Helper()
 	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
@@ -160,7 +160,7 @@ func (a *authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.
 	return cert, key
 }
 
-// issue returns certificate and key of a client, PEM, in one text, as kubelet keeps them.
+// issue returns a client's certificate and key, PEM, in one text, as kubelet keeps them.
 func (a *authority) issue(name, organization string, until time.Duration, usage ...x509.ExtKeyUsage) []byte {
 	cert, key := a.sign(&x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name,
 		Organization: []string{organization}}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(until),
@@ -190,7 +190,7 @@ func (p *process) as(token string, pair []byte, method, path string, body []byte
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		// Sent whatever the center says that it accepts.
+		// Sent even if the center would not accept it.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &loaded, nil }
 	}
 	request, err := http.NewRequest(method, p.url+path, bytes.NewReader(body))

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// What docs/event-center-operate.md says that the center's identity must be allowed, and what it gives a reader.
+// The permissions of the center's identity and of a reader, from docs/event-center-operate.md.
 const (
 	centerRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"center"},"rules":[
  {"apiGroups":[""],"resources":["nodes"],"verbs":["get","list","watch"]},
@@ -30,8 +30,8 @@ const (
  {"nonResourceURLs":["/eventcenter/v1/subscriptions"],"verbs":["get","post"]}]}`
 )
 
-// A node speaks only for itself, readers are those that RBAC names, and an apiserver that is away stops nobody whom it
-// has vouched for.
+// A node sends only for itself, RBAC names the readers, and while the apiserver is away, everybody whom it has vouched
+// for still gets in.
 func TestRealAPIServer(t *testing.T) {
 	c := newRealCluster(t)
 	files := t.TempDir()
@@ -185,7 +185,7 @@ func (c *realCluster) readers(t *testing.T, p *process) {
 	}
 }
 
-// subscribers are those whom RBAC lets register: by the verb, which is no reader's.
+// subscribers checks that RBAC decides who may register: by a verb that readers do not have.
 func (c *realCluster) subscribers(t *testing.T, p *process) {
 	registrar := c.token("registrar", "", "")
 	for _, test := range []struct {
@@ -208,7 +208,7 @@ func (c *realCluster) subscribers(t *testing.T, p *process) {
 	}
 }
 
-// agents is the agent's own reporter: with a token, and with kubelet's certificate, which is replaced meanwhile.
+// agents runs the agent's real reporter: with a token, and with kubelet's certificate, which is replaced in between.
 func (c *realCluster) agents(t *testing.T, p *process, ca *authority) {
 	dir := t.TempDir()
 	pair := filepath.Join(dir, "kubelet.pem")
@@ -252,7 +252,7 @@ func (p *process) hasFault(t *testing.T, reason string) {
 	t.Errorf("no %s in %s", reason, answer)
 }
 
-// client is what the center reads of a cluster: its Nodes as they come and go, and their Leases.
+// client checks the center's view of a cluster: its Nodes as they are added and removed, and their Leases.
 func (c *realCluster) client(t *testing.T) {
 	f, err := fleet.New(fleet.Config{Kubeconfig: c.Kubeconfig("again", c.token("center", "", "")), PoolLabel: "pool",
 		Selector: "pool", Log: slog.New(slog.DiscardHandler)})
@@ -292,7 +292,7 @@ func (c *realCluster) client(t *testing.T) {
 	}
 	c.create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", `{"kind":"Lease",
 	 "apiVersion":"coordination.k8s.io/v1","metadata":{"name":%q},"spec":{"renewTime":"2026-01-02T03:04:05.678901Z"}}`, "node-a")
-	for range 2400 { // the apiserver's cache is behind by a moment
+	for range 2400 { // the apiserver's cache lags slightly
 		leases, err := f.Leases(ctx)
 		if err != nil {
 			t.Fatal(err)

@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The scheduler extender of docs/subscribe.md works as it stands there: it leaves out nodes with a fatal fault, of its own
-// cluster alone, and none where the center is away.
+// The scheduler extender of docs/subscribe.md works unchanged: it filters nodes with a fatal fault, only of its own
+// cluster, and none if the center is away.
 func TestSubscribeAvoid(t *testing.T) {
 	need.Program(t, "go")
 	dir := built(t, 2, "extender")

@@ -23,7 +23,7 @@ const (
 	maxAnswer = 64 << 20 // bytes
 )
 
-// get asks the center. The caller closes the body of the answer.
+// get sends a GET request to the center. The caller closes the response body.
 func (o *options) get(ctx context.Context, path string, headers map[string]string) (*http.Response, error) {
 	return o.send(ctx, http.MethodGet, path, headers, nil)
 }
@@ -63,7 +63,7 @@ func (o *options) send(ctx context.Context, method, path string, headers map[str
 		problem.Error)}
 }
 
-// refusedError is an answer of the center that is none.
+// refusedError is an error response of the center.
 type refusedError struct {
 	status int
 	text   string
@@ -72,7 +72,7 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.text }
 
 func (o *options) client() (*http.Client, error) {
-	transport := &http.Transport{} // no proxy: the token is for the center alone
+	transport := &http.Transport{} // no proxy: only the center may get the token
 	if o.ca != "" {
 		pem, err := os.ReadFile(o.ca)
 		if err != nil {
@@ -89,12 +89,12 @@ func (o *options) client() (*http.Client, error) {
 	}}, nil
 }
 
-// ask decodes an answer; with -o json it prints it as it is, and printed is true.
+// ask decodes a response; with -o json it prints it unchanged, and printed is true.
 func (o *options) ask(ctx context.Context, w io.Writer, path string, answer any) (printed bool, err error) {
 	return o.call(ctx, w, http.MethodGet, path, nil, answer)
 }
 
-// call is ask by any method, with a body.
+// call is ask for any method, with a body.
 func (o *options) call(ctx context.Context, w io.Writer, method, path string, body io.Reader, answer any) (printed bool,
 	err error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
@@ -120,7 +120,7 @@ func (o *options) call(ctx context.Context, w io.Writer, method, path string, bo
 	return o.json(), err
 }
 
-// table prints rows in columns. What senders said cannot control the terminal.
+// table prints rows in columns. Text from senders cannot control the terminal.
 func table(w io.Writer, rows [][]string) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range rows {
@@ -132,7 +132,7 @@ func table(w io.Writer, rows [][]string) error {
 	return out.Flush()
 }
 
-// ago returns how long ago a moment was.
+// ago returns the time since a moment.
 func ago(at time.Time) string {
 	if at.IsZero() {
 		return "never"

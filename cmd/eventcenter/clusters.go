@@ -17,14 +17,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/silence"
 )
 
-// clusters are those that vouch for nodes and readers.
+// clusters are the clusters that vouch for nodes and readers.
 type clusters struct {
 	identity *identity.Authority
 	clients  map[string]*fleet.Client
 	log      *slog.Logger
 }
 
-// openClusters reads the file of clusters. Without one the center's own token is the only identity.
+// openClusters reads the file of clusters. Without it the center's own token is the only identity.
 func (s *serveOptions) openClusters(dir, token string, log *slog.Logger) (*clusters, error) {
 	c := &clusters{clients: map[string]*fleet.Client{}, log: log}
 	config := identity.Config{Local: token, Dir: filepath.Join(dir, "clusters"), Log: log}
@@ -62,8 +62,8 @@ func readClusters(name string) (identity.Settings, error) {
 	return identity.Read(f)
 }
 
-// handshake has clients asked for a certificate, where a cluster vouches by one. It is verified with each request, so
-// that a refusal can say why.
+// handshake makes the server request a client certificate if a cluster vouches by certificates. Each request verifies
+// it, so that a refusal can give the reason.
 func (c *clusters) handshake(config *tls.Config) *tls.Config {
 	if c.identity.ClientCAs() == nil {
 		return config
@@ -79,14 +79,14 @@ func (c *clusters) handshake(config *tls.Config) *tls.Config {
 // run watches the clusters until ctx ends.
 func (c *clusters) run(ctx context.Context) {
 	var all sync.WaitGroup
-	all.Go(func() { _ = c.identity.Run(ctx) }) // logs what fails
+	all.Go(func() { _ = c.identity.Run(ctx) }) // logs errors
 	for _, client := range c.clients {
 		all.Go(func() { client.Watch(ctx) })
 	}
 	all.Wait()
 }
 
-// judge finds who is silent until ctx ends. alive is the interval in which an agent is to say a word.
+// judge looks for silent nodes until ctx ends. alive is the interval of the agents' signs of life.
 func (c *clusters) judge(ctx context.Context, center *eventcenter.Center, append appender, alive time.Duration) {
 	var all sync.WaitGroup
 	for name, client := range c.clients {
@@ -97,7 +97,7 @@ func (c *clusters) judge(ctx context.Context, center *eventcenter.Center, append
 	all.Wait()
 }
 
-// watched is a cluster as package silence reads it.
+// watched adapts a cluster to package silence.
 type watched struct{ *fleet.Client }
 
 // Nodes implements silence.Cluster.

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A control store that is damaged does not keep the center from taking events and answering. It delivers nothing, and says
-// so; the damaged file stays as it is.
+// With a damaged control store the center still takes and returns events. It delivers none, and reports that; the
+// damaged file stays unchanged.
 func TestDamagedControl(t *testing.T) {
 	for name, text := range map[string][]byte{"no database": bytes.Repeat([]byte("x"), 8192), "cut off": nil} {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,7 @@ func quickStart(t *testing.T) string {
 	return commands.String()
 }
 
-// The commands of the quick start work as they stand there, but for the port, and for the build.
+// The commands of the quick start work unchanged, except for the port and the build.
 func TestQuickStart(t *testing.T) {
 	need.Program(t, "sh")
 	need.Program(t, "curl")

@@ -59,7 +59,7 @@ func eventHead() []string {
 	return []string{"OFFSET", "RECEIVED", "TYPE", "SEVERITY", "NODE", "SUBJECT", "MESSAGE"}
 }
 
-// eventRow is an event in a line for people.
+// eventRow returns an event as a line for people.
 func eventRow(l api.Line, more int) []string {
 	t, about := l.Type, l.Subject
 	if l.Detector != "" {
@@ -74,7 +74,7 @@ func eventRow(l api.Line, more int) []string {
 	return []string{l.Offset, l.Received.Format(time.RFC3339), t, l.Severity, l.Node, about, api.Clip(l.Message, 120)}
 }
 
-// folded are the rows of events.
+// folded returns the rows of events, without repetition.
 func folded(items []api.Item) (rows [][]string) {
 	var lines []api.Line
 	for _, i := range items {
@@ -100,13 +100,13 @@ func printEvents(w io.Writer, answer api.List) error {
 	return nil
 }
 
-// follow prints events as they come. A connection that ends is made again where it was.
+// follow prints new events. If the connection ends, it reconnects at the same position.
 func (o *options) follow(cmd *cobra.Command, path string) error {
 	last := ""
 	for {
 		err := o.followOnce(cmd, path, &last)
 		if cmd.Context().Err() != nil {
-			return nil //nolint:nilerr // interrupted: that is how it ends
+			return nil //nolint:nilerr // interrupted: the normal end
 		}
 		if refused, ok := errors.AsType[*refusedError](err); ok && refused.status < 500 || last == "" {
 			return err

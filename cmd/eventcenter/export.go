@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// The attributes that a line of an export has beside those of the event.
+// The attributes that a line of an export has in addition to the event's.
 const (
 	offsetAttribute   = "centeroffset"
 	receivedAttribute = "centerreceived"
@@ -27,7 +27,7 @@ const (
 
 const (
 	exportPage = 1000
-	maxLine    = 1 << 20 // of an export that is gone on with, in bytes
+	maxLine    = 1 << 20 // of an export to be continued, in bytes
 )
 
 type export struct {
@@ -104,7 +104,7 @@ func (e *export) run() (err error) {
 	return err
 }
 
-// span returns the offsets that are asked for: beyond the first, up to the last.
+// span returns the requested offsets: after the first, up to the last.
 func (e *export) span() (after, until uint64, err error) {
 	bounds, err := e.page(0, 1)
 	if err != nil {
@@ -153,7 +153,7 @@ func moment(text string) (time.Time, error) {
 	return time.Parse(time.RFC3339, text)
 }
 
-// before returns the last offset that was received before a moment, by halving.
+// before returns the last offset received before a moment, by binary search.
 func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
 	for low < high {
 		middle := low + (high-low)/2
@@ -172,7 +172,7 @@ func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
 	return low, nil
 }
 
-// write writes what lies beyond after, up to until.
+// write writes the events beyond after, up to until.
 func (e *export) write(out *bufio.Writer, after, until uint64) error {
 	for after < until {
 		list, err := e.page(after, int(min(exportPage, until-after)))
@@ -201,7 +201,7 @@ func (e *export) write(out *bufio.Writer, after, until uint64) error {
 	return nil
 }
 
-// lineOf returns an event with where it stands. What it says itself under these names is not believed.
+// lineOf returns an event with its offset, journal and time of receipt. They replace attributes of the same names.
 func lineOf(item api.Item, journal string) ([]byte, error) {
 	var attributes map[string]json.RawMessage
 	if err := json.Unmarshal(item.Event, &attributes); err != nil {
@@ -218,7 +218,7 @@ func lineOf(item api.Item, journal string) ([]byte, error) {
 	return json.Marshal(attributes)
 }
 
-// ends returns where an export ends, and leaves the file there. A line that is not whole is cut off.
+// ends returns the last offset of an export, and positions the file there. It cuts off an incomplete line.
 func ends(f *os.File) (offset uint64, journal string, err error) {
 	info, err := f.Stat()
 	if err != nil {

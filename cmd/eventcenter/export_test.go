@@ -31,8 +31,8 @@ func exported(t *testing.T, text string) (offsets []string) {
 	return offsets
 }
 
-// An export is the journal, each event once, also when it is cut off anywhere and gone on with; a part of it is asked
-// for by offsets or times.
+// An export is a copy of the journal, each event once, even if it is cut off anywhere and continued; offsets or times
+// select a part.
 func TestExport(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "events.ndjson")
 	p := start(t, dir)
@@ -52,7 +52,7 @@ func TestExport(t *testing.T) {
 		return out
 	}
 	post(1, 5)
-	time.Sleep(2 * time.Millisecond) // times of receipt have a millisecond
+	time.Sleep(2 * time.Millisecond) // times of receipt are in milliseconds
 	middle := time.Now().UTC().Format(time.RFC3339Nano)
 	time.Sleep(2 * time.Millisecond)
 	post(6, 9)

@@ -20,29 +20,29 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// load sends batches of several nodes and remembers what was acknowledged.
+// load sends batches from several nodes and records the acknowledged events.
 type load struct {
 	mu    sync.Mutex // guards acked
 	acked map[string]bool
-	next  []uint64 // of each node: the last sequence that is acknowledged
+	next  []uint64 // of each node: the last acknowledged sequence
 
-	over  atomic.Bool // no more is sent
-	names string      // of the nodes, before their numbers
+	over  atomic.Bool // stop sending
+	names string      // prefix of the nodes' names
 	pause time.Duration
 }
 
-// newLoad returns one of so many nodes, which sends as fast as it is answered.
+// newLoad returns a load of this many nodes, which sends as fast as the center answers.
 func newLoad(nodes int) *load {
 	return &load{acked: map[string]bool{}, next: make([]uint64, nodes), names: "node-"}
 }
 
-// at is so many events a second.
+// at limits the events per second.
 func (l *load) at(rate int) *load {
 	l.pause = time.Second * time.Duration(10*len(l.next)) / time.Duration(rate)
 	return l
 }
 
-// send sends until the center no longer answers. What is not acknowledged is sent again by the next call.
+// send sends until the center stops answering. The next call sends unacknowledged events again.
 func (l *load) send(p *process) {
 	var senders sync.WaitGroup
 	for i := range l.next {
@@ -77,14 +77,14 @@ func (l *load) send(p *process) {
 	senders.Wait()
 }
 
-// count returns how many events are acknowledged.
+// count returns the number of acknowledged events.
 func (l *load) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.acked)
 }
 
-// wait returns when so many more events are acknowledged.
+// wait returns when this many more events are acknowledged.
 func (l *load) wait(t *testing.T, more int) {
 	t.Helper()
 	begun := l.count()
@@ -101,9 +101,9 @@ func mustEncode(e interface{ Encode() ([]byte, error) }) []byte {
 	return data
 }
 
-// A center that is killed at any moment has every acknowledged event exactly once, in offsets that strictly grow, and a
-// subscriber that reconnects with the last ID sees each offset once. The long form kills it every 2 s, at 1,000 events a
-// second.
+// A center killed at any moment has every acknowledged event exactly once, in strictly increasing offsets, and a
+// subscriber that reconnects with the last ID sees each offset once. The long form kills it every 2 s, at 1,000 events
+// per second.
 func TestKilled(t *testing.T) {
 	rounds, end, l := 8, time.Now(), newLoad(8)
 	if testing.Short() {
@@ -143,7 +143,7 @@ func TestKilled(t *testing.T) {
 	t.Logf("%d acknowledged, %d stored, %d kills", len(l.acked), len(stored), kills)
 }
 
-// once reports which acknowledged events are not there exactly once.
+// once reports acknowledged events that are not stored exactly once.
 func (l *load) once(t *testing.T, stored map[string]int) {
 	t.Helper()
 	for id := range l.acked {
@@ -179,14 +179,14 @@ func readAll(t *testing.T, p *process) map[string]int {
 	}
 }
 
-// follower is a subscriber that reconnects where it was.
+// follower is a subscriber that reconnects at its last position.
 type follower struct {
 	t    *testing.T
 	last string
 	seen map[string]int
 }
 
-// once follows to an offset, and reports which were not seen exactly once on the way.
+// once follows to an offset, and reports offsets that were not seen exactly once.
 func (f *follower) once(t *testing.T, p *process, newest int) {
 	t.Helper()
 	f.follow(t.Context(), p, newest)
@@ -197,7 +197,7 @@ func (f *follower) once(t *testing.T, p *process, newest int) {
 	}
 }
 
-// follow reads the stream until it ends, or until so many offsets were seen.
+// follow reads the stream until it ends, or until this many offsets were seen.
 func (f *follower) follow(ctx context.Context, p *process, enough int) {
 	if f.seen == nil {
 		f.seen = map[string]int{}
@@ -213,7 +213,7 @@ func (f *follower) follow(ctx context.Context, p *process, enough int) {
 	request.Header.Set("Last-Event-ID", f.last)
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return // killed already
+		return // already killed
 	}
 	defer response.Body.Close()
 	lines, id, kind, data := bufio.NewScanner(response.Body), "", "", ""
@@ -226,7 +226,7 @@ func (f *follower) follow(ctx context.Context, p *process, enough int) {
 			kind = value
 		case "data":
 			data = value
-		case "": // only now the message is there
+		case "": // only now the message is complete
 			if data != "" && kind == "" {
 				f.seen[id]++
 			} else if data != "" && kind != "bookmark" {

@@ -55,7 +55,7 @@ says there of a fault is said in the name that is given here.`,
 	return cmd
 }
 
-// userName is who runs this command; empty where that is not known.
+// userName returns who runs this command; empty if unknown.
 func userName() string {
 	if u, err := user.Current(); err == nil {
 		return u.Username

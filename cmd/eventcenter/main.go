@@ -1,5 +1,5 @@
-// Command eventcenter receives what the agents of a fleet find and do, stores it durably, and answers: the state of
-// nodes, faults, and every event to those who follow. It can change nothing in a cluster.
+// Command eventcenter receives the findings and actions of a fleet's agents, stores them durably, and serves them: the
+// state of nodes, faults, and every event to subscribers. It can change no object in a cluster.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 // Version is set when the program is built.
 var Version = "dev"
 
-// Exit codes: the contract of every verb, the same as nodeagent's.
+// Exit codes: part of every verb's interface, the same as nodeagent's.
 const (
 	exitFine         = 0
 	exitProblems     = 1
@@ -37,7 +37,7 @@ func main() {
 	os.Exit(code)
 }
 
-// errProblems is the end of a verb that has printed problems.
+// errProblems ends a verb that has already printed problems.
 var errProblems = errors.New("problems found")
 
 // run executes one command line and returns the exit code.
@@ -106,7 +106,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	return root
 }
 
-// formatsOf returns the formats that a verb prints.
+// formatsOf returns the output formats of a verb.
 func formatsOf(cmd *cobra.Command) []string {
 	if parent := cmd.Parent(); parent != nil && parent.Name() == reportVerb {
 		return []string{"text", "table", "json", "html"}
@@ -116,7 +116,7 @@ func formatsOf(cmd *cobra.Command) []string {
 
 func (o *options) json() bool { return o.output == "json" }
 
-// directory returns the directory of the data.
+// directory returns the data directory.
 func (o *options) directory() string {
 	if o.dir != "" {
 		return o.dir
@@ -127,10 +127,10 @@ func (o *options) directory() string {
 	return "eventcenter-data"
 }
 
-// addressFile holds the address of the center that ran last in a directory.
+// addressFile holds the address of the last center in a directory.
 const addressFile = "address"
 
-// address returns the address of the center that is asked.
+// address returns the address of the center to use.
 func (o *options) address() string {
 	if o.server != "" {
 		return strings.TrimSuffix(o.server, "/")

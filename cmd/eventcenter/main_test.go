@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// TestMain lets the test binary be the program itself: the tests start it as a process of its own.
+// TestMain lets the test binary act as the program itself: tests start it as a separate process.
 func TestMain(m *testing.M) {
 	if os.Getenv("EVENTCENTER_TEST_MAIN") != "" {
 		main()
@@ -37,10 +37,10 @@ type process struct {
 	url string
 	log *syncedLog
 
-	client *http.Client // nil: the usual one
+	client *http.Client // nil: the default one
 }
 
-// syncedLog is what processes print, which can be read meanwhile.
+// syncedLog collects the output of processes, for concurrent reads.
 type syncedLog struct {
 	mu   sync.Mutex // guards text
 	text []byte
@@ -70,7 +70,7 @@ func start(t testing.TB, dir string, flags ...string) *process {
 	return startAs(t, os.Args[0], dir, flags...)
 }
 
-// startAs is start of another build of the program.
+// startAs is start for another build of the program.
 func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 	t.Helper()
 	_ = os.Remove(filepath.Join(dir, addressFile))
@@ -92,7 +92,7 @@ func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 	return p
 }
 
-// eventually waits until something is so, and reports whether it has come to be within a time.
+// eventually waits until is returns true, and reports whether that happens in time.
 func eventually(within time.Duration, is func() bool) bool {
 	for end := time.Now().Add(within); !is(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -159,7 +159,7 @@ func raised(node string, sequence uint64) event.Event {
 		Subject: event.Subject{Check: "dns", Reason: "Slow", Kind: "server", Name: fmt.Sprint(sequence)}}
 }
 
-// cli runs a verb and returns what it printed and its exit code.
+// cli runs a verb and returns its output and exit code.
 func cli(t *testing.T, args ...string) (string, int) {
 	t.Helper()
 	cmd := program(t.Context(), args...)
@@ -231,14 +231,14 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// What was backed up while the center ran is the same after it was restored; the journal has another UUID.
+// A backup of a running center is restored unchanged; the journal gets another UUID.
 func TestBackupRestore(t *testing.T) {
 	dir, archive, restored := t.TempDir(), filepath.Join(t.TempDir(), "b.tar"), filepath.Join(t.TempDir(), "r")
 	p := start(t, dir)
 	if err := p.post(raised("node-1", 1), raised("node-1", 2)); err != nil {
 		t.Fatal(err)
 	}
-	p.stop(syscall.SIGTERM) // a checkpoint is made
+	p.stop(syscall.SIGTERM) // writes a checkpoint
 	p = start(t, dir)
 	if err := p.post(raised("node-1", 3)); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestBackupRestore(t *testing.T) {
 	before, _ := cli(t, "faults", "-o", "json", "--dir", dir)
 	start(t, restored)
 	after, _ := cli(t, "faults", "-o", "json", "--dir", restored)
-	cut := func(s string) string { // all but the UUID
+	cut := func(s string) string { // without the UUID
 		head, rest, _ := strings.Cut(s, `"journal":"`)
 		_, tail, _ := strings.Cut(rest, `"`)
 		return head + tail

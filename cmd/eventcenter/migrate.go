@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 )
 
-// leaveLimit is how long the replica that has filled the stream waits for the others to notice.
+// leaveLimit is how long the replica with the filled stream waits for the others to notice.
 const leaveLimit = 30 * time.Second
 
 func newMigrate(o *options) *cobra.Command {

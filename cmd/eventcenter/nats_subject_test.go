@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A subject of others' NATS servers is a subscription, over TLS and with an account: its stream has each event once, also
-// those of while the server that the center was connected with was away. Whose credentials are refused is told so.
+// A subject of a foreign NATS cluster is a subscription, over TLS and with an account: its stream has each event once,
+// even events from while the center's server was away. If the credentials are refused, the status shows it.
 func TestNATSSubject(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	n := startNATS(t)

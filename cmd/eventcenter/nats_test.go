@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// natsServers are three real servers of NATS, as others run them: with TLS and accounts, of which one is the center's.
+// natsServers are three real NATS servers, as others run them: with TLS and accounts, one of which is the center's.
 type natsServers struct {
 	t      *testing.T
 	binary string
@@ -64,7 +64,7 @@ func (n *natsServers) write(name, text string) {
 	}
 }
 
-// accounts makes the keys of an operator, of the center's account, and of one that is not known.
+// accounts makes the keys of an operator, of the center's account, and of an unknown one.
 func (n *natsServers) accounts(dir string) (conf string) {
 	n.t.Helper()
 	var problems []error
@@ -123,7 +123,7 @@ func (n *natsServers) kill(i int) {
 	}
 }
 
-// replicas is the file of a replica.
+// replicas writes the settings file of a replica.
 func (n *natsServers) replicas(i int, credentials string) string {
 	name := filepath.Join(n.t.TempDir(), "replicas.yaml")
 	n.write(name, fmt.Sprintf("journal: jetstream\nname: replica-%d\n"+
@@ -131,9 +131,9 @@ func (n *natsServers) replicas(i int, credentials string) string {
 	return name
 }
 
-// Three centers keep their journal in NATS servers of others, over TLS and with credentials. One server may be lost;
-// while all are away nothing is acknowledged, and what is here is answered; when they are back every acknowledged event
-// is there once, on each replica. Who has no account there is told so, and goes on when there is one.
+// Three centers keep their journal in foreign NATS servers, over TLS and with credentials. One server may be lost;
+// while all are away, writes fail and local reads work; when they return, every acknowledged event is there once, on
+// each replica. A center without an account reports that, and continues once it has one.
 func TestOutsideNATS(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	n := startNATS(t)
@@ -187,12 +187,12 @@ func TestOutsideNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.write(n.strangers, string(good)) // they are renewed
+	n.write(n.strangers, string(good)) // renew the credentials
 	stranger.await(http.StatusOK)
 	stranger.stop(syscall.SIGTERM)
 }
 
-// notReady waits until a center says so, with a reason.
+// notReady waits until a center reports that it is not ready, with a reason.
 func (r *threeReplicas) notReady(p *process, why string) {
 	r.t.Helper()
 	var status int
@@ -207,7 +207,7 @@ func (r *threeReplicas) notReady(p *process, why string) {
 	r.t.Logf("not ready: %s", body)
 }
 
-// await waits until a center is ready, or not.
+// await waits for a status of /readyz.
 func (p *process) await(want int) {
 	p.t.Helper()
 	if !eventually(patience, func() bool {
@@ -218,13 +218,13 @@ func (p *process) await(want int) {
 	}
 }
 
-// startUnready starts a center that will not be ready, on an address of its own.
+// startUnready starts a center that will not become ready, on an address of its own.
 func startUnready(t *testing.T, dir string, flags ...string) *process {
 	t.Helper()
 	return startAt(t, freeAddress(t), dir, flags...)
 }
 
-// startAt starts a center on an address, and does not wait for it.
+// startAt starts a center on an address, without waiting for it.
 func startAt(t *testing.T, address, dir string, flags ...string) *process {
 	t.Helper()
 	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address}

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// What agents of the next version say is stored as it is, and what this version knows of it is shown. Files of the next
-// version are refused by name and left alone: the next version, or this one when they are put back, goes on.
+// Events of the next version's agents are stored unchanged, and the parts that this version knows are shown. Files of
+// the next version are refused by name and not changed: the next version, or this one with its own files, can continue.
 func TestNextVersion(t *testing.T) {
 	dir := t.TempDir()
 	p := start(t, dir)
@@ -62,7 +62,7 @@ func TestNextVersion(t *testing.T) {
 	shows()
 	p.stop(syscall.SIGTERM)
 	rewrite(t, filepath.Join(dir, "model.json"), `"version":1`, `"version":2`)
-	p = start(t, dir) // it is derived: made again
+	p = start(t, dir) // it is derived: created again
 	shows()
 	p.stop(syscall.SIGTERM)
 
@@ -106,7 +106,7 @@ func rewrite(t *testing.T, name, from, to string) {
 	}
 }
 
-// format changes the version that a SQLite file says.
+// format changes the format version in a SQLite file.
 func format(t *testing.T, name string, version int) {
 	t.Helper()
 	db, err := sql.Open("sqlite", name)

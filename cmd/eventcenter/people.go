@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 )
 
-// people sign in at an identity provider; nil: with codes alone.
+// people sign in at an identity provider; nil: only with codes.
 type people struct{ provider *oidc.Provider }
 
 // openPeople reads the file of the identity provider, if there is one.
@@ -39,7 +39,7 @@ func openPeople(name string) (people, error) {
 	return people{provider}, nil
 }
 
-// share has all replicas with one control store open what one of them has sealed.
+// share makes all replicas with one control store use the same sealing key, so that each can open the others' cookies.
 func (p people) share(ctx context.Context, store control.Store) error {
 	if p.provider == nil {
 		return nil
@@ -50,7 +50,7 @@ func (p people) share(ctx context.Context, store control.Store) error {
 	if _, err := store.Put(ctx, bucket, name, key[:], 0); err != nil && !errors.Is(err, control.ErrConflict) {
 		return err
 	}
-	found, err := store.Get(ctx, bucket, name) // that of the first one
+	found, err := store.Get(ctx, bucket, name) // that of the first replica
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (p people) signIn() pages.SignIn {
 	return p.provider
 }
 
-// authenticate knows people by the provider's ID tokens; of all others next says who they are.
+// authenticate identifies people by the provider's ID tokens; next identifies all other senders.
 func (p people) authenticate(next func(*http.Request) (api.Identity, error)) func(*http.Request) (api.Identity, error) {
 	if p.provider == nil {
 		return next

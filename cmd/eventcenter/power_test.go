@@ -32,14 +32,14 @@ type powered struct {
 	log     *syncedLog
 }
 
-// change is a change of the program for a test, in one file.
+// change is a change to one file of the program, for a test.
 type change struct {
 	file    string
 	changes []string // from, to, from, to
 }
 
-// newPowered makes the machine's disk and files. The centers listen on ports from 10685 on, their replicas' routes from
-// 10785 on.
+// newPowered creates the machine's disk and files. The centers listen on ports from 10685 on, their replicas' routes
+// from 10785 on.
 func newPowered(t *testing.T, centers int, without change) *powered {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "power-") // short enough for a socket
@@ -109,7 +109,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// newDisk makes a file with a file system.
+// newDisk creates a file with a file system.
 func newDisk(t *testing.T, name string) *guest.Disk {
 	t.Helper()
 	err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 1<<30))
@@ -127,7 +127,7 @@ func newDisk(t *testing.T, name string) *guest.Disk {
 	return disk
 }
 
-// buildWith builds the program with a change. An empty one is none.
+// buildWith builds the program with a change, if any.
 func buildWith(t *testing.T, dir string, c change) string {
 	t.Helper()
 	args := []string{"build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "eventcenter")}
@@ -163,10 +163,10 @@ func buildWith(t *testing.T, dir string, c change) string {
 	return filepath.Join(dir, "eventcenter")
 }
 
-// patience is for what takes a moment on a machine that has nothing else to do, and a minute on an emulated one.
+// patience is the limit for steps that take a moment on an idle machine, and a minute on an emulated one.
 const patience = 10 * time.Minute
 
-// boot starts the machine and waits until all its centers take events.
+// boot starts the machine and waits until all its centers accept events.
 func (p *powered) boot(within time.Duration) error {
 	booted, err := p.machine.Boot(p.t.Context())
 	if err != nil {
@@ -186,7 +186,7 @@ func (p *powered) boot(within time.Duration) error {
 	return nil
 }
 
-// lose takes the power from the machine. It returns how many written sectors were not on its disk.
+// lose cuts the machine's power. It returns how many written sectors had not reached its disk.
 func (p *powered) lose() (sectors int) {
 	if p.booted != nil {
 		var err error
@@ -198,8 +198,8 @@ func (p *powered) lose() (sectors int) {
 	return sectors
 }
 
-// round sends events to a center until so many more are acknowledged and a random time has passed, and takes the power
-// meanwhile.
+// round sends events to a center until this many more are acknowledged and a random time has passed, and cuts the power
+// while it sends.
 func (p *powered) round(l *load, to *process, more int) (sectors int) {
 	p.t.Helper()
 	stop := make(chan struct{})
@@ -225,7 +225,7 @@ func (p *powered) round(l *load, to *process, more int) (sectors int) {
 	return sectors
 }
 
-// lost returns which acknowledged events are not there, on any center, and reports those that are there twice.
+// lost returns acknowledged events missing on any center, and reports duplicates.
 func (p *powered) lost(l *load) (lost []string) {
 	p.t.Helper()
 	if !eventually(patience, func() bool {
@@ -256,8 +256,8 @@ func (p *powered) lost(l *load) (lost []string) {
 	return lost
 }
 
-// A machine that loses its power under load, with all its replicas if it has several, has every acknowledged event
-// exactly once when it is back. What the center's program does for that is needed: without it events are lost.
+// After a power loss under load, of a machine with one center or with all replicas, every acknowledged event is there
+// exactly once. The program's precautions are necessary: without them events are lost.
 func TestPowerLoss(t *testing.T) {
 	need.Flag(t, *withGuest, "-guest: boots a machine of its own")
 	for _, kind := range []struct {
@@ -297,7 +297,7 @@ func keepsAll(t *testing.T, p *powered) {
 	}
 }
 
-// losesSome demands that events are lost, or that the replicas do not even come to terms.
+// losesSome demands that events are lost, or that the replicas cannot even start.
 func losesSome(t *testing.T, p *powered) {
 	l := newLoad(8)
 	for round := range 3 {

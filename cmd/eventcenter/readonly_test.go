@@ -10,9 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// A disk that takes no writes any more, after an error as a bad block is one: nothing is acknowledged, with the reason,
-// what is there is answered, and it is counted. A center that is started again when the disk is repaired has everything
-// that was acknowledged.
+// When a disk becomes read-only, after an error such as a bad block, writes fail with the reason, reads work, and a
+// metric counts it. A center restarted after the repair has every acknowledged event.
 func TestReadOnlyDisk(t *testing.T) {
 	disk := hosttest.NewLoopFS(t, "ext4")
 	mount := filepath.Join(t.TempDir(), "disk")

@@ -32,13 +32,13 @@ import (
 // jetstreamDir holds the files of the NATS server in this process.
 const jetstreamDir = "jetstream"
 
-// appender is how the worker appends.
+// appender is the worker's append function.
 type appender func(ctx context.Context, events []journal.Event) (journal.Appended, error)
 
-// replica is what this process has in common with the other replicas. The only center has none of it.
+// replica is this process's part in a group of replicas. A single center has no node.
 type replica struct {
 	settings cluster.Settings
-	node     *cluster.Node // nil: the only center
+	node     *cluster.Node // nil: a single center
 	keep     time.Duration
 	log      *slog.Logger
 	waiting  func(error)
@@ -47,7 +47,7 @@ type replica struct {
 	words  *cluster.Words
 }
 
-// openReplica starts the NATS server in this process, or connects to others.
+// openReplica starts the NATS server in this process, or connects to external ones.
 func (s *serveOptions) openReplica(dir string, log *slog.Logger, gate *gate) (*replica, error) {
 	r := &replica{keep: s.keep, log: log, waiting: func(err error) {
 		if gate.wait(err) {
@@ -68,7 +68,7 @@ func (s *serveOptions) openReplica(dir string, log *slog.Logger, gate *gate) (*r
 	return r, nil
 }
 
-// joinReplicas reads the file and starts what it says.
+// joinReplicas reads the settings file and applies it.
 func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node *cluster.Node, err error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -109,7 +109,7 @@ func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node 
 	return s, node, err
 }
 
-// routeTLS is the TLS between replicas: each shows a certificate that the authority has signed.
+// routeTLS is the TLS configuration between replicas: both sides present a certificate signed by the authority.
 func routeTLS(files cluster.TLS) (*tls.Config, error) {
 	pem, err := os.ReadFile(files.CAFile)
 	if err != nil {
@@ -128,7 +128,7 @@ func routeTLS(files cluster.TLS) (*tls.Config, error) {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.get(nil) }}, nil
 }
 
-// journal opens the journal that the replicas have together; nil: there are none.
+// journal opens the replicas' common journal; nil: there are no replicas.
 func (r *replica) journal() func(context.Context, string, func([]journal.Record) []journal.Event) (
 	eventcenter.Replicated, error) {
 	if r.node == nil {
@@ -141,7 +141,7 @@ func (r *replica) journal() func(context.Context, string, func([]journal.Record)
 	}
 }
 
-// adopt takes the center when it is open.
+// adopt sets the center once it is open.
 func (r *replica) adopt(c *eventcenter.Center) {
 	r.center = c
 	r.words = &cluster.Words{Node: r.node, Model: c.Model, Log: r.log}
@@ -154,7 +154,7 @@ func (r *replica) ready() error {
 	return nil
 }
 
-// heard returns how it is noted that an agent lives; nil: in the model alone.
+// heard returns the function that records signs of life; nil: only the model does.
 func (r *replica) heard() func(key model.Key, agent event.Agent, said, at time.Time) {
 	if r.node == nil {
 		return nil
@@ -162,7 +162,7 @@ func (r *replica) heard() func(key model.Key, agent event.Agent, said, at time.T
 	return r.words.Heard
 }
 
-// forward has the worker answer a request about subscriptions.
+// forward makes the worker answer a request about subscriptions.
 func (r *replica) forward(ctx context.Context, f api.Forwarded) (a api.Answer, err error) {
 	question, err := json.Marshal(f)
 	if err != nil {
@@ -175,7 +175,7 @@ func (r *replica) forward(ctx context.Context, f api.Forwarded) (a api.Answer, e
 	return a, json.Unmarshal(data, &a)
 }
 
-// forwarder is forward; nil where this is the only center.
+// forwarder returns forward; nil for a single center.
 func (r *replica) forwarder() func(context.Context, api.Forwarded) (api.Answer, error) {
 	if r.node == nil {
 		return nil
@@ -183,7 +183,7 @@ func (r *replica) forwarder() func(context.Context, api.Forwarded) (api.Answer, 
 	return r.forward
 }
 
-// answer answers as the worker what other replicas forward, until ctx ends.
+// answer answers requests that other replicas forward to the worker, until ctx ends.
 func (r *replica) answer(ctx context.Context, answer func(context.Context, api.Forwarded) api.Answer) {
 	if r.node == nil {
 		return
@@ -191,7 +191,7 @@ func (r *replica) answer(ctx context.Context, answer func(context.Context, api.F
 	err := r.node.Answer(ctx, func(ctx context.Context, question []byte) []byte {
 		var f api.Forwarded
 		if err := json.Unmarshal(question, &f); err != nil {
-			return nil // of no replica
+			return nil // not from a replica
 		}
 		data, err := json.Marshal(answer(ctx, f))
 		if err != nil {
@@ -204,7 +204,7 @@ func (r *replica) answer(ctx context.Context, answer func(context.Context, api.F
 	}
 }
 
-// run works until ctx ends: always where this is the only center, else while it is the worker.
+// run works until ctx ends: always for a single center, otherwise while this replica is the worker.
 func (r *replica) run(ctx context.Context, work func(context.Context, appender)) {
 	replicated, ok := r.center.Journal.(eventcenter.Replicated)
 	if !ok {
@@ -239,13 +239,13 @@ func (r *replica) close() {
 	}
 }
 
-// gate answers while the center is not open yet: that it lives, and what it waits for.
+// gate answers requests until the center is open: that it is alive, and why it waits.
 type gate struct {
 	handler atomic.Pointer[http.Handler]
 	reason  atomic.Pointer[string]
 
 	mu   sync.Mutex           // guards told
-	told map[string]time.Time // when which reason was said to be new
+	told map[string]time.Time // by reason, when it was last logged
 }
 
 func newGate() *gate {
@@ -254,7 +254,7 @@ func newGate() *gate {
 	return g
 }
 
-// wait sets what is waited for, and reports whether that is to be logged: it was not for a minute.
+// wait sets the reason for waiting, and reports whether to log it: once per minute.
 func (g *gate) wait(err error) bool {
 	reason := err.Error()
 	before := g.reason.Swap(&reason)

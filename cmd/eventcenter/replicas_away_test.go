@@ -16,9 +16,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A replica is away while more is written than the others' logs go back, and comes back under load. Until it has what was
-// acknowledged when it came it answers nothing, and says why; what was acknowledged is there exactly once on each; and a
-// subscriber that goes from one to the next, to that one too, sees each offset once.
+// A replica is away while more is written than the others' logs hold, and returns under load. Until it has everything
+// that was acknowledged before its return, it answers no reads and gives the reason; every acknowledged event is there
+// exactly once on each; and a subscriber that moves between all replicas sees each offset once.
 func TestReplicasAway(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
@@ -42,7 +42,7 @@ func TestReplicasAway(t *testing.T) {
 	r.all[2].stop(syscall.SIGTERM)
 	for batch := range 8 {
 		var err error
-		if !eventually(patience, func() bool { err = r.all[1].postLarge(batch); return err == nil }) { // an election may be held
+		if !eventually(patience, func() bool { err = r.all[1].postLarge(batch); return err == nil }) { // during an election
 			t.Fatal(err)
 		}
 	}
@@ -85,12 +85,12 @@ func TestReplicasAway(t *testing.T) {
 	sub.once(t, r.all[2], len(readAll(t, r.all[2])))
 }
 
-// postLarge sends a batch of 5 MB, the same each time.
+// postLarge sends a batch of 5 MB, always the same.
 func (p *process) postLarge(batch int) error {
 	var events []string
 	data, random := make([]byte, 20_000), rand.NewChaCha8([32]byte{byte(batch)})
 	for i := range 120 {
-		_, _ = random.Read(data) // never fails; the servers' logs are compressed
+		_, _ = random.Read(data) // never fails; the servers compress their logs
 		events = append(events, fmt.Sprintf(`{"specversion":"1.0","id":"%d-%d","source":"urn:large","type":"com.example.large",`+
 			`"data":"%x"}`, batch, i, data))
 	}

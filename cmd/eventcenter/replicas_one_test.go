@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Whichever replica is asked: a person who signed in at one is signed in at all, and out at all; and each answers about
-// subscriptions, and changes them, though one alone delivers.
+// All replicas act as one: a person who signs in or out at one is signed in or out at all; and each replica answers
+// about subscriptions, and changes them, though only one delivers.
 func TestReplicasAreOne(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := newReplicas(t)
@@ -52,7 +52,7 @@ func TestReplicasAreOne(t *testing.T) {
 	if err := other.post(alive); err != nil {
 		t.Fatal(err)
 	}
-	r.answers(third, "/v1/nodes", "1.2.3") // what agents say is known to all, though it is not in the journal
+	r.answers(third, "/v1/nodes", "1.2.3") // signs of life reach all replicas, though they are not journaled
 	status, answer, err := third.do(http.MethodPost, "/v1/sign-in-codes?name=ada", "", nil)
 	var code struct{ Code string }
 	if err != nil || status != http.StatusOK || json.Unmarshal(answer, &code) != nil {
@@ -71,7 +71,7 @@ func TestReplicasAreOne(t *testing.T) {
 	if status, page := browse(t, third, cookie, "/logout", []byte("form="+form)); status != http.StatusSeeOther {
 		t.Errorf("%d %s", status, page)
 	}
-	for i, p := range r.all { // a copy may be a moment behind
+	for i, p := range r.all { // a copy may lag slightly
 		if !eventually(patience, func() bool {
 			status, _ = browse(t, p, cookie, "/", nil)
 			return status == http.StatusSeeOther
@@ -81,7 +81,7 @@ func TestReplicasAreOne(t *testing.T) {
 	}
 }
 
-// answers waits until an answer has a text.
+// answers waits until a response contains a text.
 func (r *threeReplicas) answers(p *process, path, want string) {
 	r.t.Helper()
 	var body []byte

@@ -23,7 +23,7 @@ var (
 	soak = flag.Duration("soak", 10*time.Minute, "with -long: how long TestKilled and TestReplicasSoak kill")
 )
 
-// threeReplicas are processes of their own.
+// threeReplicas are three separate processes.
 type threeReplicas struct {
 	t     *testing.T
 	net   *clustertest.Network
@@ -46,7 +46,7 @@ func startReplicas(t *testing.T) *threeReplicas {
 	return r
 }
 
-// newReplicas makes their files.
+// newReplicas creates their files.
 func newReplicas(t *testing.T) *threeReplicas {
 	t.Helper()
 	r := &threeReplicas{t: t, net: clustertest.New(t)}
@@ -78,7 +78,7 @@ func newReplicas(t *testing.T) *threeReplicas {
 
 func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--replicas", r.files[i]) }
 
-// await returns when a replica has as much as another.
+// await returns when a replica has caught up with another.
 func (r *threeReplicas) await(i int, newest string) {
 	r.t.Helper()
 	if eventually(patience, func() bool {
@@ -92,8 +92,8 @@ func (r *threeReplicas) await(i int, newest string) {
 	r.t.Fatalf("replica %d does not get to %s: %s", i, newest, r.all[i].log)
 }
 
-// Of three replicas one is killed after the other, that to which events are sent: what any of them acknowledged is there
-// exactly once, at the same offset on all; and only one of them works at a time.
+// Three replicas are killed one after the other, always the one that gets the events: every event acknowledged by any
+// of them is there exactly once, at the same offset on all; and only one is the worker at a time.
 func TestReplicasKilled(t *testing.T) {
 	rounds := 1
 	if *long {
@@ -120,7 +120,7 @@ func TestReplicasKilled(t *testing.T) {
 	r.once(l)
 }
 
-// Without the others a replica lives, is not ready and says why, acknowledges nothing, and asks to come back.
+// Without the others a replica is alive, not ready (with the reason), stores no events, and asks clients to retry.
 func TestReplicasAlone(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
@@ -165,7 +165,7 @@ func TestReplicasAlone(t *testing.T) {
 	}
 }
 
-// A center's SQLite journal is taken over by three replicas: what it answered at an offset is there at the same one.
+// Three replicas take over a center's SQLite journal: each offset has the same events as before.
 func TestMigrate(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := newReplicas(t)
@@ -223,8 +223,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// One of three replicas delivers what any of them has taken. When it is killed another goes on where it was: what was
-// registered is kept by all, and every acknowledged event is delivered.
+// One of three replicas delivers the events that any of them accepted. When it is killed, another continues: all
+// replicas keep the registrations, and every acknowledged event is delivered.
 func TestReplicasDeliver(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := newReplicas(t)
@@ -264,7 +264,7 @@ func TestReplicasDeliver(t *testing.T) {
 	t.Logf("%d acknowledged, %d delivered", len(l.acked), h.count())
 }
 
-// worker returns which replica says in its log that it is the worker, when it knows of a subscription.
+// worker returns the replica whose log shows that it is the worker, once it knows a subscription.
 func (r *threeReplicas) worker(subscription []byte) (worker int) {
 	r.t.Helper()
 	for range 600 {

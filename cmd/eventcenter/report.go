@@ -110,7 +110,7 @@ func printReport(w io.Writer, r report.Report) error {
 	return printRows(w, r)
 }
 
-// printRows prints the lists of the report that are not empty.
+// printRows prints the non-empty lists of the report.
 func printRows(w io.Writer, r report.Report) error {
 	needs := [][]string{{"NEEDS PEOPLE FOR", "SEVERITY", "CLUSTER", "NODE", "REASON", "SUBJECT", "MESSAGE"}}
 	for _, n := range r.NeedsPeople {
@@ -154,7 +154,7 @@ func printRows(w io.Writer, r report.Report) error {
 	return nil
 }
 
-// byDetector names who has found a fault, unless agents have.
+// byDetector names the detector of a fault; agents are not named.
 func byDetector(reason, detector string) string {
 	if detector == "" {
 		return reason

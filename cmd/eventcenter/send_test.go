@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The scripts of docs/send-events.md raise and end a fault as they stand there.
+// The scripts of docs/send-events.md raise and end a fault unchanged.
 func TestSendEvents(t *testing.T) {
 	need.Program(t, "sh")
 	need.Program(t, "curl")

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
-	_ "time/tzdata" // timezones, where the machine has none: 450 KB
+	_ "time/tzdata" // timezones, for machines without them: 450 KB
 
 	"github.com/spf13/cobra"
 
@@ -28,11 +28,11 @@ import (
 const (
 	defaultListen = "127.0.0.1:10685"
 	stopLimit     = 10 * time.Second // for requests to end
-	headLimit     = 10 * time.Second // for the head of a request to arrive
-	idleLimit     = 2 * time.Minute  // of a connection between requests
-	headBytes     = 32 << 10         // of a request: a token has 16 KiB at most
+	headLimit     = 10 * time.Second // for a request's headers to arrive
+	idleLimit     = 2 * time.Minute  // of an idle connection
+	headBytes     = 32 << 10         // of request headers: a token has at most 16 KiB
 
-	// connections of all, and of one network: agents may come through one address
+	// connections in total, and per network: agents may share one address
 	maxConnections, networkConnections = 30_000, 15_000
 )
 
@@ -146,7 +146,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		Keep: journal.Limits{Age: s.keep, Bytes: s.keepBytes}, Replicated: replica.journal()})
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // stopped while it waited for the other replicas
+			return nil //nolint:nilerr // stopped while waiting for the other replicas
 		}
 		return err
 	}
@@ -159,7 +159,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 	return errors.Join(w.serve(ctx), deliveries.store.Close(), center.Close())
 }
 
-// work is what a center does that is open.
+// work is the work of an open center.
 type work struct {
 	*serveOptions
 	center     *eventcenter.Center
@@ -192,7 +192,7 @@ func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, addr
 	return tls.NewListener(listener, clusters.handshake(config)), "https://" + listener.Addr().String(), nil
 }
 
-// serve answers until ctx ends, then lets requests end.
+// serve answers requests until ctx ends, then waits for open ones.
 func (s *work) serve(ctx context.Context) error {
 	center, clusters := s.center, s.clusters
 	ctx, cancel := context.WithCancel(ctx)
@@ -247,7 +247,7 @@ func (s *work) serve(ctx context.Context) error {
 	}
 }
 
-// shutdown lets requests end, for a while.
+// shutdown waits for open requests, for a limited time.
 func (s *work) shutdown(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
@@ -258,16 +258,16 @@ func (s *work) shutdown(ctx context.Context) error {
 	return err
 }
 
-// certificate is read again when its file changes.
+// certificate is reloaded when its file changes.
 type certificate struct {
 	certFile, keyFile string
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	modified time.Time
 	loaded   *tls.Certificate
 }
 
-// get returns the certificate of now. One that cannot be read leaves the one before in use.
+// get returns the present certificate. If it cannot be read, the previous one stays in use.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,7 +286,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		loaded, err = tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	}
 	if err != nil && c.loaded != nil {
-		return c.loaded, nil //nolint:nilerr // half of it is written: the next connection reads it again
+		return c.loaded, nil //nolint:nilerr // half written: the next connection reads it again
 	}
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s: %w", c.certFile, err)

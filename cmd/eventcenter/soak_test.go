@@ -12,9 +12,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Every 20 s one of three replicas is killed, or cut off from the others for 15 s, at 1,000 events a second that are
-// sent to all of them: what any of them acknowledged is there exactly once, at the same offset on all; and a subscriber
-// that goes from one to the next, wherever the stream ends, sees each offset once.
+// Every 20 s one of three replicas is killed, or cut off from the others for 15 s, at 1,000 events per second sent to
+// all: every event acknowledged by any of them is there exactly once, at the same offset on all; and a subscriber that
+// changes replicas whenever its stream ends sees each offset once.
 func TestReplicasSoak(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
@@ -62,7 +62,7 @@ func TestReplicasSoak(t *testing.T) {
 			r.net.Cut(victim, false)
 		}
 		for _, l := range loads {
-			l.wait(t, 10) // each takes events again
+			l.wait(t, 10) // each accepts events again
 		}
 		time.Sleep(time.Until(begun.Add(20 * time.Second)))
 	}

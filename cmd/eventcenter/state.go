@@ -113,7 +113,7 @@ func newFaults(o *options) *cobra.Command {
 	return cmd
 }
 
-// addFilter adds a flag for each field; each can be given several times.
+// addFilter adds a flag for each field; each can be repeated.
 func addFilter(cmd *cobra.Command, filter map[string]*[]string, names ...string) {
 	for _, name := range names {
 		filter[name] = cmd.Flags().StringArray(name, nil, "only with this "+name+"; may be repeated")
@@ -166,7 +166,7 @@ func newNode(o *options) *cobra.Command {
 	return cmd
 }
 
-// clusterOf returns the cluster of a node: the one that is named, or the only one that has it.
+// clusterOf returns the cluster of a node: the named one, or the only one with this node.
 func (o *options) clusterOf(cmd *cobra.Command, cluster, node string) (string, error) {
 	if cluster != "" {
 		return cluster, nil
@@ -211,7 +211,7 @@ func printNode(cmd *cobra.Command, answer api.NodeAnswer) error {
 	return table(w, rows)
 }
 
-// few names the first of many.
+// few lists the first few names.
 func few(names []string) string {
 	const most = 3
 	if len(names) <= most {

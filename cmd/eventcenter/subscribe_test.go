@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The consumers of docs/subscribe.md work as they stand there: those of the shell, and the program, which goes on where it
-// was when it is started again.
+// The consumers of docs/subscribe.md work unchanged: the shell commands, and the program, which continues from its last
+// position after a restart.
 func TestSubscribe(t *testing.T) {
 	need.Program(t, "sh")
 	need.Program(t, "curl")
@@ -69,7 +69,7 @@ func TestSubscribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	build(t, dir, "main.go", "consumer")
-	// consume runs the program until it has dealt with an offset, and returns what it has printed.
+	// consume runs the program until it has processed an offset, and returns its output.
 	consume := func(until string) string {
 		t.Helper()
 		log := filepath.Join(dir, "log")
@@ -99,13 +99,13 @@ func TestSubscribe(t *testing.T) {
 	if got := consume("1"); !strings.Contains(got, "node-1 io.github.nodeagent.fault.raised.v1 FirstFault it fails") {
 		t.Error(got)
 	}
-	raise("SecondFault") // while it is away
+	raise("SecondFault") // while it is stopped
 	if got := consume("2"); strings.Contains(got, "FirstFault") || !strings.Contains(got, "SecondFault") {
 		t.Errorf("it has begun again:\n%s", got)
 	}
 }
 
-// programsOf returns a page without its Go programs, and these.
+// programsOf splits a page into the rest and its Go programs.
 func programsOf(page string) (shell string, programs []string) {
 	for {
 		before, rest, found := strings.Cut(page, "```go\n")
@@ -127,7 +127,7 @@ func build(t *testing.T, dir, source, program string) {
 	}
 }
 
-// built builds a program of docs/subscribe.md, by its place there, and returns the folder that has it.
+// built builds a program of docs/subscribe.md, by its place there, and returns its folder.
 func built(t *testing.T, place int, name string) (dir string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/subscribe.md")
@@ -143,7 +143,7 @@ func built(t *testing.T, place int, name string) (dir string) {
 	return dir
 }
 
-// The webhook of docs/subscribe.md works as it stands there: it takes what the center has signed, and nothing else.
+// The webhook of docs/subscribe.md works unchanged: it accepts events signed by the center, and no others.
 func TestSubscribeWebhook(t *testing.T) {
 	need.Program(t, "go")
 	dir := built(t, 1, "webhook")

@@ -28,16 +28,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// deliveries are the webhooks that this center, or the replica of it that works, sends events to.
+// deliveries are the webhooks to which this center, or its worker replica, sends events.
 type deliveries struct {
 	deliver.Config
 	store   control.Store
-	manager atomic.Pointer[deliver.Manager] // nil while another replica works
-	failed  atomic.Pointer[string]          // why nothing is delivered; nil: nothing is wrong
+	manager atomic.Pointer[deliver.Manager] // nil while another replica is the worker
+	failed  atomic.Pointer[string]          // why no events are delivered; nil: no problem
 }
 
-// openDeliveries reads the settings. The only center opens what was registered; a replica does when it is the worker.
-// Without settings nothing is delivered.
+// openDeliveries reads the settings. A single center loads the registrations now; a replica does so when it becomes the
+// worker. Without settings it delivers no events.
 func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.Center, r *replica) (*deliveries, error) {
 	d := &deliveries{Config: deliver.Config{Journal: center.Journal, Log: center.Log, Version: Version}}
 	if s.subscriptions != "" {
@@ -56,7 +56,7 @@ func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.C
 		d.Store = d.store
 		return d, err
 	}
-	// A damaged store must not keep the center from taking events, which it does without it.
+	// A damaged store must not keep the center from accepting events, which does not need the store.
 	d.store, err = sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile))
 	if errors.Is(err, sqlite.ErrFormat) {
 		return nil, err
@@ -80,7 +80,7 @@ func (d *deliveries) open(ctx context.Context) error {
 	return err
 }
 
-// fail notes why nothing is delivered, and logs what is new.
+// fail records why no events are delivered, and logs changes.
 func (d *deliveries) fail(err error) {
 	text := "nothing is delivered, and nobody can sign in: " + err.Error()
 	if before := d.failed.Swap(&text); before == nil || *before != text {
@@ -88,7 +88,7 @@ func (d *deliveries) fail(err error) {
 	}
 }
 
-// problem returns why nothing is delivered; empty: nothing is wrong.
+// problem returns why no events are delivered; empty: no problem.
 func (d *deliveries) problem() string {
 	if text := d.failed.Load(); text != nil {
 		return *text
@@ -111,10 +111,10 @@ func (d *deliveries) run(ctx context.Context) {
 		case <-time.After(5 * time.Second):
 		}
 	}
-	_ = d.manager.Load().Run(ctx) // logs what fails
+	_ = d.manager.Load().Run(ctx) // logs errors
 }
 
-// do asks for a change, and prints what was done.
+// do requests a change, and prints the result.
 func (o *options) do(cmd *cobra.Command, method, path string, body io.Reader) error {
 	var answer struct{ Done string }
 	printed, err := o.call(cmd.Context(), cmd.OutOrStdout(), method, path, body, &answer)
@@ -216,7 +216,7 @@ func newSubscriptionsAdd(o *options) *cobra.Command {
 		"target does not take it")
 	flags.StringVar(&one.After, "after", "", "begin after this offset (default: the newest)")
 	addFilter(cmd, filter, "cluster", "node", "type", "severity", "check", "reason")
-	_ = cmd.MarkFlagRequired("url") // the flag is there
+	_ = cmd.MarkFlagRequired("url") // the flag exists
 	return cmd
 }
 
@@ -328,6 +328,6 @@ again. A new subscriber begins after any offset too: subscriptions add --after.`
 	}
 	cmd.Flags().StringVar(&name, "subscription", "", "which")
 	cmd.Flags().StringVar(&after, "after", "", "the offset")
-	_, _ = cmd.MarkFlagRequired("subscription"), cmd.MarkFlagRequired("after") // the flags are there
+	_, _ = cmd.MarkFlagRequired("subscription"), cmd.MarkFlagRequired("after") // the flags exist
 	return cmd
 }

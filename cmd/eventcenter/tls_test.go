@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// writeCertificate makes a certificate for loopback with a serial number, and its key.
+// writeCertificate writes a certificate for loopback with a serial number, and its key.
 func writeCertificate(t *testing.T, dir string, serial int64) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -56,7 +56,7 @@ func serial(t *testing.T, address string) int64 {
 	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 }
 
-// A certificate that is renewed is used by the next connection; one that is half written is not.
+// The next connection uses a renewed certificate; a half written one is not used.
 func TestTLS(t *testing.T) {
 	dir, files := t.TempDir(), t.TempDir()
 	writeCertificate(t, files, 1)
@@ -87,7 +87,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A center does not start with a key, a token or credentials that others of the machine may read.
+// A center refuses to start with a key, a token or credentials that other users may read.
 func TestSecretModes(t *testing.T) {
 	dir := t.TempDir()
 	writeCertificate(t, dir, 1)

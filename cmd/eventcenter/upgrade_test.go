@@ -13,13 +13,13 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// nextVersion is a program whose replicas say more to one another than this one knows.
+// nextVersion is a program whose replicas exchange data that this version does not know.
 var nextVersion = change{"pkg/eventcenter/journal/jetstream/message.go", []string{
 	"`json:\"first,string\"`\n", "`json:\"first,string\"`\n\tRegion   string `json:\"region\"`\n",
 	"head{Version: messageVersion, First: next,", "head{Version: messageVersion, Region: \"eu\", First: next,"}}
 
-// Three replicas are stopped and started with the next version, one by one and under load, and then go back: every
-// acknowledged event is there exactly once, at the same offset on all.
+// Three replicas are upgraded to the next version, one by one and under load, and then downgraded: every acknowledged
+// event is there exactly once, at the same offset on all.
 func TestUpgradeReplicas(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	next := buildWith(t, t.TempDir(), nextVersion)
@@ -30,7 +30,7 @@ func TestUpgradeReplicas(t *testing.T) {
 	for _, binary := range []string{next, os.Args[0]} {
 		for i := range r.all {
 			l.wait(t, 50)
-			r.all[i].stop(syscall.SIGTERM) // to which events are sent
+			r.all[i].stop(syscall.SIGTERM) // the replica that gets the events
 			running.Wait()
 			other := r.all[(i+1)%3]
 			running.Go(func() { l.send(other) })
@@ -44,7 +44,7 @@ func TestUpgradeReplicas(t *testing.T) {
 	r.once(l)
 }
 
-// once reports what is not there exactly once on each replica.
+// once reports events that are not there exactly once on each replica.
 func (r *threeReplicas) once(l *load) {
 	r.t.Helper()
 	_, body, err := r.all[0].do(http.MethodGet, "/v1/events?limit=1", "", nil)
@@ -60,8 +60,8 @@ func (r *threeReplicas) once(l *load) {
 	}
 }
 
-// Two of three replicas have lost their volumes: nothing is taken, and the third answers. By what the documentation says,
-// what the third had is there again, at the same offsets, under another UUID, by which consumers know.
+// Two of three replicas have lost their volumes: writes fail, and the third replica answers reads. With the documented
+// steps, the third replica's events are restored at the same offsets, under another UUID, which tells consumers.
 func TestTwoLostVolumes(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
@@ -87,7 +87,7 @@ func TestTwoLostVolumes(t *testing.T) {
 	for i := range left {
 		left[i] = startUnready(t, r.dirs[i], "--replicas", r.files[i])
 	}
-	r.answers(left[2], "/v1/events", "dns/Slow") // what it has
+	r.answers(left[2], "/v1/events", "dns/Slow") // its own events
 	for i, p := range left {
 		if err := p.post(raised("lost", 1)); err == nil || !strings.Contains(err.Error(), "503") {
 			t.Errorf("replica %d: %v", i, err)
@@ -141,7 +141,7 @@ func TestTwoLostVolumes(t *testing.T) {
 	}
 }
 
-// empty removes what is in a directory.
+// empty removes the contents of a directory.
 func empty(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -155,7 +155,7 @@ func empty(t *testing.T, dir string) {
 	}
 }
 
-// withoutJournal is an answer without the journal's UUID.
+// withoutJournal returns a response without the journal's UUID.
 func withoutJournal(t *testing.T, answer []byte) string {
 	t.Helper()
 	var a struct{ Journal string }

@@ -38,7 +38,7 @@ is at most 5 minutes old. It reads the center's directory, also while the center
 	}
 }
 
-// verification is what was found, for people.
+// verification returns the result for people.
 func verification(v eventcenter.Verification) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "journal %s: offsets %d to %d\n", v.Journal, v.Oldest, v.Newest)
@@ -55,14 +55,14 @@ func verification(v eventcenter.Verification) string {
 	return w.String()
 }
 
-// writeLost names what of the journal cannot be read.
+// writeLost lists the unreadable offsets of the journal.
 func writeLost(w io.Writer, gaps []journal.Gap) {
 	for _, g := range gaps {
 		fmt.Fprintf(w, "LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
 	}
 }
 
-// problemsOf is the result of a verb that has done what can be done.
+// problemsOf is the result of a verb that has done as much as possible.
 func problemsOf(gaps []journal.Gap, err error) error {
 	if err == nil && len(gaps) > 0 {
 		return errProblems

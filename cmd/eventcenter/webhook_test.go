@@ -21,17 +21,17 @@ import (
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 )
 
-// webhook is a receiver made with the CloudEvents SDK that counts what it takes, and refuses now and then.
+// webhook is a receiver built with the CloudEvents SDK that counts accepted events, and refuses some.
 type webhook struct {
 	t   *testing.T
 	url string
-	// ordered demands that the events of a node come in order, which those that are replayed do not
+	// ordered demands that the events of a node arrive in order; tests with replays leave it false
 	ordered bool
 	kills   bool // its senders are killed
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	taken  map[string]int
-	next   map[string]string // of each node: the newest ID that was taken
+	next   map[string]string // of each node: the newest accepted ID
 	refuse func(id string) bool
 }
 
@@ -49,7 +49,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, err := io.ReadAll(r.Body)
-	if err != nil && h.kills { // half of a request, in whatever way it broke off
+	if err != nil && h.kills { // a partial request, however it broke off
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
@@ -71,7 +71,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// take notes an event. Among those of a node that come for the first time the order is that of the node.
+// take records an event. First deliveries of a node's events must be in the node's order.
 func (h *webhook) take(e cloudevents.Event) {
 	key := fmt.Sprint(e.Extensions()["partitionkey"], "/", e.ID())
 	node := fmt.Sprint(e.Extensions()["partitionkey"])
@@ -114,7 +114,7 @@ func (h *webhook) await(what string, is func() bool) {
 	h.t.Fatalf("%s: not within two minutes; %d events came", what, h.count())
 }
 
-// awaitAll waits until everything came that was acknowledged to its sender.
+// awaitAll waits until every acknowledged event has arrived.
 func (h *webhook) awaitAll(l *load) {
 	h.t.Helper()
 	h.await("all that was acknowledged", func() bool {
@@ -129,8 +129,8 @@ func (h *webhook) awaitAll(l *load) {
 	})
 }
 
-// A center that is killed at any moment while it delivers has delivered every acknowledged event at least once at the end,
-// those of a node in their order, although the receiver refuses every tenth request.
+// A center killed at any moment during deliveries has finally delivered every acknowledged event at least once, a
+// node's events in order, although the receiver refuses every tenth request.
 func TestKilledDelivery(t *testing.T) {
 	rounds := 6
 	if testing.Short() {
@@ -165,7 +165,7 @@ func TestKilledDelivery(t *testing.T) {
 	t.Logf("%d acknowledged, %d delivered, %d times, in %d rounds", len(l.acked), len(h.taken), deliveries, rounds)
 }
 
-// What people do with subscriptions, by the command: each verb, its exit code, and who is written down.
+// Changes to subscriptions with the command: each verb, its exit code, and the author in the audit.
 func TestSubscriptionVerbs(t *testing.T) {
 	h := newWebhook(t)
 	dir := t.TempDir()

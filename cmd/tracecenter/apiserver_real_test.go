@@ -21,7 +21,7 @@ import (
 
 var withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-apiserver, which labctl has built")
 
-// cluster is a real apiserver, and a tracecenter that promises a short time.
+// cluster is a real apiserver, and a tracecenter with a short promised time.
 type cluster struct {
 	*apiserver.Server
 	t          *testing.T
@@ -37,7 +37,7 @@ const traceBinding = `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorizat
  "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"trace"},
  "subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"agent"}]}`
 
-// start runs the program until the function that it returns is called.
+// start runs the program until the returned function is called.
 func (c *cluster) start() (stop func()) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan int, 1)
@@ -104,7 +104,7 @@ func (c *cluster) status(name, status string) {
 	}
 }
 
-// acts returns "act outcome reason" of a pod, the newest first.
+// acts returns "act outcome reason" for a pod, newest first.
 func (c *cluster) acts(name string) (all []string) {
 	r, err := http.Get("http://" + c.on + "/v1/pods/default/" + name)
 	if err != nil {
@@ -147,7 +147,7 @@ func TestRealAPIServer(t *testing.T) {
 	c.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", traceRole, nil)
 	c.Create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", traceBinding, nil)
 	c.Create("/api/v1/nodes", `{"kind":"Node","apiVersion":"v1","metadata":{"name":"node-a"},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, nil)
-	c.pod("before") // it is not ours
+	c.pod("before") // does not count
 	stop := c.start()
 
 	for _, name := range []string{"good", "pull", "full", "gone", "overcome"} {
@@ -185,7 +185,7 @@ func TestRealAPIServer(t *testing.T) {
 	c.printed()
 }
 
-// printed checks what people see, and that no file has a secret.
+// printed checks the commands' output, and that no file contains a secret.
 func (c *cluster) printed() {
 	var out bytes.Buffer
 	root := newRoot()

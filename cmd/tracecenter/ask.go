@@ -27,7 +27,7 @@ const (
 	width     = 30 // columns of the waterfall
 )
 
-// ask asks the server, and prints its answer as it is if JSON is wanted.
+// ask sends a request to the server, and prints the response unchanged if JSON is wanted.
 func (o *options) ask(ctx context.Context, w io.Writer, path string, into any) (printed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -169,7 +169,7 @@ func newSLIs(o *options) *cobra.Command {
 	return cmd
 }
 
-// percent is a dash where there is no value, below sli.Enough samples.
+// percent returns a dash if there is no value, below sli.Enough samples.
 func percent(ratio *float64) string {
 	if ratio == nil {
 		return fmt.Sprintf("(<%d)", sli.Enough)
@@ -209,5 +209,5 @@ func orDash(s string) string {
 	return plain(s)
 }
 
-// plain makes a text of others fit for one line of a terminal.
+// plain makes foreign text safe for one line of a terminal.
 func plain(s string) string { return event.Plain(s) }

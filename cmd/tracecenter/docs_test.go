@@ -27,7 +27,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// Every verb and flag of the program stands in docs/trace.md.
+// docs/trace.md mentions every verb and flag of the program.
 func TestDocsNameVerbsAndFlags(t *testing.T) {
 	page, err := os.ReadFile("../../docs/trace.md")
 	if err != nil {

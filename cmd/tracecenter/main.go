@@ -1,5 +1,5 @@
-// Command tracecenter follows every creation, deletion and upgrade of the pods of one cluster, judges it against the
-// promised minute, and says whose fault a miss was. It can change nothing in the cluster.
+// Command tracecenter follows every creation, deletion and upgrade of a cluster's pods, judges it against the promised
+// minute, and finds the cause of each miss. It can change no object in the cluster.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 // Version is set when the program is built.
 var Version = "dev"
 
-// Exit codes: the contract of every verb, the same as nodeagent's.
+// Exit codes: part of every verb's interface, the same as nodeagent's.
 const (
 	exitFine         = 0
 	exitProblems     = 1
@@ -25,7 +25,7 @@ const (
 
 const defaultListen = "127.0.0.1:10686"
 
-// errProblems is the end of a verb that has printed problems.
+// errProblems ends a verb after it has printed problems.
 var errProblems = errors.New("problems found")
 
 func main() {

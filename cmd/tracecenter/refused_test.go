@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
-// The whole program: an owner whose pods are refused is missed once, though there is no pod, with the
-// class that the file of overrides gives.
+// The whole program: an owner with refused pods is missed once, though there is no pod, with the class from the file of
+// overrides.
 func TestServeRefused(t *testing.T) {
 	center, on := watchtest.New(t), loopback.Free(t)
 	ctx, cancel := context.WithCancel(t.Context())

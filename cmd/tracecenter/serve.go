@@ -129,8 +129,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	return errors.Join(err, answers.Shutdown(final))
 }
 
-// judge judges and saves each second, until ctx ends or a part of the program has failed. What cannot be saved is saved
-// later.
+// judge judges and saves each second, until ctx ends or a part of the program has failed. It retries failed saves.
 func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *api.Server, ended <-chan error, log *slog.Logger) error {
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()
@@ -141,7 +140,7 @@ func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *a
 			return nil
 		case err := <-ended:
 			if ctx.Err() != nil {
-				err = nil // it was told to end
+				err = nil // it was asked to stop
 			}
 			return err
 		case now := <-ticker.C:

@@ -48,7 +48,7 @@ func cli(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// The whole program: a pod is missed, its reason is found, it is told in ten lines, and a restart keeps it.
+// The whole program: a pod is missed, its reason is found and explained in ten lines, and it is kept across a restart.
 func TestServe(t *testing.T) {
 	center := watchtest.New(t)
 	dir, on := filepath.Join(t.TempDir(), "data"), loopback.Free(t)

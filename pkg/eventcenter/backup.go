@@ -21,14 +21,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
-// Manifest is the last file of a backup: without it, or with a file that is not what it says, there is no backup.
+// Manifest is the last file of a backup: without it, or if a file does not match it, the backup is invalid.
 type Manifest struct {
 	Version int          `json:"version"`
 	Journal string       `json:"journal"`
 	Newest  uint64       `json:"newest,string"`
 	Files   []BackupFile `json:"files"`
 
-	Gaps []journal.Gap `json:"gaps,omitempty"` // of what is lost: the backup has the rest
+	Gaps []journal.Gap `json:"gaps,omitempty"` // of lost events: the backup has the rest
 }
 
 // BackupFile is a file in a backup.
@@ -44,9 +44,9 @@ const (
 	maxManifest     = 1 << 20
 )
 
-// Backup writes the journal, the checkpoints and the control store of a directory into an archive, also while a center runs
-// on it. All others are older than the journal, so that a restored center applies and delivers the rest. Of a damaged
-// journal it has all that can be read, and names the rest.
+// Backup writes the journal, the checkpoints and the control store of a directory into an archive, even while a center
+// runs on it. The other files are older than the journal, so that a restored center applies and delivers the rest. Of a
+// damaged journal it copies all readable events, and lists the others.
 func Backup(ctx context.Context, dir, archive string) (m Manifest, err error) {
 	f, err := os.OpenFile(archive, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch) // of our own; a rest harms nobody
+	defer os.RemoveAll(scratch) // our own; leftovers are harmless
 	copied := filepath.Join(scratch, ControlFile)
 	err = control.Copy(ctx, filepath.Join(dir, ControlFile), copied)
 	if err == nil {
@@ -121,7 +121,7 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	return errors.Join(err, b.out.Close())
 }
 
-// dayFiles returns the files of the reports in a directory.
+// dayFiles returns the report files in a directory.
 func dayFiles(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(dir, reportsDir))
 	if errors.Is(err, os.ErrNotExist) {
@@ -157,8 +157,8 @@ func (b *backup) add(file, name string) error {
 	return nil
 }
 
-// Restore makes a directory from an archive, all of it or nothing. The journal gets a new UUID: what came after the
-// backup is not there, so that offsets will be given again.
+// Restore creates a directory from an archive, completely or not at all. The journal gets a new UUID: events after the
+// backup are missing, so their offsets will be reused.
 func Restore(archive, dir string) (m Manifest, err error) {
 	for _, is := range []struct{ what, name string }{{"journal", journalDir}, {"control store", ControlFile}} {
 		if _, err := os.Lstat(filepath.Join(dir, is.name)); !errors.Is(err, os.ErrNotExist) {
@@ -177,7 +177,7 @@ func Restore(archive, dir string) (m Manifest, err error) {
 	if err != nil {
 		return m, err
 	}
-	defer os.RemoveAll(scratch) // of our own; a rest harms nobody
+	defer os.RemoveAll(scratch) // our own; leftovers are harmless
 	if m, err = unpack(f, scratch); err != nil {
 		return m, fmt.Errorf("%s: %w", archive, err)
 	}
@@ -191,7 +191,7 @@ func Restore(archive, dir string) (m Manifest, err error) {
 		}
 	}
 	err = os.Rename(filepath.Join(scratch, ControlFile), filepath.Join(dir, ControlFile))
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // one from before there were subscriptions
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // a backup from before subscriptions existed
 		return m, err
 	}
 	days, err := dayFiles(scratch)
@@ -247,7 +247,7 @@ func unpack(r io.Reader, dir string) (m Manifest, err error) {
 	return m, nil
 }
 
-// expected reports whether a backup has a file of this name. Nothing else is written.
+// expected reports whether a backup may contain a file of this name. Other files are not written.
 func expected(name string) bool {
 	dir, base := filepath.Split(name)
 	return name == baseFile || name == checkpointFile || name == ControlFile ||
@@ -260,11 +260,11 @@ func extract(r io.Reader, dir, name string) (BackupFile, error) {
 		return BackupFile{}, err
 	}
 	sum := sha256.New()
-	size, err := io.Copy(io.MultiWriter(f, sum), r) //nolint:gosec // the operator's own archive, as large as it is
+	size, err := io.Copy(io.MultiWriter(f, sum), r) //nolint:gosec // the operator's own archive, however large
 	return BackupFile{name, size, hex.EncodeToString(sum.Sum(nil))}, errors.Join(err, f.Sync(), f.Close())
 }
 
-// adopt writes a checkpoint of the journal that was backed up under the new UUID.
+// adopt writes a checkpoint from a backup with the journal's new UUID.
 func adopt(from, to, backedUp, journalID string) error {
 	m, err := loadModel(from, backedUp)
 	if errors.Is(err, os.ErrNotExist) {

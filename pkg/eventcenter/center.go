@@ -1,5 +1,5 @@
-// Package eventcenter keeps what agents send, and what follows from it, in step: the journal, the model that is derived
-// from it, and its checkpoints. It changes nothing in a cluster.
+// Package eventcenter keeps agents' events and their consequences consistent: the journal, the model derived from it,
+// and its checkpoints. It changes no object in a cluster.
 package eventcenter
 
 import (
@@ -21,38 +21,37 @@ import (
 
 const (
 	journalDir     = "journal"
-	checkpointFile = "model.json" // of the model, now and then
-	baseFile       = "base.json"  // of the model where the journal begins, since it was trimmed
-	reportsDir     = "reports"    // a file for each day
+	checkpointFile = "model.json" // of the model, written periodically
+	baseFile       = "base.json"  // of the model at the beginning of a trimmed journal
+	reportsDir     = "reports"    // one file per day
 
-	// ControlFile in the directory is the control store of a center that needs nothing beside it.
+	// ControlFile is the control store of a single center, in its directory.
 	ControlFile = "control.db"
 
 	replayPage = 1000 // records
 
 	checkpointEvery  = 5 * time.Minute
-	checkpointEvents = 20_000 // a restart applies at most about as many
+	checkpointEvents = 20_000 // a restart applies at most about this many
 
 	upkeepEvery = 10 * time.Second
-	// checkRests is for how many times as long as it has worked the check of all files rests: what agents kept while the
-	// center was away, they send at its start.
+	// checkRests is the ratio of rest to work in the check of all files: at its start the center also receives the
+	// events that agents kept while it was away.
 	checkRests = 9
 )
 
-// Options are those of a center.
+// Options are the options of a center.
 type Options struct {
 	Dir  string
 	Log  *slog.Logger
 	Keep journal.Limits
 
-	Location *time.Location // in which the days of reports are; nil: UTC
+	Location *time.Location // of the days of reports; nil: UTC
 
-	// Replicated opens the journal that several replicas have, with its copy in a directory. Nil: SQLite, and this is the
-	// only one.
+	// Replicated opens the journal of several replicas, with a copy in a directory. Nil: SQLite, and a single center.
 	Replicated func(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (Replicated, error)
 }
 
-// Journal is what a center needs of its journal.
+// Journal is the part of the journal that a center needs.
 type Journal interface {
 	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
 	Read(ctx context.Context, q journal.Query) (journal.Page, error)
@@ -65,12 +64,12 @@ type Journal interface {
 	Close() error
 }
 
-// Replicated is a journal that several replicas append to, of which one is the worker at a time: it appends what follows
-// from events, and trims.
+// Replicated is a journal that several replicas append to; one of them at a time is the worker, which appends derived
+// events and trims.
 type Replicated interface {
 	Journal
-	Start() error // before, nothing is appended, also not by others
-	Ready() error // why this replica takes no events now
+	Start() error // until then, no events are appended, even by others
+	Ready() error // why this replica cannot append events now
 	Take(ctx context.Context, term uint64) error
 	Leave()
 	AppendAs(ctx context.Context, term uint64, events []journal.Event) (journal.Appended, error)
@@ -83,11 +82,11 @@ type Center struct {
 	Model   *model.Model
 	Reports *report.Keeper
 
-	loaded     bool   // records are applied to the model as they are appended
-	checkpoint uint64 // offset of the last
+	loaded     bool   // records are applied to the model when they are appended
+	checkpoint uint64 // offset of the latest
 }
 
-// Open opens the journal and brings the model to its end.
+// Open opens the journal and applies all of it to the model.
 func Open(ctx context.Context, o Options) (*Center, error) {
 	c := &Center{Options: o}
 	var err error
@@ -110,7 +109,7 @@ func Open(ctx context.Context, o Options) (*Center, error) {
 	return c, nil
 }
 
-// places returns where the nodes stand.
+// places returns the places of the nodes.
 func (c *Center) places() map[report.Key]report.Place {
 	nodes, _ := c.Model.Nodes("")
 	places := make(map[report.Key]report.Place, len(nodes))
@@ -134,7 +133,7 @@ func (c *Center) load(ctx context.Context) error {
 	if err := replay(ctx, c.Journal, c.Model, c.Journal.Bounds().Newest); err != nil {
 		return err
 	}
-	c.loaded = true // nobody appends yet
+	c.loaded = true // no one appends yet
 	if replicated, ok := c.Journal.(Replicated); ok {
 		return replicated.Start()
 	}
@@ -146,7 +145,7 @@ func (c *Center) load(ctx context.Context) error {
 	return nil
 }
 
-// start returns the model of the first checkpoint that can be used, else an empty one.
+// start returns the model of the first usable checkpoint, or else an empty one.
 func (c *Center) start(names ...string) *model.Model {
 	bounds := c.Journal.Bounds()
 	for _, name := range names {
@@ -182,12 +181,12 @@ func loadModel(name, journalID string) (*model.Model, error) {
 	return m, nil
 }
 
-// replay applies the journal from where the model is, up to an offset.
+// replay applies the journal from the model's offset up to another.
 func replay(ctx context.Context, s Journal, m *model.Model, upTo uint64) error {
 	return each(ctx, s, m.Offset(), upTo, func(records []journal.Record) { m.Apply(records) })
 }
 
-// each reads the journal beyond an offset, up to another.
+// each reads the journal between two offsets.
 func each(ctx context.Context, s Journal, after, upTo uint64, use func([]journal.Record)) error {
 	after = max(after, s.Bounds().Oldest-1)
 	for after < upTo {
@@ -220,15 +219,15 @@ func (c *Center) Checkpoint() error {
 	return nil
 }
 
-// trim drops what the limits no longer want. Before, the base takes over what it said, so that base and journal always
-// give the model.
+// trim drops events beyond the limits. Before that, it applies them to the base, so that base and journal always yield
+// the model.
 func (c *Center) trim(ctx context.Context) error {
 	upTo := c.Journal.Expired(c.Keep)
 	if upTo == 0 {
 		return nil
 	}
 	if counted, err := c.counted(ctx, upTo); !counted || err != nil {
-		return err // what is gone is in no report
+		return err // trimmed events could no longer be counted
 	}
 	base := c.start(baseFile)
 	if err := replay(ctx, c.Journal, base, upTo); err != nil {
@@ -241,7 +240,7 @@ func (c *Center) trim(ctx context.Context) error {
 	return c.Journal.Trim(ctx, upTo)
 }
 
-// counted reports whether the reports are up to an offset. They are given a while to come there.
+// counted reports whether the reports have reached an offset. It gives them some time for that.
 func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
 	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -253,7 +252,7 @@ func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
 	return c.Reports.Offset() >= upTo, nil
 }
 
-// Run keeps checkpoints and the journal's limits until ctx ends, or the center must be opened again. Meanwhile it checks
+// Run maintains checkpoints and the journal's limits until ctx ends, or the center must be opened again. It also checks
 // all files of the journal once.
 func (c *Center) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -276,14 +275,14 @@ func (c *Center) Run(ctx context.Context) error {
 	return k.until(ctx, nil)
 }
 
-// upkeep is what a center does now and then.
+// upkeep is a center's periodic work.
 type upkeep struct {
 	center *Center
 	tick   <-chan time.Time
-	saved  time.Time // a checkpoint was
+	saved  time.Time // time of the latest checkpoint
 }
 
-// until keeps the center until enough is ready or ctx ends. Its error says that the center must be opened again.
+// until does upkeep until enough is ready or ctx ends. An error means that the center must be opened again.
 func (k *upkeep) until(ctx context.Context, enough <-chan time.Time) error {
 	c := k.center
 	for {
@@ -307,12 +306,11 @@ func (k *upkeep) until(ctx context.Context, enough <-chan time.Time) error {
 	}
 }
 
-// Work makes this replica the worker, and does what the one before may have left undone. term is larger than that of any
-// worker before.
+// Work makes this replica the worker, and completes work of the previous one. term is larger than any earlier worker's.
 func (c *Center) Work(ctx context.Context, term uint64) error {
 	replicated, ok := c.Journal.(Replicated)
 	if !ok {
-		return nil // the only one
+		return nil // a single center
 	}
 	if err := replicated.Take(ctx, term); err != nil {
 		return err
@@ -325,7 +323,7 @@ func (c *Center) Work(ctx context.Context, term uint64) error {
 	return err
 }
 
-// Expire ends the faults that their detectors have not reported again in time, until ctx ends: the worker does it.
+// Expire ends faults that their detectors have not reported again in time, until ctx ends: only the worker does this.
 func (c *Center) Expire(ctx context.Context, add func(context.Context, []journal.Event) (journal.Appended, error)) {
 	tick := time.NewTicker(upkeepEvery)
 	defer tick.Stop()
@@ -354,23 +352,23 @@ func (c *Center) Close() error {
 	return errors.Join(c.Checkpoint(), c.Journal.Close())
 }
 
-// Verification is what Verify found.
+// Verification is the result of Verify.
 type Verification struct {
 	Journal     string             `json:"journal"`
 	Oldest      uint64             `json:"oldest,string"`
 	Newest      uint64             `json:"newest,string"`
 	Gaps        []journal.Gap      `json:"gaps"`
-	Checkpoint  uint64             `json:"checkpoint,string"` // up to where the model was compared
+	Checkpoint  uint64             `json:"checkpoint,string"` // the model was compared up to here
 	Differences []model.Difference `json:"differences"`
 }
 
-// Fine reports whether all of the journal can be read, and gives the model.
+// Fine reports whether the whole journal is readable and yields the model.
 func (v Verification) Fine() bool { return len(v.Gaps) == 0 && len(v.Differences) == 0 }
 
-// Verify reads all of the journal in a directory, also while a center runs on it, and compares its last checkpoint with
-// what the journal gives. It changes nothing.
+// Verify reads the whole journal in a directory, even while a center runs on it, and compares its latest checkpoint
+// with the model that the journal yields. It changes no files.
 func Verify(ctx context.Context, dir string) (v Verification, err error) {
-	log := slog.New(slog.DiscardHandler) // what it finds is the answer
+	log := slog.New(slog.DiscardHandler) // the result contains its findings
 	s, err := sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(dir, journalDir), Log: log, ReadOnly: true})
 	if err != nil {
 		return v, err
@@ -383,7 +381,7 @@ func Verify(ctx context.Context, dir string) (v Verification, err error) {
 	}
 	checkpoint, err := loadModel(filepath.Join(dir, checkpointFile), bounds.Journal)
 	if errors.Is(err, os.ErrNotExist) {
-		return v, nil // there is none yet, so none that is wrong
+		return v, nil // there is none yet, and so no wrong one
 	}
 	if err != nil {
 		return v, err

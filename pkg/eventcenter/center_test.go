@@ -68,7 +68,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// days makes a journal of three files, as if each event were of another day.
+// days creates a journal of three files, as if each event were on another day.
 func days(t *testing.T, dir string) {
 	t.Helper()
 	now := time.Now().Add(-72 * time.Hour)
@@ -84,7 +84,7 @@ func days(t *testing.T, dir string) {
 	}
 }
 
-// What trimmed days said is in the base: the state does not change, and base and journal still give it.
+// The base includes trimmed days: the state does not change, and base and journal still yield it.
 func TestTrimmed(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
@@ -106,7 +106,7 @@ func TestTrimmed(t *testing.T) {
 	must(t, c.Close())
 }
 
-// A checkpoint that is damaged, or of another journal, is not believed.
+// A damaged checkpoint, or another journal's, is not used.
 func TestLostCheckpoint(t *testing.T) {
 	for name, text := range map[string]string{"damaged": "{", "of another journal": `{"version":1,"journal":"x"}`,
 		"empty": ""} {
@@ -123,7 +123,7 @@ func TestLostCheckpoint(t *testing.T) {
 	}
 }
 
-// verify finds a state that the journal does not give.
+// verify finds a state that differs from the journal's.
 func TestVerify(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
@@ -141,7 +141,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// restingCheck is a journal whose check says that a step took ten minutes.
+// restingCheck is a journal whose check claims that a step took ten minutes.
 type restingCheck struct {
 	Journal
 	rested chan time.Time
@@ -153,7 +153,7 @@ func (j restingCheck) Check(_ context.Context, rest func(time.Duration)) ([]jour
 	return nil, nil
 }
 
-// The check of all files leaves the center its time, and its upkeep goes on meanwhile.
+// The check of all files leaves time for the center, and upkeep continues during it.
 func TestUpkeepBesideTheCheck(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestUpkeepBesideTheCheck(t *testing.T) {
 	})
 }
 
-// anew is a copy that must be made anew, which is noticed while its files are checked.
+// anew is a copy that must be created anew; the center notices this while it checks the files.
 type anew struct{ Replicated }
 
 func (anew) Ready() error { return journal.ErrAnew }

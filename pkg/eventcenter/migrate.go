@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 )
 
-// migratedDir is where the SQLite journal stays that was taken over.
+// migratedDir is where a migrated SQLite journal stays.
 const migratedDir = "journal.migrated"
 
 // HasJournal reports whether a directory has a SQLite journal of its own.
@@ -21,8 +21,8 @@ func HasJournal(dir string) bool {
 	return err == nil && !sqlite.IsCopy(journal)
 }
 
-// Migrate gives the SQLite journal of a directory to take, which must keep it all, and sets it aside. It refuses while a
-// center has it open. The checkpoints stay: they are of the same journal.
+// Migrate passes a directory's SQLite journal to take, which must store all of it, and sets it aside. It refuses while
+// a center has it open. The checkpoints stay: they belong to the same journal.
 func Migrate(ctx context.Context, dir string, log *slog.Logger, take func(*sqlite.Store) error) (err error) {
 	from := filepath.Join(dir, journalDir)
 	s, err := sqlite.Open(ctx, sqlite.Options{Dir: from, Log: log})

@@ -12,14 +12,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 )
 
-// Salvaged is what could be read of a center's directory.
+// Salvaged is the result of Salvage.
 type Salvaged struct {
 	sqlite.Salvaged
-	Unread []string `json:"unread"` // files beside the journal that could not be read
+	Unread []string `json:"unread"` // other files that could not be read
 }
 
-// Salvage copies all that can be read of a center's directory into a new one, with which a center can go on. The center
-// must be stopped. It changes nothing in the old directory.
+// Salvage copies all readable data of a center's directory into a new one that a center can use. The center must be
+// stopped. It does not change the old directory.
 func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salvaged, err error) {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return done, err
@@ -49,7 +49,7 @@ func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salva
 	return done, err
 }
 
-// copyFile copies a small file with its mode: that of the control store, or of a report.
+// copyFile copies a small file with its mode: the control store, or a report.
 func copyFile(from, to string) error {
 	data, err := os.ReadFile(from)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 )
 
-// Of a damaged directory, a backup and a salvaged one have all that can be read, and name what is lost.
+// A backup or salvaged copy of a damaged directory has all readable data, and lists the lost events.
 func TestDamagedDirectory(t *testing.T) {
 	dir, archive := t.TempDir(), filepath.Join(t.TempDir(), "archive")
 	days(t, dir)

@@ -1,5 +1,5 @@
-// Package api is the HTTP interface of the event center: what agents and others send to, and what consumers read from.
-// What a sender says is stored and shown as data: it never becomes HTML, SQL, a line of the log or the name of a file.
+// Package api is the HTTP interface of the event center: agents and others send events to it, and consumers read from
+// it. Text from a sender is stored and shown as data: it never becomes HTML, SQL, a log line or a file name.
 package api
 
 import (
@@ -26,67 +26,67 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
-// Journal is what the interface needs of the journal. Append is durable when it returns, and stores a batch whole or
-// not at all.
+// Journal is the part of the journal that the interface needs. Append is durable when it returns, and stores a batch
+// whole or not at all.
 type Journal interface {
 	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
 	Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	Bounds() journal.Bounds
 }
 
-// AliveHeader is in every 2xx answer to POST /v1/events: after how many seconds without an event the agent is to say
-// that it is alive.
+// AliveHeader is in every 2xx answer to POST /v1/events: the number of seconds without an event after which the agent
+// sends a sign of life.
 const AliveHeader = "Nodeagent-Alive-Seconds"
 
-// Config is what the interface serves.
+// Config is the configuration of the interface.
 type Config struct {
 	Journal Journal
 	Model   *model.Model
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
-	Health  func() Health    // nil: nothing is known
+	Health  func() Health    // nil: unknown
 	Reports Reports          // nil: there are none
-	Problem func() string    // what else does not work, beside taking and answering; nil, empty: nothing
-	Ready   func() error     // why this replica is to get no requests; nil: it always may
+	Problem func() string    // other problems, beside reading and writing; nil or empty: none
+	Ready   func() error     // why this replica must get no requests; nil: always ready
 
-	// Heard notes an agent that says that it is alive. Nil: in the model alone.
+	// Heard records an agent's sign of life. Nil: only the model records it.
 	Heard func(key model.Key, agent event.Agent, said, at time.Time)
 
-	Stopping <-chan struct{} // is closed when streams are to end; may be nil
+	Stopping <-chan struct{} // closed to end streams; may be nil
 
-	// Authenticate says who sent a request. An error that is a *Refusal says how it is answered.
+	// Authenticate identifies the sender of a request. An error that wraps a *Refusal determines the answer.
 	Authenticate func(*http.Request) (Identity, error)
-	Authorizer   Authorizer // nil: only identities that Reads may read
-	// Loopback demands that requests are addressed to a name of this machine: a page in a browser is not to reach the
-	// center by a name that its server points here.
+	Authorizer   Authorizer // nil: only identities with Reads may read
+	// Loopback demands that the Host header names this machine: otherwise a page in a browser could reach the center by
+	// a name that its server resolves to this machine.
 	Loopback bool
 
-	Pages  http.Handler // everything beside the routes; nil: nothing
+	Pages  http.Handler // serves all other paths; nil: none
 	SignIn func(ctx context.Context, name string, operator bool) (code string, ends time.Time, err error)
 
-	// Deliveries returns what delivers now; nothing while another replica does. Nil: this center delivers nothing.
+	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.
 	Deliveries func() *deliver.Manager
-	// Forward has the replica answer that delivers, by its Answer. Nil: there is no other.
+	// Forward lets the delivering replica answer, by its Answer. Nil: there is only one replica.
 	Forward func(context.Context, Forwarded) (Answer, error)
 
-	Alive  time.Duration // after which agents say that they are alive; 0: a minute
+	Alive  time.Duration // after which agents send a sign of life; 0: one minute
 	Limits Limits
 }
 
-// Health is what an operator must know of the journal.
+// Health is the journal's health, for operators.
 type Health = journal.Health
 
-// Limits are those of senders and readers. Zero values are the defaults.
+// Limits apply to senders and readers. Zero values are the defaults.
 type Limits struct {
-	SourceRate  float64 // events a second of one source; 100
+	SourceRate  float64 // events per second of one source; 100
 	SourceBurst int     // 5000
-	Rate        float64 // events a second of all; 20,000
+	Rate        float64 // events per second in total; 20,000
 	Burst       int     // 40,000
-	Bytes       int64   // of the bodies of all requests of nodes that are read, decoded and stored at the same time, and as many of others; 24 MiB
+	Bytes       int64   // of bodies of nodes' requests being read, decoded and stored, and as many of others; 24 MiB
 	Streams     int     // subscribers at the same time; 1000
-	OwnStreams  int     // of one of them; 20
+	OwnStreams  int     // per subscriber; 20
 
-	NodeRequests      float64 // requests a second of one node; 20
+	NodeRequests      float64 // requests per second of one node; 20
 	NodeRequestsBurst int     // 200
 }
 
@@ -94,7 +94,7 @@ type Limits struct {
 type Server struct {
 	Config
 	mux *http.ServeMux
-	// deliveries answers what concerns subscriptions, and was forwarded
+	// deliveries answers forwarded requests about subscriptions
 	deliveries *http.ServeMux
 	shares     *shares
 	avoid      avoidCache
@@ -144,13 +144,13 @@ func orDefault[T int | int64 | float64 | time.Duration](value, standard T) T {
 	return value
 }
 
-// route is how a request is answered. An open one needs no identity. A right is needed to read, and for what changes more
-// than the journal, where everybody speaks for a source.
+// route describes how a request is answered. An open one needs no identity. Reading needs a right, and so does changing
+// more than the journal; to the journal, everybody may append for their own source.
 type route struct {
 	answer     func(http.ResponseWriter, *http.Request, Identity)
 	open       bool
 	right      bool
-	deliveries bool // only the replica that delivers can answer
+	deliveries bool // only the delivering replica can answer
 }
 
 func (s *Server) routes() map[string]route {
@@ -198,7 +198,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// localName reports whether the Host header names this machine.
+// localName reports whether a Host header names this machine.
 func localName(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -207,7 +207,7 @@ func localName(host string) bool {
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
-// guarded demands an identity where the route needs one, and the right to read where it reads.
+// guarded demands an identity if the route needs one, and the right to read if it reads.
 func (s *Server) guarded(pattern string, r route) http.HandlerFunc {
 	path := resource(pattern)
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -227,7 +227,7 @@ func (s *Server) guarded(pattern string, r route) http.HandlerFunc {
 	}
 }
 
-// resource returns what a right names of a route: its path without parameters.
+// resource returns the name of a route in rights: its path without parameters.
 func resource(pattern string) string {
 	_, path, _ := strings.Cut(pattern, " ")
 	path, _, _ = strings.Cut(path, "/{")
@@ -242,7 +242,7 @@ func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	_, _ = w.Write(openAPI)
 }
 
-// schema answers the last part of an event's "dataschema".
+// schema answers the URL in an event's "dataschema".
 func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ Identity) {
 	text := schemas.Of(r.PathValue("name"))
 	if text == nil {
@@ -253,8 +253,8 @@ func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ Identity) {
 	_, _ = w.Write(text)
 }
 
-// handshake answers who asks, before it sends, whether its events are wanted (CloudEvents HTTP 1.1 Web Hooks for Event
-// Delivery, section 4). They are, from any origin: who may send is decided by credentials, with each request.
+// handshake answers a sender that asks whether its events are wanted (CloudEvents HTTP 1.1 Web Hooks for Event
+// Delivery, section 4). They are, from any origin: the credentials of each request decide who may send.
 func (s *Server) handshake(w http.ResponseWriter, r *http.Request, _ Identity) {
 	w.Header().Set("Allow", "GET, HEAD, OPTIONS, POST")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
@@ -270,8 +270,8 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	respond(w, http.StatusOK, map[string]string{"status": "alive"})
 }
 
-// readyz answers 200 also while the disk is full: what is there can be read. A replica that cannot reach the others is not
-// ready, and says why.
+// readyz answers 200 even while the disk is full: the stored events can be read. A replica that cannot reach the others
+// is not ready, and gives the reason.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	if s.Ready != nil {
 		if err := s.Ready(); err != nil {
@@ -291,13 +291,13 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	respond(w, http.StatusOK, answer)
 }
 
-// problem is the answer to what is refused.
+// problem is the body of a refusal.
 type problem struct {
 	Error    string     `json:"error"`
 	Rejected []rejected `json:"rejected,omitempty"`
 }
 
-// rejected is an event that cannot be taken: what to set aside, and why.
+// rejected is an invalid event: which one to set aside, and why.
 type rejected struct {
 	Index  int    `json:"index"` // in the batch, from 0
 	ID     string `json:"id,omitempty"`
@@ -308,7 +308,7 @@ func refuse(w http.ResponseWriter, status int, reason string, events []rejected)
 	respond(w, status, problem{reason, events})
 }
 
-// refuseForNow asks the client to come back, each at another time within the span.
+// refuseForNow asks the client to retry, each client at a random time within the duration.
 func refuseForNow(w http.ResponseWriter, status int, reason string, within time.Duration) {
 	seconds := 1 + rand.IntN(max(1, int(within/time.Second)))
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
@@ -325,7 +325,7 @@ func respond(w http.ResponseWriter, status int, answer any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// readFailed answers a request whose read of the journal failed.
+// readFailed answers a request when a read of the journal fails.
 func (s *Server) readFailed(w http.ResponseWriter, r *http.Request, err error) {
 	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
 		s.gone(w, trimmed.Error())

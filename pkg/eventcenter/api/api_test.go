@@ -31,7 +31,7 @@ const (
 	single  = "application/cloudevents+json"
 )
 
-// center is a real center behind a real listener.
+// center is a real center with a real listener.
 type center struct {
 	*eventcenter.Center
 	t       *testing.T
@@ -62,16 +62,16 @@ func newCenter(t *testing.T, change func(*api.Config)) *center {
 	return c
 }
 
-// reply is an answer without its body.
+// reply is a response without its body.
 type reply struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// asAgents asks for no compressed answer, as agents do.
+// asAgents asks for uncompressed responses, as agents do.
 var asAgents = &http.Client{Transport: &http.Transport{DisableCompression: true}}
 
-// do sends a request with the token and returns the answer and its body.
+// do sends a request with the token and returns the response and its body.
 func (c *center) do(r *http.Request) (reply, string) {
 	c.t.Helper()
 	r.Header.Set("Authorization", "Bearer "+token)
@@ -104,7 +104,7 @@ func (c *center) post(media, body string) (reply, string) {
 	return c.do(c.request(http.MethodPost, "/v1/events", media, body))
 }
 
-// send posts events that must be taken.
+// send posts events that must be accepted.
 func (c *center) send(events ...event.Event) {
 	c.t.Helper()
 	if r, body := c.post(batch, encode(c.t, events...)); r.StatusCode != http.StatusOK {
@@ -112,7 +112,7 @@ func (c *center) send(events ...event.Event) {
 	}
 }
 
-// get decodes an answer and returns its status.
+// get decodes a response and returns its status.
 func (c *center) get(path string, answer any) int {
 	c.t.Helper()
 	r, body := c.do(c.request(http.MethodGet, path, "", ""))
@@ -135,7 +135,7 @@ func encode(t *testing.T, events ...event.Event) string {
 	return "[" + strings.Join(texts, ",") + "]"
 }
 
-// raised is a fault of a node whose subject is named.
+// raised is a fault of a node with a named subject.
 func raised(node string, sequence uint64, name string, severity finding.Severity) event.Event {
 	f := event.Fault{ID: "x", Check: "disk", Subject: finding.Subject{Kind: "disk", Name: name}, Severity: severity,
 		Reason: "DiskFails", Message: "it fails", RaisedAt: time.Unix(9, 0).UTC()}
@@ -182,7 +182,7 @@ func TestIntake(t *testing.T) {
 	}
 }
 
-// What cannot be taken is refused with what is wrong with which event, and nothing of its batch is stored.
+// An invalid batch is refused, the answer names each invalid event and its error, and no event of the batch is stored.
 func TestRefused(t *testing.T) {
 	c := newCenter(t, nil)
 	good := strings.Trim(encode(t, raised("a", 1, "sda", "fatal")), "[]")
@@ -249,7 +249,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What looks like HTML, SQL, a path or a terminal's sequence is data: it comes back as it was sent.
+// Text that looks like HTML, SQL, a path or a terminal sequence is data: it comes back unchanged.
 func TestHostileText(t *testing.T) {
 	c := newCenter(t, nil)
 	for i, text := range []string{`<script>alert(1)</script>`, `'; DROP TABLE events; --`, "../../etc/passwd",
@@ -280,7 +280,7 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
-// Senders that send too much are asked to come back; what they sent is not stored.
+// Senders that send too much are asked to retry; their events are not stored.
 func TestRates(t *testing.T) {
 	c := newCenter(t, func(config *api.Config) {
 		config.Limits = api.Limits{SourceRate: 0.001, SourceBurst: 2, Rate: 0.001, Burst: 5}
@@ -322,7 +322,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// The clock of a node may be wrong: its events are taken, and counted.
+// A node's clock may be wrong: its events are accepted and counted.
 func TestFuture(t *testing.T) {
 	c := newCenter(t, nil)
 	e := raised("a", 1, "x", "fatal")

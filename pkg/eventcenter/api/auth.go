@@ -20,24 +20,24 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 )
 
-// Identity is who sent a request.
+// Identity is the authenticated sender of a request.
 type Identity struct {
 	Name  string
-	By    string // how that was proven: "local token", "token", "certificate", "review"
-	Reads bool   // all that the center knows, without a question to the Authorizer
+	By    string // how it was proven: "local token", "token", "certificate", "review"
+	Reads bool   // everything that the center stores, without asking the Authorizer
 	Any   bool   // may send for any source
 
-	Cluster string // that vouched for it
-	Node    string // for which alone it may send; empty: for none
+	Cluster string // which vouched for it
+	Node    string // the only node that it may send for; empty: none
 
-	Detector  string // the only one that it may send for; empty: for the agent, and for all detectors of its node
-	EveryNode bool   // of the cluster: Node is where it runs
-	User      *User  // of the cluster, whose rights the Authorizer knows; nil: of a node, or of the center itself
+	Detector  string // the only one that it may send for; empty: the agent and all detectors of its node
+	EveryNode bool   // of the cluster: Node is the one that it runs on
+	User      *User  // of the cluster, with rights known to the Authorizer; nil: a node, or the center itself
 
-	Unreviewed bool // the cluster's apiserver could not be asked: a signature alone counts
+	Unreviewed bool // the cluster's apiserver could not be asked: only the signature was checked
 }
 
-// User is a user of a cluster, as its apiserver has it.
+// User is a user of a cluster, as its apiserver reports it.
 type User struct {
 	Name   string
 	UID    string
@@ -47,16 +47,16 @@ type User struct {
 
 // Authorizer decides who may read, and who may change subscriptions.
 type Authorizer interface {
-	// Authorize returns nil where somebody may use a verb (get, post, delete) on a path of the interface, without its parameters
-	// (/v1/nodes, also for one node); else a Refusal.
+	// Authorize returns nil if somebody may use a verb (get, post, delete) on a path of the interface, without its
+	// parameters (/v1/nodes, also for one node); otherwise a Refusal.
 	Authorize(ctx context.Context, who Identity, verb, path string) error
 }
 
-// Refusal is why a request is refused. An error of Authenticate that is none is answered with 401.
+// Refusal says why a request is refused. Any other error of Authenticate is answered with 401.
 type Refusal struct {
 	Status      int
 	Reason      string
-	RetryWithin time.Duration // 0: to come back is of no use until something is changed
+	RetryWithin time.Duration // 0: a retry is useless until the configuration changes
 }
 
 func (r *Refusal) Error() string { return r.Reason }
@@ -73,7 +73,7 @@ func (r *Refusal) answer(w http.ResponseWriter) {
 	refuse(w, r.Status, quote(r), nil)
 }
 
-// refusalOf returns the refusal that an error is.
+// refusalOf returns the refusal in an error.
 func refusalOf(err error, status int) *Refusal {
 	if err == nil {
 		return nil
@@ -84,7 +84,7 @@ func refusalOf(err error, status int) *Refusal {
 	return &Refusal{Status: status, Reason: err.Error()}
 }
 
-// identified says who sent a request, counts it, and refuses one who sends too many of them.
+// identified identifies the sender of a request, counts it, and refuses senders that send too many.
 func (s *Server) identified(r *http.Request) (Identity, *Refusal) {
 	who, err := s.Authenticate(r)
 	if err != nil {
@@ -105,8 +105,8 @@ func (s *Server) identified(r *http.Request) (Identity, *Refusal) {
 	return who, nil
 }
 
-// permit refuses who has no right to a path: the verb of the right is the request's method, in lower case. Who may read
-// all may not for that reason change anything.
+// permit refuses an identity without a right to a path: the verb of the right is the request's method, in lower case.
+// The right to read everything does not include the right to change anything.
 func (s *Server) permit(r *http.Request, who Identity, path string) *Refusal {
 	verb := strings.ToLower(r.Method)
 	if r.Method == http.MethodHead {
@@ -131,7 +131,7 @@ func (i Identity) maySend(source string) bool {
 		(i.Detector == "" || i.Detector == detector)
 }
 
-// Token returns the token in a file, which it makes where there is none. Nobody else may read the file.
+// Token returns the token in a file, and creates the file if it is missing. Only the owner may read the file.
 func Token(name string) (string, error) {
 	token, err := ReadToken(name)
 	if !errors.Is(err, os.ErrNotExist) {
@@ -143,7 +143,7 @@ func Token(name string) (string, error) {
 	return token, atomicfile.WriteData(name, []byte(token+"\n"))
 }
 
-// ReadToken reads a token.
+// ReadToken reads a token from a file.
 func ReadToken(name string) (string, error) {
 	if err := secretfile.CheckOwn(name); err != nil {
 		return "", err
@@ -159,13 +159,13 @@ func ReadToken(name string) (string, error) {
 	return token, nil
 }
 
-// SignInCode is the answer of POST /v1/sign-in-codes.
+// SignInCode is the response to POST /v1/sign-in-codes.
 type SignInCode struct {
-	Code string    `json:"code"` // for one person, once
+	Code string    `json:"code"` // for one person, valid once
 	Ends time.Time `json:"ends"`
 }
 
-// signInCode makes a code with which a person signs in at the pages.
+// signInCode creates a code that signs a person in to the pages.
 func (s *Server) signInCode(w http.ResponseWriter, r *http.Request, who Identity) {
 	if !only(w, r.URL.Query(), "name", "role") {
 		return

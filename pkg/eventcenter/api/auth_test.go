@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// A node speaks only for itself; who may only send may not read.
+// A node sends only for itself; an identity that may only send may not read.
 func TestIdentity(t *testing.T) {
 	c := newCenter(t, func(config *api.Config) {
 		config.Authenticate = func(*http.Request) (api.Identity, error) {
@@ -62,7 +62,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// A page in a browser cannot reach the center by a name that its server points to this machine.
+// A browser page cannot reach the center by a name that its server resolves to this machine.
 func TestHost(t *testing.T) {
 	c := newCenter(t, nil)
 	for host, want := range map[string]int{"evil.example": 421, "evil.example:10685": 421, "10.0.0.1": 421,
@@ -75,7 +75,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// The token is made once, for its owner alone; one that others may read is refused.
+// The token is created once, readable only by its owner; a token that others may read is refused.
 func TestTokenFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "token")
 	first, err := api.Token(name)
@@ -112,7 +112,7 @@ func (r *rights) Authorize(_ context.Context, who api.Identity, verb, path strin
 	return &api.Refusal{Status: http.StatusServiceUnavailable, Reason: "cannot be asked", RetryWithin: time.Second}
 }
 
-// A reader may read what the authorizer permits, by the name of the path, and send nothing.
+// A reader may read the paths that the authorizer permits, and send no events.
 func TestReader(t *testing.T) {
 	r := &rights{}
 	c := newCenter(t, func(config *api.Config) {
@@ -142,7 +142,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// One node that asks too often is told when to come back; another is not concerned.
+// A node that asks too often is told when to retry; other nodes are not affected.
 func TestNodeRequests(t *testing.T) {
 	node := "a"
 	c := newCenter(t, func(config *api.Config) {
@@ -172,7 +172,7 @@ func (v verbs) Authorize(_ context.Context, _ api.Identity, verb, path string) e
 	return &api.Refusal{Status: http.StatusForbidden, Reason: "no right to " + verb + " " + path}
 }
 
-// Who may read all may not change subscriptions: that is a right of its own, by the method. A node never has it.
+// The right to read everything is not the right to change subscriptions: there is one per method. A node never has it.
 func TestRightToSubscribe(t *testing.T) {
 	r := verbs{"get /v1/subscriptions", "post /v1/dead-letters"}
 	var who api.Identity
@@ -186,7 +186,7 @@ func TestRightToSubscribe(t *testing.T) {
 		path   string
 		want   int
 	}{
-		{api.Identity{Name: "page", Reads: true}, "GET", "/v1/subscriptions", 404}, // this center delivers nothing
+		{api.Identity{Name: "page", Reads: true}, "GET", "/v1/subscriptions", 404}, // this center delivers no events
 		{api.Identity{Name: "page", Reads: true}, "POST", "/v1/subscriptions", 403},
 		{api.Identity{Name: "page", Reads: true}, "DELETE", "/v1/subscriptions/a", 403},
 		{api.Identity{Name: "page", Reads: true}, "DELETE", "/v1/dead-letters/a/b", 403},

@@ -17,29 +17,28 @@ import (
 )
 
 const (
-	avoidAge   = 5 * time.Second // how long an answer may be used without asking again
+	avoidAge   = 5 * time.Second // how long a client may reuse a response
 	stormShare = 0.2             // of the nodes of a pool
-	staleAfter = 2.5             // intervals without a word of any agent
-	lostCheck  = "silence"       // stands for a check in the reason of a lost node
+	staleAfter = 2.5             // intervals without a message from any agent
+	lostCheck  = "silence"       // instead of a check in the reason of a lost node
 )
 
-// Avoid is the answer of /v1/avoid. Its reader is to use every node where it cannot be read, or is stale.
+// Avoid is the response to /v1/avoid. A reader must use all nodes if it cannot read the response or if it is stale.
 type Avoid struct {
-	StaleSince *time.Time  `json:"staleSince,omitempty"` // no agent was heard since
+	StaleSince *time.Time  `json:"staleSince,omitempty"` // no agent has reported since
 	Pools      []AvoidPool `json:"pools"`
 }
 
-// AvoidPool is a group of nodes that stand in for one another: those of a cluster with the same value of the pool's
-// label.
+// AvoidPool is a group of interchangeable nodes: those of a cluster with the same value of the pool's label.
 type AvoidPool struct {
 	Cluster string      `json:"cluster"`
 	Pool    string      `json:"pool,omitempty"`
-	Nodes   int         `json:"nodes"` // in all
-	Storm   bool        `json:"storm"` // so many are concerned that the fault may be elsewhere: only fatal ones are listed
+	Nodes   int         `json:"nodes"` // in total
+	Storm   bool        `json:"storm"` // so many that the cause may be elsewhere: only fatal ones are listed
 	Avoid   []AvoidNode `json:"avoid"`
 }
 
-// AvoidNode is a node that new pods should not go to now.
+// AvoidNode is a node that new pods should avoid now.
 type AvoidNode struct {
 	Node    string        `json:"node"`
 	Reasons []AvoidReason `json:"reasons"`
@@ -53,19 +52,19 @@ type AvoidReason struct {
 	Subject string    `json:"subject"`
 	Since   time.Time `json:"since"`
 
-	Detector string `json:"detector,omitempty"` // who has found it, unless the node's agent has
+	Detector string `json:"detector,omitempty"` // the detector that reported it; empty: the node's agent
 }
 
-// avoidCache keeps the answer, which every pod may ask for.
+// avoidCache caches the response, since every pod may ask for it.
 type avoidCache struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	at    time.Time
 	valid bool
 	text  []byte
 	etag  string
 }
 
-// avoided is GET /v1/avoid.
+// avoided handles GET /v1/avoid.
 func (s *Server) avoided(w http.ResponseWriter, r *http.Request, _ Identity) {
 	if !only(w, r.URL.Query()) {
 		return
@@ -83,7 +82,7 @@ func (s *Server) avoided(w http.ResponseWriter, r *http.Request, _ Identity) {
 	_, _ = w.Write(text)
 }
 
-// avoidText returns the answer, made at most once a second.
+// avoidText returns the response, computed at most once a second.
 func (s *Server) avoidText() (text []byte, etag string) {
 	c := &s.avoid
 	c.mu.Lock()
@@ -94,7 +93,7 @@ func (s *Server) avoidText() (text []byte, etag string) {
 	}
 	text, err := json.Marshal(s.avoidNow(now))
 	if err != nil {
-		text = []byte(`{"pools":[]}`) // plain data: it cannot fail
+		text = []byte(`{"pools":[]}`) // plain data: Marshal cannot fail
 	}
 	sum := sha256.Sum256(text)
 	c.at, c.valid, c.text, c.etag = now, true, append(text, '\n'), `"`+hex.EncodeToString(sum[:8])+`"`

@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
 )
 
-// BenchmarkIntake takes requests of 1 and of 10 events, 64 at a time, without a network. Compare cpu-µs/event, which is that of
-// the process: other programs do not change it much.
+// BenchmarkIntake takes requests of 1 and of 10 events, 64 at a time, without a network. Compare cpu-µs/event: it is
+// that of the process, so other programs hardly change it.
 func BenchmarkIntake(b *testing.B) {
 	for _, many := range []int{1, 10} {
 		b.Run(fmt.Sprintf("%d", many), func(b *testing.B) { benchmarkIntake(b, many) })

@@ -9,14 +9,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// hungJournal holds what it is given first, and counts what comes beside it.
+// hungJournal blocks in the first Append, and counts the concurrent ones.
 type hungJournal struct {
 	api.Journal
 	held, over chan struct{}
 	calls      atomic.Int32
 }
 
-// beside is how many were given to it beside the first.
+// beside returns how many Appends came during the first.
 func (j *hungJournal) beside() int32 { return j.calls.Load() - 1 }
 
 func (j *hungJournal) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
@@ -27,8 +27,8 @@ func (j *hungJournal) Append(ctx context.Context, events []journal.Event) (journ
 	return j.Journal.Append(ctx, events)
 }
 
-// When more comes than can be stored, so much is worked on at a time; others are asked to come back, before their senders
-// give up and what is done for them is for nobody.
+// If more arrives than can be stored, the center works on a limited amount; other senders are asked to retry before
+// they time out, so that no work is wasted.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	j := &hungJournal{held: make(chan struct{}), over: make(chan struct{})}

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// A node whose clock is off by hours is listed with by how much, once its agent says that it lives, until its next word
-// says otherwise; one whose word took a minute to arrive is not.
+// A node whose clock is off by hours is listed with the offset, from its agent's sign of life until its next message
+// disagrees; a node whose message took a minute to arrive is not listed.
 func TestWrongClock(t *testing.T) {
 	c := newCenter(t, nil)
 	word := func(node string, sequence uint64, ahead time.Duration) {

@@ -24,22 +24,22 @@ const (
 	maxSkew      = 5 * time.Minute
 )
 
-// decoded is one event of a request.
+// decoded is an event of a request.
 type decoded struct {
 	journal.Event
 	time time.Time
 }
 
-// statusError is a refusal of the request as a whole.
+// statusError refuses a whole request.
 type statusError struct {
 	status int
 	reason string
-	events []rejected // where single events are the reason
+	events []rejected // if single events are the reason
 }
 
 func (e *statusError) Error() string { return e.reason }
 
-// split returns the events of a body, each by what reads it.
+// split returns a decoder for each event of a body.
 func split(r *http.Request, body []byte) ([]func() (event.Envelope, error), error) {
 	if r.Header.Get("Content-Encoding") != "" {
 		return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "a Content-Encoding is not supported"}
@@ -81,8 +81,7 @@ func structured(media, charset string, body []byte) ([]func() (event.Envelope, e
 	return events, nil
 }
 
-// decode reads one event. status is that of a refusal: 400 for what is no CloudEvent, 422 for one that says what it
-// must not.
+// decode reads one event. status is for a refusal: 400 for an invalid CloudEvent, 422 for one with forbidden content.
 func decode(read func() (event.Envelope, error)) (d decoded, status int, err error) {
 	c, err := read()
 	d.ID, d.Source, d.Type, d.JSON = c.ID(), c.Source(), c.Type(), c.JSON
@@ -109,13 +108,13 @@ func decode(read func() (event.Envelope, error)) (d decoded, status int, err err
 
 const ownPrefix = "io.github.nodeagent."
 
-// centers matches the sources of what the center itself says, centerTypes the types of it.
+// centers matches the sources of the center's own events, centerTypes their types.
 var (
 	centers     = regexp.MustCompile(`^/clusters/[^/]*/eventcenter$`)
 	centerTypes = regexp.MustCompile(`^io\.github\.nodeagent\.(operator\.|cluster\.|subscription\.|node\.(blind|lost|seen|removed)\.)`)
 )
 
-// plain refuses attributes that are too long or have control characters.
+// plain refuses attributes that are too long or contain control characters.
 func plain(c cloudevents.Event) error {
 	attributes := map[string]string{"id": c.ID(), "source": c.Source(), "type": c.Type(), "subject": c.Subject(),
 		"datacontenttype": c.DataContentType(), "dataschema": c.DataSchema()}
@@ -157,7 +156,7 @@ func (d *decoded) readOwn(c cloudevents.Event) error {
 	return nil
 }
 
-// said takes over the attributes of an event of our own.
+// said copies the attributes of one of our own events.
 func (d *decoded) said(e *event.Event) {
 	d.Said = e
 	d.Cluster, d.Node, d.Severity, d.Stream, d.Sequence = e.Cluster, e.Node, string(e.Severity), e.Stream, e.Sequence
@@ -166,7 +165,7 @@ func (d *decoded) said(e *event.Event) {
 
 var decimal = regexp.MustCompile(`^[0-9]{20}$`)
 
-// complete refuses data that lacks what its type must say.
+// complete refuses data that lacks fields required by its type.
 func complete(e event.Event) error {
 	switch data := e.Data.(type) {
 	case event.Fault:

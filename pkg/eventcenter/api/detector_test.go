@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// detected is a fault of node a that a detector speaks of with the CloudEvents SDK, some seconds after a moment.
+// detected is a fault of node a that a detector reports with the CloudEvents SDK, some seconds after a moment.
 func detected(t *testing.T, detector, id string, kind event.Type, seconds int64, change map[string]any) cloudevents.Event {
 	t.Helper()
 	e := cloudevents.New()
@@ -46,7 +46,7 @@ func (c *center) detect(e cloudevents.Event) (reply, string) {
 	return c.do(r)
 }
 
-// sources are those whose faults are active on node a.
+// sources lists the sources whose faults are active on node a.
 func (c *center) sources() string {
 	c.t.Helper()
 	var list api.FaultList
@@ -58,8 +58,8 @@ func (c *center) sources() string {
 	return strings.Join(names, " ")
 }
 
-// A detector that is not the agent raises and ends faults of a node with plain CloudEvents. It is a second witness: what
-// the agent raises, ends, or leaves out of a snapshot says nothing of it, nor the other way round.
+// A detector other than the agent raises and ends faults of a node with plain CloudEvents. It is a second witness:
+// events and snapshots of the agent do not affect the detector's faults, and vice versa.
 func TestDetector(t *testing.T) {
 	c := newCenter(t, nil)
 	snapshot := agentEvent(event.NodeSnapshot, "a", 1)
@@ -120,7 +120,7 @@ func TestDetector(t *testing.T) {
 	}
 }
 
-// What a detector must not say is refused with the reason; other events of its own types are stored with the node.
+// Forbidden content from a detector is refused with the reason; other events of its own types are stored with the node.
 func TestDetectorRefused(t *testing.T) {
 	c := newCenter(t, nil)
 	for name, test := range map[string]struct {
@@ -175,8 +175,8 @@ func TestDetectorRefused(t *testing.T) {
 	}
 }
 
-// A detector speaks for its own name, on its node or, if it may, on every node of its cluster; a node's own identity
-// speaks for all that is on the node.
+// A detector sends under its own name, for its node or, if permitted, for every node of its cluster; a node's own
+// identity may send for every detector on it.
 func TestWhoMayDetect(t *testing.T) {
 	for _, test := range []struct {
 		who  api.Identity
@@ -211,7 +211,7 @@ func TestWhoMayDetect(t *testing.T) {
 	}
 }
 
-// A person speaks of a detector's fault apart from the agent's.
+// A person can comment on a detector's fault separately from the agent's.
 func TestDetectorNotes(t *testing.T) {
 	c := newCenter(t, nil)
 	c.send(raised("a", 1, "sda", "fatal"))

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// An expression leaves out what it is not true of, in pages and in streams; one that is wrong or too costly is refused.
+// An expression filters both pages and streams; a wrong or too costly one is refused.
 func TestExpression(t *testing.T) {
 	c := newCenter(t, nil)
 	c.send(raised("a", 1, "sda", finding.Fatal), raised("a", 2, "sdb", finding.Fatal), raised("a", 3, "sda", finding.Info))

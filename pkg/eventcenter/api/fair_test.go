@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// byHeader knows a node by a header.
+// byHeader identifies a node by a header.
 func byHeader(r *http.Request) (api.Identity, error) {
 	return api.Identity{Name: "node", By: "token", Cluster: "prod", Node: r.Header.Get("Node")}, nil
 }
@@ -29,8 +29,8 @@ func (c *center) as(node, media string, body io.Reader, size int64) *http.Reques
 	return r
 }
 
-// Beside nodes that announce bodies and do not send them, that send as much as they can, and that send what cannot be
-// decoded, all that an honest node sends is stored.
+// While other nodes announce bodies without sending them, send as much as they can, or send undecodable bodies, all
+// events of an honest node are stored.
 func TestFair(t *testing.T) {
 	c := newCenter(t, func(config *api.Config) {
 		config.Authenticate = byHeader
@@ -47,7 +47,7 @@ func TestFair(t *testing.T) {
 		_, _ = io.Copy(io.Discard, response.Body)
 		return response.StatusCode
 	}
-	for range 8 { // announce the most, and send a byte
+	for range 8 { // announce the most, and send one byte
 		body, in := io.Pipe()
 		others.Go(func() { send(c.as("stalled", batch, body, 1<<20)) })
 		others.Go(func() {
@@ -86,7 +86,7 @@ func TestFair(t *testing.T) {
 			t.Errorf("request %d of the honest node: %d", i, status)
 		}
 	}
-	<-refused // a flooding node is refused what is beyond its share
+	<-refused // the center refuses a flooding node beyond its share
 	close(stop)
 	others.Wait()
 	if newest := c.Journal.Bounds().Newest; newest != 20 {
@@ -94,7 +94,7 @@ func TestFair(t *testing.T) {
 	}
 }
 
-// One reader has so many streams; another still gets one.
+// One reader has a limited number of streams; another reader still gets one.
 func TestStreamsOfOneReader(t *testing.T) {
 	c := newCenter(t, func(config *api.Config) {
 		config.Limits = api.Limits{Streams: 10, OwnStreams: 2}
@@ -120,8 +120,8 @@ func TestStreamsOfOneReader(t *testing.T) {
 	}
 }
 
-// A stream ends within a minute when its reader's session or right has ended. While that cannot be told it goes on, for ten
-// minutes.
+// A stream ends within a minute after its reader's session or right has ended. While that cannot be checked, it
+// continues for ten minutes.
 func TestStreamOfNoReader(t *testing.T) {
 	for name, test := range map[string]struct {
 		err   error
@@ -158,7 +158,7 @@ func TestStreamOfNoReader(t *testing.T) {
 	}
 }
 
-// discarded is a response that is not kept.
+// discarded is a response writer that discards the response.
 type discarded struct{ header http.Header }
 
 func (d *discarded) Header() http.Header         { return d.header }
@@ -166,7 +166,7 @@ func (d *discarded) WriteHeader(int)             {}
 func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
 func (d *discarded) Flush()                      {}
 
-// A sender that asks first, as CloudEvents' web hooks do, is told that it may send, and how often.
+// A sender that asks first, as CloudEvents web hooks do, learns that it may send, and how often.
 func TestHandshake(t *testing.T) {
 	c := newCenter(t, nil)
 	r := c.request(http.MethodOptions, "/v1/events", "", "")
@@ -182,7 +182,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// Whatever foreign senders send, the list of events stays JSON for strict parsers, and each event as it came.
+// Whatever foreign senders send, the list of events stays valid for strict JSON parsers, and each event is unchanged.
 func TestForeignBytes(t *testing.T) {
 	c := newCenter(t, nil)
 	send := func(media, body, want string) {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// A sender from the CloudEvents SDK is understood in all three modes, and what it sent comes back as it was; what it
-// sends again is a duplicate in any mode.
+// The center understands a sender that uses the CloudEvents SDK, in all three modes, and returns its events unchanged;
+// sent again, in any mode, they are duplicates.
 func TestForeignSender(t *testing.T) {
 	c := newCenter(t, nil)
 	e := cloudevents.New()

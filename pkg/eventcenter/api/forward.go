@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 )
 
-// Forwarded is a request about subscriptions on its way from the replica that was asked to the one that delivers. Who
-// sent it, and that it may be done, the first has found out.
+// Forwarded is a request about subscriptions, forwarded to the delivering replica. The first replica has already
+// authenticated and authorized it.
 type Forwarded struct {
 	Method string      `json:"method"`
 	URI    string      `json:"uri"`
@@ -19,17 +19,17 @@ type Forwarded struct {
 	Who    deliver.Who `json:"who"`
 }
 
-// Answer is the answer to it.
+// Answer is the response to a forwarded request.
 type Answer struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`
 	Body   []byte      `json:"body"`
 }
 
-// forwarded is the key of the context of a request that was forwarded: it is not forwarded again.
+// forwarded is a context key that marks a forwarded request: it is not forwarded again.
 type forwarded struct{}
 
-// forward has another replica answer.
+// forward lets another replica answer.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, who Identity) {
 	const ask = "another replica of this center delivers, or will soon: ask again"
 	if s.Forward == nil || r.Context().Value(forwarded{}) != nil {
@@ -56,7 +56,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, who Identity) {
 	_, _ = w.Write(a.Body)
 }
 
-// Answer answers what another replica has forwarded. Nothing but what concerns subscriptions is answered.
+// Answer answers a request forwarded by another replica, but only one about subscriptions.
 func (s *Server) Answer(ctx context.Context, f Forwarded) Answer {
 	a := answered{Answer{Status: http.StatusOK, Header: http.Header{}}}
 	r, err := http.NewRequestWithContext(context.WithValue(ctx, forwarded{}, f.Who), f.Method, f.URI,
@@ -69,7 +69,7 @@ func (s *Server) Answer(ctx context.Context, f Forwarded) Answer {
 	return a.Answer
 }
 
-// answered is a response that is kept.
+// answered is a response writer that keeps the response.
 type answered struct{ Answer }
 
 func (a *answered) Header() http.Header { return a.Answer.Header }

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
-// noEvents is a journal in which nothing has happened.
+// noEvents is an empty journal.
 type noEvents struct{}
 
 func (noEvents) Append(context.Context, []journal.Event) (journal.Appended, error) {
@@ -28,8 +28,8 @@ func (noEvents) Read(context.Context, journal.Query) (journal.Page, error) {
 }
 func (noEvents) Bounds() journal.Bounds { return journal.Bounds{Oldest: 1} }
 
-// A replica that does not deliver answers about subscriptions as the one that does, which writes down who asked; a
-// request without the right is not forwarded, and where nobody delivers it says to come back.
+// A replica that does not deliver answers about subscriptions as the delivering one does, which records who asked; a
+// request without the right is not forwarded, and if no replica delivers, the client is asked to retry.
 func TestForward(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
 	if err != nil {

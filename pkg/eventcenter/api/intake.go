@@ -13,15 +13,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
-// stored is the answer to events that are durable.
+// stored is the response when all events are durable.
 type stored struct {
-	Offset     string `json:"offset"` // up to which the journal is durable, with all of the batch
+	Offset     string `json:"offset"` // the journal is durable up to here, including the batch
 	Stored     int    `json:"stored"`
 	Duplicates int    `json:"duplicates"`
 	Conflicts  int    `json:"conflicts"`
 }
 
-// intake is POST /v1/events.
+// intake handles POST /v1/events.
 func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
 	body, release, err := s.read(r, who)
 	defer release()
@@ -62,12 +62,12 @@ func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
 	respond(w, http.StatusOK, stored{strconv.FormatUint(done.Last, 10), done.New, done.Duplicates, done.Conflicts})
 }
 
-// alive spreads the agents: each is told another interval, within a tenth.
+// alive spreads the agents: each gets a different interval, within 10%.
 func (s *Server) alive() string {
 	return strconv.Itoa(max(1, int(s.Alive.Seconds()*(0.9+0.2*rand.Float64()))))
 }
 
-// heard notes the agents that are alive, which is not journaled.
+// heard records signs of life, which are not journaled.
 func (s *Server) heard(events []decoded) {
 	for _, d := range events {
 		if d.Said == nil || d.Said.Type != event.AgentAlive {
@@ -80,8 +80,8 @@ func (s *Server) heard(events []decoded) {
 	}
 }
 
-// notTaken answers what was not read or decoded. That this center is busy is no reason to ask another one, nor for an
-// agent to send all of its state again: 429.
+// notTaken answers a body that could not be read or decoded. When this center is busy, the agent must neither try
+// another one nor send all of its state again: hence 429.
 func (s *Server) notTaken(w http.ResponseWriter, err error) {
 	if e, ok := errors.AsType[*statusError](err); ok {
 		refuse(w, e.status, e.reason, e.events)
@@ -95,7 +95,7 @@ func (s *Server) notTaken(w http.ResponseWriter, err error) {
 	refuseForNow(w, status, quote(err), 10*time.Second)
 }
 
-// decodeAll decodes the events. Where some cannot be taken none is, and the refusal names each of them.
+// decodeAll decodes the events. If any is invalid, it accepts none, and the refusal names each invalid one.
 func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 	all, err := split(r, body)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 	for i, read := range all {
 		d, status, err := decode(read)
 		if err != nil {
-			refused.status = min(refused.status, status) // 400 before 422
+			refused.status = min(refused.status, status) // 400 takes precedence over 422
 			refused.events = append(refused.events, rejected{i, short(d.ID), quote(err)})
 			continue
 		}
@@ -120,10 +120,10 @@ func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 	return events, nil
 }
 
-// short bounds what an answer repeats of an event.
+// short limits how much of an event an answer repeats.
 func short(id string) string { return quote(errors.New(id[:min(len(id), 100)])) }
 
-// permitted answers what the sender may not send, by whom it speaks for or by how much it is.
+// permitted refuses events that the sender may not send, because of their source or their number.
 func (s *Server) permitted(w http.ResponseWriter, events []decoded, who Identity) bool {
 	var refused []rejected
 	counts := map[string]int{}
@@ -155,10 +155,10 @@ func (s *Server) permitted(w http.ResponseWriter, events []decoded, who Identity
 	return true
 }
 
-// notStored answers a batch that is not durable. The sender keeps it and sends it again.
+// notStored answers a batch that is not durable. The sender keeps it and retries.
 func (s *Server) notStored(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		return // nobody waits
+		return // the client has gone
 	}
 	s.metrics.failed.Inc()
 	if errors.Is(err, journal.ErrFull) {

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// busyWait is how long a request waits for others. It is half of what a sender waits for an answer: what is worked on
-	// when its sender has gone is sent again, and more and more work would be for nobody.
+	// busyWait is how long a request waits for others. It is half of the senders' timeout: the sender would repeat work
+	// that the center finishes later, and more and more work would be wasted.
 	busyWait = 5 * time.Second
 
-	// chunk is how many bytes of a body are taken at a time, and what a request counts at least while it is stored.
+	// chunk is how many bytes of a body are read at a time, and the least that a request counts while it is stored.
 	chunk       = 64 << 10
 	maxNodeBody = 1 << 20 // bytes; an agent sends less
 )
 
-// shares are what each sender may have of what is common.
+// shares divide common resources among senders.
 type shares struct {
-	// bodies are bytes of requests that are read, decoded and stored. Nodes have their own: no other sender takes them.
+	// bodies are bytes of requests being read, decoded and stored. Nodes have their own: no other sender takes them.
 	bodies, nodeBodies *share.Amounts
 
 	streams  *share.Amounts
-	requests *share.Rates // of a node, a second
-	sources  *share.Rates // events of a source, a second
-	compute  *share.Rates // microseconds of a reader's expressions, a second
+	requests *share.Rates // of a node, per second
+	sources  *share.Rates // events of a source, per second
+	compute  *share.Rates // microseconds of a reader's expressions, per second
 	all      *rate.Limiter
 }
 
@@ -46,18 +46,18 @@ func newShares(l Limits) *shares {
 		all:      rate.NewLimiter(rate.Limit(l.Rate), l.Burst)}
 }
 
-// key is whose share a request uses. What is proven counts, never what is said.
+// key returns whose share a request uses: the proven identity, never a claimed one.
 func (i Identity) key() string {
 	return i.By + "/" + i.Cluster + "/" + cmp.Or(i.Node, i.Name) + "/" + i.Detector
 }
 
-// errBusy means that others are worked on already, errShare that the sender itself is.
+// errBusy means that other senders use all capacity, errShare that this sender has used up its share.
 var (
 	errBusy  = errors.New("too many requests at the same time")
 	errShare = errors.New("too many requests of this sender at the same time")
 )
 
-// read reads a body. Its bytes count as they arrive, never as they are announced; done gives them back.
+// read reads a body. It counts bytes when they arrive, not when they are announced; done releases them.
 func (s *Server) read(r *http.Request, who Identity) (body []byte, done func(), err error) {
 	bodies, most, key, taken := s.shares.bodies, int64(maxBody), who.key(), int64(0)
 	if who.Node != "" {

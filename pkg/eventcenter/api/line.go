@@ -15,19 +15,19 @@ import (
 type Line struct {
 	Offset   string
 	Received time.Time
-	Type     string // without the part that all have
-	Inferred bool   // by the center
+	Type     string // without the common prefix
+	Inferred bool   // inferred by the center
 	Severity string
 	Cluster  string // empty for foreign events
 	Node     string // or the source of a foreign event
 	Subject  string
 	Message  string
-	Detector string // who says so beside the node's agent
+	Detector string // empty: the node's agent
 }
 
 const typePrefix = "io.github.nodeagent."
 
-// LineOf returns what can be read of an event: the data of a foreign one may have any form.
+// LineOf returns the readable parts of an event: the data of a foreign one may have any form.
 func LineOf(i Item) Line {
 	var e struct {
 		Type, Source, Subject, Severity, Partitionkey string
@@ -52,7 +52,7 @@ func LineOf(i Item) Line {
 		l.Cluster, l.Node, l.Detector = cluster, node, detector
 	}
 	if l.Detector == "" {
-		l.Detector = e.Data.Detector // of what the center infers
+		l.Detector = e.Data.Detector // for events inferred by the center
 	}
 	if l.Node == "" {
 		l.Node = e.Source
@@ -66,11 +66,11 @@ func LineOf(i Item) Line {
 	return l
 }
 
-// wholeID is the ID of a container or sandbox: its first 13 digits are enough for people.
+// wholeID matches the ID of a container or sandbox: its first 13 digits are enough for people.
 var wholeID = regexp.MustCompile(`\b([0-9a-f]{13})[0-9a-f]{51}\b`)
 
 // subject returns the subject of an agent's event (check/reason/kind/name, each percent-encoded) for people: without a
-// reason that says the same as the type. That of any other event is returned as it is.
+// reason that repeats the type. Other events' subjects are returned unchanged.
 func subject(text string) string {
 	parts := strings.Split(text, "/")
 	if len(parts) != 4 {
@@ -87,7 +87,7 @@ func subject(text string) string {
 	return Clip(strings.Join(words, " "), 80)
 }
 
-// Clip returns at most so many characters of a text; the end of a name says more than its beginning.
+// Clip shortens a text in the middle to most characters and an ellipsis: the end of a name is more specific.
 func Clip(text string, most int) string {
 	runes := []rune(text)
 	if len(runes) <= most {
@@ -96,13 +96,13 @@ func Clip(text string, most int) string {
 	return string(runes[:most/2]) + "…" + string(runes[len(runes)-most/2:])
 }
 
-// Folded is a run of events of one type, check and reason (or kind of leftover) on one node, as its first.
+// Folded is a run of events of one type, check and reason (or kind of leftover) on one node, with its first event.
 type Folded struct {
 	Line
-	More int // events like it that follow at once
+	More int // similar events directly after it
 }
 
-// Fold returns lines without repetition.
+// Fold folds repeated lines.
 func Fold(lines []Line) (folded []Folded) {
 	run := ""
 	for _, l := range lines {

@@ -14,16 +14,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// metrics are those of the center. No label has a value that a sender chooses.
+// metrics are those of the center. Senders choose no label values.
 type metrics struct {
 	handler  http.Handler
 	events   *prometheus.CounterVec
 	requests *prometheus.CounterVec
 	limited  *prometheus.CounterVec
-	// identities counts who was recognized, and how
+	// identities counts recognized senders, by method
 	identities *prometheus.CounterVec
 	failed     prometheus.Counter
-	// expressions counts events of which a consumer's expression could not tell
+	// expressions counts failed evaluations of consumers' expressions
 	expressions prometheus.Counter
 	future      prometheus.Counter
 	append      prometheus.Histogram
@@ -75,7 +75,7 @@ func (m *metrics) took(done journal.Appended) {
 	m.events.WithLabelValues("conflict").Add(float64(done.Conflicts))
 }
 
-// statusWriter notes the status.
+// statusWriter records the status.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
@@ -97,7 +97,7 @@ func (m *metrics) counted(pattern string, next http.HandlerFunc) http.HandlerFun
 	}
 }
 
-// state collects what is asked for when it is asked for.
+// state collects its metrics on each scrape.
 type state struct {
 	s       *Server
 	started time.Time
@@ -153,13 +153,13 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// delivering has the metrics of what delivers now.
+// delivering collects the metrics of the present manager.
 type delivering func() *deliver.Manager
 
 // Describe makes it an unchecked collector.
 func (d delivering) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends nothing while another replica delivers.
+// Collect sends no metrics while another replica delivers.
 func (d delivering) Collect(out chan<- prometheus.Metric) {
 	if m := d(); m != nil {
 		m.Collect(out)

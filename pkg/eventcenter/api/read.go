@@ -18,7 +18,7 @@ import (
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
-	aheadWait    = 5 * time.Second // for a journal that is behind the cursor
+	aheadWait    = 5 * time.Second // if the journal is behind the cursor
 )
 
 // Item is a record as consumers see it.
@@ -28,11 +28,11 @@ type Item struct {
 	Event    json.RawMessage `json:"event"`
 }
 
-// itemOf returns a record. Centers before this one have stored texts that are no JSON: their bytes are shown.
+// itemOf returns a record for consumers. Older centers stored texts that are not JSON: these are returned as bytes.
 func itemOf(r journal.Record) Item {
 	if !utf8.Valid(r.JSON) || !json.Valid(r.JSON) {
 		r.JSON, _ = json.Marshal(map[string]any{"specversion": "1.0", "id": r.ID, "source": r.Source, "type": r.Type,
-			"data_base64": r.JSON}) // plain data: it cannot fail
+			"data_base64": r.JSON}) // plain data: Marshal cannot fail
 	}
 	return Item{strconv.FormatUint(r.Offset, 10), r.Received, r.JSON}
 }
@@ -40,17 +40,17 @@ func itemOf(r journal.Record) Item {
 // List is a page of the journal.
 type List struct {
 	Events  []Item        `json:"events"`
-	Gaps    []journal.Gap `json:"gaps,omitempty"` // offsets that are lost
+	Gaps    []journal.Gap `json:"gaps,omitempty"` // lost offsets
 	Next    string        `json:"next"`
 	Oldest  string        `json:"oldest"`
 	Newest  string        `json:"newest"`
 	Journal string        `json:"journal"`
 }
 
-// events is GET /v1/events: a page, or with Accept: text/event-stream all that comes.
+// events handles GET /v1/events: a page, or with Accept: text/event-stream a stream of new events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, who Identity) {
 	if !only(w, r.URL.Query(), "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel") {
-		return // a filter with a typing error would pass everything
+		return // a filter with a typo would pass everything
 	}
 	q, err := queryOf(r)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who Identity) {
 	respond(w, http.StatusOK, answer)
 }
 
-// selected returns the records that an expression is true of; nil: all. One of which it cannot be told is counted. A
-// reader whose expressions take more than their share of the processor waits.
+// selected returns the records for which an expression is true; nil: all. Evaluation errors are counted. A reader whose
+// expressions take more than their share of the processor waits.
 func (s *Server) selected(ctx context.Context, who Identity, wanted *expression.Expression, records []journal.Record) (
 	[]journal.Record, error) {
 	if wanted == nil {
@@ -124,7 +124,7 @@ func (s *Server) selected(ctx context.Context, who Identity, wanted *expression.
 	return kept, nil
 }
 
-// reached waits for a moment until the journal has an offset: this replica may be behind the one that gave it.
+// reached waits briefly until the journal has an offset: this replica may be behind the one that returned it.
 func (s *Server) reached(ctx context.Context, offset uint64) bool {
 	timeout := time.NewTimer(aheadWait)
 	defer timeout.Stop()
@@ -143,7 +143,7 @@ func (s *Server) reached(ctx context.Context, offset uint64) bool {
 	}
 }
 
-// gone answers a cursor that leads nowhere, and says where to begin.
+// gone answers an invalid cursor, and says where to begin.
 func (s *Server) gone(w http.ResponseWriter, reason string) {
 	bounds := s.Journal.Bounds()
 	respond(w, http.StatusGone, map[string]string{
@@ -153,7 +153,7 @@ func (s *Server) gone(w http.ResponseWriter, reason string) {
 	})
 }
 
-// queryOf reads the parameters. Last-Event-ID wins over after.
+// queryOf reads the parameters. Last-Event-ID takes precedence over after.
 func queryOf(r *http.Request) (q journal.Query, err error) {
 	values := r.URL.Query()
 	if q.Limit, err = limitOf(values, defaultLimit, maxLimit); err != nil {
@@ -193,7 +193,7 @@ func limitOf(values url.Values, standard, most int) (int, error) {
 	return limit, nil
 }
 
-// maxValues bounds the values of one field of a filter.
+// maxValues is the maximum number of values for one field of a filter.
 const maxValues = 100
 
 func filterOf(values url.Values) (journal.Filter, error) {

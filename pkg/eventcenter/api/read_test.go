@@ -69,9 +69,9 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// scripted is a journal whose bounds and pages a test sets.
+// scripted is a journal with bounds and pages set by a test.
 type scripted struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	bounds  journal.Bounds
 	records []journal.Record
 	changed chan struct{}
@@ -116,7 +116,7 @@ func (s *scripted) Read(_ context.Context, q journal.Query) (journal.Page, error
 	return page, nil
 }
 
-// offline returns the interface over a scripted journal, without a listener.
+// offline returns the interface for a scripted journal, without a listener.
 func offline(t *testing.T, j *scripted, change ...func(*api.Config)) *api.Server {
 	t.Helper()
 	config := api.Config{Journal: j, Model: model.New(), Log: slog.New(slog.DiscardHandler),
@@ -133,8 +133,8 @@ func eventsRequest(ctx context.Context, query string) *http.Request {
 	return r
 }
 
-// Older than what is kept is 410 with where to begin; what this replica does not have yet is waited for, then 503, and
-// never 410 or empty.
+// A cursor before the oldest offset is answered with 410 and the oldest offset; if this replica is behind the cursor,
+// it waits, then answers 503, never 410 or an empty page.
 func TestCursorOutside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &scripted{}
@@ -165,7 +165,7 @@ func TestCursorOutside(t *testing.T) {
 	})
 }
 
-// screen collects what a subscriber gets.
+// screen collects the text that a subscriber gets.
 type screen struct {
 	http.ResponseWriter
 	mu   sync.Mutex // guards text
@@ -187,7 +187,7 @@ func (s *screen) take() string {
 	return s.text.String()
 }
 
-// A stream says what comes, how far it is, that it lives, and what the subscriber has missed.
+// A stream sends new events, its position, signs of life, and the gaps that the subscriber has missed.
 func TestStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &scripted{}
@@ -239,7 +239,7 @@ data: {"from":"3","to":"4","reason":"older than what is kept","snapshot":"/v1/no
 	})
 }
 
-// The list names fatal nodes only, is the same text while nothing changes, and says when it may be wrong.
+// The list names only fatal nodes, is the same text while the state is unchanged, and shows when it may be wrong.
 func TestAvoid(t *testing.T) {
 	now := time.Now()
 	c := newCenter(t, func(config *api.Config) { config.Now = func() time.Time { return now } })
@@ -272,7 +272,7 @@ func TestAvoid(t *testing.T) {
 	}
 }
 
-// silent is what the center itself has found of a node, or of a cluster.
+// silent is a finding of the center itself about a node or a cluster.
 func (c *center) silent(kind event.Type, node, reason string) {
 	c.t.Helper()
 	text, err := json.Marshal(map[string]any{"time": time.Unix(1, 0).UTC(), "data": event.Silence{Reason: reason,
@@ -286,8 +286,8 @@ func (c *center) silent(kind event.Type, node, reason string) {
 	}
 }
 
-// Nodes are asked for by what the center has found of them, and by their agents; a lost node is to be avoided, a blind one
-// is not, and where many are lost the fault is elsewhere.
+// Nodes can be selected by the center's findings about them and by their agents; a lost node is to be avoided, a blind
+// one is not, and if many are lost the cause is elsewhere.
 func TestSilent(t *testing.T) {
 	now := time.Now()
 	c := newCenter(t, func(config *api.Config) { config.Now = func() time.Time { return now } })
@@ -363,7 +363,7 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// Every route is in the document, and the document has no other.
+// The document has all routes and no others.
 func TestOpenAPI(t *testing.T) {
 	c := newCenter(t, nil)
 	var document struct {

@@ -9,13 +9,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
-// Reports makes the report of a day or a week.
+// Reports makes the report for a day or a week.
 type Reports interface {
 	Report(ctx context.Context, p report.Period, date string) (report.Report, error)
 }
 
-// report is GET /v1/reports/daily and /v1/reports/weekly: JSON, or with format=html a document for a mail, whose links
-// lead to the address that base names.
+// report handles GET /v1/reports/daily and /v1/reports/weekly: JSON, or with format=html a document for an email, with
+// links to the address in base.
 func (s *Server) report(w http.ResponseWriter, r *http.Request, _ Identity) {
 	values := r.URL.Query()
 	if !only(w, values, "date", "format", "base") {
@@ -56,7 +56,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ Identity) {
 	_, _ = w.Write(text) //nolint:gosec // made by html/template
 }
 
-// ReportProblem returns how a report that cannot be made is answered: 0 is no problem.
+// ReportProblem returns the response for a report that cannot be made: 0 means no problem.
 func ReportProblem(err error) (status int, reason string) {
 	if err == nil {
 		return 0, ""

@@ -11,36 +11,36 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
-// NodeList is the answer of /v1/nodes. It is true at the offset: what follows comes behind it in /v1/events.
+// NodeList is the response to /v1/nodes. It is the state at the offset: later events follow it in /v1/events.
 type NodeList struct {
 	Offset  string          `json:"offset"`
 	Journal string          `json:"journal"`
 	Nodes   []model.Summary `json:"nodes"`
-	// CommonVersions are those that most agents of a cluster have.
+	// CommonVersions are the versions that most agents of each cluster have.
 	CommonVersions map[string]string `json:"commonVersions"`
-	// SilentClusters are those so many of whose nodes are silent that these are not reported one by one.
+	// SilentClusters have so many silent nodes that these are not reported one by one.
 	SilentClusters []model.ClusterState `json:"silentClusters,omitempty"`
 }
 
-// FaultList is the answer of /v1/faults, the most severe first.
+// FaultList is the response to /v1/faults, most severe first.
 type FaultList struct {
 	Offset  string            `json:"offset"`
 	Journal string            `json:"journal"`
-	Total   int               `json:"total"` // of which at most the limit are listed
+	Total   int               `json:"total"` // at most the limit are listed
 	Faults  []model.NodeFault `json:"faults"`
 }
 
-// NodeAnswer is the answer of /v1/nodes/{cluster}/{node}: the state and the newest events, the newest first.
+// NodeAnswer is the response to /v1/nodes/{cluster}/{node}: the state and the latest events, newest first.
 type NodeAnswer struct {
 	Offset  string       `json:"offset"`
 	Journal string       `json:"journal"`
 	Node    model.Detail `json:"node"`
 	Events  []Item       `json:"events"`
-	Before  string       `json:"before,omitempty"` // where the events before these are; empty: there are none
+	Before  string       `json:"before,omitempty"` // cursor for the events before these; empty: none
 }
 
-// nodes is GET /v1/nodes. version and notversion ask for agents of a version, and of any other; blind for those of
-// which a check cannot tell; agent for those whose agent is odd.
+// nodes handles GET /v1/nodes. version and notversion select agents with a version, or with any other; blind selects
+// nodes with a check that cannot tell; agent selects those with an unusual agent.
 func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ Identity) {
 	values := r.URL.Query()
 	if !only(w, values, "cluster", "state", "pool", "zone", "version", "notversion", "blind", "agent") {
@@ -53,7 +53,7 @@ func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ Identity) {
 		s.Model.SilentClusters()})
 }
 
-// asked reports whether a node is one that is asked for.
+// asked reports whether a node is selected.
 func asked(values url.Values, n model.Summary, common map[string]string) bool {
 	state := "seen"
 	if n.Silence != nil {
@@ -122,12 +122,12 @@ func (s *Server) faults(w http.ResponseWriter, r *http.Request, _ Identity) {
 		faults[:min(limit, len(faults))]})
 }
 
-// passes reports whether a value is wanted. None that is named means any.
+// passes reports whether a value is wanted. An empty list means any.
 func passes(wanted []string, value string) bool {
 	return len(wanted) == 0 || slices.Contains(wanted, value)
 }
 
-// only refuses parameters that are not known.
+// only refuses unknown parameters.
 func only(w http.ResponseWriter, values url.Values, names ...string) bool {
 	for name := range values {
 		if !slices.Contains(names, name) {

@@ -16,23 +16,23 @@ import (
 const (
 	bookmarkEvery = time.Minute
 	commentEvery  = 15 * time.Second
-	writeLimit    = 10 * time.Second // a subscriber that takes nothing for so long is disconnected
+	writeLimit    = 10 * time.Second // a subscriber that reads no data for this long is disconnected
 )
 
-// subscriber is one open stream of server-sent events.
+// subscriber is an open stream of server-sent events.
 type subscriber struct {
 	s   *Server
 	who Identity
 	w   io.Writer
 	out *http.ResponseController
 	q   journal.Query
-	// wanted is true of the events that are sent; nil: of all
+	// wanted selects the events to send; nil: all
 	wanted *expression.Expression
 
-	unsure int // how often in a row it could not be told whether the reader still may read
+	unsure int // failed checks in a row of whether the reader still may read
 }
 
-// stream follows the journal until the subscriber leaves.
+// stream follows the journal until the subscriber disconnects.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, who Identity, q journal.Query,
 	wanted *expression.Expression) {
 	if !s.shares.streams.Take(who.key(), 1) {
@@ -84,10 +84,10 @@ func (sub *subscriber) follow(r *http.Request) error {
 	}
 }
 
-// maxUnsure is how many minutes a stream goes on while it cannot be told whether its reader still may read.
+// maxUnsure is how many minutes a stream continues while the reader's right cannot be checked.
 const maxUnsure = 10
 
-// mayRead asks again who reads, and whether they may: a right, a token or a session may have ended meanwhile.
+// mayRead checks again who reads, and whether they may: a right, a token or a session may have ended.
 func (sub *subscriber) mayRead(r *http.Request) error {
 	who, err := sub.s.Authenticate(r)
 	refusal := refusalOf(err, http.StatusUnauthorized)
@@ -104,7 +104,7 @@ func (sub *subscriber) mayRead(r *http.Request) error {
 	return fmt.Errorf("%s may no longer read", sub.who.Name)
 }
 
-// page sends what comes next. What cannot be sent any more is an event of its own.
+// page sends the next events. Lost events are reported by an event of their own.
 func (sub *subscriber) page(r *http.Request) error {
 	page, err := sub.s.Journal.Read(r.Context(), sub.q)
 	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
@@ -144,7 +144,7 @@ func (sub *subscriber) page(r *http.Request) error {
 	return nil
 }
 
-// gap says what this subscriber will not see, and where it finds the state instead.
+// gap tells this subscriber which events it has missed, and where it finds the state instead.
 func (sub *subscriber) gap(g journal.Gap) error {
 	data, err := json.Marshal(struct {
 		journal.Gap
@@ -156,7 +156,7 @@ func (sub *subscriber) gap(g journal.Gap) error {
 	return sub.send("id: %d\nevent: gap\ndata: %s\n\n", g.To, data)
 }
 
-// bookmark says how far the stream is, past what the filter left out.
+// bookmark sends the position of the stream, beyond events that the filter left out.
 func (sub *subscriber) bookmark() error {
 	data, err := json.Marshal(map[string]string{"offset": strconv.FormatUint(sub.q.After, 10),
 		"journal": sub.s.Journal.Bounds().Journal})

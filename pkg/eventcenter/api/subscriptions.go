@@ -17,31 +17,31 @@ const (
 	maxEntries      = 5000
 )
 
-// SubscriptionList is the answer of GET /v1/subscriptions, by name.
+// SubscriptionList is the response to GET /v1/subscriptions, by name.
 type SubscriptionList struct {
 	Subscriptions []deliver.Status `json:"subscriptions"`
 }
 
-// DeadLetterList is the answer of GET /v1/dead-letters: without the events, the oldest first.
+// DeadLetterList is the response to GET /v1/dead-letters: without the events, oldest first.
 type DeadLetterList struct {
 	DeadLetters []deliver.DeadLetter `json:"deadLetters"`
 }
 
-// AuditList is the answer of GET /v1/audit: who changed subscriptions, the newest first.
+// AuditList is the response to GET /v1/audit: who changed subscriptions, newest first.
 type AuditList struct {
 	Entries []deliver.Entry `json:"entries"`
 }
 
-// done is the answer to a change.
+// done is the response to a change.
 type done struct {
 	Done string `json:"done"`
 }
 
-// whoOf returns who is written down.
+// whoOf returns the author for the audit.
 func whoOf(i Identity) deliver.Who { return deliver.Who{Name: i.Name, By: i.By, Cluster: i.Cluster} }
 
-// delivers returns what delivers. It refuses what concerns subscriptions where there can be none, and has the replica
-// answer that delivers, where that is another one.
+// delivers returns the running manager. If the center does not deliver, it refuses the request; if another replica
+// delivers, it forwards the request there.
 func (s *Server) delivers(w http.ResponseWriter, r *http.Request, who Identity, parameters ...string) (*deliver.Manager,
 	bool) {
 	if s.Deliveries == nil {
@@ -58,7 +58,7 @@ func (s *Server) delivers(w http.ResponseWriter, r *http.Request, who Identity, 
 	return m, m != nil
 }
 
-// answerChange says that something was done, or why it was not.
+// answerChange reports success, or why the change failed.
 func (s *Server) answerChange(w http.ResponseWriter, err error, what string) {
 	switch {
 	case err == nil:
@@ -106,7 +106,7 @@ func (s *Server) unsubscribe(w http.ResponseWriter, r *http.Request, who Identit
 	}
 }
 
-// changeSubscription is POST /v1/subscriptions/{name}/{action}: pause, resume, or replay after an offset.
+// changeSubscription handles POST /v1/subscriptions/{name}/{action}: pause, resume, or replay after an offset.
 func (s *Server) changeSubscription(w http.ResponseWriter, r *http.Request, who Identity) {
 	m, ok := s.delivers(w, r, who, "after")
 	if !ok {

@@ -16,7 +16,7 @@ const (
 // ErrNoWorker means that no replica is the worker now.
 var ErrNoWorker = errors.New("no replica is the worker now")
 
-// Ask sends a question to the replica that is the worker, and returns its answer.
+// Ask sends a question to the worker replica, and returns its answer.
 func (n *Node) Ask(ctx context.Context, question []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -30,13 +30,13 @@ func (n *Node) Ask(ctx context.Context, question []byte) ([]byte, error) {
 	return m.Data, nil
 }
 
-// Answer answers questions until ctx ends, one after the other. Of two that believe for a moment that they are the
-// worker one gets a question.
+// Answer answers questions until ctx ends, one after the other. If two replicas briefly believe that they are the
+// worker, only one gets a question.
 func (n *Node) Answer(ctx context.Context, answer func(ctx context.Context, question []byte) []byte) error {
 	sub, err := n.Conn.QueueSubscribe(workerSubject, workerKey, func(m *nats.Msg) {
 		limited, cancel := context.WithTimeout(ctx, answerLimit)
 		defer cancel()
-		_ = m.Respond(answer(limited, m.Data)) // who asked asks again
+		_ = m.Respond(answer(limited, m.Data)) // if this fails, the other replica asks again
 	})
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package cluster is what the replicas of an event center have in common: a NATS server in each of them, or an outside
-// one, the worker that they elect, and the last words of agents, which they tell one another.
+// Package cluster is shared by the replicas of an event center: a NATS server in each of them, or an external one, the
+// elected worker, and the agents' signs of life, which the replicas exchange.
 package cluster
 
 import (
@@ -24,17 +24,17 @@ import (
 const (
 	clusterName = "eventcenter"
 	startLimit  = 30 * time.Second // for the server to accept its own center
-	handOver    = 2 * time.Second  // for what the server leads
+	handOver    = 2 * time.Second  // for the server to hand over its leaderships
 )
 
-// Node is the NATS of one replica: a server in this process, or a connection to others.
+// Node is the NATS of one replica: a server in this process, or a connection to external ones.
 type Node struct {
 	Conn *nats.Conn
 
-	server *server.Server // nil: outside
+	server *server.Server // nil: external
 }
 
-// Config is that of a server in this process.
+// Config is the configuration of a server in this process.
 type Config struct {
 	Name   string // of this replica, the same at each start
 	Dir    string // of the servers' files
@@ -46,15 +46,15 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Start starts a server and connects to it. It listens to the other replicas alone: the center has its connection in the
-// process.
+// Start starts a server and connects to it. It listens only to the other replicas: the center has an in-process
+// connection.
 func Start(c Config) (*Node, error) {
-	// A server with routes needs a listener for clients too: on loopback, for nobody. Nor does it hand over what it leads
-	// without one.
+	// A server with routes needs a client listener too: on loopback, unused. Without one it also does not hand over its
+	// leaderships.
 	own := rand.Text()
 	o := &server.Options{ServerName: c.Name, Host: "127.0.0.1", Port: server.RANDOM_PORT, Authorization: own,
 		AuthTimeout: startLimit.Seconds(), NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: filepath.Clean(c.Dir), SyncAlways: true, // unless it is on disk, it is not acknowledged
+		JetStream: true, StoreDir: filepath.Clean(c.Dir), SyncAlways: true, // acknowledge only messages on disk
 		MaxPayload: jetstream.MaxMessage, MaxPending: 8 * jetstream.MaxMessage,
 		JetStreamMaxMemory: 64 << 20, LameDuckDuration: handOver, LameDuckGracePeriod: handOver / 4}
 	if c.Listen != "" {
@@ -91,7 +91,7 @@ func Start(c Config) (*Node, error) {
 	return &Node{conn, s}, nil
 }
 
-// Connect connects to NATS servers of others.
+// Connect connects to external NATS servers.
 func Connect(address, credentials, ca string, log *slog.Logger) (*Node, error) {
 	o := append(always(log), nats.RetryOnFailedConnect(true))
 	if credentials != "" {
@@ -110,11 +110,11 @@ func Connect(address, credentials, ca string, log *slog.Logger) (*Node, error) {
 	return &Node{Conn: conn}, nil
 }
 
-// always are the options of a connection that is never given up.
+// always returns the options of a connection that reconnects for ever.
 func always(log *slog.Logger) []nats.Option {
 	return []nats.Option{nats.Name("eventcenter"), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
-		nats.IgnoreAuthErrorAbort(), // credentials are renewed, and accounts made: the file is read for each connection
-		nats.ReconnectBufSize(-1),   // what cannot be sent now is an error now
+		nats.IgnoreAuthErrorAbort(), // credentials and accounts may come later: each connection reads the file
+		nats.ReconnectBufSize(-1),   // a message that cannot be sent now fails now
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn("the connection to NATS is lost; it is made again", "err", err)
@@ -125,8 +125,7 @@ func always(log *slog.Logger) []nats.Option {
 		})}
 }
 
-// Alone returns why nothing that needs another replica can be done now: it is known before any question times out. Nil:
-// nothing says so.
+// Alone returns why other replicas cannot be reached: callers learn it without waiting for a timeout. Nil: unknown.
 func (n *Node) Alone() error {
 	switch {
 	case !n.Conn.IsConnected():
@@ -137,7 +136,7 @@ func (n *Node) Alone() error {
 	return nil
 }
 
-// Close ends the connection and the server. Before, the server hands what it leads to others.
+// Close closes the connection and the server. Before that, the server hands its leaderships to others.
 func (n *Node) Close() {
 	n.Conn.Close()
 	if n.server != nil {
@@ -146,7 +145,7 @@ func (n *Node) Close() {
 	}
 }
 
-// logger has the server's log in the center's.
+// logger writes the server's log into the center's.
 type logger struct{ log *slog.Logger }
 
 func (l logger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }

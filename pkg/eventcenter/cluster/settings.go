@@ -11,24 +11,24 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Peers is how many replicas there are, from the first start on: never one more or less.
+// Peers is the number of replicas, fixed from the first start on.
 const Peers = 3
 
-// Settings say where the journal of several replicas is.
+// Settings describe the journal of several replicas.
 type Settings struct {
 	// Journal is "jetstream".
 	Journal string `yaml:"journal"`
-	// Name of this replica among the peers. Empty: the name of the host.
+	// Name of this replica among the peers. Empty: the host name.
 	Name string `yaml:"name"`
-	// Listen is the address for the other replicas, HOST:PORT. Any but loopback needs TLS.
+	// Listen is the address for the other replicas, HOST:PORT. Addresses other than loopback need TLS.
 	Listen string `yaml:"listen"`
-	// Peers are all replicas, this one too.
+	// Peers are all replicas, including this one.
 	Peers []Peer `yaml:"peers"`
-	// SecretFile is the absolute path of a file with what the replicas show one another, at least 16 characters.
+	// SecretFile is the absolute path of a file with the replicas' common secret, at least 16 characters.
 	SecretFile string `yaml:"secretFile"`
-	// TLS between the replicas: each shows a certificate, and demands one.
+	// TLS between the replicas: each presents a certificate, and demands one.
 	TLS TLS `yaml:"tls"`
-	// NATS is an outside cluster, instead of the servers in the replicas.
+	// NATS is an external cluster, instead of the servers in the replicas.
 	NATS NATS `yaml:"nats"`
 }
 
@@ -38,14 +38,14 @@ type Peer struct {
 	Address string `yaml:"address"` // HOST:PORT
 }
 
-// TLS names files, which are read again when they change. CAFile is read at the start.
+// TLS names files, which are read again when they change. CAFile is read only at the start.
 type TLS struct {
 	CertFile string `yaml:"certFile"`
 	KeyFile  string `yaml:"keyFile"`
 	CAFile   string `yaml:"caFile"`
 }
 
-// NATS is an outside cluster of three servers or more.
+// NATS is an external cluster of at least three servers.
 type NATS struct {
 	URL             string `yaml:"url"`
 	CredentialsFile string `yaml:"credentialsFile"`
@@ -56,7 +56,7 @@ const maxSettings = 1 << 20 // bytes
 
 var peerName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
-// Read reads settings strictly: a key that is not known is an error. host is the name of the host.
+// Read reads settings strictly: an unknown key is an error. host is the host name.
 func Read(r io.Reader, host string) (s Settings, err error) {
 	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
 	decoder.KnownFields(true)
@@ -72,10 +72,10 @@ func Read(r io.Reader, host string) (s Settings, err error) {
 	return s, s.problem()
 }
 
-// Outside reports whether the servers are others'.
+// Outside reports whether the NATS servers are external.
 func (s Settings) Outside() bool { return s.NATS.URL != "" }
 
-// problem returns what is wrong.
+// problem returns the first error in the settings.
 func (s Settings) problem() error {
 	if s.Journal != "jetstream" {
 		return fmt.Errorf("journal: %.40q, want \"jetstream\"", s.Journal)

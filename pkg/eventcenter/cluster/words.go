@@ -16,17 +16,17 @@ import (
 const (
 	wordsSubject = "eventcenter.words"
 	wordsEvery   = 3 * time.Second
-	wordsAtOnce  = 500 // in a message
+	wordsAtOnce  = 500 // per message
 )
 
-// Words tells the other replicas which agents have said to this one that they are alive. It is not journaled: what is
-// lost is said again in the next interval.
+// Words distributes agents' signs of life to the other replicas. They are not journaled: if one is lost, the next
+// interval brings another.
 type Words struct {
 	Node  *Node
 	Model *model.Model
 	Log   *slog.Logger
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	last map[model.Key]word
 }
 
@@ -38,7 +38,7 @@ type word struct {
 	Agent   event.Agent `json:"agent"`
 }
 
-// Heard notes what an agent said to this replica.
+// Heard records a sign of life that an agent sent to this replica.
 func (w *Words) Heard(key model.Key, agent event.Agent, said, at time.Time) {
 	w.Model.Heard(key, agent, said, at)
 	w.mu.Lock()
@@ -49,13 +49,13 @@ func (w *Words) Heard(key model.Key, agent event.Agent, said, at time.Time) {
 	w.last[key] = word{key.Cluster, key.Node, at, said, agent}
 }
 
-// Run tells and hears until ctx ends.
+// Run sends and receives signs of life until ctx ends.
 func (w *Words) Run(ctx context.Context) error {
 	sub, err := w.Node.Conn.Subscribe(wordsSubject, w.take)
 	if err != nil {
 		return err
 	}
-	defer sub.Unsubscribe() // of a connection that is closed it is over anyway
+	defer sub.Unsubscribe() // if the connection is closed, the subscription ends anyway
 	tick := time.NewTicker(wordsEvery)
 	defer tick.Stop()
 	for {
@@ -97,7 +97,7 @@ func (w *Words) publish(some []word) {
 	}
 }
 
-// take notes what others were told. A word of this replica comes back to it, and changes nothing.
+// take records signs of life received by other replicas. This replica gets its own back too, without effect.
 func (w *Words) take(m *nats.Msg) {
 	var some []word
 	if err := json.Unmarshal(m.Data, &some); err != nil {

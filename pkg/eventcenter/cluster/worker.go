@@ -14,22 +14,22 @@ const (
 	workerBucket = "EVENTCENTER-WORKER"
 	workerKey    = "worker"
 
-	leaseTime  = 15 * time.Second // of the key: after it, another may be the worker
+	leaseTime  = 15 * time.Second // of the key: afterwards, another replica may be the worker
 	renewEvery = 4 * time.Second
-	// leaveAfter is how long after its last renewal a worker stops, by its own clock: before another begins.
+	// leaveAfter is how long after its last renewal a worker stops, by its own clock: before another can start.
 	leaveAfter = leaseTime - 5*time.Second
 	askLimit   = 3 * time.Second
 )
 
-// Worker elects the one replica that delivers, judges silence, infers and trims: it holds a key with a time to live.
+// Worker elects the only replica that delivers, judges silence, infers and trims: it holds a key with a time to live.
 type Worker struct {
 	Node     *Node
 	Name     string // of this replica
 	Replicas int
 	Log      *slog.Logger
 
-	// Work begins when this replica is the worker, and ends with ctx. term is the revision of the key: larger than that
-	// of any worker before.
+	// Work starts when this replica becomes the worker, and ends with ctx. term is the revision of the key: larger than
+	// any earlier worker's.
 	Work func(ctx context.Context, term uint64) error
 }
 
@@ -64,7 +64,7 @@ func (w *Worker) acquire(ctx context.Context) (jetstream.KeyValue, uint64, error
 	return bucket, revision, err
 }
 
-// openBucket finds a bucket, or makes it.
+// openBucket finds a bucket, or creates it.
 func openBucket(ctx context.Context, n *Node, c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
 	js, err := jetstream.New(n.Conn)
 	if err != nil {
@@ -77,7 +77,7 @@ func openBucket(ctx context.Context, n *Node, c jetstream.KeyValueConfig) (jetst
 	return bucket, err
 }
 
-// hold works while the key is renewed. It ends with the work.
+// hold runs Work while the key is renewed. It ends with Work.
 func (w *Worker) hold(ctx context.Context, bucket jetstream.KeyValue, term uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -111,7 +111,7 @@ func (w *Worker) hold(ctx context.Context, bucket jetstream.KeyValue, term uint6
 	}
 }
 
-// release gives the key back, so that another need not wait for its end.
+// release deletes the key, so that another replica need not wait for its expiry.
 func (w *Worker) release(ctx context.Context, bucket jetstream.KeyValue, revision uint64) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 	defer cancel()

@@ -1,7 +1,7 @@
-// Package control holds what an event center remembers that is not derived from its journal: subscriptions, how far each
-// of them is, dead letters, and who changed what. It is never rebuilt, so it is a store of its own: small values under
-// keys, each written whole, durable, and only by whom has seen the value before. What implements it is in packages of
-// their own, so that nothing else links them.
+// Package control defines the store for data outside the journal: subscriptions, their cursors, dead letters, and the
+// audit of changes. It cannot be rebuilt, so it has a store of its own: small values under keys, each written as a
+// whole, durably, and only by a writer that knows the previous value. Implementations are in packages of their own, so
+// that programs link only the one that they use.
 package control
 
 import (
@@ -15,42 +15,42 @@ import (
 type Record struct {
 	Key      string
 	Value    []byte
-	Revision uint64 // of this value: it grows with each write in the bucket, and is never given twice
+	Revision uint64 // of this value: it grows with each write in the bucket, and is never reused
 }
 
-// Store keeps records in buckets. All that a call has returned without an error is durable. It is safe for concurrent use,
-// also by several processes where the implementation is shared by them.
+// Store keeps records in buckets. Completed calls are durable. It is safe for concurrent use, also by several processes
+// if they share the implementation.
 type Store interface {
-	// Get returns the record under a key; ErrNotFound where there is none.
+	// Get returns the record under a key; ErrNotFound if there is none.
 	Get(ctx context.Context, bucket, key string) (Record, error)
-	// Put writes a value and returns its revision. Revision 0 creates; any other must be the current one. Else ErrConflict.
+	// Put writes a value and returns its revision. Revision 0 creates; any other must be the current. Else ErrConflict.
 	Put(ctx context.Context, bucket, key string, value []byte, revision uint64) (uint64, error)
-	// Delete removes a record. The revision must be the current one, else ErrConflict; ErrNotFound where there is none.
+	// Delete removes a record. The revision must be the current one, else ErrConflict; ErrNotFound if there is none.
 	Delete(ctx context.Context, bucket, key string, revision uint64) error
-	// List returns the records whose keys begin with a prefix, in the order of their keys.
+	// List returns the records whose keys have a prefix, in the order of their keys.
 	List(ctx context.Context, bucket, prefix string) ([]Record, error)
 	Close() error
 }
 
 var (
-	// ErrNotFound means that there is no such record.
+	// ErrNotFound means that the record does not exist.
 	ErrNotFound = errors.New("there is no such record")
-	// ErrConflict means that the record is not the one that the caller has seen: somebody else wrote it.
+	// ErrConflict means that another writer has changed the record since the caller read it.
 	ErrConflict = errors.New("the record was changed by somebody else")
 )
 
-// MaxValue bounds a value, in bytes. It leaves room for the head of a message of 1 MiB, which is what a server of NATS takes.
+// MaxValue limits a value, in bytes. It leaves room for headers in a NATS message of 1 MiB, the servers' default limit.
 const MaxValue = 768 << 10
 
 const maxKey = 255 // bytes
 
 var (
 	bucketName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
-	keyName    = regexp.MustCompile(`^[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*$`) // what a key-value bucket of NATS takes too
+	keyName    = regexp.MustCompile(`^[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*$`) // accepted by NATS key-value buckets too
 
 )
 
-// Problem returns what is wrong with a name or a value, before anything is written. Every implementation asks it.
+// Problem returns the first error in a name or value, before it is written. Every implementation calls it.
 func Problem(bucket, key string, value []byte) error {
 	switch {
 	case !bucketName.MatchString(bucket):

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Who changes something.
+// Who is the person or program that makes a change.
 type Who struct {
 	Name    string `json:"name"`
-	By      string `json:"by,omitempty"`      // how that was proven
-	Cluster string `json:"cluster,omitempty"` // that vouched for it
+	By      string `json:"by,omitempty"`      // how the name was proven
+	Cluster string `json:"cluster,omitempty"` // that vouched for the name
 }
 
-// Entry says who did what, and when. It is written before it is done.
+// Entry records who did what, and when. It is written before the change is made.
 type Entry struct {
 	At           time.Time `json:"at"`
 	Who          Who       `json:"who"`
@@ -25,10 +25,10 @@ type Entry struct {
 	Detail       string    `json:"detail,omitempty"`
 }
 
-// maxEntries are kept, the newest.
+// maxEntries is how many entries are kept; the oldest go first.
 const maxEntries = 5000
 
-// audit writes down what is about to be done. What cannot be written down is not done.
+// audit records a change before it is made. A change that it cannot record must not be made.
 func (m *Manager) audit(ctx context.Context, who Who, what, subscription, detail string) error {
 	now := time.Now().UTC()
 	who.Name = plain(who.Name)
@@ -38,7 +38,7 @@ func (m *Manager) audit(ctx context.Context, who Who, what, subscription, detail
 	}
 	m.mu.Lock()
 	m.written++
-	key := fmt.Sprintf("%020d-%06d-%s", now.UnixNano(), m.written, rand.Text()[:8]) // in this order also within a nanosecond
+	key := fmt.Sprintf("%020d-%06d-%s", now.UnixNano(), m.written, rand.Text()[:8]) // in order even within a nanosecond
 	m.mu.Unlock()
 	if _, err := m.Store.Put(ctx, audits, key, value, 0); err != nil {
 		return fmt.Errorf("it cannot be written down who does this, so it is not done: %w", err)
@@ -55,7 +55,7 @@ func (m *Manager) audit(ctx context.Context, who Who, what, subscription, detail
 	return nil
 }
 
-// forgetEntries drops the oldest tenth.
+// forgetEntries drops the oldest tenth of the entries.
 func (m *Manager) forgetEntries(ctx context.Context) {
 	records, err := m.Store.List(ctx, audits, "")
 	if err == nil {
@@ -74,7 +74,7 @@ func (m *Manager) forgetEntries(ctx context.Context) {
 	m.entries = min(m.entries, maxEntries*9/10)
 }
 
-// Audit returns the newest entries, the newest first.
+// Audit returns the latest entries, newest first.
 func (m *Manager) Audit(ctx context.Context, limit int) ([]Entry, error) {
 	records, err := m.Store.List(ctx, audits, "")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// An event that a subscriber refuses holds back its own node alone, for 24 hours; then it is a dead letter, and its node
-// goes on. A dead letter can be delivered after all.
+// An event that a subscriber refuses holds back only its own node, for 24 hours; then it becomes a dead letter, and the
+// node continues. A dead letter can still be delivered later.
 func TestHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
@@ -67,8 +67,8 @@ func TestHeldBack(t *testing.T) {
 	})
 }
 
-// A subscriber that is away, in whatever way, holds nothing back but itself: when it is back it gets everything, in order,
-// and meanwhile it is asked ever less often.
+// A subscriber that is down, in whatever way, holds back only itself: when it returns it gets everything, in order, and
+// until then it is asked less and less often.
 func TestDown(t *testing.T) {
 	for name, answer := range map[string]func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool{
 		"500": status(500), "404": status(404), "redirects": status(307), "too large": status(413),
@@ -110,7 +110,7 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// A subscriber that is a thousand times too slow gets everything once; what waits is in the journal, not in memory.
+// A subscriber a thousand times too slow gets everything once; the backlog is in the journal, not in memory.
 func TestSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
@@ -138,7 +138,7 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// Retry-After is honoured; so is how many requests a target takes in a minute.
+// The center honours Retry-After, and the target's limit of requests per minute.
 func TestAskedForPeace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
@@ -174,7 +174,7 @@ func TestAskedForPeace(t *testing.T) {
 	})
 }
 
-// A target that has not said that it wants events gets none.
+// A target that has not agreed to receive events gets none.
 func TestHandshake(t *testing.T) {
 	for name, options := range map[string]func(http.ResponseWriter, *http.Request){
 		"says nothing": func(http.ResponseWriter, *http.Request) {},
@@ -217,7 +217,7 @@ func TestHandshake(t *testing.T) {
 	})
 }
 
-// A target that takes no batches is sent single events, also after a restart; one that takes no JSON gets binary ones.
+// A target that takes no batches is sent single events, also after a restart; one that takes no JSON gets binary mode.
 func TestUnsupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
@@ -249,7 +249,7 @@ func TestUnsupported(t *testing.T) {
 	})
 }
 
-// 410 pauses a subscription, which says so; resumed, it goes on where it was.
+// An answer of 410 pauses a subscription, and its status shows why; after Resume it continues from the same place.
 func TestGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
@@ -279,7 +279,7 @@ func TestGone(t *testing.T) {
 	})
 }
 
-// What a subscriber gets is what its filter and its expression say; where it begins is what it asked for.
+// A subscriber gets the events that pass its filter and its expression, from the offset that it asked for.
 func TestWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
@@ -305,8 +305,7 @@ func TestWanted(t *testing.T) {
 	})
 }
 
-// A target that answers 400 or 422 to a batch gets the events one by one: what it takes arrives, and only what it refuses is
-// held back.
+// If a target answers 400 or 422 to a batch, it gets the events one by one: only those that it refuses are held back.
 func TestBatchRefused(t *testing.T) {
 	for _, status := range []int{http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge} {
 		synctest.Test(t, func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 const (
 	dialLimit   = 10 * time.Second
 	idleLimit   = 90 * time.Second
-	maxHeader   = 16 << 10 // bytes of an answer's headers
-	connections = 4        // to a target at a time, of one subscription
+	maxHeader   = 16 << 10 // bytes of response headers
+	connections = 4        // at a time, per subscription and target
 	maxCA       = 1 << 20  // bytes
 )
 
@@ -30,9 +30,9 @@ func systemResolver(ctx context.Context, host string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
-// forbidden are networks that no target is in unless the operator names them: those that stand for another address (whose
-// own is not looked at), and where clouds tell a machine its secrets. Loopback, link-local and multicast addresses are
-// forbidden beside them.
+// forbidden returns networks that no target may be in unless the operator names them: those that embed another address
+// (which is not checked), and the metadata addresses of clouds, which give a machine its secrets. Loopback, link-local
+// and multicast addresses are forbidden too.
 func forbidden() []netip.Prefix {
 	var prefixes []netip.Prefix
 	for _, text := range []string{"0.0.0.0/8", "255.255.255.255/32", "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16",
@@ -42,7 +42,7 @@ func forbidden() []netip.Prefix {
 	return prefixes
 }
 
-// permits reports whether a target may be at an address.
+// permits reports whether a target may have an address.
 func (t Target) permits(address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
 	within := func(p netip.Prefix) bool { return p.Contains(address) }
@@ -53,8 +53,8 @@ func (t Target) permits(address netip.Addr) bool {
 		!address.IsUnspecified() && !slices.ContainsFunc(forbidden(), within)
 }
 
-// dial connects to a permitted address of a target. The address is resolved and judged here, for each connection, and it
-// is the judged address that is connected to: a name that changes between two questions changes nothing.
+// dial connects to a permitted address of a target. It resolves and checks the address for each connection, and
+// connects to that one, so a name that resolves differently later has no effect (DNS rebinding).
 func (t Target) dial(ctx context.Context, resolve Resolver, network, hostPort string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(hostPort)
 	if err != nil {
@@ -83,7 +83,7 @@ func (t Target) dial(ctx context.Context, resolve Resolver, network, hostPort st
 	return nil, errors.Join(problems...)
 }
 
-// transport returns connections to a target alone: no proxy of the environment, HTTP/1.1.
+// transport returns a transport for one target: HTTP/1.1, without a proxy from the environment.
 func (t Target) transport(resolve Resolver) *http.Transport {
 	dial := func(ctx context.Context, network, hostPort string) (net.Conn, error) {
 		return t.dial(ctx, resolve, network, hostPort)
@@ -133,7 +133,7 @@ func (t Target) tls(hostPort string) (*tls.Config, error) {
 	return config, nil
 }
 
-// readFile reads a file of at most so many bytes.
+// readFile reads a file of at most this many bytes.
 func readFile(name string, most int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

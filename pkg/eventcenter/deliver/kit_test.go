@@ -28,7 +28,7 @@ import (
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
 
-// kit is a journal and a control store, both real, with a manager on them.
+// kit is a manager on a real journal and a real control store.
 type kit struct {
 	*deliver.Manager
 	t       *testing.T
@@ -37,7 +37,7 @@ type kit struct {
 	log     *slog.Logger
 	config  deliver.Config
 	stop    func()
-	sent    map[string]int // events of each node
+	sent    map[string]int // events per node
 }
 
 func newKit(t *testing.T, settings deliver.Settings, transport http.RoundTripper) *kit {
@@ -64,7 +64,7 @@ func newKit(t *testing.T, settings deliver.Settings, transport http.RoundTripper
 	return k
 }
 
-// start opens a manager and has it run, as a center that is started does.
+// start opens a manager and runs it, as a center does when it starts.
 func (k *kit) start() {
 	k.t.Helper()
 	store, err := control.Open(k.t.Context(), filepath.Join(k.dir, "control.db"))
@@ -128,7 +128,7 @@ func (k *kit) add(one deliver.Subscription) {
 	}
 }
 
-// status returns how the only subscription is doing.
+// status returns the status of the only subscription.
 func (k *kit) status() deliver.Status {
 	k.t.Helper()
 	list := k.List()
@@ -138,7 +138,7 @@ func (k *kit) status() deliver.Status {
 	return list[0]
 }
 
-// eventually waits for something that is not long in coming.
+// eventually waits for a condition that soon holds.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 12000 {
@@ -150,7 +150,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	t.Fatalf("%s: not within two minutes", what)
 }
 
-// hooks permits one target, whose name nobody resolves where a transport is given.
+// hooks permits one target. Its name is not resolved if a transport is given.
 func hooks() deliver.Settings {
 	return deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/"}}}
 }
@@ -163,9 +163,9 @@ func anywhereAt(url string, addresses ...string) deliver.Settings {
 	return deliver.Settings{Targets: []deliver.Target{t}}
 }
 
-// receiver is a foreign one: the CloudEvents SDK reads what comes.
+// receiver is a foreign receiver: it reads requests with the CloudEvents SDK.
 type receiver struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	answer   func(w http.ResponseWriter, r *http.Request, events []cloudevents.Event) bool
 	options  func(w http.ResponseWriter, r *http.Request)
 	taken    []string // IDs
@@ -254,7 +254,7 @@ func status(code int) func(http.ResponseWriter, *http.Request, []cloudevents.Eve
 	}
 }
 
-// refusing answers 500 to requests that have an event which an ID names, and takes all others.
+// refusing answers 500 to requests that contain one of these IDs, and accepts all others.
 func refusing(ids ...string) func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool {
 	return func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
 		bad := slices.ContainsFunc(events, func(e cloudevents.Event) bool { return slices.Contains(ids, e.ID()) })
@@ -265,7 +265,7 @@ func refusing(ids ...string) func(http.ResponseWriter, *http.Request, []cloudeve
 	}
 }
 
-// got returns the IDs of what was taken, in this order.
+// got returns the IDs of the accepted events, in this order.
 func (c *receiver) got() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,7 +278,7 @@ func (c *receiver) asked() int {
 	return c.requests
 }
 
-// check fails the test where something was not readable or not signed, an event of the journal is missing, or the first
+// check fails the test if a request was not readable or not signed, an event of the journal is missing, or the first
 // deliveries of a node are not in order.
 func (c *receiver) check(k *kit) {
 	k.t.Helper()

@@ -16,18 +16,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// DeadLetter is an event that a subscriber has not taken for as long as it is tried.
+// DeadLetter is an event that a subscriber has not accepted before the center gave up.
 type DeadLetter struct {
 	Subscription string          `json:"subscription"`
-	ID           string          `json:"id"`               // of the letter, within the subscription
-	Offset       string          `json:"offset,omitempty"` // in the journal; empty: it is a gap
+	ID           string          `json:"id"`               // of the letter, unique within the subscription
+	Offset       string          `json:"offset,omitempty"` // in the journal; empty: a gap
 	Cluster      string          `json:"cluster,omitempty"`
 	Node         string          `json:"node,omitempty"`
 	Type         string          `json:"type"`
 	Reason       string          `json:"reason"` // of the last attempt
 	Attempts     int             `json:"attempts"`
 	Since        time.Time       `json:"since"` // the first attempt
-	At           time.Time       `json:"at"`    // when it was given up
+	At           time.Time       `json:"at"`    // when the center gave up
 	EventID      string          `json:"webhookId"`
 	Event        json.RawMessage `json:"event,omitempty"`
 }
@@ -43,8 +43,8 @@ func letterOfGap(s *subscription, h *held) DeadLetter {
 		Type: "io.github.nodeagent.subscription.gap.v1"}
 }
 
-// bury makes an event a dead letter before its node goes on, and reports whether it is one. The oldest beyond the limit is
-// dropped, and said to be.
+// bury makes an event a dead letter before its node continues, and reports whether it succeeded. Beyond the limit it
+// drops the oldest one and logs that.
 func (m *Manager) bury(ctx context.Context, s *subscription, l DeadLetter, h *held) bool {
 	s.mu.Lock()
 	l.Reason, l.Attempts, l.Since, l.At = h.Error, h.Attempts, h.Since.UTC(), time.Now().UTC()
@@ -53,7 +53,7 @@ func (m *Manager) bury(ctx context.Context, s *subscription, l DeadLetter, h *he
 	if err == nil {
 		_, err = m.Store.Put(ctx, deadLetters, s.Name+"."+l.ID, value, 0)
 	}
-	if err != nil && !errors.Is(err, control.ErrConflict) { // one that is there already is from before a crash
+	if err != nil && !errors.Is(err, control.ErrConflict) { // an existing one is from before a crash
 		m.Log.Error("a dead letter cannot be written; the event is tried again", "subscription", s.Name, "err", err)
 		return false
 	}
@@ -93,7 +93,7 @@ func (m *Manager) drop(ctx context.Context, s *subscription, id string) {
 	s.dirty = true
 }
 
-// removeLetter removes a dead letter that is there.
+// removeLetter removes an existing dead letter.
 func (m *Manager) removeLetter(ctx context.Context, name, id string) error {
 	record, err := m.Store.Get(ctx, deadLetters, name+"."+id)
 	if err == nil {
@@ -108,7 +108,7 @@ func (m *Manager) removeLetter(ctx context.Context, name, id string) error {
 	return nil
 }
 
-// delivered removes the dead letter that was delivered after all.
+// delivered removes a dead letter once it has been delivered.
 func (m *Manager) delivered(ctx context.Context, s *subscription, h *held) {
 	if h.Letter == "" {
 		return
@@ -119,7 +119,7 @@ func (m *Manager) delivered(ctx context.Context, s *subscription, h *held) {
 	}
 }
 
-// DeadLetters returns those of a subscription, or of all, without the events; the oldest first.
+// DeadLetters returns the dead letters of a subscription, or all of them, without the events; oldest first.
 func (m *Manager) DeadLetters(ctx context.Context, name string) ([]DeadLetter, error) {
 	prefix := ""
 	if name != "" {
@@ -141,7 +141,7 @@ func (m *Manager) DeadLetters(ctx context.Context, name string) ([]DeadLetter, e
 	return letters, nil
 }
 
-// DeadLetter returns one.
+// DeadLetter returns one dead letter.
 func (m *Manager) DeadLetter(ctx context.Context, name, id string) (l DeadLetter, err error) {
 	if !subscriptionName.MatchString(name) || strings.Contains(id, ".") || control.Problem(deadLetters, name+"."+id, nil) != nil {
 		return l, fmt.Errorf("dead letter %.64q of %.64q: %w", id, name, ErrUnknown)
@@ -156,7 +156,7 @@ func (m *Manager) DeadLetter(ctx context.Context, name, id string) (l DeadLetter
 	return l, err
 }
 
-// Redeliver tries a dead letter again, beside all else; it is one until it was delivered.
+// Redeliver tries a dead letter again, independently of other deliveries; it stays a dead letter until it is delivered.
 func (m *Manager) Redeliver(ctx context.Context, who Who, name, id string) error {
 	l, err := m.DeadLetter(ctx, name, id)
 	if err != nil {

@@ -25,13 +25,13 @@ const (
 	audits      = "audit"         // Entry, by time
 )
 
-// Journal is what is delivered.
+// Journal is the source of the events.
 type Journal interface {
 	Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	Bounds() journal.Bounds
 }
 
-// Config is what a manager works with.
+// Config is the configuration of a manager.
 type Config struct {
 	Settings Settings
 	Journal  Journal
@@ -40,39 +40,39 @@ type Config struct {
 	Version  string
 	Resolver Resolver // nil: the system's
 
-	Transport http.RoundTripper // instead of connections; nil: connections
+	Transport http.RoundTripper // replaces connections, for tests; nil: connections
 }
 
-// Registration is a subscription that somebody registered.
+// Registration is a subscription registered through the API.
 type Registration struct {
 	Subscription
 	By Who       `json:"by"`
 	At time.Time `json:"at"`
 }
 
-// Manager keeps subscriptions, and delivers while Run does. One at a time runs on a store.
+// Manager keeps subscriptions, and delivers while Run runs. Only one may run on a store at a time.
 type Manager struct {
 	Config
-	changed chan struct{} // size 1: that a subscription was added
+	changed chan struct{} // size 1: a subscription was added
 
-	mu            sync.Mutex // guards what follows
+	mu            sync.Mutex // guards the fields below
 	subscriptions map[string]*subscription
 	starting      map[string]*subscription // by Run, soon
 	by            map[string]Registration
-	letters       map[string][]string // the IDs of dead letters, by subscription, the oldest first
+	letters       map[string][]string // the IDs of dead letters, by subscription, oldest first
 	entries       int                 // of the audit
-	written       int                 // of them, by this process
+	written       int                 // by this process
 }
 
 var (
-	// ErrUnknown means that there is no such thing.
+	// ErrUnknown means that the object does not exist.
 	ErrUnknown = errors.New("there is none")
-	// ErrRefused means that what is asked for cannot be done.
+	// ErrRefused means that the request cannot be fulfilled.
 	ErrRefused = errors.New("refused")
 )
 
-// Open reads what was registered. Call it before anything is appended to the journal, so that a journal that was replaced
-// is noticed where it begins.
+// Open loads the registrations. Call it before anything is appended to the journal, so that it notices a replaced
+// journal at its beginning.
 func Open(ctx context.Context, c Config) (*Manager, error) {
 	if c.Resolver == nil {
 		c.Resolver = systemResolver
@@ -112,9 +112,9 @@ func (m *Manager) load(ctx context.Context) error {
 			continue
 		}
 		s, err := newSubscription(m, r.Subscription, false)
-		if err != nil { // its target is permitted no longer, for one
+		if err != nil { // for example, its target is no longer permitted
 			m.Log.Error("a subscription that was registered is not possible any more; nothing is sent; the list says why",
-				"subscription", r.Name) // an address may be a secret
+				"subscription", r.Name) // the address may be a secret
 			s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
 				wake: make(chan struct{}, 1), due: make(chan struct{}, 1), broken: true}
 		}
@@ -153,7 +153,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		m.mu.Unlock()
 		for _, s := range starting {
 			all.Go(func() {
-				s.save(ctx, true) // where it begins is known also if it never delivers anything
+				s.save(ctx, true) // keeps the start offset even if the subscription never delivers anything
 				s.run(ctx)
 			})
 		}
@@ -207,7 +207,7 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	if err := s.load(ctx); err != nil {
 		return err
 	}
-	if !s.save(ctx, true) { // before it is registered: or a crash would have it begin later
+	if !s.save(ctx, true) { // before the registration: otherwise it would start later after a crash
 		return errors.New("where it begins cannot be written down")
 	}
 	if _, err := m.Store.Put(ctx, registered, one.Name, value, 0); err != nil {
@@ -220,7 +220,7 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	return nil
 }
 
-// forgetCursor removes the cursor of a subscription that is no more.
+// forgetCursor removes the cursor of a removed subscription.
 func (m *Manager) forgetCursor(ctx context.Context, name string) error {
 	record, err := m.Store.Get(ctx, cursors, name)
 	if err == nil {
@@ -232,7 +232,7 @@ func (m *Manager) forgetCursor(ctx context.Context, name string) error {
 	return err
 }
 
-// Remove ends a subscription, and forgets its cursor and its dead letters.
+// Remove ends a subscription and deletes its cursor and its dead letters.
 func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 	s, err := m.find(name)
 	if err != nil {
@@ -272,7 +272,7 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 	return nil
 }
 
-// Pause ends deliveries until Resume: nothing is lost meanwhile but what the journal no longer keeps.
+// Pause stops deliveries until Resume. Only events that the journal drops in the meantime are lost.
 func (m *Manager) Pause(ctx context.Context, who Who, name string) error {
 	return m.change(ctx, who, "pause", name, "", func(s *subscription) error {
 		s.pause("by " + plain(who.Name))
@@ -280,7 +280,7 @@ func (m *Manager) Pause(ctx context.Context, who Who, name string) error {
 	})
 }
 
-// Resume begins again; the target is asked again whether it wants events.
+// Resume restarts deliveries; the target is asked again whether it wants events.
 func (m *Manager) Resume(ctx context.Context, who Who, name string) error {
 	return m.change(ctx, who, "resume", name, "", func(s *subscription) error {
 		s.state.Paused, s.state.Granted, s.problem = "", time.Time{}, ""
@@ -290,7 +290,7 @@ func (m *Manager) Resume(ctx context.Context, who Who, name string) error {
 	})
 }
 
-// Replay has a subscription begin again after an offset, which may be before or after where it is.
+// Replay restarts a subscription after an offset, which may be before or after its present one.
 func (m *Manager) Replay(ctx context.Context, who Who, name string, after uint64) error {
 	if newest := m.Journal.Bounds().Newest; after > newest {
 		return fmt.Errorf("%w: offset %d is not here yet: the newest is %d", ErrRefused, after, newest)

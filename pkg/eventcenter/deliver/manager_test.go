@@ -22,7 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// A cursor outlives the process: nothing that came while nobody delivered is missed, and what was delivered is not again.
+// A cursor outlives the process: events from the downtime are delivered, and delivered events are not sent again.
 func TestDurable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
@@ -54,7 +54,7 @@ func TestDurable(t *testing.T) {
 	})
 }
 
-// Who changes what is written down before it is done; a subscription that was removed leaves nothing behind.
+// Each change is recorded with its author before it is made; a removed subscription leaves no data behind.
 func TestChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, who, ctx := &receiver{}, deliver.Who{Name: "eve\x1b[31m", By: "token", Cluster: "prod"}, t.Context()
@@ -106,7 +106,7 @@ func TestChanges(t *testing.T) {
 	})
 }
 
-// What cannot be written down is not done.
+// A change that cannot be recorded is not made.
 func TestUnaudited(t *testing.T) {
 	k := newKit(t, hooks(), &receiver{})
 	k.stop() // the store is closed
@@ -116,7 +116,7 @@ func TestUnaudited(t *testing.T) {
 	}
 }
 
-// What a subscription must not be is refused when it is registered.
+// An invalid subscription is refused when it is registered.
 func TestRefused(t *testing.T) {
 	k := newKit(t, deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/team/"}}}, &receiver{})
 	good := deliver.Subscription{Name: "a", URL: "https://hooks.example.com/team/a"}
@@ -179,7 +179,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// Dead letters are bounded; what is dropped is counted, and written down.
+// The number of dead letters is limited; dropped ones are counted and logged.
 func TestDeadLettersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		settings := hooks()
@@ -207,7 +207,7 @@ func TestDeadLettersAreBounded(t *testing.T) {
 	})
 }
 
-// trimmed is a journal that no longer has its oldest events.
+// trimmed is a journal without its oldest events.
 type trimmed struct {
 	deliver.Journal
 	oldest atomic.Uint64
@@ -220,7 +220,7 @@ func (j *trimmed) Read(ctx context.Context, q journal.Query) (journal.Page, erro
 	return j.Journal.Read(ctx, q)
 }
 
-// A subscriber that was away for longer than events are kept is told what it will not see, by an event.
+// A subscriber that stays away for longer than events are kept gets an event about those that it has missed.
 func TestGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
@@ -270,8 +270,8 @@ func TestGap(t *testing.T) {
 	})
 }
 
-// The secrets of a target are read again: with two of them each signs, so that one can follow the other; without one
-// nothing is sent.
+// The secrets of a target are read again: if there are two, each signs, so that one can replace the other; if there is
+// none, the center sends no events.
 func TestSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}

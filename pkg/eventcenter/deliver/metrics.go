@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // Describe makes the manager an unchecked collector.
 func (m *Manager) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends the metrics of each subscription. Their names are of operators and of who may register, never of senders.
+// Collect sends the metrics of each subscription. Operators and registered users choose the names, never senders.
 func (m *Manager) Collect(out chan<- prometheus.Metric) {
 	for _, s := range m.List() {
 		paused := 0.0

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 )
 
-// natsSubject is what events are published to: no wildcard, and nothing that the servers keep for themselves.
+// natsSubject matches subjects to publish to: without wildcards and without the names that NATS servers reserve.
 var natsSubject = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]*(\.[a-zA-Z0-9_-]+)*$`)
 
 // toNATS reports whether an address is a subject of NATS: nats://HOST/SUBJECT, or tls://HOST/SUBJECT.
@@ -29,14 +29,14 @@ func toNATS(u *url.URL) bool { return u.Scheme == "nats" || u.Scheme == "tls" }
 
 func subjectOf(u *url.URL) string { return strings.TrimPrefix(u.Path, "/") }
 
-// natsClient has a subject of NATS take part as a webhook does: a request is a message, and is answered 204 when a stream
-// of JetStream has it. Each message is one event in structured mode (CloudEvents' NATS protocol binding), with the headers
-// of the signature. What comes twice within the stream's duplicate window is there once.
+// natsClient makes a NATS subject behave like a webhook: a request is a message, and is answered with 204 once a stream
+// of JetStream has stored it. Each message is one event in structured mode (CloudEvents' NATS protocol binding), with
+// the signature headers. The stream drops duplicates within its duplicate window.
 type natsClient struct {
 	target  Target
 	resolve Resolver
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	conn *nats.Conn // nil: none yet
 }
 
@@ -48,7 +48,7 @@ func (c *natsClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case r.Method == http.MethodOptions: // whom its servers let publish may: there is nobody else to be asked
+	case r.Method == http.MethodOptions: // the server's permissions decide: no one else can be asked
 		answer.Header.Set("WebHook-Allowed-Origin", "*")
 		return answer, nil
 	case r.Header.Get("Content-Type") != event.MediaType:
@@ -64,7 +64,7 @@ func (c *natsClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	for _, name := range []string{"webhook-id", "webhook-timestamp", "webhook-signature"} {
 		m.Header[name] = []string{r.Header.Get(name)}
 	}
-	// With the subject: a stream may have the same event of another subscription at another.
+	// With the subject: a stream may hold the same event from another subscription under another subject.
 	_, err = js.PublishMsg(r.Context(), m, jetstream.WithMsgID(r.Header.Get("webhook-id")+"@"+subject))
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
 		err = fmt.Errorf("subject %s: no stream of JetStream takes it, or it may not be published to", subject)
@@ -75,7 +75,7 @@ func (c *natsClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// connected returns the connection, and makes it where there is none yet. One that is lost is made again by itself.
+// connected returns the connection, and opens it if needed. A lost connection is restored by the library.
 func (c *natsClient) connected() (jetstream.JetStream, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +86,8 @@ func (c *natsClient) connected() (jetstream.JetStream, error) {
 		}
 		o := []nats.Option{nats.Name("eventcenter"), nats.Timeout(dialLimit), nats.MaxReconnects(-1),
 			nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(),
-			nats.ReconnectBufSize(-1),                             // what cannot be sent now is an error now
-			nats.SkipHostLookup(), nats.IgnoreDiscoveredServers(), // dial alone says where to
+			nats.ReconnectBufSize(-1),                             // an event that cannot be sent now fails now
+			nats.SkipHostLookup(), nats.IgnoreDiscoveredServers(), // only dial chooses the address
 			nats.SetCustomDialer(natsDialer{c})}
 		if c.target.CredentialsFile != "" {
 			if err := secretfile.Check(c.target.CredentialsFile); err != nil {
@@ -106,7 +106,7 @@ func (c *natsClient) connected() (jetstream.JetStream, error) {
 	return jetstream.New(c.conn)
 }
 
-// CloseIdleConnections ends the connection: nothing is sent any more.
+// CloseIdleConnections closes the connection: no more events are sent.
 func (c *natsClient) CloseIdleConnections() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,12 +116,12 @@ func (c *natsClient) CloseIdleConnections() {
 	}
 }
 
-// natsDialer connects to permitted addresses alone, also when a connection is made again.
+// natsDialer connects to permitted addresses only, also when it reconnects.
 type natsDialer struct{ *natsClient }
 
 // Dial implements nats.CustomDialer.
 func (d natsDialer) Dial(network, hostPort string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialLimit) // of no request: see connected
+	ctx, cancel := context.WithTimeout(context.Background(), dialLimit) // not a request's context: see connected
 	defer cancel()
 	return d.target.dial(ctx, d.resolve, network, hostPort)
 }

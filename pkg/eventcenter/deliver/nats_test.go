@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 )
 
-// natsServer is a real one, in this process.
+// natsServer is a real server in this process.
 type natsServer struct {
 	t    *testing.T
 	dir  string
@@ -89,7 +89,7 @@ func (n *natsServer) jetstream() jetstream.JetStream {
 	return js
 }
 
-// events reads all that the stream has, in its order, as somebody else's program would.
+// events reads the whole stream in order, as a foreign program would.
 func (n *natsServer) events() (ids []string, headers []nats.Header) {
 	n.t.Helper()
 	stream, err := n.jetstream().Stream(n.t.Context(), "FLEET")
@@ -117,7 +117,7 @@ func (n *natsServer) events() (ids []string, headers []nats.Header) {
 	return ids, headers
 }
 
-// of returns the IDs that are of a node.
+// of returns the IDs that belong to a node.
 func of(ids []string, node string) (own []string) {
 	for _, id := range ids {
 		if strings.Contains(id, " "+node+"-") {
@@ -127,8 +127,8 @@ func of(ids []string, node string) (own []string) {
 	return own
 }
 
-// A subject of NATS gets each event once, signed, in the order of its node, also those of while its server was away. Two
-// subscriptions in one stream take nothing from each other.
+// A NATS subject gets each event once, signed, in the order of its node, also those from while its server was away. Two
+// subscriptions that share a stream do not interfere.
 func TestNATS(t *testing.T) {
 	n := startNATS(t)
 	n.stream("fleet.>")
@@ -147,7 +147,7 @@ func TestNATS(t *testing.T) {
 	k.append("node-1", "node-2")
 	eventually(t, "an attempt that fails", func() bool { return k.List()[0].Failed > 0 || k.List()[0].Problem != "" })
 	n.start()
-	for _, name := range []string{"a", "b"} { // or it would be asked again within minutes
+	for _, name := range []string{"a", "b"} { // otherwise the next attempt would come only minutes later
 		if err := k.Resume(t.Context(), deliver.Who{Name: "me"}, name); err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestNATS(t *testing.T) {
 	}
 }
 
-// A subject that no stream takes loses nothing: it is said, and what waits comes when there is one.
+// If no stream takes a subject, no event is lost: the status shows the error, and the backlog is sent when one exists.
 func TestNATSWithoutStream(t *testing.T) {
 	n := startNATS(t)
 	k := newKit(t, anywhereAt(n.url("fleet"), "127.0.0.0/8"), nil)
@@ -179,7 +179,7 @@ func TestNATSWithoutStream(t *testing.T) {
 	eventually(t, "the event", func() bool { ids, _ := n.events(); return len(ids) == 1 })
 }
 
-// What the operator does not permit is not connected to, and not registered.
+// A target that the operator does not permit is neither registered nor connected to.
 func TestNATSRefused(t *testing.T) {
 	n := startNATS(t)
 	k := newKit(t, anywhereAt(n.url("fleet.team")), nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 )
 
-// A receiver made with the CloudEvents SDK understands all modes over a real connection, and can verify what it gets.
+// A receiver built with the CloudEvents SDK understands all modes over a real connection and can verify events.
 func TestForeignReceiver(t *testing.T) {
 	for _, mode := range []deliver.Mode{deliver.Batch, deliver.Structured, deliver.Binary} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -88,8 +88,8 @@ func TestRedirect(t *testing.T) {
 	c.check(k)
 }
 
-// A name that led to a permitted address when it was looked at, and to this machine's own when it is connected to, leads
-// nowhere: each connection judges the address that it is made to.
+// A name that resolved to a permitted address when it was checked, and to this machine's own when it is connected to,
+// leads nowhere: each connection checks its own address.
 func TestRebinding(t *testing.T) {
 	victim := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("the subscription has reached this machine's own server")
@@ -132,8 +132,8 @@ func TestRebinding(t *testing.T) {
 	eventually(t, "the second", func() bool { return slices.Contains(c.got(), "x-2") })
 }
 
-// Without a word of the operator no target is this machine, a neighbour on the link, or a cloud's metadata, in whatever
-// spelling.
+// Unless the operator permits it, no target is this machine, a neighbour on the link, or a cloud's metadata service, in
+// whatever spelling.
 func TestAddresses(t *testing.T) {
 	anywhere, private := anywhereAt("http://a").Targets[0], anywhereAt("http://a", "10.0.0.0/8").Targets[0]
 	for _, text := range []string{"127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1",

@@ -16,17 +16,17 @@ import (
 
 const (
 	attemptLimit = 30 * time.Second
-	maxAnswer    = 4 << 10 // bytes that are read of an answer
-	maxError     = 300     // bytes that are kept of a reason
+	maxAnswer    = 4 << 10 // bytes of a response body that are read
+	maxError     = 300     // bytes of an error text that are kept
 )
 
-// item is one event on its way.
+// item is one event to be sent.
 type item struct {
 	ID   string // the same in every attempt
 	JSON []byte
 }
 
-// refusal is an answer that is not 2xx.
+// refusal is any answer except 2xx.
 type refusal struct {
 	status     int
 	retryAfter time.Duration
@@ -44,7 +44,7 @@ func (r *refusal) Error() string {
 	return text
 }
 
-// encode puts events into one request. Only a batch holds more than one.
+// encode puts events into one request. Only batch mode takes more than one.
 func encode(mode Mode, items []item) (http.Header, []byte, error) {
 	switch mode {
 	case Structured:
@@ -61,7 +61,7 @@ func encode(mode Mode, items []item) (http.Header, []byte, error) {
 	return http.Header{"Content-Type": {event.BatchMediaType}}, body.Bytes(), nil
 }
 
-// idOf names a request: the same events have the same.
+// idOf returns the ID of a request: the same events get the same ID.
 func idOf(items []item) string {
 	if len(items) == 1 {
 		return items[0].ID
@@ -69,18 +69,18 @@ func idOf(items []item) string {
 	return fmt.Sprintf("%s_%s_%d", items[0].ID, items[len(items)-1].ID, len(items))
 }
 
-// ask sends a request and returns the headers of its answer.
+// ask sends a request and returns the response headers.
 func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
-	response, err := client.RoundTrip(request.WithContext(ctx)) // unlike a client it follows no redirect, and keeps no cookie
+	response, err := client.RoundTrip(request.WithContext(ctx)) // no redirects, no cookies, unlike http.Client
 	if err != nil {
 		return nil, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if response.StatusCode >= 200 && response.StatusCode < 300 {
-		return response.Header, nil // also without the rest of the body
+		return response.Header, nil // even if the rest of the body cannot be read
 	}
 	if err != nil {
 		text = nil
@@ -89,7 +89,7 @@ func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (
 		plain(string(text))}
 }
 
-// plain returns a text of others in one short line.
+// plain returns foreign text as one short line.
 func plain(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
@@ -102,7 +102,7 @@ func plain(text string) string {
 }
 
 // handshake asks a target whether it wants events (CloudEvents HTTP 1.1 Web Hooks for Event Delivery, section 4), and
-// returns how many requests it takes in a minute; 0: any number.
+// returns how many requests it accepts per minute; 0: any number.
 func handshake(ctx context.Context, client http.RoundTripper, address, origin string) (perMinute int, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodOptions, address, nil)
 	if err != nil {

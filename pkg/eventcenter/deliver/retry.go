@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// retry sends what is held back, beside what follows the journal.
+// retry sends held events, in parallel with follow.
 func (s *subscription) retry(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -49,7 +49,7 @@ func (s *subscription) awaitDue(ctx context.Context, d time.Duration) {
 	}
 }
 
-// goOn sends what is held until it fails, or nothing is left.
+// goOn sends the events of h until one fails or none is left.
 func (s *subscription) goOn(ctx context.Context, h *held) {
 	defer func() {
 		s.mu.Lock()
@@ -73,7 +73,7 @@ func (s *subscription) goOn(ctx context.Context, h *held) {
 	}
 }
 
-// single sends one event that is not of the journal, or no longer.
+// single sends one event from outside the journal.
 func (s *subscription) single(ctx context.Context, h *held) {
 	err := s.send(ctx, []item{{h.ID, h.Event}})
 	if errors.Is(err, errNotSent) {
@@ -94,7 +94,7 @@ func (s *subscription) single(ctx context.Context, h *held) {
 	s.dirty = true
 }
 
-// laneOn sends the next events of a node that is held. more is whether it may go on at once.
+// laneOn sends the next events of a held node. more reports whether the caller may continue at once.
 func (s *subscription) laneOn(ctx context.Context, h *held) (more bool, err error) {
 	s.mu.Lock()
 	after, upTo := h.After, s.claimed
@@ -137,13 +137,13 @@ func (s *subscription) laneOn(ctx context.Context, h *held) (more bool, err erro
 	h.After = max(h.After, min(page.Next, upTo))
 	s.dirty = true
 	if h.After >= s.claimed {
-		s.state.release(h) // from here on it is among the others
+		s.state.release(h) // from here on the node is no longer held
 		return false, nil
 	}
 	return true, nil
 }
 
-// next sends one event of a node that is held, and reports whether it is dealt with: delivered, or a dead letter.
+// next sends one event of a held node, and reports whether the event is done: delivered, or a dead letter.
 func (s *subscription) next(ctx context.Context, h *held, r journal.Record) bool {
 	if !s.open(ctx) {
 		return false
@@ -163,7 +163,7 @@ func (s *subscription) next(ctx context.Context, h *held, r journal.Record) bool
 	return true
 }
 
-// failedHeld notes a failure, and reports whether it was the last.
+// failedHeld records a failure, and reports whether it was the last attempt.
 func (s *subscription) failedHeld(h *held, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,15 +14,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// errNotSent means that nothing was tried: the subscription was paused, or is about to end.
+// errNotSent means that no request was made: the subscription was paused, or is about to end.
 var errNotSent = errors.New("not sent")
 
-// itemOf returns a record as it is sent.
+// itemOf returns a record in the form in which it is sent.
 func (s *subscription) itemOf(r journal.Record) item {
 	return item{fmt.Sprintf("%s-%d", s.state.Journal, r.Offset), r.JSON}
 }
 
-// deliver sends what a page has, until each event of it is delivered, or its node held. It reports false where it gave up.
+// deliver sends the events of a page until each is delivered or its node held. It returns false if it gave up.
 func (s *subscription) deliver(ctx context.Context, lanes []*lane) bool {
 	if s.modeNow() == Batch && len(lanes) > 0 {
 		if s.batches(ctx, lanes) {
@@ -55,7 +55,7 @@ func (s *subscription) deliver(ctx context.Context, lanes []*lane) bool {
 	return true
 }
 
-// batches sends all at once, in the order of offsets. It reports whether all of it was taken.
+// batches sends all events in batches, in the order of offsets. It reports whether all were accepted.
 func (s *subscription) batches(ctx context.Context, lanes []*lane) bool {
 	var items []item
 	size := 0
@@ -73,7 +73,7 @@ func (s *subscription) batches(ctx context.Context, lanes []*lane) bool {
 	return flush()
 }
 
-// inOrder merges what the lanes have, by offset. Lanes are in order themselves.
+// inOrder merges the records of the lanes by offset. Each lane is already in order.
 func inOrder(lanes []*lane) (all []journal.Record) {
 	at := make([]int, len(lanes))
 	for {
@@ -91,7 +91,7 @@ func inOrder(lanes []*lane) (all []journal.Record) {
 	}
 }
 
-// lane sends the events of a node one by one, until one of them fails.
+// lane sends the events of a node one by one until one fails.
 func (s *subscription) lane(ctx context.Context, l *lane) error {
 	for len(l.records) > 0 {
 		if err := s.send(ctx, []item{s.itemOf(l.records[0])}); err != nil {
@@ -102,8 +102,8 @@ func (s *subscription) lane(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// holdLane takes a node whose event has failed out of what the others wait for. It reports false where the target itself
-// is down, or too many nodes are held: then the subscription waits as a whole.
+// holdLane holds a node whose event failed, so that the others need not wait for it. It returns false if the target
+// itself is down or too many nodes are held: then the whole subscription waits.
 func (s *subscription) holdLane(l *lane, err error) bool {
 	if errors.Is(err, errNotSent) {
 		return false
@@ -142,8 +142,8 @@ func (s *subscription) modeNow() Mode {
 	return s.state.Mode
 }
 
-// open waits until something may be sent: nobody has paused it, the target has not asked for peace, and has said that it
-// wants events. It reports false where it gave up.
+// open waits until an event may be sent: the subscription is not paused, the target has not asked for a delay and has
+// agreed to receive events. It returns false if it gave up.
 func (s *subscription) open(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -167,9 +167,9 @@ func (s *subscription) open(ctx context.Context) bool {
 	return false
 }
 
-// pass waits, and is not woken: what wakes is for who follows the journal.
+// pass waits without being woken: the wake channel is for the goroutine that follows the journal.
 func (s *subscription) pass(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(min(d, idleWait)) // it may be paused meanwhile
+	timer := time.NewTimer(min(d, idleWait)) // it may be paused in the meantime
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -177,7 +177,7 @@ func (s *subscription) pass(ctx context.Context, d time.Duration) {
 	}
 }
 
-// blocked notes why nothing can be sent, for now.
+// blocked records why no event can be sent for now.
 func (s *subscription) blocked(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,7 @@ func (s *subscription) blocked(err error) {
 	}
 }
 
-// ask asks the target whether it wants events, where it has not said so yet.
+// ask asks the target whether it wants events, unless it has already agreed.
 func (s *subscription) ask(ctx context.Context) error {
 	t, err := s.m.Settings.target(s.URL)
 	if err != nil {
@@ -230,7 +230,7 @@ func (s *subscription) ask(ctx context.Context) error {
 	return nil
 }
 
-// send makes one request, or several where the target does not take the mode. It reports no error where all was taken.
+// send makes one request, or several if the target does not take the mode. It returns nil if all were accepted.
 func (s *subscription) send(ctx context.Context, items []item) error {
 	for {
 		mode := s.modeNow()
@@ -246,7 +246,7 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 			continue
 		}
 		if refused && mode == Batch && notABatch(r.status) && s.nextMode(mode) {
-			continue // one of the events is refused, or batches are: sent one by one, it shows which
+			continue // either one event is refused or batches are: single events will show which
 		}
 		if errors.Is(err, errNotSent) {
 			return err
@@ -255,13 +255,13 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 	}
 }
 
-// notABatch reports whether an answer refuses what was sent, which for single events may be otherwise.
+// notABatch reports whether a response refuses the batch, while single events may be accepted.
 func notABatch(status int) bool {
 	return status == http.StatusBadRequest || status == http.StatusUnprocessableEntity ||
 		status == http.StatusRequestEntityTooLarge
 }
 
-// note counts an attempt and draws the conclusions.
+// note counts an attempt and updates the state from its result.
 func (s *subscription) note(err error, r *refusal, items int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,11 +290,11 @@ func (s *subscription) note(err error, r *refusal, items int) error {
 	return err
 }
 
-// nextMode falls back to a simpler mode. It reports false where there is none: the next attempt begins anew.
+// nextMode falls back to a simpler mode. It returns false if there is none: the next attempt starts with the first.
 func (s *subscription) nextMode(from Mode) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state.Mode != from { // somebody else has
+	if s.state.Mode != from { // another goroutine has changed it
 		return true
 	}
 	s.dirty = true
@@ -318,7 +318,7 @@ func (s *subscription) attempt(ctx context.Context, mode Mode, items []item) err
 	}
 	secrets, err := readSecrets(t.SecretFile)
 	if err != nil {
-		return errNotSent // open says why
+		return errNotSent // open knows the reason
 	}
 	header, body, err := encode(mode, items)
 	if err != nil {

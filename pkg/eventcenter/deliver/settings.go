@@ -1,8 +1,8 @@
-// Package deliver brings events to subscribers that do not come for them: webhooks, and subjects of NATS. Each subscription has a durable cursor
-// in the journal, and each event that it wants is delivered at least once, in the order of its node. An event that a
-// subscriber refuses holds back its own node alone; a subscriber that is away holds back nothing but itself, for as long as
-// the journal keeps events. It connects to addresses that the operator has permitted and to no others, and follows no
-// redirect.
+// Package deliver pushes events to subscribers: webhooks and NATS subjects. Each subscription has a durable cursor in
+// the journal; each event that it wants is delivered at least once, in the order of its node. An event that a
+// subscriber refuses holds back only its own node; a subscriber that is away holds back only itself, for as long as the
+// journal keeps events. The package connects only to addresses that the operator has permitted, and follows no
+// redirects.
 package deliver
 
 import (
@@ -26,52 +26,52 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Settings are those of the operator: where events may go, and subscriptions that are not registered by anybody.
+// Settings are the operator's: the permitted targets, and the operator's own subscriptions.
 type Settings struct {
-	// Origin is what the center calls itself when it asks a target whether it may send. Default "eventcenter".
+	// Origin is the name that the center gives when it asks a target whether it may send. Default "eventcenter".
 	Origin string `yaml:"origin"`
-	// Targets are the addresses that events may be sent to. No subscription has another.
+	// Targets are the addresses that events may be sent to. A subscription cannot use any other.
 	Targets []Target `yaml:"targets"`
-	// GiveUpAfter is for how long an event is tried before it becomes a dead letter. Default 24h.
+	// GiveUpAfter is how long an event is tried before it becomes a dead letter. Default 24h.
 	GiveUpAfter time.Duration `yaml:"giveUpAfter"`
-	// MaxDeadLetters of a subscription are kept, the newest. Default 1000.
+	// MaxDeadLetters is how many dead letters a subscription keeps; the oldest go first. Default 1000.
 	MaxDeadLetters int `yaml:"maxDeadLetters"`
-	// Subscriptions of the operator. They can be paused, but neither added nor removed while the center runs.
+	// Subscriptions are the operator's. They can be paused, but neither added nor removed while the center runs.
 	Subscriptions []Subscription `yaml:"subscriptions"`
 }
 
-// Target is an address that events may be sent to, and all below it.
+// Target is an address that events may be sent to, with all paths below it.
 type Target struct {
-	// URL is http or https, with a host, and maybe a port and a path; or nats or tls, with the first part of a subject as
-	// its path.
+	// URL is http or https, with a host and optionally a port and a path; or nats or tls, with the first part of a
+	// subject as its path.
 	URL string `yaml:"url"`
-	// SecretFile is the absolute path of the secrets that what is sent is signed with; read again for each request.
+	// SecretFile is the absolute path of the signing secrets; it is read again for each request.
 	SecretFile string `yaml:"secretFile"`
-	// Addresses are the networks that the host may be in. Empty: any but this machine's own, link-local ones, and those of
-	// clouds' metadata.
+	// Addresses are the networks that the host may be in. Empty: any except loopback, link-local, and the metadata
+	// addresses of clouds.
 	Addresses []netip.Prefix `yaml:"addresses"`
-	// CAFile is the absolute path of the authorities that an https target is trusted by, PEM; read for each connection.
+	// CAFile is the absolute path of the CA certificates for an https target, PEM; it is read for each connection.
 	// Empty: the system's.
 	CAFile string `yaml:"caFile"`
-	// CredentialsFile is the absolute path of the credentials of a user of NATS; read for each connection.
+	// CredentialsFile is the absolute path of a NATS user's credentials; it is read for each connection.
 	CredentialsFile string `yaml:"credentialsFile"`
-	// NoHandshake sends without having asked. The target is not asked whether it wants events: the operator says so.
+	// NoHandshake sends without asking the target whether it wants events: the operator vouches for that.
 	NoHandshake bool `yaml:"noHandshake"`
 }
 
-// Subscription is who wants which events.
+// Subscription says who wants which events.
 type Subscription struct {
 	Name   string         `json:"name" yaml:"name"`
 	URL    string         `json:"url" yaml:"url"`
 	Filter journal.Filter `json:"filter,omitempty" yaml:"filter"`
 	// CEL is an expression that must be true too: see package expression.
 	CEL  string `json:"cel,omitempty" yaml:"cel"`
-	Mode Mode   `json:"mode,omitempty" yaml:"mode"` // default batch; structured is all that NATS takes
-	// After is the offset that it begins after, in digits. Empty: the newest when it is first seen.
+	Mode Mode   `json:"mode,omitempty" yaml:"mode"` // default batch; NATS takes only structured
+	// After is the offset to start after, in digits. Empty: the newest when the center first loads it.
 	After string `json:"after,omitempty" yaml:"after"`
 }
 
-// Mode is how events are put into requests. A target that takes one no more (415) is sent the next.
+// Mode is how events are put into requests. If a target refuses a mode (415), the next one is tried.
 type Mode string
 
 // The modes of the HTTP protocol binding of CloudEvents.
@@ -95,11 +95,11 @@ const (
 )
 
 var (
-	subscriptionName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) // it is part of a key too
+	subscriptionName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) // it is also part of a key
 	originName       = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?$`)
 )
 
-// Read reads settings strictly: a key that is not known is an error.
+// Read reads settings strictly: an unknown key is an error.
 func Read(r io.Reader) (s Settings, err error) {
 	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
 	decoder.KnownFields(true)
@@ -125,7 +125,7 @@ func (s *Settings) setDefaults() {
 	}
 }
 
-// problem returns what is wrong.
+// problem returns the first error in the settings.
 func (s Settings) problem() error {
 	switch {
 	case !originName.MatchString(s.Origin):
@@ -168,7 +168,7 @@ func (t Target) problem() error {
 	return nil
 }
 
-// parseURL reads an address in the one spelling that can be compared with others.
+// parseURL reads an address in its canonical spelling, so that addresses can be compared.
 func parseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -188,8 +188,8 @@ func parseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// target returns the target that an address belongs to: the same scheme, host and port, and its path or below. Parts of
-// a subject are divided by dots.
+// target returns the target that an address belongs to: with the same scheme, host and port, and the same path or a
+// parent of it. The parts of a subject are separated by dots.
 func (s Settings) target(address string) (Target, error) {
 	u, err := parseURL(address)
 	if err != nil {
@@ -224,7 +224,7 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// check returns the expression of a subscription, or what is wrong with it.
+// check validates a subscription and returns its expression.
 func (s Settings) check(one Subscription) (*expression.Expression, error) {
 	if !subscriptionName.MatchString(one.Name) {
 		return nil, fmt.Errorf("name %.80q: want lower-case letters, digits and '-', at most 63", one.Name)
@@ -257,7 +257,7 @@ func (s Settings) check(one Subscription) (*expression.Expression, error) {
 	return x, nil
 }
 
-// after returns the offset that it begins after.
+// after returns the offset to start after.
 func (s Subscription) after() (uint64, error) {
 	if s.After == "" {
 		return 0, nil

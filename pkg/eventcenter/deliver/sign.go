@@ -19,8 +19,8 @@ const (
 	maxSecrets   = 4 << 10 // bytes of a file
 )
 
-// readSecrets reads the secrets of a target, one in a line: "whsec_" and at least 24 bytes in base64. While there are
-// several, each signs: the receiver takes the old one or the new one, and the old one can be removed.
+// readSecrets reads the secrets of a target, one per line: "whsec_" and at least 24 bytes in base64. If there are
+// several, each signs: a receiver accepts the old or the new one, so that the old one can be removed.
 func readSecrets(name string) (secrets [][]byte, err error) {
 	text, err := readFile(name, maxSecrets)
 	if err == nil {
@@ -44,7 +44,7 @@ func readSecrets(name string) (secrets [][]byte, err error) {
 	return secrets, nil
 }
 
-// sign adds the headers of Standard Webhooks: an ID that is the same in every attempt, the time of this one, and the
+// sign adds the headers of Standard Webhooks: an ID (the same in every attempt), the time of this attempt, and the
 // HMAC-SHA256 of both and the body, one for each secret.
 func sign(header http.Header, secrets [][]byte, id string, at time.Time, body []byte) {
 	timestamp := strconv.FormatInt(at.Unix(), 10)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// verify is the receiver's side of Standard Webhooks, as its specification has it.
+// verify is the receiver's side of Standard Webhooks, as specified.
 func verify(header http.Header, body, secret []byte) error {
 	id, at := header.Get("webhook-id"), header.Get("webhook-timestamp")
 	seconds, err := strconv.ParseInt(at, 10, 64)

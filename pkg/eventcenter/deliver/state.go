@@ -11,46 +11,46 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// state is how far a subscription is: all of it is one record, so that it is always true of one moment.
+// state is the progress of a subscription. It is one record, so that its fields are always consistent.
 type state struct {
-	// Of is the address and the mode that Mode, Granted and PerMinute were learnt with.
+	// Of is the address and the mode for which Mode, Granted and PerMinute were found out.
 	Of        string    `json:"of"`
 	Mode      Mode      `json:"mode"`
-	Granted   time.Time `json:"granted,omitzero"` // the target has said that it wants events
+	Granted   time.Time `json:"granted,omitzero"` // when the target agreed to receive events
 	PerMinute int       `json:"perMinute,omitempty"`
 
-	Journal string  `json:"journal"` // that Cursor is of
-	Cursor  uint64  `json:"cursor"`  // up to it everything is delivered, held or a dead letter
+	Journal string  `json:"journal"` // the ID of the journal of Cursor
+	Cursor  uint64  `json:"cursor"`  // up to here every event is delivered, held or a dead letter
 	Held    []*held `json:"held,omitempty"`
 
-	Paused  string `json:"paused,omitempty"` // why; empty: it is not
+	Paused  string `json:"paused,omitempty"` // the reason; empty: not paused
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 
-// held is a node whose next event was not taken, and which goes on beside the others; or one event that is not, or no
-// longer, of the journal.
+// held is a node whose next event was not accepted, and which continues independently of the others; or a single event
+// that is not, or no longer, in the journal.
 type held struct {
 	Cluster string `json:"cluster,omitempty"`
 	Node    string `json:"node,omitempty"`
 	Source  string `json:"source,omitempty"` // of events without a node
-	After   uint64 `json:"after,omitempty"`  // up to it, and to the cursor, everything of the node is dealt with
+	After   uint64 `json:"after,omitempty"`  // up to here, and up to the cursor, every event of the node is done
 
-	Event  json.RawMessage `json:"event,omitempty"`  // instead: one event
+	Event  json.RawMessage `json:"event,omitempty"`  // instead of a node: one event
 	ID     string          `json:"id,omitempty"`     // of Event
-	Letter string          `json:"letter,omitempty"` // the dead letter that Event is of
+	Letter string          `json:"letter,omitempty"` // the dead letter of Event
 
-	Since    time.Time `json:"since,omitzero"` // the first attempt of what comes next
+	Since    time.Time `json:"since,omitzero"` // the first attempt for the next event
 	Attempts int       `json:"attempts,omitempty"`
-	Next     time.Time `json:"next,omitzero"` // attempt
+	Next     time.Time `json:"next,omitzero"` // when the next attempt is due
 	Error    string    `json:"error,omitempty"`
 
-	busy bool // somebody is at it
+	busy bool // a goroutine is sending it
 }
 
-// maxHeld bounds the nodes of a subscription that are held back one by one. Beyond it the subscription waits as a whole.
+// maxHeld bounds the nodes of a subscription that are held one by one. Beyond it the whole subscription waits.
 const maxHeld = 1000
 
-// laneOf returns what the order of events is kept of: a node, else a source.
+// laneOf returns the unit in which events stay in order: a node, or a source if there is no node.
 func laneOf(r journal.Record) held {
 	if r.Node != "" {
 		return held{Cluster: r.Cluster, Node: r.Node}
@@ -60,7 +60,7 @@ func laneOf(r journal.Record) held {
 
 func (h *held) key() string { return h.Cluster + "\x00" + h.Node + "\x00" + h.Source }
 
-// failed notes an attempt that failed.
+// failed records a failed attempt.
 func (h *held) failed(now time.Time, err error) {
 	if h.Since.IsZero() {
 		h.Since = now
@@ -70,7 +70,7 @@ func (h *held) failed(now time.Time, err error) {
 	h.Next = now.Add(backoff(h.Attempts))
 }
 
-// succeeded makes the next failure the first one again.
+// succeeded resets the failures.
 func (h *held) succeeded() { h.Since, h.Attempts, h.Next, h.Error = time.Time{}, 0, time.Time{}, "" }
 
 const (
@@ -78,16 +78,16 @@ const (
 	maxBackoff   = 5 * time.Minute
 )
 
-// backoff returns a random part of a span that doubles with each failure, up to five minutes (full jitter).
+// backoff returns a random part of a duration that doubles with each failure, up to five minutes (full jitter).
 func backoff(failures int) time.Duration {
 	span := maxBackoff
-	if failures < 20 { // more doublings are beyond it
+	if failures < 20 { // more doublings would exceed the maximum
 		span = min(span, firstBackoff<<max(failures-1, 0))
 	}
 	return time.Duration(rand.Float64() * float64(span))
 }
 
-// earliest returns when the first of the held is due; zero: none is.
+// earliest returns when the first of Held is due; zero: none.
 func (s *state) earliest() (first time.Time) {
 	for _, h := range s.Held {
 		if !h.busy && (first.IsZero() || h.Next.Before(first)) {
@@ -100,7 +100,7 @@ func (s *state) earliest() (first time.Time) {
 	return first
 }
 
-// due takes the held that are due, the longest due first.
+// due takes those of Held that are due, the most overdue first.
 func (s *state) due(now time.Time, most int) (due []*held) {
 	sorted := slices.Clone(s.Held)
 	slices.SortStableFunc(sorted, func(a, b *held) int { return a.Next.Compare(b.Next) })
@@ -117,7 +117,7 @@ func (s *state) release(h *held) {
 	s.Held = slices.DeleteFunc(s.Held, func(other *held) bool { return other == h })
 }
 
-// gapEvent returns the event that says to a subscriber what it will not see.
+// gapEvent returns the event that tells a subscriber which events it will miss.
 func gapEvent(subscription, journalID string, lost event.Lost, at time.Time) (id string, text []byte, err error) {
 	id = fmt.Sprintf("%s-%s-%s", journalID, lost.From, lost.To)
 	if lost.Node != "" {

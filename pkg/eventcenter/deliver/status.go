@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Status is how a subscription is doing.
+// Status is the state of a subscription as shown to users.
 type Status struct {
 	Subscription
-	Configured bool          `json:"configured"` // it stands in the settings
+	Configured bool          `json:"configured"` // in the settings, not registered through the API
 	By         *Registration `json:"registered,omitempty"`
 	Cursor     string        `json:"cursor"`
 	Newest     string        `json:"newest"`
-	LagEvents  uint64        `json:"lagEvents"`  // offsets beyond the cursor, also those that it does not want
-	LagSeconds float64       `json:"lagSeconds"` // how long the oldest that is not dealt with has waited
+	LagEvents  uint64        `json:"lagEvents"`  // offsets beyond the cursor, including events that it does not want
+	LagSeconds float64       `json:"lagSeconds"` // how long the oldest pending event has waited
 	Paused     string        `json:"paused,omitempty"`
 	Problem    string        `json:"problem,omitempty"`
 	NextMode   Mode          `json:"modeInUse"`
@@ -29,10 +29,10 @@ type Status struct {
 	Dead         uint64 `json:"dead"`
 	Dropped      uint64 `json:"droppedDeadLetters"` // ever
 	FilterErrors uint64 `json:"filterErrors"`
-	Missed       uint64 `json:"-"` // a metric alone
+	Missed       uint64 `json:"-"` // only for the metric
 }
 
-// Held is a node that is held back, or one event that is tried beside the others.
+// Held is a held node, or one event outside the order of the others.
 type Held struct {
 	Cluster  string    `json:"cluster,omitempty"`
 	Node     string    `json:"node,omitempty"`

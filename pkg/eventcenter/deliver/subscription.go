@@ -19,47 +19,47 @@ import (
 )
 
 const (
-	pageEvents = 200         // that are in memory at a time, at most
-	batchBytes = 512 << 10   // of the events of a request; one event beyond it is possible
+	pageEvents = 200         // in memory at a time, at most
+	batchBytes = 512 << 10   // of the events in a request; a single larger event is possible
 	parallel   = 4           // nodes that are sent to a target at the same time
-	downAfter  = 3           // nodes whose events fail one after another: then it is the target
-	saveEvery  = time.Second // of a state that only moves; what was delivered since is delivered again after a crash
+	downAfter  = 3           // nodes in a row whose events fail: then the target itself is down
+	saveEvery  = time.Second // if only the cursor moves; after a crash, events delivered since then are delivered again
 	coalesce   = 20 * time.Millisecond
 	idleWait   = time.Minute
 )
 
-// subscription is one that runs.
+// subscription is a running subscription.
 type subscription struct {
 	Subscription
 	m          *Manager
 	wanted     *expression.Expression // nil: everything
-	configured bool                   // it stands in the settings of the operator
-	broken     bool                   // it cannot be: problem says why
+	configured bool                   // in the operator's settings
+	broken     bool                   // it is invalid: see problem
 	client     http.RoundTripper
 	stop       chan struct{} // closed when it is removed
-	wake       chan struct{} // size 1: that something was changed by somebody
-	due        chan struct{} // size 1: that something is held which was not
+	wake       chan struct{} // size 1: another goroutine has changed the subscription
+	due        chan struct{} // size 1: a node or event was added to the held ones
 
-	asking sync.Mutex // held by who asks the target by OPTIONS
-	saving sync.Mutex // held by who writes the state
+	asking sync.Mutex // held while asking the target by OPTIONS
+	saving sync.Mutex // held while writing the state
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	state    state
-	revision uint64 // of the state in the store; 0: it is not there
+	revision uint64 // of the state in the store; 0: not stored
 	dirty    bool
 	saved    time.Time
-	claimed  uint64 // up to there the page that is being delivered goes
-	begun    int    // how often the cursor was set by somebody: a page from before does not move it
+	claimed  uint64 // end of the page in delivery
+	begun    int    // how often a user has set the cursor: an older page must not move it
 	fresh    map[string]bool
-	failures int       // of a target that is down, in a row
-	closed   time.Time // until then nothing is sent
+	failures int       // in a row, while the target is down
+	closed   time.Time // no event is sent before
 	limiter  *rate.Limiter
-	behind   time.Time // when the oldest event that is not dealt with was received; zero: there is none
-	problem  string    // why nothing is sent; empty: it is
+	behind   time.Time // when the oldest pending event was received; zero: none is pending
+	problem  string    // why no event can be sent; empty: no problem
 	counts   counts
 }
 
-// counts are since the start.
+// counts are since the start of the process.
 type counts struct{ delivered, failed, dead, filterErrors, missed uint64 }
 
 func newSubscription(m *Manager, one Subscription, configured bool) (*subscription, error) {
@@ -98,7 +98,7 @@ func (s *subscription) run(ctx context.Context) {
 	s.follow(ctx)
 	all.Wait()
 	select {
-	case <-s.stop: // what is removed is not written again
+	case <-s.stop: // do not store a removed subscription again
 	default:
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -109,7 +109,7 @@ func (s *subscription) run(ctx context.Context) {
 	}
 }
 
-// load reads how far it is, or begins.
+// load loads the state, or creates it.
 func (s *subscription) load(ctx context.Context) error {
 	record, err := s.m.Store.Get(ctx, cursors, s.Name)
 	if err != nil && !errors.Is(err, control.ErrNotFound) {
@@ -132,7 +132,7 @@ func (s *subscription) load(ctx context.Context) error {
 		s.state.Of, s.state.Mode, s.state.Granted = of, s.mode(), time.Time{}
 	}
 	s.dirty = s.revision == 0
-	if s.state.Journal != bounds.Journal { // nothing was appended yet since it was restored
+	if s.state.Journal != bounds.Journal { // no events were appended since the journal was restored
 		s.state.Cursor = min(s.state.Cursor, bounds.Newest)
 		s.state.Journal, s.dirty = bounds.Journal, true
 		s.hold(s.gap(journal.Gap{From: s.state.Cursor, To: s.state.Cursor, Reason: "the journal was replaced: what came " +
@@ -145,7 +145,7 @@ func (s *subscription) load(ctx context.Context) error {
 	return nil
 }
 
-// save writes the state. Without force it does so once in a while: what is not written is delivered again after a crash.
+// save writes the state. Without force it does so only every saveEvery: a crash in between causes duplicate deliveries.
 func (s *subscription) save(ctx context.Context, force bool) bool {
 	s.saving.Lock()
 	defer s.saving.Unlock()
@@ -173,7 +173,7 @@ func (s *subscription) save(ctx context.Context, force bool) bool {
 	return true
 }
 
-// follow delivers what comes, page by page.
+// follow delivers new events, page by page.
 func (s *subscription) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		bounds := s.m.Journal.Bounds()
@@ -206,12 +206,12 @@ func (s *subscription) at() (cursor uint64, paused, dirty bool) {
 	if s.state.Cursor >= s.m.Journal.Bounds().Newest {
 		s.behind = time.Time{}
 	} else if s.behind.IsZero() {
-		s.behind = time.Now() // until it is read when that was received: it may be paused
+		s.behind = time.Now() // an estimate, until the event is read: the subscription may be paused
 	}
 	return s.state.Cursor, s.state.Paused != "", s.dirty
 }
 
-// await waits for a moment, and reports whether it was woken before.
+// await waits for a duration, and reports whether it was woken earlier.
 func (s *subscription) await(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -226,13 +226,13 @@ func (s *subscription) await(ctx context.Context, changed <-chan struct{}, d tim
 	return false
 }
 
-// lane is what a page has of a node.
+// lane holds the events of one node in a page.
 type lane struct {
 	held
 	records []journal.Record
 }
 
-// page delivers or holds what comes next, and moves the cursor.
+// page delivers or holds the next events, and moves the cursor.
 func (s *subscription) page(ctx context.Context, cursor uint64) error {
 	page, err := s.m.Journal.Read(ctx, journal.Query{After: cursor, Limit: pageEvents, Filter: s.Filter})
 	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
@@ -242,7 +242,7 @@ func (s *subscription) page(ctx context.Context, cursor uint64) error {
 		return err
 	}
 	s.mu.Lock()
-	if s.state.Cursor != cursor { // set by somebody
+	if s.state.Cursor != cursor { // a user has set it
 		s.mu.Unlock()
 		return nil
 	}
@@ -259,7 +259,7 @@ func (s *subscription) page(ctx context.Context, cursor uint64) error {
 		}
 	}
 	if !s.deliver(ctx, lanes) {
-		return nil // what was not dealt with is read again
+		return nil // events that are not done are read again
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,7 +270,7 @@ func (s *subscription) page(ctx context.Context, cursor uint64) error {
 	return nil
 }
 
-// lanes sorts records by node, without those that are not wanted or held back. mu is held.
+// lanes sorts records by node, without unwanted and held ones. mu is held.
 func (s *subscription) lanes(records []journal.Record) (lanes []*lane) {
 	index, skip := map[string]*lane{}, map[string]bool{}
 	for _, h := range s.state.Held {
@@ -293,7 +293,7 @@ func (s *subscription) lanes(records []journal.Record) (lanes []*lane) {
 	return lanes
 }
 
-// wants reports whether the expression is true of a record. One of which it cannot be told is counted. mu is held.
+// wants reports whether the expression is true of a record. Evaluation errors are counted. mu is held.
 func (s *subscription) wants(r journal.Record) bool {
 	if s.wanted == nil {
 		return true
@@ -305,7 +305,7 @@ func (s *subscription) wants(r journal.Record) bool {
 	return match
 }
 
-// holdGap has a subscriber told what it will not see. It waits while too much is held, and reports false where it gave up.
+// holdGap queues an event about a gap. It waits while too many are held, and returns false if it gave up.
 func (s *subscription) holdGap(ctx context.Context, g journal.Gap) bool {
 	for {
 		s.mu.Lock()
@@ -322,7 +322,7 @@ func (s *subscription) holdGap(ctx context.Context, g journal.Gap) bool {
 	}
 }
 
-// hold adds something that is tried beside the rest. mu is held.
+// hold adds a node, or an event outside the order of the others. mu is held.
 func (s *subscription) hold(h *held) {
 	if h.Event != nil {
 		for _, other := range s.state.Held {
@@ -336,7 +336,7 @@ func (s *subscription) hold(h *held) {
 	signal(s.due)
 }
 
-// gap returns a gap as an event, of a node alone where it is named. mu is held.
+// gap returns a gap as an event, for a single node if of names one. mu is held.
 func (s *subscription) gap(g journal.Gap, of held) *held {
 	lost := event.Lost{Subscription: s.Name, From: strconv.FormatUint(g.From, 10), To: strconv.FormatUint(g.To, 10),
 		Reason: plain(g.Reason), Snapshot: "/v1/nodes", Cluster: of.Cluster, Node: of.Node}

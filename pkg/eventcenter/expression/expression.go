@@ -1,6 +1,6 @@
-// Package expression decides by an expression of the Common Expression Language (CEL) whether a consumer wants an event:
-// for what the fields of a filter cannot say. An expression cannot change anything, ends always, and costs no more than a
-// limit, which is estimated when it is compiled and kept when it is evaluated.
+// Package expression filters events with expressions in the Common Expression Language (CEL), beyond the fields of a
+// filter. An expression has no side effects, always ends, and is limited in cost: estimated when it is compiled and
+// enforced when it is evaluated.
 package expression
 
 import (
@@ -19,8 +19,8 @@ import (
 
 const (
 	maxText = 4096    // bytes of an expression
-	maxCost = 200_000 // of one event, in CEL's units: some milliseconds
-	maxSize = 1000    // what the estimate takes for the length of a text, list or map of an event
+	maxCost = 200_000 // per event, in CEL's units: some milliseconds
+	maxSize = 1000    // assumed length of a text, list or map of an event
 )
 
 // Expression is a compiled expression. It is safe for concurrent use.
@@ -28,9 +28,9 @@ type Expression struct {
 	program cel.Program
 }
 
-// Compile reads an expression whose value is a bool. Its variables are the strings type, source, subject, severity,
-// cluster, node, check and reason, data (the event's), and event (all of the CloudEvent's members). What is no expression
-// about them, or could cost too much, is refused.
+// Compile compiles an expression whose value is a bool. Its variables are the strings type, source, subject, severity,
+// cluster, node, check and reason, data (the event's), and event (all members of the CloudEvent). It refuses invalid
+// expressions, and those that could cost too much.
 func Compile(text string) (*Expression, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("%d bytes, %d are possible", len(text), maxText)
@@ -71,12 +71,12 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(options...)
 })
 
-// estimator says how large what an event holds can be.
+// estimator limits the size of an event's values.
 type estimator struct{}
 
 // EstimateSize implements checker.CostEstimator.
 func (estimator) EstimateSize(node checker.AstNode) *checker.SizeEstimate {
-	if len(node.Path()) == 0 { // computed, as a literal is: it is known
+	if len(node.Path()) == 0 { // computed, such as a literal: its size is known
 		return nil
 	}
 	return &checker.SizeEstimate{Max: maxSize}
@@ -87,8 +87,8 @@ func (estimator) EstimateCallCost(string, string, *checker.AstNode, []checker.As
 	return nil
 }
 
-// Matches reports whether an expression is true of an event. What an event does not have is not equal to anything: an
-// expression that asks for it is false. Any other error means that it could not be told.
+// Matches reports whether an expression is true of an event. If the event lacks a field that the expression uses, the
+// result is false. Any other error means that the result is unknown.
 func (x *Expression) Matches(r journal.Record) (bool, error) {
 	var event map[string]any
 	if err := json.Unmarshal(r.JSON, &event); err != nil {
@@ -111,7 +111,7 @@ func (x *Expression) Matches(r journal.Record) (bool, error) {
 	return match, nil
 }
 
-// absent reports whether an event lacks what an expression asks for.
+// absent reports whether an event lacks a field that the expression uses.
 func absent(err error) bool {
 	text := err.Error()
 	return strings.HasPrefix(text, "no such key") || strings.HasPrefix(text, "no such attribute")

@@ -51,7 +51,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// What is no expression about an event, or could cost too much for any event, is refused before it is used.
+// An invalid expression, or one that could cost too much for any event, is refused before use.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                   "no expression",
@@ -71,7 +71,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The limit holds also where an event is larger than the estimate has it.
+// The limit applies even if an event is larger than the estimate assumes.
 func TestLimit(t *testing.T) {
 	x, err := Compile(`data.all(x, x.contains("b") || true)`)
 	if err != nil {
@@ -91,7 +91,7 @@ func FuzzCompile(f *testing.F) {
 	f.Add(`event.all(k, k != "")`, `1e400`)
 	f.Fuzz(func(_ *testing.T, text, data string) {
 		if x, err := Compile(text); err == nil {
-			_, _ = x.Matches(record(data)) // neither panics nor goes on for ever
+			_, _ = x.Matches(record(data)) // neither panics nor runs for ever
 		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// maxCached bounds the memory of a cache: twice the nodes of the largest clusters.
+// maxCached limits the memory of a cache: twice the nodes of the largest clusters.
 const maxCached = 30_000
 
 // cache keeps answers for a time. The zero value is ready.
@@ -30,7 +30,7 @@ func (c *cache[T]) get(key [sha256.Size]byte, now time.Time) (value T, ok bool) 
 	return entry.value, true
 }
 
-// put keeps an answer. Where there are too many, those that have expired are dropped, or else all.
+// put stores an answer. If the cache is full, expired entries are dropped, or else all.
 func (c *cache[T]) put(key [sha256.Size]byte, value T, now, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

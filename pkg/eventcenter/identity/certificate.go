@@ -16,11 +16,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// maxAuthorities bounds a file of authorities, in bytes.
+// maxAuthorities limits a file of CA certificates, in bytes.
 const maxAuthorities = 4 << 20
 
-// byCertificate identifies a kubelet by its client certificate. That the sender has its key is what the TLS handshake
-// has proven.
+// byCertificate identifies a kubelet by its client certificate. The TLS handshake has proven that the sender has its
+// key.
 func (a *Authority) byCertificate(chain []*x509.Certificate) (api.Identity, error) {
 	var found *cluster
 	var reasons []string
@@ -57,7 +57,7 @@ func (a *Authority) byCertificate(chain []*x509.Certificate) (api.Identity, erro
 		Unreviewed: unreviewed}, nil
 }
 
-// certified returns why a chain is no client's of this cluster.
+// certified returns why a chain is not a client certificate of this cluster.
 func (c *cluster) certified(chain []*x509.Certificate, now time.Time) error {
 	roots, err := c.authorities.pool()
 	if err != nil {
@@ -71,25 +71,25 @@ func (c *cluster) certified(chain []*x509.Certificate, now time.Time) error {
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		return err
 	}
-	if !slices.Contains(chain[0].ExtKeyUsage, x509.ExtKeyUsageClientAuth) { // Verify takes none for any
+	if !slices.Contains(chain[0].ExtKeyUsage, x509.ExtKeyUsageClientAuth) { // to Verify, none means any
 		return errors.New("it is not for client authentication")
 	}
 	return nil
 }
 
-// authorities are the certificates in a file, which is read again when it changes.
+// authorities are the CA certificates in a file, which is read again when it changes.
 type authorities struct {
 	file string
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	modified time.Time
 	size     int64
 	pem      []byte
 	roots    *x509.CertPool
 }
 
-// pool returns the authorities of now. A file that cannot be read leaves those before in use. It is nil where there is
-// no file.
+// pool returns the present CA certificates. If the file cannot be read, the previous ones stay in use. It is nil if
+// there is no file.
 func (a *authorities) pool() (*x509.CertPool, error) {
 	if a.file == "" {
 		return nil, nil
@@ -102,9 +102,9 @@ func (a *authorities) pool() (*x509.CertPool, error) {
 	return a.roots, nil
 }
 
-// text returns the certificates of now, PEM.
+// text returns the present CA certificates, PEM.
 func (a *authorities) text() []byte {
-	_, _ = a.pool() // what is wrong with it is said where a certificate is verified
+	_, _ = a.pool() // errors are reported when a certificate is verified
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return bytes.Clone(a.pem)

@@ -24,24 +24,24 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
-// The limits of what the center asks of an apiserver.
+// The limits of requests to an apiserver.
 const (
-	reviewsPerSecond = 20 // of tokens of agents
-	readersPerSecond = 5  // of tokens that only the apiserver knows, and of rights
+	reviewsPerSecond = 20 // of agents' tokens
+	readersPerSecond = 5  // of tokens known only to the apiserver, and of rights
 	readersBurst     = 50
-	strangersRate    = 1 // of tokens that were never accepted, of one network
+	strangersRate    = 1 // of unknown tokens, per network
 	strangersBurst   = 10
 
-	awayFor = 5 * time.Second // an apiserver that did not answer is not asked again for so long
+	awayFor = 5 * time.Second // how long an apiserver that did not answer is not asked again
 )
 
-// Apiserver is what the apiserver of a cluster is asked.
+// Apiserver is the part of a cluster's apiserver that the center uses.
 type Apiserver interface {
 	// Keys returns the JSON Web Key Set of its ServiceAccount tokens.
 	Keys(ctx context.Context) ([]byte, error)
-	// Review says whose token it is, for one of the audiences; without any, for the apiserver's own.
+	// Review identifies the owner of a token for one of the audiences; without any, for the apiserver's own.
 	Review(ctx context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus, error)
-	// Access says whether somebody may do something.
+	// Access reports whether a user has a right.
 	Access(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (
 		authorizationv1.SubjectAccessReviewStatus, error)
 }
@@ -50,21 +50,21 @@ type Apiserver interface {
 type Voucher struct {
 	Cluster
 	Apiserver Apiserver
-	// Node returns the UID of a Node, empty where there is none; ok is false while that is not known.
+	// Node returns the UID of a Node, empty if there is none; ok is false while that is unknown.
 	Node func(name string) (uid string, ok bool)
 }
 
-// Config is that of an Authority.
+// Config is the configuration of an Authority.
 type Config struct {
-	// Local is the administrator's token. Where clusters are configured it is accepted from this machine only.
+	// Local is the administrator's token. If clusters are configured, it is accepted only from this machine.
 	Local    string
-	Dir      string // of the clusters' keys, kept for the time in which their apiservers are away
+	Dir      string // of the clusters' keys, stored for times when their apiservers are away
 	Vouchers []Voucher
 	Log      *slog.Logger
 	Now      func() time.Time // nil: time.Now
 }
 
-// Authority says who sent a request, and what they may read.
+// Authority identifies the sender of a request, and decides what they may read.
 type Authority struct {
 	local    [sha256.Size]byte
 	anywhere bool // the local token is accepted from other machines too
@@ -72,17 +72,17 @@ type Authority struct {
 	now      func() time.Time
 }
 
-// cluster is one that vouches.
+// cluster is a cluster that vouches.
 type cluster struct {
 	Voucher
 	log         *slog.Logger
 	keys        *keys
 	authorities authorities
 	reviews     *rate.Limiter // of agents' tokens
-	asked       *rate.Limiter // for readers whose token was accepted before
+	asked       *rate.Limiter // for readers with a token accepted before
 	unknown     *rate.Limiter // for all others
-	strangers   *share.Rates  // of each network
-	ofNodes     *share.Rates  // reviews of each node's tokens
+	strangers   *share.Rates  // per network
+	ofNodes     *share.Rates  // reviews of tokens, per node
 	reviewed    cache[review]
 	rights      cache[right]
 	accepted    cache[bool] // readers' tokens
@@ -91,7 +91,7 @@ type cluster struct {
 	away time.Time  // the apiserver is not asked until then
 }
 
-// New returns an Authority. Keys that were kept are used at once.
+// New returns an Authority. Stored keys are used at once.
 func New(c Config) (*Authority, error) {
 	a := &Authority{local: sha256.Sum256([]byte(c.Local)), anywhere: len(c.Vouchers) == 0, now: c.Now}
 	if c.Local == "" {
@@ -119,7 +119,7 @@ func New(c Config) (*Authority, error) {
 	return a, nil
 }
 
-// Run keeps the clusters' keys fresh until ctx ends.
+// Run refreshes the clusters' keys until ctx ends.
 func (a *Authority) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, c := range a.clusters {
@@ -129,17 +129,17 @@ func (a *Authority) Run(ctx context.Context) error {
 	return nil
 }
 
-// refuse returns the refusal of a request.
+// refuse returns a refusal.
 func refuse(status int, format string, args ...any) error {
 	return &api.Refusal{Status: status, Reason: fmt.Sprintf(format, args...)}
 }
 
-// later is the refusal of a request that cannot be decided now.
+// later returns a refusal that asks the client to retry.
 func later(status int, format string, args ...any) error {
 	return &api.Refusal{Status: status, Reason: fmt.Sprintf(format, args...), RetryWithin: 10 * time.Second}
 }
 
-// Authenticate says who sent a request. A token is looked at before a certificate.
+// Authenticate identifies the sender of a request. A token takes precedence over a certificate.
 func (a *Authority) Authenticate(r *http.Request) (api.Identity, error) {
 	token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !given && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
@@ -158,7 +158,7 @@ func (a *Authority) Authenticate(r *http.Request) (api.Identity, error) {
 	return api.Identity{Name: "administrator", By: "local token", Reads: true, Any: true}, nil
 }
 
-// wanted says what a request without credentials lacks.
+// wanted describes the missing credentials of a request.
 func (a *Authority) wanted() string {
 	for _, c := range a.clusters {
 		if c.ClientCAFile != "" {
@@ -177,7 +177,7 @@ func fromHere(remote string) bool {
 	return err == nil && address.Unmap().IsLoopback()
 }
 
-// exists refuses a node that the cluster does not have. unreviewed is true where that is not known now.
+// exists refuses an unknown node. unreviewed is true if the cluster's nodes are not known yet.
 func (c *cluster) exists(node, uid string) (unreviewed bool, err error) {
 	have, known := c.Node(node)
 	switch {
@@ -191,14 +191,14 @@ func (c *cluster) exists(node, uid string) (unreviewed bool, err error) {
 	return false, nil
 }
 
-// isAway reports whether the apiserver did not answer lately.
+// isAway reports whether the apiserver failed to answer recently.
 func (c *cluster) isAway(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return now.Before(c.away)
 }
 
-// unanswered notes that the apiserver did not answer, or not with an answer.
+// unanswered records that the apiserver did not answer, or answered with an error.
 func (c *cluster) unanswered(ctx context.Context, now time.Time, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // the client has gone
@@ -209,8 +209,8 @@ func (c *cluster) unanswered(ctx context.Context, now time.Time, err error) {
 	c.log.Warn("the apiserver could not be asked about an identity", "err", err)
 }
 
-// ClientCAs returns the authorities of all clusters' client certificates, for the TLS handshake to name; nil: none is
-// asked for.
+// ClientCAs returns the CAs of all clusters' client certificates, for the TLS handshake; nil: no certificate is
+// requested.
 func (a *Authority) ClientCAs() *x509.CertPool {
 	var files []string
 	for _, c := range a.clusters {
@@ -223,7 +223,7 @@ func (a *Authority) ClientCAs() *x509.CertPool {
 	}
 	all := x509.NewCertPool()
 	for _, c := range a.clusters {
-		all.AppendCertsFromPEM(c.authorities.text()) // what is no certificate was reported where it was read
+		all.AppendCertsFromPEM(c.authorities.text()) // invalid certificates were reported when the file was read
 	}
 	return all
 }

@@ -33,8 +33,8 @@ const (
 	agent = "system:serviceaccount:ns:agent"
 )
 
-// The apiserver is asked once for each token, at most ten times at once for one node, and not while it is away: then the
-// signature alone counts, and is marked.
+// The apiserver is asked once for each token, at most ten times at once for one node, and not while it is away: then
+// the signature alone counts, and the identity is marked.
 func TestReviews(t *testing.T) {
 	k := newCluster(t)
 	c := newCenter(t, t.TempDir(), k.voucher("prod", false))
@@ -77,7 +77,7 @@ func TestReviews(t *testing.T) {
 	}
 }
 
-// The apiserver is asked for at most twenty reviews a second, whoever sends: beyond them the signature counts.
+// The apiserver gets at most twenty reviews per second in total: beyond that the signature alone counts.
 func TestReviewsOfAll(t *testing.T) {
 	k := newCluster(t)
 	c := newCenter(t, t.TempDir(), k.voucher("prod", false))
@@ -105,7 +105,7 @@ func ofNode(name, uid string) map[string]any {
 	return map[string]any{"kubernetes.io": map[string]any{"node": map[string]any{"name": name, "uid": uid}}}
 }
 
-// A detector's ServiceAccount speaks for its name alone, on the node of its token or, if it is so configured, on all.
+// A detector's ServiceAccount sends only under its name, for the node of its token or, if configured, for all nodes.
 func TestDetectorToken(t *testing.T) {
 	k := newCluster(t)
 	v := k.voucher("prod", false)
@@ -122,8 +122,7 @@ func TestDetectorToken(t *testing.T) {
 	c.status(k.token(t, map[string]any{"sub": "system:serviceaccount:gpu:other"}), 403, "detectors")
 }
 
-// Keys are kept for a start without the apiserver, and read again when a token names another one, not more often than
-// every 10 s.
+// Keys are stored for a start without the apiserver, and read again if a token has an unknown key, at most every 10 s.
 func TestKeys(t *testing.T) {
 	k, dir := newCluster(t), t.TempDir()
 	c := newCenter(t, dir, k.voucher("prod", false))
@@ -157,7 +156,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// The cluster is the one that has signed; where two could have, none counts.
+// The cluster whose key has signed the token counts; if two clusters share that key, none does.
 func TestWhichCluster(t *testing.T) {
 	one, two := newCluster(t), newCluster(t)
 	two.id = one.id
@@ -222,7 +221,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// The center's own token is the administrator's, from this machine only where clusters vouch for others.
+// The center's own token is the administrator's; if clusters vouch for others, only from this machine.
 func TestLocalToken(t *testing.T) {
 	k := newCluster(t)
 	for name, test := range map[string]struct {
@@ -245,7 +244,7 @@ func TestLocalToken(t *testing.T) {
 	}
 }
 
-// What RBAC says holds for a moment. A token of a user is never shown to a cluster that does not decide about readers.
+// An answer about RBAC is cached briefly. A user's token is never sent to a cluster that does not decide about readers.
 func TestReaders(t *testing.T) {
 	home, other := newCluster(t), newCluster(t)
 	home.allows = true
@@ -291,7 +290,7 @@ func TestReaders(t *testing.T) {
 			limited++
 		}
 	}
-	if limited != 89 { // all but ten, and user-1, whose token was accepted before
+	if limited != 89 { // all but ten, and user-1 with a token accepted before
 		t.Errorf("%d of 100 strangers of one network at once are limited", limited)
 	}
 	c.now, limited = c.now.Add(2*time.Minute), 0
@@ -304,10 +303,10 @@ func TestReaders(t *testing.T) {
 	if limited != 50 {
 		t.Errorf("%d of 100 strangers of as many networks at once are limited", limited)
 	}
-	c.status("user-1", 200, "<nil>") // whom strangers do not hinder
+	c.status("user-1", 200, "<nil>") // strangers do not affect it
 }
 
-// The authorities are read again when their file changes; half a file leaves those before.
+// The CA certificates are read again when their file changes; if it is incomplete, the previous ones stay.
 func TestCertificate(t *testing.T) {
 	k, file := newCluster(t), filepath.Join(t.TempDir(), "ca.crt")
 	sign := func(parent *x509.Certificate, signer *ecdsa.PrivateKey, ca bool) (*x509.Certificate, *ecdsa.PrivateKey) {

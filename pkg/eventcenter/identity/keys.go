@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	keysEvery = 10 * time.Minute // a cluster's keys are read again
-	keysAgain = 10 * time.Second // and at most so often for a token of a key that is not known
+	keysEvery = 10 * time.Minute // interval of reading a cluster's keys
+	keysAgain = 10 * time.Second // minimum interval of reading them for a token with an unknown key
 	maxKeys   = 100              // of one cluster
 )
 
-// keys are those by which a cluster signs. A copy is kept on disk: the apiserver may be away when the center starts.
+// keys are a cluster's signing keys. A copy is stored on disk: the apiserver may be away when the center starts.
 type keys struct {
 	file  string
 	fetch func(context.Context) ([]byte, error)
 	now   func() time.Time
 
-	asking sync.Mutex // held while the apiserver is asked; guards tried
+	asking sync.Mutex // held while asking the apiserver; guards tried
 	tried  time.Time
 
-	mu  sync.RWMutex // guards what follows
+	mu  sync.RWMutex // guards the fields below
 	set jose.JSONWebKeySet
 }
 
-// newKeys reads the keys that were kept.
+// newKeys loads the stored keys.
 func newKeys(file string, fetch func(context.Context) ([]byte, error), now func() time.Time) (*keys, error) {
 	k := &keys{file: file, fetch: fetch, now: now}
 	text, err := os.ReadFile(file)
@@ -66,14 +66,14 @@ func readKeys(text []byte) (set jose.JSONWebKeySet, err error) {
 	return set, nil
 }
 
-// get returns the keys of a name.
+// get returns the keys with an ID.
 func (k *keys) get(id string) []jose.JSONWebKey {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.set.Key(id)
 }
 
-// refresh asks for the keys, at most as often as wait says.
+// refresh requests the keys, at most once per wait.
 func (k *keys) refresh(ctx context.Context, wait time.Duration) error {
 	k.asking.Lock()
 	defer k.asking.Unlock()
@@ -95,7 +95,7 @@ func (k *keys) refresh(ctx context.Context, wait time.Duration) error {
 	return keep(k.file, text)
 }
 
-// keep writes a file where its content is another.
+// keep writes a file if its content changes.
 func keep(file string, text []byte) error {
 	if old, err := os.ReadFile(file); err == nil && slices.Equal(old, text) {
 		return nil

@@ -25,7 +25,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity"
 )
 
-// cluster is an apiserver that vouches for whom its key signed. The real one is in cmd/eventcenter.
+// cluster is an apiserver that accepts tokens signed by its key. cmd/eventcenter tests a real one.
 type cluster struct {
 	key     *ecdsa.PrivateKey
 	id      string // of the key
@@ -33,7 +33,7 @@ type cluster struct {
 	refuses bool
 	allows  bool
 	nodes   map[string]string // nil: not known yet
-	user    string            // whom it names, where it is another; with a node's name in extra
+	user    string            // the user it returns, if another; with a node's name in extra
 	extra   map[string]authenticationv1.ExtraValue
 
 	keys, reviews, accesses int
@@ -93,7 +93,7 @@ func (c *cluster) voucher(name string, readers bool) identity.Voucher {
 		Node: func(node string) (string, bool) { return c.nodes[node], c.nodes != nil }}
 }
 
-// token is an agent's, with some claims changed.
+// token is an agent's token, with some claims changed.
 func (c *cluster) token(t *testing.T, change map[string]any) string {
 	t.Helper()
 	claims := map[string]any{"sub": agent, "aud": []string{"center"}, "exp": now().Add(time.Hour).Unix(), "jti": rand.Text(),
@@ -143,7 +143,7 @@ func (c *center) ask(token string) (api.Identity, error) {
 	return c.Authenticate(r)
 }
 
-// status demands an identity for a token, or a refusal that says so.
+// status demands an identity for a token, or a refusal that contains a text.
 func (c *center) status(token string, want int, say string) api.Identity {
 	c.t.Helper()
 	who, err := c.ask(token)

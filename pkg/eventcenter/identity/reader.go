@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	readerKeep = time.Minute      // how long the apiserver's word on a reader's token holds
-	rightKeep  = 30 * time.Second // and that on a right
+	readerKeep = time.Minute      // how long the apiserver's answer about a reader's token is valid
+	rightKeep  = 30 * time.Second // and the answer about a right
 
-	acceptedKeep = 12 * time.Hour // how long a token that was accepted is no stranger's
+	acceptedKeep = 12 * time.Hour // how long an accepted token does not count as unknown
 )
 
-// right is what an apiserver has said of a right.
+// right is an apiserver's answer about a right.
 type right struct {
 	allowed bool
 	reason  string
@@ -57,8 +57,8 @@ func (c *cluster) reader(ctx context.Context, token string, sum [sha256.Size]byt
 	return api.Identity{Name: answer.user.Name, By: "review", Cluster: c.Name, User: answer.user}, nil
 }
 
-// mayReview is mayAsk about a token. Those that were never accepted have a budget of their own, and each network a part of
-// it: strangers do not use up the questions that are needed for people.
+// mayReview is mayAsk for a token. Unknown tokens have a budget of their own, divided among networks: strangers cannot
+// use up the requests needed for people.
 func (c *cluster) mayReview(key [sha256.Size]byte, from string, now time.Time) error {
 	if accepted, _ := c.accepted.get(key, now); accepted {
 		return c.mayAsk(now)
@@ -72,7 +72,7 @@ func (c *cluster) mayReview(key [sha256.Size]byte, from string, now time.Time) e
 	return nil
 }
 
-// mayAsk refuses a request for which the apiserver would have to be asked, and cannot.
+// mayAsk refuses a request if it needs the apiserver, and that cannot be asked.
 func (c *cluster) mayAsk(now time.Time) error {
 	if c.isAway(now) {
 		return c.unreachable()

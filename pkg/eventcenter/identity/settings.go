@@ -1,7 +1,7 @@
-// Package identity says who speaks to the event center, and who may read: nodes by the tokens of their agents or by
-// kubelet's client certificate, readers by the rights that their cluster gives them. Which cluster a node is of follows
-// from which of the configured clusters vouches for it, never from what it sends. It accepts nothing of which no
-// cluster is sure, and says why in words for operators.
+// Package identity identifies senders to the event center, and decides who may read: nodes by their agents' tokens or
+// by kubelet's client certificate, readers by their rights in a cluster. A node belongs to the configured cluster that
+// vouches for it, never to one that it claims. The package accepts no identity without a cluster that vouches for it,
+// and explains refusals to operators.
 package identity
 
 import (
@@ -18,42 +18,42 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
-// Settings are those of the clusters that vouch for nodes and readers.
+// Settings list the clusters that vouch for nodes and readers.
 type Settings struct {
 	Clusters []Cluster `yaml:"clusters"`
 }
 
-// Cluster is how one cluster vouches for its nodes and readers.
+// Cluster configures how a cluster vouches for its nodes and readers.
 type Cluster struct {
-	// Name is that in the source of its nodes' events.
+	// Name is the cluster in the source of its nodes' events.
 	Name string `yaml:"name"`
-	// Kubeconfig is the absolute path of a file with the address of its apiserver and the center's credentials there; it
-	// must not name a program. Empty: the ServiceAccount of the center's own pod.
+	// Kubeconfig is the absolute path of a file with the address of its apiserver and the center's credentials there;
+	// it must not use an exec plugin. Empty: the ServiceAccount of the center's own pod.
 	Kubeconfig string `yaml:"kubeconfig"`
-	// Audience of the tokens of agents. Empty: no token speaks for a node.
+	// Audience is the audience of agents' tokens. Empty: nodes cannot use tokens.
 	Audience string `yaml:"audience"`
-	// Agents are the ServiceAccounts that agents run as, NAMESPACE/NAME.
+	// Agents are the agents' ServiceAccounts, NAMESPACE/NAME.
 	Agents []string `yaml:"agents"`
-	// Detectors find faults of nodes beside the agents.
+	// Detectors report faults of nodes in addition to the agents.
 	Detectors []Detector `yaml:"detectors"`
-	// ClientCAFile is the absolute path of the authorities of kubelets' client certificates, PEM; read again when it
-	// changes. Empty: no certificate speaks for a node.
+	// ClientCAFile is the absolute path of the CAs of kubelets' client certificates, PEM; it is read again when it
+	// changes. Empty: nodes cannot use certificates.
 	ClientCAFile string `yaml:"clientCAFile"`
-	// Readers has this cluster's RBAC decide who may read. What they read is of all clusters.
+	// Readers lets this cluster's RBAC decide who may read. Its readers see all clusters.
 	Readers bool `yaml:"readers"`
-	// PoolLabel is the label of Nodes whose value is the pool.
+	// PoolLabel is the Node label with the name of the pool.
 	PoolLabel string `yaml:"poolLabel"`
-	// NodeSelector is a label selector of the Nodes that are expected to have an agent. Empty: all.
+	// NodeSelector selects the Nodes that should have an agent, by label. Empty: all.
 	NodeSelector string `yaml:"nodeSelector"`
 }
 
-// Detector is a program beside the agents that raises and ends faults of nodes.
+// Detector is a program besides the agents that raises and ends faults of nodes.
 type Detector struct {
 	// Name is the last part of the source of its events: /clusters/CLUSTER/nodes/NODE/NAME.
 	Name string `yaml:"name"`
-	// ServiceAccount that it runs as, NAMESPACE/NAME, with a token for the cluster's audience.
+	// ServiceAccount is the one that it runs as, NAMESPACE/NAME, with a token for the cluster's audience.
 	ServiceAccount string `yaml:"serviceAccount"`
-	// EveryNode has it speak of all nodes of the cluster. False: of the node that its token names alone.
+	// EveryNode lets it send for all nodes of the cluster. False: only for the node in its token.
 	EveryNode bool `yaml:"everyNode"`
 }
 
@@ -63,11 +63,11 @@ const (
 )
 
 var (
-	clusterName    = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?$`) // it is a file's name too
+	clusterName    = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?$`) // it is also a file name
 	serviceAccount = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 )
 
-// Read reads settings strictly: a key that is not known is an error.
+// Read reads settings strictly: an unknown key is an error.
 func Read(r io.Reader) (s Settings, err error) {
 	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
 	decoder.KnownFields(true)
@@ -80,7 +80,7 @@ func Read(r io.Reader) (s Settings, err error) {
 	return s, s.problem()
 }
 
-// problem returns what is wrong.
+// problem returns the first error in the settings.
 func (s Settings) problem() error {
 	names := map[string]bool{}
 	if len(s.Clusters) == 0 || len(s.Clusters) > maxClusters {
@@ -135,7 +135,7 @@ func (c Cluster) problem() error {
 	return nil
 }
 
-// detector returns the detector that runs as a user; the zero value: none does.
+// detector returns the detector that runs as a user; the zero value: none.
 func (c Cluster) detector(user string) Detector {
 	for _, d := range c.Detectors {
 		if user == userOf(d.ServiceAccount) {
@@ -145,12 +145,12 @@ func (c Cluster) detector(user string) Detector {
 	return Detector{}
 }
 
-// userOf returns the name of a ServiceAccount as the apiserver has it.
+// userOf returns a ServiceAccount's user name in the apiserver.
 func userOf(account string) string {
 	return "system:serviceaccount:" + strings.Replace(account, "/", ":", 1)
 }
 
-// users returns the names of the agents' ServiceAccounts as the apiserver has them.
+// users returns the user names of the agents' ServiceAccounts in the apiserver.
 func (c Cluster) users() []string {
 	users := make([]string, 0, len(c.Agents))
 	for _, agent := range c.Agents {

@@ -17,16 +17,16 @@ import (
 const (
 	maxToken    = 16 << 10 // bytes
 	clockSkew   = time.Minute
-	refusedKeep = 10 * time.Second // how long a refusal of the apiserver holds
+	refusedKeep = 10 * time.Second // how long an apiserver's refusal is valid
 )
 
-// algorithms are those of ServiceAccount tokens and of OIDC: no symmetric one, and not "none".
+// algorithms are those of ServiceAccount tokens and of OIDC: no symmetric ones, and not "none".
 func algorithms() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256,
 		jose.PS384, jose.PS512, jose.EdDSA}
 }
 
-// claims are those of a ServiceAccount's token (k8s.io/kubernetes/pkg/serviceaccount/claims.go).
+// claims are the claims of a ServiceAccount's token (k8s.io/kubernetes/pkg/serviceaccount/claims.go).
 type claims struct {
 	jwt.Claims
 	Kubernetes struct {
@@ -37,13 +37,13 @@ type claims struct {
 	} `json:"kubernetes.io"`
 }
 
-// review is what an apiserver has said of a token.
+// review is an apiserver's answer about a token.
 type review struct {
 	user    *api.User // nil: refused
 	refusal string
 }
 
-// byToken says whose token it is. sum is its hash, from the network that it comes from.
+// byToken identifies the owner of a token. sum is the token's hash, from the sender's network.
 func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]byte, from string) (
 	api.Identity, error) {
 	if len(token) > maxToken {
@@ -57,7 +57,7 @@ func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]
 	if err != nil {
 		return api.Identity{}, err
 	}
-	if c == nil { // of a user whom only an apiserver knows; it is shown to one of which the operator has said so
+	if c == nil { // a user known only to an apiserver: only a cluster with readers gets the token
 		for _, c := range a.clusters {
 			if c.Readers {
 				return c.reader(ctx, token, sum, from, a.now())
@@ -91,11 +91,11 @@ func (a *Authority) names() string {
 	return strings.Join(names, ", ")
 }
 
-// signer returns the cluster that has signed a token; nil: none has.
+// signer returns the cluster that signed a token; nil: none.
 func (a *Authority) signer(ctx context.Context, token string) (*cluster, claims, error) {
 	parsed, err := jwt.ParseSigned(token, algorithms())
 	if err != nil || len(parsed.Headers) != 1 {
-		return nil, claims{}, nil //nolint:nilerr // no token of a cluster; an apiserver may know it
+		return nil, claims{}, nil //nolint:nilerr // not a cluster's token; an apiserver may know it
 	}
 	c, said, err := a.verify(parsed)
 	if c != nil || err != nil {
@@ -109,7 +109,7 @@ func (a *Authority) signer(ctx context.Context, token string) (*cluster, claims,
 	return a.verify(parsed)
 }
 
-// verify returns the only cluster by one of whose keys a token is signed, and its claims.
+// verify returns the only cluster with a key that signed the token, and its claims.
 func (a *Authority) verify(token *jwt.JSONWebToken) (found *cluster, said claims, err error) {
 	for _, c := range a.clusters {
 		for _, key := range c.keys.get(token.Headers[0].KeyID) {
@@ -141,8 +141,8 @@ func (c *cluster) timely(said claims, now time.Time) error {
 	return nil
 }
 
-// agent identifies the node of an agent's token, or of a detector's. The apiserver is asked about each token once; while it is away, or
-// has been asked too often, the signature alone counts.
+// agent identifies the node of an agent's or detector's token. The apiserver is asked once for each token; while it is
+// away, or has been asked too often, the signature alone counts.
 func (c *cluster) agent(ctx context.Context, token string, sum [sha256.Size]byte, said claims, now time.Time) (
 	api.Identity, error) {
 	node := said.Kubernetes.Node
@@ -179,7 +179,7 @@ func (c *cluster) remember(sum [sha256.Size]byte, r review, now, until time.Time
 	c.reviewed.put(sum, r, now, until)
 }
 
-// consistent refuses a token of which the apiserver says something else than its claims.
+// consistent refuses a token if the apiserver's answer contradicts its claims.
 func consistent(answer review, said claims) review {
 	if answer.user == nil {
 		return answer
@@ -196,7 +196,7 @@ func consistent(answer review, said claims) review {
 	return answer
 }
 
-// ask has the apiserver review an agent's token. ok is false where it could not be asked.
+// ask lets the apiserver review an agent's token. ok is false if it could not be asked.
 func (c *cluster) ask(ctx context.Context, token, node string, now time.Time) (answer review, ok bool) {
 	if c.isAway(now) || !c.ofNodes.Take(node, now, 1) || !c.reviews.AllowN(now, 1) {
 		return answer, false
@@ -209,13 +209,13 @@ func (c *cluster) ask(ctx context.Context, token, node string, now time.Time) (a
 	return answer, true
 }
 
-// reviewOf asks the apiserver whose token it is.
+// reviewOf asks the apiserver for the owner of a token.
 func (c *cluster) reviewOf(ctx context.Context, token string, audiences []string) (review, error) {
 	status, err := c.Apiserver.Review(ctx, token, audiences)
 	if err != nil {
 		return review{}, err
 	}
-	// An apiserver with an authenticator that knows no audiences names none: its answer is for its own alone.
+	// An apiserver with an authenticator without audiences returns none: the answer is only for its own audience.
 	meant := len(audiences) == 0 || slices.ContainsFunc(status.Audiences, func(a string) bool {
 		return slices.Contains(audiences, a)
 	})
@@ -230,7 +230,7 @@ func (c *cluster) reviewOf(ctx context.Context, token string, audiences []string
 	return review{user: user}, nil
 }
 
-// brief bounds what an answer repeats of the apiserver's.
+// brief limits how much of the apiserver's text an answer repeats.
 func brief(text string) string {
 	if text == "" {
 		return "it does not know it for this audience"

@@ -14,17 +14,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// checkpointVersion is that of the format: a line with a header, and a line for each node.
+// checkpointVersion is the version of the format: a header line, and a line for each node.
 const checkpointVersion = 1
 
 type header struct {
 	Version int    `json:"version"`
 	Journal string `json:"journal"`
-	Offset  uint64 `json:"offset,string"` // all up to it is in every node; a node may have more, see Node.Offset
+	Offset  uint64 `json:"offset,string"` // in every node; a node may include later events, see Node.Offset
 	Nodes   int    `json:"nodes"`
 }
 
-// Save writes a checkpoint and returns its offset. Appending goes on meanwhile: each node is locked by itself.
+// Save writes a checkpoint and returns its offset. It locks one node at a time, so events can be applied meanwhile.
 func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 	m.mu.Lock()
 	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 })
@@ -50,7 +50,7 @@ func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 	return head.Offset, out.Flush()
 }
 
-// Load reads a checkpoint of a journal. The records after its Offset are to be applied.
+// Load reads a checkpoint of a journal. The caller must apply the records after its Offset.
 func Load(r io.Reader, journalID string) (*Model, error) {
 	decoder := json.NewDecoder(bufio.NewReaderSize(r, 1<<16))
 	var head header
@@ -78,7 +78,7 @@ func (k Key) compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), cmp.Compare(k.Node, other.Node))
 }
 
-// Difference is a node whose state is not what the journal says.
+// Difference is a node whose state does not match the journal.
 type Difference struct {
 	Cluster    string `json:"cluster"`
 	Node       string `json:"node"`
@@ -86,12 +86,12 @@ type Difference struct {
 	Rebuilt    string `json:"rebuilt"`
 }
 
-// Limit keeps the records that each node of m has taken into account: applied to a model of before, they must give m.
+// Limit keeps the records already applied to each node of m: applied to an earlier model, they must yield m.
 func (m *Model) Limit(records []journal.Record) (kept []journal.Record) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, r := range records {
-		upTo := m.offset // of a node that was removed since
+		upTo := m.offset // for a node removed since then
 		if n := m.nodes[Key{r.Cluster, r.Node}]; n != nil {
 			upTo = n.Offset
 		}
@@ -102,8 +102,8 @@ func (m *Model) Limit(records []journal.Record) (kept []journal.Record) {
 	return kept
 }
 
-// Compare returns the nodes that differ between a checkpoint and what was rebuilt from the journal. What was heard and
-// not journaled does not count.
+// Compare returns the nodes that differ between a checkpoint and a model rebuilt from the journal. It ignores data that
+// is not journaled, such as signs of life.
 func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 	keys := map[Key]bool{}
 	for _, m := range []*Model{checkpoint, rebuilt} {
@@ -120,14 +120,14 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 	return found
 }
 
-// derived is the state of a node as far as it follows from the journal.
+// derived returns the part of a node's state that follows from the journal.
 func (m *Model) derived(key Key) []byte {
 	n := Node{Cluster: key.Cluster, Name: key.Node}
 	if there := m.nodes[key]; there != nil && !there.Removed {
 		n = *there
 	}
 	var zero Node
-	n.Offset = 0 // that of a node that is there again is of the one before
+	n.Offset = 0 // a node that is there again keeps its predecessor's
 	n.Heard, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.Heard, 0, event.Agent{}, "", nil, Meta{}
 	text, err := json.Marshal(n)
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Bounds of the faults that detectors may make the center remember of one node. The journal has all of them.
+// Limits of the detectors' faults that the center remembers per node. The journal has all of them.
 const (
 	maxDetectors  = 32
-	maxOfDetector = 200            // faults and ends of faults, each detector
-	endKept       = 24 * time.Hour // an older report that comes later does not bring a fault back
+	maxOfDetector = 200            // faults and ended faults, per detector
+	endKept       = 24 * time.Hour // an older report that arrives later does not restore the fault
 )
 
-// Foreign is a detector's last word on a fault. The agent's snapshots do not touch it, and it does not touch the agent's.
+// Foreign is a detector's latest report on a fault. It and the agents' snapshots do not affect each other.
 type Foreign struct {
-	event.Fault           // its key is enough if it is over
-	At          time.Time `json:"at"`       // when it was said, by the detector's clock, but never after Received
-	Received    time.Time `json:"received"` // by the center's clock, from which the time to live counts
+	event.Fault           // only its key is needed once it has ended
+	At          time.Time `json:"at"`       // time of the report, by the detector's clock, but never after Received
+	Received    time.Time `json:"received"` // by the center's clock; the time to live starts here
 	Of          string    `json:"of"`       // ID of the event
 	Gone        bool      `json:"gone,omitempty"`
 }
 
-// ends returns when the fault ends if it is not reported again.
+// ends returns when the fault ends unless it is reported again.
 func (f *Foreign) ends() time.Time { return f.Received.Add(f.TTL()) }
 
-// foreign applies an event without a stream: a detector's faults change the state, all else is in the journal alone.
+// foreign applies an event without a stream: only detectors' faults change the state.
 func (m *Model) foreign(r journal.Record) {
 	_, _, detector, _ := event.ReadSource(r.Source)
 	if detector == "" {
@@ -79,7 +79,7 @@ func (n *Node) putForeign(f *Foreign) putResult {
 	return taken
 }
 
-// hasRoom reports whether a detector may have one fault more. Ends make room: those that are old enough, then the oldest.
+// hasRoom reports whether a detector may add a fault. It makes room by removing old ended faults, then the oldest.
 func (n *Node) hasRoom(detector string, now time.Time) bool {
 	for name, all := range n.Foreign {
 		maps.DeleteFunc(all, func(_ string, f *Foreign) bool { return f.Gone && now.Sub(f.Received) > endKept })
@@ -101,7 +101,7 @@ func (n *Node) hasRoom(detector string, now time.Time) bool {
 	return oldest != ""
 }
 
-// active are the faults of a node with their keys: the agent's and those of detectors.
+// active yields the faults of a node with their keys: the agent's and the detectors'.
 func (n *Node) active() iter.Seq2[string, *event.Fault] {
 	return func(yield func(string, *event.Fault) bool) {
 		for key, f := range n.Faults {
@@ -129,8 +129,8 @@ func (n *Node) has(f event.Fault) bool {
 	return last != nil && !last.Gone
 }
 
-// Expired returns the ends of the faults that their detectors have not reported again in time. Made twice, the same end
-// is a duplicate.
+// Expired returns the ends of faults that their detectors have not reported again in time. If the same end is created
+// twice, the second is a duplicate.
 func (m *Model) Expired(now time.Time) (ends []journal.Event) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -145,7 +145,7 @@ func (m *Model) Expired(now time.Time) (ends []journal.Event) {
 					Type: event.FaultCleared, Check: f.Check, Reason: f.Reason, Subject: f.Subject, Severity: f.Severity,
 					Time: f.ends().UTC(), Data: f.Fault, Of: f.Of}.Event()
 				if err != nil {
-					continue // plain data of our own types: it cannot fail
+					continue // plain data of our own types: cannot fail
 				}
 				e.After = n.Offset
 				ends = append(ends, e)
@@ -155,7 +155,7 @@ func (m *Model) Expired(now time.Time) (ends []journal.Event) {
 	return ends
 }
 
-// expired ends a detector's fault that was not reported again in time. If a report has come first, it is raised again.
+// expired ends a detector's fault that was not reported again in time. If a report came first, the fault is raised.
 func (m *Model) expired(r journal.Record) {
 	n := m.nodes[Key{r.Cluster, r.Node}]
 	var e struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// detected is a record of a detector's fault: said, and received, so many minutes after a moment.
+// detected is a record of a detector's fault, with the minutes of the report and of its receipt.
 func detected(detector, name string, t event.Type, said, received int) journal.Record {
 	e := journal.Event{Source: "/clusters/c/nodes/n/" + detector, ID: fmt.Sprint(detector, name, t, said, "-", received), Type: string(t),
 		Cluster: "c", Node: "n"}
@@ -34,7 +34,7 @@ func (f *feed) received(records ...journal.Record) {
 	}
 }
 
-// A detector's fault ends when it is not reported again in time, by the center's clock; made twice, the end is the same.
+// A detector's fault ends by the center's clock unless it is reported again in time; the end is created only once.
 func TestExpired(t *testing.T) {
 	f := &feed{t: t, m: New()}
 	f.received(detected("gpud", "a", event.FaultRaised, 0, 100), detected("gpud", "b", event.FaultRaised, 500, 101),
@@ -50,12 +50,12 @@ func TestExpired(t *testing.T) {
 	if got := f.active(); got != "a" || len(f.m.Expired(minute(112))) != 0 {
 		t.Errorf("active %q", got)
 	}
-	// The word of a clock that is ahead counts as of its receipt: a later word is not late.
+	// A report from a clock that is ahead counts from its receipt: a later report is not late.
 	f.received(detected("gpud", "b", event.FaultRaised, 102, 113), detected("gpud", "b", event.FaultCleared, 114, 114))
 	if got := f.active(); got != "a" {
 		t.Errorf("active %q", got)
 	}
-	// A report comes first, then the end that was found before it: the fault is there, and subscribers are told so.
+	// If a report arrives before an end computed earlier, the fault is active, and subscribers get an event for it.
 	ends = f.m.Expired(minute(115))
 	f.received(detected("gpud", "a", event.FaultUpdated, 115, 115))
 	f.append(ends...)
@@ -64,7 +64,7 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// One detector cannot fill the memory, nor take the room of another or of the agent.
+// One detector can neither fill the memory nor use another's or the agent's share.
 func TestDetectorBounds(t *testing.T) {
 	f := &feed{t: t, m: New()}
 	for i := range maxOfDetector + 10 {
@@ -87,7 +87,7 @@ func TestDetectorBounds(t *testing.T) {
 	}
 }
 
-// The removal of the Node ends what detectors have raised, each end with the detector's name.
+// The removal of the Node ends the detectors' faults, each end with the detector's name.
 func TestRemovalEndsDetected(t *testing.T) {
 	f := &feed{t: t, m: New()}
 	f.received(detected("gpud", "a", event.FaultRaised, 1, 1))
@@ -102,7 +102,7 @@ func TestRemovalEndsDetected(t *testing.T) {
 	}
 }
 
-// Whatever detectors and agents say: a checkpoint and the rest of the journal give the same state.
+// Whatever detectors and agents send: a checkpoint and the rest of the journal yield the same state.
 func TestDetectedRebuild(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := &feed{t: t, m: New()}

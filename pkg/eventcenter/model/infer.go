@@ -15,10 +15,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// snapshot is one part of all that is active on a node.
+// snapshot is one part of a list of everything active on a node.
 type snapshot = event.Snapshot
 
-// snapshot collects the parts of a snapshot and, with the last, makes the node's state what it says.
+// snapshot collects the parts of a snapshot and, with the last part, makes the node's state match it.
 func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 	asOf, err := strconv.ParseUint(part.AsOf, 10, 64)
 	if err != nil || asOf < n.AsOf || asOf < n.PartsAsOf || part.Part < 1 || part.Part > maxParts {
@@ -33,7 +33,7 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 	for i := 1; ; i++ {
 		p, ok := n.Parts[i]
 		if !ok {
-			return // more will come
+			return // more parts will come
 		}
 		whole.Faults, whole.Leftovers = append(whole.Faults, p.Faults...), append(whole.Leftovers, p.Leftovers...)
 		whole.Unknown = append(whole.Unknown, p.Unknown...)
@@ -47,18 +47,18 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 	i.leftovers(whole.Leftovers)
 }
 
-// inference compares the state of a node with a snapshot, or ends it with the node.
+// inference compares the state of a node with a snapshot, or ends the state when the node is removed.
 type inference struct {
 	m     *Model
 	n     *Node
-	of    string // ID of the event from which it follows
+	of    string // ID of the cause
 	at    time.Time
-	stamp Stamp // of what the snapshot says
+	stamp Stamp // of the snapshot's state
 
 	unknown []string // checks
 }
 
-// older reports whether the snapshot is newer than the last word on a thing.
+// older reports whether the snapshot is newer than the latest event with stamp s.
 func (i *inference) older(s Stamp) bool {
 	return s.Stream != i.stamp.Stream || s.Sequence <= i.stamp.Sequence
 }
@@ -129,14 +129,14 @@ type attributes struct {
 	severity      finding.Severity
 }
 
-// add has the center infer an event. Its ID follows from the snapshot: made twice, it is a duplicate.
+// add makes the center infer an event. Its ID is derived from the snapshot: created twice, it is a duplicate.
 func (i *inference) add(t event.Type, key string, a attributes, data any) {
 	parts := []string{i.n.Cluster, i.n.Name, i.of, string(t), key}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	j, err := Own{Cluster: i.n.Cluster, Node: i.n.Name, ID: "inferred-" + hex.EncodeToString(sum[:16]), Type: t,
 		Check: a.check, Reason: a.reason, Subject: a.subject, Severity: a.severity, Time: i.at, Data: data, Of: i.of}.Event()
 	if err != nil {
-		return // plain data of our own types: it cannot fail
+		return // plain data of our own types: cannot fail
 	}
 	j.After = i.n.Offset
 	if i.n.Pending == nil {
@@ -145,8 +145,8 @@ func (i *inference) add(t event.Type, key string, a attributes, data any) {
 	i.n.Pending[j.ID], i.m.pending[j.ID] = j, j
 }
 
-// settled returns what is inferred and not in the journal, in the order of IDs. What a later event of the same
-// transaction has made untrue is forgotten.
+// settled returns inferred events missing from the journal, in the order of IDs. It drops those that a later event in
+// the same transaction has made untrue.
 func (m *Model) settled() []journal.Event {
 	if len(m.pending) == 0 {
 		return nil

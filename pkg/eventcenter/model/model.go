@@ -1,9 +1,10 @@
-// Package model is what the event center knows of the nodes now: active faults, leftovers, and the last word of each
-// agent. It is derived from the journal and can be deleted: a checkpoint and the rest of the journal give the same
-// again. It is kept in memory, since that of 10,000 nodes is a few megabytes, and answers in microseconds.
+// Package model is the present state of the nodes: active faults, leftovers, and the latest report of each agent. It is
+// derived from the journal and can be deleted: a checkpoint and the rest of the journal yield the same state. It is
+// kept in memory, since the state of 10,000 nodes takes a few megabytes, and answers in microseconds.
 //
-// The state of a node is what its agent said, in the order of sequences. A snapshot says all of it: what it contradicts
-// is corrected, and reported by events of the center's own, marked "inferred". What arrives late is history.
+// The events of a node's agent, in the order of sequences, make its state. A snapshot contains the whole state: the
+// model corrects differences, and reports them by the center's own events, marked "inferred". Late events change no
+// state.
 package model
 
 import (
@@ -18,55 +19,55 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Bounds of what one node may make the center remember.
+// Limits of the state that one node can make the center remember.
 const (
-	maxActive = 5000 // faults and leftovers, each; what is beyond is in the journal alone
+	maxActive = 5000 // faults and leftovers, each; any more are only in the journal
 	maxParts  = 64   // of a snapshot
-	maxPast   = 64   // streams: each start of an agent begins one
+	maxPast   = 64   // streams: each start of an agent begins a new one
 )
 
 // Model is the state of all nodes. Records are applied in the order of their offsets.
 type Model struct {
-	mu      sync.RWMutex // guards what follows
-	offset  uint64       // all up to it is applied
+	mu      sync.RWMutex // guards the fields below
+	offset  uint64       // all events up to it are applied
 	nodes   map[Key]*Node
-	pending map[string]journal.Event // inferred, and not yet seen in the journal; by ID
-	late    uint64                   // records that came too late to change the state
-	dropped uint64                   // active faults and leftovers beyond the bounds
+	pending map[string]journal.Event // inferred, but not yet seen in the journal; by ID
+	late    uint64                   // records too late to change the state
+	dropped uint64                   // active faults and leftovers over the limits
 }
 
-// Key is a node.
+// Key identifies a node.
 type Key struct{ Cluster, Node string }
 
 // Node is the state of one node. Its JSON form is that of checkpoints.
 type Node struct {
 	Cluster string    `json:"cluster"`
 	Name    string    `json:"name"`
-	Offset  uint64    `json:"offset"` // the last that changed it
-	Heard   time.Time `json:"heard"`  // the last word of its agent, by the center's clock
+	Offset  uint64    `json:"offset"` // of the last event that changed it
+	Heard   time.Time `json:"heard"`  // when its agent last sent an event, by the center's clock
 
-	Stream string   `json:"stream"` // the agent's outbox now
+	Stream string   `json:"stream"` // the agent's present outbox
 	Past   []string `json:"past,omitempty"`
 	AsOf   uint64   `json:"asOf,omitempty"` // of the last snapshot
 
 	Agent     event.Agent                    `json:"agent"`
-	AgentType event.Type                     `json:"agentType,omitempty"` // of the event that said so
-	Ahead     time.Duration                  `json:"ahead,omitempty"`     // of its clock; zero: it is right
+	AgentType event.Type                     `json:"agentType,omitempty"` // of the event with this version of Agent
+	Ahead     time.Duration                  `json:"ahead,omitempty"`     // of its clock; zero: correct
 	Faults    map[string]*Fault              `json:"faults,omitempty"`
 	Leftovers map[string]*Leftover           `json:"leftovers,omitempty"`
 	Foreign   map[string]map[string]*Foreign `json:"foreign,omitempty"` // by detector and key
-	Parts     map[int]snapshot               `json:"parts,omitempty"`   // of the snapshot that is on its way
+	Parts     map[int]snapshot               `json:"parts,omitempty"`   // of an incomplete snapshot
 	PartsAsOf uint64                         `json:"partsAsOf,omitempty"`
 	Pending   map[string]journal.Event       `json:"pending,omitempty"`
-	Notes     map[string]*Note               `json:"notes,omitempty"` // of people, by fault
+	Notes     map[string]*Note               `json:"notes,omitempty"` // by people, for each fault
 
-	Meta             // not in the journal: the cluster knows it
+	Meta             // not in the journal: from the cluster
 	Silence *Silence `json:"silence,omitempty"`
-	Removed bool     `json:"removed,omitempty"` // its Node is gone; forgotten with the next checkpoint
+	Removed bool     `json:"removed,omitempty"` // its Node is gone; dropped from the next checkpoint
 }
 
-// Stamp says which event the agent's last word on a thing was. What is gone stays until the next snapshot, so that an
-// older event does not bring it back.
+// Stamp identifies the agent's latest event about a fault or leftover. Ended ones stay until the next snapshot, so that
+// an older event cannot restore them.
 type Stamp struct {
 	Stream   string `json:"stream"`
 	Sequence uint64 `json:"sequence"`
@@ -90,14 +91,14 @@ func New() *Model {
 	return &Model{nodes: map[Key]*Node{}, pending: map[string]journal.Event{}}
 }
 
-// Offset returns up to where the journal is applied.
+// Offset returns the offset up to which the journal is applied.
 func (m *Model) Offset() uint64 {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.offset
 }
 
-// Apply applies records and returns what follows from them and is not in the journal yet.
+// Apply applies records and returns the derived events that the journal lacks.
 func (m *Model) Apply(records []journal.Record) []journal.Event {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -119,7 +120,7 @@ func (m *Model) apply(r journal.Record) {
 		return
 	}
 	if known != nil && r.Offset <= known.Offset {
-		return // the checkpoint has it
+		return // already in the checkpoint
 	}
 	if r.Stream == "" {
 		m.foreign(r)
@@ -127,14 +128,14 @@ func (m *Model) apply(r journal.Record) {
 	}
 	e, ok := read(r)
 	if !ok {
-		return // a type of tomorrow's center; it is in the journal
+		return // a type of a newer center; it is in the journal
 	}
 	n := m.node(Key{r.Cluster, r.Node})
 	n.Offset, n.Heard = r.Offset, r.Received
 	m.take(n, e)
 }
 
-// read decodes what the state needs of an event. That the rest is right was verified before it was journaled: a start
+// read decodes the parts of an event that change the state. The rest was verified before it was journaled: a start
 // reads thousands of events.
 func read(r journal.Record) (e event.Event, ok bool) {
 	if r.Said != nil {
@@ -174,7 +175,7 @@ func (m *Model) node(key Key) *Node {
 		n = &Node{Cluster: key.Cluster, Name: key.Node}
 		m.nodes[key] = n
 	}
-	if n.Removed { // another one of the same name
+	if n.Removed { // another node with the same name
 		*n = Node{Cluster: key.Cluster, Name: key.Node, Offset: n.Offset, Pending: n.Pending}
 	}
 	return n
@@ -191,7 +192,7 @@ func (m *Model) take(n *Node, e event.Event) {
 		m.late++
 		return
 	}
-	stamp.Stream = n.Stream // the same text: that of the event is not kept
+	stamp.Stream = n.Stream // share one string: the event's copy is freed
 	switch data := e.Data.(type) {
 	case event.Agent:
 		n.Agent, n.AgentType = data, e.Type
@@ -208,7 +209,7 @@ func (m *Model) take(n *Node, e event.Event) {
 	}
 }
 
-// put counts what became of a thing.
+// put counts rejected changes.
 func (m *Model) put(result putResult) {
 	switch result {
 	case tooLate:
@@ -226,9 +227,9 @@ const (
 	tooMany
 )
 
-// current reports whether a stream is the agent's outbox of now. One that was never seen is, where it began later (a
-// ULID begins with the time): the agent was started again. What an earlier start has left may come after the new one's
-// events. now says that the stream is a running agent's: a node that was set up again may have a clock that is behind.
+// current reports whether a stream is the agent's present outbox. An unknown stream is, if it began later (a ULID
+// begins with the time): the agent was restarted. Events from an earlier start may arrive after the new one's. now
+// means that the stream is a running agent's: the clock of a reinstalled node may be behind.
 func (n *Node) current(stream string, now bool) bool {
 	if stream == n.Stream {
 		return true
@@ -244,7 +245,7 @@ func (n *Node) current(stream string, now bool) bool {
 	return true
 }
 
-// newer reports whether an event says something newer than the last word on a thing, nil where there is none.
+// newer reports whether an event is newer than the latest event about the same fault or leftover, nil if there is none.
 func (n *Node) newer(s Stamp, last *Stamp) bool {
 	return s.Sequence > n.AsOf && (last == nil || last.Stream != s.Stream || last.Sequence < s.Sequence)
 }
@@ -291,20 +292,19 @@ func leftoverKey(a event.Activity) string {
 	return strings.Join([]string{a.Check, a.Subject.Kind, a.Subject.Name, a.Subject.UID}, "\x00")
 }
 
-// wrongClock is how far the clock of a node may be off. A word is sent when it is said; what it takes to arrive is less.
+// wrongClock is how far a node's clock may be off. Signs of life are sent at once; their delay is shorter than this.
 const wrongClock = 2 * time.Minute
 
-// Heard notes that an agent said that it is alive, which is not in the journal: by its own clock when said, by the
-// center's at.
+// Heard records an agent's sign of life, which is not in the journal: said by the agent's clock, at by the center's.
 func (m *Model) Heard(key Key, agent event.Agent, said, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := m.nodes[key]; n != nil && n.Removed {
-		return // what a new node of the name says first is in the journal
+		return // the first event of a new node with this name is in the journal
 	}
 	n := m.node(key)
 	if at.Before(n.Heard) {
-		return // told by another replica, later than what this one heard
+		return // from another replica, and older than this one's
 	}
 	n.Agent, n.AgentType, n.Heard, n.Ahead = agent, event.AgentAlive, at, 0
 	if ahead := said.Sub(at).Round(time.Second); ahead.Abs() > wrongClock && !said.IsZero() {

@@ -22,7 +22,7 @@ const (
 	streamB = "01J9BBBBBBBBBBBBBBBBBBBBBB"
 )
 
-// feed gives events to a model as the center does: what follows from them is appended, and applied too.
+// feed applies events to a model as the center does: derived events are appended, and applied too.
 type feed struct {
 	t       testing.TB
 	m       *Model
@@ -38,7 +38,7 @@ func (f *feed) append(events ...journal.Event) {
 			f.records = append(f.records, records[len(records)-1])
 		}
 		events = f.m.Apply(records)
-		for _, e := range events { // the journal looks for it beyond After only
+		for _, e := range events { // the journal searches only beyond After
 			if e.After == 0 || e.After > uint64(len(f.records)) || slices.ContainsFunc(f.records[:e.After],
 				func(r journal.Record) bool { return r.ID == e.ID }) {
 				f.t.Errorf("%s follows from offset %d of %d", e.ID, e.After, len(f.records))
@@ -47,7 +47,7 @@ func (f *feed) append(events ...journal.Event) {
 	}
 }
 
-// of returns an event of node "n" in a stream. Faults are named by their subjects.
+// of returns an event of node "n" in a stream. Faults get the names of their subjects.
 func of(stream string, sequence uint64, t event.Type, data any) journal.Event {
 	e := event.Event{Type: t, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(), Severity: finding.Info,
 		Stream: stream, Sequence: sequence, Data: data}
@@ -85,7 +85,7 @@ func snapshotOf(stream string, sequence, asOf uint64, faults ...string) journal.
 	return of(stream, sequence, event.NodeSnapshot, s)
 }
 
-// active is the current state: names of faults and leftovers.
+// active returns the present state: names of faults and leftovers.
 func (f *feed) active() string {
 	d, _, _ := f.m.Node(Key{"c", "n"})
 	var names []string
@@ -98,7 +98,7 @@ func (f *feed) active() string {
 	return strings.Join(names, " ")
 }
 
-// inferred is what the center has added: +name and -name.
+// inferred returns the events that the center has added: +name and -name.
 func (f *feed) inferred() string {
 	var names []string
 	for _, r := range f.records {
@@ -127,7 +127,7 @@ func TestState(t *testing.T) {
 		return of(streamA, sequence, event.NodeSnapshot, event.Snapshot{AsOf: fmt.Sprintf("%020d", 4), Part: number,
 			End: end, Faults: []event.Fault{fault(name)}})
 	}
-	// of2 is a snapshot in a stream of its own.
+	// of2 is a snapshot in a given stream.
 	of2 := func(asOf uint64, stream string, unknown []string, names ...string) journal.Event {
 		s := snapshot{Of: stream, Unknown: unknown}
 		s.AsOf, s.Part, s.End = fmt.Sprintf("%020d", asOf), 1, true
@@ -180,7 +180,7 @@ func TestState(t *testing.T) {
 			if f.active() != test.active || f.inferred() != test.inferred {
 				t.Errorf("active %q, inferred %q; want %q and %q", f.active(), f.inferred(), test.active, test.inferred)
 			}
-			for _, r := range f.records { // an inferred event of a killed center is made again, and is the same
+			for _, r := range f.records { // a killed center infers the same events again
 				if r.Stream == "" && !json.Valid(r.JSON) {
 					t.Errorf("%s", r.JSON)
 				}
@@ -189,7 +189,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// What a later event of the same transaction says wins over what its snapshot would infer.
+// A later event in the same transaction wins over inferences from its snapshot.
 func TestInferredInOneTransaction(t *testing.T) {
 	f := &feed{t: t, m: New()}
 	f.append(raise(1, "a"))
@@ -199,7 +199,7 @@ func TestInferredInOneTransaction(t *testing.T) {
 	}
 }
 
-// A center that is killed between a snapshot and what follows from it makes the same events at its next start.
+// A center killed between a snapshot and its inferred events creates the same events at its next start.
 func TestInferredAfterKill(t *testing.T) {
 	f := &feed{t: t, m: New()}
 	f.append(raise(1, "a"), raise(2, "b"))
@@ -218,8 +218,8 @@ func TestInferredAfterKill(t *testing.T) {
 	}
 }
 
-// Whatever happens: a checkpoint at any moment and the rest of the journal give the state that the journal gives, and
-// what follows the snapshots brings a reader of the journal to that state too.
+// In all cases, a checkpoint at any moment and the rest of the journal yield the same state as the whole journal, and
+// with the inferred events a reader of the journal reaches that state too.
 func TestRebuild(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := &feed{t: t, m: New()}
@@ -256,7 +256,7 @@ func TestRebuild(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		again := rapid.Uint64Range(0, 20).Draw(rt, "again") // a node may be newer than the checkpoint it is in
+		again := rapid.Uint64Range(0, 20).Draw(rt, "again") // a node may be newer than its checkpoint
 		restarted.Apply(slices.DeleteFunc(slices.Clone(f.records), func(r journal.Record) bool {
 			return r.Offset+again <= restarted.Offset()
 		}))

@@ -14,27 +14,27 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Note is what people said of a fault. That it is acknowledged ends with the fault, that it is muted with its time.
+// Note is a person's note on a fault. An acknowledgement ends with the fault, muting at its time.
 type Note struct {
 	AcknowledgedBy string    `json:"acknowledgedBy,omitempty"`
 	MutedUntil     time.Time `json:"mutedUntil,omitzero"`
 	MutedBy        string    `json:"mutedBy,omitempty"`
-	Text           string    `json:"text,omitempty"` // what was said last, and by whom
+	Text           string    `json:"text,omitempty"` // the latest text and its author
 	By             string    `json:"by,omitempty"`
 	At             time.Time `json:"at"`
-	RaisedAt       time.Time `json:"raisedAt,omitzero"` // of the fault that it is about
+	RaisedAt       time.Time `json:"raisedAt,omitzero"` // of the fault that the note is for
 }
 
-// Muted reports whether nobody wants to hear of the fault now.
+// Muted reports whether the fault is muted now.
 func (n *Note) Muted(now time.Time) bool { return n != nil && now.Before(n.MutedUntil) }
 
-// maxNotes bounds the notes of a node; beyond them, those of faults that are gone are dropped.
+// maxNotes limits the notes of a node; beyond it, notes on ended faults are dropped.
 const maxNotes = 1000
 
-// maxText bounds what a person says of a fault, in bytes.
+// maxText limits the text of a note, in bytes.
 const maxText = 2000
 
-// OperatorEvent returns the event of a person who says something of a fault.
+// OperatorEvent returns the event for a person's note on a fault.
 func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time) (journal.Event, error) {
 	said.Check, said.Subject, said.RaisedAt = f.Check, f.Subject, f.RaisedAt
 	if f.Detector != "" {
@@ -55,7 +55,7 @@ func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time
 		Subject: f.Subject, Time: now.UTC(), Data: said}.Event()
 }
 
-// MaintenanceEvent returns the event of a person who declares that a node is worked on for a time from now; 0 ends it.
+// MaintenanceEvent returns the event for a person's declaration of maintenance on a node for d from now; 0 ends it.
 func MaintenanceEvent(key Key, said event.Operator, d time.Duration, now time.Time) (journal.Event, error) {
 	switch {
 	case said.By == "":
@@ -71,7 +71,7 @@ func MaintenanceEvent(key Key, said event.Operator, d time.Duration, now time.Ti
 		Check: said.Check, Reason: "Declared", Subject: said.Subject, Time: now.UTC(), Data: said}.Event()
 }
 
-// operator applies what a person said.
+// operator applies a person's event.
 func (m *Model) operator(r journal.Record) {
 	n := m.nodes[Key{r.Cluster, r.Node}]
 	var e struct{ Data event.Operator }
@@ -93,7 +93,7 @@ func (m *Model) operator(r journal.Record) {
 	}
 }
 
-// note returns the note of a fault, a new one where its last is of an earlier occurrence.
+// note returns the note on a fault, a new one if the latest belongs to an earlier occurrence.
 func (n *Node) note(key string, raised time.Time) *Note {
 	last := n.Notes[key]
 	if last != nil && last.RaisedAt.Equal(raised) {
@@ -116,14 +116,14 @@ func (n *Node) note(key string, raised time.Time) *Note {
 	return fresh
 }
 
-// noteOf returns what was said of a fault that is active now; nil: nothing.
+// noteOf returns the note on an active fault; nil: none.
 func (n *Node) noteOf(key string, f event.Fault) *Note {
 	last := n.Notes[key]
 	if last == nil {
 		return nil
 	}
 	note := *last
-	if !last.RaisedAt.Equal(f.RaisedAt) { // of an earlier time: only that it is muted still holds
+	if !last.RaisedAt.Equal(f.RaisedAt) { // of an earlier occurrence: only muting still applies
 		note = Note{MutedUntil: last.MutedUntil, MutedBy: last.MutedBy, At: last.At}
 	}
 	return &note

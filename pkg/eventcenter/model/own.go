@@ -12,25 +12,25 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Own is an event that the center itself writes of a cluster.
+// Own is an event that the center itself creates for a cluster.
 type Own struct {
-	Cluster, Node string // no node: it is of the whole cluster
+	Cluster, Node string // no node: about the whole cluster
 	ID            string
 	Type          event.Type
 	Check, Reason string
 	Subject       finding.Subject
-	Severity      finding.Severity // info where none is given
+	Severity      finding.Severity // default info
 	Time          time.Time
 	Data          any
-	Of            string // ID of what it is inferred from; of no other event
+	Of            string // ID of the cause, if inferred; otherwise empty
 }
 
-// Source is the source of what the center itself says of a cluster.
+// Source is the source of the center's own events about a cluster.
 func Source(cluster string) string {
 	return "/clusters/" + url.PathEscape(cluster) + "/eventcenter"
 }
 
-// Event returns it as it is appended to the journal.
+// Event returns the event to append to the journal.
 func (o Own) Event() (journal.Event, error) {
 	subject := []string{o.Check, o.Reason, o.Subject.Kind, o.Subject.Name}
 	for i, part := range subject {

@@ -10,56 +10,56 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// State is what the center itself has found of a node.
+// State is the center's own finding about a node.
 type State string
 
-// The states. A node of which nothing was ever found is Seen.
+// The states. A node without any finding is Seen.
 const (
 	Seen  State = ""
-	Blind State = "blind" // no word of its agent, while its Lease moves
-	Lost  State = "lost"  // its Lease does not move
+	Blind State = "blind" // no events from its agent, while its Lease is renewed
+	Lost  State = "lost"  // its Lease is not renewed
 )
 
-// silent is the state of a cluster so many of whose nodes are silent that the fault may be elsewhere.
+// silent is the state of a cluster with so many silent nodes that the cause may be elsewhere.
 const silent State = "silent"
 
-// Silence is what the center itself has found of a node, or of a cluster.
+// Silence is the center's own finding about a node or a cluster.
 type Silence struct {
 	State   State     `json:"state,omitempty"`
 	Reason  string    `json:"reason,omitempty"`
 	Message string    `json:"message,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
 	Told    time.Time `json:"told,omitzero"`   // when the event was received
-	Event   string    `json:"event"`           // its ID, from which that of the next follows
-	Nodes   int       `json:"nodes,omitempty"` // of a cluster: how many are silent
+	Event   string    `json:"event"`           // its ID, from which the next event's ID is derived
+	Nodes   int       `json:"nodes,omitempty"` // for a cluster: the number of silent nodes
 }
 
-// Meta is what a cluster says of a Node.
+// Meta is a cluster's data about a Node.
 type Meta struct {
 	UID  string `json:"uid,omitempty"`
 	Pool string `json:"pool,omitempty"`
 	Zone string `json:"zone,omitempty"`
 }
 
-// Known is what is known of a node when it is judged whether it is silent.
+// Known is the data for deciding whether a node is silent.
 type Known struct {
 	UID     string
 	Heard   time.Time
-	Stopped bool // its agent has said so
+	Stopped bool // its agent has reported that it stopped
 	Silence Silence
 	Offset  uint64 // of the last event that changed it
 }
 
-// ClusterState is what the center itself has found of a cluster.
+// ClusterState is the center's own finding about a cluster.
 type ClusterState struct {
 	Cluster string  `json:"cluster"`
 	Silence Silence `json:"silence"`
 }
 
-// shown reports whether it is a node: a cluster's own state is kept as that of a node without a name.
+// shown reports whether n is a node: a cluster's own state is stored as a node without a name.
 func (n *Node) shown() bool { return n.Name != "" && !n.Removed }
 
-// own applies what the center itself has found of a node or a cluster, and what people said there.
+// own applies the center's own finding about a node or cluster, and people's events there.
 func (m *Model) own(r journal.Record) {
 	switch event.Type(r.Type) {
 	case event.OperatorAcknowledged, event.OperatorMuted, event.OperatorCommented:
@@ -81,7 +81,7 @@ func (m *Model) own(r journal.Record) {
 		Data event.Silence
 	}
 	if json.Unmarshal(r.JSON, &e) != nil {
-		return // of tomorrow's center
+		return // from a newer center
 	}
 	n := m.node(Key{r.Cluster, r.Node})
 	n.Offset = r.Offset
@@ -96,7 +96,7 @@ func (m *Model) own(r journal.Record) {
 	}
 }
 
-// remove ends all that was found on a node with it.
+// remove ends all faults and leftovers of a removed node.
 func (m *Model) remove(n *Node, of string, at time.Time) {
 	i := inference{m: m, n: n, of: of, at: at}
 	for _, f := range n.active() {
@@ -110,8 +110,8 @@ func (m *Model) remove(n *Node, of string, at time.Time) {
 	*n = Node{Cluster: n.Cluster, Name: n.Name, Offset: n.Offset, Pending: n.Pending, Removed: true}
 }
 
-// Describe notes what a cluster says of its Nodes, and that they are there. That of a Node that stood there before
-// under the same name is left: it is to be removed first.
+// Describe records a cluster's data about its Nodes, which exist. It skips a Node if the model still has an older Node
+// of the same name: that one must be removed first.
 func (m *Model) Describe(cluster string, nodes map[string]Meta) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,7 +123,7 @@ func (m *Model) Describe(cluster string, nodes map[string]Meta) {
 	}
 }
 
-// Known returns what is known of the nodes of a cluster, and of the cluster itself.
+// Known returns the data about the nodes of a cluster, and about the cluster itself.
 func (m *Model) Known(cluster string) (nodes map[string]Known, whole Silence) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -146,7 +146,7 @@ func (m *Model) Known(cluster string) (nodes map[string]Known, whole Silence) {
 	return nodes, whole
 }
 
-// SilentClusters returns the clusters so many of whose nodes are silent that the fault may be elsewhere.
+// SilentClusters returns the clusters with so many silent nodes that the cause may be elsewhere.
 func (m *Model) SilentClusters() []ClusterState {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

@@ -18,16 +18,16 @@ type Summary struct {
 	Warning       int       `json:"warning"`
 	Info          int       `json:"info"`
 	Leftovers     int       `json:"leftovers"`
-	Heard         time.Time `json:"heard"` // the last word of its agent, by the center's clock
+	Heard         time.Time `json:"heard"` // when its agent last sent an event, by the center's clock
 	Stopped       bool      `json:"stopped,omitempty"`
 	Version       string    `json:"version"` // of its agent
 	Configuration string    `json:"configuration"`
-	Waiting       int       `json:"waiting"`                     // events in its outbox, as it said last
+	Waiting       int       `json:"waiting"`                     // events in its outbox, as last reported
 	Blind         []string  `json:"blind"`                       // checks that cannot tell
-	ClockAhead    float64   `json:"clockAheadSeconds,omitempty"` // of the center's; 0: by less than two minutes
+	ClockAhead    float64   `json:"clockAheadSeconds,omitempty"` // of the center's; 0: less than two minutes off
 	Pool          string    `json:"pool,omitempty"`
 	Zone          string    `json:"zone,omitempty"`
-	Silence       *Silence  `json:"silence,omitempty"` // nil: nothing is wrong with its agent and its Lease
+	Silence       *Silence  `json:"silence,omitempty"` // nil: its agent and its Lease are fine
 }
 
 // NodeFault is an active fault with its node.
@@ -35,17 +35,17 @@ type NodeFault struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
 	event.Fault
-	Operator *Note `json:"operator,omitempty"` // what people said of it
+	Operator *Note `json:"operator,omitempty"` // people's notes
 }
 
-// Detail is all that is known of a node.
+// Detail is the full state of a node.
 type Detail struct {
 	Summary
 	Faults       []NodeFault      `json:"faults"`
 	LeftoverList []event.Activity `json:"leftoverList"`
 }
 
-// Counts are the numbers of the model.
+// Counts are the model's counters.
 type Counts struct {
 	Nodes, Late, Dropped uint64
 	Faults               map[finding.Severity]int
@@ -55,21 +55,21 @@ type Counts struct {
 	Odd                  map[Oddity]int // nodes
 }
 
-// Oddity is what is unusual about the agent of a node.
+// Oddity is an unusual property of a node's agent.
 type Oddity string
 
 // The oddities.
 const (
-	OtherVersion Oddity = "other-version" // than most agents of its cluster have
-	BlindChecks  Oddity = "blind-checks"  // it cannot tell, in some check
+	OtherVersion Oddity = "other-version" // from that of most agents in its cluster
+	BlindChecks  Oddity = "blind-checks"  // some checks cannot tell
 	WrongClock   Oddity = "wrong-clock"   // its node's clock is off by over two minutes
 )
 
-// Oddities are all there are.
+// Oddities returns all oddities.
 func Oddities() []Oddity { return []Oddity{OtherVersion, BlindChecks, WrongClock} }
 
-// CommonVersions returns the version that most agents have, by cluster. Of two that as many have it is the one that
-// comes later in the alphabet. Nodes without an agent have none.
+// CommonVersions returns the version of most agents in each cluster. If two are equally common, the alphabetically
+// later one wins. Nodes without an agent do not count.
 func CommonVersions(nodes []Summary) map[string]string {
 	counts, common := map[[2]string]int{}, map[string]string{}
 	for _, n := range nodes {
@@ -86,7 +86,7 @@ func CommonVersions(nodes []Summary) map[string]string {
 	return common
 }
 
-// Odd reports whether a node's agent is odd in some way, where its cluster's agents have a common version.
+// Odd reports whether a node's agent has an oddity; common has the common version of each cluster.
 func (s Summary) Odd(o Oddity, common map[string]string) bool {
 	switch o {
 	case OtherVersion:
@@ -99,7 +99,7 @@ func (s Summary) Odd(o Oddity, common map[string]string) bool {
 	return false
 }
 
-// Nodes returns the nodes of a cluster, of all clusters where it is empty, and the offset that the list is true at.
+// Nodes returns the nodes of a cluster, or of all clusters if it is empty, and the offset of this state.
 func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -158,7 +158,7 @@ func (m *Model) Node(key Key) (d Detail, offset uint64, ok bool) {
 	return d, m.offset, true
 }
 
-// Faults returns the active faults that are wanted, the most severe first, and the offset that the list is true at.
+// Faults returns the selected active faults, most severe first, and the offset of this state.
 func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset uint64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -174,7 +174,7 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 	return faults, m.offset
 }
 
-// inOrder compares the most severe first. What takes long is compared only where all before it is the same.
+// inOrder puts the most severe first. Slow comparisons come last.
 func inOrder(a, b NodeFault) int {
 	for _, order := range []int{bySeverity(a.Fault, b.Fault), Key{a.Cluster, a.Node}.compare(Key{b.Cluster, b.Node}),
 		cmp.Compare(a.Check, b.Check)} {
@@ -194,7 +194,7 @@ func bySeverity(a, b event.Fault) int {
 	return cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity))
 }
 
-// Counts returns the numbers of the model.
+// Counts returns the model's counters.
 func (m *Model) Counts() Counts {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -231,7 +231,7 @@ func (m *Model) Counts() Counts {
 	return c
 }
 
-// LastHeard returns when any agent was heard last.
+// LastHeard returns when any agent last sent an event.
 func (m *Model) LastHeard() (last time.Time) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

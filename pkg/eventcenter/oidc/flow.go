@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// KeyBytes is the length of the key that seals it.
+	// KeyBytes is the length of the sealing key.
 	KeyBytes = 32
 
 	flowLife   = 10 * time.Minute
 	flowCookie = "eventcenter-sign-in"
-	maxNext    = 1024 // bytes of the page to open afterwards: longer, it is the first one
+	maxNext    = 1024 // bytes of the page to open afterwards; if longer, the first page
 )
 
-// flow is a person on the way to the provider and back. It lives in a sealed cookie of that browser: nothing is kept
-// here, so that nobody can fill this memory, and nobody else's way back is taken.
+// flow is a person on the way to the provider and back. It is stored in a sealed cookie of the browser: the center
+// keeps no state, so its memory cannot be filled, and others cannot use this person's return.
 type flow struct {
 	State    string    `json:"state"`
 	Nonce    string    `json:"nonce"`
@@ -37,7 +37,7 @@ type flow struct {
 type flows struct {
 	seal cipher.AEAD
 	now  func() time.Time
-	ends *share.Rates // of each network: each end asks the provider
+	ends *share.Rates // per network: each end sends requests to the provider
 }
 
 func newFlows(key [KeyBytes]byte, now func() time.Time) (*flows, error) {
@@ -52,7 +52,7 @@ func newFlows(key [KeyBytes]byte, now func() time.Time) (*flows, error) {
 	return &flows{seal: seal, now: now, ends: share.NewRates(1, 20)}, nil
 }
 
-// begin returns a new flow and the cookie that it lives in.
+// begin returns a new flow and its cookie.
 func (f *flows) begin(next string, secure bool) (flow, *http.Cookie, error) {
 	if len(next) > maxNext {
 		next = "/"
@@ -68,14 +68,14 @@ func (f *flows) begin(next string, secure bool) (flow, *http.Cookie, error) {
 	return one, f.cookie(value, int(flowLife/time.Second), secure), nil
 }
 
-// cookie is sent when the provider sends the browser back: SameSite=Strict would hold it back.
+// cookie must be sent when the provider redirects the browser back: SameSite=Strict would prevent that.
 func (f *flows) cookie(value string, age int, secure bool) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // Secure, but for a center on loopback, which has no TLS
 		Name: flowCookie, Value: value, Path: "/login", MaxAge: age, HttpOnly: true, Secure: secure,
 		SameSite: http.SameSiteLaxMode}
 }
 
-// end returns the flow of a browser that comes back, and removes its cookie.
+// end returns the flow of a returning browser, and deletes its cookie.
 func (f *flows) end(w http.ResponseWriter, r *http.Request, secure bool) (one flow, ok bool) {
 	cookie, err := r.Cookie(flowCookie)
 	if err != nil {

@@ -24,8 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// issuer is an identity provider that can be told to misbehave. The one that people sign in at in a real browser, in
-// test/browser, is another's.
+// issuer is an identity provider that can misbehave. test/browser tests a real one with a real browser.
 type issuer struct {
 	testing.TB
 	*httptest.Server
@@ -35,10 +34,10 @@ type issuer struct {
 	requests  atomic.Int64
 	down      atomic.Bool
 
-	sent   url.Values           // of the last request for a code
+	sent   url.Values           // of the latest request for a code
 	change func(map[string]any) // of the claims of a token
 	secret string
-	info   map[string]any // what its userinfo endpoint says
+	info   map[string]any // the response of its userinfo endpoint
 }
 
 func newIssuer(t testing.TB) *issuer {
@@ -89,7 +88,7 @@ func (i *issuer) answer(w http.ResponseWriter, v any) {
 	}
 }
 
-// token gives an ID token for a code to who knows the secret and the verifier (RFC 7636, section 4.6).
+// token exchanges a code for an ID token, given the secret and the verifier (RFC 7636, section 4.6).
 func (i *issuer) token(w http.ResponseWriter, r *http.Request) {
 	id, secret, _ := r.BasicAuth()
 	sum := sha256.Sum256([]byte(r.PostFormValue("code_verifier")))
@@ -126,7 +125,7 @@ func (i *issuer) sign(claims map[string]any) string {
 	return text
 }
 
-// center is a center's way to sign in, and a browser before it.
+// center is a center's sign-in, and a browser that uses it.
 type center struct {
 	testing.TB
 	*Provider
@@ -135,7 +134,7 @@ type center struct {
 	url     string
 	now     time.Time
 
-	name, next string // who came back last
+	name, next string // the last person to return
 	operator   bool
 	err        error
 }
@@ -171,7 +170,7 @@ func newCenter(t testing.TB, change func(*Settings)) *center {
 	return c
 }
 
-// newLazyBrowser follows nowhere.
+// newLazyBrowser returns a client that follows no redirections.
 func newLazyBrowser(t testing.TB) *http.Client {
 	b := newBrowser(t)
 	b.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -186,7 +185,7 @@ func newBrowser(t testing.TB) *http.Client {
 	return &http.Client{Jar: jar}
 }
 
-// open opens an address, follows where it is sent, and returns where a browser that does not follow was sent.
+// open opens an address, and returns the Location that a browser without redirections was sent to.
 func (c *center) open(browser *http.Client, address string) (location string) {
 	c.Helper()
 	r, err := http.NewRequestWithContext(c.Context(), http.MethodGet, address, http.NoBody)
@@ -201,7 +200,7 @@ func (c *center) open(browser *http.Client, address string) (location string) {
 	return response.Header.Get("Location")
 }
 
-// enter signs in, and returns why not.
+// enter signs in, and returns the reason for a failure.
 func (c *center) enter() string {
 	c.Helper()
 	c.name, c.next, c.err = "", "", errors.New("the browser never came back")
@@ -212,7 +211,7 @@ func (c *center) enter() string {
 	return ""
 }
 
-// ask sends a request with a token, and returns who it is.
+// ask sends a request with a token, and returns the identity.
 func (c *center) ask(token string) (api.Identity, error) {
 	r := httptest.NewRequestWithContext(c.Context(), http.MethodGet, "/v1/nodes", http.NoBody)
 	r.Header.Set("Authorization", "Bearer "+token)

@@ -9,13 +9,13 @@ import (
 // Person is somebody who may read.
 type Person struct {
 	Name     string
-	Operator bool // may also speak of faults and declare maintenance
+	Operator bool // may also act on faults and declare maintenance
 }
 
-// person returns who may read, by the claims of a token.
+// person returns a permitted reader, by the claims of a token.
 func (p *Provider) person(claims map[string]any) (Person, error) {
 	name, _ := claims[p.NameClaim].(string)
-	verified, told := claims["email_verified"] // some providers write it as a text
+	verified, told := claims["email_verified"] // some providers encode it as a text
 	switch {
 	case name == "":
 		return Person{}, refused("the identity provider's token has no claim %q with a name", p.NameClaim)

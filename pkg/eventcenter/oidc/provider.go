@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	askLimit     = 10 * time.Second // for one answer of the provider
-	answerLimit  = 1 << 20          // bytes of one
-	keepProvider = time.Hour        // how long its endpoints hold
-	awayFor      = 5 * time.Second  // one that did not answer is not asked again for so long
+	askLimit     = 10 * time.Second // for one response of the provider
+	answerLimit  = 1 << 20          // bytes of one response
+	keepProvider = time.Hour        // how long its endpoints are cached
+	awayFor      = 5 * time.Second  // how long a provider that did not answer is not asked again
 	maxName      = 128              // bytes of a person's name
 )
 
-// RefusedError is why somebody may not come in, in words for that person.
+// RefusedError is why a person may not sign in, in words for that person.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
@@ -50,24 +50,24 @@ type Provider struct {
 
 	flows *flows
 
-	// asked are requests to the provider for people who come back from it, and keys those for its keys: a token of an
-	// unknown key, which anybody can send, has them fetched again.
+	// asked limits requests to the provider for people returning from it, and keys those for its keys: any sender can
+	// cause these with a token that has an unknown key.
 	asked, keys *rate.Limiter
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	found  *discovered
 	failed error
-	until  time.Time // found, or failed, holds
+	until  time.Time // end of validity of found or failed
 }
 
-// discovered is what the provider says of itself.
+// discovered is the provider's metadata.
 type discovered struct {
 	*oidc.Provider
 	keys       oidc.KeySet
 	algorithms []string
 }
 
-// New returns a provider, which is first asked when somebody signs in.
+// New returns a provider. The first sign-in sends the first request to it.
 func New(s Settings, now func() time.Time) (*Provider, error) {
 	var key [KeyBytes]byte
 	_, _ = rand.Read(key[:]) // never fails
@@ -85,14 +85,13 @@ func New(s Settings, now func() time.Time) (*Provider, error) {
 	return p, nil
 }
 
-// UseKey has who went to the provider from one replica come back to another, of the same key. Call it before anybody
-// does.
+// UseKey lets people return from the provider to any replica with the same key. Call it before the first sign-in.
 func (p *Provider) UseKey(key [KeyBytes]byte) (err error) {
 	p.flows, err = newFlows(key, p.now)
 	return err
 }
 
-// Name is the provider's, for people.
+// Name is the provider's name, for people.
 func (p *Provider) Name() string {
 	u, err := url.Parse(p.Issuer)
 	if err != nil {
@@ -115,7 +114,7 @@ func (p *Provider) secret() (string, error) {
 	return "", fmt.Errorf("clientSecretFile %s: empty", p.ClientSecretFile)
 }
 
-// client returns a client that believes the authorities of now, and reads no endless answer.
+// client returns a client that trusts the present CAs, and limits the size of responses.
 func (p *Provider) client(asked *rate.Limiter) (*http.Client, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: askLimit, MaxIdleConns: 2,
 		IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
@@ -132,7 +131,7 @@ func (p *Provider) client(asked *rate.Limiter) (*http.Client, error) {
 	return &http.Client{Transport: bounded{transport, asked}, Timeout: askLimit}, nil
 }
 
-// bounded asks so often, and reads so much of an answer.
+// bounded limits the rate of requests and the size of responses.
 type bounded struct {
 	http.RoundTripper
 	asked *rate.Limiter
@@ -149,11 +148,11 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// discover returns the provider's endpoints and keys, at most an hour old. One that does not answer is not asked again
-// for some seconds.
+// discover returns the provider's endpoints and keys, at most an hour old. A provider that did not answer is not asked
+// again for some seconds.
 func (p *Provider) discover(ctx context.Context) (*discovered, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock() // who comes at the same time waits for the one answer
+	defer p.mu.Unlock() // concurrent callers wait for the same response
 	if now := p.now(); !now.Before(p.until) {
 		p.found, p.failed = p.ask(ctx)
 		p.until = now.Add(keepProvider)
@@ -173,7 +172,7 @@ func (p *Provider) ask(ctx context.Context) (*discovered, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Keys are fetched with this context's client, later than this request lives; whoever left early fails nobody else.
+	// Keys are fetched later, with this context's client; a cancelled request must not affect others.
 	lasting := oidc.ClientContext(context.WithoutCancel(ctx), client)
 	found, err := oidc.NewProvider(lasting, p.Issuer)
 	if err != nil {
@@ -199,13 +198,13 @@ func (p *Provider) ask(ctx context.Context) (*discovered, error) {
 	return d, nil
 }
 
-// algorithms are those of ID tokens: no symmetric one, and not "none".
+// algorithms are those of ID tokens: no symmetric ones, and not "none".
 func algorithms() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256,
 		jose.PS384, jose.PS512, jose.EdDSA}
 }
 
-// keySet tells keys that could not be fetched from a signature that is of none of them.
+// keySet distinguishes a failure to fetch keys from a wrong signature.
 type keySet struct {
 	oidc.KeySet
 	away error
@@ -229,8 +228,8 @@ func (p *Provider) oauth(found *discovered) (*oauth2.Config, error) {
 		Scopes:      append([]string{oidc.ScopeOpenID, "profile", "email"}, p.Scopes...)}, nil
 }
 
-// verify returns an ID token that the provider has signed for the center, and what it says. It asks the provider for a
-// key that is not known.
+// verify returns an ID token signed by the provider for the center, and its claims. For an unknown key it asks the
+// provider.
 func (p *Provider) verify(ctx context.Context, raw string) (token *oidc.IDToken, said map[string]any, err error) {
 	found, err := p.discover(ctx)
 	if err != nil {
@@ -251,8 +250,8 @@ func (p *Provider) verify(ctx context.Context, raw string) (token *oidc.IDToken,
 	return token, said, nil
 }
 
-// complete adds what the provider says of a person at its userinfo endpoint alone: it may keep a person's claims out of
-// the ID token where there is an access token (OpenID Connect Core 1.0, section 5.4).
+// complete adds claims from the provider's userinfo endpoint: if there is an access token, the provider may leave a
+// person's claims out of the ID token (OpenID Connect Core 1.0, section 5.4).
 func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject string, said map[string]any) error {
 	_, named := said[p.NameClaim]
 	_, grouped := said[p.GroupsClaim]
@@ -283,12 +282,12 @@ func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject s
 	return nil
 }
 
-// brief bounds what is repeated of what others say.
+// brief limits how much foreign text is repeated.
 func brief(text string) string { return text[:min(len(text), 300)] }
 
 var errState = errors.New("this sign-in was not begun in this browser, or longer than ten minutes ago: begin again")
 
-// Start sends a browser to the provider. next is the page to open afterwards.
+// Start redirects a browser to the provider. next is the page to open afterwards.
 func (p *Provider) Start(w http.ResponseWriter, r *http.Request, next string) error {
 	ctx, cancel := context.WithTimeout(r.Context(), askLimit)
 	defer cancel()
@@ -310,8 +309,8 @@ func (p *Provider) Start(w http.ResponseWriter, r *http.Request, next string) er
 	return nil
 }
 
-// Finish returns who comes back from the provider, whether as an operator, and the page to open. It removes what Start has
-// left in the browser.
+// Finish returns the person returning from the provider, whether as an operator, and the page to open. It deletes
+// Start's cookie.
 func (p *Provider) Finish(w http.ResponseWriter, r *http.Request) (name string, operator bool, next string, err error) {
 	one, ok := p.flows.end(w, r, strings.HasPrefix(p.Address, "https:"))
 	if !ok {

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
-// A person comes in by a group or by name, and is where they wanted to go.
+// A person signs in through a group or by name, and gets to the page that they wanted.
 func TestSignIn(t *testing.T) {
 	for name, change := range map[string]func(*Settings){
 		"group":  nil,
@@ -34,7 +34,7 @@ func TestSignIn(t *testing.T) {
 	}
 }
 
-// A second list says who is an operator: a member may read too, and who is only in the first list only reads.
+// A second list names the operators: its members may read too, and people only in the first list only read.
 func TestOperators(t *testing.T) {
 	for name, test := range map[string]struct {
 		change   func(*Settings)
@@ -63,7 +63,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// Nobody else comes in, and is told why.
+// No one else can sign in, and each learns the reason.
 func TestNotSignedIn(t *testing.T) {
 	claim := func(name string, value any) func(*center) {
 		return func(c *center) { c.change = func(claims map[string]any) { claims[name] = value } }
@@ -96,8 +96,8 @@ func TestNotSignedIn(t *testing.T) {
 	}
 }
 
-// What the provider keeps out of its ID token it tells at its userinfo endpoint, of the same person; what stands in the
-// token is not changed by it.
+// Claims missing from the ID token come from the userinfo endpoint, for the same person; they do not replace claims in
+// the token.
 func TestUserInfo(t *testing.T) {
 	for want, info := range map[string]map[string]any{
 		"":                                      {"sub": "42", "email": "ada@example.com", "groups": []string{"sre"}},
@@ -121,7 +121,7 @@ func TestUserInfo(t *testing.T) {
 	}
 }
 
-// A way back that was not begun in this browser, or too long ago, leads nowhere.
+// A return that was not started in this browser, or too long ago, fails.
 func TestStolenWayBack(t *testing.T) {
 	c := newCenter(t, nil)
 	if said := c.enter(); said != "" {
@@ -163,7 +163,7 @@ func TestStolenWayBack(t *testing.T) {
 	}
 }
 
-// A reader's ID token is as good as the reader; tokens of others are another's business.
+// A reader's ID token authenticates the reader; other tokens are left to other authenticators.
 func TestReader(t *testing.T) {
 	c := newCenter(t, nil)
 	if who, err := c.ask(c.sign(c.claims())); err != nil || who.Name != "ada@example.com" || !who.Reads || who.Any {
@@ -191,8 +191,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// A provider that does not answer is not asked by every request, and is no reason to refuse somebody for good. A key
-// that is new is fetched; a thousand tokens of a key that nobody knows do not ask a thousand times.
+// A provider that does not answer is not asked for every request, and causes no permanent refusal. A new key is
+// fetched; a thousand tokens with an unknown key do not cause a thousand requests.
 func TestProviderAway(t *testing.T) {
 	c := newCenter(t, nil)
 	c.down.Store(true)
@@ -231,7 +231,7 @@ func TestProviderAway(t *testing.T) {
 			t.Fatal("forged")
 		}
 	}
-	if n, took := c.requests.Load()-before, time.Since(begun); n > 6+int64(took.Seconds()) { // a second, and five at once
+	if n, took := c.requests.Load()-before, time.Since(begun); n > 6+int64(took.Seconds()) { // 1/s, and five at once
 		t.Errorf("asked %d times in %s", n, took)
 	}
 	c.down.Store(true)
@@ -241,7 +241,7 @@ func TestProviderAway(t *testing.T) {
 	}
 }
 
-// Ways back are bounded for each network: each asks the provider. What hinders one network hinders no other.
+// The number of returns is limited per network: each asks the provider. Networks do not affect each other.
 func TestManyWaysBack(t *testing.T) {
 	now := time.Now()
 	f, err := newFlows([KeyBytes]byte{}, func() time.Time { return now })
@@ -306,7 +306,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// The client's secret is not used from a file that others may read.
+// The client's secret is not used if its file is readable by others.
 func TestSecretOfAll(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(name, []byte("x\n"), 0o600); err != nil {

@@ -14,8 +14,8 @@ import (
 
 const maxToken = 16 << 10 // bytes
 
-// Authenticate returns who sent a request: a person with an ID token of the provider for the center may read; of all
-// others next says who they are.
+// Authenticate identifies the sender of a request: a person with the provider's ID token for the center may read; next
+// identifies all others.
 func (p *Provider) Authenticate(next func(*http.Request) (api.Identity, error)) func(*http.Request) (api.Identity, error) {
 	return func(r *http.Request) (api.Identity, error) {
 		token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -40,7 +40,7 @@ func (p *Provider) Authenticate(next func(*http.Request) (api.Identity, error)) 
 	}
 }
 
-// ours reports whether a token claims to be of the provider and for the center. Nothing is verified yet.
+// ours reports whether a token claims to be from the provider and for the center. It verifies no signature.
 func (p *Provider) ours(token string) bool {
 	if len(token) > maxToken {
 		return false

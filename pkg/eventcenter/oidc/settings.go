@@ -1,5 +1,5 @@
-// Package oidc signs people in at an identity provider (OpenID Connect Core 1.0, authorization code flow with PKCE), and
-// knows readers by its ID tokens. Who may read is a list of groups and people: to have an account there is not enough.
+// Package oidc signs people in at an identity provider (OpenID Connect Core 1.0, authorization code flow with PKCE),
+// and accepts its ID tokens from readers. Listed groups and people may read: an account alone is not enough.
 package oidc
 
 import (
@@ -14,32 +14,32 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Settings are those of an identity provider.
+// Settings configure an identity provider.
 type Settings struct {
-	// Issuer is the provider's URL, as it stands in its tokens; https, or http on loopback.
+	// Issuer is the provider's URL, as in its tokens; https, or http on loopback.
 	Issuer string `yaml:"issuer"`
-	// ClientID is the center's name there. ID tokens with it as their audience are for the center.
+	// ClientID is the center's name there, and the audience of ID tokens for the center.
 	ClientID string `yaml:"clientID"`
-	// ClientSecretFile is the absolute path of the client's secret; read again for each person. Empty: a public client.
+	// ClientSecretFile is the absolute path of the client's secret; read for each sign-in. Empty: a public client.
 	ClientSecretFile string `yaml:"clientSecretFile"`
 	// Address is where people open the center, https://eventcenter.example.com. The provider must know ADDRESS/login/callback.
 	Address string `yaml:"address"`
-	// CAFile is the absolute path of the authorities that the provider's certificate is verified by. Empty: the system's.
+	// CAFile is the absolute path of the CAs for the provider's certificate. Empty: the system's.
 	CAFile string `yaml:"caFile"`
-	// NameClaim is the claim with a person's name. Empty: email. An address that is marked as not verified is no name.
+	// NameClaim is the claim with a person's name. Empty: email. An address marked as unverified is not accepted.
 	NameClaim string `yaml:"nameClaim"`
 	// GroupsClaim is the claim with a person's groups. Empty: groups.
 	GroupsClaim string `yaml:"groupsClaim"`
-	// Scopes are asked for beside openid, profile and email.
+	// Scopes are requested in addition to openid, profile and email.
 	Scopes []string `yaml:"scopes"`
-	// Groups are those whose members may read.
+	// Groups are the groups whose members may read.
 	Groups []string `yaml:"groups"`
-	// People may read too, by their names.
+	// People may read too, listed by name.
 	People []string `yaml:"people"`
-	// OperatorGroups are those whose members may also mute faults, take them over, comment them, and declare maintenance.
-	// Who is in none of them, and not in OperatorPeople, only reads.
+	// OperatorGroups are groups whose members may also mute faults, take them over, comment on them, and declare
+	// maintenance. Everybody else, except OperatorPeople, only reads.
 	OperatorGroups []string `yaml:"operatorGroups"`
-	// OperatorPeople may do that too, by their names.
+	// OperatorPeople may do that too, listed by name.
 	OperatorPeople []string `yaml:"operatorPeople"`
 }
 
@@ -48,7 +48,7 @@ const (
 	callback    = "/login/callback"
 )
 
-// Read reads settings strictly: a key that is not known is an error.
+// Read reads settings strictly: an unknown key is an error.
 func Read(r io.Reader) (s Settings, err error) {
 	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
 	decoder.KnownFields(true)
@@ -67,7 +67,7 @@ func Read(r io.Reader) (s Settings, err error) {
 	return s, s.problem()
 }
 
-// problem returns what is wrong.
+// problem returns the first error in the settings.
 func (s Settings) problem() error {
 	for key, text := range map[string]string{"issuer": s.Issuer, "address": s.Address} {
 		if err := safe(text); err != nil {
@@ -93,7 +93,7 @@ func (s Settings) problem() error {
 	return nil
 }
 
-// safe refuses a URL on the way to which others could read.
+// safe refuses a URL whose traffic others could read.
 func safe(text string) error {
 	u, err := url.Parse(text)
 	switch {

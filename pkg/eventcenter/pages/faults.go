@@ -21,7 +21,7 @@ type faultsView struct {
 	Total  int
 }
 
-// faultFields are what faults are filtered by.
+// faultFields are the filters for faults.
 func faultFields(q url.Values) []field {
 	return []field{{"cluster", q.Get("cluster"), nil}, {"severity", q.Get("severity"), []string{"fatal", "warning",
 		"info"}}, {"check", q.Get("check"), nil}, {"reason", q.Get("reason"), nil}, {"node", q.Get("node"), nil},
@@ -40,7 +40,7 @@ func faultsJSON(q url.Values) string {
 	return jsonOf("/v1/faults", q, "cluster", "severity", "check", "reason", "node", "detector")
 }
 
-// faults is what is wrong now: a fault on many nodes is one line.
+// faults shows the active faults: a fault on many nodes is one line.
 func (s *server) faults(w http.ResponseWriter, r *http.Request, _ session) {
 	q := r.URL.Query()
 	found, _ := s.Model.Faults(wanted(q))
@@ -56,7 +56,7 @@ type faultView struct {
 	Query  url.Values
 }
 
-// fault is one fault on all nodes that have it, the longest first.
+// fault shows one fault on all its nodes, the longest-lasting first.
 func (s *server) fault(w http.ResponseWriter, r *http.Request, _ session) {
 	q := r.URL.Query()
 	q.Set("check", r.PathValue("check"))
@@ -66,7 +66,7 @@ func (s *server) fault(w http.ResponseWriter, r *http.Request, _ session) {
 		group: group{Check: q.Get("check"), Reason: q.Get("reason")}}
 	if groups := groupsOf(found, s.Now()); len(groups) > 0 {
 		v.group = groups[0]
-		v.Reason = q.Get("reason") // empty: of all reasons
+		v.Reason = q.Get("reason") // empty: all reasons
 	}
 	s.show(w, r, http.StatusOK, "fault", view{Title: strings.TrimSpace(v.Check + " " + v.Reason), JSON: faultsJSON(q),
 		Data: v})
@@ -79,7 +79,7 @@ type nodeView struct {
 	More      int // leftovers
 	Lines     []api.Folded
 	Before    string
-	Gone      bool // of events that are no longer kept
+	Gone      bool // the cursor is for events that are no longer kept
 }
 
 const (
@@ -87,7 +87,7 @@ const (
 	nodeLeftover = 50
 )
 
-// node is all that is known of a node, and what happened on it, the newest first.
+// node shows the full state of a node, and its events, newest first.
 func (s *server) node(w http.ResponseWriter, r *http.Request, _ session) {
 	key := model.Key{Cluster: r.PathValue("cluster"), Node: r.PathValue("node")}
 	detail, _, ok := s.Model.Node(key)
@@ -141,7 +141,7 @@ type eventsView struct {
 	Query  url.Values
 }
 
-// events are the newest events that are wanted, of all nodes.
+// events shows the newest selected events of all nodes.
 func (s *server) events(w http.ResponseWriter, r *http.Request, _ session) {
 	q := r.URL.Query()
 	before, err := offset(q.Get("before"))
@@ -177,11 +177,11 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, _ session) {
 		"type", "severity", "check", "reason", "after"), Data: v})
 }
 
-// leftoverKind is the leftovers of one kind.
+// leftoverKind holds the leftovers of one kind.
 type leftoverKind struct {
 	Kind   string
 	Count  int
-	Nodes  []nodeCount // the most first
+	Nodes  []nodeCount // most first
 	More   int
 	Oldest time.Time
 }
@@ -193,7 +193,7 @@ type nodeCount struct {
 
 const kindNodes = 10
 
-// kindsOf returns the leftovers of nodes by their kind, the most first.
+// kindsOf groups the leftovers of nodes by kind, most first.
 func kindsOf(details []model.Detail) (kinds []leftoverKind) {
 	index := map[string]int{}
 	for _, d := range details {

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The states of a node, the worst first.
+// The states of a node, worst first.
 const (
 	stateLost     = string(model.Lost)
 	stateFatal    = "fatal"
@@ -25,11 +25,11 @@ func states() []string {
 	return []string{stateLost, stateFatal, stateBlind, stateDegraded, stateHealthy}
 }
 
-// silentAfter is how many intervals an agent may be silent.
+// silentAfter is the number of intervals an agent may be silent.
 const silentAfter = 2.5
 
-// stateOf returns the state of a node. What a silent agent said last may no longer be true, but a fatal fault is worth
-// knowing all the same.
+// stateOf returns the state of a node. The last state of a silent agent may be outdated, but a fatal fault is worth
+// showing anyway.
 func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
 	found := model.Seen
 	if n.Silence != nil {
@@ -48,7 +48,7 @@ func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
 	return stateHealthy
 }
 
-// tally is the nodes of a group by state.
+// tally counts the nodes of a group by state.
 type tally struct {
 	Cluster, Pool string
 	Zone          string
@@ -64,21 +64,21 @@ func (t *tally) add(state string) {
 	t.In[state]++
 }
 
-// group is one fault on one node or many.
+// group is a fault on one or many nodes.
 type group struct {
 	Severity      finding.Severity
 	Check, Reason string
 	Nodes, Count  int
 	Acknowledged  int
-	Muted         bool // everywhere
+	Muted         bool // on all nodes
 	Oldest        time.Time
-	Message       string    // of the oldest
-	Where         model.Key // the node, where it is one
+	Message       string    // of the oldest fault
+	Where         model.Key // the node, if there is only one
 	Link          string
 }
 
-// groupsOf returns faults by check and reason: the most severe first, then what is on most nodes. What is muted
-// everywhere is last.
+// groupsOf groups faults by check and reason: the most severe first, then those on most nodes. Faults muted on all
+// nodes are last.
 func groupsOf(faults []model.NodeFault, now time.Time) (groups []group) {
 	type key struct {
 		severity      finding.Severity
@@ -132,14 +132,14 @@ type fleetView struct {
 	All    tally
 	Pools  []tally
 	Placed bool                 // a pool or zone of a node is known
-	Silent []model.ClusterState // so many nodes that the fault may be elsewhere
+	Silent []model.ClusterState // so many nodes that the cause may be elsewhere
 	States []string
-	Groups []group // the first of them
+	Groups []group // the first few
 	More   int
-	Heard  time.Time // any agent
+	Heard  time.Time // the latest event of any agent
 }
 
-// fleetGroups bounds the faults on the first page.
+// fleetGroups limits the faults on the first page.
 const fleetGroups = 10
 
 func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ session) {
@@ -179,16 +179,16 @@ type nodesView struct {
 type nodeRow struct {
 	model.Summary
 	State string
-	Other string // version that most agents of its cluster have, where its own is another
+	Other string // the version of most agents in its cluster, if different
 }
 
-// field is one of a filter.
+// field is one field of a filter.
 type field struct {
 	Name, Value string
-	Choices     []string // none: any text
+	Choices     []string // empty: any text
 }
 
-// agents lists the nodes with what is known of their agents.
+// agents lists the nodes with their agents' data.
 func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
 	q := r.URL.Query()
 	now := s.Now()
@@ -218,13 +218,13 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
 	s.show(w, r, http.StatusOK, "agents", view{Title: "Nodes", JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent"), Data: v})
 }
 
-// passes reports whether a value is wanted: any, where none is named.
+// passes reports whether a value is wanted; empty means any.
 func passes(wanted, value string) bool { return wanted == "" || wanted == value }
 
-// maxRows bounds the rows of a table.
+// maxRows limits the rows of a table.
 const maxRows = 500
 
-// jsonOf returns the address of the data behind a page: the parameters that it knows.
+// jsonOf returns the address of the data behind a page, with the parameters that it accepts.
 func jsonOf(path string, q url.Values, names ...string) string {
 	kept := url.Values{}
 	for _, name := range names {

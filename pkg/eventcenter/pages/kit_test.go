@@ -22,7 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// center is an event center with its journal and its pages, and a browser before it.
+// center is an event center with its journal and its pages, and a browser that uses it.
 type center struct {
 	testing.TB
 	*eventcenter.Center
@@ -78,7 +78,7 @@ func (c *center) open() {
 	}
 }
 
-// answer is what a browser is told beside the page.
+// answer is the response to a browser, except for the page.
 type answer struct {
 	status int
 	header http.Header
@@ -113,7 +113,7 @@ func (c *center) do(path string, form url.Values, headers ...string) (a answer, 
 	return answer{response.StatusCode, response.Header}, string(text)
 }
 
-// page returns a page that must be there.
+// page returns a page that must exist.
 func (c *center) page(path string) string {
 	c.Helper()
 	answer, text := c.do(path, nil)
@@ -136,7 +136,7 @@ func (c *center) signIn() {
 
 const stream = "01K9Z0AAAAAAAAAAAAAAAAAAA"
 
-// send lets the agent of a node say something.
+// send sends an event of a node's agent.
 func (c *center) send(node string, t event.Type, data any) {
 	c.Helper()
 	c.sent++
@@ -173,7 +173,7 @@ func (c *center) fault(node, name string) event.Fault {
 		Message: name + " takes no writes", RaisedAt: c.now.Add(-time.Hour).UTC(), ObservedAt: c.now.Add(-time.Hour).UTC()}
 }
 
-// wants reports which texts are missing on a page.
+// wants reports texts missing on a page.
 func (c *center) wants(page string, texts ...string) {
 	c.Helper()
 	for _, text := range texts {

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
-// Who only reads is shown no form, and changes nothing; a session of before there were operators only reads too.
+// A reader sees no forms and can change no state; a session from before operators existed is a reader's too.
 func TestReaderChangesNothing(t *testing.T) {
 	c := newCenter(t)
 	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))

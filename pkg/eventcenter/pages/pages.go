@@ -1,6 +1,6 @@
-// Package pages is the event center in a browser: the fleet, faults, nodes, leftovers, agents and events, rendered by
-// the program itself. The pages need neither JavaScript nor anything of another server. What agents say is shown as
-// text: html/template escapes it, and the Content-Security-Policy permits no script but the center's own file.
+// Package pages serves the event center's web pages: the fleet, faults, nodes, leftovers, agents and events, rendered
+// by the program itself. They need neither JavaScript nor other servers. Agents' data is shown as text: html/template
+// escapes it, and the Content-Security-Policy permits no script except the center's own file.
 package pages
 
 import (
@@ -21,46 +21,46 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
-// Journal is what the pages need of the journal.
+// Journal is the part of the journal that the pages need.
 type Journal interface {
 	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
 	Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	Bounds() journal.Bounds
 }
 
-// Config is what the pages show.
+// Config is the configuration of the pages.
 type Config struct {
 	Journal  Journal
 	Model    *model.Model
 	Sessions *Sessions
-	Provider SignIn // nil: people sign in with codes alone
+	Provider SignIn // nil: people sign in only with codes
 	Log      *slog.Logger
 	Now      func() time.Time
-	Alive    time.Duration // after which agents say that they are alive
+	Alive    time.Duration // interval of agents' signs of life
 	Version  string
 	Reports  api.Reports
 
-	// Deliveries returns what delivers now; nothing while another replica does. Nil: this center delivers nothing.
+	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.
 	Deliveries func() *deliver.Manager
-	// Forward has the replica answer that delivers. Nil: there is no other.
+	// Forward lets the delivering replica answer. Nil: there is only one replica.
 	Forward func(context.Context, api.Forwarded) (api.Answer, error)
 }
 
-// SignIn is a way to sign in beside codes: at an identity provider.
+// SignIn is another way to sign in besides codes: at an identity provider.
 type SignIn interface {
-	// Start sends a browser there. next is the page to open afterwards.
+	// Start redirects a browser there. next is the page to open afterwards.
 	Start(w http.ResponseWriter, r *http.Request, next string) error
-	// Finish returns who comes back, whether as an operator, and the page to open. An error without Refused is a fault of the provider's, or of
-	// the way to it.
+	// Finish returns the returning person, whether as an operator, and the page to open. An error without Refused is a
+	// failure of the provider or of the connection to it.
 	Finish(w http.ResponseWriter, r *http.Request) (name string, operator bool, next string, err error)
-	// Name of the provider, for people.
+	// Name is the provider's name, for people.
 	Name() string
 }
 
 //go:embed templates assets
 var files embed.FS
 
-// policy permits the center's own style and script, forms to itself, and nothing else.
+// policy permits only the center's own style and script, and forms to itself.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -69,7 +69,7 @@ type server struct {
 	templates map[string]*template.Template
 }
 
-// view is what a page is made of.
+// view is the data of a page.
 type view struct {
 	Title    string
 	Page     string // its place in the navigation
@@ -80,7 +80,7 @@ type view struct {
 	Operator bool
 	Now      time.Time
 	Version  string
-	Said     string // about what was just done
+	Said     string // the result of the last action
 	Data     any
 }
 
@@ -139,7 +139,7 @@ func secured(next http.Handler) http.Handler {
 	})
 }
 
-// signedIn answers people who are signed in, and shows others where they can.
+// signedIn serves people who are signed in, and lets others sign in.
 func (s *server) signedIn(answer func(http.ResponseWriter, *http.Request, session)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Sessions.of(r)
@@ -160,7 +160,7 @@ func (s *server) signedIn(answer func(http.ResponseWriter, *http.Request, sessio
 	}
 }
 
-// operators answers operators alone: who only reads changes nothing.
+// operators serves operators only: readers can change no state.
 func (s *server) operators(answer func(http.ResponseWriter, *http.Request, session)) func(http.ResponseWriter, *http.Request, session) {
 	return func(w http.ResponseWriter, r *http.Request, who session) {
 		if !who.Operator {
@@ -171,7 +171,7 @@ func (s *server) operators(answer func(http.ResponseWriter, *http.Request, sessi
 	}
 }
 
-// show renders a page. Nothing is sent before all of it is rendered.
+// show renders a page completely before it sends the first byte.
 func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name string, v view) {
 	v.Path, v.Now, v.Version, v.Page = r.URL.RequestURI(), s.Now(), s.Version, name
 	if who, err := s.Sessions.of(r); err == nil {
@@ -192,13 +192,13 @@ func (s *server) message(w http.ResponseWriter, r *http.Request, status int, tex
 	s.show(w, r, status, "message", view{Title: http.StatusText(status), Data: text})
 }
 
-// signIn is what the page for it shows.
+// signIn is the data of the sign-in page.
 type signIn struct {
 	Next     string
 	Provider string
 }
 
-// askToSignIn shows how one can sign in.
+// askToSignIn shows the ways to sign in.
 func (s *server) askToSignIn(w http.ResponseWriter, r *http.Request, status int, next, said string) {
 	data := signIn{Next: next}
 	if s.Provider != nil {
@@ -226,7 +226,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a page of this center: see next
 }
 
-// start sends a person to the identity provider.
+// start redirects a person to the identity provider.
 func (s *server) start(w http.ResponseWriter, r *http.Request) {
 	to := next(r.URL.Query().Get("next"))
 	if err := s.Provider.Start(w, r, to); err != nil {
@@ -234,8 +234,8 @@ func (s *server) start(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// finish signs in who comes back from there. The browser goes on by a Refresh, not by a redirection: a redirection would
-// still be the provider's navigation, with which it sends no cookie that is SameSite=Strict.
+// finish signs in a person returning from the provider. It uses Refresh, not a redirection: the browser would still
+// count a redirection as the provider's navigation, and send no SameSite=Strict cookie.
 func (s *server) finish(w http.ResponseWriter, r *http.Request) {
 	name, operator, to, err := s.Provider.Finish(w, r)
 	to = next(to)
@@ -253,7 +253,7 @@ func (s *server) finish(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "welcome", view{Title: "Signed in", Data: to})
 }
 
-// notSignedIn shows why a session cannot begin now.
+// notSignedIn shows why a session cannot start now.
 func (s *server) notSignedIn(w http.ResponseWriter, r *http.Request, to string, err error) {
 	said := "Too many people are signed in."
 	if !errors.Is(err, errManySessions) {
@@ -263,7 +263,7 @@ func (s *server) notSignedIn(w http.ResponseWriter, r *http.Request, to string, 
 	s.askToSignIn(w, r, http.StatusServiceUnavailable, to, said)
 }
 
-// noProvider shows why somebody did not come in by the provider.
+// noProvider shows why signing in at the provider failed.
 func (s *server) noProvider(w http.ResponseWriter, r *http.Request, to string, err error) {
 	if refusal, ok := errors.AsType[interface {
 		error
@@ -276,7 +276,7 @@ func (s *server) noProvider(w http.ResponseWriter, r *http.Request, to string, e
 	s.askToSignIn(w, r, http.StatusBadGateway, to, "The identity provider cannot be asked now; the log of the center says why.")
 }
 
-// next returns the page of this center that a text names, else the first one.
+// next returns the page of this center in a text, or the first page.
 func next(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || len(text) < 2 || text[0] != '/' ||

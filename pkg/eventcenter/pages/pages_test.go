@@ -23,7 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A fault, its end and what was done are seen on the pages, from the fleet to the node.
+// A fault, its end and the agent's actions are visible on the pages, from the fleet to the node.
 func TestPages(t *testing.T) {
 	c := newCenter(t)
 	c.signIn()
@@ -81,7 +81,7 @@ func TestPages(t *testing.T) {
 	c.send("node-2", event.LeftoverFound, leftover)
 	c.wants(c.page("/leftovers"), "cgroup", "node-2</a> 1")
 	c.wants(c.page("/nodes/prod/node-2"), "shop/cart", "nobody knows its pod")
-	c.now = time.Now().Add(3 * time.Minute) // the agents were heard by the machine's clock
+	c.now = time.Now().Add(3 * time.Minute) // the machine's clock recorded the agents' last events
 	c.wants(c.page("/agents"), ">blind</span>")
 	c.wants(c.page("/assets/style.css"), "color-scheme")
 	if answer, _ := c.do("/nodes/prod/nobody", nil); answer.status != http.StatusNotFound {
@@ -94,7 +94,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Without a code nothing is seen, and a code opens once, for a while.
+// Without a code no page is visible, and a code works once, for a limited time.
 func TestSigningIn(t *testing.T) {
 	c := newCenter(t)
 	c.send("node-0", event.AgentAlive, event.Agent{})
@@ -115,7 +115,7 @@ func TestSigningIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	enter := func(code string) (answer, string) {
-		c.now = c.now.Add(time.Second) // so many may be tried
+		c.now = c.now.Add(time.Second) // the limit of attempts is per second
 		return c.do("/login", url.Values{"code": {code}, "next": {"//evil.example/"}})
 	}
 	if answer, _ := enter("aaaa-bbbb-cccc"); answer.status != http.StatusForbidden {
@@ -164,7 +164,7 @@ func formOf(page string) string {
 	return ""
 }
 
-// Codes cannot be tried without end.
+// The number of attempts with codes is limited.
 func TestGuessing(t *testing.T) {
 	c := newCenter(t)
 	s := NewSessions(c.control, true, func() time.Time { return c.now })
@@ -196,8 +196,8 @@ func TestGuessing(t *testing.T) {
 	}
 }
 
-// A code that one replica has made signs in at another, once in all; the session is known to every one, and who signs
-// out at one is out everywhere. What the store holds lets nobody in.
+// A code from one replica signs in at another, only once in total; all replicas know the session, and signing out at
+// one applies to all. The store's contents let no one sign in.
 func TestReplicasKnowSessions(t *testing.T) {
 	c := newCenter(t)
 	one, other := c.another(), c.another()
@@ -238,7 +238,7 @@ func TestReplicasKnowSessions(t *testing.T) {
 	}
 }
 
-// While the store cannot be read nobody is told that they are not signed in.
+// While the store cannot be read, no one is told that they are not signed in.
 func TestSessionsUnknown(t *testing.T) {
 	c := newCenter(t)
 	c.signIn()
@@ -252,7 +252,7 @@ func TestSessionsUnknown(t *testing.T) {
 	}
 }
 
-// What people say of a fault is an event, is shown, and survives the center.
+// A person's note on a fault is an event, is shown, and survives a restart of the center.
 func TestSaying(t *testing.T) {
 	c := newCenter(t)
 	c.signIn()
@@ -305,7 +305,7 @@ func TestSaying(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// What comes again is another fault: nobody has taken it over.
+	// A recurring fault is a new one: it is not taken over.
 	before, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
@@ -325,7 +325,7 @@ func TestSaying(t *testing.T) {
 	}
 }
 
-// Another site cannot speak in the name of who is signed in.
+// Another site cannot act in a signed-in person's name.
 func TestOtherSites(t *testing.T) {
 	c := newCenter(t)
 	c.signIn()
@@ -349,7 +349,7 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// What an agent says is text on every page.
+// Agents' text stays text on every page.
 func TestHostilePages(t *testing.T) {
 	c := newCenter(t)
 	c.signIn()

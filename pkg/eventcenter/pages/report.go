@@ -20,7 +20,7 @@ type reportView struct {
 	Earlier, Later, Mail string
 }
 
-// report is the day or the week of the fleet.
+// report shows the report of a day or week.
 func (s *server) report(w http.ResponseWriter, r *http.Request, _ session) {
 	period := report.Period(r.PathValue("period"))
 	if s.Reports == nil || period != report.Daily && period != report.Weekly {
@@ -67,7 +67,7 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ session) {
 		JSON: jsonOf("/v1/reports/"+string(period), url.Values{"date": {first.Format(time.DateOnly)}}, "date")})
 }
 
-// maintenance declares that a node is worked on until a time, in which it is not expected to be available.
+// maintenance declares that a node is under maintenance until a time, and is not expected to be available.
 func (s *server) maintenance(w http.ResponseWriter, r *http.Request, who session) {
 	key := model.Key{Cluster: r.PostFormValue("cluster"), Node: r.PostFormValue("node")}
 	d, err := time.ParseDuration(r.PostFormValue("for"))

@@ -10,11 +10,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
-// maxSaid bounds the faults that are spoken of at once.
+// maxSaid limits the faults in one action.
 const maxSaid = 1000
 
-// say is what a person says of a fault, on one node or on all that have it: taken over, not to be heard of until a
-// time, or a comment. It is an event in the journal before it is shown.
+// say records a person's action on a fault, on one node or on all with it: taking over, muting until a time, or a
+// comment. It is an event in the journal before it is shown.
 func (s *server) say(w http.ResponseWriter, r *http.Request, who session) {
 	now := s.Now()
 	said := event.Operator{By: who.Name, Text: strings.TrimSpace(r.PostFormValue("text"))}

@@ -25,21 +25,21 @@ const (
 	cookieName  = "eventcenter-session"
 )
 
-// The buckets of the control store. Their keys are hashes: who reads the store cannot sign in with what it says.
+// The buckets of the control store. Their keys are hashes, so that a reader of the store cannot sign in with them.
 const (
 	codesBucket    = "sign-in-codes" // offer
 	sessionsBucket = "sessions"      // session
 )
 
-// Sessions are the people who are signed in: on every replica that has the same control store, until the session ends.
+// Sessions are the signed-in people: on every replica with the same control store, until the session ends.
 type Sessions struct {
 	store  control.Store
-	secure bool // cookies are for TLS alone
+	secure bool // cookies only over TLS
 	now    func() time.Time
-	tries  *share.Rates // of each network: strangers who guess hinder only themselves
+	tries  *share.Rates // per network: strangers who guess hinder only themselves
 }
 
-// offer is a code that nobody has used yet.
+// offer is an unused code.
 type offer struct {
 	Name     string    `json:"name"`
 	Operator bool      `json:"operator,omitempty"`
@@ -48,13 +48,13 @@ type offer struct {
 
 type session struct {
 	Name string `json:"name"`
-	// Operator may speak of faults and declare maintenance. False: who is signed in only reads.
+	// Operator may act on faults and declare maintenance. False: a reader.
 	Operator bool      `json:"operator,omitempty"`
-	Form     string    `json:"form"` // what each form of the session repeats: another site cannot know it
+	Form     string    `json:"form"` // token in each form of the session: another site cannot know it
 	Ends     time.Time `json:"ends"`
 }
 
-// NewSessions returns those of a control store. With secure, cookies are sent over TLS alone.
+// NewSessions returns the sessions in a control store. With secure, cookies are sent only over TLS.
 func NewSessions(store control.Store, secure bool, now func() time.Time) *Sessions {
 	return &Sessions{store: store, secure: secure, now: now, tries: share.NewRates(1, 20)}
 }
@@ -66,13 +66,13 @@ var (
 	errCode         = errors.New("this code is not known, was used, or has ended")
 )
 
-// keyOf is the key of a secret in the store.
+// keyOf returns the key of a secret in the store.
 func keyOf(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])
 }
 
-// keep writes a secret's value down, where there is room: what has ended makes some.
+// keep stores the value of a secret if there is room; expired ones make room.
 func (s *Sessions) keep(ctx context.Context, bucket, secret string, value any, most int, full error) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -99,27 +99,27 @@ func (s *Sessions) keep(ctx context.Context, bucket, secret string, value any, m
 	return err
 }
 
-// gone reports whether a record is no longer there as it was seen.
+// gone reports whether a record was removed or changed by another request.
 func gone(err error) bool {
 	return errors.Is(err, control.ErrNotFound) || errors.Is(err, control.ErrConflict)
 }
 
-// Code returns a code with which someone can sign in once, for some minutes, under a name, as an operator or to read.
+// Code returns a code for one sign-in within some minutes, under a name, as an operator or reader.
 func (s *Sessions) Code(ctx context.Context, name string, operator bool) (code string, ends time.Time, err error) {
-	code = strings.ToLower(rand.Text()[:12]) // 60 bits, of which a network can try one a second
+	code = strings.ToLower(rand.Text()[:12]) // 60 bits; a network can try one per second
 	code = code[:4] + "-" + code[4:8] + "-" + code[8:]
 	ends = s.now().Add(codeLife)
 	return code, ends, s.keep(ctx, codesBucket, code, offer{name, operator, ends}, maxCodes, errManyCodes)
 }
 
-// signIn exchanges a code for a cookie; errCode is for one that is not known, is used, or has ended.
+// signIn exchanges a code for a cookie; errCode means that the code is unknown, used, or expired.
 func (s *Sessions) signIn(ctx context.Context, from, code string) (*http.Cookie, error) {
 	now := s.now()
 	if !s.tries.Take(from, now, 1) {
 		return nil, errCode
 	}
 	r, err := s.store.Get(ctx, codesBucket, keyOf(strings.ToLower(strings.TrimSpace(code))))
-	if err == nil { // who takes it away has it: nobody else can
+	if err == nil { // the request that deletes it owns it: no other can
 		err = s.store.Delete(ctx, codesBucket, r.Key, r.Revision)
 	}
 	if gone(err) {
@@ -154,7 +154,7 @@ func (s *Sessions) cookie(value string, life time.Duration) *http.Cookie {
 		Secure: s.secure, SameSite: http.SameSiteStrictMode}
 }
 
-// signOut ends the session of a request and returns the cookie that removes its cookie.
+// signOut ends the session of a request and returns a cookie that deletes its cookie.
 func (s *Sessions) signOut(r *http.Request) (*http.Cookie, error) {
 	removed := s.cookie("", 0) //nolint:gosec // see cookie
 	removed.MaxAge = -1
@@ -172,7 +172,7 @@ func (s *Sessions) signOut(r *http.Request) (*http.Cookie, error) {
 	return removed, err
 }
 
-// of returns the session of a request, errNoSession where there is none. Any other error: it cannot be told.
+// of returns the session of a request; errNoSession if there is none. Any other error means unknown.
 func (s *Sessions) of(r *http.Request) (found session, err error) {
 	c, err := r.Cookie(cookieName)
 	if err != nil {
@@ -191,12 +191,12 @@ func (s *Sessions) of(r *http.Request) (found session, err error) {
 	return found, err
 }
 
-// permits reports whether a form is the session's own.
+// permits reports whether a form belongs to the session.
 func (s session) permits(form string) bool {
 	return subtle.ConstantTimeCompare([]byte(s.Form), []byte(form)) == 1
 }
 
-// Authenticate returns who sent a request: whoever next says, or for reading, who is signed in.
+// Authenticate identifies the sender of a request: by next, or for reading, by the session.
 func (s *Sessions) Authenticate(next func(*http.Request) (api.Identity, error)) func(*http.Request) (api.Identity, error) {
 	return func(r *http.Request) (api.Identity, error) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead

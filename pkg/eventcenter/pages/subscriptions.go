@@ -14,12 +14,12 @@ import (
 
 type subscriptionsView struct {
 	Subscriptions []deliver.Status
-	Letters       []deliver.DeadLetter // the newest of them
+	Letters       []deliver.DeadLetter // the newest ones
 	More          int
 }
 
-// subscriptions lists the webhooks and the newest dead letters. What is done about them is done by the command: it is a
-// right of its own.
+// subscriptions lists the webhooks and the newest dead letters. Only the command can change them: that needs a right of
+// its own.
 func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who session) {
 	var v subscriptionsView
 	if s.Deliveries != nil {
@@ -36,7 +36,7 @@ func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who sessi
 	s.show(w, r, http.StatusOK, "subscriptions", view{Title: "Subscriptions", JSON: "/v1/subscriptions", Data: v})
 }
 
-// deliveries returns subscriptions and dead letters, also where another replica delivers.
+// deliveries returns subscriptions and dead letters, even if another replica delivers.
 func (s *server) deliveries(ctx context.Context, who session) ([]deliver.Status, []deliver.DeadLetter, error) {
 	if m := s.Deliveries(); m != nil {
 		letters, err := m.DeadLetters(ctx, "")
@@ -51,7 +51,7 @@ func (s *server) deliveries(ctx context.Context, who session) ([]deliver.Status,
 	return list.Subscriptions, letters.DeadLetters, err
 }
 
-// fromOther asks the replica that delivers.
+// fromOther asks the delivering replica.
 func (s *server) fromOther(ctx context.Context, who session, path string, answer any) error {
 	if s.Forward == nil {
 		return errors.New("another replica delivers")
@@ -66,7 +66,7 @@ func (s *server) fromOther(ctx context.Context, who session, path string, answer
 	return json.Unmarshal(a.Body, answer)
 }
 
-// seconds is for ago.
+// seconds converts a lag for ago.
 func seconds(now time.Time, lag float64) time.Time {
 	return now.Add(-time.Duration(lag * float64(time.Second)))
 }

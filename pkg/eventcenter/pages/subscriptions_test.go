@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 )
 
-// The page names subscriptions, why one sends nothing, and dead letters; what a receiver answers is text.
+// The page shows subscriptions, the reason if one is stuck, and dead letters; receivers' responses are shown as text.
 func TestSubscriptionsPage(t *testing.T) {
 	c := newCenter(t)
 	store, err := control.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
-// functions are those of the templates.
+// functions are the template functions.
 var functions = template.FuncMap{
 	"ago":   ago,
 	"lag":   func(now time.Time, s deliver.Status) string { return ago(now, seconds(now, s.LagSeconds)) },
@@ -71,13 +71,13 @@ type people struct {
 	Muted bool
 }
 
-// saying is a form with which a person speaks of faults.
+// saying is a form for a person's action on faults.
 type saying struct {
-	Fault      url.Values // which
+	Fault      url.Values // the selected ones
 	Form, Next string
 }
 
-// sayOf returns the form about the faults that a filter selects, of one subject where it is named.
+// sayOf returns the form for the faults that a filter selects, of one subject if it is given.
 func sayOf(q url.Values, kind, name, form, next string) saying {
 	about := url.Values{}
 	for _, field := range faultFields(q) {
@@ -97,7 +97,7 @@ func with(q url.Values, name, value string) url.Values {
 	return changed
 }
 
-// ago returns how long before now a moment was.
+// ago returns the time from a moment to now.
 func ago(now, at time.Time) string {
 	d := now.Sub(at)
 	switch {

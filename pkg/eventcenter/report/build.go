@@ -13,14 +13,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// newBuilder begins a report, of days that are added from the last to the first: only one of them is in memory at a time.
+// newBuilder begins a report. Days are added from the last to the first, so that only one is in memory at a time.
 func newBuilder(p Period, name string) *builder {
 	return &builder{r: &Report{Period: p, Name: name, NeedsPeople: []Need{}, New: []FaultRow{}}, faults: map[string]*FaultRow{},
 		nodes: map[Key]*NodeRow{}, kinds: map[string]*KindRow{}, counted: map[string]int{}, counting: map[Key]bool{},
 		touched: map[string]map[Key]bool{}, byNode: map[Key]*Faults{}}
 }
 
-// add adds the day before those that were added. The last day is counted up to through, which is its end, or now.
+// add adds the day before those already added. The last day counts up to through: its end, or now.
 func (b *builder) add(d *Day, through time.Time) {
 	r, last := b.r, b.days == 0
 	if b.days++; last {
@@ -38,7 +38,7 @@ func (b *builder) add(d *Day, through time.Time) {
 	}
 }
 
-// end returns the report. before is what the period before had.
+// end returns the report. before holds the heads of the previous period.
 func (b *builder) end(before []head) Report {
 	r := b.r
 	r.Find, r.Clear = b.find.quantiles(), b.clear.quantiles()
@@ -58,7 +58,7 @@ func (b *builder) end(before []head) Report {
 	return *r
 }
 
-// builder adds up the nodes of days.
+// builder sums up the nodes of days.
 type builder struct {
 	r        *Report
 	through  time.Time
@@ -70,7 +70,7 @@ type builder struct {
 	nodes    map[Key]*NodeRow
 	byNode   map[Key]*Faults
 	kinds    map[string]*KindRow
-	counted  map[string]int // leftovers by kind on nodes that count pods
+	counted  map[string]int // leftovers by kind on nodes whose agents count pods
 	counting map[Key]bool
 }
 
@@ -137,7 +137,7 @@ func (b *builder) kind(name string) *KindRow {
 	return k
 }
 
-// open counts a fault that is there at the end.
+// open counts a fault still active at the end.
 func (b *builder) open(n *Node, key string, o *Episode, on Key) {
 	check, reason, severity, detector := splitName(o.Name)
 	var one Faults
@@ -164,7 +164,7 @@ func (f Faults) add(g Faults) Faults {
 		f.Owned + g.Owned, f.Muted + g.Muted, f.Info + g.Info}
 }
 
-// balanced says how many were there before: what came and what ended give it.
+// balanced derives the number of faults active before from those that began and ended.
 func (f Faults) balanced() Faults {
 	f.OpenBefore = f.Open + f.OneShot + f.Late + f.Cleared + f.Repaired + f.Removed - f.Found
 	return f
@@ -238,7 +238,7 @@ func (b *builder) places(rows map[[2]string]*PlaceRow, shares map[*PlaceRow]*mea
 	return all
 }
 
-// worst lists the nodes that were not available the longest, then those that had the most faults.
+// worst lists the nodes with the longest unavailability, then those with the most faults.
 func (b *builder) worst() {
 	b.r.Worst = []NodeRow{}
 	for _, row := range b.nodes {
@@ -274,7 +274,7 @@ func (b *builder) leftovers() {
 	l.PerHundred = hundred(all)
 }
 
-// links are the lists behind the numbers of the fleet.
+// links adds the addresses of the lists behind the fleet's numbers.
 func (b *builder) links() {
 	b.r.Links = map[string]string{
 		"found": b.events(event.FaultRaised), "ended": b.events(event.FaultCleared),
@@ -285,7 +285,7 @@ func (b *builder) links() {
 	}
 }
 
-// events returns the address of the period's events of a type, of those with the values that are named.
+// events returns the address of the period's events of a type, with the given field values.
 func (b *builder) events(t event.Type, fields ...string) string {
 	q := url.Values{"type": {string(t)}, "after": {strconv.FormatUint(b.r.Before, 10)},
 		"before": {strconv.FormatUint(b.r.Offset+1, 10)}}
@@ -301,7 +301,7 @@ func nodeHref(cluster, node string) string {
 	return "/nodes/" + url.PathEscape(cluster) + "/" + url.PathEscape(node)
 }
 
-// mean is of the shares of nodes.
+// mean is the mean of the nodes' shares.
 type mean struct {
 	nodes int
 	sum   Share
@@ -336,7 +336,7 @@ func (d durations) with(o durations) durations {
 	return sum
 }
 
-// quantiles are by the nearest rank: the value that so many per cent are not above.
+// quantiles uses the nearest rank: the smallest value that covers the percentage.
 func (d durations) quantiles() (q Quantiles) {
 	for _, count := range d {
 		q.Count += count
@@ -364,7 +364,7 @@ func Nodes(n int) string {
 	return fmt.Sprintf("%d nodes", n)
 }
 
-// Length returns a length of time for people.
+// Length returns a duration for people.
 func Length(seconds int64) string {
 	switch {
 	case seconds < 60:

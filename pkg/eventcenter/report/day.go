@@ -1,9 +1,9 @@
-// Package report is the day of a fleet: what was found, what ended by itself or by a repair, what needs people, and how
-// available the nodes were. A day is a fold over the journal, by the center's own time of receipt: it is kept in a
-// file of its own, which also says how things stood at its end, so that a report outlives the events that it is of.
+// Package report computes the daily reports of a fleet: faults found, ended by themselves or by a repair, faults that
+// need people, and the nodes' availability. A day is a fold over the journal by the center's time of receipt. It has a
+// file of its own, including the state at its end, so that a report outlives the events behind it.
 //
-// docs/event-center-reference.md says how each number is defined. The fold is the one place where that is decided; what is built
-// from days only adds up, and the tests count the same with plain SQL.
+// docs/event-center-reference.md defines each number. Only the fold decides; reports only add up days, and the tests
+// count the same numbers with plain SQL.
 package report
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// version is that of the format of a day's file.
+// version is the format of a day's file.
 const version = 1
 
-// Bounds of what one node may make a day remember. What is beyond is counted under other, or, of what is active, not at
-// all, as in the model.
+// Limits of the data that one node can make a day remember. Anything more is counted under other; active faults and
+// leftovers beyond the limit are not counted, as in the model.
 const (
 	maxActive = 5000 // faults and leftovers, each
 	maxNames  = 200  // of faults, and kinds of leftovers, in a day
@@ -24,27 +24,27 @@ const (
 	other     = "(other)"
 )
 
-// Key is a node.
+// Key identifies a node.
 type Key struct{ Cluster, Node string }
 
-// Place is where a node stands, as its cluster says.
+// Place is the location of a node, as reported by its cluster.
 type Place struct{ Pool, Zone string }
 
-// Day is one day: what was counted, and how things stand at its end, or now.
+// Day is one day: its counts, and the state at its end, or now.
 type Day struct {
 	Version  int       `json:"version"`
 	Journal  string    `json:"journal"`
 	Name     string    `json:"name"`     // 2006-01-02
-	Timezone string    `json:"timezone"` // in which it is a day
+	Timezone string    `json:"timezone"` // which defines the day
 	From     time.Time `json:"from"`
 	To       time.Time `json:"to"`
-	Through  time.Time `json:"through"` // up to then it is counted
+	Through  time.Time `json:"through"` // counted up to this time
 	Complete bool      `json:"complete"`
 
-	Before uint64 `json:"before,string"` // the offset before the first of the day
-	Offset uint64 `json:"offset,string"` // up to which it is counted
+	Before uint64 `json:"before,string"` // the offset before the day's first event
+	Offset uint64 `json:"offset,string"` // counted up to this offset
 	Events uint64 `json:"events"`
-	Lost   uint64 `json:"lost,omitempty"` // events that cannot be read any more
+	Lost   uint64 `json:"lost,omitempty"` // events that can no longer be read
 
 	Nodes  map[string]*Node `json:"nodes"` // by cluster and name
 	Silent map[string]bool  `json:"silent,omitempty"`
@@ -52,23 +52,23 @@ type Day struct {
 	Clear  durations        `json:"clear,omitempty"`
 }
 
-// Node is a node in a day.
+// Node is a node on a day.
 type Node struct {
 	Cluster string `json:"cluster"`
 	Name    string `json:"name"`
 	Place
 
 	Time  Time      `json:"time"`
-	Since time.Time `json:"since"` // up to then Time is counted
+	Since time.Time `json:"since"` // Time is counted up to this time
 
 	Present bool `json:"present,omitempty"`
-	Joined  int  `json:"joined,omitempty"` // times in the day
+	Joined  int  `json:"joined,omitempty"` // times on this day
 	Removed int  `json:"removed,omitempty"`
 
 	Lost        bool      `json:"lost,omitempty"`
 	Blind       bool      `json:"blind,omitempty"`
-	Stopped     bool      `json:"stopped,omitempty"`  // its agent has said so
-	NotReady    bool      `json:"notReady,omitempty"` // the apiserver has said so when it was silent
+	Stopped     bool      `json:"stopped,omitempty"`  // its agent has reported a stop
+	NotReady    bool      `json:"notReady,omitempty"` // according to the apiserver when the node was silent
 	Maintenance time.Time `json:"maintenance,omitzero"`
 
 	Stream string   `json:"stream,omitempty"` // see model.Node
@@ -76,15 +76,15 @@ type Node struct {
 	AsOf   uint64   `json:"asOf,omitempty"`
 
 	Open      map[string]*Episode      `json:"open,omitempty"`
-	Ended     map[string]stamp         `json:"ended,omitempty"` // the last of each, until a snapshot
+	Ended     map[string]stamp         `json:"ended,omitempty"` // the latest of each, until a snapshot
 	Muted     map[string]time.Time     `json:"muted,omitempty"`
-	Left      map[string]string        `json:"left,omitempty"` // kinds of the leftovers that are there
+	Left      map[string]string        `json:"left,omitempty"` // kinds of the present leftovers
 	Faults    map[string]*FaultCount   `json:"faults,omitempty"`
 	Leftovers map[string]*LeftoverKind `json:"leftovers,omitempty"`
 	Pods      Pods                     `json:"pods,omitzero"`
 }
 
-// Time is how long a node was what, in milliseconds.
+// Time is how long a node was in each state, in milliseconds.
 type Time struct {
 	Available   int64 `json:"available"`
 	Unavailable int64 `json:"unavailable"`
@@ -92,7 +92,7 @@ type Time struct {
 	Maintenance int64 `json:"maintenance"`
 }
 
-// counted is the time that counts: all but declared maintenance.
+// counted returns the time that counts: all but declared maintenance.
 func (t Time) counted() int64 { return t.Available + t.Unavailable + t.Unknown }
 
 func (t Time) add(o Time) Time {
@@ -100,30 +100,30 @@ func (t Time) add(o Time) Time {
 		t.Maintenance + o.Maintenance}
 }
 
-// stamp is the last word on a fault.
+// stamp identifies the latest event about a fault.
 type stamp struct {
 	Stream   string    `json:"stream,omitempty"`
 	Sequence uint64    `json:"sequence,omitempty"`
 	RaisedAt time.Time `json:"raisedAt,omitzero"`
-	At       time.Time `json:"at,omitzero"` // of a detector: see model.Foreign
+	At       time.Time `json:"at,omitzero"` // for a detector's fault: see model.Foreign
 }
 
-// Episode is a fault from when it is received to when its end is.
+// Episode is a fault from the receipt of its start to the receipt of its end.
 type Episode struct {
 	stamp
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
-	Detector string           `json:"detector,omitempty"` // unless the node's agent has found it
+	Detector string           `json:"detector,omitempty"` // empty: the node's agent
 	Severity finding.Severity `json:"severity"`
 	Subject  finding.Subject  `json:"subject"`
 	Message  string           `json:"message"`
 	Found    time.Time        `json:"found"`
-	Repaired bool             `json:"repaired,omitempty"` // an action on it succeeded
-	Owner    string           `json:"owner,omitempty"`    // who took it over
-	Name     string           `json:"name"`               // under which it is counted
+	Repaired bool             `json:"repaired,omitempty"` // an action for it succeeded
+	Owner    string           `json:"owner,omitempty"`    // the person who took it over
+	Name     string           `json:"name"`               // the name under which it is counted
 }
 
-// FaultCount is how often a fault was found on a node, and what became of it.
+// FaultCount is how often a fault was found on a node, and how it ended.
 type FaultCount struct {
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
@@ -132,15 +132,14 @@ type FaultCount struct {
 	Outcomes
 }
 
-// Outcomes counts faults. Those that were there at the beginning, and Found, are all others and those that are there
-// at the end.
+// Outcomes counts faults. The faults at the beginning plus Found equal all others plus the faults at the end.
 type Outcomes struct {
 	Found    int `json:"found"`
-	OneShot  int `json:"oneShot"`  // over at once by their nature
+	OneShot  int `json:"oneShot"`  // end at once by their nature
 	Late     int `json:"late"`     // over before they were received
-	Cleared  int `json:"cleared"`  // by itself: no action of the agent had succeeded on it
-	Repaired int `json:"repaired"` // after an action of the agent that succeeded
-	Removed  int `json:"removed"`  // with their Node
+	Cleared  int `json:"cleared"`  // ended by themselves: no action of the agent had succeeded
+	Repaired int `json:"repaired"` // after a successful action of the agent
+	Removed  int `json:"removed"`  // ended with their Node
 }
 
 func (o Outcomes) add(p Outcomes) Outcomes {
@@ -155,15 +154,15 @@ type LeftoverKind struct {
 	Gone     int `json:"gone"`
 }
 
-// Pods counts pods that ended, as agents say: each start of an agent counts from 0.
+// Pods counts ended pods as reported by agents: each start of an agent counts from 0.
 type Pods struct {
 	Stream string `json:"stream,omitempty"`
-	Last   uint64 `json:"last,omitempty"` // what was said last
+	Last   uint64 `json:"last,omitempty"` // the last reported number
 	Ended  uint64 `json:"ended,omitempty"`
-	Says   bool   `json:"says,omitempty"` // its agent counts them
+	Says   bool   `json:"says,omitempty"` // its agent reports the number
 }
 
-// state is what a node is.
+// state is the state of a node.
 type state int
 
 const (
@@ -173,7 +172,7 @@ const (
 	unknown
 )
 
-// state returns what a node is now. What is known to be wrong counts, also where its agent is silent since.
+// state returns the present state of a node. A known fault counts even if its agent has been silent since.
 func (d *Day) state(n *Node) state {
 	switch {
 	case !n.Present:
@@ -186,7 +185,7 @@ func (d *Day) state(n *Node) state {
 	return available
 }
 
-// broken reports whether the node cannot serve by what its agent has found. The agent's taint follows from fatal
+// broken reports whether the node cannot serve according to its agent's findings. The agent taints nodes with fatal
 // faults.
 func (n *Node) broken() bool {
 	for _, e := range n.Open {
@@ -197,13 +196,13 @@ func (n *Node) broken() bool {
 	return false
 }
 
-// notReady reports whether a fault says that the Node's condition Ready is not True.
+// notReady reports whether a fault means that the Node's condition Ready is not True.
 func (e *Episode) notReady() bool {
 	return e.Subject.Kind == "node-condition" && e.Subject.Name == "Ready" &&
 		(e.Reason == "NodeNotReady" || e.Reason == "NodeNotHeard")
 }
 
-// passed returns the time of a node with what has passed up to a moment.
+// passed returns the time of a node including the time up to a moment.
 func (d *Day) passed(n *Node, at time.Time) Time {
 	t := n.Time
 	whole := at.Sub(n.Since).Milliseconds()
@@ -227,15 +226,15 @@ func (d *Day) passed(n *Node, at time.Time) Time {
 	return t
 }
 
-// settle counts the time of a node up to a moment, before its state changes.
+// settle adds the time of a node up to a moment, before its state changes.
 func (d *Day) settle(n *Node, at time.Time) {
 	if at.After(n.Since) {
 		n.Time, n.Since = d.passed(n, at), at
 	}
 }
 
-// durations counts lengths of time, in seconds: exactly below an hour, by whole minutes below two days, else by whole
-// hours. So a day has a bounded number of them, and median and p90 of any number of days are exact for them.
+// durations counts durations in seconds: exact below an hour, then in whole minutes, from two days on in whole hours.
+// So their number is limited, and median and p90 over any number of days are exact for rounded values.
 type durations map[int64]int
 
 func (d *durations) add(length time.Duration) {
@@ -245,7 +244,7 @@ func (d *durations) add(length time.Duration) {
 	(*d)[rounded(length)]++
 }
 
-// rounded cuts a length of time to what is kept of it, in seconds.
+// rounded rounds a duration down to the stored precision, in seconds.
 func rounded(length time.Duration) int64 {
 	s := max(0, int64(length/time.Second))
 	switch {
@@ -257,18 +256,18 @@ func rounded(length time.Duration) int64 {
 	return s - s%3600
 }
 
-// dayOf returns the day in which a moment is, in a timezone: its name, its begin and its end.
+// dayOf returns the day that contains a moment, in a timezone: its name, its begin and its end.
 func dayOf(at time.Time, location *time.Location) (name string, from, to time.Time) {
 	y, m, d := at.In(location).Date()
 	from, to = midnight(y, m, d, location), midnight(y, m, d+1, location)
 	return from.Add(12 * time.Hour).In(location).Format(time.DateOnly), from.UTC(), to.UTC()
 }
 
-// midnight returns the first moment of a day. Where clocks go forward at midnight, that is later than 0:00.
+// midnight returns the first moment of a day. If clocks go forward at midnight, it is later than 0:00.
 func midnight(y int, m time.Month, d int, location *time.Location) time.Time {
 	t := time.Date(y, m, d, 0, 0, 0, 0, location)
 	if got := t.Day(); got != time.Date(y, m, d, 12, 0, 0, 0, location).Day() {
-		// 0:00 does not exist, and was taken for a time of the day before
+		// 0:00 does not exist, and time.Date returned a time on the day before
 		_, offset := time.Date(y, m, d, 12, 0, 0, 0, location).Zone()
 		_, before := t.Zone()
 		return t.Add(time.Duration(offset-before) * time.Second)

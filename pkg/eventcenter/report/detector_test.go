@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A detector's faults count beside the agent's, under its name: the agent's snapshot does not end them, their own end or
-// the time to live does, and a late word on them changes nothing.
+// A detector's faults count in addition to the agent's, under its name: the agent's snapshot does not end them, their
+// own end or the time to live does, and a late event about them has no effect.
 func TestDetectorInReport(t *testing.T) {
 	w := newWorld(t, november(20, 6), time.UTC)
 	a := w.agent("n")

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/atomicfile"
 )
 
-// names returns the days that have a file, in order.
+// names returns the days with a file, in order.
 func (k *Keeper) names() (names []string, err error) {
 	entries, err := os.ReadDir(k.Dir)
 	for _, entry := range entries {
@@ -27,14 +27,14 @@ func (k *Keeper) names() (names []string, err error) {
 	return names, err
 }
 
-// IsDay reports whether a file of this name is a day's.
+// IsDay reports whether a file with this name holds a day.
 func IsDay(name string) bool {
 	day, ok := strings.CutSuffix(name, suffix)
 	_, err := time.Parse(time.DateOnly, day)
 	return ok && err == nil
 }
 
-// head begins a day's file: what the report after it needs, and which faults there were.
+// head begins a day's file: data for the next report, and the day's faults.
 type head struct {
 	Name   string   `json:"name"`
 	Faults []string `json:"faults"`
@@ -96,7 +96,7 @@ func read(name string, headOnly bool) (h head, d *Day, err error) {
 	return h, d, err
 }
 
-// save writes a day.
+// save writes a day to a file.
 func save(name string, d *Day) error {
 	return atomicfile.Write(name, func(w io.Writer) error {
 		out, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
@@ -108,7 +108,7 @@ func save(name string, d *Day) error {
 	})
 }
 
-// Adopt writes a day of a journal that was backed up under the new UUID of the restored one.
+// Adopt writes a day from a backup with the new UUID of the restored journal.
 func Adopt(from, to, journalID string) error {
 	d, err := load(from)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A day that is kept is read as it was, also without nodes; what is no day is none.
+// A stored day is read back unchanged, also without nodes; other files are rejected.
 func TestDayFile(t *testing.T) {
 	w := newWorld(t, november(20, 6), time.UTC)
 	for _, name := range []string{"n", `a "quoted" <node>`, "m"} {

@@ -11,14 +11,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Fold makes days of the journal. It is pure but for what it is given.
+// Fold turns the journal into days. It has no side effects except through its arguments.
 type Fold struct {
 	Location *time.Location
-	Close    func(*Day) error // is given each day that is over, before the next begins
+	Close    func(*Day) error // called with each finished day, before the next begins
 	Day      *Day             // nil before the first event
 }
 
-// Apply counts the next record. Its time is that of receipt, but never before what was counted.
+// Apply counts the next record, at its time of receipt, but never before the time already counted.
 func (f *Fold) Apply(r journal.Record, journalID string) error {
 	if f.Day != nil && r.Offset <= f.Day.Offset {
 		return nil
@@ -33,7 +33,7 @@ func (f *Fold) Apply(r journal.Record, journalID string) error {
 	return nil
 }
 
-// Advance counts time up to a moment, and closes the days that are over by then.
+// Advance counts time up to a moment, and closes the days finished by then.
 func (f *Fold) Advance(now time.Time) error {
 	for f.Day != nil {
 		d := f.Day
@@ -67,10 +67,10 @@ func (d *Day) end() {
 	d.Through, d.Complete = d.To, true
 }
 
-// next returns the day after this one: it begins as this one ends. In another timezone it may be a part of a day.
+// next returns the next day, beginning with this one's end state. After a change of timezone it may be part of a day.
 func (d *Day) next(location *time.Location) *Day {
 	n := newDay(d.To, location, d.Journal, d.Offset)
-	if n.Name <= d.Name { // that day has a report
+	if n.Name <= d.Name { // a report of that name exists
 		n.Name, _, n.To = dayOf(n.To, location)
 	}
 	n.From, n.Through, n.Silent = d.To, d.To, d.Silent
@@ -83,7 +83,7 @@ func (d *Day) next(location *time.Location) *Day {
 		is.Faults, is.Leftovers = nil, nil
 		is.Pods.Ended = 0
 		for name, last := range is.Ended {
-			over := last.Stream != is.Stream || last.Sequence <= is.AsOf // what is older comes too late by this alone
+			over := last.Stream != is.Stream || last.Sequence <= is.AsOf // an older event is late for this reason alone
 			if !last.At.IsZero() {                                       // a detector's: see model.Foreign
 				over = d.To.Sub(last.At) > 24*time.Hour
 			}
@@ -101,7 +101,7 @@ func (d *Day) next(location *time.Location) *Day {
 	return n
 }
 
-// apply counts a record of the day.
+// apply counts a record of this day.
 func (d *Day) apply(r journal.Record) {
 	d.Offset, d.Events = r.Offset, d.Events+1
 	own := r.Source == "/clusters/"+url.PathEscape(r.Cluster)+"/eventcenter"
@@ -111,7 +111,7 @@ func (d *Day) apply(r journal.Record) {
 	}
 	e, ok := saidIn(r)
 	switch {
-	case r.Node == "" || !ok: // of no node
+	case r.Node == "" || !ok: // not about a node
 	case own:
 		d.own(r, e)
 	case r.Stream != "":
@@ -121,13 +121,13 @@ func (d *Day) apply(r journal.Record) {
 	}
 }
 
-// said is what is read of an event.
+// said is the part of an event that the fold reads.
 type said struct {
 	Of   string    `json:"inferredof"`
 	Time time.Time `json:"time"`
 	Data struct {
 		event.Fault
-		Part   any       `json:"part"` // of a fault a text, of a snapshot a number
+		Part   any       `json:"part"` // in a fault a text, in a snapshot a number
 		Until  time.Time `json:"until"`
 		By     string    `json:"by"`
 		Ready  string    `json:"ready"`
@@ -147,7 +147,7 @@ func saidIn(r journal.Record) (s said, ok bool) {
 	return s, err == nil
 }
 
-// take reads data that was decoded when it was received.
+// take uses data decoded when the event was received.
 func (s *said) take(data any) bool {
 	switch d := data.(type) {
 	case event.Fault:
@@ -168,7 +168,7 @@ func (s said) key() string {
 	return s.Data.Key()
 }
 
-// node returns a node of the day, one that is there: it may have come back under its name.
+// node returns a node of the day and marks it present: a removed node may have returned under the same name.
 func (d *Day) node(r journal.Record) *Node {
 	key := r.Cluster + "\x00" + r.Node
 	n := d.Nodes[key]
@@ -183,7 +183,7 @@ func (d *Day) node(r journal.Record) *Node {
 	return n
 }
 
-// cluster counts what the center has found of a cluster: that so many nodes are silent that it cannot tell.
+// cluster counts the center's findings about a cluster: so many nodes are silent that their states are unknown.
 func (d *Day) cluster(r journal.Record) {
 	t := event.Type(r.Type)
 	if t != event.ClusterSilent && t != event.ClusterSeen {
@@ -197,7 +197,7 @@ func (d *Day) cluster(r journal.Record) {
 	d.Silent[r.Cluster] = t == event.ClusterSilent
 }
 
-// own counts what the center, or a person there, has said of a node.
+// own counts events of the center itself, or of people there, about a node.
 func (d *Day) own(r journal.Record, e said) {
 	t := event.Type(r.Type)
 	switch t {
@@ -236,7 +236,7 @@ func (d *Day) own(r journal.Record, e said) {
 	}
 }
 
-// remove ends all that is known of a node with it.
+// remove ends the state of a removed node.
 func (d *Day) remove(n *Node) {
 	for key, o := range n.Open {
 		n.count(o).Removed++
@@ -253,7 +253,7 @@ func (d *Day) remove(n *Node) {
 		Pods: Pods{Ended: n.Pods.Ended, Says: n.Pods.Says}}
 }
 
-// detector counts what a detector has said of a node beside its agent.
+// detector counts a detector's events about a node.
 func (d *Day) detector(r journal.Record, e said) {
 	_, _, name, _ := event.ReadSource(r.Source)
 	t := event.Type(r.Type)
@@ -282,7 +282,7 @@ func (d *Day) detector(r journal.Record, e said) {
 	d.fault(n, t, e, at)
 }
 
-// agent counts what the agent of a node has said.
+// agent counts the events of a node's agent.
 func (d *Day) agent(r journal.Record, e said) {
 	n := d.node(r)
 	d.settle(n, d.Through)

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// current reports whether a stream is the agent's of now: as model.Node does.
+// current reports whether a stream is the agent's present one, as model.Node does.
 func (n *Node) current(stream string, now bool) bool {
 	if stream == n.Stream {
 		return true
@@ -26,7 +26,7 @@ func (n *Node) current(stream string, now bool) bool {
 	return true
 }
 
-// newer reports whether a word on a fault is newer than the last one.
+// newer reports whether an event about a fault is newer than the latest one.
 func (n *Node) newer(key string, s stamp) bool {
 	last, ok := n.Ended[key]
 	if o := n.Open[key]; o != nil {
@@ -35,7 +35,7 @@ func (n *Node) newer(key string, s stamp) bool {
 	return !ok || last.Stream != s.Stream || last.Sequence < s.Sequence
 }
 
-// history counts a fault that was over before it was received. Its end tells nothing more.
+// history counts a fault that was over before it was received. Its end adds no information.
 func (n *Node) history(t event.Type, e said) {
 	key := e.key()
 	o, last := n.Open[key], n.Ended[key]
@@ -51,7 +51,7 @@ func (n *Node) history(t event.Type, e said) {
 	}
 }
 
-// over notes the last word on a fault that is no longer there.
+// over records the latest event about an ended fault.
 func (n *Node) over(key string, s stamp) {
 	delete(n.Open, key)
 	if n.Ended == nil {
@@ -62,7 +62,7 @@ func (n *Node) over(key string, s stamp) {
 	}
 }
 
-// fault counts what becomes of a fault now.
+// fault counts a change of a fault.
 func (d *Day) fault(n *Node, t event.Type, e said, at stamp) {
 	key := e.key()
 	o := n.Open[key]
@@ -78,7 +78,7 @@ func (d *Day) fault(n *Node, t event.Type, e said, at stamp) {
 		n.over(key, stamp{at.Stream, at.Sequence, o.RaisedAt, later(o.At, at.At)})
 	}
 	switch {
-	case t == event.FaultCleared && o == nil: // that it was raised may still come, and then counts
+	case t == event.FaultCleared && o == nil: // the raised event may still arrive, and then counts
 		n.over(key, stamp{at.Stream, at.Sequence, n.Ended[key].RaisedAt, at.At})
 	case t == event.FaultCleared:
 	case again:
@@ -92,12 +92,12 @@ func (d *Day) fault(n *Node, t event.Type, e said, at stamp) {
 	}
 }
 
-// begin counts a fault that is there from now on, or is over at once.
+// begin counts a fault that starts now, or is over at once.
 func (d *Day) begin(n *Node, key string, o *Episode, e said) {
 	c := n.count(o)
 	c.Found++
 	if !e.Data.ObservedAt.IsZero() && !e.Data.RaisedAt.IsZero() {
-		d.Find.add(e.Data.RaisedAt.Sub(e.Data.ObservedAt)) // both by the node's clock: it may be wrong
+		d.Find.add(e.Data.RaisedAt.Sub(e.Data.ObservedAt)) // both from the node's clock, which may be wrong
 	}
 	if e.Data.OneShot {
 		c.OneShot++
@@ -108,7 +108,7 @@ func (d *Day) begin(n *Node, key string, o *Episode, e said) {
 		n.Open = map[string]*Episode{}
 	}
 	if len(n.Open) >= maxActive {
-		c.Late++ // nobody follows it
+		c.Late++ // no events follow
 		return
 	}
 	n.Open[key] = o
@@ -121,7 +121,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-const maxMessage = 300 // bytes, of what a report shows of a fault
+const maxMessage = 300 // bytes of a fault's message that a report shows
 
 func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
@@ -135,7 +135,7 @@ func (n *Node) episode(e said, at stamp, found time.Time) *Episode {
 	return o
 }
 
-// nameOf is under which a fault is counted.
+// nameOf returns the name under which a fault is counted.
 func nameOf(check, reason string, severity finding.Severity, detector string) string {
 	name := check + "\x00" + reason + "\x00" + string(severity)
 	if detector != "" {
@@ -149,7 +149,7 @@ func splitName(name string) (check, reason string, severity finding.Severity, de
 	return parts[0], parts[1], finding.Severity(parts[2]), parts[3]
 }
 
-// count returns where an episode is counted: under the severity that it had when it was found.
+// count returns the counter for an episode: under its severity when it was found.
 func (n *Node) count(o *Episode) *FaultCount {
 	c := n.Faults[o.Name]
 	if c == nil && len(n.Faults) >= maxNames {
@@ -167,7 +167,7 @@ func (n *Node) count(o *Episode) *FaultCount {
 	return c
 }
 
-// leftover counts what becomes of a leftover.
+// leftover counts a change of a leftover.
 func (n *Node) leftover(t event.Type, e said) {
 	key, kind := e.key(), e.Data.Subject.Kind
 	was, there := n.Left[key]
@@ -207,7 +207,7 @@ func (n *Node) kind(name string) *LeftoverKind {
 	return k
 }
 
-// pods counts the pods that ended since the agent said so last.
+// pods counts the pods that ended since the agent's previous report.
 func (n *Node) pods(stream string, ended *uint64) {
 	if ended == nil {
 		return

@@ -14,7 +14,7 @@ import (
 //go:embed report.html
 var source string
 
-// styles are those of a mail, which has no style sheet; a page has classes instead.
+// styles are for emails, which have no style sheet; pages have classes instead.
 var styles = map[string]string{
 	"body":  "font-family:sans-serif;font-size:14px;line-height:1.45;color:#1b1f24;background:#ffffff;margin:16px",
 	"h1":    "font-size:20px;margin:0 0 10px",
@@ -33,7 +33,7 @@ var styles = map[string]string{
 	"info":    "padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;font-weight:600;vertical-align:top",
 }
 
-// classes are those of the pages' style sheet.
+// classes are from the pages' style sheet.
 var classes = map[string]string{"n": "n", "t": "text", "fatal": "state fatal", "warning": "state warning",
 	"info": "state info"}
 
@@ -42,7 +42,7 @@ type placesOf struct {
 	Rows            []PlaceRow
 }
 
-// functions are those of the templates: of a mail with links to a center, or of a page.
+// functions returns the template functions: for an email with links to a center, or for a page.
 func functions(mail bool, base string, location *time.Location) template.FuncMap {
 	return template.FuncMap{
 		"at": func(name any) template.HTMLAttr {
@@ -69,14 +69,14 @@ func functions(mail bool, base string, location *time.Location) template.FuncMap
 		"title":   Report.Title,
 		"places": func(id, title, what string, rows []PlaceRow) placesOf {
 			if len(rows) == 1 && rows[0].Name == "" {
-				rows = nil // nothing is known of them
+				rows = nil // no data about them
 			}
 			return placesOf{id, title, what, rows}
 		},
 	}
 }
 
-// Title names the report.
+// Title returns the title of the report.
 func (r Report) Title() string {
 	if r.Period == Weekly {
 		return "Week " + r.Name
@@ -84,7 +84,7 @@ func (r Report) Title() string {
 	return "Day " + r.Name
 }
 
-// Percent returns a share for people. What is not all is not shown as 100 %.
+// Percent returns a share for people. Less than everything is never shown as 100 %.
 func Percent(share float64) string {
 	text := fmt.Sprintf("%.2f %%", 100*share)
 	if text == "100.00 %" && share < 1 {
@@ -99,14 +99,14 @@ func (r Report) Page() (template.HTML, error) {
 	return template.HTML(text), err //nolint:gosec // made by html/template
 }
 
-// Mail returns the report as a document that needs nothing else: styles are in it, and there is no script. Its links
-// lead to the center at base, such as "https://center.example".
+// Mail returns the report as a self-contained document: styles are inline, and there is no script. Its links lead to
+// the center at base, such as "https://center.example".
 func (r Report) Mail(base string) ([]byte, error) { return r.render("mail", true, base) }
 
 func (r Report) render(name string, mail bool, base string) ([]byte, error) {
 	location, err := time.LoadLocation(r.Timezone)
 	if err != nil {
-		location = time.UTC // that of another machine: each time names its zone
+		location = time.UTC // from another machine: each time shows its zone
 	}
 	t, err := template.New("report").Funcs(functions(mail, base, location)).Parse(source)
 	if err != nil {

@@ -21,39 +21,39 @@ const (
 	page     = 1000    // records
 	maxDay   = 2 << 30 // bytes of a day's file, unpacked
 
-	catchUp = 2 * time.Second // that a report waits for what is in the journal
+	catchUp = 2 * time.Second // how long a report waits for pending events of the journal
 
-	// behind is how far time follows the clock: what the journal stores now was received a moment ago.
+	// behind is how far counted time lags the clock: the journal stores events slightly after their receipt.
 	behind = 10 * time.Second
 )
 
-// Journal is what days are made of.
+// Journal is the source of days.
 type Journal interface {
 	Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	Bounds() journal.Bounds
 }
 
-// Options are those of a keeper.
+// Options are the options of a keeper.
 type Options struct {
 	Dir      string
 	Journal  Journal
 	Log      *slog.Logger
 	Location *time.Location       // nil: UTC
 	Now      func() time.Time     // nil: time.Now
-	Places   func() map[Key]Place // of the nodes now; nil: nothing is known
+	Places   func() map[Key]Place // of the present nodes; nil: unknown
 }
 
-// Keeper counts the journal when it is asked, and keeps a file for each day that is over. What it has counted of the day
-// that is not over is in memory alone: a start counts that again.
+// Keeper counts the journal on demand, and stores a file for each finished day. The counts of the unfinished day are
+// only in memory: they are computed again after a start.
 type Keeper struct {
 	Options
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	fold Fold
-	read uint64 // up to there, also where nothing could be counted
+	read uint64 // up to this offset, even if there was no event to count
 }
 
-// Open goes on after the newest day that is kept.
+// Open continues after the newest stored day.
 func Open(o Options) (*Keeper, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -81,7 +81,7 @@ func Open(o Options) (*Keeper, error) {
 				"err", err)
 			continue
 		}
-		if d.Complete { // of a version before this one there may be one that was not over
+		if d.Complete { // an older version may have stored an unfinished one
 			k.fold.Day = d.next(o.Location)
 			break
 		}
@@ -89,7 +89,7 @@ func Open(o Options) (*Keeper, error) {
 	return k, nil
 }
 
-// closed keeps a day that is over, and drops what is too old.
+// closed stores a finished day, and removes days that are too old.
 func (k *Keeper) closed(d *Day) error {
 	k.place(d)
 	if err := save(filepath.Join(k.Dir, d.Name+suffix), d); err != nil {
@@ -105,7 +105,7 @@ func (k *Keeper) closed(d *Day) error {
 	return err
 }
 
-// place notes where nodes stand now. That of a node that is gone stays.
+// place records where nodes are now. Removed nodes keep their place.
 func (k *Keeper) place(d *Day) {
 	if k.Places == nil {
 		return
@@ -118,7 +118,7 @@ func (k *Keeper) place(d *Day) {
 	}
 }
 
-// Follow counts all that is in the journal, then the time that has passed.
+// Follow counts the whole journal, then the time since.
 func (k *Keeper) Follow(ctx context.Context) error {
 	for {
 		more, err := k.step(ctx)
@@ -128,7 +128,7 @@ func (k *Keeper) Follow(ctx context.Context) error {
 	}
 }
 
-// step counts one page of the journal. Where there is none, time passes.
+// step counts one page of the journal. If there is none, it counts the time.
 func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -156,7 +156,7 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 	}
 	if d := k.fold.Day; d != nil {
 		d.Offset = max(d.Offset, got.Next)
-		if after > d.Before { // what was lost before the first day is no loss of it
+		if after > d.Before { // events lost before the first day do not count
 			d.Lost += lost
 		}
 	}
@@ -170,14 +170,14 @@ func (k *Keeper) offset() uint64 {
 	return k.fold.Day.Offset
 }
 
-// Offset returns up to where the journal is counted.
+// Offset returns the offset up to which the journal is counted.
 func (k *Keeper) Offset() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.offset()
 }
 
-// NoReportError is a day of which there is no report.
+// NoReportError means that a day has no report.
 type NoReportError struct{ Name, Oldest, Newest string }
 
 func (e *NoReportError) Error() string {
@@ -187,14 +187,14 @@ func (e *NoReportError) Error() string {
 	return fmt.Sprintf("there is no report of %s: there are of %s to %s", e.Name, e.Oldest, e.Newest)
 }
 
-// DateError is a date that cannot be read.
+// DateError is an invalid date.
 type DateError struct{ Text string }
 
 func (e *DateError) Error() string {
 	return fmt.Sprintf("date %.40q: want a day as 2026-11-23, today or yesterday", e.Text)
 }
 
-// Report returns the report of the day, or of the week with the day, that a date names: today where it is empty.
+// Report returns the report of the day or week that contains date; empty: today.
 func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, error) {
 	now := k.Now().In(k.Location)
 	y, m, d := now.Date()
@@ -279,7 +279,7 @@ func (k *Keeper) head(name string) (h head, err error) {
 	return h, err
 }
 
-// day returns a day: the one that is counted now, or one that is kept.
+// day returns a day: the present one, or a stored one.
 func (k *Keeper) day(name string) (*Day, error) {
 	if d := k.fold.Day; d != nil && d.Name == name {
 		k.place(d)

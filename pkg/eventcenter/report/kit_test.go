@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// world is a journal with its model, as a center has them, and a clock.
+// world is a journal with its model, as in a center, and a clock.
 type world struct {
 	testing.TB
 	dir    string
@@ -53,7 +53,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// open opens the reports, as a start of the center does.
+// open opens the reports, as a center does at its start.
 func (w *world) open() {
 	w.Helper()
 	var err error
@@ -76,7 +76,7 @@ func (w *world) at(day, hour, minute int) {
 	w.now = time.Date(2026, 11, day, hour, minute, 0, 0, w.zone)
 }
 
-// agent is the agent of a node, with its outbox.
+// agent is a node's agent with its outbox.
 type agent struct {
 	w        *world
 	node     string
@@ -124,7 +124,7 @@ func (a *agent) event(t event.Type, severity finding.Severity, data any) journal
 	var err error
 	j.JSON, err = e.Encode()
 	a.w.must(err)
-	if a.sequence%2 == 0 { // as one that comes by HTTP; the other half is read from the journal
+	if a.sequence%2 == 0 { // like an event received by HTTP; the other half is read from the journal
 		said, err := event.Decode(j.JSON)
 		a.w.must(err)
 		j.Said = &said
@@ -133,7 +133,7 @@ func (a *agent) event(t event.Type, severity finding.Severity, data any) journal
 	return j
 }
 
-// clock is the node's own, which may be wrong.
+// clock returns the node's own time, which may be wrong.
 func (a *agent) clock() time.Time { return a.w.now.Add(a.skew).UTC() }
 
 func (w *world) store1(events ...journal.Event) {
@@ -177,7 +177,7 @@ func (a *agent) action(f event.Fault) journal.Event {
 		Kind: finding.ActionVerified, Pod: f.Subject})
 }
 
-// snapshot is all that is active, as of the last event.
+// snapshot lists everything active as of the last event.
 func (a *agent) snapshot() journal.Event {
 	s := event.Snapshot{AsOf: event.Sequence(a.sequence), Of: a.stream("A"), Part: 1, End: true, Faults: []event.Fault{},
 		Leftovers: []event.Activity{}}
@@ -194,7 +194,7 @@ func (a *agent) snapshot() journal.Event {
 	return a.event(event.NodeSnapshot, finding.Info, s)
 }
 
-// center returns an event of the center's own.
+// center returns an event from the center itself.
 func (w *world) center(t event.Type, node string, data any) journal.Event {
 	id := fmt.Sprintf("own-%d", rand.Uint64())
 	text := fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/clusters/c/eventcenter","type":%q,"time":%q,"data":%s}`,

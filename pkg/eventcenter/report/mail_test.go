@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// What agents say is text in a mail, which needs nothing else: no script, no style sheet, no picture. All links lead
+// Agents' text stays text in an email, which is self-contained: no script, no style sheet, no picture. All links lead
 // to the center.
 func TestMail(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
@@ -57,7 +57,7 @@ func TestMail(t *testing.T) {
 	}
 }
 
-// Every number of a report of today leads to a list with as many events.
+// Every number in today's report links to a list with as many events.
 func TestLinks(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	a := w.agent("n")
@@ -81,7 +81,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// BenchmarkDay makes the report of a day of 10,000 nodes, where 30 days are kept.
+// BenchmarkDay makes the report of a day of 10,000 nodes, with 30 stored days.
 func BenchmarkDay(b *testing.B) {
 	w := newWorld(b, november(1, 0), time.UTC)
 	d := newDay(w.now, time.UTC, w.store.Bounds().Journal, 0)
@@ -95,8 +95,8 @@ func BenchmarkDay(b *testing.B) {
 					Place: Place{Pool: fmt.Sprint("pool", i%20), Zone: fmt.Sprint("zone", i%3)}}
 				d.Nodes[key] = n
 			}
-			n.Stream, n.AsOf = "s", uint64(day*10) // of a snapshot
-			for k := range 3 {                     // with their ends these are 60,000 events a day
+			n.Stream, n.AsOf = "s", uint64(day*10) // from a snapshot
+			for k := range 3 {                     // including their ends, 60,000 events a day
 				f := newFault(fmt.Sprint("check", (i+k+day)%40), "x", finding.Warning)
 				f.RaisedAt, f.ObservedAt = d.From, d.From.Add(-time.Minute)
 				e := said{}

@@ -14,21 +14,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// chance is a fleet to which things happen at random.
+// chance is a fleet with random events.
 type chance struct {
 	*world
 	*rand.Rand
 	agents   []*agent
-	withheld []journal.Event // that will come late
+	withheld []journal.Event // to be sent late
 	names    int
 }
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-// happen lets one thing happen on a node.
+// happen makes one random thing happen on a node.
 func (c *chance) happen(a *agent) {
 	send := c.store1
-	if c.IntN(6) == 0 { // the way to the center is broken for a while
+	if c.IntN(6) == 0 { // the connection to the center is down for a while
 		send = func(events ...journal.Event) { c.withheld = append(c.withheld, events...) }
 	}
 	active := slices.Sorted(maps.Keys(a.active))
@@ -64,7 +64,7 @@ func (c *chance) happen(a *agent) {
 	case n == 12:
 		t := pick(c.Rand, []event.Type{event.NodeBlind, event.NodeLost, event.NodeSeen})
 		c.store1(c.center(t, a.node, `{"reason":"x","message":"","since":"2026-11-01T00:00:00Z"}`))
-	case n == 13 && len(a.sent) > 0: // again
+	case n == 13 && len(a.sent) > 0: // sent again
 		c.store1(pick(c.Rand, a.sent))
 	case n == 14:
 		a.pods += uint64(c.IntN(20))
@@ -88,7 +88,7 @@ func (c *chance) happen(a *agent) {
 	}
 }
 
-// people say something of a fault that the center knows.
+// people adds notes on a fault that the center knows.
 func (c *chance) people(a *agent, active []string) {
 	if _, _, there := c.model.Node(model.Key{Cluster: "c", Node: a.node}); !there {
 		return
@@ -112,8 +112,8 @@ func (c *chance) people(a *agent, active []string) {
 	c.store1(e)
 }
 
-// Whatever happens, every number of every day is what plain SQL counts in the journal, and what is open is what the
-// center shows.
+// Whatever happens, every number of every day equals the count of plain SQL over the journal, and the open faults are
+// those that the center shows.
 func TestRandomDays(t *testing.T) {
 	runs := 25
 	if testing.Short() {

@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Period is what a report is of.
+// Period is the period of a report.
 type Period string
 
 // The periods.
@@ -15,14 +15,14 @@ const (
 	Weekly Period = "weekly" // Monday to Sunday
 )
 
-// Bounds of the lists in a report; Total numbers count all.
+// Limits of the lists in a report; Total numbers count everything.
 const (
 	maxListed = 100
 	maxWorst  = 20
 )
 
-// Report is what happened in a day or a week. Lengths of time are in seconds, shares between 0 and 1. An href is the
-// address of the list behind a number, on the center.
+// Report covers a day or a week. Durations are in seconds, shares between 0 and 1. An href is the address of the list
+// behind a number, on the center.
 type Report struct {
 	Period   Period    `json:"period"`
 	Name     string    `json:"name"` // 2026-11-23, or 2026-W48
@@ -30,29 +30,29 @@ type Report struct {
 	From     time.Time `json:"from"`
 	To       time.Time `json:"to"`
 	Through  time.Time `json:"through"`
-	Partial  bool      `json:"partial"` // it is not over, or a part of it was not counted: see Missing
+	Partial  bool      `json:"partial"` // unfinished, or not completely counted: see Missing
 	Missing  []string  `json:"missing,omitempty"`
-	Lost     uint64    `json:"lost,omitempty"`    // events that cannot be read any more: the numbers may be wrong by them
+	Lost     uint64    `json:"lost,omitempty"`    // unreadable events: the numbers may be off by as many
 	Before   uint64    `json:"before,string"`     // the offset before its first event
-	Offset   uint64    `json:"offset,string"`     // up to which it is counted
-	Earlier  string    `json:"earlier,omitempty"` // a date in the period before, where it has a report
+	Offset   uint64    `json:"offset,string"`     // counted up to this offset
+	Earlier  string    `json:"earlier,omitempty"` // a date in the previous period, if that has a report
 
 	Faults       Faults       `json:"faults"`
 	ByFault      []FaultRow   `json:"byFault"`
 	ByPool       []PlaceRow   `json:"byPool"`
 	ByZone       []PlaceRow   `json:"byZone"`
-	NeedsPeople  []Need       `json:"needsPeople"` // the longest first
+	NeedsPeople  []Need       `json:"needsPeople"` // longest first
 	Find         Quantiles    `json:"timeToFind"`
 	Clear        Quantiles    `json:"timeToClear"`
 	Availability Availability `json:"availability"`
 	Worst        []NodeRow    `json:"worstNodes"`
 	Leftovers    Leftovers    `json:"leftovers"`
-	New          []FaultRow   `json:"new"` // of ByFault, what the report before did not have
+	New          []FaultRow   `json:"new"` // those of ByFault that the previous report lacks
 
 	Links map[string]string `json:"links"`
 }
 
-// Faults are the numbers of a period, of a pool or of a fault. Open is at the end: NeedsPeople, Owned, Muted and Info.
+// Faults are the numbers of a period, pool or fault. Open is at the end: NeedsPeople, Owned, Muted and Info.
 type Faults struct {
 	OpenBefore int `json:"openBefore"`
 	Outcomes
@@ -60,14 +60,14 @@ type Faults struct {
 	NeedsPeople int `json:"needsPeople"` // fatal or warning, neither muted nor taken over
 	Owned       int `json:"owned"`       // taken over, and not muted
 	Muted       int `json:"muted"`
-	Info        int `json:"info"` // neither muted nor taken over, and nothing for people
+	Info        int `json:"info"` // neither muted nor taken over, only informational
 }
 
-// FaultRow is one fault on all nodes.
+// FaultRow is a fault, summed over all nodes.
 type FaultRow struct {
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
-	Detector string           `json:"detector,omitempty"` // unless agents have found it
+	Detector string           `json:"detector,omitempty"` // empty: agents
 	Severity finding.Severity `json:"severity"`
 	Nodes    int              `json:"nodes"`
 	Faults
@@ -77,14 +77,14 @@ type FaultRow struct {
 // PlaceRow is a pool or a zone of a cluster.
 type PlaceRow struct {
 	Cluster string `json:"cluster"`
-	Name    string `json:"name"` // empty: of no pool, or not known
+	Name    string `json:"name"` // empty: no pool, or unknown
 	Nodes   int    `json:"nodes"`
 	Faults
 	Share Share  `json:"availability"`
 	Href  string `json:"href"`
 }
 
-// Need is a fault at the end of the period that waits for a person.
+// Need is a fault that waits for a person at the end of the period.
 type Need struct {
 	Cluster  string           `json:"cluster"`
 	Node     string           `json:"node"`
@@ -96,30 +96,30 @@ type Need struct {
 	Subject  finding.Subject  `json:"subject"`
 	Message  string           `json:"message"`
 	Found    time.Time        `json:"found"`
-	Seconds  int64            `json:"seconds"` // since then
+	Seconds  int64            `json:"seconds"` // since its start
 	Href     string           `json:"href"`
 }
 
-// Quantiles are of lengths of time in seconds: see docs/event-center-reference.md for how they are rounded.
+// Quantiles are durations in seconds: see docs/event-center-reference.md for the rounding.
 type Quantiles struct {
 	Count  int   `json:"count"`
 	Median int64 `json:"median"`
 	P90    int64 `json:"p90"`
 }
 
-// Share is how much of the time that counts nodes were what: the mean of the nodes' own shares.
+// Share is the share of counted time in each state: the mean of the nodes' shares.
 type Share struct {
 	Available   float64 `json:"available"`
 	Unavailable float64 `json:"unavailable"`
 	Unknown     float64 `json:"unknown"`
 }
 
-// Availability is that of the fleet.
+// Availability is the fleet's availability.
 type Availability struct {
-	Nodes int `json:"nodes"` // that were there for some time that counts
+	Nodes int `json:"nodes"` // with some counted time
 	Share
-	Joined             int   `json:"joined"`  // nodes that were not there before
-	Removed            int   `json:"removed"` // nodes whose Node object is gone
+	Joined             int   `json:"joined"`  // new nodes
+	Removed            int   `json:"removed"` // nodes whose Node object was deleted
 	MaintenanceSeconds int64 `json:"maintenanceSeconds"`
 }
 
@@ -134,12 +134,12 @@ type NodeRow struct {
 	Href  string `json:"href"`
 }
 
-// Leftovers are of deleted pods.
+// Leftovers are remains of deleted pods.
 type Leftovers struct {
 	Kinds     []KindRow `json:"kinds"`
-	PodsEnded uint64    `json:"podsEnded"` // on the nodes whose agents count them
-	Counting  int       `json:"counting"`  // such nodes
-	// PerHundred is how many leftovers were found on those nodes for a hundred pods that ended there; absent: none ended.
+	PodsEnded uint64    `json:"podsEnded"` // on nodes whose agents count them
+	Counting  int       `json:"counting"`  // the number of these nodes
+	// PerHundred is the number of leftovers per hundred ended pods on those nodes; absent: no pod ended.
 	PerHundred *float64 `json:"perHundredPods,omitempty"`
 }
 

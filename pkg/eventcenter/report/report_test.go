@@ -23,8 +23,8 @@ func november(day, hour int) time.Time { return time.Date(2026, 11, day, hour, 0
 
 const seconds = 1000 // milliseconds
 
-// A fault that is open over midnights is found once, is there before and after on each day between, and takes its
-// share of each day.
+// A fault open over several midnights is found once, counts as open at the beginning and end of each day between, and
+// affects the availability of each day.
 func TestOverMidnight(t *testing.T) {
 	w := newWorld(t, november(20, 6), time.UTC)
 	a := w.agent("n")
@@ -68,7 +68,7 @@ func TestOverMidnight(t *testing.T) {
 	if r := w.report(Daily, "2026-11-23"); r.Clear.Median != 60*3600 || r.Clear.Count != 1 {
 		t.Errorf("time to clear %+v", r.Clear)
 	}
-	week := w.report(Weekly, "2026-11-21") // Monday 16 to Sunday 22: its first days had nothing
+	week := w.report(Weekly, "2026-11-21") // Monday 16 to Sunday 22: no events on the first days
 	if week.Name != "2026-W47" || !week.Partial || week.Faults.Found != 1 || week.Faults.Open != 1 ||
 		strings.Join(week.Missing, " ") != "2026-11-16 2026-11-17 2026-11-18 2026-11-19" ||
 		week.Worst[0].Time.Unavailable != 54*3600*seconds {
@@ -80,7 +80,7 @@ func TestOverMidnight(t *testing.T) {
 	}
 }
 
-// A day is as long as its timezone says: 23 and 25 hours where clocks change, also where they do so at midnight.
+// The timezone determines the length of a day: 23 and 25 hours when clocks change, also if they change at midnight.
 func TestDaylightSaving(t *testing.T) {
 	for _, one := range []struct {
 		zone, name string
@@ -122,7 +122,7 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// A node counts from when it is there to when it is gone; one that takes its name is another one.
+// A node counts from its start to its removal; a later node with its name is a different one.
 func TestJoinsAndGoes(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	old, other := w.agent("n"), w.agent("m")
@@ -152,7 +152,7 @@ func TestJoinsAndGoes(t *testing.T) {
 	db.compare(r, w.now)
 }
 
-// What a node's clock says does not matter: the time of receipt counts, and time to find is measured on one clock.
+// The node's clock does not matter: the time of receipt counts, and the time to find a fault uses a single clock.
 func TestSkew(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	a := w.agent("n")
@@ -169,7 +169,7 @@ func TestSkew(t *testing.T) {
 	}
 }
 
-// Days on which nothing happened have a report too; what is before the first event has none, and a date must be one.
+// Days without events have a report too; days before the first event have none, and a date must be valid.
 func TestEmptyDay(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	none, wrong := &NoReportError{}, &DateError{}
@@ -194,8 +194,8 @@ func TestEmptyDay(t *testing.T) {
 	}
 }
 
-// What nobody can tell is unknown, and not available: while agents are silent, were stopped, or too many are silent at
-// a time. Declared maintenance does not count, and what people said is respected.
+// Unknown states do not count as available: while agents are silent or stopped, or too many are silent at the same
+// time. Declared maintenance is excluded, and people's notes count.
 func TestStates(t *testing.T) {
 	w := newWorld(t, november(20, 0), time.UTC)
 	a := w.agent("n")
@@ -210,7 +210,7 @@ func TestStates(t *testing.T) {
 		func() { w.store1(w.center(event.ClusterSeen, "", fmt.Sprintf(silence, ``))) },                // 12: available
 		func() { w.store1(a.event(event.AgentStopping, finding.Info, event.Agent{})) },                // 14: unknown
 		func() { a.restart(); w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{})) },    // 16: available
-		func() { // 18: does not count for an hour, then not available
+		func() { // 18: excluded for an hour, then not available
 			f := newFault("node-registration", "Ready", finding.Warning)
 			f.Subject.Kind, f.Reason = "node-condition", "NodeNotReady"
 			w.store1(w.center(event.OperatorMaintenance, "n", fmt.Sprintf(`{"by":"ada","until":%q}`,
@@ -229,7 +229,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// What is taken over or muted does not need people; a fault that comes again does, but where it is still muted.
+// Faults taken over or muted do not need people; a recurring fault does, unless it is still muted.
 func TestPeople(t *testing.T) {
 	w := newWorld(t, november(20, 1), time.UTC)
 	a := w.agent("n")
@@ -263,7 +263,7 @@ func TestPeople(t *testing.T) {
 	}
 	behind, err := model.OperatorEvent(event.OperatorAcknowledged, old[0], event.Operator{By: "bob"}, w.now)
 	w.must(err)
-	w.store1(behind) // he saw the one before
+	w.store1(behind) // for the earlier occurrence
 	if f := w.report(Daily, "").Faults; f.NeedsPeople != 2 || f.Owned != 0 || f.Muted != 1 {
 		t.Errorf("they came again: %+v", f)
 	}
@@ -273,8 +273,8 @@ func TestPeople(t *testing.T) {
 	}
 }
 
-// A report outlives the events that it is of, the file that is lost is made again from the journal, and one that is
-// damaged is said to be missing and not taken for an empty one.
+// A report outlives its events, a lost file is computed again from the journal, and a damaged one is reported as
+// missing, not treated as empty.
 func TestTrimmedDays(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	a := w.agent("n")
@@ -296,7 +296,7 @@ func TestTrimmedDays(t *testing.T) {
 	}
 	file := filepath.Join(w.dir, "reports", "2026-11-22.json.gz")
 	w.must(os.Remove(file))
-	w.open() // the day before says how things stood
+	w.open() // the day before has the state
 	if f := w.report(Daily, "2026-11-22").Faults; f.OpenBefore != 2 || f.Cleared != 1 || f.Open != 1 {
 		t.Errorf("%+v", f)
 	}
@@ -317,7 +317,7 @@ func TestTrimmedDays(t *testing.T) {
 	}
 }
 
-// Days that are too old go.
+// Days that are too old are removed.
 func TestKeptDays(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
@@ -330,7 +330,7 @@ func TestKeptDays(t *testing.T) {
 	}
 }
 
-// Another timezone takes force with the next day; no day counts twice, and none is lost.
+// A new timezone takes effect with the next day; no day is counted twice, and none is lost.
 func TestOtherTimezone(t *testing.T) {
 	for _, zone := range []*time.Location{time.FixedZone("A", 14*3600), time.FixedZone("B", -11*3600)} {
 		w := newWorld(t, november(20, 13), time.UTC)

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// The numbers of a report again, in plain SQL over the files of the journal. Nothing here uses the report's code.
+// The numbers of a report again, in plain SQL over the journal's files, without the report's code.
 //
 //   - words: each event about a fault, with the fault's identity.
-//   - late: what an agent said that a newer snapshot, a later start, or a later word on the same has overtaken.
-//   - found: a word that a fault is there, where the word before was that it is not; ends: how that ended.
+//   - late: an agent's event, overtaken by a newer snapshot, a later start, or a later event about the same fault.
+//   - found: an event that a fault is active after one that it is not; ends: how it ended.
 const counting = `
 CREATE TEMP VIEW words AS SELECT *, event->>'$.data.check' || '|' || (event->>'$.data.subject.kind') || '|' ||
   (event->>'$.data.subject.name') || '|' || coalesce(event->>'$.data.subject.uid','') AS thing,
@@ -52,7 +52,7 @@ CREATE TEMP TABLE history AS SELECT * FROM said h WHERE late AND type = 'fault.r
   AND (o.type = 'fault.raised.v1' OR o.type = 'fault.updated.v1' AND NOT o.late) AND o.offset < h.offset);
 `
 
-// states gives each node's state between two events, by the last words before.
+// states gives each node's state between two events, according to the latest events before.
 const states = `
 CREATE TEMP TABLE points AS SELECT offset, node, received, lead(received) OVER (PARTITION BY node ORDER BY offset) AS until
   FROM ev WHERE node <> '';
@@ -76,7 +76,7 @@ type database struct {
 	*sql.DB
 }
 
-// count opens the files of the journal beside the center.
+// count opens the files of the journal that the center uses.
 func (w *world) count() database {
 	w.Helper()
 	db, err := sql.Open("sqlite", ":memory:")
@@ -107,7 +107,7 @@ func (d database) do(statement string, args ...any) {
 	}
 }
 
-// one returns the number that a query gives.
+// one returns the single number that a query yields.
 func (d database) one(query string, args ...any) float64 {
 	d.Helper()
 	var n sql.NullFloat64
@@ -117,7 +117,7 @@ func (d database) one(query string, args ...any) float64 {
 	return n.Float64
 }
 
-// compare counts a day again, and says which number differs.
+// compare counts a day again, and reports numbers that differ.
 func (d database) compare(r Report, now time.Time) {
 	d.Helper()
 	span := []any{sql.Named("from", r.From.UnixMilli()), sql.Named("to", min(r.To.UnixMilli(), now.UnixMilli()+1)),
@@ -187,7 +187,7 @@ func (d database) compare(r Report, now time.Time) {
 		SELECT sum(more) FROM q WHERE`+in)
 }
 
-// times compares the availability of each node that is listed, and of the fleet.
+// times compares the availability of each listed node, and of the fleet.
 func (d database) times(r Report, check func(string, float64, string, ...any)) {
 	clipped := `SELECT node, min(b, :end) - max(a, :from) AS whole, min(max(min(declared, b, :end) - max(a, :from), 0),
 		min(b, :end) - max(a, :from)) AS excluded, CASE WHEN silence = 'node.lost.v1' OR broken THEN 'unavailable'
@@ -236,7 +236,7 @@ func (d database) lengths(r Report, check func(string, float64, string, ...any))
 	}
 }
 
-// place tells the database where nodes stand.
+// place inserts the places of nodes into the database.
 func (d database) place(places map[Key]Place) {
 	d.do(`CREATE TEMP TABLE place(node TEXT, pool TEXT, zone TEXT)`)
 	keys := []Key{}

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Check refuses a file that others than its owner may use. Its group may read it: Kubernetes gives a pod the files of a
-// Secret by its group.
+// Check refuses a file that users other than its owner may use. Its group may read it: Kubernetes uses the group to
+// give a pod the files of a Secret.
 func Check(name string) error { return check(name, 0o037, "want 0640 or less") }
 
 // CheckOwn refuses a file that anybody but its owner may use.

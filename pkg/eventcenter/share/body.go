@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	bodyGrace = 10 * time.Second // for a body to begin, and to end
-	bodyRate  = 32 << 10         // bytes a second that it must come with beyond that
+	bodyGrace = 10 * time.Second // for a body to start, and to end
+	bodyRate  = 32 << 10         // bytes per second required beyond that
 )
 
-// Body has the body of a request come with a least rate: the client of one that does not is disconnected, whether the
-// handler reads it or not.
+// Body enforces a minimum rate for a request's body: a slower client is disconnected, whether the handler reads the
+// body or not.
 func Body(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		return
@@ -36,7 +36,7 @@ func (b *body) Read(p []byte) (int, error) {
 	b.bytes += int64(n)
 	switch {
 	case errors.Is(err, io.EOF):
-		b.limit(time.Time{}) // what follows is another request
+		b.limit(time.Time{}) // the next request follows
 	case n > 0:
 		b.limit(b.begun.Add(bodyGrace + time.Duration(b.bytes)*time.Second/bodyRate))
 	}
@@ -44,5 +44,5 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 func (b *body) limit(at time.Time) {
-	_ = b.out.SetReadDeadline(at) // a request that no connection brought has none
+	_ = b.out.SetReadDeadline(at) // a request without a connection has none
 }

@@ -1,6 +1,6 @@
-// Package share bounds the part of something common that one sender may have, so that no sender stops the others. A
-// sender is a key: an identity where one is known, else the network that a request comes from. It refuses; it decides
-// nothing about who somebody is.
+// Package share limits each sender's share of common resources, so that no sender can block the others. A sender is a
+// key: an identity if known, otherwise the network of a request. The package refuses requests; it identifies no
+// senders.
 package share
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Of returns the key of a request of whom nothing is known: its address, of IPv6 the network of a subscriber.
+// Of returns the key of a request without an identity: its address, for IPv6 the subscriber's network.
 func Of(r *http.Request) string { return ofAddress(r.RemoteAddr) }
 
 func ofAddress(remote string) string {
@@ -35,7 +35,7 @@ func ofAddress(remote string) string {
 	return address.String()
 }
 
-// Amounts bounds what is in use at the same time: of each key, and of all.
+// Amounts limits the amounts in use at the same time: per key, and in total.
 type Amounts struct {
 	each int64
 	all  *semaphore.Weighted
@@ -44,12 +44,12 @@ type Amounts struct {
 	used map[string]int64
 }
 
-// NewAmounts returns bounds of each key and of all.
+// NewAmounts returns limits per key and in total.
 func NewAmounts(each, all int64) *Amounts {
 	return &Amounts{each: each, all: semaphore.NewWeighted(all), used: map[string]int64{}}
 }
 
-// Take takes n, if the key's own part and that of all allow it now.
+// Take takes n, if the limits of the key and in total allow it now.
 func (a *Amounts) Take(key string, n int64) bool {
 	if !a.own(key, n) {
 		return false
@@ -61,7 +61,7 @@ func (a *Amounts) Take(key string, n int64) bool {
 	return true
 }
 
-// Wait is Take that waits for others, but not for the key itself, until ctx ends.
+// Wait is Take, but it waits for the release of other keys' amounts until ctx ends.
 func (a *Amounts) Wait(ctx context.Context, key string, n int64) bool {
 	if !a.own(key, n) {
 		return false
@@ -73,7 +73,7 @@ func (a *Amounts) Wait(ctx context.Context, key string, n int64) bool {
 	return true
 }
 
-// Give gives back.
+// Give releases n.
 func (a *Amounts) Give(key string, n int64) {
 	if n > 0 {
 		a.all.Release(n)
@@ -81,7 +81,7 @@ func (a *Amounts) Give(key string, n int64) {
 	}
 }
 
-// Used returns how much is in use by all.
+// Used returns the total amount in use.
 func (a *Amounts) Used() (n int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,27 +109,27 @@ func (a *Amounts) give(key string, n int64) {
 	}
 }
 
-// maxKeys bounds the memory of Rates.
+// maxKeys limits the memory of Rates.
 const maxKeys = 50_000
 
-// Rates bounds how much a second each of many keys may do.
+// Rates limits the rate of each of many keys.
 type Rates struct {
-	rate  float64 // a second
+	rate  float64 // per second
 	burst int
 
 	mu       sync.Mutex // guards limiters
 	limiters map[string]*rate.Limiter
 }
 
-// NewRates returns a bound of each key.
+// NewRates returns a limit for each key.
 func NewRates(limit float64, burst int) *Rates {
 	return &Rates{rate: limit, burst: burst, limiters: map[string]*rate.Limiter{}}
 }
 
-// Take takes n, if the key may now.
+// Take takes n, if the key's limit allows it now.
 func (r *Rates) Take(key string, now time.Time, n int) bool { return r.of(key, now).AllowN(now, n) }
 
-// Wait takes n, at most a burst, and waits until the key may.
+// Wait takes n, at most a burst, and waits until the key's limit allows it.
 func (r *Rates) Wait(ctx context.Context, key string, n int) error {
 	return r.of(key, time.Now()).WaitN(ctx, min(n, r.burst))
 }
@@ -148,7 +148,7 @@ func (r *Rates) of(key string, now time.Time) *rate.Limiter {
 	return limiter
 }
 
-// forget drops the keys that have done nothing lately, or else all.
+// forget drops inactive keys, or else all.
 func (r *Rates) forget(now time.Time) {
 	for key, limiter := range r.limiters {
 		if limiter.TokensAt(now) >= float64(r.burst) {
@@ -160,7 +160,7 @@ func (r *Rates) forget(now time.Time) {
 	}
 }
 
-// Listener closes connections beyond the bound of each network, and of all, at once.
+// Listener immediately closes connections over the limits per network and in total.
 func Listener(inner net.Listener, each, all int64) net.Listener {
 	return &listener{Listener: inner, open: NewAmounts(each, all)}
 }
@@ -181,7 +181,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if l.open.Take(key, 1) {
 			return &conn{Conn: c, closed: sync.OnceFunc(func() { l.open.Give(key, 1) })}, nil
 		}
-		_ = c.Close() // the client sees that nobody answers, and comes back
+		_ = c.Close() // the client notices, and retries
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// One key takes its part, and no more; the others have theirs, up to that of all.
+// A key gets its share, and no more; the others get theirs, up to the total.
 func TestAmounts(t *testing.T) {
 	a := NewAmounts(2, 3)
 	for i, test := range []struct {
@@ -35,7 +35,7 @@ func TestAmounts(t *testing.T) {
 	}
 }
 
-// A key that has used up its rate hinders no other; keys that do nothing are forgotten.
+// A key without any rate left does not affect others; inactive keys are forgotten.
 func TestRates(t *testing.T) {
 	r, now := NewRates(1, 2), time.Unix(1000, 0)
 	for i, want := range []bool{true, true, false} {
@@ -63,7 +63,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// A network has so many connections, and gets others when they end.
+// A network has a limited number of connections, and gets new ones when they end.
 func TestListener(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -94,20 +94,20 @@ func TestListener(t *testing.T) {
 		t.Error("a second connection is served")
 	}
 	_ = first.Close()
-	for { // until the server has seen its end
+	for { // until the server has noticed its end
 		if _, err := ask(); err == nil {
 			return
 		}
 	}
 }
 
-// A body that never comes, comes too slowly, or that the handler does not read, ends its connection; one that comes with the
-// least rate does not.
+// A body that never arrives, arrives too slowly, or is not read by the handler ends its connection; one at the minimum
+// rate does not.
 func TestStalledBody(t *testing.T) {
 	for name, test := range map[string]struct {
 		read  bool
 		every time.Duration // for 32 KiB of 256
-		want  bool          // it is answered
+		want  bool          // it gets a response
 	}{
 		"never":            {true, time.Hour, false},
 		"never and unread": {false, time.Hour, true},
@@ -160,7 +160,7 @@ func TestStalledBody(t *testing.T) {
 	}
 }
 
-// oneListener has one connection.
+// oneListener accepts one connection.
 type oneListener struct {
 	conn   net.Conn
 	closed chan struct{}

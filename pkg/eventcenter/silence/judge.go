@@ -1,7 +1,7 @@
-// Package silence finds the nodes that no longer speak: those whose Lease does not move, those whose agent says nothing,
-// and those that never had one. Watcher asks the cluster and writes what follows into the journal; Judge decides, from
-// observations alone. It judges by the center's own clock. What it cannot see it does not judge: while Leases cannot be
-// listed nobody becomes silent.
+// Package silence finds silent nodes: those without renewals of their Lease, those with a silent agent, and those
+// without any agent. Watcher reads the cluster and writes the results into the journal; Judge decides, from
+// observations alone. It uses the center's own clock. It does not judge what it cannot observe: while Leases cannot be
+// listed, no node becomes silent.
 package silence
 
 import (
@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// ListEvery is how often Leases are listed.
+	// ListEvery is the interval of listing Leases.
 	ListEvery = 20 * time.Second
-	// lostAfter is how long a Lease may stay unchanged: two lists, which come not to the millisecond. Kubelet renews it
+	// lostAfter is how long a Lease may stay unchanged: two lists, whose times vary by milliseconds. Kubelet renews it
 	// every 10 s.
 	lostAfter = 2*ListEvery - time.Second
-	// late is how long the Lease of a node that will be lost is unchanged: where many are, the fault is elsewhere.
+	// late is how long a Lease is unchanged before its node may become lost: if there are many, the cause is elsewhere.
 	late = ListEvery - time.Second
-	// blindAfter is how many intervals an agent may say nothing, lateWord after how many it is late.
+	// blindAfter is how many intervals an agent may be silent, lateWord after how many it is late.
 	blindAfter = 2.5
 	lateWord   = 1.25
-	// longestRetry is how long an agent that was refused, or met no center, may wait before it tries again.
+	// longestRetry is how long a refused agent, or one that could not reach a center, may wait before the next attempt.
 	longestRetry = 5 * time.Minute
 
-	// A cluster of which over massShare, and at least massNodes, are silent within massWithin is one finding.
+	// If over massShare of a cluster, and at least massNodes, become silent within massWithin, there is one finding.
 	massShare  = 0.2
 	massNodes  = 3
 	massWithin = 2 * time.Minute
@@ -37,49 +37,48 @@ const (
 // Node is a Node of the cluster.
 type Node struct {
 	UID, Pool, Zone string
-	Expected        bool // to have an agent
+	Expected        bool // should have an agent
 }
 
-// Observation is what is known of a cluster at one moment.
+// Observation is the known state of a cluster at one moment.
 type Observation struct {
 	At     time.Time
 	Nodes  map[string]Node
-	Leases map[string]time.Time // renewal times, by kubelet's clock; nil: they could not be listed
+	Leases map[string]time.Time // renewal times, by kubelet's clock; nil: listing them failed
 	Known  map[string]model.Known
 	Whole  model.Silence // of the cluster
 }
 
-// Verdict is what has changed, of a node or of the cluster as a whole.
+// Verdict is a change of a node's or the whole cluster's state.
 type Verdict struct {
 	Node string // empty: the cluster
 	Type event.Type
 	event.Silence
 }
 
-// Judge decides who is silent. Its memory is what it has observed of Leases; the rest is in the observations.
+// Judge decides which nodes are silent. It remembers observed Leases; everything else is in the observations.
 type Judge struct {
-	interval time.Duration // in which an agent is to say a word
-	started  time.Time     // when the center could be reached
-	listed   time.Time     // the last list of Leases
+	interval time.Duration // of the agents' signs of life
+	started  time.Time     // when the center became reachable
+	listed   time.Time     // the latest list of Leases
 	leases   map[string]lease
-	calm     time.Time // since when not many are silent any more, where that was said; zero: they are
+	calm     time.Time // since when few nodes are silent, after a finding about the cluster; zero: still many
 }
 
 // lease is the Lease of a node, by the center's clock.
 type lease struct {
-	renewed time.Time // by kubelet's clock; zero: there is none
-	changed time.Time // when that was new
-	moved   bool      // it was observed to change, and not only to be there
-	first   time.Time // when the node was first observed, or was back
+	renewed time.Time // by kubelet's clock; zero: no Lease
+	changed time.Time // when that value was first seen
+	moved   bool      // a change was observed, not only its existence
+	first   time.Time // when the node was first observed, or returned
 }
 
-// NewJudge returns a judge for agents that are to say a word in each interval, to a center that can be reached since
-// started.
+// NewJudge returns a judge for agents that send a sign of life in each interval to a center reachable since started.
 func NewJudge(interval time.Duration, started time.Time) *Judge {
 	return &Judge{interval: interval, started: started, leases: map[string]lease{}}
 }
 
-// Judge returns what has changed since what the journal says.
+// Judge returns the changes since the state in the journal.
 func (j *Judge) Judge(o Observation) []Verdict {
 	fresh := j.observe(o)
 	var changes, silences []Verdict
@@ -105,13 +104,13 @@ func (j *Judge) Judge(o Observation) []Verdict {
 	return append(changes, j.mass(o, silences, suspects+recent)...)
 }
 
-// observe takes a list of Leases. It reports whether it says something of the last lostAfter.
+// observe takes a list of Leases. It reports whether Leases could be listed.
 func (j *Judge) observe(o Observation) (fresh bool) {
 	maps.DeleteFunc(j.leases, func(name string, _ lease) bool { _, ok := o.Nodes[name]; return !ok })
 	if o.Leases == nil {
 		return false
 	}
-	gap := o.At.Sub(j.listed) > 2*ListEvery+time.Second // what happened meanwhile was not observed
+	gap := o.At.Sub(j.listed) > 2*ListEvery+time.Second // there was no observation in between
 	j.listed = o.At
 	for name := range o.Nodes {
 		l, known := j.leases[name]
@@ -121,7 +120,7 @@ func (j *Judge) observe(o Observation) (fresh bool) {
 			l = lease{renewed, o.At, false, o.At}
 		case !l.renewed.Equal(renewed):
 			if o.At.Sub(l.changed) >= lostAfter {
-				l.first = o.At // the node is back: its agent may still be on its way
+				l.first = o.At // the node is back: its agent may still be starting
 			}
 			l.renewed, l.changed, l.moved = renewed, o.At, true
 		case gap:
@@ -132,8 +131,8 @@ func (j *Judge) observe(o Observation) (fresh bool) {
 	return true
 }
 
-// blindFrom returns from when an agent that says nothing is blind. Where the center was away, or the node is new, its
-// agent may still be waiting for its next attempt.
+// blindFrom returns when a silent agent becomes blind. If the center was away, or the node is new, its agent may still
+// be waiting for its next attempt.
 func (j *Judge) blindFrom(l lease, known model.Known) time.Time {
 	begun := j.started
 	if l.first.After(begun) {
@@ -149,7 +148,7 @@ func (j *Judge) blindFrom(l lease, known model.Known) time.Time {
 	return from
 }
 
-// state returns the state of a node, and the verdict if that is new.
+// state returns the state of a node, and the verdict if the state is new.
 func (j *Judge) state(name string, o Observation, fresh bool) (model.State, Verdict) {
 	known, node, l := o.Known[name], o.Nodes[name], j.leases[name]
 	was := known.Silence.State
@@ -168,7 +167,7 @@ func (j *Judge) state(name string, o Observation, fresh bool) (model.State, Verd
 		}
 		return model.Lost, v
 	case was == model.Lost && !moves:
-		return was, v // that its Lease moves again was not observed
+		return was, v // no renewal of its Lease was observed yet
 	case mute && moves:
 		v.Type, v.Since = event.NodeBlind, known.Heard
 		v.Reason, v.Message = "AgentSilent", "kubelet renews its Lease, and "+heard(known, o.At)
@@ -187,7 +186,7 @@ func (j *Judge) state(name string, o Observation, fresh bool) (model.State, Verd
 	return model.Seen, v
 }
 
-// suspect reports whether a node may become silent next: where a fault is elsewhere, all are late together.
+// suspect reports whether a node may become silent next: if the cause is elsewhere, many are late at the same time.
 func (j *Judge) suspect(name string, o Observation, fresh bool) bool {
 	known, l := o.Known[name], j.leases[name]
 	if !fresh {
@@ -198,7 +197,7 @@ func (j *Judge) suspect(name string, o Observation, fresh bool) bool {
 	return o.At.Sub(l.changed) >= late || wordLate
 }
 
-// mass decides what is said of nodes that have become silent: each by itself, or that so many of them are.
+// mass decides how to report nodes that have become silent: each by itself, or all as one finding.
 func (j *Judge) mass(o Observation, silences []Verdict, together int) []Verdict {
 	many := func(n int) bool { return n >= massNodes && float64(n) > massShare*float64(len(o.Nodes)) }
 	told := o.Whole.State != model.Seen
@@ -216,7 +215,7 @@ func (j *Judge) mass(o Observation, silences []Verdict, together int) []Verdict 
 			j.calm = o.At
 		}
 		if len(silences) > 0 && o.At.Sub(j.calm) < longestRetry+j.interval {
-			return nil // they may still be on their way
+			return nil // they may still be starting
 		}
 		j.calm = time.Time{}
 		return append([]Verdict{{Type: event.ClusterSeen, Silence: event.Silence{Reason: "Heard", Since: o.Whole.Since,

@@ -17,20 +17,20 @@ const interval = time.Minute
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// span is a time in seconds after the center's start, until excluded.
+// span is a range in seconds after the center's start, until excluded.
 type span struct{ from, until int }
 
-// world is a cluster as it develops. Kubelets renew their Leases every 10 s, agents speak each interval.
+// world is a simulated cluster. Kubelets renew their Leases every 10 s, agents send a sign of life in each interval.
 type world struct {
 	nodes       int
-	dead, mute  map[int]span // of nodes: kubelet and agent, or the agent alone
+	dead, mute  map[int]span // of nodes: kubelet and agent, or only the agent
 	noAgent     map[int]bool
 	noLease     map[int]bool
 	unexpected  bool
 	away        span // of the apiserver, for all
-	heardBefore bool // agents spoke an hour before the start, and begin again so many seconds after it
+	heardBefore bool // agents were heard an hour before the start, and continue this many seconds after it
 	back        int
-	joins       int // nodes that are there from this second on, without an agent yet
+	joins       int // nodes that exist from this second on, without an agent yet
 	joinAt      int
 	told        map[string]model.Silence // before the start
 	seconds     int
@@ -38,7 +38,7 @@ type world struct {
 
 func in(s span, second int) bool { return second >= s.from && second < s.until }
 
-// last returns when something that happens every period (with a phase) happened last, before a second.
+// last returns when an event with a period (and a phase) last happened before a second.
 func (w world) last(second, period, phase int, not ...span) (int, bool) {
 	for s := second - (second+phase)%period; s >= 0; s -= period {
 		stopped := false
@@ -80,7 +80,7 @@ func (w world) observe(second int, told map[string]model.Silence) Observation {
 	return o
 }
 
-// run returns what is said, as "SECOND NODE TYPE REASON". Lists come as they do, a few milliseconds early or late.
+// run returns the verdicts as "SECOND NODE TYPE REASON". Lists come a few milliseconds early or late.
 func (w world) run() (lines []string) {
 	j, told := NewJudge(interval, start), map[string]model.Silence{}
 	maps.Copy(told, w.told)
@@ -116,7 +116,7 @@ func TestJudge(t *testing.T) {
 		want  []string
 	}{
 		"nothing is wrong": {world: world{nodes: 10, seconds: 7200}},
-		"a node dies, and comes back": { // its last renewal was at 1000: known within 60 s
+		"a node dies, and comes back": { // its last renewal was at 1000: detected within 60 s
 			world: world{nodes: 10, dead: map[int]span{0: {1001, 2000}}, seconds: 3600},
 			want:  []string{"1045 n000 node.lost LeaseUnchanged", "2005 n000 node.seen Heard"},
 		},
@@ -126,7 +126,7 @@ func TestJudge(t *testing.T) {
 		},
 		"a kubelet that is away for half a minute": {
 			world: world{nodes: 10, dead: map[int]span{0: {1001, 1030}}, seconds: 3600}},
-		"an agent says nothing": { // its last word was at 960
+		"an agent says nothing": { // its last sign of life was at 960
 			world: world{nodes: 10, mute: map[int]span{0: {1000, 2000}}, seconds: 3600},
 			want:  []string{"1125 n000 node.blind AgentSilent", "2045 n000 node.seen Heard"},
 		},

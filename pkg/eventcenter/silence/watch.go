@@ -17,30 +17,30 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// asksPerRound bounds how many Nodes the apiserver is asked for one by one.
+// asksPerRound limits how many single Nodes are requested from the apiserver per round.
 const asksPerRound = 200
 
-// Cluster is what is read of a cluster.
+// Cluster is the part of a cluster that a Watcher reads.
 type Cluster interface {
-	// Nodes returns the Nodes that a watch shows; ok is false until its first list is complete.
+	// Nodes returns the Nodes of a watch; ok is false until its first list is complete.
 	Nodes() (nodes map[string]Node, ok bool)
 	// Leases returns the renewal times of the nodes' Leases.
 	Leases(ctx context.Context) (map[string]time.Time, error)
-	// Ask returns the UID of one Node, empty where there is none, and its condition Ready.
+	// Ask returns the UID of one Node, empty if there is none, and its condition Ready.
 	Ask(ctx context.Context, name string) (uid, ready string, err error)
 }
 
-// Watcher judges the nodes of one cluster, and writes what has changed into the journal.
+// Watcher judges the nodes of a cluster, and writes changes into the journal.
 type Watcher struct {
 	Name     string // of the cluster
 	Cluster  Cluster
 	Model    *model.Model
 	Append   func(ctx context.Context, events []journal.Event) (journal.Appended, error)
-	Interval time.Duration // in which an agent is to say a word
+	Interval time.Duration // of the agents' signs of life
 	Log      *slog.Logger
 }
 
-// Run judges until ctx ends. It begins when the cluster's Nodes are known.
+// Run judges until ctx ends. It starts when the cluster's Nodes are known.
 func (w *Watcher) Run(ctx context.Context) error {
 	judge := NewJudge(w.Interval, time.Now())
 	for {
@@ -76,12 +76,12 @@ func (w *Watcher) round(ctx context.Context, judge *Judge) {
 		w.Log.Warn("nobody is judged to be silent: the Leases cannot be listed", "cluster", w.Name, "err", err)
 		leases = nil
 	}
-	after := w.Model.Offset() // what is judged takes all up to it into account
+	after := w.Model.Offset() // the judgement includes all events up to it
 	known, whole := w.Model.Known(w.Name)
 	asks := asksPerRound
 	verdicts := w.removed(ctx, nodes, known, &asks)
 	for _, v := range verdicts {
-		delete(nodes, v.Node) // another one of the name is judged when that is in the journal
+		delete(nodes, v.Node) // another node of that name is judged once this is in the journal
 	}
 	w.describe(nodes)
 	verdicts = append(verdicts, judge.Judge(Observation{At: at, Nodes: nodes, Leases: leases, Known: known,
@@ -122,7 +122,7 @@ func (w *Watcher) describe(nodes map[string]Node) {
 	w.Model.Describe(w.Name, described)
 }
 
-// removed returns the nodes that are gone: the apiserver says so of each of them. The watch alone may be behind.
+// removed returns the removed nodes: the apiserver confirms each of them, since the watch may be behind.
 func (w *Watcher) removed(ctx context.Context, nodes map[string]Node, known map[string]model.Known,
 	asks *int) (gone []Verdict) {
 	for _, name := range slices.Sorted(maps.Keys(known)) {
@@ -150,8 +150,8 @@ func (w *Watcher) removed(ctx context.Context, nodes map[string]Node, known map[
 	return gone
 }
 
-// event returns the event of a verdict. Its ID follows from the event before it and from what it says: two workers that
-// judge at the same time make the same one, and it is stored once.
+// event returns the event of a verdict. Its ID is derived from the previous event and its own content: two concurrent
+// workers create the same event, and it is stored once.
 func (w *Watcher) event(v Verdict, last string, at time.Time) journal.Event {
 	sum := sha256.Sum256([]byte(strings.Join([]string{w.Name, v.Node, v.UID, last, string(v.Type)}, "\x00")))
 	severities := map[event.Type]finding.Severity{event.NodeLost: finding.Fatal, event.NodeBlind: finding.Warning,

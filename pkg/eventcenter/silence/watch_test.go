@@ -24,11 +24,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// cluster is a cluster whose kubelets all renew their Leases.
+// cluster is a cluster in which all kubelets renew their Leases.
 type cluster struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	nodes  map[string]silence.Node
-	behind map[string]string // of the watch: Nodes that a GET shows, by UID
+	behind map[string]string // missing in the watch: Nodes that a GET returns, by UID
 	dead   map[string]time.Time
 	away   bool
 }
@@ -67,10 +67,10 @@ func (c *cluster) Ask(_ context.Context, name string) (uid, ready string, err er
 	return c.nodes[name].UID, "Unknown", nil
 }
 
-// memory is a journal that stores an event once, and feeds the model as the center does.
+// memory is a journal that stores an event once, and updates the model as the center does.
 type memory struct {
 	model   *model.Model
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	records []journal.Record
 	full    bool
 }
@@ -103,7 +103,7 @@ func (m *memory) has(e journal.Event) bool {
 	return false
 }
 
-// take returns what was stored since, as "NODE TYPE REASON".
+// take returns the events stored since the last call, as "NODE TYPE REASON".
 func (m *memory) take(from *int) (lines []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +121,7 @@ func (m *memory) take(from *int) (lines []string) {
 	return lines
 }
 
-// raise is a fault that the agent of a node finds.
+// raise is the event of a fault that a node's agent finds.
 func raise(t *testing.T, node string, sequence uint64) journal.Event {
 	t.Helper()
 	f := event.Fault{ID: "x", Check: "disk", Subject: finding.Subject{Kind: "disk", Name: "sda"}, Severity: finding.Fatal,
@@ -136,8 +136,8 @@ func raise(t *testing.T, node string, sequence uint64) journal.Event {
 		Stream: e.Stream, Sequence: sequence, Reason: "Fails", JSON: text}
 }
 
-// A node that dies is lost once, however many workers look, and is seen again once; one that is gone takes its faults
-// with it, and another of its name begins anew.
+// A node that dies is reported lost once, however many workers watch, and seen again once; a removed node's faults end
+// with it, and another node of its name starts afresh.
 func TestWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := model.New()
@@ -150,7 +150,7 @@ func TestWatcher(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for range 2 { // two workers for a moment
+		for range 2 { // two workers at the same time
 			w := &silence.Watcher{Name: "c", Cluster: c, Model: m, Append: j.Append, Interval: time.Minute,
 				Log: log}
 			go w.Run(ctx) // it ends with the test
@@ -225,8 +225,7 @@ func TestWatcher(t *testing.T) {
 	})
 }
 
-// checkpoint demands that the journal gives, after an earlier checkpoint, what one of now says, also of nodes that are
-// gone.
+// checkpoint demands that the journal after an earlier checkpoint yields the present state, including removed nodes.
 func checkpoint(t *testing.T, base io.Reader, m *model.Model, j *memory) {
 	t.Helper()
 	var text bytes.Buffer

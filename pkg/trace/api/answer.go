@@ -12,19 +12,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
-// Pod is the answer about a pod: its acts, the newest first.
+// Pod is the response about a pod: its acts, newest first.
 type Pod struct {
 	Acts []Act `json:"acts"`
 }
 
-// Act is the answer about one act.
+// Act is the response about one act.
 type Act struct {
 	store.Row
-	Detail string          `json:"detail,omitempty"` // the text, or the name that decides
-	Cost   stage.ID        `json:"stage,omitempty"`  // that cost the time
+	Detail string          `json:"detail,omitempty"` // the text or name that decided
+	Cost   stage.ID        `json:"stage,omitempty"`  // the stage that took the time
 	Others []reason.Reason `json:"otherReasons,omitempty"`
 	Advice string          `json:"advice,omitempty"`
-	Bars   []Bar           `json:"waterfall,omitempty"` // of open acts and of misses
+	Bars   []Bar           `json:"waterfall,omitempty"` // for open acts and misses
 }
 
 // Bar is a stage in the waterfall. Times are seconds since the begin of the act.
@@ -38,7 +38,7 @@ type Bar struct {
 	Open        bool     `json:"open,omitempty"`
 }
 
-// open is the answer about an act that the follower has, at a time.
+// open returns the response about an act in the follower, at a time.
 func open(a *follow.Act, now time.Time) Act {
 	t := &a.Timeline
 	row := store.Row{UID: t.UID, Act: t.Act, Namespace: t.Namespace, Name: t.Name, Node: t.Node, Outcome: a.Verdict.Outcome, Why: a.Verdict.Why,
@@ -71,7 +71,7 @@ func (a *Act) explain(of *follow.Act, now time.Time) {
 	}
 }
 
-// merge returns the acts of the store and of the follower, each once: of one that both have, the follower knows more.
+// merge combines the acts of the store and of the follower: of an act in both, the follower has the newer state.
 func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
 	var answer Pod
 	live := map[record.Act]map[string]bool{}

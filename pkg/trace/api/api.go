@@ -1,4 +1,4 @@
-// Package api answers about verdicts by HTTP, on loopback: everyone on the machine may ask. It changes nothing.
+// Package api serves verdicts over HTTP, on loopback: everyone on the machine may ask. It is read-only.
 package api
 
 import (
@@ -20,21 +20,21 @@ const (
 	askLimit = 30 * time.Second
 	maxName  = 253 // bytes of a name
 	maxNodes = 1000
-	leftover = 10 * time.Minute // a pod is a leftover if it is Terminating longer than that and its grace period
-	storedIn = 30 * time.Second // not ready if nothing was stored for so long
+	leftover = 10 * time.Minute // a pod Terminating longer than this plus its grace period is a leftover
+	storedIn = 30 * time.Second // not ready if no batch was stored for this long
 )
 
-// Server answers.
+// Server answers requests.
 type Server struct {
 	Follower *follow.Follower
 	Store    *store.Store
 	Log      *slog.Logger
 	Now      func() time.Time
 
-	saved atomic.Int64 // when a batch was stored last, in Unix ns
+	saved atomic.Int64 // when the last batch was stored, in Unix ns
 }
 
-// Saved notes that a batch was stored.
+// Saved records that a batch was stored.
 func (s *Server) Saved(at time.Time) { s.saved.Store(at.UnixNano()) }
 
 // Handler returns the interface.
@@ -48,7 +48,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.pod)
 	mux.Handle("GET /metrics", s.metrics())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !local(r.Host) { // a page of another site that a browser on this machine shows
+		if !local(r.Host) { // another site's page in a browser on this machine
 			http.Error(w, "the host is not this machine", http.StatusForbidden)
 			return
 		}
@@ -78,11 +78,11 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// SLIs is the answer about indicators.
+// SLIs is the response about indicators.
 type SLIs struct {
 	AsOf   time.Time       `json:"asof"`
 	Window string          `json:"window"`
-	Lag    float64         `json:"lagSeconds"` // how far the watch is behind; -1: it does not run
+	Lag    float64         `json:"lagSeconds"` // delay of the watch; -1: not running
 	SLIs   []sli.Indicator `json:"slis"`
 }
 
@@ -159,5 +159,5 @@ func (s *Server) answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(v) // who asked has gone
+	_ = encoder.Encode(v) // the client has gone
 }

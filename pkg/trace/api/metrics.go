@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// collector reads the counts of the follower when it is asked.
+// collector reads the follower's counts on each scrape.
 type collector struct {
 	s                                                 *Server
 	pods, open, lag, texts, acts, remaining, refusals *prometheus.Desc

@@ -42,7 +42,7 @@ func TestCountsAddUp(t *testing.T) {
 	}
 }
 
-// BenchmarkMemoryOfSettledPods reports the bytes that a settled pod costs.
+// BenchmarkMemoryOfSettledPods reports the bytes per settled pod.
 func BenchmarkMemoryOfSettledPods(b *testing.B) {
 	const pods = 100_000
 	for range b.N {

@@ -16,7 +16,7 @@ import (
 // pulledText is kubelet's: Successfully pulled image "a:1" in 2.5s (4.1s including waiting). Image size: 1234 bytes.
 var pulledText = regexp.MustCompile(`in ([0-9.a-zµ]+)(?: \(([0-9.a-zµ]+) including waiting\))?(?:\. Image size: (\d+) bytes)?`)
 
-// Event takes an Event of a pod. Of probes and hooks, whose texts a pod's own program writes, only the fact is kept.
+// Event takes an Event of a pod. Of probes and hooks, it keeps only the fact: a pod's own program writes their texts.
 func (f *Follower) Event(e *corev1.Event, listed bool, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +100,7 @@ func pull(t *record.Timeline, e *corev1.Event, c *record.Container, m record.Mar
 	}
 }
 
-// containerOf is the container of a field path: spec.containers{name}.
+// containerOf returns the container of a field path: spec.containers{name}.
 func containerOf(path string) string {
 	_, rest, found := strings.Cut(path, "{")
 	name, closed := strings.CutSuffix(rest, "}")
@@ -110,9 +110,9 @@ func containerOf(path string) string {
 	return strings.Clone(name)
 }
 
-// node is what is kept of a Node.
+// node is the recorded state of a Node.
 type node struct {
-	ready      time.Time // since when; zero: it is not
+	ready      time.Time // since when; zero: not ready
 	faulty     bool      // it has a taint of a fault
 	cpu, bytes int64     // allocatable
 }
@@ -140,7 +140,7 @@ func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
 	f.nodes[f.share(strings.Clone(n.Name))] = kept
 }
 
-// Lease takes a Lease of a component. Leaders renew theirs each 2 s, which shows that the watch is not behind.
+// Lease takes a component's Lease. Leaders renew theirs every 2 s, which proves that the watch is current.
 func (f *Follower) Lease(name string, listed bool, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package follow keeps the timelines of all acts that are open, from what a watch shows, and has each judged once. Of a
-// pod that is settled it keeps a few words; of the specification, only what package record has a field for.
+// Package follow keeps the timelines of all open acts, as observed by a watch, and gets each judged once. For a settled
+// pod it keeps a few words; of the specification, only fields in package record.
 package follow
 
 import (
@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	refineFor  = 10 * time.Minute // after a miss its reason may still change
-	lateGrace  = 2 * time.Second  // after a gap of the watch, arrivals are upper bounds for so long
-	fastBeat   = 5 * time.Second  // the longest gap where leaders renew their Leases each 2 s
-	slowBeat   = 15 * time.Second // where only apiservers do, each 10 s
+	refineFor  = 10 * time.Minute // how long the reason of a miss may change
+	lateGrace  = 2 * time.Second  // how long after a gap of the watch arrivals are upper bounds
+	fastBeat   = 5 * time.Second  // the longest gap if leaders renew their Leases every 2 s
+	slowBeat   = 15 * time.Second // if only apiservers do, every 10 s
 	leaseStale = 15 * time.Second
-	slack      = 500 * time.Millisecond // streams may arrive in another order than they were sent
+	slack      = 500 * time.Millisecond // streams may arrive in a different order than sent
 	youngNode  = 2 * time.Minute
 )
 
-// Config is that of a Follower.
+// Config is the configuration of a Follower.
 type Config struct {
 	Promised          time.Duration
 	ExcludeNamespaces []string
 	Classes           reason.Overrides
-	// Since is from when on acts of the first list may be ours, if they are neither among Open nor Judged; zero: there was
-	// no run before, and none is.
+	// Since is when acts in the first list begin to count if they are neither in Open nor Judged; zero: there was no
+	// earlier run, and none count.
 	Since time.Time
-	Open  []Act // of the last run
-	// Judged reports whether an act has a verdict already; nil: none has.
+	Open  []Act // from the last run
+	// Judged reports whether an act already has a verdict; nil: none has.
 	Judged func(Key) bool
 }
 
-// Key names an act.
+// Key identifies an act.
 type Key struct {
 	UID        string     `json:"uid"`
 	Act        record.Act `json:"act"`
@@ -49,32 +49,32 @@ func (k Key) String() string {
 	return k.UID + " " + string(k.Act) + " " + strconv.FormatInt(k.Generation, 10)
 }
 
-// Act is an act with its judgement.
+// Act is an act with its verdict.
 type Act struct {
 	Timeline record.Timeline `json:"timeline"`
 	Verdict  verdict.Verdict `json:"verdict,omitzero"`
 	JudgedAt time.Time       `json:"judgedAt,omitzero"` // zero: not yet
-	First    reason.Result   `json:"first,omitzero"`    // of a miss, as it was known then
-	Final    reason.Result   `json:"final,omitzero"`    // as it is known now
+	First    reason.Result   `json:"first,omitzero"`    // for a miss, the reason at that time
+	Final    reason.Result   `json:"final,omitzero"`    // the reason known now
 
-	changed bool // since it was saved
+	changed bool // since the last save
 	stored  bool // its verdict
 }
 
 // Key returns the act's name.
 func (a *Act) Key() Key { return Key{a.Timeline.UID, a.Timeline.Act, a.Timeline.Generation} }
 
-// pod is what is kept of one that lives: strings are shared with other pods where they can be.
+// pod is the state of a live pod: strings are shared with other pods if possible.
 type pod struct {
 	namespace, name, node string
-	images                uint64 // digest of what an upgrade in place changes
+	images                uint64 // digest of everything that an upgrade in place changes
 	flags                 uint8
 }
 
 const (
 	deleting uint8 = 1 << iota
 	ready
-	listed // by the list that runs
+	listed // in the present list
 )
 
 // Follower is safe for concurrent use.
@@ -82,7 +82,7 @@ type Follower struct {
 	config  Config
 	chooser *reason.Chooser
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	pods   map[string]pod
 	open   map[Key]*Act
 	acts   map[string][]*Act // by UID
@@ -91,26 +91,26 @@ type Follower struct {
 	leases map[string]time.Time // arrival of the last renewal
 	skews  map[string]time.Duration
 	beat   time.Duration
-	sign   time.Time // of life of the watch
-	late   time.Time // until then arrivals are upper bounds
-	hold   time.Time // until then signs of life prove nothing: what was held up may still arrive
-	sure   time.Time // until then the watch has shown everything
-	broken time.Time // since when the watch of pods has ended
+	sign   time.Time // the watch's latest sign of life
+	late   time.Time // until then, arrivals are upper bounds
+	hold   time.Time // until then, signs of life prove no completeness: delayed objects may still arrive
+	sure   time.Time // the watch has shown everything until then
+	broken time.Time // since when the watch of pods is interrupted
 	synced bool
-	// complete: there was a list; a pod that is new since then is ours.
+	// complete: there was a list; new pods since then count.
 	complete bool
 	counts   Counts
-	refusals int // acts that are open
+	refusals int // open acts of refusals
 }
 
-// Counts are those since the start.
+// Counts are the counts since the start.
 type Counts struct {
 	Pods, Open, UnknownTexts int
-	UnfollowedRefusals       int // Events of refused owners that were too many
+	UnfollowedRefusals       int // Events of refused owners beyond the limit
 	Outcomes                 map[record.Act]map[verdict.Outcome]int
 }
 
-// New returns a follower that goes on with the acts of the last run.
+// New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
 	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
 		shared: map[string]string{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
@@ -141,7 +141,7 @@ func (f *Follower) drop(a *Act) {
 	}
 }
 
-// share returns the one copy of a string that many pods have.
+// share returns a shared copy of a string that many pods have.
 func (f *Follower) share(s string) string {
 	if kept, ok := f.shared[s]; ok {
 		return kept
@@ -150,7 +150,7 @@ func (f *Follower) share(s string) string {
 	return s
 }
 
-// Alive takes a sign of life of the watch: an event, a bookmark, a Lease. A gap before it makes what arrives now late.
+// Alive takes a sign of life of the watch: an event, a bookmark, a Lease. After a gap, the next arrivals are late.
 func (f *Follower) Alive(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +166,7 @@ func (f *Follower) alive(now time.Time) {
 	}
 }
 
-// Broken says that the watch has ended: until the next list nothing more is certain.
+// Broken records that the watch is interrupted: until the next list the state is uncertain.
 func (f *Follower) Broken(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,8 +174,8 @@ func (f *Follower) Broken(now time.Time) {
 	f.synced, f.broken = false, now
 }
 
-// Synced says that the list is complete, or that a watch goes on behind the last event. After a list, pods that it does
-// not have are gone, we do not know since when.
+// Synced records that the list is complete, or that a watch continues after the last event. Pods missing from a list
+// are gone, at an unknown time.
 func (f *Follower) Synced(now time.Time, list bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +188,7 @@ func (f *Follower) Synced(now time.Time, list bool) {
 			p.flags &^= listed
 			f.pods[uid] = p
 		}
-		for _, a := range f.open { // of the last run
+		for _, a := range f.open { // from the last run
 			if _, there := f.pods[a.Timeline.UID]; !there && a.Timeline.Act != record.Refusal {
 				a.Timeline.Set(record.Gone, record.Mark{Source: record.Own, Arrival: now, Late: true})
 				a.changed = true
@@ -209,7 +209,7 @@ func (f *Follower) Synced(now time.Time, list bool) {
 // vanished ends the acts of a pod whose end was not observed.
 func (f *Follower) vanished(uid string, p pod, now time.Time) {
 	m := record.Mark{Source: record.Own, Arrival: now, Late: true}
-	if p.flags&deleting == 0 { // its deletion is an act that was not observed
+	if p.flags&deleting == 0 { // its deletion is an unobserved act
 		t := record.Timeline{Act: record.Deletion, UID: uid, Namespace: p.namespace, Name: p.name, Node: p.node, Exclude: f.excluded(p.namespace)}
 		t.Set(record.Gone, m)
 		f.add(&Act{Timeline: t, changed: true})
@@ -228,7 +228,7 @@ func (f *Follower) excluded(namespace string) string {
 	return ""
 }
 
-// seen is until when the watch has certainly shown everything.
+// seen returns the time up to which the watch has certainly shown everything.
 func (f *Follower) seen(now time.Time) time.Time {
 	if f.synced && !now.Before(f.hold) && f.sign.After(f.hold) {
 		if f.sure = f.sign.Add(-slack); f.sure.After(now) {
@@ -238,7 +238,7 @@ func (f *Follower) seen(now time.Time) time.Time {
 	return f.sure
 }
 
-// Behind returns how far the watch is behind; a negative value if it is not synced.
+// Behind returns the delay of the watch; negative if it is not synced.
 func (f *Follower) Behind(now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,7 +248,7 @@ func (f *Follower) Behind(now time.Time) time.Duration {
 	return max(0, now.Sub(f.seen(now)))
 }
 
-// Counts returns what was counted since the start.
+// Counts returns the counts since the start.
 func (f *Follower) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,15 +263,15 @@ func (f *Follower) Counts() Counts {
 	return c
 }
 
-// Terminating is a pod whose deletion was requested and has not ended.
+// Terminating is a pod with a requested, unfinished deletion.
 type Terminating struct {
 	Namespace, Name, UID, Node string
-	For                        time.Duration // since the end of its grace period
+	For                        time.Duration // since the end of the grace period
 	Reason                     reason.Reason
 	Detail                     string
 }
 
-// Terminating returns the pods whose deletion was requested longer ago than a time plus their grace period.
+// Terminating returns pods whose deletion was requested longer ago than longer plus their grace period.
 func (f *Follower) Terminating(now time.Time, longer time.Duration) (found []Terminating) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -302,7 +302,7 @@ func (f *Follower) Find(uid, namespace, name string) (found []Act) {
 	return found
 }
 
-// clone copies what changes later.
+// clone copies all parts that may change later.
 func clone(a *Act) Act {
 	c := *a
 	t := &c.Timeline
@@ -315,7 +315,7 @@ func clone(a *Act) Act {
 	return c
 }
 
-// isStatic reports whether a pod is kubelet's own: the apiserver shows a mirror of it.
+// isStatic reports whether a pod is a static pod of kubelet: the apiserver shows its mirror.
 func isStatic(p *corev1.Pod) bool {
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
 	return mirror

@@ -19,7 +19,7 @@ var start = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 
 func second(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
 
-// world is a follower whose watch is alive until a second, and all that it has judged.
+// world is a follower with a live watch until a second, and all its verdicts.
 type world struct {
 	*Follower
 	now    float64
@@ -38,7 +38,7 @@ func newWorld(c Config) *world {
 	return w
 }
 
-// until lets time pass; the watch lives, and each second all is judged and stored.
+// until lets time pass with a live watch; each second everything due is judged and stored.
 func (w *world) until(s float64) {
 	for w.now < s {
 		w.now++
@@ -47,7 +47,7 @@ func (w *world) until(s float64) {
 	}
 }
 
-// silent lets time pass without a sign of life.
+// silent lets time pass without signs of life.
 func (w *world) silent(s float64) {
 	for w.now < s {
 		w.now++
@@ -160,7 +160,7 @@ func TestDelivered(t *testing.T) {
 	}
 }
 
-// A miss is given by T + 5 s with the reason of then, and its reason is refined once, ten minutes later.
+// A miss is reported by T + 5 s with its reason at that time; the reason is refined once, ten minutes later.
 func TestMissedAndRefined(t *testing.T) {
 	w := newWorld(Config{})
 	w.shows(newPod("a"), 0.3)
@@ -178,7 +178,7 @@ func TestMissedAndRefined(t *testing.T) {
 	}
 }
 
-// What was excluded, refused or ended early has its outcome.
+// Excluded, refused and early-ended acts have the right outcomes.
 func TestOutcomes(t *testing.T) {
 	young := func(w *world) {
 		w.Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
@@ -231,7 +231,7 @@ func image(name string) func(*corev1.Pod) {
 
 func observed(p *corev1.Pod) { p.Status.ObservedGeneration = p.Generation }
 
-// A pod that the watch did not show for 90 s was ready in time: no miss. Either it is proven, or it is unknown.
+// A pod that the watch did not show for 90 s was ready in time: no miss. It is either proven to be in time, or unknown.
 func TestWatchIsFrozen(t *testing.T) {
 	for name, skewKnown := range map[string]bool{"clock measured": true, "clock not measured": false} {
 		t.Run(name, func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestWatchIsFrozen(t *testing.T) {
 			}
 		})
 	}
-	t.Run("only the pods", func(t *testing.T) { // the Leases go on
+	t.Run("only the pods", func(t *testing.T) { // the Leases continue
 		w := newWorld(Config{})
 		w.shows(newPod("a"), 10)
 		w.Broken(second(11))
@@ -280,7 +280,7 @@ func TestWatchIsFrozen(t *testing.T) {
 	})
 }
 
-// A list after a gap: what is not in it is gone, and its deletion was not observed; the same name is another pod.
+// A list after a gap: pods missing from it are gone, without observed deletions; names may be those of new pods.
 func TestList(t *testing.T) {
 	w := newWorld(Config{})
 	w.shows(newPod("a", readyAt(1)), 1)
@@ -297,7 +297,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// A restart goes on with the saved acts; what began before the first start is not ours.
+// After a restart, the saved acts continue; acts from before the first start are not counted.
 func TestRestart(t *testing.T) {
 	w := newWorld(Config{})
 	w.shows(newPod("a"), 1)
@@ -334,8 +334,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// Nothing of the specification that could be a secret is kept: no environment, argument, annotation; no text of a probe
-// or a hook; no command that the runtime repeats.
+// No possible secret of the specification is kept: no environment, argument, annotation; no text of a probe or a hook;
+// no command in the runtime's messages.
 func TestNothingSecretIsKept(t *testing.T) {
 	w := newWorld(Config{})
 	w.shows(newPod("a"), 1)

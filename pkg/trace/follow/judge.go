@@ -7,16 +7,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
-// Batch is what is to be stored together.
+// Batch is stored as a whole.
 type Batch struct {
-	Alive    time.Time // until then everything is in this batch or in those before
-	Judged   []Act     // given now: each act once
-	Refined  []Act     // misses whose reason is final now
-	Open     []Act     // changed since they were saved
+	Alive    time.Time // everything until then is in this batch or earlier ones
+	Judged   []Act     // new verdicts: each act once
+	Refined  []Act     // misses whose reason is now final
+	Open     []Act     // changed since the last save
 	Finished []Key     // no longer open
 }
 
-// Judge judges what is due, and returns what is to be stored. Once it is stored, Stored must be called with it.
+// Judge judges the acts that are due, and returns a batch to store. After that, the caller must call Stored with it.
 func (f *Follower) Judge(now time.Time) Batch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,7 +53,7 @@ func (f *Follower) Judge(now time.Time) Batch {
 	return b
 }
 
-// leftover reports whether a deletion goes on though its verdict is final: it is shown as Terminating until it ends.
+// leftover reports whether a deletion continues after its final verdict: it is shown as Terminating until it ends.
 func (f *Follower) leftover(a *Act) bool {
 	return a.Timeline.Act == record.Deletion && !a.Timeline.At(record.Gone).Known()
 }
@@ -76,7 +76,7 @@ func (f *Follower) judge(a *Act, now time.Time) {
 	f.counts.Outcomes[a.Timeline.Act][a.Verdict.Outcome]++
 }
 
-// deadline is when the act was due; an act that was over before is explained as it was then.
+// deadline returns when the act was due; for an act that ended earlier, the reason is that of its end.
 func (f *Follower) deadline(a *Act) time.Time {
 	due := a.Timeline.Begin().Arrival.Add(f.config.Promised + a.Verdict.User)
 	if due.After(a.JudgedAt) {
@@ -85,13 +85,13 @@ func (f *Follower) deadline(a *Act) time.Time {
 	return due
 }
 
-// refine finds the final reason, with all that became known since.
+// refine finds the final reason, with everything learnt since.
 func (f *Follower) refine(a *Act) {
 	f.applySkews(&a.Timeline)
 	a.Final = f.chooser.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
 }
 
-// around is the state of others now.
+// around returns the present state of other objects.
 func (f *Follower) around(t *record.Timeline, now time.Time) (s record.Surroundings) {
 	n, known := f.nodes[t.Node]
 	s.NodeLost = known && n.ready.IsZero() || t.Node != "" && !known && len(f.nodes) > 0
@@ -109,7 +109,7 @@ func (f *Follower) around(t *record.Timeline, now time.Time) (s record.Surroundi
 	return s
 }
 
-// Stored says that a batch is stored.
+// Stored records that a batch is stored.
 func (f *Follower) Stored(b Batch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +125,7 @@ func (f *Follower) Stored(b Batch) {
 	}
 }
 
-// Failed says that a batch could not be stored: what it saved is to be saved again.
+// Failed records that a batch could not be stored: its contents must be saved again.
 func (f *Follower) Failed(b Batch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

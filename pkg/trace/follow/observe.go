@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 )
 
-// observation is a pod as it was shown once.
+// observation is one observed state of a pod.
 type observation struct {
 	p    *corev1.Pod
 	now  time.Time
@@ -26,8 +26,8 @@ func (o observation) own() record.Mark {
 	return record.Mark{Source: record.Own, Arrival: o.now, Late: o.late}
 }
 
-// measure learns how far the clocks of others are from ours: the smallest distance of arrival and time is the closest,
-// because nothing arrives before it happens.
+// measure learns the offsets of other clocks from ours: the smallest difference of arrival and time is the best
+// estimate, since no event arrives before it happens.
 func (f *Follower) measure(o observation) {
 	if o.late {
 		return
@@ -52,7 +52,7 @@ func (f *Follower) measure(o observation) {
 	}
 }
 
-// observe sets the marks of an act that a pod shows.
+// observe sets the marks that follow from a pod's state.
 func (f *Follower) observe(o observation, t *record.Timeline) {
 	if t.Node == "" && o.p.Spec.NodeName != "" {
 		t.Node = f.share(o.p.Spec.NodeName)
@@ -130,7 +130,7 @@ func (o observation) conditions(t *record.Timeline, points map[corev1.PodConditi
 	}
 }
 
-// phase sets what the phase says. A pod that its node refused has failed without a start.
+// phase sets the marks that follow from the phase. A pod refused by its node has failed without a start.
 func (o observation) phase(t *record.Timeline, started bool) {
 	status := &o.p.Status
 	switch {
@@ -144,7 +144,7 @@ func (o observation) phase(t *record.Timeline, started bool) {
 	}
 }
 
-// containers takes the states of containers, and reports whether one has started.
+// containers reads the states of containers, and reports whether one has started.
 func (o observation) containers(t *record.Timeline) (started bool) {
 	for i := range t.Containers {
 		c := &t.Containers[i]
@@ -166,7 +166,7 @@ func (o observation) containers(t *record.Timeline) (started bool) {
 	return started
 }
 
-// proves sets the marks that a waiting container proves, in case that no Event and no other status has set them.
+// proves sets the marks implied by a waiting container, unless an Event or another status has set them.
 func (o observation) proves(t *record.Timeline, c *record.Container) {
 	switch stage.OfWaiting(c.Waiting) {
 	case stage.Pull:
@@ -194,7 +194,7 @@ func (o observation) state(t *record.Timeline, c *record.Container, state corev1
 	if r := state.Running; r != nil {
 		if !c.Started.Known() {
 			c.Started = o.mark(r.StartedAt, record.Node)
-			c.Started.Late = c.Started.Late || c.Hook // kubelet has waited for the hook before it reports
+			c.Started.Late = c.Started.Late || c.Hook // kubelet waits for the hook before it reports
 		}
 		if !c.Shown.Known() {
 			c.Shown = o.own()
@@ -292,7 +292,7 @@ func (o observation) upgrade(t *record.Timeline) {
 	}
 }
 
-// sameImages reports whether all containers run the images that the specification names.
+// sameImages reports whether all containers run the specified images.
 func sameImages(p *corev1.Pod) bool {
 	for i := range p.Spec.Containers {
 		s := statusOf(p, p.Spec.Containers[i].Name)
@@ -303,7 +303,7 @@ func sameImages(p *corev1.Pod) bool {
 	return true
 }
 
-// redact removes the command from a text of the runtime: it is an argument of the pod.
+// redact removes the command from a runtime's text: it is an argument of the pod.
 func redact(text string) string {
 	const sign = `exec: "`
 	before, rest, found := strings.Cut(text, sign)

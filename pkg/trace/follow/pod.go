@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 )
 
-// Change says how a pod was shown.
+// Change is how a pod arrived.
 type Change int
 
 // The changes.
@@ -21,7 +21,7 @@ const (
 	Gone
 )
 
-// Pod takes a pod as the watch shows it. Nothing of it is kept but what the record has fields for.
+// Pod takes a pod from the watch. It keeps only data that the record has fields for.
 func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,7 +64,7 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 	f.pods[uid] = known
 }
 
-// begin opens the act of a creation. What the first list shows may have been judged by the last run, or have begun
+// begin opens the act of a creation. An act in the first list may have been judged by the last run, or have begun
 // before the first.
 func (f *Follower) begin(o observation, uid string, change Change) {
 	if _, ours := f.open[Key{UID: uid, Act: record.Creation}]; ours || change == Listed &&
@@ -84,7 +84,7 @@ func (f *Follower) begin(o observation, uid string, change Change) {
 	f.add(&Act{Timeline: *t, changed: true})
 }
 
-// isOld reports whether an act that the first list shows is not ours.
+// isOld reports whether an act in the first list does not count.
 func (f *Follower) isOld(key Key, began time.Time) bool {
 	if f.complete {
 		return false
@@ -92,7 +92,7 @@ func (f *Follower) isOld(key Key, began time.Time) bool {
 	return f.config.Since.IsZero() || began.Before(f.config.Since) || f.config.Judged != nil && f.config.Judged(key)
 }
 
-// deletionBegins opens the act of a deletion. A pod that a list shows for the first time may be no news.
+// deletionBegins opens the act of a deletion. A pod first seen in a list may have been deleted long ago.
 func (f *Follower) deletionBegins(o observation, uid string, listed bool) {
 	if _, ours := f.open[Key{UID: uid, Act: record.Deletion}]; ours {
 		return
@@ -118,7 +118,7 @@ func (f *Follower) deletionBegins(o observation, uid string, listed bool) {
 	f.add(&Act{Timeline: *t, changed: true})
 }
 
-// upgraded opens the act of an upgrade if a pod that was ready has other images or resources now.
+// upgraded opens the act of an upgrade if a ready pod now has other images or resources.
 func (f *Follower) upgraded(o observation, uid string, known *pod) {
 	digest := changeable(o.p)
 	if digest == known.images {
@@ -132,7 +132,7 @@ func (f *Follower) upgraded(o observation, uid string, known *pod) {
 	t := f.timeline(o, record.Upgrade, uid)
 	t.Generation = o.p.Generation
 	t.Set(record.ChangeAccepted, o.own())
-	for i := range t.Containers { // how they were: a start after this is the new one
+	for i := range t.Containers { // the old state: a later start is the new one
 		if s := statusOf(o.p, t.Containers[i].Name); s != nil && s.State.Running != nil {
 			t.Containers[i].Started = o.mark(s.State.Running.StartedAt, record.Node)
 		}
@@ -140,7 +140,7 @@ func (f *Follower) upgraded(o observation, uid string, known *pod) {
 	f.add(&Act{Timeline: *t, changed: true})
 }
 
-// timeline returns a new one with what is kept of the specification.
+// timeline returns a new timeline with the recorded parts of the specification.
 func (f *Follower) timeline(o observation, act record.Act, uid string) *record.Timeline {
 	p := o.p
 	t := &record.Timeline{Act: act, UID: uid, Namespace: f.share(p.Namespace), Name: strings.Clone(p.Name), Exclude: f.excluded(p.Namespace),
@@ -170,7 +170,7 @@ func container(c *corev1.Container, init bool) record.Container {
 		Hook: c.Lifecycle != nil && c.Lifecycle.PostStart != nil, MemLimit: !c.Resources.Limits.Memory().IsZero()}
 }
 
-// owner is the controller. The Deployment of a ReplicaSet is known from the hash that both names share.
+// owner returns the controller. A hash in both names leads from a ReplicaSet to its Deployment.
 func owner(p *corev1.Pod) (kind, name string) {
 	ref := metav1.GetControllerOfNoCopy(p)
 	if ref == nil {
@@ -184,7 +184,7 @@ func owner(p *corev1.Pod) (kind, name string) {
 	return ref.Kind, ref.Name
 }
 
-// mounts reports whether a pod has volumes that take time: others are files that kubelet writes.
+// mounts reports whether a pod has volumes that take time: the others are files written by kubelet.
 func mounts(p *corev1.Pod) bool {
 	for _, v := range p.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil || v.CSI != nil || v.NFS != nil || v.ISCSI != nil || v.Ephemeral != nil || v.Image != nil {
@@ -194,7 +194,7 @@ func mounts(p *corev1.Pod) bool {
 	return false
 }
 
-// changeable is a digest of what an upgrade in place changes.
+// changeable returns a digest of everything that an upgrade in place changes.
 func changeable(p *corev1.Pod) uint64 {
 	h := fnv.New64a()
 	for i := range p.Spec.Containers {

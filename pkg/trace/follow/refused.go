@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	maxRefused = 10_000           // owners that are followed at one time
-	quietFor   = 20 * time.Minute // the longest pause of a controller between two attempts is 1,000 s
+	maxRefused = 10_000           // owners that are followed at the same time
+	quietFor   = 20 * time.Minute // a controller waits at most 1,000 s between two attempts
 )
 
-// Refused takes an Event FailedCreate of an owner of pods. All refusals of one owner are one act, until a pod of it is
-// created, or the owner has been quiet for longer than controllers pause.
+// Refused takes an Event FailedCreate of an owner of pods. All refusals of one owner are one act, until a pod of the
+// owner is created, or the owner has been quiet for longer than controllers wait.
 func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,7 +54,7 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	a.changed = true
 }
 
-// createsPods reports whether a refused creation is that of a pod: a CronJob creates Jobs.
+// createsPods reports whether the refused object is a pod: a CronJob creates Jobs.
 func createsPods(e *corev1.Event) bool {
 	return e.Reason == "FailedCreate" &&
 		slices.Contains([]string{"ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"}, e.InvolvedObject.Kind)
@@ -69,7 +69,7 @@ func (f *Follower) refusalOf(uid types.UID) *Act {
 	return nil
 }
 
-// admitted notes that the apiserver has accepted a pod of an owner.
+// admitted records that the apiserver has accepted a pod of an owner.
 func (f *Follower) admitted(o observation) {
 	ref := metav1.GetControllerOfNoCopy(o.p)
 	if ref == nil {
@@ -81,13 +81,12 @@ func (f *Follower) admitted(o observation) {
 	}
 }
 
-// refusedStill reports whether further refusals belong to an act.
+// refusedStill reports whether further refusals belong to the act.
 func refusedStill(t *record.Timeline, now time.Time) bool {
 	return t.Act == record.Refusal && !t.At(record.Admitted).Known() && now.Sub(t.At(record.RefusedLast).Arrival) < quietFor
 }
 
-// withoutValues removes the parts of a refusal that may repeat the pod's specification: the text of a webhook or policy,
-// and the values of fields.
+// withoutValues removes text that may repeat the pod's specification: a webhook's or policy's text, and field values.
 func withoutValues(text string) string {
 	for _, sign := range []string{"denied the request", "denied request", " value: "} {
 		if before, _, found := strings.Cut(text, sign); found {

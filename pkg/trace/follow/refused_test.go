@@ -15,7 +15,7 @@ import (
 
 const quota = `Error creating: pods "web-abc-x1" is forbidden: exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3`
 
-// refuses refuses twice, as a controller tries again.
+// refuses adds two refusals, like a retrying controller.
 func (w *world) refuses(kind, owner, text string, s float64) {
 	w.refusesOnce(kind, owner, text, s)
 	w.refusesOnce(kind, owner, text, s+3)
@@ -91,7 +91,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An owner that is refused ten thousand times counts once, over hours and over a restart; its record does not grow.
+// An owner refused ten thousand times counts once, over hours and across a restart; its record does not grow.
 func TestRefusedTenThousandTimes(t *testing.T) {
 	w := newWorld(Config{})
 	for i := range 10_000 {
@@ -116,7 +116,7 @@ func TestRefusedTenThousandTimes(t *testing.T) {
 	if again.outcomes() != "" {
 		t.Errorf("%s after a restart", again.outcomes())
 	}
-	// It ends after the longest pause of a controller, and the next one is another.
+	// The act ends after a controller's longest pause, and the next refusal starts another.
 	w.until(12_000)
 	if len(w.final) != 1 || len(w.open) != 0 {
 		t.Fatalf("final %d, open %d", len(w.final), len(w.open))
@@ -128,7 +128,7 @@ func TestRefusedTenThousandTimes(t *testing.T) {
 	}
 }
 
-// Of too many refused owners, those over the bound are counted and not followed.
+// Refused owners beyond the limit are counted and not followed.
 func TestTooManyRefusedOwners(t *testing.T) {
 	w := newWorld(Config{})
 	for i := range maxRefused + 5 {
@@ -139,7 +139,7 @@ func TestTooManyRefusedOwners(t *testing.T) {
 	}
 }
 
-// A webhook's text and a field's value may repeat the pod's environment.
+// A webhook's text and field values may repeat the pod's environment.
 func TestNothingSecretOfRefusals(t *testing.T) {
 	for _, text := range []string{`admission webhook "a.example" denied the request: PASSWORD=` + secret,
 		`pods "a" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ` + secret,

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 )
 
-// initWaits is a pod whose init container waits; ended is with which code it ended before, if it did.
+// initWaits is a pod with a waiting init container; ended is its earlier exit code, if any.
 func initWaits(why, text string, ended ...int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		bound(p)
@@ -24,7 +24,7 @@ func initWaits(why, text string, ended ...int32) func(*corev1.Pod) {
 	}
 }
 
-// The apiserver shows no Event and no condition of the sandbox: the statuses of containers alone say which stage is open.
+// Without Events and without the sandbox condition, the containers' statuses alone show the open stage.
 func TestStageByStatusAlone(t *testing.T) {
 	const noStart = `exec: "x": executable file not found in $PATH`
 	tests := map[string]struct {
@@ -74,7 +74,7 @@ func TestStageByStatusAlone(t *testing.T) {
 	}
 }
 
-// A pull that a status alone has shown ends with the start of the container.
+// A pull known only from a status ends when the container starts.
 func TestPullByStatusEnds(t *testing.T) {
 	w := newWorld(Config{})
 	w.shows(newPod("a", waiting("ErrImagePull", "a:1: not found")), 5)

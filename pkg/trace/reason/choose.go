@@ -12,12 +12,12 @@ import (
 type Result struct {
 	Reason Reason
 	Class  Class
-	Stage  stage.ID // that cost the time
-	Detail string   // the text, or the name that decides
-	Others []Reason // that were found as well
+	Stage  stage.ID // the one that took the time
+	Detail string   // the text or name that decided
+	Others []Reason // other reasons found
 }
 
-// candidate is an error that was not overcome.
+// candidate is an error still in effect.
 type candidate struct {
 	reason Reason
 	stage  stage.ID
@@ -25,20 +25,20 @@ type candidate struct {
 	detail string
 }
 
-// Chooser has the table of texts, once, and the classes that the cluster overrides.
+// Chooser has the table of texts, and the classes that the cluster overrides.
 type Chooser struct {
 	texts   []Text
 	classes Overrides
 }
 
-// NewChooser returns one.
+// NewChooser returns a Chooser.
 func NewChooser(o Overrides) *Chooser { return &Chooser{Texts(), o} }
 
-// Texts returns the table.
+// Texts returns the table of texts.
 func (c *Chooser) Texts() []Text { return c.texts }
 
-// Choose finds the reason of a miss at its deadline: an error that was not overcome, the stage that is open, or the
-// stage that took the time, in this order. promised is the time that the act had.
+// Choose finds the reason of a miss at its deadline: an error that was not overcome, the open stage, or the stage that
+// took the time, in this order. promised is the act's promised time.
 func (c *Chooser) Choose(t *record.Timeline, deadline time.Time, promised time.Duration) Result {
 	stages := stage.Of(t, deadline)
 	for _, rule := range []func() (Result, bool){
@@ -81,7 +81,7 @@ func (c *Chooser) byError(t *record.Timeline, stages []stage.Stage, deadline tim
 	return r, true
 }
 
-// errorsOf are the reported errors of the act that were not overcome before the deadline.
+// errorsOf returns the act's reported errors that were not overcome before the deadline.
 func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline time.Time) (found []candidate) {
 	if r, ok := disruptions()[t.Disruption]; ok && t.Act == record.Creation {
 		found = append(found, candidate{r, stage.ReadinessGate, deadline, t.Disruption})
@@ -94,7 +94,7 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 		r := row.Reason
 		if c := t.Container(e.Container); c != nil && r == crashLoop {
 			if startFailed(*c) {
-				continue // kubelet waits before it tries again: the error of the start says why
+				continue // kubelet waits before it retries: the error of the start is the reason
 			}
 			if m := t.At(record.Initialized); c.Init && t.Act == record.Creation && (!m.Known() || m.Arrival.After(deadline)) {
 				found = append(found, candidate{initFailed, stage.Init, e.Arrival, c.Name})
@@ -117,8 +117,8 @@ func disruptions() map[string]Reason {
 		"EvictionByEvictionAPI": evictedByAPI, "TerminationByKubelet": evictedByPressure}
 }
 
-// belongs reports whether an error of a stage can hold an act up. The errors of a start hold an upgrade up too; those of
-// a deletion hold nothing else.
+// belongs reports whether an error of a stage can delay an act. The errors of a start can delay an upgrade too; those
+// of a deletion only a deletion.
 func belongs(act record.Act, id stage.ID) bool {
 	switch act {
 	case record.Refusal:
@@ -131,7 +131,7 @@ func belongs(act record.Act, id stage.ID) bool {
 	return id[0] == 'c' && id != stage.Admit
 }
 
-// overcome reports whether a stage has ended before the deadline; for errors of a container, its own stage.
+// overcome reports whether a stage ended before the deadline; for errors of a container, its own stage.
 func overcome(t *record.Timeline, id stage.ID, container string, stages []stage.Stage, deadline time.Time) bool {
 	before := func(m record.Mark) bool { return m.Known() && !m.Arrival.After(deadline) }
 	if t.Act == record.Upgrade {
@@ -174,7 +174,7 @@ func pullOf(t *record.Timeline, container string) *record.Pull {
 	return nil
 }
 
-// ofContainers are the ends and probes of containers that say why the pod is not ready.
+// ofContainers returns exits and failed probes of containers that explain why the pod is not ready.
 func ofContainers(t *record.Timeline, deadline time.Time) (found []candidate) {
 	if t.Act == record.Deletion {
 		return nil
@@ -207,7 +207,7 @@ func ofContainers(t *record.Timeline, deadline time.Time) (found []candidate) {
 	return found
 }
 
-// startFailed reports whether the runtime could not start the program; its text says why.
+// startFailed reports whether the runtime could not start the program; its text is the reason.
 func startFailed(c record.Container) bool {
 	return c.ExitReason == "StartError" || c.ExitReason == "ContainerCannotRun"
 }

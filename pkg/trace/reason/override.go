@@ -9,11 +9,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Overrides are the classes that a cluster gives to reasons instead of those of the table.
+// Overrides are a cluster's classes for reasons, instead of the table's.
 type Overrides map[Reason]Class
 
-// ParseOverrides reads a file of overrides; name stands in the errors. Every mistake is named with its line, all of them
-// at once.
+// ParseOverrides reads a file of overrides; errors contain name. It reports all errors at once, each with its line.
 func ParseOverrides(name string, data []byte) (Overrides, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var document, second yaml.Node
@@ -53,7 +52,7 @@ func (p *parser) fail(at *yaml.Node, format string, values ...any) {
 	p.errs = append(p.errs, fmt.Errorf("%s:%d: %s", p.name, at.Line, fmt.Sprintf(format, values...)))
 }
 
-// each calls do with the keys of a map and their values.
+// each calls do for each key of a map and its value.
 func (p *parser) each(n *yaml.Node, what string, do func(key, value *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
 		p.fail(n, "%smust be a map", what)

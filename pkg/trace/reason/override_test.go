@@ -32,7 +32,7 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
-// A mistake is named with file and line, all of them at once, and leaves nothing that could be used.
+// All errors are reported at once, each with file and line, and the result is empty.
 func TestOverridesMistakes(t *testing.T) {
 	for data, want := range map[string][]string{
 		"":                                     {"o.yaml: no reasons"},
@@ -66,7 +66,7 @@ func TestOverridesMistakes(t *testing.T) {
 	}
 }
 
-// The example of docs/trace.md is a file that can be used.
+// The example in docs/trace.md is a valid file.
 func TestOverridesExample(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/trace.md")
 	if err != nil {

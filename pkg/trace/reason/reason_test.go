@@ -33,14 +33,14 @@ func container(change func(*record.Container)) play {
 	return func(t *record.Timeline) { change(t.Container("c")) }
 }
 
-// bound is a pod whose stages until the sandbox are done.
+// bound has finished all stages up to the sandbox.
 func bound(t *record.Timeline) {
 	for p, s := range map[record.Point]float64{record.Scheduled: 1, record.KubeletSaw: 2} {
 		t.Set(p, at(s))
 	}
 }
 
-// started is a pod whose container runs.
+// started is a pod with a running container.
 func started(t *record.Timeline) {
 	bound(t)
 	for p, s := range map[record.Point]float64{record.SandboxReady: 3, record.Initialized: 3, record.Running: 5} {
@@ -97,8 +97,8 @@ func choose(t *record.Timeline) Result {
 	return NewChooser(nil).Choose(t, start.Add(promised), promised)
 }
 
-// Each text of the table gives its reason while its stage is not over, alone and after an error of another stage; once
-// the stage is over, it does not.
+// Each text of the table yields its reason while its stage is open, alone and after an error of another stage; once the
+// stage has ended, it does not.
 func TestTexts(t *testing.T) {
 	for _, row := range Texts() {
 		if len(row.Examples) == 0 {
@@ -142,7 +142,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// Each text of the table has a row that no earlier row hides, and every row's reason is described.
+// Each text of the table has a row that no earlier row hides, and every row's reason has a description.
 func TestTextsAreDescribed(t *testing.T) {
 	for _, row := range Texts() {
 		if Describe(row.Reason).Advice == "" {
@@ -224,7 +224,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// A pod that was ready in time by its node's clock, five minutes ahead or not, but is shown late: the control plane.
+// A pod ready in time by its node's clock, even if five minutes ahead, but shown late: the control plane.
 func TestControlPlaneSlow(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 5 * time.Minute, -5 * time.Minute} {
 		ready := record.Mark{Time: start.Add(40*time.Second + ahead), Source: record.Node, Arrival: start.Add(75 * time.Second)}
@@ -236,7 +236,7 @@ func TestControlPlaneSlow(t *testing.T) {
 		if got := choose(timeline); got.Reason != controlPlaneSlow {
 			t.Errorf("ahead %v: %+v", ahead, got)
 		}
-		timeline.Skews = nil // then the times prove nothing
+		timeline.Skews = nil // without a measured offset, the times are no proof
 		if got := choose(timeline); got.Reason == controlPlaneSlow {
 			t.Errorf("ahead %v, not measured: %+v", ahead, got)
 		}

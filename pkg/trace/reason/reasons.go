@@ -1,33 +1,34 @@
-// Package reason says why an act of a pod missed its time, and whether the system or the user is the cause. It is pure.
+// Package reason finds why an act of a pod missed its time, and whether the cause is the system or the user. It is
+// pure.
 package reason
 
 import "github.com/nodeagent/nodeagent/pkg/trace/stage"
 
-// Class says whose cause a reason is.
+// Class is the party that causes a reason.
 type Class string
 
 // The classes.
 const (
 	System Class = "system"
 	User   Class = "user"
-	None   Class = "none" // of Unknown
+	None   Class = "none" // for Unknown
 )
 
-// Reason names a cause. It is permanent: stores and metrics contain it.
+// Reason names a cause. Names are permanent: stores and metrics contain them.
 type Reason string
 
 // Info describes a reason.
 type Info struct {
 	Reason Reason
 	Class  Class
-	Signal string // by which it is recognized
+	Signal string // how it is recognized
 	Advice string
 }
 
-// Unknown is the reason of a miss that has no other.
+// Unknown is the reason of a miss without any other.
 const Unknown Reason = "Unknown"
 
-// Reasons of rules rather than of texts.
+// Reasons found by rules, not by texts.
 const (
 	schedulerSlow, schedulerDown              Reason = "SchedulerSlow", "SchedulerDown"
 	capacityExhausted, impossibleRequest      Reason = "CapacityExhausted", "ImpossibleRequest"
@@ -52,8 +53,8 @@ const (
 	configInvalid, createFailed               Reason = "ContainerConfigInvalid", "CreateFailed"
 )
 
-// Reasons returns all that the watch alone can find, in the order of the stages. Those that need evidence of the node
-// come with it.
+// Reasons returns all reasons that the watch alone can find, in the order of the stages. Reasons that need evidence
+// from the node will come with it.
 func Reasons() []Info {
 	return []Info{
 		{"QuotaExceeded", User, "FailedCreate of the owner: exceeded quota", "Raise the quota, or request less."},
@@ -134,7 +135,7 @@ func Reasons() []Info {
 	}
 }
 
-// Describe returns what a reason is; the zero Info if there is none of that name.
+// Describe returns the description of a reason; the zero Info if it does not exist.
 func Describe(r Reason) Info {
 	for _, info := range Reasons() {
 		if info.Reason == r {
@@ -144,7 +145,7 @@ func Describe(r Reason) Info {
 	return Info{Reason: r, Class: None}
 }
 
-// classOf returns the class of a reason that was found in a stage.
+// classOf returns the class of a reason found in a stage.
 func classOf(r Reason, id stage.ID) Class {
 	if r == stageSlow && stage.Describe(id).User {
 		return User

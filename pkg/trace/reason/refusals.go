@@ -7,8 +7,8 @@ const (
 	admission   = "kube-apiserver 1.36.3, "
 )
 
-// admissionTexts are those of the Event FailedCreate of an owner. Failures of the apiserver stand first: their texts may
-// say "forbidden" as well.
+// admissionTexts match the Event FailedCreate of an owner. Failures of the apiserver come first: their texts may
+// contain "forbidden" as well.
 func admissionTexts() []Text {
 	from := []string{"FailedCreate"}
 	const web = `Error creating: pods "web-abc-x1" is forbidden: `

@@ -10,7 +10,7 @@ import (
 
 func containsTaint(text string) bool { return strings.Contains(text, "untolerated taint") }
 
-// byOpenStage blames the owner of the deepest stage that was open at the deadline.
+// byOpenStage blames the owner of the deepest stage open at the deadline.
 func byOpenStage(t *record.Timeline, stages []stage.Stage, deadline time.Time) (Result, bool) {
 	if reportedLate(t, deadline) {
 		return Result{Reason: controlPlaneSlow, Stage: stage.Reported}, true
@@ -40,7 +40,7 @@ func byOpenStage(t *record.Timeline, stages []stage.Stage, deadline time.Time) (
 	return Result{Reason: r, Stage: open.ID, Detail: detail}, true
 }
 
-// reportedLate reports whether the pod was ready in time by the node's clock, and this arrived after the deadline.
+// reportedLate reports whether the pod was ready in time by the node's clock, but this arrived after the deadline.
 func reportedLate(t *record.Timeline, deadline time.Time) bool {
 	end := t.End()
 	skew, measured := t.Skews[end.Source]
@@ -99,7 +99,7 @@ func ofScheduler(t *record.Timeline) Reason {
 	return schedulerSlow
 }
 
-// ofPull tells a pull that took long from one that waited for others.
+// ofPull distinguishes a slow pull from one that waited for others.
 func ofPull(t *record.Timeline, deadline time.Time) (Reason, string) {
 	for _, p := range t.Pulls {
 		if p.Waited > 0 && 2*p.Waited > p.Took+p.Waited {
@@ -117,8 +117,8 @@ func ofPull(t *record.Timeline, deadline time.Time) (Reason, string) {
 	return pullCost, ""
 }
 
-// bySlowStage blames a stage if all have ended, but late. Without a baseline of the cluster, the pull has taken the time
-// if the pod would have been in time without it; otherwise the longest stage has.
+// bySlowStage blames a stage if all have ended, but late. Without a baseline of the cluster, it blames the pull if the
+// pod would have been in time without it; otherwise the longest stage.
 func bySlowStage(t *record.Timeline, promised time.Duration) (Result, bool) {
 	if !t.End().Known() {
 		return Result{}, false

@@ -7,23 +7,23 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 )
 
-// Example is a text as a component writes it.
+// Example is a text written by a component.
 type Example struct {
 	Source string // component, version, file
 	From   string // reason of the Event, of waiting, or of the pod
 	Text   string
 }
 
-// Text recognizes one reason by who reports it and a part of the text.
+// Text recognizes a reason by its reporter and a part of the text.
 type Text struct {
 	Reason   Reason
-	Stage    stage.ID // in which it happens, and whose end overcomes it
+	Stage    stage.ID // it happens in this stage, whose end overcomes it
 	From     []string // reasons of Events, of waiting, or of the pod; none: any
-	Any      []string // one of them is in the text, in lower case; none: any text
+	Any      []string // parts of the text, in lower case, one is enough; none: any text
 	Examples []Example
 }
 
-// The files of the sources that examples are from. The versions are those that the texts were read in.
+// The source files of the examples, with the versions in which they were read.
 const (
 	kubelet    = "kubelet 1.36.3, pkg/kubelet/"
 	volumes    = "kubelet 1.36.3, pkg/volume/"
@@ -39,7 +39,7 @@ var (
 	scheduling    = []string{"FailedScheduling", "Unschedulable"}
 )
 
-// Texts returns the table, the more specific before the more general.
+// Texts returns the table, more specific rows before more general ones.
 func Texts() []Text {
 	return slices.Concat(admissionTexts(), anywhere(), schedulingTexts(), nodeTexts(), volumeTexts(), sandboxTexts(), imageTexts(), containerTexts())
 }
@@ -188,7 +188,7 @@ func containerTexts() []Text {
 	}
 }
 
-// Match finds the row of a text. Not every report is an error, and an error whose text is not known has none.
+// Match finds the row of a text. Reports without errors and unknown texts have none.
 func Match(table []Text, from, text string) (Text, bool) {
 	lower := strings.ToLower(text)
 	for _, row := range table {

@@ -1,51 +1,51 @@
-// Package record is what is kept of a pod's life: marks in time, and the few facts of its specification that stages and
-// reasons need. It refuses to hold anything else of a pod: no environment value, argument, label or annotation has a
-// field here.
+// Package record is the recorded part of a pod's life: marks in time, and the few facts of its specification that
+// stages and reasons need. It has no fields for other data of a pod: no environment value, argument, label or
+// annotation.
 package record
 
 import "time"
 
-// Act is one thing that is promised to be done within a time.
+// Act is an operation with a promised duration.
 type Act string
 
 // The acts of a pod.
 const (
 	Creation Act = "creation"
 	Deletion Act = "deletion"
-	Upgrade  Act = "upgrade" // in place: an image or the resources of a running pod are changed
+	Upgrade  Act = "upgrade" // in place: an image or the resources of a running pod change
 	Refusal  Act = "refusal" // an owner cannot create its pods: from its first refused creation to its next pod
 )
 
-// Clock is the machine whose clock made a time.
+// Clock identifies the machine whose clock measured a time.
 type Clock string
 
 // The clocks of marks.
 const (
-	Own       Clock = "own" // there is no other time than the arrival
+	Own       Clock = "own" // the arrival is the only time
 	APIServer Clock = "apiserver"
 	Scheduler Clock = "scheduler"
 	Node      Clock = "node"
 )
 
-// Mark is a moment: by the clock of its source, and by ours when it arrived at the watch.
+// Mark is a moment: by its source's clock, and by ours when it arrived at the watch.
 type Mark struct {
 	Time    time.Time `json:"time,omitzero"`
 	Source  Clock     `json:"source,omitempty"`
 	Arrival time.Time `json:"arrival,omitzero"`
-	// Late means that the arrival is an upper bound only: the watch was behind, or a list showed the mark.
+	// Late means that the arrival is only an upper bound: the watch was behind, or a list showed the mark.
 	Late bool `json:"late,omitempty"`
 }
 
-// Known reports whether there is such a moment.
+// Known reports whether the mark is set.
 func (m Mark) Known() bool { return !m.Arrival.IsZero() }
 
 // Point names a mark of a timeline.
 type Point string
 
-// The marks of a pod. Those of its containers and pulls stand there.
+// The marks of a pod. Container and Pull have their own.
 const (
-	Refused         Point = "refused"  // the first creation that the apiserver refused to the owner
-	Admitted        Point = "admitted" // the first pod of the owner after the last refusal
+	Refused         Point = "refused"  // the owner's first creation refused by the apiserver
+	Admitted        Point = "admitted" // the owner's first pod after the last refusal
 	RefusedLast     Point = "refused-last"
 	Created         Point = "created"
 	Ungated         Point = "ungated"
@@ -56,10 +56,10 @@ const (
 	Attached        Point = "attached"    // the last SuccessfulAttachVolume
 	SandboxReady    Point = "sandbox-ready"
 	Initialized     Point = "initialized"
-	Running         Point = "running" // phase Running, or a later one after a container had started
+	Running         Point = "running" // phase Running, or a later phase after the start of a container
 	ContainersReady Point = "containers-ready"
 	Ready           Point = "ready"
-	Failed          Point = "failed" // phase Failed, and no container had started
+	Failed          Point = "failed" // phase Failed without the start of a container
 
 	DeleteRequested Point = "delete-requested" // deletionTimestamp minus the grace period
 	KillNoticed     Point = "kill-noticed"
@@ -74,37 +74,37 @@ const (
 	ReadyAgain     Point = "ready-again"
 )
 
-// Container is what is kept of one.
+// Container is the recorded part of a container.
 type Container struct {
 	Name       string `json:"name"`
 	Image      string `json:"image,omitempty"`
 	Init       bool   `json:"init,omitempty"`
-	Hook       bool   `json:"hook,omitempty"`       // it has a PostStart hook
-	MemLimit   bool   `json:"memLimit,omitempty"`   // it has a limit of memory
-	Imaged     Mark   `json:"imaged,omitzero"`      // the first status that proves that its image is on the node
+	Hook       bool   `json:"hook,omitempty"`       // with a PostStart hook
+	MemLimit   bool   `json:"memLimit,omitempty"`   // with a memory limit
+	Imaged     Mark   `json:"imaged,omitzero"`      // the first status that proves that the node has its image
 	Started    Mark   `json:"started,omitzero"`     // of its first start
-	Shown      Mark   `json:"shown,omitzero"`       // the first status that shows it running, or ended after a start
+	Shown      Mark   `json:"shown,omitzero"`       // the first status that shows it running, or exited after a start
 	Exited     Mark   `json:"exited,omitzero"`      // of its last end
 	ExitCode   int32  `json:"exitCode,omitempty"`   // of its last end
 	ExitReason string `json:"exitReason,omitempty"` // of its last end: OOMKilled, Error, Completed
-	Waiting    string `json:"waiting,omitempty"`    // reason of waiting now
-	Unhealthy  bool   `json:"unhealthy,omitempty"`  // kubelet reported a probe that failed
+	Waiting    string `json:"waiting,omitempty"`    // the present reason of waiting
+	Unhealthy  bool   `json:"unhealthy,omitempty"`  // kubelet reported a failed probe
 	Ready      bool   `json:"ready,omitempty"`
 }
 
-// Pull is one of an image.
+// Pull is the pull of an image.
 type Pull struct {
 	Container string        `json:"container"`
 	Image     string        `json:"image"`
 	Began     Mark          `json:"began,omitzero"`
 	Ended     Mark          `json:"ended,omitzero"`
 	Took      time.Duration `json:"took,omitempty"`   // by kubelet's text, without waiting
-	Waited    time.Duration `json:"waited,omitempty"` // behind other pulls
+	Waited    time.Duration `json:"waited,omitempty"` // for other pulls
 	Bytes     int64         `json:"bytes,omitempty"`
 	Cached    bool          `json:"cached,omitempty"`
 }
 
-// Error is what a component reported.
+// Error is an error reported by a component.
 type Error struct {
 	Mark
 	From      string `json:"from"` // reason of the Event, of the waiting container, or of the pod's status
@@ -112,17 +112,17 @@ type Error struct {
 	Text      string `json:"text,omitempty"`
 }
 
-// Surroundings are the state of others at the time of the judgement.
+// Surroundings are the state of other objects at the time of the judgement.
 type Surroundings struct {
 	NodeLost        bool `json:"nodeLost,omitempty"`
 	SchedulerStale  bool `json:"schedulerStale,omitempty"`  // its Lease is not renewed
-	ExceedsNodes    bool `json:"exceedsNodes,omitempty"`    // the requests exceed the allocatable of each node
-	FaultTaints     bool `json:"faultTaints,omitempty"`     // nodes have taints of faults
-	VictimsPresent  bool `json:"victimsPresent,omitempty"`  // pods that were preempted for this one are still there
-	ControllerStale bool `json:"controllerStale,omitempty"` // the Lease of the controller-manager is not renewed
+	ExceedsNodes    bool `json:"exceedsNodes,omitempty"`    // the requests exceed every node's allocatable
+	FaultTaints     bool `json:"faultTaints,omitempty"`     // nodes have taints for faults
+	VictimsPresent  bool `json:"victimsPresent,omitempty"`  // pods preempted for this one still exist
+	ControllerStale bool `json:"controllerStale,omitempty"` // the controller-manager's Lease is not renewed
 }
 
-// Timeline is what is known of one act of one pod.
+// Timeline is the record of an act of a pod.
 type Timeline struct {
 	Act            Act                     `json:"act"`
 	UID            string                  `json:"uid"`
@@ -133,35 +133,35 @@ type Timeline struct {
 	OwnerKind      string                  `json:"ownerKind,omitempty"`
 	OwnerName      string                  `json:"ownerName,omitempty"`
 	RestartAlways  bool                    `json:"restartAlways,omitempty"`
-	Gated          bool                    `json:"gated,omitempty"` // it was created with scheduling gates
+	Gated          bool                    `json:"gated,omitempty"` // created with scheduling gates
 	Volumes        bool                    `json:"volumes,omitempty"`
 	Grace          time.Duration           `json:"grace,omitempty"`
-	CPU            int64                   `json:"cpu,omitempty"`      // requested, in thousandths of a core
-	Bytes          int64                   `json:"bytes,omitempty"`    // requested memory
-	Refusals       int                     `json:"refusals,omitempty"` // of an owner: refused creations
+	CPU            int64                   `json:"cpu,omitempty"`      // requests, in thousandths of a core
+	Bytes          int64                   `json:"bytes,omitempty"`    // memory requests
+	Refusals       int                     `json:"refusals,omitempty"` // an owner's refused creations
 	ReadinessGates []string                `json:"readinessGates,omitempty"`
-	Finalizers     []string                `json:"finalizers,omitempty"` // those that are left
-	Exclude        string                  `json:"exclude,omitempty"`    // why its verdict is "excluded"
+	Finalizers     []string                `json:"finalizers,omitempty"` // the remaining ones
+	Exclude        string                  `json:"exclude,omitempty"`    // why the verdict is "excluded"
 	Marks          map[Point]Mark          `json:"marks"`
 	Containers     []Container             `json:"containers,omitempty"`
 	Pulls          []Pull                  `json:"pulls,omitempty"`
 	Errors         []Error                 `json:"errors,omitempty"`
 	Disruption     string                  `json:"disruption,omitempty"` // reason of the condition DisruptionTarget
 	Around         Surroundings            `json:"around,omitzero"`
-	Skews          map[Clock]time.Duration `json:"skews,omitempty"` // our clock minus the source's, if it was measured
+	Skews          map[Clock]time.Duration `json:"skews,omitempty"` // our clock minus the source's, if measured
 }
 
-// maxErrors and maxText bound what one pod can make us keep.
+// maxErrors and maxText limit what one pod can make us store.
 const (
 	maxErrors = 32
 	maxPulls  = 64
 	maxText   = 1024
 )
 
-// At returns a mark; one that is not Known if there is none.
+// At returns a mark; if it is not set, it is not Known.
 func (t *Timeline) At(p Point) Mark { return t.Marks[p] }
 
-// Set keeps the first mark of a point.
+// Set sets a mark unless it is already set.
 func (t *Timeline) Set(p Point, m Mark) {
 	if t.Marks == nil {
 		t.Marks = map[Point]Mark{}
@@ -171,8 +171,8 @@ func (t *Timeline) Set(p Point, m Mark) {
 	}
 }
 
-// AddError keeps an error. One that is repeated keeps its first mark and has the newest text; of too many, the oldest
-// goes.
+// AddError adds an error. A repeated error keeps its first mark and gets the newest text; beyond the limit, the oldest
+// is dropped.
 func (t *Timeline) AddError(e Error) {
 	e.Text = Clip(e.Text, maxText)
 	for i, old := range t.Errors {
@@ -206,7 +206,7 @@ func (t *Timeline) PullOf(container, image string) *Pull {
 	return &t.Pulls[len(t.Pulls)-1]
 }
 
-// Container returns the one of that name, nil if there is none.
+// Container returns the container of a name, nil if there is none.
 func (t *Timeline) Container(name string) *Container {
 	for i := range t.Containers {
 		if t.Containers[i].Name == name {
@@ -216,7 +216,7 @@ func (t *Timeline) Container(name string) *Container {
 	return nil
 }
 
-// Begin is the mark that the promised time runs from.
+// Begin is the mark at which the promised time starts.
 func (t *Timeline) Begin() Mark {
 	switch t.Act {
 	case Deletion:
@@ -244,7 +244,7 @@ func (t *Timeline) End() Mark {
 	return t.At(Running)
 }
 
-// Clip shortens a text to at most n bytes, and never cuts a rune in two.
+// Clip shortens a text to at most n bytes without cutting a rune in two.
 func Clip(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -5,7 +5,7 @@ import "time"
 // coarse is the resolution of Kubernetes' own timestamps.
 const coarse = time.Second
 
-// unbounded stands for a time that may lie as far back as one likes.
+// unbounded stands for an arbitrarily distant past.
 const unbounded = 10 * 365 * 24 * time.Hour
 
 // Span is a duration with its bounds: it lies between Low and High. Low is never negative.
@@ -13,7 +13,7 @@ type Span struct {
 	Low, High time.Duration
 }
 
-// Middle is the best guess.
+// Middle returns the best estimate.
 func (s Span) Middle() time.Duration {
 	if s.High >= unbounded/2 {
 		return s.Low
@@ -21,7 +21,7 @@ func (s Span) Middle() time.Duration {
 	return (s.Low + s.High) / 2
 }
 
-// Uncertainty is how far the truth may be from Middle.
+// Uncertainty is the maximum distance of the true value from Middle.
 func (s Span) Uncertainty() time.Duration {
 	if s.High >= unbounded/2 {
 		return s.High
@@ -29,7 +29,7 @@ func (s Span) Uncertainty() time.Duration {
 	return (s.High - s.Low) / 2
 }
 
-// ours returns between which times of our clock a mark lies.
+// ours returns the bounds of a mark in our clock.
 func (t *Timeline) ours(m Mark) (low, high time.Time) {
 	if !m.Late {
 		return m.Arrival, m.Arrival
@@ -48,15 +48,15 @@ func (t *Timeline) ours(m Mark) (low, high time.Time) {
 	return low, high
 }
 
-// ByOurs returns the time from one mark to another by our own clock: the one that verdicts depend on.
+// ByOurs returns the time from one mark to another by our own clock: verdicts depend on it.
 func (t *Timeline) ByOurs(from, to Mark) Span {
 	fromLow, fromHigh := t.ours(from)
 	toLow, toHigh := t.ours(to)
 	return Span{max(0, toLow.Sub(fromHigh)), max(0, toHigh.Sub(fromLow))}
 }
 
-// Between returns the time from one mark to another. Marks of one clock have it by that clock, which no delay on the way
-// to us changes; others by ours.
+// Between returns the time from one mark to another. It uses the marks' clock if they share one, since delays on the
+// way to us do not affect it; otherwise ours.
 func (t *Timeline) Between(from, to Mark) Span {
 	if from.Source != to.Source || from.Source == Own || from.Time.IsZero() || to.Time.IsZero() {
 		return t.ByOurs(from, to)

@@ -1,5 +1,5 @@
-// Package sli adds verdicts up to indicators. It is pure. An indicator has no value below Enough samples: a ratio of few
-// says more than is known.
+// Package sli computes indicators from verdicts. It is pure. An indicator has no value below Enough samples: a ratio of
+// few samples is misleading.
 package sli
 
 import (
@@ -12,15 +12,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
-// Enough is the least number of samples that gives a value.
+// Enough is the minimum number of samples for a value.
 const Enough = 20
 
-// Windows are those that indicators are computed of.
+// Windows are the windows of the indicators.
 func Windows() map[string]time.Duration {
 	return map[string]time.Duration{"5m": 5 * time.Minute, "1h": time.Hour, "1d": 24 * time.Hour, "7d": 7 * 24 * time.Hour}
 }
 
-// Count is how many acts were judged alike.
+// Count is the number of acts with the same verdict.
 type Count struct {
 	Act     record.Act
 	Outcome verdict.Outcome

@@ -1,4 +1,4 @@
-// Package stage divides an act of a pod into the stages of which each has an owner. It is pure: a timeline goes in.
+// Package stage divides an act of a pod into stages, each with an owner. It is pure: its input is a timeline.
 package stage
 
 import (
@@ -8,11 +8,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 )
 
-// ID is that of a stage: c for creation, d for deletion, u for an upgrade in place. Higher is deeper.
+// ID names a stage: c for creation, d for deletion, u for an upgrade in place. Higher is deeper.
 type ID string
 
-// The stages. c1, c5, c16 and c17, and d3 and d4, have reasons; a duration of their own needs evidence that the watch
-// alone does not give.
+// The stages. c1, c5, c16 and c17, and d3 and d4, have reasons; their durations need evidence beyond the watch.
 const (
 	Admit, Gated, Provision, Schedule, Preempt     ID = "c01", "c02", "c03", "c04", "c05"
 	Notice, AdmitOnNode, Attach, Mount, Sandbox    ID = "c06", "c07", "c08", "c09", "c10"
@@ -28,10 +27,10 @@ const (
 type Info struct {
 	Name  string
 	Owner string
-	User  bool // the time is its user's
+	User  bool // the user's time
 }
 
-// Describe returns what a stage is.
+// Describe returns the description of a stage.
 func Describe(id ID) Info {
 	return map[ID]Info{
 		Admit: {"admit", "apiserver, webhooks", false}, Gated: {"gated", "user", true},
@@ -51,18 +50,18 @@ func Describe(id ID) Info {
 	}[id]
 }
 
-// Stage is one that has begun.
+// Stage is a stage of an act; all of them have begun.
 type Stage struct {
 	ID    ID
 	Start record.Mark
-	End   record.Mark // not known: it is open
+	End   record.Mark // unknown while it is open
 	Spent record.Span // until the end, or until now; overlapping intervals are united
 }
 
 // Open reports whether the stage has not ended.
 func (s Stage) Open() bool { return !s.End.Known() }
 
-// Of returns the stages of an act that have begun, in their order; open ones last until now.
+// Of returns the stages of an act that have begun, in order; open ones last until now.
 func Of(t *record.Timeline, now time.Time) []Stage {
 	b := builder{t: t, now: now}
 	switch t.Act {
@@ -124,7 +123,7 @@ func (b *builder) creation() {
 }
 
 // sandboxEnd is the condition, or the first sign of a step that needs a sandbox: the condition may arrive together with
-// it, and a runtime class or a version of kubelet may not have it.
+// that sign, and some runtime classes and kubelet versions lack it.
 func (b *builder) sandboxEnd() record.Mark {
 	end := b.t.At(record.SandboxReady)
 	for _, p := range b.t.Pulls {
@@ -162,7 +161,7 @@ func (b *builder) containers() {
 	b.united(PostStart, hooks)
 }
 
-// hookEnd is the start of the next container, for which kubelet waits, or the first status that shows this one.
+// hookEnd is the start of the next container, for which kubelet waits, or the first status with this container running.
 func hookEnd(t *record.Timeline, i int) record.Mark {
 	end := t.Containers[i].Shown
 	for _, next := range t.Containers[i+1:] {
@@ -173,7 +172,7 @@ func hookEnd(t *record.Timeline, i int) record.Mark {
 	return end
 }
 
-// pulls are the intervals of those that have begun.
+// pulls returns the intervals of pulls that have begun.
 func pulls(t *record.Timeline) (all [][2]record.Mark) {
 	for i := range t.Pulls {
 		if p := &t.Pulls[i]; p.Began.Known() {
@@ -183,8 +182,8 @@ func pulls(t *record.Timeline) (all [][2]record.Mark) {
 	return all
 }
 
-// pullEnd is the Event's, or the first sign that the container goes on without it. The start that an upgrade knows is
-// the one before it.
+// pullEnd is the Event's time, or the first sign that the container continues without it. For an upgrade, the known
+// start is the previous one.
 func pullEnd(t *record.Timeline, p *record.Pull) record.Mark {
 	c := t.Container(p.Container)
 	switch {
@@ -205,7 +204,7 @@ func pullFor(t *record.Timeline, c record.Container) *record.Pull {
 	return nil
 }
 
-// allRunning is the last start of the containers that are not init; unknown until all have started.
+// allRunning is the last start of the containers except init containers; unknown until all have started.
 func (b *builder) allRunning() (last record.Mark) {
 	for _, c := range b.t.Containers {
 		if c.Init {
@@ -253,7 +252,7 @@ func (b *builder) upgrade() {
 	b.interval(ReadyAgain, t.At(record.NewStarted), t.At(record.ReadyAgain))
 }
 
-// united adds one stage of several intervals: from the first start to the last end, with the time of their union.
+// united adds a stage with several intervals: from the first start to the last end, with the time of their union.
 func (b *builder) united(id ID, intervals [][2]record.Mark) {
 	if len(intervals) == 0 {
 		return
@@ -279,7 +278,7 @@ func (b *builder) united(id ID, intervals [][2]record.Mark) {
 	b.stages = append(b.stages, s)
 }
 
-// first is the earlier of two marks; one that is not known does not count.
+// first returns the earlier of two marks, ignoring unknown ones.
 func first(a, b record.Mark) record.Mark {
 	if !a.Known() || b.Known() && b.Arrival.Before(a.Arrival) {
 		return b
@@ -287,7 +286,7 @@ func first(a, b record.Mark) record.Mark {
 	return a
 }
 
-// last is the later of two ends: an end that is not known is later than any.
+// last returns the later of two ends: an unknown end is later than any.
 func last(a, b record.Mark) record.Mark {
 	if !a.Known() || b.Known() && b.Arrival.Before(a.Arrival) {
 		return a

@@ -41,7 +41,7 @@ func TestCreation(t *testing.T) {
 	}
 }
 
-// Intervals with a gap between them count without it, and one that is open lasts until now.
+// Gaps between intervals do not count, and an open interval lasts until now.
 func TestPullsAreUnited(t *testing.T) {
 	timeline := &record.Timeline{Act: record.Creation, Pulls: []record.Pull{{Container: "b", Began: at(20)}, {Container: "a", Began: at(1), Ended: at(4)},
 		{Container: "c", Began: at(2), Ended: at(6)}}}
@@ -73,7 +73,7 @@ func TestDeletionAndUpgrade(t *testing.T) {
 	}
 }
 
-// Clocks of minutes apart never make a stage negative.
+// Clocks that differ by minutes never make a stage negative.
 func TestClocks(t *testing.T) {
 	timeline := &record.Timeline{Act: record.Creation, Containers: []record.Container{{Name: "a"}}}
 	moment := func(clock record.Clock, off time.Duration, s int) record.Mark {
@@ -92,13 +92,13 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// Without Events and without the condition of the sandbox, the statuses of containers prove how far the pod came.
+// Without Events and without the sandbox condition, the containers' statuses prove the pod's progress.
 func TestStagesFollowFromStatuses(t *testing.T) {
 	init := record.Container{Name: "i", Init: true}
 	tests := map[string]struct {
 		containers []record.Container
 		pulls      []record.Pull
-		want       ID // the deepest that is open
+		want       ID // the deepest open one
 	}{
 		"no status":                  {[]record.Container{{Name: "a"}}, nil, Sandbox},
 		"pull":                       {[]record.Container{{Name: "a"}}, []record.Pull{{Container: "a", Began: at(5)}}, Pull},
@@ -136,7 +136,7 @@ func TestStagesFollowFromStatuses(t *testing.T) {
 	}
 }
 
-// An upgrade whose new image cannot be pulled has not begun to create the container.
+// An upgrade that cannot pull its new image has not begun to create the container.
 func TestUpgradePulls(t *testing.T) {
 	timeline := &record.Timeline{Act: record.Upgrade, Containers: []record.Container{{Name: "a"}}, Pulls: []record.Pull{{Container: "a", Began: at(5)}}}
 	for p, s := range map[record.Point]int{record.ChangeAccepted: 0, record.ChangeNoticed: 2, record.OldEnded: 4} {

@@ -1,7 +1,7 @@
 package stage
 
-// OfWaiting returns the stage that a waiting container proves to have begun, by the reason that kubelet gives; empty if
-// it proves none. Kubelet comes to each of them after the sandbox.
+// OfWaiting returns the latest stage that a waiting container proves to have begun, by kubelet's reason; empty if it
+// proves none. Kubelet reaches each of them after the sandbox.
 func OfWaiting(reason string) ID {
 	switch reason {
 	case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable",

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 )
 
-// Filter chooses verdicts.
+// Filter selects verdicts.
 type Filter struct {
 	Namespace string   // empty: all
 	Nodes     []string // none: all
@@ -44,7 +44,7 @@ func (s *Store) Count(ctx context.Context, now time.Time, window time.Duration, 
 	return counts, nil
 }
 
-// since returns the files of a day and of those after it.
+// since returns the files of a day and of later ones.
 func (s *Store) since(oldest string) (dbs []*sql.DB) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

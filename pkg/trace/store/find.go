@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
-// Row is a verdict as it is stored.
+// Row is a stored verdict.
 type Row struct {
 	UID       string          `json:"uid"`
 	Act       record.Act      `json:"act"`

@@ -1,5 +1,5 @@
-// Package store keeps verdicts in SQLite: one file a day, which is dropped whole, with evidence of misses only; and the
-// acts that are open, so that a restart loses no verdict and gives none twice.
+// Package store keeps verdicts in SQLite: one file per day, which is dropped as a whole, with evidence only for misses;
+// and the open acts, so that no verdict is lost or given twice across a restart.
 package store
 
 import (
@@ -39,14 +39,14 @@ CREATE INDEX IF NOT EXISTS acts_name ON acts (namespace, name);
 CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;`
 )
 
-// Store is an open store. Only one process has it open.
+// Store is an open store. Only one process may have it open.
 type Store struct {
 	dir  string
 	keep int // days
 	lock *os.File
 	open *sql.DB
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	days map[string]*sql.DB
 }
 
@@ -130,12 +130,12 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// overlap is how long before the end of the last run an act may have begun that it has not seen: clocks differ.
+// overlap is how long before the end of the last run an unseen act may have begun: clocks differ.
 const overlap = 10 * time.Minute
 
-// Load returns the acts that were open, and from when on an act may have escaped the last run; zero if there was none. It
-// is never before the first run. An act whose
-// verdict was stored, and which could not be removed from those that are open any more, is not returned.
+// Load returns the open acts, and the time from which on the last run may have missed acts; zero if there was none. It
+// is never before the first run. Load skips acts whose verdict was stored before the last run could remove them from
+// the open ones.
 func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, err error) {
 	first, err := s.meta(ctx, "first")
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, e
 	return acts, since, rows.Err()
 }
 
-// meta returns a time that is kept; zero if there is none.
+// meta returns a stored time; zero if there is none.
 func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error) {
 	var text string
 	err = s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = ?`, name).Scan(&text)
@@ -195,11 +195,11 @@ func (s *Store) Judged(ctx context.Context, key follow.Key) bool {
 	return false
 }
 
-// all returns the days' files.
+// all returns the files of all days.
 func (s *Store) all() []*sql.DB { return s.since("") }
 
-// Save stores a batch: the verdicts first, each in the file of its day, then the acts that are open. If it fails, or the
-// process ends between the two, the same batch may come again: a verdict that is there stays as it is.
+// Save stores a batch: first the verdicts, each in the file of its day, then the open acts. If it fails, or the process
+// ends in between, the same batch may come again: existing verdicts stay unchanged.
 func (s *Store) Save(ctx context.Context, b follow.Batch) error {
 	byDay := map[string][]follow.Act{}
 	for _, a := range b.Judged {
@@ -294,7 +294,7 @@ func refineAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 	return saveEvidence(ctx, tx, a)
 }
 
-// saveEvidence keeps the timeline of a miss.
+// saveEvidence stores the timeline of a miss.
 func saveEvidence(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 	if a.Verdict.Outcome != verdict.Missed {
 		return nil
@@ -307,7 +307,7 @@ func saveEvidence(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 	return err
 }
 
-// stagesOf packs the times of stages: id=milliseconds.
+// stagesOf encodes the times of stages: id=milliseconds.
 func stagesOf(a *follow.Act) string {
 	var parts []string
 	end := a.Timeline.End()

@@ -37,7 +37,7 @@ func act(uid string, outcome verdict.Outcome, at time.Time) follow.Act {
 	return a
 }
 
-// The process ends between the verdict and the removal of the open act: at the next start it has its verdict, and once.
+// The process ends between storing the verdict and removing the open act: after a restart there is exactly one verdict.
 func TestKilledBetween(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

@@ -1,7 +1,7 @@
-// Package verdict judges an act of a pod against the time that was promised. It is pure.
+// Package verdict judges an act of a pod against the promised time. It is pure.
 //
-// Our own lateness is nobody's fault: each mark lies between two times of our clock, and a verdict is given only if it
-// is the same for all of them. What was not observed well enough is unknown.
+// Delays of our own must not blame anybody: each mark lies between two times of our clock, and there is a verdict only
+// if it is the same for all of them. If the observation was not good enough, the verdict is unknown.
 package verdict
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 )
 
-// Outcome is one of four; an act that has none yet is open.
+// Outcome is one of four; an act without a verdict is open.
 type Outcome string
 
 // The outcomes.
@@ -23,15 +23,15 @@ const (
 	Unknown   Outcome = "unknown"
 )
 
-// Verdict is what is judged of an act.
+// Verdict is the judgement of an act.
 type Verdict struct {
 	Outcome Outcome
-	Why     string        // of excluded and unknown
-	Judged  record.Span   // the time that counts, until the end or until now
-	User    time.Duration // about what was subtracted as the user's
+	Why     string        // for excluded and unknown
+	Judged  record.Span   // the counted time, until the end or until now
+	User    time.Duration // estimate of the time subtracted as the user's
 }
 
-// Judge judges an act at a time. seen is until when the watch has certainly shown everything: a miss waits for it.
+// Judge judges an act. seen is the time up to which the watch has certainly shown everything: a miss waits for it.
 func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verdict {
 	if t.Exclude != "" {
 		return Verdict{Outcome: Excluded, Why: t.Exclude}
@@ -66,8 +66,8 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	return v
 }
 
-// mayBeRefusedAgain reports whether the time of an owner with refused creations is not over: a pod in between does not
-// end them if others are refused.
+// mayBeRefusedAgain reports whether an owner with refused creations is still within the promised time: a pod in between
+// does not end the act if other creations are refused.
 func mayBeRefusedAgain(t *record.Timeline, promised time.Duration, now, seen time.Time) bool {
 	until := now
 	if seen.Before(now) {
@@ -76,15 +76,15 @@ func mayBeRefusedAgain(t *record.Timeline, promised time.Duration, now, seen tim
 	return t.Act == record.Refusal && t.Passed(t.Begin(), until).Low <= promised
 }
 
-// disorder is how far apart Events and pods of the same moment may arrive.
+// disorder is the maximum interval between the arrivals of Events and pods of the same moment.
 const disorder = 2 * time.Second
 
-// repeated reports whether refusals went on. The pod that overcame a single one may have arrived before its Event.
+// repeated reports whether refusals continued. The pod after a single refusal may arrive before its Event.
 func repeated(t *record.Timeline, promised time.Duration) bool {
 	return t.At(record.RefusedLast).Arrival.Sub(t.At(record.Refused).Arrival) >= min(disorder, promised/2)
 }
 
-// compare judges an act that has ended.
+// compare judges a finished act.
 func compare(judged record.Span, promised time.Duration) (Outcome, string) {
 	switch {
 	case judged.High <= promised:
@@ -100,7 +100,7 @@ func over(t *record.Timeline) bool {
 	return t.At(record.Failed).Known() || t.At(record.DeleteRequested).Known() || t.At(record.Gone).Known()
 }
 
-// ended judges a creation that is over: refused by its node, removed by the system, or deleted by its user.
+// ended judges a finished creation: refused by its node, removed by the system, or deleted by its user.
 func ended(t *record.Timeline, judged record.Span, promised time.Duration) (Outcome, string) {
 	requested := t.At(record.DeleteRequested)
 	if !requested.Known() {
@@ -129,8 +129,8 @@ func ended(t *record.Timeline, judged record.Span, promised time.Duration) (Outc
 	return Open, ""
 }
 
-// userTime is what belongs to the user until a moment: gates and PostStart hooks of a creation; the stop of containers,
-// up to the grace period, of the others.
+// userTime returns the user's share of the time: gates and PostStart hooks for a creation; the stop of containers, up
+// to the grace period, for the others.
 func userTime(t *record.Timeline, until time.Time) (user record.Span) {
 	for _, s := range stage.Of(t, until) {
 		spent := s.Spent
@@ -146,7 +146,7 @@ func userTime(t *record.Timeline, until time.Time) (user record.Span) {
 		}
 		user.Low, user.High = user.Low+spent.Low, user.High+spent.High
 	}
-	// No stage is longer than the act.
+	// No stage can be longer than the act.
 	most := t.Passed(t.Begin(), until).High
 	return record.Span{Low: min(user.Low, most), High: min(user.High, most)}
 }

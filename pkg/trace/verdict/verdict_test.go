@@ -19,7 +19,7 @@ func at(s float64) record.Mark {
 	return record.Mark{Source: record.Own, Arrival: start.Add(seconds(s))}
 }
 
-// pod is a creation with marks at seconds after it.
+// pod is a creation with marks, in seconds after it.
 func pod(always bool, marks map[record.Point]float64) *record.Timeline {
 	t := &record.Timeline{Act: record.Creation, UID: "u", RestartAlways: always, Node: "n", Containers: []record.Container{{Name: "c"}}}
 	t.Set(record.Created, at(0))
@@ -92,7 +92,7 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// The node's clock is five minutes off, and the apiserver's two seconds: what arrives in time is judged alike.
+// The node's clock is off by five minutes, the apiserver's by two seconds: the verdict stays the same.
 func TestClocks(t *testing.T) {
 	for _, node := range []time.Duration{0, 5 * time.Minute, -5 * time.Minute} {
 		for _, server := range []time.Duration{0, 2 * time.Second, -2 * time.Second} {
@@ -110,8 +110,8 @@ func TestClocks(t *testing.T) {
 	}
 }
 
-// An arrival that was late is an upper bound: the node's time decides if its clock was measured, and otherwise only what
-// is certain either way.
+// A late arrival is an upper bound: the node's time decides if its clock was measured, otherwise only cases that are
+// certain get a verdict.
 func TestLate(t *testing.T) {
 	judge := func(readyAt, arrival float64, skews map[record.Clock]time.Duration) Outcome {
 		timeline := pod(true, nil)
@@ -135,7 +135,7 @@ func TestLate(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, tt.got, tt.want)
 		}
 	}
-	// Without the Event of its start, a container with a hook is shown when the hook has ended: its start is the node's.
+	// Without the Event of its start, a container with a hook is shown after the hook: the node's time is its start.
 	hook := func(skews map[record.Clock]time.Duration, startedAt float64) Outcome {
 		timeline := pod(true, marks{record.Scheduled: 1, record.KubeletSaw: 1, record.Ready: 80})
 		timeline.Skews, timeline.Containers[0].Hook = skews, true
@@ -146,7 +146,7 @@ func TestLate(t *testing.T) {
 	if a, b, c := hook(measured, 310), hook(measured, 365), hook(nil, 10); a != Delivered || b != Missed || c != Unknown {
 		t.Errorf("hooks: %q, %q, %q", a, b, c)
 	}
-	// A creation that a list showed is at least as old as the list.
+	// A creation first seen in a list is at least as old as the list.
 	timeline := &record.Timeline{Act: record.Creation, RestartAlways: true}
 	timeline.Set(record.Created, record.Mark{Time: start, Source: record.APIServer, Arrival: start.Add(time.Second), Late: true})
 	timeline.Set(record.Ready, at(30))
@@ -167,7 +167,7 @@ func TestWatchBehind(t *testing.T) {
 	}
 }
 
-// Whatever arrives in whatever order: a pod that was ready in time is never missed, and no verdict changes later.
+// In whatever order observations arrive: a pod ready in time is never missed, and no verdict changes later.
 func TestNoDeliveredPodIsMissed(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		second := rapid.Float64Range(0, 200)

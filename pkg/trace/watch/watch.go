@@ -1,8 +1,8 @@
-// Package watch reads the cluster: pods, their Events, Nodes, and the Leases of components. It lists in pages and then
-// only watches, hands each object on as it is decoded, and keeps none: of 100,000 pods, no more than a page is in memory.
-// It writes nothing.
+// Package watch reads the cluster: pods, their Events, Nodes, and the Leases of components. It lists in pages, then
+// only watches, passes each object on when it is decoded, and keeps none: of 100,000 pods, at most a page is in memory.
+// It does not write to the cluster.
 //
-// What its identity must be allowed (RBAC):
+// Its identity needs these permissions (RBAC):
 //
 //	list, watch  pods, events, nodes
 //	list, watch  leases.coordination.k8s.io in kube-system
@@ -38,18 +38,18 @@ const (
 	listLimit    = time.Minute // for one page
 	shortRetry   = time.Second
 	longRetry    = 30 * time.Second
-	watchSeconds = 30 * 60 // a watch is renewed after that
+	watchSeconds = 30 * 60 // a watch is renewed after this
 	recentEvents = 10 * time.Minute
 )
 
-// Client reads one cluster.
+// Client reads a cluster.
 type Client struct {
 	core, leases *rest.RESTClient
 	params       runtime.ParameterCodec
 	log          *slog.Logger
 }
 
-// New returns a client. Without a kubeconfig it is the ServiceAccount of its pod. It makes no connection yet.
+// New returns a client. Without a kubeconfig it uses the ServiceAccount of its pod. It does not connect yet.
 func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 	config, err := rest.InClusterConfig()
 	if kubeconfig != "" {
@@ -73,7 +73,7 @@ func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json",
 		"application/vnd.kubernetes.protobuf"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // five watches; lists come one page after the other
+	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // five watches; pages come one after the other
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -93,7 +93,7 @@ func group(config *rest.Config, transport *http.Client, path string, version sch
 	return rest.RESTClientForConfigAndClient(c, transport)
 }
 
-// stream is one list and the watch behind it.
+// stream is a list and the watch after it.
 type stream struct {
 	what      string
 	client    *rest.RESTClient
@@ -189,7 +189,7 @@ func (c *Client) streams(f *follow.Follower) []stream {
 	}
 }
 
-// follow lists and watches one kind again and again.
+// follow lists and watches one kind repeatedly.
 func (c *Client) follow(ctx context.Context, s stream, f *follow.Follower) {
 	version, wait := "", shortRetry
 	for ctx.Err() == nil {
@@ -215,7 +215,7 @@ func (c *Client) follow(ctx context.Context, s stream, f *follow.Follower) {
 	}
 }
 
-// once goes on behind a version, or lists if there is none. It returns the version to go on from.
+// once watches from a version, or lists if there is none. It returns the version to continue from.
 func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version string) (string, error) {
 	if version == "" {
 		listed, err := c.list(ctx, s)

@@ -54,7 +54,7 @@ func run(t *testing.T, c *watchtest.Cluster) *follow.Follower {
 	return f
 }
 
-// All pages are read once; then only the watch goes on, also when it is ended, and Events find their pod.
+// Each page is listed once; then only the watch continues, even if it is interrupted, and Events find their pod.
 func TestListsOnce(t *testing.T) {
 	c := watchtest.New(t)
 	for i := range 5 {
@@ -83,7 +83,7 @@ func TestListsOnce(t *testing.T) {
 	}
 }
 
-// The history is gone: everything is listed again, and a pod that is not there any more is gone.
+// The history has expired: everything is listed again, and a pod missing from the list is removed.
 func TestExpired(t *testing.T) {
 	c := watchtest.New(t)
 	c.Pod("ADDED", pod("a"))

@@ -29,7 +29,7 @@ type bench struct {
 	rows []row
 }
 
-// row is a line of the table of the center.
+// row is a line of the center's table.
 type row struct{ what, goal, got string }
 
 func (b *bench) row(what, goal, format string, args ...any) {
@@ -75,7 +75,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 			continue
 		}
 		if err = p.do(ctx); err != nil {
-			break // what was measured until then is printed
+			break // the measurements so far are still printed
 		}
 	}
 	b.print()
@@ -97,7 +97,7 @@ func (b *bench) print() {
 	}
 }
 
-// stores measures the journals beside what they stand on.
+// stores measures the journals and the stores below them.
 func (b *bench) stores(ctx context.Context) error {
 	fmt.Fprintf(b.out, "\n| journal | disk | events/s, batches of 50 | events/s, one by one | 5,000/s one by one, p50 / p99 |\n"+
 		"|---|---|---|---|---|\n")

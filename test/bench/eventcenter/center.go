@@ -25,10 +25,10 @@ type center struct {
 	url    string
 	client *http.Client
 	log    *os.File
-	ca     string // empty: without TLS
+	ca     string // empty: no TLS
 }
 
-// startCenter starts a center on loopback, with flushes that are delayed.
+// startCenter starts a center on loopback, with delayed flushes.
 func (b *bench) startCenter(binary, dir string, delay time.Duration, flags ...string) (*center, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (c *center) start(binary string, delay time.Duration, args []string) error 
 	return started()
 }
 
-// again starts a center that was stopped, at the same address.
+// again restarts a stopped center at the same address.
 func (c *center) again(binary string, delay time.Duration) error {
 	args := c.cmd.Args[1:]
 	if args[0] == slowVerb {
@@ -87,7 +87,7 @@ func (c *center) stop(signal os.Signal) error {
 	return err
 }
 
-// ready waits until the center takes requests, and returns how long that took.
+// ready waits until the center accepts requests, and returns how long that took.
 func (c *center) ready(ctx context.Context) (time.Duration, error) {
 	begun := time.Now()
 	for {
@@ -103,7 +103,7 @@ func (c *center) ready(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// token is what agents and this program show.
+// token is the token that agents and this program use.
 func (c *center) token() string { return filepath.Join(c.dir, "token") }
 
 func (c *center) get(ctx context.Context, path string) (body []byte, status int, err error) {
@@ -123,7 +123,7 @@ func (c *center) get(ctx context.Context, path string) (body []byte, status int,
 	return body, response.StatusCode, err
 }
 
-// timed returns how long an answer takes, of many.
+// timed returns how long responses take, over many requests.
 func (c *center) timed(ctx context.Context, times int, path func(i int) string) (figure, error) {
 	var took []time.Duration
 	for i := range times {
@@ -137,7 +137,7 @@ func (c *center) timed(ctx context.Context, times int, path func(i int) string) 
 	return figureOf(took), nil
 }
 
-// usage is what a process has used.
+// usage is a process's resource usage.
 type usage struct {
 	resident, peak float64 // MiB
 	cpu            time.Duration
@@ -189,7 +189,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// figure is how long something took, of many.
+// figure summarizes many durations.
 type figure struct {
 	n                 int
 	p50, p99, longest time.Duration
@@ -217,7 +217,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 }
 
-// directorySize is that of the files below a folder in bytes.
+// directorySize returns the size of the files below a folder in bytes.
 func directorySize(dir string) (n int64) {
 	_ = filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
 		if err == nil && entry.Type().IsRegular() {
@@ -225,7 +225,7 @@ func directorySize(dir string) (n int64) {
 				n += info.Size()
 			}
 		}
-		return nil // a file that is gone meanwhile has no size
+		return nil // a file deleted in the meantime has no size
 	})
 	return n
 }

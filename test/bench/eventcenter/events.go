@@ -13,10 +13,10 @@ const clusterName = "bench"
 
 func nodeName(i int) string { return fmt.Sprintf("node-%05d.example.internal", i) }
 
-// streamOf is a ULID that no clock has made.
+// streamOf returns a ULID without a real time.
 func streamOf(i int) string { return fmt.Sprintf("01K%023d", i) }
 
-// changeOf returns what changes on a node: a fault on one of its disks is raised or cleared. The state is that after it.
+// changeOf returns a change on a node: a fault on a disk is raised or cleared. The state is the resulting one.
 func changeOf(disk string, severity finding.Severity, raised bool, now time.Time) (finding.State, finding.Update) {
 	at := finding.Timestamp{Wall: now, Boot: "9be2f5c3-5c2b-4d8b-a1ad-0c6e3f2e5d77", SinceBoot: time.Hour}
 	f := finding.Finding{Check: "disk-errors", Subject: finding.Subject{Kind: "disk", Name: disk}, Severity: severity,
@@ -32,7 +32,7 @@ func changeOf(disk string, severity finding.Severity, raised bool, now time.Time
 	return state, u
 }
 
-// journaled returns an event of a node as the journal takes it.
+// journaled returns a node's event in the journal's form.
 func journaled(node int, sequence uint64, e event.Event) (journal.Event, error) {
 	e.Cluster, e.Node, e.Stream, e.Sequence = clusterName, nodeName(node), streamOf(node), sequence
 	if e.Severity == "" {
@@ -44,14 +44,14 @@ func journaled(node int, sequence uint64, e event.Event) (journal.Event, error) 
 		Stream: e.Stream, Sequence: sequence, JSON: text}, err
 }
 
-// changed returns a change of a node as the journal takes it.
+// changed returns a node's change in the journal's form.
 func changed(node int, sequence uint64, raised bool, now time.Time) (journal.Event, error) {
 	_, u := changeOf("sda", finding.Warning, raised, now)
 	e, _ := event.OfUpdate(u)
 	return journaled(node, sequence, e)
 }
 
-// snapshotOf returns that all is well on a node.
+// snapshotOf returns a snapshot of a node with the given faults.
 func snapshotOf(node int, sequence uint64, faults []event.Fault, now time.Time) (journal.Event, error) {
 	pods := sequence
 	return journaled(node, sequence, event.Event{Type: event.NodeSnapshot, Time: now, Data: event.Snapshot{

@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
 
-// fleet is many nodes in this process: each has the agent's own reporter, its own connection and its own outbox.
+// fleet simulates many nodes in this process: each has the agent's own reporter, its own connection and its own outbox.
 type fleet struct {
 	nodes   []*node
 	stop    context.CancelFunc
@@ -27,26 +27,26 @@ type fleet struct {
 	waiting atomic.Int64 // events in outboxes
 	dropped atomic.Int64
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	times   []time.Duration
-	reasons map[string]int // of requests that failed
+	reasons map[string]int // of failed requests
 }
 
-// node is one of them. It observes its reporter, to know when each event was acknowledged.
+// node is a node of the fleet. It observes its reporter, to know when each event was acknowledged.
 type node struct {
 	*eventcenter.Reporter
 	fleet  *fleet
 	number int
 
-	changing sync.Mutex // held while something changes: guards raised
+	changing sync.Mutex // held during a change: guards raised
 	raised   bool
 
-	mu  sync.Mutex  // guards what follows
-	due time.Time   // when what is being added was to be; zero: now
-	out []time.Time // of what waits, in order
+	mu  sync.Mutex  // guards the fields below
+	due time.Time   // when the event being added should have happened; zero: now
+	out []time.Time // of the waiting events, in order
 }
 
-// startFleet starts all nodes at once. Their outboxes are in memory alone.
+// startFleet starts all nodes at once. Their outboxes are only in memory.
 func startFleet(ctx context.Context, nodes int, settings func(i int) eventcenter.Settings) *fleet {
 	ctx, stop := context.WithCancel(ctx)
 	f := &fleet{stop: stop, reasons: map[string]int{}}
@@ -64,12 +64,12 @@ func startFleet(ctx context.Context, nodes int, settings func(i int) eventcenter
 	return f
 }
 
-// knownAfter is when all nodes have told what became known: ten seconds after that (pkg/report/eventcenter). Snapshots do
-// not pass through the outbox, so that nothing here sees them.
+// knownAfter is when all nodes have sent their initial state: ten seconds after it became known
+// (pkg/report/eventcenter). Snapshots do not pass through the outbox, so this program cannot see them.
 const knownAfter = 30 * time.Second
 
-// know has the check of each node run for the first time. Each tells that by a snapshot of its own, which would come in
-// the middle of a load: on a node it is part of the start.
+// know runs the check of each node for the first time. Each then sends a snapshot, which would arrive during a load: on
+// a real node it is part of the start.
 func (f *fleet) know() {
 	state, _ := changeOf("sda", finding.Warning, false, time.Now())
 	for _, n := range f.nodes {
@@ -77,7 +77,7 @@ func (f *fleet) know() {
 	}
 }
 
-// end ends all nodes, without their last words: nobody is there to take 10,000 in a moment.
+// end ends all nodes without final events: a center cannot take those of 10,000 nodes at once.
 func (f *fleet) end() {
 	f.stop()
 	f.running.Wait()
@@ -94,7 +94,7 @@ func (n *node) Wrote(_, result string, err error) {
 
 var ports = regexp.MustCompile(`\b[0-9]{4,5}\b`)
 
-// reason is a text that failures of one kind share.
+// reason is a text common to failures of one kind.
 func reason(err error) string {
 	_, text, found := strings.Cut(err.Error(), "/v1/events: ")
 	if !found {
@@ -103,7 +103,7 @@ func reason(err error) string {
 	return ports.ReplaceAllString(text, "PORT")
 }
 
-// why says how often requests have failed since it was asked last.
+// why returns how often requests have failed since the last call.
 func (f *fleet) why() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +125,7 @@ func (n *node) Dropped(_ string, _ finding.Severity, dropped int) {
 	n.fleet.dropped.Add(int64(dropped))
 }
 
-// Queued implements report.Observer: what is no longer in the outbox is durable in the center.
+// Queued implements report.Observer: events that left the outbox are durable in the center.
 func (n *node) Queued(_ string, length int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -148,7 +148,7 @@ func (n *node) Queued(_ string, length int) {
 	}
 }
 
-// change has something change on the node, so many times at once.
+// change makes several simultaneous changes on the node.
 func (n *node) change(due time.Time, times int, disk string, severity finding.Severity) {
 	n.changing.Lock()
 	defer n.changing.Unlock()
@@ -167,8 +167,8 @@ func (n *node) change(due time.Time, times int, disk string, severity finding.Se
 	n.mu.Unlock()
 }
 
-// delivered returns how long events took since it was asked last, from when they were to happen to when they were known
-// to be durable.
+// delivered returns how long events took since the last call, from their intended time until they were known to be
+// durable.
 func (f *fleet) delivered() figure {
 	f.mu.Lock()
 	times := f.times
@@ -177,7 +177,7 @@ func (f *fleet) delivered() figure {
 	return figureOf(times)
 }
 
-// drained waits until no outbox has anything, and returns how long that took.
+// drained waits until all outboxes are empty, and returns how long that took.
 func (f *fleet) drained(ctx context.Context, limit time.Duration) (time.Duration, error) {
 	begun := time.Now()
 	for f.waiting.Load() > 0 {
@@ -190,17 +190,17 @@ func (f *fleet) drained(ctx context.Context, limit time.Duration) (time.Duration
 	return time.Since(begun), nil
 }
 
-// load is what became of a load.
+// load is the result of a load.
 type load struct {
 	figure
 	sent      int
 	span      time.Duration
-	left      int64         // that waited when it was over
-	drain     time.Duration // until nothing waited
-	perSecond float64       // events that were durable, until nothing waited
+	left      int64         // waiting at its end
+	drain     time.Duration // until all outboxes were empty
+	perSecond float64       // durable events, until all outboxes were empty
 }
 
-// load has events happen at a rate, so many at once on a node, whether or not the ones before were taken.
+// load makes events happen at a rate, several at once per node, whether or not earlier ones were stored.
 func (f *fleet) load(ctx context.Context, rate, together int, span time.Duration) (l load, err error) {
 	f.delivered()
 	order := rand.Perm(len(f.nodes))

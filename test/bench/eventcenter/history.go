@@ -15,8 +15,8 @@ import (
 
 const historyDays = 30
 
-// makeHistory fills the journal of a center's directory with the 30 days before this moment: of each node snapshots, every third
-// day a fault that is raised and cleared, and on one of twenty nodes one that stays.
+// makeHistory fills a center's journal with the last 30 days: for each node snapshots and, every third day, a fault
+// that is raised and cleared; on one of twenty nodes it stays.
 func makeHistory(ctx context.Context, dir string, nodes, perDay int) (events int, err error) {
 	begin := time.Now().AddDate(0, 0, -historyDays)
 	now := begin
@@ -50,7 +50,7 @@ func makeHistory(ctx context.Context, dir string, nodes, perDay int) (events int
 	return events, nil
 }
 
-// pastEvent is what a node said: every third day something changes, else a snapshot says that all is well.
+// pastEvent is an event of a node: a change every third day, otherwise a snapshot of its state.
 func pastEvent(n, step, perDay int, sequence uint64, now time.Time) (journal.Event, error) {
 	switch (step + n) % (3 * perDay) {
 	case 0:

@@ -18,12 +18,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
-// The intake alone: requests that were made before are sent by as little code as is possible, so that nearly all of the
-// two cores is the center's. What the agents' own code costs beside it is in the other figures.
+// The intake alone: minimal code sends prepared requests, so that the center gets nearly all of the two cores. The
+// other figures include the cost of the agents' own code.
 
 const connections = 256
 
-// intake measures what a center takes of prepared requests, and another binary beside it in the same run.
+// intake measures a center's intake of prepared requests, and another binary's in the same run.
 func (b *bench) intake(ctx context.Context) error {
 	binaries := []string{b.binary}
 	if b.against != "" {
@@ -94,7 +94,7 @@ func (b *bench) takes(ctx context.Context, binary, what string, requests [][]byt
 	return nil
 }
 
-// prepared makes requests of nodes in turn, each with so many events.
+// prepared makes requests of nodes in turn, each with this many events.
 func prepared(nodes, requests, many int) (made [][]byte, err error) {
 	sequences := make([]uint64, nodes)
 	for i := range requests {
@@ -115,8 +115,8 @@ func prepared(nodes, requests, many int) (made [][]byte, err error) {
 	return made, nil
 }
 
-// sendAll sends the requests: as soon as another is answered, or at a rate, whether or not those before were answered.
-// Then times count from when a request was to be sent. Those of a node have one connection.
+// sendAll sends the requests: whenever another is answered, or at a rate, whether or not earlier ones were answered. In
+// the latter case durations start at the intended time. A node's requests share a connection.
 func sendAll(ctx context.Context, c *center, token string, requests [][]byte, rate float64) (times []time.Duration,
 	span time.Duration, err error) {
 	_, host, _ := strings.Cut(c.url, "://")

@@ -1,5 +1,5 @@
-// Command eventcenter measures the event center with a fleet of simulated nodes that use the agent's own code, beside
-// the stores that it stands on, in one run, and prints tables. It decides nothing: compare the ratios.
+// Command eventcenter measures, in one run, the event center with a fleet of simulated nodes that use the agent's own
+// code, and the stores below it, and prints tables. It has no pass or fail: compare the ratios.
 package main
 
 import (

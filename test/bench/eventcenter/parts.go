@@ -18,9 +18,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
 
-const probes = 50 // fatal faults whose way to the subscriber is timed
+const probes = 50 // fatal faults whose latency to the subscriber is measured
 
-// center measures one center with SQLite and a history.
+// center measures a center with SQLite and a history.
 func (b *bench) center(ctx context.Context) (err error) {
 	dir := filepath.Join(b.dir, "center")
 	begun := time.Now()
@@ -81,8 +81,8 @@ func (b *bench) counted(ctx context.Context, c *center) error {
 	}
 }
 
-// sealed waits until the files of past days are as a center leaves them ten seconds after the day: that of a history that
-// was made at once is behind.
+// sealed waits until the files of past days are sealed. A center does that ten seconds after each day; a history
+// created at once takes longer.
 func sealed(ctx context.Context, dir string) error {
 	for begun := time.Now(); ; time.Sleep(time.Second) {
 		logs, err := filepath.Glob(filepath.Join(dir, "journal", "*-wal"))
@@ -95,9 +95,9 @@ func sealed(ctx context.Context, dir string) error {
 	}
 }
 
-// atRest measures what is asked of a center to which nobody is connected.
+// atRest measures requests to a center without connected agents.
 func (b *bench) atRest(ctx context.Context, c *center) error {
-	time.Sleep(20 * time.Second) // the check of all files begins with the start, and takes over a minute
+	time.Sleep(20 * time.Second) // the check of all files begins at the start, and takes over a minute
 	u, err := c.usage()
 	if err != nil {
 		return err
@@ -133,10 +133,10 @@ func (c *center) settings(endpoints ...string) eventcenter.Settings {
 	return eventcenter.Settings{Endpoints: endpoints, Cluster: clusterName, TokenFile: c.token(), CAFile: c.ca}
 }
 
-// fleetOn measures a center with all nodes, whose outboxes are on a tmpfs.
+// fleetOn measures a center with all nodes; their outboxes are on a tmpfs.
 func (b *bench) fleetOn(ctx context.Context, c *center, hook *webhook, delay time.Duration) error {
 	on := ", " + disk(delay)
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // no node has what 10,000 of them have in memory
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // no real node has the memory of 10,000 nodes
 	before, err := c.usage()
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func (b *bench) fleetOn(ctx context.Context, c *center, hook *webhook, delay tim
 	return b.returns(ctx, c, f, delay)
 }
 
-// loads has 5,000 events a second happen, then 15,000.
+// loads generates 5,000 events a second, then 15,000.
 func (b *bench) loads(ctx context.Context, c *center, f *fleet, hook *webhook, on string) error {
 	for _, l := range []struct {
 		what       string
@@ -214,7 +214,7 @@ func (b *bench) loads(ctx context.Context, c *center, f *fleet, hook *webhook, o
 	return nil
 }
 
-// returns kills the center and starts it again while all nodes have something to say.
+// returns kills the center and restarts it while all nodes have pending events.
 func (b *bench) returns(ctx context.Context, c *center, f *fleet, delay time.Duration) error {
 	if err := c.stop(syscall.SIGKILL); err != nil {
 		return err
@@ -240,7 +240,7 @@ func (b *bench) returns(ctx context.Context, c *center, f *fleet, delay time.Dur
 	return err
 }
 
-// slowCenter measures an empty center whose flushes are delayed.
+// slowCenter measures an empty center with delayed flushes.
 func (b *bench) slowCenter(ctx context.Context) error {
 	hook, err := startWebhook()
 	if err != nil {
@@ -273,7 +273,7 @@ func (b *bench) readyCenter(ctx context.Context, name string, delay time.Duratio
 	return c, end, nil
 }
 
-// hundredOnDisk has the outboxes on the disk that the center is on too.
+// hundredOnDisk puts the outboxes on the center's disk.
 func (b *bench) hundredOnDisk(ctx context.Context) error {
 	c, end, err := b.readyCenter(ctx, "hundred", 0)
 	if err != nil {
@@ -293,7 +293,7 @@ func (b *bench) hundredOnDisk(ctx context.Context) error {
 	return err
 }
 
-// agent measures what sending costs one agent.
+// agent measures the cost of sending for one agent.
 func (b *bench) agent(ctx context.Context) error {
 	c, end, err := b.readyCenter(ctx, "one", 0)
 	if err != nil {
@@ -310,7 +310,7 @@ func (b *bench) agent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for range 10 { // as many as a request takes
+	for range 10 { // the maximum in a request
 		f.nodes[0].change(time.Now(), 100, "sda", finding.Warning)
 		if _, err := f.drained(ctx, time.Minute); err != nil {
 			return err
@@ -325,7 +325,7 @@ func (b *bench) agent(ctx context.Context) error {
 	return b.dayAway(ctx)
 }
 
-// dayAway has an agent say so much as a day of a bad node has, while there is no center.
+// dayAway makes an agent produce a bad node's events of a day while there is no center.
 func (b *bench) dayAway(ctx context.Context) error {
 	const events = 6000
 	away := httptest.NewServer(http.NotFoundHandler())
@@ -345,7 +345,7 @@ func (b *bench) dayAway(ctx context.Context) error {
 	for i := range events {
 		f.nodes[0].change(time.Now(), 1, "sda", finding.Warning)
 		if i%20 == 0 {
-			time.Sleep(50 * time.Millisecond) // what is written leaves the memory
+			time.Sleep(50 * time.Millisecond) // let the outbox write its events to disk
 		}
 	}
 	time.Sleep(3 * time.Second)

@@ -24,10 +24,10 @@ import (
 // peerRequest waits for its group to be durable.
 type peerRequest struct {
 	events []journal.Event
-	done   chan error // size 1: who waits may be gone
+	done   chan error // size 1: the receiver may be gone
 }
 
-// grouped has requests written in groups by one goroutine, as our journals do.
+// grouped lets one goroutine write requests in groups, as our journals do.
 func grouped(collect func(first *peerRequest, more <-chan *peerRequest) []*peerRequest,
 	write func(context.Context, []*peerRequest) error, end func() error) store {
 	requests, ended := make(chan *peerRequest, 1024), make(chan struct{})
@@ -57,9 +57,9 @@ func grouped(collect func(first *peerRequest, more <-chan *peerRequest) []*peerR
 	}, func() error { close(requests); <-ended; return end() }}
 }
 
-// openPlainSQLite is SQLite by itself: the same table, inserts, synchronous mode and groups, and SQLite's own indexes of
-// the two keys by which ours finds events. It has no checksum of rows, no watermarks of streams, no mark of the newest
-// offset, and tells nobody.
+// openPlainSQLite is plain SQLite: the same table, inserts, synchronous mode and groups, and SQLite's own indexes for
+// the two keys by which ours finds events. It has no checksums, no watermarks of streams, no mark of the newest offset,
+// and no subscribers.
 func openPlainSQLite(ctx context.Context, dir string) (store, error) {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "plain.db")+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
 	if err != nil {
@@ -91,7 +91,7 @@ func insert(ctx context.Context, db *sql.DB, group []*peerRequest) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // after Commit it does nothing
+	defer tx.Rollback() // no effect after Commit
 	statement, err := tx.PrepareContext(ctx, `INSERT INTO events(received, dedup, crc, source, id, type, cluster, node,
 		severity, "check", reason, stream, sequence, event) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
 	if err != nil {
@@ -159,8 +159,8 @@ func (s servers) close() error {
 	return nil
 }
 
-// plain is a stream of NATS by itself, with the center's settings (SyncAlways among them) and groups. Nothing is read
-// back, no duplicate is looked for.
+// plain is a plain NATS stream, with the center's settings (including SyncAlways) and groups. It reads no messages
+// back, and looks for no duplicates.
 func (s servers) plain(ctx context.Context) (store, error) {
 	js, err := natsjs.New(s[0].Conn, natsjs.WithDefaultTimeout(5*time.Second))
 	if err != nil {

@@ -49,7 +49,7 @@ func (b *bench) three(ctx context.Context, delay time.Duration) error {
 	on := ", three replicas, " + disk(delay)
 	b.row("first start"+on, "", "%s", short(time.Since(begun)))
 	f := startFleet(ctx, b.nodes, func(i int) eventcenter.Settings {
-		// Each replica has a token of its own here; in a cluster an agent's is good for all of them.
+		// Here each replica has a token of its own; in a cluster an agent's token is valid for all of them.
 		return all[i%3].settings(all[i%3].url + "/v1/events")
 	})
 	defer f.end()

@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A slow disk is one whose flushes take longer: each fsync and fdatasync of a program waits before it goes to the kernel.
-// A seccomp filter hands those calls to a process beside, which lets them go on (seccomp_unotify(2)); nothing else of the
-// program is touched. What is written with O_SYNC is not delayed: in nats-server small files beside the messages.
+// A slow disk has slower flushes: each fsync and fdatasync of a program waits before it enters the kernel. A seccomp
+// filter passes those calls to a helper process, which lets them continue (seccomp_unotify(2)); the program is
+// otherwise unaffected. O_SYNC writes are not delayed: in nats-server these are small files besides the messages.
 
 const (
 	slowVerb = "slow"
 	diskVerb = "disk"
 )
 
-// slowly has a command, which is not started yet, run on such a disk.
+// slowly runs a command, not started yet, on such a disk.
 func slowly(cmd *exec.Cmd, delay time.Duration) (started func() error, err error) {
 	if delay == 0 {
 		return func() error { return nil }, nil
@@ -39,7 +39,7 @@ func slowly(cmd *exec.Cmd, delay time.Duration) (started func() error, err error
 	if err != nil {
 		return nil, errors.Join(err, ours.Close(), theirs.Close())
 	}
-	// Ten thousand nodes in this process would hold back a flush for much longer.
+	// A process of its own: in this one, ten thousand nodes would delay a flush for much longer.
 	disk := exec.Command(own, diskVerb, delay.String())
 	disk.Stderr, disk.ExtraFiles = os.Stderr, []*os.File{ours}
 	disk.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -53,7 +53,7 @@ func slowly(cmd *exec.Cmd, delay time.Duration) (started func() error, err error
 	return theirs.Close, nil
 }
 
-// runDisk lets the flushes of another process go on, each after the delay, until that has ended.
+// runDisk lets the flushes of another process continue, each after the delay, until that process ends.
 func runDisk(_ context.Context, args []string) error {
 	delay, err := time.ParseDuration(strings.Join(args, ""))
 	if err != nil {
@@ -92,7 +92,7 @@ func receiveFile(from *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), "filter"), nil
 }
 
-// runSlow is the started program until it becomes the other one.
+// runSlow is the started program until it executes the real one.
 func runSlow(_ context.Context, args []string) error {
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -102,7 +102,7 @@ func runSlow(_ context.Context, args []string) error {
 		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
 	}
 	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the call
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the system call's number
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_FSYNC, Jt: 2},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_FDATASYNC, Jt: 1},
 		verdict(unix.SECCOMP_RET_ALLOW), verdict(unix.SECCOMP_RET_USER_NOTIF),
@@ -135,7 +135,7 @@ type reply struct {
 	error, flags uint32
 }
 
-// delayAll lets each call go on after the delay, until the program has ended.
+// delayAll lets each call continue after the delay, until the program ends.
 func delayAll(fd int, delay time.Duration) {
 	for {
 		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -151,7 +151,7 @@ func delayAll(fd int, delay time.Duration) {
 		var n notification
 		if _, _, err := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_RECV,
 			uintptr(unsafe.Pointer(&n))); err != 0 {
-			continue // who called is gone
+			continue // the caller is gone
 		}
 		time.AfterFunc(delay, func() {
 			r := reply{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}

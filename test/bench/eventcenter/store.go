@@ -18,12 +18,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 )
 
-// The journals, beside what they stand on: each in a process of its own.
+// The journals and the stores below them, each in a process of its own.
 const (
 	storeVerb = "store"
 
 	ourSQLite  = "ours, SQLite"
-	ourStream1 = "ours, JetStream, one replica" // which the center itself does not offer
+	ourStream1 = "ours, JetStream, one replica" // a configuration that the center does not offer
 	ourStream3 = "ours, JetStream, three"
 	onlySQLite = "SQLite alone"
 	onlyNATS1  = "NATS alone, one"
@@ -34,7 +34,7 @@ func stores() []string {
 	return []string{ourSQLite, onlySQLite, ourStream1, onlyNATS1, ourStream3, onlyNATS3}
 }
 
-// store is what takes events durably.
+// store stores events durably.
 type store struct {
 	append func(ctx context.Context, events []journal.Event) error
 	close  func() error
@@ -88,12 +88,12 @@ func appendTo(s appender) func(context.Context, []journal.Event) error {
 	}
 }
 
-// storeFigures is what is measured of a store.
+// storeFigures are the measurements of a store.
 type storeFigures struct {
 	PerSecond   float64 // events, 64 senders with batches of 50
 	OnePerOne   float64 // 64 senders with one event each
 	P50, P99    time.Duration
-	Unfinished  int // at 5,000 a second: what was not taken when it should have been over
+	Unfinished  int // at 5,000 a second: events not stored by the end of the run
 	BytesOnDisk int64
 }
 
@@ -114,7 +114,7 @@ func runStore(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	l := &storeLoad{store: s, sequences: make([]uint64, 10_000)}
 	var f storeFigures
-	if _, err = l.saturate(ctx, 50, time.Second); err != nil { // what is done once is done
+	if _, err = l.saturate(ctx, 50, time.Second); err != nil { // warm-up: one-time costs
 		return err
 	}
 	if f.PerSecond, err = l.saturate(ctx, 50, *span); err != nil {
@@ -131,9 +131,9 @@ func runStore(ctx context.Context, args []string) (err error) {
 
 type storeLoad struct {
 	store
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	sequences []uint64   // of each node
-	at        int        // the node that is next
+	at        int        // the next node
 }
 
 // next returns a batch of one node.
@@ -154,8 +154,8 @@ func (l *storeLoad) next(size int) ([]journal.Event, error) {
 	return events, nil
 }
 
-// saturate returns how many events a second are taken of senders that send again when they were answered. What they
-// send is made before, as much as they can need.
+// saturate returns the stored events per second with senders that send again after each response. Their batches are
+// prepared before.
 func (l *storeLoad) saturate(ctx context.Context, size int, span time.Duration) (float64, error) {
 	made := make([][][]journal.Event, senders)
 	for i := range made {
@@ -188,7 +188,7 @@ func (l *storeLoad) saturate(ctx context.Context, size int, span time.Duration) 
 	return float64(taken.Load()) / time.Since(begun).Seconds(), context.Cause(ctx)
 }
 
-// steady sends one event after the other at a rate, whether or not the ones before were answered.
+// steady sends single events at a rate, whether or not earlier ones were answered.
 func (l *storeLoad) steady(ctx context.Context, rate int, span time.Duration, f *storeFigures) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// certificate is that of every center, which is its own authority.
+// certificate is every center's, which is its own authority.
 type certificate struct{ cert, key string }
 
-// newCertificate writes one into a folder.
+// newCertificate writes a certificate into a folder.
 func newCertificate(dir string) (*certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -42,7 +42,7 @@ func newCertificate(dir string) (*certificate, error) {
 		os.WriteFile(c.key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}), 0o600))
 }
 
-// trusted is what a client of a center needs to trust it.
+// trusted returns a TLS configuration that trusts the center.
 func (c *certificate) trusted() (*tls.Config, error) {
 	text, err := os.ReadFile(c.cert)
 	if err != nil {

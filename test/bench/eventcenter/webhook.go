@@ -36,7 +36,7 @@ func startWebhook() (*webhook, error) {
 	return h, nil
 }
 
-// ServeHTTP notes when each fault came.
+// ServeHTTP records when each fault arrived.
 func (h *webhook) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	var events []struct {
 		Data struct{ Subject finding.Subject }
@@ -54,7 +54,7 @@ func (h *webhook) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// settings writes the file by which a center sends it the fatal faults.
+// settings writes the settings for a center to send it the fatal faults.
 func (h *webhook) settings(dir string) (string, error) {
 	secret := filepath.Join(dir, "secret")
 	text := fmt.Sprintf("targets:\n  - {url: %s, addresses: [127.0.0.0/8], secretFile: %s, noHandshake: true}\n"+
@@ -67,7 +67,7 @@ func (h *webhook) settings(dir string) (string, error) {
 	return name, os.WriteFile(name, []byte(text), 0o600)
 }
 
-// latency has fatal faults happen on nodes, ten a second, and returns how long they took to the subscriber.
+// latency raises fatal faults on nodes, ten a second, and returns how long they took to the subscriber.
 func (h *webhook) latency(ctx context.Context, f *fleet, faults int) (figure, error) {
 	began := map[string]time.Time{}
 	for i := range faults {
@@ -85,7 +85,7 @@ func (h *webhook) latency(ctx context.Context, f *fleet, faults int) (figure, er
 			}
 		}
 		h.mu.Unlock()
-		for time.Now().After(limit) && len(took) < faults { // as if they had come now
+		for time.Now().After(limit) && len(took) < faults { // count the missing ones as if they arrived now
 			took = append(took, time.Minute)
 		}
 		if len(took) == faults || ctx.Err() != nil {

@@ -1,4 +1,4 @@
-// Package clustertest has networks between replicas that a test can cut.
+// Package clustertest provides networks between replicas that a test can cut.
 package clustertest
 
 import (
@@ -8,21 +8,21 @@ import (
 	"testing"
 )
 
-// proxies is where the proxies are, and nothing else. The replicas tell one another of the address from which another is
-// connected, with the port where it listens: were that the replicas' own address, they would connect past the proxies.
+// proxies is an address only for the proxies. Replicas tell each other the source address of a peer's connection, with
+// its listening port: if that were the replicas' own address, they would connect directly, past the proxies.
 const proxies = "127.0.0.2"
 
 // Network connects three replicas, each pair through a proxy.
 type Network struct {
-	Listen [3]string    // where each replica listens
-	Routes [3][3]string // how replica i reaches replica j: a proxy's address; empty for i == j
+	Listen [3]string    // each replica's address
+	Routes [3][3]string // replica i's address for replica j: a proxy; empty for i == j
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	cut   [3]bool
 	conns [3]map[net.Conn]bool
 }
 
-// New returns a network on loopback, which ends with the test.
+// New returns a network on loopback for the duration of the test.
 func New(t testing.TB) *Network {
 	t.Helper()
 	n := &Network{}
@@ -47,7 +47,7 @@ func New(t testing.TB) *Network {
 	return n
 }
 
-// free returns an address that nobody listens on.
+// free returns an unused address.
 func free(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,7 +102,7 @@ func (n *Network) add(i, j int, conns ...net.Conn) bool {
 	return !n.cut[i] && !n.cut[j]
 }
 
-// Cut takes a replica from the others, or brings it back.
+// Cut separates a replica from the others, or reconnects it.
 func (n *Network) Cut(i int, cut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

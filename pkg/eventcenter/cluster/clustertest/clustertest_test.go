@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
 )
 
-// refused says that a server did not reach another.
+// refused signals that a server could not reach another.
 type refused chan struct{}
 
 func (r refused) Enabled(context.Context, slog.Level) bool { return true }
@@ -29,8 +29,8 @@ func (r refused) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
-// A replica tells those that it is connected to of one another. They do not connect but through the network, which
-// would else cut nothing.
+// A replica tells its peers of each other. They connect only through the network, which otherwise could not cut them
+// off.
 func TestThereIsNoOtherWay(t *testing.T) {
 	n := clustertest.New(t)
 	failed := make(refused, 1)

@@ -1,4 +1,4 @@
-// Package controltest says what every implementation of control.Store does.
+// Package controltest is the test suite for implementations of control.Store.
 package controltest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 )
 
-// Run tests an implementation. open returns the same store, opened again: what was written is still there.
+// Run tests an implementation. open returns the same store, opened again, with the data written before.
 func Run(t *testing.T, open func(*testing.T) control.Store) {
 	t.Run("writes by whom has seen", func(t *testing.T) { conflicts(t, open) })
 	t.Run("list", func(t *testing.T) { list(t, open) })
@@ -127,7 +127,7 @@ func problems(t *testing.T, open func(*testing.T) control.Store) {
 	}
 }
 
-// race has writers count up a record: none of their changes is lost.
+// race lets writers increment a record concurrently: no increment is lost.
 func race(t *testing.T, open func(*testing.T) control.Store) {
 	s, ctx := opened(t, open), t.Context()
 	const writers, each = 4, 10

@@ -1,6 +1,6 @@
-// Package kv keeps the control store of several replicas in key-value buckets of NATS JetStream, one for each bucket. A
-// write goes to the bucket's leader, and only over the revision that the writer has seen; a read may be answered by a
-// replica that is a moment behind: who writes by it gets ErrConflict, and reads again.
+// Package kv keeps the control store of several replicas in NATS JetStream, one key-value bucket for each bucket. The
+// bucket's leader accepts a write only over the revision that the writer has read; a read may come from a replica that
+// lags slightly: a write based on it gets ErrConflict, and the caller reads again.
 package kv
 
 import (
@@ -20,7 +20,7 @@ import (
 
 const (
 	prefix = "EVENTCENTER-CONTROL-"
-	// markers is for how long a bucket keeps that a key was deleted: what sessions leave would grow for ever.
+	// markers is how long a bucket keeps deletion markers: otherwise those of sessions would accumulate for ever.
 	markers = time.Hour
 )
 
@@ -29,23 +29,23 @@ type Store struct {
 	js       jetstream.JetStream
 	replicas int
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	buckets map[string]bucket
 }
 
-// bucket is one whose markers end, unless it is from before that was so and its server does not change it.
+// bucket is a bucket whose markers expire, unless it is older than this feature and its server refuses to change it.
 type bucket struct {
 	jetstream.KeyValue
 	markers time.Duration
 }
 
-// Open returns the store that is reached by a connection. replicas is of how many servers a write must have a majority.
+// Open returns the store on a connection. replicas is the number of servers of which a majority must accept a write.
 func Open(conn *nats.Conn, replicas int) (*Store, error) {
 	js, err := jetstream.New(conn)
 	return &Store{js: js, replicas: replicas, buckets: map[string]bucket{}}, err
 }
 
-// bucket finds a bucket, or makes it.
+// bucket finds a bucket, or creates it.
 func (s *Store) bucket(ctx context.Context, name string) (bucket, error) {
 	s.mu.Lock()
 	known, ok := s.buckets[name]
@@ -72,7 +72,7 @@ func (s *Store) bucket(ctx context.Context, name string) (bucket, error) {
 	return b, nil
 }
 
-// endMarkers returns for how long a bucket keeps markers. One that was made before keeps them for ever, until this.
+// endMarkers returns how long a bucket keeps markers. It updates older buckets, which would keep them for ever.
 func (s *Store) endMarkers(ctx context.Context, b bucket) (time.Duration, error) {
 	status, err := b.Status(ctx)
 	if err != nil || status.LimitMarkerTTL() > 0 {
@@ -88,7 +88,7 @@ func (s *Store) endMarkers(ctx context.Context, b bucket) (time.Duration, error)
 	config := stream.CachedInfo().Config
 	config.AllowMsgTTL, config.SubjectDeleteMarkerTTL = true, markers
 	if _, err := s.js.UpdateStream(ctx, config); err != nil {
-		return 0, nil //nolint:nilerr // these credentials may not: it works, and its markers stay
+		return 0, nil //nolint:nilerr // these credentials may not: the bucket works, and its markers stay
 	}
 	return markers, nil
 }
@@ -158,14 +158,14 @@ func (s *Store) List(ctx context.Context, bucket, begin string) (found []control
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", bucket, err)
 	}
-	defer w.Stop() // it is over
+	defer w.Stop() // all entries are read
 	for {
 		select {
 		case e, ok := <-w.Updates():
 			if !ok {
 				return nil, fmt.Errorf("list %s: the connection ended", bucket)
 			}
-			if e == nil { // that is all that was there
+			if e == nil { // the end of the existing entries
 				slices.SortFunc(found, func(x, y control.Record) int { return strings.Compare(x.Key, y.Key) })
 				return found, nil
 			}
@@ -178,7 +178,7 @@ func (s *Store) List(ctx context.Context, bucket, begin string) (found []control
 	}
 }
 
-// Close implements control.Store. The connection is its opener's.
+// Close implements control.Store. The caller of Open closes the connection.
 func (s *Store) Close() error { return nil }
 
 func translated(bucket, key string, err error) error {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 )
 
-// What is deleted leaves nothing for ever, also in a bucket that was made when it did; a key that is made again lives.
+// Deletion markers expire, even in a bucket created without that; a key created again stays.
 func TestMarkersEnd(t *testing.T) {
 	node, err := cluster.Start(cluster.Config{Name: "one", Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

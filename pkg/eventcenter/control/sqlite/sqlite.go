@@ -1,4 +1,4 @@
-// Package sqlite is the control store of an event center that needs nothing beside it: one SQLite file.
+// Package sqlite is the control store of a single event center: one SQLite file.
 package sqlite
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 )
 
-// schema is that of the file. The highest revision that was given outlives the records, so that none is given twice.
+// schema is the file's schema. The highest revision outlives the records, so that none is reused.
 const schema = `
 CREATE TABLE IF NOT EXISTS meta(version INTEGER NOT NULL, revision INTEGER NOT NULL);
 INSERT INTO meta SELECT 1, 0 WHERE NOT EXISTS (SELECT 1 FROM meta);
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS records(
 
 const version = 1
 
-// ErrFormat is the error of Open for a file of another version of this program, which is not damaged.
+// ErrFormat is the error of Open for an intact file from another version of this program.
 var ErrFormat = errors.New("its format is")
 
 // Store is an open file.
@@ -34,9 +34,9 @@ type Store struct {
 
 var _ control.Store = (*Store)(nil)
 
-// Open opens a file, or makes it. What it writes is on the disk before a call returns (synchronous=FULL).
+// Open opens a file, or creates it. Writes are on disk before a call returns (synchronous=FULL).
 func Open(ctx context.Context, file string) (*Store, error) {
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600) // else SQLite makes it readable for others
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600) // otherwise SQLite makes it readable for others
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func open(file string, pragmas ...string) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
-	db.SetMaxOpenConns(1) // writes are few, and wait for one another anyway
+	db.SetMaxOpenConns(1) // writes are few, and serialized anyway
 	return db, nil
 }
 
@@ -134,7 +134,7 @@ func (s *Store) Delete(ctx context.Context, bucket, key string, revision uint64)
 	})
 }
 
-// change does something in a transaction that knows the current revision of a record; 0 where there is none.
+// change calls do in a transaction with the current revision of a record; 0 if there is none.
 func (s *Store) change(ctx context.Context, bucket, key string, do func(*sql.Tx, uint64) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -180,12 +180,12 @@ func (s *Store) List(ctx context.Context, bucket, prefix string) (records []cont
 // Close implements control.Store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Copy writes what a file holds now into another, also while a center has it open.
+// Copy writes the present contents of a file into another, even while a center has it open.
 func Copy(ctx context.Context, file, to string) (err error) {
 	if _, err := os.Stat(file); err != nil {
 		return err
 	}
-	db, err := open(file, "busy_timeout(5000)") // VACUUM INTO is refused where queries alone are permitted
+	db, err := open(file, "busy_timeout(5000)") // query_only would refuse VACUUM INTO
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 )
 
-// opener opens a file of its own for each test, the same one each time.
+// opener opens a separate file for each test, the same one each time.
 func opener(t *testing.T) func(*testing.T) control.Store {
 	dirs := map[string]string{}
 	return func(sub *testing.T) control.Store {
@@ -29,7 +29,7 @@ func opener(t *testing.T) func(*testing.T) control.Store {
 
 func TestConformance(t *testing.T) { controltest.Run(t, opener(t)) }
 
-// A copy is made while the store is open; a file that is none is refused, and nobody else may read the store.
+// A copy can be made while the store is open; an invalid file is refused, and no other user may read the store.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	file, to := filepath.Join(dir, "control.db"), filepath.Join(dir, "copy.db")

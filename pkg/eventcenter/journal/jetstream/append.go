@@ -18,17 +18,17 @@ const (
 	groupBytes = 256 << 10
 	maxWaiting = 1024 // requests that wait for their group
 
-	appendLimit  = 8 * time.Second // for a batch: most elections are over by then
+	appendLimit  = 8 * time.Second // for a batch: most elections end earlier
 	publishLimit = appendLimit / 4 // for one attempt
-	lookEvery    = time.Second     // after what is new, where no hint has come
+	lookEvery    = time.Second     // poll for new messages, in case a hint was lost
 )
 
-// request is one batch on its way.
+// request is one batch to be appended.
 type request struct {
-	ctx    context.Context // that of Append, which waits for it
+	ctx    context.Context // Append's, which waits
 	events []journal.Event
-	term   uint64 // of the worker that it is of, 0: of none
-	take   bool   // a new worker's: it is stored also without an event
+	term   uint64 // of the worker that sent it; 0: not a worker
+	take   bool   // from a new worker: stored even without events
 	result journal.Appended
 	err    error
 	done   chan struct{}
@@ -41,19 +41,19 @@ func (r *request) size() (n int) {
 	return n
 }
 
-// Append stores a batch whole or not at all, and returns when it is durable on a majority of the replicas. Events that
-// are known already are not stored again. Where it ends with ErrUnavailable, or ctx ends first, the batch may be stored
-// or not: to send it again is harmless.
+// Append stores a batch whole or not at all, and returns when it is durable on a majority of the replicas. Known events
+// are not stored again. If it returns ErrUnavailable, or if ctx ends first, the batch may be stored or not: sending it
+// again is harmless.
 func (s *Store) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
 	return s.append(ctx, &request{events: events})
 }
 
-// AppendAs is Append of the worker: once another has taken over, it is refused with ErrFenced.
+// AppendAs is Append for the worker: once another worker has taken over, it fails with ErrFenced.
 func (s *Store) AppendAs(ctx context.Context, term uint64, events []journal.Event) (journal.Appended, error) {
 	return s.append(ctx, &request{events: events, term: term})
 }
 
-// Take makes this process the worker: what workers of smaller terms append from now on is refused.
+// Take makes this process the worker: from now on, workers with smaller terms can append no events.
 func (s *Store) Take(ctx context.Context, term uint64) error {
 	_, err := s.append(ctx, &request{term: term, take: true})
 	if err == nil {
@@ -64,7 +64,7 @@ func (s *Store) Take(ctx context.Context, term uint64) error {
 	return err
 }
 
-// Leave ends being the worker.
+// Leave gives up the worker role.
 func (s *Store) Leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,14 +116,14 @@ func (s *Store) run(ctx context.Context) {
 	}
 }
 
-// appendDerived appends what follows from events, where this process is the worker.
+// appendDerived appends derived events, if this process is the worker.
 func (s *Store) appendDerived(ctx context.Context, derived []journal.Event) {
 	for len(derived) > 0 && ctx.Err() == nil {
 		s.mu.Lock()
 		term := s.term
 		s.mu.Unlock()
 		if term == 0 {
-			return // the worker does
+			return // the worker does it
 		}
 		limited, cancel := context.WithTimeout(ctx, s.Within)
 		r := &request{ctx: limited, events: derived, term: term, done: make(chan struct{})}
@@ -136,7 +136,7 @@ func (s *Store) appendDerived(ctx context.Context, derived []journal.Event) {
 	}
 }
 
-// group waits for what goes into one message with a request.
+// group collects the requests that go into one message.
 func (s *Store) group(ctx context.Context, r *request) []*request {
 	group, size := []*request{r}, r.size()
 	full := time.NewTimer(groupWait)
@@ -154,7 +154,7 @@ func (s *Store) group(ctx context.Context, r *request) []*request {
 	return group
 }
 
-// commit appends a group, and answers its requests. It returns what follows from what came to the copy.
+// commit appends a group and answers its requests. It returns events derived from the new records of the copy.
 func (s *Store) commit(ctx context.Context, group []*request) (derived []journal.Event) {
 	for {
 		group = s.waiting(group)
@@ -181,7 +181,7 @@ func (s *Store) commit(ctx context.Context, group []*request) (derived []journal
 	}
 }
 
-// waiting returns the requests that are still waited for, and that may append.
+// waiting returns the requests that were not cancelled and may append.
 func (s *Store) waiting(group []*request) []*request {
 	return slices.DeleteFunc(group, func(r *request) bool {
 		switch {
@@ -197,7 +197,7 @@ func (s *Store) waiting(group []*request) []*request {
 	})
 }
 
-// attempt plans a message and publishes it. done is whether all of the group is durable.
+// attempt plans a message and publishes it. done reports whether the whole group is durable.
 func (s *Store) attempt(ctx context.Context, group []*request) (done bool, derived []journal.Event, err error) {
 	batches, term, take := make([][]journal.Event, len(group)), uint64(0), false
 	for i, r := range group {
@@ -232,7 +232,7 @@ func (s *Store) attempt(ctx context.Context, group []*request) (done bool, deriv
 			s.Log.Warn("the other replicas are not told of what is new; they look every second", "err", err)
 		}
 		derived, err = s.apply(ctx, []message{{ack.Sequence, records, term}})
-		if err != nil { // it is durable, but not in the copy: whoever reads here must not miss it
+		if err != nil { // durable, but not in the copy: readers of this replica must not miss it
 			return false, derived, err
 		}
 	}
@@ -242,10 +242,10 @@ func (s *Store) attempt(ctx context.Context, group []*request) (done bool, deriv
 	return true, derived, nil
 }
 
-// errBehind means that the stream has taken, or is about to take, what cannot be read here yet.
+// errBehind means that the stream has, or is about to get, messages that cannot be read here yet.
 var errBehind = errors.New("the stream is ahead of what can be read here")
 
-// wrongLast reports whether the stream has more than what was expected.
+// wrongLast reports whether the stream has more messages than expected.
 func wrongLast(err error) bool {
 	e, ok := errors.AsType[*jetstream.APIError](err)
 	const constant = 10164 // the newer of the two codes
@@ -259,7 +259,7 @@ type message struct {
 	term     uint64
 }
 
-// apply brings messages into the copy, and tells of them. An offset that was given already is not given again.
+// apply stores messages in the copy and publishes them. It skips offsets that are already used.
 func (s *Store) apply(ctx context.Context, messages []message) ([]journal.Event, error) {
 	at, newest := s.at, s.copy.Bounds().Newest
 	var records []journal.Record
@@ -267,12 +267,12 @@ func (s *Store) apply(ctx context.Context, messages []message) ([]journal.Event,
 		switch {
 		case m.sequence <= at.Sequence:
 			continue
-		case at.Sequence > 0 && m.sequence > at.Sequence+1: // what is between is trimmed; nothing else is ever taken out
+		case at.Sequence > 0 && m.sequence > at.Sequence+1: // trimmed: no other messages are ever removed
 			return nil, journal.ErrAnew
 		}
 		at = sqlite.Position{Sequence: m.sequence, Term: max(at.Term, m.term)}
 		if len(m.records) == 0 || m.records[0].Offset <= newest {
-			continue // a worker's; or the copy has it, from before it was stopped
+			continue // from a worker without events; or already in the copy, from before a restart
 		}
 		records = append(records, m.records...)
 		newest = m.records[len(m.records)-1].Offset

@@ -23,7 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// fetches counts how often a server says that it was sent messages of the stream, instead of what its log lacks.
+// fetches counts how often a server logs that it was sent messages of the stream, instead of missing log entries.
 type fetches struct{ n atomic.Int32 }
 
 func (f *fetches) Enabled(context.Context, slog.Level) bool { return true }
@@ -36,7 +36,7 @@ func (f *fetches) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// large are events of which a few are more than the servers keep in their logs of the stream, which are compressed.
+// large are events large enough that the servers' compressed logs of the stream hold only a few.
 func large(node string, first uint64) (events []journal.Event) {
 	for sequence := first; sequence < first+100; sequence++ {
 		e := journaltest.Of(node, sequence)
@@ -48,7 +48,7 @@ func large(node string, first uint64) (events []journal.Event) {
 	return events
 }
 
-// appendSoon appends events once a majority has a leader: an election may just be held.
+// appendSoon appends events once a majority has a leader: an election may be in progress.
 func appendSoon(t *testing.T, to *jetstream.Store, events ...journal.Event) (last uint64) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -62,7 +62,7 @@ func appendSoon(t *testing.T, to *jetstream.Store, events ...journal.Event) (las
 	}
 }
 
-// snapshots returns with what the servers' logs of the stream begin, instead of what was before.
+// snapshots returns the snapshots with which the servers' logs of the stream begin.
 func (r *replicas) snapshots(which ...int) (all []string) {
 	r.t.Helper()
 	group := r.info(which[0]).Cluster.RaftGroup
@@ -79,14 +79,14 @@ func (r *replicas) snapshots(which ...int) (all []string) {
 	return all
 }
 
-// outgrow appends large events until the logs of servers begin after what was there before. It returns how many.
+// outgrow appends large events until the servers' logs begin after all earlier events. It returns how many.
 func (r *replicas) outgrow(which ...int) (all uint64) {
 	r.t.Helper()
 	end := time.Now().Add(patience)
-	for range 2 { // a server may first cut its log at what was there before, as at the beginning of an election
+	for range 2 { // a server may first cut its log at the earlier end, as at the beginning of an election
 		had := r.snapshots(which...)
 		for slices.ContainsFunc(r.snapshots(which...), func(now string) bool {
-			return slices.Contains(had, now) // servers write them meanwhile, each when it can
+			return slices.Contains(had, now) // servers write them concurrently, each when it can
 		}) {
 			if time.Now().After(end) {
 				r.t.Fatal("the servers keep their logs")
@@ -98,8 +98,8 @@ func (r *replicas) outgrow(which ...int) (all uint64) {
 	return all
 }
 
-// A replica is away for so long that the servers' logs of the stream no longer begin where it ended, and comes back under
-// load. It answers nothing before it has what was acknowledged until then; it lacks nothing, and has nothing twice.
+// A replica is away for so long that the servers' logs of the stream no longer reach back to its end, and returns under
+// load. It answers no request before it has all events acknowledged until then; no event is missing or duplicated.
 func TestAway(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := newReplicas(t)
@@ -136,7 +136,7 @@ func TestAway(t *testing.T) {
 	}
 	r.same()
 	load.once(t, r.all[away])
-	// The copy may have been filled from the other servers while its own was still being sent the stream.
+	// The copy may have been filled from the other servers while its own was still receiving the stream.
 	for end := time.Now().Add(patience); log.n.Load() == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("all that it lacked was still in the servers' logs: it was not away for long enough")
@@ -144,7 +144,7 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// fault is one of a disk, which was found or has ended.
+// fault is a disk's, raised or ended.
 func fault(t *testing.T, kind event.Type, sequence uint64) journal.Event {
 	t.Helper()
 	f := event.Fault{ID: "x", Check: "disk", Subject: finding.Subject{Kind: "disk", Name: "sda"}, Severity: finding.Fatal,
@@ -179,9 +179,9 @@ func faults(c *eventcenter.Center) int {
 	return len(all)
 }
 
-// A replica is cut off for longer than events are kept, and the servers' logs of them: a fault that it knows has ended
-// meanwhile, which nobody can tell it any more. It does not call itself ready with what it knew, and ends; started again
-// it begins with what is kept, and who asks it for what is older is told so.
+// A replica is cut off for longer than events and the servers' logs of them are kept: a fault that it knows has ended
+// in the meantime, and no server still has that event. The replica does not become ready with its old state, and stops;
+// after a restart it begins with the kept events, and tells readers of older ones that these are gone.
 func TestAwayForLongerThanIsKept(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	clock := journaltest.NewClock()
@@ -218,7 +218,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	if upTo != kept-1 {
 		t.Fatalf("%d is to be trimmed, want %d", upTo, kept-1)
 	}
-	for end := time.Now().Add(patience); ; { // the server that is asked may not have what was appended just now
+	for end := time.Now().Add(patience); ; { // the server may not have the latest event yet
 		err := r.all[worker].Trim(t.Context(), upTo)
 		if err == nil {
 			break
@@ -228,7 +228,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	r.outgrow(worker, other) // else the servers' logs tell what is trimmed, and it misses nothing
+	r.outgrow(worker, other) // otherwise the servers' logs still have the trimmed events, and it misses none
 	r.net.Cut(away, false)
 	limited, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -15,16 +15,16 @@ import (
 
 const (
 	fetchMessages = 500
-	fetchBytes    = 8 << 20 // of the messages of one answer; one beyond it is possible
+	fetchBytes    = 8 << 20 // of the messages in one answer; a single larger one is possible
 
 	headerSequence = "Nats-Sequence"
 )
 
-// errNothing means that the replica that was asked has nothing of what is asked for.
+// errNothing means that the replica has no messages in the requested range.
 var errNothing = errors.New("nothing is there yet")
 
-// catchUp reads what the copy does not have. It ends when a replica of the stream says that there is no more; that one
-// may be behind.
+// catchUp reads messages that the copy lacks. It ends when a replica of the stream reports no more; that replica may be
+// behind.
 func (s *Store) catchUp(ctx context.Context) (derived []journal.Event, err error) {
 	for {
 		messages, err := s.fetch(ctx, s.at.Sequence+1, fetchMessages)
@@ -42,8 +42,8 @@ func (s *Store) catchUp(ctx context.Context) (derived []journal.Event, err error
 	}
 }
 
-// fetch reads messages from a sequence on: one request, many answers. The nearest replica of the stream answers, also
-// where there is no majority: what it has is durable.
+// fetch reads messages from a sequence on: one request, many answers. The nearest replica of the stream answers, even
+// without a majority: its messages are durable.
 func (s *Store) fetch(ctx context.Context, from uint64, most int) (found []message, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Within/4)
 	defer cancel()
@@ -56,7 +56,7 @@ func (s *Store) fetch(ctx context.Context, from uint64, most int) (found []messa
 	if err != nil {
 		return nil, err
 	}
-	defer answers.Unsubscribe() // of a connection that is closed it is over anyway
+	defer answers.Unsubscribe() // if the connection is closed, the subscription ends anyway
 	if err := s.Conn.PublishRequest("$JS.API.DIRECT.GET."+Stream, inbox, ask); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (s *Store) fetch(ctx context.Context, from uint64, most int) (found []messa
 	}
 }
 
-// incomplete is the error of an answer that ends early: none where it has something.
+// incomplete returns the error for an answer that ends early: nil if it has messages.
 func incomplete(found []message, err error) error {
 	if len(found) > 0 {
 		return nil
@@ -100,7 +100,7 @@ func received(m *nats.Msg) (one message, err error) {
 	return one, nil
 }
 
-// watch asks the stream how it is, until ctx ends.
+// watch polls the state of the stream until ctx ends.
 func (s *Store) watch(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()

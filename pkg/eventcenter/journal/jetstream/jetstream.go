@@ -1,11 +1,11 @@
-// Package jetstream is the journal of an event center of several replicas: a stream of NATS JetStream, of which each
-// replica keeps a copy in SQLite that answers what is asked.
+// Package jetstream is the journal of an event center with several replicas: a NATS JetStream stream, and on each
+// replica a copy in SQLite that answers reads.
 //
-// A replica groups the requests of a few milliseconds into one message. Before, it has all of the stream in its copy, and
-// so knows what is a duplicate and which offset comes next; the stream takes the message only if no other came meanwhile
-// (Nats-Expected-Last-Sequence), else the replica reads that one first and plans again. So an offset is given once, and
-// is the same for everyone; and a message whose answer was lost can be sent again and is stored once. An event is
-// acknowledged when its message is in the stream, on the disks of a majority, and is found there.
+// A replica groups the requests of a few milliseconds into one message. Its copy is then up to date with the stream, so
+// it knows the duplicates and the next offset; the stream accepts the message only if no other arrived in between
+// (Nats-Expected-Last-Sequence), otherwise the replica reads that one first and plans again. So an offset is used once,
+// and is the same on all replicas; and a message with a lost answer can be sent again and is stored once. An event is
+// acknowledged when its message is in the stream, on the disks of a majority.
 package jetstream
 
 import (
@@ -30,15 +30,15 @@ import (
 const (
 	Stream  = "EVENTCENTER"
 	subject = "eventcenter.journal"
-	stored  = "eventcenter.stored" // core NATS: something new is in the stream
+	stored  = "eventcenter.stored" // core NATS: the stream has new messages
 
 	awaiting = "eventcenter.awaiting" // core NATS: a replica that waits for a take-over answers
 
-	metaJournal   = "journal"   // key of the stream's metadata: the journal's UUID
-	metaMigrating = "migrating" // another: it is being filled
+	metaJournal   = "journal"   // key in the stream's metadata: the journal's UUID
+	metaMigrating = "migrating" // another key: the stream is being filled
 )
 
-// MaxMessage is what the servers must be able to take as one message, in bytes: the largest batch is stored whole.
+// MaxMessage is the message size in bytes that the servers must accept: the largest batch is stored whole.
 const MaxMessage = 16 << 20
 
 // Options are those of a journal.
@@ -49,12 +49,12 @@ type Options struct {
 	Log      *slog.Logger
 	Now      func() time.Time // nil: time.Now
 
-	// Appended is called with all that was appended by any replica, in the order of offsets, before Append returns. What
-	// it returns is appended in the worker's name.
+	// Appended is called with all new records from any replica, in the order of offsets, before Append returns. The
+	// worker appends the events that it returns.
 	Appended func([]journal.Record) []journal.Event
 
-	Within       time.Duration // for a batch; a quarter is for one attempt; 0: 8 s
-	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
+	Within       time.Duration // for a batch; a quarter for each attempt; 0: 8 s
+	Keep         time.Duration // how long a silent stream is remembered; 0: 30 days
 	BallastBytes int64         // of the copy; 0: 8 MiB
 }
 
@@ -65,29 +65,29 @@ type Store struct {
 	stream   jetstream.Stream
 	copy     *sqlite.Store
 	requests chan *request
-	hints    chan struct{} // something new is in the stream
+	hints    chan struct{} // the stream has new messages
 	hinted   *nats.Subscription
 
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
-	ended   <-chan struct{} // closed when it stops
+	ended   <-chan struct{} // closed when the goroutine has ended
 
-	at sqlite.Position // of the goroutine that writes
+	at sqlite.Position // only for the writing goroutine
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	state state
-	term  uint64 // of this process, while it is the worker; else 0
+	term  uint64 // of this process while it is the worker; otherwise 0
 }
 
-// state is what is known of the stream.
+// state is the known state of the stream.
 type state struct {
 	first   uint64 // offset
 	last    uint64 // message
-	applied uint64 // message that the copy has
+	applied uint64 // last message in the copy
 	bytes   uint64
 	err     error // why it cannot be written or read; nil: it can
 	since   time.Time
-	anew    bool // the stream no longer has what comes after the copy
+	anew    bool // the stream has lost the messages directly after the copy's end
 }
 
 // Errors of a journal.
@@ -96,8 +96,8 @@ var (
 	ErrFenced = errors.New("another replica is the worker now")
 )
 
-// Open finds the stream, or makes it, and brings the copy to where the stream is. It waits for a majority of the
-// replicas until ctx ends; waiting is told why. Nothing is appended before Start.
+// Open finds or creates the stream, and brings the copy up to date. It waits for a majority of the replicas until ctx
+// ends; it calls waiting with the reason. No events are appended before Start.
 func Open(ctx context.Context, o Options, waiting func(error)) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -144,17 +144,17 @@ func (s *Store) openFilled(ctx context.Context, id string, waiting func(error)) 
 	return nil
 }
 
-// retryEvery is how often a stream that cannot be reached is tried again.
+// retryEvery is the interval between attempts to reach the stream.
 const retryEvery = 250 * time.Millisecond
 
-// Config is what a stream must be.
+// Config is the required configuration of a stream.
 func Config(replicas int, id string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{Name: Stream, Description: "the journal of the event center", Subjects: []string{subject},
 		Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew,
 		Replicas: replicas, AllowDirect: true, DenyDelete: true, Metadata: map[string]string{metaJournal: id}}
 }
 
-// find returns the stream's UUID; where there is no stream it is made.
+// find returns the stream's UUID; it creates the stream if it is missing.
 func (s *Store) find(ctx context.Context, waiting func(error)) (string, error) {
 	for {
 		stream, err := s.findOrMake(ctx)
@@ -180,7 +180,7 @@ func (s *Store) find(ctx context.Context, waiting func(error)) (string, error) {
 	}
 }
 
-// findOrMake is one attempt. A request that no leader has heard is never answered.
+// findOrMake is one attempt. Without a leader, the servers never answer a request.
 func (s *Store) findOrMake(ctx context.Context) (jetstream.Stream, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Within/4)
 	defer cancel()
@@ -197,7 +197,7 @@ func (s *Store) info(ctx context.Context) (*jetstream.StreamInfo, error) {
 	return s.stream.Info(limited)
 }
 
-// checkConfig refuses a stream that does not keep what the center promises.
+// checkConfig refuses a stream whose configuration breaks the center's guarantees.
 func checkConfig(c jetstream.StreamConfig, replicas int) error {
 	switch {
 	case len(c.Metadata[metaJournal]) != 36:
@@ -212,7 +212,7 @@ func checkConfig(c jetstream.StreamConfig, replicas int) error {
 	return nil
 }
 
-// openCopy opens the copy. One of another journal is set aside, one that is damaged is made anew.
+// openCopy opens the copy. A copy of another journal is set aside, a damaged one is created anew.
 func (s *Store) openCopy(ctx context.Context, id string) (*sqlite.Store, error) {
 	o := sqlite.Options{Dir: s.Dir, Log: s.Log, Now: s.Now, Keep: s.Keep, Copy: id, BallastBytes: s.BallastBytes}
 	c, err := sqlite.Open(ctx, o)
@@ -236,7 +236,7 @@ func (s *Store) openCopy(ctx context.Context, id string) (*sqlite.Store, error) 
 	return sqlite.Open(ctx, o)
 }
 
-// fill brings the copy to where the stream is now.
+// fill brings the copy up to the present end of the stream.
 func (s *Store) fill(ctx context.Context, waiting func(error)) error {
 	for {
 		info, err := s.info(ctx)
@@ -253,7 +253,7 @@ func (s *Store) fill(ctx context.Context, waiting func(error)) error {
 		}
 		if err != nil {
 			waiting(connected(s.Conn, err))
-		} // else the server that was asked lacks it too, yet
+		} // otherwise that server lacks it too, for now
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryEvery):
@@ -261,13 +261,13 @@ func (s *Store) fill(ctx context.Context, waiting func(error)) error {
 	}
 }
 
-// Start begins to append and to follow.
+// Start starts to append and to follow.
 func (s *Store) Start() error {
 	var err error
 	s.hinted, err = s.Conn.Subscribe(stored, func(*nats.Msg) {
 		select {
 		case s.hints <- struct{}{}:
-		default: // there is one
+		default: // one is there already
 		}
 	})
 	if err != nil {
@@ -280,7 +280,7 @@ func (s *Store) Start() error {
 	return nil
 }
 
-// Close ends appending and following. What Append was given and has not answered may be stored or not.
+// Close stops appending and following. Unacknowledged batches may be stored or not.
 func (s *Store) Close() error {
 	var err error
 	if s.stop != nil {

@@ -16,7 +16,7 @@ import (
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// One server, which nothing but the journal under test uses.
+// One server, used only by the journal under test.
 func TestConformance(t *testing.T) {
 	journaltest.Run(t, func(t *testing.T) journaltest.Opener {
 		dir := t.TempDir()
@@ -49,8 +49,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A worker that was replaced appends nothing any more, also where it does not know; and only the worker appends what
-// follows from events.
+// A replaced worker can append no more events, even before it notices; and only the worker appends derived events.
 func TestFenced(t *testing.T) {
 	dir := t.TempDir()
 	node, err := cluster.Start(cluster.Config{Name: "one", Dir: filepath.Join(dir, "nats"), Log: quiet()})
@@ -82,7 +81,7 @@ func TestFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	journaltest.Append(t, both[1], journaltest.Of("a", 1))
-	for both[1].Bounds().Newest < 2 { // what the worker makes of it
+	for both[1].Bounds().Newest < 2 { // the worker's derived event
 		time.Sleep(time.Millisecond)
 	}
 	if err := both[1].Take(t.Context(), 9); err != nil {

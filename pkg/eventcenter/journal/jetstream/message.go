@@ -12,16 +12,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// A message of the stream is a line of JSON, the head, and the CloudEvents behind one another. It says itself which
-// offsets its events have, so that every replica gives them the same.
+// A message of the stream is a line of JSON, the head, followed by the CloudEvents. It contains the offsets of its
+// events, so that they are the same on every replica.
 
 const messageVersion = 1
 
 type head struct {
 	Version  int    `json:"v"`
 	First    uint64 `json:"first,string"`
-	Received int64  `json:"received"`              // milliseconds since 1970, by the clock of the replica that sent it
-	Term     uint64 `json:"term,string,omitempty"` // of the worker that it is of
+	Received int64  `json:"received"`              // Unix milliseconds, by the clock of the sending replica
+	Term     uint64 `json:"term,string,omitempty"` // of the worker that sent it
 	Events   []line `json:"events"`
 }
 
@@ -37,13 +37,13 @@ type line struct {
 	Stream   string `json:"stream,omitempty"`
 	Sequence uint64 `json:"sequence,omitempty,string"`
 	Size     int    `json:"size"`
-	// Of a journal that was taken over: the offset, where it is not that of the event before plus one, and when the event
-	// was received, where that is not as of the first.
+	// Only for a journal that was taken over: the offset, if it is not the previous one plus one, and the time of
+	// receipt, if it differs from the first event's.
 	Offset   uint64 `json:"offset,omitempty,string"`
 	Received int64  `json:"received,omitempty"`
 }
 
-// encode makes a message of records. Without any it names the term alone.
+// encode encodes records as a message. Without records it contains only the term.
 func encode(records []journal.Record, next, term uint64) ([]byte, error) {
 	h := head{Version: messageVersion, First: next, Term: term, Events: []line{}}
 	size := 0
@@ -74,7 +74,7 @@ func encode(records []journal.Record, next, term uint64) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// decode returns the records of a message, and the worker's term that it names, 0 where it names none.
+// decode returns the records of a message, and its worker's term, 0 if it has none.
 func decode(data []byte) (records []journal.Record, term uint64, err error) {
 	text, bodies, ok := bytes.Cut(data, []byte("\n"))
 	var h head
@@ -98,7 +98,7 @@ func decode(data []byte) (records []journal.Record, term uint64, err error) {
 		r := journal.Record{Offset: next, Received: time.UnixMilli(cmp.Or(l.Received, h.Received)).UTC(), Event: journal.Event{
 			Source: l.Source, ID: l.ID, Type: l.Type, Cluster: l.Cluster, Node: l.Node, Severity: l.Severity,
 			Check: l.Check, Reason: l.Reason, Stream: l.Stream, Sequence: l.Sequence, JSON: bytes.Clone(bodies[:l.Size])}}
-		if r.Stream != "" { // read once for the state and for the reports
+		if r.Stream != "" { // decoded once for the state and for the reports
 			if e, err := event.Decode(r.JSON); err == nil {
 				r.Said = &e
 			}

@@ -26,10 +26,10 @@ import (
 
 var long = flag.Bool("long", false, "run the tests too that cut the network")
 
-// patience is how long something is awaited that comes at once on a machine that is not busy.
+// patience is a time limit for conditions that hold at once on an idle machine.
 const patience = 5 * time.Minute
 
-// replicas are three, in one process.
+// replicas are three replicas in one process.
 type replicas struct {
 	t     *testing.T
 	net   *clustertest.Network
@@ -119,7 +119,7 @@ func (r *replicas) stop(i int) {
 	}
 }
 
-// info is what a server says about the stream once that has a leader: an election may just be held.
+// info returns a server's view of the stream once it has a leader: an election may be in progress.
 func (r *replicas) info(from int) *natsjs.StreamInfo {
 	r.t.Helper()
 	js, err := natsjs.New(r.nodes[from].Conn)
@@ -146,7 +146,7 @@ func (r *replicas) leader(from int) (i int) {
 	return i
 }
 
-// same awaits that the replicas have the same events.
+// same waits until the replicas have the same events.
 func (r *replicas) same() {
 	r.t.Helper()
 	newest := uint64(0)
@@ -172,7 +172,7 @@ func (r *replicas) same() {
 	}
 }
 
-// read returns all records, with hashes of what they say.
+// read returns all records, with hashes of their contents.
 func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
 	t.Helper()
 	for after, newest := j.Bounds().Oldest-1, j.Bounds().Newest; after < newest; {
@@ -190,11 +190,11 @@ func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
 	return all
 }
 
-// sent has senders on some replicas until stop, each with nodes of its own, and returns what was acknowledged.
+// sent runs senders on some replicas until stop, each with its own nodes, and returns the acknowledged events.
 type sent struct {
 	stop    chan struct{}
 	running sync.WaitGroup
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	acked   map[string]int
 	refused int
 }
@@ -235,7 +235,7 @@ func (s *sent) sender(ctx context.Context, to *jetstream.Store, node string) {
 	}
 }
 
-// await returns when so many more are acknowledged.
+// await returns when this many more are acknowledged.
 func (s *sent) await(t *testing.T, more int) {
 	t.Helper()
 	count := func() int {
@@ -252,7 +252,7 @@ func (s *sent) await(t *testing.T, more int) {
 	}
 }
 
-// once compares the journal with what was acknowledged.
+// once compares the journal with the acknowledged events.
 func (s *sent) once(t *testing.T, j *jetstream.Store) {
 	t.Helper()
 	found := map[string]int{}
@@ -275,8 +275,8 @@ func (s *sent) once(t *testing.T, j *jetstream.Store) {
 	t.Logf("%d acknowledged, %d in the journal, %d attempts refused", len(s.acked), len(found), s.refused)
 }
 
-// All append at the same time, the leader goes and comes back, with its volume and without: every acknowledged event is
-// there exactly once, at the same offset on each replica.
+// All replicas append at the same time, the leader goes and returns, with its volume and without: every acknowledged
+// event is there exactly once, at the same offset on each replica.
 func TestReplicas(t *testing.T) {
 	r := newReplicas(t)
 	load := r.send(0, 1, 2)
@@ -295,8 +295,8 @@ func TestReplicas(t *testing.T) {
 	load.once(t, r.all[gone])
 }
 
-// A replica that is cut off from the others acknowledges nothing and says why; the others go on; when it is back it has
-// what they have. Two that are cut off from one another acknowledge nothing.
+// A replica cut off from the others acknowledges no events and reports why; the others continue; when it returns, it
+// catches up. Two replicas cut off from each other acknowledge none.
 func TestPartition(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := newReplicas(t)

@@ -20,18 +20,18 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	return s.copy.Read(ctx, q)
 }
 
-// Bounds returns what the copy holds now.
+// Bounds returns the bounds of the copy.
 func (s *Store) Bounds() journal.Bounds { return s.copy.Bounds() }
 
-// Check reads all of the copy and notes what is damaged, as gaps. After each step it calls rest.
+// Check reads the whole copy and records damage as gaps. After each step it calls rest.
 func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error) {
 	return s.copy.Check(ctx, rest)
 }
 
-// Seal takes the write-ahead logs away from the copy's files of past days.
+// Seal removes the write-ahead logs of past days from the copy.
 func (s *Store) Seal(ctx context.Context) error { return s.copy.Seal(ctx) }
 
-// Health returns the state of the copy, with the size of the stream here.
+// Health returns the state of the copy, with the size of the local stream.
 func (s *Store) Health() journal.Health {
 	h := s.copy.Health()
 	s.mu.Lock()
@@ -40,13 +40,13 @@ func (s *Store) Health() journal.Health {
 	return h
 }
 
-// patience is how long a replica may not reach the stream before it is not ready: an election is shorter.
+// patience is how long a replica may fail to reach the stream and still be ready: elections are shorter.
 const patience = 12 * time.Second
 
-// maxBehind is how many messages the copy of a replica that is ready may be behind.
+// maxBehind is how many messages the copy of a ready replica may be behind.
 const maxBehind = 1000
 
-// Ready returns why this replica cannot take events now; nil: it can.
+// Ready returns why this replica cannot append events now; nil: it can.
 func (s *Store) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +66,7 @@ func behind(messages uint64) error {
 	return fmt.Errorf("the copy of the journal is %d messages behind", messages)
 }
 
-// note remembers why the stream cannot be used, nil: it can, and logs when that changes.
+// note records why the stream cannot be used, nil: it can, and logs changes.
 func (s *Store) note(ctx context.Context, err error) {
 	if ctx.Err() != nil || errors.Is(err, errNothing) {
 		return
@@ -88,7 +88,7 @@ func (s *Store) note(ctx context.Context, err error) {
 	}
 }
 
-// connected returns why there is no connection, where that is what an error means.
+// connected returns why the connection is lost, if an error means that.
 func connected(conn *nats.Conn, err error) error {
 	if err == nil || conn.IsConnected() {
 		return err
@@ -96,7 +96,7 @@ func connected(conn *nats.Conn, err error) error {
 	return fmt.Errorf("%w: there is no connection to NATS: %w", journal.ErrUnavailable, cmp.Or(conn.LastError(), err))
 }
 
-// know takes what the stream says of itself.
+// know records the state that the stream reports.
 func (s *Store) know(ctx context.Context, info *jetstream.StreamInfo) {
 	first := uint64(0)
 	if info.State.Msgs > 0 {
@@ -111,11 +111,11 @@ func (s *Store) know(ctx context.Context, info *jetstream.StreamInfo) {
 	s.state.first, s.state.last, s.state.bytes = first, info.State.LastSeq, info.State.Bytes
 }
 
-// majority returns why the stream can take nothing: a leader that is cut off still answers for a while.
+// majority returns why the stream can accept no messages: a leader that is cut off still answers for a while.
 func majority(c *jetstream.ClusterInfo) error {
 	switch {
 	case c == nil:
-		return nil // one server alone
+		return nil // a single server
 	case c.Leader == "":
 		return fmt.Errorf("%w: the stream has no leader", journal.ErrUnavailable)
 	}
@@ -133,8 +133,8 @@ func majority(c *jetstream.ClusterInfo) error {
 	return fmt.Errorf("%w: of %s nothing is heard", journal.ErrUnavailable, strings.Join(away, " and "))
 }
 
-// Expired returns the offset up to which the journal is to be trimmed, 0 where nothing is. The worker goes by the
-// limits, the others by what the worker has left of the stream.
+// Expired returns the offset up to which the journal is to be trimmed, 0 for none. The worker applies the limits, the
+// others follow the worker's trimming of the stream.
 func (s *Store) Expired(l journal.Limits) uint64 {
 	s.mu.Lock()
 	term, first := s.term, s.state.first
@@ -148,8 +148,8 @@ func (s *Store) Expired(l journal.Limits) uint64 {
 	return 0
 }
 
-// Trim drops whole days whose offsets are all at most upTo: of the stream, where this process is the worker, and of the
-// copy.
+// Trim drops whole days whose offsets are all at most upTo: from the stream, if this process is the worker, and from
+// the copy.
 func (s *Store) Trim(ctx context.Context, upTo uint64) error {
 	s.mu.Lock()
 	term := s.term
@@ -162,7 +162,7 @@ func (s *Store) Trim(ctx context.Context, upTo uint64) error {
 	return s.copy.Trim(ctx, upTo)
 }
 
-// purge drops the messages whose events all have offsets up to one.
+// purge drops the messages whose events all have offsets up to upTo.
 func (s *Store) purge(ctx context.Context, upTo uint64) error {
 	info, err := s.info(ctx)
 	if err != nil {

@@ -17,25 +17,25 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Source is a journal that is taken over.
+// Source is the journal to take over.
 type Source interface {
 	Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	Bounds() journal.Bounds
 }
 
-// Taken is what was taken over: the same in both journals.
+// Taken is the result of a take-over: the same for both journals.
 type Taken struct {
 	Journal string `json:"journal"`
 	Events  int    `json:"events"`
 	Newest  uint64 `json:"newest,string"`
-	SHA256  string `json:"sha256"` // of offsets, times of receipt, attributes and CloudEvents, in their order
+	SHA256  string `json:"sha256"` // of offsets, times of receipt, attributes and CloudEvents, in order
 }
 
 const takePage = 250 // events in a message
 
-// TakeOver fills the stream with a journal: UUID, offsets and times of receipt stay, so that cursors go on. What is there
-// already from an attempt before is not sent again. The stream is given to centers only when it has been read again and
-// is the same, by count and hash.
+// TakeOver fills the stream with a journal: UUID, offsets and times of receipt stay, so that cursors stay valid. Events
+// stored by an earlier attempt are not sent again. Centers get the stream only after it was read back and has the same
+// count and hash.
 func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from Source, log *slog.Logger) (t Taken, err error) {
 	js, err := jetstream.New(conn)
 	if err != nil {
@@ -80,7 +80,7 @@ func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from Source, l
 	return t, err
 }
 
-// prepare finds the stream of an attempt before, or makes it.
+// prepare finds the stream of an earlier attempt, or creates it.
 func (s *Store) prepare(ctx context.Context, id string) error {
 	for {
 		limited, cancel := context.WithTimeout(ctx, s.Within/4)
@@ -108,7 +108,7 @@ func (s *Store) prepare(ctx context.Context, id string) error {
 	}
 }
 
-// send sends what the stream does not have.
+// send sends the events that the stream lacks.
 func (s *Store) send(ctx context.Context, from Source) error {
 	info, err := s.info(ctx)
 	if err != nil {
@@ -166,7 +166,7 @@ func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	defer asked.Unsubscribe() // it fails only where the connection is lost, and the subscription with it
+	defer asked.Unsubscribe() // fails only if the connection is lost, and the subscription with it
 	for begun := true; ; begun = false {
 		limited, cancel := context.WithTimeout(ctx, publishLimit)
 		stream, err := js.Stream(limited, Stream)
@@ -185,8 +185,8 @@ func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error
 	}
 }
 
-// AwaitOthers returns when no other replica is in AwaitTakeOver any more, or ctx ends. That their servers are away does not
-// tell: each may be a center's already, before the last has noticed.
+// AwaitOthers returns when no other replica is in AwaitTakeOver any more, or ctx ends. Missing servers are no proof:
+// each may already belong to a center, before the last replica has noticed.
 func AwaitOthers(ctx context.Context, conn *nats.Conn) {
 	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, publishLimit)

@@ -29,12 +29,12 @@ func (i *interrupted) Read(ctx context.Context, q journal.Query) (journal.Page, 
 	return i.Source.Read(ctx, q)
 }
 
-// changed is a journal that does not say the same twice.
+// changed is a journal that returns different data the second time.
 type changed struct{ jetstream.Source }
 
 func (c changed) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
 	page, err := c.Source.Read(ctx, q)
-	if q.Limit == 1000 && len(page.Records) > 0 { // when it is compared
+	if q.Limit == 1000 && len(page.Records) > 0 { // during the comparison
 		page.Records[0].Reason = "Other"
 	}
 	return page, err
@@ -48,8 +48,8 @@ func (c told) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A SQLite journal that is taken over has the same offsets, the same UUID and knows the same events, also where it was
-// trimmed, and where the take-over was interrupted. Nobody opens the stream before it is proven to be the same.
+// A SQLite journal, once taken over, has the same offsets and UUID and knows the same events, even if it was trimmed or
+// the take-over was interrupted. No center opens the stream before it is proven to be the same.
 func TestTakeOver(t *testing.T) {
 	dir := t.TempDir()
 	c := journaltest.NewClock()
@@ -100,7 +100,7 @@ func TestTakeOver(t *testing.T) {
 	if err != nil || taken.Events != 800 || taken.Newest != 1200 {
 		t.Fatalf("%+v, %v", taken, err)
 	}
-	jetstream.AwaitOthers(t.Context(), node.Conn) // though its server stays
+	jetstream.AwaitOthers(t.Context(), node.Conn) // although its server stays
 	if err := <-left; err != nil {
 		t.Error(err)
 	}

@@ -1,4 +1,4 @@
-// Package journaltest is what every journal of the event center must do, as tests.
+// Package journaltest is the test suite for all journals of the event center.
 package journaltest
 
 import (
@@ -28,16 +28,16 @@ type Journal interface {
 	Close() error
 }
 
-// Options are those that a journal is opened with.
+// Options are the options to open a journal with.
 type Options struct {
 	Now      func() time.Time
 	Appended func([]journal.Record) []journal.Event
 }
 
-// Opener opens a journal: the same each time.
+// Opener opens a journal: the same one each time.
 type Opener func(t *testing.T, o Options) Journal
 
-// Run runs the tests. Each asks for an opener of its own, which begins with an empty journal.
+// Run runs the tests. Each requests its own opener, which begins with an empty journal.
 func Run(t *testing.T, opener func(t *testing.T) Opener) {
 	for name, test := range map[string]func(*testing.T, Opener){
 		"AppendAndRead": appendAndRead, "Duplicates": duplicates, "Trim": trim, "Derived": derived,
@@ -55,7 +55,7 @@ func Run(t *testing.T, opener func(t *testing.T) Opener) {
 	}
 }
 
-// Lost fails where a journal has gaps, and returns how many offsets are in them: never more than there are.
+// Lost returns the number of offsets in the gaps of a journal, and fails if they exceed its bounds.
 func Lost(t *testing.T, j interface {
 	Bounds() journal.Bounds
 	Health() journal.Health
@@ -71,14 +71,14 @@ func Lost(t *testing.T, j interface {
 	return lost
 }
 
-// once is closed once.
+// once can be closed several times.
 type once struct {
 	Journal
 	closed sync.Once
 	err    error
 }
 
-// Close closes it.
+// Close closes the journal the first time.
 func (j *once) Close() error {
 	j.closed.Do(func() { j.err = j.Journal.Close() })
 	return j.err
@@ -86,11 +86,11 @@ func (j *once) Close() error {
 
 // Clock is the center's clock in a test.
 type Clock struct {
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards the fields below
 	now time.Time
 }
 
-// NewClock returns a clock that stands.
+// NewClock returns a clock that moves only by Add.
 func NewClock() *Clock { return &Clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)} }
 
 // Now returns the time.
@@ -100,7 +100,7 @@ func (c *Clock) Now() time.Time {
 	return c.now
 }
 
-// Add moves the clock.
+// Add moves the clock forward or back.
 func (c *Clock) Add(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func Texts(t *testing.T, j Journal, q journal.Query) (found []string) {
 	return found
 }
 
-// Expect compares all of a journal.
+// Expect compares the whole journal with the expected records.
 func Expect(t *testing.T, j Journal, want ...string) {
 	t.Helper()
 	if diff := cmp.Diff(want, Texts(t, j, journal.Query{})); diff != "" {
@@ -166,7 +166,7 @@ func closed(t *testing.T, j Journal) {
 func appendAndRead(t *testing.T, open Opener) {
 	j := open(t, Options{})
 	bounds := j.Bounds()
-	got := Append(t, j, Of("a", 2), Of("b", 1), Of("a", 1)) // the order is that of the sequences
+	got := Append(t, j, Of("a", 2), Of("b", 1), Of("a", 1)) // sorted by sequence
 	if diff := cmp.Diff(journal.Appended{Last: 3, New: 3}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -211,7 +211,7 @@ func appendAndRead(t *testing.T, open Opener) {
 	}
 }
 
-// What is known is not stored again, also after a restart and in another day; what comes late is no duplicate.
+// A known event is not stored again, even after a restart or on another day; a late event is not a duplicate.
 func duplicates(t *testing.T, open Opener) {
 	c := NewClock()
 	j := open(t, Options{Now: c.Now})
@@ -235,7 +235,7 @@ func duplicates(t *testing.T, open Opener) {
 	Expect(t, j, "1 a/1", "2 a/5", "3 /0", "4 a/3", "5 a/6")
 }
 
-// Trimming drops whole days, never the newest, and what is older than what is kept is refused, not left out.
+// Trimming drops whole days, never the newest; a read of dropped offsets fails, it does not skip them.
 func trim(t *testing.T, open Opener) {
 	c := NewClock()
 	j := open(t, Options{Now: c.Now})
@@ -270,7 +270,7 @@ func trim(t *testing.T, open Opener) {
 	Expect(t, j, "5 a/5", "6 a/6", "7 a/7", "8 a/8", "9 a/9")
 }
 
-// What follows from events is appended right behind them.
+// Derived events are appended directly behind their causes.
 func derived(t *testing.T, open Opener) {
 	j := open(t, Options{Appended: func(records []journal.Record) (derived []journal.Event) {
 		for _, r := range records {
@@ -285,7 +285,7 @@ func derived(t *testing.T, open Opener) {
 	Expect(t, j, "1 a/1", "2 a/2", "3 a/3", "4 /0", "5 a/4")
 }
 
-// Many that append at the same time: each event is there once, and offsets have no holes.
+// With concurrent appends, each event is stored once, and offsets have no holes.
 func together(t *testing.T, open Opener) {
 	j := open(t, Options{})
 	const nodes, each = 20, 10
@@ -327,7 +327,7 @@ func whole(t *testing.T, open Opener) {
 	}
 }
 
-// A clock that is put back moves nothing into a day of before.
+// If the clock is put back, no event is stored in an earlier day.
 func clockBack(t *testing.T, open Opener) {
 	c := NewClock()
 	j := open(t, Options{Now: c.Now})
@@ -342,7 +342,7 @@ func clockBack(t *testing.T, open Opener) {
 	Expect(t, j, "1 a/1", "2 a/2", "3 a/3")
 }
 
-// A read in either direction, of any part, with or without a filter, finds all of a sound journal, and no gap.
+// A read in either direction, of any part, with or without a filter, finds all records of a sound journal, and no gap.
 func backward(t *testing.T, open Opener) {
 	c := NewClock()
 	j := open(t, Options{Now: c.Now})

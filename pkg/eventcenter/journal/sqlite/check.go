@@ -9,13 +9,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// startCheck is how long the check of the newest file may take at the start. Check goes through all of them.
+// startCheck limits the check of the newest file at the start. Check reads all files.
 const startCheck = 500 * time.Millisecond
 
-// checkedAtOnce is how many events of a file the check has in memory.
+// checkedAtOnce is how many events of a file the check holds in memory.
 const checkedAtOnce = 500
 
-// check finds at the start what is missing between the files and at the end, and whether the newest may be written to.
+// check finds events missing between files and at the end, and whether the newest file may be written to.
 func (s *Store) check(ctx context.Context, marked uint64) error {
 	s.newest = marked
 	for i, p := range s.parts {
@@ -45,13 +45,13 @@ func (s *Store) check(ctx context.Context, marked uint64) error {
 	} else if err != nil && limited.Err() == nil {
 		return err
 	}
-	if p.damaged != nil { // how far it went may not be known: its name at least is never given to another file
+	if p.damaged != nil { // its end may be unknown: at least its name is never given to another file
 		s.newest = max(s.newest, p.first)
 	}
 	return ctx.Err()
 }
 
-// setDamaged notes that something in a file is damaged.
+// setDamaged records that a file is damaged.
 func (s *Store) setDamaged(p *partition, err error) {
 	s.mu.Lock()
 	known := p.damaged != nil
@@ -64,8 +64,8 @@ func (s *Store) setDamaged(p *partition, err error) {
 	}
 }
 
-// Check reads all files and notes what cannot be read, as gaps. It changes nothing. After each step, which reads the events
-// of one page, it calls rest with the time that the step took. Nothing is locked meanwhile: files may be sealed and trimmed.
+// Check reads all files and records unreadable offsets as gaps. It changes no files. After each step, which reads the
+// events of one page, it calls rest with the step's duration. It holds no locks then: files may be sealed and trimmed.
 func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error) {
 	var errs []error
 	for p, q := range s.spans(journal.Query{Limit: checkedAtOnce}) {
@@ -85,10 +85,10 @@ func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]j
 	return s.Health().Gaps, errors.Join(errs...)
 }
 
-// WithoutRest is for a check that somebody waits for.
+// WithoutRest is for a check without pauses.
 func WithoutRest(time.Duration) {}
 
-// walk reads all of a span, some records at a time.
+// walk reads a whole span, a few records at a time.
 func (s *Store) walk(ctx context.Context, p *partition, q span,
 	use func(records []journal.Record, worked time.Duration) error) error {
 	for !q.done() {
@@ -106,7 +106,7 @@ func (s *Store) walk(ctx context.Context, p *partition, q span,
 	return nil
 }
 
-// checkIndex compares the index of nodes with how many events there are: where it lacks some, it is not used.
+// checkIndex compares the index of nodes with the number of events: an incomplete index is not used.
 func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

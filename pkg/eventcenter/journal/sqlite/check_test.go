@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// The check reads each event, however large they are.
+// The check reads each event, even large ones.
 func TestCheckOfLargeEvents(t *testing.T) {
 	dir := t.TempDir()
 	s := openTest(t, dir, Options{})
@@ -34,7 +34,7 @@ func TestCheckOfLargeEvents(t *testing.T) {
 	}
 }
 
-// many returns events of a node, from a sequence on.
+// many returns events of a node, starting with a sequence.
 func many(from, count uint64) (events []journal.Event) {
 	for i := range count {
 		events = append(events, of("a", from+i))
@@ -42,7 +42,7 @@ func many(from, count uint64) (events []journal.Event) {
 	return events
 }
 
-// The check rests after each step, and keeps nobody from anything while it does.
+// The check pauses after each step, and blocks no other operation while it does.
 func TestCheckRests(t *testing.T) {
 	const ofADay = 2*checkedAtOnce + 1
 	c := newClock()
@@ -56,7 +56,7 @@ func TestCheckRests(t *testing.T) {
 		if rests = append(rests, worked); len(rests) > 1 {
 			return
 		}
-		s.mustAppend(t, of("a", 3*ofADay+1)) // of the next day, with which the days before can be sealed
+		s.mustAppend(t, of("a", 3*ofADay+1)) // on the next day, so that the days before can be sealed
 		if err := s.Seal(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -66,7 +66,7 @@ func TestCheckRests(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if steps := 1 + 2*3; len(rests) != steps { // of the first file, which is trimmed then, one
+	if steps := 1 + 2*3; len(rests) != steps { // one of the first file, which is then trimmed
 		t.Errorf("%d rests, want %d", len(rests), steps)
 	}
 	if slices.ContainsFunc(rests, func(worked time.Duration) bool { return worked <= 0 || worked > time.Minute }) {
@@ -77,7 +77,7 @@ func TestCheckRests(t *testing.T) {
 	}
 }
 
-// A check whose context ends while it rests reads no more.
+// A check whose context ends during a pause stops reading.
 func TestCheckEnds(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	s.mustAppend(t, many(1, 2*checkedAtOnce)...)

@@ -7,9 +7,9 @@ import (
 	"fmt"
 )
 
-// conversions make a file of an older format one of this. Format 1 had an index of hashes; format 2 had indexes of its own
-// in a table of blobs, and watermarks as old as the last of them. An identity may be in such a file twice, so that its
-// index is not unique: nothing is added to the file any more.
+// conversions returns SQL that converts an older format. Format 1 had an index of hashes; format 2 kept its indexes in
+// a table of blobs, with watermarks as old as the last of them. Such a file may contain an identity twice, so its index
+// is not unique; no events are added to it any more.
 func conversions(version int) string {
 	const indexed = `CREATE INDEX events_identity ON events(source, id);` + filterSchema
 	switch version {
@@ -24,7 +24,7 @@ func conversions(version int) string {
 	return ""
 }
 
-// convert gives a file the present format, whole or not at all.
+// convert converts a file to the present format, completely or not at all.
 func convert(ctx context.Context, path string, from int) error {
 	db, err := open(path, writing)
 	if err != nil {
@@ -42,7 +42,7 @@ func inTransaction(ctx context.Context, db *sql.DB, do func(tx *sql.Tx) error) e
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // after the commit it does nothing
+	defer tx.Rollback() // no effect after the commit
 	if err := do(tx); err != nil {
 		return err
 	}

@@ -13,26 +13,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// copyMark is the file that says of a journal that it is a copy.
+// copyMark is the file that marks a journal as a copy.
 const copyMark = "copy"
 
-// ErrOther means that a copy is of another journal.
+// ErrOther means that the copy belongs to another journal.
 var ErrOther = errors.New("the copy is of another journal")
 
-// ErrOriginal means that there is a journal of its own where a copy is to be.
+// ErrOriginal means that the directory for a copy has an original journal.
 var ErrOriginal = errors.New("there is a SQLite journal of its own: \"eventcenter migrate\" takes it over")
 
-// positionSchema is what a copy has beside a journal: up to where its original is in it.
+// positionSchema is the additional table of a copy: its position in the original.
 const positionSchema = `CREATE TABLE IF NOT EXISTS position(id INTEGER PRIMARY KEY, sequence INTEGER NOT NULL,
 	term INTEGER NOT NULL)`
 
-// Position is up to where a copy has its original.
+// Position is a copy's position in its original.
 type Position struct {
-	Sequence uint64 // of the last message that is in it
+	Sequence uint64 // of the last message in the copy
 	Term     uint64 // of the newest worker that the messages name
 }
 
-// copyOrOriginal refuses to open a copy as a journal, and the reverse.
+// copyOrOriginal refuses to open a copy as a journal, and vice versa.
 func (s *Store) copyOrOriginal() error {
 	mark := filepath.Join(s.Dir, copyMark)
 	_, err := os.Stat(mark)
@@ -56,7 +56,7 @@ func IsCopy(dir string) bool {
 	return err == nil
 }
 
-// Position returns up to where a copy has its original.
+// Position returns the copy's position in its original.
 func (s *Store) Position(ctx context.Context) (at Position, err error) {
 	for _, p := range slices.Backward(s.partitions()) {
 		var sequence, term int64
@@ -80,14 +80,14 @@ func (s *Store) Damaged() bool {
 	return slices.ContainsFunc(s.parts, func(p *partition) bool { return p.damaged != nil })
 }
 
-// Plan says what would become of batches: the records that are new, with the offsets that follow, and a result for each
-// batch. It stores nothing.
+// Plan computes the results of batches without storing them: the new records with their offsets, and a result for each
+// batch.
 func (s *Store) Plan(ctx context.Context, at time.Time, batches [][]journal.Event) ([]journal.Record,
 	[]journal.Appended, error) {
 	newest, received := s.end()
 	at = at.Truncate(time.Millisecond).UTC()
 	if at.Before(received) {
-		at = received // by the clock of another replica
+		at = received // may come from another replica's clock
 	}
 	t := s.plan()
 	t.now, t.next = at, newest+1
@@ -114,20 +114,20 @@ func (s *Store) end() (newest uint64, received time.Time) {
 	return s.newest, received.UTC()
 }
 
-// Put adds records of the original, in the order of their offsets, and up to where they bring the copy. Offsets that
-// they leave out are a gap.
+// Put stores records of the original, in the order of their offsets, and the copy's new position. Missing offsets
+// become a gap.
 func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) error {
 	if err := s.room(); err != nil {
 		return err
 	}
-	for len(records) > 0 { // by days
+	for len(records) > 0 { // by day
 		day, n := records[0].Received.UTC().Format(time.DateOnly), 1
 		for n < len(records) && records[n].Received.UTC().Format(time.DateOnly) == day {
 			n++
 		}
 		position := at
 		if n < len(records) {
-			position = Position{} // it comes with the rest
+			position = Position{} // stored with the last records
 		}
 		if err := s.put(ctx, records[:n], position); err != nil {
 			if isFull(err) {
@@ -137,7 +137,7 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 		}
 		records = records[n:]
 	}
-	if s.writer.db != nil { // also where only the position has changed
+	if s.writer.db != nil { // even if only the position has changed
 		return s.savePosition(ctx, s.writer.db, at)
 	}
 	return nil
@@ -165,7 +165,7 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 	if err != nil {
 		return err
 	}
-	defer t.tx.Rollback() // after the commit it does nothing
+	defer t.tx.Rollback() // no effect after the commit
 	for _, r := range records {
 		if _, err := t.row(ctx, r); err != nil {
 			return fmt.Errorf("offset %d: %w", r.Offset, err)

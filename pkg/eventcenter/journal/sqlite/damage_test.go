@@ -18,10 +18,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-const pageSize = 4096 // of SQLite
+const pageSize = 4096 // SQLite's
 
-// pagesByKind returns pages of a file by their kind: the first byte says which kind of tree's it is
-// (https://www.sqlite.org/fileformat2.html#b_tree_pages); those of neither are overflow pages. Of each kind some are enough.
+// pagesByKind returns the pages of a file by kind: the first byte is the type of the tree
+// (https://www.sqlite.org/fileformat2.html#b_tree_pages); all others are overflow pages. Some of each kind are enough.
 func pagesByKind(t *testing.T, name string) map[string][]int {
 	t.Helper()
 	data, err := os.ReadFile(name)
@@ -45,8 +45,8 @@ func pagesByKind(t *testing.T, name string) map[string][]int {
 	return found
 }
 
-// Damage costs what stands on it: for a damaged page of each kind, reads in both directions and by node, backup and
-// salvage give all that a look-up of each offset finds, and exactly the rest is a gap.
+// Damage loses only the events on the damaged page: for a page of each kind, reads in both directions and by node,
+// backup and salvage return all that a look-up of each offset finds, and exactly the rest is a gap.
 func TestDamagedPage(t *testing.T) {
 	const events = 2400
 	c, sound := newClock(), t.TempDir()
@@ -100,7 +100,7 @@ func overwrite(t *testing.T, name string, page int, with byte) {
 	}
 }
 
-// lookedUp returns which offsets a look-up of each finds, without any of our code but the checksum.
+// lookedUp returns the offsets that single look-ups find, using none of our code except the checksum.
 func lookedUp(t *testing.T, dir string, newest uint64) (found []uint64) {
 	t.Helper()
 	var dbs []*sql.DB
@@ -153,7 +153,7 @@ func offsetsOf(gaps []journal.Gap) (offsets []uint64) {
 	return offsets
 }
 
-// damagedAs compares all that reads a journal with the look-up of each offset.
+// damagedAs compares all readers of a journal with a look-up of each offset.
 func damagedAs(t *testing.T, dir string, newest uint64, c *clock) {
 	t.Helper()
 	want := lookedUp(t, dir, newest)
@@ -226,7 +226,7 @@ func damagedAs(t *testing.T, dir string, newest uint64, c *clock) {
 	same("backed up", want, got)
 }
 
-// A file whose damage the writer meets gets no more events: they go into another, and none is refused.
+// When the writer meets a damaged file, new events go into another file, and none is refused.
 func TestWriterMeetsDamage(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	s.mustAppend(t, of("a", 1), of("b", 1))

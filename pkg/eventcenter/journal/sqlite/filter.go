@@ -9,25 +9,25 @@ import (
 	"fmt"
 )
 
-// A file of a past day has a Bloom filter of its identities, which is kept in memory. Without it each event of a sender
-// that has no sequences would be looked up in each file: the more days are kept, the slower it would be.
+// A file of a past day has a Bloom filter of its identities, kept in memory. Without it, each event of a sender without
+// sequences would be looked up in each file: the more days are kept, the slower.
 
 const (
-	filterBits   = 16 // per event: of 2,000 new identities, one is looked up in vain
+	filterBits   = 16 // per event: of 2,000 new identities, one is looked up needlessly
 	filterHashes = 8
 )
 
-// identity is the SHA-256 of an event's source and ID: no sender can choose one that others have.
+// identity is the SHA-256 of an event's source and ID: no sender can choose a colliding one.
 type identity [sha256.Size]byte
 
 func identityOf(source, id string) identity { return sha256.Sum256([]byte(source + "\x00" + id)) }
 
-// filter has the identities of a file, and few others. Nil may have any.
+// filter has the identities of a file, with few false positives. Nil may have any.
 type filter []byte
 
 func newFilter(events int64) filter { return make(filter, max(64, events*filterBits/8)) }
 
-// bits calls use with each bit of an identity until it returns false.
+// bits calls use for each bit of an identity until it returns false.
 func (f filter) bits(i identity, use func(at uint64, bit byte) bool) bool {
 	a, b := binary.BigEndian.Uint64(i[:]), binary.BigEndian.Uint64(i[8:])|1
 	for n := range uint64(filterHashes) {
@@ -50,7 +50,7 @@ func (f filter) mayHave(i identity) bool {
 
 const filterSchema = `CREATE TABLE filter(crc INTEGER NOT NULL, bits BLOB NOT NULL);`
 
-// loadFilter reads the filter of a file. Nil: it has none, or a damaged one.
+// loadFilter reads the filter of a file. Nil: it is missing or damaged.
 func loadFilter(ctx context.Context, db *sql.DB) (f filter, err error) {
 	var crc uint32
 	err = db.QueryRowContext(ctx, "SELECT crc, bits FROM filter").Scan(&crc, &f)
@@ -66,7 +66,7 @@ func loadFilter(ctx context.Context, db *sql.DB) (f filter, err error) {
 	return f, nil
 }
 
-// makeFilter makes the filter of a file, and saves it there.
+// makeFilter computes the filter of a file and stores it there.
 func makeFilter(ctx context.Context, db *sql.DB) (filter, error) {
 	var events int64
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM events").Scan(&events); err != nil {
@@ -86,7 +86,7 @@ func makeFilter(ctx context.Context, db *sql.DB) (filter, error) {
 	return f, err
 }
 
-// each calls use for each row of the answer.
+// each calls use for each row of a query's result.
 func each(ctx context.Context, db *sql.DB, use func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {

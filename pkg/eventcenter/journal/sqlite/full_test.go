@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// tmpfs mounts a small file system of its own.
+// tmpfs mounts a small file system.
 func tmpfs(t *testing.T, size string) string {
 	t.Helper()
 	need.Root(t, "mounts a tmpfs")
@@ -30,15 +30,15 @@ func tmpfs(t *testing.T, size string) string {
 	return dir
 }
 
-// large is an event with so many bytes of text.
+// large is an event with a text of this many bytes.
 func large(sequence uint64, size int) journal.Event {
 	e := of("a", sequence)
 	e.JSON = fmt.Appendf(nil, `{"n":%d,"text":%q}`, sequence, strings.Repeat("x", size))
 	return e
 }
 
-// On a full disk nothing is taken and everything is answered; when there is room again it goes on, and what was
-// acknowledged is there exactly once.
+// On a full disk, writes fail and reads work; when space is free again, writes continue, and each acknowledged event is
+// there exactly once.
 func TestFullDisk(t *testing.T) {
 	dir := tmpfs(t, "8m")
 	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 4<<20), 0o600); err != nil {
@@ -91,14 +91,14 @@ func TestFullDisk(t *testing.T) {
 	s.mustClose(t)
 }
 
-// What is acknowledged and only in the write-ahead log is missed where the log is damaged.
+// Acknowledged events that are only in the write-ahead log are reported as a gap if the log is damaged.
 func TestDamagedLog(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	s := openTest(t, dir, Options{})
 	s.mustAppend(t, of("a", 1))
 	s.mustAppend(t, of("a", 2))
 	s.mustAppend(t, of("a", 3))
-	files, err := os.ReadDir(dir) // as a kill would leave it
+	files, err := os.ReadDir(dir) // as after a kill
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestDamagedLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.HasSuffix(file.Name(), "-wal") {
-			data[len(data)-100] ^= 1 // in the last frame, which is of the last event
+			data[len(data)-100] ^= 1 // in the last frame, which belongs to the last event
 		}
 		if strings.HasSuffix(file.Name(), "-shm") {
 			continue

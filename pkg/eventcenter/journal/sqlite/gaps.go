@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// addGap notes what cannot be read, each offset once.
+// addGap records offsets that cannot be read, each once.
 func (s *Store) addGap(g journal.Gap) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,7 +38,7 @@ func (s *Store) insertGap(g journal.Gap) {
 	s.gaps = slices.Insert(s.gaps, at, g)
 }
 
-// gapsWithin returns what lies beyond after, up to next.
+// gapsWithin returns the parts of gaps beyond after, up to next.
 func (s *Store) gapsWithin(after, next uint64) (found []journal.Gap) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

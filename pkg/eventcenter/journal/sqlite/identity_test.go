@@ -16,8 +16,8 @@ func foreign(id string) journal.Event {
 	return journal.Event{Source: "urn:x", ID: id, Type: "x", JSON: []byte(`{"id":"` + id + `"}`)}
 }
 
-// That an identity is new is known without a look at the files of past days, however many there are; what is in one of
-// them is found there, also after a restart.
+// New identities are recognized without reading files of past days, however many there are; stored ones are found
+// there, also after a restart.
 func TestNewIdentity(t *testing.T) {
 	const days = 31
 	for _, restart := range []bool{false, true} {
@@ -43,7 +43,7 @@ func TestNewIdentity(t *testing.T) {
 				t.Errorf("day %d: %+v", day, done)
 			}
 		}
-		for _, p := range s.parts[:days] { // who looks there now fails
+		for _, p := range s.parts[:days] { // a query of these files now fails
 			if err := p.db.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +59,7 @@ func TestNewIdentity(t *testing.T) {
 	}
 }
 
-// A filter whose bytes have changed is not believed: the file is asked.
+// A filter with changed bytes is not trusted: the file is read.
 func TestDamagedFilter(t *testing.T) {
 	c, dir := newClock(), t.TempDir()
 	s := openTest(t, dir, Options{Now: c.Now})
@@ -77,7 +77,7 @@ func TestDamagedFilter(t *testing.T) {
 	}
 }
 
-// Of identities that are not in it, a filter says of few that they may be.
+// A filter has few false positives.
 func TestFilter(t *testing.T) {
 	const n = 20_000
 	f := newFilter(n)
@@ -98,7 +98,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// openAnd opens a file beside the journal and executes a statement.
+// openAnd opens a file outside the journal and executes a statement.
 func openAnd(t *testing.T, path, statement string) {
 	t.Helper()
 	db, err := open(path, writing)
@@ -111,8 +111,8 @@ func openAnd(t *testing.T, path, statement string) {
 	}
 }
 
-// A directory of an older format, as a killed center left it, is converted at the first start, and nothing of it is lost:
-// events, identities, watermarks and gaps.
+// A directory of an older format, as left by a killed center, is converted at the first start without losing events,
+// identities, watermarks or gaps.
 func TestOlderFormats(t *testing.T) {
 	for _, format := range []string{"format-1", "format-2"} {
 		t.Run(format, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestOlderFormats(t *testing.T) {
 				s.mustClose(t)
 			}
 			s = openTest(t, dir, Options{Now: c.Now})
-			s.mustAppend(t, of("b", 4), of("a", 5), foreign("3")) // b/4 came late
+			s.mustAppend(t, of("b", 4), of("a", 5), foreign("3")) // b/4 was late
 			s.expect(t, append(want, "9 b/4", "10 a/5", "11 /0")...)
 		})
 	}

@@ -21,28 +21,28 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// partition is one file: the events of one day, or of a part of it, and the watermarks of all streams when it ends.
+// partition is one file: the events of a day, or of a part of it, and the watermarks of all streams at its end.
 type partition struct {
 	path    string
-	first   uint64 // in the file's name; every offset in it is at least this
-	version int    // of its format: an older one is that of a damaged file, or of a journal that is only read
-	old     bool   // it had an older format when it was opened: nothing more is written to it
+	first   uint64 // from the file name; no offset in the file is smaller
+	version int    // older only in a damaged file, or a journal opened for reading
+	old     bool   // it had an older format when opened: it is not written to any more
 
-	mu     sync.RWMutex // held for reading by readers, for writing while the file is closed, sealed or removed
-	db     *sql.DB      // for readers; nil: the partition is gone
+	mu     sync.RWMutex // read-locked by readers, locked while the file is closed, sealed or removed
+	db     *sql.DB      // for readers; nil: the partition is removed
 	known  filter       // nil: events are looked up in the file
-	sealed bool         // it has no write-ahead log: it can be read on a full disk
+	sealed bool         // without a write-ahead log: readable on a full disk
 
-	noIndex atomic.Bool // that of nodes lacks events
+	noIndex atomic.Bool // the index of nodes lacks events
 
-	// What follows is guarded by Store.mu.
+	// Store.mu guards the fields below.
 	last    uint64    // first-1 while it is empty
-	newest  time.Time // when the last was received
-	damaged error     // something in it is: nothing more is written to it
+	newest  time.Time // when the last event was received
+	damaged error     // the file is damaged: it is not written to any more
 }
 
-// schema is that of a partition. crc is over the offset and the event, since SQLite has no checksum of rows. The index of
-// identities is of texts, since those of a sender stand beside each other: a batch changes few pages.
+// schema is that of a partition. crc covers the offset and the event, since SQLite has no checksums for rows. The index
+// of identities holds texts, so that entries of one sender are adjacent: a batch changes few pages.
 const schema = `
 CREATE TABLE meta(version INTEGER NOT NULL, day TEXT NOT NULL);
 CREATE TABLE events(
@@ -60,13 +60,13 @@ const (
 	version = 3
 	suffix  = ".db"
 
-	foreignLog = "-wal.foreign" // beside a sealed file
+	foreignLog = "-wal.foreign" // next to a sealed file
 	columns    = `offset, received, crc, source, id, type, cluster, node, severity, "check", reason, stream, sequence, event`
 )
 
 func partitionName(first uint64) string { return fmt.Sprintf("%020d%s", first, suffix) }
 
-// partitionFirst returns the first offset that a file's name says.
+// partitionFirst returns the first offset according to the file's name.
 func partitionFirst(name string) (uint64, bool) {
 	if len(name) != 20+len(suffix) || filepath.Ext(name) != suffix {
 		return 0, false
@@ -75,13 +75,13 @@ func partitionFirst(name string) (uint64, bool) {
 	return first, err == nil
 }
 
-// access is what a file is opened for.
+// access is the purpose of opening a file.
 type access int
 
 const (
 	writing       access = iota
 	reading              // statements that write fail
-	readingSealed        // nobody writes: no lock is taken and nothing looked for that has changed, which takes longer than a page
+	readingSealed        // no one writes: no locks and no checks for changes, which take longer than a page
 )
 
 // open opens the file for readers.
@@ -92,7 +92,7 @@ func (p *partition) open() (*sql.DB, error) {
 	return open(p.path, reading)
 }
 
-// open returns a database of the file.
+// open opens the database in a file.
 func open(path string, a access) (*sql.DB, error) {
 	q := url.Values{"_pragma": {"busy_timeout(5000)", "synchronous(FULL)", "trusted_schema(OFF)"}}
 	if a == writing {
@@ -121,7 +121,7 @@ func open(path string, a access) (*sql.DB, error) {
 	return db, nil
 }
 
-// create makes an empty partition, under its name only when it is complete.
+// create creates an empty partition, and gives it its name only when it is complete.
 func create(ctx context.Context, dir string, first uint64, day string) (*partition, error) {
 	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, version: version, last: first - 1}
 	started := p.path + ".new"
@@ -139,7 +139,7 @@ func create(ctx context.Context, dir string, first uint64, day string) (*partiti
 	return p, err
 }
 
-// createFile makes an empty file. One that was begun under its name goes.
+// createFile creates an empty file. It removes an unfinished one of this name.
 func createFile(ctx context.Context, name, day string) (*sql.DB, error) {
 	if err := errors.Join(remove(name), remove(name+"-wal"), remove(name+"-shm")); err != nil {
 		return nil, err
@@ -158,8 +158,8 @@ func createFile(ctx context.Context, name, day string) (*sql.DB, error) {
 	return db, nil
 }
 
-// load opens a partition that is there and reads what it holds. What is wrong with it is in damaged. Nothing is written to
-// a past one, unless its format is older.
+// load opens an existing partition and reads its state. Damage is recorded in damaged. A past file is not written to,
+// unless its format is older.
 func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, error) {
 	p := &partition{path: filepath.Join(s.Dir, partitionName(first)), first: first, last: first - 1}
 	err := p.loadVersion(ctx, past)
@@ -204,7 +204,7 @@ func (p *partition) loadVersion(ctx context.Context, past bool) (err error) {
 	return p.db.QueryRowContext(ctx, "SELECT version FROM meta").Scan(&p.version)
 }
 
-// loadEnd reads the newest offset of a file. If its page is damaged, an index says it.
+// loadEnd reads the newest offset of a file. If its page is damaged, it reads an index.
 func (p *partition) loadEnd(ctx context.Context) error {
 	var last, received sql.NullInt64
 	err := p.db.QueryRowContext(ctx, "SELECT offset, received FROM events ORDER BY offset DESC LIMIT 1").
@@ -215,7 +215,7 @@ func (p *partition) loadEnd(ctx context.Context) error {
 	if err != nil && isDamage(err) && p.version == version {
 		const byIndex = "SELECT max(offset) FROM events INDEXED BY events_node WHERE node >= ''"
 		err = errors.Join(err, p.db.QueryRowContext(ctx, byIndex).Scan(&last))
-		received.Int64 = time.Now().UnixMilli() // it is not known: nothing is too old for it
+		received.Int64 = time.Now().UnixMilli() // unknown: assume now, so that no event is too old for this file
 	}
 	if last.Valid {
 		p.last, p.newest = uint64(last.Int64), time.UnixMilli(received.Int64)
@@ -223,7 +223,7 @@ func (p *partition) loadEnd(ctx context.Context) error {
 	return err
 }
 
-// setLogAside renames a log that is beside a sealed file: SQLite would believe it. A journal that is only read ignores it.
+// setLogAside renames a log next to a sealed file: SQLite would apply it. A read-only journal ignores it.
 func (s *Store) setLogAside(p *partition) error {
 	if !p.sealed || s.ReadOnly {
 		return nil
@@ -236,9 +236,9 @@ func (s *Store) setLogAside(p *partition) error {
 	return err
 }
 
-// isSealed reports whether all of a file is in it: its header says that it has no write-ahead log (18 and 19 of
-// https://www.sqlite.org/fileformat2.html#the_database_header), and nothing was cut off that would have to be undone. SQLite
-// removes the log before it writes so: one beside it is another file's, or came back with a power loss.
+// isSealed reports whether a file is complete by itself: its header disables the write-ahead log (bytes 18, 19 of
+// https://www.sqlite.org/fileformat2.html#the_database_header) and there is no interrupted change to undo. SQLite
+// removes the log before it writes that: a log next to it is another file's, or came back with a power loss.
 func isSealed(path string) bool {
 	if _, err := os.Lstat(path + "-journal"); !errors.Is(err, os.ErrNotExist) {
 		return false
@@ -253,7 +253,7 @@ func isSealed(path string) bool {
 	return err == nil && header[18] == 1 && header[19] == 1
 }
 
-// close ends all use of the partition. Readers end first.
+// close waits for readers, then closes the partition.
 func (p *partition) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,7 +269,7 @@ func (p *partition) closeLocked() error {
 	return err
 }
 
-// seal removes the write-ahead log of a partition that nothing is written to any more, and makes its filter.
+// seal removes the write-ahead log of a partition that gets no more events, and creates its filter.
 func (p *partition) seal(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -300,7 +300,7 @@ func (p *partition) drop() error {
 		remove(p.path+foreignLog))
 }
 
-// size is that of its files in bytes.
+// size returns the size of its files in bytes.
 func (p *partition) size() (n int64) {
 	for _, name := range []string{p.path, p.path + "-wal"} {
 		if info, err := os.Stat(name); err == nil {
@@ -310,7 +310,7 @@ func (p *partition) size() (n int64) {
 	return n
 }
 
-// scanRow reads the columns of a row. sound is whether they can be read and the checksum is right.
+// scanRow reads the columns of a row. sound reports whether they are readable and the checksum matches.
 func scanRow(rows *sql.Rows) (r journal.Record, sound bool) {
 	var received, sequence int64
 	var crc uint32
@@ -325,10 +325,10 @@ func checksum(offset uint64, event []byte) uint32 {
 	return crc32.Update(crc32.Checksum(binary.BigEndian.AppendUint64(nil, offset), table), table, event)
 }
 
-// errIndex means that the index of identities is not that of the events.
+// errIndex means that the index of identities does not match the events.
 var errIndex = errors.New("the index of identities has an event that is not there")
 
-// isDamage reports whether an error says that the file itself is damaged, or that the disk cannot read a part of it.
+// isDamage reports whether an error means that the file is damaged, or that the disk cannot read a part of it.
 func isDamage(err error) bool {
 	if errors.Is(err, errIndex) {
 		return true

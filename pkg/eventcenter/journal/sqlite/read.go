@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	readLimit = 5 * time.Second // a longer read would keep the write-ahead log from being emptied
-	pageBytes = 4 << 20         // of a page; one event beyond it is possible
-	scanLimit = 50_000          // offsets that a filtered read without an index goes through
-	eachLimit = 1000            // rows at a time, where each is looked at
+	readLimit = 5 * time.Second // a longer read would block checkpoints of the write-ahead log
+	pageBytes = 4 << 20         // of a page; a single larger event is possible
+	scanLimit = 50_000          // offsets that a filtered read scans without an index
+	eachLimit = 1000            // rows per query when each row is checked
 )
 
-// Read returns a page. It ends after 5 s: with what it has, or with an error where it has nothing.
+// Read returns a page. It stops after 5 s: with the records read so far, or with an error if there are none.
 func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
@@ -67,7 +67,7 @@ func (s *Store) read(ctx context.Context, q journal.Query, end uint64) (page jou
 		if err != nil && (ctx.Err() == nil || len(page.Records) == 0) {
 			return page, err
 		}
-		if full || err != nil { // at the limit of time with what there is
+		if full || err != nil { // the time is up, but there are records
 			page.Next = page.Records[len(page.Records)-1].Offset
 			break
 		}
@@ -78,7 +78,7 @@ func (s *Store) read(ctx context.Context, q journal.Query, end uint64) (page jou
 	return page, nil
 }
 
-// span is the part of a query that one partition answers: what is still to be read of it.
+// span is the rest of a query for one partition.
 type span struct {
 	journal.Query
 	first, last uint64
@@ -86,7 +86,7 @@ type span struct {
 
 func (q *span) done() bool { return q.first > q.last }
 
-// pass says that all up to an offset is dealt with, in the order of the query.
+// pass marks everything up to an offset as done, in the order of the query.
 func (q *span) pass(offset uint64) {
 	if q.Backward {
 		q.last = offset - 1
@@ -95,7 +95,7 @@ func (q *span) pass(offset uint64) {
 	}
 }
 
-// edge is the offset that is next.
+// edge is the next offset.
 func (q *span) edge() uint64 {
 	if q.Backward {
 		return q.last
@@ -103,7 +103,7 @@ func (q *span) edge() uint64 {
 	return q.first
 }
 
-// spans returns what each partition is to answer of a query, in its order. All offsets up to the newest are in one of them.
+// spans returns the part of a query for each partition, in its order. They cover all offsets up to the newest.
 func (s *Store) spans(q journal.Query) iter.Seq2[*partition, span] {
 	s.mu.Lock()
 	parts, newest := slices.Clone(s.parts), s.newest
@@ -131,8 +131,8 @@ func (s *Store) spans(q journal.Query) iter.Seq2[*partition, span] {
 	}
 }
 
-// readPartition adds the records of one partition to the page; full is whether no more is wanted. What cannot be read is
-// a gap, and what is behind it is read.
+// readPartition adds the records of one partition to the page; full reports whether the page is complete. Unreadable
+// offsets become a gap, and reading continues behind them.
 func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *journal.Page) (full bool, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -155,8 +155,8 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *j
 		switch {
 		case full || err != nil && !isDamage(err):
 			return full, err
-		case err == nil || part.done(): // the step beyond its end met the damage that is known
-		case !all: // it is not known where
+		case err == nil || part.done(): // the step beyond its end met the known damage
+		case !all: // the damaged place is unknown
 			s.setDamaged(p, err)
 			all = true
 		default:
@@ -169,10 +169,10 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *j
 	}
 }
 
-// maxValues is how many values of a filter are asked of SQLite.
+// maxValues is how many filter values are passed to SQLite.
 const maxValues = 1000
 
-// readsEach reports whether each row is to be read: without a filter, or where no index helps.
+// readsEach reports whether each row must be read: without a filter, or if no index helps.
 func (p *partition) readsEach(f journal.Filter) bool {
 	values := 0
 	for _, of := range f {
@@ -182,7 +182,7 @@ func (p *partition) readsEach(f journal.Filter) bool {
 	return values == 0 || values > maxValues || byNode && (p.version == 2 || p.noIndex.Load())
 }
 
-// beforeGap moves a span out of a gap that it begins in, and returns what of it is before the next gap.
+// beforeGap moves a span out of a gap at its beginning, and returns its part before the next gap.
 func (s *Store) beforeGap(q *span) span {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,13 +210,13 @@ func (s *Store) beforeGap(q *span) span {
 	return part
 }
 
-// readRows adds records of a span to the page, and moves the span beyond what it has dealt with: without an error all of
-// it, unless the page is full. If all is true it reads each row, and sees which are missing.
+// readRows adds records of a span to the page and moves the span past them: without an error to its end, unless the
+// page is full. If all is true it reads each row, and detects missing ones.
 func (s *Store) readRows(ctx context.Context, p *partition, q *span, all bool, page *journal.Page) (full bool, err error) {
 	for !q.done() {
 		limit := q.Limit - len(page.Records)
 		if all && len(q.Filter) > 0 {
-			limit = eachLimit // of those few may be wanted
+			limit = eachLimit // few of them may match
 		}
 		rows, err := p.query(ctx, *q, all, limit)
 		if err != nil {
@@ -242,7 +242,7 @@ func (s *Store) readRows(ctx context.Context, p *partition, q *span, all bool, p
 	return false, nil
 }
 
-// readRow takes one row.
+// readRow processes one row.
 func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *journal.Page) (full bool) {
 	r, sound := scanRow(rows)
 	if all && r.Offset != q.edge() {
@@ -264,8 +264,8 @@ func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *j
 	return len(page.Records) >= q.Limit || page.Bytes > pageBytes
 }
 
-// skip moves a span to the next offset that can be read, and notes the gap. It tries each offset: a tree finds what is
-// behind a damaged page, but no scan goes over it. It needs p.mu.
+// skip moves a span to the next readable offset and records the gap. It tries each offset: a B-tree look-up finds rows
+// behind a damaged page, a scan does not get past it. It needs p.mu.
 func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) error {
 	begin := q.edge()
 	defer func() {
@@ -276,7 +276,7 @@ func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) er
 		s.addGap(g)
 	}()
 	if _, err := p.db.ExecContext(ctx, "SELECT offset FROM events LIMIT 0"); err != nil && isDamage(err) {
-		q.pass(q.first + q.last - q.edge()) // what says where the events are is damaged
+		q.pass(q.first + q.last - q.edge()) // the schema is damaged: no row can be found
 		return nil
 	}
 	for ; !q.done(); q.pass(q.edge()) {

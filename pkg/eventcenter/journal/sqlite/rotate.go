@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// roll begins a new partition for a new day, and where there is none to write to, or a damaged one. first is the next
-// offset. It begins with the watermarks of all streams that were heard of lately.
+// roll begins a new partition: on a new day, or if the newest is missing or damaged. first is the next offset. The
+// partition begins with the watermarks of all recently active streams.
 func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	day := now.UTC().Format(time.DateOnly)
 	w := &s.writer
@@ -32,7 +32,7 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	if err != nil {
 		return err
 	}
-	defer t.tx.Rollback() // after Commit it does nothing
+	defer t.tx.Rollback() // no effect after Commit
 	for key, mark := range w.streams {
 		if now.Sub(mark.seen) > s.Keep {
 			delete(w.streams, key)
@@ -62,7 +62,7 @@ func (s *Store) partitions() []*partition {
 	return slices.Clone(s.parts)
 }
 
-// room returns ErrFull while the disk is full. When there is room again, the ballast is made anew first.
+// room returns ErrFull while the disk is full. When space is free again, it first recreates the ballast.
 func (s *Store) room() error {
 	s.mu.Lock()
 	full := !s.fullFrom.IsZero()
@@ -84,7 +84,7 @@ func (s *Store) room() error {
 	return nil
 }
 
-// full frees the ballast: trimming and checkpoints need room to work.
+// full frees the ballast: trimming and checkpoints need space to work.
 func (s *Store) full(cause error) error {
 	s.mu.Lock()
 	s.fullFrom = s.Now()

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Salvaged is what could be read of a journal.
+// Salvaged is the result of Salvage.
 type Salvaged struct {
 	Journal string        `json:"journal"`
 	Newest  uint64        `json:"newest,string"`
@@ -21,8 +21,8 @@ type Salvaged struct {
 	Gaps    []journal.Gap `json:"gaps"`
 }
 
-// Salvage copies all that can be read of the journal in a directory into a new one. UUID and offsets stay, so that
-// consumers go on where they are, and the offsets of what is lost are not given again.
+// Salvage copies all readable records of the journal in a directory into a new one. UUID and offsets stay, so that
+// consumers continue from their cursors, and lost offsets are not reused.
 func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salvaged, err error) {
 	s, err := Open(ctx, Options{Dir: from, Log: log, ReadOnly: true})
 	if err != nil {
@@ -52,7 +52,7 @@ func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salva
 	return done, err
 }
 
-// rescue writes all that can be read of a partition into a new file, and its watermarks with those of the files before.
+// rescue copies the readable records of a partition into a new file, and its watermarks with those of earlier files.
 func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[streamKey]watermark) (n int, err error) {
 	var day string
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&day); err != nil && !isDamage(err) {
@@ -81,7 +81,7 @@ func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[s
 	return n, put(ctx, db, nil, marks)
 }
 
-// put adds records to a file, or all watermarks if there are none.
+// put adds records to a file, or all watermarks if there are no records.
 func put(ctx context.Context, db *sql.DB, records []journal.Record, marks map[streamKey]watermark) error {
 	return inTransaction(ctx, db, func(tx *sql.Tx) (err error) {
 		t := transaction{tx: tx, streams: marks}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A log of another file beside a sealed one is not taken for its own: what the sealed file says stays so.
+// A log of another file next to a sealed one is not applied: the sealed file's contents stay the same.
 func TestSealedFileWithForeignLog(t *testing.T) {
 	c, dir := newClock(), t.TempDir()
 	s := openTest(t, dir, Options{Now: c.Now})
@@ -42,8 +42,8 @@ func TestSealedFileWithForeignLog(t *testing.T) {
 	}
 }
 
-// A stream that says nothing for days is still known: what it sent before is a duplicate, also after a restart. Beyond the
-// time for which events are kept it takes no memory.
+// A stream that was silent for days is still known: its earlier events are duplicates, even after a restart. It is
+// forgotten after the time for which events are kept.
 func TestSilentStreams(t *testing.T) {
 	c, dir := newClock(), t.TempDir()
 	s := openTest(t, dir, Options{Now: c.Now, Keep: 10 * 24 * time.Hour})

@@ -1,10 +1,10 @@
-// Package sqlite is the journal of an event center that needs nothing beside it: SQLite files in one directory.
+// Package sqlite is the journal of a single event center, without other services: SQLite files in one directory.
 //
-// A day has a file of its own, named after its first offset. To drop a day is to remove a file: it needs no space on a
-// full disk, gives the space back at once, and touches no other day; a damaged file damages no other. (Tables in one
-// file would leave their pages inside of it, and share its damage.) One goroutine writes, all that waits in one
-// transaction; the file "newest" repeats the last acknowledged offset, so that the end of a file that is gone is
-// noticed, and its offsets are never given to other events.
+// Each day has its own file, named after its first offset. To drop a day is to remove a file: this needs no space on a
+// full disk, frees the space at once, and touches no other day; a damaged file damages no other. (Tables in one file
+// would keep their pages inside it, and share its damage.) One goroutine writes, all waiting requests in one
+// transaction; the file "newest" repeats the last acknowledged offset, so that a lost end of a file is noticed and its
+// offsets are never reused.
 package sqlite
 
 import (
@@ -32,18 +32,18 @@ type Options struct {
 	Log *slog.Logger
 	Now func() time.Time // nil: time.Now
 
-	// Appended is called with all that was appended, in the order of offsets, before Append returns. What it returns is
-	// appended before anything else.
+	// Appended is called with all new records, in the order of offsets, before Append returns. The events that it
+	// returns are appended before any others.
 	Appended func([]journal.Record) []journal.Event
 
-	BallastBytes int64         // of the file that is freed on a full disk; 0: 8 MiB
-	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
+	BallastBytes int64         // of the file to remove on a full disk; 0: 8 MiB
+	Keep         time.Duration // how long a silent stream is remembered; 0: 30 days
 
-	// Copy makes it a copy of the journal that has this UUID: records come with their offsets, by Put, from one
-	// goroutine. What a power loss takes from its end comes again.
+	// Copy opens a copy of the journal with this UUID: Put adds records with their offsets, from one goroutine. Records
+	// lost at the end by a power loss are copied again.
 	Copy string
 
-	ReadOnly bool // beside the process that has it open for writing: what it holds now
+	ReadOnly bool // while another process has it open for writing: a view of its state now
 }
 
 // Store is an open journal. Only one process at a time has it open for writing.
@@ -56,14 +56,14 @@ type Store struct {
 	stopping chan struct{}
 	stopped  chan struct{}
 
-	writer writer // of the writing goroutine
+	writer writer // only for the writing goroutine
 
-	mu       sync.Mutex   // guards what follows
+	mu       sync.Mutex   // guards the fields below
 	parts    []*partition // in the order of offsets
 	newest   uint64
 	tail     tail
-	gaps     []journal.Gap // in order, none within another
-	fullFrom time.Time     // since when the disk is full; zero: it is not
+	gaps     []journal.Gap // in order, none overlapping
+	fullFrom time.Time     // since when the disk is full; zero: not full
 	changed  chan struct{}
 }
 
@@ -71,7 +71,7 @@ type Store struct {
 var ErrClosed = errors.New("the journal is closed")
 
 // Open opens the journal in a directory, or creates it, and checks it: all files are there, the newest is sound, and
-// nothing acknowledged is missing at its end. What is missing or damaged is a gap, and is logged.
+// its end has all acknowledged events. Missing or damaged offsets become a gap and are logged.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -115,7 +115,7 @@ func (s *Store) open(ctx context.Context) error {
 	}
 	marked := uint64(0)
 	if s.Copy == "" {
-		marked, err = s.readMark() // before the files: what is appended meanwhile is not missed
+		marked, err = s.readMark() // before the files, so that events appended in between are not missed
 	}
 	if err != nil {
 		s.Log.Error("the mark of the newest offset cannot be read: the end of the journal is not proven", "err", err)
@@ -136,7 +136,7 @@ func (s *Store) open(ctx context.Context) error {
 	return nil
 }
 
-// lockDir makes sure that no other process writes.
+// lockDir ensures that no other process writes.
 func lockDir(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -148,7 +148,7 @@ func lockDir(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// identity returns the UUID of the journal, a new one where there is no journal.
+// identity returns the UUID of the journal, a new one if there is no journal.
 func (s *Store) identity() (string, error) {
 	name := filepath.Join(s.Dir, "uuid")
 	if err := s.copyOrOriginal(); err != nil {
@@ -186,7 +186,7 @@ func writeFile(name, text string) error {
 }
 
 func (s *Store) loadAll(ctx context.Context) (parts []*partition, err error) {
-	entries, err := os.ReadDir(s.Dir) // sorted by name, so by offset
+	entries, err := os.ReadDir(s.Dir) // sorted by name, and so by offset
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func (s *Store) loadAll(ctx context.Context) (parts []*partition, err error) {
 // markFile repeats the newest offset.
 const markFile = "newest"
 
-// readMark opens the mark and returns the offset that was acknowledged last, 0 where there is none.
+// readMark opens the mark and returns the last acknowledged offset, 0 if there is none.
 func (s *Store) readMark() (marked uint64, err error) {
 	mode := os.O_CREATE | os.O_RDWR
 	if s.ReadOnly {
@@ -234,7 +234,7 @@ func (s *Store) readMark() (marked uint64, err error) {
 	return marked, nil
 }
 
-// writeMark repeats the newest offset beside the journal. It is not flushed: a killed process leaves it, and after a
+// writeMark stores the newest offset next to the journal. It is not flushed: it survives a killed process, and after a
 // power loss it is older than the journal, never newer.
 func (s *Store) writeMark(newest uint64) error {
 	_, err := s.mark.WriteAt(markText(newest), 0)
@@ -245,7 +245,7 @@ func markText(newest uint64) []byte {
 	return fmt.Appendf(nil, "%020d %08x\n", newest, checksum(newest, nil))
 }
 
-// Bounds returns what the journal holds now.
+// Bounds returns the present bounds of the journal.
 func (s *Store) Bounds() journal.Bounds {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +260,7 @@ func (s *Store) oldest() uint64 {
 	return s.parts[0].first
 }
 
-// Health is what an operator must know of the journal.
+// Health is a journal's state for operators.
 type Health = journal.Health
 
 // Health returns the state of the files.
@@ -275,7 +275,7 @@ func (s *Store) Health() Health {
 	return h
 }
 
-// Close ends writing and closes all files. What Append was given and has not answered is not stored.
+// Close stops the writer and closes all files. Batches that Append has not acknowledged are not stored.
 func (s *Store) Close() error {
 	close(s.stopping)
 	<-s.stopped
@@ -303,7 +303,7 @@ func (s *Store) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// ballast is the file that is freed on a full disk.
+// ballast returns the file to remove on a full disk.
 func (s *Store) ballast() string { return filepath.Join(s.Dir, "ballast") }
 
 func (s *Store) makeBallast() error {
@@ -324,7 +324,7 @@ func (s *Store) makeBallast() error {
 	return nil
 }
 
-// free returns the space that is left on the disk in bytes.
+// free returns the free space on the disk in bytes.
 func (s *Store) free() (int64, error) {
 	var stat syscall.Statfs_t
 	err := syscall.Statfs(s.Dir, &stat)

@@ -74,7 +74,7 @@ func (s *Store) expect(t *testing.T, want ...string) {
 	}
 }
 
-// What every journal must do.
+// The tests of all journals.
 func TestConformance(t *testing.T) {
 	journaltest.Run(t, func(t *testing.T) journaltest.Opener {
 		dir := t.TempDir()
@@ -90,7 +90,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A day is a file; trimming removes whole files.
+// Each day is a file; trimming removes whole files.
 func TestTrimFiles(t *testing.T) {
 	c := newClock()
 	s := openTest(t, t.TempDir(), Options{Now: c.Now})
@@ -106,8 +106,8 @@ func TestTrimFiles(t *testing.T) {
 	}
 }
 
-// Whatever happened to the files: what cannot be read is a gap that is logged at the start, never left out in silence;
-// the rest can be read, and new events get offsets that were never given.
+// Whatever damaged the files: unreadable offsets are a gap that is logged at the start, never skipped silently; the
+// rest can be read, and new events get unused offsets.
 func TestDamage(t *testing.T) {
 	const newest = "00000000000000000003.db"
 	zero := func(t *testing.T, name string, from, to int) {
@@ -182,7 +182,7 @@ func TestDamage(t *testing.T) {
 				t.Errorf("logged: %s", log.String())
 			}
 			s.mustClose(t)
-			s = openTest(t, dir, Options{Now: c.Now}) // and the next start shows the same, also to who filters
+			s = openTest(t, dir, Options{Now: c.Now}) // the next start shows the same, also with a filter
 			filtered := s.texts(t, journal.Query{Filter: journal.Filter{journal.Node: {"a"}}})
 			if diff := cmp.Diff(test.want, filtered); diff != "" {
 				t.Error(diff)
@@ -200,7 +200,7 @@ func TestOneWriter(t *testing.T) {
 	}
 }
 
-// A file that is found to be damaged while the center runs gets no more events.
+// A file found to be damaged while the center runs gets no more events.
 func TestDamagedWhileRunning(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	s.mustAppend(t, of("a", 1))

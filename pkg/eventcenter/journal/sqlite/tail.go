@@ -10,14 +10,14 @@ import (
 // tailBytes bounds the JSON of the newest records that are kept in memory. Beyond it the older half is dropped.
 const tailBytes = 4 << 20
 
-// tail has the newest records, without a gap: reports, subscriptions and streams follow the journal, and each would read
-// again what was in memory a moment ago. Store.mu guards it.
+// tail has the newest records, without a gap: reports, subscriptions and streams follow the journal, and would
+// otherwise reread records that were in memory a moment ago. Store.mu guards it.
 type tail struct {
 	records []journal.Record
 	bytes   int
 }
 
-// add takes over what was appended. A body that some of it came in is not kept.
+// add adds new records. It copies their JSON, so that request bodies are freed.
 func (t *tail) add(records []journal.Record) {
 	for _, r := range records {
 		if n := len(t.records); n > 0 && t.records[n-1].Offset+1 != r.Offset {
@@ -37,7 +37,7 @@ func (t *tail) add(records []journal.Record) {
 	t.records = slices.Delete(t.records, 0, drop)
 }
 
-// read answers a query of which nothing is older than the tail.
+// read answers a query that begins within the tail.
 func (t *tail) read(q journal.Query) (page journal.Page, ok bool) {
 	if len(t.records) == 0 || q.After+1 < t.records[0].Offset {
 		return page, false
@@ -60,7 +60,7 @@ func (t *tail) read(q journal.Query) (page journal.Page, ok bool) {
 	return page, true
 }
 
-// wanted reports whether a filter leaves a record in.
+// wanted reports whether a filter accepts a record.
 func wanted(f journal.Filter, r journal.Record) bool {
 	for field, values := range f {
 		if len(values) > 0 && !slices.Contains(values, valueOf(field, r)) {

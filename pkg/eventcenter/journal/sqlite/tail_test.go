@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// What the tail answers is what the files say, wherever a read begins, whatever it wants; and what is older than the tail
-// comes from the files.
+// The tail returns the same records as the files, for any start and filter; records older than the tail come from the
+// files.
 func TestTail(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
 	var events []journal.Event
@@ -49,7 +49,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// The tail is bounded, has the newest, and keeps no body that an event came in.
+// The tail is bounded, has the newest records, and does not keep request bodies in memory.
 func TestTailIsBounded(t *testing.T) {
 	var held tail
 	body := []byte(strings.Repeat("x", tailBytes/10))

@@ -13,21 +13,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// transaction is one group on its way.
+// transaction is one group being written.
 type transaction struct {
 	store   *Store
-	tx      *sql.Tx // nil: it is only planned
+	tx      *sql.Tx // nil: only planned
 	insert  *sql.Stmt
 	save    *sql.Stmt
 	now     time.Time
 	next    uint64                  // offset
-	streams map[streamKey]watermark // what changes
+	streams map[streamKey]watermark // the changed ones
 
 	records []journal.Record
-	planned map[identity][]byte // of what is only planned: the events
+	planned map[identity][]byte // the events of a planned transaction
 }
 
-// plan begins a transaction that stores nothing.
+// plan begins a transaction that stores no data.
 func (s *Store) plan() *transaction {
 	return &transaction{store: s, planned: map[identity][]byte{}, streams: map[streamKey]watermark{}}
 }
@@ -80,7 +80,7 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 	return done, nil
 }
 
-// add stores a record in the newest file, unless its identity is there.
+// add stores a record in the newest file, unless its identity is already stored.
 func (t *transaction) add(ctx context.Context, r journal.Record) (stored []byte, known bool, err error) {
 	if t.tx == nil {
 		t.planned[identityOf(r.Source, r.ID)] = r.JSON
@@ -91,12 +91,12 @@ func (t *transaction) add(ctx context.Context, r journal.Record) (stored []byte,
 	}
 	err = t.tx.QueryRowContext(ctx, findEvent, r.Source, r.ID).Scan(&stored)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = errIndex // it knows an event that is not there
+		err = errIndex // the index has an event that does not exist
 	}
 	return stored, true, err
 }
 
-// row inserts a record. known is whether its identity is in the file, so that it was not.
+// row inserts a record. known reports whether its identity is in the file already, so it was not inserted.
 func (t *transaction) row(ctx context.Context, r journal.Record) (known bool, err error) {
 	done, err := t.insert.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
 		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
@@ -109,8 +109,7 @@ func (t *transaction) row(ctx context.Context, r journal.Record) (known bool, er
 
 const findEvent = `SELECT event FROM events WHERE source = ? AND id = ?`
 
-// find returns what is stored with the identity of an event: in the files before the newest, and where it is only planned
-// anywhere.
+// find returns the stored event with the same identity: from the files before the newest or, if only planned, from any.
 func (t *transaction) find(ctx context.Context, e journal.Event) (stored []byte, known bool, err error) {
 	i := identityOf(e.Source, e.ID)
 	if stored, known = t.planned[i]; known {
@@ -118,7 +117,7 @@ func (t *transaction) find(ctx context.Context, e journal.Event) (stored []byte,
 	}
 	for _, p := range slices.Backward(t.store.partitions()) {
 		if t.tx != nil && p == t.store.writer.part {
-			continue // the insertion says it
+			continue // the insertion will detect it
 		}
 		stored, known, err = p.find(ctx, i, e)
 		if known || err != nil && !isDamage(err) {
@@ -128,11 +127,11 @@ func (t *transaction) find(ctx context.Context, e journal.Event) (stored []byte,
 	return nil, false, nil
 }
 
-// find returns what the partition has of the identity of an event.
+// find returns the event with the same identity from the partition.
 func (p *partition) find(ctx context.Context, i identity, e journal.Event) (stored []byte, known bool, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.db == nil || p.version < version || !p.known.mayHave(i) { // an older file that is damaged has no index
+	if p.db == nil || p.version < version || !p.known.mayHave(i) { // a damaged older file has no index
 		return nil, false, nil
 	}
 	err = p.db.QueryRowContext(ctx, findEvent, e.Source, e.ID).Scan(&stored)
@@ -142,7 +141,7 @@ func (p *partition) find(ctx context.Context, i identity, e journal.Event) (stor
 	return stored, err == nil, err
 }
 
-// saveStreams saves the watermarks that have changed.
+// saveStreams stores the changed watermarks.
 func (t *transaction) saveStreams(ctx context.Context) error {
 	for _, key := range slices.SortedFunc(maps.Keys(t.streams), compareKeys) { // page by page
 		mark := t.streams[key]
@@ -158,8 +157,7 @@ func compareKeys(a, b streamKey) int {
 	return cmp.Or(cmp.Compare(a.source, b.source), cmp.Compare(a.stream, b.stream))
 }
 
-// inOrder returns the events so that those of a stream are in the order of their sequences, in the places that events
-// of the stream have.
+// inOrder sorts the events of each stream by sequence, within the positions that events of the stream have.
 func inOrder(events []journal.Event) []journal.Event {
 	if areInOrder(events) {
 		return events
@@ -184,7 +182,7 @@ func inOrder(events []journal.Event) []journal.Event {
 	return ordered
 }
 
-// areInOrder is true for what an agent sends at once: events of one stream, in order.
+// areInOrder is true for a typical batch of an agent: events of one stream, in order.
 func areInOrder(events []journal.Event) bool {
 	for i := range len(events) - 1 {
 		a, b := &events[i], &events[i+1]

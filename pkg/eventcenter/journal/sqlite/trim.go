@@ -11,10 +11,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Limits are what the journal keeps.
+// Limits say how much the journal keeps.
 type Limits = journal.Limits
 
-// Expired returns the offset up to which the limits want the journal trimmed, 0 if they want nothing.
+// Expired returns the offset up to which the limits want the journal trimmed, 0 if they want no trimming.
 func (s *Store) Expired(l Limits) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +33,7 @@ func (s *Store) Expired(l Limits) uint64 {
 	return end
 }
 
-// Whole returns the end of the newest file whose offsets are all at most upTo, 0 where there is none.
+// Whole returns the end of the newest file whose offsets are all at most upTo, 0 if there is none.
 func (s *Store) Whole(upTo uint64) (end uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *Store) Trim(_ context.Context, upTo uint64) error {
 	return errors.Join(append(errs, syncDir(s.Dir))...)
 }
 
-// Seal takes the write-ahead logs away from the files of past days, so that they can be read on a full disk.
+// Seal removes the write-ahead logs of past days, so that their files can be read on a full disk.
 func (s *Store) Seal(ctx context.Context) error {
 	parts := s.partitions()
 	var errs []error
@@ -80,8 +80,8 @@ func (s *Store) Seal(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Copies makes a sound copy of each file in a directory, one after the other, and gives it to use. A file that grows
-// meanwhile is copied as it was at one moment; of a damaged one, what can be read.
+// Copies makes a sound copy of each file in a directory, one after the other, and passes it to use. A growing file is
+// copied as of one moment; of a damaged one, the readable records are copied.
 func (s *Store) Copies(ctx context.Context, dir string, use func(file string) error) error {
 	for _, p := range s.partitions() {
 		to := filepath.Join(dir, filepath.Base(p.path))

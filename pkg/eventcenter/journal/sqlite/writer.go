@@ -12,10 +12,10 @@ import (
 
 const (
 	maxWaiting = 1024 // requests that wait for the writer
-	maxGroup   = 5000 // events in one transaction, more only where one request has more
+	maxGroup   = 5000 // events in one transaction; more only if one request has more
 )
 
-// request is one batch on its way to the disk.
+// request is one batch to be written.
 type request struct {
 	events []journal.Event
 	result journal.Appended
@@ -30,7 +30,7 @@ type watermark struct {
 	seen    time.Time
 }
 
-// writer is what only the writing goroutine uses.
+// writer is used by the writing goroutine only.
 type writer struct {
 	part    *partition
 	day     string
@@ -45,7 +45,7 @@ func (w *writer) close() error {
 	if w.db == nil {
 		return nil
 	}
-	err := w.db.Close() // with its statements
+	err := w.db.Close() // including its statements
 	w.db, w.insert, w.save = nil, nil, nil
 	return err
 }
@@ -78,8 +78,8 @@ func (s *Store) begin(ctx context.Context) (_ *transaction, err error) {
 	return t, nil
 }
 
-// Append stores a batch whole or not at all, and returns when it is durable. Events that are known already are not
-// stored again. Where ctx ends first the batch may be stored or not: to send it again is harmless.
+// Append stores a batch whole or not at all, and returns when it is durable. Known events are not stored again. If ctx
+// ends first, the batch may be stored or not: sending it again is harmless.
 func (s *Store) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
 	r := &request{events: events, done: make(chan struct{})}
 	select {
@@ -125,7 +125,7 @@ func (s *Store) commitGroup(group []*request) {
 	}
 	if p := s.writer.part; err != nil && isDamage(err) && p != nil && !s.isDamaged(p) {
 		s.setDamaged(p, err)
-		records, err = s.commit(group) // in a new file
+		records, err = s.commit(group) // into a new file
 	}
 	if err != nil && isFull(err) {
 		err = s.full(err)
@@ -133,7 +133,7 @@ func (s *Store) commitGroup(group []*request) {
 	for derived := s.tell(records); err == nil && len(derived) > 0; {
 		r := &request{events: derived}
 		records, failed := s.commit([]*request{r})
-		if failed != nil { // the same is derived again after a restart
+		if failed != nil { // they are derived again after a restart
 			s.Log.Error("what follows from events could not be appended", "err", failed)
 		}
 		derived = s.tell(records)
@@ -144,7 +144,7 @@ func (s *Store) commitGroup(group []*request) {
 	}
 }
 
-// tell publishes what was committed.
+// tell publishes the committed records.
 func (s *Store) tell(records []journal.Record) []journal.Event {
 	if len(records) == 0 {
 		return nil
@@ -168,9 +168,9 @@ func (s *Store) tell(records []journal.Record) []journal.Event {
 	return s.Appended(records)
 }
 
-// commit appends the batches in one transaction and returns what is new.
+// commit appends the batches in one transaction and returns the new records.
 func (s *Store) commit(group []*request) ([]journal.Record, error) {
-	ctx := context.Background() // a transaction ends, whoever still waits for it
+	ctx := context.Background() // a transaction is finished even if its requests are cancelled
 	now := s.Now().Truncate(time.Millisecond)
 	if err := s.roll(ctx, now, s.newest+1); err != nil {
 		return nil, err
@@ -179,7 +179,7 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer t.tx.Rollback() // after the commit it does nothing
+	defer t.tx.Rollback() // no effect after the commit
 	t.now, t.next = now, s.newest+1
 	for _, r := range group {
 		if r.result, err = t.batch(ctx, r.events); err != nil {
@@ -197,8 +197,7 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	return t.records, nil
 }
 
-// openWriter makes the newest partition the one that is written to. A damaged one, or one of an older format, is left as
-// it is.
+// openWriter opens the newest partition for writing. A damaged one, or one of an older format, is left unchanged.
 func (s *Store) openWriter(ctx context.Context) error {
 	s.writer.streams = map[streamKey]watermark{}
 	if err := s.dropEmpty(); err != nil {
@@ -225,7 +224,7 @@ func (s *Store) openWriter(ctx context.Context) error {
 	return s.writeTo(ctx, p)
 }
 
-// dropEmpty removes a newest file of an older format that has no events: the next one would have its name.
+// dropEmpty removes a newest file of an older format without events: the next file would have the same name.
 func (s *Store) dropEmpty() error {
 	if len(s.parts) == 0 {
 		return nil
@@ -243,7 +242,7 @@ func (s *Store) writeTo(ctx context.Context, p *partition) error {
 	if err == nil {
 		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL")
 	}
-	if err == nil && s.Copy != "" { // a flush with each checkpoint of the log alone
+	if err == nil && s.Copy != "" { // flushes only at each checkpoint of the log
 		_, err = db.ExecContext(ctx, "PRAGMA synchronous=NORMAL; "+positionSchema)
 	}
 	s.writer.part, s.writer.db = p, db

@@ -1,5 +1,5 @@
-// Package watchtest is an apiserver that cannot do more than list and watch, for what a real one cannot be made to do:
-// end a watch, forget its history, be silent.
+// Package watchtest is a minimal apiserver with list and watch, for behaviour that cannot be forced on a real one:
+// ending a watch, losing its history, being silent.
 package watchtest
 
 import (
@@ -18,31 +18,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-const pageSize = 2 // whatever limit is asked for
+const pageSize = 2 // whatever limit the client asks for
 
-// Cluster is one.
+// Cluster is a simulated apiserver.
 type Cluster struct {
 	*httptest.Server
 	t testing.TB
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	version int
 	pods    []corev1.Pod
 	changes []change
-	oldest  int // version before which no change is remembered
+	oldest  int // changes before this version are lost
 	changed chan struct{}
-	ended   chan struct{} // closed: all watches end
-	Lists   int           // pages of pods that were asked for
+	ended   chan struct{} // closed to end all watches
+	Lists   int           // requested pages of pods
 }
 
 type change struct {
 	resource string
 	version  int
 	line     []byte
-	fields   map[string]string // by which a watch may select
+	fields   map[string]string // that a watch can select by
 }
 
-// New starts one. It ends with the test.
+// New starts a cluster for the duration of the test.
 func New(t testing.TB) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, version: 1, changed: make(chan struct{}), ended: make(chan struct{})}
@@ -55,7 +55,7 @@ func New(t testing.TB) *Cluster {
 	return c
 }
 
-// Kubeconfig writes one for it, and returns its name.
+// Kubeconfig writes a kubeconfig for it, and returns the file name.
 func (c *Cluster) Kubeconfig() string {
 	name := filepath.Join(c.t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(name, fmt.Appendf(nil, `apiVersion: v1
@@ -89,7 +89,7 @@ func (c *Cluster) Pod(kind string, p *corev1.Pod) {
 	c.send("pods", kind, p)
 }
 
-// Event sends one.
+// Event sends an Event.
 func (c *Cluster) Event(e *corev1.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +99,7 @@ func (c *Cluster) Event(e *corev1.Event) {
 	c.changes[len(c.changes)-1].fields = map[string]string{"involvedObject.kind": e.InvolvedObject.Kind, "reason": e.Reason}
 }
 
-// Beat renews the Lease of the scheduler.
+// Beat renews the scheduler's Lease.
 func (c *Cluster) Beat() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +119,7 @@ func (c *Cluster) send(resource, kind string, object any) {
 	c.changed = make(chan struct{})
 }
 
-// End ends all watches; they may begin again.
+// End ends all watches; clients can start new ones.
 func (c *Cluster) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +127,7 @@ func (c *Cluster) End() {
 	c.ended = make(chan struct{})
 }
 
-// Forget makes all that happened until now expired for a watch, and ends all watches.
+// Forget makes all earlier changes expired for a watch, and ends all watches.
 func (c *Cluster) Forget() {
 	c.mu.Lock()
 	c.version++
