@@ -215,7 +215,7 @@ func TestNoKubernetes(t *testing.T) {
 	}
 }
 
-// TestLivingKubelets: a kubelet that is part of a program is found, and its arguments come from its files.
+// TestLivingKubelets: a kubelet inside another program is found, and its arguments come from its files.
 func TestLivingKubelets(t *testing.T) {
 	for name, test := range map[string]struct {
 		proc  proc

@@ -255,7 +255,7 @@ func (n *Node) Process(cgroups ...string) int {
 	return process.Pid
 }
 
-// Shim runs a process that has the ID of a sandbox on its command line.
+// Shim runs a process with the ID of a sandbox on its command line.
 func (n *Node) Shim(id string) {
 	n.t.Helper()
 	shell, err := os.ReadFile("/bin/sh")

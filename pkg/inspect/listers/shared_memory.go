@@ -69,7 +69,7 @@ func (c *creators) list(_ context.Context, scan *hostscan.Scan) ([]inspect.Objec
 	return objects, nil
 }
 
-// startedBefore reports whether a process is older than a segment with its PID: then it is the creator.
+// startedBefore reports whether a process is older than a segment with its PID: no other has had that PID since.
 func startedBefore(p hostscan.PodProcess, changed int64, now finding.Timestamp) bool {
 	const ticks = 100 // USER_HZ
 	began := now.Wall.Add(time.Duration(p.StartTime)*time.Second/ticks - now.SinceBoot)
