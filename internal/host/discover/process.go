@@ -100,7 +100,7 @@ func withoutChildren(h *host.Host, processes []host.Process) []host.Process {
 	})
 }
 
-// absoluteIn resolves a path relative to the working directory of a process; it stays unchanged if the directory is unknown.
+// absoluteIn resolves a path relative to the working directory of a process; unchanged if that directory is unknown.
 func absoluteIn(h *host.Host, path string, pid int) string {
 	if filepath.IsAbs(path) {
 		return path
