@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// inThePass lets things happen within each pass: before the apiserver lists its pods, and before kubelet is asked again.
+// inThePass triggers events within each pass: before the apiserver lists its pods, and before kubelet is asked again.
 // It returns how often kubelet was asked.
 func (n *fullNode) inThePass(beforeList func(), beforeAgain func() error) *int {
 	asked, listed := 0, false
@@ -47,14 +47,14 @@ func (n *fullNode) inThePass(beforeList func(), beforeAgain func() error) *int {
 	return &asked
 }
 
-// start lets a pod begin, as far as kubelet and the apiserver go: it has been given to kubelet, which has set its status.
+// start starts a pod as far as kubelet and the apiserver are concerned: kubelet has received it and set its status.
 func (n *fullNode) start(uid, name string) {
 	pod := n.pod(uid, "default", name)
 	pod.Status.StartTime = &metav1.Time{Time: n.now.Wall}
 	n.kubelet[uid], n.list[uid], n.names["default/"+name] = pod, pod, pod
 }
 
-// Where pods come and go, some do so between kubelet's answer and the apiserver's in each pass. A leftover is proven
+// On a busy node some pods come and go between kubelet's answer and the apiserver's in each pass. A leftover is proven
 // nevertheless, and in time.
 func TestPodsComeAndGoInAPass(t *testing.T) {
 	need.Nothing(t)
@@ -99,7 +99,7 @@ func TestPodsComeAndGoInAPass(t *testing.T) {
 	}
 }
 
-// A second answer opens a gate only if it is of the same process, and agrees with the list by itself.
+// A second answer opens a gate only if it comes from the same process and agrees with the list by itself.
 func TestSecondAnswerThatProvesNothing(t *testing.T) {
 	need.Nothing(t)
 	amnesia := func(n *fullNode) {
@@ -159,7 +159,7 @@ func TestSecondAnswerThatProvesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
-			n.metric, n.version = nil, "v1.26.9" // which cannot say whether its sources are ready
+			n.metric, n.version = nil, "v1.26.9" // does not show whether its sources are ready
 			n.delete(uidOf(9))
 			n.running[uidOf(9)] = false
 			all := maps.Clone(n.kubelet)
@@ -188,8 +188,8 @@ func TestSecondAnswerThatProvesNothing(t *testing.T) {
 	}
 }
 
-// What either answer has is kubelet's, though the list lacks it: the first may be that of a kubelet which has received
-// nothing yet, the second that of one which was started meanwhile.
+// A pod in either answer is kubelet's, even if the list lacks it: the first answer may come from a kubelet that has
+// received no pods yet, the second from one started meanwhile.
 func TestPodOfEitherAnswerIsLive(t *testing.T) {
 	need.Nothing(t)
 	for name, second := range map[string]bool{"the second": true, "the first": false} {
@@ -199,7 +199,7 @@ func TestPodOfEitherAnswerIsLive(t *testing.T) {
 			whole, without := maps.Clone(n.kubelet), maps.Clone(n.kubelet)
 			forget(without, uidOf(3))
 			without[uidOf(20)] = n.pod(uidOf(20), "default", "new")
-			forget(whole, uidOf(2)) // one whose leftovers make the apiserver be asked
+			forget(whole, uidOf(2)) // its leftovers make the agent ask the apiserver
 			forget(without, uidOf(2))
 			forget(n.list, uidOf(2))
 			first, again := without, whole
@@ -223,7 +223,7 @@ func TestPodOfEitherAnswerIsLive(t *testing.T) {
 	}
 }
 
-// A second answer is of its pass only: what it had then, and what the list of that pass is compared with later, differ.
+// A second answer counts in its own pass only: its pods differ from those that this pass's list is later compared with.
 func TestSecondAnswerIsForgotten(t *testing.T) {
 	need.Nothing(t)
 	n, once := newFullNode(t), true
@@ -250,7 +250,7 @@ func TestSecondAnswerIsForgotten(t *testing.T) {
 	}
 }
 
-// Kubelet is asked a second time only where it and the list do not agree, once, and the apiserver not for that.
+// Kubelet is asked a second time only if it and the list disagree, and only once; the apiserver is not asked again.
 func TestKubeletIsAskedAgainOnlyOnDisagreement(t *testing.T) {
 	need.Nothing(t)
 	for name, test := range map[string]struct {

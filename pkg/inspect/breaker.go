@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// The gate against mass orphaning is there for living pods that a witness wrongly denies. After a node was away and its
-// pods were removed by force, many real leftovers close it, and would for ever. So a pod of which nothing runs may pass it
+// The gate against mass orphaning protects living pods that a witness wrongly denies. If a node was away and its pods
+// were removed by force, many real leftovers close it, and would forever. So a pod without running processes may pass
 // by a second, stronger proof (see strongerProof). A release takes one such pod per pass: see remediate.Plan.
 
 // Breaker is the name of the gate against mass orphaning.
@@ -23,18 +23,18 @@ const (
 	// strongLasts is how long the answer about a pod by name counts for the stronger proof. A release asks again: see
 	// Inspector.About.
 	strongLasts = time.Hour
-	// strongAtOnce bounds how many pods are asked for by name at the same time. Each is asked twice in strongLasts, one in
-	// a pass, so that an answer is renewed before it expires.
+	// strongAtOnce limits how many pods are asked for by name at the same time. Each is asked twice in strongLasts, one
+	// in a pass, so that an answer is renewed before it expires.
 	strongAtOnce = 20
 )
 
-// namedKey is the key in the history of the apiserver's answer about a pod that the breaker holds, and sourcesKey the key
-// of the time since when kubelet has had its pods. No kind of object has such keys.
+// namedKey is the key in the history of the apiserver's answer about a pod that the breaker holds, and sourcesKey the
+// key of the time since when kubelet has had its pods. No kind of object has such keys.
 func namedKey(uid string) string { return "named/" + uid }
 
 const sourcesKey = "open/kubelet-sources"
 
-// runs returns why something of its pod may run.
+// runs returns why a process of the object's pod may be running.
 func (o *Object) runs() string {
 	switch {
 	case o.Kind == Sandbox && o.Facts["state"] != "NOTREADY", o.Kind == Container && o.Facts["state"] != "EXITED":
@@ -49,8 +49,8 @@ func (o *Object) runs() string {
 	return ""
 }
 
-// passBreaker makes leftovers of the objects that only the breaker holds, where the stronger proof of their pod is
-// complete; for the others it adds what is missing to that.
+// passBreaker makes leftovers of the objects held only by the breaker if the stronger proof of their pod is complete;
+// to the others it adds the missing parts of that proof.
 func (e *evaluation) passBreaker(all []Assessment) {
 	proofs := make(map[string][]string)
 	for i := range all {
@@ -75,10 +75,11 @@ func (e *evaluation) passBreaker(all []Assessment) {
 	}
 }
 
-// strongerProof returns what is missing to take a pod through the breaker: nothing of it runs, kubelet has had its pods
-// for the whole grace period, and two lists and an answer by name deny it. Nothing of the pod may be new or in doubt.
+// strongerProof returns what is missing to take a pod through the breaker: no process of it runs, kubelet has had its
+// pods for the whole grace period, and two lists and an answer by name deny it. None of its objects may be new or in
+// doubt.
 func (e *evaluation) strongerProof(uid string, all []Assessment) (missing []string) {
-	// the kinds that show that something runs
+	// the kinds that show a running process
 	for _, kind := range []Kind{Sandbox, Container, ContainerdContainer, Process, Shim, Task, Cgroup} {
 		if e.inventory.Unlisted[kind] {
 			missing = append(missing, fmt.Sprintf("objects of kind %s must be listed", kind))
@@ -149,8 +150,7 @@ func (e *evaluation) nameless(uid string, all []Assessment) string {
 	return unknown
 }
 
-// nameOf returns the name of a pod, which all of its objects and sandboxes that have one must agree about, or why it is
-// not known.
+// nameOf returns the name of a pod, on which all of its named objects and sandboxes must agree, or why it is unknown.
 func (t *Inventory) nameOf(uid string, objects []*Object) (pod Pod, unknown string) {
 	names := []Pod{t.Runtime.Pods[uid].Pod}
 	for _, o := range objects {
@@ -170,8 +170,8 @@ func (t *Inventory) nameOf(uid string, objects []*Object) (pod Pod, unknown stri
 	return Pod{UID: uid, Namespace: names[0].Namespace, Name: names[0].Name}, ""
 }
 
-// keepNamed keeps the apiserver's answers about pods that the breaker may hold, for as long as they count. An answer that
-// a pod is there by name, while the list lacks it, counts also in passes in which other gates hold the pod.
+// keepNamed keeps the apiserver's answers about pods that the breaker may hold, while they count. An answer that a pod
+// exists by name while the list lacks it also counts in passes in which other gates hold the pod.
 func (e *evaluation) keepNamed() {
 	if _, closed := e.history["closed/"+Breaker]; !closed && e.gate(Breaker).Open {
 		return
@@ -200,7 +200,7 @@ func (e *evaluation) noteGates() {
 	}
 	s := e.unbroken(sourcesKey)
 	if k := &e.inventory.Kubelet; k.AgeErr != nil || e.now.SinceBoot-k.Age > s.First.SinceBoot {
-		s = Sighting{First: e.now, Last: e.now, Passes: 1} // another process: it has to show it anew
+		s = Sighting{First: e.now, Last: e.now, Passes: 1} // a new process has to show it anew
 	}
 	e.next[sourcesKey] = s
 }
@@ -210,7 +210,7 @@ func (e *evaluation) gate(name string) gate {
 	return e.gates[n]
 }
 
-// unbroken counts a pass in which something was so. It begins anew after a pause in which it may have been otherwise.
+// unbroken counts a pass in which a condition held. It starts anew after a gap.
 func (e *evaluation) unbroken(k string) Sighting {
 	s, ok := e.history[k]
 	if !ok || !sameBoot(s.Last, e.now) || s.Last.SinceBoot > e.now.SinceBoot ||
@@ -220,9 +220,9 @@ func (e *evaluation) unbroken(k string) Sighting {
 	return s.addPass(e.now)
 }
 
-// heldByName returns the pods that the breaker may hold and whose answer by name is missing or has to be renewed, the one
-// that was asked the longest ago first. The breaker was closed in the last pass. pinned is the UID or the name of the pod
-// that a person or a release is about; it is asked before all others.
+// heldByName returns the pods that the breaker may hold and whose answer by name is missing or due for renewal, the one
+// asked longest ago first. The breaker was closed in the last pass. pinned is the UID or name of the pod that a person
+// or a release is about; it is asked first.
 func (t *Inventory) heldByName(suspects []*Object, history History, now finding.Timestamp, pinned string) []Pod {
 	if _, closed := history["closed/"+Breaker]; !closed || !t.Cluster.OK() {
 		return nil

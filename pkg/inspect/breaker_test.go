@@ -41,7 +41,7 @@ func newBoundNode(t *testing.T) *boundNode {
 	return n
 }
 
-// look makes a pass over all kinds with an agent that was started anew.
+// look makes a pass over all kinds with a newly started agent.
 func (n *boundNode) look(about string) Report {
 	n.t.Helper()
 	data, err := json.Marshal(n.history)
@@ -104,7 +104,7 @@ func count(report Report, v Verdict) (uids map[string]bool) {
 	return uids
 }
 
-// The gate closes as ever; after the grace period the stronger proof shows all ten, and not before.
+// The gate closes as usual; after the grace period, and not before, the stronger proof shows all ten.
 func TestBreakerHasAWayOut(t *testing.T) {
 	n := newBoundNode(t)
 	first := time.Duration(-1)
@@ -156,7 +156,7 @@ func (r Report) gate(name string) Gate {
 	return Gate{}
 }
 
-// With any part of the stronger proof missing, pod 0 stays as it is; so do the others where the part is of the node.
+// With any part of the stronger proof missing, pod 0 stays as it is; so do the others if the part concerns the node.
 func TestStrongerProofIsIncomplete(t *testing.T) {
 	of0 := func(kind Kind, facts ...string) Object {
 		o := Object{Kind: kind, ID: "more", Pod: Pod{UID: uidOf(0), Namespace: "default", Name: "web-0"},
@@ -167,7 +167,7 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 		return o
 	}
 	for name, test := range map[string]struct {
-		bend func(n *boundNode) // after 30 minutes of nothing in its way
+		bend func(n *boundNode) // after 30 undisturbed minutes
 		then time.Duration
 		why  string
 		all  bool // no pod is proven
@@ -189,7 +189,7 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 			process.StartTime = uint64(n.now.SinceBoot / (10 * time.Millisecond))
 			n.host.Kubelet.Process = func() (host.Process, error) { return process, nil }
 			n.settings.KubeletUptime = time.Minute
-			n.after(4 * time.Minute) // a pause that does not begin the proof anew
+			n.after(4 * time.Minute) // a gap that does not restart the proof
 		}, time.Minute, "kubelet must have had its pods for 10m0s", true},
 		"kubelet had no pods for a moment": {func(n *boundNode) {
 			books := n.kubelet
@@ -227,7 +227,7 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 	}
 }
 
-// A pod that the apiserver has by name while its list lacks it shows that the list proves nothing: of no pod.
+// A pod that the apiserver has by name while its list lacks it shows that the list is no proof for any pod.
 func TestHeldPodIsThereByName(t *testing.T) {
 	n := newBoundNode(t)
 	n.names["default/web-3"] = n.pod(uidOf(3), "default", "web-3")
@@ -239,12 +239,12 @@ func TestHeldPodIsThereByName(t *testing.T) {
 		}
 		n.after(time.Minute)
 	}
-	if most := 60; len(n.asked) > most { // the one that is there each five minutes, nine others each half hour
+	if most := 60; len(n.asked) > most { // the existing one every five minutes, nine others every half hour
 		t.Errorf("asked by name %d times in two hours", len(n.asked))
 	}
 }
 
-// Another pod of that name is as good an answer as none; objects that name different pods are no name at all.
+// Another pod of that name counts like "not found"; if objects name different pods, the name is unknown.
 func TestHeldPodByAnotherName(t *testing.T) {
 	n := newBoundNode(t)
 	n.add(uidOf(30), "web-0")
@@ -261,7 +261,7 @@ func TestHeldPodByAnotherName(t *testing.T) {
 	}
 }
 
-// The pod that a person or a release is about is asked for first, and again when its answer is old.
+// The pod that a person or a release is about is asked for first, and again once its answer is old.
 func TestAboutIsAskedFirst(t *testing.T) {
 	n := newBoundNode(t)
 	n.look("")
@@ -281,7 +281,7 @@ func TestAboutIsAskedFirst(t *testing.T) {
 	}
 }
 
-// A container of a pod that runs passes by no proof but its own.
+// A container of a running pod passes only by its own proof.
 func TestRunningPodsDoNotPassTheBreaker(t *testing.T) {
 	n := newBoundNode(t)
 	for i := range 10 {

@@ -20,7 +20,7 @@ import (
 //
 // Kubelet's configuration is not a source: the runtime may override it.
 
-// driverWitness is what one pass has learnt about the driver.
+// driverWitness is one pass's evidence about the driver.
 type driverWitness struct {
 	configured string
 	living     map[string]int // by driver: kubelet's pods that have cgroups or processes in its tree
@@ -28,7 +28,7 @@ type driverWitness struct {
 	runtimeErr error
 }
 
-// decide returns the driver, or why it is not known.
+// decide returns the driver, or why it is unknown.
 func (w driverWitness) decide() (driver, why string) {
 	fs, systemd := w.living[host.CgroupfsDriver], w.living[host.SystemdDriver]
 	switch {
@@ -55,8 +55,8 @@ func hasDriver(kind Kind) bool { return kind == Cgroup || kind == Process }
 // driverTimeout bounds the request to the runtime.
 const driverTimeout = 5 * time.Second
 
-// markOtherTrees marks each cgroup and process outside of the tree of our kubelet's driver as foreign. When the driver
-// is not known, all of them are in doubt.
+// markOtherTrees marks each cgroup and process outside the tree of our kubelet's driver as foreign. If the driver is
+// unknown, all of them are in doubt.
 func markOtherTrees(ctx context.Context, scan *hostscan.Scan, objects []Object, kubelet KubeletInventory) {
 	if !slices.ContainsFunc(objects, func(o Object) bool { return hasDriver(o.Kind) }) {
 		return
@@ -75,7 +75,7 @@ func markOtherTrees(ctx context.Context, scan *hostscan.Scan, objects []Object, 
 		case !hasDriver(o.Kind) || its == "" || its == driver || o.Foreign != "":
 		case driver != "":
 			if o.Kind == Cgroup {
-				o.Kind = StrayCgroup // which nobody releases
+				o.Kind = StrayCgroup // which has no action
 			}
 			o.Foreign = fmt.Sprintf("in the cgroup tree of driver %s, while our kubelet's is %s: %s", its, driver, why)
 		case o.Doubt == "":
@@ -84,9 +84,9 @@ func markOtherTrees(ctx context.Context, scan *hostscan.Scan, objects []Object, 
 	}
 }
 
-// claimStrays decides whose the cgroups outside of our kubelet's tree are. One is ours only if something of ours has its UID:
-// kubelet itself, its directory of the pod, or the runtime. Another Kubernetes on the machine has UIDs of its own. At the root
-// an empty one is nobody's otherwise, and one with processes is foreign.
+// claimStrays decides who owns the cgroups outside our kubelet's tree. One is ours only if kubelet, kubelet's directory
+// of the pod, or the runtime has its UID. Another Kubernetes on the machine has its own UIDs. At the root, an empty one
+// is otherwise unowned, and one with processes is foreign.
 func claimStrays(objects []Object, kubelet KubeletInventory) {
 	ours := make(map[string]bool)
 	for uid := range kubelet.Pods {
@@ -117,10 +117,10 @@ func claimStrays(objects []Object, kubelet KubeletInventory) {
 	}
 }
 
-// strayRuns is why a cgroup outside of our kubelet's tree is foreign.
+// strayRuns is the reason why a cgroup outside our kubelet's tree is foreign.
 const strayRuns = "processes run in it, and nothing shows that they are a pod's of our kubelet"
 
-// disownStrays marks those at the root that run and that nothing has named by now.
+// disownStrays marks those at the root that have processes and are still without a named pod.
 func disownStrays(objects []Object) {
 	for i := range objects {
 		if o := &objects[i]; o.Kind == StrayCgroup && isUnowned(o) && o.Facts["populated"] != "" {

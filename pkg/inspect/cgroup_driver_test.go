@@ -42,8 +42,8 @@ func TestDriverIsDecided(t *testing.T) {
 	}
 }
 
-// Two kubelets on one host: ours with one driver, another with the other. What no witness of ours knows in the other
-// tree are the other's living pods.
+// Two kubelets on one host: ours with one driver, another with the other. Objects in the other tree that our witnesses
+// do not know are the other kubelet's living pods.
 func TestOtherDriversTreeIsForeign(t *testing.T) {
 	const ours, theirs = "00000000-0000-4000-8000-0000000000dd", "00000000-0000-4000-8000-0000000000ee"
 	hosttest.PrivateNetwork(t)
@@ -72,7 +72,7 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 			}
 			n.KubeletErr = test.kubelet
 			n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + ours)...)
-			top := strings.ReplaceAll(n.Host.Paths.CgroupRoot[1:], "-", "_") // as systemd has it
+			top := strings.ReplaceAll(n.Host.Paths.CgroupRoot[1:], "-", "_") // in systemd's form
 			n.Process(n.Cgroups(fmt.Sprintf("%s.slice/%[1]s-kubepods.slice/%[1]s-kubepods-pod%s.slice/cri-containerd-%s.scope",
 				top, strings.ReplaceAll(theirs, "-", "_"), strings.Repeat("e", 64)))...)
 			report := n.ripen(t, History{}, n.inspector())
@@ -85,7 +85,7 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 	}
 }
 
-// A made-up node: kubelets that share directories cannot be had for real beside other tests.
+// A fake node: kubelets that share directories cannot run beside other tests.
 func sharedNode(t *testing.T) *host.Host {
 	t.Helper()
 	h := hosttest.Host(t)
@@ -108,8 +108,8 @@ func sharedNode(t *testing.T) *host.Host {
 	return h
 }
 
-// While another kubelet may keep its pods where ours are, and for some time afterwards, nothing is a leftover: the gate
-// says who.
+// While another kubelet may keep its pods in our kubelet's place, and for some time afterwards, there are no leftovers:
+// the gate names it.
 func TestOtherKubeletStopsEverything(t *testing.T) {
 	h := sharedNode(t)
 	now := hosttest.Now()
@@ -156,7 +156,7 @@ func TestOtherKubeletStopsEverything(t *testing.T) {
 	}
 }
 
-// Another boot has no processes of the one before.
+// A process of an earlier boot no longer exists.
 func TestOtherKubeletOfAnotherBoot(t *testing.T) {
 	seen := at(time.Hour)
 	history := History{otherKubeletKey: {Identity: Identity{"kubelet": "x"}, First: seen, Last: seen}}
@@ -171,7 +171,7 @@ func TestOtherKubeletOfAnotherBoot(t *testing.T) {
 	}
 }
 
-// A list that came with an error proves nothing of what is in it.
+// A list with an error proves no pod.
 func TestLivePodsOfAKubeletThatDoesNotAnswer(t *testing.T) {
 	o := object(Cgroup, living)
 	o.Facts = map[string]string{"driver": host.CgroupfsDriver}

@@ -21,7 +21,7 @@ func cgroupSpec() KindSpec {
 }
 
 // listCgroups lists the cgroups of pods: one object per directory and mounted hierarchy, because each is removed
-// separately. Those below a pod's own cgroup come after it.
+// separately. Children come after the pod's own cgroup.
 func listCgroups(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	mounts, err := scan.Mounts()
 	if err != nil {
@@ -49,7 +49,7 @@ func listCgroups(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 				unlisted = ""
 			}
 			if unlisted != "" {
-				continue // an incomplete list proves nothing, and may be very long
+				continue // an incomplete list is no proof, and may be very long
 			}
 			o := cgroupObject(c, len(table.Members[hostscan.MemberKey(hierarchy.Name, c.Path)]))
 			if c.Unlisted != "" {
@@ -79,7 +79,7 @@ func cgroupObject(c cgroup.PodCgroup, processes int) Object {
 	}
 }
 
-// explainCgroup adds what is only read of suspects: whether its tasks are frozen and do not react to signals.
+// explainCgroup adds facts that are read for suspects only: whether its tasks are frozen and do not react to signals.
 func explainCgroup(h *host.Host, o *Object) {
 	hierarchy := cgroup.CgroupHierarchy{Name: o.Facts["hierarchy"], V2: o.Facts["hierarchy"] == "v2"}
 	path := o.Facts["path"]

@@ -68,8 +68,8 @@ func foreignAttachment(scan *hostscan.Scan, a cni.Attachment) string {
 	return ForeignUID(a.Args["K8S_POD_UID"])
 }
 
-// leaseDirectories returns where host-local stores the addresses of the attachment, joined by colons; empty when
-// another plugin assigns addresses, or none does.
+// leaseDirectories returns the directories in which host-local stores the addresses of the attachment, joined by
+// colons; empty if another plugin, or none, assigns addresses.
 func leaseDirectories(scan *hostscan.Scan, a cni.Attachment) string {
 	var dirs []string
 	for _, dir := range a.LeaseDirs {
@@ -81,7 +81,7 @@ func leaseDirectories(scan *hostscan.Scan, a cni.Attachment) string {
 	return strings.Join(dirs, ":")
 }
 
-// hostInterfaces returns the names of the interfaces that a plugin created on the host, for users: names prove nothing.
+// hostInterfaces returns the names of the interfaces that a plugin created on the host, for users: names are no proof.
 func hostInterfaces(a cni.Attachment) string {
 	var names []string
 	for _, i := range a.Interfaces {

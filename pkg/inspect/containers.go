@@ -19,7 +19,7 @@ const (
 	GraceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // of the pod, in seconds
 )
 
-// KindLabel is on everything that containerd's CRI plugin creates in its namespace; the value is sandbox or container.
+// KindLabel is on all objects of containerd's CRI plugin in its namespace; the value is sandbox or container.
 const KindLabel = "io.cri-containerd.kind"
 
 func containerSpec() KindSpec {
@@ -63,7 +63,7 @@ func containerState(state cri.ContainerState) string {
 	return strings.TrimPrefix(state.String(), "CONTAINER_")
 }
 
-// containerdContainerSpec is of the containers below CRI. Their lister is in pkg/inspect/listers.
+// containerdContainerSpec describes the containers below CRI. Their lister is in pkg/inspect/listers.
 func containerdContainerSpec() KindSpec {
 	return KindSpec{
 		Kind: ContainerdContainer, FromRuntime: true, GoneFrom: []string{Runtime}, OptIn: true,

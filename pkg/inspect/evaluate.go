@@ -11,10 +11,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Evaluate decides for each object whether it is a leftover. It is pure. An object is a leftover when all witnesses
+// Evaluate decides for each object whether it is a leftover. It is pure. An object is a leftover if all witnesses
 // answered and none knows its pod, all gates are open, and it was seen as the same object often and long enough.
-// Otherwise it is a candidate, or unknown when a witness did not answer or could not be trusted. The returned history
-// is for the next pass: it holds the objects that kubelet denies, and keeps those about which this pass learnt nothing.
+// Otherwise it is a candidate, or unknown if a witness did not answer or could not be trusted. The returned history is
+// for the next pass: it holds the objects that kubelet denies, and keeps those that this pass could not check.
 func Evaluate(objects []Object, inventory Inventory, history History, s Settings, now finding.Timestamp) (Report,
 	History) {
 	specs := make(map[Kind]KindSpec)
@@ -58,22 +58,22 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	return report, e.next
 }
 
-// suspicious reports whether kubelet does not know the pod of o, which was first seen then, so that the apiserver has to
-// be asked.
+// suspicious reports whether kubelet does not know the pod of o, first seen at first, so that the apiserver has to be
+// asked.
 func suspicious(o *Object, inventory *Inventory, first finding.Timestamp) bool {
 	if o.Foreign != "" || o.Doubt != "" || o.Pod.UID == "" {
 		return false
 	}
 	answer := inventory.kubeletAnswer(o, first)
-	if inventory.Kubelet.byName() { // which pods have ended only the apiserver shows
+	if inventory.Kubelet.byName() { // only the apiserver shows which pods have ended
 		return !answer.confirms() && !inventory.apiserverAnswer(o, first).confirms()
 	}
 	return answer == Denies
 }
 
 // orphanAges returns the pods that have objects here while no witness that answered knows them, and for how long the
-// oldest of these objects has been seen. What is only reported, or has to be opted in, may stay for ever, and does not
-// count: where a witness is wrong about living pods, they have objects of other kinds too.
+// oldest of these objects has been seen. Report-only and opt-in objects may stay forever, and do not count: if a
+// witness is wrong about living pods, they have objects of other kinds too.
 func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 	ages := make(map[string]time.Duration)
 	for i := range objects {
@@ -87,10 +87,10 @@ func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 	return ages
 }
 
-// ended counts the orphans that kubelet has ended. Of some nothing is left but a sandbox and containers that have ended:
-// kubelet's garbage collector removes them, every minute, or later where it is busy, starts again or the runtime fails.
-// Others were still there when the pass began: see noteRemoved. Where pods come and go they are many. They are no sign of a
-// wrong witness: a living pod has its directory. That must be so for most pods that kubelet has, or none is counted.
+// ended counts the orphans that kubelet has ended. Some have only a sandbox and containers left that have ended:
+// kubelet's garbage collector removes them every minute, or later if it is busy, restarts or the runtime fails. Others
+// still existed when the pass began: see noteRemoved. On a busy node they are many. They are no sign of a wrong
+// witness: a living pod has its directory. Most of kubelet's pods must have one, or no orphan is counted.
 func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) int {
 	others, directories := make(map[string]bool), make(map[string]bool)
 	for i := range objects {
@@ -111,7 +111,7 @@ func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) i
 	return len(orphans) - len(others)
 }
 
-// hasEnded reports whether the runtime has ended a sandbox or a container. A lease is no sign of a pod that runs.
+// hasEnded reports whether the runtime has ended a sandbox or a container. A lease is no sign of a running pod.
 func (o *Object) hasEnded() bool {
 	return o.Kind == Lease || o.Kind == Sandbox && o.Facts["state"] == "NOTREADY" ||
 		o.Kind == Container && o.Facts["state"] == "EXITED"
@@ -140,11 +140,11 @@ type evaluation struct {
 	pods       map[string]*runningPod // suspected ones, by UID
 	deadLeases map[string]bool        // IDs of sandboxes whose lease is a leftover
 	answers    map[question]map[string]Answer
-	held       map[string]string // the proof of objects that only the breaker holds, by their key
+	held       map[string]string // proofs of objects held only by the breaker, by key
 }
 
-// question is all of an object that the witnesses' answers depend on. A pod has an object in each cgroup hierarchy,
-// with the same answers.
+// question is the part of an object on which the witnesses' answers depend. A pod has an object in each cgroup
+// hierarchy, with the same answers.
 type question struct {
 	pod                Pod
 	sandbox, container string
@@ -192,7 +192,7 @@ func (e *evaluation) object(o *Object) Assessment {
 	a.Verdict, a.Why = e.belongs(o, a.Witnesses)
 	if a.Verdict != "" {
 		if _, known := e.history[key(o)]; known && a.Verdict == Unknown && sighting.Passes > 0 {
-			e.next[key(o)] = sighting // this pass learnt nothing
+			e.next[key(o)] = sighting // this pass could not check it
 		}
 		return a
 	}
@@ -203,7 +203,7 @@ func (e *evaluation) object(o *Object) Assessment {
 		a.Witnesses = set(a.Witnesses, Apiserver, knows("asked by name; its list lacks it"))
 		return a
 	}
-	if why := e.unknownBecause(o); why != "" { // the answer of a witness that cannot be trusted does not count
+	if why := e.unknownBecause(o); why != "" { // the answer of an untrusted witness does not count
 		e.next[key(o)] = sighting
 		a.FirstSeen, a.Passes = sighting.First, sighting.Passes
 		a.Verdict, a.Why = Unknown, why
@@ -229,7 +229,7 @@ func (e *evaluation) object(o *Object) Assessment {
 	return a
 }
 
-// inUse gives the verdict on an object of several pods that something on the node uses or may be about to use.
+// inUse gives the verdict on an object shared by several pods that is in use on the node or may soon be.
 func (e *evaluation) inUse(o *Object) (Verdict, string) {
 	inUse := e.specs[o.Kind].InUse
 	if inUse == nil || o.Foreign != "" || o.Doubt != "" {
@@ -321,7 +321,7 @@ func (e *evaluation) unknownBecause(o *Object) string {
 	return ""
 }
 
-// closedGates lists the closed gates that apply to o. The breaker is held, as there is another proof to pass it.
+// closedGates lists the closed gates that apply to o. The breaker is returned as held, since another proof can pass it.
 func (e *evaluation) closedGates(o *Object) (held string, waits []string) {
 	for _, g := range e.gates {
 		if g.Open || g.network && !networked(o.Kind) {
@@ -337,7 +337,7 @@ func (e *evaluation) closedGates(o *Object) (held string, waits []string) {
 	return held, waits
 }
 
-// missing returns what is still missing from the sightings.
+// missing returns the missing conditions of the sightings.
 func (e *evaluation) missing(o *Object, sighting Sighting) []string {
 	var missing []string
 	if sighting.Passes < e.settings.Passes {

@@ -93,7 +93,7 @@ func drawTruth(t *rapid.T) Inventory {
 	return inventory
 }
 
-// drawNames lets kubelet know names only.
+// drawNames makes kubelet know names only.
 func drawNames(t *rapid.T, inventory *Inventory) {
 	inventory.Kubelet.Pods, inventory.Kubelet.Refused = nil, errRefused
 	inventory.Kubelet.Names = map[string]int{"default/web": 1}
@@ -189,7 +189,7 @@ func TestEvaluateProperties(t *testing.T) {
 	}
 }
 
-// checkLeftover holds a leftover against everything that must be so.
+// checkLeftover checks a leftover against all necessary conditions.
 func checkLeftover(t *rapid.T, w world, o Assessment) {
 	for name, response := range map[string]Response{
 		"apiserver": w.inventory.Cluster.Response, "kubelet": w.inventory.Kubelet.Response,
@@ -266,7 +266,7 @@ func TestHistoryRoundTrips(t *testing.T) {
 	})
 }
 
-// A pass in which a witness is away must never bring an object nearer to being a leftover than one in which it answers.
+// A pass in which a witness is away must never bring an object closer to being a leftover than one in which it answers.
 func TestNoAnswerIsNoDenial(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)

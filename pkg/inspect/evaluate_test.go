@@ -22,7 +22,7 @@ const (
 	boot    = "boot-1"
 )
 
-// at is a timestamp so long after the start of the machine.
+// at is a timestamp at this time after the start of the machine.
 func at(d time.Duration) finding.Timestamp {
 	return finding.Timestamp{Wall: time.Unix(1_700_000_000, 0).Add(d).UTC(), Boot: boot, SinceBoot: d}
 }

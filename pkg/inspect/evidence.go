@@ -10,15 +10,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Evidence is everything that one pass decided on. Evaluating it again gives the same verdicts, on any machine. It has
-// a JSON form of its own (evidence_json.go), which keeps what the contract of reports leaves out.
+// Evidence is the complete input of one pass's evaluation. Evaluating it again gives the same verdicts, on any machine.
+// It has its own JSON form (evidence_json.go), which keeps the parts that the contract of reports omits.
 type Evidence struct {
-	Objects   []Object // with the holders that were found after the evaluation
+	Objects   []Object // with the holders found after the evaluation
 	Inventory Inventory
 	History   History // before the pass
 	Settings  Settings
 	Now       finding.Timestamp
-	Failures  []Failure // what could not be read: Report.Errors
+	Failures  []Failure // parts that could not be read: Report.Errors
 }
 
 // Evaluate evaluates the evidence as the pass did, and returns the history after it.
@@ -28,20 +28,19 @@ func (e Evidence) Evaluate() (Report, History) {
 	return report, next
 }
 
-// Sighting returns what a history remembers about an object; zero when that is nothing.
+// Sighting returns the history's entry about an object; zero if there is none.
 func (h History) Sighting(o Object) Sighting { return h[key(&o)] }
 
-// OfRunningPod returns what a history remembers about a suspect pod that has a running container; zero when that is
-// nothing.
+// OfRunningPod returns the history's entry about a suspect pod with a running container; zero if there is none.
 func (h History) OfRunningPod(uid string) Sighting { return h[podKey(uid)] }
 
 // GateApplies reports whether a closed gate matters for objects of a kind.
 func GateApplies(g Gate, kind Kind) bool { return g.Name != networkReady || networked(kind) }
 
-// WithoutLiving returns the evidence without the objects that kubelet knows or that cannot belong to it, and what the
-// history has of them. They do not affect the verdicts on others, except those that tell whether kubelet has ended a pod,
-// which stay: directories of kubelet's pods, and what names the pod of a suspect. It also returns how many objects it
-// left out.
+// WithoutLiving returns the evidence without the objects that kubelet knows or that cannot belong to it, and without
+// their history. They do not affect the verdicts on others, except those that show whether kubelet has ended a pod,
+// which stay: directories of kubelet's pods, and objects that name the pod of a suspect. It also returns how many
+// objects it left out.
 func (e Evidence) WithoutLiving() (Evidence, int) {
 	all := len(e.Objects)
 	report, _ := e.Evaluate()
@@ -71,7 +70,7 @@ func (e Evidence) WithoutLiving() (Evidence, int) {
 	return e, all - len(e.Objects)
 }
 
-// Recording has record called with the evidence of each pass. What it gets must not be changed.
+// Recording makes each pass call record with its evidence. record must not change it.
 func (i *Inspector) Recording(record func(Evidence)) *Inspector {
 	i.record = record
 	return i
@@ -90,7 +89,7 @@ func (i *Inspector) recordPass(report Report, inventory Inventory, history Histo
 		Now: report.At, Failures: slices.Clone(report.Errors)})
 }
 
-// RecordedError is an error as evidence keeps it.
+// RecordedError is the recorded form of an error.
 type RecordedError struct {
 	Text  string   `json:"text"`
 	Kinds []string `json:"kinds,omitempty"` // of recordedKinds
@@ -98,7 +97,7 @@ type RecordedError struct {
 
 func (e *RecordedError) Error() string { return e.Text }
 
-// Is reports whether the error that was recorded was target.
+// Is reports whether the recorded error was target.
 func (e *RecordedError) Is(target error) bool {
 	for name, kind := range recordedKinds() {
 		if target == kind { //nolint:errorlint // the sentinel itself
@@ -114,7 +113,7 @@ func recordedKinds() map[string]error {
 		"no-metric": errNoMetric, "refused": fs.ErrPermission}
 }
 
-// RecordError returns err as it is recorded; nil for nil.
+// RecordError returns the recorded form of err; nil for nil.
 func RecordError(err error) *RecordedError {
 	if err == nil {
 		return nil

@@ -20,7 +20,7 @@ type evidenceJSON struct {
 	Failures  []Failure                 `json:"failures"`
 }
 
-// objectJSON has all of an object. In the JSON form of Object, which is a contract, some fields are left out.
+// objectJSON has all fields of an object. The JSON form of Object, which is a contract, omits some.
 type objectJSON struct {
 	Object
 	Foreign string `json:"foreign,omitempty"`
@@ -28,7 +28,7 @@ type objectJSON struct {
 	InUse   string `json:"inUse,omitempty"`
 }
 
-// objectsJSON is a list that does not become larger than maxObjects, however short its elements are.
+// objectsJSON is a list that does not become larger than maxObjects, however short its elements.
 type objectsJSON []objectJSON
 
 // maxObjects is more than any node can have.
@@ -69,8 +69,8 @@ func (e Evidence) MarshalJSON() ([]byte, error) {
 	return json.Marshal(wire)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. A field that it does not know is an error: evidence of another version
-// must not be evaluated without it.
+// UnmarshalJSON reads the output of MarshalJSON. An unknown field is an error: evidence of another version must not be
+// evaluated without it.
 func (e *Evidence) UnmarshalJSON(data []byte) error {
 	var wire evidenceJSON
 	decoder := json.NewDecoder(bytes.NewReader(data))

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// DrawEvidence draws any evidence, errors of every kind included.
+// DrawEvidence draws any evidence, including errors of every kind.
 func DrawEvidence(t *rapid.T) Evidence {
 	w := drawWorld(t)
 	e := Evidence{Objects: w.objects, Inventory: w.inventory, History: w.history, Settings: w.settings, Now: hour,
@@ -84,7 +84,7 @@ func TestLivingObjectsDecideNothing(t *testing.T) {
 	})
 }
 
-// Each error of an inventory is recorded: JSON cannot have it by itself.
+// Each error of an inventory is recorded: JSON cannot represent it by itself.
 func TestEveryErrorIsRecorded(t *testing.T) {
 	var inventory Inventory
 	recorded := make(map[*error]bool)
@@ -141,7 +141,7 @@ func TestEvidenceOfAnotherVersionIsRefused(t *testing.T) {
 	}
 }
 
-// What a pass records gives its report again, holders and failures included.
+// The record of a pass reproduces its report, including holders and failures.
 func TestPassIsRecorded(t *testing.T) {
 	for name, change := range map[string]func(*fullNode){
 		"nothing left":       func(*fullNode) {},
@@ -163,7 +163,7 @@ func TestPassIsRecorded(t *testing.T) {
 	}
 }
 
-// RecordNode returns the evidence of a pass over a node that is told what its witnesses say.
+// RecordNode returns the evidence of a pass over a node with scripted witnesses.
 func RecordNode(t *testing.T, story string) Evidence {
 	t.Helper()
 	n := newFullNode(t)
@@ -174,7 +174,7 @@ func RecordNode(t *testing.T, story string) Evidence {
 		n.running[uidOf(3)] = false
 		n.delete(uidOf(3))
 		n.during(n.settings.Grace+n.settings.ListSpacing, func(Report) {})
-	case "running": // a pod whose containers nobody has stopped
+	case "running": // of a pod with containers that still run
 		n.delete(uidOf(3))
 		n.during(n.settings.Grace+n.settings.RunningSpacing, func(Report) {})
 	case "kubelet-silent":

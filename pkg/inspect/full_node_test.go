@@ -26,8 +26,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// fullNode is a node of which each witness keeps a book of its own, so that they can disagree: what kubelet has, what
-// the apiserver lists, what it has by name, and what the runtime runs.
+// fullNode is a node on which each witness has its own data, so that they can disagree: kubelet's pods, the apiserver's
+// list, its pods by name, and the runtime's running pods.
 type fullNode struct {
 	t         *testing.T
 	host      *host.Host
@@ -39,13 +39,13 @@ type fullNode struct {
 	running   map[string]bool // by UID
 	metric    map[string]float64
 	version   string // of kubelet, as its metrics say
-	nameErr   error  // of asking for a pod by name
+	nameErr   error  // of GET of one pod
 	namedErr  error  // of listing one pod
 	asked     []string
 	lists     int
 	inspector *Inspector
 	history   History
-	restarts  bool // the agent is started anew before each pass
+	restarts  bool // the agent restarts before each pass
 	settings  Settings
 }
 
@@ -103,7 +103,7 @@ func (n *fullNode) pod(uid, namespace, name string) corev1.Pod {
 	return pod
 }
 
-// add lets a pod live, with everybody's knowledge.
+// add starts a pod that all witnesses know.
 func (n *fullNode) add(uid, name string) {
 	pod := n.pod(uid, "default", name)
 	n.kubelet[uid], n.list[uid], n.names["default/"+name] = pod, pod, pod
@@ -125,7 +125,7 @@ func forget(book map[string]corev1.Pod, uids ...string) {
 	maps.DeleteFunc(book, func(_ string, pod corev1.Pod) bool { return slices.Contains(uids, string(pod.UID)) })
 }
 
-// delete is the end of pods for everybody but the runtime.
+// delete removes pods from all witnesses except the runtime.
 func (n *fullNode) delete(uids ...string) {
 	for _, book := range []map[string]corev1.Pod{n.kubelet, n.list, n.names} {
 		forget(book, uids...)
@@ -214,7 +214,7 @@ func (n *fullNode) pass() Report {
 	return report
 }
 
-// verdict returns the one verdict on all objects of a pod, and why.
+// verdict returns the single verdict on all objects of a pod, and why.
 func (n *fullNode) verdict(report Report, uid string) (Verdict, string) {
 	n.t.Helper()
 	found := ofPod(report, uid)

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// gate is a Gate with the verdict on objects while it is closed: unknown when a witness did not answer or cannot be
+// gate is a Gate with the verdict on objects while it is closed: unknown if a witness did not answer or cannot be
 // trusted, otherwise candidate.
 type gate struct {
 	Gate
@@ -19,7 +19,7 @@ type gate struct {
 	network bool // applies to network objects only
 }
 
-// openGate, closedGate and unknownGate make gates: an unknownGate is closed because something could not be read.
+// openGate, closedGate and unknownGate make gates: an unknownGate is closed because a source could not be read.
 func openGate(name, format string, args ...any) gate {
 	return gate{Gate: Gate{Name: name, Open: true, Why: fmt.Sprintf(format, args...)}}
 }
@@ -37,7 +37,7 @@ func unknownGate(name, format string, args ...any) gate {
 // networkReady is the name of the gate that applies to network objects only.
 const networkReady = "network-ready"
 
-// notNeeded is the usual reason why the apiserver is not asked.
+// notNeeded is the usual reason for not asking the apiserver.
 const notNeeded = "not asked: nothing is suspicious"
 
 // nothingSuspicious reports whether there was no reason to ask the apiserver.
@@ -100,9 +100,9 @@ func uptimeGate(name, who string, age time.Duration, err error, least time.Durat
 }
 
 // kubeletNotWorking is closed while kubelet still terminates pods that have left its list. A kubelet older than v1.27
-// does not count them: the grace period, which is never shorter than that of the pod's containers, has to be enough
-// there. One that is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet retries
-// forever to terminate a pod whose processes do not die; the agent does not wait that long.
+// does not count them: there the grace period, which is never shorter than that of the pod's containers, has to be
+// enough. One not proven to be older has not begun to count: it waits for a source of its pods. Kubelet retries forever
+// to terminate a pod whose processes do not die; the agent does not wait that long.
 func (t *Inventory) kubeletNotWorking(orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
@@ -128,7 +128,7 @@ func (t *Inventory) kubeletNotWorking(orphans, stuck int) gate {
 	return openGate(name, "kubelet is terminating no unwanted pods")
 }
 
-// kubeletSources is open when kubelet shows that it has received its pods from the apiserver. While its own LIST is
+// kubeletSources is open if kubelet shows that it has received its pods from the apiserver. While its own LIST is
 // refused after a start, its /pods has only static pods and looks like that of a drained node.
 func (t *Inventory) kubeletSources(orphans int) gate {
 	const name = "kubelet-sources"
@@ -213,7 +213,7 @@ func hostNamespaces(s Settings) gate {
 	return openGate(name, "the agent sees the host's processes")
 }
 
-// noMassOrphaning is the circuit breaker: when many pods vanish at once, it is more likely that a witness is wrong.
+// noMassOrphaning is the circuit breaker: if many pods vanish at once, a wrong witness is more likely.
 func noMassOrphaning(t *Inventory, s Settings, orphans int) gate {
 	const name = Breaker
 	all := orphans + countPods(t.Kubelet.Pods, t.Cluster.Pods)
@@ -247,8 +247,8 @@ func (t *Inventory) apiserverAnswers(orphans int) gate {
 	return unknownGate(name, "the apiserver's list of pods: %v", responseError(t.Cluster.Response))
 }
 
-// listIsOurs is open when something proves that the list belongs to this node and is not empty by mistake: the agent's
-// own pod, or one that kubelet has from the apiserver. A list without many of kubelet's pods is outdated.
+// listIsOurs is open if there is a proof that the list belongs to this node and is not empty by mistake: the agent's
+// own pod, or a pod that kubelet has from the apiserver. A list without many of kubelet's pods is outdated.
 func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string) gate {
 	const name = "list-is-ours"
 	c := &t.Cluster
@@ -275,8 +275,8 @@ func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string)
 	return openGate(name, "%d of kubelet's pods from the apiserver are in the list", c.Shared)
 }
 
-// nodeIdentity is open when the Node object belongs to this machine and boot, not to another one of the same name. Its
-// Lease does not matter: whether kubelet is alive is learnt from kubelet.
+// nodeIdentity is open if the Node object belongs to this machine and boot, not to another one of the same name. Its
+// Lease does not matter: kubelet itself shows whether it is alive.
 func (t *Inventory) nodeIdentity(orphans int) gate {
 	const name = "node-identity"
 	switch c := &t.Cluster; {
@@ -302,7 +302,7 @@ func round(d time.Duration) time.Duration { return d.Round(time.Second) }
 // sameBoot reports whether two timestamps can be compared.
 func sameBoot(a, b finding.Timestamp) bool { return a.Boot == b.Boot }
 
-// opens says who can open a gate when it is closed, and when.
+// opens returns who can open a closed gate, and when.
 func (g gate) opens() string {
 	return map[string]string{
 		"kubelet-heard": "by itself, once kubelet answers: `systemctl status kubelet`; where it refuses, an administrator " +

@@ -14,16 +14,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// Each gate is closed by what it is for, and by nothing else; those that need the same witness close with it. And
-// with any of them closed nothing is a leftover.
+// Each gate is closed by its own cause only; gates that need the same witness close together. While any of them is
+// closed, there are no leftovers.
 func TestEachGateCloses(t *testing.T) {
 	broken := errors.New("broken")
 	needList := "apiserver-heard list-is-ours kubelet-sources node-identity"
 	tests := []struct {
 		name string
 		bend func(*Inventory, *Settings)
-		want string // gates that are closed
-		why  string // part of what the first of them says
+		want string // the closed gates
+		why  string // part of the first one's reason
 	}{
 		{"none", func(*Inventory, *Settings) {}, "", ""},
 		{"kubelet unheard", func(t *Inventory, _ *Settings) {
@@ -172,7 +172,7 @@ func TestPodMissingFromTheListClosesTheGate(t *testing.T) {
 	}
 }
 
-// The breaker's two measures: a number, and a share of all pods of which anybody knows or that left something.
+// The breaker's two limits: a number, and a share of all pods that a witness knows or that left objects.
 func TestBreaker(t *testing.T) {
 	for _, test := range []struct {
 		known, orphans int
@@ -191,8 +191,8 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// Where pods come and go, the sandboxes of many wait for kubelet's garbage collector. They stop nothing; what is still
-// there of a pod that a wrong witness denies does.
+// On a busy node, the sandboxes of many pods wait for kubelet's garbage collector. They close no gate; existing objects
+// of a pod that a wrong witness denies do.
 func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 	leftover := object(PodDirectory, dead)
 	leftover.ID = dead
@@ -246,7 +246,7 @@ func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 	}
 }
 
-// What kubelet v1.36.3 shows after its first clean-up, with work in it.
+// Metrics of kubelet v1.36.3 after its first clean-up, with pods it still works on.
 func TestWorkingPods(t *testing.T) {
 	for _, test := range []struct {
 		config, lifecycle string
@@ -305,7 +305,7 @@ func TestWorkingPodsUnknown(t *testing.T) {
 	}
 }
 
-// What the two lists prove of one another.
+// The mutual proofs of the two lists.
 func TestCompare(t *testing.T) {
 	fact := func(bend func(*PodFact)) PodFact {
 		f := PodFact{Pod: Pod{UID: "x", Namespace: "default", Name: "x"}, Phase: "Running"}

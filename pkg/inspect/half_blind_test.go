@@ -17,14 +17,14 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// What was seen on a real node: kubelet is started again while its own LIST is refused, and the apiserver's list lacks
-// some living pods. In all variants all that run live, for an hour and more, and after it.
+// Observed on a real node: kubelet restarts while its own LIST is refused, and the apiserver's list lacks some living
+// pods. In all variants all running pods are live, for an hour and more, and after it.
 func TestHalfBlindWitnesses(t *testing.T) {
 	need.Nothing(t)
 	amnesia := func(n *fullNode) {
 		maps.DeleteFunc(n.kubelet, func(uid string, _ corev1.Pod) bool { return uid != staticUID })
 	}
-	old := func(n *fullNode) { n.metric, n.version = nil, "v1.26.9" } // which cannot say whether its sources are ready
+	old := func(n *fullNode) { n.metric, n.version = nil, "v1.26.9" } // does not show whether its sources are ready
 	tests := map[string]func(*fullNode){
 		"kubelet has static pods only, the list lacks two": func(n *fullNode) {
 			amnesia(n)
@@ -143,7 +143,7 @@ func TestHalfBlindWitnesses(t *testing.T) {
 	}
 }
 
-// An old saved state, written before there was anything about pods that run, is read, and proves nothing of them.
+// A saved state from before running pods were recorded is readable, and proves no facts about them.
 func TestOldHistoryIsReadable(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
@@ -158,7 +158,7 @@ func TestOldHistoryIsReadable(t *testing.T) {
 	}
 }
 
-// Passes in which a witness cannot be trusted do not count: when kubelet can be trusted again, the proof starts again.
+// Passes in which a witness cannot be trusted do not count: once kubelet can be trusted again, the proof restarts.
 func TestUntrustedPassesDoNotCount(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
@@ -182,8 +182,7 @@ func TestUntrustedPassesDoNotCount(t *testing.T) {
 	}
 }
 
-// A list proves nothing about a kubelet that was started after it, nor while kubelet lacks most of it: a new one is
-// made.
+// A list is no proof about a kubelet that was started after it, nor while kubelet lacks most of it: a new list is made.
 func TestListIsComparedWithThisKubelet(t *testing.T) {
 	for name, change := range map[string]func(n *fullNode){
 		"started again": func(n *fullNode) {

@@ -9,8 +9,8 @@ import (
 // key is the key of an object in the history.
 func key(o *Object) string { return string(o.Kind) + "/" + o.ID }
 
-// sighting returns what is known about o from earlier passes. It starts anew when the object is another one now, was
-// never seen, was last seen in another boot, or when no earlier pass counted; its identity is then o's own.
+// sighting returns the history's entry of o from earlier passes. It starts anew if the object was replaced, was never
+// seen, was last seen in another boot, or if no earlier pass counted; its identity is then o's own.
 func (h History) sighting(o *Object, now finding.Timestamp) Sighting {
 	if len(h) == 0 { // as on most nodes: no key is made
 		return Sighting{Identity: o.Identity, First: now, Last: now}
@@ -24,8 +24,8 @@ func (h History) sighting(o *Object, now finding.Timestamp) Sighting {
 	return s
 }
 
-// addPass counts a pass in which the object existed and all local witnesses, which could be trusted, denied it. Two
-// passes at the same time count once.
+// addPass counts a pass in which the object existed and all local witnesses were trusted and denied it. Two passes at
+// the same time count once.
 func (s Sighting) addPass(now finding.Timestamp) Sighting {
 	if s.Passes == 0 || now.SinceBoot > s.Last.SinceBoot {
 		s.Passes++
@@ -34,8 +34,8 @@ func (s Sighting) addPass(now finding.Timestamp) Sighting {
 	return s
 }
 
-// addDenial records a list of the apiserver without the pod. Only the first and the last are kept: what counts is the
-// time between them.
+// addDenial records a list of the apiserver without the pod. Only the first and the last are kept: the time between
+// them counts.
 func (s Sighting) addDenial(at finding.Timestamp) Sighting {
 	switch n := len(s.Denials); {
 	case n == 0:

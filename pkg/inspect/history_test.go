@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What takes three passes and ten minutes, and what interrupts it.
+// A proof takes three passes and ten minutes; these events interrupt it.
 func TestHistoryOverPasses(t *testing.T) {
 	o := object(Mount, dead)
 	pass := func(history History, now time.Duration, bend func(*Inventory)) (Verdict, History) {

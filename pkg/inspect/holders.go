@@ -18,7 +18,7 @@ func holdable(scan *hostscan.Scan, o *Assessment) holders.Holdable {
 	switch o.Kind {
 	case Mount:
 		thing.Path = o.Facts["point"]
-	case Rootfs: // its directory has the mount on it, and processes their working directory in it
+	case Rootfs: // its directory has the mount, and is processes' working directory
 	default:
 		return thing
 	}

@@ -28,8 +28,8 @@ func (n *node) ripen(t *testing.T, history History, i *Inspector) Report {
 	return report
 }
 
-// chain makes a chain of cgroups with names as long as they may be, by descriptors, since no path reaches its end.
-// It returns the descriptor of the last one.
+// chain makes a chain of cgroups with names of the maximum length, by descriptors, since no path reaches its end. It
+// returns the descriptor of the last one.
 func (n *node) chain(top string, length int) int {
 	n.t.Helper()
 	name := strings.Repeat("n", 250)
@@ -59,8 +59,8 @@ func (n *node) chain(top string, length int) int {
 	return dir
 }
 
-// A pod that makes cgroups without measure, deep, many or with long names, is unknown. What another pod left behind is
-// found all the same.
+// A pod that makes excessive cgroups, deep, many or with long names, is unknown. Leftovers of other pods are found
+// nevertheless.
 func TestHostilePodAffectsOnlyItself(t *testing.T) {
 	const hostile, ordinary = "00000000-0000-4000-8000-0000000000bb", "00000000-0000-4000-8000-0000000000cc"
 	hosttest.PrivateNetwork(t)
@@ -121,7 +121,7 @@ func objectsOf(report Report, uid string) int {
 	return found
 }
 
-// A pod with more processes than are listed is unknown, and one process stands for all.
+// A pod with more processes than the limit is unknown, and one process stands for all.
 func TestPodOfManyProcesses(t *testing.T) {
 	const hostile, ordinary = "00000000-0000-4000-8000-0000000000bb", "00000000-0000-4000-8000-0000000000cc"
 	h := hosttest.Host(t, func(h *host.Host) { h.Paths.CgroupDriver = host.CgroupfsDriver })

@@ -16,9 +16,9 @@ import (
 // HandleSum is the fact that identifies the volume of a driver: see volume.HandleSum.
 const HandleSum = "handleSHA256"
 
-// volumeInUse returns why a staged volume is not left over, by what only kubelet and the Node can tell. A pod that has
-// not started yet may be the one that it is being staged for, which takes as long as a check of a filesystem; its claims
-// do not name the volume.
+// volumeInUse returns why a staged volume is not a leftover, by facts that only kubelet and the Node have. The volume
+// may be being staged for a pod that has not started, which takes as long as a filesystem check; the pod's claims do
+// not name the volume.
 func (t *Inventory) volumeInUse(o *Object) string {
 	for _, name := range t.Cluster.VolumesInUse {
 		_, handle, ok := strings.Cut(name, "^") // kubernetes.io/csi/<driver>^<handle>
@@ -36,8 +36,8 @@ func (t *Inventory) volumeInUse(o *Object) string {
 	return ""
 }
 
-// pluginInUse returns the pod that may be the plugin's, and about to listen again: one that mounts the directory of its
-// driver, or one that is not ready and mounts the directory of the socket.
+// pluginInUse returns the pod that may own the plugin and be about to listen again: one that mounts the directory of
+// its driver, or one that is not ready and mounts the directory of the socket.
 func (t *Inventory) pluginInUse(o *Object) string {
 	for _, pod := range t.Kubelet.Pods {
 		if pod.Ended {
@@ -55,12 +55,12 @@ func (t *Inventory) pluginInUse(o *Object) string {
 	return ""
 }
 
-// usualKubeletRoot is what pods name in their volumes also where it is a link to kubelet's root.
+// usualKubeletRoot is the path that pods name in their volumes even if it is a link to kubelet's root.
 const usualKubeletRoot = "/var/lib/kubelet"
 
-// followHostPaths adds to the directories that pods mount where they lead, if there is a socket that may be one of
-// their plugins'. Symbolic links are read on the filesystems alone that kubelet's own directory needs: a pod may mount
-// a directory below a mount that hangs.
+// followHostPaths adds the link targets of the directories that pods mount, if there is a socket that may be one of
+// their plugins'. Symbolic links are read only on the filesystems that kubelet's own directory needs: a pod may mount a
+// directory below a hanging mount.
 func (t *Inventory) followHostPaths(ctx context.Context, scan *hostscan.Scan, objects []Object) {
 	unused := func(o Object) bool { return o.Kind == PluginSocket && o.Foreign == "" }
 	if !slices.ContainsFunc(objects, unused) {

@@ -32,11 +32,11 @@ func DefaultSettings() Settings {
 	}
 }
 
-// recheck is how often the apiserver is asked again about pods that it has denied already. A denial stays valid, as
-// UIDs are not reused; asking again is for the case that an old state of the cluster is restored.
+// recheck is how often the apiserver is asked again about pods that it has already denied. A denial stays valid, as
+// UIDs are not reused; asking again covers the restore of an old state of the cluster.
 const recheck = 10 * time.Minute
 
-// Inspector makes passes over one host. It remembers the last list of the apiserver, so that a leftover that stays does
+// Inspector makes passes over one host. It remembers the last list of the apiserver, so that a lasting leftover does
 // not cause a request in every pass. It is not safe for concurrent use.
 type Inspector struct {
 	host     *host.Host
@@ -45,7 +45,7 @@ type Inspector struct {
 	cluster  ClusterInventory
 	limit    time.Duration // of one pass: see Within
 	rest     rest
-	listers  map[Kind]Lister // of the kinds that other packages list: see Listing
+	listers  map[Kind]Lister // of the kinds listed by other packages: see Listing
 	record   func(Evidence)  // may be nil: see Recording
 	pinned   string          // see About
 }
@@ -55,29 +55,29 @@ func New(h *host.Host, s Settings, log *slog.Logger) *Inspector {
 	return &Inspector{host: h, settings: s, log: log}
 }
 
-// Listing has passes list further kinds: those of pkg/inspect/listers. Nothing is known about one without a lister.
+// Listing adds listers of further kinds: those of pkg/inspect/listers. A kind without a lister is unknown.
 func (i *Inspector) Listing(listers map[Kind]Lister) *Inspector {
 	i.listers = listers
 	return i
 }
 
-// About has the pod with this UID, name or namespace/name be asked for by name before others where the gate against mass
-// orphaning holds it, and again when the last answer is old: a person or a release is about it.
+// About makes the pod with this UID, name or namespace/name the first to be asked for by name if the gate against mass
+// orphaning holds it, and again if the last answer is old: a person or a release is about it.
 func (i *Inspector) About(pod string) *Inspector {
 	i.pinned = pod
 	return i
 }
 
-// Within limits how long a pass may take, whatever hangs: a kernel interface, the runtime, kubelet, the apiserver. What
-// has not answered by then is reported as a failure, and the report has the rest. It is for commands that end
-// afterwards: a call that hangs in the kernel is abandoned. Zero, the default, means no limit but the context.
+// Within limits the time of a pass, whatever hangs: a kernel interface, the runtime, kubelet, the apiserver. A source
+// that has not answered by then is reported as a failure, and the report has the rest. It is for commands that end
+// afterwards: a call that hangs in the kernel is abandoned. Zero, the default, means no limit except the context.
 func (i *Inspector) Within(limit time.Duration) *Inspector {
 	i.limit = limit
 	return i
 }
 
-// Pass lists and evaluates all objects of the given kinds, or of all kinds. Only those that the local witnesses do not
-// know are confirmed with the apiserver. It returns the history for the next pass. It must not run concurrently.
+// Pass lists and evaluates all objects of the given kinds, or of all kinds. Only those unknown to the local witnesses
+// are confirmed with the apiserver. It returns the history for the next pass. It must not run concurrently.
 func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (Report, History) {
 	started := i.host.Clock()
 	ends := hostscan.Deadline{Begun: time.Now(), Limit: i.limit}
@@ -85,7 +85,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		func(context.Context) (*hostscan.Scan, error) {
 			return hostscan.New(ctx, i.host, ends), nil
 		})
-	if err != nil { // nothing is known about paths that cannot be resolved
+	if err != nil { // paths that cannot be resolved are unknown
 		report, _ := Evaluate(nil, Inventory{}, history, i.settings, started)
 		report.Errors = append(report.Errors, failureOf("layout", err))
 		i.recordPass(report, Inventory{}, history)
@@ -171,8 +171,8 @@ func (i *Inspector) specs() []KindSpec {
 	return specs
 }
 
-// list runs the listers of the given kinds. blind are the kinds of which objects may have been missed: those whose
-// lister failed, and those that were not requested.
+// list runs the listers of the given kinds. blind are the kinds of which objects may have been missed: those with a
+// failed lister, and those not requested.
 func list(ctx context.Context, scan *hostscan.Scan, specs []KindSpec, kinds []Kind) (objects []Object,
 	blind map[Kind]bool, failures []Failure) {
 	blind = make(map[Kind]bool)
@@ -247,7 +247,7 @@ func nominate(objects []Object, inventory *Inventory, history History, now findi
 // explain adds facts to suspects that are too expensive to read for all objects.
 func explain(scan *hostscan.Scan, suspects []*Object) {
 	var network, mounts, directories, logs []*Object
-	serves := make(map[string]string) // by pod: what would go with its processes
+	serves := make(map[string]string) // by pod: what its processes serve
 	for _, o := range suspects {
 		switch {
 		case o.Kind == Mount:
@@ -290,7 +290,7 @@ func explainNetwork(scan *hostscan.Scan, network []*Object) {
 	}
 }
 
-// mustAsk reports whether a new list of the apiserver could show something about suspects that the last one does not.
+// mustAsk reports whether a new list of the apiserver could tell more about suspects than the last one.
 func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Inventory, history History,
 	now finding.Timestamp) bool {
 	last := i.cluster
@@ -324,8 +324,8 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 	return false
 }
 
-// denyAgain reports whether it is time for the second of two denials that must be at least apart. When there is none
-// yet, the last list counts as the first.
+// denyAgain reports whether it is time for the second of two denials that must be this far apart. If there is none yet,
+// the last list counts as the first.
 func denyAgain(denials []finding.Timestamp, apart time.Duration, now finding.Timestamp) bool {
 	n := len(denials)
 	return n > 0 && denials[n-1].Since(denials[0]) < apart && now.Since(denials[0]) >= apart
@@ -346,7 +346,7 @@ func keepUnseen(old, next History, blind map[Kind]bool, objects []Object, now fi
 	}
 }
 
-// kindOf returns the kind in a key of the history; one that does not exist where the key is of something else.
+// kindOf returns the kind in a key of the history; for a key of another type, a kind that does not exist.
 func kindOf(key string) Kind {
 	kind, _, _ := strings.Cut(key, "/")
 	return Kind(kind)

@@ -27,7 +27,7 @@ const (
 	newSandbox  = "7777777777777777777777777777777777777777777777777777777777777777"
 )
 
-// furnish gives a pod one of everything that it can leave behind, but for what CRI lists.
+// furnish gives a pod one of each object that it can leave behind, except CRI's.
 func furnish(n *node, uid, sandbox string) {
 	n.Mount("test", n.PodDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0)
 	n.Mount("test", n.PodDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0) // twice at one point
@@ -160,11 +160,11 @@ func TestOrderOfAsking(t *testing.T) {
 	}
 }
 
-// A pod that appears after the objects were listed, and one that starts: the races of §0.4.
+// A pod that appears after the objects were listed, and a starting one: the races of §0.4.
 func TestStartingPodIsLive(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	furnish(n, dead, newSandbox) // everything is there, and CRI does not list the sandbox yet
+	furnish(n, dead, newSandbox) // all objects exist, and CRI does not list the sandbox yet
 	n.Leases = append(n.Leases, leases.Lease{ID: newSandbox})
 	zero := func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100, Passes: 2} }
 
@@ -259,7 +259,7 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	}
 }
 
-// Each way in which a list can be wrong without being an error, and those with one.
+// Each way in which a list can be wrong, with and without an error.
 func TestWitnessFaults(t *testing.T) {
 	foreignPod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
 		Spec: corev1.PodSpec{NodeName: "node-b"}}
@@ -283,7 +283,7 @@ func TestWitnessFaults(t *testing.T) {
 			n := newNode(t)
 			n.PodDir(dead)
 			if name == "kubelet has no pods" {
-				n.PodDir(living) // kubelet has just started: the apiserver knows better
+				n.PodDir(living) // kubelet has just started: the apiserver has more pods
 			}
 			fault(n)
 			i := n.inspector(func(s *Settings) {
@@ -312,7 +312,7 @@ func manyPods(countPods int) []corev1.Pod {
 	return pods
 }
 
-// A volume whose server is gone, and a directory of a pod on which such a thing is mounted.
+// A volume with a lost server, and a pod's directory with such a mount on it.
 func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 	n := newNode(t)
 	hung := hosttest.HangingFUSE(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// Response is whether and when a witness was asked. Its data counts only when it was asked and there is no error.
+// Response tells whether and when a witness was asked. Its data counts only if it was asked and there is no error.
 type Response struct {
 	Asked bool
 	At    finding.Timestamp
@@ -23,21 +23,21 @@ type Response struct {
 // OK reports whether the witness was asked and answered.
 func (h Response) OK() bool { return h.Asked && h.Err == nil }
 
-// Inventory is which pods may exist on this node according to each witness, and what is needed to trust them. It is
-// gathered in an order that every verdict relies on:
+// Inventory holds the pods that may exist on this node according to each witness, and the data needed to trust them. It
+// is gathered in an order that every verdict relies on:
 //
 //  1. the objects on the node,
 //  2. the runtime and containerd,
 //  3. kubelet,
 //  4. the apiserver,
-//  5. kubelet once more, only where its pods and the apiserver's list do not agree.
+//  5. kubelet once more, only if its pods and the apiserver's list disagree.
 //
 // A pod is created in the opposite order: the apiserver has it before kubelet, kubelet's /pods has it before any of its
 // objects exist, containerd has a lease or a container before CRI lists the sandbox. So each witness is asked after the
-// objects were listed that it must know if they belong to a living or starting pod, and a race cannot make a witness
-// deny them. In the other direction, a pod that is just terminating can look like a leftover for a moment; such a pod
-// is no longer running, and the grace period leaves it to kubelet. UIDs are never reused: a list without the UID of an
-// object that existed before the list was made proves permanently that this pod is gone.
+// listing of the objects that it must know if they belong to a living or starting pod, and a race cannot make a witness
+// deny them. In the other direction, a terminating pod can look like a leftover for a moment; such a pod is no longer
+// running, and the grace period leaves it to kubelet. UIDs are never reused: a list without the UID of an object that
+// existed before the list was made proves permanently that this pod is gone.
 type Inventory struct {
 	Runtime    RuntimeInventory
 	Containerd ContainerdInventory
@@ -45,13 +45,13 @@ type Inventory struct {
 	Cluster    ClusterInventory
 	Static     StaticPodInventory
 	Others     OtherKubelets
-	Named      map[string]NameAnswer // of pods that the apiserver was asked for by name in this pass, by UID
+	Named      map[string]NameAnswer // answers of this pass about pods by name, by UID
 	Removed    map[string]bool       // UIDs of pods whose directories are gone since they were listed: see noteRemoved
 	Unlisted   map[Kind]bool         // kinds of which objects may have been missed
 	Own        string                // UID of the agent's own pod; empty where it runs outside Kubernetes
 }
 
-// PodFact is what a witness states about one pod.
+// PodFact is one witness's statement about one pod.
 type PodFact struct {
 	Pod
 	Phase   string
@@ -63,18 +63,18 @@ type PodFact struct {
 	Ended     bool     // it has succeeded or failed
 	Ready     bool     // all of its containers are
 	HostPaths []string // directories of the node that it mounts
-	OptOut    string   `json:",omitempty"` // why nothing of it may be released
+	OptOut    string   `json:",omitempty"` // why no object of it may be released
 }
 
 // KubeletInventory is what kubelet reports.
 type KubeletInventory struct {
 	Response
 	Pods   map[string]PodFact // by UID
-	Again  map[string]PodFact // the same of a second answer, after the apiserver's; nil without one. See compareAgain
+	Again  map[string]PodFact // a second answer, after the apiserver's; nil without one. See compareAgain
 	Age    time.Duration      // of the process
 	AgeErr error              `json:"-"`
 
-	// Names is set where /pods is refused and podresources answers: "namespace/name" with the number of pods. Pods then
+	// Names is set if /pods is refused and podresources answers: "namespace/name" with the number of pods. Pods then
 	// has those whose UID is known otherwise. See podresources.go.
 	Names     map[string]int
 	Refused   error  `json:"-"` // why there are only names
@@ -82,12 +82,12 @@ type KubeletInventory struct {
 	Record    string // kubelet's allocatedPods, read like Working
 	RecordErr error  `json:"-"`
 	named     map[string]namedPods
-	unproven  string // one of the names of which it is not known which pod it is
+	unproven  string // a name whose pod is not identified
 
 	// Working is the number of pods that kubelet still works on although they are no longer wanted
-	// (kubelet_working_pods): force-deleted pods leave /pods at once. WorkingErr wraps hosterr.ErrNotConfigured when
-	// there is no kubelet to ask, and errNoMetric when kubelet does not count them (yet); then Version is read from
-	// kubelet itself (kubernetes_build_info). All of this is read only when something is suspicious.
+	// (kubelet_working_pods): force-deleted pods leave /pods at once. WorkingErr wraps hosterr.ErrNotConfigured if
+	// there is no kubelet to ask, and errNoMetric if kubelet does not count them (yet); then Version is read from
+	// kubelet itself (kubernetes_build_info). All of this is read only if something is suspicious.
 	Working    int
 	WorkingErr error `json:"-"`
 	Version    string
@@ -147,11 +147,11 @@ func askWitness[T any](ctx context.Context, scan *hostscan.Scan, s hostscan.Stag
 	return answer
 }
 
-// unknownPod stands for the agent's own pod when it is not known whether the agent runs in one: no list contains it.
+// unknownPod stands for the agent's own pod if it is unknown whether the agent runs in one: no list contains it.
 const unknownPod = "unknown"
 
-// Confirm asks for what is needed only when something is suspicious: how many pods kubelet still works on, which static
-// pods it should have, and last of all the apiserver, unless its last list is enough.
+// Confirm gathers further data if anything is suspicious: how many pods kubelet still works on, which static pods it
+// should have, and last of all the apiserver's list, unless the last one is enough.
 func (t *Inventory) Confirm(ctx context.Context, scan *hostscan.Scan, s Settings, cluster bool) {
 	t.confirmKubelet(ctx, scan)
 	var err error
@@ -172,8 +172,8 @@ func (t *Inventory) Confirm(ctx context.Context, scan *hostscan.Scan, s Settings
 	}
 }
 
-// confirmKubelet asks kubelet what it still works on. Where its metrics are refused like its /pods, it must at least be
-// healthy, which everybody may ask.
+// confirmKubelet asks which pods kubelet still works on. If its metrics are refused like its /pods, it must at least be
+// healthy, which anyone may ask.
 func (t *Inventory) confirmKubelet(ctx context.Context, scan *hostscan.Scan) {
 	k := &t.Kubelet
 	k.Working, k.WorkingErr = hostscan.Within(ctx, scan.Ends, hostscan.Counts, "kubelet",
@@ -222,7 +222,7 @@ func mounting(pod *corev1.Pod) bool {
 	})
 }
 
-// podFacts indexes pods by every UID that stands for them. optOut judges their labels and annotations; it may be nil.
+// podFacts indexes pods by every UID that stands for them. optOut evaluates their labels and annotations, or is nil.
 func podFacts(pods []corev1.Pod, optOut func(labels, annotations map[string]string) string) map[string]PodFact {
 	known := make(map[string]PodFact, len(pods))
 	for i := range pods {

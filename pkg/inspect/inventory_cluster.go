@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// ClusterInventory is what the apiserver reports, and what shows whether its list is current and belongs to this node.
+// ClusterInventory is the apiserver's answer, with the signs that its list is current and belongs to this node.
 type ClusterInventory struct {
 	Response
 	Pods         map[string]PodFact // by UID, in every phase
@@ -39,8 +39,8 @@ type ClusterInventory struct {
 	LocalErr     error  `json:"-"`
 }
 
-// Comparison is what the apiserver's list and one answer of kubelet's /pods prove about each other: the one before it,
-// or the one right after it (see compareAgain). Static pods prove nothing: kubelet has them without the apiserver, and
+// Comparison holds the mutual proofs of the apiserver's list and one answer of kubelet's /pods: the one before it, or
+// the one right after it (see compareAgain). Static pods are no proof: kubelet has them without the apiserver, and
 // creates their mirrors there itself.
 type Comparison struct {
 	Shared  int // pods of the list that kubelet has from the apiserver
@@ -49,10 +49,10 @@ type Comparison struct {
 
 	Listed int      // pods of the list that have not ended, which kubelet must have from the apiserver,
 	Lacked int      // and how many of them kubelet lacks
-	Proven []string // those that kubelet lacks although it has known them: they run, or it has set their status
+	Proven []string // those that kubelet lacks although it knew them: they run, or it has set their status
 }
 
-// askCluster lists the node's pods and gets its Node object, after everything else was asked.
+// askCluster lists the node's pods and gets its Node object, after all other questions.
 func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory, s Settings) ClusterInventory {
 	h := scan.Host
 	c := ClusterInventory{Response: Response{Asked: true, At: h.Clock()}}
@@ -83,8 +83,8 @@ func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory, s Settin
 	return c
 }
 
-// compare compares the apiserver's list with kubelet's. Kubelet was asked first, so kubelet may not have received a pod
-// of the list yet, unless something shows that it had.
+// compare compares the apiserver's list with kubelet's. Kubelet was asked first, so it may not have received a pod of
+// the list yet, unless there is a sign that it had.
 func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparison {
 	var c Comparison
 	for uid, pod := range kubelet {
@@ -124,19 +124,19 @@ func (c Comparison) outdated(s Settings) bool {
 	return c.Missing > max(s.MassOrphaning, c.Wanted*s.MassPercent/100)
 }
 
-// disagrees reports whether kubelet, or the list, lacks what the other shows that it must have.
+// disagrees reports whether kubelet, or the list, lacks pods that the other shows it must have.
 func (c Comparison) disagrees(s Settings) bool {
 	return len(c.Proven) > 0 || c.lacksMost() || c.outdated(s)
 }
 
-// compareAgain asks kubelet once more. Where pods come and go, some have started or ended between kubelet's answer and
-// the list, for which the agent may have had to wait. That looks as if kubelet had not received its pods, or as if the
-// list were outdated. The second answer takes the place of the first one in the comparison, if it is that of the process
-// whose uptime is known: another one may have received nothing yet. The two do not excuse each other: what either of them
-// lacks alone is not made up for by the other, and the gates demand of the second what they demand of a single one.
+// compareAgain asks kubelet once more. On a busy node, some pods start or end between kubelet's answer and the list,
+// for which the agent may have had to wait. That looks as if kubelet had not received its pods, or as if the list were
+// outdated. The second answer replaces the first in the comparison if it comes from the process whose uptime is known:
+// another one may have received no pods yet. The two do not excuse each other: a pod that either of them lacks is not
+// made up for by the other, and the gates demand of the second what they demand of a single one.
 //
-// What either answer has is kubelet's in any case. So what is denied is denied by an answer that agrees with the list,
-// as ever, and by another one besides.
+// A pod in either answer is kubelet's in any case. So a denied pod is denied by an answer that agrees with the list, as
+// always, and by another one besides.
 func (c *ClusterInventory) compareAgain(ctx context.Context, scan *hostscan.Scan, t *Inventory) {
 	if !t.Kubelet.OK() || t.Kubelet.byName() { // names are compared with the lists of earlier passes, too
 		return
@@ -174,7 +174,7 @@ func machine(files host.Files) (machine, boot string, err error) {
 	return machine, boot, err
 }
 
-// StaticPodInventory is what the manifests of static pods state.
+// StaticPodInventory holds the static pods by their manifests.
 type StaticPodInventory struct {
 	Asked   bool
 	Err     error             `json:"-"` // they could not be read
@@ -183,8 +183,8 @@ type StaticPodInventory struct {
 }
 
 // readManifests compares the manifests in kubelet's directory of static pods with its /pods. Kubelet computes the UID
-// of such a pod as a hash over data that is not fully known here. Only this can be proven: when each manifest has its
-// pod, a UID that kubelet does not have belongs to no manifest.
+// of such a pod as a hash over data not fully known here. Only this can be proven: if each manifest has its pod, a UID
+// that kubelet does not have belongs to no manifest.
 func readManifests(scan *hostscan.Scan, kubelet map[string]PodFact) StaticPodInventory {
 	dir := scan.Host.Paths.StaticPods
 	inventory := StaticPodInventory{Asked: true, UIDs: make(map[string]string)}

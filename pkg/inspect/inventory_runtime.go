@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// RuntimeInventory is what the container runtime reports over CRI.
+// RuntimeInventory is the container runtime's answer over CRI.
 type RuntimeInventory struct {
 	Response
 	Name       string                   // "containerd", "cri-o"; empty when not reported
@@ -28,7 +28,7 @@ type RuntimeInventory struct {
 	AgeErr     error         `json:"-"`
 }
 
-// SandboxFact is what the runtime reports about one sandbox.
+// SandboxFact is the runtime's statement about one sandbox.
 type SandboxFact struct {
 	Pod
 	ID     string
@@ -42,7 +42,7 @@ type Condition struct {
 	Why string
 }
 
-// ContainerdInventory is what containerd knows below CRI.
+// ContainerdInventory holds the objects that containerd knows below CRI.
 type ContainerdInventory struct {
 	Response
 	Other string            // the runtime's name when it is not containerd; containerd is then not a witness
@@ -133,8 +133,8 @@ func conditionOf(status *cri.StatusResponse, kind string) Condition {
 	return Condition{Why: "the runtime does not report " + kind}
 }
 
-// askContainerd lists containerd's containers and leases. A sandbox that is being created has a lease or a container
-// with its ID long before CRI lists it.
+// askContainerd lists containerd's containers and leases. A sandbox being created has a lease or a container with its
+// ID long before CRI lists it.
 func askContainerd(_ context.Context, scan *hostscan.Scan) ContainerdInventory {
 	c := ContainerdInventory{
 		Response: Response{Asked: true, At: scan.Host.Clock()},

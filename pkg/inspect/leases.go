@@ -28,7 +28,7 @@ func leaseSpec() KindSpec {
 	}
 }
 
-// ipamLeaseSpec is of the addresses that host-local gave. Their lister is in pkg/inspect/listers.
+// ipamLeaseSpec describes the addresses that host-local gave. Their lister is in pkg/inspect/listers.
 func ipamLeaseSpec() KindSpec {
 	return KindSpec{
 		Kind: IPAMLease, GoneFrom: ofSandbox, OptIn: true,
@@ -89,9 +89,8 @@ func leaseOwners(sandboxes []*cri.PodSandbox, attachments []cni.Attachment) map[
 	return owners
 }
 
-// explainLeases finds what in the runtime still uses the sandbox of a suspect lease: containerd's record of the
-// sandbox, which is created right after the lease; its task; or a process, such as the shim, with the ID on its command
-// line.
+// explainLeases finds the users, in the runtime, of the sandbox of a suspect lease: containerd's record of the sandbox,
+// which is created right after the lease; its task; or a process, such as the shim, with the ID on its command line.
 func explainLeases(ctx context.Context, scan *hostscan.Scan, suspects []*Object) {
 	suspects = slices.DeleteFunc(slices.Clone(suspects), func(o *Object) bool { return o.Kind != Lease })
 	if len(suspects) == 0 {
@@ -106,7 +105,7 @@ func explainLeases(ctx context.Context, scan *hostscan.Scan, suspects []*Object)
 	}
 }
 
-// sandboxUsers returns what uses the sandboxes of leases, by ID.
+// sandboxUsers returns the users of the sandboxes of leases, by ID.
 func sandboxUsers(ctx context.Context, scan *hostscan.Scan, leases []*Object) (map[string]string, error) {
 	carriers := make(map[string]string)
 	table, err := scan.Processes()
@@ -167,10 +166,10 @@ func (e *evaluation) noteDeadLease(o Assessment) {
 	}
 }
 
-// onlyDeadLease reports whether all that containerd knows about the sandbox of o is a lease that is itself a leftover.
+// onlyDeadLease reports whether containerd knows the sandbox of o only by a lease that is itself a leftover.
 func (e *evaluation) onlyDeadLease(o *Object) bool {
 	return networked(o.Kind) && e.deadLeases[o.SandboxID] && e.inventory.Containerd.Known[o.SandboxID] == leaseName
 }
 
-// leaseName is what ContainerdInventory.Known calls a lease.
+// leaseName is the name of a lease in ContainerdInventory.Known.
 const leaseName = "lease"

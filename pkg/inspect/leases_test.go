@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// leaseWorld is a node on which nothing is left of a dead pod's sandbox but its lease and its network.
+// leaseWorld is a node on which only the lease and the network of a dead pod's sandbox are left.
 func leaseWorld(t *testing.T) *node {
 	t.Helper()
 	hosttest.PrivateNetwork(t)
@@ -36,8 +36,8 @@ func allOf(v Verdict) map[Kind]Verdict {
 	return map[Kind]Verdict{Lease: v, CNIAttachment: v, Netns: v, Link: v}
 }
 
-// A lease that outlived a crash of containerd is a leftover after passes and grace, and the network of its sandbox
-// with it; not a moment before, for a sandbox that is being made has its lease before all else.
+// A lease that outlived a crash of containerd is a leftover after passes and grace, and the network of its sandbox with
+// it; not earlier, since a sandbox being created has its lease first.
 func TestLeaseOfADeadSandbox(t *testing.T) {
 	n := leaseWorld(t)
 	i := n.inspector()
@@ -58,7 +58,7 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 	}
 }
 
-// Whatever still carries the sandbox keeps the lease, and the lease keeps the network.
+// Any other trace of the sandbox keeps the lease, and the lease keeps the network.
 func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 	for name, bend := range map[string]func(n *node){
 		"CRI has it": func(n *node) {
@@ -137,9 +137,8 @@ func TestLeasesOfOthers(t *testing.T) {
 	}
 }
 
-// A sandbox that is being made has its lease before all else, then its namespace, then its attachment; CRI lists it
-// last. At no moment is any of it a leftover, however long that takes within the grace, nor when the lists of pods
-// lag behind.
+// A sandbox being created has its lease first, then its namespace, then its attachment; CRI lists it last. None of them
+// is a leftover at any time, however long that takes within the grace, nor if the lists of pods lag behind.
 func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)

@@ -28,7 +28,7 @@ func stubborn[T any](end chan struct{}) func(context.Context) (T, error) {
 	}
 }
 
-// Whatever hangs, a pass ends in time, reports what hung, and has the rest.
+// Whatever hangs, a pass ends in time, reports the hanging call, and has the rest.
 func TestPassEndsInTime(t *testing.T) {
 	suspect := func(n *fullNode) { n.delete(uidOf(3)) }
 	tests := map[string]struct {

@@ -28,7 +28,7 @@ func linkSpec() KindSpec {
 }
 
 // listLinks lists the veth devices of the host. One belongs to a pod if its other end is in a network namespace that a
-// runtime mounted for that pod: see attachOwners. Its name proves nothing, because several network plugins give a
+// runtime mounted for that pod: see attachOwners. Its name is no proof, because several network plugins give a
 // re-created pod the name of the old one.
 func listLinks(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	netnsMounts, err := scan.NetnsMounts()

@@ -9,35 +9,35 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// Lister lists the objects of one kind that exist on the node, whoever owns them. An error together with objects means
-// that some could not be read: nothing is known about objects that are not listed. A lister never blocks on what it
-// lists: no path below a mount is looked up.
+// Lister lists the existing objects of one kind on the node, whoever owns them. An error together with objects means
+// that some could not be read: objects not listed are unknown. A lister never blocks on an object: no path below a
+// mount is looked up.
 type Lister func(ctx context.Context, scan *hostscan.Scan) ([]Object, error)
 
-// KindSpec is all that is said about a kind of object. A new kind that is released is a file with its lister and its
-// spec, and a line in Specs. One that is only reported is an entry of reportedSpecs, and a file in pkg/inspect/listers
-// with its lister. (A few that were only reported at first have their listers there still.)
+// KindSpec describes a kind of object. A new kind with an action is a file with its lister and its spec, and a line in
+// Specs. A report-only kind is an entry of reportedSpecs, and a file in pkg/inspect/listers with its lister. (A few
+// kinds that were report-only at first still have their listers there.)
 type KindSpec struct {
 	Kind
-	List Lister // nil where pkg/inspect/listers has it
-	// FromRuntime marks the kinds that are listed by asking the runtime. They are listed after local objects, so that
-	// the runtime's answers are newer than the objects they are compared with: see Inventory.
+	List Lister // nil if pkg/inspect/listers has it
+	// FromRuntime marks the kinds listed by asking the runtime. They are listed after local objects, so that the
+	// runtime's answers are newer than the objects they are compared with: see Inventory.
 	FromRuntime bool
 	// GoneFrom names the witnesses that must not know the object's sandbox or container either (Runtime, Containerd),
 	// besides the apiserver and kubelet, which must not know its pod.
 	GoneFrom []string
-	// OptIn marks the kinds that the daemon releases only where the configuration names them: see remediate.Settings.
+	// OptIn marks the kinds that the daemon releases only if the configuration names them: see remediate.Settings.
 	OptIn bool
-	// Minor marks the kinds that do little harm: a pod that left nothing else is worth no warning.
+	// Minor marks the kinds that do little harm: a pod with only such leftovers is worth no warning.
 	Minor bool
-	// MinAge is for how long an object must have been seen, where that is more than the grace period.
+	// MinAge is for how long an object must have been seen, if longer than the grace period.
 	MinAge time.Duration
-	// ReportOnly says why the agent never releases objects of this kind; empty where pkg/remediate has an action. Such
-	// objects are evaluated as all others are. They stop no release, and do not count as orphaned pods.
+	// ReportOnly is the reason why the agent never releases objects of this kind; empty if pkg/remediate has an action.
+	// Such objects are evaluated like all others. They stop no release, and do not count as orphaned pods.
 	ReportOnly string
-	// InUse returns what uses an object that may be shared by pods, by what the witnesses say of them; empty: nothing.
+	// InUse returns the user of an object that pods may share, according to the witnesses; empty: none.
 	InUse func(*Inventory, *Object) string
-	// Unused says what was made sure of besides, where nothing names the pod of an object of this kind.
+	// Unused tells which further checks were made if the pod of an object of this kind is not named.
 	Unused string
 
 	What string // an object of this kind, and its owner
@@ -86,7 +86,7 @@ var allSpecs = sync.OnceValue(func() map[Kind]*KindSpec {
 	return byKind
 })
 
-// specOf returns what is said about a kind; nothing about one that does not exist.
+// specOf returns the spec of a kind; an empty one if the kind does not exist.
 func specOf(kind Kind) *KindSpec {
 	if spec := allSpecs()[kind]; spec != nil {
 		return spec
@@ -94,17 +94,17 @@ func specOf(kind Kind) *KindSpec {
 	return &KindSpec{Kind: kind}
 }
 
-// ReportOnly returns why objects of a kind are never released; empty where pkg/remediate has an action.
+// ReportOnly returns why objects of a kind are never released; empty if pkg/remediate has an action.
 func (k Kind) ReportOnly() string { return specOf(k).ReportOnly }
 
-// OptIn reports whether the daemon releases objects of a kind only where the configuration names it.
+// OptIn reports whether the daemon releases objects of a kind only if the configuration names it.
 func (k Kind) OptIn() bool { return specOf(k).OptIn }
 
-// Minor reports whether a pod that left nothing but objects of such kinds is worth no warning: those that do little harm,
-// and those that are only reported.
+// Minor reports whether a pod with only objects of such kinds is worth no warning: kinds of little harm, and
+// report-only kinds.
 func (k Kind) Minor() bool { return specOf(k).Minor || k.ReportOnly() != "" }
 
-// Releasable returns the report without the kinds that are only reported, and without the errors of their listers.
+// Releasable returns the report without the report-only kinds, and without the errors of their listers.
 func (r Report) Releasable() Report {
 	r.Objects = slices.DeleteFunc(slices.Clone(r.Objects),
 		func(o Assessment) bool { return o.Kind.ReportOnly() != "" })

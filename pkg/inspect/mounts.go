@@ -24,8 +24,8 @@ func mountSpec() KindSpec {
 }
 
 // listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's if it runs
-// in its own mount namespace. Several mounts on one point are several objects. No mount is accessed: that would hang
-// when its server is gone.
+// in its own mount namespace. Several mounts on one point are several objects. No mount is accessed: that would hang if
+// its server is gone.
 func listMounts(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	mounts, err := scan.Mounts()
 	if err != nil {
@@ -48,7 +48,7 @@ func listMounts(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	return append(objects, mountObjects(scan, view, private, "kubelet")...), nil
 }
 
-// viewOf returns what is needed to determine the owner of a mount, and which mounts its unmount affects.
+// viewOf returns the data needed to determine the owner of a mount, and which mounts its unmount affects.
 func viewOf(scan *hostscan.Scan, mounts []mount.Mount) (mount.MountView, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	pods, err := scan.Host.Files.List(dir)
@@ -94,11 +94,11 @@ func mountObjects(scan *hostscan.Scan, view mount.MountView, mounts []mount.Moun
 	return objects
 }
 
-// maxExplained bounds for how many mounts a pass computes what their unmount affects.
+// maxExplained limits for how many mounts a pass computes the effects of their unmount.
 const maxExplained = 128
 
-// explainMounts adds to suspects what their unmount affects, or why it is refused, according to the host's mount table.
-// It is computed again, with all other namespaces, right before anything is unmounted.
+// explainMounts adds to suspects the effects of their unmount, or why it is refused, according to the host's mount
+// table. They are computed again, with all other namespaces, right before an unmount.
 func explainMounts(scan *hostscan.Scan, suspects []*Object) {
 	mounts, err := scan.Mounts()
 	if err != nil {
@@ -143,7 +143,7 @@ func volumeOf(scan *hostscan.Scan, point, uid string) (volume, plugin string) {
 	return "", ""
 }
 
-// mountClass classifies mounts by what their release needs and risks.
+// mountClass classifies mounts by the needs and risks of their release.
 func mountClass(m mount.Mount) string {
 	kind, _, _ := strings.Cut(m.FSType, ".")
 	switch kind {

@@ -50,7 +50,7 @@ func TestMountOfAnotherPod(t *testing.T) {
 	}
 }
 
-// For suspects the report has what their unmount affects, and why it is refused.
+// For suspects the report shows the effects of their unmount, and why it is refused.
 func TestExplainMounts(t *testing.T) {
 	scan := inspecttest.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 8:1 /data PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw
@@ -89,7 +89,7 @@ func TestExplainMounts(t *testing.T) {
 	}
 }
 
-// Kubelet may run in a mount namespace of its own: what it alone has is listed, as its own, and nothing twice.
+// Kubelet may run in its own mount namespace: mounts that only kubelet has are listed as kubelet's, and none twice.
 func TestMountsOfKubelet(t *testing.T) {
 	const table = "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n2 1 0:9 / PODS/DEAD/volumes/a/v rw shared:2 - tmpfs tmpfs rw\n"
 	list := func(scan *hostscan.Scan) map[string]string {
@@ -111,7 +111,7 @@ func TestMountsOfKubelet(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"2": "host"}, list(inspecttest.MountScan(t, table, table))); diff != "" {
 		t.Error("the same mounts:", diff)
 	}
-	// A table that cannot be read leaves its mounts unknown.
+	// Mounts in an unreadable table are unknown.
 	if objects, err := listMounts(t.Context(), inspecttest.MountScan(t, table, "")); err == nil || len(objects) != 1 {
 		t.Errorf("%v, %v", objects, err)
 	}

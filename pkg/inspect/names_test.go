@@ -18,7 +18,7 @@ func namespaces(report Report, uid string) map[Kind]string {
 	return named
 }
 
-// A directory shows only a UID. Its namespace is known while a sandbox has it, and is remembered when that is gone.
+// A directory shows only a UID. Its namespace is known while a sandbox has it, and is remembered after that.
 func TestNamespaceIsRemembered(t *testing.T) {
 	n := newNode(t)
 	n.PodDir(dead)
@@ -38,13 +38,13 @@ func TestNamespaceIsRemembered(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	n.Leases = nil // nothing names it any more but what was seen before
+	n.Leases = nil // only the history names it now
 	n.After(time.Minute)
 	report, history = i.Pass(t.Context(), history)
 	if diff := cmp.Diff(map[Kind]string{PodDirectory: "default"}, namespaces(report, dead)); diff != "" {
 		t.Error(diff)
 	}
-	n.PodDir(dead, "volumes") // another object of the pod, which nobody has seen with the sandbox
+	n.PodDir(dead, "volumes") // another object of the pod, not seen with the sandbox
 	fresh := []Object{{Kind: Mount, ID: "m", Pod: Pod{UID: dead}}, {Kind: Mount, ID: "other", Pod: Pod{UID: living}},
 		{Kind: Netns, ID: "untied"}}
 	addNames(fresh, history)
@@ -68,7 +68,7 @@ func TestNamespaceIsNotGuessed(t *testing.T) {
 	}
 }
 
-// One object with the namespace is enough for all of its pod, also when the runtime has no sandbox any more.
+// One object with the namespace is enough for the whole pod, even if the runtime no longer has a sandbox.
 func TestNamespaceOfOneIsThatOfAll(t *testing.T) {
 	objects := []Object{
 		{Kind: Mount, ID: "m", Pod: Pod{UID: dead}},

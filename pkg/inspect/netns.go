@@ -45,8 +45,8 @@ func listNetns(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 // emptyFile is the state of a file that no longer has a namespace mounted on it.
 const emptyFile = "empty file"
 
-// foreignNetns returns why a mount does not belong to the runtime: those have names of its own, and their files are
-// empty.
+// foreignNetns returns why a mount does not belong to the runtime: the runtime's have names in its own form, and their
+// files are empty.
 func foreignNetns(paths host.Paths, p hostscan.NetnsMount) string {
 	switch {
 	case !paths.IsRuntimeNetns(path.Base(p.Path)) && paths.IsCRIO():

@@ -32,7 +32,7 @@ func findNetnsUsers(scan *hostscan.Scan, suspects []*Object) error {
 	users := make(map[uint64][]int)
 	for _, pid := range table.PIDs {
 		if pid == 1 || pid == scan.Host.Paths.InitPID {
-			continue // it is in the host's namespace, and some kernels do not let it be read
+			continue // it is in the host's namespace, and some kernels do not let the agent read it
 		}
 		inode, err := holders.NetworkNamespace(scan.Host, pid)
 		if proc.Gone(err) {

@@ -1,6 +1,6 @@
-// Package inspect finds what deleted pods left behind on the node. It lists the objects that exist (listers.go),
-// collects which pods may own them (inventory.go) and compares the two (evaluate.go, pure). It only reads. When a
-// witness does not answer, the verdict is "unknown", never "leftover".
+// Package inspect finds the leftovers of deleted pods on the node. It lists the existing objects (listers.go), collects
+// which pods may own them (inventory.go) and compares the two (evaluate.go, pure). It only reads. If a witness does not
+// answer, the verdict is "unknown", never "leftover".
 package inspect
 
 import (
@@ -98,15 +98,15 @@ type Object struct {
 	Facts       map[string]string `json:"facts,omitempty"` // for users and for the action: filesystem type, state …
 	Holders     []Holder          `json:"holders"`
 	Foreign     string            `json:"-"` // why it cannot belong to a pod of this kubelet; empty otherwise
-	Doubt       string            `json:"-"` // why nothing is known about it; empty otherwise
-	// what in the runtime still uses the sandbox of a lease, what uses a staged volume, what its pod serves; empty otherwise
+	Doubt       string            `json:"-"` // why its state is unknown; empty otherwise
+	// what in the runtime uses the sandbox of a lease, what uses a staged volume, what its pod serves; empty otherwise
 	InUse string `json:"-"`
-	// why its pod wants nothing of it released, by its annotation or labels, and whether these are known
+	// why its pod opts out of releases, by its annotation or labels, and whether these are known
 	OptOut      string `json:"optOut,omitempty"`
 	LabelsKnown bool   `json:"-"`
 }
 
-// Verdict is what an inspection concludes about an object.
+// Verdict is the result of an inspection for an object.
 type Verdict string
 
 // The verdicts.
@@ -115,11 +115,11 @@ const (
 	Leftover  Verdict = "leftover"  // every witness agrees, all gates are open, seen often and long enough
 	Candidate Verdict = "candidate" // no witness knows its pod, but it is not proven yet
 	Unknown   Verdict = "unknown"   // a required witness did not answer
-	Unowned   Verdict = "unowned"   // everything was read and nothing names its pod: reported, never touched
+	Unowned   Verdict = "unowned"   // everything was read and no source names its pod: reported, never touched
 	Foreign   Verdict = "foreign"   // does not belong to a pod of this kubelet: never touched
 )
 
-// Answer is what one witness states about one object.
+// Answer is one witness's statement about one object.
 type Answer string
 
 // The answers. Details may follow after a colon.
@@ -140,25 +140,25 @@ type Assessment struct {
 	FirstSeen finding.Timestamp `json:"firstSeen,omitzero"`
 	Passes    int               `json:"passes,omitempty"`
 	Release   string            `json:"release,omitempty"` // what a release would do
-	// PassesBreaker says that it is a leftover although the gate against mass orphaning is closed: see breaker.go
+	// PassesBreaker: it is a leftover although the gate against mass orphaning is closed; see breaker.go
 	PassesBreaker bool `json:"passesBreaker,omitempty"`
 }
 
-// Gate is a condition on the whole node. While one is closed, no object is called a leftover, but for those that a
-// stronger proof takes through the gate against mass orphaning.
+// Gate is a condition on the whole node. While one is closed, no object is a leftover, except those that a stronger
+// proof takes through the gate against mass orphaning.
 type Gate struct {
 	Name  string            `json:"name"`
 	Open  bool              `json:"open"`
 	Why   string            `json:"why"`
-	Since finding.Timestamp `json:"since,omitzero"`  // it has been closed, as far as passes without a pause show
+	Since finding.Timestamp `json:"since,omitzero"`  // closed since, as far as passes without a gap show
 	Opens string            `json:"opens,omitempty"` // by whom, and when
 }
 
-// Failure is something that could not be read.
+// Failure is a source that could not be read.
 type Failure struct {
 	What   string          `json:"what"`
 	Error  string          `json:"error"`
-	Access *finding.Access `json:"access,omitempty"` // what the agent lacks, where that is why
+	Access *finding.Access `json:"access,omitempty"` // the missing access, if that is the cause
 }
 
 func failureOf(what string, err error) Failure {
@@ -171,7 +171,7 @@ type Report struct {
 	Objects []Assessment      `json:"objects"`
 	Gates   []Gate            `json:"gates"`
 	Errors  []Failure         `json:"errors"`
-	Notes   []string          `json:"notes,omitempty"` // what makes proof harder on this node, each told once
+	Notes   []string          `json:"notes,omitempty"` // conditions that make proof harder on this node, once each
 }
 
 // Suspicious returns the report without the objects that belong to living pods or to no pod of this kubelet.
@@ -186,7 +186,7 @@ func (r Report) Suspicious() Report {
 	return r
 }
 
-// Sighting is what is remembered between passes about an object that no witness knows.
+// Sighting is the record kept between passes about an object that no witness knows.
 type Sighting struct {
 	Identity Identity            `json:"identity"`
 	First    finding.Timestamp   `json:"first"`
@@ -195,7 +195,7 @@ type Sighting struct {
 	Denials  []finding.Timestamp `json:"denials,omitempty"` // times of fresh LISTs of the apiserver without its pod
 	Named    NameAnswer          `json:"named,omitzero"`    // only for a running pod: see podKey
 
-	// The owner, for objects that can outlive what names it: see losesOwner.
+	// The owner, for objects that can outlive the source of their pod's name: see losesOwner.
 	Pod       Pod    `json:"pod,omitzero"`
 	SandboxID string `json:"sandboxID,omitempty"`
 }
@@ -217,8 +217,8 @@ type Settings struct {
 	// … and more than this share of all pods on the node stop everything
 	MassPercent    int  `yaml:"massPercent"`
 	HostNamespaces bool `yaml:"-"` // the agent sees the host's processes
-	// OptedIn are the kinds that have to be opted in, and are: a release may follow their proof.
+	// OptedIn are the opt-in kinds that are opted in: a release may follow their proof.
 	OptedIn []Kind `yaml:"-"`
-	// OptOutPods are selectors of labels of the pods of which nothing may be released.
+	// OptOutPods are label selectors of pods that must not be released.
 	OptOutPods []string `yaml:"-"`
 }

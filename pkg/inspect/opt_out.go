@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/optout"
 )
 
-// optOuts returns by UID what the labels and annotations of pods say: why nothing of it may be released, or "". Of pods
-// that are not in it they are not known. Kubelet and the apiserver have those of now; the runtime has those with which
-// a sandbox was made, also of a pod that was deleted; the history has what was said when kubelet had the pod last.
+// optOuts returns by UID why no object of a pod may be released, or "", by the pod's labels and annotations. For pods
+// not in the result they are unknown. Kubelet and the apiserver have the current ones; the runtime has those with which
+// a sandbox was made, even of a deleted pod; the history has those of kubelet's last answer with the pod.
 func (i *Inspector) optOuts(scan *hostscan.Scan, inventory *Inventory, history History) map[string]string {
 	said := make(map[string]string)
 	say := func(uid, why string) { said[uid] = cmp.Or(said[uid], why) }
@@ -45,9 +45,9 @@ func (i *Inspector) optOuts(scan *hostscan.Scan, inventory *Inventory, history H
 
 func (i *Inspector) selectors() string { return strings.Join(i.settings.OptOutPods, "; ") }
 
-// applyOptOuts tells the objects of a report what is known of their pods, and stores for the next passes what must not
-// be forgotten: which pods are opted out, and where there are selectors, which are not. A pod is forgotten when a whole
-// pass finds nothing of it.
+// applyOptOuts adds the opt-outs of pods to the objects of a report, and stores for the next passes the facts that must
+// not be lost: which pods are opted out and, if there are selectors, which are not. A pod is forgotten once a whole
+// pass finds no object of it.
 func (i *Inspector) applyOptOuts(report *Report, next History, said map[string]string, whole bool,
 	living map[string]PodFact, now finding.Timestamp) {
 	here := make(map[string]bool)
@@ -65,7 +65,7 @@ func (i *Inspector) applyOptOuts(report *Report, next History, said map[string]s
 	}
 }
 
-// memories returns how many entries of a history are of pods' labels and annotations.
+// memories returns how many entries of a history hold pods' labels and annotations.
 func (h History) memories() int {
 	n := 0
 	for key := range h {

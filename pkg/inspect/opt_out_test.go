@@ -12,9 +12,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/optout"
 )
 
-// optingOut is an inspector for which pods are opted out.
+// optingOut is an inspector that knows which pods are opted out.
 func (n *node) optingOut(selectors ...string) *Inspector {
-	listers := make(map[Kind]Lister) // of the other package's kinds there is nothing
+	listers := make(map[Kind]Lister) // the other package's kinds have no objects
 	for _, spec := range Specs() {
 		if spec.List == nil {
 			listers[spec.Kind] = func(context.Context, *hostscan.Scan) ([]Object, error) { return nil, nil }
@@ -23,8 +23,8 @@ func (n *node) optingOut(selectors ...string) *Inspector {
 	return n.inspector(func(s *Settings) { s.OptOutPods = selectors }).Listing(listers)
 }
 
-// What a pod said of releases is known while anything of it is there: by its sandbox, which keeps the pod's labels and
-// annotations, and after that by what was seen before. What nobody has seen is not known.
+// A pod's opt-out is known while any object of it exists: by its sandbox, which keeps the pod's labels and annotations,
+// and after that by the history. Without either it is unknown.
 func TestOptOutIsRemembered(t *testing.T) {
 	never, database := map[string]string{optout.Annotation: "never"}, map[string]string{"app": "database"}
 	for name, test := range map[string]struct {
@@ -58,7 +58,7 @@ func TestOptOutIsRemembered(t *testing.T) {
 			var history History
 			pass := func(stage string) {
 				t.Helper()
-				report, next := n.optingOut(test.selectors...).Pass(t.Context(), history) // a new one: only the history is kept
+				report, next := n.optingOut(test.selectors...).Pass(t.Context(), history) // only the history is kept
 				history = next
 				n.After(time.Minute)
 				found := 0
@@ -91,8 +91,8 @@ func TestOptOutIsRemembered(t *testing.T) {
 	}
 }
 
-// An annotation that was taken off while the pod lived does not count any more, nor does a selector that is no longer
-// configured; and of a pod of which nothing is left nothing is remembered.
+// An annotation removed while the pod lived no longer counts, nor does a selector removed from the configuration; a pod
+// without objects is forgotten.
 func TestOptOutIsForgotten(t *testing.T) {
 	n := newNode(t)
 	n.PodDir(living)
@@ -126,13 +126,13 @@ func TestOptOutIsForgotten(t *testing.T) {
 	pass("its labels match", true)
 	selectors = []string{"app=queue"}
 	n.Cluster = nil
-	pass("", false) // with which labels it was deleted is not known
+	pass("", false) // its labels at its deletion are unknown
 	n.Kubelet = kept
 	selectors = []string{"app=database"}
 	pass("its labels match", true)
 	n.Remove(living)
 	for _, failure := range []error{errors.New("no answer"), nil} {
-		n.RuntimeErr = failure // then something of it may have been missed
+		n.RuntimeErr = failure // then objects of it may have been missed
 		_, history = n.optingOut(selectors...).Pass(t.Context(),
 			History{optout.Key(other): Sighting{Identity: Identity{"optOut": optout.By}}})
 		if _, ok := history[optout.Key(other)]; ok != (failure != nil) {

@@ -12,9 +12,9 @@ import (
 )
 
 // Two kubelets that keep their pods in one cgroup tree each take the other's pods for orphans (talos#6071). So would
-// the agent: while another kubelet may share our kubelet's tree or directory, nothing is a leftover. One that keeps its
-// pods elsewhere, such as a kind node below its container's cgroup, does not matter: only what is directly below our
-// kubelet's kubepods cgroup is ours.
+// the agent: while another kubelet may share our kubelet's tree or directory, there are no leftovers. A kubelet with
+// its pods elsewhere, such as a kind node below its container's cgroup, does not matter: only the cgroups directly
+// below our kubelet's kubepods cgroup are ours.
 
 // otherKubeletMemory is how long the pods of another kubelet are assumed to exist after it was last seen: they keep
 // running when it crashes, is restarted or is stopped for an upgrade.

@@ -25,10 +25,10 @@ type owner struct {
 	pod     Pod
 }
 
-// attachOwners sets the sandbox and the pod of network objects where there is proof: of a network namespace by the CNI
+// attachOwners sets the sandbox and the pod of network objects if there is proof: of a network namespace by the CNI
 // cache or the runtime's status of a sandbox, of a link by the network namespace of its other end, of a lease by its
-// sandbox. An object without an owner is never a leftover, and is in doubt when something that could name its owner was
-// not read. Names are added from the runtime where an object has only the UID.
+// sandbox. An object without an owner is never a leftover, and is in doubt if a source that could name its owner was
+// not read. Objects with only the UID get their names from the runtime.
 func attachOwners(ctx context.Context, scan *hostscan.Scan, objects []Object) error {
 	sandboxes, unreadable := scan.Sandboxes()
 	if unreadable != nil {
@@ -109,7 +109,7 @@ func add(owners map[string][]owner, pin string, o owner) {
 	}
 }
 
-// maxStatuses bounds the requests for a sandbox's verbose status in one pass. It is more than the pods that kubelet
+// maxStatuses limits the requests for a sandbox's verbose status in one pass. It is more than the pods that kubelet
 // runs on a node.
 const maxStatuses = 256
 
@@ -166,21 +166,21 @@ func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 	return info.Sandbox.Metadata.NetNSPath
 }
 
-// namedByID reports whether all that objects of a kind show is the ID of a container or a sandbox: others name its pod.
+// namedByID reports whether objects of a kind show only the ID of a container or a sandbox: others name its pod.
 func namedByID(kind Kind) bool {
 	return slices.Contains([]Kind{ContainerdContainer, Task, Shim, Rootfs, SandboxDirectory, Snapshot, IPAMLease,
 		PortMapping, StrayCgroup}, kind)
 }
 
-// ids is what names the pods of sandboxes and containers, which have IDs of one form and one space: the runtime and
-// containerd, CNI's cache, and objects of this pass such as a process in the cgroup of a container.
+// ids are the sources that name the pods of sandboxes and containers, whose IDs share one form and one space: the
+// runtime and containerd, CNI's cache, and objects of this pass such as a process in the cgroup of a container.
 type ids struct {
 	owners     map[string][]owner // by ID
 	handmade   map[string]bool    // containers in k8s.io that CRI did not create
 	unreadable error
 }
 
-// collectIDs collects the owners of IDs. sandboxes are the owners that are known already.
+// collectIDs collects the owners of IDs. sandboxes are the owners already known.
 func collectIDs(s *hostscan.Scan, objects []Object, sandboxes map[string][]owner) ids {
 	t := ids{owners: make(map[string][]owner), handmade: make(map[string]bool)}
 	for id, owners := range sandboxes {
@@ -213,8 +213,8 @@ func collectIDs(s *hostscan.Scan, objects []Object, sandboxes map[string][]owner
 	return t
 }
 
-// addSpecs adds the owners of bundles that nothing else names, by their specifications; where there are thousands, of
-// other ones in each pass.
+// addSpecs adds the owners of bundles that no other source names, by their specifications; if there are thousands, it
+// reads different ones in each pass.
 func (t ids) addSpecs(s *hostscan.Scan, objects []Object) {
 	const most = 200 // some 20 ms
 	var unnamed []*Object
@@ -257,7 +257,7 @@ func (t ids) attachTo(o *Object) {
 	}
 }
 
-// explainIDs lets suspects that show only the ID of a sandbox share what its network has shown: that a process of another
+// explainIDs gives suspects that show only the ID of a sandbox the facts about its network: that a process of another
 // runtime lives in it, or that this could not be read.
 func explainIDs(suspects []*Object) {
 	network := make(map[string]*Object)

@@ -22,7 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// passes makes so many passes, each a while after the last.
+// passes makes this many passes, each a while after the last.
 func passes(t *testing.T, n *node, i *Inspector, history History, times int, apart time.Duration) (Report, History) {
 	t.Helper()
 	var report Report
@@ -34,7 +34,7 @@ func passes(t *testing.T, n *node, i *Inspector, history History, times int, apa
 	return report, history
 }
 
-// verdictsOf returns the verdicts on the objects of some kinds, whosever they are.
+// verdictsOf returns the verdicts on the objects of some kinds, whoever owns them.
 func verdictsOf(report Report, kinds ...Kind) map[Kind]Verdict {
 	found := make(map[Kind]Verdict)
 	for _, o := range report.Objects {
@@ -45,8 +45,8 @@ func verdictsOf(report Report, kinds ...Kind) map[Kind]Verdict {
 	return found
 }
 
-// CNI DEL has taken away the cache file, and a process visits the namespace for a moment: it stays the pod's all the
-// same. With a new namespace under the name, in another boot, or without a history, its owner is not known.
+// CNI DEL has removed the cache file, and a process visits the namespace for a moment: it remains the pod's. With a new
+// namespace under the name, in another boot, or without a history, its owner is unknown.
 func TestOwnerOutlivesTheCache(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
@@ -168,7 +168,7 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// A network namespace without an owner may belong to a starting pod. When it stays it is reported as unowned: no error,
+// A network namespace without an owner may belong to a starting pod. If it stays, it is reported as unowned: no error,
 // no leftover, no request to the apiserver. One with a process in it is foreign.
 func TestNamespaceWithoutOwner(t *testing.T) {
 	hosttest.PrivateNetwork(t)
@@ -200,7 +200,7 @@ func TestNamespaceWithoutOwner(t *testing.T) {
 }
 
 // The owner of a network namespace without a cached result comes from the runtime's status of its sandbox. Without that
-// status the owner is not known; a sandbox that was removed meanwhile owns nothing.
+// status the owner is unknown; a sandbox removed meanwhile owns no namespace.
 func TestOwnerByTheRuntime(t *testing.T) {
 	netns := func(n *node) string { return filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+other) }
 	for name, test := range map[string]struct {
@@ -237,7 +237,7 @@ func TestOwnerByTheRuntime(t *testing.T) {
 	}
 }
 
-// Two sandboxes that claim one thing: it is neither's.
+// If two sandboxes claim one object, neither owns it.
 func TestClaimedByTwo(t *testing.T) {
 	owners := make(map[string][]owner)
 	add(owners, "p", owner{sandbox, Pod{UID: dead, Name: "a"}})
@@ -253,7 +253,7 @@ func TestClaimedByTwo(t *testing.T) {
 	}
 }
 
-// A namespace whose processes are not known is unknown.
+// A namespace with unknown processes is unknown.
 func TestUnreadableNetworkIsUnknown(t *testing.T) {
 	scan := hostscan.New(t.Context(), hosttest.Host(t), hostscan.Deadline{})
 	scan.Processes = func() (hostscan.ProcessTable, error) { return hostscan.ProcessTable{}, errors.New("away") }

@@ -24,8 +24,8 @@ func podDirectorySpec() KindSpec {
 	}
 }
 
-// listPodDirectories lists <kubelet root>/pods/*. A directory with something mounted on it is described by its parent's
-// listing alone; the mount is not accessed.
+// listPodDirectories lists <kubelet root>/pods/*. A directory with a mount on it is described by its parent's listing
+// alone; the mount is not accessed.
 func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	entries, device, err := scan.Host.Files.Entries(dir)
@@ -69,10 +69,10 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error
 	return objects, nil
 }
 
-// noteRemoved lists the directories once more, now that kubelet and the apiserver have answered, where more than n
-// suspects are directories. A pod whose directory is gone since it was listed has ended meanwhile, and kubelet has removed
-// it, unless one of its processes is still there, or may be. What the runtime had running must have had processes. A list
-// without most of kubelet's pods is not believed.
+// noteRemoved lists the directories once more, after kubelet's and the apiserver's answers, if more than n suspects are
+// directories. A pod whose directory has disappeared since has ended meanwhile, and kubelet has removed it, unless one
+// of its processes still exists, or may. Pods that the runtime had running must have had processes. A list without most
+// of kubelet's pods is not trusted.
 func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, objects []Object, suspects []*Object, n int) {
 	removed := make(map[string]bool)
 	for _, o := range suspects {
@@ -117,7 +117,7 @@ func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, object
 	t.Removed = removed
 }
 
-// The bounds of what is read below the directories of suspects.
+// The limits of reading below the directories of suspects.
 const (
 	maxPodDirectories = 64
 	maxVolumes        = 256
@@ -147,7 +147,7 @@ func explainPodDirectories(scan *hostscan.Scan, suspects []*Object) {
 	}
 }
 
-// volumeRecord returns the path of the first record in a pod's directory; empty where none was found.
+// volumeRecord returns the path of the first record in a pod's directory, or "" if none was found.
 func volumeRecord(scan *hostscan.Scan, dir string, mounted map[string]bool) string {
 	csi := path.Join(dir, "volumes", "kubernetes.io~csi")
 	if mounted[dir] || mounted[path.Dir(csi)] || mounted[csi] {

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// A record that is left in a pod's directory is found, unless finding it would open a mount or follow a link.
+// A record left in a pod's directory is found, unless finding it would open a mount or follow a link.
 func TestVolumeRecord(t *testing.T) {
 	const dir = "/var/lib/kubelet/pods/" + dead
 	const volume = dir + "/volumes/kubernetes.io~csi/pvc-1"
@@ -62,7 +62,7 @@ func TestVolumeRecord(t *testing.T) {
 	}
 }
 
-// The directory of a gone pod says which user IDs it keeps from others, where its file can be believed.
+// The directory of a deleted pod shows which user IDs it blocks for others, if its file is credible.
 func TestUserIDsOfPodDirectory(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"uidMappings":[{"hostId":131072,"containerId":0,"length":65536}],"gidMappings":[]}`: "65536 of the node from 131072 on",
@@ -79,8 +79,8 @@ func TestUserIDsOfPodDirectory(t *testing.T) {
 	}
 }
 
-// Six pods end while a pass lists what is there. Those whose directories kubelet removes before the apiserver answers
-// stop nothing.
+// Six pods end while a pass lists objects. Those whose directories kubelet removes before the apiserver answers close
+// no gate.
 func TestDirectoriesRemovedInAPass(t *testing.T) {
 	const root = "var/lib/kubelet/pods"
 	for name, test := range map[string]struct {
@@ -148,7 +148,7 @@ func TestDirectoriesRemovedInAPass(t *testing.T) {
 	}
 }
 
-// A pod whose directory is gone has been removed only if nothing of it can still run.
+// A pod without a directory has been removed only if none of its processes can still run.
 func TestRemovedPod(t *testing.T) {
 	const stat = "%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0\n"
 	process := Object{Kind: Process, Identity: Identity{"pid": "77", "startTime": "5"}, Facts: Facts("state", "S")}

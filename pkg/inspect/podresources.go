@@ -22,13 +22,13 @@ import (
 // Kubelet lets a node's own identity read neither its /pods nor its metrics. Then its podresources socket is asked
 // instead, which needs no credentials (see kubelet.PodNames). It is a weaker witness, so the proof needs more:
 //
-//   - It names pods and has no UIDs. A name that it lacks is a denial; one that it has is a denial of a pod only where
-//     the apiserver lists another pod of that name, which kubelet is proven to have. Nothing is denied about a pod
-//     without a name until this is so for every name.
+//   - It names pods and has no UIDs. A missing name is a denial; a present name denies a pod only if the apiserver
+//     lists another pod of that name, which kubelet is proven to have. A pod without a name is not denied until this is
+//     so for every name.
 //   - It does not show which force-deleted pods kubelet is still terminating. So a pod with a running container is
 //     never a leftover, and an object must be seen for twice the grace period after the last of them ended, or three
-//     times where the pod has no name. The apiserver must deny it over a whole grace period, and kubelet be healthy
-//     where its metrics are refused, too.
+//     times if the pod has no name. The apiserver must deny it over a whole grace period, and kubelet must be healthy
+//     if its metrics are refused, too.
 //   - It does not show the UIDs of static pods: theirs are unknown.
 //   - Since 1.34 it lacks pods that have ended. So that not the apiserver's list alone denies those, the UID must not
 //     be in allocatedPods either.
@@ -36,7 +36,7 @@ import (
 // The last list of the apiserver counts for pods that have ended, so that a node with completed pods costs no list in
 // every pass.
 
-// Unsure is the answer of a witness that was heard, but cannot tell whether it means this pod. Details follow.
+// Unsure is the answer of a witness that answered, but cannot tell whether it means this pod. Details follow.
 const Unsure Answer = "cannot tell"
 
 // allocatedPods is kubelet's record of the pods that it has admitted, ended and static ones too, by UID, in kubelet's
@@ -49,29 +49,29 @@ const allocatedPods = "allocated_pods_state"
 // withoutEnded is the first kubelet version whose podresources lack pods that have ended.
 var withoutEnded = version.MajorMinor(1, 34)
 
-// The weaker witness needs multiples of the grace period: of a pod with a name, and of one without.
+// The weaker witness needs multiples of the grace period, for a pod with a name and for one without.
 const (
 	namedPatience    = 2
 	namelessPatience = 3
 )
 
-// namedPods is what is known about the pods of one name.
+// namedPods holds the facts about the pods of one name.
 type namedPods struct {
 	times int      // how often kubelet lists the name
 	ready []string // UIDs with a READY sandbox of that name
-	has   string   // UID of the pod in the apiserver's list that kubelet is proven to mean; empty when there is none
+	has   string   // UID of the pod in the apiserver's list that kubelet is proven to mean, or ""
 }
 
-// byName reports whether kubelet has told names only.
+// byName reports whether kubelet has given names only.
 func (k *KubeletInventory) byName() bool { return k.Names != nil }
 
-// uncounted reports whether kubelet refuses to tell what it works on, too.
+// uncounted reports whether kubelet also refuses to tell which pods it works on.
 func (k *KubeletInventory) uncounted() bool {
 	return k.byName() && errors.Is(k.WorkingErr, fs.ErrPermission)
 }
 
-// askNames asks the podresources socket where /pods is refused. A kubelet that does not answer, or not in time, is not
-// asked: it is sick.
+// askNames asks the podresources socket if /pods is refused. If kubelet does not answer in time, it is not asked: it is
+// sick.
 func (k *KubeletInventory) askNames(ctx context.Context, h *host.Host) {
 	if !errors.Is(k.Err, fs.ErrPermission) || h.Kubelet.PodNames == nil {
 		return
@@ -116,8 +116,8 @@ func (t *Inventory) resolveNames() {
 	}
 }
 
-// resolveListed finds kubelet's pods in the apiserver's list. Kubelet has a pod of the list for certain where it has
-// made a sandbox for it or has set its status; it gets them in order, so that an older pod of that name is gone there.
+// resolveListed finds kubelet's pods in the apiserver's list. Kubelet certainly has a listed pod if it has made a
+// sandbox for it or set its status; it receives pods in order, so an older pod of that name is gone from kubelet.
 func (t *Inventory) resolveListed() {
 	k := &t.Kubelet
 	for uid, pod := range t.Cluster.Pods {
@@ -141,8 +141,8 @@ func fullName(p Pod) string { return p.Namespace + "/" + p.Name }
 
 func isStaticSource(source string) bool { return source != "" && source != "api" }
 
-// answerByName is kubelet's answer where only names are known. A list of the apiserver that is older than first, when o
-// was first seen, shows nothing about o.
+// answerByName is kubelet's answer if only names are known. A list of the apiserver older than first, when o was first
+// seen, shows no facts about o.
 func (t *Inventory) answerByName(o *Object, first finding.Timestamp) Answer {
 	k, pod := &t.Kubelet, o.Pod
 	listed, isListed := t.Cluster.Pods[pod.UID]
@@ -165,7 +165,7 @@ func (t *Inventory) answerByName(o *Object, first finding.Timestamp) Answer {
 	return Unsure + Answer(": it has a pod "+fullName(pod)+", and nothing shows that it is another one")
 }
 
-// answerNameless is kubelet's answer about a pod whose name is not known.
+// answerNameless is kubelet's answer about a pod without a known name.
 func (t *Inventory) answerNameless(first finding.Timestamp) Answer {
 	switch {
 	case !t.Cluster.OK() || t.Cluster.older(first):
@@ -182,7 +182,7 @@ func (c *ClusterInventory) older(first finding.Timestamp) bool {
 	return first.Boot != c.At.Boot || c.At.SinceBoot < first.SinceBoot
 }
 
-// comparison compares the apiserver's list with what kubelet has told.
+// comparison compares the apiserver's list with kubelet's answer.
 func (t *Inventory) comparison(list map[string]PodFact) Comparison {
 	if t.Kubelet.byName() {
 		return t.compareNames(list)
@@ -190,8 +190,8 @@ func (t *Inventory) comparison(list map[string]PodFact) Comparison {
 	return compare(list, t.Kubelet.Pods, t.Runtime.Running)
 }
 
-// compareNames compares as compare does. That the list is this node's is shown only by the UID of a sandbox which
-// kubelet has had made for one of its pods: a name alone may be another node's, too.
+// compareNames compares like compare. Only the UID of a sandbox that kubelet had made for one of its pods shows that
+// the list is this node's: a name alone may be another node's, too.
 func (t *Inventory) compareNames(list map[string]PodFact) Comparison {
 	var c Comparison
 	listed := make(map[string]bool)
@@ -242,7 +242,7 @@ func (i *Inspector) recent(now finding.Timestamp) ClusterInventory {
 	return ClusterInventory{}
 }
 
-// doubtByName returns why an object is not proven although kubelet's names do not speak for its pod.
+// doubtByName returns why an object is not proven although kubelet's names do not include its pod.
 func (e *evaluation) doubtByName(o *Object, witnesses map[string]Answer) string {
 	switch {
 	case !e.inventory.Kubelet.byName():
@@ -258,7 +258,7 @@ func (e *evaluation) doubtByName(o *Object, witnesses map[string]Answer) string 
 	return ""
 }
 
-// mayHaveEnded returns why kubelet may have a pod which its podresources lack because it has ended.
+// mayHaveEnded returns why kubelet may have a pod that its podresources lack because it has ended.
 func (t *Inventory) mayHaveEnded(uid string) string {
 	if v, err := version.ParseGeneric(t.Cluster.Version); err == nil && v.LessThan(withoutEnded) {
 		return ""
@@ -295,7 +295,7 @@ func patience(o *Object, t *Inventory, s Settings) (periods, spacing time.Durati
 	return namedPatience, max(s.ListSpacing, s.Grace)
 }
 
-// notes tells once what proof this pass could give, and what would give more.
+// notes tells which proof this pass could give, and how to get a better one.
 func notes(t *Inventory) []string {
 	if !t.Kubelet.byName() {
 		return nil
@@ -305,8 +305,8 @@ func notes(t *Inventory) []string {
 		"the agent needs the right to read nodes/pods and nodes/metrics. Refused: %v", t.Kubelet.Refused)}
 }
 
-// stillGoneByName is StillGone where kubelet tells names only. Where the name alone denies nothing, the apiserver's
-// list is read again.
+// stillGoneByName is StillGone if kubelet gives names only. If the name alone is no denial, the apiserver's list is
+// read again.
 func stillGoneByName(ctx context.Context, scan *hostscan.Scan, t Inventory, pod Pod) error {
 	o, first := &Object{Pod: pod}, scan.Host.Clock()
 	if t.Runtime = askRuntime(ctx, scan); t.Runtime.Err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// refuse lets kubelet refuse its /pods and metrics to the agent. Its podresources lack pods that have ended.
+// refuse makes kubelet refuse its /pods and metrics to the agent. Its podresources lack pods that have ended.
 func (n *fullNode) refuse() {
 	n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, errRefused }
 	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return nil, errRefused }
@@ -32,8 +32,8 @@ func (n *fullNode) refuse() {
 	}
 }
 
-// A node as the rpm finds it: nothing at rest costs a list, and what a pod has left is proven twenty minutes after
-// its last container has ended. A pod that runs is never proven, however long.
+// A node with the agent from the rpm: an idle node costs no list, and leftovers are proven twenty minutes after the
+// pod's last container has ended. A running pod is never proven, however long.
 func TestLeftoverByName(t *testing.T) {
 	for _, restarts := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restarts %v", restarts), func(t *testing.T) {
@@ -75,8 +75,8 @@ func (n *fullNode) until(uid string, want Verdict) time.Duration {
 	return 0
 }
 
-// A pod that is made anew under its old name (StatefulSet) waits for the one that is stuck: what the old one has left
-// is proven, and the new one lives.
+// A pod re-created under its old name (StatefulSet) waits for the stuck one: the old one's leftovers are proven, and
+// the new one lives.
 func TestReplacedPodByName(t *testing.T) {
 	n := newFullNode(t)
 	n.refuse()
@@ -97,7 +97,7 @@ func TestReplacedPodByName(t *testing.T) {
 	})
 }
 
-// Pods that have ended stay in the apiserver, and podresources lack them: they live, and cost a list now and then.
+// Pods that have ended stay in the apiserver, and podresources lack them: they live, and cost an occasional list.
 func TestEndedPodsByName(t *testing.T) {
 	n := newFullNode(t)
 	n.refuse()
@@ -114,7 +114,7 @@ func TestEndedPodsByName(t *testing.T) {
 	}
 }
 
-// A kubelet that does not answer is not one that refuses.
+// A kubelet that does not answer is not treated as one that refuses.
 func TestNamesAreAskedOnlyWhereRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		pods, names error

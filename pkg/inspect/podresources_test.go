@@ -18,7 +18,7 @@ import (
 
 var errRefused = fmt.Errorf("status 403: Forbidden (user=system:node:n): %w", fs.ErrPermission)
 
-// byName is the healthy node, whose kubelet refuses /pods. It has one pod, and all of dead is long gone.
+// byName is the healthy node with a kubelet that refuses /pods. It has one pod; the dead one is long gone.
 func byName() Inventory {
 	t := healthy()
 	t.Kubelet.Pods, t.Kubelet.Names, t.Kubelet.Refused = nil, map[string]int{"default/web": 1}, errRefused
@@ -28,14 +28,14 @@ func byName() Inventory {
 	return t
 }
 
-// named is an object whose pod has a name, nameless one that has only the UID.
+// named is an object whose pod has a name, nameless one with only the UID.
 func named(uid, name string) Object {
 	o := object(PodDirectory, uid)
 	o.Pod = Pod{UID: uid, Namespace: "default", Name: name}
 	return o
 }
 
-// replaced lets kubelet and the apiserver have another pod with the name of the dead one.
+// replaced gives kubelet and the apiserver another pod with the name of the dead one.
 func replaced(t *Inventory, started bool) {
 	p := pod(other, "gone")
 	p.Started = started
@@ -52,7 +52,7 @@ func TestEvaluateByName(t *testing.T) {
 	tests := []struct {
 		name   string
 		object Object
-		since  time.Duration // ago that it was first seen; 30 minutes unless set
+		since  time.Duration // time since it was first seen; 30 minutes unless set
 		bend   func(*Inventory, History)
 		want   Verdict
 		why    string // part of it
@@ -313,7 +313,7 @@ func TestStillGoneByName(t *testing.T) {
 	}
 }
 
-// The full right ends the detour: the history goes on.
+// Once the full right is granted, the agent uses /pods again: the history goes on.
 func TestRightIsGranted(t *testing.T) {
 	n := newFullNode(t)
 	pods, metric := n.host.Kubelet.Pods, n.host.Kubelet.Metric

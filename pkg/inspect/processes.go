@@ -55,8 +55,8 @@ func listProcesses(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	return objects, nil
 }
 
-// treeInDoubt returns why it is not known which kubepods tree is our kubelet's: a kubelet that does not run shows no
-// cgroupRoot, and nothing else has named one. Empty: it is known.
+// treeInDoubt returns why our kubelet's kubepods tree is unknown: a kubelet that does not run shows no cgroupRoot, and
+// no other source names one. Empty: it is known.
 func treeInDoubt(scan *hostscan.Scan) string {
 	if scan.Kubelet == nil || scan.Host.Paths.CgroupRoot != "/" {
 		return ""
@@ -79,7 +79,7 @@ func processObject(p hostscan.PodProcess) Object {
 	}
 }
 
-// explainProcess adds what is only read of suspects: what a task in D state waits for.
+// explainProcess adds a fact read for suspects only: the wait channel of a task in D state.
 func explainProcess(h *host.Host, o *Object) {
 	if o.Facts["state"] != "D" {
 		return
@@ -89,7 +89,7 @@ func explainProcess(h *host.Host, o *Object) {
 	}
 }
 
-// processGone reports whether a process that was listed no longer exists; false where that cannot be read.
+// processGone reports whether a listed process no longer exists; false if that cannot be read.
 func (o *Object) processGone(h *host.Host) bool {
 	pid, err := strconv.Atoi(o.Identity["pid"])
 	if err != nil {
@@ -99,7 +99,7 @@ func (o *Object) processGone(h *host.Host) bool {
 	return proc.Gone(err) || err == nil && strconv.FormatUint(stat.StartTime, 10) != o.Identity["startTime"]
 }
 
-// shimSpec is of the processes that containers run below. Their lister is in pkg/inspect/listers.
+// shimSpec describes the processes that containers run below. Their lister is in pkg/inspect/listers.
 func shimSpec() KindSpec {
 	return KindSpec{
 		Kind: Shim, GoneFrom: ofSandbox, OptIn: true,

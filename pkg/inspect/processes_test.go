@@ -10,7 +10,7 @@ import (
 )
 
 // A kubelet that does not run shows no cgroupRoot: the processes of our own pods may be those in a tree that looks like
-// another kubelet's. They are unknown then, and foreign only where it is known which tree is ours.
+// another kubelet's. They are unknown then, and foreign only if our tree is known.
 func TestTreeOfAKubeletThatDoesNotRun(t *testing.T) {
 	down := func() (host.Process, error) { return host.Process{}, errors.New("no kubelet runs") }
 	for name, test := range map[string]struct {

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "record the nodes of testdata anew")
 
-// The recorded inspections of testdata, from the nodes of full_node_test.go. A bug report that comes with a file of
-// "nodeagent inspect --record" becomes a line here.
+// The recorded inspections of testdata, from the nodes of full_node_test.go. A bug report with a file of "nodeagent
+// inspect --record" becomes a line here.
 func TestRecordedNodes(t *testing.T) {
 	for name, want := range map[string]map[inspect.Verdict]int{
 		"leftover":       {inspect.Live: 20, inspect.Leftover: 2},
@@ -72,7 +72,7 @@ func TestFileKeepsVerdicts(t *testing.T) {
 	})
 }
 
-// outline is what of a report does not depend on names.
+// outline is the part of a report that does not depend on names.
 func outline(r inspect.Report, anonymous bool) []string {
 	var lines []string
 	for _, o := range r.Objects {

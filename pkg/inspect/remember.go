@@ -6,19 +6,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// losesOwner reports whether objects of a kind can outlive what names their pod. CNI DEL deletes the cache file, which
-// may be the only thing that names the pod of a network namespace, of the link into it, and of a lease. Shared memory has
-// the PID of its creator.
+// losesOwner reports whether objects of a kind can outlive the source of their pod's name. CNI DEL deletes the cache
+// file, which may be the only source for a network namespace, the link into it, and a lease. Shared memory has the PID
+// of its creator.
 func losesOwner(kind Kind) bool {
 	return kind == Netns || kind == Link || kind == Lease || kind == SharedMemory || namedByID(kind)
 }
 
-// CreatorEnded is why shared memory is foreign of which nothing but an earlier pass can name the pod.
+// CreatorEnded is why shared memory is foreign if only an earlier pass could name its pod.
 const CreatorEnded = "its creator has ended, and nothing shows whether it belonged to a pod"
 
-// recall restores the owner that an earlier pass saw when nothing on the node names one any more. It applies to the
-// very same object only: a namespace with the same inode at the same path, a link with the same index and peer. When
-// something names another owner now, the object is claimed by both. It returns the keys of the objects whose owner only
+// recall restores the owner that an earlier pass saw if no source on the node names one any more. It applies to the
+// very same object only: a namespace with the same inode at the same path, a link with the same index and peer. If a
+// source names another owner now, the object is claimed by both. It returns the keys of the objects whose owner only
 // the history knows.
 func recall(objects []Object, history History, now finding.Timestamp) map[string]bool {
 	recalled := make(map[string]bool)
@@ -45,8 +45,8 @@ func recall(objects []Object, history History, now finding.Timestamp) map[string
 	return recalled
 }
 
-// remembered returns the sighting that has the owner of o. It is empty when o is another object now, and when o is
-// foreign for another reason than that nothing names its owner.
+// remembered returns the sighting with the owner of o. It is empty if o was replaced, or if o is foreign for another
+// reason than a missing owner.
 func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 	s, ok := history[key(o)]
 	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !lostNetns(o) && o.Foreign != CreatorEnded &&
@@ -71,7 +71,7 @@ func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 }
 
 // keepOwners stores the owners of objects in the next history. An owner that only the history knows stays in it
-// whatever the verdict was: a process that enters a namespace for a moment makes it foreign, but its owner must not be
+// whatever the verdict: a process that enters a namespace for a moment makes it foreign, but its owner must not be
 // forgotten.
 func keepOwners(objects []Object, recalled map[string]bool, next History, now finding.Timestamp) {
 	for i := range objects {
@@ -80,7 +80,7 @@ func keepOwners(objects []Object, recalled map[string]bool, next History, now fi
 			continue
 		}
 		s, ok := next[key(o)]
-		if !ok && !recalled[key(o)] && o.Kind != StrayCgroup { // what proves that it is ours goes before it
+		if !ok && !recalled[key(o)] && o.Kind != StrayCgroup { // the proof that it is ours goes before it
 			continue
 		}
 		if !ok {
@@ -91,9 +91,9 @@ func keepOwners(objects []Object, recalled map[string]bool, next History, now fi
 	}
 }
 
-// addNames adds namespace and name to objects that have only the UID of their pod: a cgroup, a process, a mount. They
-// come from another object of the pod, or from an earlier pass: the sandbox may be gone by now, and settings for a
-// namespace must apply to everything that the pod leaves behind.
+// addNames adds namespace and name to objects with only the UID of their pod: a cgroup, a process, a mount. They come
+// from another object of the pod, or from an earlier pass: the sandbox may be gone by now, and settings for a namespace
+// must apply to all leftovers of the pod.
 func addNames(objects []Object, history History) {
 	names := make(map[string]Pod)
 	for _, s := range history {

@@ -1,6 +1,6 @@
 package inspect
 
-// reportedSpecs are the kinds that are only reported. Their listers are in pkg/inspect/listers.
+// reportedSpecs are the report-only kinds. Their listers are in pkg/inspect/listers.
 func reportedSpecs() []KindSpec {
 	return []KindSpec{
 		{

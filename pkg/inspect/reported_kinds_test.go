@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What shows only an ID is no leftover while CRI has it as a sandbox or a container, or containerd has it at all; a
-// container of containerd's is one although containerd has it.
+// An object that shows only an ID is no leftover while CRI has the ID as a sandbox or a container, or containerd has it
+// at all; a container of containerd's can be one although containerd has it.
 func TestIDsThatTheRuntimeKnows(t *testing.T) {
 	for name, know := range map[string]func(*Inventory){
 		"nobody": func(*Inventory) {},
@@ -32,8 +32,8 @@ func TestIDsThatTheRuntimeKnows(t *testing.T) {
 	}
 }
 
-// What has to be opted in does not keep the agent awake while nothing can be released, and is no orphaned pod: it may
-// stay for ever. A release may follow what is proven.
+// Opt-in objects do not keep the agent awake while none can be released, and are no orphaned pods: they may stay
+// forever. A release may follow their proof.
 func TestOptedInIsQuiet(t *testing.T) {
 	o := Assessment{Object: Object{Kind: Shim}, FirstSeen: at(time.Minute)}
 	next := History{"shim/x": {}}
@@ -58,7 +58,7 @@ func TestOptedInIsQuiet(t *testing.T) {
 	}
 }
 
-// A candidate that is only reported does not keep the agent awake for ever.
+// A report-only candidate does not keep the agent awake forever.
 func TestLastingCandidateIsQuiet(t *testing.T) {
 	o := Assessment{Object: Object{Kind: Task}, Verdict: Candidate, FirstSeen: at(time.Minute)}
 	next := History{"task/x": {}}

@@ -18,14 +18,13 @@ import (
 )
 
 // A running container is a witness for its pod: two lists without a pod can be wrong for the same reason, and a mistake
-// would kill a workload. So a running pod is a leftover only when, in addition to everything else,
+// would kill a workload. So a running pod is a leftover only if, in addition to all other conditions,
 //
 //   - a second list lacks it, Settings.RunningSpacing after the first one,
 //   - the apiserver, asked for it by name, does not have it, or has another one of that name,
 //   - it is the first one: a report never has more than one such pod.
 
-// NameAnswer is the apiserver's answer to a request for a pod by name. It proves something only when Gone or Alive is
-// set.
+// NameAnswer is the apiserver's answer to a request for a pod by name. It is a proof only if Gone or Alive is set.
 type NameAnswer struct {
 	At    finding.Timestamp `json:"at"`
 	Gone  bool              `json:"gone,omitempty"`  // there is none, or another pod has that name
@@ -44,7 +43,7 @@ func (a NameAnswer) holds(now finding.Timestamp) bool {
 // podKey is the key of a running pod in the history. No kind of object has such keys.
 func podKey(uid string) string { return "pod/" + uid }
 
-// podSighting is what is remembered about a running pod.
+// podSighting is the history's entry about a running pod.
 func (h History) podSighting(uid string, now finding.Timestamp) Sighting {
 	s, ok := h[podKey(uid)]
 	if !ok || !sameBoot(s.First, now) || s.First.SinceBoot > now.SinceBoot {
@@ -54,7 +53,7 @@ func (h History) podSighting(uid string, now finding.Timestamp) Sighting {
 }
 
 // runs reports whether a pod has a running container, or had one since it became suspect while its sandbox is still
-// READY: nothing restarts the containers of a pod that kubelet does not know.
+// READY: the containers of a pod unknown to kubelet are never restarted.
 func (t *Inventory) runs(uid string, history History, now finding.Timestamp) bool {
 	if uid == "" || t.Runtime.Running[uid] {
 		return uid != ""
@@ -79,8 +78,8 @@ func runningSuspects(suspects []*Object, t *Inventory, history History, now find
 	return uids
 }
 
-// askOneByName asks the apiserver by name for one running pod that its list lacks: the one whose request is the longest
-// ago, one in a pass, each once in askAgain.
+// askOneByName asks the apiserver by name for one running pod that its list lacks: the one asked longest ago, one in a
+// pass, each once in askAgain.
 func (t *Inventory) askOneByName(ctx context.Context, scan *hostscan.Scan, running []string, history History,
 	now finding.Timestamp) {
 	for _, uid := range running {
@@ -118,7 +117,7 @@ func askNamed(ctx context.Context, scan *hostscan.Scan, pod Pod, misnamed bool) 
 	found, err := scan.Host.Cluster.Pod(ctx, pod.Namespace, pod.Name)
 	switch {
 	case apierrors.IsForbidden(err) && scan.Host.Cluster.PodsNamed != nil:
-		// A node may get only pods bound to it, so that it also gets Forbidden for one that does not exist.
+		// A node may get only pods bound to it, so it also gets Forbidden for a pod that does not exist.
 		return askListOfName(ctx, scan, pod, at)
 	case apierrors.IsNotFound(err):
 		return NameAnswer{At: at, Gone: true, Why: "the apiserver has no pod " + fullName}
@@ -153,13 +152,13 @@ func answerOf(found []corev1.Pod, pod Pod, at finding.Timestamp) NameAnswer {
 		pod.Name, found[0].UID)}
 }
 
-// runningPod is what one evaluation knows about a running pod.
+// runningPod holds the facts of one evaluation about a running pod.
 type runningPod struct {
 	Sighting
 	counted bool // in this pass
 }
 
-// running returns what is known about a running pod, with the apiserver's latest answer; nil if it is not running.
+// running returns the facts about a running pod, with the apiserver's latest answer; nil if it is not running.
 func (e *evaluation) running(uid string) *runningPod {
 	if !e.inventory.runs(uid, e.history, e.now) {
 		return nil
@@ -193,7 +192,7 @@ func (p *runningPod) count(t *Inventory, now finding.Timestamp) {
 	}
 }
 
-// missing returns what is still missing to call a running pod a leftover.
+// missing returns the missing conditions for calling a running pod a leftover.
 func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 	var missing []string
 	if n := len(p.Denials); n == 0 || p.Denials[n-1].Since(p.Denials[0]) < s.RunningSpacing {
@@ -212,7 +211,8 @@ func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 	return missing
 }
 
-// missingFromList returns the running pods, and those that the breaker holds, that the apiserver has returned by name recently while its list lacks them.
+// missingFromList returns the running pods, and those that the breaker holds, that the apiserver has returned by name
+// recently while its list lacks them.
 func (t *Inventory) missingFromList(history History, now finding.Timestamp) []string {
 	var names []string
 	for uid := range t.Runtime.Pods {
@@ -246,7 +246,7 @@ func (t *Inventory) heldAnswers(history History) map[string]NameAnswer {
 	return answers
 }
 
-// onlyOneRuns leaves at most one running pod among the leftovers: the one that was denied first.
+// onlyOneRuns leaves at most one running pod among the leftovers: the first one denied.
 func (e *evaluation) onlyOneRuns(objects []Assessment) {
 	first := ""
 	for i := range objects {
@@ -270,7 +270,7 @@ func (e *evaluation) deniedBefore(a, b string) bool {
 	return cmp.Or(cmp.Compare(x.Denials[0].SinceBoot, y.Denials[0].SinceBoot), cmp.Compare(a, b)) < 0
 }
 
-// keepRunning stores what is known about running suspects.
+// keepRunning stores the facts about running suspects.
 func (e *evaluation) keepRunning() {
 	for uid, pod := range e.pods {
 		e.next[podKey(uid)] = pod.Sighting

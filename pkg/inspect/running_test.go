@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// A pod that the apiserver returns by name is live, whatever its list says, and such a list proves nothing about other
+// A pod that the apiserver returns by name is live, whatever its list says, and such a list is no proof about other
 // pods.
 func TestNamedPodIsLive(t *testing.T) {
 	n := newFullNode(t)
@@ -37,7 +37,7 @@ func TestNamedPodIsLive(t *testing.T) {
 	}
 }
 
-// A pod that runs and is gone: the proof takes longer, and then it is one.
+// A running, deleted pod: the proof takes longer, and then succeeds.
 func TestRunningLeftover(t *testing.T) {
 	replaced := func(n *fullNode, uid, name string) {
 		n.add(uidOf(20), name)
@@ -100,7 +100,7 @@ func TestRunningLeftover(t *testing.T) {
 	}
 }
 
-// Of several pods that run and are gone there is never more than one in a report, and each gets into one.
+// Of several running, deleted pods there is never more than one in a report, and each gets into one.
 func TestOneRunningLeftoverAtATime(t *testing.T) {
 	n := newFullNode(t)
 	dead := []string{uidOf(2), uidOf(5)}
@@ -159,7 +159,7 @@ func TestRunningStates(t *testing.T) {
 	}
 }
 
-// Two names for one UID: none can be asked for.
+// With two names for one UID, the agent asks for neither.
 func TestMisnamedPodIsNotProven(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
@@ -173,7 +173,7 @@ func TestMisnamedPodIsNotProven(t *testing.T) {
 	}
 }
 
-// What is missing of a pod that runs, one thing at a time.
+// The missing conditions of a running pod, one at a time.
 func TestRunningPodRules(t *testing.T) {
 	answer := func(bend func(*NameAnswer)) NameAnswer {
 		a := NameAnswer{At: at(55 * time.Minute), Gone: true, Why: "nobody"}
@@ -221,7 +221,7 @@ func TestRunningPodRules(t *testing.T) {
 				s.Denials = append(s.Denials, at(d))
 			}
 			history[podKey(dead)] = s
-			inventory.Cluster.At = at(50 * time.Minute) // the list that was the last denial
+			inventory.Cluster.At = at(50 * time.Minute) // the list of the last denial
 			if len(test.denials) < 2 {
 				inventory.Cluster.At = at(40 * time.Minute)
 			}
@@ -258,7 +258,7 @@ func TestRunningPodRules(t *testing.T) {
 	}
 }
 
-// Of several that are proven it is the one that was first denied, and of those denied at once the one of the lower UID.
+// Of several proven pods the first denied one is chosen, and of those denied at once the one with the lower UID.
 func TestFirstDeniedIsFirst(t *testing.T) {
 	denied := func(d time.Duration) *runningPod {
 		return &runningPod{Sighting: Sighting{Denials: []finding.Timestamp{at(d)}}}

@@ -81,7 +81,7 @@ func Facts(pairs ...string) map[string]string {
 	return made
 }
 
-// runtimeDirectorySpecs are of what containerd keeps of a container and of a sandbox on the disk. The listers are in
+// runtimeDirectorySpecs describe containerd's directories of a container and of a sandbox. The listers are in
 // pkg/inspect/listers.
 func runtimeDirectorySpecs() (rootfs, sandboxDirectory KindSpec) {
 	rootfs = KindSpec{

@@ -12,10 +12,10 @@ import (
 // stillGoneLimit bounds one call of StillGone.
 const stillGoneLimit = 10 * time.Second
 
-// StillGone checks kubelet and the manifests of static pods once more for a pod that was proven to be gone. It is
-// called right before a step, as the pass that proved it may be some steps ago. A static pod comes back with its old
-// UID when its manifest is put back. An error is the reason why the objects of the pod must not be touched; nil means
-// that kubelet denies the pod now, and that no unread manifest could be the pod's.
+// StillGone checks kubelet and the manifests of static pods once more for a pod proven to be gone. It is called right
+// before a step, since the proof may be some steps old. A static pod comes back with its old UID if its manifest is put
+// back. An error is the reason why the objects of the pod must not be touched; nil means that kubelet denies the pod
+// now, and that no unread manifest could be the pod's.
 func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 	if pod.UID == "" {
 		return errors.New("its pod is not known")
@@ -33,7 +33,7 @@ func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 	if up := uptimeGate("", "kubelet", kubelet.Age, kubelet.AgeErr, i.settings.KubeletUptime); !up.Open {
 		return fmt.Errorf("whether kubelet has pod %s again is not known: %s", pod.UID, up.Why)
 	}
-	manifests := readManifests(scan, kubelet.Pods) // after kubelet: a manifest that it has not read has no pod there
+	manifests := readManifests(scan, kubelet.Pods) // after kubelet: a manifest not read yet has no pod there
 	if file := manifests.UIDs[pod.UID]; file != "" {
 		return fmt.Errorf("the manifest %s sets the UID %s for its pod", file, pod.UID)
 	}

@@ -92,8 +92,8 @@ func TestStillGone(t *testing.T) {
 	}
 }
 
-// A static pod whose manifest is put back: whatever kubelet reports by then, nothing of it is a leftover. Its UID may
-// be one that the manifest gives.
+// After a static pod's manifest is put back, none of its objects is a leftover, whatever kubelet reports by then. Its
+// UID may be set in the manifest.
 func TestManifestIsBack(t *testing.T) {
 	own := uidOf(30)
 	for name, test := range map[string]struct {

@@ -9,25 +9,25 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// restingPasses is how many passes in a row are left out while nothing is suspicious and no pod's traces change. What
-// only a whole pass can notice, such as a pod that is gone without kubelet having touched anything of it, waits so long.
+// restingPasses is how many passes in a row are skipped while no object is suspicious and no pod's traces change.
+// Changes that only a whole pass can notice, such as a pod deleted without any trace by kubelet, wait that long.
 const restingPasses = 4
 
-// stillPasses is the same while a watch of the node's pods shows that none has changed either: then a pod that is gone
-// without a trace on the node is noticed as well, and a whole pass, which asks kubelet, comes once in 40 minutes.
+// stillPasses is the same while a watch of the node's pods shows no change either: then a pod deleted without a trace
+// on the node is noticed as well, and a whole pass, which asks kubelet, comes once in 40 minutes.
 const stillPasses = 40
 
-// rest decides which passes may be left out.
+// rest decides which passes may be skipped.
 type rest struct {
-	before hostscan.Traces   // what was there before the last pass
+	before hostscan.Traces   // traces before the last pass
 	known  bool              // before could be read
 	began  finding.Timestamp // the last pass
-	quiet  bool              // it found nothing that has to be looked at again
-	passes int               // that were left out since then
+	quiet  bool              // it found no object to check again
+	passes int               // skipped since then
 }
 
-// Rests reports whether the next pass may be left out: the one before found that everything is a living pod's or
-// foreign, and no trace of a pod has changed since it began. It must not run concurrently with Pass.
+// Rests reports whether the next pass may be skipped: the last one found only objects of living pods and foreign ones,
+// and no trace of a pod has changed since it began. It must not run concurrently with Pass.
 func (i *Inspector) Rests(ctx context.Context) bool {
 	now, err := hostscan.ReadTraces(ctx, i.host)
 	began := i.host.Clock()
@@ -50,9 +50,9 @@ func (r *rest) after(report Report, next History, kinds, optedIn []Kind) {
 	r.quiet, r.passes = r.known && len(kinds) == 0 && quiet(report, next, optedIn), 0
 }
 
-// quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign, or is
-// only reported, and proven or waiting for something that lasts; everything could be read, and nothing else has to be
-// remembered. What is opted in is as the latter until it is proven: a release may follow.
+// quiet reports whether no part of a pass must be checked again: every object is a living pod's or foreign, or is
+// report-only and either proven or waiting for a lasting condition; every source was read, and the history has no other
+// entries. Opt-in objects count like report-only ones until proven: a release may follow.
 func quiet(report Report, next History, optedIn []Kind) bool {
 	// The task of a container that containerd has and CRI lost stays a candidate as long as that container.
 	const settledAfter = time.Hour

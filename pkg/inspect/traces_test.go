@@ -17,7 +17,7 @@ const restingMounts = `21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
 22 21 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 `
 
-// restingNode is a node on which all is well, with an inspector that has made a pass over it.
+// restingNode is a healthy node, with an inspector that has made a pass over it.
 func restingNode(t *testing.T) *fullNode {
 	t.Helper()
 	n := newFullNode(t)
@@ -82,7 +82,7 @@ func TestRests(t *testing.T) {
 	}
 }
 
-// While a watch shows that no pod has changed, it rests for longer, though not for ever; a change ends that.
+// While a watch shows no change of pods, the agent rests for longer, but not forever; a change ends that.
 func TestRestsWhileNoPodChanges(t *testing.T) {
 	n := restingNode(t)
 	still := true
@@ -96,7 +96,7 @@ func TestRestsWhileNoPodChanges(t *testing.T) {
 		t.Errorf("rests for more than %d passes", stillPasses)
 	}
 	n.wholePass()
-	still = false // a pod is deleted, and kubelet touches nothing of it
+	still = false // a pod is deleted, and kubelet leaves no trace
 	for range restingPasses {
 		n.inspector.Rests(t.Context())
 	}
@@ -159,7 +159,7 @@ func TestRestEnds(t *testing.T) {
 	}
 }
 
-// What is suspicious, unknown or remembered is looked at in each pass.
+// Suspicious, unknown and remembered objects are checked in each pass.
 func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
 	for name, change := range map[string]func(*fullNode){
 		"a pod is gone":     func(n *fullNode) { n.delete(uidOf(1)) },
@@ -183,7 +183,7 @@ func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
 	}
 }
 
-// A pass over some kinds says nothing about the others.
+// A pass over some kinds tells nothing of the others.
 func TestNoRestAfterAPassOverSomeKinds(t *testing.T) {
 	n := restingNode(t)
 	n.inspector.Pass(t.Context(), nil, Mount)

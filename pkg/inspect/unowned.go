@@ -7,11 +7,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// isUnowned reports whether everything that could name the pod of o was read, and nothing did.
+// isUnowned reports whether all sources that could name the pod of o were read, and none did.
 func isUnowned(o *Object) bool { return o.Foreign == "" && o.Doubt == "" && o.Pod.UID == "" }
 
-// unowned evaluates such an object. Objects of a starting sandbox have no owner for a moment either; when that lasts,
-// the object is reported once. It is never released, and does not affect the other verdicts of a pass.
+// unowned evaluates such an object. Objects of a starting sandbox have no owner for a moment either; if that lasts, the
+// object is reported once. It is never released, and does not affect the other verdicts of a pass.
 func (e *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
 	for _, name := range e.specs[o.Kind].GoneFrom {
 		if witnesses[name].confirms() {

@@ -1,4 +1,4 @@
-// Package remediate releases what deleted pods left behind. It acts only on objects that an inspection called
+// Package remediate releases the leftovers of deleted pods. It acts only on objects that an inspection judged to be
 // leftovers, one pod at a time, in the order of Actions. It removes the smallest blocker first and then gives the owner
 // (kubelet, the runtime) time to finish its own work. It is the only package that is given a Mutator.
 //
@@ -21,18 +21,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Action is how leftovers of one kind are released.
+// Action defines how leftovers of one kind are released.
 type Action struct {
 	Kind    inspect.Kind
 	Order   int    // kinds with a lower value are released first
 	Summary string // one line for the documentation
 
-	// Plan returns what would be done, or why not. It is pure.
+	// Plan returns what the action would do, or why not. It is pure.
 	Plan func(o inspect.Assessment, s Settings) (does, refuse string)
 	// Less orders the objects of one pod; nil keeps the order of the report.
 	Less func(a, b inspect.Assessment) int
-	// Needs returns what must be gone before this object may be released, given what is left of its pod; empty:
-	// nothing.
+	// Needs returns which objects must be gone before this one may be released, given the rest of its pod; empty: none.
 	Needs func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string
 	// Preview returns why Do would refuse, without changing anything; nil if Plan knows everything.
 	Preview func(ctx context.Context, t Tools, o inspect.Assessment) (refuse string)
@@ -40,7 +39,7 @@ type Action struct {
 	Prepare func(ctx context.Context, t Tools, all []inspect.Assessment) error
 	// Do releases the object. It may be called again for an object that is partly released or gone.
 	Do func(ctx context.Context, t Tools, o inspect.Assessment) error
-	// Verify reports whether the object is gone. An error means that this is not known.
+	// Verify reports whether the object is gone. An error means "not known".
 	Verify func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
 }
 
@@ -50,15 +49,15 @@ type Tools struct {
 	Host       *host.Host
 	Settings   Settings
 	Log        *slog.Logger
-	Drivers    *driverWatch             // what is known about CSI drivers
+	Drivers    *driverWatch             // the history of CSI drivers
 	FaultPoint func(point string) error // fault point between two changes of one step
-	guard      func() error             // what is checked before each step; nil: nothing
+	guard      func() error             // checked before each step; nil: no check
 	unmounted  map[string]bool          // of a plan: mount points that it releases before this step
 
 	timeouts timeouts
 }
 
-// goOn is asked between two changes of one step, where the one before may have taken long: its error ends the step.
+// goOn is called between two changes of one step, if the first may have taken long. An error ends the step.
 func (t Tools) goOn(point string) error {
 	if err := t.FaultPoint(point); err != nil || t.guard == nil {
 		return err
@@ -66,7 +65,7 @@ func (t Tools) goOn(point string) error {
 	return t.guard()
 }
 
-// whyNot is the answer of a Preview whose question ended with an error.
+// whyNot turns the error of a Preview's question into its answer.
 func whyNot(err error) string {
 	if refusal, ok := errors.AsType[mutate.Refusal](err); ok {
 		return refusal.Why
@@ -77,7 +76,7 @@ func whyNot(err error) string {
 	return ""
 }
 
-// timeouts bound the wait for answers that may never come. The zero value stands for the defaults.
+// timeouts limit the wait for answers that may never come. The zero value means the defaults.
 type timeouts struct {
 	server time.Duration // of a mount
 	socket time.Duration // of a plugin
@@ -86,8 +85,7 @@ type timeouts struct {
 func (t timeouts) forServer() time.Duration { return cmp.Or(t.server, 5*time.Second) }
 func (t timeouts) forSocket() time.Duration { return cmp.Or(t.socket, 2*time.Second) }
 
-// after returns a Needs that wants objects of some kinds of the same pod gone first. A dead process that nobody has reaped
-// holds nothing.
+// after returns a Needs that requires objects of some kinds of the same pod to be gone. A zombie holds no resources.
 func after(kinds ...inspect.Kind) func(inspect.Assessment, []inspect.Assessment, Settings) string {
 	return func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 		for _, other := range rest {

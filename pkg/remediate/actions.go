@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Actions lists all actions in the order in which leftovers of one pod are released: first what the runtime can do; CNI
+// Actions lists all actions in the order in which leftovers of one pod are released: first the runtime's objects; CNI
 // plugins take down the network before its namespace is removed; volumes go before cgroups, so that their memory is not
 // charged to the parent; the directory and the logs are last.
 func Actions() []Action {
@@ -31,7 +31,7 @@ func Actions() []Action {
 	}
 }
 
-// actions has at most one action for each kind.
+// actions holds at most one action for each kind.
 type actions []Action
 
 func (all actions) on(kind inspect.Kind) (Action, bool) {

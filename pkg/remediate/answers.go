@@ -10,22 +10,22 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Guard is what one guard says of a step when the plan is made. To ask it changes nothing: no budget is taken by that.
+// Guard is the answer of one guard about a step at the time of the plan. Asking changes no state and uses up no budget.
 type Guard struct {
 	Name string `json:"name"`
 	Open bool   `json:"open"`
 	Why  string `json:"why"` // it is closed, or open
-	// Unknown says that it is closed because it could not be asked
+	// Unknown: it is closed because it could not be asked
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// answer is a guard that is closed where there is a reason for that.
+// answer returns a guard that is closed if closed gives a reason.
 func answer(name, closed, open string) Guard {
 	return Guard{Name: name, Open: closed == "", Why: cmp.Or(closed, open)}
 }
 
-// Guards are the answers of all guards about one step, in the order in which they stop it. What they say of the node and
-// of the pod is shared with other steps: it must not be changed.
+// Guards are the answers of all guards about one step, in the order in which they stop it. Node and Pod are shared with
+// other steps: they must not be changed.
 type Guards struct {
 	Object []Guard `json:"object,omitempty"`
 	Node   []Guard `json:"-"` // the same for all steps
@@ -59,7 +59,7 @@ func firstClosed(guards []Guard) string {
 // networkGate applies to network objects only, and their verdicts take it into account.
 const networkGate = "network-ready"
 
-// gateGuards are the gates of an inspection. No object of a report with a closed one should be a leftover; this is an
+// gateGuards are the gates of an inspection. If one is closed, the report should contain no leftovers; this is an
 // additional check.
 func gateGuards(report inspect.Report) (guards []Guard) {
 	for _, gate := range report.Gates {
@@ -82,8 +82,8 @@ func gateGuard(gate inspect.Gate) Guard {
 	return g
 }
 
-// breaker is what the gate against mass orphaning says of one pod. While it is closed, a stronger proof takes one pod in
-// a pass through it; first is that pod, if it is another one.
+// breaker is the answer of the gate against mass orphaning about one pod. While the gate is closed, a stronger proof
+// lets one pod per pass through; first is that pod, if it is another one.
 func breaker(report inspect.Report, objects []inspect.Assessment, first string) []Guard {
 	i := slices.IndexFunc(report.Gates, func(g inspect.Gate) bool { return g.Name == inspect.Breaker })
 	if i < 0 {
@@ -108,14 +108,14 @@ func breaker(report inspect.Report, objects []inspect.Assessment, first string) 
 	return []Guard{gate}
 }
 
-// closedGate returns why nothing in the report may be released.
+// closedGate returns why no object in the report may be released.
 func closedGate(report inspect.Report) string { return firstClosed(gateGuards(report)) }
 
-// kept is why a pod must not be released, by what is known of its objects.
+// kept holds the reasons why a pod must not be released, as its objects show them.
 type kept struct{ namespace, pod, unknown string }
 
-// keptGroups returns that by group: the pod, by its annotation or labels, or its namespace is opted out, or the verdict
-// on an object of it is unknown. One object in an opted-out namespace is enough, whatever its verdict is.
+// keptGroups returns by group why it must be kept: the pod, by annotation or labels, or its namespace is opted out, or
+// the verdict on one of its objects is unknown. One object in an opted-out namespace is enough.
 func keptGroups(report inspect.Report, s Settings) map[string]kept {
 	groups := map[string]kept{}
 	for _, o := range report.Objects {
@@ -133,8 +133,8 @@ func keptGroups(report inspect.Report, s Settings) map[string]kept {
 	return groups
 }
 
-// OptedOut returns why the pod of an object is opted out, by its namespace and by its annotation or labels. What is not
-// known of the pod counts for leftovers only: other objects of it may know it.
+// OptedOut returns why the pod of an object is opted out, by its namespace and by its annotation or labels. Unknown
+// labels count for leftovers only: other objects of the pod may know them.
 func (s Settings) OptedOut(o inspect.Assessment) (namespace, pod string) {
 	if o.Verdict == inspect.Leftover || o.Pod.Namespace != "" {
 		namespace = s.optedOut(o.Pod.Namespace)
@@ -145,7 +145,7 @@ func (s Settings) OptedOut(o inspect.Assessment) (namespace, pod string) {
 	return namespace, pod
 }
 
-// podGuards are those about one pod alone.
+// podGuards are the guards about one pod alone.
 func (p Policy) podGuards(group string, now finding.Timestamp) []Guard {
 	attempt, tried := p.Attempts[group]
 	why := p.kept[group]
@@ -164,7 +164,7 @@ func (p Policy) podGuards(group string, now finding.Timestamp) []Guard {
 	}
 }
 
-// attended is why failures stop nothing.
+// attended is the reason why failures do not stop a release.
 const attended = "a person asks for the release, which failures do not stop"
 
 func (p Policy) backOff(attempt Attempt, tried bool, now finding.Timestamp) Guard {
@@ -176,7 +176,7 @@ func (p Policy) backOff(attempt Attempt, tried bool, now finding.Timestamp) Guar
 	return answer("back-off", "", "no attempt that was too soon ago has failed")
 }
 
-// oneRunning lets one pod with a running container be released at a time: a mistake there would kill a workload.
+// oneRunning allows one pod with a running container at a time: a mistake there would kill a workload.
 func oneRunning(runs bool, first string) Guard {
 	switch {
 	case !runs:
@@ -188,7 +188,7 @@ func oneRunning(runs bool, first string) Guard {
 	return answer("one-running", "", "it is the first pod with a running container")
 }
 
-// budget has room for some more pods; who was released within the hour is counted already.
+// budget has room for left more pods; a pod released within the last hour is already counted.
 func (p Policy) budget(left int, counted bool) Guard {
 	switch {
 	case counted:

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// answersOf lists the answers about the step on an object, those of open guards by name.
+// answersOf lists the answers about the step on an object: the reasons of closed guards, the names of open ones.
 func answersOf(t *testing.T, steps []Step, id string) (closed, open []string) {
 	t.Helper()
 	at := slices.IndexFunc(steps, func(s Step) bool { return s.ID == id })
@@ -42,7 +42,7 @@ func answersOf(t *testing.T, steps []Step, id string) (closed, open []string) {
 	return closed, open
 }
 
-// Where many guards are closed the plan names each, and what others say is there too.
+// If several guards are closed, the plan names each, and contains the answers of the others too.
 func TestPlanHasEveryAnswer(t *testing.T) {
 	refused, plain, unknown := leftover(inspect.Mount, uid1, "m#1"), leftover(inspect.Cgroup, uid1, "/c1"),
 		leftover(inspect.Process, uid1, "7")
@@ -87,7 +87,7 @@ func TestPlanHasEveryAnswer(t *testing.T) {
 	}
 }
 
-// Budgets are taken by what would be released, not by asking: a pod that another guard stops leaves them to the next.
+// Budgets are used by planned releases, not by asking: a pod stopped by another guard leaves them to the next.
 func TestAskingTakesNoBudget(t *testing.T) {
 	const uid3 = "33333333-3333-3333-3333-333333333333"
 	var report inspect.Report
@@ -120,8 +120,8 @@ func TestAskingTakesNoBudget(t *testing.T) {
 	}
 }
 
-// A plan by hand has the answers of what is asked outside as well, all of them, and does nothing: no line in the journal,
-// no lock, no change. The daemon asks no further than the kill switch.
+// A plan by hand contains all answers of external guards as well, and has no side effects: no journal line, no lock, no
+// change. The daemon stops asking at the kill switch.
 func TestPlanByHandAsksEverything(t *testing.T) {
 	s := newFailing(t, 4)
 	s.blocked() // three pods have failed
@@ -162,7 +162,7 @@ func TestPlanByHandAsksEverything(t *testing.T) {
 	}
 }
 
-// A plan looks at some objects, and says of the others that it did not.
+// A plan looks at some objects, and marks the others as not looked at.
 func TestPlanLooksAtSome(t *testing.T) {
 	s := newFailing(t, 0)
 	for n := range maxPreviews + 1 {

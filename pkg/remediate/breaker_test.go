@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// While the gate against mass orphaning is closed, a plan has one pod with the stronger proof: the one that was tried the
-// longest ago and that nothing else stops. Of others nothing is done.
+// While the gate against mass orphaning is closed, a plan contains one pod with the stronger proof: the one tried
+// longest ago that no other guard stops. The other pods are left alone.
 func TestPlanTakesOnePodThroughTheBreaker(t *testing.T) {
 	const uid3, uid4 = "33333333-3333-3333-3333-333333333333", "44444444-4444-4444-4444-444444444444"
 	strong := func(uid string) inspect.Assessment {

@@ -6,14 +6,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// ByHand is how a release that a person asks for differs from the daemon's. The zero value does not differ.
+// ByHand defines how a release requested by a person differs from the daemon's. The zero value does not differ.
 type ByHand struct {
 	LockWait time.Duration    // how long to wait for another release
-	OnWait   func(why string) // called once when that begins; may be nil
+	OnWait   func(why string) // called once when the wait begins; may be nil
 	OnRecord func(Record)     // called with each line of the journal once it is on disk; may be nil
 
-	// Agreed is the plan that the person agreed to: nothing is done that does not act in it. Nil: there is no such
-	// limit.
+	// Agreed is the plan that the person agreed to: only steps that act in it are done. Nil: no such limit.
 	Agreed []Step
 }
 
@@ -24,8 +23,8 @@ func (r *Runner) ByHand(b ByHand) *Runner {
 	return &of
 }
 
-// limit blocks the steps that nobody agreed to: between a plan and the answer a pause may end, or a budget be free
-// again.
+// limit blocks the steps that the person did not agree to: between plan and answer a pause may end, or a budget become
+// free.
 func (b ByHand) limit(steps []Step) {
 	if b.Agreed == nil {
 		return

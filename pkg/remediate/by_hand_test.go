@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// releaseByHand releases the pod of a script as a person asks for it.
+// releaseByHand releases the pod of a script at a person's request.
 func (s *script) releaseByHand(b ByHand) (outcome Outcome, err error) {
 	s.t.Helper()
 	synctest.Test(s.t, func(t *testing.T) {
@@ -24,7 +24,7 @@ func (s *script) releaseByHand(b ByHand) (outcome Outcome, err error) {
 	return outcome, err
 }
 
-// Nothing is done but what acted in the plan that was agreed to, for the reason that the plan gave.
+// Only steps that acted in the agreed plan are done, for the reason that the plan gave.
 func TestReleaseKeepsToWhatWasAgreed(t *testing.T) {
 	block := func(id, why string) func([]Step) []Step {
 		return func(steps []Step) []Step {
@@ -68,7 +68,7 @@ func TestReleaseKeepsToWhatWasAgreed(t *testing.T) {
 	}
 }
 
-// Who agreed to a plan was not asked about the quarantine.
+// Agreement to a plan does not cover the quarantine.
 func TestAgreedReleaseSweepsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.Write(filepath.Join(w.Mutator.QuarantineDir(), "somebody's"), "1234")
@@ -82,7 +82,7 @@ func TestAgreedReleaseSweepsNothing(t *testing.T) {
 	}
 }
 
-// A record is told when it is on disk, and what an earlier crash cut off is not told as of this release.
+// A record is reported once it is on disk; those cut off by an earlier crash do not count as this release's.
 func TestReleaseTellsItsRecords(t *testing.T) {
 	s := newScript(t)
 	state := s.host.Files.Path("state")
@@ -109,7 +109,7 @@ func TestReleaseTellsItsRecords(t *testing.T) {
 	}
 }
 
-// What was verified to be gone and is there again when the release is stopped is no gain.
+// An object verified to be gone that exists again when the release stops is not a gain.
 func TestStoppedReleaseGainsNothingThatReturned(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(report *inspect.Report)
@@ -156,7 +156,7 @@ func TestStoppedReleaseGainsNothingThatReturned(t *testing.T) {
 	}
 }
 
-// Only what was verified to be gone is a gain, and each thing once.
+// Only objects verified to be gone are a gain, and each counts once.
 func TestGain(t *testing.T) {
 	of := func(result Result, kind inspect.Kind, facts ...string) StepOutcome {
 		o := leftover(kind, uid1, strings.Join(facts, " "))

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// cgroupAction removes empty cgroups, children first. Volumes in memory must be unmounted before: their memory would be
-// charged to the parent permanently (kubelet uses the same order).
+// cgroupAction removes empty cgroups, children first. Volumes in memory must be unmounted before: otherwise their
+// memory would be charged to the parent permanently (kubelet uses the same order).
 func cgroupAction() Action {
 	return Action{
 		Kind: inspect.Cgroup, Order: 80,

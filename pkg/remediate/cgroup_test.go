@@ -45,7 +45,7 @@ func TestCgroupNeeds(t *testing.T) {
 	}
 }
 
-// Leaf first; at one depth that of systemd first, which takes the others away with it.
+// Leaves first; at equal depth systemd's first, since systemd removes the others with it.
 func TestCgroupOrder(t *testing.T) {
 	var all []inspect.Assessment
 	for _, id := range []string{"memory/pod", "memory/pod/c", "pids/pod/c", "systemd/pod", "systemd/pod/c", "pids/pod",
@@ -69,7 +69,7 @@ func TestCgroupOrder(t *testing.T) {
 	}
 }
 
-// assessmentOf is what a lister makes of a process.
+// assessmentOf is the assessment that a lister makes of a process.
 func assessmentOf(p mutate.Process) inspect.Assessment {
 	return inspect.Assessment{Object: inspect.Object{
 		Kind: inspect.Process, ID: strconv.Itoa(p.PID), Pod: inspect.Pod{UID: p.UID},
@@ -77,7 +77,7 @@ func assessmentOf(p mutate.Process) inspect.Assessment {
 	}}
 }
 
-// A process has the grace to end by itself; only then it is killed. All are asked together.
+// A process gets its grace period to end by itself; only then it is killed. All are signaled together.
 func TestProcessHasItsGrace(t *testing.T) {
 	w := newWorld(t)
 	w.settings.ProcessGrace = 20 * time.Second
@@ -95,7 +95,7 @@ func TestProcessHasItsGrace(t *testing.T) {
 	}
 }
 
-// One process that is another one by now stops the pod before any of the later ones is asked to end.
+// A process replaced by another one stops the pod before any later process is signaled.
 func TestChangedProcessStopsTheRound(t *testing.T) {
 	w := newWorld(t)
 	uid := mutatetest.UID(t)
@@ -115,8 +115,8 @@ func TestChangedProcessStopsTheRound(t *testing.T) {
 	}
 }
 
-// Nobody has configured the driver. The living pod shows in which tree our kubelet's pods are; what is in the other
-// one is another kubelet's and stays.
+// The driver is not configured. The living pod shows which tree our kubelet uses; objects in the other tree are another
+// kubelet's and stay.
 func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 	w := newWorld(t, func(p *host.Paths) { p.CgroupDriver = "" })
 	uid, theirs := mutatetest.UID(t), mutatetest.UID(t)
@@ -130,8 +130,8 @@ func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 	for _, dir := range ours {
 		point := strings.TrimSuffix(dir, filepath.Join(w.Host.Paths.CgroupRoot, "kubepods/besteffort/pod"+uid))
 		made := w.Mkdir(filepath.Join(point, slice))
-		for _, around := range []string{filepath.Dir(filepath.Dir(made)), filepath.Dir(made), made} { // the last first
-			t.Cleanup(func() { // the killed process leaves it a moment after its parent was notified
+		for _, around := range []string{filepath.Dir(filepath.Dir(made)), filepath.Dir(made), made} { // innermost last
+			t.Cleanup(func() { // the killed process leaves it shortly after its parent was notified
 				mutatetest.Await(t, func() bool { err := os.Remove(around); return err == nil || os.IsNotExist(err) })
 			})
 		}

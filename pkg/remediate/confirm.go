@@ -11,9 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// confirm inspects the whole node again and asks all witnesses about the pod. When one knows it, or an object is
-// another one now, the release of the pod stops; when anything could not be read or evaluated, it ends as CouldNotTell.
-// An object that is not listed is not necessarily gone: its action verifies that.
+// confirm inspects the whole node again and asks all witnesses about the pod. If a witness knows it, or an object was
+// replaced, the release of the pod stops; if anything could not be read or evaluated, it ends as CouldNotTell. An
+// object that is not listed is not necessarily gone: its action verifies that.
 func (p *podRelease) confirm(ctx context.Context) error {
 	stop := p.stop(ctx)
 	if p.interrupted(ctx) {
@@ -59,8 +59,8 @@ func (p *podRelease) evaluate(ctx context.Context, report inspect.Report) error 
 	return p.checkPlan(ctx, report)
 }
 
-// markReturned corrects the outcome of steps of a release that ends early: what was verified to be gone, and is listed as
-// the pod's by the inspection that ends it, exists again.
+// markReturned corrects the outcome of steps of a release that ends early: an object verified to be gone exists again
+// if the inspection that ends the release lists it as the pod's.
 func (p *podRelease) markReturned(report inspect.Report) {
 	for i := range p.outcome.Steps {
 		s := &p.outcome.Steps[i]
@@ -74,8 +74,8 @@ func (p *podRelease) markReturned(report inspect.Report) {
 // holders is the name of the search for holders in the errors of an inspection.
 const holders = "holders"
 
-// inspectionError returns what an inspection could not read. Missing holders do not matter here: they change neither
-// which objects exist nor who owns them; of kinds that do little harm the steps themselves verify what exists.
+// inspectionError returns the unread part of an inspection. Missing holders do not matter here: they change neither
+// which objects exist nor who owns them. For kinds that do little harm, the steps verify the objects.
 func inspectionError(report inspect.Report) string {
 	for _, failure := range report.Errors {
 		if failure.What != holders && !inspect.Kind(failure.What).Minor() {
@@ -85,7 +85,7 @@ func inspectionError(report inspect.Report) string {
 	return ""
 }
 
-// updateRest records what is left of the pod.
+// updateRest records the remaining objects of the pod.
 func (p *podRelease) updateRest(report inspect.Report) error {
 	p.rest = nil
 	for _, o := range report.Objects {
@@ -97,7 +97,7 @@ func (p *podRelease) updateRest(report inspect.Report) error {
 			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
 		}
 		if o.Kind.Minor() && o.Verdict != inspect.Leftover && o.Verdict != inspect.Live {
-			continue // it may take a day until it is proven, and nothing waits for it
+			continue // its proof may take a day, and no step waits for it
 		}
 		switch o.Verdict {
 		case inspect.Leftover, inspect.Candidate:
@@ -112,7 +112,7 @@ func (p *podRelease) updateRest(report inspect.Report) error {
 	return nil
 }
 
-// belongsToPod reports whether an object belongs to this pod: by its UID, or, when it has none, by the pod's sandbox.
+// belongsToPod reports whether an object belongs to this pod: by its UID, or, if it has none, by the pod's sandbox.
 func (p *podRelease) belongsToPod(o inspect.Object) bool {
 	if o.Pod.UID != "" || o.SandboxID == "" {
 		return Group(o) == p.outcome.Group
@@ -132,8 +132,8 @@ func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Ass
 	return o
 }
 
-// checkPlan compares the plan with the objects that are listed now. A listed object must be the one that was evaluated;
-// one that is not listed must be gone.
+// checkPlan compares the plan with the objects listed now. A listed object must be the one that was evaluated; one that
+// is not listed must be gone.
 func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error {
 	for _, step := range p.steps {
 		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
@@ -158,7 +158,7 @@ func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error
 	return nil
 }
 
-// verdictOf describes the verdict on a step's object that an inspection does not list as the pod's.
+// verdictOf describes the verdict on a step's object that the inspection does not list as the pod's.
 func verdictOf(report inspect.Report, step Step) string {
 	o, ok := findObject(report.Objects, step.Kind, step.ID)
 	if !ok {

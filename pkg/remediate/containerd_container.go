@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// containerdContainerAction removes containers that containerd has and CRI has lost: kubelet cannot stop them, and what
-// runs in them runs beside the new copy of the pod. All is asked of containerd itself, in the order of its own client.
+// containerdContainerAction removes containers that containerd has and CRI has lost: kubelet cannot stop them, and they
+// run beside the new copy of the pod. It asks containerd itself, in the order of containerd's own client.
 func containerdContainerAction() Action {
 	return Action{
 		Kind: inspect.ContainerdContainer, Order: 25,
@@ -20,7 +20,7 @@ func containerdContainerAction() Action {
 			return fmt.Sprintf("end the task of container %s (%s) with %s grace, delete it, and the container with its "+
 				"snapshot, through containerd", shortID(o.ID), cmp.Or(o.Facts["name"], o.Facts["kind"]), s.ContainerGrace), ""
 		},
-		// A sandbox goes after the containers in it, which may live in its namespaces.
+		// A sandbox goes after its containers, which may live in its namespaces.
 		Less: func(a, b inspect.Assessment) int {
 			return cmp.Or(cmp.Compare(isSandboxRecord(a), isSandboxRecord(b)), cmp.Compare(a.ID, b.ID))
 		},

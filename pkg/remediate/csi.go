@@ -13,7 +13,7 @@ func isCSI(o inspect.Assessment) bool {
 	return strings.Contains(o.Identity["point"], "/pods/"+o.Pod.UID+"/"+csiVolumes)
 }
 
-// csiOwned returns why the agent must not unmount a CSI mount: its driver is not proven to be gone, or is not known.
+// csiOwned returns why the agent must not unmount a CSI mount: its driver is unknown or not proven to be gone.
 func csiOwned(ctx context.Context, t Tools, o inspect.Assessment) string {
 	if !isCSI(o) || t.Settings.UnmountCSI {
 		return ""

@@ -25,16 +25,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// A CSI driver is gone when the Node's CSINode does not name it and no process holds a socket of it below kubelet's
-// plugin directories, in as many observations and for as long as the constants require, without one in between that
-// shows it.
+// A CSI driver is gone if the Node's CSINode does not name it and no process holds a socket of it below kubelet's
+// plugin directories, in as many observations and for as long as the constants require, with none in between that shows
+// it.
 const (
 	driverObservations = 3
 	driverSpan         = 10 * time.Minute
 	driverSpacing      = 3 * time.Minute  // observations that are closer together count as one
 	driverGap          = 30 * time.Minute // observations before a longer gap prove nothing
-	driverHistory      = 32               // observations that are kept
-	driverMinAge       = 2 * time.Minute  // pods that terminate normally are gone before, and cause no observation
+	driverHistory      = 32               // observations kept
+	driverMinAge       = 2 * time.Minute  // pods that terminate normally are gone earlier, and cause no observation
 	driverFresh        = 10 * time.Second // how long an observation counts as current
 	driverFile         = "csi-drivers.json"
 )
@@ -44,13 +44,13 @@ type driverObservation struct {
 	At        finding.Timestamp `json:"at"`
 	CSINode   string            `json:"csiNode"`         // UID of the object
 	Named     []string          `json:"named,omitempty"` // drivers in it
-	Answering []string          `json:"speak,omitempty"` // names of those that answer on sockets
+	Answering []string          `json:"speak,omitempty"` // names reported on sockets
 	// of sockets with a listener, and of mounts among the plugins
 	InUse   []string `json:"places,omitempty"`
 	Unknown []string `json:"unknown,omitempty"` // sockets with a listener that does not report its name
 }
 
-// evidenceOf returns the evidence that a driver may exist; empty when there is none.
+// evidenceOf returns the evidence that a driver may exist, or "".
 func (l driverObservation) evidenceOf(driver string) string {
 	same := func(name string) bool { return strings.EqualFold(name, driver) }
 	switch {
@@ -70,7 +70,7 @@ func (l driverObservation) evidenceOf(driver string) string {
 	return ""
 }
 
-// goneSince returns why observations, oldest first, do not prove that a driver is gone. The last of them is the current
+// goneSince returns why observations, oldest first, do not prove that a driver is gone. The last one is the current
 // one.
 func goneSince(observations []driverObservation, driver string) string {
 	if len(observations) == 0 {
@@ -102,18 +102,18 @@ func goneSince(observations []driverObservation, driver string) string {
 	return ""
 }
 
-// driverWatch keeps observations of CSI drivers, in a file that the daemon and the command line share.
+// driverWatch keeps observations of CSI drivers in a file that the daemon and the command line share.
 type driverWatch struct {
 	dir string // of the state
 
-	mu         sync.Mutex        // guards what follows
+	mu         sync.Mutex        // guards the fields below
 	fresh      driverObservation // the last observation of this process
-	err        error             // of it
+	err        error             // of the last observation
 	asked      finding.Timestamp
-	lastLogged string // the error that was logged last; empty if the last observation had none
+	lastLogged string // the last logged error; empty if the last observation had none
 }
 
-// isNewError reports whether an error differs from the last one: the same one comes with each pass.
+// isNewError reports whether an error differs from the last one: the same error comes with each pass.
 func (w *driverWatch) isNewError(err error) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,8 +154,8 @@ func (w *driverWatch) current(ctx context.Context, t Tools) (driverObservation, 
 	return w.fresh, w.err
 }
 
-// observe records an observation when a possible leftover may involve CSI, and the last one is old enough. A failed
-// observation is not recorded: it proves nothing in either direction.
+// observe records an observation if a possible leftover may involve CSI and the last observation is old enough. A
+// failed observation is not recorded: it proves neither presence nor absence.
 func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Report) error {
 	if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
 		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate &&
@@ -166,7 +166,7 @@ func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Repor
 	}
 	observations, err := w.read()
 	if err != nil {
-		observations = nil // an unreadable file is replaced, and proves nothing until then
+		observations = nil // an unreadable file is replaced, and is no proof until then
 	}
 	now := t.Host.Clock()
 	if n := len(observations); n > 0 && observations[n-1].At.Boot == now.Boot &&
@@ -208,7 +208,7 @@ func (w *driverWatch) write(observations []driverObservation) error {
 	return atomicfile.WriteData(filepath.Join(w.dir, driverFile), data)
 }
 
-// readDrivers reads everything that may show a driver. An error means that something could not be read.
+// readDrivers reads all signs of drivers. An error means that a part could not be read.
 func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
 	observation := driverObservation{At: t.Host.Clock()}
 	if t.Host.Cluster.CSINode == nil {

@@ -94,7 +94,7 @@ func TestDriverGoneSince(t *testing.T) {
 	}
 }
 
-// withNote makes a pod whose volume's note is all that is left of it.
+// withNote makes a pod of which only its volume's note is left.
 func (w *world) withNote(driver, handle string) (uid, note string) {
 	w.t.Helper()
 	uid = mutatetest.UID(w.t)
@@ -102,7 +102,7 @@ func (w *world) withNote(driver, handle string) (uid, note string) {
 		volumeNoteOf("pvc-1", handle, driver))
 }
 
-// stays releases, and makes sure that a note is still there and why.
+// stays runs a release, and checks that a note is still there and why.
 func (w *world) stays(note, why string) {
 	w.t.Helper()
 	text := describe(w.release())
@@ -118,7 +118,7 @@ func (w *world) needed(uid, note string) string {
 	return volumeNeeded(w.t.Context(), w.runner().tools, uid, entry)
 }
 
-// goes releases, and makes sure that a note is in quarantine.
+// goes runs a release, and checks that a note is in quarantine.
 func (w *world) goes(note string) {
 	w.t.Helper()
 	text := describe(w.release())
@@ -127,8 +127,8 @@ func (w *world) goes(note string) {
 	}
 }
 
-// One observation is no proof: the driver may be restarting. Observations are recorded while something may be a
-// leftover, and survive the process; a failed one does not count.
+// One observation is no proof: the driver may be restarting. Observations are recorded while there may be a leftover,
+// and survive the process; a failed one does not count.
 func TestDriverObservationsAreRecorded(t *testing.T) {
 	w := shortNode(t)
 	now := host.Now()
@@ -160,7 +160,7 @@ func TestDriverObservationsAreRecorded(t *testing.T) {
 	w.stays(note, "1 times over 0s")
 }
 
-// Nothing is observed or recorded if no leftover involves CSI, or if nothing may be done.
+// No observation is made or recorded if no leftover involves CSI, or if no release may run.
 func TestDriverIsObservedOnlyIfNeeded(t *testing.T) {
 	w := newWorld(t)
 	asked := 0
@@ -184,7 +184,7 @@ func TestDriverIsObservedOnlyIfNeeded(t *testing.T) {
 	if observations, err := w.runner().tools.Drivers.read(); err != nil || len(observations) != 1 {
 		t.Errorf("%v, %v", observations, err)
 	}
-	// A pod that is just terminating causes no observation, which would fail without tools.
+	// A pod that is terminating causes no observation, which would fail without tools.
 	young := inspect.Assessment{Object: inspect.Object{Kind: inspect.PodDirectory}, Verdict: inspect.Candidate}
 	young.FirstSeen = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
 	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverMinAge - 1}
@@ -220,7 +220,7 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// What is remembered is bounded.
+// The history is bounded.
 func TestDriverObservationsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	now := host.Now()

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/fakecsi"
 )
 
-// shortNode is a world whose paths are short enough for the names of sockets.
+// shortNode is a world with paths short enough for socket names.
 func shortNode(t *testing.T) *world {
 	dir, err := os.MkdirTemp("", "k")
 	if err != nil {
@@ -57,8 +57,7 @@ func (w *world) listen(name string) *net.UnixListener {
 	return l
 }
 
-// While there is any evidence of a driver, its volume's note stays; and a failed observation is never taken for its
-// absence.
+// While there is any evidence of a driver, its volume's note stays; a failed observation never counts as absence.
 func TestDriverStillThere(t *testing.T) {
 	const driver = "a.example.com"
 	for name, test := range map[string]struct {
@@ -149,7 +148,7 @@ func startDriver(w *world, name string) {
 	w.t.Cleanup(func() { _ = d.Stop() })
 }
 
-// What cannot be spoken to, and what is mounted beside a driver's socket, are signs of it.
+// Sockets that do not answer, and mounts beside a driver's socket, are signs of the driver.
 func TestDriverOddSockets(t *testing.T) {
 	const driver = "a.example.com"
 	for name, test := range map[string]struct {

@@ -81,7 +81,7 @@ func parseVolumeNote(data []byte, volume string) (volumeNote, error) {
 // escapeVolume returns the name of the directory that kubelet uses for a volume.
 func escapeVolume(name string) string { return strings.ReplaceAll(name, "/", "~") }
 
-// volumeNeeded returns why the note of a volume has to stay; empty when it is no longer needed.
+// volumeNeeded returns why the note of a volume has to stay, or "".
 func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) string {
 	note, err := readVolumeNote(ctx, t, uid, entry.Path)
 	switch {
@@ -111,7 +111,7 @@ func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) 
 	return ""
 }
 
-// staged returns where a volume is staged on this node, according to kubelet's directories and the mount table.
+// staged returns the path at which a volume is staged on this node, by kubelet's directories and the mount table.
 func staged(ctx context.Context, t Tools, note volumeNote) string {
 	tree, err := t.Mutator.Plugins(ctx, path.Join(t.Host.Paths.KubeletRoot, "plugins"))
 	if err != nil {
@@ -192,9 +192,9 @@ func volumeInUse(node *corev1.Node, note volumeNote) string {
 	return ""
 }
 
-// kubeletWorking returns why kubelet may still work on a pod that is no longer wanted: it may be the pod of this
-// volume, waiting for its driver. kubelet_working_pods has the labels lifecycle (sync, terminating, terminated) and
-// config (desired, orphan, runtime_only); pods that are desired are in its /pods.
+// kubeletWorking returns why kubelet may still work on a pod that is no longer wanted: it may be this volume's pod,
+// waiting for its driver. kubelet_working_pods has the labels lifecycle (sync, terminating, terminated) and config
+// (desired, orphan, runtime_only); desired pods are in its /pods.
 func kubeletWorking(ctx context.Context, t Tools) string {
 	if t.Host.Kubelet.Metric == nil {
 		return "whether kubelet still works on its pod is not known: its metrics are not configured"

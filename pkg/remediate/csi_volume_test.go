@@ -69,7 +69,7 @@ func TestStagedAt(t *testing.T) {
 	}
 }
 
-// While anything on the node or in the cluster shows that a volume is still in use, its note stays.
+// While the node or the cluster shows any use of a volume, its note stays.
 func TestVolumeNeeded(t *testing.T) {
 	const driver, handle = "a.example.com", "disks/vol-1"
 	plugins := func(w *world, parts ...string) string {
@@ -144,7 +144,7 @@ func TestVolumeNeeded(t *testing.T) {
 	}
 }
 
-// What is asked last fails: each alone keeps the note.
+// If one of the last questions fails, that alone keeps the note.
 func TestVolumeNeededUnclear(t *testing.T) {
 	w := newWorld(t)
 	uid, note := w.withNote("a.example.com", "v")
@@ -179,7 +179,7 @@ func TestVolumeNeededUnclear(t *testing.T) {
 	}
 }
 
-// Of two volumes of one driver that is gone one is staged: nothing of the pod's directory is touched.
+// If one of two volumes of a driver that no longer exists is staged, the whole directory of the pod stays.
 func TestOneOfTwoVolumesIsStaged(t *testing.T) {
 	w := newWorld(t)
 	uid, _ := w.withNote("a.example.com", "v-1")
@@ -200,7 +200,7 @@ func TestOneOfTwoVolumesIsStaged(t *testing.T) {
 	unchanged(t, "the pod's directory", before, mutatetest.Snapshot(t, w.PodDir(uid)))
 }
 
-// Whatever a pod puts in the place of kubelet's note, the release ends soon, refuses, and lets go of the lock.
+// Whatever a pod puts in the place of kubelet's note, the release soon ends with a refusal and frees the lock.
 func TestForeignVolumeNotes(t *testing.T) {
 	for name, make := range map[string]func(name string) error{
 		"a pipe": func(name string) error { return unix.Mkfifo(name, 0o600) },
@@ -269,7 +269,7 @@ func TestForeignVolumeNotes(t *testing.T) {
 	}
 }
 
-// The directory of a pod comes last, and only if it is the one that was inspected.
+// The directory of a pod is removed last, and only if it is the inspected one.
 func TestPodDirectoryNeeds(t *testing.T) {
 	action := podDirectoryAction()
 	object := func(kind inspect.Kind, facts map[string]string) inspect.Assessment {
@@ -310,7 +310,7 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 		t.Errorf("another inode: %v", err)
 	}
 	var refusal mutate.Refusal
-	// The inode is right, the name is not: the owner of the directory is not known.
+	// The inode is right, the name is not: the directory's owner is unknown.
 	for _, o := range []inspect.Assessment{assessment(uid, w.PodDir(other), id), assessment("", w.PodDir(uid), id),
 		assessment("", "", id)} {
 		if err := removePodDirectory(t.Context(), tools, o); !errors.As(err, &refusal) {

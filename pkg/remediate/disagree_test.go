@@ -16,14 +16,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// The witnesses of a world that can be blind on their own.
+// The witnesses of a world, each of which can be blind on its own.
 const (
 	kubelet = "kubelet"
 	list    = "list" // of the apiserver
-	byName  = "name" // the apiserver, asked for one pod
+	byName  = "name" // the apiserver, GET of one pod
 )
 
-// disagree gives each witness eyes of its own: what is known is known to each of them that is not blind for it.
+// disagree separates the witnesses: each knows every known pod except those it is blind for.
 func (w *world) disagree() {
 	w.blind = map[string]map[string]bool{kubelet: {}, list: {}, byName: {}}
 	w.Host.Kubelet.Pods = w.seenBy(kubelet, w.Host.Kubelet.Pods)
@@ -53,7 +53,7 @@ func (w *world) seenBy(who string, pods func(context.Context) ([]corev1.Pod, err
 	}
 }
 
-// hideOthers makes a witness blind for all pods that live beside the one of the test.
+// hideOthers makes a witness blind for all bystanders.
 func (w *world) hideOthers(who string) {
 	w.blind[who][w.living] = true
 	for _, pod := range slices.Concat(w.beside.Kubelet, w.beside.Cluster) {
@@ -61,7 +61,7 @@ func (w *world) hideOthers(who string) {
 	}
 }
 
-// Where the witnesses disagree of a pod, or kubelet lacks what the apiserver lists, nothing of it is released.
+// If the witnesses disagree about a pod, or kubelet lacks a pod that the apiserver lists, no object of it is released.
 func TestWitnessesDisagree(t *testing.T) {
 	for name, bend := range map[string]func(w *world, uid string){
 		"only kubelet knows it":       func(w *world, uid string) { w.blind[list][uid] = true },
@@ -112,7 +112,7 @@ func TestWitnessesDisagree(t *testing.T) {
 	}
 }
 
-// A pod that runs, and that kubelet and the apiserver's list lack for the same reason, keeps running.
+// A running pod that both kubelet and the apiserver's list lack keeps running.
 func TestRunningPodIsKept(t *testing.T) {
 	w, c := runtimeWorld(t)
 	uid := mutatetest.UID(t)

@@ -8,21 +8,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Gain is what a node has again after a release: only of objects that were verified to be gone, whether the release or
-// their owner removed them. What is not known is counted beside it, never guessed. Its JSON form is a contract.
+// Gain is what a release returned to the node: only objects verified to be gone count, whether the release or their
+// owner removed them. Unknown sizes are counted separately, never guessed. Its JSON form is a contract.
 type Gain struct {
 	Objects          int    `json:"objects"`          // of every kind
-	Bytes            uint64 `json:"bytes"`            // of files whose size was known before
-	BytesUnknown     int    `json:"bytesUnknown"`     // objects that took space on a disk, nobody has measured how much
-	Processes        int    `json:"processes"`        // with those of shims
-	Addresses        int    `json:"addresses"`        // that host-local no longer holds
-	AddressesUnknown int    `json:"addressesUnknown"` // attachments whose addresses another plugin keeps the books of
+	Bytes            uint64 `json:"bytes"`            // of files with a size known beforehand
+	BytesUnknown     int    `json:"bytesUnknown"`     // objects that used an unmeasured amount of disk space
+	Processes        int    `json:"processes"`        // including shims
+	Addresses        int    `json:"addresses"`        // freed in host-local
+	AddressesUnknown int    `json:"addressesUnknown"` // attachments with addresses managed by another plugin
 	Leases           int    `json:"leases"`           // containerd's
 	Mounts           int    `json:"mounts"`
 	Cgroups          int    `json:"cgroups"`
 }
 
-// Gain adds up what the steps held before and what was verified to be gone. It is pure.
+// Gain adds up the resources of the steps' objects verified to be gone. It is pure.
 func (o Outcome) Gain() Gain {
 	var g Gain
 	addresses := map[string]bool{} // an address is in its lease and in its attachment
@@ -37,7 +37,7 @@ func (o Outcome) Gain() Gain {
 	return g
 }
 
-// isGone reports whether an object was verified to be gone. A dead process that nobody has reaped held nothing before.
+// isGone reports whether an object was verified to be gone. A zombie held no resources before.
 func (s StepOutcome) isGone() bool {
 	return (s.Result == Released || s.Result == Vanished) && !isDead(s.Object)
 }
@@ -50,7 +50,7 @@ func (g *Gain) add(o inspect.Assessment, addresses map[string]bool) {
 	case inspect.Mount:
 		g.Mounts++
 	case inspect.Rootfs:
-		mounts, _ := strconv.Atoi(o.Facts["mounts"]) // none: not known to have been mounted
+		mounts, _ := strconv.Atoi(o.Facts["mounts"]) // absent: not known to have been mounted
 		g.Mounts += mounts
 	case inspect.Cgroup:
 		g.Cgroups++

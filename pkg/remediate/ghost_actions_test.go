@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// What must go before a lost container, a shim or an address, and what is never planned.
+// Which objects must go before a lost container, a shim or an address, and which are never planned.
 func TestGhostActions(t *testing.T) {
 	frozen := leftover(inspect.Cgroup, uid1, "c")
 	frozen.Facts = map[string]string{"frozen": "true"}

@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 )
 
-// ghostWorld is a world with a real containerd in which what is below CRI is inspected, too.
+// ghostWorld is a world with a real containerd, in which objects below CRI are inspected too.
 func ghostWorld(t *testing.T, optIn ...inspect.Kind) (*world, *mutatetest.Containerd) {
 	t.Helper()
 	w, c := runtimeWorld(t)
@@ -57,7 +57,7 @@ func (w *world) processOf(id string) (task, shim int) {
 	return 0, 0
 }
 
-// proven inspects until each object of a kind of a pod is a leftover. What goes with it stays a candidate meanwhile.
+// proven inspects until each object of a kind of a pod is a leftover. Related objects stay candidates meanwhile.
 func (w *world) proven(uid string, kind inspect.Kind) {
 	w.t.Helper()
 	mutatetest.Await(w.t, func() bool {
@@ -76,11 +76,11 @@ func (w *world) proven(uid string, kind inspect.Kind) {
 
 func alive(pid int) bool { return unix.Kill(pid, 0) == nil }
 
-// Containers that CRI lost go with their tasks, shims, bundles and snapshots: the sandbox after what is in it. Those of
-// a living pod, lost or not, and all other engines' stay. Nothing goes before the configuration, or a person, says so.
+// Containers that CRI lost go with their tasks, shims, bundles and snapshots: the sandbox after its containers. Those
+// of a living pod, lost or not, and of other engines stay. None goes before the configuration or a person permits it.
 func TestReleaseLostContainers(t *testing.T) {
 	w, c := ghostWorld(t)
-	parentOfLiving := w.podCgroup(w.living) // before what is in it, so that it is removed after it
+	parentOfLiving := w.podCgroup(w.living) // before its children, so that it is removed after them
 	w.sandboxed(c, w.living)
 	kept := c.Ghost(w.living, "container", parentOfLiving)
 	keptTask, keptShim := w.processOf(kept)
@@ -121,7 +121,7 @@ func TestReleaseLostContainers(t *testing.T) {
 	}
 }
 
-// A crash between any two of its changes, and a release from zero.
+// A crash between any two changes, then a new release.
 func TestCrashInLostContainer(t *testing.T) {
 	w, c := ghostWorld(t, inspect.ContainerdContainer)
 	for _, point := range []string{"intent: containerd-container", "containerd-container: task ended",
@@ -137,7 +137,7 @@ func TestCrashInLostContainer(t *testing.T) {
 	}
 }
 
-// crashAt lets a release end at a point.
+// crashAt makes a release crash at a point.
 func (w *world) crashAt(point string) {
 	w.t.Helper()
 	crash := errors.New("crash")
@@ -153,8 +153,8 @@ func (w *world) crashAt(point string) {
 	w.faultPoint = nil
 }
 
-// A shim of which containerd has lost the container goes after the processes below it, and containerd removes its
-// bundle. One whose container containerd still has stays, dead pod or not.
+// A shim without a container in containerd goes after the processes below it, and containerd removes its bundle. A shim
+// whose container containerd still has stays, even if the pod is dead.
 func TestReleaseLostShim(t *testing.T) {
 	w, c := ghostWorld(t, inspect.Shim)
 	dead := mutatetest.UID(t)
@@ -179,7 +179,7 @@ func TestReleaseLostShim(t *testing.T) {
 	if alive(task) || alive(shim) {
 		t.Error(describe(outcome))
 	}
-	mutatetest.Await(t, func() bool { return len(w.left(dead)) == 0 }) // containerd collects the snapshot when it likes to
+	mutatetest.Await(t, func() bool { return len(w.left(dead)) == 0 }) // containerd collects the snapshot later
 	if _, err := os.Lstat(c.Bundle(id)); !os.IsNotExist(err) {
 		t.Errorf("its bundle: %v", err)
 	}
@@ -188,8 +188,8 @@ func TestReleaseLostShim(t *testing.T) {
 	}
 }
 
-// Somebody deleted CNI's cached result, so that there is no DEL to repeat: the address is given back all the same. Those
-// of a living pod and of podman stay.
+// CNI's cached result was deleted, so DEL cannot be repeated: the address is freed nevertheless. Those of a living pod
+// and of podman stay.
 func TestReleaseAddressWithoutAttachment(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	w, _ := ghostWorld(t, inspect.IPAMLease)
@@ -197,9 +197,9 @@ func TestReleaseAddressWithoutAttachment(t *testing.T) {
 	before := w.networkCensus()
 	dead := mutatetest.UID(t)
 	_, attached := w.attachPod(dead)
-	w.Host.Paths.CNIConfDir = w.Mkdir(filepath.Join(w.Dir, "net.d")) // by which the network is one of pods
+	w.Host.Paths.CNIConfDir = w.Mkdir(filepath.Join(w.Dir, "net.d")) // identifies the pod network
 	w.Write(filepath.Join(w.Host.Paths.CNIConfDir, "10-pods.conflist"), `{"name":"`+attached.Network+`"}`)
-	w.inspect() // this pass has seen whose it is
+	w.inspect() // this pass has recorded its owner
 	if err := os.Remove(attached.File); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestReleaseAddressWithoutAttachment(t *testing.T) {
 		t.Error(diff, describe(outcome))
 	}
 	after := w.networkCensus()
-	for name := range after { // portmap's, which only its DEL removes: it is reported (port-mapping)
+	for name := range after { // portmap's, removed only by its DEL: it is reported (port-mapping)
 		if _, ok := before[name]; !ok && strings.Contains(name, "tables-save ") {
 			delete(after, name)
 		}
@@ -219,7 +219,7 @@ func TestReleaseAddressWithoutAttachment(t *testing.T) {
 	}
 }
 
-// The directory of a sandbox that containerd lost goes with the shared memory on it; that of a living pod stays.
+// The directory of a sandbox that containerd lost goes with its shared memory mount; that of a living pod stays.
 func TestReleaseSandboxDirectory(t *testing.T) {
 	w, c := ghostWorld(t, inspect.SandboxDirectory)
 	w.Cgroups(w.living, "")
@@ -239,15 +239,15 @@ func TestReleaseSandboxDirectory(t *testing.T) {
 	unchanged(t, "the directory of the living pod", before, mutatetest.Snapshot(t, sandboxes))
 }
 
-// The bundle of a container that containerd lost in the middle of a removal goes with the root filesystem on it, once what
-// holds it has ended; that of a living pod stays.
+// The bundle of a container that containerd lost during a removal goes with its root filesystem once its holders have
+// ended; that of a living pod stays.
 func TestReleaseLostBundle(t *testing.T) {
 	w, c := ghostWorld(t, inspect.Rootfs)
 	kept := c.Ghost(w.living, "container", w.podCgroup(w.living))
 	keptTask, keptShim := w.processOf(kept)
 	dead := mutatetest.UID(t)
 	id := c.Ghost(dead, "container", w.podCgroup(dead))
-	w.inspect() // this pass has seen whose it is
+	w.inspect() // this pass has recorded its owner
 	bundle := c.Lose(id)
 	held, err := os.Open(filepath.Join(bundle, "rootfs/busybox"))
 	if err != nil {

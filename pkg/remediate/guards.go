@@ -11,23 +11,23 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Limits for what could hang while the lock is held.
+// Time limits for calls that could hang while the lock is held.
 const (
 	askLimit  = 2 * time.Minute  // one request to the witnesses or the apiserver
 	stepLimit = 15 * time.Minute // one step: of a sandbox, many containers with their grace, and CNI
 )
 
-// KillSwitch returns why nothing may be done: the kill switch exists, or it is not known whether it does.
+// KillSwitch returns why all releases are stopped: the kill switch exists, or its existence is unknown.
 func (r *Runner) KillSwitch() string {
 	return KillSwitch(r.options.Host.Files, r.options.Settings.KillSwitch)
 }
 
-// KillSwitch returns why nothing may be done while a file exists.
+// KillSwitch returns why all changes are stopped while a file exists.
 func KillSwitch(files host.Files, name string) string {
 	return killSwitchGuard(files, name).closed()
 }
 
-// killSwitchGuard is unknown where it cannot be read whether the file exists.
+// killSwitchGuard is unknown if the file's existence cannot be determined.
 func killSwitchGuard(files host.Files, name string) Guard {
 	_, err := files.Stat(name) // any type of file: its content is not read
 	switch {
@@ -47,7 +47,7 @@ func (g Guard) closed() string {
 	return g.Why
 }
 
-// stop returns the guard that keeps everything from being done now. It may make a request to the apiserver.
+// stop returns the guard that stops all steps now. It may make a request to the apiserver.
 func (r *Runner) stop(ctx context.Context) Guard {
 	if kill := killSwitchGuard(r.options.Host.Files, r.options.Settings.KillSwitch); !kill.Open {
 		return kill
@@ -55,7 +55,7 @@ func (r *Runner) stop(ctx context.Context) Guard {
 	return r.paused(ctx)
 }
 
-// paused says whether releases are paused. It may make a request to the apiserver.
+// paused returns whether releases are paused. It may make a request to the apiserver.
 func (r *Runner) paused(ctx context.Context) Guard {
 	const name, open = "pause", "no annotation of the Node pauses releases"
 	if err := ctx.Err(); err != nil {
@@ -74,7 +74,7 @@ func (r *Runner) paused(ctx context.Context) Guard {
 }
 
 // guard checks right before every change that the agent is not shutting down, the pod has not come back, the lock is
-// still held, and the kill switch does not exist. It comes after the intent, since writing that may take long.
+// still held, and the kill switch does not exist. It runs after the intent, since writing that may take long.
 func (p *podRelease) guard(ctx context.Context, pod inspect.Pod) error {
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()

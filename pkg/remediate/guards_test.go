@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// The grace of a container is what its pod asked for, and never more than is configured.
+// The grace period of a container is its pod's, limited by the configured one.
 func TestContainerGrace(t *testing.T) {
 	s := Settings{ContainerGrace: 30 * time.Second}
 	for asked, want := range map[string]time.Duration{
@@ -95,8 +95,8 @@ func TestOptOut(t *testing.T) {
 	}
 }
 
-// A pod that is opted out is kept whole, by what one object of it knows; with a selector, so is one of unknown labels. It
-// is asked again before each step.
+// An opted-out pod is kept as a whole, even if only one object knows; with a selector, so is a pod of unknown labels.
+// The opt-out is checked again before each step.
 func TestPodOptOut(t *testing.T) {
 	object := func(id, optOut string, known bool, verdict inspect.Verdict) inspect.Assessment {
 		o := leftover(inspect.Cgroup, uid1, id)
@@ -151,7 +151,7 @@ func TestPodOptOut(t *testing.T) {
 	})
 }
 
-// The kill switch counts if it exists, whatever file type it has, and if it is not known whether it exists.
+// The kill switch counts if it exists, whatever its file type, and if its existence is unknown.
 func TestKillSwitch(t *testing.T) {
 	for name, test := range map[string]struct {
 		make func(t *testing.T, file string)
@@ -188,7 +188,7 @@ func writeTo(t *testing.T, file, content string) {
 	}
 }
 
-// Where nothing is suspicious and nothing may be released, the apiserver is not asked whether releases are paused.
+// On a node without suspicious or releasable objects, the apiserver is not asked whether releases are paused.
 func TestQuietNodeIsNotAskedForItsPause(t *testing.T) {
 	for name, test := range map[string]struct {
 		verdict inspect.Verdict
@@ -216,7 +216,7 @@ func TestQuietNodeIsNotAskedForItsPause(t *testing.T) {
 	}
 }
 
-// That a guard could not be asked is another outcome than that it is closed, and no failure of a release.
+// A guard that could not be asked is a different outcome from a closed one, and no failure of a release.
 func TestGuardThatCannotBeAsked(t *testing.T) {
 	for name, test := range map[string]struct {
 		set           func(s *script)

@@ -13,8 +13,7 @@ import (
 // haltFor is how long failures count.
 const haltFor = 24 * time.Hour
 
-// Halt returns why no more are done: so many have failed, and are not older than a day. It is the rule of releases and
-// of repairs.
+// Halt returns why releases or repairs stop: too many failed within the last day. Both follow this rule.
 func Halt(what string, failures []finding.Timestamp, most int, now finding.Timestamp) string {
 	n := 0
 	for _, at := range failures {
@@ -28,8 +27,8 @@ func Halt(what string, failures []finding.Timestamp, most int, now finding.Times
 	return fmt.Sprintf("%d %s have failed within a day: no more are tried until they are older", n, what)
 }
 
-// failedInARow returns when the last releases failed, once for each pod: since the last pod of which something was done
-// and nothing was left. One pod that cannot be released does not speak for others; see Attempt.Failures.
+// failedInARow returns when the last releases failed, once for each pod, since the last pod that was acted on and
+// released completely. One pod that cannot be released does not speak for others; see Attempt.Failures.
 func failedInARow(records []Record) []finding.Timestamp {
 	var row []Record
 	acted := map[string]bool{}
@@ -50,8 +49,8 @@ func failedInARow(records []Record) []finding.Timestamp {
 	return times
 }
 
-// failed reports whether something was done for the pod and is not known to have helped. What was refused, has to wait
-// or was stopped by a guard is no failure.
+// failed reports whether a step of the pod acted and is not known to have helped. A refusal, a wait or a stop by a
+// guard is no failure.
 func (p *podRelease) failed() bool {
 	has := func(results ...Result) bool {
 		return slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool {
@@ -67,14 +66,14 @@ func (p *podRelease) failed() bool {
 	return false
 }
 
-// halted is what the runner knows of the journal since it read it last.
+// halted is the runner's state from its last read of the journal.
 type halted struct {
 	mu      sync.Mutex
 	row     []finding.Timestamp
 	trouble string // why the journal cannot be read
 }
 
-// readJournal reads the journal and notes what stops releases.
+// readJournal reads the journal and notes the reasons that stop releases.
 func (r *Runner) readJournal() (records []Record, skipped int, err error) {
 	records, skipped, err = ReadJournal(r.options.StateDir)
 	r.halt.mu.Lock()
@@ -87,8 +86,8 @@ func (r *Runner) readJournal() (records []Record, skipped int, err error) {
 	return records, skipped, nil
 }
 
-// tooManyFailed returns why nothing more is released, by the journal as it was read last. A person who asks for a
-// release is not stopped: what succeeds then ends the row.
+// tooManyFailed returns why no more releases run, by the last read of the journal. A person's request is not stopped: a
+// success then ends the row.
 func (r *Runner) tooManyFailed() string {
 	if r.options.Settings.Attended {
 		return ""
@@ -98,7 +97,7 @@ func (r *Runner) tooManyFailed() string {
 	return Halt("pods in a row", r.halt.row, r.options.Settings.StopAfter, r.options.Host.Clock())
 }
 
-// Findings returns that no more is released after failures, or without a journal.
+// Findings returns the findings that releases are stopped, by failures or by an unreadable journal.
 func (r *Runner) Findings() []finding.Finding {
 	r.halt.mu.Lock()
 	why := r.halt.trouble

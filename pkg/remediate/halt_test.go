@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// newFailing is a node with a cgroup of each of some pods, none of which can be removed.
+// newFailing is a node with a cgroup for each of some pods, none of which can be removed.
 func newFailing(t *testing.T, pods int) *script {
 	s := newScript(t)
 	s.settings.PodsPerHour, s.there = 100, nil
@@ -30,7 +30,7 @@ func newFailing(t *testing.T, pods int) *script {
 
 func (s *script) after(d time.Duration) { s.clock.SinceBoot += d }
 
-// blocked returns what a release says of the objects that it did not touch, and what of the whole.
+// blocked returns a release's reasons for the objects it did not touch, and for the whole.
 func (s *script) blocked() (steps []string, stopped string) {
 	s.t.Helper()
 	outcome, err := s.release()
@@ -52,8 +52,8 @@ func (s *script) expectDone(n int, why string) {
 	}
 }
 
-// The releases of three pods in a row fail: nothing more is released, that is a finding, and it survives the agent. It
-// ends after a day, or when a person releases a pod.
+// After three failed pods in a row, releases stop. That is a finding, and it survives the agent. It ends after a day,
+// or when a person releases a pod.
 func TestFailuresStopReleases(t *testing.T) {
 	s := newFailing(t, 5)
 	const why = "3 pods in a row have failed within a day"
@@ -110,7 +110,7 @@ func TestFailuresOfOnePod(t *testing.T) {
 	s.expectDone(5, "a day later")
 }
 
-// Only what was done and is not known to have helped is a failure, and only what was done and helped ends a row.
+// Only an act that is not known to have helped is a failure, and only an act that helped ends a row.
 func TestWhatCountsAsFailure(t *testing.T) {
 	for name, test := range map[string]struct {
 		result Result
@@ -179,7 +179,7 @@ func TestWhatCountsAsFailure(t *testing.T) {
 	}
 }
 
-// A journal that cannot be read is told: without it nothing is released.
+// An unreadable journal is reported: without it no release runs.
 func TestUnreadableJournalIsAFinding(t *testing.T) {
 	s := newScript(t)
 	r := s.runner()

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// actions are the real ones with another effect.
+// actions are the real ones with a simulated effect.
 func (n *hostile) actions() actions {
 	var all actions
 	for _, a := range Actions() {
@@ -34,7 +34,7 @@ func (n *hostile) actions() actions {
 	return all
 }
 
-// act does what is asked to the tree, after it has compared the action with what is really there.
+// act does the requested action to the tree, after comparing it with the tree's real state.
 func (n *hostile) act(_ context.Context, _ Tools, o inspect.Assessment) error {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok || !n.has(o) {
@@ -150,7 +150,7 @@ func (n *hostile) runner(inspector func() inspect.Report) *Runner {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	r.swept.due(n.clock()) // the quarantine is the machine's own
+	r.swept.due(n.clock()) // the quarantine is the real machine's
 	return r
 }
 
@@ -160,7 +160,7 @@ func (n *hostile) settings() inspect.Settings {
 	return s
 }
 
-// run lets the agent live on the node for 40 minutes: a pass and a release every five.
+// run lets the agent work on the node for 40 minutes: a pass and a release every five.
 func (n *hostile) run() {
 	history := inspect.History{}
 	inspector := inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler))

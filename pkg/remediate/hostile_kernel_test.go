@@ -23,10 +23,9 @@ import (
 
 var hostilePods = flag.Uint64("hostile.pods", 200, "how many hostile pods are made on the real kernel")
 
-// Pods at random on the real kernel: mounts with every propagation and what the host mounts below them later, cgroups
-// that are called like the host's, notes that are pipes, processes that do not want to end; alive, dead, or coming
-// back in the middle, with witnesses that fail or are blind. Nothing but the dead pod's own is ever touched, and its
-// data is not.
+// Random pods on the real kernel: mounts with every propagation and later host mounts below them, cgroups named like
+// the host's, notes that are pipes, processes that resist signals; the pods are alive, dead, or come back midway, with
+// witnesses that fail or are blind. Only the dead pod's own objects are ever touched, and never its data.
 func TestHostilePods(t *testing.T) {
 	t.Parallel()
 	const parts = 4
@@ -77,16 +76,16 @@ func TestHostilePods(t *testing.T) {
 	}
 }
 
-// hostilePod is one pod with what happens to it.
+// hostilePod is one pod with its random story.
 type hostilePod struct {
 	*world
 	seed  uint64
 	rng   *rand.Rand
 	uid   string
 	story string    // how it lives and dies
-	gone  *[]string // pods of before, which are all dead now
-	alive bool      // somebody knows it, at the latest since the release began
-	hosts string    // directory of the host that it has binds of
+	gone  *[]string // earlier pods, which are all dead now
+	alive bool      // a witness knows it, at the latest since the release began
+	hosts string    // host directory that it bind-mounts
 	disks []string
 }
 
@@ -108,7 +107,7 @@ func newHostilePod(w *world, seed uint64) *hostilePod {
 	return p
 }
 
-// cgroups gives it some with the host's names, and processes in them.
+// cgroups gives it cgroups with the host's names, and processes in them.
 func (p *hostilePod) cgroups() {
 	names := []string{"", "system.slice", "kubepods.slice/init.scope", "kubepods/besteffort/pod" + mutatetest.UID(p.t),
 		`a\x2db.scope`, "user.slice"}
@@ -120,15 +119,14 @@ func (p *hostilePod) cgroups() {
 	}
 }
 
-// volume is one in memory, now and then on top of another one.
+// volume is a volume in memory, sometimes stacked on another one.
 func (p *hostilePod) volume(i int) {
 	point := p.PodDir(p.uid, fmt.Sprintf("volumes/kubernetes.io~secret/v%d", p.rng.IntN(i+1)))
 	p.Mount("tmpfs", point, "tmpfs", 0)
 	p.propagate(point)
 }
 
-// bind is one of a directory of the host, or of all of kubelet's, with any propagation; the host mounts a disk below
-// it later.
+// bind binds a directory of the host, or all of kubelet's, with any propagation; the host later mounts a disk below it.
 func (p *hostilePod) bind(i int) {
 	source := filepath.Join(p.hosts, fmt.Sprint(i))
 	p.Write(filepath.Join(source, "canary"), "alive")
@@ -157,7 +155,7 @@ func (p *hostilePod) propagate(point string) {
 	}
 }
 
-// note makes something instead of kubelet's vol_data.json of a CSI volume.
+// note makes another file in the place of kubelet's vol_data.json of a CSI volume.
 func (p *hostilePod) note() {
 	name := p.PodDir(p.uid, "volumes/kubernetes.io~csi/pvc/vol_data.json")
 	var err error
@@ -178,7 +176,7 @@ func (p *hostilePod) note() {
 
 func (p *hostilePod) census() mutatetest.Census { return p.Census() }
 
-// release lets one release go on, while something happens.
+// release runs one release during which something happens.
 func (p *hostilePod) release() Outcome {
 	p.t.Helper()
 	at, confirms := 1+p.rng.IntN(4), 0
@@ -217,8 +215,8 @@ func (p *hostilePod) release() Outcome {
 	return outcome
 }
 
-// mayGo reports whether what is gone was the dead pod's own, or how its directory showed what lies elsewhere: never
-// its data, nor anything of a pod that lives.
+// mayGo reports whether a lost object was the dead pod's own, or a view of foreign files through its directory. The
+// pod's data, and any object of a living pod, must never go.
 func (p *hostilePod) mayGo(harm string) bool {
 	if strings.Contains(harm, "empty-dir") && !strings.Contains(harm, "volume-subpaths") {
 		return false
@@ -228,7 +226,7 @@ func (p *hostilePod) mayGo(harm string) bool {
 		strings.Contains(harm, "nodeagent-quarantine/.")
 }
 
-// remove takes the rest away: what was not released on purpose.
+// remove takes away the rest that was not released on purpose.
 func (p *hostilePod) remove() {
 	p.t.Helper()
 	delete(p.known, p.uid)

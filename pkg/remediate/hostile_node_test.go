@@ -18,28 +18,28 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// simulatedKinds are the kinds that a simulated node has: those of which a tree of files can be the kernel. Links and
-// network namespaces are asked of the kernel itself.
+// simulatedKinds are the kinds that a simulated node has: those for which a tree of files can stand in for the kernel.
+// Links and network namespaces need the kernel itself.
 var simulatedKinds = []inspect.Kind{
 	inspect.Sandbox, inspect.Container, inspect.Process, inspect.Mount, inspect.Cgroup, inspect.PodDirectory,
 }
 
-// life is the real state of a pod, which no witness has to report.
+// life is the real state of a pod, which witnesses may not report.
 type life string
 
 const (
 	running   life = "running"   // with a container that runs
-	between   life = "between"   // alive, its container waits to be started again
+	between   life = "between"   // alive, its container is waiting for a restart
 	succeeded life = "succeeded" // ended, still in the apiserver
-	starting  life = "starting"  // known to the apiserver and kubelet, and half made
-	static    life = "static"    // known to kubelet alone, by its manifest
-	deleted   life = "deleted"   // deleted; what it left behind does not run
-	haunting  life = "haunting"  // deleted, and its containers still run
+	starting  life = "starting"  // known to the apiserver and kubelet, partly created
+	static    life = "static"    // known to kubelet alone, from its manifest
+	deleted   life = "deleted"   // deleted; its leftovers do not run
+	haunting  life = "haunting"  // deleted, but its containers still run
 )
 
 func (l life) alive() bool { return l != deleted && l != haunting }
 
-// simPod is a pod and what it has on the node.
+// simPod is a pod and its objects on the node.
 type simPod struct {
 	uid, name string
 	life      life
@@ -52,21 +52,21 @@ type simPod struct {
 	dir       bool
 }
 
-// String names what is left of a pod.
+// String names the remaining objects of a pod.
 func (p *simPod) String() string {
 	return fmt.Sprintf("%s pod %s: sandbox %.6s, container %.6s, runs %t, PIDs %v, %d mounts, %d cgroups, directory %t",
 		p.life, p.name, p.sandbox, p.container, p.runs, slices.Collect(maps.Keys(p.pids)), len(p.mounts),
 		len(p.cgroups), p.dir)
 }
 
-// empty reports whether nothing is left of a pod.
+// empty reports whether a pod has no objects left.
 func (p *simPod) empty() bool {
 	return p.sandbox == "" && p.container == "" && len(p.pids) == 0 && len(p.mounts) == 0 && len(p.cgroups) == 0 &&
 		!p.dir
 }
 
 // hostile is a node whose kernel is a tree of files and whose witnesses fail, lie and change their minds at any call.
-// The inspector and the runner are the real ones; what an action does to the node is done to the tree.
+// The inspector and the runner are real; an action's changes are made to the tree.
 type hostile struct {
 	t    testing.TB
 	rng  *rand.Rand
@@ -77,33 +77,33 @@ type hostile struct {
 	next int // numbers for PIDs, mounts, start times
 
 	faults     faults
-	calm       bool // no faults any more
-	stopped    bool // the kill switch is there
+	calm       bool // no more faults
+	stopped    bool // the kill switch exists
 	intent     string
-	released   map[string]bool // pods that ran when they were touched, in this release
+	released   map[string]bool // pods that ran when touched, in this release
 	acts       int
 	violations []string
 }
 
-// faults are how the witnesses of one node are wrong.
+// faults define how the witnesses of one node are wrong.
 type faults struct {
 	errors     float64 // of all calls
-	halfBlind  bool    // kubelet has static pods only, and the apiserver's list lacks some pods that run
+	halfBlind  bool    // kubelet has static pods only, and the apiserver's list lacks some running pods
 	kubelet    bool    // kubelet's list lacks any pods
 	apiserver  bool    // the apiserver's list lacks any pods
 	empty      bool    // the apiserver's list is empty
 	node       bool    // the identity is a node's: a pod that does not exist is forbidden
-	refused    bool    // kubelet tells the agent the names of its pods only
+	refused    bool    // kubelet gives the agent only the names of its pods
 	mischief   float64 // of all calls: the node changes
-	dishonest  float64 // of all acts: nothing happens, and no error is returned
-	unreliable float64 // of all acts: an error, whatever happened
+	dishonest  float64 // of all acts: no effect, and no error either
+	unreliable float64 // of all acts: an error, whatever the effect
 }
 
-// refusedSeeds is where the seeds of nodes begin whose kubelet refuses its /pods.
+// refusedSeeds is the first seed of nodes whose kubelet refuses its /pods.
 const refusedSeeds = 1 << 32
 
 func newHostile(t testing.TB, seed uint64) *hostile {
-	memory := "/dev/shm" // where there is none, the disk
+	memory := "/dev/shm" // if missing, the disk
 	if _, err := os.Stat(memory); err != nil {
 		memory = ""
 	}
@@ -286,7 +286,7 @@ func (n *hostile) violate(format string, args ...any) {
 	n.violations = append(n.violations, fmt.Sprintf(format, args...))
 }
 
-// called is the way into every witness: time goes on, the node may change, and the call may fail.
+// called is the entry to every witness: time passes, the node may change, and the call may fail.
 func (n *hostile) called(ctx context.Context) error {
 	n.now += time.Millisecond
 	if n.calm {
@@ -320,7 +320,7 @@ func (n *hostile) change() {
 		if p.life == deleted && len(p.cgroups) > 0 {
 			n.process(p, p.cgroups[0])
 		}
-	case 3: // a process ends, and another one has its number
+	case 3: // a process ends, and its PID is reused
 		for pid := range p.pids {
 			n.remove(fmt.Sprintf("/proc/%d", pid))
 			delete(p.pids, pid)

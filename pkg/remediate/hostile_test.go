@@ -19,8 +19,8 @@ var (
 	hostileNodes = flag.Uint64("hostile.nodes", someHostileNodes, "how many hostile nodes are made")
 )
 
-// Whatever the pods, whoever fails or lies: nothing that lives is touched, nothing is called released that is there,
-// and nothing is done without its intent in the journal. Seeds that failed once are in testdata/hostile-seeds.
+// Whatever the pods, and whoever fails or lies: no living object is touched, no existing object is reported as
+// released, and every act has its intent in the journal. Seeds that failed once are in testdata/hostile-seeds.
 func TestHostileNodes(t *testing.T) {
 	need.Nothing(t)
 	t.Parallel()
@@ -53,10 +53,10 @@ func TestHostileNodes(t *testing.T) {
 	}
 }
 
-// lives lets the agent live on the nodes of some seeds, as many at once as there are processors, and has each checked.
+// lives runs the agent on the nodes of some seeds, as many at once as there are processors, and checks each.
 func lives(t *testing.T, seeds []uint64, check func(n *hostile)) {
 	t.Helper()
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // what a node leaves in memory is small
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a node leaves little in memory
 	var next atomic.Int64
 	t.Run("nodes", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
@@ -116,8 +116,8 @@ func TestHonestNodes(t *testing.T) {
 	}
 }
 
-// provable reports whether anybody can prove that the lists are this node's, which takes an ordinary pod that lives,
-// and the breaker lets them pass.
+// provable reports whether the lists can be proven to be this node's, which takes an ordinary living pod, and the
+// breaker lets them pass.
 func (n *hostile) provable() bool {
 	proof, orphans := false, 0
 	for _, p := range n.pods {

@@ -47,8 +47,8 @@ func (n *hostile) known(mirrors bool, lacks func(p *simPod) bool) []corev1.Pod {
 	return pods
 }
 
-// witnesses puts the node's answers behind the host. A list that lacks a pod lacks it for the whole life of the node:
-// a wrong list stays wrong. Two of them never lack the same pod unless it runs, which the third one shows.
+// witnesses makes the host return the node's answers. A list that lacks a pod lacks it for the node's whole life: a
+// wrong list stays wrong. Two witnesses never lack the same pod unless it runs, as the third one shows.
 func (n *hostile) witnesses() {
 	h := n.host
 	victim := func(p *simPod) bool { return p.uid[0]%2 == 0 }

@@ -8,9 +8,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// The functions here translate the identity of an evaluated object into what package mutate compares before it acts.
-// The keys are those of the listers in pkg/inspect. A missing or malformed number is an error: an object without a
-// known identity is not touched.
+// The functions here translate the identity of an evaluated object into the form that package mutate compares before it
+// acts. The keys are those of the listers in pkg/inspect. A missing or malformed number is an error: an object without
+// a known identity is not touched.
 
 func runtimeObject(o inspect.Assessment) (mutate.RuntimeObject, error) {
 	created, err := integer(o, "created")

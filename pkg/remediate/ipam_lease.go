@@ -11,9 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// ipamLeaseAction gives back addresses that host-local still holds for a sandbox whose attachment is gone. Where CNI's
-// cache still has that, its DEL frees them (attachmentAction). Leases of other plugins are no objects: only their owners
-// can read their books.
+// ipamLeaseAction frees addresses that host-local still holds for a sandbox without an attachment. If CNI's cache still
+// has the attachment, its DEL frees them (attachmentAction). Leases of other plugins are not objects: only those
+// plugins can read their own records.
 func ipamLeaseAction() Action {
 	return Action{
 		Kind: inspect.IPAMLease, Order: 63,
@@ -46,8 +46,8 @@ func ipamLeaseAction() Action {
 	}
 }
 
-// addressFree reports whether host-local no longer holds an address for the sandbox: there is no lease of it, or it is
-// another sandbox's by now.
+// addressFree reports whether host-local holds no address for the sandbox: there is no lease, or it now belongs to
+// another sandbox.
 func addressFree(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
 	held, err := t.Mutator.LeasesHeld(path.Dir(o.ID), o.SandboxID, o.Facts["interface"])
 	if errors.Is(err, fs.ErrNotExist) {

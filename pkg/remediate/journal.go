@@ -22,19 +22,19 @@ type Record struct {
 	Does     string            `json:"does,omitempty"`
 	Result   Result            `json:"result,omitempty"`
 	Why      string            `json:"why,omitempty"`
-	Failed   bool              `json:"failed,omitempty"` // of a finish: something was done and is not known to have helped
+	Failed   bool              `json:"failed,omitempty"` // of a finish: an act is not known to have helped
 }
 
-// Event is what a record is about.
+// Event is the type of a record.
 type Event string
 
 // The events.
 const (
 	Begin  Event = "begin"  // the release of one pod begins
-	Intent Event = "intent" // a step is about to be done
-	End    Event = "end"    // it was done and verified, or it failed
+	Intent Event = "intent" // a step is about to run
+	End    Event = "end"    // it ran and was verified, or it failed
 	Finish Event = "finish" // the release of the pod has ended
-	Notice Event = "notice" // an entry of the quarantine will be removed; nothing is done yet
+	Notice Event = "notice" // an entry of the quarantine will be removed, but not yet
 )
 
 const (
@@ -46,11 +46,11 @@ const (
 // write the same file.
 type journal struct {
 	file     *wal.File
-	onRecord func(Record)       // called with what is on disk; may be nil
+	onRecord func(Record)       // called with records on disk; may be nil
 	onWrite  func(Record) error // tests only; may be nil
 }
 
-// UnderWay reports whether a release is going on that writes to the journal in this directory.
+// UnderWay reports whether a release is running that writes to the journal in this directory.
 func UnderWay(stateDir string) (bool, error) { return mutate.Locked(stateDir) }
 
 // ReadJournal returns all records, oldest first; see wal.Read.
@@ -60,7 +60,7 @@ func ReadJournal(dir string) (records []Record, skipped int, err error) {
 
 func (r Record) valid() bool { return r.Event != "" }
 
-// openJournal opens the journal for appending. Without it nothing may be released.
+// openJournal opens the journal for appending. Without it no release may run.
 func openJournal(dir string) (*journal, error) {
 	file, err := wal.Open(filepath.Join(dir, journalName))
 	if err != nil {
@@ -113,7 +113,7 @@ func attempts(records []Record) map[string]Attempt {
 	return all
 }
 
-// unfinished returns the intents without an end, and the releases without a finish: those that a crash interrupted.
+// unfinished returns the intents without an end, and the releases without a finish: a crash interrupted them.
 func unfinished(records []Record) []Record {
 	type key struct {
 		group string

@@ -156,7 +156,7 @@ func FuzzParseJournal(f *testing.F) {
 	})
 }
 
-// A release that had to wait for something is no try: see retryAfter.
+// A release that only waited does not count as a try: see retryAfter.
 func TestAttemptsIdle(t *testing.T) {
 	records := []Record{
 		{Event: Begin, Group: "waited"}, {Event: Finish, Group: "waited", Result: Incomplete},

@@ -57,8 +57,7 @@ func (l leaseholder) census(all map[string]string) map[string]string {
 	return all
 }
 
-// A crash of containerd left the lease of a sandbox and its network. Both go, and no other lease does, however
-// similar.
+// A crash of containerd left the lease of a sandbox and its network. Both go; no other lease does, however similar.
 func TestReleaseLeaseOfADeadSandbox(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	w, c := runtimeWorld(t)

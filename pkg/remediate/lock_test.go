@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Systemd removes the runtime directory of a service when that ends, with a lock that the command line holds in it.
+// Systemd removes the runtime directory of a service when the service ends, with the command line's lock in it.
 func TestLockIsInNoRuntimeDirectory(t *testing.T) {
 	unit, err := os.ReadFile("../../systemd/nodeagent.service")
 	if err != nil {
@@ -45,7 +45,7 @@ func TestLockIsInNoRuntimeDirectory(t *testing.T) {
 	}
 }
 
-// hold locks as another release does.
+// hold locks like another release.
 func (s *script) hold(names ...string) *mutate.ReleaseLock {
 	s.t.Helper()
 	lock, err := mutate.Lock(names...)
@@ -78,8 +78,7 @@ func TestReleaseBusy(t *testing.T) {
 	}
 }
 
-// The file of the lock is removed and made again, as systemd and an agent after it do: there is no second release all
-// the same.
+// If the lock file is removed and made again, as systemd and the next agent do, there is still no second release.
 func TestReleaseBusyAlthoughTheFileIsNew(t *testing.T) {
 	s := newScript(t)
 	second := newScript(t)
@@ -140,7 +139,7 @@ func TestReleaseWaits(t *testing.T) {
 	}
 }
 
-// A pass that finds nothing to do does not take the lock, and is not kept from saying so by who has it.
+// A pass without work does not take the lock, and its holder does not keep the pass from reporting so.
 func TestReleaseOfNothingTakesNoLock(t *testing.T) {
 	for name, set := range map[string]func(s *script){
 		"nothing is left over": func(s *script) { s.there = nil },
@@ -165,7 +164,7 @@ func TestReleaseOfNothingTakesNoLock(t *testing.T) {
 	}
 }
 
-// What another release did while this one waited for the lock counts.
+// Changes by another release, made while this one waited for the lock, count.
 func TestReleasePlansUnderTheLock(t *testing.T) {
 	s := newScript(t)
 	s.settings.PodsPerHour = 1

@@ -15,12 +15,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// mountAction unmounts what is mounted in the pod's directory, innermost first. A busy mount is reported with its
-// holders and left: the process action ends the pod's own processes, others are not touched. An unmount that would
-// propagate to mounts outside of the pod's directory is refused; see mount.MountView.
+// mountAction unmounts the mounts in the pod's directory, innermost first. A busy mount is reported with its holders
+// and left: the process action ends the pod's own processes, others are not touched. An unmount that would propagate to
+// mounts outside the pod's directory is refused; see mount.MountView.
 //
-// CSI volumes belong to kubelet and the driver as long as the driver is alive: it may have to flush data, log out or
-// update its state.
+// CSI volumes belong to kubelet and the driver while the driver is alive: it may have to flush data, log out or update
+// its state.
 func mountAction() Action {
 	return Action{
 		Kind: inspect.Mount, Order: 70,
@@ -74,7 +74,7 @@ func innermostFirst(a, b inspect.Assessment) int {
 		cmp.Compare(strings.Count(y, "/"), strings.Count(x, "/")), cmp.Compare(x, y), cmp.Compare(j, i))
 }
 
-// noContainers keeps volumes as long as a container may be running.
+// noContainers keeps volumes while a container may be running.
 func noContainers(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 	for _, other := range rest {
 		if other.Kind == inspect.Container && other.Facts["state"] != "EXITED" {
@@ -107,10 +107,10 @@ func unmount(ctx context.Context, t Tools, o inspect.Assessment) error {
 }
 
 // unmountDead unmounts a mount whose server is gone. A forced unmount aborts the requests of the whole filesystem, so
-// it must not be mounted anywhere else. Only when no process uses it is it unmounted lazily.
+// it must not be mounted anywhere else. Only if no process uses it is it unmounted lazily.
 func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mount) error {
 	uid := o.Pod.UID
-	// What waited for the server fails now and releases the mount a moment later: also our own probe.
+	// Requests that waited for the server fail now and release the mount a moment later: also our own probe.
 	var err error
 	pollErr := poll(ctx, t.Settings.VerifyWithin, func() (bool, error) {
 		err = t.Mutator.Unmount(ctx, uid, m, mutate.Forced)

@@ -13,9 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// serverDead returns the evidence that the server of a mount is gone; empty when it is alive. A timeout is no evidence:
-// a server may be slow, and data that it has not written yet would be lost. A timeout, and anything else that leaves
-// this unknown, is a Refusal.
+// serverDead returns the evidence that the server of a mount is gone, or "" if it is alive. A timeout is no evidence: a
+// server may be slow, and unwritten data would be lost. A timeout, and any other unknown state, is a Refusal.
 func serverDead(ctx context.Context, t Tools, m mutate.Mount) (evidence string, err error) {
 	if t.Host.Prober.Do == nil {
 		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no prober to check whether its server is alive",

@@ -38,8 +38,8 @@ func (w *world) detach(point string) {
 	w.t.Cleanup(func() { _ = unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
 }
 
-// A live server is not taken for dead, however slow it is and whatever error it returns: its connection stays, and
-// nothing is forced.
+// A live server is not taken for dead, however slow and whatever its error: its connection stays, and no unmount is
+// forced.
 func TestLivingServerIsNotForced(t *testing.T) {
 	for name, test := range map[string]struct {
 		delay, timeouts time.Duration
@@ -75,10 +75,10 @@ func TestLivingServerIsNotForced(t *testing.T) {
 	}
 }
 
-// foreignProcessIn starts a process that is not our child and has the directory open, without asking its server.
+// foreignProcessIn starts a process, not our child, that holds the directory open without asking its server.
 func (w *world) foreignProcessIn(dir string) int {
 	w.t.Helper()
-	// The shell leaves the process to init, which in this namespace is the test: it is reaped when the namespace ends.
+	// The shell leaves the process to init, which is the test in this namespace: it is reaped when the namespace ends.
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		w.t.Fatal(err)
@@ -106,8 +106,8 @@ func (w *world) foreignProcessIn(dir string) int {
 	return pid
 }
 
-// A server that is gone permanently: unmounted by force, and lazily if needed, but never while a process uses the
-// mount.
+// The mount of a permanently lost server is unmounted by force, and lazily if needed, but never while a process uses
+// it.
 func TestDeadServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		foreign, shared bool

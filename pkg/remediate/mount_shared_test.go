@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// The dead pod had a subPath of a hostPath, and a local volume, below whose sources the host mounted disks later. On a
-// shared root they show up in the pod's directory: they go from there, and nowhere else.
+// The dead pod had a subPath of a hostPath, and a local volume, below whose sources the host later mounted disks. On a
+// shared root they appear in the pod's directory: they are unmounted there and nowhere else.
 func TestReleaseKeepsDisksOfHost(t *testing.T) {
 	w := newWorld(t)
 	uid := mutatetest.UID(t)
@@ -58,7 +58,7 @@ func TestReleaseKeepsDisksOfHost(t *testing.T) {
 	}
 }
 
-// The dead pod was a backup with /var/lib and subPath kubelet: below its bind show up the volumes of all living pods.
+// The dead pod was a backup with /var/lib and subPath kubelet: below its bind appear the volumes of all living pods.
 func TestReleaseKeepsVolumesOfLivingPods(t *testing.T) {
 	w := newWorld(t)
 	uid := mutatetest.UID(t)

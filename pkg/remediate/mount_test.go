@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// A mount that another pod keeps busy stays, and the report names who does.
+// A mount that another pod keeps busy stays, and the report names the holder.
 func TestBusyMountNamesHolder(t *testing.T) {
 	w := newWorld(t)
 	uid := mutatetest.UID(t)
@@ -37,7 +37,7 @@ func TestBusyMountNamesHolder(t *testing.T) {
 	}
 }
 
-// What must not be unmounted, whatever else is right.
+// Mounts that must never be unmounted.
 func TestMountPlanRefuses(t *testing.T) {
 	action := mountAction()
 	for name, test := range map[string]struct {
@@ -58,7 +58,7 @@ func TestMountPlanRefuses(t *testing.T) {
 	}
 }
 
-// The volumes of a container stay as long as it may run.
+// The volumes of a container stay while it may run.
 func TestMountNeedsEndedContainers(t *testing.T) {
 	for state, want := range map[string]string{
 		"EXITED": "", "RUNNING": "is RUNNING", "CREATED": "is CREATED", "UNKNOWN": "is UNKNOWN",
@@ -79,7 +79,7 @@ func TestMountNeedsEndedContainers(t *testing.T) {
 	}
 }
 
-// As long as a CSI driver is alive, its volumes are its own. A driver that is not known may be alive.
+// The volumes of a living CSI driver are its own. An unknown driver may be alive.
 func TestCSIMount(t *testing.T) {
 	for name, test := range map[string]struct {
 		driver string
@@ -124,7 +124,7 @@ func TestCSIMount(t *testing.T) {
 	}
 }
 
-// A zombie holds nothing and stops nothing.
+// A zombie holds no resources and does not block the release.
 func TestZombie(t *testing.T) {
 	w := newWorld(t)
 	uid := mutatetest.UID(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// attachmentAction repeats the CNI DEL that a runtime did not do or could not finish. It comes before the network
-// namespace is removed, because physical devices and virtual functions must be moved out of it first.
+// attachmentAction repeats the CNI DEL that a runtime did not run or finish. It comes before the removal of the network
+// namespace, because physical devices and virtual functions must be moved out of it first.
 func attachmentAction() Action {
 	return Action{
 		Kind: inspect.CNIAttachment, Order: 40,
@@ -124,8 +124,8 @@ func linkAction() Action {
 	}
 }
 
-// leaseAction deletes containerd's lease of a sandbox. It comes when nothing of the sandbox is running and its network
-// is down, as in the runtime's own order: from then on containerd may garbage-collect what the lease kept.
+// leaseAction deletes containerd's lease of a sandbox. It comes when no process of the sandbox runs and its network is
+// down, in the runtime's own order: from then on containerd may garbage-collect the objects that the lease kept.
 func leaseAction() Action {
 	return Action{
 		Kind: inspect.Lease, Order: 65,

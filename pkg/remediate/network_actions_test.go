@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// What has to be gone before an object of the network may go.
+// Which objects must be gone before an object of the network may go.
 func TestNetworkNeeds(t *testing.T) {
 	const sandbox, another = "5555", "6666"
 	of := func(kind inspect.Kind, sandbox, state string) inspect.Assessment {
@@ -81,7 +81,7 @@ func TestNetworkNeeds(t *testing.T) {
 	}
 }
 
-// The order is the runtime's own: what it has below CRI, the network with its plugins, the namespace, and last the
+// The order is the runtime's own: its objects below CRI, the network with its plugins, the namespace, and last the
 // lease.
 func TestNetworkOrder(t *testing.T) {
 	var order []inspect.Kind
@@ -110,7 +110,7 @@ func (w *world) objectsOf(uid string) map[inspect.Kind]inspect.Assessment {
 	return found
 }
 
-// with returns an object with one value of its identity changed; empty takes it away.
+// with returns an object with one value of its identity changed; empty removes it.
 func with(o inspect.Assessment, key, value string) inspect.Assessment {
 	o.Identity = maps.Clone(o.Identity)
 	if o.Identity[key] = value; value == "" {
@@ -119,7 +119,7 @@ func with(o inspect.Assessment, key, value string) inspect.Assessment {
 	return o
 }
 
-// Each number of an identity is held against what is there now, and nothing is done when one is another or is missing.
+// Each number of an identity is compared with the current one; if one differs or is missing, the action does not run.
 func TestNetworkActionsCompareIdentity(t *testing.T) {
 	w := newNetworkWorld(t)
 	dead := mutatetest.UID(t)
@@ -166,7 +166,7 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 	}
 }
 
-// Gone is asked of the thing itself.
+// "Gone" is verified on the object itself.
 func TestNetworkGone(t *testing.T) {
 	w := newNetworkWorld(t)
 	dead := mutatetest.UID(t)
@@ -226,7 +226,7 @@ func TestNetworkGone(t *testing.T) {
 	}
 }
 
-// A namespace that is also mounted elsewhere on the host is left, and the plan says so.
+// A namespace that is also mounted elsewhere on the host stays, and the plan says so.
 func TestNetnsMountedElsewhereIsRefused(t *testing.T) {
 	w := newNetworkWorld(t)
 	dead := mutatetest.UID(t)
@@ -246,7 +246,7 @@ func TestNetnsMountedElsewhereIsRefused(t *testing.T) {
 	}
 }
 
-// The agent is killed right after CNI DEL. Whose the namespace was is in its saved state, and the next release ends it.
+// The agent is killed right after CNI DEL. Its saved state names the namespace's owner; the next release removes it.
 func TestCrashAfterDEL(t *testing.T) {
 	w := newNetworkWorld(t)
 	before := w.networkCensus()

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// networkCensus is all that pods have of the network.
+// networkCensus lists all network objects of pods.
 func (w *world) networkCensus() mutatetest.Census {
 	w.t.Helper()
 	return w.Census().Network(w.Dir)
@@ -24,7 +24,7 @@ func (w *world) attachPod(uid string) (netns string, attached mutatetest.Attache
 	return netns, w.Attach(uid, netns)
 }
 
-// newNetworkWorld is a world in a network of its own, with the network of a living pod in it.
+// newNetworkWorld is a world in its own network namespace, with the network of a living pod.
 func newNetworkWorld(t *testing.T) *world {
 	t.Helper()
 	hosttest.PrivateNetwork(t)
@@ -43,7 +43,7 @@ func results(outcome Outcome) map[inspect.Kind][]Result {
 	return all
 }
 
-// CNI DEL removes the file that names the owner of the network namespace. The namespace must go all the same, and the
+// CNI DEL removes the file that names the owner of the network namespace. The namespace must go nevertheless, and the
 // node must be as it was before the pod came.
 func TestReleaseEndsTheNetwork(t *testing.T) {
 	w := newNetworkWorld(t)

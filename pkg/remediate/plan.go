@@ -9,17 +9,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Policy is everything that a plan depends on besides the report.
+// Policy is the input of a plan besides the report.
 type Policy struct {
 	Settings
-	Node     []Guard            // whether anything may be done now at all
+	Node     []Guard            // whether any step may run now
 	Attempts map[string]Attempt // by group: earlier releases according to the journal
 
 	actions actions         // nil: all of them
 	kept    map[string]kept // by group: see keptGroups
 }
 
-// withReport completes a policy with what depends on the report.
+// withReport adds the parts of a policy that depend on the report.
 func (p Policy) withReport(report inspect.Report) Policy {
 	if p.actions == nil {
 		p.actions = Actions()
@@ -32,13 +32,13 @@ func (p Policy) withReport(report inspect.Report) Policy {
 type Attempt struct {
 	At       finding.Timestamp
 	Finished bool // it was not interrupted by a crash
-	Complete bool // nothing was left
-	Idle     bool // no step was begun: all of them had to wait for something
+	Complete bool // no object was left
+	Idle     bool // no step was begun: all had to wait
 	Failures []finding.Timestamp
 }
 
-// idleRetry is when a release without any begun step is tried again, if Settings.RetryAfter is longer: what must be
-// released first may not have been proven yet.
+// idleRetry is the wait after a release without any begun step, if Settings.RetryAfter is longer: the objects that must
+// go first may not have been proven yet.
 const idleRetry = time.Minute
 
 // retryAfter is how long to wait after an attempt.
@@ -51,27 +51,27 @@ func (s Settings) retryAfter(a Attempt) time.Duration {
 
 // Step is one object in the plan.
 type Step struct {
-	Group       string             `json:"group"` // what is released together: a pod's UID, or its substitute
+	Group       string             `json:"group"` // released together: a pod's UID, or its substitute
 	Pod         inspect.Pod        `json:"pod"`
 	Kind        inspect.Kind       `json:"kind"`
 	ID          string             `json:"id"`
 	Why         string             `json:"why"`                // why it is a leftover
 	Description string             `json:"does"`               // what would be done
 	Mode        Mode               `json:"mode"`               // of the action
-	Blocked     string             `json:"notActed,omitempty"` // why it is not done; empty when it will be
-	Guards      Guards             `json:"guards"`             // Blocked is the first that is closed
+	Blocked     string             `json:"notActed,omitempty"` // why it will not be done; empty: it will
+	Guards      Guards             `json:"guards"`             // Blocked is the first closed one
 	Object      inspect.Assessment `json:"-"`
 	refused     bool               // because of the object itself
 }
 
-// Acts reports whether the step will be done.
+// Acts reports whether the step will run.
 func (s Step) Acts() bool { return s.Blocked == "" }
 
 // same reports whether a step is about the same object.
 func (s Step) same(other Step) bool { return s.Kind == other.Kind && s.ID == other.ID }
 
-// Group returns what an object is released together with: its pod's UID; its sandbox if the pod is not known; itself if
-// neither is known.
+// Group returns the key of objects released together: the pod's UID; its sandbox if the pod is unknown; the object
+// itself if both are unknown.
 func Group(o inspect.Object) string {
 	switch {
 	case o.Pod.UID != "":
@@ -82,9 +82,9 @@ func Group(o inspect.Object) string {
 	return string(o.Kind) + "/" + o.ID
 }
 
-// Plan lists what would be done about the leftovers of a report, pod by pod, and why not if nothing would. It is pure,
-// and never contains an object that is not a leftover. Pods that were not tried yet come first, so that one that cannot
-// be released does not use up the budget of others.
+// Plan lists the steps for the leftovers of a report, pod by pod, each with the reason if it will not run. It is pure,
+// and never contains an object that is not a leftover. Untried pods come first, so that one that cannot be released
+// does not use up the budget of others.
 func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 	policy = policy.withReport(report)
 	node := slices.Concat(policy.Node, gateGuards(report))
@@ -125,8 +125,8 @@ func anyRuns(objects []inspect.Assessment) bool {
 
 func anyActs(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
 
-// groups returns the leftovers of a report by group, least recently tried first; those of which nothing is left but what
-// does little harm come last, so that they do not use up the budget of others.
+// groups returns the leftovers of a report by group, least recently tried first; groups with only objects that do
+// little harm come last, so that they do not use up the budget of others.
 func groups(report inspect.Report, attempts map[string]Attempt, now finding.Timestamp) [][]inspect.Assessment {
 	by := map[string][]inspect.Assessment{}
 	for _, o := range report.Objects {
@@ -146,7 +146,7 @@ func groups(report inspect.Report, attempts map[string]Attempt, now finding.Time
 	return all
 }
 
-// harms is 1 for objects of which one does more than little harm.
+// harms is 1 if one of the objects does more than little harm.
 func harms(objects []inspect.Assessment) int {
 	if slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return !o.Kind.Minor() }) {
 		return 1
@@ -201,7 +201,7 @@ func stepOf(o inspect.Assessment, mode Mode, does string, guards ...Guard) Step 
 		Blocked: firstClosed(guards), Guards: Guards{Object: guards}, Object: o}
 }
 
-// releasedLastHour counts the pods that were released in the last hour.
+// releasedLastHour counts the pods released in the last hour.
 func releasedLastHour(attempts map[string]Attempt, now finding.Timestamp) int {
 	n := 0
 	for group := range attempts {

@@ -152,7 +152,7 @@ func TestPlanNotNow(t *testing.T) {
 	}
 }
 
-// While the verdict on one object of a pod is unknown, nothing of the pod is released.
+// While the verdict on one object of a pod is unknown, no object of the pod is released.
 func TestPlanWaitsForTheUnknown(t *testing.T) {
 	unknown := leftover(inspect.Process, uid2, "7")
 	unknown.Verdict, unknown.Why = inspect.Unknown, "nobody could say"

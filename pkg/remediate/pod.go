@@ -16,8 +16,8 @@ type podRelease struct {
 	journal *journal
 	held    func() error // the lock
 	outcome PodOutcome
-	steps   []Step               // of the plan: only objects that were evaluated at the beginning are touched
-	rest    []inspect.Assessment // what is left of the pod, as last confirmed
+	steps   []Step               // of the plan: only objects evaluated at the beginning are touched
+	rest    []inspect.Assessment // the pod's remaining objects, as last confirmed
 	open    []Step               // intents in the journal without an end
 	tried   bool                 // the first round is over
 	unasked bool                 // it ended because a guard could not be asked, which is no failure of the release
@@ -65,8 +65,8 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, 
 	})
 }
 
-// releaseKinds does all steps in order. Steps that failed or were blocked are tried once more if anything was released:
-// the runtime cannot stop a container whose processes are frozen, but it can when they are gone.
+// releaseKinds does all steps in order. Failed or blocked steps are tried once more if any object was released: the
+// runtime cannot stop a container whose processes are frozen, but it can when they are gone.
 func (p *podRelease) releaseKinds(ctx context.Context) error {
 	for steps := p.steps; len(steps) > 0; steps = p.takeFailed() {
 		for _, kind := range kindsOf(steps) {
@@ -82,8 +82,8 @@ func (p *podRelease) releaseKinds(ctx context.Context) error {
 	return nil
 }
 
-// takeFailed removes from the outcome, and returns, the steps that failed, were blocked, or were refused by a look, and whose object
-// still exists, if anything was released.
+// takeFailed removes from the outcome, and returns, the steps that failed, were blocked, or were refused by a look, and
+// whose object still exists, if any object was released.
 func (p *podRelease) takeFailed() []Step {
 	if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.Result == Released }) {
 		return nil
@@ -116,7 +116,7 @@ func (p *podRelease) stopFor(format string, args ...any) error {
 	return p.stopAs(Stopped, format, args...)
 }
 
-// couldNotTell ends the release of this pod because something that must be known is not.
+// couldNotTell ends the release of this pod because a necessary fact is unknown.
 func (p *podRelease) couldNotTell(format string, args ...any) error {
 	return p.stopAs(CouldNotTell, format, args...)
 }
@@ -168,7 +168,7 @@ func (p *podRelease) skip(kind inspect.Kind, steps []Step) {
 	}
 }
 
-// precheck decides about a step before anything is done. An empty result means that the step is due.
+// precheck decides about a step before any change. An empty result means that the step is due.
 func (p *podRelease) precheck(ctx context.Context, action Action, step Step) StepOutcome {
 	s := StepOutcome{Step: step}
 	now, ok := findObject(p.rest, step.Kind, step.ID)
@@ -200,8 +200,8 @@ func (p *podRelease) precheck(ctx context.Context, action Action, step Step) Ste
 	return s
 }
 
-// ownerFinishes gives kubelet and the runtime time to continue now that a blocker is gone, but no more than they need.
-// It only reads the node, and proves nothing.
+// ownerFinishes gives kubelet and the runtime time to continue after a blocker is gone, but no more than they need. It
+// only reads the node, and is no proof.
 func (p *podRelease) ownerFinishes(ctx context.Context) {
 	_ = poll(ctx, p.options.Settings.OwnerGrace, func() (bool, error) {
 		for _, o := range p.rest {
@@ -213,8 +213,8 @@ func (p *podRelease) ownerFinishes(ctx context.Context) {
 	})
 }
 
-// conclude sets the final results. Objects that the last inspection, which was after the last change, did not list have
-// been proven to be gone by confirm.
+// conclude sets the final results. For objects missing from the last inspection, made after the last change, confirm
+// has proven that they are gone.
 func (p *podRelease) conclude() {
 	if p.outcome.Result != "" {
 		p.notReached()
@@ -226,7 +226,7 @@ func (p *podRelease) conclude() {
 		now, here := findObject(p.rest, s.Kind, s.ID)
 		switch {
 		case here && isDead(now): // it holds nothing but its PID
-		case here && s.Mode != On && s.Kind.Minor(): // it was not to be released
+		case here && s.Mode != On && s.Kind.Minor(): // its release was not requested
 		case here:
 			p.markLeft(s)
 		case s.Result != Released:
@@ -242,7 +242,7 @@ func (p *podRelease) conclude() {
 	}
 }
 
-// notReached sets the results of the steps that were not begun when the release stopped.
+// notReached sets the results of the steps not begun when the release stopped.
 func (p *podRelease) notReached() {
 	for i := range p.outcome.Steps {
 		if s := &p.outcome.Steps[i]; s.Result == "" {

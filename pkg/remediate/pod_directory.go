@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// podDirectoryAction removes the directory of a pod when it holds only directories and the few files that kubelet
-// itself creates. Anything else may be user data, and then nothing at all is touched.
+// podDirectoryAction removes the directory of a pod if it holds only directories and the few files that kubelet itself
+// creates. Any other file may be user data, and then the whole directory is left untouched.
 func podDirectoryAction() Action {
 	return Action{
 		Kind: inspect.PodDirectory, Order: 90,
@@ -61,7 +61,7 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	if tree[0].File != evaluated {
 		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, mutate.ErrChanged)
 	}
-	for i := range tree { // only in a plan: what lies below a mount is read once that is gone
+	for i := range tree { // only in a plan: files below a mount are read once it is gone
 		if entry := &tree[i]; entry.Mount && t.unmounted[path.Join(o.ID, entry.Path)] {
 			entry.Mount, entry.Size = false, 0
 		}
@@ -76,7 +76,7 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	return steps, nil
 }
 
-// mustStay returns why entries must not be moved away: they are still needed, or there is no room for them.
+// mustStay returns why entries must not be moved away: they are still needed, or the quarantine has no room.
 func mustStay(ctx context.Context, t Tools, uid string, tree []mutate.Entry, steps []removal) string {
 	need, moves := uint64(0), false
 	for _, step := range steps {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Each fault at each point. The invariants of a release hold, nothing hangs, and the result is never released.
+// Each fault at each point. The invariants of a release hold, no call hangs, and the result is never "released".
 func TestPodReleaseFaults(t *testing.T) {
 	ids := []string{"s", "1", "2", "m", "c"}
 	gone := func(t *testing.T, s *script, id string, answer func(context.Context) (bool, error)) {
@@ -95,7 +95,7 @@ func TestPodReleaseFaults(t *testing.T) {
 	}
 }
 
-// The agent ends while something hangs: everything ends, nothing more is done, and it may be tried again at once.
+// The agent ends while a call hangs: all calls end, no further change is made, and the release may be retried at once.
 func TestPodReleaseInterruptedAnywhere(t *testing.T) {
 	for name, set := range map[string]func(s *script){
 		"in a step":  func(s *script) { s.do["m"] = s.hangs },
@@ -115,7 +115,7 @@ func TestPodReleaseInterruptedAnywhere(t *testing.T) {
 		},
 		"while the owner finishes": func(s *script) {
 			s.confirm = func(_ context.Context, n int, _ *inspect.Report) error {
-				if n == 1 { // the sandbox is next; what comes after it is asked for in vain
+				if n == 1 { // the sandbox is next; later steps are requested in vain
 					s.gone["c"] = func(ctx context.Context) (bool, error) { return false, s.hangs(ctx) }
 				}
 				return nil
@@ -160,7 +160,7 @@ func (s *script) pauseHangs() {
 	}
 }
 
-// A journal that cannot be written ends everything: nothing is done that is not in it.
+// A journal write error ends the release: no change is made without a record.
 func TestPodReleaseJournalFails(t *testing.T) {
 	for at := range 11 { // begin, intents and ends, finish
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestPodReleaseJournalFails(t *testing.T) {
 	}
 }
 
-// A crash at any point: nothing is done after it, and the next release reports it and has the same result.
+// After a crash at any point no change follows; the next release reports the crash and has the same result.
 func TestPodReleaseCrashes(t *testing.T) {
 	for at, crashed := 1, true; crashed; at++ {
 		s := newScript(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// podLogsAction removes the logs of pods that are gone, which kubelet's garbage collection has left for a day.
+// podLogsAction removes the logs of deleted pods that kubelet's garbage collection has left for a day.
 func podLogsAction() Action {
 	return Action{
 		Kind: inspect.PodLogs, Order: 120,
@@ -16,7 +16,7 @@ func podLogsAction() Action {
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("remove the container logs in %s (%s bytes)", o.ID, o.Facts["bytes"]), ""
 		},
-		// As long as anything else is left, the logs may be what explains it.
+		// While other objects are left, the logs may explain why.
 		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
 			for _, other := range rest {
 				if other.Kind != inspect.PodLogs && !isDead(other) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 )
 
-// Logs of a pod that is gone are removed when they have been seen for a day, once that is opted in. Until then they
-// hinder nothing: the release of the pod is complete without them. Those of a living pod stay.
+// Logs of a deleted pod are removed after they have been seen for a day, if opted in. Until then they block no release:
+// the pod's release is complete without them. Those of a living pod stay.
 func TestReleasePodLogs(t *testing.T) {
 	w := newWorld(t)
 	logs := w.Mkdir(filepath.Join(w.Dir, "pod-logs"))
@@ -62,7 +62,7 @@ func TestReleasePodLogs(t *testing.T) {
 	unchanged(t, "the logs of the living pod", before, mutatetest.Snapshot(t, living))
 }
 
-// What must go before logs and units, and what is never planned.
+// Which objects must go before logs and units, and which are never planned.
 func TestMinorActions(t *testing.T) {
 	thing := func(kind inspect.Kind) inspect.Assessment { return leftover(kind, uid1, "x") }
 	for _, test := range []struct {
@@ -92,7 +92,7 @@ func TestMinorActions(t *testing.T) {
 	}
 }
 
-// Pods of which nothing is left but logs do not use up the budget of others, and what is not known of logs stops nothing.
+// Pods with only logs left do not use up the budget of others, and unknown facts about logs stop no release.
 func TestMinorComesLast(t *testing.T) {
 	logs, mount, unknown := leftover(inspect.PodLogs, uid1, "a"), leftover(inspect.Mount, uid2, "b"),
 		leftover(inspect.PodLogs, uid2, "c")

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// What ends the release of a pod, and how much of it is done by then.
+// Events that end the release of a pod, and how much of it is done by then.
 func TestPodReleaseStops(t *testing.T) {
 	type tests map[string]struct {
 		set    func(s *script)

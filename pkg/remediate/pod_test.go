@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// wholePod is all that is done to the pod of a script when nothing is in the way.
+// wholePod lists the changes to the pod of a script if no fault is injected.
 var wholePod = []string{"sandbox s", "prepare process", "process 1", "process 2", "mount m", "cgroup c"}
 
 func TestPodRelease(t *testing.T) {
@@ -21,7 +21,7 @@ func TestPodRelease(t *testing.T) {
 		t.Errorf("%s %s", pod.Result, pod.Why)
 	}
 	want := []string{
-		"paused?", "paused?", // for the plan, and for that under the lock
+		"paused?", "paused?", // for the plan, and again under the lock
 		"begin", "paused?", "confirm",
 		"intent sandbox s", "gone? " + uid1, "do sandbox s", "end sandbox s released",
 		"paused?", "confirm",
@@ -40,7 +40,7 @@ func TestPodRelease(t *testing.T) {
 	}
 }
 
-// goesAfter has an object go some time after its step.
+// goesAfter makes an object disappear some time after its step.
 func (s *script) goesAfter(id string, d time.Duration) {
 	s.do[id] = func(context.Context) error {
 		at := time.Now().Add(d)
@@ -55,13 +55,13 @@ func (s *script) goesAfter(id string, d time.Duration) {
 	}
 }
 
-// What does not end a release, but is not released.
+// Events that do not end a release but keep an object.
 func TestPodReleaseLeaves(t *testing.T) {
 	for name, test := range map[string]struct {
 		set    func(s *script)
 		result Result
 		why    string
-		steps  map[string]Result // of those that are not released
+		steps  map[string]Result // of the objects not released
 		done   []string
 	}{
 		"a candidate is not touched": {func(s *script) {

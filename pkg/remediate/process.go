@@ -10,9 +10,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// processAction ends processes that are left in the cgroups of a pod. They are thawed first, because a frozen process
-// of cgroup v1 cannot be killed, and all get SIGTERM before the first one is killed. A process that survives SIGKILL
-// hangs in the kernel: it is reported with its wait channel and not killed in a loop.
+// processAction ends the processes left in the cgroups of a pod. They are thawed first, because a frozen process of
+// cgroup v1 cannot be killed, and all get SIGTERM before the first is killed. A process that survives SIGKILL hangs in
+// the kernel: it is reported with its wait channel and not killed in a loop.
 func processAction() Action {
 	return Action{
 		Kind: inspect.Process, Order: 30,
@@ -36,14 +36,13 @@ func processAction() Action {
 	}
 }
 
-// isDead reports whether a process has ended and is only waiting to be reaped. It holds nothing but its PID; cgroup v2
-// still lists it.
+// isDead reports whether a process is a zombie. It holds only its PID; cgroup v2 still lists it.
 func isDead(o inspect.Assessment) bool {
 	return o.Kind == inspect.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
-// terminateAll sends SIGTERM to all processes of a pod and gives them one common grace period. An error about one
-// process is ignored: killProcess will meet and report it again.
+// terminateAll sends SIGTERM to all processes of a pod and gives them one common grace period. It ignores an error
+// about one process: killProcess will meet and report it again.
 func terminateAll(ctx context.Context, t Tools, all []inspect.Assessment) error {
 	var asked []mutate.Process
 	for _, o := range all {

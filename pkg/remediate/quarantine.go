@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// QuarantineState is what the quarantine holds.
+// QuarantineState is the content of the quarantine.
 type QuarantineState struct {
 	Dir      string        `json:"dir"`
 	Bytes    uint64        `json:"bytes"`

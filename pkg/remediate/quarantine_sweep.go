@@ -37,17 +37,17 @@ func (c *quarantineClock) due(now finding.Timestamp) bool {
 	return true
 }
 
-// sweepAction is what a sweep does to one entry of the quarantine.
+// sweepAction is the action of a sweep on one entry of the quarantine.
 type sweepAction int
 
 const (
 	keepEntry   sweepAction = iota
-	reportEntry             // report that it will be removed
+	reportEntry             // report its coming removal
 	emptyEntry
 )
 
-// older returns an entry with its age at a moment: the time since the last sweep counts, unless the machine was
-// rebooted in between. So neither a clock that jumps nor a machine that was off makes an entry older.
+// older returns an entry with its current age: the time since the last sweep is added, unless the machine was rebooted
+// in between. So neither a clock jump nor a powered-off machine makes an entry older.
 func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
 	if kept.Aged.Boot == now.Boot && now.SinceBoot > kept.Aged.SinceBoot {
 		kept.Age += now.SinceBoot - kept.Aged.SinceBoot
@@ -56,7 +56,7 @@ func older(kept mutate.Kept, now finding.Timestamp) mutate.Kept {
 	return kept
 }
 
-// sweepActionFor decides about an entry. It is removed only if that was reported long enough before.
+// sweepActionFor decides about an entry. It is removed only if its removal was reported long enough before.
 func sweepActionFor(kept mutate.Kept, keep time.Duration) sweepAction {
 	notice := min(quarantineNotice, keep/2)
 	switch {
@@ -70,8 +70,8 @@ func sweepActionFor(kept mutate.Kept, keep time.Duration) sweepAction {
 	return keepEntry
 }
 
-// sweep updates the age of the entries of the quarantine, reports those that will be removed, and removes those that
-// were kept long enough.
+// sweep updates the age of the entries of the quarantine, reports coming removals, and removes the entries kept long
+// enough.
 func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error {
 	all, err := r.options.Mutator.Quarantined(ctx)
 	if err != nil {
@@ -95,8 +95,8 @@ func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error
 	return errors.Join(problems...)
 }
 
-// ExpiredQuarantine returns the entries of the quarantine that a sweep removes now: kept for long enough, and reported
-// before. None where releases are not on: then nothing is swept either.
+// ExpiredQuarantine returns the entries of the quarantine that a sweep would remove now: kept for long enough, and
+// reported before. None if releases are not on: then no sweep runs either.
 func ExpiredQuarantine(ctx context.Context, o Options) (expired []mutate.Kept, err error) {
 	if o.Settings.ModeOf(inspect.PodDirectory) != On {
 		return nil, nil
@@ -110,7 +110,7 @@ func ExpiredQuarantine(ctx context.Context, o Options) (expired []mutate.Kept, e
 	return expired, err
 }
 
-// SweepQuarantine does now what is done every hour. The caller holds the lock of releases: see Settings.LockNode.
+// SweepQuarantine runs the hourly sweep now. The caller holds the lock of releases: see Settings.LockNode.
 func SweepQuarantine(ctx context.Context, o Options) error {
 	if o.Settings.ModeOf(inspect.PodDirectory) != On {
 		return nil
@@ -178,7 +178,7 @@ func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Recor
 	return errors.Join(failure, r.options.Mutator.NoteQuarantine(ctx, kept))
 }
 
-// record writes to the journal. Without a journal nothing is removed.
+// record writes to the journal. Without a journal no entry is removed.
 func (r *Runner) record(open func() (*journal, error), record Record) error {
 	j, err := open()
 	if err != nil {

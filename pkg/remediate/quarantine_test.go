@@ -43,7 +43,7 @@ func TestSweepAction(t *testing.T) {
 	}
 }
 
-// Only what passed while the machine ran makes anything older.
+// An entry ages only while the machine runs.
 func TestOlder(t *testing.T) {
 	year := 365 * 24 * time.Hour
 	at := func(boot string, up time.Duration) finding.Timestamp {
@@ -66,7 +66,7 @@ func TestOlder(t *testing.T) {
 	}
 }
 
-// The data of an emptyDir is moved when that is allowed, reported before it goes, and gone when its time is over.
+// The data of an emptyDir is moved if permitted, reported before its removal, and removed when its time is over.
 func TestQuarantineLifeCycle(t *testing.T) {
 	w := newWorld(t)
 	now := host.Now()
@@ -174,7 +174,7 @@ func TestQuarantineLifeCycle(t *testing.T) {
 	}
 }
 
-// What does not fit stays where it is, and the plan says so.
+// Data that does not fit stays in place, and the plan says so.
 func TestQuarantineIsFull(t *testing.T) {
 	w := newWorld(t)
 	w.settings.AllowEmptyDir = true
@@ -200,7 +200,7 @@ func TestQuarantineIsFull(t *testing.T) {
 	}
 }
 
-// A volume that is mapped as a device, in whatever form, keeps the directory.
+// A volume mapped as a device, in any form, keeps the directory.
 func TestPlanRemovalBlockVolume(t *testing.T) {
 	for _, entry := range []string{"volumeDevices/kubernetes.io~csi/pvc-1/", "volumeDevices/kubernetes.io~csi/pvc-1=",
 		"volumeDevices/kubernetes.io~csi/pvc-1@"} {

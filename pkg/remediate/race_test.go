@@ -2,5 +2,5 @@
 
 package remediate
 
-// someHostileNodes are fewer than without the race detector, which makes each four times as dear.
+// someHostileNodes is lower than without the race detector, which makes each node four times as expensive.
 const someHostileNodes = 300

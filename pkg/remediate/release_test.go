@@ -41,7 +41,7 @@ func TestReleaseCompletePod(t *testing.T) {
 	}
 }
 
-// A crash after any step, and a release from zero: the same end state, and nothing else touched.
+// A crash after any step, then a new release: the same end state, and no other object touched.
 func TestCrashAnywhere(t *testing.T) {
 	t.Parallel()
 	const parts = 4
@@ -74,8 +74,8 @@ func TestCrashAnywhere(t *testing.T) {
 	unchanged(t, "the living pod", living, w.census(neighbour))
 }
 
-// crash lets a release end at a point, by number; those of the kinds in skip do not count. It reports false where the
-// release was over before.
+// crash lets a release crash at a point, by number; points of the kinds in skip do not count. It reports false if the
+// release ended before that point.
 func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
 	w.t.Helper()
 	crash := errors.New("crash")
@@ -97,7 +97,7 @@ func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
 	return crashed
 }
 
-// None of these may do anything.
+// Each of these guards prevents every change.
 func TestReleaseGuards(t *testing.T) {
 	w := newWorld(t)
 	dead := w.makePod(mutatetest.UID(t))
@@ -142,7 +142,7 @@ func TestReleaseGuards(t *testing.T) {
 	}
 }
 
-// No journal, no action.
+// Without a journal no step runs.
 func TestReleaseWithoutJournal(t *testing.T) {
 	w := newWorld(t)
 	dead := w.makePod(mutatetest.UID(t))
@@ -154,7 +154,7 @@ func TestReleaseWithoutJournal(t *testing.T) {
 	unchanged(t, "the pod", before, w.census(dead))
 }
 
-// Between the plan and the act a witness learns of the pod, or an object becomes another one.
+// Between plan and act a witness learns of the pod, or an object is replaced.
 func TestConfirmStops(t *testing.T) {
 	w := newWorld(t)
 	dead := w.makePod(mutatetest.UID(t))
@@ -183,7 +183,7 @@ func TestConfirmStops(t *testing.T) {
 	unchanged(t, "the pod", before, w.census(dead))
 }
 
-// The witnesses are asked again between groups: the pod comes back to life in the middle.
+// The witnesses are asked again between groups: the pod comes back midway.
 func TestConfirmStopsInTheMiddle(t *testing.T) {
 	w := newWorld(t)
 	dead := w.makePod(mutatetest.UID(t))
@@ -224,12 +224,12 @@ func TestReleaseInterrupted(t *testing.T) {
 	}
 }
 
-// A plan refuses no directory for a mount that it releases first, and does for one that stays.
+// A plan does not refuse a directory because of a mount that it releases first, but does for one that stays.
 func TestPlanUnmountsFirst(t *testing.T) {
 	w := newWorld(t)
 	uid := mutatetest.UID(t)
 	volume := w.PodDir(uid, "volumes/kubernetes.io~secret/s")
-	for range 2 { // one above the other
+	for range 2 { // stacked
 		w.Mount("tmpfs", volume, "tmpfs", 0)
 	}
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~projected/p"), "tmpfs", 0)
@@ -265,7 +265,7 @@ func TestPlanUnmountsFirst(t *testing.T) {
 	}
 }
 
-// User data keeps the directory, whole, and all else is released.
+// User data keeps the whole directory; all other objects are released.
 func TestReleaseKeepsUserData(t *testing.T) {
 	w := newWorld(t)
 	uid := mutatetest.UID(t)

@@ -25,7 +25,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// releaser is what a process of its own needs for a release; the node is the same, as for an agent that starts again.
+// releaser is the input of a process that runs one release; the node is the same, as after a restart of the agent.
 type releaser struct {
 	Paths    host.Paths
 	Kubelet  []corev1.Pod
@@ -39,7 +39,7 @@ type releaser struct {
 
 const releaserFile = "NODEAGENT_TEST_RELEASER"
 
-// releaserMain is the process; it reports true where this is one. For TestMain.
+// releaserMain runs such a process, and returns true if this is one. For TestMain.
 func releaserMain() bool {
 	file := os.Getenv(releaserFile)
 	if file == "" {
@@ -88,7 +88,7 @@ func releaseOnce(file string) error {
 		return report
 	}
 	first := pass(context.Background())
-	// As the agent does: what names the owner of a namespace may be gone after the next step.
+	// Like the agent: the next step may remove the file that names the owner of a namespace.
 	if data, err = json.Marshal(history); err == nil {
 		err = os.WriteFile(memory, data, 0o600)
 	}
@@ -115,7 +115,7 @@ func releaseOnce(file string) error {
 	return errors.Join(err, mutator.Close())
 }
 
-// releaseInProcess releases in a process of its own, and returns how many fault points it had, or that it was killed.
+// releaseInProcess runs a release in its own process, and returns its number of fault points, or that it was killed.
 func (w *world) releaseInProcess(killAt int) (points int, killed bool) {
 	w.t.Helper()
 	kubelet, err := w.Host.Kubelet.Pods(w.t.Context())

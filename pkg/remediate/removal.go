@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
-// removal is how one entry of a pod's directory is removed.
+// removal is the removal of one entry of a pod's directory.
 type removal struct {
 	entry mutate.Entry
 	kind  removalKind
@@ -41,7 +41,7 @@ var kubeletFiles = []struct {
 // planRemoval returns how to remove a pod's directory, or why it must not be removed. It is pure. tree lists parents
 // before children and begins with the directory itself.
 func planRemoval(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refusal string) {
-	moved := map[string]bool{} // volumes that are moved away as a whole
+	moved := map[string]bool{} // volumes moved away as a whole
 	var dirs []mutate.Entry
 	for _, entry := range tree {
 		if inMoved(moved, entry.Path) {
@@ -74,7 +74,7 @@ func planRemoval(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refu
 	return steps, ""
 }
 
-// inMoved reports whether a path is in a volume that is moved away as a whole. Volumes are three levels deep.
+// inMoved reports whether a path is in a volume moved away as a whole. Volumes are three levels deep.
 func inMoved(moved map[string]bool, name string) bool {
 	parts := strings.SplitN(name, "/", 4)
 	return len(parts) == 4 && moved[strings.Join(parts[:3], "/")]
@@ -92,7 +92,7 @@ func isBlockVolume(name string) bool {
 	return ok
 }
 
-// sizeBelow returns the size of a file, or of everything in a directory, in bytes.
+// sizeBelow returns the size of a file or of a whole directory, in bytes.
 func sizeBelow(tree []mutate.Entry, top string) uint64 {
 	total := uint64(0)
 	for _, entry := range tree {

@@ -115,7 +115,7 @@ func TestPlanRemoval(t *testing.T) {
 	}
 }
 
-// Whatever is in a directory: no file with content outside of the allow-list is ever unlinked, and a refusal is whole.
+// Whatever a directory contains, no file with content outside the allow-list is unlinked, and a refusal is whole.
 func TestPlanRemovalProperties(t *testing.T) {
 	part := rapid.SampledFrom([]string{"volumes", "containers", "plugins", "kubernetes.io~csi",
 		"kubernetes.io~empty-dir", "a", "ready", "etc-hosts", "vol_data.json", "mount"})

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// What is only reported hinders no release, is planned by none, and is no reason to try again.
+// Objects that are only reported block no release, are in no plan, and are no reason to retry.
 func TestReportedOnlyHindersNoRelease(t *testing.T) { synctest.Test(t, reportedOnly) }
 
 func reportedOnly(t *testing.T) {

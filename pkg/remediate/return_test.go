@@ -7,13 +7,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// A static pod comes back with its UID between two inspections: nothing more of it is touched, in whatever step that
+// A static pod comes back with its UID between two inspections: no further object of it is touched, whichever step that
 // is.
 func TestPodReturnsBeforeAStep(t *testing.T) {
 	for _, point := range []string{"intent: process", "intent: mount", "intent: cgroup", "intent: pod-directory"} {
 		t.Run(point, func(t *testing.T) {
 			w := newWorld(t)
-			uid := strings.ReplaceAll(mutatetest.UID(t), "-", "") // as kubelet makes it up
+			uid := strings.ReplaceAll(mutatetest.UID(t), "-", "") // in kubelet's format
 			w.Shell(uid, w.Cgroups(uid, mutatetest.Hex(t, 64)), "echo ready; exec sleep 600")
 			w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
 			w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)

@@ -8,12 +8,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// rootfsAction removes the bundle of a container, of which containerd has lost all else. containerd does so only when it
-// starts, and never if its own removal was interrupted. What is of a container that it has is released with that
-// container, and what a shim has with that shim.
+// rootfsAction removes the bundle of a container that containerd has otherwise lost. containerd does so only at
+// startup, and never if its own removal was interrupted. The bundle of a known container is released with the
+// container, and that of a shim with the shim.
 func rootfsAction() Action {
 	return Action{
-		Kind: inspect.Rootfs, Order: 37, // before the lease that may keep the snapshot below it
+		Kind: inspect.Rootfs, Order: 37, // before the lease that may keep its snapshot
 		Summary: "unmount the root filesystem, without force, then remove containerd's own files by name and the " +
 			"directories by rmdir",
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {

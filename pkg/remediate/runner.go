@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Options are what a Runner needs.
+// Options configure a Runner.
 type Options struct {
 	Settings Settings
 	Host     *host.Host
@@ -23,22 +23,22 @@ type Options struct {
 	Log      *slog.Logger
 	StateDir string // holds the journal
 
-	// Confirm inspects the objects of one pod again, with all witnesses: the report may contain others too. It is
+	// Confirm inspects the objects of one pod again, with all witnesses; the report may contain other pods too. It is
 	// called right before the first step of a pod, and again after each group of steps. The empty UID stands for
 	// objects without a known pod. It must use a fresh and consistent LIST of the apiserver.
 	Confirm func(ctx context.Context, uid string) (inspect.Report, error)
-	// StillGone checks right before a step whether the pod has come back: an error if it has, or if that is not known.
-	// It asks kubelet and the manifests of static pods, and takes well under a second.
+	// StillGone checks right before a step whether the pod has come back: an error if it has, or if this is unknown. It
+	// asks kubelet and the manifests of static pods, and takes well under a second.
 	StillGone func(ctx context.Context, pod inspect.Pod) error
 	// Paused returns why an operator has paused releases (an annotation of the Node), or "". Nil: there is no pause. An
-	// error means that this is not known, and nothing is released.
+	// error means "not known", and no release runs.
 	Paused func(ctx context.Context) (string, error)
 
 	// Tests only.
-	faultPoint func(point string) error // an error stops the release there, as a crash would
+	faultPoint func(point string) error // an error stops the release there, like a crash
 	actions    actions                  // in place of the real ones
 	timeouts   timeouts
-	onWrite    func(Record) error // called before a write to the journal; an error stands for one of the disk
+	onWrite    func(Record) error // called before a journal write; an error stands for a disk error
 }
 
 // Runner releases leftovers. Its only state is the journal: a Runner may be re-created at any time.
@@ -83,16 +83,16 @@ func New(o Options) (*Runner, error) {
 	}, nil
 }
 
-// injectedCrash is the error of a fault point: it ends everything, as a crash would.
+// injectedCrash is the error of a fault point: it ends the release like a crash.
 type injectedCrash struct{ error }
 
 func (c injectedCrash) Unwrap() error { return c.error }
 
-// maxPreviews bounds how many objects are read for a plan: there are nodes with thousands of orphaned pod directories.
+// maxPreviews limits how many objects are read for a plan: some nodes have thousands of orphaned pod directories.
 const maxPreviews = 100
 
-// Plan lists what Release would do about the report and why not, including what is found by reading (user data in a
-// pod's directory, a CSI driver that is alive), with every guard's answer. It changes nothing and writes nothing.
+// Plan lists what Release would do for the report and why not, including facts found by reading (user data in a pod's
+// directory, a CSI driver that is alive), with every guard's answer. It changes and writes no data.
 func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error) {
 	records, _, err := r.readJournal()
 	if err != nil {
@@ -131,7 +131,7 @@ func unmountedFirst(steps []Step, before Step) map[string]bool {
 	return points
 }
 
-// preview looks at an object as its step would.
+// preview looks at an object like its step would.
 func preview(ctx context.Context, action Action, tools Tools, o inspect.Assessment) Guard {
 	why := action.Preview(ctx, tools, o)
 	if why != "" {
@@ -140,14 +140,14 @@ func preview(ctx context.Context, action Action, tools Tools, o inspect.Assessme
 	return answer("look", why, "nothing that was read of it is against it")
 }
 
-// look adds what a look at the object says.
+// look adds the answer of a look at the object.
 func (s *Step) look(g Guard) {
 	s.Guards.Object = slices.Insert(s.Guards.Object, 1, g) // before the mode
 	s.Blocked, s.refused = s.Guards.why(), !g.Open
 }
 
-// policy asks whether releases are paused, which is a request to the apiserver, only where a report has something to
-// release or to wait for, or the quarantine may be swept; and where the kill switch exists, only for every answer.
+// policy asks whether releases are paused, a request to the apiserver, only if a report has an object to release or to
+// wait for, or the quarantine may be swept. If the kill switch exists, it asks only if every answer is wanted.
 func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Record, every bool) Policy {
 	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), actions: r.options.actions}
 	kill := killSwitchGuard(r.options.Host.Files, p.KillSwitch)
@@ -165,8 +165,8 @@ func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Re
 }
 
 // Release executes the plan of a report, pod by pod. It may be called again with the same report at any time. An error
-// means that nothing more may be done now: the journal cannot be written, or a fault point was hit. Without a journal
-// nothing is done, and if nothing is to be done the lock is not taken.
+// means that no more steps may run now: the journal cannot be written, or a fault point was hit. Without a journal no
+// step runs; if there is no step to run, the lock is not taken.
 func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, error) {
 	report = report.Releasable()
 	plan, err := r.survey(ctx, report)
@@ -194,10 +194,10 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 	return outcome, errors.Join(err, lock.Unlock())
 }
 
-// sweepDue reports whether a sweep of the quarantine is due, and anything is in it.
+// sweepDue reports whether a sweep of the quarantine is due and the quarantine has entries.
 func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
 	if r.byHand.Agreed != nil {
-		return false // nobody was asked about it
+		return false // the person agreed to steps only
 	}
 	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
@@ -229,9 +229,9 @@ func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error)
 // survey is the plan of a report, pod by pod, with what the journal shows.
 type survey struct {
 	pods   [][]Step
-	stop   string   // why nothing at all may be done
+	stop   string   // why no step may run
 	unsure bool     // because a guard could not be asked
-	cutOff []Record // what an earlier crash had cut off
+	cutOff []Record // steps that an earlier crash interrupted
 }
 
 func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, error) {
@@ -258,11 +258,11 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	}, nil
 }
 
-// release runs with the lock held if anything is to be done; otherwise held is nil.
+// release runs with the lock held if any step is to run; otherwise held is nil.
 func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func() error) (Outcome, error) {
 	outcome := Outcome{Stopped: plan.stop, CutOff: plan.cutOff, Unknown: plan.unsure}
 	var opened *journal
-	open := func() (_ *journal, err error) { // nothing is written if nothing is done
+	open := func() (_ *journal, err error) { // not opened if no step runs
 		if opened == nil {
 			opened, err = r.openJournal(outcome.CutOff)
 		}
@@ -282,7 +282,7 @@ func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func
 		if err != nil {
 			return outcome, err
 		}
-		if outcome.Stopped != "" { // by the pods before this one
+		if outcome.Stopped != "" { // by an earlier pod
 			for i := range steps {
 				steps[i].Blocked = cmp.Or(steps[i].Blocked, outcome.Stopped)
 			}
@@ -305,8 +305,8 @@ func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func
 	return outcome, nil
 }
 
-// openJournal opens the journal and closes what a crash interrupted, so that it is reported once. Nothing else is
-// needed: the next inspection finds the leftovers again.
+// openJournal opens the journal and closes the records that a crash interrupted, so that they are reported once. That
+// is enough: the next inspection finds the leftovers again.
 func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	j, err := openJournal(r.options.StateDir)
 	if err != nil {
@@ -327,7 +327,7 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 			return nil, errors.Join(err, j.close())
 		}
 	}
-	j.onRecord = r.byHand.OnRecord // not called with what an earlier release did
+	j.onRecord = r.byHand.OnRecord // not called with records of an earlier release
 	return j, nil
 }
 

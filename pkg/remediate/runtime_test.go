@@ -46,7 +46,7 @@ func (w *world) sandboxed(c *mutatetest.Containerd, uid string) {
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
 }
 
-// ripen inspects until the pod is proven to be left over: its containers had a second of grace of their own.
+// ripen inspects until the pod is proven to be a leftover: its containers had their own second of grace.
 func (w *world) ripen(uid string) {
 	w.t.Helper()
 	deadline := time.After(time.Minute)
@@ -55,7 +55,7 @@ func (w *world) ripen(uid string) {
 	for {
 		why := ""
 		for _, o := range w.inspect().Objects {
-			// which goes with its sandbox
+			// a lease goes with its sandbox
 			if o.Pod.UID == uid && o.Verdict != inspect.Leftover && o.Kind != inspect.Lease &&
 				o.Kind.ReportOnly() == "" {
 				why = string(o.Kind) + " is " + string(o.Verdict) + ": " + o.Why
@@ -117,8 +117,7 @@ func TestCrashInSandbox(t *testing.T) {
 	}
 }
 
-// A release that must not go on stops between two changes of one step, too: of a sandbox with many containers it takes
-// minutes.
+// A stopped release also stops between two changes of one step: a sandbox with many containers takes minutes.
 func TestStopInSandbox(t *testing.T) {
 	w, c := runtimeWorld(t)
 	for name, happens := range map[string]func(uid string){
@@ -126,7 +125,7 @@ func TestStopInSandbox(t *testing.T) {
 		"kubelet has pod": func(uid string) { w.known[uid] = true },
 	} {
 		// A busy runtime may fail to stop a container in time. Its processes are then ended without it, and there is no
-		// moment between the two changes.
+		// point between the two changes.
 		const attempts = 5
 		stopped := false
 		for attempt := 1; attempt <= attempts && !stopped; attempt++ {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// sandboxAction lets the runtime do all it can: stop containers, take down the network through CNI, and remove cgroups,
-// root filesystems and the name. StopPodSandbox alone would kill containers without a grace period.
+// sandboxAction leaves as much as possible to the runtime: it stops containers, takes down the network through CNI, and
+// removes cgroups, root filesystems and the name. StopPodSandbox alone would kill containers without a grace period.
 func sandboxAction() Action {
 	return Action{
 		Kind: inspect.Sandbox, Order: 10,

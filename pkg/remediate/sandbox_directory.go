@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// sandboxDirectoryAction removes what containerd's CRI plugin made on the disk for a sandbox: containerd does so itself,
-// but for what it has lost only when it starts.
+// sandboxDirectoryAction removes the files that containerd's CRI plugin made for a sandbox. containerd removes them
+// itself, but those of a lost sandbox only at startup.
 func sandboxDirectoryAction() Action {
 	return Action{
 		Kind: inspect.SandboxDirectory, Order: 67,

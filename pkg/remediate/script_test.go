@@ -31,13 +31,13 @@ type script struct {
 	host     *host.Host
 	mutator  *mutate.Mutator
 	settings Settings
-	there    []inspect.Assessment // on the node now
+	there    []inspect.Assessment // currently on the node
 	trace    []string
 	clock    finding.Timestamp
 	cancel   func() // ends the agent
 
 	prepare    func(ctx context.Context) error
-	do         map[string]func(ctx context.Context) error         // by ID; nil: the object goes away
+	do         map[string]func(ctx context.Context) error         // by ID; nil: the object disappears
 	gone       map[string]func(ctx context.Context) (bool, error) // by ID; nil: the truth
 	needs      func(o inspect.Assessment, rest []inspect.Assessment) string
 	confirm    func(ctx context.Context, n int, report *inspect.Report) error
@@ -71,7 +71,7 @@ func newScript(t *testing.T) *script {
 	return s
 }
 
-// inMemory returns a directory where the journal reaches the disk in no time.
+// inMemory returns a directory in memory, where journal writes are fast.
 func inMemory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "nodeagent-test-")
@@ -86,7 +86,7 @@ func (s *script) say(format string, args ...any) {
 	s.trace = append(s.trace, fmt.Sprintf(format, args...))
 }
 
-// stop marks the time from which nothing may be changed.
+// stop marks the time from which no change may be made.
 func (s *script) stop() { s.say("STOP") }
 
 func (s *script) count(event string) int {
@@ -216,7 +216,7 @@ func (s *script) report() inspect.Report {
 	return inspect.Report{At: s.clock, Objects: slices.Clone(s.there)}
 }
 
-// release releases, in a time of its own, and checks what holds for each release whatever happens.
+// release runs a release in a bubble of time, and checks the invariants of every release.
 func (s *script) release() (outcome Outcome, err error) {
 	s.t.Helper()
 	synctest.Test(s.t, func(t *testing.T) {
@@ -236,7 +236,7 @@ func (s *script) pod() PodOutcome {
 	return outcome.Pods[0]
 }
 
-// done lists what was changed.
+// done lists the changes.
 func (s *script) done() (all []string) {
 	for _, line := range s.trace {
 		if what, ok := strings.CutPrefix(line, "do "); ok {
@@ -251,7 +251,7 @@ func (s *script) done() (all []string) {
 
 func (s *script) String() string { return "  " + strings.Join(s.trace, "\n  ") }
 
-// invariants hold after each release, whatever went wrong in it.
+// invariants hold after each release, whatever failed in it.
 func (s *script) invariants(outcome Outcome, err error) {
 	s.t.Helper()
 	var problems []string
@@ -272,7 +272,7 @@ func (s *script) invariants(outcome Outcome, err error) {
 			open[about] = true
 		case "end":
 			about = about[:strings.LastIndex(about, " ")]
-			if !open[about] && !strings.HasSuffix(line, " interrupted") { // those of a crash are of another trace
+			if !open[about] && !strings.HasSuffix(line, " interrupted") { // those of a crash belong to another trace
 				bad("%q without an intent", line)
 			}
 			delete(open, about)
@@ -315,7 +315,7 @@ func (s *script) invariants(outcome Outcome, err error) {
 	}
 }
 
-// releasedIsTrue checks that nothing of the pod is left, and that this was verified after the last change.
+// releasedIsTrue checks that no object of the pod is left, and that this was verified after the last change.
 func (s *script) releasedIsTrue(bad func(string, ...any)) {
 	for _, o := range s.there {
 		if Group(o.Object) == uid1 && !isDead(o) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// serve makes a process of a pod the server of a FUSE filesystem, as the node plugin of a driver does: no other process
-// holds its connection.
+// serve makes a process of a pod the server of a FUSE filesystem, like a driver's node plugin: no other process holds
+// its connection.
 func (w *world) serve(uid, point string) mutate.Process {
 	w.t.Helper()
 	need.Kernel(w.t, "/dev/fuse", unix.Access("/dev/fuse", unix.R_OK))
@@ -26,7 +26,7 @@ func (w *world) serve(uid, point string) mutate.Process {
 		"fd=3,rootmode=40000,user_id=0,group_id=0 test "+point+" && echo ready; exec sleep 1000")
 }
 
-// The volumes of living pods are lost when the process that serves them ends, also where its pod was deleted by force.
+// The volumes of living pods are lost when the process that serves them ends, even if its pod was deleted by force.
 func TestReleaseKeepsServersOfVolumes(t *testing.T) {
 	w := newWorld(t)
 	dead, own := mutatetest.UID(t), mutatetest.UID(t)
@@ -64,8 +64,8 @@ func TestReleaseKeepsServersOfVolumes(t *testing.T) {
 	}
 }
 
-// Who starts the runtime by hand in a debugging pod has the shims of later pods in that pod's cgroup. What they run dies
-// with them.
+// If a person starts the runtime by hand in a debugging pod, the shims of later pods are in that pod's cgroup. Their
+// containers would die with them.
 func TestReleaseKeepsParentsOfOthers(t *testing.T) {
 	w := newWorld(t)
 	dead, other := mutatetest.UID(t), mutatetest.UID(t)

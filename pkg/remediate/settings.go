@@ -23,47 +23,47 @@ const (
 	On     Mode = "on"
 )
 
-// Settings define what may be released and how. The zero value does nothing; see Defaults.
+// Settings define which objects may be released, and how. The zero value releases none; see Defaults.
 type Settings struct {
-	// Off switches everything off; otherwise it applies to kinds that are not in Kinds.
+	// Off switches all releases off; the other modes apply to kinds that are not in Kinds.
 	Mode  Mode                  `yaml:"mode"`
 	Kinds map[inspect.Kind]Mode `yaml:"kinds"` // by kind
-	// Attended says that a person asks for the release now: then Mode applies to the kinds that are opted in, too.
+	// Attended: a person asks for the release now; then Mode applies to opt-in kinds too.
 	Attended bool `yaml:"-"`
 
-	PodsPerHour int `yaml:"podsPerHour"` // budget: pods that are released in any hour
-	// after so many pods in a row whose release failed nothing more is released for a day; also of one pod, after so many
+	PodsPerHour int `yaml:"podsPerHour"` // budget: pods released in any hour
+	// after this many pods in a row with a failed release, releases stop for a day; also for one pod, after this many
 	// failures
 	StopAfter  int      `yaml:"stopAfter"`
 	OptOut     []string `yaml:"optOut"`     // namespaces whose pods are never touched
-	OptOutPods []string `yaml:"optOutPods"` // selectors of the labels of pods that are never touched
-	KillSwitch string   `yaml:"killSwitch"` // while this file exists nothing is done
+	OptOutPods []string `yaml:"optOutPods"` // selectors of labels of pods that are never touched
+	KillSwitch string   `yaml:"killSwitch"` // while this file exists, no change is made
 	Lock       string   `yaml:"lock"`       // only one process on the node releases at a time
 	// move the data of disk-backed emptyDirs to quarantine: it is user data
 	AllowEmptyDir bool `yaml:"allowEmptyDir"`
 	UnmountCSI    bool `yaml:"unmountCSI"`   // unmount CSI volumes even if their driver is alive: it owns them
 	ForceNetwork  bool `yaml:"forceNetwork"` // remove a network namespace even if CNI DEL failed
 
-	Quarantine QuarantineSettings `yaml:"quarantine"` // limits for what is moved away instead of deleted
+	Quarantine QuarantineSettings `yaml:"quarantine"` // limits of the quarantine
 
 	// for kubelet and the runtime to finish after each group of steps
 	OwnerGrace     time.Duration `yaml:"ownerGrace"`
 	ContainerGrace time.Duration `yaml:"containerGrace"` // between a container's stop signal and SIGKILL
 	ProcessGrace   time.Duration `yaml:"processGrace"`   // between SIGTERM and SIGKILL
 	VerifyWithin   time.Duration `yaml:"verifyWithin"`   // a step must show its effect within this
-	// until a pod that could not be released completely is tried again
+	// wait before an incompletely released pod is tried again
 	RetryAfter time.Duration `yaml:"retryAfter"`
 }
 
-// defaultLock is not in the runtime directory of a service: systemd removes that when the service ends, with the lock
-// in it. Earlier versions had their lock there (formerLock); such an agent may still be running during an update, so
-// both are taken.
+// defaultLock is not in the runtime directory of a service: systemd removes that directory, with the lock, when the
+// service ends. Earlier versions had their lock there (formerLock); such an agent may still be running during an
+// update, so both are taken.
 const (
 	defaultLock = "/run/nodeagent-release.lock"
 	formerLock  = "/run/nodeagent/release.lock"
 )
 
-// locks are the files that must be locked while something is released.
+// locks are the files that must be locked during a release.
 func (s Settings) locks() []string {
 	if s.Lock == defaultLock || s.Lock == formerLock {
 		return []string{defaultLock, formerLock}
@@ -71,12 +71,12 @@ func (s Settings) locks() []string {
 	return []string{s.Lock}
 }
 
-// LockNode takes the lock of releases, and with it the directory of their journal. ErrBusy while something is released.
+// LockNode takes the lock of releases, and with it the directory of their journal. ErrBusy during a release.
 func (s Settings) LockNode(stateDir string) (*mutate.ReleaseLock, error) {
 	return mutate.Lock(append(s.locks(), stateDir)...)
 }
 
-// optedOut returns why nothing of a namespace may be released. When any is opted out, an unknown one may be that one.
+// optedOut returns why no object of a namespace may be released. If any is opted out, an unknown one may be it.
 func (s Settings) optedOut(namespace string) string {
 	switch {
 	case len(s.OptOut) == 0:
@@ -90,8 +90,8 @@ func (s Settings) optedOut(namespace string) string {
 	return ""
 }
 
-// podOptedOut returns why nothing of an object's pod may be released, by its annotation and labels. When any labels are
-// opted out, unknown ones may be those. An annotation that is not known does not count: nothing would ever be released.
+// podOptedOut returns why no object of the pod may be released, by its annotation and labels. If any labels are opted
+// out, unknown ones may be those. An unknown annotation does not count: otherwise no pod would ever be released.
 func (s Settings) podOptedOut(o inspect.Object) string {
 	switch {
 	case o.OptOut != "":
@@ -103,14 +103,14 @@ func (s Settings) podOptedOut(o inspect.Object) string {
 	return ""
 }
 
-// QuarantineSettings limit what is moved away instead of deleted.
+// QuarantineSettings limit the data that is moved away instead of deleted.
 type QuarantineSettings struct {
-	MaxBytes uint64 `yaml:"maxBytes"` // what does not fit is not moved and stays where it is
-	// then the agent removes what it moved, a day after it reported that; 0: never
+	MaxBytes uint64 `yaml:"maxBytes"` // data that does not fit stays in place
+	// then the agent removes the entry, a day after it reported that; 0: never
 	Keep time.Duration `yaml:"keep"`
 }
 
-// Defaults returns the settings of a new installation: everything is planned and reported, nothing is done.
+// Defaults returns the settings of a new installation: all releases are planned and reported, none is done.
 func Defaults() Settings {
 	return Settings{
 		Mode: DryRun, Kinds: map[inspect.Kind]Mode{},
@@ -121,8 +121,8 @@ func Defaults() Settings {
 	}
 }
 
-// ModeOf returns how far the action on a kind may go. The daemon releases a kind that is opted in only where Kinds names
-// it: until then it is planned and reported.
+// ModeOf returns how far the action on a kind may go. The daemon releases an opt-in kind only if Kinds names it: until
+// then it is planned and reported.
 func (s Settings) ModeOf(kind inspect.Kind) Mode {
 	if s.Mode != DryRun && s.Mode != On {
 		return Off
@@ -136,7 +136,7 @@ func (s Settings) ModeOf(kind inspect.Kind) Mode {
 	return s.Mode
 }
 
-// Problems returns what is wrong with s, by key.
+// Problems returns the invalid keys of s, each with the reason.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	if !validMode(s.Mode) {

@@ -8,8 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// shimAction ends shims that containerd has lost, when nothing is below them any more. containerd notices that a shim has
-// ended, and removes its bundle and the mount of the root filesystem itself.
+// shimAction ends shims that containerd has lost and that have no processes below them. containerd notices the end of a
+// shim, and removes its bundle and the mount of the root filesystem itself.
 func shimAction() Action {
 	return Action{
 		Kind: inspect.Shim, Order: 35,
@@ -22,7 +22,7 @@ func shimAction() Action {
 			return does, ""
 		},
 		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process),
-		// Whether anything is below it is asked right before each signal: what the inspection saw may be a minute old.
+		// The processes below it are checked right before each signal: the inspection may be a minute old.
 		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			shim, err := shimOf(o)
 			if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// Whatever a release would wrongly take of a living pod, or leave behind, the census of TestReleaseSoak shows.
+// The census of TestReleaseSoak shows every object of a living pod that a release wrongly removes, and every leftover.
 func TestSoakNoticesHarm(t *testing.T) {
 	t.Parallel()
 	if _, inside := mutatetest.Parts(t, 1); !inside {

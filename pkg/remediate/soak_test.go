@@ -18,14 +18,14 @@ import (
 
 var soakReleases = flag.Int("soak.releases", 6, "how many releases TestReleaseSoak makes")
 
-// Nodes beside each other, as a release waits more than it computes: few of them for few releases.
+// Nodes run in parallel, since a release waits more than it computes: few nodes for few releases.
 const (
 	maxSoakNodes    = 8
 	releasesOfANode = 16
 )
 
-// soakCgroups are the cgroups of a node: the first has all hierarchies of the machine, as v1 has them, the others have
-// v2 alone or a single controller of v1. Where the machine has only v2, all have that.
+// soakCgroups are the cgroups of a node: the first node has all hierarchies of the machine, as in v1, the others have
+// v2 alone or a single controller of v1. If the machine has only v2, all have that.
 func soakCgroups(node int) string {
 	single := []string{"unified", "memory", "freezer"}
 	if node == 0 {
@@ -34,8 +34,8 @@ func soakCgroups(node int) string {
 	return filepath.Join("/sys/fs/cgroup", single[(node-1)%len(single)])
 }
 
-// soakTurn is the node that makes a release. The first makes half as many as each of the others: with its dozen
-// hierarchies a release has twice the steps.
+// soakTurn is the node that runs a release. The first node runs half as many as each other: with its dozen hierarchies
+// a release has twice the steps.
 func soakTurn(release, nodes int) int {
 	turn := release % (2*nodes - 1)
 	if turn >= nodes {
@@ -44,10 +44,9 @@ func soakTurn(release, nodes int) int {
 	return turn
 }
 
-// Many releases, each by a process of its own, which is killed (SIGKILL) at a random step in every third and started
-// again. After each of them the whole node is as it was before: all that was planted is gone, no byte of a canary has
-// changed, and no process, mount, cgroup, link, address, route or rule of the living is lost. make long-soak does a
-// thousand.
+// Many releases, each in its own process; every third one is killed (SIGKILL) at a random step and started again. After
+// each the whole node is as before: all planted objects are gone, no byte of a canary has changed, and no process,
+// mount, cgroup, link, address, route or rule of the living is lost. make long-soak does a thousand.
 func TestReleaseSoak(t *testing.T) {
 	t.Parallel()
 	nodes := min(max(*soakReleases/releasesOfANode, 2), maxSoakNodes)
@@ -89,16 +88,16 @@ func TestReleaseSoak(t *testing.T) {
 	}
 }
 
-// maxSoakPoints is more than the fault points of one release: how many it has the first one shows.
+// maxSoakPoints is more than the fault points of one release; the first release shows their number.
 const maxSoakPoints = 1000
 
-// soak is a node with a pod that lives on.
+// soak is a node with a pod that stays alive.
 type soak struct {
 	*world
 	neighbour pod
-	seen      map[string]string // of the neighbour, by the agent
+	seen      map[string]string // the neighbor's objects, as seen by the agent
 	before    mutatetest.Census
-	notes     map[string]bool // the content of volumes' notes of the dead
+	notes     map[string]bool // contents of the dead pods' volume notes
 }
 
 func newSoak(t *testing.T, cgroups string) *soak {
@@ -113,7 +112,7 @@ func newSoak(t *testing.T, cgroups string) *soak {
 	return s
 }
 
-// whole is the census of the node but for the agent's own: its state, its lock, and what it keeps of the dead.
+// whole is the census of the node except the agent's own files: its state, its lock, and its quarantine.
 func (s *soak) whole() mutatetest.Census {
 	s.t.Helper()
 	c := s.Whole("state", "lock")
@@ -123,7 +122,7 @@ func (s *soak) whole() mutatetest.Census {
 	return c
 }
 
-// differences waits for what a process that was killed has left running.
+// differences waits for processes that a killed release left running.
 func (s *soak) differences() (lines []string) {
 	s.t.Helper()
 	_ = poll(s.t.Context(), time.Minute, func() (bool, error) {
@@ -133,8 +132,8 @@ func (s *soak) differences() (lines []string) {
 	return lines
 }
 
-// uproot removes what of a dead pod is nobody's to release: the data of the host, on which it had a bind, and what
-// plugins make with the first attachment to a network and no DEL removes.
+// uproot removes the objects of a dead pod that no release may remove: the host data of its bind mount, and the objects
+// that plugins make with the first attachment to a network and no DEL removes.
 func (s *soak) uproot(dead pod) {
 	s.t.Helper()
 	if got, err := os.ReadFile(filepath.Join(dead.data, "sub/canary")); err != nil || string(got) != "alive" {

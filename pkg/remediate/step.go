@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// runSteps does the steps of one kind. Steps whose object is busy are tried again as long as others succeed: of mounts
-// stacked on one point the lower can only be unmounted after the upper.
+// runSteps does the steps of one kind. Steps with a busy object are tried again while others succeed: of mounts stacked
+// on one point the lower can only be unmounted after the upper.
 func (p *podRelease) runSteps(ctx context.Context, action Action, steps []StepOutcome) (acted bool, err error) {
 	due := slices.DeleteFunc(indexes(steps), func(i int) bool { return steps[i].Result != "" })
 	if len(due) == 0 {
@@ -125,7 +125,7 @@ func (p *podRelease) runStep(ctx context.Context, action Action, s *StepOutcome)
 	return errors.Is(failure, mutate.ErrBusy), nil
 }
 
-// recordIntent writes to the journal that a step is about to be done, unless it is there already.
+// recordIntent journals that a step is about to run, unless this is already journaled.
 func (p *podRelease) recordIntent(step Step) error {
 	if slices.ContainsFunc(p.open, step.same) {
 		return nil
@@ -137,7 +137,7 @@ func (p *podRelease) recordIntent(step Step) error {
 	})
 }
 
-// recordEnd writes to the journal how a step ended.
+// recordEnd journals how a step ended.
 func (p *podRelease) recordEnd(step Step, result Result, why string) error {
 	p.open = slices.DeleteFunc(p.open, step.same)
 	return p.journal.write(Record{
@@ -146,7 +146,7 @@ func (p *podRelease) recordEnd(step Step, result Result, why string) error {
 	})
 }
 
-// unproven is the error of a step that was done without its effect being known.
+// unproven is the error of a step that ran with unknown effect.
 type unproven struct{ error }
 
 func (u unproven) Unwrap() error { return u.error }
@@ -164,8 +164,8 @@ func resultOfDo(failure error) (Result, string) {
 	return Failed, clip(failure.Error())
 }
 
-// wasNotBegun reports whether a step failed although nothing was done, since what it needs is not there or could not be asked.
-// What is busy was tried.
+// wasNotBegun reports whether a step failed before any change, since a requirement is missing or could not be asked. A
+// busy object was tried.
 func wasNotBegun(failure error) bool {
 	return failure != nil && mutate.WasNotBegun(failure) && !errors.Is(failure, mutate.ErrBusy)
 }
@@ -192,7 +192,7 @@ func (p *podRelease) verify(ctx context.Context, o inspect.Assessment) error {
 	return nil
 }
 
-// poll calls check until it is done, fails, or the time most is over.
+// poll calls check until it is done, fails, or the time most has passed.
 func poll(ctx context.Context, most time.Duration, check func() (bool, error)) error {
 	deadline := time.NewTimer(most)
 	defer deadline.Stop()

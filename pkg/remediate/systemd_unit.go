@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// systemdUnitAction makes systemd forget what has failed of a pod that is gone: the slice of a pod, the scope in which
-// kubelet made a mount.
+// systemdUnitAction makes systemd forget failed units of a deleted pod: its slice, and the scope in which kubelet made
+// a mount.
 func systemdUnitAction() Action {
 	return Action{
 		Kind: inspect.SystemdUnit, Order: 110,

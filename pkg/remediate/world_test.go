@@ -26,12 +26,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// world is a private node with real objects, a real inspector, and witnesses that are made up: kubelet and the
-// apiserver know one living pod.
+// world is a private node with real objects, a real inspector, and fake witnesses: kubelet and the apiserver know one
+// living pod.
 type world struct {
 	*mutatetest.Node
 	t          testing.TB
-	living     string // UID of the pod that everybody knows
+	living     string // UID of the pod known to all
 	known      map[string]bool
 	beside     *mutatetest.Bystanders
 	settings   Settings
@@ -123,7 +123,7 @@ func namesDrivers(names ...string) *storagev1.CSINode {
 	return object
 }
 
-// driversGone makes it so that no driver was seen for a while.
+// driversGone simulates that no driver was seen for a while.
 func (w *world) driversGone() {
 	w.t.Helper()
 	var observations []driverObservation
@@ -137,14 +137,14 @@ func (w *world) driversGone() {
 	}
 }
 
-// volumeNoteOf is what kubelet writes beside a volume.
+// volumeNoteOf is kubelet's note beside a volume.
 func volumeNoteOf(volume, handle, driver string) string {
 	return fmt.Sprintf(
 		`{"specVolID":%q,"volumeHandle":%q,"driverName":%q,"nodeName":"node","attachmentID":"csi-0","volumeLifecycleMode":"Persistent"}`,
 		volume, handle, driver)
 }
 
-// noSandboxes is a runtime that works and has nothing.
+// noSandboxes is a working runtime without objects.
 func noSandboxes() host.Runtime {
 	return host.Runtime{
 		Version: func(context.Context) (*cri.VersionResponse, error) {
@@ -166,7 +166,7 @@ func (w *world) inspect() inspect.Report {
 	report, history := w.inspector.Pass(w.t.Context(), w.history)
 	w.history = history
 	for _, failure := range report.Errors {
-		if failure.What != "kubelet" { // its process is not there
+		if failure.What != "kubelet" { // its process does not exist here
 			w.t.Logf("inspection: %s: %s", failure.What, failure.Error)
 		}
 	}
@@ -217,13 +217,13 @@ func (w *world) left(uid string) []string {
 	return all
 }
 
-// pod is what one pod has on the node.
+// pod lists the objects of one pod on the node.
 type pod struct {
 	uid, data, netns string
 	attached         mutatetest.Attached
 }
 
-// makePod makes one of everything for a pod: processes that ignore SIGTERM in cgroups of all hierarchies, an
+// makePod makes every kind of object for a pod: processes that ignore SIGTERM in cgroups of all hierarchies, an
 // attachment to a network with a pinned namespace, volumes in memory (stacked ones too), a bind of a directory of the
 // same filesystem, and kubelet's own files.
 func (w *world) makePod(uid string) pod {
@@ -246,7 +246,7 @@ func (w *world) makePod(uid string) pod {
 	return p
 }
 
-// census is everything of a pod that must not change: object identities, data, and its directory with what is mounted.
+// census lists everything of a pod that must not change: object identities, data, and its directory with the mounts.
 func (w *world) census(p pod) map[string]string {
 	w.t.Helper()
 	all := map[string]string{}

@@ -38,22 +38,22 @@ import (
 // of kubelet's own, for a kubelet that root started by hand, and for one in a container with the host's PIDs; one in a
 // pod is never believed.
 
-// ErrImpostor says that a process has the name of a daemon of the node and is not root's own.
+// ErrImpostor means that a process has the name of a daemon of the node but does not belong to root.
 var ErrImpostor = errors.New("it is not believed")
 
 // candidate is a process with the name of a daemon.
 type candidate struct {
 	host.Process
 	uid     uint32
-	program string // empty where it was not looked at
-	// why it is not believed: ErrImpostor, or what could not be determined; nil: it is believed. The arguments are read
-	// only then.
+	program string // empty if it was not checked
+	// why it is not trusted: ErrImpostor, or the undetermined fact; nil: it is trusted. Only then are the arguments
+	// read.
 	why error
 }
 
-// candidates returns the living processes for which wanted is true, as processesNamed does, each with whether it is
-// believed. Of those that are not, wanted has seen the kernel's name alone: the arguments of a stranger are not read,
-// his memory may hang whoever does. What lives in a PID namespace of its own is another machine's.
+// candidates returns the living processes for which wanted is true, like processesNamed, each with whether it is
+// trusted. For untrusted ones, wanted has seen the kernel's name alone: their arguments are not read, since reading
+// their memory may hang. A process in its own PID namespace belongs to another machine.
 func candidates(h *host.Host, wanted func(comm string, args []string) bool) ([]candidate, error) {
 	pids, err := h.PIDs()
 	if err != nil {
@@ -81,7 +81,7 @@ func judgeAll(h *host.Host, stats []proc.Stat, wanted func(comm string, args []s
 				continue
 			}
 		}
-		// The number may have become another's while its files were read.
+		// The PID may have been reused while its files were read.
 		if lives(h, c.Process) && !proc.Gone(c.why) {
 			found = append(found, c)
 		}
@@ -89,7 +89,7 @@ func judgeAll(h *host.Host, stats []proc.Stat, wanted func(comm string, args []s
 	return found
 }
 
-// believed returns the candidates that are believed, and what could not be determined of others.
+// believed returns the trusted candidates, and an error for those that could not be determined.
 func believed(all []candidate) (sure []host.Process, unsure error) {
 	for _, c := range all {
 		switch {
@@ -102,7 +102,7 @@ func believed(all []candidate) (sure []host.Process, unsure error) {
 	return sure, unsure
 }
 
-// judge returns why a process is not believed.
+// judge returns why a process is not trusted.
 func judge(h *host.Host, c *candidate) error {
 	var err error
 	if c.uid, err = rootUser(h, c.PID); err != nil {
@@ -130,7 +130,7 @@ func judge(h *host.Host, c *candidate) error {
 	case err == nil:
 		file, err = programFile(h, c.program)
 	case h.Paths.KubeletElsewhere:
-		err = nil // its files are not those of the host: the program is judged by itself
+		err = nil // its files are not the host's: the program is checked by itself
 	}
 	if err != nil {
 		return unlessUnprivileged(err)
@@ -138,8 +138,8 @@ func judge(h *host.Host, c *candidate) error {
 	return sameProgram(h, c.PID, file)
 }
 
-// unlessUnprivileged forgives that an agent of a user may not look at root's processes: what runs as root and in a
-// cgroup of the machine must do for it.
+// unlessUnprivileged ignores the error if a user's agent may not examine root's processes: root's user ID and a cgroup
+// of the machine must be enough for it.
 func unlessUnprivileged(err error) error {
 	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
 		return nil
@@ -147,7 +147,7 @@ func unlessUnprivileged(err error) error {
 	return err
 }
 
-// rootUser returns the user of a process where one of its four is not root.
+// rootUser returns the user of a process if one of its four user IDs is not root.
 func rootUser(h *host.Host, pid int) (uint32, error) {
 	fields, err := statusFields(h, pid, "Uid")
 	if err != nil {
@@ -174,7 +174,7 @@ func rootsOwn(h *host.Host, pid int) bool {
 	return err == nil
 }
 
-// machineUsers says when root of a process is root of a user namespace only.
+// machineUsers returns an error if root of a process is root of a user namespace only.
 func machineUsers(h *host.Host, pid int) error {
 	if same, err := sameNamespace(h, pid, "user"); err == nil {
 		if !same {
@@ -185,7 +185,7 @@ func machineUsers(h *host.Host, pid int) error {
 	data, err := h.Files.Read(proc.File(pid, "uid_map"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // a kernel without user namespaces; a process that is gone is seen to be afterwards
+		return nil // a kernel without user namespaces; a process that ended is noticed afterwards
 	case err != nil:
 		return unlessUnprivileged(err)
 	case !slices.Equal(strings.Fields(string(data)), []string{"0", "0", "4294967295"}):
@@ -194,7 +194,7 @@ func machineUsers(h *host.Host, pid int) error {
 	return nil
 }
 
-// hostMounts says when a process sees other files than the machine.
+// hostMounts returns an error if a process sees other files than the machine.
 func hostMounts(h *host.Host, pid int) error {
 	same, err := sameNamespace(h, pid, "mnt")
 	if err == nil && !same {
@@ -203,8 +203,8 @@ func hostMounts(h *host.Host, pid int) error {
 	return err
 }
 
-// sameNamespace compares the namespace of a process with the one that stands for the host. Where init's cannot be
-// read, the agent's own stands for it: it is a process of the host.
+// sameNamespace compares the namespace of a process with the host's: init's, or, if that is unreadable, the agent's
+// own, which is a process of the host.
 func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
 	its, err := h.Files.Link(proc.File(pid, "ns/"+kind))
 	if err != nil {
@@ -219,8 +219,8 @@ func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
 	return its == host, nil
 }
 
-// isDaemonProgram reports whether a program file is by its name a kubelet or a runtime, or has one in it: a setuid
-// program that was started through a link called kubelet is neither.
+// isDaemonProgram reports whether a program file is a kubelet or a runtime by its name, or contains one: a setuid
+// program started through a link called kubelet is neither.
 func isDaemonProgram(name string) bool {
 	if name == "crio" || strings.HasPrefix(name, "ld-linux") || strings.HasPrefix(name, "ld-musl") {
 		return true
@@ -242,11 +242,11 @@ func programName(h *host.Host, c *candidate) error {
 	return nil
 }
 
-// removed ends the link to a file that has no name any more.
+// removed is the suffix of the link to a file without a name.
 const removed = " (deleted)"
 
-// programFile checks a program file and returns it as it lies on the disk; nothing of one that was removed since, as
-// by an upgrade: its folder is root's then.
+// programFile checks a program file and returns it as it is on the disk; empty for a file removed since, as by an
+// upgrade: its folder must be root's then.
 func programFile(h *host.Host, path string) (file owned.File, err error) {
 	if path, gone := strings.CutSuffix(path, removed); gone {
 		_, err = h.Files.CheckOwned(filepath.Dir(path))
@@ -259,7 +259,7 @@ func programFile(h *host.Host, path string) (file owned.File, err error) {
 	return file, err
 }
 
-// sameProgram compares what runs with what was checked. What was removed is judged by itself.
+// sameProgram compares the running program with the checked file. A removed file is judged by itself.
 func sameProgram(h *host.Host, pid int, checked owned.File) error {
 	if h.Files.Root != "" {
 		return nil // links in a fixture are no magic ones
@@ -277,7 +277,7 @@ func sameProgram(h *host.Host, pid int, checked owned.File) error {
 	return nil
 }
 
-// Whose cgroup a process may be in, other than the machine's.
+// The owners of a process's cgroup other than the machine.
 const (
 	inPod       = "a pod"
 	inContainer = "a container"
@@ -287,7 +287,7 @@ const (
 var (
 	// podCgroup matches one part of the path of a pod's cgroup.
 	podCgroup = regexp.MustCompile(`^kubepods|^pod[0-9a-f]{8}-|^pod[0-9a-f]{32}$|^(crio|cri-containerd)-.*\.scope$`)
-	// containerCgroup matches one part of the path of a cgroup that a container runtime makes.
+	// containerCgroup matches one part of the path of a container runtime's cgroup.
 	containerCgroup = regexp.MustCompile(
 		`^kubepods|^pod[0-9a-f]{8}-|^pod[0-9a-f]{32}$|[0-9a-f]{64}|^docker$|^machine\.slice$|^machine-.*\.scope$|` +
 			`^libpod|^lxc(\.|$)|^(docker|crio|cri-containerd|nerdctl|podman)-.*\.scope$`)
@@ -297,7 +297,7 @@ var (
 	userCgroup = regexp.MustCompile(`^user\.slice$|^user-\d+\.slice$|^user@\d+\.service$|^session-.*\.scope$`)
 )
 
-// foreignCgroup says whose cgroup a process is in, in any hierarchy; empty for the machine's own. A pod's weighs most.
+// foreignCgroup returns who owns a process's cgroup, in any hierarchy; empty: the machine. A pod's takes precedence.
 func foreignCgroup(h *host.Host, pid int) (string, error) {
 	cgroups, err := h.ProcCgroups(pid)
 	if err != nil {
@@ -319,13 +319,13 @@ func foreignCgroup(h *host.Host, pid int) (string, error) {
 	return place, nil
 }
 
-// Foreign reports whether a process is not of the machine itself: it lives in a container, or in a session of a user.
+// Foreign reports whether a process is not the machine's own: it lives in a container, or in a session of a user.
 func Foreign(h *host.Host, pid int) (bool, error) {
 	place, err := foreignCgroup(h, pid)
 	return place != "" || err == nil && Nested(h, pid), err
 }
 
-// placeOfCgroup judges one path. Where the machine is a container itself, paths begin with its own: init's.
+// placeOfCgroup evaluates one path. If the machine is a container itself, paths begin with its own: init's.
 func placeOfCgroup(path, init string) string {
 	base := strings.TrimSuffix(init, "/init.scope")
 	if rest, ok := strings.CutPrefix(path, base); ok && base != "" && base != "/" && (rest == "" || rest[0] == '/') {
@@ -343,18 +343,18 @@ func placeOfCgroup(path, init string) string {
 	return ""
 }
 
-// Impostor is a process with the name of a daemon of the node that is not believed to be it.
+// Impostor is an untrusted process with the name of a daemon of the node.
 type Impostor struct {
 	host.Process
 	User    uint32
-	Program string // empty where it could not be read
+	Program string // empty if unreadable
 	Why     string
-	// Perhaps is set where it may be the node's own kubelet after all: of the machine's root, and in no pod.
+	// Perhaps is set if it may be the node's own kubelet nevertheless: of the machine's root, and in no pod.
 	Perhaps bool
 }
 
-// Impostors lists them. What lives in a container's PID namespace is none, but another machine (kind, Docker in
-// Docker).
+// Impostors lists them. A process in a container's PID namespace is not one, but belongs to another machine (kind,
+// Docker in Docker).
 func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	table, err := h.ProcessTable(ctx, 30*time.Second)
 	if err != nil {
@@ -379,7 +379,7 @@ func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	return impostors, nil
 }
 
-// perhapsOurs reports whether paths.kubeletElsewhere could settle that a process is the node's.
+// perhapsOurs reports whether paths.kubeletElsewhere could identify a process as the node's.
 func perhapsOurs(h *host.Host, c candidate) bool {
 	if _, err := rootUser(h, c.PID); err != nil || machineUsers(h, c.PID) != nil || Nested(h, c.PID) {
 		return false
@@ -388,8 +388,8 @@ func perhapsOurs(h *host.Host, c candidate) bool {
 	return err == nil && place != inPod && programName(h, &c) == nil
 }
 
-// harmless knows what has the name by right: nodes in containers, and the containerd of a user who has said so by a
-// user namespace of its own (rootless Docker, nerdctl).
+// harmless recognizes legitimate processes of that name: nodes in containers, and the containerd of a user in the
+// user's own user namespace (rootless Docker, nerdctl).
 func harmless(h *host.Host, c candidate) bool {
 	if place, err := foreignCgroup(h, c.PID); err == nil && (place == inContainer || place == inPod) && Nested(h, c.PID) {
 		return true

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Files that kubelet and containerd name are read only where they are root's alone, with each folder and link on the
+// Files named by kubelet and containerd are read only if they belong to root alone, with each folder and link on the
 // way.
 func TestFilesThatAreNotRootsAreNotRead(t *testing.T) {
 	const kubeletYAML = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: " +

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// proc is one process of a made-up machine, by default the node's kubelet as root starts it.
+// proc is one process of a fake machine, by default the node's kubelet as root starts it.
 type proc struct {
 	comm, uid, cgroup, exe, mnt, user, uidMap, nspid string
 	args                                             []string
@@ -78,7 +78,7 @@ func machine(t *testing.T) string {
 	return root
 }
 
-// impostors are processes called kubelet that nobody who is not root already needs more than his own rights for.
+// impostors are processes called kubelet that a user can start without root's rights.
 func impostors() map[string]proc {
 	return map[string]proc{
 		"a user's":             {uid: "1000\t1000\t1000\t1000"},
@@ -106,7 +106,7 @@ func impostors() map[string]proc {
 	}
 }
 
-// doubtful are processes called kubelet that only root can make: whether they are the node's is undecidable.
+// doubtful are processes called kubelet that only root can start: whether they are the node's is undecidable.
 func doubtful() map[string]struct {
 	proc
 	make func(t *testing.T, root string)

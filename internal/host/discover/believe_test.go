@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
 
-// An impostor alone is as if nobody were there, and beside kubelet it does not blind: not by being a second one, and
-// not by what cannot be read of it.
+// An impostor alone counts as no kubelet, and beside kubelet it does not hide it: neither as a second one, nor by its
+// unreadable files.
 func TestImpostorsNeitherMisleadNorBlind(t *testing.T) {
 	for name, impostor := range impostors() {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestImpostorsNeitherMisleadNorBlind(t *testing.T) {
 	}
 }
 
-// What an impostor names is nowhere in what was found.
+// The result contains no value that an impostor names.
 func TestImpostorsAreNotHeard(t *testing.T) {
 	for name, impostor := range impostors() {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestImpostorsAreNotHeard(t *testing.T) {
 	}
 }
 
-// Only root can make what is doubtful: "no kubelet runs" would be a guess. Beside kubelet it does not count.
+// Only root can start a doubtful process: "no kubelet runs" would be a guess. Beside kubelet it does not count.
 func TestDoubtfulKubelets(t *testing.T) {
 	for name, test := range doubtful() {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestKubeletElsewhere(t *testing.T) {
 	}
 }
 
-// A machine that is a container itself has its container's name before all of its cgroups.
+// On a machine that is a container itself, all cgroup paths begin with the container's name.
 func TestMachineInAContainer(t *testing.T) {
 	const container = "/docker/0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	root := t.TempDir()
@@ -136,7 +136,7 @@ func TestMachineInAContainer(t *testing.T) {
 	}
 }
 
-// A kubelet whose program was replaced by an upgrade runs on.
+// A kubelet whose program was replaced by an upgrade keeps running.
 func TestKubeletIsUpgraded(t *testing.T) {
 	root := machine(t)
 	proc{exe: "/usr/bin/kubelet (deleted)"}.write(t, root, 900)
@@ -145,12 +145,12 @@ func TestKubeletIsUpgraded(t *testing.T) {
 	}
 }
 
-// A read of another user's process memory may hang: its arguments are not read.
+// Reading another user's process memory may hang: its arguments are not read.
 func TestArgumentsOfStrangersAreNotRead(t *testing.T) {
 	root := machine(t)
 	proc{uid: "1000\t1000\t1000\t1000"}.write(t, root, 700)
 	name := filepath.Join(root, "proc/700/cmdline")
-	if err := errors.Join(os.Remove(name), syscall.Mkfifo(name, 0o600)); err != nil { // opened it would wait for ever
+	if err := errors.Join(os.Remove(name), syscall.Mkfifo(name, 0o600)); err != nil { // opening it would block forever
 		t.Fatal(err)
 	}
 	if _, err := finder(root)(); !errors.Is(err, fs.ErrNotExist) {
@@ -163,7 +163,7 @@ func TestArgumentsOfStrangersAreNotRead(t *testing.T) {
 	}
 }
 
-// A PID that becomes another process's while its files are read is not the process that was checked.
+// A PID reused while its files are read does not belong to the checked process.
 func TestNumberIsReused(t *testing.T) {
 	root := machine(t)
 	proc{}.write(t, root, 700)

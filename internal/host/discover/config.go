@@ -43,15 +43,15 @@ const (
 	maxDropInDepth   = 4
 )
 
-// ParseKubeletConfiguration applies one file, YAML or JSON, to config: what it does not set stays. Relative paths are
-// relative to dir, the folder of the file. Unknown fields are skipped.
+// ParseKubeletConfiguration applies one file, YAML or JSON, to config: unset fields keep their values. Relative paths
+// are relative to dir, the folder of the file. Unknown fields are skipped.
 func ParseKubeletConfiguration(config *KubeletConfiguration, data []byte, dir string) error {
 	if len(data) > maxKubeletConfig {
 		return fmt.Errorf("larger than %d bytes", maxKubeletConfig)
 	}
 	next := *config
 	next.Kind, next.APIVersion = "", ""
-	next.ClusterDNS = slices.Clone(config.ClusterDNS) // the decoder writes over what is there, also where it then fails
+	next.ClusterDNS = slices.Clone(config.ClusterDNS) // the decoder overwrites existing values, even if it then fails
 	if config.ResolverConfig != nil {
 		next.ResolverConfig = new(*config.ResolverConfig)
 	}
@@ -72,7 +72,7 @@ func ParseKubeletConfiguration(config *KubeletConfiguration, data []byte, dir st
 	return nil
 }
 
-// readConfiguration applies one file. What cannot be read is noted, and kept for who must know.
+// readConfiguration applies one file. A read error is noted, and kept for callers that need it.
 func (d *discoverer) readConfiguration(config *KubeletConfiguration, name string) {
 	data, err := d.host.Files.ReadOwned(name)
 	if err == nil {
@@ -94,7 +94,7 @@ func (d *discoverer) unread(format string, args ...any) {
 // readDropIns applies the files of kubelet's --config-dir.
 func (d *discoverer) readDropIns(config *KubeletConfiguration, dir string) {
 	if _, err := d.host.Files.CheckOwned(dir); errors.Is(err, owned.ErrOthers) {
-		d.unread("kubelet drop-ins: %w", err) // who may write there may also take files away
+		d.unread("kubelet drop-ins: %w", err) // whoever may write there may also remove files
 		return
 	}
 	names, err := dropIns(d.host.Files, dir, ".conf")
@@ -106,10 +106,9 @@ func (d *discoverer) readDropIns(config *KubeletConfiguration, dir string) {
 	}
 }
 
-// dropIns lists the files with a suffix, or all, in a folder of configuration in the order in which kubelet and CRI-O
-// read them: that of their names, with what is in a folder in the place of the folder (filepath.WalkDir in
-// cmd/kubelet/app/server.go). K3s and RKE2 have such a folder: 20-cli-config-dir. Those that were found are returned
-// beside an error, too.
+// dropIns lists the files with a suffix, or all, in a configuration folder in the order in which kubelet and CRI-O read
+// them: by name, with a folder's files in the folder's place (filepath.WalkDir in cmd/kubelet/app/server.go). K3s and
+// RKE2 have such a folder: 20-cli-config-dir. The files found are returned beside an error, too.
 func dropIns(f host.Files, dir, suffix string) ([]string, error) {
 	return dropInsBelow(f, dir, suffix, nil, 0)
 }

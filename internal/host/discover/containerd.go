@@ -24,16 +24,16 @@ func runtimeFields() []host.Setting {
 	return []host.Setting{host.ContainerdRoot, host.ContainerdState, host.CNIConfDir, host.CNIBinDirs, host.NetnsDirs}
 }
 
-// containerd applies what the containerd says that serves the CRI socket; the one on disk where none runs.
+// containerd applies the settings of the containerd that serves the CRI socket, or those on disk if none runs.
 func (d *discoverer) containerd() error {
-	if why := d.Doubts[host.CRISocket]; why != nil { // which runtime it is that kubelet uses
+	if why := d.Doubts[host.CRISocket]; why != nil { // which runtime kubelet uses
 		d.Doubts.Add(why, runtimeFields()...)
 	}
 	if d.Paths.ContainerdSocket == "" {
 		return nil
 	}
 	socket := cmp.Or(d.configured.ContainerdSocket, d.Paths.ContainerdSocket)
-	var maybe error // of a containerd of which it is not known whether it serves the socket
+	var maybe error // of a containerd that may serve the socket
 	served, err := d.serving("containerd", "containerd", func(args []string, pid int) bool {
 		flags := parseContainerdFlags(args)
 		settings := d.containerdFlags(flags, pid)
@@ -52,8 +52,8 @@ func (d *discoverer) containerd() error {
 	return err
 }
 
-// serving has the first process of a runtime applied of which apply says that it serves, or, where none runs that does,
-// the runtime's files alone: without flags, of no process.
+// serving calls apply for a runtime's processes until one serves the socket; if none runs, it applies the runtime's
+// files alone: without flags and process.
 func (d *discoverer) serving(comm, name string, apply func(args []string, pid int) bool) (served bool, err error) {
 	all, err := candidates(d.host, func(is string, _ []string) bool { return is == comm })
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *discoverer) applyContainerd(s containerdSettings, flags map[string]stri
 	p.NetnsDirs = netnsDirs(cmp.Or(d.configured.ContainerdState, p.ContainerdState))
 }
 
-// netnsDirs are where network namespaces are; the CRI plugin keeps them below its state with
+// netnsDirs are the directories of network namespaces; the CRI plugin keeps them below its state with
 // netns_mounts_under_state_dir.
 func netnsDirs(state string) []string {
 	return []string{"/run/netns", filepath.Join(state, "io.containerd.grpc.v1.cri/netns")}
@@ -103,7 +103,7 @@ func netnsDirs(state string) []string {
 func (d *discoverer) containerdFlags(flags map[string]string, pid int) containerdSettings {
 	s := containerdSettings{address: DefaultPaths().CRISocket}
 	name := cmp.Or(flags["config"], containerdConfig)
-	if pid == 0 { // none runs: the one that kubelet is configured to use
+	if pid == 0 { // none runs: the one configured for kubelet
 		s.address = d.Paths.ContainerdSocket
 		name = cmp.Or(d.install.at(d.install.Runtime.Config), name)
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// maxImports bounds the files that one containerd's configuration is read from.
+// maxImports limits the files of one containerd's configuration.
 const maxImports = 100
 
-// containerdFiles reads the configuration and what it imports, as containerd 2 merges them: in the order in which
-// they are named, and what a later one sets wins. `containerd config default` imports /etc/containerd/conf.d/*.toml.
+// containerdFiles reads the configuration and its imports, as containerd 2 merges them: in the order of their names in
+// the file, and later files win. `containerd config default` imports /etc/containerd/conf.d/*.toml.
 //
 // https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md
 func (d *discoverer) containerdFiles(s *containerdSettings, name string, given bool) {
@@ -59,7 +59,7 @@ func (d *discoverer) containerdFile(s *containerdSettings, name string, given bo
 	first(&s.address, "plugins.io.containerd.server.v1.grpc.address") // version 4 of the file
 	first(&s.root, "root")
 	first(&s.state, "state")
-	// Versions 1, 2 and 3 of the file call the CRI plugin differently.
+	// Versions 1, 2 and 3 of the file name the CRI plugin differently.
 	for _, plugin := range []string{"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"} {
 		prefix := "plugins." + plugin + ".cni."
 		first(&s.confDir, prefix+"conf_dir")
@@ -77,8 +77,8 @@ func (d *discoverer) unreadContainerd(s *containerdSettings, err error) {
 	s.unread = errors.Join(s.unread, err)
 }
 
-// containerdImports returns the files that the patterns name: relative to the folder of the file they stand in, with
-// * in their last part.
+// containerdImports returns the files that match the patterns: relative to the folder of the importing file, with * in
+// their last part.
 func (d *discoverer) containerdImports(s *containerdSettings, name string, patterns []string) []string {
 	var found []string
 	for _, pattern := range patterns {
@@ -90,7 +90,7 @@ func (d *discoverer) containerdImports(s *containerdSettings, name string, patte
 		case strings.Contains(dir, "*"):
 			d.unreadContainerd(s, fmt.Errorf("containerd configuration %s: not read: %s", name, hosterr.Clip(pattern)))
 		case strings.Contains(last, "*"):
-			names, _ := d.host.Files.List(dir) // a folder that is not there has no files
+			names, _ := d.host.Files.List(dir) // a missing folder has no files
 			slices.Sort(names)
 			for _, entry := range names {
 				if fits, err := filepath.Match(last, entry); err == nil && fits {

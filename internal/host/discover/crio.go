@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Where CRI-O's configuration is: a file, over which those of a folder are read in the order of their names.
+// The places of CRI-O's configuration: a file, then the files of a folder in the order of their names.
 //
 // https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.d.5.md
 const (
@@ -20,7 +20,7 @@ const (
 	crioConfigDir = "/etc/crio/crio.conf.d"
 )
 
-// crioSettings are those of CRI-O that the agent needs, from its files and its flags. Flags win.
+// crioSettings are the settings of CRI-O that the agent needs, from its files and its flags. Flags win.
 type crioSettings struct {
 	listen        string
 	namespacesDir string // network namespaces are in its folder netns
@@ -29,13 +29,13 @@ type crioSettings struct {
 	unread        error // a file that could not be read
 }
 
-// crio applies what the CRI-O says that serves the CRI socket; the one on disk where none runs.
+// crio applies the settings of the CRI-O that serves the CRI socket, or those on disk if none runs.
 func (d *discoverer) crio() error {
 	socket := d.Paths.CRISocket
 	if d.Paths.ContainerdSocket != "" {
 		return nil
 	}
-	var maybe error // of one of which it is not known whether it serves the socket
+	var maybe error // of a CRI-O that may serve the socket
 	served, err := d.serving("crio", "CRI-O", func(args []string, pid int) bool {
 		flags := parseCRIOFlags(args)
 		settings := d.crioFiles(flags, pid)

@@ -12,17 +12,17 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Daemon is a process that the node cannot do without: kubelet or the container runtime.
+// Daemon is an essential process of the node: kubelet or the container runtime.
 type Daemon struct {
 	Role string // "kubelet" or "runtime"
 	host.Process
 }
 
-// daemonTimeout bounds the search for the runtime, whose socket may be one on which no process accepts.
+// daemonTimeout limits the search for the runtime, whose socket may have no process that accepts.
 const daemonTimeout = 2 * time.Second
 
-// Daemons finds kubelet and the runtime, those of them that run; a check reports one that does not. What could be
-// found is returned beside an error.
+// Daemons finds the running ones of kubelet and the runtime; a check reports a stopped one. Daemons found are returned
+// beside an error.
 func Daemons(ctx context.Context, h *host.Host) ([]Daemon, error) {
 	var daemons []Daemon
 	var problems []error
@@ -44,8 +44,8 @@ func Daemons(ctx context.Context, h *host.Host) ([]Daemon, error) {
 	return daemons, errors.Join(problems...)
 }
 
-// RuntimeProcess finds the runtime, and remembers it: to find it by its socket takes a connection and a look at all
-// its descriptors. An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that none runs.
+// RuntimeProcess finds the runtime, and remembers it: finding it by its socket takes a connection and a scan of all its
+// descriptors. An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that none runs.
 func RuntimeProcess(ctx context.Context, h *host.Host) (host.Process, error) {
 	if h.Runtime.Process == nil {
 		return host.Process{}, hosterr.ErrNotConfigured

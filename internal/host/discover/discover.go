@@ -1,4 +1,4 @@
-// Package discover finds kubelet and the runtime, where they keep things, and whether they are to be believed.
+// Package discover finds kubelet and the runtime, their directories, and whether they can be trusted.
 package discover
 
 import (
@@ -13,20 +13,20 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// Discovery is what was found about a node's layout.
+// Discovery is the detected layout of a node.
 type Discovery struct {
 	Paths            host.Paths
-	NodeName         string   // as kubelet registers it; a guess from the host name where no kubelet says otherwise
+	NodeName         string   // as kubelet registers it; a guess from the host name if no kubelet names it
 	KubeletInstalled bool     // a kubelet runs here, or its files show that one should
-	KubeletRunning   bool     // what is found is what the running kubelet says
+	KubeletRunning   bool     // the settings are those of the running kubelet
 	KubeconfigNamed  bool     // by the running kubelet: programs that it names for credentials may be run
-	Notes            []string // what was found where and what could not be read, for people
+	Notes            []string // sources of the settings and read errors, for people
 
-	Node   distro.Node // of which distribution the node is, and which units run kubelet and the runtime
-	Doubts host.Doubts // settings of Paths that could not be told: they have their default, which proves nothing
+	Node   distro.Node // the node's distribution, and the units of kubelet and the runtime
+	Doubts host.Doubts // unknown settings of Paths: they have their default, which is no proof
 }
 
-// distribution notes of which distribution the node is.
+// distribution notes the node's distribution.
 func (d *discoverer) distribution() {
 	if d.KubeletInstalled {
 		d.Node = distro.Node{ID: d.install.ID, Unit: d.install.unit, Socket: d.Paths.CRISocket}
@@ -57,11 +57,11 @@ func DefaultPaths() host.Paths {
 	}
 }
 
-// Discover finds out where things are on this node: the defaults, corrected by the flags and the configuration of the
-// running kubelet and containerd (of those on disk where none runs, so that a dead kubelet does not make the agent
-// blind), overridden by whatever is set in configured. It reads files only. Only root's own processes and files are
-// believed: see ErrImpostor and package owned. What is unreadable, malformed or not root's alone becomes a note and
-// leaves the default; an error means that not even the processes could be listed.
+// Discover detects the layout of this node: the defaults, corrected by the flags and the configuration of the running
+// kubelet and containerd (of those on disk if none runs, so that a dead kubelet does not make the agent blind),
+// overridden by the fields set in configured. It reads files only. Only root's own processes and files are trusted: see
+// ErrImpostor and package owned. A file that is unreadable, malformed or not root's alone becomes a note and leaves the
+// default; an error means that not even the processes could be listed.
 func Discover(files host.Files, configured host.Paths) (Discovery, error) {
 	d := &discoverer{host: &host.Host{Files: files}, configured: configured}
 	d.Doubts = host.Doubts{}
@@ -106,15 +106,15 @@ type discoverer struct {
 	Discovery
 	host       *host.Host
 	configured host.Paths
-	failed     error   // configuration of kubelet that could not be read
-	install    install // the distribution of which this node is
+	failed     error   // kubelet configuration that could not be read
+	install    install // the node's distribution
 }
 
 func (d *discoverer) note(format string, args ...any) {
 	d.Notes = append(d.Notes, strings.ToValidUTF8(fmt.Sprintf(format, args...), "?"))
 }
 
-// kubelet applies what kubelet says, running or not.
+// kubelet applies kubelet's settings, running or not.
 func (d *discoverer) kubelet() error {
 	settings, err := d.kubeletSettings()
 	if err != nil {
@@ -137,8 +137,8 @@ func (d *discoverer) kubelet() error {
 	d.setPath(&p.PodLogs, settings.PodLogsDir, host.PodLogs)
 	d.setPath(&p.CgroupRoot, settings.CgroupRoot, host.CgroupRoot)
 	if settings.CgroupDriver != "" {
-		// Since 1.31 kubelet follows the runtime's driver where the runtime reports it (KubeletCgroupDriverFromCRI), so
-		// the file proves nothing; the layouts of both drivers are understood.
+		// Since 1.31 kubelet follows the runtime's driver if the runtime reports it (KubeletCgroupDriverFromCRI), so
+		// the file is no proof; the layouts of both drivers are understood.
 		d.note("kubelet is configured with cgroupDriver %s, which the runtime may overrule", settings.CgroupDriver)
 	}
 	d.criSocket(settings.ContainerRuntimeEndpoint)
@@ -146,7 +146,7 @@ func (d *discoverer) kubelet() error {
 	return nil
 }
 
-// applyTable sets what the node's distribution has elsewhere than containerd and kubeadm.
+// applyTable sets the paths in which the node's distribution differs from containerd and kubeadm.
 func (d *discoverer) applyTable() {
 	p, r := &d.Paths, d.install.Runtime
 	setIf(&p.ContainerdRoot, d.install.at(r.Root))
@@ -207,7 +207,7 @@ func (d *discoverer) existingSocket() string {
 	return standard
 }
 
-// setPath believes only an absolute path.
+// setPath accepts only an absolute path.
 func (d *discoverer) setPath(target *string, path string, setting host.Setting) {
 	switch {
 	case filepath.IsAbs(path):
@@ -225,7 +225,7 @@ func setIf(target *string, value string) {
 	}
 }
 
-// Override sets every field of paths that is set in configured.
+// Override copies every field set in configured to paths.
 func Override(paths *host.Paths, configured host.Paths) {
 	target, source := reflect.ValueOf(paths).Elem(), reflect.ValueOf(configured)
 	for i := range source.NumField() {

@@ -17,7 +17,7 @@ func TestDiscover(t *testing.T) {
 	tests := map[string]struct {
 		fixture    string
 		configured host.Paths
-		bend       func(*host.Paths) // what differs from the defaults
+		bend       func(*host.Paths) // differences from the defaults
 		node       string
 		installed  bool
 		notes      []string // parts of them that must be there
@@ -141,7 +141,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// k3sLayout is where K3s keeps things (https://docs.k3s.io/cli/agent).
+// k3sLayout is the layout of K3s (https://docs.k3s.io/cli/agent).
 func k3sLayout(p *host.Paths) {
 	const agent = "/var/lib/rancher/k3s/agent"
 	p.CRISocket = "/run/k3s/containerd/containerd.sock"
@@ -159,7 +159,7 @@ func TestDiscoverWithoutProc(t *testing.T) {
 	}
 }
 
-// The host that runs the test is whatever it is: its layout must be found without an error and without a blank.
+// On any host that runs the test, the layout must be found without an error and without a blank.
 func TestDiscoverThisHost(t *testing.T) {
 	got, err := discover.Discover(host.Files{}, host.Paths{})
 	if err != nil {

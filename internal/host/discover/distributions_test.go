@@ -13,7 +13,7 @@ import (
 
 const kubeletHead = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
-// deadNode is a node whose kubelet does not run, as its distribution leaves it.
+// deadNode is a node of a distribution with a stopped kubelet.
 type deadNode struct {
 	files      map[string]string
 	id, unit   string
@@ -119,7 +119,7 @@ func deadNodes() map[string]deadNode {
 	}
 }
 
-// TestDeadKubelets: a node whose kubelet is dead is a node, of its distribution, and its layout is that of its files.
+// TestDeadKubelets: a node with a dead kubelet is still recognized, and its layout comes from its distribution's files.
 func TestDeadKubelets(t *testing.T) {
 	tested := map[string]bool{}
 	for name, node := range deadNodes() {
@@ -161,7 +161,7 @@ func TestDeadKubelets(t *testing.T) {
 	}
 }
 
-// removeKubelet removes the trace that a machine has.
+// removeKubelet removes the machine's trace of a kubelet.
 func removeKubelet(t *testing.T, root string) {
 	t.Helper()
 	if err := os.Remove(root + "/usr/bin/kubelet"); err != nil {
@@ -179,7 +179,7 @@ func expect(t *testing.T, what, got, want, otherwise string) {
 	}
 }
 
-// TestNoKubernetes: what other software leaves is no trace of a kubelet, and a control plane alone has none.
+// TestNoKubernetes: other software leaves no trace of a kubelet, and neither does a control plane alone.
 func TestNoKubernetes(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"nothing": {},
@@ -215,7 +215,7 @@ func TestNoKubernetes(t *testing.T) {
 	}
 }
 
-// TestLivingKubelets: a kubelet that is part of a program is found, and its arguments are those of its files.
+// TestLivingKubelets: a kubelet inside another program is found, and its arguments come from its files.
 func TestLivingKubelets(t *testing.T) {
 	for name, test := range map[string]struct {
 		proc  proc

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/distro"
 )
 
-// flagsOf returns the flags of a running kubelet. Where it is part of another program it has no arguments in /proc:
-// they are in the files of its distribution (see distro), and what cannot be read of these is an error.
+// flagsOf returns the flags of a running kubelet. If it is part of another program, it has no arguments in /proc: they
+// are in the files of its distribution (see distro), and a read error of these is an error.
 func (d *discoverer) flagsOf(process host.Process) (map[string]string, error) {
 	of, embedded := distro.Embedding(process.Comm)
 	if !embedded {
@@ -108,7 +108,7 @@ func flagLines(text string, i install) (args []string) {
 	return args
 }
 
-// environmentFlags reads the files that packages of kubelet take its flags from.
+// environmentFlags reads the files from which packages of kubelet take its flags.
 func (d *discoverer) environmentFlags() (args []string, unread error) {
 	for _, name := range []string{kubeadmFlags, "/etc/default/kubelet", "/etc/sysconfig/kubelet"} {
 		data, err := d.host.Files.ReadOwned(name)

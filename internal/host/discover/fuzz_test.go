@@ -107,7 +107,7 @@ func FuzzParseKubeletConfiguration(f *testing.F) {
 	})
 }
 
-// FuzzDiscover lets kubelet's arguments, its configuration and containerd's be anything.
+// FuzzDiscover fuzzes kubelet's arguments, its configuration and containerd's.
 func FuzzDiscover(f *testing.F) {
 	f.Add("kubelet\x00--root-dir=/a\x00--config=/etc/k\x00",
 		"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n", "root = '/a'")

@@ -17,12 +17,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// install is a distribution as it lies on this node.
+// install is a distribution as installed on this node.
 type install struct {
 	distro.Distribution
 	unit    string   // that starts it, without ".service"; empty: there is none
 	program []string // arguments of the program that starts kubelet, from the distribution's files and the unit
-	own     []string // arguments of kubelet itself, where the unit starts it
+	own     []string // arguments of kubelet itself, if the unit starts it
 	data    string   // the data directory; empty: the default
 	unread  error    // a file of it that could not be read
 }
@@ -30,10 +30,10 @@ type install struct {
 // at puts the data directory into a path of the table.
 func (i install) at(path string) string { return i.Expand(path, i.data) }
 
-// none reports whether the node is known to run no kubelet, as one of the control plane only.
+// none reports whether the node is known to run no kubelet, such as a control-plane-only node.
 func (i install) none() bool { return i.NoKubelet != nil && i.NoKubelet(i.program) }
 
-// installedHere returns the distribution whose unit, or else whose traces, this node has. It reads files only.
+// installedHere returns the distribution of the node's unit or, failing that, of its traces. It reads files only.
 func (d *discoverer) installedHere() (install, bool) {
 	units := d.kubeletUnits()
 	var traced []install
@@ -43,7 +43,7 @@ func (d *discoverer) installedHere() (install, bool) {
 			continue
 		}
 		trace := slices.ContainsFunc(of.Traces, func(t string) bool { return d.exists(i.at(t)) })
-		shared := i.unit == "kubelet" // which tells nothing of the distribution
+		shared := i.unit == "kubelet" // shared by many distributions
 		if i.unit != "" && !shared {
 			return i, true
 		}
@@ -58,7 +58,7 @@ func (d *discoverer) installedHere() (install, bool) {
 	return plain, plain.unit != "" || d.podsLeft(plain)
 }
 
-// kubeadm is what a node has of which nothing tells the distribution.
+// kubeadm is the distribution of a node without signs of another.
 func kubeadm() distro.Distribution {
 	of, _ := distro.ByID("kubeadm")
 	return of
@@ -74,11 +74,11 @@ func (d *discoverer) podsLeft(i install) bool {
 	return err == nil && len(names) > 0
 }
 
-// maxUnits bounds the units whose files are read.
+// maxUnits limits the units whose files are read.
 const maxUnits = 50
 
 // kubeletUnits returns the services on the disk that may start a kubelet, by name, each with its distribution's ID:
-// those that the table names, and others whose name has "kube" in it and whose program is known.
+// those in the table, and others with "kube" in the name and a known program.
 func (d *discoverer) kubeletUnits() map[string]string {
 	units := map[string]string{}
 	for _, dir := range append(unitDirs(), "/etc/init.d") {
@@ -96,7 +96,7 @@ func (d *discoverer) kubeletUnits() map[string]string {
 	return units
 }
 
-// unitOf returns the ID of the distribution that a unit is of; empty: it starts no kubelet.
+// unitOf returns the ID of a unit's distribution; empty: it starts no kubelet.
 func (d *discoverer) unitOf(unit string) string {
 	of, named := distro.OfUnit(unit)
 	if named && slices.Contains(of.Units, unit) {
@@ -126,7 +126,7 @@ func startsKubelet(args []string) bool {
 	return kubeletAt(args) >= 0
 }
 
-// kubeletAt is where in a command kubelet's name stands; -1: nowhere.
+// kubeletAt is the index of kubelet's name in a command, or -1.
 func kubeletAt(args []string) int {
 	return slices.IndexFunc(args[:min(len(args), 4)], func(arg string) bool { return path.Base(arg) == "kubelet" })
 }
@@ -153,7 +153,7 @@ func (d *discoverer) installOf(of distro.Distribution, units map[string]string) 
 	return i
 }
 
-// chooseUnit prefers the units that the table names, in its order.
+// chooseUnit prefers the units in the table, in its order.
 func chooseUnit(of distro.Distribution, units map[string]string) string {
 	for _, unit := range of.Units {
 		if units[unit] != "" {
@@ -172,7 +172,7 @@ func chooseUnit(of distro.Distribution, units map[string]string) string {
 	return slices.Min(others)
 }
 
-// settingsFiles returns the distribution's own settings as flags of its program, in the order in which it reads them.
+// settingsFiles returns the distribution's own settings as flags of its program, in its reading order.
 func (d *discoverer) settingsFiles(of distro.Distribution) (args []string, unread error) {
 	var names []string
 	for _, name := range of.Settings {
@@ -240,7 +240,7 @@ func flagsNamed(args []string, names ...string) (values []string) {
 	return values
 }
 
-// cleanDir believes an absolute path only.
+// cleanDir accepts only an absolute path.
 func cleanDir(dir string) string {
 	if !filepath.IsAbs(dir) || len(dir) > 4096 {
 		return ""
@@ -248,8 +248,8 @@ func cleanDir(dir string) string {
 	return filepath.Clean(dir)
 }
 
-// installRunning is the distribution of a running program that kubelet is part of: its own arguments, where it lies and
-// its containerd tell the data directory before its unit does.
+// installRunning is the distribution of a running program that contains kubelet: its own arguments, its location and
+// its containerd determine the data directory before its unit does.
 func (d *discoverer) installRunning(of distro.Distribution, process host.Process) install {
 	i := d.installOf(of, d.kubeletUnits())
 	if unit := unitOfProcess(d.host, process.PID); slices.ContainsFunc(of.Units, matchesName(unit)) {
@@ -267,7 +267,7 @@ func (d *discoverer) installRunning(of distro.Distribution, process host.Process
 	return i
 }
 
-// matchesName returns the test whether a pattern of a unit fits a name.
+// matchesName returns a test whether the pattern of a unit matches a name.
 func matchesName(name string) func(pattern string) bool {
 	return func(pattern string) bool {
 		fits, err := path.Match(pattern, name)
@@ -284,7 +284,7 @@ func firstOf(values ...string) string {
 	return ""
 }
 
-// dataOfContainerd asks the configuration that a running containerd names.
+// dataOfContainerd reads the configuration named by a running containerd.
 func (d *discoverer) dataOfContainerd(of distro.Distribution) string {
 	all, err := candidates(d.host, func(comm string, _ []string) bool { return comm == "containerd" })
 	if err != nil {
@@ -299,8 +299,7 @@ func (d *discoverer) dataOfContainerd(of distro.Distribution) string {
 	return ""
 }
 
-// unitOfProcess returns the service that a process was started by, without ".service"; empty where its cgroup tells
-// none.
+// unitOfProcess returns the service that started a process, without ".service"; empty if its cgroup names none.
 func unitOfProcess(h *host.Host, pid int) string {
 	cgroups, err := h.ProcCgroups(pid)
 	if err != nil {

@@ -29,7 +29,7 @@ type kubeletSettings struct {
 // kubeadmFlags are the flags that kubeadm gives a kubelet. They are read when none runs.
 const kubeadmFlags = "/var/lib/kubelet/kubeadm-flags.env"
 
-// kubeletSettings reads the settings of the running kubelet, or else of the one that is installed.
+// kubeletSettings reads the settings of the running kubelet or, if none runs, of the installed one.
 func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
 	process, err := findKubelet(d.host, d.configured.KubeletRoot)
 	switch {
@@ -52,7 +52,7 @@ func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
 		return kubeletSettings{}, nil
 	}
 	settings := d.settingsOnDisk()
-	if errors.Is(err, ErrUnsureKubelet) && !d.KubeletInstalled { // nothing else says how it is set
+	if errors.Is(err, ErrUnsureKubelet) && !d.KubeletInstalled { // there is no other source of its settings
 		d.KubeletInstalled = true
 		d.doubtKubelet(err)
 	}
@@ -69,14 +69,14 @@ func (d *discoverer) findInstall(process host.Process) {
 	d.install, _ = d.installedHere()
 	unit := unitOfProcess(d.host, process.PID)
 	if of, ok := distro.OfUnit(unit); ok && unit != d.install.unit {
-		if unit != "kubelet" { // which many have
+		if unit != "kubelet" { // shared by many distributions
 			d.install = d.installOf(of, map[string]string{unit: of.ID})
 		}
 		d.install.unit = unit
 	}
 }
 
-// settingsOnDisk gathers the settings that a kubelet would have if it were started.
+// settingsOnDisk gathers the settings that a newly started kubelet would have.
 func (d *discoverer) settingsOnDisk() kubeletSettings {
 	here, ok := d.installedHere()
 	if !ok {
@@ -101,13 +101,13 @@ func kubeletFields() []host.Setting {
 		host.StaticPods, host.PodLogs, host.CgroupRoot, host.CRISocket}
 }
 
-// doubtKubelet notes that no setting of kubelet could be told.
+// doubtKubelet notes that all settings of kubelet are unknown.
 func (d *discoverer) doubtKubelet(why error) {
 	d.note("%v", why)
 	d.Doubts.Add(why, kubeletFields()...)
 }
 
-// doubtConfiguration notes what of kubelet's configuration could not be told: flags win over files.
+// doubtConfiguration notes the unknown parts of kubelet's configuration: flags win over files.
 func (d *discoverer) doubtConfiguration(flags map[string]string) {
 	for setting, flag := range map[host.Setting]string{host.KubeletHealthz: "healthz-port", host.KubeletAPI: "port",
 		host.KubeletCAFile: "tls-cert-file", host.StaticPods: "pod-manifest-path", host.PodLogs: "pod-logs-dir",
@@ -123,7 +123,7 @@ func (d *discoverer) exists(name string) bool {
 	return err == nil && slices.Contains(names, filepath.Base(name))
 }
 
-// readSettings applies the flags and reads the files that they name. PID is 0 where no kubelet runs.
+// readSettings applies the flags and reads the files that they name. PID is 0 if no kubelet runs.
 func (d *discoverer) readSettings(flags map[string]string, pid int) kubeletSettings {
 	absolute := func(path string) string { return d.absolute(path, pid) }
 	s := kubeletSettings{
@@ -177,7 +177,7 @@ func (d *discoverer) absolute(path string, pid int) string {
 	return filepath.Join(dir, path)
 }
 
-// healthzURL is empty where kubelet serves none (healthzPort 0).
+// healthzURL is empty if kubelet serves none (healthzPort 0).
 func (s kubeletSettings) healthzURL() string {
 	port := 10248
 	if s.HealthzPort != nil {
@@ -189,7 +189,7 @@ func (s kubeletSettings) healthzURL() string {
 	return "http://" + local(s.HealthzBindAddress, port) + "/healthz"
 }
 
-// apiURL is empty where kubelet serves none (enableServer false).
+// apiURL is empty if kubelet serves none (enableServer false).
 func (s kubeletSettings) apiURL() string {
 	if s.EnableServer != nil && !*s.EnableServer {
 		return ""
@@ -201,7 +201,7 @@ func (s kubeletSettings) apiURL() string {
 	return "https://" + local(s.Address, port)
 }
 
-// local is where a server can be reached from this machine that listens on address.
+// local returns the address at which this machine reaches a server that listens on address.
 func local(address string, port int) string {
 	ip := net.ParseIP(address)
 	switch {
@@ -219,8 +219,8 @@ func (s kubeletSettings) certificates() string {
 	return cmp.Or(s.certDir, "/var/lib/kubelet/pki")
 }
 
-// servingCertificate is where kubelet takes its certificate from; empty where it is in the usual place below the root
-// directory, which is looked at anyway.
+// servingCertificate is the path of kubelet's certificate; empty if it is in the usual place below the root directory,
+// which is checked anyway.
 func (s kubeletSettings) servingCertificate(files host.Files, root string) string {
 	dir := s.certificates()
 	if s.TLSCertFile != "" || dir == filepath.Join(root, "pki") {
@@ -233,8 +233,8 @@ func (s kubeletSettings) servingCertificate(files host.Files, root string) strin
 	return filepath.Join(dir, "kubelet.crt")
 }
 
-// parseFlags reads --name=value and --name value. Of a flag that is given twice the last counts, as in pflag; names are
-// normalized as kubelet does (cliflag.WordSepNormalizeFunc).
+// parseFlags reads --name=value and --name value. The last value of a repeated flag counts, as in pflag; names are
+// normalized as in kubelet (cliflag.WordSepNormalizeFunc).
 func parseFlags(args []string) map[string]string {
 	flags := make(map[string]string)
 	for i, arg := range args {

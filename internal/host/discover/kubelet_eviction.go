@@ -14,18 +14,18 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// KubeletEviction is at what kubelet evicts pods and collects images.
+// KubeletEviction holds the thresholds at which kubelet evicts pods and collects images.
 type KubeletEviction struct {
 	Hard               map[string]string // by signal: "10%" or a quantity
 	ImageGCHighPercent int               // of the image filesystem in use; 100 switches it off
-	ImageMinimumGCAge  time.Duration     // an image that kubelet has known for less is not collected
+	ImageMinimumGCAge  time.Duration     // a younger image is not collected
 }
 
 // imageMinimumGCAge is kubelet's default, which also stands for 0 (pkg/kubelet/apis/config/v1beta1/defaults.go).
 const imageMinimumGCAge = 2 * time.Minute
 
-// ReadKubeletEviction reads the running kubelet's flag and configuration files. What these do not set is kubelet's
-// default for Linux (pkg/kubelet/eviction/defaults_linux.go): all of evictionHard, or nothing of it.
+// ReadKubeletEviction reads the running kubelet's flag and configuration files. Unset values have kubelet's defaults
+// for Linux (pkg/kubelet/eviction/defaults_linux.go): all of evictionHard, or none of it.
 func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
 	process, names, err := KubeletConfigFiles(h)
 	if err != nil {
@@ -91,7 +91,7 @@ func KubeletConfigFiles(h *host.Host) (host.Process, []string, error) {
 }
 
 // CheckKubeletConfiguration returns why the files of kubelet's configuration cannot be used: they are not root's alone,
-// or cannot be parsed. One that is missing is a change like others.
+// or cannot be parsed. A missing file is a change like any other.
 func CheckKubeletConfiguration(h *host.Host, names []string) error {
 	var problems []error
 	for _, name := range names {
@@ -106,7 +106,7 @@ func CheckKubeletConfiguration(h *host.Host, names []string) error {
 	return errors.Join(problems...)
 }
 
-// kubeletFlags returns the flags of the running kubelet, or of the one that is installed where none runs.
+// kubeletFlags returns the flags of the running kubelet or, if none runs, of the installed one.
 func kubeletFlags(h *host.Host, kubelet host.Process) (map[string]string, error) {
 	d := &discoverer{host: h}
 	if kubelet.PID != 0 {
@@ -122,7 +122,7 @@ func kubeletFlags(h *host.Host, kubelet host.Process) (map[string]string, error)
 	return d.flagsOnDisk(here)
 }
 
-// parseEviction applies one configuration file: what it does not set stays.
+// parseEviction applies one configuration file: unset values stay.
 func parseEviction(e *KubeletEviction, data []byte) error {
 	if len(data) > maxKubeletConfig {
 		return fmt.Errorf("larger than %d bytes", maxKubeletConfig)

@@ -10,14 +10,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// KubeletCredentials says where kubelet has its identity towards the apiserver from.
+// KubeletCredentials are the sources of kubelet's identity for the apiserver.
 type KubeletCredentials struct {
 	Kubeconfig string // empty: kubelet serves no cluster
-	CertDir    string // where it keeps what it has had signed: kubelet-client-current.pem
+	CertDir    string // directory of its signed certificates: kubelet-client-current.pem
 }
 
-// FindKubeletCredentials reads the flags of the running kubelet; where none runs, those that the node's distribution
-// would give it, or the places that kubeadm uses.
+// FindKubeletCredentials reads the flags of the running kubelet; if none runs, those that the node's distribution would
+// give it, or kubeadm's paths.
 func FindKubeletCredentials(h *host.Host) (KubeletCredentials, error) {
 	found := KubeletCredentials{Kubeconfig: "/etc/kubernetes/kubelet.conf", CertDir: kubeletSettings{}.certificates()}
 	if h.Kubelet.Process == nil {
@@ -45,8 +45,8 @@ func FindKubeletCredentials(h *host.Host) (KubeletCredentials, error) {
 	return found, nil
 }
 
-// ClientCertificate is the client certificate in a kubeconfig: its file, or itself in PEM. Both are empty where its
-// user identifies in another way, by a token or a program.
+// ClientCertificate is the client certificate in a kubeconfig: its file, or itself in PEM. Both are empty if its user
+// authenticates in another way, by a token or a program.
 type ClientCertificate struct {
 	File string
 	PEM  []byte

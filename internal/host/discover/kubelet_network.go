@@ -30,9 +30,9 @@ func (s *kubeletSettings) networkFlags(flags map[string]string) {
 	}
 }
 
-// ReadKubeletNetwork reads those of the running kubelet, or of the installed one where none runs. Kubelet
-// reads its files only when it starts, so the answer holds for as long as its process lives. An error that wraps
-// ErrNotConfigured means that no file or flag of a kubelet is known.
+// ReadKubeletNetwork reads those of the running kubelet or, if none runs, of the installed one. Kubelet reads its files
+// only when it starts, so the answer is valid while its process lives. An error that wraps ErrNotConfigured means that
+// no file or flag of a kubelet is known.
 func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {
 	d := &discoverer{host: h, configured: host.Paths{KubeletConfig: h.Paths.KubeletConfig}}
 	d.Paths = h.Paths
@@ -53,7 +53,7 @@ func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {
 	return network, nil
 }
 
-// kubeletAsToldNow reads the settings of the kubelet that the door knows, without a scan of all processes.
+// kubeletAsToldNow reads the settings of the kubelet process already known, without a scan of all processes.
 func (d *discoverer) kubeletAsToldNow() (kubeletSettings, error) {
 	if d.host.Kubelet.Process != nil {
 		process, err := d.host.Kubelet.Process()

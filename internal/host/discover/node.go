@@ -10,7 +10,7 @@ import (
 )
 
 // nodeName finds the name under which kubelet registers this machine. Kubelet takes --hostname-override or the host
-// name, lower-cased. Where none runs, the name in the certificate that the cluster gave it is better than a guess.
+// name, lower-cased. If none runs, the name in the certificate from the cluster is better than a guess.
 func (d *discoverer) nodeName(s kubeletSettings) {
 	hostname, err := d.host.Files.Text("/proc/sys/kernel/hostname")
 	if err != nil {

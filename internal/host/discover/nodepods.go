@@ -12,9 +12,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// NodePods returns the pods of this node for checks that only want to know what runs here. Kubelet is asked; where it
-// does not let the agent in (an agent with kubelet's own credentials may not read its /pods), the apiserver's list is
-// taken, which may be some minutes old. An inspection must not use this: there the two are separate witnesses.
+// NodePods returns the pods of this node for checks that only need to know which pods run here. It asks kubelet or, if
+// kubelet denies access (an agent with kubelet's own credentials may not read its /pods), takes the apiserver's list,
+// which may be some minutes old. An inspection must not use this: there the two are separate witnesses.
 func NodePods(ctx context.Context, h *host.Host) ([]corev1.Pod, error) {
 	if h.Kubelet.Pods == nil {
 		return nil, fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)

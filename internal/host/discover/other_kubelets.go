@@ -15,18 +15,17 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// OtherKubelet is a process of root's, in whatever namespaces, that looks like a kubelet and is not ours: of a node
-// in a container (kind, k3d, minikube), or of a second cluster on this host.
+// OtherKubelet is a process of root, in any namespace, that looks like a kubelet and is not ours: of a node in a
+// container (kind, k3d, minikube), or of a second cluster on this host.
 type OtherKubelet struct {
 	host.Process
-	// Shares says why it may keep its pods where our kubelet keeps ours; empty where it is known to keep them
-	// elsewhere.
+	// Shares is why it may keep its pods in our kubelet's place; empty if it is known to keep them elsewhere.
 	Shares string
 }
 
-// OtherKubelets finds the kubelets on this host that are not ours. Every process of root's counts that looks like
-// one, so that whoever is none can only make us refuse, and only while it runs; other users' do not count, for no
-// such kubelet can make cgroups of pods. ours is called after the scan: what ended meanwhile is left out.
+// OtherKubelets finds the kubelets on this host that are not ours. Every process of root that looks like one counts, so
+// that a false one can only make us refuse, and only while it runs; other users' do not count, since such a kubelet
+// cannot make cgroups of pods. ours is called after the scan: processes that ended meanwhile are left out.
 func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process, error)) ([]OtherKubelet, error) {
 	table, err := (&proc.Scan{Root: h.Files.Root}).Run(ctx, "/proc") // of this moment: see ours
 	if err != nil {
@@ -34,14 +33,14 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 	}
 	own := host.Process{}
 	if ours != nil {
-		own, _ = ours() // where ours is not found, each that is there is another
+		own, _ = ours() // if ours is not found, each one counts as another
 	}
 	var others []OtherKubelet
 	var mounts []mount.Mount
 	for _, stat := range table {
 		if stat.PID == own.PID || stat.PPID == own.PID && own.PID > 1 || !proc.Alive(stat) ||
 			!namedAsKubelet(stat.Comm) {
-			continue // a child of ours that has not yet become another program bears its name
+			continue // a child of ours before exec has the parent's name
 		}
 		process := processOf(stat)
 		root, err := ofRoot(h, process.PID)
@@ -51,7 +50,7 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 		if !root {
 			continue
 		}
-		// Only now, for a user can make whoever reads the arguments wait for ever: see ProcArgs.
+		// Only now, since a user can make a reader of the arguments block forever: see ProcArgs.
 		if process.Args, err = h.ProcArgs(process.PID); err == nil && !runsKubelet(process.Comm, process.Args) {
 			continue
 		}
@@ -67,8 +66,7 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 	return others, nil
 }
 
-// namedAsKubelet knows the names of kubelets and of the programs that a kubelet is part of. The kernel keeps 15
-// bytes.
+// namedAsKubelet knows the names of kubelets and of the programs that contain one. The kernel keeps 15 bytes.
 func namedAsKubelet(comm string) bool {
 	if _, embeds := distro.Embedding(comm); embeds || comm == "hyperkube" {
 		return true
@@ -78,8 +76,8 @@ func namedAsKubelet(comm string) bool {
 		strings.HasPrefix(comm, "ld-linux")
 }
 
-// runsKubelet rules out what bears the name and runs no kubelet: another command of a program of many, and who is asked
-// for its version or its flags.
+// runsKubelet excludes processes of that name that run no kubelet: another command of a program of many, or a request
+// for the version or the flags.
 func runsKubelet(comm string, args []string) bool {
 	first := args[:min(3, len(args))]
 	if comm == "hyperkube" || strings.HasPrefix(comm, "ld-linux") {
@@ -92,15 +90,15 @@ func runsKubelet(comm string, args []string) bool {
 	})
 }
 
-// ofRoot reports whether any of a process's user IDs is root's, as the user namespace of our /proc has them.
+// ofRoot reports whether any of a process's user IDs is root's, as the user namespace of our /proc shows them.
 func ofRoot(h *host.Host, pid int) (bool, error) {
 	ids, err := statusFields(h, pid, "Uid")
 	return slices.Contains(ids, "0"), err
 }
 
-// sharesWith says why a kubelet may keep its pods in the cgroups or below the directory of ours; empty where it does
-// not. Its own mount table shows what of the host it can reach: a kubelet in a container sees its container's cgroup
-// as the root of all, unless it was given the host's.
+// sharesWith returns why a kubelet may keep its pods in the cgroups or below the directory of ours; empty if it does
+// not. Its own mount table shows which parts of the host it can reach: a kubelet in a container sees its container's
+// cgroup as the root of all, unless it was given the host's.
 func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 	its, err := mount.TableOf(h, p.PID)
 	if err != nil {
@@ -131,8 +129,8 @@ func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 	return ""
 }
 
-// cgroupRootOf returns the cgroup root that a kubelet may have. Its settings are believed of one in our own mount
-// namespace only, where the file that it names is the one that we see.
+// cgroupRootOf returns the cgroup root that a kubelet may have. Its settings are trusted only in our own mount
+// namespace, where the file that it names is the one that we see.
 func cgroupRootOf(h *host.Host, p host.Process) (string, error) {
 	flags := parseFlags(p.Args)
 	if root := flags["cgroup-root"]; root != "" {

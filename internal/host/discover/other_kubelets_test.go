@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// What the mount tables of kubelets look like: the host's (Debian 12, cgroup v2), that of a kind node with a cgroup
-// namespace of its own (kind 0.20 on Docker 24), and of one that was given the host's.
+// Examples of kubelets' mount tables: the host's (Debian 12, cgroup v2), that of a kind node with its own cgroup
+// namespace (kind 0.20 on Docker 24), and one that was given the host's.
 const (
 	hostMounts = `25 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 30 25 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate
@@ -43,7 +43,7 @@ const (
 `
 )
 
-// program is a process in a made-up /proc.
+// program is a process in a fake /proc.
 type program struct {
 	comm, args string
 	uids       string // "0 0 0 0" unless set
@@ -81,7 +81,7 @@ func TestOtherKubelets(t *testing.T) {
 	const cgroups, dirs = "cgroups in /kubepods", "directories in /var/lib/kubelet"
 	for name, test := range map[string]struct {
 		process program
-		want    string // "" is none, "apart" one that shares nothing
+		want    string // "" is none, "apart" one without shared directories
 	}{
 		"ours alone":   {program{comm: "sshd"}, ""},
 		"a second one": {program{comm: "kubelet", args: "/usr/bin/kubelet"}, cgroups},
@@ -157,7 +157,7 @@ func TestOtherKubelets(t *testing.T) {
 	}
 }
 
-// Where our own kubelet is not found, or is another one by now, each that is there is another.
+// If our own kubelet is not found, or was replaced, each existing one is another.
 func TestOtherKubeletsWithoutOurs(t *testing.T) {
 	h := hosttest.Host(t)
 	program{comm: "init"}.start(t, h, 1)
@@ -179,7 +179,7 @@ func TestOtherKubeletsWithoutOurs(t *testing.T) {
 	}
 }
 
-// A process of an unknown owner is an error, not nobody.
+// A process with an unknown owner is an error, not "none".
 func TestOtherKubeletOfUnknownOwner(t *testing.T) {
 	h := hosttest.Host(t)
 	program{comm: "init"}.start(t, h, 1)
@@ -194,8 +194,8 @@ func TestOtherKubeletOfUnknownOwner(t *testing.T) {
 	}
 }
 
-// A user can make whoever reads the arguments of a process wait for ever, and what a kubelet calls its configuration
-// may be anything. Here each is a pipe that nobody writes to.
+// A user can make a reader of a process's arguments block forever, and a kubelet's configuration may be any file. Here
+// each is a pipe without a writer.
 func TestOtherKubeletsWaitForNobody(t *testing.T) {
 	for name, p := range map[string]program{
 		"proc/1000/cmdline": {comm: "kubelet", uids: "1000 1000 1000 1000"},

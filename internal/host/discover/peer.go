@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// MaxSocketPath is what sun_path holds, less the NUL at its end: see unix(7).
+// MaxSocketPath is the size of sun_path, less the NUL at its end: see unix(7).
 const MaxSocketPath = 107
 
 // CheckSocket reports why a path cannot be that of a socket: it is relative, or too long for unix(7).
@@ -32,9 +32,9 @@ func CheckSocket(path string) error {
 	return nil
 }
 
-// SocketOwner finds the process that listens on a Unix socket. SO_PEERCRED of a new connection names who called
+// SocketOwner finds the process that listens on a Unix socket. SO_PEERCRED of a new connection names the caller of
 // listen(2); with socket activation that is systemd, and a daemon that handed its socket to a successor may be long
-// gone. So the process must really hold the listening socket, and if it does not, another one that does is looked for.
+// gone. So the process must really hold the listening socket; if it does not, SocketOwner searches for one that does.
 // An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that no process listens.
 func SocketOwner(ctx context.Context, files host.Files, socket string) (host.Process, error) {
 	h := &host.Host{Files: files}
@@ -76,7 +76,7 @@ func SocketOwner(ctx context.Context, files host.Files, socket string) (host.Pro
 		fs.ErrNotExist)
 }
 
-// peerPID returns the process that called listen(2) on the socket, 0 where it is in another PID namespace.
+// peerPID returns the process that called listen(2) on the socket, 0 if it is in another PID namespace.
 func peerPID(ctx context.Context, socket string) (int, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -86,7 +86,7 @@ func peerPID(ctx context.Context, socket string) (int, error) {
 	return RootsPeer(conn, socket)
 }
 
-// ErrNotRoots says that a server runs as another user than root: it is not the node's.
+// ErrNotRoots means that a server runs as another user than root: it is not the node's.
 var ErrNotRoots = errors.New("only a server of root's is believed")
 
 // RootsPeer returns the process that called listen(2), which must have been root's.
@@ -149,7 +149,7 @@ func ParseListening(table string, each func(inode, name string)) {
 	}
 }
 
-// cutFields returns the first n fields of a line, which blanks separate, and what follows the one blank after them.
+// cutFields returns the first n blank-separated fields of a line, and the rest after the one blank that follows.
 func cutFields(line string, n int) (fields []string, rest string) {
 	for len(fields) < n {
 		line = strings.TrimLeft(line, " ")

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// That no process holds a socket is not known where those of one process could not be read.
+// If the sockets of one process are unreadable, it is unknown whether any process holds the socket.
 func TestSocketOwnerThatCannotBeRead(t *testing.T) {
 	dir, err := os.MkdirTemp("", "") // t.TempDir is too long for the name of a socket
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// ErrSeveralKubelets says that more than one running kubelet could be this node's.
+// ErrSeveralKubelets means that more than one running kubelet could be this node's.
 var ErrSeveralKubelets = errors.New("several kubelets run here: set paths.kubeletRoot to that of this node")
 
-// ErrUnsureKubelet means that it is not known whether a process is this node's kubelet.
+// ErrUnsureKubelet means that it is unknown whether a process is this node's kubelet.
 var ErrUnsureKubelet = errors.New("it is not known whether it is this node's kubelet")
 
-// KubeletFinder returns the door to the process of the kubelet whose root directory is paths.KubeletRoot. The process
-// is remembered, so that a look at a living kubelet reads one file; only where it is gone all processes are looked
-// through.
+// KubeletFinder returns a function that finds the process of the kubelet with the root directory paths.KubeletRoot. It
+// remembers the process, so that checking a living kubelet reads one file; it scans all processes only if that one is
+// gone.
 func KubeletFinder(files host.Files, paths host.Paths) func() (host.Process, error) {
 	h := &host.Host{Files: files, Paths: paths}
 	var mu sync.Mutex // guards last
@@ -40,9 +40,9 @@ func KubeletFinder(files host.Files, paths host.Paths) func() (host.Process, err
 	}
 }
 
-// findKubelet returns the believed kubelet that runs with the root directory, of any where root is empty. An error
-// that wraps fs.ErrNotExist means that none runs, whatever has its name; one that wraps ErrUnsureKubelet that a
-// process of root's may be it.
+// findKubelet returns the trusted running kubelet with the root directory, or with any if root is empty. An error that
+// wraps fs.ErrNotExist means that none runs, whatever has its name; one that wraps ErrUnsureKubelet, that a process of
+// root's may be it.
 func findKubelet(h *host.Host, root string) (host.Process, error) {
 	all, err := candidates(h, isKubelet)
 	if err != nil {
@@ -87,7 +87,7 @@ func findKubelet(h *host.Host, root string) (host.Process, error) {
 	return host.Process{}, fmt.Errorf("no kubelet runs: %w", fs.ErrNotExist)
 }
 
-// withoutChildren leaves out what another one has started: a child bears its parent's name until it runs its program.
+// withoutChildren leaves out children of others: a child has its parent's name until it executes its program.
 func withoutChildren(h *host.Host, processes []host.Process) []host.Process {
 	if len(processes) < 2 {
 		return processes
@@ -100,7 +100,7 @@ func withoutChildren(h *host.Host, processes []host.Process) []host.Process {
 	})
 }
 
-// absoluteIn resolves a path relative to the working directory of a process; it stays where that is not known.
+// absoluteIn resolves a path relative to the working directory of a process; unchanged if that directory is unknown.
 func absoluteIn(h *host.Host, path string, pid int) string {
 	if filepath.IsAbs(path) {
 		return path
@@ -112,7 +112,7 @@ func absoluteIn(h *host.Host, path string, pid int) string {
 	return filepath.Join(dir, path)
 }
 
-// lives reports whether a process that was found earlier still runs, and still the same program.
+// lives reports whether an earlier process still runs, and still the same program.
 func lives(h *host.Host, p host.Process) bool {
 	if p.PID == 0 {
 		return false
@@ -121,9 +121,9 @@ func lives(h *host.Host, p host.Process) bool {
 	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && proc.Alive(stat)
 }
 
-// isKubelet knows kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader, as "hyperkube kubelet",
-// or as part of a distribution's program. The name that the kernel keeps is that of the program file, so a program called otherwise is not asked
-// for its arguments.
+// isKubelet recognizes kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader, as "hyperkube
+// kubelet", or as part of a distribution's program. The kernel's name is that of the program file, so the arguments of
+// programs with other names are not read.
 func isKubelet(comm string, args []string) bool {
 	if of, embeds := distro.Embedding(comm); embeds {
 		return args == nil || runsNode(of, comm, args)
@@ -145,7 +145,7 @@ func isKubelet(comm string, args []string) bool {
 	return false
 }
 
-// runsNode rules out another command of a program of many: "k3s kubectl" beside "k3s server". A program that has
+// runsNode excludes other commands of a program of many: "k3s kubectl" beside "k3s server". A program that has
 // overwritten its arguments has them in one.
 func runsNode(of distro.Distribution, comm string, args []string) bool {
 	if comm != of.Launcher || len(of.Programs) == 1 {
@@ -158,15 +158,15 @@ func runsNode(of distro.Distribution, comm string, args []string) bool {
 	})
 }
 
-// Nested reports whether a process lives in a PID namespace of its own below the node's: in a container, which may be a
-// node itself (kind, k3d). Where the kernel does not say it is taken for one of the node's.
+// Nested reports whether a process lives in its own PID namespace below the node's: in a container, which may be a node
+// itself (kind, k3d). If the kernel does not say, it counts as the node's.
 func Nested(h *host.Host, pid int) bool {
 	its, own := pidDepth(h, pid), pidDepth(h, cmp.Or(h.Paths.InitPID, 1))
 	return its != 0 && own != 0 && its != own
 }
 
-// pidDepth returns in how many PID namespaces below that of our /proc a process lives, itself included; 0 where the
-// kernel does not say (NSpid in proc_pid_status(5)).
+// pidDepth returns in how many PID namespaces below that of our /proc a process lives, itself included; 0 if the kernel
+// does not say (NSpid in proc_pid_status(5)).
 func pidDepth(h *host.Host, pid int) int {
 	pids, _ := statusFields(h, pid, "NSpid")
 	return len(pids)
@@ -187,7 +187,7 @@ func statusFields(h *host.Host, pid int, key string) ([]string, error) {
 	return nil, fmt.Errorf("%s: no %s", name, key)
 }
 
-// samePath compares two paths by what they are, symbolic links followed.
+// samePath compares two paths after following symbolic links.
 func samePath(h *host.Host, a, b string) bool {
 	if filepath.Clean(a) == filepath.Clean(b) {
 		return true

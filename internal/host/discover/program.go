@@ -9,16 +9,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// Program finds the process of one program in the network namespace of the host, and remembers it: as long as it
-// lives, a look reads one file. It is for one caller at a time.
+// Program finds the process of one program in the network namespace of the host, and remembers it: while it lives,
+// finding it reads one file. It is for one caller at a time.
 type Program struct {
-	Comm string // the name that the kernel keeps: up to 15 bytes of the program file's
+	Comm string // the kernel's name: up to 15 bytes of the program file's
 
 	last host.Process
 }
 
-// Find returns the process, one of root's; where several have the name, the oldest by number. An error that wraps
-// fs.ErrNotExist means that none runs; to find that out, all processes are looked through.
+// Find returns the process of root; if several have the name, the one with the lowest PID. An error that wraps
+// fs.ErrNotExist means that none runs; to find that out, it scans all processes.
 func (d *Program) Find(h *host.Host) (host.Process, error) {
 	if lives(h, d.last) {
 		return d.last, nil
@@ -39,8 +39,7 @@ func (d *Program) Find(h *host.Host) (host.Process, error) {
 	return host.Process{}, fmt.Errorf("no %s runs in the host's network: %w", d.Comm, fs.ErrNotExist)
 }
 
-// rootsNamed returns the living processes of root's with a name, in whatever cgroup and namespaces: kube-proxy runs
-// in a pod.
+// rootsNamed returns the living processes of root with a name, in any cgroup and namespace: kube-proxy runs in a pod.
 func rootsNamed(h *host.Host, name string) ([]host.Process, error) {
 	pids, err := h.PIDs()
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// unitDirs are where systemd looks for units, in its order (systemd.unit(5)).
+// unitDirs are systemd's directories of units, in its order (systemd.unit(5)).
 func unitDirs() []string {
 	return []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system",
 		"/usr/lib/systemd/system", "/lib/systemd/system"}
 }
 
-// unitText is the part of a service's files that says what it starts.
+// unitText is the part of a service's files that defines the started program.
 type unitText struct {
 	exec        string
 	environment map[string]string
@@ -62,11 +62,11 @@ func readUnit(files host.Files, name string) (args []string, environment map[str
 	return text.arguments(), text.environment, nil
 }
 
-// dropInsOfUnit lists them in systemd's order: by name; one of a directory of more weight hides others of its name.
+// dropInsOfUnit lists them in systemd's order: by name; one in a directory of higher priority hides others of its name.
 func dropInsOfUnit(files host.Files, name string) []string {
 	paths := map[string]string{}
 	for _, dir := range unitDirs() {
-		names, _ := files.List(filepath.Join(dir, name+".d")) // most often there is none
+		names, _ := files.List(filepath.Join(dir, name+".d")) // usually there is none
 		for _, n := range names {
 			if strings.HasSuffix(n, ".conf") && paths[n] == "" && len(paths) < maxDropIns {
 				paths[n] = filepath.Join(dir, name+".d", n)
@@ -84,7 +84,7 @@ func dropInsOfUnit(files host.Files, name string) []string {
 	return sorted
 }
 
-// apply reads one file over what is known: a list that is set to nothing begins again (systemd.service(5)).
+// apply merges one file into u: a list set to an empty value starts anew (systemd.service(5)).
 func (u *unitText) apply(text string) {
 	section := ""
 	for _, line := range joinLines(text) {

@@ -27,7 +27,7 @@ type Bystanders struct {
 	before    Census
 }
 
-// madePod identifies what a runtime creates for a pod.
+// madePod identifies the objects that a runtime creates for a pod.
 type madePod struct{ uid, id string }
 
 // NodeName is the name of the Node object that a Node stands for.
@@ -159,8 +159,7 @@ func (b *Bystanders) statefulPod() {
 	n.Write(n.PodDir(uid, "volumes/kubernetes.io~csi/pvc/vol_data.json"), `{"driverName":"living.example.com"}`)
 }
 
-// startingPod is being created: the runtime has a network and a cgroup for it, in which nothing runs yet, and lists no
-// sandbox.
+// startingPod is being created: the runtime has a network and a cgroup without processes for it, and lists no sandbox.
 func (b *Bystanders) startingPod() {
 	n, uid, id := b.node, UID(b.node.t), Hex(b.node.t, 64)
 	b.pod(uid, "default", "starting", corev1.PodPending)
@@ -201,7 +200,7 @@ func (b *Bystanders) otherEngines() {
 	}
 }
 
-// network has a namespace and a pair of links that were created by hand, and podman's network with its own leases.
+// network has a namespace and a pair of links created by hand, and podman's network with its own leases.
 func (b *Bystanders) network() {
 	n := b.node
 	n.MountNetns(filepath.Join(n.Dir, "netns", "mine"))

@@ -20,12 +20,12 @@ import (
 	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
-// Census is everything that exists, by name, with its identity and content.
+// Census holds all existing objects, by name, with their identity and content.
 type Census map[string]string
 
-// Census lists what a release may change on a machine: the whole mount table with its propagation, links and packet
-// filter rules of the network namespace, the cgroups of the node and their processes, and all files of the node except
-// the agent's own (state, lock). Files below the mount points in hung are not read.
+// Census lists everything that a release may change on a machine: the whole mount table with its propagation, links and
+// packet filter rules of the network namespace, the cgroups of the node and their processes, and all files of the node
+// except the agent's own (state, lock). Files below the mount points in hung are not read.
 func (n *Node) Census(hung ...string) Census {
 	n.t.Helper()
 	c := Census{}
@@ -38,9 +38,9 @@ func (n *Node) Census(hung ...string) Census {
 	return c
 }
 
-// Network returns the network objects of a node's pods: mounts and files of network namespaces, links, addresses that
-// host-local assigned, libcni's cache, and packet filter rules. What plugins create with the first attachment and never
-// remove is left out: bridges, and host-local's own files.
+// Network returns the network objects of a node's pods: mounts and files of network namespaces, links, addresses
+// assigned by host-local, libcni's cache, and packet filter rules. It omits objects that plugins create with the first
+// attachment and never remove: bridges, and host-local's own files.
 func (c Census) Network(node string) Census {
 	net := Census{}
 	for name, text := range c {
@@ -101,7 +101,7 @@ func (n *Node) countLinks(c Census) {
 			continue // without it no plugin creates rules
 		}
 		for line := range strings.Lines(string(rules)) {
-			// what follows are its counters; those of the kernel have a policy
+			// its counters follow; the kernel's chains have a policy
 			chain, _, madePod := strings.Cut(line, " - [")
 			if madePod || strings.HasPrefix(line, "-A ") {
 				c[tool+" "+strings.TrimSpace(chain)] = ""
@@ -183,9 +183,9 @@ func content(name string) (string, error) {
 	return string(data), err
 }
 
-// Missing returns what is in c and is not the same in after. New objects do not count. A mount outside of the node's
-// directory, which other processes may change, counts only if it is gone while its mount point still exists: when a
-// mount point is removed in another mount namespace, the kernel unmounts it in all of them.
+// Missing returns the objects of c that are missing or different in after. New objects do not count. A mount outside
+// the node's directory, which other processes may change, counts only if it is gone while its mount point still exists:
+// if a mount point is removed in another mount namespace, the kernel unmounts it in all of them.
 func (c Census) Missing(after Census, node string) []string {
 	var missing []string
 	for name, was := range c {
@@ -204,7 +204,7 @@ func (c Census) Missing(after Census, node string) []string {
 	return missing
 }
 
-// mountPoint returns where an entry of the census is mounted, if it is a mount: "parent major:minor root point ...".
+// mountPoint returns the mount point of an entry of the census, if it is a mount: "parent major:minor root point ...".
 func mountPoint(name, text string) (string, bool) {
 	fields := strings.Fields(text)
 	if !strings.HasPrefix(name, "mount ") || len(fields) < 4 {

@@ -39,7 +39,7 @@ type Containerd struct {
 	Socket  string
 	Client  cri.RuntimeServiceClient
 	Images  cri.ImageServiceClient
-	ConfDir string // CNI configuration; empty of files at first
+	ConfDir string // CNI configuration; initially without files
 	BinDir  string // CNI plugins of the test, without Debian's
 	process *exec.Cmd
 }
@@ -109,7 +109,7 @@ func (c *Containerd) Import(name string, data []byte) {
 	}
 }
 
-// label notes at the manifest of an image that a registry has given it, as a pull does, and gives it a name with its digest.
+// label marks the manifest of an image as pulled from a registry, and gives the image a name with its digest.
 func (c *Containerd) label(name string) {
 	c.t.Helper()
 	ctr := func(args ...string) string {
@@ -188,7 +188,7 @@ func (c *Containerd) ready() {
 	}
 }
 
-// Signal sends a signal to the daemon. After a SIGSTOP, when all its threads have stopped, it returns; the test must then
+// Signal sends a signal to the daemon. After a SIGSTOP it returns once all threads have stopped; the test must then
 // send SIGCONT.
 func (c *Containerd) Signal(signal syscall.Signal) {
 	c.t.Helper()
@@ -267,7 +267,7 @@ func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string,
 	return list.Containers[0]
 }
 
-// removeAll ends what the test left running.
+// removeAll ends the containers and sandboxes that the test left running.
 func (c *Containerd) removeAll() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), time.Minute)
 	defer cancel()
@@ -283,7 +283,7 @@ func (c *Containerd) removeAll() {
 	}
 }
 
-// stop ends containerd and what it started: its shims name its socket on their command line.
+// stop ends containerd and its shims, which name its socket on their command line.
 func (c *Containerd) stop() {
 	if c.process != nil && c.process.Process != nil {
 		_ = c.process.Process.Signal(syscall.SIGTERM)

@@ -25,7 +25,7 @@ type engines struct {
 }
 
 // Engines runs containers in a real containerd that CRI does not know, and compares them when the test ends: one of
-// Docker's, some that were started by hand, and that of a starting pod.
+// Docker's, some started by hand, and that of a starting pod.
 func (b *Bystanders) Engines(c *Containerd) {
 	n := b.node
 	n.t.Helper()
@@ -66,7 +66,7 @@ func (e engines) run(namespace, id, parent string, labels ...string) {
 		}
 		return err
 	}
-	if namespace != "k8s.io" { // which has the image
+	if namespace != "k8s.io" { // which already has the image
 		if err := ctr("image", "import", filepath.Join(c.Dir, "image.tar")); err != nil {
 			n.t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func (e engines) in(namespace string) context.Context {
 		namespace)
 }
 
-// census lists what containerd has in the namespaces of other engines, and in k8s.io what CRI does not know.
+// census lists containerd's objects in the namespaces of other engines, and those in k8s.io unknown to CRI.
 func (e engines) census() Census {
 	e.node.t.Helper()
 	c := Census{}

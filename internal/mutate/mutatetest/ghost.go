@@ -23,9 +23,9 @@ func (c *Containerd) Ctr(namespace string, args ...string) {
 	}
 }
 
-// Ghost runs a container in a cgroup with the labels that the CRI plugin gives one of a pod, which CRI never lists: it
-// has made it by itself, and loads those that it has lost only when containerd starts. Without a command it ignores
-// SIGTERM. No kind: it has no labels at all, as one that was made by hand.
+// Ghost runs a container in a cgroup with the labels that the CRI plugin gives to a pod's container, which CRI never
+// lists: Ghost made it itself, and CRI loads lost containers only when containerd starts. Without a command it ignores
+// SIGTERM. If kind is empty it has no labels, like one made by hand.
 func (c *Containerd) Ghost(uid, kind, cgroup string, command ...string) (id string) {
 	c.t.Helper()
 	id = Hex(c.t, 64)
@@ -51,7 +51,7 @@ func (c *Containerd) Bundle(id string) string {
 	return filepath.Join(c.Dir, "state/io.containerd.runtime.v2.task/k8s.io", id)
 }
 
-// Await waits until something is so.
+// Await waits until a condition is true.
 func Await(t testing.TB, so func() bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -66,9 +66,9 @@ func Await(t testing.TB, so func() bool) {
 	}
 }
 
-// Lose makes containerd lose a container as it does when its removal is interrupted: the processes end, the bundle has
-// got a dot before its name, which containerd does not look at again, and the record and the snapshot go while the root
-// filesystem is mounted. It returns the bundle.
+// Lose makes containerd lose a container as if its removal was interrupted: the processes end, the bundle gets a dot
+// before its name, so that containerd ignores it, and the record and the snapshot go while the root filesystem is
+// mounted. It returns the bundle.
 func (c *Containerd) Lose(id string) string {
 	c.t.Helper()
 	bundle := c.Bundle(id)

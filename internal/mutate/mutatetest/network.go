@@ -40,18 +40,18 @@ func (n *Node) MountNetns(name string) mutate.Netns {
 	return mutate.Netns{Path: name, Inode: FileID(n.t, name).Inode}
 }
 
-// Attached is a pod's attachment to a network of its own.
+// Attached is a pod's attachment to its own network.
 type Attached struct {
 	Network     string // also the name of its bridge
 	ContainerID string
 	File        string
 }
 
-// subnets counts the networks of this process: no address is in two of them.
+// subnets counts the networks of this process: each has its own addresses.
 var subnets atomic.Uint32
 
-// Attach creates a real attachment as a runtime does: bridge with host-local, and portmap, which also needs its
-// capability for DEL.
+// Attach creates a real attachment like a runtime: bridge with host-local, and portmap, which also needs its capability
+// for DEL.
 func (n *Node) Attach(uid, netns string) Attached {
 	n.t.Helper()
 	need.Program(n.t, "/usr/lib/cni/portmap")

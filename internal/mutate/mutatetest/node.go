@@ -1,5 +1,5 @@
 // Package mutatetest creates private parts of a node for tests that change real objects: kubelet's directories,
-// cgroups, network namespaces, a container runtime. Everything it creates is removed when the test ends, also when it
+// cgroups, network namespaces, a container runtime. Everything it creates is removed when the test ends, even if it
 // failed.
 package mutatetest
 
@@ -76,7 +76,7 @@ func New(t testing.TB, set ...func(*host.Paths)) *Node {
 	return n
 }
 
-// UnmountBelow removes what a test left mounted below its directory, so that it can be deleted without harm.
+// UnmountBelow unmounts a test's mounts below its directory, so that it can be deleted without harm.
 func (n *Node) UnmountBelow(dir string) {
 	for range 64 {
 		mounts, err := mount.TableOf(n.Host, os.Getpid())
@@ -134,7 +134,7 @@ func (n *Node) Write(name, content string) string {
 	return name
 }
 
-// Program writes a program that all may run.
+// Program writes a program that all users may run.
 func (n *Node) Program(name, content string) string {
 	n.t.Helper()
 	n.Mkdir(filepath.Dir(name))
@@ -172,7 +172,7 @@ func (n *Node) Mount(source, point, fsType string, flags uintptr) mutate.Mount {
 	return mutate.Mount{}
 }
 
-// Mounts returns what is mounted on a point, lowest first.
+// Mounts returns the mounts on a point, lowest first.
 func (n *Node) Mounts(point string) []mutate.Mount {
 	n.t.Helper()
 	mounts, err := mount.TableOf(n.Host, os.Getpid())
@@ -190,7 +190,7 @@ func (n *Node) Mounts(point string) []mutate.Mount {
 	return on
 }
 
-// Snapshot reads a whole tree: names, types and contents. It is for checking that nothing was touched.
+// Snapshot reads a whole tree: names, types and contents. Use it to check that a tree was not touched.
 func Snapshot(t testing.TB, root string) map[string]string {
 	t.Helper()
 	all := map[string]string{}

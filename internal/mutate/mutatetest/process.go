@@ -65,7 +65,7 @@ func (n *Node) cgroup(point, dir string) {
 	}
 }
 
-// removeCgroups removes a cgroup and all below it, killing what is left in them.
+// removeCgroups removes a cgroup and its descendants, killing the processes left in them.
 func removeCgroups(dir string) {
 	for _, file := range []string{"freezer.state", "cgroup.freeze"} {
 		_ = os.WriteFile(filepath.Join(dir, file),
@@ -77,7 +77,7 @@ func removeCgroups(dir string) {
 			removeCgroups(filepath.Join(dir, entry.Name()))
 		}
 	}
-	// A killed process leaves its cgroup a moment after its parent was notified.
+	// A killed process leaves its cgroup shortly after its parent was notified.
 	for range 3000 {
 		if err := os.Remove(dir); !errors.Is(err, syscall.EBUSY) {
 			return
@@ -101,7 +101,7 @@ func (n *Node) Shell(uid string, cgroups []string, script string) mutate.Process
 	}
 	pid := cmd.Process.Pid
 	reaped := make(chan struct{})
-	go func() { // as a shim does
+	go func() { // like a shim
 		_ = cmd.Wait()
 		close(reaped)
 	}()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Script runs a shell script in a mount namespace of its own: what it mounts and starts there, nobody else sees.
+// Script runs a shell script in its own mount namespace: its mounts and processes are invisible to others.
 func Script(t testing.TB, script string, args ...string) {
 	t.Helper()
 	Root(t)

@@ -50,7 +50,7 @@ func SharedRoot() (status int, inside bool) {
 	return status, false
 }
 
-// again is the test program with another role. It is killed when this one ends.
+// again is the test program with another role. It is killed when this process ends.
 func again(mark string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -60,8 +60,8 @@ func again(mark string) *exec.Cmd {
 	return cmd
 }
 
-// reap runs the test program and adopts orphaned processes, as a node's init does: a runtime's shims and what a crash
-// leaves behind.
+// reap runs the test program and adopts orphaned processes like a node's init: a runtime's shims and the processes that
+// a crash leaves behind.
 func reap() (status int, err error) {
 	runtime.LockOSThread() // Pdeathsig is sent when this thread ends
 	program := again("inside")
@@ -107,9 +107,9 @@ func shareRoot() error {
 	return nil
 }
 
-// detachOthers detaches the mounts of the machine that no test needs. A copy of a mount keeps its filesystem in use, which a
-// neighbour (a lab, another test) wants to check or remove; and it goes when the neighbour removes its mount point. All
-// mounts must be private.
+// detachOthers detaches the mounts of the machine that no test needs. A copy of a mount keeps its filesystem in use,
+// which a neighbor (a lab, another test) may want to check or remove; and it disappears if the neighbor removes its
+// mount point. All mounts must be private.
 func detachOthers() error {
 	directory, err := os.Getwd()
 	if err != nil {
@@ -128,7 +128,7 @@ func detachOthers() error {
 			continue
 		}
 		err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // gone, or with one above it
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // gone, or hidden
 			return fmt.Errorf("detach %s: %w", point, err)
 		}
 	}

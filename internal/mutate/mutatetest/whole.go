@@ -14,9 +14,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// Whole lists the node with all that a test has in its PID, network and mount namespaces: what Census lists, addresses
-// and routes, all living processes, and all files of the node's directory except those in own, which are the agent's
-// and the test's. It needs the namespaces of Parts: in these nobody else changes anything.
+// Whole lists the node with everything in the test's PID, network and mount namespaces: the objects of Census,
+// addresses and routes, all living processes, and all files of the node's directory except those in own, which are the
+// agent's and the test's. It needs the namespaces of Parts, in which only the test makes changes.
 func (n *Node) Whole(own ...string) Census {
 	n.t.Helper()
 	if os.Getenv(partMark) == "" {
@@ -65,7 +65,7 @@ func (n *Node) countAddresses(c Census) {
 	}
 }
 
-// countProcesses lists those of the PID namespace. Of a shell that becomes another program nothing changes.
+// countProcesses lists those of the PID namespace. A shell that executes another program counts as unchanged.
 func (n *Node) countProcesses(c Census) {
 	n.t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -87,7 +87,7 @@ func (n *Node) countProcesses(c Census) {
 	}
 }
 
-// Differences returns what is not the same in after, sorted: what is lost, has changed, or is new.
+// Differences returns the differences of after, sorted: lost, changed and new objects.
 func (c Census) Differences(after Census) []string {
 	var lines []string
 	for name, was := range c {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Stage is a part of a pass. Its value is when it must end, in percent of the time limit of the pass. Requests of one
-// stage run in parallel; the order of the stages is the one that Inventory relies on.
+// Stage is a part of a pass. Its value is the time at which it must end, in percent of the time limit of the pass.
+// Requests of one stage run in parallel; Inventory relies on the order of the stages.
 type Stage int
 
 // The stages, in their order.
@@ -16,13 +16,13 @@ const (
 	Local     Stage = 33 // the objects on the node
 	Runtime   Stage = 55 // the runtime and containerd
 	Kubelet   Stage = 70
-	Owners    Stage = 77 // what is only read of suspects
+	Owners    Stage = 77 // facts read for suspects only
 	Counts    Stage = 84 // kubelet's counts, the manifests
 	Apiserver Stage = 96
 	Holders   Stage = 100
 )
 
-// Deadline is when the stages of one pass end; never when it is zero.
+// Deadline is the time at which the stages of one pass end; never if it is zero.
 type Deadline struct {
 	Begun time.Time
 	Limit time.Duration
@@ -65,7 +65,7 @@ func Within[T any](ctx context.Context, d Deadline, s Stage, what string, f func
 	return none, fmt.Errorf("%s hangs: no answer within %s", what, time.Since(d.Begun).Round(100*time.Millisecond))
 }
 
-// replyGrace is how long a call may take to return after its deadline.
+// replyGrace is the time that a call has to return after its deadline.
 const replyGrace = 20 * time.Millisecond
 
 // Parallel calls f for each number below n, concurrently if there is a time limit.

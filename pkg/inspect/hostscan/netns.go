@@ -11,13 +11,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 )
 
-// NetnsMount is a bind mount of a network namespace on an empty file, which keeps the namespace alive. A file with
-// nothing mounted on it, as a crash or an unmount in another namespace leaves it, is one with inode 0.
+// NetnsMount is a bind mount of a network namespace on an empty file, which keeps the namespace alive. A file without a
+// mount, left by a crash or an unmount in another namespace, has inode 0.
 type NetnsMount struct {
 	Path   string
 	Inode  uint64 // of the namespace
 	Mounts int    // how often it is mounted there
-	Also   string // another point at which the same namespace is mounted; empty where there is none
+	Also   string // another mount point of the same namespace, or ""
 	File   host.FileStat
 }
 
@@ -64,7 +64,7 @@ func (s *Scan) readNetnsMounts() ([]NetnsMount, error) {
 	return netnsMounts, nil
 }
 
-// addFiles adds the files of a directory that have nothing mounted on them.
+// addFiles adds the files of a directory without a mount on them.
 func (s *Scan) addFiles(found map[string]*NetnsMount, dir string) error {
 	entries, _, err := s.Host.Files.Entries(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -18,14 +18,14 @@ import (
 // ProcessTable is one pass over /proc.
 type ProcessTable struct {
 	Pods    []PodProcess     // those in a pod's cgroup
-	Nested  []PodProcess     // those in a kubepods tree that is not our kubelet's
+	Nested  []PodProcess     // those in another kubelet's kubepods tree
 	Hidden  []PodProcess     // those that could not be read
 	Count   map[string]int   // processes by UID
 	Members map[string][]int // processes by cgroup, at most MaxPodProcesses of each: MemberKey
 	PIDs    []int            // all
 }
 
-// MaxPodProcesses is how many processes of one pod are listed. A pod with more affects only itself: see listProcesses.
+// MaxPodProcesses limits the listed processes of one pod. A pod with more affects only itself: see listProcesses.
 const MaxPodProcesses = 4096
 
 // PodProcess is a process in a cgroup of a pod.
@@ -97,13 +97,13 @@ func (t *ProcessTable) hide(h *host.Host, pid int, p PodProcess, err error) {
 	t.Hidden = append(t.Hidden, p)
 }
 
-// cgroupPod is what the path of a cgroup shows.
+// cgroupPod holds the facts shown by the path of a cgroup.
 type cgroupPod struct {
 	host.CgroupPlace
 	ours, nested bool
 }
 
-// podLookup caches what paths show: the same few occur in every hierarchy and for many processes.
+// podLookup caches the results of paths: the same few occur in every hierarchy and for many processes.
 type podLookup struct {
 	paths host.Paths
 	known map[string]cgroupPod
@@ -122,8 +122,8 @@ func (l *podLookup) of(cgroup string) cgroupPod {
 	return found
 }
 
-// ofProcess returns the pod that one of the cgroups of a process belongs to; nested is true where one is in a kubepods
-// tree of another kubelet.
+// ofProcess returns the pod of one of the cgroups of a process; nested is true if one is in a kubepods tree of another
+// kubelet.
 func (l *podLookup) ofProcess(cgroups map[string]string) (p PodProcess, ours, nested bool) {
 	for _, cgroup := range cgroups {
 		switch pod := l.of(cgroup); {
@@ -152,7 +152,7 @@ func (l *podLookup) ofProcess(cgroups map[string]string) (p PodProcess, ours, ne
 	return p, ours, nested
 }
 
-// OwnPod returns the UID of the pod that the agent runs in; empty where it runs outside Kubernetes.
+// OwnPod returns the UID of the agent's pod, or "" if it runs outside Kubernetes.
 func (s *Scan) OwnPod() string {
 	cgroups, err := s.Host.OwnCgroups()
 	if err != nil {
@@ -163,8 +163,7 @@ func (s *Scan) OwnPod() string {
 	return p.UID
 }
 
-// PodsBelow returns the pods in whose cgroups the children of a process are, by its PID; no UID
-// where they are in those of several.
+// PodsBelow returns the pods in whose cgroups the children of a process are, by its PID; no UID if they are in several.
 func (s *Scan) PodsBelow() (map[int]string, error) {
 	table, err := s.Processes()
 	if err != nil {
@@ -183,9 +182,9 @@ func (s *Scan) PodsBelow() (map[int]string, error) {
 // maxPodFiles bounds how many open files of one pod Served looks at.
 const maxPodFiles = 1 << 16
 
-// Served returns what a process of a pod may serve to others, and would take with it: the node, as kubelet or the
-// runtime, if somebody has started them in that pod; another pod, as the shim of its containers; from user space, a FUSE
-// filesystem that is mounted outside of the pod's directory, or a device. Empty: nothing.
+// Served returns the user that a process of a pod may serve, and would take with it: the node, if kubelet or the
+// runtime was started in that pod; another pod, as the shim of its containers; or a FUSE filesystem mounted outside the
+// pod's directory, or a device, served from user space. Empty: none.
 func (s *Scan) Served(uid string) string {
 	table, err := s.Processes()
 	comms := make(map[int]string)
@@ -199,7 +198,7 @@ func (s *Scan) Served(uid string) string {
 	}
 	for _, daemon := range []func() (host.Process, error){s.Kubelet, s.Runtime} {
 		found, err := daemon()
-		if comm, ok := comms[found.PID]; ok && err == nil { // without the daemon, nothing is proven anyway
+		if comm, ok := comms[found.PID]; ok && err == nil { // without the daemon, there is no proof anyway
 			return fmt.Sprintf("its process %d (%s) is kubelet or the runtime", found.PID, comm)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package hostscan is one pass's view of the host: what several listers and witnesses of an inspection need is read once,
-// and nothing that hangs holds the pass up for longer than its part of the time. It only reads, and judges nothing.
+// Package hostscan is one pass's view of the host: data that several listers and witnesses of an inspection need is
+// read once, and a hanging source holds the pass up no longer than its stage. It only reads, and makes no verdicts.
 package hostscan
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Scan is one pass's view of the host. What several listers and the inventory need is read once, on first use.
+// Scan is one pass's view of the host. Data that several listers and the inventory need is read once, on first use.
 type Scan struct {
 	Host *host.Host
 
 	Ends        Deadline
-	OptOut      func(labels, annotations map[string]string) string // why nothing of such a pod may be released; may be nil
+	OptOut      func(labels, annotations map[string]string) string // why its objects must stay; may be nil
 	Mounts      func() ([]mount.Mount, error)
 	Processes   func() (ProcessTable, error)
 	Attachments func() ([]cni.Attachment, error)
@@ -105,14 +105,14 @@ func (s *Scan) KubeletMounts() ([]mount.Mount, error) {
 	return mount.TableOf(s.Host, kubelet.PID)
 }
 
-// readOnce returns a function that reads something on its first call, and abandons it when the stage is over.
+// readOnce returns a function that reads on its first call, and abandons the read when the stage is over.
 func readOnce[T any](ctx context.Context, s *Scan, of Stage, what string,
 	read func(context.Context) (T, error)) func() (T,
 	error) {
 	return sync.OnceValues(func() (T, error) { return Within(ctx, s.Ends, of, what, read) })
 }
 
-// Ask makes a call to a client, which is nil when it is not configured.
+// Ask makes a call to a client, which is nil if not configured.
 func Ask[T any](ctx context.Context, what string, call func(context.Context) (T, error)) (T, error) {
 	if call == nil {
 		var none T
@@ -122,7 +122,7 @@ func Ask[T any](ctx context.Context, what string, call func(context.Context) (T,
 }
 
 // Resolve returns a directory of the node without symbolic links, as the mount table shows it: kubelet's root may be a
-// link to another disk, and /var/run is one to /run. What cannot be resolved is returned as it is.
+// link to another disk, and /var/run is one to /run. An unresolvable path is returned unchanged.
 func Resolve(files host.Files, dir string) string {
 	real, err := filepath.EvalSymlinks(files.Path(dir))
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
-// Traces is a digest of what shows that pods came, went or left something behind: the entries of kubelet's directory of
-// pods, of the pods' cgroups in each hierarchy, of CNI's cache and of the directories of network namespaces, all mounts,
-// the network devices, and which processes kubelet and the runtime are. It costs some milliseconds, a pass a hundred.
+// Traces is a digest of the signs that pods came, went or left objects: the entries of kubelet's directory of pods, the
+// pods' cgroups in each hierarchy, CNI's cache and the directories of network namespaces, all mounts, the network
+// devices, and the processes of kubelet and the runtime. It costs some milliseconds, a pass a hundred.
 type Traces [16]byte
 
 // ReadTraces reads the traces of pods on a host. An error means that a pass is needed.
@@ -62,7 +62,7 @@ func ReadTraces(ctx context.Context, h *host.Host) (Traces, error) {
 	return sum, nil
 }
 
-// traceDirs are the directories of which the entries come and go with pods.
+// traceDirs are the directories whose entries come and go with pods.
 func traceDirs(scan *Scan, mounts []mount.Mount) []string {
 	paths := scan.Host.Paths
 	dirs := append([]string{path.Join(paths.KubeletRoot, "pods"), path.Join(paths.CNICacheDir, "results"),

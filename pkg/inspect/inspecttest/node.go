@@ -1,4 +1,4 @@
-// Package inspecttest has a node for tests of inspections: its objects are real, its witnesses answer what the test wants.
+// Package inspecttest has a node for tests of inspections: its objects are real, its witnesses give the test's answers.
 package inspecttest
 
 import (
@@ -35,8 +35,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Node is a node whose objects are real (mounts, cgroups, processes, network) in private directories, and whose
-// witnesses answer what the test wants.
+// Node is a node with real objects (mounts, cgroups, processes, network) in private directories, and witnesses that
+// give the test's answers.
 type Node struct {
 	t    testing.TB
 	Host *host.Host
@@ -97,7 +97,7 @@ func NewNode(t testing.TB) *Node {
 		h.Paths.ContainerdState, h.Paths.ContainerdRoot = filepath.Join(dir, "state"), filepath.Join(dir, "root")
 		h.Paths.ContainerdSocket = filepath.Join(dir, "containerd.sock")
 		h.Paths.NetnsDirs = []string{filepath.Join(dir, "netns")}
-		h.Paths.CgroupRoot = "/nodeagent-inspect-test-" + strings.ToLower(rand.Text()[:8]) // nobody else's
+		h.Paths.CgroupRoot = "/nodeagent-inspect-test-" + strings.ToLower(rand.Text()[:8]) // unique
 		h.Paths.CgroupDriver = "cgroupfs"
 		n.witnesses(h)
 	})
@@ -142,7 +142,7 @@ func call[T any](n *Node, name string, answer func() (T, error)) func(context.Co
 	}
 }
 
-// Add lets a pod live: the apiserver and kubelet have it.
+// Add starts a pod: the apiserver and kubelet have it.
 func (n *Node) Add(uid, name string) {
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "default", Name: name}}
 	pod.Spec.NodeName = hosttest.NodeName
@@ -200,7 +200,7 @@ func (n *Node) Write(text string, parts ...string) string {
 	return name
 }
 
-// Mount mounts something below a pod's directory.
+// Mount makes a mount below a pod's directory.
 func (n *Node) Mount(source, dir, kind string, flags uintptr) {
 	n.t.Helper()
 	if err := unix.Mount(source, dir, kind, flags, ""); err != nil {
@@ -255,7 +255,7 @@ func (n *Node) Process(cgroups ...string) int {
 	return process.Pid
 }
 
-// Shim runs a process that has the ID of a sandbox on its command line.
+// Shim runs a process with the ID of a sandbox on its command line.
 func (n *Node) Shim(id string) {
 	n.t.Helper()
 	shell, err := os.ReadFile("/bin/sh")
@@ -310,8 +310,8 @@ func (n *Node) Attach(uid, sandbox string) string {
 	return netns
 }
 
-// AttachTo is Attach for a namespace that is there, with any configuration: a list of plugins, or a single one as
-// Multus accepts them too.
+// AttachTo is Attach for an existing namespace, with any configuration: a list of plugins, or a single one as Multus
+// accepts too.
 func (n *Node) AttachTo(netns, uid, sandbox, ifName, config string) {
 	n.t.Helper()
 	const plugins = "/usr/lib/cni"

@@ -1,13 +1,13 @@
-// Package listers lists the kinds of objects that pods leave behind beside those that every inspection needs, which are
-// in pkg/inspect: most are only reported, since a release would destroy data or is their owner's alone; containers,
-// shims, bundles, directories of sandboxes, addresses, units and logs are released once that is opted in. What is said about each is in inspect.Specs.
+// Package listers lists further kinds of leftovers of pods; the kinds that every inspection needs are in pkg/inspect.
+// Most are report-only, since a release would destroy data or is the owner's task alone; containers, shims, bundles,
+// directories of sandboxes, addresses, units and logs are released once opted in. inspect.Specs describes each kind.
 package listers
 
 import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// All returns the lister of each kind, for one inspector: some remember what an earlier pass has seen.
+// All returns the lister of each kind, for one inspector: some remember earlier passes.
 func All() map[inspect.Kind]inspect.Lister {
 	var (
 		segments creators

@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Each kind has one lister: here if it is only reported, and of the others where it has none of its own.
+// Each kind has one lister: here if it is report-only, or if its spec has none.
 func TestEachKindHasALister(t *testing.T) {
 	listers := All()
 	for _, spec := range inspect.Specs() {

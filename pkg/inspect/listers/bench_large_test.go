@@ -21,9 +21,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// BenchmarkLargeNode inspects made-up nodes, whose files are in a fixture: how the cost grows with mounts and cgroups.
-// What the kernel takes to list them is not in it; BenchmarkPass has that. Cgroups that are left behind belong to pods
-// that nobody knows, so that each of them is looked into.
+// BenchmarkLargeNode inspects fake nodes, whose files are in a fixture: how the cost grows with mounts and cgroups. It
+// excludes the kernel's time to list them; BenchmarkPass includes it. Leftover cgroups belong to unknown pods, so that
+// each of them is examined.
 func BenchmarkLargeNode(b *testing.B) {
 	for _, size := range []struct{ pods, mounts, cgroups, left int }{
 		{100, 2000, 1500, 0}, {100, 5000, 1500, 0}, {100, 2000, 1500, 7500}, {100, 2000, 1500, 15000},

@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// listBlockDevices lists the block devices that volumes of pods are made of, where the device itself names the volume.
-// What an administrator set up is not listed, and neither are LVM, multipath, iSCSI, NVMe and NBD devices: nothing in
-// them names a pod or a PersistentVolume for certain, or they stay by design while no pod uses them.
+// listBlockDevices lists the block devices under volumes of pods if the device itself names the volume. An
+// administrator's devices are not listed, and neither are LVM, multipath, iSCSI, NVMe and NBD devices: they do not name
+// a pod or a PersistentVolume for certain, or they stay by design while no pod uses them.
 func listBlockDevices(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	found, failed := volume.Devices(scan.Host)
 	if len(found) == 0 {
@@ -58,7 +58,7 @@ func blockObjects(scan *hostscan.Scan, found []volume.Device) ([]inspect.Object,
 	return objects, nil
 }
 
-// blockUsers returns the pods whose volume a device is, and a mount of it that is no pod's.
+// blockUsers returns the pods whose volume a device is, and a mount of it outside pods.
 func blockUsers(scan *hostscan.Scan, d volume.Device, mounts []mount.Mount, used volume.Used) (users []string,
 	elsewhere string) {
 	for _, m := range mounts {

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Only a device that names its volume is listed, with the one pod whose volume it is.
+// Only a device with the name of its volume is listed, with the one pod whose volume it is.
 func TestBlockDevices(t *testing.T) {
 	const claim = "pvc-33333333-3333-4333-8333-333333333333"
 	pods := "/var/lib/kubelet/pods/"
@@ -81,7 +81,7 @@ func TestBlockDevices(t *testing.T) {
 	}
 }
 
-// Where the volumes of a pod cannot be read, nobody knows that a device is not one of them.
+// If the volumes of a pod cannot be read, a device may be one of them.
 func TestBlockDeviceBesideUnreadVolumes(t *testing.T) {
 	const claim = "pvc-33333333-3333-4333-8333-333333333333"
 	scan := inspecttest.MountScan(t, "1 0 8:1 / / rw - ext4 /dev/sda rw\n")
@@ -114,7 +114,7 @@ func TestBlockDeviceBesideUnreadVolumes(t *testing.T) {
 	}
 }
 
-// Real loop devices: of a living pod, of one that is gone, of nobody, and of an administrator.
+// Real loop devices: of a living pod, of a deleted one, without an owner, and of an administrator.
 func TestRealLoopDevices(t *testing.T) {
 	n := newNode(t)
 	need.Program(t, "losetup")

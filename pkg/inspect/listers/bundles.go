@@ -94,7 +94,7 @@ func listRootfs(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error
 	return objects, nil
 }
 
-// listSandboxDirectories lists the directories that containerd's CRI plugin keeps of sandboxes: hosts and resolv.conf
+// listSandboxDirectories lists the directories of sandboxes made by containerd's CRI plugin: hosts and resolv.conf
 // below its root, shm below its state.
 func listSandboxDirectories(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	mounts, err := scan.Mounts()
@@ -110,7 +110,7 @@ func listSandboxDirectories(_ context.Context, scan *hostscan.Scan) ([]inspect.O
 	for _, base := range []string{scan.Host.Paths.ContainerdState, scan.Host.Paths.ContainerdRoot} {
 		dir := path.Join(base, "io.containerd.grpc.v1.cri", "sandboxes")
 		if base == "" || mounted[dir] > 0 {
-			continue // not configured, or something else is mounted over it
+			continue // not configured, or hidden by another mount
 		}
 		entries, device, err := directories(scan, dir)
 		failures = append(failures, err)

@@ -65,7 +65,7 @@ func (n *node) conmon(uid, id string) (monitor, process int) {
 }
 
 // CRI-O has lost a container that still runs: its conmon and its process are the dead pod's, those of a living pod are
-// alive, and nothing releases a conmon.
+// alive, and no action releases a conmon.
 func TestConmonLeftAlone(t *testing.T) {
 	n := newNode(t)
 	n.Host.Runtime.Version = func(context.Context) (*cri.VersionResponse, error) {

@@ -16,8 +16,8 @@ import (
 )
 
 // listContainerdContainers lists the containers in containerd's namespace k8s.io that CRI does not list. The CRI plugin
-// loads its containers when containerd starts, and leaves out for ever one that fails to load
-// (internal/cri/server/restart.go). One that is being created is here before CRI lists it: kubelet knows its pod. One
+// loads its containers when containerd starts, and permanently leaves out one that fails to load
+// (internal/cri/server/restart.go). A container being created is here before CRI lists it: kubelet knows its pod. One
 // without the plugin's label was created by hand, and is foreign.
 func listContainerdContainers(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	records, err := scan.Records()
@@ -75,7 +75,7 @@ func listedByCRI(s *hostscan.Scan) (map[string]bool, error) {
 	return listed, nil
 }
 
-// listTasks lists containerd's tasks, if there may be one of which nothing else is left.
+// listTasks lists containerd's tasks, if there may be one without a container.
 func listTasks(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	all, err := readTasks(ctx, scan)
 	if err != nil {
@@ -100,8 +100,8 @@ func listTasks(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, erro
 	return objects, nil
 }
 
-// readTasks reads containerd's tasks, by ID. For a list of them containerd asks every shim: it is read only where there
-// is a bundle, which every task has, of a container that CRI does not list.
+// readTasks reads containerd's tasks, by ID. To list them containerd asks every shim, so they are read only if there is
+// a bundle, which every task has, of a container that CRI does not list.
 func readTasks(ctx context.Context, s *hostscan.Scan) (map[string]*tasks.Process, error) {
 	records, err := s.Records()
 	if errors.Is(err, hosterr.ErrNotConfigured) {

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// What a checkpoint of kubelet gives to a pod that is gone is a leftover of that pod.
+// An allocation in kubelet's checkpoint for a deleted pod is a leftover of that pod.
 func TestDeviceAllocations(t *testing.T) {
 	n := newNode(t)
 	n.Write(fmt.Sprintf(`{"Data":{"PodDeviceEntries":[
@@ -44,7 +44,7 @@ func TestDeviceAllocations(t *testing.T) {
 	}
 }
 
-// Containers of the oldest format name no pod, and nothing is made of what is not a checkpoint.
+// Containers of the oldest format name no pod, and files that are not checkpoints yield no objects.
 func TestHostileCheckpoints(t *testing.T) {
 	for name, test := range map[string]struct {
 		text string

@@ -15,7 +15,7 @@ import (
 )
 
 // listIPAMLeases lists the leases of host-local in the networks of pods. Other engines, such as podman, keep theirs
-// beside them: networks to which no pod is attached and which the runtime does not use are foreign.
+// beside them: networks without attached pods that the runtime does not use are foreign.
 func listIPAMLeases(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	dir := scan.Host.Paths.CNINetworksDir
 	if dir == "" {
@@ -35,7 +35,7 @@ func listIPAMLeases(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, e
 			o := leaseObject(network.Name, lease)
 			switch {
 			case o.Foreign != "" || ours[network.Name]:
-			case unknown != nil: // this is no error of the whole inspection: releases of others go on
+			case unknown != nil: // not an error of the whole inspection: releases of others go on
 				o.Doubt = fmt.Sprintf("whether network %s is one of pods is not known: %v", strconv.Quote(network.Name), unknown)
 			default:
 				o.Foreign = fmt.Sprintf("network %s is not one of pods: no pod is attached to it, and the runtime does "+
@@ -63,8 +63,8 @@ func leaseObject(network string, lease cni.Lease) inspect.Object {
 	return o
 }
 
-// podNetworks returns the names of the networks that pods are attached to: according to the CNI cache, and to the
-// configuration that the runtime uses.
+// podNetworks returns the names of the networks of pods, by the CNI cache and by the configuration that the runtime
+// uses.
 func podNetworks(s *hostscan.Scan) (map[string]bool, error) {
 	ours := make(map[string]bool)
 	attachments, _ := s.Attachments() // the lister of attachments reports the error

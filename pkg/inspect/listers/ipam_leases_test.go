@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// The address of a sandbox that is gone is a leftover with its pod, also when nothing but its lease is left. Those of a
-// living pod, of one that is being created, and of podman's network are not reported; what cannot be read is told once.
+// The address of a deleted sandbox is a leftover with its pod, even if only its lease is left. Those of a living pod,
+// of one being created, and of podman's network are not reported; a read error is reported once.
 func TestIPAMLeases(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)

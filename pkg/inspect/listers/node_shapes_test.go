@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Nodes differ in where kubelet's directory is, and in how many networks and addresses a pod has. On each, what lives is alive, and what a dead pod has left is found.
+// Nodes differ in kubelet's directory and pods' networks. On each, living pods are live, and leftovers are found.
 
 // countsOf counts the objects of a pod by kind and verdict.
 func countsOf(report inspect.Report, uid string, kinds ...inspect.Kind) map[string]int {
@@ -60,7 +60,7 @@ func TestTwoNetworksAndBothFamilies(t *testing.T) {
 	}
 }
 
-// CRI-O names the mounts of network namespaces by UUIDs alone, which are another program's where containerd runs.
+// CRI-O names the mounts of network namespaces by UUIDs alone; on a containerd node such names are another program's.
 func TestNetnsOfCRIO(t *testing.T) {
 	for name, want := range map[string]map[inspect.Kind]inspect.Verdict{
 		"crio.sock":       {inspect.Netns: inspect.Leftover, inspect.Link: inspect.Leftover},
@@ -89,8 +89,8 @@ func TestNetnsOfCRIO(t *testing.T) {
 	}
 }
 
-// Kubelet's directory is on a filesystem of its own, behind a link, or a bind of a directory on a data disk, where its
-// mounts may show under either name. Each mount and each directory of a pod is found once, and is whose it is.
+// Kubelet's directory is on its own filesystem, behind a link, or a bind of a directory on a data disk, so that its
+// mounts may appear under either name. Each mount and directory of a pod is found once, with the right owner.
 func TestKubeletDirectoryElsewhere(t *testing.T) {
 	for name, place := range map[string]func(n *node, root, data string){
 		"a filesystem of its own": func(n *node, root, _ string) { n.Mount("tmpfs", root, "tmpfs", 0) },

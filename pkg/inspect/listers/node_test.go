@@ -54,7 +54,7 @@ func (n *node) ripen(t *testing.T, history inspect.History, i *inspect.Inspector
 	return report
 }
 
-// passes makes so many passes, each a while after the last.
+// passes makes this many passes, each a while after the last.
 func passes(t *testing.T, n *node, i *inspect.Inspector, history inspect.History, times int,
 	apart time.Duration) (inspect.Report, inspect.History) {
 	t.Helper()

@@ -13,10 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// An inspection keeps nothing busy: while passes follow one another, volumes of a living and of dead pods, root
-// filesystems and a sandbox's shm are unmounted, and what they were mounted on is removed, without a second try. That
-// would seldom meet a file that is open for an instant; but an event of fanotify(7) that nobody reads keeps such a
-// file's mount busy.
+// An inspection keeps no object busy: during successive passes, volumes of a living and of dead pods, root filesystems
+// and a sandbox's shm are unmounted, and their mount points removed, at the first try. An open file would rarely be
+// caught in that instant; but an unread event of fanotify(7) keeps the file's mount busy.
 func TestPinsNothing(t *testing.T) {
 	n := newNode(t)
 	n.Sandbox(living, sandbox)
@@ -34,7 +33,7 @@ func TestPinsNothing(t *testing.T) {
 	defer unix.Close(opened)
 	t.Cleanup(func() {
 		for _, place := range places {
-			_ = unix.Unmount(place, unix.MNT_DETACH) // where the test has failed
+			_ = unix.Unmount(place, unix.MNT_DETACH) // if the test has failed
 		}
 	})
 	const rounds = 12
@@ -51,7 +50,7 @@ func TestPinsNothing(t *testing.T) {
 					return
 				}
 			}
-			<-passed // and while the next pass is made:
+			<-passed // during the next pass:
 			for _, place := range places {
 				if err := errors.Join(unix.Unmount(place, 0), os.Remove(place)); err != nil {
 					removed <- fmt.Errorf("%s: %w", place, err)

@@ -15,15 +15,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// listPluginSockets lists the sockets of kubelet's plugins: CSI, DRA and device plugins. Whether a process listens is
-// asked of the socket itself, by a connection that ends at once: /proc/net/unix shows those of one network namespace
-// only, under the names that they have in their owner's mount namespace.
+// listPluginSockets lists the sockets of kubelet's plugins: CSI, DRA and device plugins. It tests for a listener by a
+// connection that it closes at once: /proc/net/unix shows the sockets of one network namespace only, under their names
+// in the owner's mount namespace.
 func listPluginSockets(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	connect := scan.Host.Plugins.Connect
 	if connect == nil || scan.Host.Paths.PluginRegistry == "" {
 		return nil, nil
 	}
-	root := path.Dir(scan.Host.Paths.PluginRegistry) // as it is configured, and as pods name it in their volumes
+	root := path.Dir(scan.Host.Paths.PluginRegistry) // as configured, and as pods name it in their volumes
 	var objects []inspect.Object
 	var failures []error
 	for dir, depth := range map[string]int{scan.Host.Paths.PluginRegistry: kubelet.MaxPluginDepth,

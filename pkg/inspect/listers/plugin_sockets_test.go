@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// socket makes a socket below kubelet's root, on which the test listens, or nobody does.
+// socket makes a socket below kubelet's root, with or without a listener.
 func (n *node) socket(listens bool, parts ...string) {
 	n.t.Helper()
 	name := filepath.Join(append([]string{n.Host.Paths.KubeletRoot}, parts...)...)
@@ -35,7 +35,7 @@ func (n *node) socket(listens bool, parts ...string) {
 	n.t.Cleanup(func() { listener.Close() })
 }
 
-// mounts lets a living pod mount a directory below kubelet's root.
+// mounts makes a living pod mount a directory below kubelet's root.
 func (n *node) mounts(dir string, ready bool) {
 	dir = filepath.Join(n.Host.Paths.KubeletRoot, dir)
 	n.Kubelet[0].Spec.Volumes = append(n.Kubelet[0].Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
@@ -57,7 +57,7 @@ func (n *node) link(name, target string) {
 	}
 }
 
-// A socket is a leftover where nobody listens, and no living pod may be about to.
+// A socket is a leftover if it has no listener and no living pod may be about to listen.
 func TestPluginSockets(t *testing.T) {
 	gone := map[string]inspect.Verdict{"plugins_registry/a.example.com-reg.sock": inspect.Unowned,
 		"plugins_registry/b.example.com-reg.sock": inspect.Foreign, "device-plugins/gpu.sock": inspect.Unowned,
@@ -128,7 +128,7 @@ func TestPluginSockets(t *testing.T) {
 	}
 }
 
-// A plugin that starts again has ten minutes each time.
+// A restarting plugin has ten minutes each time.
 func TestYoungPluginSocket(t *testing.T) {
 	n := newNode(t)
 	n.socket(false, "plugins_registry/a-reg.sock")

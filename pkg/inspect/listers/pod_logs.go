@@ -51,9 +51,9 @@ func podOfLogs(name string) (inspect.Pod, bool) {
 	return inspect.Pod{Namespace: parts[0], Name: parts[1], UID: parts[2]}, true
 }
 
-// listLogLinks lists the links of kubelet to logs of containers (pkg/kubelet/kuberuntime/legacy.go: LogSymlink) that
-// lead into the directory of a pod's logs that is no more. The directory names the pod. Links are read, not followed;
-// what else is in the directory is not listed.
+// listLogLinks lists kubelet's links to logs of containers (pkg/kubelet/kuberuntime/legacy.go: LogSymlink) whose target
+// is in a removed directory of a pod's logs. The directory names the pod. Links are read, not followed; other files in
+// the directory are not listed.
 func listLogLinks(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	const maxLinks = 16384 // a node has some hundreds
 	logs := scan.Host.Paths.PodLogs
@@ -94,7 +94,7 @@ func listLogLinks(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, err
 		o := inspect.Object{Kind: inspect.LogLink, ID: path.Join(dir, entry.Name), Pod: pod, Identity: inspect.Identity{
 			"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)},
 			Facts: inspect.Facts("target", strings.ToValidUTF8(target, "\ufffd"))}
-		if host.IsContainerID(container) { // a long name is cut off, and the ID with it
+		if host.IsContainerID(container) { // a long name is truncated, including the ID
 			o.ContainerID = container
 		}
 		objects = append(objects, o)

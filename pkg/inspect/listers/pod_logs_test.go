@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Logs are proven as all else is, when they have been seen for a day. They close no gate, and a pass rests beside them once
-// they are proven, unless a release may follow.
+// Logs are proven like other objects, after they have been seen for a day. They close no gate, and once they are proven
+// passes rest, unless a release may follow.
 func TestPodLogs(t *testing.T) {
 	n := newNode(t)
 	logs := n.Host.Paths.PodLogs
@@ -28,14 +28,14 @@ func TestPodLogs(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(logs, "default_job_"+dead, "app", "link")); err != nil {
 		t.Fatal(err)
 	}
-	for _, uid := range []string{"1", "2", "3", "4", "5"} { // more than the gate on mass orphaning allows
+	for _, uid := range []string{"1", "2", "3", "4", "5"} { // more than the gate against mass orphaning allows
 		n.Mkdir(logs, "default_job_"+dead[:len(dead)-1]+uid)
 	}
 	i := n.inspector()
 	var report inspect.Report
 	history := inspect.History{}
 	for range 3 {
-		i.Rests(t.Context()) // it may for a while: the next pass comes in any case
+		i.Rests(t.Context()) // it may for a while: the next pass is made in any case
 		report, history = i.Pass(t.Context(), history)
 		n.After(13 * time.Hour)
 	}
@@ -77,7 +77,7 @@ func TestPodOfLogs(t *testing.T) {
 	}
 }
 
-// A link is a leftover when the directory of logs that it leads into is gone, and nobody knows its pod and container.
+// A link is a leftover if its target directory of logs is gone and no witness knows its pod and container.
 func TestLogLinks(t *testing.T) {
 	n := newNode(t)
 	logs := n.Host.Paths.PodLogs

@@ -23,7 +23,7 @@ func listPortMappings(_ context.Context, scan *hostscan.Scan) ([]inspect.Object,
 	objects := make([]inspect.Object, 0, len(mappings))
 	for _, m := range mappings {
 		handle, ports := strconv.FormatUint(m.Handle, 10), strings.Trim(fmt.Sprint(m.Ports), "[]")
-		if m.Table == packetfilter.LegacyTable { // its rules have no number that stays
+		if m.Table == packetfilter.LegacyTable { // its rules have no stable number
 			handle = strings.TrimSpace(m.Target + " " + ports)
 		}
 		o := inspect.Object{

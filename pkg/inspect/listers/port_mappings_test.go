@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The rules that the real portmap plugin wrote for a sandbox that is gone are leftovers with its pod, with and without
-// the cached result. Those of a living pod, of one that is being created, and of podman's network are not reported.
+// The rules that the real portmap plugin wrote for a deleted sandbox are leftovers with its pod, with and without the
+// cached result. Those of a living pod, of one being created, and of podman's network are not reported.
 func TestPortMappings(t *testing.T) {
 	for _, iptables := range []string{"iptables", "iptables-legacy"} {
 		t.Run(iptables, func(t *testing.T) { testPortMappings(t, iptables) })
@@ -91,7 +91,7 @@ func testPortMappings(t *testing.T, iptables string) {
 	report, history := passes(t, n, i, nil, 3, 4*time.Minute)
 	check(report, inspect.Candidate)
 	for _, cached := range []string{"pods-" + deadSandbox,
-		"podman-" + podman} { // as a DEL without capability arguments
+		"podman-" + podman} { // like a DEL without capability arguments
 		if err := os.Remove(filepath.Join(n.Host.Paths.CNICacheDir, "results", cached+"-eth0")); err != nil {
 			t.Fatal(err)
 		}

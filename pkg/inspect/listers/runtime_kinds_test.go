@@ -24,7 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// runtimeNode is a node with a real containerd, which can be made to forget.
+// runtimeNode is a node with a real containerd that can be made to lose objects.
 type runtimeNode struct {
 	*node
 	ctd *mutatetest.Containerd
@@ -59,7 +59,7 @@ func newRuntimeNode(t *testing.T) *runtimeNode {
 	return n
 }
 
-// without leaves out what is forgotten.
+// without leaves out the forgotten objects.
 func without[T any](list func(context.Context) ([]T, error), id func(T) string,
 	forgotten ...map[string]bool) func(context.Context) ([]T, error) {
 	return func(ctx context.Context) ([]T, error) {
@@ -83,7 +83,7 @@ func (n *runtimeNode) realSandbox(uid string) string {
 	return n.ctd.Sandbox(uid, n.podCgroup(uid), false).GetId()
 }
 
-// run starts a container with ctr, which CRI never lists.
+// run starts a container with ctr that CRI never lists.
 func (n *runtimeNode) run(namespace, id, cgroup string, labels ...string) {
 	n.t.Helper()
 	ctr := func(args ...string) error {
@@ -107,14 +107,14 @@ func (n *runtimeNode) run(namespace, id, cgroup string, labels ...string) {
 	}
 }
 
-// podLabels are those that the CRI plugin puts on a container of a pod.
+// podLabels are the CRI plugin's labels on a container of a pod.
 func podLabels(uid string) []string {
 	return []string{inspect.KindLabel + "=container", inspect.UIDLabel + "=" + uid,
 		inspect.NamespaceLabel + "=default", inspect.NameLabel + "=p"}
 }
 
-// A container that CRI made and lost is reported with its pod once that is proven to be gone. Those of a living pod, of
-// one that is just being created, of another namespace, or made by hand are not.
+// A container that CRI made and lost is reported with its pod once the pod is proven to be gone. Those of a living pod,
+// of one being created, of another namespace, or made by hand are not.
 func TestContainerdContainers(t *testing.T) {
 	n := newRuntimeNode(t)
 	ids := map[string]string{"lost": mutatetest.Hex(t, 64), "starting": mutatetest.Hex(t, 64),
@@ -142,8 +142,8 @@ func TestContainerdContainers(t *testing.T) {
 	}
 }
 
-// A container record of no pod at all is reported as unowned, also while containerd has it; with CRI unheard, nothing
-// is said.
+// A container record without any pod is reported as unowned, even while containerd has it; if CRI does not answer,
+// there is no report.
 func TestContainerdContainersWithoutAPod(t *testing.T) {
 	n := newNode(t)
 	n.Records = []containers.Container{{ID: deadSandbox, Labels: map[string]string{inspect.KindLabel: "sandbox"}}}
@@ -163,9 +163,9 @@ func TestContainerdContainersWithoutAPod(t *testing.T) {
 	}
 }
 
-// Whatever is left of a sandbox that the runtime and containerd have lost is found, with its pod and, where it is busy,
-// with its holder. The same things of a living pod, of one that is just being created, of another namespace, and of a
-// container that was made by hand are not reported.
+// All leftovers of a sandbox that the runtime and containerd have lost are found, with its pod and, if busy, with its
+// holder. Those of a living pod, of one being created, of another namespace, and of a container made by hand are not
+// reported.
 func TestWhatALostSandboxLeaves(t *testing.T) {
 	n := newRuntimeNode(t)
 	n.Add(other, "starting")
@@ -221,15 +221,15 @@ func TestWhatALostSandboxLeaves(t *testing.T) {
 	check(inspect.Candidate)
 }
 
-// A bundle that containerd began to remove stays for ever; so may the shm of a sandbox.
+// A bundle that containerd began to remove stays forever; so may the shm of a sandbox.
 func TestHiddenBundle(t *testing.T) {
-	t.Cleanup(ownedtest.Temp()) // a specification below /tmp is not believed
+	t.Cleanup(ownedtest.Temp()) // a specification below /tmp is not trusted
 	n := newNode(t)
 	bundles := filepath.Join(n.Host.Paths.ContainerdState, "io.containerd.runtime.v2.task/k8s.io")
 	rootfs := n.Mkdir(bundles, "."+deadSandbox, "rootfs")
 	n.Mount("tmpfs", rootfs, "tmpfs", 0)
 	n.Mkdir(bundles, "mine")
-	told, forged := mutatetest.Hex(t, 64), mutatetest.Hex(t, 64) // nothing but the specification names their pod
+	told, forged := mutatetest.Hex(t, 64), mutatetest.Hex(t, 64) // only the specification names their pod
 	for id, mode := range map[string]os.FileMode{told: 0o644, forged: 0o666} {
 		config := filepath.Join(n.Mkdir(bundles, id), "config.json")
 		if err := errors.Join(os.WriteFile(config, []byte(`{"annotations": {"io.kubernetes.cri.sandbox-uid": "`+dead+
@@ -262,8 +262,8 @@ func TestHiddenBundle(t *testing.T) {
 	}
 }
 
-// A shim is a living pod's if a process of that pod is below it, whatever the runtime knows; and one of another
-// containerd is foreign.
+// A shim is a living pod's if a process of that pod is below it, whatever the runtime knows; one of another containerd
+// is foreign.
 func TestShimsOfOthers(t *testing.T) {
 	n := newNode(t)
 	n.Shim(deadSandbox) // without the address of our containerd
@@ -273,7 +273,7 @@ func TestShimsOfOthers(t *testing.T) {
 	}
 }
 
-// An ID that two pods claim belongs to neither, and what nobody names is unowned.
+// An ID that two pods claim belongs to neither, and one without a named pod is unowned.
 func TestOwnersOfIDs(t *testing.T) {
 	n := newNode(t)
 	n.Records = []containers.Container{{ID: sandbox, Labels: map[string]string{inspect.KindLabel: "sandbox",

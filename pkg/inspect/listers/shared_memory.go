@@ -16,15 +16,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// creators remembers which pod's process has created a segment of shared memory: the kernel keeps the PID of the
-// creator, which names nobody once that has ended.
+// creators remembers which pod's process created a segment of shared memory: the kernel keeps the PID of the creator,
+// which is meaningless once the process has ended.
 type creators struct {
 	mu   sync.Mutex        // guards pods
 	pods map[string]string // UID by segment
 }
 
 // list lists the segments of System V shared memory in the node's IPC namespace, which a pod with hostIPC shares. One
-// is a pod's if a pass has found its creator alive in the cgroup of that pod. Of semaphores and message queues the
+// is a pod's if a pass has found its creator alive in the cgroup of that pod. For semaphores and message queues the
 // kernel keeps no creator.
 func (c *creators) list(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	const file = "/proc/sysvipc/shm"
@@ -69,7 +69,7 @@ func (c *creators) list(_ context.Context, scan *hostscan.Scan) ([]inspect.Objec
 	return objects, nil
 }
 
-// startedBefore reports whether a process is older than a segment that has its PID: no other one has had that since.
+// startedBefore reports whether a process is older than a segment with its PID: no other has had that PID since.
 func startedBefore(p hostscan.PodProcess, changed int64, now finding.Timestamp) bool {
 	const ticks = 100 // USER_HZ
 	began := now.Wall.Add(time.Duration(p.StartTime)*time.Second/ticks - now.SinceBoot)
@@ -85,14 +85,14 @@ type segment struct {
 	changed            int64 // seconds since the epoch
 }
 
-// String identifies a segment: the ID of one that is gone is used again after some ten thousand others.
+// String identifies a segment: the ID of a removed one is reused after some ten thousand others.
 func (s segment) String() string { return s.id + "/" + s.key + "/" + strconv.Itoa(s.creator) }
 
-// unownedAfter is for how many seconds a segment has been there, and nothing has changed of it, before nobody owns it.
+// unownedAfter is for how many seconds a segment must have existed unchanged before it is unowned.
 const unownedAfter = 3600
 
-// object returns the object of a segment that a pod has created; uid is empty where that is not known. One that nobody has
-// attached and whose creator has ended is nobody's: the next one that attaches it may still come, so it is only reported.
+// object returns the object of a segment created by a pod; uid is empty if unknown. A detached segment whose creator
+// has ended is unowned: another process may still attach it, so it is only reported.
 func (s segment) object(uid string, runs bool, now time.Time) inspect.Object {
 	o := inspect.Object{
 		Kind: inspect.SharedMemory, ID: s.id, Pod: inspect.Pod{UID: uid},

@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// Shared memory is a leftover of the pod whose process has created it, if a pass has seen that process; also when the
-// agent is started again. That of a living pod, of no pod, and one whose creator was never seen are not reported.
+// Shared memory is a leftover of the pod whose process created it, if a pass has seen that process; also after a
+// restart of the agent. Segments of a living pod, of no pod, and with a creator that was never seen are not reported.
 func TestSharedMemory(t *testing.T) {
 	n := newNode(t)
 	n.Add(dead, "job")
@@ -72,7 +72,7 @@ const sysvipc = `       key      shmid perms                  size  cpid  lpid n
          0      32768   600                  4096  4711  4712      1  1000  1000  1001  1000          0          0 1763841912                  4096                     8192
 `
 
-// A segment that somebody has attached is no leftover, and a line that cannot be read is an error.
+// An attached segment is no leftover, and an unreadable line is an error.
 func TestParseSegments(t *testing.T) {
 	segments, err := parseSegments(sysvipc)
 	if err != nil || len(segments) != 1 {
@@ -102,7 +102,7 @@ func FuzzParseSegments(f *testing.F) {
 	})
 }
 
-// A process that began after the segment was made is not its creator, whatever its PID.
+// A process started after the segment was made is not its creator, whatever its PID.
 func TestCreatorIsAsOldAsItsSegment(t *testing.T) {
 	now := host.Now()
 	now.SinceBoot = 5 * time.Hour
@@ -127,7 +127,7 @@ func TestCreatorIsAsOldAsItsSegment(t *testing.T) {
 	}
 }
 
-// A segment whose creator was never seen is nobody's after an hour, unless somebody has it attached.
+// A segment with a creator that was never seen is unowned after an hour, unless a process has it attached.
 func TestSegmentOfNobody(t *testing.T) {
 	made := time.Unix(1763841912, 0)
 	for name, c := range map[string]struct {

@@ -16,10 +16,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// listShims lists the shims of the runtime. One with a process in the cgroup of a pod belongs to that pod, too:
-// where that lives, the shim is no leftover.
+// listShims lists the shims of the runtime. A shim with a process in the cgroup of a pod belongs to that pod too: if
+// the pod lives, the shim is no leftover.
 func listShims(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
-	table, err := scan.Host.ProcessTable(ctx, time.Minute) // shared with others that need no newer one
+	table, err := scan.Host.ProcessTable(ctx, time.Minute) // shared with others that do not need a newer one
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func listShims(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, erro
 	return objects, errors.Join(failures[:min(len(failures), 3)]...)
 }
 
-// shimObject returns the object of a process that is a shim of Kubernetes; an empty one if it has ended, or is none.
+// shimObject returns the object of a process that is a shim of Kubernetes; an empty one if it has ended or is no shim.
 func shimObject(s *hostscan.Scan, p proc.Stat, children int) (inspect.Object, error) {
 	h := s.Host
 	now, err := h.ProcStat(p.PID)

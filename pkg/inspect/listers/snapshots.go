@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// listSnapshots lists the active snapshots of the snapshotters that containerd's containers use. What they take on the
-// disk is not asked: the answer is a walk over their files.
+// listSnapshots lists the active snapshots of the snapshotters that containerd's containers use. Their disk usage is
+// not requested: that would walk all their files.
 func listSnapshots(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	records, err := scan.Records()
 	if errors.Is(err, hosterr.ErrNotConfigured) || scan.Host.Containerd.Snapshots == nil {
@@ -55,7 +55,7 @@ func listSnapshots(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, 
 	return objects, errors.Join(failures...)
 }
 
-// snapshotObject returns the object of a snapshot that a container uses as its own; user is empty where none does.
+// snapshotObject returns the object of a snapshot used by a container as its own; user is empty if there is none.
 func snapshotObject(snapshotter string, info snapshots.Info, user string) inspect.Object {
 	o := inspect.Object{
 		Kind: inspect.Snapshot, ID: snapshotter + "/" + info.Name, ContainerID: info.Name,

@@ -20,7 +20,7 @@ import (
 
 // listStagedVolumes lists the volumes that kubelet has staged for all pods of the node: those of CSI drivers by their
 // directories, those of in-tree plugins by their mounts. One belongs to the pod that has a directory or a mount of it.
-// Where several have, or something else mounts it, it is in use; where none has, nothing names its pod.
+// If several pods have, or it is mounted elsewhere, it is in use; if none has, its pod is unknown.
 func listStagedVolumes(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	mounts, err := scan.Mounts()
 	if err != nil {
@@ -58,7 +58,7 @@ func listStagedVolumes(_ context.Context, scan *hostscan.Scan) ([]inspect.Object
 	return append(objects, view.inTree(scan)...), err
 }
 
-// stagedView is what shows who uses a staged volume.
+// stagedView shows the users of staged volumes.
 type stagedView struct {
 	plugins string                   // kubelet's directory of plugins
 	mounts  map[string][]mount.Mount // by device
@@ -121,8 +121,8 @@ func (v *stagedView) inTree(scan *hostscan.Scan) []inspect.Object {
 	return objects
 }
 
-// alsoAt returns the pods below whose directories the content of a staged mount is mounted too, and another place
-// where it is; kubelet's own in plugins do not count.
+// alsoAt returns the pods below whose directories the content of a staged mount is mounted too, and another mount point
+// outside pods; kubelet's own in plugins do not count.
 func (v *stagedView) alsoAt(scan *hostscan.Scan, staged mount.Mount) (users []string, elsewhere string) {
 	for _, m := range v.mounts[staged.Device()] {
 		if m.ID == staged.ID || !mount.Below(m.Root, staged.Root) || mount.Below(m.Point, v.plugins) {
@@ -137,7 +137,7 @@ func (v *stagedView) alsoAt(scan *hostscan.Scan, staged mount.Mount) (users []st
 	return users, elsewhere
 }
 
-// attachUsers sets the owner of an object that pods may share, or what uses it.
+// attachUsers sets the owner of an object that pods may share, or its user.
 func attachUsers(o *inspect.Object, users []string, elsewhere string) {
 	slices.Sort(users)
 	switch users = slices.Compact(users); {
@@ -151,7 +151,7 @@ func attachUsers(o *inspect.Object, users []string, elsewhere string) {
 	}
 }
 
-// doubtUnused has it that nobody is known to use an object where volumes of a pod could not be read.
+// doubtUnused puts an unused object in doubt if the volumes of a pod could not be read.
 func doubtUnused(o *inspect.Object, used volume.Used) {
 	if len(used.Unread) > 0 && o.Pod.UID == "" && o.InUse == "" {
 		o.Doubt = "volumes of a pod are not known: " + strings.Join(used.Unread, "; ")

@@ -18,7 +18,7 @@ import (
 
 const csiPlugins = "plugins/kubernetes.io/csi"
 
-// stage makes what a CSI driver and kubelet make of a volume, and returns its directory.
+// stage makes a volume's files as a CSI driver and kubelet do, and returns its directory.
 func (n *node) stage(handle string) string {
 	dir := filepath.Join(csiPlugins, "d.example.com", volume.HandleSum(handle))
 	n.Write(fmt.Sprintf(`{"driverName":"d.example.com","volumeHandle":%q}`, handle), dir, "vol_data.json")
@@ -39,7 +39,7 @@ func handleOf(o inspect.Assessment) string {
 	return strings.TrimPrefix(o.ID[strings.Index(o.ID, "kubernetes.io"):], "kubernetes.io/")
 }
 
-// A staged volume is a leftover only where no pod, no mount and not the Node's status shows a use of it.
+// A staged volume is a leftover only if no pod, no mount and not the Node's status shows a use of it.
 func TestStagedVolumes(t *testing.T) {
 	n := newNode(t)
 	for _, handle := range []string{"unused", "living", "dead", "shared", "in-use"} {
@@ -79,7 +79,7 @@ func TestStagedVolumes(t *testing.T) {
 	}
 }
 
-// While a pod's volumes are not known, or it has not started, a staged volume may be that pod's.
+// While a pod's volumes are unknown, or it has not started, a staged volume may be that pod's.
 func TestStagedVolumeMayBeAPods(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*node)
@@ -121,7 +121,7 @@ func TestStagedVolumeMayBeAPods(t *testing.T) {
 	}
 }
 
-// A volume that was staged a moment ago is not reported.
+// A newly staged volume is not reported.
 func TestYoungStagedVolume(t *testing.T) {
 	n := newNode(t)
 	n.stage("v")

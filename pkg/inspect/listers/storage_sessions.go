@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// listStorageSessions lists the connections to storage servers that were made for volumes of pods, where the name of the
-// target has that of a PersistentVolume. Others are not listed: nothing in them names a volume for certain.
+// listStorageSessions lists the connections to storage servers made for volumes of pods if the target's name contains a
+// PersistentVolume's. Others are not listed: they do not name a volume for certain.
 func listStorageSessions(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	found, failed := volume.Sessions(scan.Host)
 	if len(found) == 0 {
@@ -59,8 +59,7 @@ func listStorageSessions(_ context.Context, scan *hostscan.Scan) ([]inspect.Obje
 	return objects, failed
 }
 
-// sessionUsers returns the pods that mount a device of a session, or its device file, and another place where one is
-// mounted.
+// sessionUsers returns the pods that mount a device of a session, or its device file, and another mount point of one.
 func sessionUsers(scan *hostscan.Scan, s *volume.Session, mounts []mount.Mount) (users []string, elsewhere string) {
 	for _, m := range mounts {
 		file := m.FSType == "devtmpfs" && slices.Contains(s.Disks, path.Base(m.Root))

@@ -16,8 +16,8 @@ const claims = "pvc-0000000%-3333-4333-8333-333333333333"
 
 func claim(n string) string { return claims[:11] + n + claims[12:] }
 
-// A session is a pod's by its mount or by the directory of the volume that its target names; one of a volume that
-// nobody uses is nobody's, and others are not listed. The layout is that of drivers/scsi/scsi_transport_iscsi.c,
+// A session is a pod's by its mount or by the directory of the volume that its target names; one of an unused volume is
+// unowned, and others are not listed. The layout is that of drivers/scsi/scsi_transport_iscsi.c,
 // drivers/nvme/host/sysfs.c and Documentation/ABI/testing/sysfs-block.
 func TestStorageSessions(t *testing.T) {
 	scan := inspecttest.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
@@ -62,7 +62,7 @@ func TestStorageSessions(t *testing.T) {
 	write("/sys/class/block/sdb/holders/dm-0", "")
 	disk("dm-0", "253:0")
 	write("/sys/class/block/dm-0/dm/uuid", "mpath-3600\n")
-	iscsi("session2", "iqn.2019-10.example:"+claim("2"), "sdc") // of nobody, with a partition
+	iscsi("session2", "iqn.2019-10.example:"+claim("2"), "sdc") // unowned, with a partition
 	disk("sdc", "8:32")
 	disk("sdc1", "8:33")
 	write("/sys/class/block/sdc/sdc1/partition", "1")
@@ -100,7 +100,7 @@ func TestStorageSessions(t *testing.T) {
 	}
 }
 
-// Evaluated, the session of a volume that the Node has in use is live, and one that nobody uses is reported as that.
+// The session of a volume that the Node has in use is live, and one of an unused volume is reported as unused.
 func TestStorageSessionInUse(t *testing.T) {
 	inventory := inspect.Inventory{}
 	inventory.Cluster.VolumesInUse = []string{"kubernetes.io/csi/d.example.com^" + claim("1")}

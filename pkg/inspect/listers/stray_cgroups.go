@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// maxStrays bounds the cgroups that are listed of one directory: nodes with tens of thousands have been seen.
+// maxStrays limits the cgroups listed of one directory: some nodes have tens of thousands.
 const maxStrays = 1024
 
 // listStrayCgroups lists the cgroups of containers that lie at the root of a hierarchy, where no kubelet looks for them:
@@ -75,8 +75,8 @@ func listStrayCgroups(_ context.Context, scan *hostscan.Scan) ([]inspect.Object,
 	return objects, nil
 }
 
-// otherTree lists the cgroups of pods in the tree of the driver that the configuration excludes: foreign, unless their UID
-// proves otherwise.
+// otherTree lists the cgroups of pods in the tree of the driver that the configuration excludes: foreign, unless their
+// UID proves otherwise.
 func otherTree(h *host.Host, hierarchy cgroup.CgroupHierarchy) (objects []inspect.Object, err error) {
 	driver := map[string]string{host.CgroupfsDriver: host.SystemdDriver, host.SystemdDriver: host.CgroupfsDriver}[h.Paths.CgroupDriver]
 	if driver == "" {
@@ -115,7 +115,7 @@ func ownerOfStray(paths host.Paths, parent, name string) (uid, container string,
 	return "", container, slice == "system.slice"
 }
 
-// populated reports whether a process may be in a cgroup or below it. What cannot be read may have one.
+// populated reports whether a process may be in a cgroup or below it. An unreadable cgroup may have one.
 func populated(files host.Files, dir string, v2 bool) bool {
 	if v2 {
 		text, err := files.Text(path.Join(dir, "cgroup.events"))

@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// A cgroup outside of our kubelet's tree is a leftover of ours if something of ours has named its UID; it is never released.
-// Those of another Kubernetes are foreign, and an empty one at the root that nothing names is nobody's.
+// A cgroup outside our kubelet's tree is our leftover if one of our sources has named its UID; it is never released.
+// Those of another Kubernetes are foreign, and an empty one at the root without a named pod is unowned.
 func TestStrayCgroups(t *testing.T) {
 	mounts, err := mount.Table(newNode(t).Host)
 	if err != nil {
@@ -49,7 +49,7 @@ func testStrayCgroups(t *testing.T, hierarchy string, configured bool) {
 	}
 	root := strings.ReplaceAll(n.Host.Paths.CgroupRoot[1:], "-", "_")
 	underscored := func(uid string) string { return strings.ReplaceAll(uid, "-", "_") }
-	names := map[string]string{} // what a test calls a cgroup, by its path
+	names := map[string]string{} // a test's names of cgroups, by path
 	add := func(name, path string) []string {
 		dirs := n.Cgroups(path)
 		for _, dir := range dirs {
@@ -73,7 +73,7 @@ func testStrayCgroups(t *testing.T, hierarchy string, configured bool) {
 	}
 	n.Mkdir(n.PodDir(uids[0]))
 	other("tree, its directory is here", uids[0])
-	if configured { // else the driver is not known while kubelet has pods in both trees, and all is unknown
+	if configured { // else the driver is unknown while kubelet has pods in both trees, and so are all cgroups
 		n.Add(uids[1], "moved")
 		other("tree, kubelet had it", uids[1])
 	}

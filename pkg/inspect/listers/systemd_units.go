@@ -16,11 +16,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// transientMount is how kubelet describes the scope in which it makes a mount: k8s.io/mount-utils, AddSystemdScope.
+// transientMount is kubelet's description of the scope in which it makes a mount: k8s.io/mount-utils, AddSystemdScope.
 const transientMount = "Kubernetes transient mount for "
 
-// listSystemdUnits lists the units that systemd has of pods while nothing else shows them. The slice names the pod, a
-// scope the container, the description of a mount its place.
+// listSystemdUnits lists systemd's units of pods that no other object shows. The slice names the pod, a scope the
+// container, the description of a mount its place.
 func listSystemdUnits(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	if scan.Host.Systemd.PodUnits == nil {
 		return nil, nil
@@ -63,7 +63,7 @@ func listSystemdUnits(ctx context.Context, scan *hostscan.Scan) ([]inspect.Objec
 	return objects, nil
 }
 
-// ownerOfUnit returns what a unit was made for; not ok: it is not a pod's, or what it stands for is there.
+// ownerOfUnit returns the pod and container of a unit; not ok: it is not a pod's, or its mount or cgroup exists.
 func ownerOfUnit(paths host.Paths, unit systemd.PodUnit, seen map[string]bool) (uid, container string, ok bool) {
 	switch path.Ext(unit.Name) {
 	case ".slice":

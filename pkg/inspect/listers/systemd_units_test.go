@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// Units of pods and containers that are gone are leftovers; those of living ones and of an administrator are not.
+// Units of deleted pods and containers are leftovers; those of living ones and of an administrator are not.
 func TestSystemdUnits(t *testing.T) {
 	n := newNode(t)
 	n.Host.Paths.CgroupDriver, n.Host.Paths.CgroupRoot = host.SystemdDriver, "/inspecttest"

@@ -17,15 +17,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// How often the apiserver is asked for the Node, which names the attached volumes: seldom, and more often while one of
+// How often the apiserver is asked for the Node, which names the attached volumes: rarely, and more often while one of
 // them looks unused.
 const (
 	askAttached       = 40 * time.Minute
 	askAttachedUnused = 10 * time.Minute
 )
 
-// attached remembers the volumes that the Node's status has as attached. They are compared anew with what is on the node
-// in each pass.
+// attached remembers the volumes that the Node's status lists as attached. Each pass compares them again with the node.
 type attached struct {
 	mu     sync.Mutex // guards the rest
 	asked  finding.Timestamp
@@ -83,7 +82,7 @@ func (a *attached) list(ctx context.Context, scan *hostscan.Scan) ([]inspect.Obj
 	return objects, failed
 }
 
-// ask gets the Node if it is time to. After a failure the last answer goes on counting.
+// ask gets the Node when it is due. After a failure the last answer remains valid.
 func (a *attached) ask(ctx context.Context, h *host.Host) error {
 	now, every := h.Clock(), askAttached
 	if a.unused {

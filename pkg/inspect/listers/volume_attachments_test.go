@@ -21,7 +21,7 @@ func (n *node) attachedTo(handles ...string) {
 	}
 }
 
-// A volume that the Node has as attached is reported once nothing on the node uses it, and no longer after the Node
+// A volume that the Node lists as attached is reported once it is unused on the node, and no longer after the Node
 // lacks it. The apiserver is asked once in 40 minutes, and every ten while one is unused.
 func TestVolumeAttachments(t *testing.T) {
 	n := newNode(t)
@@ -64,8 +64,8 @@ func TestVolumeAttachments(t *testing.T) {
 	}
 }
 
-// While a pod waits for its volumes, an attached one may be for it; and where the apiserver refuses the Node, that is
-// said once, and nothing is listed.
+// While a pod waits for its volumes, an attached one may be for it; if the apiserver refuses the Node, this is reported
+// once, and no volume is listed.
 func TestVolumeAttachmentsWaitingAndRefused(t *testing.T) {
 	n := newNode(t)
 	n.attachedTo(ofDriver + "coming")

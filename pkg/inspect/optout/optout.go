@@ -1,4 +1,4 @@
-// Package optout judges by the labels and annotations of a pod whether anything of it may be released. It is pure.
+// Package optout decides by the labels and annotations of a pod whether its objects may be released. It is pure.
 package optout
 
 import (
@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Annotation on a pod keeps everything of it from being released. Any value counts: "Never" is no "yes".
+// Annotation on a pod keeps all its objects from being released. Any value counts: "Never" is no "yes".
 const Annotation = "nodeagent.github.io/release"
 
-// By begins what a pod with the annotation says.
+// By is the prefix of the reason given by the annotation.
 const By = "its annotation " + Annotation
 
-// Why returns why a pod of these labels and annotations wants nothing of it released, or "". Selectors are of labels; one
-// that cannot be read selects every pod.
+// Why returns why a pod with these labels and annotations opts out of releases, or "". Selectors are of labels; an
+// invalid one selects every pod.
 func Why(selectors []string, ofPod, annotations map[string]string) string {
 	if value, ok := annotations[Annotation]; ok {
 		return fmt.Sprintf("%s is %q", By, value[:min(len(value), 40)])
@@ -30,7 +30,7 @@ func Why(selectors []string, ofPod, annotations map[string]string) string {
 
 const prefix = "opt-out/" // no kind of object has such keys
 
-// Key is the key in the history of what a pod's labels and annotations said.
+// Key is the key in the history of a pod's opt-out.
 func Key(uid string) string { return prefix + uid }
 
 // UIDOf returns the pod of a key.

@@ -64,7 +64,7 @@ func (g *gatherer) readLocal() (l podstage.Local) {
 	return l
 }
 
-// readVolumes finds the volumes that are not set up. A pod without a directory has none that is.
+// readVolumes finds the volumes that are not set up. A pod without a directory has no volume set up.
 func (g *gatherer) readVolumes(mounts []mount.Mount, l *podstage.Local) {
 	pod := g.facts.Apiserver.Pod
 	if pod == nil || l.Directory == "" || !podstate.IsStarting(pod) {

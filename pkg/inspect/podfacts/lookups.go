@@ -14,13 +14,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
 )
 
-// Bounds of what one answer asks the apiserver for: a client may make some five requests at once, then one a second.
+// Limits of one answer's requests to the apiserver: a client may make some five requests at once, then one a second.
 const (
 	maxObjects = 3
 	maxClaims  = 1 // three requests each
 )
 
-// lookUp asks what only a pod in trouble needs: images, and objects of the cluster.
+// lookUp makes the requests that only a pod in trouble needs: images, and objects of the cluster.
 func (g *gatherer) lookUp(ctx context.Context, pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lookupsLimit, fmt.Errorf("no answer within %s", lookupsLimit))
 	defer cancel()
@@ -126,7 +126,7 @@ func (g *gatherer) askDrivers(ctx context.Context) {
 		return
 	}
 	node, err := within(ctx, lookupsLimit, "the apiserver", g.host.Cluster.CSINode)
-	if err != nil && !apierrors.IsNotFound(err) { // a node on which none has ever registered has none
+	if err != nil && !apierrors.IsNotFound(err) { // a node without any registered driver has none
 		d.Err = err
 		return
 	}

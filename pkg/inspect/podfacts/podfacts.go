@@ -1,6 +1,6 @@
-// Package podfacts gathers what is known about one pod: from the apiserver, kubelet, the runtime and the node's files.
-// It reads what the answer needs, each part with a limit in time, and nothing on a foreign mount; what does not answer
-// is noted beside the rest.
+// Package podfacts gathers the facts about one pod from the apiserver, kubelet, the runtime and the node's files. It
+// reads only what the answer needs, each part with a time limit, and never accesses a foreign mount. It notes sources
+// that do not answer.
 package podfacts
 
 import (
@@ -32,8 +32,8 @@ type Lookups struct {
 	Attachment func(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
 }
 
-// The limits in time: of what is asked first, side by side, and of what follows from it. Together they are below the
-// 15 s that a command of the agent takes.
+// The time limits of the first, parallel requests, and of those that follow from them. Together they are below the 15 s
+// that a command of the agent takes.
 const (
 	firstLimit   = 4 * time.Second
 	localLimit   = 2 * time.Second
@@ -68,7 +68,7 @@ type gatherer struct {
 	names map[string]string // of all pods that have a sandbox, by UID
 }
 
-// answer is what a request that may hang returns.
+// answer is the result of a request that may hang.
 type answer[T any] struct {
 	value T
 	err   error
@@ -158,13 +158,13 @@ func (g *gatherer) askRuntime(ctx context.Context) (podstage.Runtime, map[string
 	})
 	if err != nil {
 		r.Err = err
-		return r, nil // what goes on may still write the names
+		return r, nil // an abandoned call may still write the names
 	}
 	heard.Asked, heard.Name = true, r.Name
 	return heard, names
 }
 
-// listRuntime lists the sandboxes and containers of pods of that name, of whatever UID, and the names of all pods.
+// listRuntime lists the sandboxes and containers of pods of that name, with any UID, and the names of all pods.
 func (g *gatherer) listRuntime(ctx context.Context, names map[string]string) (r podstage.Runtime, err error) {
 	sandboxes, err := g.host.Runtime.Sandboxes(ctx)
 	if err != nil {
@@ -199,7 +199,7 @@ func (g *gatherer) listRuntime(ctx context.Context, names map[string]string) (r 
 	return r, nil
 }
 
-// identify finds the UID of the pod on the node, and leaves out what is of an earlier pod of the same name.
+// identify finds the UID of the pod on the node, and leaves out the objects of an earlier pod of the same name.
 func (g *gatherer) identify() {
 	f := &g.facts
 	switch {
@@ -251,7 +251,7 @@ func (g *gatherer) loggedUID() string {
 	return ""
 }
 
-// isFine reports whether nothing has to be explained about a pod.
+// isFine reports whether a pod needs no explanation.
 func isFine(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodSucceeded ||
 		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -259,7 +259,7 @@ func isFine(pod *corev1.Pod) bool {
 		}))
 }
 
-// needsHolders reports whether what keeps mounts busy is part of the answer.
+// needsHolders reports whether the holders of busy mounts are part of the answer.
 func (g *gatherer) needsHolders(pod *corev1.Pod) bool {
 	return len(g.facts.Local.Mounts) > 0 && len(g.facts.Local.Processes) == 0 &&
 		(pod == nil || pod.DeletionTimestamp != nil || podstate.IsFinished(pod))

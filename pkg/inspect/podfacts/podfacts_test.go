@@ -27,7 +27,7 @@ const (
 	earlier = "00000000-0000-4000-8000-000000000002"
 )
 
-// node is a machine on which nothing answers that a test does not set.
+// node is a machine on which only the sources set by a test answer.
 func node(t *testing.T) *host.Host {
 	t.Helper()
 	root := t.TempDir()
@@ -58,7 +58,7 @@ func sandbox(id, uid string) *cri.PodSandbox {
 	return &cri.PodSandbox{Id: id, Metadata: &cri.PodSandboxMetadata{Namespace: "shop", Name: "web-0", Uid: uid}}
 }
 
-// A pod whose volumes are missing: what they need is asked for, and nothing else.
+// For a pod with missing volumes, only the objects that they need are requested.
 func TestVolumesAreFollowed(t *testing.T) {
 	h := node(t)
 	if err := os.MkdirAll(h.Files.Path("/var/lib/kubelet/pods/"+uid+"/volumes"), 0o755); err != nil {
@@ -105,7 +105,7 @@ func TestVolumesAreFollowed(t *testing.T) {
 	}
 }
 
-// What is here of an earlier pod of the same name is not taken for the pod's.
+// Objects of an earlier pod of the same name are not taken for the pod's.
 func TestEarlierPodOfTheName(t *testing.T) {
 	h := node(t)
 	pod, old := starting(), starting()
@@ -122,7 +122,7 @@ func TestEarlierPodOfTheName(t *testing.T) {
 	}
 }
 
-// A pod that nobody has any more is found by what is left of it.
+// A pod unknown to all sources is found by its leftovers.
 func TestLeftBehindIsFound(t *testing.T) {
 	for name, set := range map[string]func(h *host.Host){
 		"sandbox": func(h *host.Host) {
@@ -150,7 +150,7 @@ func TestLeftBehindIsFound(t *testing.T) {
 	}
 }
 
-// A volume that is still mounted is held by a process of another pod, which is named.
+// A volume still mounted is held by a process of another pod, which is named.
 func TestHolderIsNamed(t *testing.T) {
 	h := node(t)
 	point := "/var/lib/kubelet/pods/" + uid + "/volumes/kubernetes.io~empty-dir/v"
@@ -197,6 +197,6 @@ func TestNothingHangs(t *testing.T) {
 		if a.Verdict != podstage.Unknown || !strings.Contains(a.Blocker, "no answer within 4s") {
 			t.Errorf("%s: %s", a.Verdict, a.Blocker)
 		}
-		time.Sleep(2 * time.Hour) // what was abandoned ends
+		time.Sleep(2 * time.Hour) // the abandoned calls end
 	})
 }

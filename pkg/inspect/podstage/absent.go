@@ -54,7 +54,7 @@ func (f Facts) unscheduled(pod *corev1.Pod) Answer {
 	return a
 }
 
-// leftBehind answers for a pod of which the apiserver knows nothing and the node does.
+// leftBehind answers for a pod unknown to the apiserver with objects on the node.
 func (f Facts) leftBehind() Answer {
 	a := Answer{Verdict: Stuck, Stage: LeftBehind, Holder: f.processHolder(),
 		Blocker: "the apiserver has no such pod on this node, but here is still: " + f.traces(),
@@ -99,7 +99,7 @@ func (f Facts) finished(pod *corev1.Pod) Answer {
 	return a
 }
 
-// refused reports whether kubelet did not admit a pod: it has run no container. See pkg/kubelet/lifecycle/predicate.go
+// refused reports whether kubelet did not admit a pod: no container of it ran. See pkg/kubelet/lifecycle/predicate.go
 // (OutOfcpu, OutOfmemory, OutOfpods and other resources, NodeAffinity …) and pkg/kubelet/cm/admission.
 func refused(pod *corev1.Pod) bool {
 	return strings.HasPrefix(pod.Status.Reason, "OutOf") || slices.Contains([]string{"UnexpectedAdmissionError",
@@ -126,7 +126,7 @@ func exited(t *corev1.ContainerStateTerminated) string {
 	return text
 }
 
-// notReceived reports whether everything says that kubelet does not know of the pod, where it could not be asked: it
+// notReceived reports whether all signs say that kubelet does not know of the pod, if it could not be asked: kubelet
 // sets the start time as soon as it does.
 func (f Facts) notReceived(pod *corev1.Pod) bool {
 	return !f.Kubelet.has() && pod.Status.StartTime == nil && !f.hasTraces() && f.tracesRead()
@@ -148,7 +148,7 @@ func (f Facts) unknownToKubelet(pod *corev1.Pod) Answer {
 	return a
 }
 
-// noTrace answers for a pod that runs by its status and of which nothing is here; ok where that is so.
+// noTrace answers for a pod that runs by its status but has no objects here; otherwise not ok.
 func (f Facts) noTrace(pod *corev1.Pod) (Answer, bool) {
 	if pod.Status.Phase != corev1.PodRunning || f.hasTraces() {
 		return Answer{}, false

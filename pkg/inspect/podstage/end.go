@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 )
 
-// ending answers for a pod that is being deleted.
+// ending answers for a pod being deleted.
 func (f Facts) ending(pod *corev1.Pod) Answer {
 	due := pod.DeletionTimestamp.Time // the end of its grace period
 	e := podstate.End{Frozen: f.Local.Frozen, Processes: f.Local.Processes, RuntimeErr: f.Runtime.Err,
@@ -49,7 +49,7 @@ func (f Facts) ending(pod *corev1.Pod) Answer {
 	return a
 }
 
-// killFailed is the reason of kubelet's event when it cannot end a pod.
+// killFailed is the reason of kubelet's event for a pod that it cannot end.
 const killFailed = "FailedKillPod"
 
 func grace(pod *corev1.Pod) int64 {

@@ -1,6 +1,6 @@
-// Package podstage answers for one pod why it is stuck: the stage that it is in, since when, what blocks it, who holds
-// it, and what to do next. It is a pure function of facts that others gather (pkg/inspect/podfacts). What could not be
-// read makes the answer "could not tell", and is named; it never becomes a wrong stage.
+// Package podstage answers for one pod why it is stuck: its stage, since when, the blocker, the holder, and the next
+// step. It is a pure function of facts gathered by pkg/inspect/podfacts. A fact that could not be read makes the answer
+// "could not tell", and is named; it never becomes a wrong stage.
 package podstage
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 )
 
-// Stage is where a pod is. The values are a contract.
+// Stage is the stage of a pod. The values are a contract.
 type Stage string
 
 // The stages, in the order in which a pod goes through them.
@@ -20,7 +20,7 @@ const (
 	NoSuchPod        Stage = "no-such-pod"
 	NotBoundHere     Stage = "not-bound-here"     // on another node, or on none yet
 	UnknownToKubelet Stage = "unknown-to-kubelet" // bound here, but kubelet has not got it
-	NoTrace          Stage = "no-trace"           // runs by its status, but nothing of it is on the node
+	NoTrace          Stage = "no-trace"           // runs by its status, but has no objects on the node
 	Begin            Stage = "not-begun"          // kubelet has got it and has not begun to work on it
 	Volumes          Stage = "volumes"
 	Sandbox          Stage = "sandbox"
@@ -36,12 +36,12 @@ const (
 	EndSandbox       Stage = "terminating-sandbox"
 	EndVolumes       Stage = "terminating-volumes"
 	EndFinalizers    Stage = "terminating-finalizers"
-	EndRelease       Stage = "terminating-release" // nothing keeps it but kubelet's confirmation
-	LeftBehind       Stage = "left-behind"         // gone from the apiserver, and something of it is here
+	EndRelease       Stage = "terminating-release" // waits only for kubelet's confirmation
+	LeftBehind       Stage = "left-behind"         // gone from the apiserver, but has objects here
 	CouldNotTell     Stage = "could-not-tell"
 )
 
-// Verdict is what an answer means.
+// Verdict is the meaning of an answer.
 type Verdict string
 
 // The verdicts.
@@ -49,31 +49,31 @@ const (
 	Fine    Verdict = "fine"
 	Waiting Verdict = "waiting" // it makes progress, or still has time
 	Stuck   Verdict = "stuck"
-	Unknown Verdict = "unknown" // a source that is needed did not answer
+	Unknown Verdict = "unknown" // a necessary source did not answer
 )
 
-// Answer is why a pod is stuck. Its JSON form is a contract. Text from outside is sanitized.
+// Answer is why a pod is stuck. Its JSON form is a contract. Foreign text is sanitized.
 type Answer struct {
 	Namespace string     `json:"namespace"`
 	Name      string     `json:"name"`
-	UID       string     `json:"uid,omitempty"` // the one that the node uses
+	UID       string     `json:"uid,omitempty"` // the pod's UID on the node
 	Verdict   Verdict    `json:"verdict"`
 	Stage     Stage      `json:"stage"`
 	Since     time.Time  `json:"since,omitzero"`
-	Blocker   string     `json:"blocker"` // what the pod waits for
-	Holder    string     `json:"holder"`  // who keeps it; empty: nobody that was found
-	Next      string     `json:"next"`    // what to do
+	Blocker   string     `json:"blocker"` // the condition that the pod waits for
+	Holder    string     `json:"holder"`  // who keeps it; empty: none found
+	Next      string     `json:"next"`    // the next step
 	Evidence  []Evidence `json:"evidence"`
 }
 
-// Evidence is what one source says about the pod, or why it says nothing.
+// Evidence is one source's statement about the pod, or why there is none.
 type Evidence struct {
 	Source string `json:"source"`
 	Says   string `json:"says"`
-	Failed bool   `json:"failed,omitempty"` // it could not be heard
+	Failed bool   `json:"failed,omitempty"` // it did not answer
 }
 
-// Source is one list of pods that was asked for the pod.
+// Source is one list of pods, searched for the pod.
 type Source struct {
 	Asked bool
 	Pod   *corev1.Pod // nil: there is none of that name
@@ -84,16 +84,16 @@ type Source struct {
 func (s Source) has() bool   { return s.Asked && s.Err == nil && s.Pod != nil }
 func (s Source) lacks() bool { return s.Asked && s.Err == nil && s.Pod == nil }
 
-// Facts is what is known about one pod. The zero value of a part means that it was not read.
+// Facts are the known facts about one pod. The zero value of a part means that it was not read.
 type Facts struct {
 	Node            string // the name of this node
 	Now             time.Time
 	Namespace, Name string
-	UID             string   // of the pod on the node, as the best source has it; empty where none has one
-	Earlier         []string // UIDs of earlier pods of the same name of which something is here
+	UID             string   // of the pod on the node, by the best source; empty if none has it
+	Earlier         []string // UIDs of earlier pods of the same name with objects here
 
 	Apiserver Source // of the pods of this node
-	Elsewhere Source // of the pods of the cluster; asked where the node has none
+	Elsewhere Source // of the cluster's pods; asked if the node has none
 	Kubelet   Source
 
 	Runtime Runtime
@@ -102,24 +102,24 @@ type Facts struct {
 	Claims  []Claim
 	Drivers Drivers
 	Events  []corev1.Event // of the pod, in any order
-	// EventsErr is why they could not be read: most agents may not.
+	// EventsErr is why they could not be read: most agents lack the right.
 	EventsErr error
 }
 
-// Runtime is what the container runtime has of the pod.
+// Runtime holds the container runtime's objects of the pod.
 type Runtime struct {
 	Asked           bool
 	Err             error
-	Name            string // of the unit to look at: containerd, crio
+	Name            string // of the unit to check: containerd, crio
 	Sandboxes       []*cri.PodSandbox
 	Containers      []*cri.Container
-	NetworkNotReady string          // why; empty while its network is ready, or not known
-	Images          map[string]bool // whether an image is on the node, of those that it was asked for
+	NetworkNotReady string          // why; empty while its network is ready, or unknown
+	Images          map[string]bool // whether an image is on the node, for those checked
 }
 
 func (r Runtime) heard() bool { return r.Asked && r.Err == nil }
 
-// Local is what the node's files show of the pod.
+// Local holds the pod's traces in the node's files.
 type Local struct {
 	Directory      string // kubelet's, if it exists
 	DirectoryErr   error
@@ -129,8 +129,8 @@ type Local struct {
 	MissingErr     error
 	Cgroups        []string // paths
 	CgroupsErr     error
-	Frozen         string // cgroup that is frozen
-	Thaw           string // what to run to thaw it
+	Frozen         string // a frozen one of them
+	Thaw           string // the command that thaws it
 	Processes      []podstate.Process
 	Attachments    []string // of CNI: network and address
 	AttachmentsErr error
@@ -148,7 +148,7 @@ type Holder struct {
 	PID     int
 	Command string
 	How     string // open-file, cwd, root, mapped, mount-namespace
-	Pod     string // name, or else UID; empty where it is in none
+	Pod     string // name, or else UID; empty if it is in none
 }
 
 // Object is a ConfigMap or Secret that a volume needs.
@@ -158,19 +158,19 @@ type Object struct {
 	Err                error
 }
 
-// Claim is a PersistentVolumeClaim of the pod, and how far its volume has come.
+// Claim is a PersistentVolumeClaim of the pod, and the state of its volume.
 type Claim struct {
 	Volume, Name string
 	Phase        string // of the claim
 	PV, Driver   string // empty: not bound, or no CSI volume
-	Attachment   string // VolumeAttachment; empty where none was asked for
+	Attachment   string // VolumeAttachment; empty if there is none
 	Attached     bool
 	Attaching    string // the error of the attacher
-	Missing      string // what of this does not exist
+	Missing      string // the missing object among these
 	Err          error
 }
 
-// Drivers is which CSI drivers have registered on the node.
+// Drivers are the CSI drivers registered on the node.
 type Drivers struct {
 	Asked      bool
 	Err        error
@@ -215,7 +215,7 @@ func (f Facts) answer() Answer {
 	return f.begun(pod)
 }
 
-// known returns the pod from the best source that has it; where none has it, why one could not be asked.
+// known returns the pod from the best source that has it; if none has it, why one could not be asked.
 func (f Facts) known() (*corev1.Pod, error) {
 	if f.Apiserver.has() {
 		return f.Apiserver.Pod, nil
@@ -226,14 +226,14 @@ func (f Facts) known() (*corev1.Pod, error) {
 	return nil, f.Apiserver.Err
 }
 
-// hasTraces reports whether anything of the pod is on the node.
+// hasTraces reports whether the node has any object of the pod.
 func (f Facts) hasTraces() bool {
 	l := f.Local
 	return len(f.Runtime.Sandboxes)+len(f.Runtime.Containers)+len(l.Mounts)+len(l.Cgroups)+len(l.Attachments) > 0 ||
 		l.Directory != ""
 }
 
-// tracesRead reports whether everything was read where a trace would be.
+// tracesRead reports whether every place of possible traces was read.
 func (f Facts) tracesRead() bool {
 	return f.Runtime.heard() && f.Local.DirectoryErr == nil && f.Local.CgroupsErr == nil
 }

@@ -23,7 +23,7 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
-// bound is a pod that the scheduler gave to this node half an hour ago, and kubelet a start time.
+// bound is a pod bound to this node by the scheduler half an hour ago, with a start time from kubelet.
 func bound() *corev1.Pod {
 	start := ago(30 * time.Minute)
 	return &corev1.Pod{
@@ -34,7 +34,7 @@ func bound() *corev1.Pod {
 	}
 }
 
-// facts are those of a pod that every source answered about, and of which nothing is on the node but its directory.
+// facts are the facts of a pod with only its directory on the node, if every source answered.
 func facts(pod *corev1.Pod) podstage.Facts {
 	source := podstage.Source{Asked: true, Pod: pod}
 	return podstage.Facts{Node: "n1", Now: now, Namespace: "shop", Name: "web-0", UID: uid, Apiserver: source,
@@ -42,7 +42,7 @@ func facts(pod *corev1.Pod) podstage.Facts {
 		Local: podstage.Local{Directory: "/var/lib/kubelet/pods/" + uid}}
 }
 
-// waits is a pod whose container waits.
+// waits is a pod with a waiting container.
 func waits(reason, message string) *corev1.Pod {
 	pod := bound()
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{
@@ -52,7 +52,7 @@ func waits(reason, message string) *corev1.Pod {
 
 func creating() *corev1.Pod { return waits("ContainerCreating", "") }
 
-// runs is a pod that runs, ready or not.
+// runs is a running pod, ready or not.
 func runs(ready corev1.ConditionStatus) *corev1.Pod {
 	pod := bound()
 	pod.Status.Phase = corev1.PodRunning
@@ -414,7 +414,7 @@ func TestNotHere(t *testing.T) {
 	}
 }
 
-// Text from outside cannot reach a terminal as it is, nor a command that people copy.
+// Foreign text cannot reach a terminal, or a command that people copy, unescaped.
 func TestHostileText(t *testing.T) {
 	pod := waits("ImagePullBackOff", "\x1b[2Jgone\n\xff")
 	pod.Spec.Containers[0].Image = "x; rm -rf /"

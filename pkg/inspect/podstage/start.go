@@ -11,14 +11,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 )
 
-// How long a stage may last before it counts as stuck where nothing has failed: as kubelet's own patience with volumes
-// (2 minutes), and as stuck-pods has it for images.
+// How long a stage may last without a failure before it counts as stuck: like kubelet's own patience with volumes (2
+// minutes), and like the check stuck-pods for images.
 const (
 	patience     = 2 * time.Minute
 	pullPatience = 15 * time.Minute
 )
 
-// begun answers for a pod that is bound here and that kubelet has.
+// begun answers for a pod bound here and known to kubelet.
 func (f Facts) begun(pod *corev1.Pod) Answer {
 	if a, lost := f.noTrace(pod); lost {
 		return a
@@ -70,7 +70,7 @@ func (f Facts) starting(pod *corev1.Pod) Answer {
 	return a
 }
 
-// wait makes a stage that has not lasted for long one that makes progress.
+// wait marks a recently begun stage as making progress.
 func (f Facts) wait(a *Answer, limit time.Duration) {
 	if f.Now.Sub(a.Since) < limit {
 		a.Verdict = Waiting
@@ -129,7 +129,7 @@ func (f Facts) containerFails(c corev1.ContainerStatus, a *Answer) {
 	}
 }
 
-// sandbox answers for a pod without a sandbox that is ready.
+// sandbox answers for a pod without a ready sandbox.
 func (f Facts) sandbox(s podstate.Start, a *Answer) {
 	a.Stage, a.Next = Sandbox, f.journal()
 	event := f.event("FailedCreatePodSandBox")
@@ -159,7 +159,7 @@ func (f Facts) sandbox(s podstate.Start, a *Answer) {
 	f.wait(a, patience)
 }
 
-// network is the check that tells why a sandbox cannot be created: a pod in the node's network needs no CNI.
+// network is the check that explains why a sandbox cannot be created: a pod in the node's network needs no CNI.
 func network(s podstate.Start) string {
 	if s.HostNetwork {
 		return "runtime-health"
@@ -167,7 +167,7 @@ func network(s podstate.Start) string {
 	return "cni-config runtime-health"
 }
 
-// cannotStart is what to do about a container whose process cannot be started.
+// cannotStart is the next step for a container whose process cannot be started.
 func (f Facts) cannotStart() string {
 	return "correct command, args or image in the pod's specification, or what it mounts over its program: " +
 		f.kubectl("describe pod "+f.Name) + " has the runtime's error"
@@ -196,7 +196,7 @@ func (f Facts) atMost(a *Answer, limit time.Duration) {
 	}
 }
 
-// crashing answers for a pod of which a container waits for its restart.
+// crashing answers for a pod with a container that waits for its restart.
 func (f Facts) crashing(pod *corev1.Pod, c corev1.ContainerStatus) Answer {
 	a := Answer{Verdict: Stuck, Stage: Container, Since: since(pod, corev1.ContainersReady),
 		Blocker: fmt.Sprintf("container %s: %s (%d restarts)", c.Name, waiting(c), c.RestartCount),

@@ -29,10 +29,10 @@ func (a *Answer) sanitize() {
 	}
 }
 
-// harmless is what a shell takes as one plain word.
+// harmless matches text that a shell takes as one plain word.
 var harmless = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
 
-// argument returns text from outside as an argument of a command that people may copy: never more than one word.
+// argument returns foreign text as an argument of a command that people may copy: never more than one word.
 func argument(text string) string {
 	if harmless.MatchString(text) {
 		return text
@@ -42,7 +42,7 @@ func argument(text string) string {
 
 func (f Facts) kubectl(command string) string { return "kubectl -n " + f.Namespace + " " + command }
 
-// reason is an error for people: of a missing right, what it is a right to.
+// reason describes an error for people; for a missing right, it names the right.
 func reason(err error) string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsForbidden(err) || status.Status().Details == nil {
@@ -53,7 +53,7 @@ func reason(err error) string {
 
 func (f Facts) unit() string { return cmp.Or(f.Runtime.Name, "containerd") }
 
-// journal is how to find what the runtime says about the pod.
+// journal is the command that finds the runtime's messages about the pod.
 func (f Facts) journal() string {
 	return "journalctl -u " + f.unit() + " -u kubelet | grep " + f.Name
 }
@@ -99,7 +99,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// since returns when a condition changed last; where the pod has none, when it was created.
+// since returns when a condition last changed; if the pod lacks it, when the pod was created.
 func since(pod *corev1.Pod, kind corev1.PodConditionType) time.Time {
 	if c := condition(pod, kind); c != nil && !c.LastTransitionTime.IsZero() {
 		return c.LastTransitionTime.Time
@@ -157,7 +157,7 @@ func more(names []string, all int) string {
 	return text
 }
 
-// traces names what of the pod is on the node.
+// traces names the pod's objects on the node.
 func (f Facts) traces() string {
 	var all []string
 	add := func(n int, what string) {
@@ -178,7 +178,7 @@ func (f Facts) traces() string {
 	return strings.Join(all, ", ")
 }
 
-// unread names what could not be read.
+// unread names the sources that could not be read.
 func (f Facts) unread() string {
 	var all []string
 	for _, e := range f.evidence() {
@@ -189,7 +189,7 @@ func (f Facts) unread() string {
 	return strings.Join(all, "; ")
 }
 
-// evidence is what each source says.
+// evidence lists each source's statement.
 func (f Facts) evidence() []Evidence {
 	all := []Evidence{f.apiserverSays(), sourceSays("kubelet", f.Kubelet), f.runtimeSays(),
 		{Source: "node", Says: cmp.Or(Facts{Local: f.Local}.traces(), "has nothing of it")}}
@@ -206,7 +206,7 @@ func (f Facts) evidence() []Evidence {
 	return slices.Concat(all, f.nodeSays(), f.eventsSay())
 }
 
-// nodeSays is what is on the node, thing by thing.
+// nodeSays lists the pod's objects on the node, one by one.
 func (f Facts) nodeSays() (all []Evidence) {
 	for _, e := range []Evidence{{Source: "processes", Says: f.processHolder()},
 		{Source: "holders", Says: f.mountHolder()},

@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 )
 
-// volumes answers for a pod whose volumes are not all set up: with what is missing, as far as that is known.
+// volumes answers for a pod with volumes that are not set up, and names the missing parts as far as they are known.
 func (f Facts) volumes(a *Answer) {
 	a.Stage = Volumes
 	a.Blocker = "volumes are not set up: " + strings.Join(f.Local.Missing, ", ")
@@ -41,7 +41,7 @@ func (f Facts) missingObject(a *Answer) bool {
 	return false
 }
 
-// unregistered finds a CSI driver that has not registered on the node.
+// unregistered finds a CSI driver not registered on the node.
 func (f Facts) unregistered(a *Answer) bool {
 	if !f.Drivers.Asked || f.Drivers.Err != nil {
 		return false
@@ -56,7 +56,7 @@ func (f Facts) unregistered(a *Answer) bool {
 	return false
 }
 
-// drivers returns the CSI drivers that the volumes which are not set up need, by volume.
+// drivers returns the CSI drivers needed by the volumes that are not set up, by volume.
 func (f Facts) drivers() map[string]string {
 	drivers := map[string]string{}
 	if pod, _ := f.known(); pod != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Claim is a Lease as far as it decides who holds a slot.
+// Claim is a Lease, reduced to the facts that decide who holds a slot.
 type Claim struct {
 	Name    string // of the Lease
 	UID     string
@@ -14,9 +14,9 @@ type Claim struct {
 	Action  string
 	Created time.Time     // by the clock of the apiserver that stored it
 	For     time.Duration // how long its node may hold the slot
-	// Version is the resourceVersion of its creation, since nobody updates claims. The order of claims is theirs.
+	// Version is the resourceVersion of its creation, since claims are never updated. Claims are ordered by it.
 	Version uint64
-	// Stands: its time is over, but its node is still isolated. Its agent has died, or cannot take the taint off.
+	// Stands: its time is over, but its node is still isolated. Its agent has died, or cannot remove the taint.
 	Stands bool
 }
 
@@ -25,7 +25,7 @@ func (c Claim) dead(date time.Time) bool { return !c.Stands && c.over(date) }
 
 func (c Claim) over(date time.Time) bool { return !date.Before(c.Created.Add(c.For + Skew)) }
 
-// Standing is how things are for one claim among the claims of its kind and pool.
+// Standing is the position of one claim among the claims of its kind and pool.
 type Standing struct {
 	Listed  bool     // it is among them and lives
 	Holds   bool     // it holds one of the slots
@@ -37,9 +37,9 @@ type Standing struct {
 // Evaluate returns the standing of one claim. It is pure. Slots go to nodes: several claims of one node count as its
 // oldest.
 //
-// At most limit nodes ever hold a slot if each evaluates a consistent list that was made after its own claim, and stops
-// before the claim is dead: of those that hold one, the node with the youngest claim has seen the claims of all others,
-// which are older and still live, and counted less than limit.
+// At most limit nodes ever hold a slot if each evaluates a consistent list made after its own claim, and stops before
+// the claim is dead: among the holders, the node with the youngest claim has seen the claims of all others, which are
+// older and still live, and counted less than limit.
 func Evaluate(claims []Claim, own Claim, limit int, date time.Time) Standing {
 	live := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return c.dead(date) })
 	slices.SortFunc(live, func(a, b Claim) int {
@@ -65,5 +65,5 @@ func Evaluate(claims []Claim, own Claim, limit int, date time.Time) Standing {
 	return s
 }
 
-// storm reports whether so many wait that something is wrong with the fleet, and not with its nodes.
+// storm reports whether so many nodes wait that the fleet, not its nodes, must be at fault.
 func (s Standing) storm(limit int) bool { return s.Waiting >= limit }

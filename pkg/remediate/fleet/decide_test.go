@@ -49,8 +49,8 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// A model of the fleet: nodes claim, look at what is listed, stop by their own clocks, die, renew and give up at random,
-// while the clocks that they are told differ by up to a minute. More than limit nodes never hold a slot at a time.
+// A model of the fleet: nodes claim, read the list, stop by their own clocks, die, renew and give up at random, while
+// the apiservers' clocks differ by up to a minute. Never more than limit nodes hold a slot at a time.
 func TestNeverTooManyHolders(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -58,7 +58,7 @@ func TestNeverTooManyHolders(t *testing.T) {
 	}
 }
 
-// holding is a claim as its node knows it.
+// holding is a claim from its node's point of view.
 type holding struct {
 	claim    Claim
 	deadline time.Time // by its own clock: here the true time
@@ -93,12 +93,12 @@ func model(t *testing.T, random *rand.Rand, limit int) {
 				Created: now.Add(-skew).Truncate(time.Second)}
 			stored = append(stored, c)
 			mine = append(mine, holding{claim: c, deadline: now.Add(duration - margin)})
-		case 2, 3: // looks, by another apiserver whose clock is ahead
+		case 2, 3: // reads the list, by another apiserver whose clock is ahead
 			date := now.Add(time.Duration(random.IntN(30)) * time.Second)
 			for j := range mine {
 				mine[j].holds = mine[j].holds || Evaluate(stored, mine[j].claim, limit, date).Holds
 			}
-		case 4: // releases one, or dies without a word
+		case 4: // releases one, or dies silently
 			if len(mine) > 0 && random.IntN(3) > 0 {
 				remove(mine[0].claim.UID)
 				mine = mine[1:]

@@ -1,7 +1,7 @@
 // Package fleet limits how many nodes of a pool are disrupted at once, and how many are isolated. There is no shared
-// counter, which any node's token could change: each node makes a claim of its own, a Lease that only it can create
-// and delete and nobody updates, and the oldest live claims of a pool hold its slots. Without the apiserver there is
-// no slot. This package decides and asks; it disrupts nothing.
+// counter, which any node's token could change: each node makes its own claim, a Lease that only it can create and
+// delete and that is never updated, and the oldest live claims of a pool hold its slots. Without the apiserver there is
+// no slot. This package decides and asks; it does not disrupt.
 package fleet
 
 import (
@@ -19,22 +19,22 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Leases is what claims need of the apiserver. All calls end when their context does.
+// Leases are the operations on the apiserver that claims need. All calls end when their context does.
 type Leases interface {
-	// CreateLease returns the Lease as it is stored. With dryRun everything is checked and nothing is stored.
+	// CreateLease returns the stored Lease. With dryRun the request is checked but not stored.
 	CreateLease(ctx context.Context, lease *coordinationv1.Lease, dryRun bool) (*coordinationv1.Lease, error)
 	// ListLeases lists consistently, and returns the apiserver's time (Date) of the answer.
 	ListLeases(ctx context.Context, namespace, selector string) ([]coordinationv1.Lease, time.Time, error)
-	// DeleteLease deletes the Lease of that UID; of any UID where it is empty.
+	// DeleteLease deletes the Lease with that UID, or with any UID if it is empty.
 	DeleteLease(ctx context.Context, namespace, name, uid string) error
 }
 
-// Cluster is what else is asked of the apiserver.
+// Cluster holds the other requests to the apiserver.
 type Cluster struct {
 	Leases Leases
 	// Node reads the Node of this node.
 	Node func(ctx context.Context) (*corev1.Node, error)
-	// Isolated reports whether a Node has a taint of ours that keeps pods away. One that does not exist has none.
+	// Isolated reports whether a Node has our taint that keeps pods away. A Node that does not exist has none.
 	Isolated func(ctx context.Context, node string) (bool, error)
 	// Nodes returns how many Nodes the cluster has.
 	Nodes func(ctx context.Context) (int, error)
@@ -50,18 +50,18 @@ type Config struct {
 	Log     *slog.Logger
 
 	Poll time.Duration // how often a waiting claim looks again, more or less; zero: DefaultPoll
-	// Patience is how long a claim may wait beyond what its action takes; zero: DefaultPatience. One that has waited longer
-	// begins again at the end: it is longer than twelve times Poll, or nobody would get to the front.
+	// Patience is how long a claim may wait beyond the time of its action; zero: DefaultPatience. An older claim starts
+	// again at the end of the queue: Patience exceeds twelve times Poll, or no claim would reach the front.
 	Patience time.Duration
 	Rand     func() float64
-	// Claiming is called before a claim is made, so that it is remembered that there may be some to take away; may be nil.
+	// Claiming is called before a claim is made, to record that there may be claims to remove; may be nil.
 	Claiming func()
 }
 
 const (
 	// MaxFor bounds the duration of a claim; the admission policy does too.
 	MaxFor = 30 * time.Minute
-	// Skew is how far the clocks of two apiservers may be apart: so much longer a claim counts for all others.
+	// Skew is the largest difference of two apiservers' clocks: a claim counts that much longer for all others.
 	Skew = time.Minute
 	// margin is how much earlier than its claim a holder stops: the apiserver's times have whole seconds.
 	margin = 2 * time.Second
@@ -76,7 +76,7 @@ const (
 	withdrawTime = 10 * time.Second // of the request that withdraws a claim when its caller has given up
 )
 
-// Why there is no slot. All else means that the apiserver did not say.
+// The reasons for having no slot. Any other error means that the apiserver did not answer.
 var (
 	ErrIdentity   = errors.New("refused: this identity may not hold a slot")
 	ErrUnconfined = errors.New("the apiserver would let this node claim in the name of another: install the chart with " +
@@ -104,13 +104,13 @@ type Fleet struct {
 	status   Status
 }
 
-// Status is what people are told.
+// Status is the state for people.
 type Status struct {
 	Pool    string `json:"pool,omitempty"`    // value of the Node's label; empty: the whole cluster
 	Refused string `json:"refused,omitempty"` // why this identity may not hold a slot
 	Slot    string `json:"slot,omitempty"`    // the action that holds one
 	Waiting string `json:"waiting,omitempty"` // why the action that wants one has none
-	// IsolationSpent is why this node is not isolated as it ought to be.
+	// IsolationSpent is why this node is not isolated although it should be.
 	IsolationSpent string `json:"isolationSpent,omitempty"`
 }
 
@@ -125,7 +125,7 @@ func New(c Config) *Fleet {
 	return &Fleet{config: c}
 }
 
-// Status returns what is known without asking.
+// Status returns the known state without a request.
 func (f *Fleet) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,7 +151,7 @@ func (f *Fleet) tell(change func(*Status)) {
 	}
 }
 
-// refusal returns err, as ErrIdentity where the apiserver has refused the request by who asked.
+// refusal returns err, as ErrIdentity if the apiserver has refused the request because of the agent's identity.
 func (f *Fleet) refusal(err error) error {
 	if err == nil {
 		f.tell(func(s *Status) { s.Refused = "" })
@@ -167,7 +167,7 @@ func (f *Fleet) refusal(err error) error {
 	return err
 }
 
-// identify learns who this node is and to which pool it belongs, and makes sure that the admission policy is there.
+// identify finds the identity and pool of this node, and verifies that the admission policy exists.
 func (f *Fleet) identify(ctx context.Context) error {
 	now := f.config.Now()
 	f.mu.Lock()
@@ -199,11 +199,11 @@ func (f *Fleet) identify(ctx context.Context) error {
 	return nil
 }
 
-// policyRefusal is in the apiserver's answer where a ValidatingAdmissionPolicy has refused a request, and not RBAC.
+// policyRefusal is in the apiserver's answer if a ValidatingAdmissionPolicy, and not RBAC, has refused a request.
 const policyRefusal = "ValidatingAdmissionPolicy"
 
-// confined tries, without anything being stored, to claim in the name of another node. Where no admission policy
-// refuses that, any node could free or take the slots of all, and a budget means nothing.
+// confined tries, as a dry run, to claim in the name of another node. If no admission policy refuses that, any node
+// could free or take all slots, and a budget is meaningless.
 func (f *Fleet) confined(ctx context.Context) error {
 	lease := f.lease(Slot, Slot.names("probe." + f.self())[0], "probe", time.Minute)
 	_, err := f.config.Cluster.Leases.CreateLease(ctx, lease, true)
@@ -218,7 +218,7 @@ func (f *Fleet) confined(ctx context.Context) error {
 	return fmt.Errorf("verify the admission policy of claims: %w", err)
 }
 
-// paused returns ErrPaused while an operator pauses the fleet. That it cannot be asked counts as paused.
+// paused returns ErrPaused while an operator pauses the fleet. An unanswered request counts as paused.
 func (f *Fleet) paused(ctx context.Context) error {
 	paused, err := f.config.Cluster.Paused(ctx, f.config.Namespace, PauseName)
 	switch {
@@ -231,8 +231,8 @@ func (f *Fleet) paused(ctx context.Context) error {
 	return nil
 }
 
-// create makes a claim. What an earlier attempt or an earlier agent has left under its name goes first: nobody knows
-// since when it counts.
+// create makes a claim. It first removes a claim of that name left by an earlier attempt or agent, since its age is
+// unknown.
 func (f *Fleet) create(ctx context.Context, kind Kind, name, action string, duration time.Duration) (Claim, error) {
 	lease := f.lease(kind, name, action, duration)
 	if f.config.Claiming != nil {
@@ -291,16 +291,16 @@ func (f *Fleet) list(ctx context.Context, kind Kind) ([]Claim, time.Time, error)
 	return claims, date, nil
 }
 
-// dates keeps the clock of the apiserver within what has passed by the clock of this machine since boot: a jump ahead would
-// end the claims of all nodes, while those that hold them go on. What was before this agent has started it does not know.
+// dates limits the apiserver's clock to the time passed on this machine's clock since boot: a jump ahead would end the
+// claims of all nodes, while their holders go on. It does not know the time before the start of this agent.
 type dates struct {
 	last     time.Time     // the apiserver's; zero: none yet
 	at       time.Duration // when that was, since boot
 	jumpedAt time.Duration // zero: it did not
 }
 
-// bound returns the latest that it can be, and whether a jump was noticed just now. Once all claims from before a jump
-// have ended it is believed.
+// bound returns the latest possible time, and whether a jump was just noticed. Once all claims from before a jump have
+// ended, the new time is trusted.
 func (d *dates) bound(date time.Time, now time.Duration) (latest time.Time, jumped bool) {
 	latest = d.last.Add(now - d.at + Skew)
 	if d.last.IsZero() || !date.After(latest) || d.jumpedAt > 0 && now-d.jumpedAt > MaxFor+Skew {
@@ -322,7 +322,7 @@ func (f *Fleet) Retire(ctx context.Context, node string) (removed []string, err 
 			switch {
 			case gone == nil:
 				removed = append(removed, name)
-			case apierrors.IsNotFound(gone) || apierrors.IsForbidden(gone): // an identity that may not, never had one
+			case apierrors.IsNotFound(gone) || apierrors.IsForbidden(gone): // without the right it never had one
 			default:
 				err = errors.Join(err, fmt.Errorf("delete claim %s: %w", name, gone))
 			}

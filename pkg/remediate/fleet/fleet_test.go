@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// world is a namespace of claims, and what else the apiserver says.
+// world is a namespace of claims, with the apiserver's other answers.
 type world struct {
 	mu      sync.Mutex // guards all below
 	leases  []coordinationv1.Lease
@@ -231,7 +231,7 @@ func TestNoSlot(t *testing.T) {
 	})
 }
 
-// Where too many wait nobody gets a slot, and the queue grows no longer; when they have gone, it goes on.
+// If too many nodes wait, none gets a slot, and the queue stops growing; when they have gone, it goes on.
 func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -259,7 +259,7 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// An agent that starts again does not use what it finds under its name: it does not know since when it counts.
+// A restarted agent does not use a claim that it finds under its name: its age is unknown.
 func TestClaimOfAnEarlierAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -320,8 +320,8 @@ func TestIsolationIsKept(t *testing.T) {
 	})
 }
 
-// An agent that dies leaves its taint, and its place is taken for as long as that stands, also if nobody can say. A claim
-// of another kind ends with its time. The agent that comes back has kept its place.
+// An agent that dies leaves its taint, and its place is taken while the taint stands, or while this is unknown. A claim
+// of another kind ends with its time. When the agent comes back, it has kept its place.
 func TestPlaceOfADeadAgent(t *testing.T) {
 	for name, test := range map[string]struct {
 		taint  map[string]error
@@ -347,7 +347,7 @@ func TestPlaceOfADeadAgent(t *testing.T) {
 					t.Fatal("there is room for the first")
 				}
 				w.set(func(w *world) { w.taints = test.taint })
-				for range 4 { // its agent says nothing for two hours
+				for range 4 { // its agent is silent for two hours
 					time.Sleep(30*time.Minute + Skew)
 					if got := hold("b"); got != test.others {
 						t.Errorf("another node is isolated: %t", got)
@@ -403,8 +403,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// A jump of the apiserver's clock ends no claim of another node for an agent that has seen the clock before; once all of
-// them have ended by themselves, the new time counts.
+// A jump of the apiserver's clock ends no claim of another node for an agent that has seen the clock before; once all
+// of them have ended by themselves, the new time counts.
 func TestJumpOfTheApiserversClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}

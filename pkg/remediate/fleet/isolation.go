@@ -13,22 +13,22 @@ const (
 	isolationFor = MaxFor
 	// renewAt is how old the claim of an isolation gets before another one is made.
 	renewAt = isolationFor / 2
-	// retryFirst and retryMost bound how long a node waits that the budget has no room for.
+	// retryFirst and retryMost limit how long a node waits if the budget has no room for it.
 	retryFirst = time.Minute
 	retryMost  = 15 * time.Minute
 	// isolatedShare is the part of a cluster's Nodes that may be isolated unless a number is set.
 	isolatedShare = 10 // one in so many
 )
 
-// isolation is what a node remembers of its isolation. What it holds is read from its claims each time: the taint
-// outlives the agent.
+// isolation is a node's memory of its isolation. Its holding is read from its claims each time: the taint outlives the
+// agent.
 type isolation struct {
 	retry time.Duration // how long to wait next time the budget is spent
 }
 
 // Hold keeps this node within the budget of isolated nodes: held is whether it may have a taint that keeps pods away.
-// It is to be called again after a while. A node that has no claim needs one as a disruptive action does; one that has
-// is not affected by a pause. It does not wait for others: a node for which there is no room withdraws its claim.
+// Call it again after the returned time. A node without a claim needs one like a disruptive action; a pause does not
+// affect a node with one. It does not wait for others: a node for which there is no room withdraws its claim.
 func (f *Fleet) Hold(ctx context.Context) (held bool, again time.Duration, err error) {
 	if err := f.identify(ctx); err != nil {
 		return false, 0, err
@@ -68,9 +68,9 @@ func (f *Fleet) Hold(ctx context.Context) (held bool, again time.Duration, err e
 // maxAsked bounds how many Nodes are asked for in one look at the claims.
 const maxAsked = 20
 
-// stand finds the claims whose time is over while their nodes are still isolated: their places are taken for as long as
-// the taints stand, or a fault that kills its nodes would isolate one more every half hour. A place of which that is
-// not known is taken.
+// stand finds the claims whose time is over while their nodes are still isolated: their places are taken while the
+// taints stand; otherwise a fault that kills its nodes would isolate one more every half hour. An unknown place counts
+// as taken.
 func (f *Fleet) stand(ctx context.Context, claims []Claim, date time.Time) {
 	known, self := map[string]bool{}, f.self()
 	for i := range claims {
@@ -91,7 +91,7 @@ func (f *Fleet) stand(ctx context.Context, claims []Claim, date time.Time) {
 	}
 }
 
-// best returns the claim of this node with the best standing, and that.
+// best returns the claim of this node with the best standing, and the standing.
 func (f *Fleet) best(claims []Claim, limit int, date time.Time) (Claim, Standing) {
 	var best Claim
 	node := f.self()

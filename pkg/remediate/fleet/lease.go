@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Kind is what a claim is for. Each has a budget of its own.
+// Kind is the purpose of a claim. Each has its own budget.
 type Kind string
 
 // The kinds.
@@ -29,7 +29,7 @@ const (
 	maxAction        = 128 // bytes
 )
 
-// names returns what the claims of a node may be called. The kind comes first, so that no node's name can be part of
+// names returns the possible names of the claims of a node. The kind comes first, so that no node's name can be part of
 // another's. An isolation is renewed by a second claim, made while the first one still counts.
 func (k Kind) names(node string) []string {
 	if k == Isolate {
@@ -45,7 +45,7 @@ func (f *Fleet) selector(kind Kind) string {
 	return labels.Set{labelKind: string(kind), labelPool: f.pool}.String()
 }
 
-// lease returns a claim as it is created. It goes with the Node: who else would delete it.
+// lease returns a claim as it is created. It is deleted with the Node, since no other agent may delete it.
 func (f *Fleet) lease(kind Kind, name, action string, duration time.Duration) *coordinationv1.Lease {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,7 +63,7 @@ func (f *Fleet) lease(kind Kind, name, action string, duration time.Duration) *c
 	}
 }
 
-// claimOf reads a claim. One that lacks something was not made by an agent: it counts for as long as a claim can.
+// claimOf reads a claim. One with missing parts was not made by an agent: it counts for the longest time of a claim.
 func claimOf(lease *coordinationv1.Lease) (Claim, error) {
 	version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64)
 	if err != nil {

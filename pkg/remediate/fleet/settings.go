@@ -12,17 +12,17 @@ type Settings struct {
 	Pool      string `yaml:"pool"`      // key of the Node label that names its pool; unset: the cluster is one pool
 	Slots     int    `yaml:"slots"`     // nodes of a pool that are disrupted at once
 	Isolated  int    `yaml:"isolated"`  // nodes of a pool that are tainted NoSchedule at once; 0: a tenth of the cluster
-	Storm     int    `yaml:"storm"`     // so many nodes of a pool that wait close its slots
+	Storm     int    `yaml:"storm"`     // if this many nodes of a pool wait, its slots close
 
-	// Others who repair nodes: while one of them works on this node, nothing is repaired or tainted. Unset: not asked.
-	Kured   string `yaml:"kured"`   // namespace/name of kured's DaemonSet, which has its lock
+	// Other repairers of nodes: while one works on this node, no repair or taint is made. Unset: not asked.
+	Kured   string `yaml:"kured"`   // namespace/name of kured's DaemonSet, which holds its lock
 	Medik8s string `yaml:"medik8s"` // namespace of medik8s' maintenance Leases
 }
 
 // Defaults are the settings of a new installation.
 func Defaults() Settings { return Settings{Slots: 1, Storm: 20} }
 
-// Problems returns what is wrong with s.
+// Problems returns the invalid keys of s, each with the reason.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	if errs := validation.IsDNS1123Label(s.Namespace); s.Namespace != "" && len(errs) > 0 {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Slots is what a disruptive action needs.
+// Slots is the interface that a disruptive action needs.
 type Slots interface {
-	// Acquire waits for a slot until ctx ends, which then says what it has waited for. The action takes at most atMost;
-	// it must not begin a step once the slot is not valid any more.
+	// Acquire waits for a slot until ctx ends, and then returns the reason for the wait. The action takes at most
+	// atMost; it must not begin a step after the slot has become invalid.
 	Acquire(ctx context.Context, action string, atMost time.Duration) (Held, error)
 }
 
@@ -19,7 +19,7 @@ type Slots interface {
 type Held interface {
 	// Valid reports whether the slot is still this node's, by the clock of this machine alone.
 	Valid() bool
-	// Release gives it to the next one. Where the apiserver cannot be told, the slot ends with its claim.
+	// Release passes it on. If the apiserver cannot be reached, the slot ends with its claim.
 	Release(ctx context.Context)
 }
 
@@ -49,7 +49,7 @@ func (f *Fleet) Acquire(ctx context.Context, action string, atMost time.Duration
 			return s, nil
 		}
 		if why == nil || ctx.Err() == nil {
-			why = err // not that the caller has given up
+			why = err // not the end of the caller's context
 		}
 		f.tell(func(st *Status) { st.Waiting = action + ": " + why.Error() })
 		if errors.Is(err, ErrIdentity) || errors.Is(err, ErrUnconfined) || !f.wait(ctx, n) {
@@ -73,7 +73,7 @@ func (f *Fleet) reserve(s *slot) error {
 	return nil
 }
 
-// wait waits before the next attempt, longer each time, and reports whether there is to be one.
+// wait waits before the next attempt, longer each time, and reports whether to make one.
 func (f *Fleet) wait(ctx context.Context, attempts int) bool {
 	poll := f.config.Poll << min(attempts, 3)
 	timer := time.NewTimer(time.Duration((0.5 + f.config.Rand()) * float64(poll)))
@@ -86,7 +86,7 @@ func (f *Fleet) wait(ctx context.Context, attempts int) bool {
 	}
 }
 
-// attempt makes a claim where there is none with enough time left, and reports whether it holds a slot; else why not.
+// attempt makes a claim if there is none with enough time left, and reports whether it holds a slot; if not, why.
 func (s *slot) attempt(ctx context.Context, atMost time.Duration) (bool, error) {
 	f := s.fleet
 	if err := f.identify(ctx); err != nil {
@@ -96,7 +96,7 @@ func (s *slot) attempt(ctx context.Context, atMost time.Duration) (bool, error) 
 		return false, err
 	}
 	if s.claim.UID == "" {
-		// The queue is not made longer than it takes to see that it is too long.
+		// Do not lengthen the queue beyond the length that shows a storm.
 		if standing, err := s.look(ctx); err != nil || standing.storm(f.config.Storm) {
 			return false, cmp.Or(err, f.storm(standing))
 		}
@@ -112,7 +112,7 @@ func (s *slot) attempt(ctx context.Context, atMost time.Duration) (bool, error) 
 	}
 	switch {
 	case !standing.Listed:
-		s.claim = Claim{} // somebody has deleted it
+		s.claim = Claim{} // it was deleted
 		return false, errors.New("its claim is gone")
 	case standing.storm(f.config.Storm):
 		if standing.Before >= f.config.Slots+f.config.Storm {
@@ -142,7 +142,7 @@ func (f *Fleet) storm(s Standing) error {
 	return fmt.Errorf("%w: %d of pool %q", ErrStorm, s.Waiting, f.Status().Pool)
 }
 
-// make makes a new claim, at the end of those that wait.
+// make makes a new claim, at the end of the queue.
 func (s *slot) make(ctx context.Context, atMost time.Duration) error {
 	f := s.fleet
 	s.claim = Claim{}
@@ -179,11 +179,11 @@ func (s *slot) Release(ctx context.Context) {
 	s.fleet.tell(func(st *Status) { st.Slot = "" })
 }
 
-// withdraw deletes the claim, also where the caller has given up.
+// withdraw deletes the claim, even if the caller has given up.
 func (s *slot) withdraw(ctx context.Context) {
 	f := s.fleet
 	f.mu.Lock()
-	s.released = true // before: another may hold the slot from the moment on at which the claim is deleted
+	s.released = true // before: another may hold the slot from the claim's deletion on
 	if f.slot == s {
 		f.slot = nil
 	}

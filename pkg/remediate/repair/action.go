@@ -1,13 +1,13 @@
-// Package repair acts on believed findings: it restarts what has died and puts back what was lost. It only decides:
-// everything that changes the host is a call of internal/mutate, under the kill switch, the lock, the pause and a journal
-// as releases have them (package remediate).
+// Package repair acts on believed findings: it restarts dead services and restores lost settings. It only decides;
+// every change of the host is a call of internal/mutate, under the same kill switch, lock, pause and journal as
+// releases (package remediate).
 //
-// One repair at a time: the check that found the fault runs again and still finds it, the action takes a look and says
-// what it would do or why not, the intent is in the journal, the guards are asked once more, one step, its end is in
-// the journal. It counts only when the same check does not find the fault any more, and has not for a hold time. A crash
-// at any point is harmless: an intent in the journal counts against the budgets whether or not its step was made.
+// One repair runs at a time. The check that found the fault runs again and must still find it; the action looks at the
+// node and says what it would do, or why not; the intent is journaled; the guards are asked again; the step runs; its
+// end is journaled. A repair counts only if the same check stops finding the fault and stays clear for a hold time. A
+// crash at any point is harmless: a journaled intent counts against the budgets whether or not its step ran.
 //
-// It refuses whatever would end a container, and never tries the same for ever: see plan.
+// It ends no container except the one that an action restarts, and limits retries: see plan.
 package repair
 
 import (
@@ -31,16 +31,16 @@ type Action struct {
 	Name    Name
 	Summary string
 	Answers []Answer
-	// Of reports whether a finding with such a reason is this action's matter; nil: every one is.
+	// Of reports whether the action handles a finding with such a reason. Nil: it handles all.
 	Of func(s Settings, f finding.Finding) bool
-	// Disrupts says that pods or the cluster may notice: such an action is off unless it is configured, waits for a
+	// Disrupts marks an action that pods or the cluster may notice. It is off unless configured, waits for a
 	// maintenance window, and needs a slot of the fleet's budget.
 	Disrupts bool
 	Once     bool          // for one occurrence of a finding; then a person is asked for help
-	After    Name          // only when this action was done for the same occurrence, and has failed
-	Every    time.Duration // at most once within this on the node, whatever came of it; 0: no such limit
-	Settle   time.Duration // what its cure may take besides the configured time, until it must show
-	// PerDay is how often it may be done in a day, besides the budget of all repairs; nil: as often as that permits.
+	After    Name          // only after this action was done for the same occurrence and failed
+	Every    time.Duration // at most once within this on the node, whatever the result; 0: no such limit
+	Settle   time.Duration // extra time, besides the configured one, until its effect must show
+	// PerDay is a daily limit besides the budget of all repairs; nil: no further limit.
 	PerDay func(Settings) int
 
 	// For the documentation.
@@ -48,8 +48,8 @@ type Action struct {
 	Does  []string // steps
 	Never []string
 
-	// Look returns what would be done about a finding. It changes nothing. The error is a mutate.Refusal where the state
-	// of the node forbids it; any other error means that this is not known, and nothing is done either.
+	// Look returns the job for a finding. It changes no state. The error is a mutate.Refusal if the state of the node
+	// forbids the job; any other error means "not known". In both cases the action does not run.
 	Look func(ctx context.Context, t Tools, f finding.Finding) (Job, error)
 }
 
@@ -62,8 +62,8 @@ type Answer struct {
 // Job is one repair that can be done now.
 type Job struct {
 	Does     string            // for people
-	Identity map[string]string // of what it acts on, compared again by package mutate
-	// Do makes the change, and returns what came of it.
+	Identity map[string]string // of its target, compared again by package mutate
+	// Do makes the change and returns its result.
 	Do func(ctx context.Context) (did string, err error)
 }
 
@@ -74,15 +74,15 @@ type Tools struct {
 	Settings Settings
 	Log      *slog.Logger
 
-	Releases remediate.Settings // of what deleted pods left behind: their quarantine
+	Releases remediate.Settings // for the quarantine of what deleted pods left behind
 	StateDir string             // holds the journal of releases
-	// Stopped returns why nothing more may be done: what makes many steps asks it before each.
+	// Stopped returns why the action must stop, or "". An action with many steps asks before each.
 	Stopped func() string
 	images  *imageWatch // kept between looks
 	folders systemFolders
 }
 
-// Actions lists all actions. Where several could be done, the first is.
+// Actions lists all actions. If several apply, the first one runs.
 func Actions() []Action {
 	return []Action{
 		restoreLoopback(),
@@ -97,14 +97,14 @@ func Actions() []Action {
 	}
 }
 
-// answers reports whether an action may cure a finding.
+// answers reports whether the action may cure a finding.
 func (a Action) answers(s Settings, f finding.Finding) bool {
 	return (a.Of == nil || a.Of(s, f)) && slices.ContainsFunc(a.Answers, func(answer Answer) bool {
 		return answer.Check == f.Check && slices.Contains(answer.Reasons, f.Reason)
 	})
 }
 
-// notBegun returns an error of what a step asks before its change. Nothing was done: it is no failure, whatever it is.
+// notBegun marks an error from before the step's change. It does not count as a failure.
 func notBegun(err error) error {
 	if mutate.WasNotBegun(err) {
 		return err

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// unitNode is a node with a containerd.service of these processes: PID, command, and a file that each has open.
+// unitNode is a node with a containerd.service of these processes: PID, command, and a file that each holds open.
 type unitNode struct {
 	t       *testing.T
 	tools   Tools
@@ -76,8 +76,8 @@ func (n *unitNode) process(pid int, comm, opened string) {
 	n.service.Processes = append(n.service.Processes, pid)
 }
 
-// Which unit is restarted is that of the node's distribution, unless the operator names one. A unit that runs more than
-// kubelet or the runtime is not restarted unless it was named: on a server of K3s it is the control plane.
+// The unit to restart is that of the node's distribution, unless the operator names one. A unit that runs more than
+// kubelet or the runtime is not restarted unless named: on a K3s server it is the control plane.
 func TestRestartUnitOfDistributions(t *testing.T) {
 	for name, test := range map[string]struct {
 		id, check, socket string
@@ -113,7 +113,7 @@ func TestRestartUnitOfDistributions(t *testing.T) {
 	}
 }
 
-// A restart is planned only where it ends nothing but the daemon itself.
+// A restart is planned only if it ends the daemon alone.
 func TestRestartUnitLooks(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(n *unitNode)
@@ -177,7 +177,7 @@ func TestRestartUnitLooks(t *testing.T) {
 	}
 }
 
-// What the configuration does not name is not put back, whoever else wants it.
+// A setting that the configuration does not name is not restored, whoever else wants it.
 func TestNamedByTheConfiguration(t *testing.T) {
 	n := newUnitNode(t)
 	n.tools.Settings.Sysctls = map[string]string{"vm.swappiness": "10"}
@@ -222,7 +222,7 @@ func TestResetFailedLooks(t *testing.T) {
 	}
 }
 
-// A fault that is no action's matter is neither planned nor refused.
+// A fault outside every action's scope is neither planned nor refused.
 func TestOfItsMatter(t *testing.T) {
 	s := Defaults()
 	s.Sysctls, s.Modules = map[string]string{"vm.swappiness": "10"}, []string{"br-netfilter"}
@@ -246,7 +246,7 @@ func TestOfItsMatter(t *testing.T) {
 	}
 }
 
-// The data of actions is what the documentation is made of, and what configurations name.
+// The documentation is generated from the data of actions, and configurations name them.
 func TestActions(t *testing.T) {
 	names := []Name{}
 	for _, a := range Actions() {

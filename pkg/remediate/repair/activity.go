@@ -30,8 +30,8 @@ func activityOf(r Record, step *Step) finding.Activity {
 	return a
 }
 
-// tellPlan reports which repairs are newly planned or refused: once for each occurrence of a finding, also after a
-// restart of the agent, since the ID is made of when the finding was raised.
+// tellPlan reports newly planned or refused repairs: once for each occurrence of a finding, even across a restart of
+// the agent, since the ID includes the time at which the finding was raised.
 func (r *Runner) tellPlan(steps []Step) {
 	var news []finding.Activity
 	told := map[string]finding.ActivityKind{}

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 )
 
-// Limits for what could hang.
+// Time limits for calls that could hang.
 const (
 	askLimit  = time.Minute // one question: a check, the apiserver, a slot
 	lookLimit = 20 * time.Second
@@ -29,7 +29,7 @@ type try struct {
 	slot    fleet.Held
 }
 
-// attempt does one repair, or writes into the step why not. It reports whether anything was intended.
+// attempt does one repair, or writes into the step why not. It reports whether it journaled an intent.
 func (r *Runner) attempt(ctx context.Context, step *Step) (intended bool) {
 	lock, err := r.lock()
 	if err != nil {
@@ -72,7 +72,7 @@ func (r *Runner) attempt(ctx context.Context, step *Step) (intended bool) {
 
 func (s *Step) title() string { return fmt.Sprintf("%s of %s", s.Action, s.Subject.Name) }
 
-// before asks whoever must agree before the check runs again. On success it holds a slot.
+// before asks everything that must agree before the check runs again. On success t holds a slot.
 func (t *try) before(ctx context.Context) string {
 	if why := t.killSwitch(); why != "" {
 		return why
@@ -104,7 +104,7 @@ func (t *try) before(ctx context.Context) string {
 	return ""
 }
 
-// longest is how long a repair may take until it is verified.
+// longest is the longest time that a repair may take, including its verification.
 func (t *try) longest() time.Duration {
 	s := t.options.Settings
 	return stepLimit + s.VerifyWithin + t.step.action.Settle + s.Hold + 4*askLimit
@@ -114,8 +114,8 @@ func (t *try) killSwitch() string {
 	return remediate.KillSwitch(t.options.Host.Files, t.options.Releases.KillSwitch)
 }
 
-// do makes sure that the fault is still there, does the step between its intent and its end, and waits until it is
-// verified. An error means that the journal cannot be written, or that a fault point was hit.
+// do confirms that the fault is still there, runs the step between its intent and its end, and waits for the
+// verification. An error means that the journal cannot be written, or that a fault point was hit.
 func (t *try) do(ctx context.Context) (intended bool, err error) {
 	here, err := t.faulty(ctx)
 	switch {
@@ -132,7 +132,7 @@ func (t *try) do(ctx context.Context) (intended bool, err error) {
 		return false, nil
 	}
 	t.step.Does = job.Does
-	// So that no release acts on what this step may end meanwhile.
+	// So that no release acts on an object that this step may end meanwhile.
 	releases, err := t.options.Releases.LockNode(t.options.StateDir)
 	if err != nil {
 		t.step.Blocked = err.Error()
@@ -163,7 +163,7 @@ func (t *try) do(ctx context.Context) (intended bool, err error) {
 	return true, t.write(t.record(remediate.Finish, result, why))
 }
 
-// act asks the guards once more and makes the change. The intent may have taken long to write.
+// act asks the guards again, since writing the intent may have taken long, and makes the change.
 func (t *try) act(ctx context.Context, job Job) (remediate.Result, string, error) {
 	if err := t.options.faultPoint("repair intent: " + string(t.step.Action)); err != nil {
 		return "", "", err
@@ -184,13 +184,13 @@ func (t *try) act(ctx context.Context, job Job) (remediate.Result, string, error
 	if mutate.WasNotBegun(err) {
 		return remediate.Refused, err.Error(), nil
 	}
-	if err != nil { // it may have helped all the same: the check decides
+	if err != nil { // it may have helped nevertheless: the check decides
 		return remediate.Failed, clip(withSaid(err.Error(), did)), nil
 	}
 	return Done, clip(did), nil
 }
 
-// guard returns why the step must not be done although it was intended.
+// guard returns why the step must not run despite its intent.
 func (t *try) guard(ctx context.Context) string {
 	if why := t.killSwitch(); why != "" {
 		return why
@@ -231,7 +231,7 @@ func (t *try) record(event remediate.Event, result remediate.Result, why string)
 		Subject: t.step.Subject, Finding: t.step.believed.ID, Result: result, Why: why}
 }
 
-// write writes to the journal and reports what was written.
+// write journals a record and then reports it.
 func (t *try) write(r Record) error {
 	if t.options.onWrite != nil {
 		if err := t.options.onWrite(r); err != nil {
@@ -245,7 +245,7 @@ func (t *try) write(r Record) error {
 	return nil
 }
 
-// clip limits messages of others to a size that fits the journal.
+// clip limits foreign messages to a size that fits the journal.
 func clip(text string) string {
 	const most = 4 << 10
 	return text[:min(len(text), most)]

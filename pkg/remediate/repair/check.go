@@ -14,7 +14,7 @@ const (
 	reasonNoHelp  = "RepairDidNotHelp"
 )
 
-// Findings returns what people must know of repairs: that no more are tried, and which faults are theirs now.
+// Findings returns the findings about repairs themselves: repairs have stopped, or a fault needs a person.
 func (r *Runner) Findings() []finding.Finding {
 	r.readHistory()
 	now := r.options.Host.Clock()
@@ -53,7 +53,7 @@ func noHelp(b finding.Believed, action Name, why string) finding.Finding {
 	}
 }
 
-// lastOf returns the last repair of one occurrence of a finding that has ended.
+// lastOf returns the last ended repair of one occurrence of a finding.
 func (r *Runner) lastOf(b finding.Believed) (last attempt, ok bool) {
 	for _, a := range r.history {
 		if a.Finding == b.ID && a.Check == b.Check && a.result != "" && a.result != remediate.Interrupted {

@@ -24,7 +24,7 @@ import (
 // maxGrace bounds the grace of a container that is ended for a repair.
 const maxGrace = time.Minute
 
-// containerNeeds is what every action that ends a container needs.
+// containerNeeds lists the guards of every action that ends a container.
 func containerNeeds() []string {
 	return []string{
 		"kubelet answers: it starts the container again",
@@ -36,8 +36,8 @@ func containerNeeds() []string {
 	}
 }
 
-// livePods returns the pods of this node as kubelet has them now; the apiserver's list where kubelet does not let the
-// agent in. It refuses where kubelet does not answer.
+// livePods returns kubelet's current pods of this node, or the apiserver's if kubelet denies the agent access. It
+// refuses if kubelet does not answer.
 func livePods(ctx context.Context, h *host.Host) ([]corev1.Pod, error) {
 	if h.Kubelet.Healthz == nil || h.Kubelet.Pods == nil {
 		return nil, fmt.Errorf("kubelet: %w", hosterr.ErrNotConfigured)
@@ -55,11 +55,11 @@ func livePods(ctx context.Context, h *host.Host) ([]corev1.Pod, error) {
 	return pods, nil
 }
 
-// member is a container of a pod: what is declared, and what kubelet says of it.
+// member is a container of a pod: its spec and its status from kubelet.
 type member struct {
 	pod    *corev1.Pod
 	spec   *corev1.Container
-	status *corev1.ContainerStatus // nil: kubelet says nothing of it
+	status *corev1.ContainerStatus // nil: kubelet reports none
 }
 
 // members returns the containers of the pods that have not ended.
@@ -87,7 +87,7 @@ func (m member) String() string {
 	return fmt.Sprintf("container %s of pod %s/%s", m.spec.Name, m.pod.Namespace, m.pod.Name)
 }
 
-// id is the ID of the container that runs; empty where none does.
+// id is the ID of the running container, or "" if none runs.
 func (m member) id() string {
 	if m.status == nil || m.status.State.Running == nil {
 		return ""
@@ -103,7 +103,7 @@ type running struct {
 	main      proc.Stat
 }
 
-// mayEnd makes sure that a container may be ended and will be started again.
+// mayEnd checks that a container may be ended and will be started again.
 func (m member) mayEnd(ctx context.Context, t Tools) (running, error) {
 	if why := m.unfit(t); why != "" {
 		return running{}, refuse("%s", why)
@@ -120,7 +120,7 @@ func (m member) mayEnd(ctx context.Context, t Tools) (running, error) {
 	if r.main, ok = host.MainProcess(r.processes); !ok {
 		return r, refuse("%s has no process", m)
 	}
-	// kubelet's time of its start is one of the wall clock, which may have jumped since.
+	// kubelet's start time is wall clock, which may have jumped since.
 	age := t.Host.Clock().SinceBoot - time.Duration(r.main.StartTime)*10*time.Millisecond //nolint:gosec // ticks of this boot
 	if age < t.Settings.UnitAge {
 		return r, refuse("the main process of %s was started %s ago, less than %s", m, age.Round(time.Second), t.Settings.UnitAge)
@@ -131,7 +131,7 @@ func (m member) mayEnd(ctx context.Context, t Tools) (running, error) {
 	return r, r.servesNothing(t.Host)
 }
 
-// unfit returns why a container must not be ended, by what kubelet and the pod's object say.
+// unfit returns why a container must not be ended, judged by kubelet's status and the pod's object.
 func (m member) unfit(t Tools) string {
 	source := m.pod.Annotations["kubernetes.io/config.source"]
 	_, mirror := m.pod.Annotations["kubernetes.io/config.mirror"]
@@ -160,7 +160,7 @@ func (m member) unfit(t Tools) string {
 	return ""
 }
 
-// object returns the runtime's identity of the container that kubelet says is running.
+// object returns the runtime's identity of the container that kubelet reports as running.
 func (m member) object(ctx context.Context, h *host.Host) (mutate.RuntimeObject, error) {
 	if h.Runtime.Containers == nil {
 		return mutate.RuntimeObject{}, fmt.Errorf("runtime: %w", hosterr.ErrNotConfigured)
@@ -184,7 +184,7 @@ func (m member) object(ctx context.Context, h *host.Host) (mutate.RuntimeObject,
 	return mutate.RuntimeObject{ID: found[0].GetId(), CreatedAt: found[0].GetCreatedAt()}, nil
 }
 
-// isNobodyNeeded refuses where kubelet, the runtime or the agent is in the container.
+// isNobodyNeeded refuses if kubelet, the runtime or the agent runs in the container.
 func (r running) isNobodyNeeded(ctx context.Context, h *host.Host) error {
 	own, err := h.OwnCgroups()
 	if err != nil {
@@ -215,7 +215,7 @@ func (r running) has(pid int) bool {
 	return slices.ContainsFunc(r.processes, func(p proc.Stat) bool { return p.PID == pid })
 }
 
-// servesNothing refuses where a process of the container serves a device: the mounts on it would die with it.
+// servesNothing refuses if a process of the container serves a device: the mounts on it would die with the process.
 func (r running) servesNothing(h *host.Host) error {
 	for _, p := range r.processes {
 		device, err := holders.ServesDevice(h, p.PID)
@@ -229,7 +229,7 @@ func (r running) servesNothing(h *host.Host) error {
 	return nil
 }
 
-// again is the container with the processes of now, none of which serves a device.
+// again returns the container with its current processes, or an error if one of them serves a device.
 func (r running) again(h *host.Host) (running, error) {
 	var err error
 	if r.processes, err = h.ContainerProcesses(r.object.ID); err != nil {
@@ -238,16 +238,16 @@ func (r running) again(h *host.Host) (running, error) {
 	return r, r.servesNothing(h)
 }
 
-// grace is how long the container has from its stop signal to SIGKILL.
+// grace is the time from the container's stop signal to SIGKILL.
 func (r running) grace() time.Duration {
-	grace := 30 * time.Second // Kubernetes' own
+	grace := 30 * time.Second // the default of Kubernetes
 	if seconds := r.pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
 		grace = time.Duration(*seconds) * time.Second
 	}
 	return min(max(grace, time.Second), maxGrace)
 }
 
-// restart is the job that ends the container, so that kubelet starts it again.
+// restart returns the job that ends the container, so that kubelet starts it again.
 func (r running) restart(t Tools, why string) Job {
 	return Job{
 		Does: fmt.Sprintf("end %s (%.12s, %d processes, grace %s) so that kubelet starts it again: %s", r, r.object.ID,
@@ -256,7 +256,7 @@ func (r running) restart(t Tools, why string) Job {
 			"container": r.object.ID, "createdAt": strconv.FormatInt(r.object.CreatedAt, 10),
 			"pid": strconv.Itoa(r.main.PID)},
 		Do: func(ctx context.Context) (string, error) {
-			now, err := r.again(t.Host) // since the look it may have begun to serve a device
+			now, err := r.again(t.Host) // it may have begun to serve a device since the look
 			if err != nil {
 				return "", notBegun(err)
 			}
@@ -269,7 +269,7 @@ func (r running) restart(t Tools, why string) Job {
 	}
 }
 
-// whatHangs names the processes of the container that wait in the kernel, which no signal ends.
+// whatHangs names the processes of the container that wait in the kernel, where no signal ends them.
 func (r running) whatHangs(h *host.Host) string {
 	var hanging []string
 	for _, p := range r.processes {

@@ -23,7 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// containerNode is a node with the pods of two CSI drivers, each with driver and registrar, and with one of a DaemonSet
+// containerNode is a node with the pods of two CSI drivers, each with driver and registrar, and a pod of a DaemonSet
 // that hangs. All containers have run for an hour.
 type containerNode struct {
 	t          *testing.T
@@ -31,7 +31,7 @@ type containerNode struct {
 	pods       []*corev1.Pod
 	containers []*cri.Container
 	unix       strings.Builder   // /proc/PID/net/unix
-	names      map[string]string // what answers on the sockets of drivers
+	names      map[string]string // the driver that answers on a socket
 	finding    finding.Finding
 	action     Action
 }
@@ -85,7 +85,7 @@ func newContainerNode(t *testing.T) *containerNode {
 
 const tcpHead = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
-// tcp gives the network of a process these sockets: local and remote end, state, inode.
+// tcp adds sockets to the network namespace of a process: local and remote end, state, inode.
 func (n *containerNode) tcp(pid int, lines ...string) {
 	text := tcpHead
 	for i, line := range lines {
@@ -116,7 +116,7 @@ func containerID(pid int) string {
 	return strings.Repeat(fmt.Sprintf("%x", pid%16), 62) + fmt.Sprintf("%02d", pid)
 }
 
-// pod makes a pod of a DaemonSet of that name.
+// pod makes a pod of the DaemonSet with that name.
 func (n *containerNode) pod(name string) *corev1.Pod {
 	yes, grace := true, int64(10)
 	p := &corev1.Pod{
@@ -155,7 +155,7 @@ func (n *containerNode) process(pid int, comm, cgroup string) {
 	n.opens(pid, 0, "/dev/null")
 }
 
-// opens gives a process an open file, as fd of itself and of its thread.
+// opens gives a process an open file, as a descriptor of both the process and its thread.
 func (n *containerNode) opens(pid, fd int, target string) {
 	n.link(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), target)
 	n.link(fmt.Sprintf("/proc/%d/task/%d/fd/%d", pid, pid, fd), target)
@@ -171,7 +171,7 @@ func (n *containerNode) listens(pid, inode int, name string) {
 	n.opens(pid, inode, fmt.Sprintf("socket:[%d]", inode))
 }
 
-// registers makes a container of a pod a driver's registrar, as its DaemonSet has it.
+// registers makes a container of a pod a driver's registrar, as the driver's DaemonSet declares it.
 func (n *containerNode) registers(p *corev1.Pod, i int, driver string) {
 	p.Spec.Volumes = []corev1.Volume{{Name: "registry", VolumeSource: corev1.VolumeSource{
 		HostPath: &corev1.HostPathVolumeSource{Path: registry + "/"}}}}
@@ -195,7 +195,7 @@ func (n *containerNode) link(name, target string) {
 	}
 }
 
-// look is what the action says: what it would do, or why not.
+// look returns the action's job, or its refusal.
 func (n *containerNode) look() (Job, string) {
 	n.t.Helper()
 	job, err := n.action.Look(n.t.Context(), n.tools, n.finding)
@@ -205,7 +205,7 @@ func (n *containerNode) look() (Job, string) {
 	return job, ""
 }
 
-// expect compares it: want is a part of the refusal; empty: it would end the container of that process.
+// expect checks the look: want is a part of the refusal; empty: it would end the container of that process.
 func (n *containerNode) expect(pid int, want string) {
 	n.t.Helper()
 	job, refused := n.look()

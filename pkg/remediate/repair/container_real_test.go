@@ -26,7 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// realContainers is a node with a real containerd; kubelet's list is made of what that runs.
+// realContainers is a node with a real containerd; kubelet's list is made from its containers.
 type realContainers struct {
 	*mutatetest.Node
 	containerd *mutatetest.Containerd
@@ -108,8 +108,8 @@ func (r *realContainers) join(t *testing.T, pid int, c *criapi.Container) {
 	}
 }
 
-// With a real runtime: the one container ends and no other; a server of FUSE in its cgroup, its restart between look and
-// step, and a runtime that hangs stop it; and what hangs in the kernel is said not to be done.
+// With a real runtime, only the one container ends. A FUSE server in its cgroup, a restart between look and step, and a
+// hanging runtime prevent it; if a process hangs in the kernel, the result says that it did not end.
 func TestRealContainerd(t *testing.T) {
 	r := newRealContainers(t)
 	app, beside := r.run("app"), r.run("beside")
@@ -135,7 +135,7 @@ func TestRealContainerd(t *testing.T) {
 			t.Errorf("look: %v", err)
 		}
 		if _, err := job.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "holds /dev/fuse") ||
-			r.state(t, app) != running { // it has come after that look
+			r.state(t, app) != running { // it was started after that look
 			t.Errorf("step: %v, %s", err, r.state(t, app))
 		}
 	})

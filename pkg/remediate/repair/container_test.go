@@ -27,7 +27,7 @@ const (
 	otherDriver = "b.csi.example.com"
 )
 
-// Whatever is against it that a container ends holds for all actions that end one.
+// The guards against ending a container hold for all actions that end one.
 func TestContainerGuards(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(n *containerNode, p *corev1.Pod, c *cri.Container, pid int)
@@ -62,7 +62,7 @@ func TestContainerGuards(t *testing.T) {
 		}, "was started -1h0m0s ago"},
 		"it does not run": {func(n *containerNode, p *corev1.Pod, _ *cri.Container, pid int) {
 			n.status(p, pid).State = corev1.ContainerState{}
-		}, ""}, // each action says it in its own words
+		}, ""}, // each action words this itself
 		"the agent's own cgroup is not known": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, _ int) {
 			if err := os.Remove(n.tools.Host.Files.Path("/proc/self/cgroup")); err != nil {
 				n.t.Fatal(err)
@@ -144,7 +144,7 @@ func TestContainerGuards(t *testing.T) {
 	}
 }
 
-// While kubelet waits to start it again (back-off), it is left to kubelet, which says why.
+// While kubelet's back-off delays a restart, the container is left to kubelet, which reports why.
 func TestContainerInBackOff(t *testing.T) {
 	n := newContainerNode(t)
 	n.silence(1031)
@@ -153,7 +153,7 @@ func TestContainerInBackOff(t *testing.T) {
 	n.expect(31, "kubelet is about to start container registrar of pod kube-system/csi-a-x7k2p: CrashLoopBackOff")
 }
 
-// containerAt is the container of a process.
+// containerAt returns the container of a process.
 func (n *containerNode) containerAt(pid int) (*corev1.Pod, *cri.Container) {
 	n.t.Helper()
 	for _, c := range n.containers {
@@ -178,7 +178,7 @@ func (n *containerNode) status(p *corev1.Pod, pid int) *corev1.ContainerStatus {
 	return nil
 }
 
-// Which container is the registrar is proven, or nothing is done.
+// The action acts only if it can prove which container is the registrar.
 func TestRegistrarIsProven(t *testing.T) {
 	socketOfA := registry + "/" + driverName + "-reg.sock"
 	for name, test := range map[string]struct {
@@ -249,7 +249,7 @@ func TestRegistrarIsProven(t *testing.T) {
 	}
 }
 
-// silence takes a listening socket away.
+// silence removes a listening socket.
 func (n *containerNode) silence(inode int) {
 	var kept strings.Builder
 	for line := range strings.Lines(n.unix.String()) {
@@ -264,7 +264,7 @@ func (n *containerNode) silence(inode int) {
 	}
 }
 
-// silenceHolder makes a socket one that no process is known to hold.
+// silenceHolder makes a socket one without a known holder.
 func (n *containerNode) silenceHolder(pid, inode int) {
 	for _, dir := range []string{fmt.Sprintf("/proc/%d/fd/%d", pid, inode), fmt.Sprintf("/proc/%d/task/%[1]d/fd/%d", pid,
 		inode)} {
@@ -274,7 +274,7 @@ func (n *containerNode) silenceHolder(pid, inode int) {
 	}
 }
 
-// The driver itself is ended only where no volume of it is on the node.
+// The driver itself is ended only if the node has no volume of it.
 func TestDriverWithoutVolumes(t *testing.T) {
 	note := func(driver string) string {
 		return fmt.Sprintf(`{"driverName":%q,"volumeHandle":"h","specVolID":"pv"}`, driver)
@@ -322,7 +322,7 @@ func TestDriverWithoutVolumes(t *testing.T) {
 	})
 }
 
-// Only the container that hangs, of a DaemonSet that the configuration names, and only where nobody depends on it.
+// Only the hanging container of a DaemonSet named in the configuration is ended, and only if it has no clients.
 func TestDaemonSetContainer(t *testing.T) {
 	both := corev1.MountPropagationBidirectional
 	hostPath := func(p *corev1.Pod, dir string) {

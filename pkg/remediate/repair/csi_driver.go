@@ -19,21 +19,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
-// reregisterCSIDriver is the name of the action that another one comes after.
+// reregisterCSIDriver is the name of the action that must run before restart-csi-driver.
 const reregisterCSIDriver = Name("reregister-csi-driver")
 
-// registrationSettles is what a registration may take after its registrar was started again: kubelet tries a socket that
-// it has rejected again after up to 2 min 2 s (pkg/kubelet/pluginmanager, exponential back-off by path), and the check
-// gives a pod that has just started a minute.
+// registrationSettles bounds a registration after its registrar was restarted: kubelet retries a rejected socket after
+// up to 2 min 2 s (pkg/kubelet/pluginmanager, exponential back-off by path), and the check gives a newly started pod a
+// minute.
 const registrationSettles = 3 * time.Minute
 
-// registrationFaults are the findings of a driver that did not register.
+// registrationFaults are the findings of an unregistered driver.
 func registrationFaults() []Answer {
 	return []Answer{{"csi-registration", []string{"CSISocketMissing", "CSISocketStale", "CSIGetInfoFailed",
 		"CSIRegistrationRejected"}}}
 }
 
-// isDriver reports whether a finding is about a driver whose name is known.
+// isDriver reports whether a finding is about a driver with a known name.
 func isDriver(_ Settings, f finding.Finding) bool { return f.Subject.Kind == "csi-driver" }
 
 func reregisterDriver() Action {
@@ -112,7 +112,7 @@ func lookAtDriver(ctx context.Context, t Tools, f finding.Finding) (Job, error) 
 	}
 	job := r.restart(t, "CSI driver "+s.driver)
 	end := job.Do
-	job.Do = func(ctx context.Context) (string, error) { // a pod may have come meanwhile
+	job.Do = func(ctx context.Context) (string, error) { // a pod may have arrived meanwhile
 		if err := noVolumesOf(t.Host, s.driver); err != nil {
 			return "", notBegun(err)
 		}
@@ -121,7 +121,7 @@ func lookAtDriver(ctx context.Context, t Tools, f finding.Finding) (Job, error) 
 	return job, nil
 }
 
-// registration is what is known of a driver that did not register.
+// registration holds the state of a driver that did not register.
 type registration struct {
 	host      *host.Host
 	driver    string
@@ -152,7 +152,7 @@ func newRegistration(ctx context.Context, t Tools, f finding.Finding) (*registra
 	return s, nil
 }
 
-// socket is the driver's registration socket: the one of the finding, or by the registrar's convention.
+// socket is the driver's registration socket: the finding's, or the one of the registrar's convention.
 func (s *registration) socket() string {
 	if name := s.facts["socket"]; name != "" {
 		return path.Clean(name)
@@ -160,7 +160,7 @@ func (s *registration) socket() string {
 	return path.Join(s.registry, s.driver+"-reg.sock")
 }
 
-// registrar returns the container that is proven to be the driver's registrar, and the driver's own socket.
+// registrar returns the container proven to be the driver's registrar, and the driver's own socket.
 func (s *registration) registrar(ctx context.Context) (member, string, error) {
 	var found []member
 	endpoint := ""
@@ -182,8 +182,8 @@ func (s *registration) registrar(ctx context.Context) (member, string, error) {
 	return found[0], endpoint, s.ownsItsSocket(found[0], endpoint)
 }
 
-// registers returns the driver's socket that a container registers; empty where it is not proven to be the driver's
-// registrar.
+// registers returns the driver's socket that a container registers, or "" if the container is not proven to be the
+// driver's registrar.
 func (s *registration) registers(ctx context.Context, m member) (endpoint string, err error) {
 	endpoint = path.Clean(kubelet.RegistrationPath(m.spec))
 	if !path.IsAbs(endpoint) || !s.mountsRegistry(m) {
@@ -205,8 +205,8 @@ func (s *registration) registers(ctx context.Context, m member) (endpoint string
 	return "", nil
 }
 
-// ownsItsSocket refuses where another process listens on the driver's registration socket, where the container listens on
-// the socket of another driver, and where it is the driver itself.
+// ownsItsSocket refuses if another process listens on the driver's registration socket, if the container listens on
+// another driver's socket, or if the container is the driver itself.
 func (s *registration) ownsItsSocket(m member, endpoint string) error {
 	for _, l := range s.listeners {
 		inside, err := s.heldBy(l, m)
@@ -260,7 +260,7 @@ func (s *registration) listensIn(m member, name string) (bool, error) {
 	return false, nil
 }
 
-// heldBy reports whether the process that listens is in a container.
+// heldBy reports whether the listening process is in a container.
 func (s *registration) heldBy(l socket.Listener, m member) (bool, error) {
 	if l.PID == 0 || m.id() == "" {
 		return false, nil
@@ -287,8 +287,8 @@ func (s *registration) mountsRegistry(m member) bool {
 	})
 }
 
-// isRegistrar reports whether a container is kubernetes-csi's registrar by its image, its command, or the name of its
-// program, of which the kernel keeps 15 bytes.
+// isRegistrar reports whether a container is kubernetes-csi's registrar, by its image, its command, or its program's
+// name, of which the kernel keeps 15 bytes.
 func isRegistrar(h *host.Host, m member) bool {
 	if slices.ContainsFunc(slices.Concat([]string{m.spec.Image}, m.spec.Command), func(name string) bool {
 		return strings.Contains(name, "node-driver-registrar")
@@ -300,8 +300,8 @@ func isRegistrar(h *host.Host, m member) bool {
 	return err == nil && ok && main.Comm == "csi-node-driver-registrar"[:15]
 }
 
-// noVolumesOf refuses where a volume of a driver is published or staged on the node, or where that is not known. The
-// pods need not be alive: what is left of a dead one is released first.
+// noVolumesOf refuses if a volume of the driver is published or staged on the node, or if this is unknown. Volumes of
+// dead pods count as well: they are released first.
 func noVolumesOf(h *host.Host, driver string) error {
 	used, err := volume.UsedByPods(h)
 	if err != nil {

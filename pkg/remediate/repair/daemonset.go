@@ -23,7 +23,7 @@ func restartDaemonSetContainer() Action {
 		Summary: "restart the container of a DaemonSet that hangs (checks.daemonset-hang.daemonSets)",
 		Answers: []Answer{{"daemonset-hang", []string{"DaemonSetPodNotAnswering", "DaemonSetPodHungInKernel"}}},
 		Of:      func(s Settings, f finding.Finding) bool { return slices.Contains(s.DaemonSets, f.Subject.Name) },
-		// The check needs 5 minutes to know of the new container that it hangs too.
+		// The check needs 5 minutes to find that the new container hangs too.
 		Disrupts: true, Once: true, Every: time.Hour, Settle: 6 * time.Minute,
 		Needs: slices.Concat([]string{
 			"the configuration names the DaemonSet",
@@ -79,8 +79,8 @@ func lookAtDaemonSet(ctx context.Context, t Tools, f finding.Finding) (Job, erro
 	}
 	job := r.restart(t, "DaemonSet "+name)
 	end := job.Do
-	job.Do = func(ctx context.Context) (string, error) { // somebody may have mounted from it meanwhile
-		if err := r.servesNobody(t.Host); err != nil && !proc.Gone(err) { // one that has ended serves nobody
+	job.Do = func(ctx context.Context) (string, error) { // a client may have mounted from it meanwhile
+		if err := r.servesNobody(t.Host); err != nil && !proc.Gone(err) { // an ended process has no clients
 			return "", notBegun(err)
 		}
 		return end(ctx)
@@ -88,7 +88,7 @@ func lookAtDaemonSet(ctx context.Context, t Tools, f finding.Finding) (Job, erro
 	return job, nil
 }
 
-// nothingMountedBy refuses where mounts of living pods are a container's.
+// nothingMountedBy refuses if the container may provide mounts to living pods.
 func nothingMountedBy(h *host.Host, m member) error {
 	root := path.Clean(h.Paths.KubeletRoot)
 	for _, mounted := range m.spec.VolumeMounts {
@@ -107,8 +107,8 @@ func nothingMountedBy(h *host.Host, m member) error {
 	return nil
 }
 
-// serverOf returns the address of the server of a network filesystem: the option addr= of NFS, CIFS and the like, or
-// what comes before the path in the source, as with Ceph (10.0.0.1:6789,…:/).
+// serverOf returns the server address of a network filesystem: the option addr= of NFS, CIFS and the like, or the part
+// before the path in the source, as with Ceph (10.0.0.1:6789,…:/).
 func serverOf(m mount.Mount) (netip.Addr, bool) {
 	network := slices.ContainsFunc([]string{"nfs", "cifs", "smb", "ceph", "9p", "afs", "lustre"},
 		func(prefix string) bool { return strings.HasPrefix(m.FSType, prefix) })
@@ -131,7 +131,7 @@ func serverOf(m mount.Mount) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
-// isOf reports whether an address is a pod's. One of the loopback is that of every pod in the host's network.
+// isOf reports whether an address is a pod's. A loopback address belongs to every pod in the host's network.
 func isOf(pod *corev1.Pod, addr netip.Addr) bool {
 	if addr.IsLoopback() {
 		return pod.Spec.HostNetwork

@@ -13,18 +13,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// systemFolders are systemd's; tests have their own.
+// systemFolders are systemd's folders; tests use their own.
 type systemFolders struct{ coreDumps, journals string }
 
-// realFolders are where systemd's programs have them compiled in: systemd-coredump(8), systemd-journald.service(8).
+// realFolders are the folders compiled into systemd: systemd-coredump(8), systemd-journald.service(8).
 func realFolders() systemFolders {
 	return systemFolders{"/var/lib/systemd/coredump", "/var/log/journal"}
 }
 
-// maxCoreDumps bounds one run.
+// maxCoreDumps limits the removals of one run.
 const maxCoreDumps = 500
 
-// coreDumps are those in systemd-coredump's folder that are old enough, the oldest first.
+// coreDumps returns the files in systemd-coredump's folder that are old enough, oldest first.
 func (v fullDisk) coreDumps(ctx context.Context) (source, error) {
 	folder, files, err := v.tools.Mutator.ListFolder(ctx, v.tools.folders.coreDumps)
 	if err != nil {
@@ -54,7 +54,7 @@ func (v fullDisk) coreDumps(ctx context.Context) (source, error) {
 	return found, nil
 }
 
-// notMounted refuses a folder of which a part is mounted elsewhere: a pod may be reading from it.
+// notMounted refuses a folder if a part of it is mounted elsewhere: a pod may be reading from it.
 func (v fullDisk) notMounted(ctx context.Context, folder string) error {
 	at, err := mount.Elsewhere(ctx, v.tools.Host, folder)
 	if err != nil {
@@ -73,7 +73,7 @@ func sumOf(files []mutate.FolderFile) (sum freed) {
 	return sum
 }
 
-// journal is what of this machine's archived journal files lies above the floor, and is needed.
+// journal returns the part of this machine's archived journal files that lies above the floor and is needed.
 func (v fullDisk) journal(ctx context.Context, need uint64) (source, error) {
 	if need == 0 {
 		return source{note: "few files, and space is not short"}, nil
@@ -98,7 +98,7 @@ func (v fullDisk) journal(ctx context.Context, need uint64) (source, error) {
 	return source{
 		freed: freed{archived.objects, archived.bytes - keep}, note: fmt.Sprintf("down to %s", sizeText(keep)),
 		free: func(ctx context.Context, _ func(context.Context) (bool, error)) (freed, error) {
-			// Whichever files journalctl counts, so much of the archived ones is left.
+			// Whichever files journalctl counts, this much of the archived ones remains.
 			failure := v.tools.Mutator.VacuumJournal(ctx, folder, keep+active.bytes)
 			_, left, _, err := v.journalFiles(ctx, name)
 			if err != nil {
@@ -109,8 +109,8 @@ func (v fullDisk) journal(ctx context.Context, need uint64) (source, error) {
 	}, nil
 }
 
-// journalFiles counts the files of a journal: those that journald has closed, system@ID-SEQ-TIME.journal and what a crash
-// left, and the others.
+// journalFiles counts the files of a journal. Archived ones are those that journald has closed,
+// system@ID-SEQ-TIME.journal, and those that a crash left; all others are active.
 func (v fullDisk) journalFiles(ctx context.Context, name string) (folder mutate.Folder, archived, active freed, err error) {
 	folder, files, err := v.tools.Mutator.ListFolder(ctx, name)
 	for _, f := range files {
@@ -123,7 +123,7 @@ func (v fullDisk) journalFiles(ctx context.Context, name string) (folder mutate.
 	return folder, archived, active, err
 }
 
-// quarantine is what the hourly sweep would remove.
+// quarantine returns the objects that the hourly sweep would remove.
 func (v fullDisk) quarantine(ctx context.Context) (source, error) {
 	o := remediate.Options{Settings: v.tools.Releases, Host: v.tools.Host, Mutator: v.tools.Mutator, Log: v.tools.Log,
 		StateDir: v.tools.StateDir}

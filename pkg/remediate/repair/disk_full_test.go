@@ -32,9 +32,9 @@ import (
 
 const mib = 1 << 20
 
-// realDisk is a filesystem with everything on it that a node's only disk has: kubelet's directory with a living pod, a
-// containerd that runs it, its logs, a journal, core dumps, the quarantine, and the agent's state. Only its clock is not
-// real: it is five days ahead, so that files which a test just made are old.
+// realDisk is a filesystem with the content of a node's only disk: kubelet's directory with a living pod, a containerd
+// that runs it, its logs, a journal, core dumps, the quarantine, and the agent's state. Only its clock is fake: it is
+// five days ahead, so that newly made files are old.
 type realDisk struct {
 	*mutatetest.Node
 	t          *testing.T
@@ -43,7 +43,7 @@ type realDisk struct {
 	check      detect.Check
 	runner     *Runner
 	stateDir   string
-	leaking    bool     // something writes as fast as it is freed
+	leaking    bool     // a writer is as fast as the clean-up
 	living     []string // directories of the living pod: volumes, logs, root filesystem
 	journals   string
 }
@@ -72,7 +72,7 @@ func newRealDisk(t *testing.T) *realDisk {
 	}
 	t.Cleanup(func() { _ = closer2.Close() })
 	d.Host.Runtime, d.Host.Containerd = runtime, containerd
-	// A pod that is bound to this node, and has not begun.
+	// A pod bound to this node that has not started.
 	d.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod{{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Image: "registry.k8s.io/next:1"}}}}}, nil)
 	d.Host.Kubelet.Scrape = hosttest.Answer(&kubelet.Scrape{At: host.Now(), Metrics: kubelet.Metrics{
@@ -89,7 +89,7 @@ func newRealDisk(t *testing.T) *realDisk {
 	return d
 }
 
-// runPod runs the living pod, with what is like that which is removed: a core dump in its volume, a journal in its logs.
+// runPod runs the living pod, with files like removable ones: a core dump in its volume, a journal in its logs.
 func (d *realDisk) runPod() {
 	uid := mutatetest.UID(d.t)
 	d.Cgroups(uid, "")
@@ -104,7 +104,7 @@ func (d *realDisk) runPod() {
 	}
 }
 
-// run makes the runner, which knows only what is on the disk.
+// run starts the runner, which knows only the state on disk.
 func (d *realDisk) run() {
 	d.t.Helper()
 	settings := Defaults()
@@ -131,14 +131,14 @@ func (d *realDisk) run() {
 	d.runner.tools.folders = systemFolders{coreDumps: filepath.Join(d.Dir, "coredump"), journals: d.journals}
 }
 
-// random are bytes that no filesystem and no archive makes smaller.
+// random returns bytes that neither a filesystem nor an archive can compress.
 func (d *realDisk) random(mebibytes int) string {
 	data := make([]byte, mebibytes*mib)
 	_, _ = rand.Read(data)
 	return string(data)
 }
 
-// free is what statfs(2) says, in percent.
+// free is the free space by statfs(2), in percent.
 func (d *realDisk) free() float64 {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(d.Dir, &stat); err != nil {
@@ -147,12 +147,12 @@ func (d *realDisk) free() float64 {
 	return float64(stat.Bavail) / float64(stat.Blocks) * 100
 }
 
-// fill makes one file larger, somewhere on the disk, until less than so many percent are free.
+// fill grows a file on the disk until less than this percentage is free.
 func (d *realDisk) fill(percent float64) {
 	d.t.Helper()
 	f, err := os.OpenFile(filepath.Join(d.Dir, "somebody's"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
-		err = unix.Syncfs(int(f.Fd())) // what was removed just now counts as free
+		err = unix.Syncfs(int(f.Fd())) // count the files removed just now as free
 	}
 	if err != nil {
 		d.t.Fatal(err)
@@ -173,7 +173,7 @@ func (d *realDisk) dump(name string) {
 	d.Write(filepath.Join(d.Dir, "coredump", name), d.random(4))
 }
 
-// litter makes what may be removed: 8 MiB in quarantine, 8 of core dumps, a journal, and images of 24 MiB each.
+// litter makes removable files: 8 MiB in quarantine, 8 MiB of core dumps, a journal, and images of 24 MiB each.
 func (d *realDisk) litter(machine string) {
 	d.t.Helper()
 	d.dump("core.old")
@@ -208,7 +208,7 @@ func (d *realDisk) litter(machine string) {
 	d.ahead += 24 * time.Hour
 }
 
-// faults are what the check finds now.
+// faults are the check's current findings.
 func (d *realDisk) faults() map[string]finding.Finding {
 	d.t.Helper()
 	found, err := d.check.Run(d.t.Context(), d.Host)
@@ -223,8 +223,8 @@ func (d *realDisk) faults() map[string]finding.Finding {
 	return all
 }
 
-// believe makes the runner believe what the check finds now, and lets it go round every half minute of the node's clock
-// until it has nothing more to do about it; it returns what the last round said.
+// believe makes the runner believe the check's findings, and runs a round every half minute of the node's clock until
+// the runner has no more steps; it returns the last round's reason.
 func (d *realDisk) believe(id string) (blocked string) {
 	d.t.Helper()
 	subjects := map[string]*finding.Believed{}
@@ -254,7 +254,7 @@ func (d *realDisk) history() []string {
 	return History(records)
 }
 
-// images are the names of those that the runtime has.
+// images are the names of the runtime's images.
 func (d *realDisk) images() (names []string) {
 	d.t.Helper()
 	all, err := d.Host.Runtime.Images(d.t.Context())
@@ -288,10 +288,10 @@ func (d *realDisk) canaries() map[string]string {
 	return all
 }
 
-// A real filesystem with a real containerd, journal, core dumps and quarantine is filled until kubelet's thresholds are
-// crossed. The agent frees it down to its target, from every source, and the very check that found it finds it no more.
-// Where something writes as fast as it is freed, three tries fail, and nothing more is done, which is a finding. No file
-// of the living pod changes, neither its image nor that of a pod that has not begun is removed.
+// A real filesystem with a real containerd, journal, core dumps and quarantine is filled until it crosses kubelet's
+// thresholds. The agent frees space up to its target, from every source, and the same check stops finding the fault. If
+// a writer is as fast as the clean-up, three tries fail, repairs stop, and this is a finding. No file of the living pod
+// changes; neither its image nor the image of a pod that has not started is removed.
 func TestFreeDiskSpaceOnAFullDisk(t *testing.T) {
 	t.Cleanup(ownedtest.Temp()) // kubelet's configuration must be root's alone
 	loop := hosttest.NewLoopFS(t, "ext4")
@@ -368,7 +368,7 @@ func (d *realDisk) doesNotHelp(t *testing.T) {
 	d.fill(5)
 	d.leaking = true
 	for run := 1; run <= 3; run++ {
-		d.dump(fmt.Sprint("core.", run)) // what leaks has crashed
+		d.dump(fmt.Sprint("core.", run)) // the leaking program has crashed
 		blocked := d.believe("again")
 		history := d.history()
 		if len(history) != 1+run || !strings.Contains(history[run], "failed: the fault is still there") ||

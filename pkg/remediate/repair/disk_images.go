@@ -22,23 +22,23 @@ import (
 )
 
 const (
-	maxImages = 50 // that are removed in one run
-	// unknownImageAge stands for kubelet's imageMinimumGCAge where that cannot be read.
+	maxImages = 50 // to remove in one run
+	// unknownImageAge stands in for kubelet's imageMinimumGCAge if that cannot be read.
 	unknownImageAge = time.Hour
-	// maxSandboxes bounds how many sandboxes are asked for their image, the newest first.
+	// maxSandboxes limits how many sandboxes are asked for their image, newest first.
 	maxSandboxes = 5
 )
 
-// imageWatch remembers since when images have been observed without a container. The runtime does not tell when an
-// image was used last, so that this is all that is known, as to kubelet.
+// imageWatch remembers since when each image has been observed without a container. The runtime does not record the
+// last use of an image, so this is all the agent can know, as it is for kubelet.
 type imageWatch struct {
 	mu    sync.Mutex // guards what follows
 	last  finding.Timestamp
 	since map[string]finding.Timestamp // by ID
 }
 
-// observe notes which images are unused now, and returns since when each has been so. Where nobody has looked for
-// longer than age, all that was known is forgotten: an image may have been pulled again.
+// observe notes the images unused now, and returns for how long each has been unused. If the last observation is older
+// than age, it forgets all earlier ones: an image may have been pulled again.
 func (w *imageWatch) observe(now finding.Timestamp, unused []*kubecri.Image, age time.Duration) map[string]time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,7 +59,7 @@ func (w *imageWatch) observe(now finding.Timestamp, unused []*kubecri.Image, age
 	return ages
 }
 
-// images are those that nothing uses or names, are not pinned and old enough, if they lie on the filesystem.
+// images returns the images that are unused, unnamed, not pinned and old enough, if they are on the filesystem.
 func (v fullDisk) images(ctx context.Context) (source, error) {
 	if v.tools.Host.Runtime.Images == nil {
 		return source{}, hosterr.ErrNotConfigured
@@ -107,8 +107,8 @@ func (v fullDisk) images(ctx context.Context) (source, error) {
 	return found, nil
 }
 
-// oldImages returns those of unused that were observed so for age, in the order of their removal, and for how long the
-// first was.
+// oldImages returns the images of unused that were observed so for age, in order of removal, and for how long the first
+// was.
 func (v fullDisk) oldImages(ctx context.Context, unused []*kubecri.Image, age time.Duration) (old []*kubecri.Image,
 	longest time.Duration) {
 	ages := v.tools.images.observe(v.tools.Host.Clock(), unused, age)
@@ -124,8 +124,8 @@ func (v fullDisk) oldImages(ctx context.Context, unused []*kubecri.Image, age ti
 	return old, ages[old[0].GetId()]
 }
 
-// canComeBack returns the images that a registry has given: what was loaded by hand or built on the node is gone for good
-// once it is removed. stay says why the others stay.
+// canComeBack returns the images pulled from a registry: an image loaded by hand or built on the node is lost once
+// removed. stay says why the others stay.
 func (v fullDisk) canComeBack(ctx context.Context, all []*kubecri.Image) (old []*kubecri.Image, stay string) {
 	records := map[string]images.Image{} // containerd's, by name
 	ask := v.tools.Host.Containerd.PulledFrom
@@ -159,15 +159,15 @@ func (v fullDisk) canComeBack(ctx context.Context, all []*kubecri.Image) (old []
 	return old, stay
 }
 
-// wasPulled reports whether an image may be one that a registry has given: that has a digest in a repository, and one of
-// this machine is no repository.
+// wasPulled reports whether an image may come from a registry: it has a digest in a repository that is not on this
+// machine.
 func wasPulled(image *kubecri.Image) bool {
 	return slices.ContainsFunc(image.GetRepoDigests(), func(name string) bool {
 		return !strings.HasPrefix(name, "localhost/") && !strings.HasPrefix(name, "import-")
 	})
 }
 
-// askPulled reports whether containerd has noted a registry for any name of an image.
+// askPulled reports whether containerd has recorded a registry for any name of an image.
 func askPulled(ctx context.Context, ask func(context.Context, images.Image) (string, error), image *kubecri.Image,
 	records map[string]images.Image) (bool, error) {
 	for _, name := range cri.ImageNames(image) {
@@ -182,7 +182,7 @@ func askPulled(ctx context.Context, ask func(context.Context, images.Image) (str
 	return false, nil
 }
 
-// removeImage asks once more who uses or names images, and has the runtime remove one.
+// removeImage asks again who uses or names images, and has the runtime remove one.
 func (v fullDisk) removeImage(ctx context.Context, image *kubecri.Image) (uint64, error) {
 	unused, err := v.unusedImages(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func (v fullDisk) removeImage(ctx context.Context, image *kubecri.Image) (uint64
 	return image.GetSize(), v.tools.Mutator.RemoveImage(ctx, mutate.Image{ID: image.GetId(), Names: cri.ImageNames(image)})
 }
 
-// imageAge is how long an image must have been unused: at least what kubelet gives it.
+// imageAge is how long an image must have been unused: at least kubelet's imageMinimumGCAge.
 func (v fullDisk) imageAge() time.Duration {
 	kubelets, err := discover.ReadKubeletEviction(v.tools.Host)
 	if err != nil {
@@ -203,7 +203,7 @@ func (v fullDisk) imageAge() time.Duration {
 	return max(v.tools.Settings.DiskSpace.ImageAge, kubelets.ImageMinimumGCAge)
 }
 
-// unusedImages returns the images that are not pinned, and that no container, pod or sandbox is of.
+// unusedImages returns the images that are not pinned and belong to no container, pod or sandbox.
 func (v fullDisk) unusedImages(ctx context.Context) ([]*kubecri.Image, error) {
 	h := v.tools.Host
 	all, err := h.Runtime.Images(ctx)
@@ -225,7 +225,7 @@ func (v fullDisk) unusedImages(ctx context.Context) ([]*kubecri.Image, error) {
 		return nil, err
 	}
 	names = slices.Concat(names, sandboxes, pods)
-	if h.Containerd.Containers != nil { // also those that CRI does not know
+	if h.Containerd.Containers != nil { // also those unknown to CRI
 		below, err := h.Containerd.Containers(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("containerd's containers: %w", err)
@@ -243,8 +243,8 @@ func (v fullDisk) unusedImages(ctx context.Context) ([]*kubecri.Image, error) {
 	}), nil
 }
 
-// sandboxImages returns what sandboxes are made of. Without it no pod could start, and older runtimes do not pin it: one
-// must be known, or pinned.
+// sandboxImages returns the images of sandboxes. Without them no pod could start, and older runtimes do not pin them:
+// at least one must be known or pinned.
 func (v fullDisk) sandboxImages(ctx context.Context, pinned bool) ([]string, error) {
 	all, err := v.tools.Host.Runtime.Sandboxes(ctx)
 	if err != nil {
@@ -255,7 +255,7 @@ func (v fullDisk) sandboxImages(ctx context.Context, pinned bool) ([]string, err
 	for _, s := range all[:min(len(all), maxSandboxes)] {
 		status, err := v.tools.Host.Runtime.SandboxStatus(ctx, s.GetId())
 		if err != nil {
-			continue // it has gone; another one tells
+			continue // it is gone; the others tell
 		}
 		var info struct {
 			Image string `json:"image"`
@@ -270,12 +270,11 @@ func (v fullDisk) sandboxImages(ctx context.Context, pinned bool) ([]string, err
 	return names, nil
 }
 
-// podImages returns the images that the pods of this node name, also for a container that has not started, and as a
-// volume.
+// podImages returns the images named by this node's pods, including volumes and containers that have not started.
 func (v fullDisk) podImages(ctx context.Context) (names []string, err error) {
 	var pods []corev1.Pod
 	err = hosterr.ErrNotConfigured
-	// kubelet's own identity may not ask kubelet
+	// kubelet's own identity may not query kubelet
 	for _, ask := range []func(context.Context) ([]corev1.Pod, error){v.tools.Host.Kubelet.Pods, v.tools.Host.Cluster.Pods} {
 		if ask != nil && err != nil {
 			pods, err = ask(ctx)
@@ -305,8 +304,8 @@ func imagesOfPod(spec corev1.PodSpec) (names []string) {
 	return names
 }
 
-// pulled returns when containerd last pulled an image; of other runtimes, and of those that containerd does not tell
-// of, the zero time, so that they come first.
+// pulled returns when containerd last pulled an image. For other runtimes and unknown images it is the zero time, so
+// that these come first.
 func (v fullDisk) pulled(ctx context.Context) func(*kubecri.Image) time.Time {
 	at := map[string]time.Time{}
 	if ask := v.tools.Host.Containerd.Images; ask != nil {

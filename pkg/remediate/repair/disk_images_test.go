@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// imageNode is a node with images a … f, of a megabyte each, and nothing that uses them; the sandboxes are of "pause".
+// imageNode is a node with unused images a … f, of a megabyte each; the sandboxes use "pause".
 type imageNode struct {
 	*disk
 	r *Runner
@@ -63,7 +63,7 @@ func (n *imageNode) bend(i int, change func(*kubecri.Image)) {
 	}
 }
 
-// look is what the action says after some time of observing it every half minute.
+// look returns the action's answer after it has observed the node every half minute for some time.
 func (n *imageNode) look(t *testing.T, passed time.Duration) string {
 	t.Helper()
 	for end := time.Now().Add(passed); ; time.Sleep(30 * time.Second) {
@@ -77,7 +77,7 @@ func (n *imageNode) look(t *testing.T, passed time.Duration) string {
 	}
 }
 
-// Of which images a removal is planned: each guard leaves one out.
+// The images whose removal is planned: each guard excludes one.
 func TestImagesThatAreRemoved(t *testing.T) {
 	const young = "none observed so for 2m0s"
 	for name, test := range map[string]struct {
@@ -199,8 +199,8 @@ func TestImagesThatAreRemoved(t *testing.T) {
 	}
 }
 
-// Those without a container for longest go first, and of those alike the one that was pulled first. What is used again
-// begins anew.
+// The images without a container for longest go first; among equals, the one pulled first. An image used again starts
+// anew.
 func TestOrderOfImages(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		n := newImageNode(t, w)
@@ -227,7 +227,7 @@ func TestOrderOfImages(t *testing.T) {
 		if err != nil || found.objects != 6 {
 			t.Fatalf("%+v, %v", found, err)
 		}
-		// Each is asked about right before its removal, which fails here: there is no runtime to ask for it.
+		// Each is asked about right before its removal, which fails here since the runtime is missing.
 		var asked []string
 		h.Runtime.Images = func(context.Context) ([]*kubecri.Image, error) { return nil, errors.New("stop") }
 		if _, err := found.free(t.Context(), func(context.Context) (bool, error) { return false, nil }); err == nil ||

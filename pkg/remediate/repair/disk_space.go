@@ -18,8 +18,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The check evictions finds a disk shortly above the thresholds of the kubelet that runs here, and disk-space one that
-// will soon be full: both before kubelet evicts. DiskSpaceLow has kubelet's own default threshold and comes with it.
+// The check evictions finds a disk close to the thresholds of the running kubelet, and disk-space one that will soon be
+// full: both before kubelet evicts. DiskSpaceLow uses kubelet's own default threshold and comes with it.
 func freeDiskSpace() Action {
 	return Action{
 		Name: "free-disk-space",
@@ -30,7 +30,7 @@ func freeDiskSpace() Action {
 			{"disk-space", []string{"DiskFull", "InodesExhausted", "DiskSpaceLow", "InodesLow", "DiskFillingUp"}},
 		},
 		Of: func(s Settings, f finding.Finding) bool {
-			// A volume of a pod holds nothing of these. That a disk may be full in a day, and is not short, is no hurry.
+			// Pods' volumes hold none of these. A disk that may be full in a day but is not short is not urgent.
 			return s.DiskSpace.any() && f.Facts["pods"] == "" &&
 				(f.Reason != "DiskFillingUp" || f.Severity.AtLeast(finding.Warning))
 		},
@@ -70,10 +70,10 @@ type fullDisk struct {
 	tools  Tools
 	table  []mount.Mount
 	device string // major:minor
-	path   string // on it
+	path   string // a path on it
 }
 
-// freed is what was removed.
+// freed counts removed objects.
 type freed struct {
 	objects int
 	bytes   uint64
@@ -81,16 +81,16 @@ type freed struct {
 
 func (f freed) String() string { return fmt.Sprintf("%d (%s)", f.objects, sizeText(f.bytes)) }
 
-// source is what may be removed of one kind.
+// source is the removable data of one kind.
 type source struct {
 	name string
 	freed
-	note string // for people: what is not known, or why there is nothing
-	// free removes objects until enough says so.
+	note string // for people: unknown facts, or why the source is empty
+	// free removes objects until enough returns true.
 	free func(ctx context.Context, enough func(context.Context) (bool, error)) (freed, error)
 }
 
-// room is what is free on a filesystem.
+// room is the free space of a filesystem.
 type room struct{ answer probe.ProbeAnswer }
 
 func (r room) percent() float64 {
@@ -99,12 +99,12 @@ func (r room) percent() float64 {
 
 func (r room) inodePercent() float64 {
 	if r.answer.Inodes == 0 {
-		return 100 // there is no fixed number of them
+		return 100 // the filesystem has no fixed number of inodes
 	}
 	return float64(r.answer.FreeInodes) / float64(r.answer.Inodes) * 100
 }
 
-// needs returns how many bytes are missing; enough: nothing is, of inodes neither.
+// needs returns how many bytes are missing; enough: neither bytes nor inodes are.
 func (r room) needs(s DiskSpace) (bytes uint64, enough bool) {
 	if r.percent() < s.FreePercent {
 		bytes = uint64(math.Ceil((s.FreePercent - r.percent()) / 100 * float64(r.answer.TotalBytes)))
@@ -161,7 +161,7 @@ func lookAtSpace(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 
 // fullDiskOf finds the filesystem of a finding in the mount table.
 func fullDiskOf(t Tools, f finding.Finding) (fullDisk, error) {
-	name := f.Subject.Name // of disk-space: a mount point
+	name := f.Subject.Name // a mount point, if from disk-space
 	if f.Check == "evictions" {
 		name = f.Facts["path"]
 	}
@@ -185,7 +185,7 @@ func fullDiskOf(t Tools, f finding.Finding) (fullDisk, error) {
 	return v, nil
 }
 
-// deviceOf returns the device of the filesystem that a path leads to.
+// deviceOf returns the device of the filesystem at a path.
 func (v fullDisk) deviceOf(name string) (string, error) {
 	resolved, err := mount.Real(v.tools.Host, name)
 	if err != nil {
@@ -198,7 +198,7 @@ func (v fullDisk) deviceOf(name string) (string, error) {
 	return m.Device(), nil
 }
 
-// readOnly reports whether nothing can be removed below a path.
+// readOnly reports whether the filesystem at a path permits no removal.
 func (v fullDisk) readOnly(name string) bool {
 	resolved, err := mount.Real(v.tools.Host, name)
 	m, ok := mount.Around(v.table, resolved)
@@ -221,14 +221,14 @@ func (v fullDisk) room(ctx context.Context) (room, error) {
 	return room{answer}, nil
 }
 
-// sources returns those that have something on the filesystem, and why others have not. need is the number of bytes
-// that are missing.
+// sources returns the sources with removable data on the filesystem, and notes why the others have none. need is the
+// number of missing bytes.
 func (v fullDisk) sources(ctx context.Context, need uint64) (all []source, notes []string, err error) {
 	s := v.tools.Settings.DiskSpace
 	for _, one := range []struct {
 		name string
 		on   bool
-		dir  string // which must lie on the filesystem; empty: the source knows itself
+		dir  string // must be on the filesystem; empty: the source checks itself
 		look func(context.Context) (source, error)
 	}{
 		{"quarantine", s.Quarantine, v.tools.Mutator.QuarantineDir(), v.quarantine},
@@ -253,7 +253,7 @@ func (v fullDisk) sources(ctx context.Context, need uint64) (all []source, notes
 		switch {
 		case errors.Is(err, hosterr.ErrNotConfigured):
 			notes = append(notes, one.name+": not on this node")
-		case err != nil: // the other sources are no worse for it
+		case err != nil: // the other sources can still be used
 			notes = append(notes, fmt.Sprintf("%s: %v", one.name, err))
 		case found.objects == 0:
 			notes = append(notes, one.name+": "+found.note)
@@ -265,7 +265,7 @@ func (v fullDisk) sources(ctx context.Context, need uint64) (all []source, notes
 	return all, notes, nil
 }
 
-// free removes from one source after the other until enough is free, and says what came of it.
+// free removes from one source after the other until enough is free, and describes the result.
 func (v fullDisk) free(ctx context.Context, before room, sources []source) (string, error) {
 	last, stopped := before, ""
 	enough := func(ctx context.Context) (bool, error) {
@@ -280,7 +280,7 @@ func (v fullDisk) free(ctx context.Context, before room, sources []source) (stri
 		_, reached := now.needs(v.tools.Settings.DiskSpace)
 		return reached, ctx.Err()
 	}
-	var done, left []string // left: why something was not removed
+	var done, left []string // left: why an object was not removed
 	var problems []error
 	sum := freed{}
 	for _, s := range sources {
@@ -320,7 +320,7 @@ func (v fullDisk) free(ctx context.Context, before room, sources []source) (stri
 	if err := errors.Join(problems...); err != nil && sum.objects == 0 && !slices.ContainsFunc(problems, isFailure) {
 		return "", refuse("%s: %v", text, err)
 	} else if err != nil {
-		// Its chain ends here: what was left alone does not make it a refusal of the whole.
+		// The error chain ends here: a skipped object must not make the whole a refusal.
 		return text, errors.New(err.Error())
 	}
 	if sum.objects == 0 {
@@ -329,17 +329,17 @@ func (v fullDisk) free(ctx context.Context, before room, sources []source) (stri
 	return text, nil
 }
 
-// leftAlone reports whether an object was not removed because it is in use, or another one by now.
+// leftAlone reports whether an object was skipped because it is in use or was replaced.
 func leftAlone(err error) bool {
 	_, refused := errors.AsType[mutate.Refusal](err)
 	return refused || errors.Is(err, mutate.ErrBusy) || errors.Is(err, mutate.ErrChanged)
 }
 
-// isFailure reports whether something was tried and did not succeed; a question without an answer is none.
+// isFailure reports whether an attempt was made and failed; an unanswered question does not count.
 func isFailure(err error) bool { return err != nil && !mutate.WasNotBegun(err) }
 
-// each removes objects one by one until enough is free. What is left alone costs the others nothing; any other error
-// ends it, since it is hardly the object's.
+// each removes objects one by one until enough is free. It skips objects in use; any other error ends the loop, since
+// it hardly concerns the object alone.
 func each[T any](ctx context.Context, objects []T, enough func(context.Context) (bool, error),
 	remove func(context.Context, T) (bytes uint64, err error)) (got freed, err error) {
 	var left error // the first
@@ -361,7 +361,7 @@ func each[T any](ctx context.Context, objects []T, enough func(context.Context) 
 	return got, left
 }
 
-// sizeText is a number of bytes for people: "1.5 GiB".
+// sizeText formats a number of bytes for people: "1.5 GiB".
 func sizeText(n uint64) string {
 	value, unit := float64(n), 0
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}

@@ -20,18 +20,18 @@ const (
 	dumpBytes = 64 << 10
 )
 
-// disk is a filesystem of 1 MiB that is short of room: what is not in the folder of core dumps takes other bytes. The
-// files are real ones.
+// disk is a filesystem of 1 MiB that is short of space: other files take the bytes outside the folder of core dumps.
+// The files are real.
 type disk struct {
 	*world
 	folders systemFolders
 	other   uint64
-	asked   func() // before each answer of statfs
+	asked   func() // before each statfs
 	switchd string // why everything is stopped
 }
 
-// onDisk gives the world such a disk, as a node of ten days' uptime sees it, with the fault that less than a tenth is
-// free, and the core dumps as the only source.
+// onDisk gives the world such a disk on a node with ten days' uptime; less than a tenth is free, and core dumps are the
+// only source.
 func onDisk(w *world) *disk {
 	d := &disk{world: w, folders: systemFolders{filepath.Join(w.dir, "coredump"), filepath.Join(w.dir, "journal")}}
 	w.t.Helper()
@@ -85,7 +85,7 @@ func (d *disk) write(name, text string) {
 	}
 }
 
-// dump makes a core dump; to the node it is ten days old, and older by that much.
+// dump makes a core dump; to the node it is ten days old, plus older.
 func (d *disk) dump(name string, older time.Duration) {
 	d.t.Helper()
 	d.write("coredump/"+name, strings.Repeat("x", dumpBytes))
@@ -126,10 +126,10 @@ func (d *disk) free() uint64 {
 	return diskTotal - min(used, diskTotal)
 }
 
-// fill leaves so many percent free.
+// fill leaves this percentage free.
 func (d *disk) fill(percent uint64) { d.other = 0; d.other = d.free() - diskTotal*percent/100 }
 
-// What is old enough goes, the oldest first, until the target is reached; the journal and the activities say how much.
+// Old files go, oldest first, until the target is reached; the journal and the activities say how much was freed.
 func TestFreesUntilEnough(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		d := onDisk(w)
@@ -140,7 +140,7 @@ func TestFreesUntilEnough(t *testing.T) {
 		if why := w.round(t.Context()); why != "" {
 			t.Fatal(why)
 		}
-		// 17 of a hundred were missing: three dumps are enough, of 6.25 each.
+		// 17 % were missing: three dumps of 6.25 % each are enough.
 		if want := []string{"core.4", "core.5", "core.6"}; !slices.Equal(d.names(), want) {
 			t.Errorf("%q, want %q", d.names(), want)
 		}
@@ -156,7 +156,7 @@ func TestFreesUntilEnough(t *testing.T) {
 	})
 }
 
-// What is young, a link or not a core dump stays although the target is not reached, and what the link leads to.
+// Young files, links, their targets and other files than core dumps stay even if the target is not reached.
 func TestFreesOnlyWhatMayGo(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		d := onDisk(w)
@@ -188,8 +188,8 @@ func TestFreesOnlyWhatMayGo(t *testing.T) {
 	})
 }
 
-// A disk that fills faster than it is freed: each run is a failure, the next waits, and after three nothing is done any
-// more, which is a finding.
+// If a disk fills faster than it is freed, each run is a failure and the next one waits; after three, repairs stop, and
+// this is a finding.
 func TestFillsFasterThanFreed(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		d := onDisk(w)
@@ -228,7 +228,7 @@ func TestFillsFasterThanFreed(t *testing.T) {
 	})
 }
 
-// Nothing is done, and no attempt counted, where nothing may be removed.
+// If no file may be removed, no removal is tried and no attempt is counted.
 func TestFreesNothing(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(d *disk)
@@ -281,14 +281,14 @@ func TestFreesNothing(t *testing.T) {
 	}
 }
 
-// ownFilesystem gives the folder of core dumps a filesystem, on which the fault is.
+// ownFilesystem gives the folder of core dumps its own filesystem, which has the fault.
 func (d *disk) ownFilesystem() {
 	d.write("proc/1/mountinfo", "20 1 8:2 / / rw - ext4 /dev/sda2 rw\n21 20 8:1 / "+d.folders.coreDumps+
 		" rw - ext4 /dev/sda1 rw\n")
 	d.believed.Subject.Name = d.folders.coreDumps
 }
 
-// namespace gives a process mounts of its own.
+// namespace gives a process its own mounts.
 func (d *disk) namespace(pid int, mounts string) {
 	d.write(fmt.Sprintf("proc/%d/mountinfo", pid), mounts)
 	d.mkdir(fmt.Sprintf("proc/%d/ns", pid))
@@ -297,8 +297,7 @@ func (d *disk) namespace(pid int, mounts string) {
 	}
 }
 
-// Core dumps that have a filesystem of their own are no less the host's for that, also where a service has a copy of the
-// host's mounts.
+// Core dumps on their own filesystem still belong to the host, even if a service has a copy of the host's mounts.
 func TestCoreDumpsOnAFilesystemOfTheirOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		d := onDisk(w)
@@ -314,7 +313,7 @@ func TestCoreDumpsOnAFilesystemOfTheirOwn(t *testing.T) {
 	})
 }
 
-// A disk that will be full soon is the action's matter however grave that is: severities have a rank, and no order as words.
+// The action handles a disk that will be full soon at every severity: severities are ordered by rank, not as words.
 func TestFillingUpOfEverySeverity(t *testing.T) {
 	s := Defaults()
 	s.DiskSpace.Images = true
@@ -333,7 +332,7 @@ func (d *disk) chmod(name string, mode os.FileMode) {
 	}
 }
 
-// The kill switch is asked before each removal.
+// The kill switch is checked before each removal.
 func TestStopsBetweenObjects(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		d := onDisk(w)
@@ -347,7 +346,7 @@ func TestStopsBetweenObjects(t *testing.T) {
 			}
 		}
 		w.round(t.Context())
-		if got := d.names(); len(got) != 2 { // the one that was begun is removed
+		if got := d.names(); len(got) != 2 { // the one already begun is removed
 			t.Errorf("%q", got)
 		}
 		if lines := strings.Join(w.journal(), "\n"); !strings.Contains(lines, "stopped: the file exists") {
@@ -356,7 +355,7 @@ func TestStopsBetweenObjects(t *testing.T) {
 	})
 }
 
-// Which findings are its matter: one of a volume of a pod, and a disk that will be full only tomorrow, are not.
+// The action ignores findings of a pod's volume, and of a disk that will be full only tomorrow.
 func TestDiskSpaceMatters(t *testing.T) {
 	s := Defaults()
 	s.DiskSpace.Journal = true
@@ -383,8 +382,8 @@ func TestDiskSpaceMatters(t *testing.T) {
 	}
 }
 
-// Of the journal goes what is missing on the disk, but never what lies below the floor; other files in its folder, and
-// the one that journald writes to, do not count.
+// The missing amount is removed from the journal, but never below the floor; other files in the folder, and journald's
+// active one, do not count.
 func TestJournalFloor(t *testing.T) {
 	for name, test := range map[string]struct {
 		floor  uint64

@@ -9,11 +9,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 )
 
-// Verified is the result of a repair whose check has not found the fault for the hold time. The other results are those
+// Verified is the result of a repair whose check did not find the fault for the hold time. The other results are those
 // of releases.
 const (
 	Verified remediate.Result = "verified"
-	Done     remediate.Result = "done" // of a step: the call has returned, which proves nothing yet
+	Done     remediate.Result = "done" // of a step: the call returned, which proves no cure yet
 )
 
 // Record is one line of the journal of repairs.
@@ -40,10 +40,10 @@ func ReadJournal(stateDir string) (records []Record, skipped int, err error) {
 	return wal.Read(journalFile(stateDir), func(r Record) bool { return r.Event != "" })
 }
 
-// attempt is one repair as the journal has it.
+// attempt is one repair, as read from the journal.
 type attempt struct {
 	Record                  // its intent
-	result remediate.Result // of its finish; of its end where nothing was done; empty: it has not finished
+	result remediate.Result // of its finish; of its end if the step did not run; empty: unfinished
 	why    string
 }
 
@@ -63,17 +63,17 @@ func attempts(records []Record) []attempt {
 	return all
 }
 
-// failed reports whether a repair was done and is not known to have helped.
+// failed reports whether a repair ran and is not known to have helped.
 func (a attempt) failed() bool {
 	return a.result == remediate.Failed || a.result == remediate.CouldNotTell
 }
 
-// acted reports whether the step may have been made. One that has no finish was interrupted at an unknown point.
+// acted reports whether the step may have run. An attempt without a finish was interrupted at an unknown point.
 func (a attempt) acted() bool { return a.result != remediate.Stopped && a.result != remediate.Refused }
 
 const day = 24 * time.Hour
 
-// count returns how many attempts of the last time match.
+// count returns how many attempts within the given time match.
 func count(all []attempt, now finding.Timestamp, within time.Duration, match func(attempt) bool) int {
 	n := 0
 	for _, a := range all {

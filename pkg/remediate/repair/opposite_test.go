@@ -11,9 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// Two faults want opposite actions: what ends one is the other. Each action helps, and is undone by the other. Neither
-// begins while the other is verified; after two turns neither is done again until they are older than a day, and that
-// is a finding for a person.
+// Two faults need opposite actions: the cure of one is the other. Each action helps, and is undone by the other.
+// Neither begins while the other is verified; after two turns both stop until the attempts are older than a day, and
+// this is a finding for a person.
 func TestOppositeActions(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		node, raised, meanwhile := "neither", map[string]time.Duration{}, ""
@@ -36,7 +36,7 @@ func TestOppositeActions(t *testing.T) {
 		w.options = func(o *Options) {
 			o.actions = []Action{action("cure-up", "check-up"), action("cure-down", "check-down")}
 			o.Observe = func(ctx context.Context, check string) (finding.Observation, error) {
-				if meanwhile == "" && len(did) > 0 { // it is verified, and another process wants the other repair
+				if meanwhile == "" && len(did) > 0 { // while it is verified, another process wants the other repair
 					meanwhile = "asked"
 					other.round(ctx)
 					meanwhile = other.Status().Steps[1].Blocked
@@ -71,7 +71,7 @@ func TestOppositeActions(t *testing.T) {
 		var r *Runner
 		days := []int{}
 		for begin, last := time.Now(), 0; time.Since(begin) < 3*day; {
-			r = w.runner() // the agent is restarted all the time
+			r = w.runner() // the agent restarts every time
 			believe(r)
 			r.round(t.Context())
 			time.Sleep(5 * time.Minute)

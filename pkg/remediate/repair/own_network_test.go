@@ -23,8 +23,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// The kernel's loopback device and a kernel setting are put back: the check that found the fault finds it no more. Where
-// something takes them away again at once, the repair has failed, and the next one waits.
+// The kernel's loopback device and a kernel setting are restored: the check stops finding the fault. If they are
+// removed again at once, the repair has failed, and the next one waits.
 func TestRepairOwnNetwork(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return

@@ -18,23 +18,23 @@ type Step struct {
 	Subject finding.Subject `json:"subject"`
 	Reason  string          `json:"reason"`
 	Mode    remediate.Mode  `json:"mode"`
-	Does    string          `json:"does,omitempty"`     // what would be done, where that is known
-	Blocked string          `json:"notActed,omitempty"` // why it is not done; empty when it will be
+	Does    string          `json:"does,omitempty"`     // what would be done, if known
+	Blocked string          `json:"notActed,omitempty"` // why it will not be done; empty: it will
 	Refused bool            `json:"refused,omitempty"`  // because of the state of the node
 
 	believed finding.Believed
 	action   Action
 }
 
-// Acts reports whether the step will be done.
+// Acts reports whether the step will run.
 func (s Step) Acts() bool { return s.Blocked == "" }
 
-// same reports whether an attempt was one at the same subject by the same action.
+// same reports whether an attempt had the same subject and action.
 func (s Step) same(a attempt) bool {
 	return a.Action == s.Action && a.Check == s.Check && a.Subject == s.Subject
 }
 
-// stopped returns why no repair at all may be done: too many have failed.
+// stopped returns why all repairs are stopped: too many have failed.
 func stopped(all []attempt, s Settings, now finding.Timestamp) string {
 	var failures []finding.Timestamp
 	for _, a := range all {
@@ -45,8 +45,8 @@ func stopped(all []attempt, s Settings, now finding.Timestamp) string {
 	return remediate.Halt("repairs", failures, s.StopAfter, now)
 }
 
-// plan lists what could be done about what is believed, and why not if it is not, in the order of the actions. It
-// is pure.
+// plan lists the possible steps for believed findings, in the order of the actions, each with the reason if it will not
+// run. It is pure.
 func plan(actions []Action, state finding.State, all []attempt, s Settings, now finding.Timestamp) []Step {
 	var steps []Step
 	for _, action := range actions {
@@ -67,7 +67,7 @@ func plan(actions []Action, state finding.State, all []attempt, s Settings, now 
 	return steps
 }
 
-// blocked returns why a step is not done now, by what can be known without a look at the node.
+// blocked returns why a step does not run now, as far as this is known without a look at the node.
 func blocked(step Step, all []attempt, s Settings, now finding.Timestamp) string {
 	if step.Mode != remediate.On {
 		return fmt.Sprintf("the mode of %s is %s", step.Action, step.Mode)
@@ -83,10 +83,10 @@ func blocked(step Step, all []attempt, s Settings, now finding.Timestamp) string
 		step.interval(all, now), step.backOff(all, s, now), step.budget(all, s, now))
 }
 
-// needsHelp begins what is said of a step that is a person's.
+// needsHelp is the prefix of the reason if a step needs a person.
 const needsHelp = "needs help: "
 
-// ladder returns why this occurrence of a finding is a person's by now.
+// ladder returns why this occurrence of a finding needs a person.
 func (s Step) ladder(all []attempt) string {
 	for _, a := range all {
 		if s.action.Once && s.same(a) && a.Finding == s.believed.ID && a.acted() {
@@ -109,12 +109,12 @@ func (s Step) after(all []attempt) string {
 	return fmt.Sprintf("waiting: %s comes first, and must have failed", s.action.After)
 }
 
-// maxTurns is how often within a day a repair may be followed by one of another fault, and be needed again.
+// maxTurns is how often within a day a repair may be followed by one of another fault and be needed again.
 const maxTurns = 2
 
-// undone returns why a step is a person's although each of its repairs has helped: after each of them another fault was
-// repaired, and then this one was back. Two actions that undo each other would take turns until the budget is spent, day
-// by day, and keep it from all others.
+// undone returns why a step needs a person although each of its repairs helped: after each one another fault was
+// repaired, and then this one was back. Two actions that undo each other would take turns until the day's budget is
+// spent, every day, and starve all others.
 func (s Step) undone(all []attempt, now finding.Timestamp) string {
 	turns, helped := map[Name]int{}, false
 	for _, a := range all {
@@ -136,7 +136,7 @@ func (s Step) undone(all []attempt, now finding.Timestamp) string {
 	return ""
 }
 
-// interval returns why the action is not done again so soon.
+// interval returns why the action does not run again so soon.
 func (s Step) interval(all []attempt, now finding.Timestamp) string {
 	for _, a := range all {
 		if since := now.Since(a.At); a.Action == s.Action && a.acted() && since < s.action.Every {
@@ -146,11 +146,11 @@ func (s Step) interval(all []attempt, now finding.Timestamp) string {
 	return ""
 }
 
-// maxBackOff bounds how long a repair that failed is not tried again.
+// maxBackOff limits the wait after a failed repair.
 const maxBackOff = day
 
-// backOff returns why the same is not tried again yet. Every attempt within a day that was not verified doubles it, so
-// that one which is refused right before its step does not fill the journal either.
+// backOff returns why the same repair is not tried again yet. Every unverified attempt within a day doubles the wait,
+// so that one refused right before its step does not fill the journal either.
 func (s Step) backOff(all []attempt, settings Settings, now finding.Timestamp) string {
 	wait := settings.RetryAfter
 	var last attempt
@@ -170,7 +170,7 @@ func (s Step) backOff(all []attempt, settings Settings, now finding.Timestamp) s
 	return ""
 }
 
-// budget returns why no more repairs are begun now. An attempt counts from its intent, whatever came of it.
+// budget returns why no more repairs begin now. An attempt counts from its intent, whatever its result.
 func (s Step) budget(all []attempt, settings Settings, now finding.Timestamp) string {
 	if count(all, now, time.Hour, anyAttempt) >= settings.PerHour {
 		return fmt.Sprintf("budget: %d repairs in the last hour", settings.PerHour)

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// What an action needs is asked when it is planned: without it there is no intent, and so no attempt.
+// The needs of an action are checked when it is planned: if one is not met, there is no intent and so no attempt.
 func TestPreconditionsAreAskedInTheLook(t *testing.T) {
 	module := func(n *unitNode) (Action, finding.Finding) {
 		n.tools.Settings.Modules = []string{"br-netfilter"}
@@ -39,7 +39,7 @@ func TestPreconditionsAreAskedInTheLook(t *testing.T) {
 		of      func(n *unitNode) (Action, finding.Finding)
 		change  func(n *unitNode)
 		want    string
-		unknown bool // it is not known, which is no refusal
+		unknown bool // whether it is met is unknown, which is no refusal
 	}{
 		"a module, and no systemd":         {module, loads("", hosterr.ErrNotConfigured), "systemd", false},
 		"a module, systemd does not say":   {module, loads("", errOutage), "no answer", true},
@@ -71,7 +71,7 @@ func TestPreconditionsAreAskedInTheLook(t *testing.T) {
 	}
 }
 
-// A step that has not been begun has not failed, whatever kept it: repairs go on.
+// A step that did not begin has not failed, whatever the reason: repairs go on.
 func TestWhatWasNotBegunIsNoFailure(t *testing.T) {
 	for name, test := range map[string]struct {
 		err    error

@@ -85,7 +85,7 @@ func lookAtUnit(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	}, nil
 }
 
-// unitOf returns the service that runs kubelet or the runtime, or why it is not known or not restarted. One that runs
+// unitOf returns the service of kubelet or the runtime, or why it is unknown or must not be restarted. A unit that runs
 // more than that is restarted only if the operator names it.
 func unitOf(t Tools, check string) (name, why string) {
 	node, key := t.Host.Node, "units.kubelet"
@@ -109,7 +109,7 @@ func unitOf(t Tools, check string) (name, why string) {
 	return unit + ".service", ""
 }
 
-// mayRestart returns why a service must not be restarted, by what systemd says of it.
+// mayRestart returns why a service must not be restarted, judged by systemd's state of it.
 func mayRestart(s systemd.Service, unitAge time.Duration) string {
 	switch {
 	case s.Load != "loaded":
@@ -133,7 +133,7 @@ func mayRestart(s systemd.Service, unitAge time.Duration) string {
 	return ""
 }
 
-// insideUnit is what lives in the cgroup of a service.
+// insideUnit counts the processes in the cgroup of a service.
 type insideUnit struct {
 	shims, servers []int // of containers; of FUSE filesystems
 	others         int   // processes besides the main one, those included
@@ -166,7 +166,7 @@ func lookInside(t Tools, s systemd.Service) (insideUnit, error) {
 	return in, nil
 }
 
-// refusal returns why a restart would end something that must live.
+// refusal returns why a restart would end a process that must live.
 func (in insideUnit) refusal(s systemd.Service) string {
 	switch {
 	case s.KillMode == "none":

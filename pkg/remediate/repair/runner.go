@@ -19,40 +19,40 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 )
 
-// Options are what a Runner needs.
+// Options configure a Runner.
 type Options struct {
 	Settings Settings
-	Releases remediate.Settings // the kill switch and the lock are those of releases
+	Releases remediate.Settings // the kill switch and the lock are shared with releases
 	Host     *host.Host
 	Mutator  *mutate.Mutator
 	Log      *slog.Logger
 	StateDir string // holds the journal
 
-	// Observe runs a check now and returns what it observed. The run has begun after the call.
+	// Observe runs a check now and returns its observation. The run begins after the call.
 	Observe func(ctx context.Context, check string) (finding.Observation, error)
 	// Paused returns why an operator has paused repairs, or ""; see remediate.Options.
 	Paused func(ctx context.Context) (string, error)
-	// Slots is the fleet's budget. Nil: there is none, and nothing disruptive is done unless FleetBudget is None.
+	// Slots is the fleet's budget. If nil, disruptive actions run only if FleetBudget is None.
 	Slots fleet.Slots
-	// Report takes what became of repairs; it must not block. May be nil.
+	// Report receives the activities of repairs; it must not block. May be nil.
 	Report func([]finding.Activity)
 
 	// Tests only.
 	actions    []Action                 // in place of the real ones
-	faultPoint func(point string) error // an error stops the repair there, as a crash would
-	onWrite    func(Record) error       // called before a write to the journal; an error stands for one of the disk
+	faultPoint func(point string) error // an error stops the repair there, like a crash
+	onWrite    func(Record) error       // called before a journal write; an error stands for a disk error
 }
 
-// Runner repairs what is believed to be faulty. Its only lasting state is the journal.
+// Runner repairs believed faults. Its only persistent state is the journal.
 type Runner struct {
 	options Options
 	tools   Tools
 	wake    chan struct{} // one pending wake is enough: a round looks at everything
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	state   finding.State
 	steps   []Step
-	current string // what is being done
+	current string // the current repair
 	trouble string // why the journal cannot be read or written
 	history []attempt
 	told    map[string]finding.ActivityKind // by occurrence and action: planned or refused
@@ -88,7 +88,7 @@ func New(o Options) (*Runner, error) {
 // Name is the name of the component.
 func (r *Runner) Name() string { return "repair" }
 
-// Update takes over what is believed now. It does not block.
+// Update takes the current beliefs. It does not block.
 func (r *Runner) Update(state finding.State, updates []finding.Update) {
 	r.mu.Lock()
 	first := r.state == nil
@@ -102,10 +102,10 @@ func (r *Runner) Update(state finding.State, updates []finding.Update) {
 	}
 }
 
-// again is when a round follows another while anything could be repaired: for what has to wait.
+// again is the interval of rounds while any repair is possible, for steps that have to wait.
 const again = 30 * time.Second
 
-// Run repairs until ctx ends. While nothing that is believed has an action it sleeps.
+// Run repairs until ctx ends. It sleeps while no believed finding has an action.
 func (r *Runner) Run(ctx context.Context) error {
 	timer := time.NewTimer(again)
 	defer timer.Stop()
@@ -122,7 +122,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// round plans, and does the first repair that can be done. It reports whether there is anything to plan.
+// round plans, and does the first possible repair. It reports whether there are any steps.
 func (r *Runner) round(ctx context.Context) bool {
 	r.readHistory()
 	r.mu.Lock()
@@ -151,16 +151,16 @@ func (r *Runner) round(ctx context.Context) bool {
 	return len(steps) > 0
 }
 
-// maxLooks bounds how many findings an action takes a look at in one round.
+// maxLooks limits the findings that actions look at in one round.
 const maxLooks = 20
 
-// preview completes a step that is not done by what would be done.
+// preview adds to a step that does not run what it would do.
 func (r *Runner) preview(ctx context.Context, step *Step) {
 	job, err := r.look(ctx, step)
 	switch {
 	case err == nil:
 		step.Does = job.Does
-	case strings.HasPrefix(step.Blocked, needsHelp): // whatever would be refused now
+	case strings.HasPrefix(step.Blocked, needsHelp): // a refusal now does not change that
 	case step.Refused:
 		step.Blocked = err.Error()
 	case step.Mode != remediate.On:
@@ -179,7 +179,7 @@ func (r *Runner) look(ctx context.Context, step *Step) (Job, error) {
 	return job, err
 }
 
-// readHistory reads the journal. One that cannot be read stops everything: the budgets are in it.
+// readHistory reads the journal. An unreadable journal stops all repairs, since it holds the budgets.
 func (r *Runner) readHistory() {
 	records, skipped, err := ReadJournal(r.options.StateDir)
 	r.mu.Lock()
@@ -194,21 +194,21 @@ func (r *Runner) readHistory() {
 	r.trouble, r.history = "", attempts(records)
 }
 
-// lock takes the lock of repairs on this node, which is held until a repair is verified.
+// lock takes the lock of repairs on this node. It is held until a repair is verified.
 func (r *Runner) lock() (*mutate.ReleaseLock, error) {
 	return mutate.Lock(path.Join(path.Dir(r.options.Releases.Lock), "nodeagent-repair.lock"),
 		journalFile(r.options.StateDir)+".lock")
 }
 
-// Status is what people ask about repairs.
+// Status is the state of repairs, for people.
 type Status struct {
-	Stopped string   `json:"stopped,omitempty"` // why nothing at all is done
+	Stopped string   `json:"stopped,omitempty"` // why all repairs are stopped
 	Doing   string   `json:"doing,omitempty"`
 	Steps   []Step   `json:"steps"`
 	Last    []string `json:"last"` // one line for each of the last repairs
 }
 
-// Status returns what is planned, what is refused, and what was done last.
+// Status returns the planned and refused steps and the last repairs.
 func (r *Runner) Status() Status {
 	stop := remediate.KillSwitch(r.options.Host.Files, r.options.Releases.KillSwitch)
 	r.mu.Lock()
@@ -237,7 +237,7 @@ func History(records []Record) []string {
 	return lines
 }
 
-// String is an attempt for people.
+// String formats an attempt for people.
 func (a attempt) String() string {
 	result := string(a.result)
 	if result == "" {

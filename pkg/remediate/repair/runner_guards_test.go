@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 )
 
-// Whatever is against it, nothing is done, nothing is in the journal, and the reason is said.
+// Each guard prevents the step, the journal stays empty, and the reason is given.
 func TestGuardsBeforeTheIntent(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(w *world)
@@ -61,7 +61,7 @@ func TestGuardsBeforeTheIntent(t *testing.T) {
 				w.t.Fatal(err)
 			}
 		}, "journal: "},
-		// The one before it has the budgets of the day, and the one of now can still be written.
+		// The older journal holds the budgets of the day, and the current one can still be written.
 		"an older journal that cannot be read": {func(w *world) {
 			if err := os.MkdirAll(filepath.Join(w.dir, "state", journalName+".1"), 0o700); err != nil {
 				w.t.Fatal(err)
@@ -101,7 +101,7 @@ func (s *slots) Acquire(_ context.Context, _ string, atMost time.Duration) (flee
 func (s *slots) Valid() bool             { return !s.lost }
 func (s *slots) Release(context.Context) { s.released = true }
 
-// What changes between the intent and the step stops it. Its end is in the journal, and it is not tried again at once.
+// A change between intent and step stops the step. Its end is journaled, and it is not retried at once.
 func TestGuardsAfterTheIntent(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(w *world, s *slots, cancel func())
@@ -147,7 +147,7 @@ func TestGuardsAfterTheIntent(t *testing.T) {
 	}
 }
 
-// A configuration that changes while a repair is verified ends it; nothing more is done by the next one.
+// A configuration change during the verification ends the repair; the next configuration does not continue it.
 func TestConfigurationRemovedWhileItIsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// Done is not enough: a repair counts when the check has not found the fault for the hold time.
+// "Done" is not enough: a repair counts when the check has not found the fault for the hold time.
 func TestRepairIsVerified(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(w *world)
@@ -59,7 +59,7 @@ func TestRepairIsVerified(t *testing.T) {
 	}
 }
 
-// One occurrence is repaired once, others as far as the budgets go; all of that survives a restart of the agent.
+// One occurrence is repaired once, others within the budgets; this survives a restart of the agent.
 func TestLadderAndBudgets(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.action.Once = true
@@ -105,7 +105,7 @@ func TestLadderAndBudgets(t *testing.T) {
 	})
 }
 
-// Each failure doubles the time until the next try; too many within a day stop everything, and that is a finding.
+// Each failure doubles the wait until the next try; too many within a day stop all repairs, which is a finding.
 func TestFailuresStopEverything(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.action.PerDay, w.settings.PerDay = nil, 100
@@ -141,7 +141,7 @@ func TestFailuresStopEverything(t *testing.T) {
 	})
 }
 
-// A repair that did not help is a finding for as long as the fault is believed.
+// A repair that did not help is a finding while the fault is believed.
 func TestDidNotHelpIsAFinding(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.faulty = func() bool { return true }
@@ -161,7 +161,7 @@ func TestDidNotHelpIsAFinding(t *testing.T) {
 	})
 }
 
-// The agent dies at any point. The next one does not do it again: the intent counts, for the ladder and the budgets.
+// If the agent dies at any point, the next one does not repeat the step: ladder and budgets count the intent.
 func TestCrashAnywhere(t *testing.T) {
 	for point, done := range map[string]int{"repair intent: cure": 0, "repair done: cure": 1, "repair end: cure": 1} {
 		t.Run(point, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 }
 
-// A disk that takes no writes: without an intent nothing is done; what was done counts although its end is lost.
+// On a disk that rejects writes, no step runs without an intent; a step that ran counts even if its end is lost.
 func TestDiskFull(t *testing.T) {
 	for event, done := range map[remediate.Event]int{remediate.Intent: 0, remediate.End: 1, remediate.Finish: 1} {
 		t.Run(string(event), func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// Run does what a round does, when something is believed that was not, and ends with its context.
+// Run does a round when a new finding is believed, and ends with its context.
 func TestRun(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -274,7 +274,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// An action that comes after another waits until that was done for this occurrence, and has failed.
+// An action that comes after another waits until the other ran for this occurrence and failed.
 func TestSecondRung(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.faulty = func() bool { return true }
@@ -308,7 +308,7 @@ func TestSecondRung(t *testing.T) {
 	})
 }
 
-// The first rung that helped is no reason for the second.
+// If the first rung helped, the second is not done.
 func TestSecondRungAfterHelp(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.round(t.Context())
@@ -322,7 +322,7 @@ func TestSecondRungAfterHelp(t *testing.T) {
 	})
 }
 
-// At most once in a time, whatever came of it: also where it helped, and for another fault.
+// The interval between two runs holds whatever the result: also after a success, and for another fault.
 func TestInterval(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		w.action.Every = time.Hour
@@ -339,7 +339,7 @@ func TestInterval(t *testing.T) {
 	})
 }
 
-// What needs longer to show is given longer, and the slot is asked for as long.
+// An action with a settle time gets more time to show its effect, and asks for its slot for as long.
 func TestSettle(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		s := &slots{}

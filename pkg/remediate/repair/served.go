@@ -13,19 +13,19 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/socket"
 )
 
-// storagePorts are those that servers of storage listen on unless they are told another.
+// storagePorts are the default ports of storage servers.
 var storagePorts = map[uint16]string{
 	111: "RPC, as of NFS", 445: "SMB", 564: "9P", 988: "Lustre", 2049: "NFS", 3260: "iSCSI", 3300: "Ceph", 4420: "NVMe over TCP",
 	6789: "Ceph", 7000: "AFS", 8009: "NVMe discovery", 10809: "NBD", 24007: "Gluster",
 }
 
-// client is storage of this node that comes over the network.
+// client is network storage in use on this node.
 type client struct {
 	server netip.Addr
 	is     string // for people
 }
 
-// clients returns the storage of this node that comes over the network: filesystems and block devices.
+// clients returns the network storage in use on this node: filesystems and block devices.
 func clients(h *host.Host) ([]client, error) {
 	table, err := mount.Table(h)
 	if err != nil {
@@ -56,7 +56,7 @@ func clients(h *host.Host) ([]client, error) {
 			if err != nil {
 				return nil, fmt.Errorf("server of %s %s: %w", of.is, name, err)
 			}
-			for part := range strings.SplitSeq(text, ",") { // the address of a disk in this machine is none of these
+			for part := range strings.SplitSeq(text, ",") { // a local disk's address does not parse
 				if server, err := netip.ParseAddr(strings.TrimPrefix(part, "traddr=")); err == nil {
 					all = append(all, client{server.Unmap(), of.is + " " + name + " is connected"})
 				}
@@ -66,8 +66,8 @@ func clients(h *host.Host) ([]client, error) {
 	return all, nil
 }
 
-// servesNobody refuses where the container serves storage to anybody, on this node or another. A client of a Service has
-// mounted the address of that, and not the pod's: so the server's end of the connections is looked at as well.
+// servesNobody refuses if the container serves storage to any client, on this node or another. A client of a Service
+// has mounted the Service's address, not the pod's, so the server's end of the connections is checked as well.
 func (r running) servesNobody(h *host.Host) error {
 	all, err := clients(h)
 	if err != nil {
@@ -116,12 +116,12 @@ func (r running) servesNobody(h *host.Host) error {
 	return nil
 }
 
-// firstUnprivileged is the first port that does not need root: an NFS client takes one below it, unless it is mounted with
-// noresvport.
+// firstUnprivileged is the first port that does not need root. An NFS client uses a lower one, unless it is mounted
+// with noresvport.
 const firstUnprivileged = 1024
 
-// sockets returns the sockets of TCP that the container may serve: all in the network of its pod; in the host's, those of
-// its processes, and, if it may administer the kernel, those that the kernel itself serves.
+// sockets returns the TCP sockets that the container may serve: in the pod's network, all; in the host's, those of its
+// processes, plus, if it is privileged, the kernel's own listeners on storage ports.
 func (r running) sockets(h *host.Host) ([]socket.TCP, error) {
 	all, err := socket.OfTCP(h, r.main.PID)
 	if err != nil || !r.pod.Spec.HostNetwork {

@@ -10,29 +10,29 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// FleetBudget is where the slots for what disrupts come from.
+// FleetBudget is the source of the slots for disruptive actions.
 type FleetBudget string
 
 // The fleet budgets.
 const (
-	Claims FleetBudget = "claims" // slots in the apiserver; without them nothing disruptive is done
+	Claims FleetBudget = "claims" // slots in the apiserver; without them no disruptive action runs
 	None   FleetBudget = "none"   // any number of nodes may disrupt their pods at the same time
 )
 
-// Settings define what may be repaired, and how often. The zero value repairs nothing; see Defaults.
+// Settings define which repairs may run, and how often. The zero value repairs no fault; see Defaults.
 type Settings struct {
-	// off, dry-run or on, by action; of those not named, what disrupts is off, and the rest dry-run
+	// off, dry-run or on, by action; by default, disruptive actions are off and the rest dry-run
 	Actions map[Name]remediate.Mode `yaml:"actions"`
 
 	PerHour        int `yaml:"perHour"`        // budget: repairs that are begun in any hour
 	PerDay         int `yaml:"perDay"`         // and in any day
 	RestartsPerDay int `yaml:"restartsPerDay"` // restarts by each action in any day
-	// after so many failed repairs in a day nothing more is done until they are older
+	// after this many failed repairs within a day, repairs stop until the failures are older
 	StopAfter int `yaml:"stopAfter"`
 
-	MinAge       time.Duration `yaml:"minAge"`       // a finding must have been believed this long: its owner comes first
+	MinAge       time.Duration `yaml:"minAge"`       // a finding must be believed for this long: its owner comes first
 	VerifyWithin time.Duration `yaml:"verifyWithin"` // its check must stop finding it within this
-	Hold         time.Duration `yaml:"hold"`         // and go on not finding it for this
+	Hold         time.Duration `yaml:"hold"`         // and stay clear for this
 	RetryAfter   time.Duration `yaml:"retryAfter"`   // after a failed repair, doubled with each further one
 	UnitAge      time.Duration `yaml:"unitAge"`      // a service or container that is younger is still starting
 
@@ -41,7 +41,7 @@ type Settings struct {
 
 	Units Units `yaml:"units"`
 
-	DiskSpace DiskSpace `yaml:"diskSpace"` // what free-disk-space may remove
+	DiskSpace DiskSpace `yaml:"diskSpace"` // the sources of free-disk-space
 
 	// From the settings of the checks, which compare them.
 	Sysctls    map[string]string        `yaml:"-"` // wanted values by name
@@ -50,13 +50,13 @@ type Settings struct {
 	DaemonSets []string                 `yaml:"-"` // as namespace/name
 }
 
-// DiskSpace says what free-disk-space may remove, and until when. Each source is a switch of its own.
+// DiskSpace defines the data that free-disk-space may remove, and its target. Each source has its own switch.
 type DiskSpace struct {
-	// it stops when this much of the filesystem, in percent of the whole, and of its inodes is free
+	// it stops when this much of the filesystem (percent of the whole) and of its inodes is free
 	FreePercent      float64 `yaml:"freePercent"`
 	FreeInodePercent float64 `yaml:"freeInodePercent"`
 
-	Images bool `yaml:"images"` // images of no container
+	Images bool `yaml:"images"` // images without a container
 	// an image must have been observed without a container for this long, and for kubelet's imageMinimumGCAge
 	ImageAge time.Duration `yaml:"imageAge"`
 
@@ -64,15 +64,15 @@ type DiskSpace struct {
 	JournalFloorBytes uint64 `yaml:"journalFloorBytes"` // this much of them is always kept
 
 	CoreDumps   bool          `yaml:"coreDumps"`   // files of systemd-coredump
-	CoreDumpAge time.Duration `yaml:"coreDumpAge"` // that were not changed for this long
+	CoreDumpAge time.Duration `yaml:"coreDumpAge"` // unchanged for this long
 
-	Quarantine bool `yaml:"quarantine"` // what the agent keeps in quarantine longer than remediate.quarantine.keep
+	Quarantine bool `yaml:"quarantine"` // objects in quarantine for longer than remediate.quarantine.keep
 }
 
 // any reports whether any source may be used.
 func (d DiskSpace) any() bool { return d.Images || d.Journal || d.CoreDumps || d.Quarantine }
 
-// problems returns what is wrong with d, by key.
+// problems returns the invalid keys of d, each with the reason.
 func (d DiskSpace) problems() map[string]string {
 	problems := map[string]string{}
 	for key, percent := range map[string]float64{"freePercent": d.FreePercent, "freeInodePercent": d.FreeInodePercent} {
@@ -91,14 +91,14 @@ func (d DiskSpace) problems() map[string]string {
 	return problems
 }
 
-// Units names the services of this node. Unless they are set, they are those of the distribution that was found, and none
-// where these run more than kubelet or the runtime.
+// Units names the services of this node. By default they are those of the detected distribution, or none if its
+// services run more than kubelet or the runtime.
 type Units struct {
 	Kubelet string `yaml:"kubelet"`
 	Runtime string `yaml:"runtime"`
 }
 
-// Defaults returns the settings of a new installation: nothing is done.
+// Defaults returns the settings of a new installation: no repair is on.
 func Defaults() Settings {
 	return Settings{
 		Actions: map[Name]remediate.Mode{}, PerHour: 3, PerDay: 10, RestartsPerDay: 2, StopAfter: 3,
@@ -120,7 +120,7 @@ func (s Settings) ModeOf(a Action) remediate.Mode {
 	return remediate.DryRun
 }
 
-// Problems returns what is wrong with s, by key.
+// Problems returns the invalid keys of s, each with the reason.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	for name, mode := range s.Actions {

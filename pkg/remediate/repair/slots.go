@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 )
 
-// noSlot is the slot of an action that needs none.
+// noSlot is the slot of an action that does not need one.
 type noSlot struct{}
 
 var _ fleet.Held = noSlot{}

@@ -11,8 +11,8 @@ import (
 // lookEvery is how often the check runs again while a repair is verified and held.
 const lookEvery = 10 * time.Second
 
-// verify runs the check that found the fault until it does not find it any more, and then for the hold time. Only that
-// counts: what the step itself said is passed on.
+// verify runs the check until it stops finding the fault, and then for the hold time. Only the check counts; the step's
+// own message is passed on.
 func (t *try) verify(ctx context.Context, said string) (remediate.Result, string) {
 	settings := t.options.Settings
 	within := settings.VerifyWithin + t.step.action.Settle

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// No budget and no wait of repairs goes by the wall clock: one that jumps ten years ahead frees none of them.
+// Budgets and waits of repairs do not depend on the wall clock: a jump of ten years ahead frees none of them.
 func TestBudgetsOutliveAJumpOfTheWallClock(t *testing.T) {
 	s := Defaults()
 	begin := hosttest.Now()

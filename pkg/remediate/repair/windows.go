@@ -11,7 +11,7 @@ import (
 type Window struct {
 	Days []string `yaml:"days"` // mon … sun, on which it begins; empty: every day
 	From string   `yaml:"from"` // HH:MM
-	To   string   `yaml:"to"`   // HH:MM, on the next day where it is not after From
+	To   string   `yaml:"to"`   // HH:MM, on the next day if not after From
 }
 
 // weekdays are the names of days in a configuration, in the order of time.Weekday.
@@ -26,7 +26,7 @@ func minutes(clock string) (int, error) {
 	return at.Hour()*60 + at.Minute(), nil
 }
 
-// includes reports whether a moment lies in the window. One that is malformed includes nothing.
+// includes reports whether a time is in the window. A malformed window includes no time.
 func (w Window) includes(at time.Time) bool {
 	from, errFrom := minutes(w.From)
 	to, errTo := minutes(w.To)
@@ -50,7 +50,7 @@ func (w Window) String() string {
 	return fmt.Sprintf("%s %s-%s", days, w.From, w.To)
 }
 
-// problem returns what is wrong with the window.
+// problem returns why the window is invalid, or "".
 func (w Window) problem() string {
 	for _, day := range w.Days {
 		if !slices.Contains(weekdays(), day) {
@@ -65,7 +65,7 @@ func (w Window) problem() string {
 	return ""
 }
 
-// closedWindow returns why what disrupts may not begin at a moment.
+// closedWindow returns why a disruptive action may not begin now.
 func closedWindow(windows []Window, at time.Time) string {
 	if len(windows) == 0 || slices.ContainsFunc(windows, func(w Window) bool { return w.includes(at) }) {
 		return ""

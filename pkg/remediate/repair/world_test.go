@@ -30,9 +30,9 @@ type world struct {
 	options  func(*Options)
 	tune     func(*Runner)
 
-	faulty   func() bool // what the check finds
-	blind    error       // that it learns nothing
-	sees     time.Time   // from then on it does; zero: never
+	faulty   func() bool // whether the check finds the fault
+	blind    error       // the check's error
+	sees     time.Time   // from then on the check works; zero: never
 	does     func(ctx context.Context) error
 	refusal  string // of the action's look
 	believed finding.Believed
@@ -78,7 +78,7 @@ func (w *world) fault(id string) {
 		Severity: finding.Fatal, Reason: "KubeletNotRunning", Message: "it does not run"}, ID: id, Raised: raised}
 }
 
-// now goes with the clock of the test's bubble.
+// now is the clock of the test's bubble.
 func (w *world) now() finding.Timestamp {
 	now := hosttest.Now()
 	passed := time.Since(w.begin)
@@ -99,7 +99,7 @@ func (w *world) observe(context.Context, string) (finding.Observation, error) {
 	return o, nil
 }
 
-// runner is one after a restart of the agent: it knows only what is on disk.
+// runner is a runner after a restart of the agent: it knows only the state on disk.
 func (w *world) runner() *Runner {
 	w.t.Helper()
 	h := hosttest.Host(w.t, func(h *host.Host) { h.Files = host.Files{Root: w.dir}; h.Clock = w.now })
@@ -128,7 +128,7 @@ func (w *world) runner() *Runner {
 	return r
 }
 
-// round is one round of a new runner, and what it says of the only step.
+// round runs one round of a new runner, and returns the reason of the only step.
 func (w *world) round(ctx context.Context) (blocked string) {
 	w.t.Helper()
 	r := w.runner()
@@ -142,7 +142,7 @@ func (w *world) round(ctx context.Context) (blocked string) {
 	return steps[0].Blocked
 }
 
-// journal is what is on disk: "intent", "end done", "finish verified".
+// journal lists the records on disk: "intent", "end done", "finish verified".
 func (w *world) journal() []string {
 	w.t.Helper()
 	records, skipped, err := ReadJournal(filepath.Join(w.dir, "state"))
@@ -162,13 +162,13 @@ func (w *world) create(name string) {
 	}
 }
 
-// bubble runs a test of the world with a clock of its own.
+// bubble runs a test of the world with its own clock.
 func bubble(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, newWorld(t)) })
 }
 
-// expect compares how often the step was made and how the journal ends.
+// expect compares how often the step ran and how the journal ends.
 func (w *world) expect(done int, last string) {
 	w.t.Helper()
 	lines := w.journal()

@@ -1,5 +1,5 @@
-// Package wal keeps the write-ahead logs of what the agent changes on the host: files of JSON lines, of which each is on
-// disk before the agent goes on. It decides nothing, and knows nothing of what the lines say.
+// Package wal keeps the write-ahead logs of the agent's changes on the host: files of JSON lines, each on disk before
+// the agent goes on. It makes no decisions, and does not interpret the lines.
 package wal
 
 import (
@@ -28,7 +28,7 @@ type File struct {
 	size int64
 }
 
-// Open opens a log for appending, and creates it and its directory where they do not exist.
+// Open opens a log for appending, and creates it and its directory if missing.
 func Open(name string) (*File, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -97,7 +97,7 @@ func (f *File) Write(record any) error {
 	return nil
 }
 
-// Rotate renames a log that has grown too large. It replaces the previous one.
+// Rotate renames an oversized log. It replaces the previous one.
 func (f *File) Rotate() error {
 	if f.size < MaxSize {
 		return nil
@@ -111,11 +111,11 @@ func (f *File) Rotate() error {
 	return f.open()
 }
 
-// Close closes the file. Everything is on disk already.
+// Close closes the file. All records are on disk already.
 func (f *File) Close() error { return f.file.Close() }
 
-// Read returns all records of a log for which valid is true, oldest first. A truncated last line, as a crash leaves it,
-// and malformed lines are counted and skipped: the state of the node is never derived from a log.
+// Read returns all records of a log for which valid is true, oldest first. A last line truncated by a crash, and
+// malformed lines, are counted and skipped: the state of the node is never derived from a log.
 func Read[T any](name string, valid func(T) bool) (records []T, skipped int, err error) {
 	for _, file := range []string{name + ".1", name} {
 		data, err := host.Files{}.Read(file) // never blocks
