@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/override"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
@@ -81,7 +82,7 @@ func (s *serveOptions) classes() (reason.Overrides, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--overrides: %w", err)
 	}
-	return reason.ParseOverrides(s.overrides, data)
+	return override.Parse(s.overrides, data)
 }
 
 func (s *serveOptions) run(ctx context.Context) (err error) {

@@ -19,14 +19,9 @@ import (
 // Breaker is the name of the gate against mass orphaning.
 const Breaker = "no-mass-orphaning"
 
-const (
-	// strongLasts is how long the answer about a pod by name counts for the stronger proof. A release asks again: see
-	// Inspector.About.
-	strongLasts = time.Hour
-	// strongAtOnce limits how many pods are asked for by name at the same time. Each is asked twice in strongLasts, one
-	// in a pass, so that an answer is renewed before it expires.
-	strongAtOnce = 20
-)
+// strongLasts is how long the answer about a pod by name counts for the stronger proof. A release asks again: see
+// Inspector.About.
+const strongLasts = time.Hour
 
 // namedKey is the key in the history of the apiserver's answer about a pod that the breaker holds, and sourcesKey the
 // key of the time since when kubelet has had its pods. No kind of object has such keys.
@@ -254,7 +249,8 @@ func (t *Inventory) heldByName(suspects []*Object, history History, now finding.
 		return cmp.Or(cmp.Compare(rank(a), rank(b)),
 			cmp.Compare(firsts[a.UID].SinceBoot, firsts[b.UID].SinceBoot), cmp.Compare(a.UID, b.UID))
 	})
-	due = due[:min(len(due), strongAtOnce)]
+	const atOnce = 20 // each is asked twice in strongLasts, one in a pass, so that an answer is renewed before it expires
+	due = due[:min(len(due), atOnce)]
 	due = slices.DeleteFunc(due, func(p Pod) bool {
 		named := history[namedKey(p.UID)].Named
 		renew := strongLasts / 2

@@ -250,13 +250,20 @@ type Taints struct {
 	Fault
 
 	Unconfined bool // no admission policy refuses a taint of another key
-	Refused    bool // the identity may write no taint, as kubelet's own
 
 	mu      sync.Mutex // guards all below
+	refused bool       // the identity may write no taint, as kubelet's own
 	node    corev1.Node
 	version int
 	patches int
 	rivals  int // how many more writes of another writer come right before ours
+}
+
+// Refuse lets the identity write no taint from now on, as kubelet's own.
+func (n *Taints) Refuse() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refused = true
 }
 
 // NewTaints returns a node with taints.
@@ -303,7 +310,7 @@ func (n *Taints) PatchNode(ctx context.Context, patch []byte, dryRun bool) error
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.Refused {
+		if n.refused {
 			return fmt.Errorf("not allowed to modify taints: %w", Status(http.StatusForbidden, metav1.StatusReasonForbidden, 0))
 		}
 		others := slices.ContainsFunc(p.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, "probe.") })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,15 +89,23 @@ func TestTaintStaysWhileNothingIsKnown(t *testing.T) {
 // being what is believed, the kill switch say, is reported while it does.
 func TestTaintInTheWay(t *testing.T) {
 	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
-		n.Refused = true
+		n.Refuse()
 		r.Update(w.Run("disk", nil))
 		time.Sleep(time.Second)
 		if why := r.Trouble(); !strings.Contains(why, "can never taint") || !strings.Contains(why, "not allowed to modify") {
 			t.Errorf("%q", why)
 		}
 	})
-	stop := ""
-	run(t, func(c *Config) { c.Stopped = func() string { return stop } },
+	var stopped atomic.Bool
+	const exists = "the kill switch exists"
+	run(t, func(c *Config) {
+		c.Stopped = func() string {
+			if stopped.Load() {
+				return exists
+			}
+			return ""
+		}
+	},
 		func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
 			r.Update(w.Run("disk", nil))
 			time.Sleep(time.Second)
@@ -106,13 +115,13 @@ func TestTaintInTheWay(t *testing.T) {
 			if _, patches := n.Shown(); patches != 0 {
 				t.Errorf("the trial was written: %d", patches)
 			}
-			stop = "the kill switch exists"
+			stopped.Store(true)
 			r.Update(w.Run("disk", nil, "DiskReadonly"))
 			time.Sleep(time.Second)
-			if why := r.Trouble(); !strings.Contains(why, "left as it is: the kill switch exists") {
+			if why := r.Trouble(); !strings.Contains(why, "left as it is: "+exists) {
 				t.Errorf("%q", why)
 			}
-			stop = ""
+			stopped.Store(false)
 			shows(t, n, 2*askOwner, readonly)
 			if why := r.Trouble(); why != "" {
 				t.Errorf("%q, and the node is tainted", why)

@@ -152,3 +152,6 @@ func classOf(r Reason, id stage.ID) Class {
 	}
 	return Describe(r).Class
 }
+
+// Overrides are a cluster's classes for reasons, instead of the table's.
+type Overrides map[Reason]Class

@@ -1,4 +1,5 @@
-package reason
+// Package override reads the file in which a cluster gives reasons other classes than the table does.
+package override
 
 import (
 	"bytes"
@@ -7,13 +8,12 @@ import (
 	"io"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 )
 
-// Overrides are a cluster's classes for reasons, instead of the table's.
-type Overrides map[Reason]Class
-
-// ParseOverrides reads a file of overrides; errors contain name. It reports all errors at once, each with its line.
-func ParseOverrides(name string, data []byte) (Overrides, error) {
+// Parse reads a file of overrides; errors contain name. It reports all errors at once, each with its line.
+func Parse(name string, data []byte) (reason.Overrides, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var document, second yaml.Node
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
@@ -25,7 +25,7 @@ func ParseOverrides(name string, data []byte) (Overrides, error) {
 		return nil, fmt.Errorf("%s: more than one document", name)
 	}
 	p := parser{name: name}
-	found := Overrides{}
+	found := reason.Overrides{}
 	root := document.Content[0]
 	p.each(root, "", func(key, value *yaml.Node) {
 		if key.Value != "reasons" {
@@ -70,23 +70,23 @@ func (p *parser) each(n *yaml.Node, what string, do func(key, value *yaml.Node))
 	}
 }
 
-func (p *parser) reason(key, value *yaml.Node, found Overrides) {
-	r := Reason(key.Value)
+func (p *parser) reason(key, value *yaml.Node, found reason.Overrides) {
+	r := reason.Reason(key.Value)
 	switch {
-	case r == Unknown:
+	case r == reason.Unknown:
 		p.fail(key, "%s: has no class", r)
 		return
-	case Describe(r).Advice == "":
+	case reason.Describe(r).Advice == "":
 		p.fail(key, "no reason %q", r)
 		return
 	}
 	before := len(p.errs)
 	p.each(value, key.Value+": ", func(field, value *yaml.Node) {
-		class := Class(value.Value)
+		class := reason.Class(value.Value)
 		switch {
 		case field.Value != "class":
 			p.fail(field, "%s: unknown key %q", r, field.Value)
-		case class != System && class != User:
+		case class != reason.System && class != reason.User:
 			p.fail(value, "%s: class %q: must be system or user", r, value.Value)
 		default:
 			found[r] = class
