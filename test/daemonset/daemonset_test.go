@@ -245,7 +245,8 @@ func (c *cluster) uninstall(t *testing.T) {
 	if c.repo == "" {
 		return
 	}
-	c.helm(t, "uninstall", "nodeagent", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=10m")
+	// Not --wait, which may miss that the last object is gone, and then waits in vain (helm 4.2.1). kubectl waits below.
+	c.helm(t, "uninstall", "nodeagent", "--namespace", namespace, "--ignore-not-found", "--cascade=foreground")
 	for _, file := range []string{"manifests/nodeagent.yaml", "rbac.yaml", "rights.yaml"} {
 		c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes", file), "--ignore-not-found",
 			"--timeout=10m")
