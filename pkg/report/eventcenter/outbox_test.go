@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -226,10 +225,13 @@ func TestDamagedRecords(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				stop()
-				values := content(t, store)
-				key := slices.Sorted(maps.Keys(values))[5]
-				if err := store.Put(key, damage(values[key])); err != nil {
-					t.Fatal(err)
+				for key, value := range content(t, store) {
+					if !bytes.Contains(value, []byte("Reason5")) {
+						continue
+					}
+					if err := store.Put(key, damage(value)); err != nil {
+						t.Fatal(err)
+					}
 				}
 				receiver.Mend()
 				stop = reporttest.Start(t, eventcenter.New(config))

@@ -310,14 +310,18 @@ func (p *partition) size() (n int64) {
 	return n
 }
 
-// scanRow reads the columns of a row. sound reports whether they are readable and the checksum matches.
-func scanRow(rows *sql.Rows) (r journal.Record, sound bool) {
+// scanRow reads the columns of a row. sound reports whether they are readable and the checksum matches. Without an offset
+// there is no row: the reading was interrupted.
+func scanRow(rows *sql.Rows) (r journal.Record, sound bool, err error) {
 	var received, sequence int64
 	var crc uint32
-	err := rows.Scan(&r.Offset, &received, &crc, &r.Source, &r.ID, &r.Type, &r.Cluster, &r.Node, &r.Severity, &r.Check,
+	err = rows.Scan(&r.Offset, &received, &crc, &r.Source, &r.ID, &r.Type, &r.Cluster, &r.Node, &r.Severity, &r.Check,
 		&r.Reason, &r.Stream, &sequence, &r.JSON)
 	r.Received, r.Sequence = time.UnixMilli(received).UTC(), uint64(sequence)
-	return r, err == nil && crc == checksum(r.Offset, r.JSON)
+	if r.Offset == 0 {
+		return r, false, errors.Join(err, rows.Err())
+	}
+	return r, err == nil && crc == checksum(r.Offset, r.JSON), nil
 }
 
 func checksum(offset uint64, event []byte) uint32 {

@@ -223,10 +223,10 @@ func (s *Store) readRows(ctx context.Context, p *partition, q *span, all bool, p
 			return false, err
 		}
 		n := 0
-		for ; rows.Next() && !full; n++ {
-			full = s.readRow(p, rows, q, all, page)
+		for ; !full && err == nil && rows.Next(); n++ {
+			full, err = s.readRow(p, rows, q, all, page)
 		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil && !full {
+		if err := errors.Join(err, rows.Err(), rows.Close()); err != nil && !full {
 			return false, err
 		}
 		if full {
@@ -243,8 +243,11 @@ func (s *Store) readRows(ctx context.Context, p *partition, q *span, all bool, p
 }
 
 // readRow processes one row.
-func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *journal.Page) (full bool) {
-	r, sound := scanRow(rows)
+func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *journal.Page) (full bool, err error) {
+	r, sound, err := scanRow(rows)
+	if err != nil {
+		return false, err
+	}
 	if all && r.Offset != q.edge() {
 		missing := journal.Gap{From: q.first, To: r.Offset - 1, Reason: "missing in " + p.path}
 		if q.Backward {
@@ -255,13 +258,13 @@ func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *j
 	q.pass(r.Offset)
 	if !sound {
 		s.addGap(journal.Gap{From: r.Offset, To: r.Offset, Reason: "wrong checksum in " + p.path})
-		return false
+		return false, nil
 	}
 	if all && !wanted(q.Filter, r) {
-		return false
+		return false, nil
 	}
 	page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
-	return len(page.Records) >= q.Limit || page.Bytes > pageBytes
+	return len(page.Records) >= q.Limit || page.Bytes > pageBytes, nil
 }
 
 // skip moves a span to the next readable offset and records the gap. It tries each offset: a B-tree look-up finds rows
