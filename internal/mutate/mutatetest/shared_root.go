@@ -91,6 +91,9 @@ func shareRoot() error {
 	if err := detachOthers(); err != nil {
 		return err
 	}
+	if err := ownShims(); err != nil {
+		return err
+	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("share the root mount: %w", err)
 	}
@@ -103,6 +106,19 @@ func shareRoot() error {
 	}
 	if err != nil {
 		return fmt.Errorf("loopback interface: %w", err)
+	}
+	return nil
+}
+
+// ownShims hides the machine's folder of sockets of shims: containerd has them there, whatever its state folder, and a
+// killed shim leaves its socket behind.
+func ownShims() error {
+	const shims = "/run/containerd"
+	if err := os.MkdirAll(shims, 0o711); err != nil { //nolint:gosec // the mode that containerd gives it
+		return err
+	}
+	if err := unix.Mount("tmpfs", shims, "tmpfs", 0, "mode=711"); err != nil {
+		return fmt.Errorf("mount %s: %w", shims, err)
 	}
 	return nil
 }
