@@ -19,13 +19,17 @@ func admissionTexts() []Text {
 				`failed to call webhook: Post "https://a.default.svc:443/?timeout=10s": dial tcp 10.0.0.1:443: connect: connection refused`}}},
 		{createFailed, stage.Admit, from, []string{"quota evaluation timed out", "status unknown for quota", "not yet ready to handle request",
 			"etcdserver", "too many requests", "cannot create resource", "the server is currently unable", "connection refused",
-			"timeout: request did not complete", "internal error occurred"}, []Example{
+			"timeout: request did not complete", "internal error occurred", "the object has been modified"}, []Example{
+			{admission + "admission/plugin/resourcequota", "FailedCreate", `Error creating: Operation cannot be fulfilled on resourcequotas "q": ` +
+				"the object has been modified; please apply your changes to the latest version and try again"},
 			{admission + "admission/plugin/resourcequota", "FailedCreate", web + "status unknown for quota: q, resources: pods"},
 			{admission + "etcd", "FailedCreate", "Error creating: etcdserver: request timed out"},
 			{admission + "RBAC", "FailedCreate", `Error creating: pods is forbidden: ` +
 				`User "system:serviceaccount:kube-system:replicaset-controller" ` +
 				`cannot create resource "pods" in API group "" in the namespace "default"`}}},
-		{"QuotaExceeded", stage.Admit, from, []string{"exceeded quota", "failed quota"}, []Example{
+		{"QuotaExceeded", stage.Admit, from, []string{"exceeded quota", "failed quota", "insufficient quota"}, []Example{
+			{admission + "admission/plugin/resourcequota", "FailedCreate", web + "insufficient quota to match these scopes: " +
+				"[{PriorityClass In [system-node-critical system-cluster-critical]}]"},
 			{admission + "admission/plugin/resourcequota", "FailedCreate", web +
 				"exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3"},
 			{controllers + "statefulset", "FailedCreate", `create Pod web-0 in StatefulSet web failed error: ` +
