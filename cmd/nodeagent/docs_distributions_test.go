@@ -13,11 +13,11 @@ func distributionsPage(all []distro.Distribution) string {
 	var b strings.Builder
 	b.WriteString("# Distributions\n\nGenerated from the table in `internal/host/distro` by `go test ./cmd/nodeagent -run " +
 		"Docs -update`.\n\nThe agent finds the layout of a node by itself: from the running kubelet, or, while kubelet is " +
-		"dead, from its unit, its files and what the agent stored when kubelet last ran (`layout.json`). A node with any " +
+		"dead, from its unit, its files and the layout stored when kubelet last ran (`layout.json`). A node with any " +
 		"of the traces below should run a kubelet; without one, `kubelet-health` reports `KubeletNotRunning`, with the " +
-		"unit of the distribution. A file that others than root can write, or that cannot be parsed, is not used: each " +
-		"check that needs it answers \"could not tell\" and names the file. `nodeagent config show` prints what was " +
-		"found.\n\n| distribution | the agent finds | you set | install the agent as |\n|---|---|---|---|\n")
+		"unit of the distribution. The agent does not use a file that others than root can write, or that it cannot " +
+		"parse: each check that needs the file answers \"could not tell\" and names it. `nodeagent config show` prints " +
+		"the layout.\n\n| distribution | the agent finds | you set | install the agent as |\n|---|---|---|---|\n")
 	for _, d := range all {
 		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", d.Name, d.ID, cell(d.Found), cell(d.Set), cell(d.Install))
 	}

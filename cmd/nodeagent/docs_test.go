@@ -46,7 +46,7 @@ func TestDocs(t *testing.T) {
 func kindsPage(specs []inspect.KindSpec) string {
 	var b strings.Builder
 	b.WriteString("# Kinds of leftovers\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. " +
-		"[Leftovers](leftovers.md) tells how they are proven.\n\nThe apiserver and kubelet must not know the pod of an " +
+		"[Leftovers](leftovers.md) describes how they are proven.\n\nThe apiserver and kubelet must not know the pod of an " +
 		"object; the witnesses of the third column must not know its sandbox or container either.\n\n" +
 		"| kind | what it is | gone from | what it does | release |\n|---|---|---|---|---|\n")
 	for _, s := range specs {
@@ -67,7 +67,7 @@ func kindsPage(specs []inspect.KindSpec) string {
 func actionsPage(actions []repair.Action) string {
 	var b strings.Builder
 	b.WriteString("# Repair actions\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. " +
-		"[Repairs](remediation.md) tells which guards hold for all of them.\n\n| action | what it does | mode unless " +
+		"[Repairs](remediation.md) lists the guards that hold for all of them.\n\n| action | what it does | mode unless " +
 		"configured |\n|---|---|---|\n")
 	for _, a := range actions {
 		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", a.Name, a.Name, cell(a.Summary), repair.Defaults().ModeOf(a))
@@ -108,8 +108,8 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule) string {
 	for _, c := range checks {
 		fmt.Fprintf(&b, "\n## %s\n\n%s", c.ID, checkPage(c))
 	}
-	b.WriteString("\n# Rules of the kernel log\n\nWhere a state is named, the check of that name reads it, raises " +
-		"and clears, and the line only makes it run at once; where that check has nothing to read on a host, the " +
+	b.WriteString("\n# Rules of the kernel log\n\nIf a rule names a state, the check of that name reads it, raises " +
+		"and clears, and the line only makes it run at once; if that check has no state to read on a host, the " +
 		"line is evidence by itself. In the table, " + direWords + ".\n\n" +
 		"| rule | reason | severity | state | kept | means | next |\n|---|---|---|---|---|---|---|\n")
 	for _, r := range rules {

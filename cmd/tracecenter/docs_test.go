@@ -49,7 +49,7 @@ func reasonsPage() string {
 	var b strings.Builder
 	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 	b.WriteString("# Reasons of misses\n\nGenerated from `pkg/trace/reason`; `go test -run TestDocs ./cmd/tracecenter -update` writes it.\n" +
-		"[trace.md](trace.md) says how a reason is chosen.\n\n| reason | class | signal | what to do |\n|---|---|---|---|\n")
+		"[trace.md](trace.md) describes how a reason is chosen.\n\n| reason | class | signal | what to do |\n|---|---|---|---|\n")
 	for _, r := range reason.Reasons() {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.Reason, r.Class, cell(r.Signal), cell(r.Advice))
 	}
