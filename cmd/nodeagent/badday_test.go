@@ -18,7 +18,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
-	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -26,9 +25,6 @@ import (
 const asProgram = "NODEAGENT_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if mutate.ChildMain() {
-		return
-	}
 	if os.Getenv(asProgram) != "" {
 		main()
 		return

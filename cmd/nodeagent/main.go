@@ -11,8 +11,6 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
-
-	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
 // Exit codes: the contract of every verb.
@@ -23,10 +21,6 @@ const (
 )
 
 func main() {
-	if mutate.ChildMain() {
-		return
-	}
-
 	// A command ends within seconds: garbage collection would be most of its work. The daemon sets its own limits.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(256 << 20)

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/nodeagent/nodeagent/internal/host/distro"
+	"github.com/nodeagent/nodeagent/internal/host/files"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
@@ -14,6 +15,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/internal/host/watch"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// The files of the host: see package files, which has few dependencies.
+type (
+	Files    = files.Tree
+	Entry    = files.Entry
+	FileStat = files.FileStat
 )
 
 // Host is one machine as the agent sees it. If a client's function is nil, this host has no such thing configured; the

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host/naming"
 )
 
 // mirrorAnnotation is on the API object of a static pod (its mirror); its value is the UID that kubelet uses on the
@@ -21,31 +23,11 @@ func NodePodUID(pod *corev1.Pod) string {
 	return string(pod.UID)
 }
 
-// IsPodUID reports whether s has a form that kubelet gives to pod UIDs: a UUID in lower case, or 32 hexadecimal digits
-// for static pods. A manifest may contain a UID of any other form; objects of such a pod are never recognized, and so
-// never touched.
-func IsPodUID(s string) bool {
-	switch len(s) {
-	case 32:
-		return isHex(s)
-	case 36:
-		return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' &&
-			isHex(s[:8]) && isHex(s[9:13]) && isHex(s[14:18]) && isHex(s[19:23]) && isHex(s[24:])
-	}
-	return false
-}
+// IsPodUID reports whether s has a form that kubelet gives to pod UIDs: see naming.IsPodUID.
+func IsPodUID(s string) bool { return naming.IsPodUID(s) }
 
-// IsContainerID reports whether s has the form of a container or sandbox ID: 64 hexadecimal digits in lower case.
-func IsContainerID(s string) bool { return len(s) == 64 && isHex(s) }
-
-func isHex(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
-}
+// IsContainerID reports whether s has the form of a container or sandbox ID: see naming.IsContainerID.
+func IsContainerID(s string) bool { return naming.IsContainerID(s) }
 
 // PodOfPath returns the UID of the pod if name is its kubelet directory, <KubeletRoot>/pods/<uid>, or lies below it.
 func (p Paths) PodOfPath(name string) (uid string, ok bool) {
@@ -167,7 +149,7 @@ func (r podCgroupRoot) PodUID(name string) (string, bool) {
 // PodCgroupRoots returns the cgroups that contain this kubelet's pods: one for each QoS class, of the driver in p or,
 // if it has none, of each. Guaranteed pods have no class of their own and are next to the classes.
 func (p Paths) PodCgroupRoots() []podCgroupRoot {
-	base := SplitPath(p.CgroupRoot)
+	base := naming.SplitPath(p.CgroupRoot)
 	var roots []podCgroupRoot
 	for _, class := range [][]string{{"kubepods"}, {"kubepods", "burstable"}, {"kubepods", "besteffort"}} {
 		names := slices.Concat(base, class)
@@ -220,9 +202,4 @@ func (p Paths) IsCRIO() bool { return path.Base(p.CRISocket) == "crio.sock" }
 func (p Paths) IsRuntimeNetns(name string) bool {
 	uuid, prefixed := strings.CutPrefix(name, "cni-")
 	return (prefixed || p.IsCRIO()) && len(uuid) == 36 && IsPodUID(uuid)
-}
-
-// SplitPath returns the components of a path.
-func SplitPath(name string) []string {
-	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -25,19 +26,13 @@ func (h *Host) numbers(dir string) ([]int, error) {
 }
 
 // ProcStat reads /proc/PID/stat. If the process is gone, proc.Gone is true for the error.
-func (h *Host) ProcStat(pid int) (proc.Stat, error) { return h.stat(proc.File(pid, "stat")) }
+func (h *Host) ProcStat(pid int) (proc.Stat, error) {
+	return proc.Read(h.Files, proc.File(pid, "stat"))
+}
 
 // TaskStat reads /proc/PID/task/TID/stat: the state of one thread. The result has its ID in PID.
 func (h *Host) TaskStat(pid, tid int) (proc.Stat, error) {
-	return h.stat(proc.File(pid, "task/"+strconv.Itoa(tid)+"/stat"))
-}
-
-func (h *Host) stat(name string) (proc.Stat, error) {
-	data, err := h.Files.Read(name)
-	if err != nil {
-		return proc.Stat{}, err
-	}
-	return proc.ParseStat(data)
+	return proc.Read(h.Files, proc.File(pid, "task/"+strconv.Itoa(tid)+"/stat"))
 }
 
 // ProcCgroups reads /proc/PID/cgroup: from the controller ("" for cgroup v2, "cpu", "name=systemd") to the path in its
@@ -55,6 +50,17 @@ func (h *Host) cgroups(name string) (map[string]string, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	return paths, nil
+}
+
+func readAll(file io.Reader, name string, limit int) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if len(data) > limit {
+		return nil, fmt.Errorf("read %s: larger than %d bytes", name, limit)
+	}
+	return data, nil
 }
 
 // maxArgs bounds the command line of one process.

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
+	"github.com/nodeagent/nodeagent/internal/host/unmount"
 )
 
 // bundles is the directory of bundles below containerd's state, and of their working directories below its root.
@@ -153,7 +154,7 @@ func (d *Mutator) mountedOnlyOn(rootfs string) error {
 			return fmt.Errorf("its root filesystem is also mounted on %s: %w", m.Point, ErrBusy)
 		}
 	}
-	others, err := mount.OtherMountNamespaces(d.host)
+	others, err := unmount.OtherNamespaces(d.host.Files, d.host.Mounts)
 	if err != nil {
 		return err
 	}

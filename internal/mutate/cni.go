@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
 // Attachment is the identity of a CNI attachment: the cache file in which libcni stores the ADD.
@@ -135,11 +136,11 @@ func (d *Mutator) readAttachment(a Attachment) (cached, error) {
 	}
 	fd, err := unix.Open(a.File, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return cached{}, gone(a.File, err)
+		return cached{}, child.Gone(a.File, err)
 	}
 	file := os.NewFile(uintptr(fd), a.File)
 	defer file.Close()
-	st, err := statAt(fd, "")
+	st, err := child.StatAt(fd, "")
 	if err != nil {
 		return cached{}, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
+	"github.com/nodeagent/nodeagent/internal/host/unmount"
 )
 
 // Exclusive checks that a filesystem is mounted only below the directory of the pod uid and in the mount namespaces of
@@ -53,7 +54,7 @@ func (d *Mutator) inPod(uid string, inspected Mount, other mount.Mount) bool {
 	if !ok || uid == "" {
 		return false
 	}
-	view := mount.MountView{PodsDir: pods}
+	view := unmount.View{PodsDir: pods}
 	return mount.Below(other.Point, path.Join(pods, uid)) && view.OtherPod(uid, other) == ""
 }
 

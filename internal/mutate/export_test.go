@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
 // RunChild runs any command as a child, for at most limit.
@@ -19,23 +19,18 @@ func RunChild(ctx context.Context, d *Mutator, limit time.Duration, args ...stri
 	return err
 }
 
-// UnmountAndCheck makes the child's change in this process, with another view of the mount table.
-func UnmountAndCheck(d *Mutator, uid string, m Mount, table func() ([]mount.Mount, error)) error {
-	r := request{Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW}
-	_, err := unmountAndCheck(r, table)
-	return err
-}
-
 // UnmountDetached requests a lazy unmount whatever the kind of filesystem.
 func UnmountDetached(ctx context.Context, d *Mutator, uid string, m Mount) error {
-	_, err := d.do(ctx, request{
-		Op: opUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW | unix.MNT_DETACH,
+	_, err := d.do(ctx, child.Request{
+		Op: child.OpUnmount, Base: d.podsDir(), UID: uid, Mount: m, Flags: unix.UMOUNT_NOFOLLOW | unix.MNT_DETACH,
 	})
 	return err
 }
 
 // HarmOver returns a harm as a child reports it.
-func HarmOver() error { return answer{Outcome: outcomeHarm, Why: "others went"}.error(opUnmount) }
+func HarmOver() error {
+	return errorOf(child.Answer{Outcome: child.OutcomeHarm, Why: "others went"}, child.OpUnmount)
+}
 
 // ParseAttachment exports parseAttachment for the fuzz target.
 func ParseAttachment(data []byte, name, containerID string) error {
@@ -45,9 +40,6 @@ func ParseAttachment(data []byte, name, containerID string) error {
 	}
 	return err
 }
-
-// ListDir lists one directory below an open one.
-func ListDir(parent int, name string, dir Entry) ([]Entry, error) { return listDir(parent, name, dir) }
 
 // pinning is a runtime to which every image is pinned: containerd 1.6 cannot pin one.
 type pinning struct{ cri.ImageServiceClient }

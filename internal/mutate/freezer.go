@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
 // Thaw wakes a process of a pod in a frozen cgroup: on v1 such a process cannot even be killed. It thaws cgroups from
@@ -59,7 +60,7 @@ func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, v
 		return false, nil
 	}
 	top := chain[len(chain)-1]
-	pod, err := openCgroup(point, top, nil)
+	pod, err := child.OpenCgroup(point, top, nil)
 	if errors.Is(err, errGone) {
 		return false, nil
 	}
@@ -69,11 +70,11 @@ func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, v
 	defer unix.Close(pod)
 	for _, name := range chain {
 		file := path.Join(".", strings.TrimPrefix(name, top), file)
-		now, err := readBelow(pod, file)
+		now, err := child.ReadBelow(pod, file)
 		if err != nil || !slices.Contains(frozen, strings.TrimSpace(string(now))) {
 			continue // on an error the cgroup and its processes have gone meanwhile
 		}
-		if err := write(pod, file, value); err != nil {
+		if err := child.Write(pod, file, value); err != nil {
 			return thawed, err
 		}
 		thawed = true
@@ -110,7 +111,7 @@ func (d *Mutator) KillCgroup(c Cgroup) error {
 	if err != nil {
 		return err
 	}
-	dir, err := openCgroup(at.mount.Point, at.name, &c.File)
+	dir, err := child.OpenCgroup(at.mount.Point, at.name, &c.File)
 	if errors.Is(err, errGone) {
 		return nil
 	}
@@ -118,18 +119,5 @@ func (d *Mutator) KillCgroup(c Cgroup) error {
 		return err
 	}
 	defer unix.Close(dir)
-	return write(dir, "cgroup.kill", "1")
-}
-
-// write writes to a file below an open directory.
-func write(dir int, name, value string) error {
-	fd, err := openBelow(dir, name, unix.O_WRONLY, resolveInside)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte(value)); err != nil {
-		return fmt.Errorf("write %q to %s: %w", value, name, err)
-	}
-	return nil
+	return child.Write(dir, "cgroup.kill", "1")
 }

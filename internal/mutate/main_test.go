@@ -5,14 +5,10 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
-	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
 func TestMain(m *testing.M) {
-	if mutate.ChildMain() {
-		return
-	}
 	status, inside := mutatetest.SharedRoot()
 	if inside {
 		remove := ownedtest.Temp()

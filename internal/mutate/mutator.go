@@ -4,7 +4,7 @@
 //
 // It never deletes recursively, never follows a symbolic link that a pod could have planted, never crosses a mount
 // while deleting, never detaches a mount of a local filesystem, never kills by PID alone, and never deletes a link by
-// name. A short-lived child makes any change that could block forever in the kernel (see child.go).
+// name. A short-lived child makes any change that could block forever in the kernel: see package child.
 package mutate
 
 import (
@@ -24,10 +24,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
 // ErrChanged means that the object is no longer the inspected one. The Mutator changed nothing.
-var ErrChanged = errors.New("is no longer the object that was inspected")
+var ErrChanged = child.ErrChanged
 
 // ErrBusy means that the object is still in use. The Mutator changed nothing.
 var ErrBusy = errors.New("busy")
@@ -36,11 +37,12 @@ var ErrBusy = errors.New("busy")
 var ErrTooManyAbandoned = errors.New("too many hanging child processes")
 
 // Refusal is the error for a change that the Mutator must not make.
-type Refusal struct{ Why string }
+type Refusal = child.Refusal
 
-func (r Refusal) Error() string { return "refused: " + r.Why }
+func refuse(format string, args ...any) error { return child.Refuse(format, args...) }
 
-func refuse(format string, args ...any) error { return Refusal{fmt.Sprintf(format, args...)} }
+// errGone means that there is nothing left to do.
+var errGone = child.ErrGone
 
 // NotBegun is the error of a change before which something was asked that got no answer. Nothing was done.
 type NotBegun struct{ Err error }
@@ -64,9 +66,7 @@ func notBegun(err error) error {
 	return NotBegun{err}
 }
 
-func changed(format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrChanged)
-}
+func changed(format string, args ...any) error { return child.Changed(format, args...) }
 
 // Mutator makes changes on one host.
 type Mutator struct {

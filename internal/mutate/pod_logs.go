@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
+	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
 // PodLogs is the identity of kubelet's directory for the container logs of a pod, <namespace>_<name>_<UID>.
@@ -34,7 +35,7 @@ func (d *Mutator) RemovePodLogs(ctx context.Context, l PodLogs) error {
 		!strings.HasSuffix(name, "_"+l.UID) {
 		return refuse("%s is not the directory of the logs of pod %q", l.Dir, l.UID)
 	}
-	a, err := d.do(ctx, request{Op: opTree, Base: base, UID: name})
+	a, err := d.do(ctx, child.Request{Op: child.OpTree, Base: base, UID: name})
 	if err != nil || len(a.Entries) == 0 {
 		return err
 	}
@@ -60,9 +61,9 @@ func (d *Mutator) RemovePodLogs(ctx context.Context, l PodLogs) error {
 		return errors.Join(err, openBy(l.Dir, pid))
 	}
 	for _, entry := range slices.Backward(a.Entries) {
-		r := request{Op: opRemoveDir, Base: base, UID: name, Path: entry.Path, File: entry.File}
+		r := child.Request{Op: child.OpRemoveDir, Base: base, UID: name, Path: entry.Path, File: entry.File}
 		if entry.Type == Regular {
-			r.Op = opRemoveFile
+			r.Op = child.OpRemoveFile
 		}
 		if _, err := d.do(ctx, r); err != nil {
 			return err

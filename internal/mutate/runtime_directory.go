@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
 // RuntimeDirectory is the identity of a directory that containerd made for a sandbox or a container.
@@ -93,7 +94,7 @@ func (d *Mutator) unmountRuntime(ctx context.Context, r RuntimeDirectory, l layo
 			return refuse("a filesystem of type %s is mounted on %s", m.FSType, m.Point)
 		}
 		inspected := Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source, FSType: m.FSType}
-		if _, err := d.do(ctx, request{Op: opUnmount, Base: path.Dir(r.Dir), UID: name, Mount: inspected,
+		if _, err := d.do(ctx, child.Request{Op: child.OpUnmount, Base: path.Dir(r.Dir), UID: name, Mount: inspected,
 			Flags: unix.UMOUNT_NOFOLLOW}); err != nil {
 			return err
 		}
@@ -118,15 +119,16 @@ func (d *Mutator) removeRuntime(ctx context.Context, r RuntimeDirectory, l layou
 	if work, err := d.workOf(ctx, r, l.work); err != nil {
 		return err
 	} else if work.Type == Directory {
-		if _, err := d.do(ctx, request{Op: opRemoveDir, Base: l.work, UID: containerOf(r), File: work.File}); err != nil {
+		empty := child.Request{Op: child.OpRemoveDir, Base: l.work, UID: containerOf(r), File: work.File}
+		if _, err := d.do(ctx, empty); err != nil {
 			return err
 		}
 	}
 	for _, entry := range slices.Backward(tree) {
-		one := request{Op: opRemoveFile, Base: path.Dir(r.Dir), UID: path.Base(r.Dir), Path: entry.Path, File: entry.File,
-			Type: entry.Type}
+		one := child.Request{Op: child.OpRemoveFile, Base: path.Dir(r.Dir), UID: path.Base(r.Dir), Path: entry.Path,
+			File: entry.File, Type: entry.Type}
 		if entry.Type == Directory {
-			one.Op = opRemoveDir
+			one.Op = child.OpRemoveDir
 		}
 		if _, err := d.do(ctx, one); err != nil {
 			return err
@@ -144,7 +146,7 @@ func (d *Mutator) workOf(ctx context.Context, r RuntimeDirectory, work string) (
 	if work == "" {
 		return Entry{}, nil
 	}
-	a, err := d.do(ctx, request{Op: opTree, Base: work, UID: containerOf(r)})
+	a, err := d.do(ctx, child.Request{Op: child.OpTree, Base: work, UID: containerOf(r)})
 	switch {
 	case err != nil || len(a.Entries) == 0:
 		return Entry{}, err
@@ -163,7 +165,7 @@ func (d *Mutator) runtimeTree(ctx context.Context, r RuntimeDirectory, l layout)
 	if !slices.Contains(l.bases, base) || !host.IsContainerID(id) {
 		return nil, refuse("%s is not a directory that containerd made", r.Dir)
 	}
-	a, err := d.do(ctx, request{Op: opTree, Base: base, UID: name})
+	a, err := d.do(ctx, child.Request{Op: child.OpTree, Base: base, UID: name})
 	if err != nil || len(a.Entries) == 0 {
 		return nil, err
 	}

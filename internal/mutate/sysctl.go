@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
 // maxSysctl bounds the value of a setting, in bytes.
@@ -61,15 +63,15 @@ func (d *Mutator) WriteSysctl(name, from, to string) error {
 
 // openSysctl opens a setting for reading and writing, which changes nothing.
 func openSysctl(dir, name, to string) (int, error) {
-	if !isLocal(name) || path.Clean(name) != name || strings.ContainsAny(to, "\x00\n") || len(to) > maxSysctl {
+	if !child.IsLocal(name) || path.Clean(name) != name || strings.ContainsAny(to, "\x00\n") || len(to) > maxSysctl {
 		return -1, refuse("%q is not a setting with one line as its value", name)
 	}
-	base, err := openBase(dir)
+	base, err := child.OpenBase(dir)
 	if err != nil {
 		return -1, err
 	}
 	defer unix.Close(base)
-	fd, err := openBelow(base, name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, resolveBeneath)
+	fd, err := child.OpenBelow(base, name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, child.ResolveBeneath)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return -1, refuse("the setting %s does not exist", name)

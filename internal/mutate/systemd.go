@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	hostsystemd "github.com/nodeagent/nodeagent/internal/host/systemd"
+	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
 // unitLimit bounds the stop of an empty unit; kubelet also allows 30 seconds.
@@ -96,12 +97,12 @@ func emptyEverywhere(c Cgroup, at cgroupPlace) error {
 }
 
 func emptyCgroup(point, name string, id *FileID) error {
-	fd, err := openCgroup(point, name, id)
+	fd, err := child.OpenCgroup(point, name, id)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if _, err = unpopulatedTree(fd); errors.Is(err, unix.EBUSY) {
+	if _, err = child.UnpopulatedTree(fd); errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("%s: %w: %w", path.Join(point, name), err, ErrBusy)
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/unmount"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
@@ -49,16 +50,16 @@ func listMounts(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 }
 
 // viewOf returns the data needed to determine the owner of a mount, and which mounts its unmount affects.
-func viewOf(scan *hostscan.Scan, mounts []mount.Mount) (mount.MountView, error) {
+func viewOf(scan *hostscan.Scan, mounts []mount.Mount) (unmount.View, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	pods, err := scan.Host.Files.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // kubelet creates it with its first pod
 	}
-	return mount.MountView{Mounts: mounts, PodsDir: dir, Pods: pods}, err
+	return unmount.View{Mounts: mounts, PodsDir: dir, Pods: pods}, err
 }
 
-func mountObjects(scan *hostscan.Scan, view mount.MountView, mounts []mount.Mount, table string) []Object {
+func mountObjects(scan *hostscan.Scan, view unmount.View, mounts []mount.Mount, table string) []Object {
 	var objects []Object
 	for _, m := range mounts {
 		uid, ok := scan.Host.Paths.PodOfPath(m.Point)

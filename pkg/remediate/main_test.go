@@ -4,14 +4,10 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
 func TestMain(m *testing.M) {
-	if mutate.ChildMain() {
-		return
-	}
 	if releaserMain() {
 		return
 	}

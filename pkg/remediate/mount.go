@@ -17,7 +17,7 @@ import (
 
 // mountAction unmounts the mounts in the pod's directory, innermost first. A busy mount is reported with its holders
 // and left: the process action ends the pod's own processes, others are not touched. An unmount that would propagate to
-// mounts outside the pod's directory is refused; see mount.MountView.
+// mounts outside the pod's directory is refused; see unmount.View.
 //
 // CSI volumes belong to kubelet and the driver while the driver is alive: it may have to flush data, log out or update
 // its state.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -32,9 +31,6 @@ var withLab = flag.Bool("lab", false,
 	"bring up a real one-node cluster for these tests, and remove it after; needs root")
 
 func TestMain(m *testing.M) {
-	if mutate.ChildMain() {
-		return
-	}
 	flag.Parse()
 	os.Exit(run(m))
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/naming"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -36,7 +37,7 @@ func Located(table []Mount, name string) (Place, bool) {
 	if !ok {
 		return Place{}, false
 	}
-	return Place{m.Device(), rebase(name, m.Point, m.Root)}, true
+	return Place{m.Device(), naming.Rebase(name, m.Point, m.Root)}, true
 }
 
 // Within reports whether p is dir or lies in it.
@@ -95,7 +96,7 @@ func mountedOn(m, parent Mount) Place {
 	if parent.ID == 0 || !Below(m.Point, parent.Point) {
 		return Place{}
 	}
-	return Place{parent.Device(), rebase(m.Point, parent.Point, parent.Root)}
+	return Place{parent.Device(), naming.Rebase(m.Point, parent.Point, parent.Root)}
 }
 
 // MountedFrom finds a mount of a part of the file or directory name, or a mount on it, in any mount namespace: deleting

@@ -1,22 +1,19 @@
-// Package mount reads mount tables, and predicts the effects of an unmount.
+// Package mount reads mount tables of the host. Package unmount beside it predicts the effects of an unmount.
 package mount
 
 import (
 	"errors"
 	"fmt"
-	"path"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/files"
 	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
+	"github.com/nodeagent/nodeagent/internal/host/naming"
 )
 
 // Mount is one line of a mount table.
 type Mount = mountinfo.Mount
-
-// errNoMounts is the error for a process that changed its root to a plain directory.
-var errNoMounts = errors.New("empty mount table")
 
 // recentFor is the maximum age of a table returned by Recent. Changes that the kernel does not report are seen after
 // this time.
@@ -24,7 +21,9 @@ const recentFor = 5 * time.Minute
 
 // Table returns the mount table of the host: that of the process which stands for init. It is read each time, but may
 // be shared with others where it has not changed: it must not be modified.
-func Table(h *host.Host) ([]Mount, error) { return tableOf(h, initPID(h), h.Mounts.ReadFile) }
+func Table(h *host.Host) ([]Mount, error) {
+	return mountinfo.OfProcess(h.Files, initPID(h), h.Mounts.ReadFile)
+}
 
 // Recent is Table for those who want to know what is mounted where: the table is read again where something was mounted
 // or unmounted, and every five minutes. Who wants to know whether a filesystem became read-only, which the kernel tells
@@ -38,13 +37,13 @@ func Recent(h *host.Host) ([]Mount, error) { return recent(h, nil) }
 func Filesystems(h *host.Host, wanted func(Mount) bool) ([]Mount, error) { return recent(h, wanted) }
 
 func recent(h *host.Host, wanted func(Mount) bool) ([]Mount, error) {
-	name := tableName(initPID(h))
+	name := mountinfo.NameOf(initPID(h))
 	mounts, ok, err := h.Mounts.Recent(h.Files.Path(name), recentFor, wanted)
 	if !ok {
-		mounts, err = h.Mounts.Known(h.Files.Path(name), host.MaxFile)
+		mounts, err = h.Mounts.Known(h.Files.Path(name), files.Max)
 	}
 	if err == nil && len(mounts) == 0 {
-		return nil, fmt.Errorf("read %s: %w", name, errNoMounts)
+		return nil, fmt.Errorf("read %s: %w", name, mountinfo.ErrNoMounts)
 	}
 	return mounts, err
 }
@@ -60,29 +59,9 @@ func Known(mounts []Mount, err error) (known []Mount, cut *mountinfo.CutError, f
 func initPID(h *host.Host) int { return max(h.Paths.InitPID, 1) }
 
 // TableOf returns the mount table that a process sees. It works without touching any of the mounts.
-func TableOf(h *host.Host, pid int) ([]Mount, error) { return tableOf(h, pid, h.Mounts.ReadOther) }
-
-func tableName(pid int) string { return fmt.Sprintf("/proc/%d/mountinfo", pid) }
-
-func tableOf(h *host.Host, pid int, read func(*mountinfo.File, int64) ([]Mount, error)) ([]Mount, error) {
-	name := tableName(pid)
-	file, err := mountinfo.Open(h.Files.Path(name))
-	if err != nil {
-		return nil, err
-	}
-	mounts, err := read(file, host.MaxFile)
-	if err != nil {
-		return nil, err
-	}
-	if len(mounts) == 0 {
-		// Even an empty container has a root: a table without any mount proves nothing.
-		return nil, fmt.Errorf("read %s: %w", name, errNoMounts)
-	}
-	return mounts, nil
+func TableOf(h *host.Host, pid int) ([]Mount, error) {
+	return mountinfo.OfProcess(h.Files, pid, h.Mounts.ReadOther)
 }
 
-// Below reports whether name is dir or lies below it, by complete path components. It looks up neither.
-func Below(name, dir string) bool {
-	name, dir = path.Clean(name), path.Clean(dir)
-	return name == dir || dir == "/" && strings.HasPrefix(name, "/") || strings.HasPrefix(name, dir+"/")
-}
+// Below reports whether name is dir or lies below it: see naming.Below.
+func Below(name, dir string) bool { return naming.Below(name, dir) }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/nodeagent/nodeagent/internal/host/files"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
@@ -22,6 +23,15 @@ type Stat struct {
 	StartTime uint64 // field 22, clock ticks since boot; with PID the identity of a process
 	Flags     uint64 // field 9, PF_*
 	CPUTicks  uint64 // fields 14 and 15, time on a processor in ticks of 10 ms: of all threads in /proc/PID/stat
+}
+
+// Read reads a file with the state of a process or thread. If it is gone, Gone is true for the error.
+func Read(tree files.Tree, name string) (Stat, error) {
+	data, err := tree.Read(name)
+	if err != nil {
+		return Stat{}, err
+	}
+	return ParseStat(data)
 }
 
 // ParseStat parses the content of /proc/PID/stat:

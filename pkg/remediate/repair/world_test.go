@@ -183,13 +183,6 @@ func (w *world) expect(done int, last string) {
 
 var errOutage = errors.New("no answer")
 
-func TestMain(m *testing.M) {
-	if mutate.ChildMain() {
-		return
-	}
-	os.Exit(m.Run())
-}
-
 func contains(all []string, want ...string) bool {
 	for _, w := range want {
 		if !slices.Contains(all, w) {

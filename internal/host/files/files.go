@@ -1,4 +1,5 @@
-package host
+// Package files reads /proc, /sys, /etc and the like.
+package files
 
 import (
 	"errors"
@@ -14,22 +15,22 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Files reads /proc, /sys, /etc and the like. Use it only for files that answer at once; files on a foreign mount are
-// for the Prober. The zero value reads the host; Root replaces it with a fixture tree.
-type Files struct{ Root string }
+// Tree is the files of the host. Use it only for files that answer at once; files on a foreign mount are for the
+// Prober. The zero value reads the host; Root replaces it with a fixture tree.
+type Tree struct{ Root string }
 
-// MaxFile bounds a single read. The mount table of a node with 20,000 mounts is about 5 MB.
-const MaxFile = 16 << 20
+// Max bounds a single read. The mount table of a node with 20,000 mounts is about 5 MB.
+const Max = 16 << 20
 
 // maxEntries bounds a directory listing.
 const maxEntries = 1 << 18
 
 // Path returns the real location of name.
-func (f Files) Path(name string) string { return filepath.Join("/", f.Root, name) }
+func (f Tree) Path(name string) string { return filepath.Join("/", f.Root, name) }
 
 // Read returns the content of a file. A file above 16 MiB is an error, never truncated. It makes system calls directly,
 // without Go's poller: checks read a hundred files a second.
-func (f Files) Read(name string) ([]byte, error) {
+func (f Tree) Read(name string) ([]byte, error) {
 	fd, err := f.open(name)
 	if err != nil {
 		return nil, err
@@ -40,7 +41,7 @@ func (f Files) Read(name string) ([]byte, error) {
 		if len(data) == cap(data) {
 			data = slices.Grow(data, len(data)) // doubles it
 		}
-		n, err := unix.Read(fd, data[len(data):min(cap(data), MaxFile+1)])
+		n, err := unix.Read(fd, data[len(data):min(cap(data), Max+1)])
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -49,14 +50,14 @@ func (f Files) Read(name string) ([]byte, error) {
 		case n == 0:
 			return data, nil
 		}
-		if data = data[:len(data)+n]; len(data) > MaxFile {
-			return nil, fmt.Errorf("read %s: larger than %d bytes", name, MaxFile)
+		if data = data[:len(data)+n]; len(data) > Max {
+			return nil, fmt.Errorf("read %s: larger than %d bytes", name, Max)
 		}
 	}
 }
 
 // open is Open for Read.
-func (f Files) open(name string) (int, error) {
+func (f Tree) open(name string) (int, error) {
 	fd, err := unix.Open(f.Path(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	for errors.Is(err, unix.EINTR) {
 		fd, err = unix.Open(f.Path(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -81,30 +82,19 @@ func (f Files) open(name string) (int, error) {
 	return fd, nil
 }
 
-func readAll(file io.Reader, name string, limit int) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if len(data) > limit {
-		return nil, fmt.Errorf("read %s: larger than %d bytes", name, limit)
-	}
-	return data, nil
-}
-
 // ReadOwned is Read for files that the agent acts on: a regular file that only root can change, see package owned.
-func (f Files) ReadOwned(name string) ([]byte, error) {
-	return owned.Tree{Root: f.Root}.Read(name, MaxFile)
+func (f Tree) ReadOwned(name string) ([]byte, error) {
+	return owned.Tree{Root: f.Root}.Read(name, Max)
 }
 
 // CheckOwned returns an error if users other than root can change a file or folder.
-func (f Files) CheckOwned(name string) (owned.File, error) {
+func (f Tree) CheckOwned(name string) (owned.File, error) {
 	return owned.Tree{Root: f.Root}.Check(name)
 }
 
 // Open opens a regular file for reading; those of /proc and /sys count as regular. If a pipe or a device has replaced
 // the file, it fails at once and never waits.
-func (f Files) Open(name string) (*os.File, error) {
+func (f Tree) Open(name string) (*os.File, error) {
 	file, err := os.OpenFile(f.Path(name), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err
@@ -124,13 +114,13 @@ func (f Files) Open(name string) (*os.File, error) {
 }
 
 // Text returns the content of a one-line file, such as most files in /sys, without surrounding white space.
-func (f Files) Text(name string) (string, error) {
+func (f Tree) Text(name string) (string, error) {
 	data, err := f.Read(name)
 	return strings.TrimSpace(string(data)), err
 }
 
 // List returns the names in a directory without a stat of any entry, so that it cannot hang on a mount below it.
-func (f Files) List(dir string) ([]string, error) {
+func (f Tree) List(dir string) ([]string, error) {
 	file, err := os.OpenFile(f.Path(dir), os.O_RDONLY|unix.O_DIRECTORY, 0) // for a pipe, too, an error at once
 	if err != nil {
 		return nil, err
@@ -147,11 +137,11 @@ func (f Files) List(dir string) ([]string, error) {
 }
 
 // Link returns the target of a symbolic link.
-func (f Files) Link(name string) (string, error) { return os.Readlink(f.Path(name)) }
+func (f Tree) Link(name string) (string, error) { return os.Readlink(f.Path(name)) }
 
 // Inode returns the device number and inode of the file that a path leads to. For a directory in sysfs, or a cgroup,
 // they are its identity: another one of the same name has another inode.
-func (f Files) Inode(name string) (string, error) {
+func (f Tree) Inode(name string) (string, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(f.Path(name), &stat); err != nil {
 		return "", &os.PathError{Op: "stat", Path: name, Err: err}
@@ -160,7 +150,7 @@ func (f Files) Inode(name string) (string, error) {
 }
 
 // Resolve follows all symbolic links of a path.
-func (f Files) Resolve(name string) (string, error) {
+func (f Tree) Resolve(name string) (string, error) {
 	real, err := filepath.EvalSymlinks(f.Path(name))
 	if err != nil {
 		return "", err

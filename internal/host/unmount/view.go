@@ -1,4 +1,5 @@
-package mount
+// Package unmount predicts the effects of an unmount in a pod's directory, and decides how to confine them to it.
+package unmount
 
 import (
 	"fmt"
@@ -6,35 +7,39 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
+	"github.com/nodeagent/nodeagent/internal/host/naming"
 )
 
-// MountView is the information needed to predict the effects of an unmount in a pod's directory.
-type MountView struct {
+// Mount is one line of a mount table.
+type Mount = mountinfo.Mount
+
+// View is the information needed to predict the effects of an unmount in a pod's directory.
+type View struct {
 	Mounts  []Mount // the table of the planned unmount: the host's
-	Others  []MountNamespace
+	Others  []Namespace
 	PodsDir string   // kubelet's directory of pods, without symbolic links
 	Pods    []string // the names in it
 }
 
-// MountNamespace is the mount table of another namespace than the host's.
-type MountNamespace struct {
+// Namespace is the mount table of another namespace than the host's.
+type Namespace struct {
 	PID    int // a process in it
 	Mounts []Mount
 }
 
-// MountEffect is a mount that the kernel unmounts together with another one.
-type MountEffect struct {
+// Effect is a mount that the kernel unmounts together with another one.
+type Effect struct {
 	Mount
 	PID int // a process in its namespace; 0 for the host's
 }
 
-// UnmountPlan is how to unmount a mount without any effect outside of the directory of its pod.
-type UnmountPlan struct {
+// Plan is how to unmount a mount without any effect outside of the directory of its pod.
+type Plan struct {
 	Refused string // why it must not be unmounted; empty: it may be
 	Private *Mount // to be made private first, with all below it; nil: none
 	// copies that go with it: the same directory of the same pod, under another name or in another namespace
-	Along []MountEffect
+	Along []Effect
 }
 
 // Unmount decides how to unmount the mount with the given ID, which must belong to the pod uid. It is pure.
@@ -45,35 +50,35 @@ type UnmountPlan struct {
 // its source appear below it too, and their unmount there would be repeated at the source. Such a bind is made private
 // first, which affects no other user. The mount around the pod's directory cannot be made private; there, only copies
 // of M in that directory may go along, as they do when kubelet unmounts.
-func (v MountView) Unmount(uid string, id int) UnmountPlan {
+func (v View) Unmount(uid string, id int) Plan {
 	chain, around, refused := v.chain(uid, id)
 	if refused != "" {
-		return UnmountPlan{Refused: refused}
+		return Plan{Refused: refused}
 	}
 	m := chain[0]
 	for _, c := range chain {
 		if pod := v.OtherPod(uid, c); pod != "" {
-			return UnmountPlan{Refused: fmt.Sprintf("mount %d on %s carries the UID of pod %s", c.ID, c.Point, pod)}
+			return Plan{Refused: fmt.Sprintf("mount %d on %s carries the UID of pod %s", c.ID, c.Point, pod)}
 		}
 	}
 	if foreign, pod := v.foreignBelow(uid, m); pod != "" {
-		return UnmountPlan{Refused: fmt.Sprintf("mount %d on %s of pod %s lies below it", foreign.ID, foreign.Point,
+		return Plan{Refused: fmt.Sprintf("mount %d on %s of pod %s lies below it", foreign.ID, foreign.Point,
 			pod)}
 	}
 	if len(chain) > 1 && chain[1].Shared != 0 {
 		if private := v.privatize(chain); private != nil {
 			if foreign, pod := v.foreignBelow(uid, *private); pod != "" {
-				return UnmountPlan{Refused: fmt.Sprintf("%s would have to be made private, and mount %d on %s of pod "+
+				return Plan{Refused: fmt.Sprintf("%s would have to be made private, and mount %d on %s of pod "+
 					"%s lies below it",
 					private.Point, foreign.ID, foreign.Point, pod)}
 			}
-			return UnmountPlan{Private: private}
+			return Plan{Private: private}
 		}
 	}
-	plan := UnmountPlan{}
+	plan := Plan{}
 	for _, effect := range v.Effects(m) {
 		if !v.harmless(uid, m, around, effect) {
-			return UnmountPlan{Refused: "its unmount would also take away " + effect.String()}
+			return Plan{Refused: "its unmount would also take away " + effect.String()}
 		}
 		plan.Along = append(plan.Along, effect)
 	}
@@ -81,7 +86,7 @@ func (v MountView) Unmount(uid string, id int) UnmountPlan {
 }
 
 // String describes a mount that would go too.
-func (e MountEffect) String() string {
+func (e Effect) String() string {
 	text := fmt.Sprintf("mount %d (%s %s) on %s", e.ID, e.FSType, e.Source, e.Point)
 	if e.PID != 0 {
 		text += fmt.Sprintf(" in the mount namespace of process %d", e.PID)
@@ -90,9 +95,9 @@ func (e MountEffect) String() string {
 }
 
 // Peer returns a mount outside of the pod's directory that exchanges unmounts below it with m.
-func (v MountView) Peer(uid string, m Mount) (Mount, bool) {
+func (v View) Peer(uid string, m Mount) (Mount, bool) {
 	for _, other := range v.Mounts {
-		if m.Shared != 0 && other.Shared == m.Shared && !Below(other.Point, path.Join(v.PodsDir, uid)) {
+		if m.Shared != 0 && other.Shared == m.Shared && !naming.Below(other.Point, path.Join(v.PodsDir, uid)) {
 			return other, true
 		}
 	}
@@ -100,14 +105,14 @@ func (v MountView) Peer(uid string, m Mount) (Mount, bool) {
 }
 
 // chain returns a mount and those under it in the pod's directory, and the mount around that directory.
-func (v MountView) chain(uid string, id int) (chain []Mount, around Mount, refused string) {
+func (v View) chain(uid string, id int) (chain []Mount, around Mount, refused string) {
 	byID := make(map[int]Mount, len(v.Mounts))
 	for _, m := range v.Mounts {
 		byID[m.ID] = m
 	}
 	m, ok := byID[id]
 	dir := path.Join(v.PodsDir, uid)
-	if !ok || uid == "" || strings.Contains(uid, "/") || !Below(m.Point, dir) || path.Clean(m.Point) == dir {
+	if !ok || uid == "" || strings.Contains(uid, "/") || !naming.Below(m.Point, dir) || path.Clean(m.Point) == dir {
 		return nil, around, fmt.Sprintf("mount %d on %q is not below the directory of pod %s", id, m.Point, uid)
 	}
 	for len(chain) <= len(v.Mounts) {
@@ -116,7 +121,7 @@ func (v MountView) chain(uid string, id int) (chain []Mount, around Mount, refus
 		if !ok || parent.ID == m.ID {
 			return nil, around, fmt.Sprintf("%s: its parent mount %d cannot be seen", m.Point, m.Parent)
 		}
-		if !Below(parent.Point, dir) {
+		if !naming.Below(parent.Point, dir) {
 			return chain, parent, ""
 		}
 		m = parent
@@ -126,7 +131,7 @@ func (v MountView) chain(uid string, id int) (chain []Mount, around Mount, refus
 
 // privatize returns the outermost of the mounts under the first of chain that can be reached by a path: a mount covered
 // by another one on the same point cannot be named. Nil if there is none.
-func (v MountView) privatize(chain []Mount) *Mount {
+func (v View) privatize(chain []Mount) *Mount {
 	for i := len(chain) - 1; i > 0; i-- {
 		if !slices.ContainsFunc(v.Mounts, func(on Mount) bool {
 			return on.Parent == chain[i].ID && on.ID != on.Parent && on.Point == chain[i].Point
@@ -138,25 +143,25 @@ func (v MountView) privatize(chain []Mount) *Mount {
 }
 
 // Effects returns the mounts that the kernel would unmount together with m, as far as the tables show them.
-func (v MountView) Effects(m Mount) []MountEffect {
+func (v View) Effects(m Mount) []Effect {
 	at := slices.IndexFunc(v.Mounts, func(p Mount) bool { return p.ID == m.Parent })
 	if at < 0 || v.Mounts[at].Shared == 0 {
 		return nil
 	}
 	parent := v.Mounts[at]
-	directory := rebase(m.Point, parent.Point, parent.Root)
+	directory := naming.Rebase(m.Point, parent.Point, parent.Root)
 	reached := v.reached(parent.Shared)
-	var effects []MountEffect
+	var effects []Effect
 	for _, table := range v.tables() {
 		points := make(map[int]string) // by ID of the surrounding mount: the point of its copy of m
 		for _, t := range table.Mounts {
-			if receives(t, reached) && t.ID != parent.ID && t.Device() == parent.Device() && Below(directory, t.Root) {
-				points[t.ID] = rebase(directory, t.Root, t.Point)
+			if receives(t, reached) && t.ID != parent.ID && t.Device() == parent.Device() && naming.Below(directory, t.Root) {
+				points[t.ID] = naming.Rebase(directory, t.Root, t.Point)
 			}
 		}
 		for _, c := range table.Mounts {
 			if point, ok := points[c.Parent]; ok && c.Point == point && c.ID != c.Parent {
-				effects = append(effects, MountEffect{Mount: c, PID: table.PID})
+				effects = append(effects, Effect{Mount: c, PID: table.PID})
 			}
 		}
 	}
@@ -164,12 +169,12 @@ func (v MountView) Effects(m Mount) []MountEffect {
 }
 
 // tables returns all tables, the host's first.
-func (v MountView) tables() []MountNamespace {
-	return append([]MountNamespace{{Mounts: v.Mounts}}, v.Others...)
+func (v View) tables() []Namespace {
+	return append([]Namespace{{Mounts: v.Mounts}}, v.Others...)
 }
 
 // reached returns the peer groups to which an unmount below a member of one group propagates.
-func (v MountView) reached(group int) map[int]bool {
+func (v View) reached(group int) map[int]bool {
 	reached := map[int]bool{group: true}
 	for grown := true; grown; {
 		grown = false
@@ -191,7 +196,7 @@ func receives(m Mount, groups map[int]bool) bool {
 
 // harmless reports whether a mount may go together with m: it must be a copy of it, and in the host's namespace only in
 // the pod's directory, even if seen under another name (kubelet's root may be a bind of a directory on a data disk).
-func (v MountView) harmless(uid string, m, around Mount, effect MountEffect) bool {
+func (v View) harmless(uid string, m, around Mount, effect Effect) bool {
 	same := effect.Device() == m.Device() && effect.Root == m.Root
 	dir := path.Join(v.PodsDir, uid)
 	switch {
@@ -199,18 +204,18 @@ func (v MountView) harmless(uid string, m, around Mount, effect MountEffect) boo
 		return false
 	case effect.PID != 0:
 		return true
-	case Below(effect.Point, dir):
+	case naming.Below(effect.Point, dir):
 		return v.OtherPod(uid, effect.Mount) == ""
 	case around.ID != m.Parent || v.otherPodIn(uid, effect.Point) != "":
 		return false
 	}
 	// The alias shows all of the pod's directory if its mount begins at that directory or above.
 	alias := slices.IndexFunc(v.Mounts, func(t Mount) bool { return t.ID == effect.Parent })
-	return alias >= 0 && Below(rebase(dir, around.Point, around.Root), v.Mounts[alias].Root)
+	return alias >= 0 && naming.Below(naming.Rebase(dir, around.Point, around.Root), v.Mounts[alias].Root)
 }
 
 // foreignBelow finds a mount of another pod below one.
-func (v MountView) foreignBelow(uid string, m Mount) (Mount, string) {
+func (v View) foreignBelow(uid string, m Mount) (Mount, string) {
 	below := map[int]bool{m.ID: true}
 	for grown := true; grown; { // a child may precede its parent
 		grown = false
@@ -228,14 +233,14 @@ func (v MountView) foreignBelow(uid string, m Mount) (Mount, string) {
 
 // OtherPod returns the UID of another pod than uid in the point or source of a mount in the directory of uid; empty if
 // there is none. Such a mount is never a leftover of uid.
-func (v MountView) OtherPod(uid string, m Mount) string {
+func (v View) OtherPod(uid string, m Mount) string {
 	below := strings.TrimPrefix(m.Point, path.Join(v.PodsDir, uid)+"/")
-	names := host.SplitPath(below)
+	names := naming.SplitPath(below)
 	if below != m.Point {
 		names = slices.Delete(names, 0, volumeNames(names))
 	}
 	for _, name := range names {
-		if name != uid && (host.IsPodUID(name) || slices.Contains(v.Pods, name)) {
+		if name != uid && (naming.IsPodUID(name) || slices.Contains(v.Pods, name)) {
 			return name
 		}
 	}
@@ -259,26 +264,21 @@ func volumeNames(names []string) int {
 
 // otherPodIn is OtherPod for any path. Disks and volumes have UUIDs as names too, so a UUID counts only where kubelet
 // has those of pods, or if there is such a pod.
-func (v MountView) otherPodIn(uid, name string) string {
-	names := host.SplitPath(name)
+func (v View) otherPodIn(uid, name string) string {
+	names := naming.SplitPath(name)
 	for i, name := range names {
 		known, below := slices.Contains(v.Pods, name), i > 0 && names[i-1] == "pods"
-		if name != uid && (host.IsPodUID(name) && (known || below) || known && below) {
+		if name != uid && (naming.IsPodUID(name) && (known || below) || known && below) {
 			return name
 		}
 	}
 	return ""
 }
 
-// rebase translates a path below from to the same path below to.
-func rebase(name, from, to string) string {
-	return path.Join(to, strings.TrimPrefix(name, strings.TrimSuffix(from, "/")))
-}
-
 // Vanished compares a later mount table with that of the view, after m was unmounted. Other missing mounts that are
 // related to m (its peer, master or slave, or at the same directory of a peer of m's parent) are lost: they went
 // because of m. The rest went for other reasons. planned are mounts that were expected to go along.
-func (v MountView) Vanished(later []Mount, m Mount, planned []MountEffect) (lost, unrelated []Mount) {
+func (v View) Vanished(later []Mount, m Mount, planned []Effect) (lost, unrelated []Mount) {
 	still := make(map[int]Mount, len(later))
 	for _, now := range later {
 		still[now.ID] = now
@@ -286,7 +286,7 @@ func (v MountView) Vanished(later []Mount, m Mount, planned []MountEffect) (lost
 	effects := v.Effects(m)
 	for _, before := range v.Mounts {
 		now, ok := still[before.ID]
-		isBefore := func(e MountEffect) bool { return e.PID == 0 && e.ID == before.ID }
+		isBefore := func(e Effect) bool { return e.PID == 0 && e.ID == before.ID }
 		switch {
 		case before.ID == m.ID, ok && sameFilesystem(now, before), slices.ContainsFunc(planned, isBefore):
 		case related(before, m), slices.ContainsFunc(effects, isBefore):

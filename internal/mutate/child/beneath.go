@@ -1,4 +1,4 @@
-package mutate
+package child
 
 import (
 	"errors"
@@ -14,15 +14,15 @@ import (
 // Rules for resolving a path below a trusted directory. Both need Linux 5.6; older kernels return ENOSYS, and the
 // change is not made there.
 const (
-	resolveBeneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+	ResolveBeneath = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
 	// and on the same mount: a bind of the same filesystem counts as another
-	resolveInside = resolveBeneath | unix.RESOLVE_NO_XDEV
+	resolveInside = ResolveBeneath | unix.RESOLVE_NO_XDEV
 )
 
-// openBase opens a trusted directory by its configured name.
-func openBase(dir string) (int, error) {
+// OpenBase opens a trusted directory by its configured name.
+func OpenBase(dir string) (int, error) {
 	if !path.IsAbs(dir) {
-		return -1, refuse("%q is not absolute", dir)
+		return -1, Refuse("%q is not absolute", dir)
 	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -31,8 +31,8 @@ func openBase(dir string) (int, error) {
 	return fd, nil
 }
 
-// openBelow opens name below a directory.
-func openBelow(dir int, name string, flags int, resolve uint64) (int, error) {
+// OpenBelow opens name below a directory.
+func OpenBelow(dir int, name string, flags int, resolve uint64) (int, error) {
 	fd, err := unix.Openat2(dir, name, &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve})
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", name, err)
@@ -40,11 +40,11 @@ func openBelow(dir int, name string, flags int, resolve uint64) (int, error) {
 	return fd, nil
 }
 
-// openIfThere is openBelow, but returns errGone if name does not exist.
+// openIfThere is OpenBelow, but returns ErrGone if name does not exist.
 func openIfThere(dir int, name string, flags int, resolve uint64) (int, error) {
-	fd, err := openBelow(dir, name, flags, resolve)
+	fd, err := OpenBelow(dir, name, flags, resolve)
 	if errors.Is(err, unix.ENOENT) {
-		err = errGone
+		err = ErrGone
 	}
 	return fd, err
 }
@@ -61,11 +61,11 @@ func realPath(fd int) (string, error) {
 
 // openPodDir opens the directory that holds name, a path relative to the pod's directory, and returns it with the last
 // component of name. Name "" is the pod's directory itself.
-func openPodDir(r request, resolve uint64) (fd int, last string, err error) {
-	if !isLocal(r.UID) || strings.Contains(r.UID, "/") || r.Path != "" && !isLocal(r.Path) {
-		return -1, "", refuse("%q below pod %q is no plain relative path", r.Path, r.UID)
+func openPodDir(r Request, resolve uint64) (fd int, last string, err error) {
+	if !IsLocal(r.UID) || strings.Contains(r.UID, "/") || r.Path != "" && !IsLocal(r.Path) {
+		return -1, "", Refuse("%q below pod %q is no plain relative path", r.Path, r.UID)
 	}
-	base, err := openBase(r.Base)
+	base, err := OpenBase(r.Base)
 	if err != nil {
 		return -1, "", err
 	}
@@ -75,27 +75,27 @@ func openPodDir(r request, resolve uint64) (fd int, last string, err error) {
 	return fd, last, err
 }
 
-// isLocal reports whether name is a clean relative path that does not leave its base.
-func isLocal(name string) bool {
+// IsLocal reports whether name is a clean relative path that does not leave its base.
+func IsLocal(name string) bool {
 	return filepath.IsLocal(name) && name != "." && path.Clean(name) == name && !strings.ContainsRune(name, 0)
 }
 
-// statAt stats name in an open directory without following it, without triggering an automount and without asking a
+// StatAt stats name in an open directory without following it, without triggering an automount and without asking a
 // filesystem's server. An empty name means the directory itself.
-func statAt(dir int, name string) (unix.Statx_t, error) {
+func StatAt(dir int, name string) (unix.Statx_t, error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	if name == "" {
 		flags |= unix.AT_EMPTY_PATH
 	}
 	var st unix.Statx_t
 	err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
-	return st, gone("stat "+name, err)
+	return st, Gone("stat "+name, err)
 }
 
 // mountID returns the ID of the mount that a file is on.
 func mountID(st unix.Statx_t) (int, error) {
 	if st.Mask&unix.STATX_MNT_ID == 0 {
-		return 0, refuse("the kernel does not report mount IDs (Linux 5.8 or newer is needed)")
+		return 0, Refuse("the kernel does not report mount IDs (Linux 5.8 or newer is needed)")
 	}
 	return int(st.Mnt_id), nil
 }
@@ -108,7 +108,7 @@ func isMountRoot(st unix.Statx_t) bool {
 // isMountPoint is isMountRoot for callers that need a certain no.
 func isMountPoint(st unix.Statx_t) (bool, error) {
 	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return false, refuse("the kernel does not report mount points (Linux 5.8 or newer is needed)")
+		return false, Refuse("the kernel does not report mount points (Linux 5.8 or newer is needed)")
 	}
 	return isMountRoot(st), nil
 }

@@ -1,4 +1,4 @@
-package mutate
+package child
 
 import (
 	"errors"
@@ -11,21 +11,21 @@ import (
 )
 
 // openOwnEntry opens the quarantine and checks that an entry is the inspected one.
-func openOwnEntry(r request) (dir int, err error) {
-	if !isLocal(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
-		return -1, refuse("%q is not an entry of the quarantine", r.Kept.Name)
+func openOwnEntry(r Request) (dir int, err error) {
+	if !IsLocal(r.Kept.Name) || strings.ContainsRune(r.Kept.Name, '/') || strings.HasPrefix(r.Kept.Name, ".") {
+		return -1, Refuse("%q is not an entry of the quarantine", r.Kept.Name)
 	}
 	dir, err = openQuarantine(r.Quarantine)
 	if err != nil {
 		return -1, err
 	}
 	kept, err := readRecord(dir, r.Kept.Name)
-	if errors.Is(err, errGone) {
-		err = changed("quarantine %s has no record", r.Kept.Name)
+	if errors.Is(err, ErrGone) {
+		err = Changed("quarantine %s has no record", r.Kept.Name)
 	}
 	if err == nil && (kept.Name != r.Kept.Name || kept.File != r.Kept.File ||
 		kept.Moved.Boot != r.Kept.Moved.Boot || kept.Moved.SinceBoot != r.Kept.Moved.SinceBoot) {
-		err = changed("quarantine %s", r.Kept.Name)
+		err = Changed("quarantine %s", r.Kept.Name)
 	}
 	if err != nil {
 		unix.Close(dir)
@@ -34,7 +34,7 @@ func openOwnEntry(r request) (dir int, err error) {
 	return dir, nil
 }
 
-func agedChild(r request) error {
+func noteAge(r Request) error {
 	dir, err := openOwnEntry(r)
 	if err != nil {
 		return err
@@ -54,9 +54,9 @@ func agedChild(r request) error {
 	return unix.Fsync(dir)
 }
 
-// emptyChild removes an entry: it first lists all of it, and then removes it name by name, each only if it is still as
+// empty removes an entry: it first lists all of it, and then removes it name by name, each only if it is still as
 // listed. A file that appears meanwhile keeps its directory.
-func emptyChild(r request) error {
+func empty(r Request) error {
 	dir, err := openOwnEntry(r)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func emptyChild(r request) error {
 		return err
 	}
 	for _, entry := range slices.Backward(entries) {
-		if err := removeKept(dir, r.Kept.Name, entry); err != nil && !errors.Is(err, errGone) {
+		if err := removeKept(dir, r.Kept.Name, entry); err != nil && !errors.Is(err, ErrGone) {
 			return err
 		}
 	}
@@ -80,14 +80,14 @@ func emptyChild(r request) error {
 // keptTree lists all of an entry, which may contain no mount.
 func keptTree(dir int, kept Kept) ([]Entry, error) {
 	top, err := entryAt(dir, kept.Name, "")
-	if errors.Is(err, errGone) {
+	if errors.Is(err, ErrGone) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	if top.File != kept.File {
-		return nil, changed("quarantine %s", kept.Name)
+		return nil, Changed("quarantine %s", kept.Name)
 	}
 	return wholeTree(dir, kept.Name, top)
 }
@@ -95,7 +95,7 @@ func keptTree(dir int, kept Kept) ([]Entry, error) {
 // removeKept removes one name below an entry of the quarantine.
 func removeKept(quarantine int, name string, entry Entry) error {
 	above, last := path.Split(path.Join(name, entry.Path))
-	dir, err := openBelow(quarantine, path.Join(".", above), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
+	dir, err := OpenBelow(quarantine, path.Join(".", above), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
 	if err != nil {
 		return err
 	}
@@ -105,11 +105,11 @@ func removeKept(quarantine int, name string, entry Entry) error {
 		return err
 	}
 	if now.Type != entry.Type || now.File != entry.File || now.Mount {
-		return changed("quarantine %s", path.Join(name, entry.Path))
+		return Changed("quarantine %s", path.Join(name, entry.Path))
 	}
 	flags := 0
 	if entry.Type == Directory {
 		flags = unix.AT_REMOVEDIR
 	}
-	return gone(path.Join(name, entry.Path), unix.Unlinkat(dir, last, flags))
+	return Gone(path.Join(name, entry.Path), unix.Unlinkat(dir, last, flags))
 }

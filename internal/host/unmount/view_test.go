@@ -1,4 +1,4 @@
-package mount_test
+package unmount_test
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
+	"github.com/nodeagent/nodeagent/internal/host/unmount"
 )
 
 const (
@@ -19,9 +19,9 @@ const (
 
 // view makes a view of tables whose lines contain only the relevant fields: id, parent, device, root, point, tags,
 // source.
-func view(t *testing.T, tables ...string) mount.MountView {
+func view(t *testing.T, tables ...string) unmount.View {
 	t.Helper()
-	v := mount.MountView{PodsDir: podsDir, Pods: []string{deadPod, livingPod}}
+	v := unmount.View{PodsDir: podsDir, Pods: []string{deadPod, livingPod}}
 	for i, text := range tables {
 		text = strings.NewReplacer("PODS", podsDir, "DEAD", deadPod, "LIVE", livingPod).Replace(text)
 		var lines strings.Builder
@@ -40,12 +40,12 @@ func view(t *testing.T, tables ...string) mount.MountView {
 			v.Mounts = mounts
 			continue
 		}
-		v.Others = append(v.Others, mount.MountNamespace{PID: 1000 + i, Mounts: mounts})
+		v.Others = append(v.Others, unmount.Namespace{PID: 1000 + i, Mounts: mounts})
 	}
 	return v
 }
 
-func TestMountViewUnmount(t *testing.T) {
+func TestViewUnmount(t *testing.T) {
 	const root = "1 0 8:1 / / shared:1 /dev/sda\n"
 	for name, test := range map[string]struct {
 		tables  []string
@@ -188,7 +188,7 @@ func TestMountViewUnmount(t *testing.T) {
 }
 
 // A mount that went for other reasons is no harm; one that went because of the unmount is.
-func TestMountViewVanished(t *testing.T) {
+func TestViewVanished(t *testing.T) {
 	v := view(t, `1 0 8:1 / / shared:1 /dev/sda
 		2 1 8:1 /data PODS/DEAD/volume-subpaths/v/c/0 shared:1 /dev/sda
 		3 1 8:2 / /data/disk shared:3 /dev/sdb
@@ -196,18 +196,18 @@ func TestMountViewVanished(t *testing.T) {
 		5 1 0:9 / PODS/LIVE/volumes/a/b shared:4 tmpfs
 		6 1 8:2 / /slave master:3 /dev/sdb
 		7 1 8:9 / /given-again /dev/sdx`)
-	at := func(id int) mount.Mount { return v.Mounts[id-1] }
+	at := func(id int) unmount.Mount { return v.Mounts[id-1] }
 	reused := at(7)
 	reused.Source = "/dev/sdy"
-	later := []mount.Mount{at(1), at(2), reused}
+	later := []unmount.Mount{at(1), at(2), reused}
 	lost, unrelated := v.Vanished(later, at(4), nil)
-	if diff := cmp.Diff([]mount.Mount{at(3), at(6)}, lost); diff != "" {
+	if diff := cmp.Diff([]unmount.Mount{at(3), at(6)}, lost); diff != "" {
 		t.Error("lost:", diff)
 	}
-	if diff := cmp.Diff([]mount.Mount{at(5), at(7)}, unrelated); diff != "" {
+	if diff := cmp.Diff([]unmount.Mount{at(5), at(7)}, unrelated); diff != "" {
 		t.Error("unrelated:", diff)
 	}
-	lost, _ = v.Vanished(later, at(4), []mount.MountEffect{{Mount: at(3)}, {Mount: at(6)}})
+	lost, _ = v.Vanished(later, at(4), []unmount.Effect{{Mount: at(3)}, {Mount: at(6)}})
 	if len(lost) > 0 {
 		t.Errorf("planned, yet lost: %+v", lost)
 	}

@@ -1,4 +1,4 @@
-package host
+package files
 
 import (
 	"encoding/binary"
@@ -29,12 +29,12 @@ const direntHeader = 8 + 8 + 2 + 1
 
 // Entries lists a directory with inode numbers and types, without a stat of any entry, and returns the device number
 // of the directory. Entries are in the directory's own order.
-func (f Files) Entries(dir string) (entries []Entry, device uint64, err error) {
+func (f Tree) Entries(dir string) (entries []Entry, device uint64, err error) {
 	return f.ReadEntries(dir, maxEntries)
 }
 
 // ReadEntries is Entries, but fails if the directory has more than most entries.
-func (f Files) ReadEntries(dir string, most int) (entries []Entry, device uint64, err error) {
+func (f Tree) ReadEntries(dir string, most int) (entries []Entry, device uint64, err error) {
 	fd, err := unix.Open(f.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, 0, &os.PathError{Op: "open", Path: dir, Err: err}
@@ -95,7 +95,7 @@ func (s FileStat) IsFile() bool { return s.Mode&unix.S_IFMT == unix.S_IFREG }
 
 // Stat reads the attributes of one file without following a symbolic link, triggering an automount or asking a server
 // (AT_STATX_DONT_SYNC). It must not be used on a path below a mount other than the node's own.
-func (f Files) Stat(name string) (FileStat, error) {
+func (f Tree) Stat(name string) (FileStat, error) {
 	var st unix.Statx_t
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	const mask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_NLINK | unix.STATX_INO | unix.STATX_SIZE | unix.STATX_MTIME
