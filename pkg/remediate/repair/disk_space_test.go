@@ -28,6 +28,18 @@ type disk struct {
 	other   uint64
 	asked   func() // before each statfs
 	switchd string // why everything is stopped
+
+	unobserved bool // the agent has not observed the core dumps for ten days
+}
+
+// observeFor makes a runner have observed the core dumps for some time.
+func observeFor(r *Runner, passed time.Duration) {
+	_, files, err := r.tools.Mutator.ListFolder(context.Background(), r.tools.folders.coreDumps)
+	if err == nil {
+		before := r.options.Host.Clock()
+		before.SinceBoot -= passed
+		r.tools.dumps.observe(before, files)
+	}
 }
 
 // onDisk gives the world such a disk on a node with ten days' uptime; less than a tenth is free, and core dumps are the
@@ -51,6 +63,11 @@ func onDisk(w *world) *disk {
 	w.faulty = func() bool { return d.free() < diskTotal/10 }
 	w.tune = func(r *Runner) {
 		r.tools.folders = d.folders
+		defer func() {
+			if !d.unobserved {
+				observeFor(r, 10*day)
+			}
+		}()
 		r.tools.Stopped = func() string { return d.switchd }
 		clock := func() finding.Timestamp {
 			now := w.now()
@@ -235,7 +252,7 @@ func TestFreesNothing(t *testing.T) {
 		want   string
 	}{
 		"enough is free":          {func(d *disk) { d.fill(30); d.faulty = func() bool { return true } }, "which is what is aimed at"},
-		"all is young":            {func(d *disk) { d.settings.DiskSpace.CoreDumpAge = 20 * day }, "none is older than 480h"},
+		"all is young":            {func(d *disk) { d.settings.DiskSpace.CoreDumpAge = 20 * day }, "1, none is older than 480h"},
 		"another filesystem":      {func(d *disk) { d.folders.coreDumps = "/images/coredump" }, "core dumps: on another filesystem"},
 		"the mount was replaced":  {func(d *disk) { d.believed.Facts["device"] = "8:2" }, "another filesystem is mounted on /"},
 		"anybody may write there": {func(d *disk) { d.chmod("coredump", 0o777) }, "others than root can write in it"},
