@@ -314,7 +314,7 @@ func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 // unknownBecause returns the closed gate that makes the verdict unknown.
 func (e *evaluation) unknownBecause(o *Object) string {
 	for _, g := range e.gates {
-		if !g.Open && g.unknown && (!g.network || networked(o.Kind)) {
+		if !g.Open && g.unknown && (!g.network || o.Kind.networked()) {
 			return fmt.Sprintf("gate %s is closed: %s", g.Name, g.Why)
 		}
 	}
@@ -324,7 +324,7 @@ func (e *evaluation) unknownBecause(o *Object) string {
 // closedGates lists the closed gates that apply to o. The breaker is returned as held, since another proof can pass it.
 func (e *evaluation) closedGates(o *Object) (held string, waits []string) {
 	for _, g := range e.gates {
-		if g.Open || g.network && !networked(o.Kind) {
+		if g.Open || g.network && !o.Kind.networked() {
 			continue
 		}
 		why := fmt.Sprintf("gate %s is closed: %s", g.Name, g.Why)

@@ -200,7 +200,7 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 		}
 	}
 	for _, g := range w.report.Gates {
-		if !g.Open && (g.Name != "network-ready" || networked(o.Kind)) {
+		if !g.Open && (g.Name != "network-ready" || o.Kind.networked()) {
 			t.Fatalf("leftover %s although gate %s is closed", o.ID, g.Name)
 		}
 	}
@@ -219,7 +219,7 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 	deadLease := slices.ContainsFunc(w.report.Objects, func(o Assessment) bool {
 		return o.Kind == Lease && o.Verdict == Leftover
 	})
-	if networked(o.Kind) && (len(w.inventory.Runtime.Sandboxes) > 0 || len(w.inventory.Containerd.Known) > 0 &&
+	if o.Kind.networked() && (len(w.inventory.Runtime.Sandboxes) > 0 || len(w.inventory.Containerd.Known) > 0 &&
 		!deadLease) {
 		t.Fatalf("leftover %s of a sandbox that the runtime or containerd knows", o.ID)
 	}

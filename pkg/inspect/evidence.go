@@ -35,7 +35,7 @@ func (h History) Sighting(o Object) Sighting { return h[key(&o)] }
 func (h History) OfRunningPod(uid string) Sighting { return h[podKey(uid)] }
 
 // GateApplies reports whether a closed gate matters for objects of a kind.
-func GateApplies(g Gate, kind Kind) bool { return g.Name != networkReady || networked(kind) }
+func GateApplies(g Gate, kind Kind) bool { return g.Name != networkReady || kind.networked() }
 
 // WithoutLiving returns the evidence without the objects that kubelet knows or that cannot belong to it, and without
 // their history. They do not affect the verdicts on others, except those that show whether kubelet has ended a pod,

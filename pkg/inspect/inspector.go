@@ -227,7 +227,7 @@ func onCopy(ctx context.Context, scan *hostscan.Scan, what string, objects []Obj
 // doubtNetwork marks network objects whose processes could not be determined.
 func doubtNetwork(suspects []*Object, err error) {
 	for _, o := range suspects {
-		if networked(o.Kind) || namedByID(o.Kind) {
+		if o.Kind.networked() || o.Kind.namedByID() {
 			o.Doubt = "processes in its network namespace: " + err.Error()
 		}
 	}
@@ -260,7 +260,7 @@ func explain(scan *hostscan.Scan, suspects []*Object) {
 			logs = append(logs, o)
 		case o.Kind == Cgroup:
 			explainCgroup(scan.Host, o)
-		case networked(o.Kind):
+		case o.Kind.networked():
 			network = append(network, o)
 		}
 	}

@@ -119,7 +119,7 @@ func checkLeftovers(t *testing.T, report Report) {
 			o.Facts["frozen"] == "" && o.Facts["depth"] != "" {
 			t.Errorf("cgroup %s: facts %v", o.ID, o.Facts)
 		}
-		if networked(o.Kind) && (o.SandboxID != deadSandbox || o.Pod.Name != "p") {
+		if o.Kind.networked() && (o.SandboxID != deadSandbox || o.Pod.Name != "p") {
 			t.Errorf("%s %s: sandbox %s of %+v", o.Kind, o.ID, o.SandboxID, o.Pod)
 		}
 	}
@@ -170,7 +170,7 @@ func TestStartingPodIsLive(t *testing.T) {
 
 	report, _ := n.inspector(zero).Pass(t.Context(), nil)
 	for _, o := range report.Objects {
-		if networked(o.Kind) && o.Pod.UID == dead && o.Verdict != Candidate {
+		if o.Kind.networked() && o.Pod.UID == dead && o.Verdict != Candidate {
 			t.Errorf("a lease alone must keep the network: %s %s: %s", o.Kind, o.Verdict, o.Why)
 		}
 	}

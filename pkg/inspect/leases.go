@@ -168,7 +168,7 @@ func (e *evaluation) noteDeadLease(o Assessment) {
 
 // onlyDeadLease reports whether containerd knows the sandbox of o only by a lease that is itself a leftover.
 func (e *evaluation) onlyDeadLease(o *Object) bool {
-	return networked(o.Kind) && e.deadLeases[o.SandboxID] && e.inventory.Containerd.Known[o.SandboxID] == leaseName
+	return o.Kind.networked() && e.deadLeases[o.SandboxID] && e.inventory.Containerd.Known[o.SandboxID] == leaseName
 }
 
 // leaseName is the name of a lease in ContainerdInventory.Known.

@@ -58,12 +58,11 @@ var ofSandbox = []string{Runtime, Containerd}
 // Specs lists all kinds, in the order in which leftovers of one pod are released.
 func Specs() []KindSpec {
 	rootfs, sandboxDirectory := runtimeDirectorySpecs()
-	return append([]KindSpec{
+	return slices.Concat([]KindSpec{
 		sandboxSpec(), containerSpec(), containerdContainerSpec(), processSpec(), shimSpec(), rootfs,
 		attachmentSpec(), netnsSpec(), linkSpec(), ipamLeaseSpec(), leaseSpec(),
 		sandboxDirectory, mountSpec(), cgroupSpec(), podDirectorySpec(),
-		systemdUnitSpec(), podLogsSpec(),
-	}, reportedSpecs()...)
+	}, minorSpecs(), reportedSpecs())
 }
 
 // Kinds are all kinds, in the order in which leftovers of one pod are released.

@@ -2,23 +2,21 @@ package inspect
 
 import "time"
 
-// Kinds of little harm. Their listers are in pkg/inspect/listers.
-
-func podLogsSpec() KindSpec {
-	return KindSpec{
-		Kind: PodLogs, OptIn: true, Minor: true,
-		MinAge: 24 * time.Hour, // collectors of logs may be behind
-		What:   "a directory of container logs, `/var/log/pods/<namespace>_<name>_<uid>`",
-		Harm:   "disk space",
-	}
-}
-
-func systemdUnitSpec() KindSpec {
-	return KindSpec{
-		Kind: SystemdUnit, GoneFrom: ofSandbox, OptIn: true, Minor: true,
-		Unused: "it has ended, and the runtime does not know its container",
-		What: "a unit of systemd whose pod, container or mount is gone: a pod's slice without a cgroup, a container's " +
-			"scope or a mount that has failed or is not active, the scope of a mount that kubelet made for a pod",
-		Harm: "memory and processor time of systemd, and alarms about failed units",
+// minorSpecs are the kinds of little harm. Their listers are in pkg/inspect/listers.
+func minorSpecs() []KindSpec {
+	return []KindSpec{
+		{
+			Kind: SystemdUnit, GoneFrom: ofSandbox, OptIn: true, Minor: true,
+			Unused: "it has ended, and the runtime does not know its container",
+			What: "a unit of systemd whose pod, container or mount is gone: a pod's slice without a cgroup, a container's " +
+				"scope or a mount that has failed or is not active, the scope of a mount that kubelet made for a pod",
+			Harm: "memory and processor time of systemd, and alarms about failed units",
+		},
+		{
+			Kind: PodLogs, OptIn: true, Minor: true,
+			MinAge: 24 * time.Hour, // collectors of logs may be behind
+			What:   "a directory of container logs, `/var/log/pods/<namespace>_<name>_<uid>`",
+			Harm:   "disk space",
+		},
 	}
 }

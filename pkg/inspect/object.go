@@ -43,6 +43,9 @@ const (
 	StorageSession   Kind = "storage-session"   // iSCSI session or NVMe over TCP controller of a volume
 	SharedMemory     Kind = "shared-memory"     // segment of System V shared memory in the node's IPC namespace
 	StrayCgroup      Kind = "stray-cgroup"      // cgroup of a pod outside of the tree of our kubelet's driver
+	DetachedVolume   Kind = "detached-volume"   // volume that is on the node while the Node's status lacks it
+	RunFile          Kind = "run-file"          // of a container in /run: containerd's FIFOs, udev's record of a cgroup
+	HostMount        Kind = "host-mount"        // mount of a pod outside of kubelet's directory
 	StagedVolume     Kind = "staged-volume"     // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
@@ -67,14 +70,15 @@ type Pod struct {
 //	netns                  inode of the namespace; device and inode of the file where nothing is mounted on it
 //	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
-//	mount                  id, device, root, point, source, type
-//	cgroup, stray-cgroup, pod-directory, pod-logs, log-link, sandbox-directory, rootfs  device, inode
+//	mount, host-mount      id, device, root, point, source, type
+//	cgroup, stray-cgroup, pod-directory, pod-logs, log-link, sandbox-directory, rootfs, run-file  device, inode
 //	block-device           device, sequence (diskseq; empty before Linux 5.15), volume
 //	systemd-unit           unit
 //	device-allocation      uid, resource
 //	plugin-socket          inode, changed (nanoseconds since the epoch)
 //	storage-session        target
 //	volume-attachment      name
+//	detached-volume        name; device, inode of its staging directory or target of its session
 //	shared-memory          id, key, creator (PID), size
 //	staged-volume          device, inode of its directory; id, device, root of its mount where it has none
 type Identity map[string]string

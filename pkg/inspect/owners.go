@@ -167,9 +167,9 @@ func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 }
 
 // namedByID reports whether objects of a kind show only the ID of a container or a sandbox: others name its pod.
-func namedByID(kind Kind) bool {
+func (k Kind) namedByID() bool {
 	return slices.Contains([]Kind{ContainerdContainer, Task, Shim, Rootfs, SandboxDirectory, Snapshot, IPAMLease,
-		PortMapping, StrayCgroup}, kind)
+		PortMapping, StrayCgroup, RunFile}, k)
 }
 
 // ids are the sources that name the pods of sandboxes and containers, whose IDs share one form and one space: the
@@ -242,7 +242,7 @@ func (t ids) add(id string, pod Pod) {
 // attachTo sets the owner of an object that shows only an ID.
 func (t ids) attachTo(o *Object) {
 	id := o.ContainerID + o.SandboxID // such an object has one of them
-	if !namedByID(o.Kind) || o.Foreign != "" {
+	if !o.Kind.namedByID() || o.Foreign != "" {
 		return
 	}
 	if t.handmade[id] {
@@ -262,12 +262,12 @@ func (t ids) attachTo(o *Object) {
 func explainIDs(suspects []*Object) {
 	network := make(map[string]*Object)
 	for _, o := range suspects {
-		if networked(o.Kind) && o.Foreign+o.Doubt != "" {
+		if o.Kind.networked() && o.Foreign+o.Doubt != "" {
 			network[o.SandboxID] = o
 		}
 	}
 	for _, o := range suspects {
-		if of := network[cmp.Or(o.SandboxID, o.ContainerID)]; of != nil && namedByID(o.Kind) && o.Foreign == "" {
+		if of := network[cmp.Or(o.SandboxID, o.ContainerID)]; of != nil && o.Kind.namedByID() && o.Foreign == "" {
 			o.Foreign, o.Doubt, o.Holders = of.Foreign, of.Doubt, slices.Clone(of.Holders)
 		}
 	}

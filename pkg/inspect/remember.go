@@ -8,13 +8,13 @@ import (
 
 // losesOwner reports whether objects of a kind can outlive the source of their pod's name. CNI DEL deletes the cache
 // file, which may be the only source for a network namespace, the link into it, and a lease. Shared memory has the PID
-// of its creator.
+// of its creator; a FUSE filesystem shows its server only while that runs.
 func losesOwner(kind Kind) bool {
-	return kind == Netns || kind == Link || kind == Lease || kind == SharedMemory || namedByID(kind)
+	return kind == Netns || kind == Link || kind == Lease || kind == SharedMemory || kind == HostMount || kind.namedByID()
 }
 
-// CreatorEnded is why shared memory is foreign if only an earlier pass could name its pod.
-const CreatorEnded = "its creator has ended, and nothing shows whether it belonged to a pod"
+// CreatorEnded is why shared memory or a FUSE filesystem is foreign if only an earlier pass could name its pod.
+const CreatorEnded = "nothing shows whether the process that created it belonged to a pod"
 
 // recall restores the owner that an earlier pass saw if no source on the node names one any more. It applies to the
 // very same object only: a namespace with the same inode at the same path, a link with the same index and peer. If a

@@ -72,6 +72,16 @@ func reportedSpecs() []KindSpec {
 			Harm:   "the volume cannot be attached to another node: its next pod waits there (Multi-Attach)",
 		},
 		{
+			Kind: DetachedVolume,
+			ReportOnly: "it may be attached to another node by now, and two nodes that write to it destroy it: " +
+				"see with `kubectl get volumeattachment` where it is, end its pods here, and let its driver or an administrator " +
+				"disconnect it",
+			Unused: "the Node's status lacks it, so the attach-detach controller counts it as detached",
+			What: "a volume of a CSI driver that is mounted or connected on this node (staged, or by iSCSI or NVMe over TCP) while " +
+				"`volumesAttached` of the Node lacks it",
+			Harm: "the controller may attach it to another node: then two nodes write to one filesystem",
+		},
+		{
 			Kind: StorageSession, InUse: (*Inventory).volumeInUse,
 			ReportOnly: "a session that ends under queued writes loses them: its driver or an administrator has to decide",
 			Unused:     "nothing mounts, maps or swaps on its disks, and no pod here has a directory of its volume",
@@ -88,6 +98,25 @@ func reportedSpecs() []KindSpec {
 			What: "a cgroup of a pod or container where our kubelet does not look: in the tree of the other cgroup driver, or at " +
 				"the root (`kubepods-…-pod<UID>.slice:cri-containerd:<ID>`, `system.slice:cri-containerd:<ID>`, `k8s.io/<ID>`)",
 			Harm: "costs kernel memory; tens of thousands of them slow down everything that reads cgroups",
+		},
+		{
+			Kind: RunFile, GoneFrom: ofSandbox,
+			ReportOnly: "containerd removes its directories when it starts; once you know that the container is gone, `rm` removes " +
+				"a FIFO or a record of udev",
+			Unused: "nothing knows its container",
+			What: "a file that a container left in /run: the FIFOs of its output (`<containerd state>/io.containerd.grpc.v1.cri/" +
+				"containers/<ID>`, `<containerd state>/fifo/…/<ID>-stdout`), or udev's record of its memory cgroup " +
+				"(`/run/udev/data/+cgroup:…(…:<cgroup>)`, before Linux 5.9)",
+			Harm: "inodes and memory of /run: when these run out, no container starts",
+		},
+		{
+			Kind:       HostMount,
+			ReportOnly: "the host or another pod may have begun to use it: once you know that none does, `umount` removes it",
+			What: "a mount outside of kubelet's directory that names a pod: it shows a directory of the pod's volumes, or is a FUSE " +
+				"filesystem that a process of the pod has served. Pods make such mounts below a `hostPath` with mountPropagation " +
+				"`Bidirectional`, or in the host's mount namespace",
+			Harm: "a FUSE filesystem without its server fails every access (ENOTCONN), and the next pod with that `hostPath` does not " +
+				"start; files of the pod stay on the disk",
 		},
 		{
 			Kind: SharedMemory, Unused: "its creator has ended more than an hour ago, and nothing has it attached",

@@ -35,7 +35,7 @@ func (e *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Si
 func explainUnowned(scan *hostscan.Scan, objects []Object) {
 	var network []*Object
 	for i := range objects {
-		if o := &objects[i]; networked(o.Kind) && isUnowned(o) {
+		if o := &objects[i]; o.Kind.networked() && isUnowned(o) {
 			network = append(network, o)
 		}
 	}

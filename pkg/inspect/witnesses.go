@@ -27,14 +27,14 @@ const (
 //	other kinds that are only reported                  UID        UID      -            -
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //	containerd-container                                UID        UID      ID, pod      -
-//	task, shim, rootfs, snapshot                        UID        UID      ID, pod      ID, pod
+//	task, shim, rootfs, snapshot, run-file              UID        UID      ID, pod      ID, pod
 //	sandbox-directory, ipam-lease, port-mapping         UID        UID      sandbox ID   sandbox ID
 //
 // When the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so it is no
 // evidence for the pod's other objects. But as long as the runtime knows the sandbox, its network is released by
 // removing the sandbox, and never without the runtime. A lease also means that containerd knows a sandbox, until it is
 // proven to be a leftover itself. Every witness must answer for every kind.
-func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns || kind == Link }
+func (k Kind) networked() bool { return k == CNIAttachment || k == Netns || k == Link }
 
 // answers returns the answer of every witness about o. first is when o was first seen: an older list of the apiserver
 // proves nothing.

@@ -48,6 +48,13 @@ func ServesFUSE(h *host.Host, pid int) (bool, error) {
 	return servesFUSE(h, pid, anyConnection, &left)
 }
 
+// ServesConnection reports whether a process may serve a FUSE connection: see FUSEServers. If it may serve a connection
+// that does not exist, the kernel does not show which one it serves.
+func ServesConnection(h *host.Host, pid, connection int) (bool, error) {
+	left := maxHolderFiles
+	return servesFUSE(h, pid, connection, &left)
+}
+
 // anyConnection matches every connection.
 const anyConnection = -1
 

@@ -12,6 +12,7 @@ func All() map[inspect.Kind]inspect.Lister {
 	var (
 		segments creators
 		volumes  attached
+		fuse     servers
 	)
 	return map[inspect.Kind]inspect.Lister{
 		inspect.PodLogs:             listPodLogs,
@@ -30,8 +31,11 @@ func All() map[inspect.Kind]inspect.Lister {
 		inspect.IPAMLease:           listIPAMLeases,
 		inspect.PortMapping:         listPortMappings,
 		inspect.VolumeAttachment:    volumes.list,
+		inspect.DetachedVolume:      volumes.lacking,
 		inspect.StorageSession:      listStorageSessions,
 		inspect.SharedMemory:        segments.list,
+		inspect.RunFile:             listRunFiles,
+		inspect.HostMount:           fuse.list,
 		inspect.StrayCgroup:         listStrayCgroups,
 	}
 }

@@ -21,15 +21,19 @@ import (
 // them looks unused.
 const (
 	askAttached       = 40 * time.Minute
-	askAttachedUnused = 10 * time.Minute
+	askAttachedUnused = 10 * time.Minute // also while a volume is on the node that the Node's status lacks
 )
 
 // attached remembers the volumes that the Node's status lists as attached. Each pass compares them again with the node.
 type attached struct {
-	mu     sync.Mutex // guards the rest
-	asked  finding.Timestamp
-	names  []string
-	unused bool // one of them was, in the last pass
+	mu       sync.Mutex // guards the rest
+	asked    finding.Timestamp
+	answered finding.Timestamp // when the request for names began
+	names    []string
+	unused   bool // one of them was, in the last pass
+
+	known       []string                     // volumes that any answer has listed: see lacking
+	lackedSince map[string]finding.Timestamp // volumes on the node that the answers lack, by ID
 }
 
 // list lists the volumes of CSI drivers that are attached to the node according to its status. One is used by the pod
@@ -85,7 +89,7 @@ func (a *attached) list(ctx context.Context, scan *hostscan.Scan) ([]inspect.Obj
 // ask gets the Node when it is due. After a failure the last answer remains valid.
 func (a *attached) ask(ctx context.Context, h *host.Host) error {
 	now, every := h.Clock(), askAttached
-	if a.unused {
+	if a.unused || len(a.lackedSince) > 0 {
 		every = askAttachedUnused
 	}
 	if !a.asked.IsZero() && a.asked.Boot == now.Boot && now.Since(a.asked) < every {
@@ -99,9 +103,13 @@ func (a *attached) ask(ctx context.Context, h *host.Host) error {
 	if err != nil {
 		return err
 	}
-	a.names = a.names[:0]
+	a.names, a.answered = a.names[:0], now
 	for _, v := range node.Status.VolumesAttached {
 		a.names = append(a.names, strings.ToValidUTF8(string(v.Name), "\ufffd"))
+	}
+	a.learn(a.names)
+	for _, v := range node.Status.VolumesInUse {
+		a.learn([]string{string(v)})
 	}
 	return nil
 }

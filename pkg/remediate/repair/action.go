@@ -79,6 +79,7 @@ type Tools struct {
 	// Stopped returns why the action must stop, or "". An action with many steps asks before each.
 	Stopped func() string
 	images  *imageWatch // kept between looks
+	dumps   *dumpWatch  // the same
 	folders systemFolders
 }
 

@@ -31,16 +31,20 @@ func (v fullDisk) coreDumps(ctx context.Context) (source, error) {
 		return source{}, err
 	}
 	age, now := v.tools.Settings.DiskSpace.CoreDumpAge, v.tools.Host.Clock().Wall
+	files = slices.DeleteFunc(files, func(f mutate.FolderFile) bool { return !strings.HasPrefix(f.Name, "core.") })
+	observed := v.tools.dumps.observe(v.tools.Host.Clock(), files)
 	files = slices.DeleteFunc(files, func(f mutate.FolderFile) bool {
-		return !strings.HasPrefix(f.Name, "core.") || now.Sub(f.Modified) < age
+		return now.Sub(f.Modified) < age || observed[dumpKey(f)] < age
 	})
 	if len(files) == 0 {
-		return source{note: fmt.Sprintf("none is older than %s", age)}, nil
+		return source{note: fmt.Sprintf("%d, none is older than %s and observed for that long", len(observed), age)}, nil
 	}
 	if err := v.notMounted(ctx, folder.Path); err != nil {
 		return source{}, err
 	}
-	slices.SortStableFunc(files, func(a, b mutate.FolderFile) int { return a.Modified.Compare(b.Modified) })
+	slices.SortStableFunc(files, func(a, b mutate.FolderFile) int {
+		return cmp.Or(cmp.Compare(observed[dumpKey(b)], observed[dumpKey(a)]), a.Modified.Compare(b.Modified))
+	})
 	files = files[:min(len(files), maxCoreDumps)]
 	found := source{freed: sumOf(files)}
 	found.free = func(ctx context.Context, enough func(context.Context) (bool, error)) (freed, error) {

@@ -196,6 +196,7 @@ func (d *realDisk) litter(machine string) {
 	if err := os.RemoveAll(d.PodDir(gone)); err != nil {
 		d.t.Fatal(err)
 	}
+	observeFor(d.runner, 10*day)
 	o := remediate.Options{Settings: d.runner.options.Releases, Host: d.Host, Mutator: d.Mutator,
 		Log: slog.New(slog.DiscardHandler), StateDir: d.stateDir}
 	d.ahead += 36 * time.Hour
@@ -369,6 +370,7 @@ func (d *realDisk) doesNotHelp(t *testing.T) {
 	d.leaking = true
 	for run := 1; run <= 3; run++ {
 		d.dump(fmt.Sprint("core.", run)) // the leaking program has crashed
+		observeFor(d.runner, 10*day)
 		blocked := d.believe("again")
 		history := d.history()
 		if len(history) != 1+run || !strings.Contains(history[run], "failed: the fault is still there") ||
@@ -381,6 +383,7 @@ func (d *realDisk) doesNotHelp(t *testing.T) {
 		t.Errorf("images: %q", left)
 	}
 	d.dump("core.4")
+	observeFor(d.runner, 10*day)
 	if blocked := d.believe("again"); !strings.Contains(blocked, "3 repairs have failed within a day") {
 		t.Errorf("%q", blocked)
 	}

@@ -43,7 +43,8 @@ func freeDiskSpace() Action {
 				"of the runtime once more right before each removal",
 			"journal: archived files, of this machine's journal only; `journalFloorBytes` of them stay",
 			"coreDumps: plain files core.* with one name in /var/lib/systemd/coredump, in which only root can write, not " +
-				"changed for `coreDumpAge`, and no part of that folder is mounted elsewhere, in a pod say",
+				"changed for `coreDumpAge` by their own time and by hourly observations of the agent, which count time since boot " +
+				"(the wall clock may have jumped), and no part of that folder is mounted elsewhere, in a pod say",
 			"quarantine: kept for longer than `remediate.quarantine.keep` and reported a day before, where releases of pod " +
 				"directories are on",
 		},

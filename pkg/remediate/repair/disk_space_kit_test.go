@@ -22,6 +22,18 @@ type disk struct {
 	other   uint64
 	asked   func() // before each statfs
 	switchd string // why everything is stopped
+
+	unobserved bool // the agent has not observed the core dumps for ten days
+}
+
+// observeFor makes a runner have observed the core dumps for some time.
+func observeFor(r *Runner, passed time.Duration) {
+	_, files, err := r.tools.Mutator.ListFolder(context.Background(), r.tools.folders.coreDumps)
+	if err == nil {
+		before := r.options.Host.Clock()
+		before.SinceBoot -= passed
+		r.tools.dumps.observe(before, files)
+	}
 }
 
 // onDisk gives the world such a disk on a node with ten days' uptime; less than a tenth is free, and core dumps are the
@@ -45,6 +57,11 @@ func onDisk(w *world) *disk {
 	w.faulty = func() bool { return d.free() < diskTotal/10 }
 	w.tune = func(r *Runner) {
 		r.tools.folders = d.folders
+		defer func() {
+			if !d.unobserved {
+				observeFor(r, 10*day)
+			}
+		}()
 		r.tools.Stopped = func() string { return d.switchd }
 		clock := func() finding.Timestamp {
 			now := w.now()

@@ -123,7 +123,7 @@ func TestFreesNothing(t *testing.T) {
 		want   string
 	}{
 		"enough is free":          {func(d *disk) { d.fill(30); d.faulty = func() bool { return true } }, "which is what is aimed at"},
-		"all is young":            {func(d *disk) { d.settings.DiskSpace.CoreDumpAge = 20 * day }, "none is older than 480h"},
+		"all is young":            {func(d *disk) { d.settings.DiskSpace.CoreDumpAge = 20 * day }, "1, none is older than 480h"},
 		"another filesystem":      {func(d *disk) { d.folders.coreDumps = "/images/coredump" }, "core dumps: on another filesystem"},
 		"the mount was replaced":  {func(d *disk) { d.believed.Facts["device"] = "8:2" }, "another filesystem is mounted on /"},
 		"anybody may write there": {func(d *disk) { d.chmod("coredump", 0o777) }, "others than root can write in it"},

@@ -43,7 +43,7 @@ type Options struct {
 	onWrite    func(Record) error       // called before a journal write; an error stands for a disk error
 }
 
-// Runner repairs believed faults. Its only persistent state is the journal.
+// Runner repairs believed faults. Its only persistent state is the journal, and the ages of core dumps.
 type Runner struct {
 	options Options
 	tools   Tools
@@ -77,10 +77,11 @@ func New(o Options) (*Runner, error) {
 	}
 	r := &Runner{options: o, wake: make(chan struct{}, 1), told: map[string]finding.ActivityKind{},
 		tools: Tools{Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Releases: o.Releases,
-			StateDir: o.StateDir, images: &imageWatch{}, folders: realFolders(),
+			StateDir: o.StateDir, images: &imageWatch{}, dumps: &dumpWatch{}, folders: realFolders(),
 			Stopped: func() string {
 				return remediate.KillSwitch(o.Host.Files, o.Releases.KillSwitch)
 			}}}
+	r.tools.dumps.load(o.StateDir)
 	r.readHistory()
 	return r, nil
 }
@@ -109,10 +110,16 @@ const again = 30 * time.Second
 func (r *Runner) Run(ctx context.Context) error {
 	timer := time.NewTimer(again)
 	defer timer.Stop()
+	dumps := time.NewTicker(watchDumpsEvery)
+	defer dumps.Stop()
+	r.watchDumps(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-dumps.C:
+			r.watchDumps(ctx)
+			continue
 		case <-r.wake:
 		case <-timer.C:
 		}

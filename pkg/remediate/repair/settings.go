@@ -64,7 +64,7 @@ type DiskSpace struct {
 	JournalFloorBytes uint64 `yaml:"journalFloorBytes"` // this much of them is always kept
 
 	CoreDumps   bool          `yaml:"coreDumps"`   // files of systemd-coredump
-	CoreDumpAge time.Duration `yaml:"coreDumpAge"` // unchanged for this long
+	CoreDumpAge time.Duration `yaml:"coreDumpAge"` // unchanged for this long, as files tell and as observed
 
 	Quarantine bool `yaml:"quarantine"` // objects in quarantine for longer than remediate.quarantine.keep
 }
