@@ -20,7 +20,7 @@ import (
 // has unstaged it, unless it detaches by force.
 //
 // Many drivers never attach, and the status lacks their volumes always. So evidence is needed that this driver does:
-// the status lists another of its volumes, or has listed one while this agent ran.
+// the status lists any of its volumes, or has listed one while this agent ran.
 func (a *attached) lacking(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	if scan.Host.Cluster.Node == nil {
 		return nil, nil
@@ -61,10 +61,12 @@ func (a *attached) onNode(scan *hostscan.Scan) ([]inspect.Object, error) {
 	if mountsErr != nil {
 		return nil, mountsErr
 	}
+	dir := volume.Dir(scan.Host)
+	mounts = slices.DeleteFunc(slices.Clone(mounts), func(m mount.Mount) bool { return !strings.HasPrefix(m.Point, dir+"/") })
 	var objects []inspect.Object
 	for i := range staged {
 		s := &staged[i]
-		point := stagedMount(scan, s, mounts)
+		point := stagedMount(dir, s, mounts)
 		if s.Note.Handle == "" || point == "" {
 			continue
 		}
@@ -88,10 +90,10 @@ func (a *attached) onNode(scan *hostscan.Scan) ([]inspect.Object, error) {
 
 // stagedMount returns where a staged volume is mounted; empty if only its directory is left. A raw block volume is
 // mounted below volumeDevices/publish.
-func stagedMount(scan *hostscan.Scan, s *volume.Staged, mounts []mount.Mount) string {
+func stagedMount(dir string, s *volume.Staged, mounts []mount.Mount) string {
 	dirs := []string{s.Path}
 	if s.Block {
-		dirs = append(dirs, path.Join(volume.Dir(scan.Host), "volumeDevices/publish", s.Volume))
+		dirs = append(dirs, path.Join(dir, "volumeDevices/publish", s.Volume))
 	}
 	for _, m := range mounts {
 		if slices.ContainsFunc(dirs, func(dir string) bool { return mount.Below(m.Point, dir) }) {

@@ -67,6 +67,7 @@ func TestHostMounts(t *testing.T) {
 	n.Mount(n.PodDir(living, "volumes/kubernetes.io~empty-dir/data"), point("bind of the living"), "", unix.MS_BIND)
 	n.Mount(filepath.Join(n.Host.Paths.KubeletRoot, "pods"), point("bind of all"), "", unix.MS_BIND)
 	n.Mount("tmpfs", point("tmpfs"), "tmpfs", 0)
+	n.Mount(n.Mkdir(outside, "tmpfs", dead, "volumes"), point("bind of another's"), "", unix.MS_BIND) // only its name is the pod's
 	cgroups := n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + dead)
 	endMade := n.fuse(point("fuse"), cgroups...)
 	n.fuse(point("fuse of the living"), n.Cgroups(n.Host.Paths.CgroupRoot+"/kubepods/pod"+living)...)
