@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -34,7 +34,7 @@ func (o *options) send(ctx context.Context, method, path string, headers map[str
 	if err != nil {
 		return nil, err
 	}
-	token, err := api.ReadToken(filepath.Join(o.directory(), "token"))
+	token, err := web.ReadToken(filepath.Join(o.directory(), "token"))
 	if err != nil {
 		return nil, fmt.Errorf("token of the center (--dir): %w", err)
 	}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/kube/fleet"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/silence"
+	"github.com/nodeagent/nodeagent/pkg/web/identity"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 // clusters are the clusters that vouch for nodes and readers.

@@ -9,10 +9,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/control"
+	"github.com/nodeagent/nodeagent/pkg/web/oidc"
 )
 
 // people sign in at an identity provider; nil: only with codes.
@@ -60,7 +59,7 @@ func (p people) share(ctx context.Context, store control.Store) error {
 	return p.provider.UseKey(key)
 }
 
-func (p people) signIn() pages.SignIn {
+func (p people) signIn() web.SignIn {
 	if p.provider == nil {
 		return nil
 	}
@@ -68,7 +67,7 @@ func (p people) signIn() pages.SignIn {
 }
 
 // authenticate identifies people by the provider's ID tokens; next identifies all other senders.
-func (p people) authenticate(next func(*http.Request) (api.Identity, error)) func(*http.Request) (api.Identity, error) {
+func (p people) authenticate(next func(*http.Request) (web.Identity, error)) func(*http.Request) (web.Identity, error) {
 	if p.provider == nil {
 		return next
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 // jetstreamDir holds the files of the NATS server in this process.

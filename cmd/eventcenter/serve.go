@@ -21,8 +21,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 const (
@@ -110,7 +111,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "eventcenter: data in", event.Plain(dir))
-	token, err := api.Token(filepath.Join(dir, "token"))
+	token, err := web.Token(filepath.Join(dir, "token"))
 	if err != nil {
 		return fmt.Errorf("token: %w", err)
 	}
@@ -200,7 +201,7 @@ func (s *work) serve(ctx context.Context) error {
 	if err := s.people.share(ctx, s.deliveries.store); err != nil {
 		center.Log.Error("share the key for signing in failed: people must come back to this replica", "err", err)
 	}
-	sessions := pages.NewSessions(s.deliveries.store, s.secured, time.Now)
+	sessions := web.NewSessions(s.deliveries.store, "eventcenter", s.secured, time.Now)
 	authenticate := sessions.Authenticate(s.people.authenticate(clusters.identity.Authenticate))
 	s.replica.adopt(center)
 	server := api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,

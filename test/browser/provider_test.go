@@ -16,7 +16,7 @@ import (
 	"github.com/zitadel/oidc/v3/example/server/exampleop"
 	"github.com/zitadel/oidc/v3/example/server/storage"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
+	"github.com/nodeagent/nodeagent/pkg/web/oidc"
 )
 
 // identityProvider runs a third-party identity provider with the center as its client.

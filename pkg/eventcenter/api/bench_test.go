@@ -13,7 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
+	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
 )
 
 // BenchmarkIntake takes requests of 1 and of 10 events, 64 at a time, without a network. Compare cpu-µs/event: it is
