@@ -133,16 +133,4 @@ func table(w io.Writer, rows [][]string) error {
 }
 
 // ago returns the time since a moment.
-func ago(at time.Time) string {
-	if at.IsZero() {
-		return "never"
-	}
-	d := time.Since(at)
-	switch {
-	case d < time.Minute:
-		return d.Round(time.Second).String()
-	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
+func ago(at time.Time) string { return web.Ago(time.Now(), at) }

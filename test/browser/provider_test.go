@@ -49,7 +49,7 @@ func signInAtProvider(t *testing.T, script bool) {
 	var provider *oidc.Provider
 	address := serveWith(t, func(address string) *oidc.Provider {
 		var err error
-		provider, err = oidc.New(oidc.Settings{Issuer: identityProvider(t, address), ClientID: "center",
+		provider, err = oidc.New("eventcenter", oidc.Settings{Issuer: identityProvider(t, address), ClientID: "center",
 			ClientSecretFile: secret, Address: address, NameClaim: "email",
 			People: []string{"test-user@zitadel.ch"}}, time.Now)
 		if err != nil {

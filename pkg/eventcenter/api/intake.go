@@ -122,7 +122,7 @@ func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 }
 
 // short limits how much of an event an answer repeats.
-func short(id string) string { return quote(errors.New(id[:min(len(id), 100)])) }
+func short(id string) string { return event.Brief(id, 100) }
 
 // permitted refuses events that the sender may not send, because of their source or their number.
 func (s *Server) permitted(w http.ResponseWriter, events []decoded, who web.Identity) bool {

@@ -1,7 +1,7 @@
-// Package control defines the store for data outside the journal: subscriptions, their cursors, dead letters, and the
-// audit of changes. It cannot be rebuilt, so it has a store of its own: small values under keys, each written as a
-// whole, durably, and only by a writer that knows the previous value. Implementations are in packages of their own, so
-// that programs link only the one that they use.
+// Package control defines the store for data that cannot be rebuilt, such as sessions, subscriptions with their cursors
+// and dead letters, and the audit of changes: small values under keys, each written as a whole, durably, and only by a
+// writer that knows the previous value. Implementations are in packages of their own, so that programs link only the one
+// that they use.
 package control
 
 import (

@@ -35,7 +35,7 @@ const (
 	awayFor = 5 * time.Second // how long an apiserver that did not answer is not asked again
 )
 
-// Apiserver is the part of a cluster's apiserver that the center uses.
+// Apiserver is the part of a cluster's apiserver that the program uses.
 type Apiserver interface {
 	// Keys returns the JSON Web Key Set of its ServiceAccount tokens.
 	Keys(ctx context.Context) ([]byte, error)
@@ -56,6 +56,8 @@ type Voucher struct {
 
 // Config is the configuration of an Authority.
 type Config struct {
+	// Program is the first part of the nonResourceURLs that RBAC permits: eventcenter.
+	Program string
 	// Local is the administrator's token. If clusters are configured, it is accepted only from this machine.
 	Local    string
 	Dir      string // of the clusters' keys, stored for times when their apiservers are away
@@ -67,6 +69,7 @@ type Config struct {
 // Authority identifies the sender of a request, and decides what they may read.
 type Authority struct {
 	local    [sha256.Size]byte
+	program  string
 	anywhere bool // the local token is accepted from other machines too
 	clusters []*cluster
 	now      func() time.Time
@@ -93,7 +96,7 @@ type cluster struct {
 
 // New returns an Authority. Stored keys are used at once.
 func New(c Config) (*Authority, error) {
-	a := &Authority{local: sha256.Sum256([]byte(c.Local)), anywhere: len(c.Vouchers) == 0, now: c.Now}
+	a := &Authority{program: c.Program, local: sha256.Sum256([]byte(c.Local)), anywhere: len(c.Vouchers) == 0, now: c.Now}
 	if c.Local == "" {
 		return nil, errors.New("no local token")
 	}
@@ -153,7 +156,7 @@ func (a *Authority) Authenticate(r *http.Request) (web.Identity, error) {
 		return a.byToken(r.Context(), token, sum, share.Of(r))
 	}
 	if !a.anywhere && !fromHere(r.RemoteAddr) {
-		return web.Identity{}, refuse(http.StatusForbidden, "the center's own token is accepted from its machine only")
+		return web.Identity{}, refuse(http.StatusForbidden, "the program's own token is accepted from its machine only")
 	}
 	return web.Identity{Name: "administrator", By: "local token", Reads: true, Any: true}, nil
 }

@@ -150,7 +150,7 @@ func TestKeys(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "prod.jwks.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := identity.New(identity.Config{Local: local, Dir: dir, Vouchers: []identity.Voucher{k.voucher("prod",
+	if _, err := identity.New(identity.Config{Program: "eventcenter", Local: local, Dir: dir, Vouchers: []identity.Voucher{k.voucher("prod",
 		false)}, Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "can be removed") {
 		t.Errorf("damaged keys: %v", err)
 	}

@@ -25,7 +25,7 @@ const (
 	maxKeys   = 100              // of one cluster
 )
 
-// keys are a cluster's signing keys. A copy is stored on disk: the apiserver may be away when the center starts.
+// keys are a cluster's signing keys. A copy is stored on disk: the apiserver may be away when the program starts.
 type keys struct {
 	file  string
 	fetch func(context.Context) ([]byte, error)

@@ -126,7 +126,7 @@ func newCenter(t *testing.T, dir string, vouchers ...identity.Voucher) *center {
 	t.Helper()
 	c := &center{t: t, now: now()}
 	var err error
-	c.Authority, err = identity.New(identity.Config{Local: local, Dir: dir, Vouchers: vouchers,
+	c.Authority, err = identity.New(identity.Config{Program: "eventcenter", Local: local, Dir: dir, Vouchers: vouchers,
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return c.now }})
 	if err != nil {
 		t.Fatal(err)

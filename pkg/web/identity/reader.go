@@ -25,7 +25,7 @@ type right struct {
 	reason  string
 }
 
-// reader identifies a user of the cluster: by a token for the center's audience, or for the apiserver's own.
+// reader identifies a user of the cluster: by a token for the program's audience, or for the apiserver's own.
 func (c *cluster) reader(ctx context.Context, token string, sum [sha256.Size]byte, from string, now time.Time) (
 	web.Identity, error) {
 	key := sha256.Sum256(append([]byte("reader"), sum[:]...))
@@ -88,14 +88,14 @@ func (c *cluster) unreachable() error {
 }
 
 // Authorize asks the cluster that vouches for a user whether RBAC allows a verb on a path: the nonResourceURL is
-// /eventcenter and the path, as in /eventcenter/v1/nodes.
+// that of the program and the path, as in /eventcenter/v1/nodes.
 func (a *Authority) Authorize(ctx context.Context, who web.Identity, verb, path string) error {
 	if who.Any || who.Reads && verb == "get" {
 		return nil
 	}
 	for _, c := range a.clusters {
 		if who.User != nil && c.Name == who.Cluster && c.Readers {
-			return c.authorize(ctx, who.User, verb, "/eventcenter"+path, a.now())
+			return c.authorize(ctx, who.User, verb, "/"+a.program+path, a.now())
 		}
 	}
 	return refuse(http.StatusForbidden, "this identity may not %s %s", verb, path)

@@ -1,4 +1,4 @@
-// Package identity identifies senders to the event center, and decides who may read: nodes by their agents' tokens or
+// Package identity identifies the senders of requests to a program, and decides who may read: nodes by their agents' tokens or
 // by kubelet's client certificate, readers by their rights in a cluster. A node belongs to the configured cluster that
 // vouches for it, never to one that it claims. The package accepts no identity without a cluster that vouches for it,
 // and explains refusals to operators.
@@ -13,9 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // Settings list the clusters that vouch for nodes and readers.
@@ -27,8 +26,8 @@ type Settings struct {
 type Cluster struct {
 	// Name is the cluster in the source of its nodes' events.
 	Name string `yaml:"name"`
-	// Kubeconfig is the absolute path of a file with the address of its apiserver and the center's credentials there;
-	// it must not use an exec plugin. Empty: the ServiceAccount of the center's own pod.
+	// Kubeconfig is the absolute path of a file with the address of its apiserver and the program's credentials there;
+	// it must not use an exec plugin. Empty: the ServiceAccount of the program's own pod.
 	Kubeconfig string `yaml:"kubeconfig"`
 	// Audience is the audience of agents' tokens. Empty: nodes cannot use tokens.
 	Audience string `yaml:"audience"`
@@ -58,7 +57,6 @@ type Detector struct {
 }
 
 const (
-	maxSettings = 1 << 20 // bytes
 	maxClusters = 100
 )
 
@@ -69,13 +67,8 @@ var (
 
 // Read reads settings strictly: an unknown key is an error.
 func Read(r io.Reader) (s Settings, err error) {
-	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&s); err != nil {
+	if err := settings.Read(r, &s); err != nil {
 		return s, err
-	}
-	if err := decoder.Decode(&Settings{}); !errors.Is(err, io.EOF) {
-		return s, errors.New("more than one document")
 	}
 	return s, s.problem()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
@@ -51,7 +52,7 @@ func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]
 			maxToken)
 	}
 	if len(a.clusters) == 0 {
-		return web.Identity{}, refuse(http.StatusUnauthorized, "the token is not this center's")
+		return web.Identity{}, refuse(http.StatusUnauthorized, "the token is not this program's")
 	}
 	c, said, err := a.signer(ctx, token)
 	if err != nil {
@@ -136,7 +137,7 @@ func (c *cluster) timely(said claims, now time.Time) error {
 		return refuse(http.StatusUnauthorized, "the token has expired at %s", said.Expiry.Time().UTC().Format(time.RFC3339))
 	case said.NotBefore != nil && now.Add(clockSkew).Before(said.NotBefore.Time()):
 		return refuse(http.StatusUnauthorized, "the token is not valid before %s: the clocks of cluster %s and of this "+
-			"center differ", said.NotBefore.Time().UTC().Format(time.RFC3339), c.Name)
+			"program differ", said.NotBefore.Time().UTC().Format(time.RFC3339), c.Name)
 	}
 	return nil
 }
@@ -235,5 +236,5 @@ func brief(text string) string {
 	if text == "" {
 		return "it does not know it for this audience"
 	}
-	return text[:min(len(text), 300)]
+	return event.Brief(text, 300)
 }

@@ -163,7 +163,7 @@ func newCenter(t testing.TB, change func(*Settings)) *center {
 		change(&s)
 	}
 	var err error
-	if c.Provider, err = New(s, func() time.Time { return c.now }); err != nil {
+	if c.Provider, err = New("center", s, func() time.Time { return c.now }); err != nil {
 		t.Fatal(err)
 	}
 	c.browser = newBrowser(t)

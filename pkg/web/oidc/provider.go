@@ -20,6 +20,7 @@ import (
 	"golang.org/x/oauth2"
 	"golang.org/x/time/rate"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
@@ -46,7 +47,8 @@ func refused(format string, args ...any) error {
 // Provider is the identity provider.
 type Provider struct {
 	Settings
-	now func() time.Time
+	program string
+	now     func() time.Time
 
 	flows *flows
 
@@ -67,15 +69,15 @@ type discovered struct {
 	algorithms []string
 }
 
-// New returns a provider. The first sign-in sends the first request to it.
-func New(s Settings, now func() time.Time) (*Provider, error) {
-	var key [KeyBytes]byte
+// New returns a provider for a program: the name of its cookie begins with the program's. The first sign-in sends the first request to it.
+func New(program string, s Settings, now func() time.Time) (*Provider, error) {
+	var key [keyBytes]byte
 	_, _ = rand.Read(key[:]) // never fails
-	flows, err := newFlows(key, now)
+	flows, err := newFlows(program, key, now)
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{Settings: s, now: now, flows: flows, asked: rate.NewLimiter(5, 50), keys: rate.NewLimiter(1, 5)}
+	p := &Provider{Settings: s, program: program, now: now, flows: flows, asked: rate.NewLimiter(5, 50), keys: rate.NewLimiter(1, 5)}
 	if _, err := p.secret(); err != nil {
 		return nil, err
 	}
@@ -83,12 +85,6 @@ func New(s Settings, now func() time.Time) (*Provider, error) {
 		return nil, err
 	}
 	return p, nil
-}
-
-// UseKey lets people return from the provider to any replica with the same key. Call it before the first sign-in.
-func (p *Provider) UseKey(key [KeyBytes]byte) (err error) {
-	p.flows, err = newFlows(key, p.now)
-	return err
 }
 
 // Name is the provider's name, for people.
@@ -192,7 +188,7 @@ func (p *Provider) ask(ctx context.Context) (*discovered, error) {
 		}
 	}
 	if d.algorithms == nil {
-		return nil, fmt.Errorf("identity provider %s: signs with %q, of which this center accepts none", p.Issuer,
+		return nil, fmt.Errorf("identity provider %s: signs with %q, of which this program accepts none", p.Issuer,
 			said.Algorithms)
 	}
 	return d, nil
@@ -228,7 +224,7 @@ func (p *Provider) oauth(found *discovered) (*oauth2.Config, error) {
 		Scopes:      append([]string{oidc.ScopeOpenID, "profile", "email"}, p.Scopes...)}, nil
 }
 
-// verify returns an ID token signed by the provider for the center, and its claims. For an unknown key it asks the
+// verify returns an ID token signed by the provider for the program, and its claims. For an unknown key it asks the
 // provider.
 func (p *Provider) verify(ctx context.Context, raw string) (token *oidc.IDToken, said map[string]any, err error) {
 	found, err := p.discover(ctx)
@@ -283,7 +279,7 @@ func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject s
 }
 
 // brief limits how much foreign text is repeated.
-func brief(text string) string { return text[:min(len(text), 300)] }
+func brief(text string) string { return event.Brief(text, 300) }
 
 var errState = errors.New("this sign-in was not begun in this browser, or longer than ten minutes ago: begin again")
 

@@ -244,7 +244,7 @@ func TestProviderAway(t *testing.T) {
 // The number of returns is limited per network: each asks the provider. Networks do not affect each other.
 func TestManyWaysBack(t *testing.T) {
 	now := time.Now()
-	f, err := newFlows([KeyBytes]byte{}, func() time.Time { return now })
+	f, err := newFlows("center", [keyBytes]byte{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
-	if _, err := New(Settings{ClientSecretFile: os.DevNull}, time.Now); err == nil {
+	if _, err := New("center", Settings{ClientSecretFile: os.DevNull}, time.Now); err == nil {
 		t.Error("an empty secret is taken")
 	}
 }
@@ -316,7 +316,7 @@ func TestSecretOfAll(t *testing.T) {
 		if err := os.Chmod(name, mode); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := New(Settings{ClientSecretFile: name}, time.Now); (err == nil) != fine {
+		if _, err := New("center", Settings{ClientSecretFile: name}, time.Now); (err == nil) != fine {
 			t.Errorf("%#o: %v", mode, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 const maxToken = 16 << 10 // bytes
 
-// Authenticate identifies the sender of a request: a person with the provider's ID token for the center may read; next
+// Authenticate identifies the sender of a request: a person with the provider's ID token for the program may read; next
 // identifies all others.
 func (p *Provider) Authenticate(next func(*http.Request) (web.Identity, error)) func(*http.Request) (web.Identity, error) {
 	return func(r *http.Request) (web.Identity, error) {
@@ -40,7 +40,7 @@ func (p *Provider) Authenticate(next func(*http.Request) (web.Identity, error)) 
 	}
 }
 
-// ours reports whether a token claims to be from the provider and for the center. It verifies no signature.
+// ours reports whether a token claims to be from the provider and for the program. It verifies no signature.
 func (p *Provider) ours(token string) bool {
 	if len(token) > maxToken {
 		return false

@@ -11,18 +11,18 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // Settings configure an identity provider.
 type Settings struct {
 	// Issuer is the provider's URL, as in its tokens; https, or http on loopback.
 	Issuer string `yaml:"issuer"`
-	// ClientID is the center's name there, and the audience of ID tokens for the center.
+	// ClientID is the program's name there, and the audience of ID tokens for the program.
 	ClientID string `yaml:"clientID"`
 	// ClientSecretFile is the absolute path of the client's secret; read for each sign-in. Empty: a public client.
 	ClientSecretFile string `yaml:"clientSecretFile"`
-	// Address is where people open the center, https://eventcenter.example.com. The provider must know ADDRESS/login/callback.
+	// Address is where people open the pages, https://eventcenter.example.com. The provider must know ADDRESS/login/callback.
 	Address string `yaml:"address"`
 	// CAFile is the absolute path of the CAs for the provider's certificate. Empty: the system's.
 	CAFile string `yaml:"caFile"`
@@ -44,19 +44,13 @@ type Settings struct {
 }
 
 const (
-	maxSettings = 1 << 20 // bytes
-	callback    = "/login/callback"
+	callback = "/login/callback"
 )
 
 // Read reads settings strictly: an unknown key is an error.
 func Read(r io.Reader) (s Settings, err error) {
-	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&s); err != nil {
+	if err := settings.Read(r, &s); err != nil {
 		return s, err
-	}
-	if err := decoder.Decode(&Settings{}); !errors.Is(err, io.EOF) {
-		return s, errors.New("more than one document")
 	}
 	if s.NameClaim == "" {
 		s.NameClaim = "email"
@@ -75,7 +69,7 @@ func (s Settings) problem() error {
 		}
 	}
 	if u, err := url.Parse(s.Address); err != nil || strings.Trim(u.Path, "/") != "" {
-		return fmt.Errorf("address %q: the center's pages begin at /", s.Address)
+		return fmt.Errorf("address %q: the pages begin at /", s.Address)
 	}
 	for key, name := range map[string]string{"clientSecretFile": s.ClientSecretFile, "caFile": s.CAFile} {
 		if name != "" && !filepath.IsAbs(name) {
@@ -84,7 +78,7 @@ func (s Settings) problem() error {
 	}
 	switch {
 	case s.ClientID == "":
-		return errors.New("clientID: the center's name at the provider is needed")
+		return errors.New("clientID: the program's name at the provider is needed")
 	case len(s.Groups)+len(s.People)+len(s.OperatorGroups)+len(s.OperatorPeople) == 0:
 		return errors.New("groups, people: nobody may read")
 	case slices.Contains(slices.Concat(s.Groups, s.People, s.OperatorGroups, s.OperatorPeople), ""):

@@ -1,4 +1,4 @@
-// Package sqlite is the control store of a single event center: one SQLite file.
+// Package sqlite is the control store of a program without replicas: one SQLite file.
 package sqlite
 
 import (
@@ -180,7 +180,7 @@ func (s *Store) List(ctx context.Context, bucket, prefix string) (records []cont
 // Close implements control.Store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Copy writes the present contents of a file into another, even while a center has it open.
+// Copy writes the present contents of a file into another, even while a program has it open.
 func Copy(ctx context.Context, file, to string) (err error) {
 	if _, err := os.Stat(file); err != nil {
 		return err
