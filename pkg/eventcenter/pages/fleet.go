@@ -198,9 +198,8 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ web.Session) {
 		if n.Odd(model.OtherVersion, common) {
 			row.Other = common[n.Cluster]
 		}
-		if (agent == "" || n.Odd(agent, common)) && passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) && passes(q.Get("zone"), n.Zone) &&
-			passes(q.Get("version"), n.Version) &&
-			strings.Contains(n.Node, q.Get("node")) {
+		if (agent == "" || n.Odd(agent, common)) && passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) &&
+			passes(q.Get("zone"), n.Zone) && passes(q.Get("version"), n.Version) && strings.Contains(n.Node, q.Get("node")) {
 			v.Nodes = append(v.Nodes, row)
 		}
 	}
@@ -209,7 +208,8 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	})
 	v.Total = len(v.Nodes)
 	v.Nodes = v.Nodes[:min(maxRows, v.Total)]
-	s.Show(w, r, http.StatusOK, "agents", web.View{Title: "Nodes", JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent"), Data: v})
+	s.Show(w, r, http.StatusOK, "agents", web.View{Title: "Nodes", Data: v,
+		JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent")})
 }
 
 // passes reports whether a value is wanted; empty means any.
