@@ -221,7 +221,7 @@ bench: ## what the agent costs and how fast it is, on the lab, as a table, besid
 	go run ./test/bench --dir $(LAB_DIR) $(BENCH)
 
 .PHONY: bench-eventcenter
-bench-eventcenter: ## what the event center costs with 10,000 simulated nodes, beside NATS and SQLite alone; 20 minutes; BENCH=--short: 10
+bench-eventcenter: ## what the event center costs with 10,000 simulated nodes; 10 minutes; BENCH=--short: 5
 	go run ./test/bench/eventcenter $(BENCH)
 
 include packaging/*/Makefile.inc

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -34,7 +34,7 @@ func (o *options) send(ctx context.Context, method, path string, headers map[str
 	if err != nil {
 		return nil, err
 	}
-	token, err := api.ReadToken(filepath.Join(o.directory(), "token"))
+	token, err := web.ReadToken(filepath.Join(o.directory(), "token"))
 	if err != nil {
 		return nil, fmt.Errorf("token of the center (--dir): %w", err)
 	}
@@ -133,16 +133,4 @@ func table(w io.Writer, rows [][]string) error {
 }
 
 // ago returns the time since a moment.
-func ago(at time.Time) string {
-	if at.IsZero() {
-		return "never"
-	}
-	d := time.Since(at)
-	switch {
-	case d < time.Minute:
-		return d.Round(time.Second).String()
-	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
+func ago(at time.Time) string { return web.Ago(time.Now(), at) }

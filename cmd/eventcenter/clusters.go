@@ -12,9 +12,9 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/kube/fleet"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/silence"
+	"github.com/nodeagent/nodeagent/pkg/web/identity"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 // clusters are the clusters that vouch for nodes and readers.
@@ -27,7 +27,7 @@ type clusters struct {
 // openClusters reads the file of clusters. Without it the center's own token is the only identity.
 func (s *serveOptions) openClusters(dir, token string, log *slog.Logger) (*clusters, error) {
 	c := &clusters{clients: map[string]*fleet.Client{}, log: log}
-	config := identity.Config{Local: token, Dir: filepath.Join(dir, "clusters"), Log: log}
+	config := identity.Config{Program: "eventcenter", Local: token, Dir: filepath.Join(dir, "clusters"), Log: log}
 	if s.clusters != "" {
 		settings, err := readClusters(s.clusters)
 		if err != nil {

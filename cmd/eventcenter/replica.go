@@ -26,7 +26,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 // jetstreamDir holds the files of the NATS server in this process.
@@ -119,13 +120,13 @@ func routeTLS(files cluster.TLS) (*tls.Config, error) {
 	if !pool.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("caFile %s: no certificate in it", files.CAFile)
 	}
-	own := &certificate{certFile: files.CertFile, keyFile: files.KeyFile}
-	if _, err := own.get(nil); err != nil {
+	own := &web.Certificate{CertFile: files.CertFile, KeyFile: files.KeyFile}
+	if _, err := own.Get(nil); err != nil {
 		return nil, err
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
-		RootCAs: pool, GetCertificate: own.get,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.get(nil) }}, nil
+		RootCAs: pool, GetCertificate: own.Get,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.Get(nil) }}, nil
 }
 
 // journal opens the replicas' common journal; nil: there are no replicas.

@@ -21,8 +21,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/oidc"
+	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 const (
@@ -110,7 +111,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "eventcenter: data in", event.Plain(dir))
-	token, err := api.Token(filepath.Join(dir, "token"))
+	token, err := web.Token(filepath.Join(dir, "token"))
 	if err != nil {
 		return fmt.Errorf("token: %w", err)
 	}
@@ -123,9 +124,9 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	people, err := openPeople(s.oidc)
+	provider, err := oidc.Open("eventcenter", s.oidc)
 	if err != nil {
-		return err
+		return fmt.Errorf("--oidc: %w", err)
 	}
 	listener, address, err := s.listenAt(clusters)
 	if err != nil {
@@ -154,7 +155,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, center.Close())
 	}
-	w := &work{serveOptions: s, center: center, clusters: clusters, people: people, deliveries: deliveries,
+	w := &work{serveOptions: s, center: center, clusters: clusters, provider: provider, deliveries: deliveries,
 		replica: replica, gate: gate, server: server, failed: failed, address: address}
 	return errors.Join(w.serve(ctx), deliveries.store.Close(), center.Close())
 }
@@ -164,7 +165,7 @@ type work struct {
 	*serveOptions
 	center     *eventcenter.Center
 	clusters   *clusters
-	people     people
+	provider   *oidc.Provider // nil: people sign in only with codes
 	deliveries *deliveries
 	replica    *replica
 	gate       *gate
@@ -183,11 +184,11 @@ func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, addr
 	if !s.secured {
 		return listener, "http://" + listener.Addr().String(), nil
 	}
-	certificate := &certificate{certFile: s.tlsCert, keyFile: s.tlsKey}
-	if _, err := certificate.get(nil); err != nil {
+	certificate := &web.Certificate{CertFile: s.tlsCert, KeyFile: s.tlsKey}
+	if _, err := certificate.Get(nil); err != nil {
 		return nil, "", errors.Join(err, listener.Close())
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.get,
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.Get,
 		NextProtos: []string{"h2", "http/1.1"}}
 	return tls.NewListener(listener, clusters.handshake(config)), "https://" + listener.Addr().String(), nil
 }
@@ -197,18 +198,22 @@ func (s *work) serve(ctx context.Context) error {
 	center, clusters := s.center, s.clusters
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := s.people.share(ctx, s.deliveries.store); err != nil {
-		center.Log.Error("share the key for signing in failed: people must come back to this replica", "err", err)
+	authenticate := clusters.identity.Authenticate
+	var signIn web.SignIn
+	if s.provider != nil {
+		if err := s.provider.Share(ctx, s.deliveries.store); err != nil {
+			center.Log.Error("share the key for signing in failed: people must come back to this replica", "err", err)
+		}
+		authenticate, signIn = s.provider.Authenticate(authenticate), s.provider
 	}
-	sessions := pages.NewSessions(s.deliveries.store, s.secured, time.Now)
-	authenticate := sessions.Authenticate(s.people.authenticate(clusters.identity.Authenticate))
+	sessions := web.NewSessions(s.deliveries.store, "eventcenter", s.secured, time.Now)
 	s.replica.adopt(center)
 	server := api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
-		Authenticate: authenticate, Authorizer: clusters.identity,
+		Authenticate: sessions.Authenticate(authenticate), Authorizer: clusters.identity,
 		Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
 		Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports,
 		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
-			Provider: s.people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
+			Provider: signIn, Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
 			Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports}),
 		Health: center.Journal.Health, Problem: s.deliveries.problem, Ready: s.replica.ready, Heard: s.replica.heard()})
 	s.gate.open(server)
@@ -256,41 +261,4 @@ func (s *work) shutdown(ctx context.Context) error {
 		return s.server.Close()
 	}
 	return err
-}
-
-// certificate is reloaded when its file changes.
-type certificate struct {
-	certFile, keyFile string
-
-	mu       sync.Mutex // guards the fields below
-	modified time.Time
-	loaded   *tls.Certificate
-}
-
-// get returns the present certificate. If it cannot be read, the previous one stays in use.
-func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var newest time.Time
-	for _, name := range []string{c.certFile, c.keyFile} {
-		if info, err := os.Stat(name); err == nil && info.ModTime().After(newest) {
-			newest = info.ModTime()
-		}
-	}
-	if c.loaded != nil && newest.Equal(c.modified) {
-		return c.loaded, nil
-	}
-	var loaded tls.Certificate
-	err := secretfile.Check(c.keyFile)
-	if err == nil {
-		loaded, err = tls.LoadX509KeyPair(c.certFile, c.keyFile)
-	}
-	if err != nil && c.loaded != nil {
-		return c.loaded, nil //nolint:nilerr // half written: the next connection reads it again
-	}
-	if err != nil {
-		return nil, fmt.Errorf("certificate %s: %w", c.certFile, err)
-	}
-	c.loaded, c.modified = &loaded, newest
-	return c.loaded, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 func newNodes(o *options) *cobra.Command {
@@ -78,7 +79,7 @@ func nodeRows(nodes []model.Summary) [][]string {
 			state += fmt.Sprintf(", clock %+d s", int(n.ClockAhead))
 		}
 		rows = append(rows, []string{n.Cluster, n.Node, state, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
-			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.Heard), n.Version, few(n.Blind)})
+			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.Heard), n.Version, web.Few(n.Blind)})
 	}
 	return rows
 }
@@ -209,13 +210,4 @@ func printNode(cmd *cobra.Command, answer api.NodeAnswer) error {
 		rows = append(rows, eventRow(api.LineOf(e), 0))
 	}
 	return table(w, rows)
-}
-
-// few lists the first few names.
-func few(names []string) string {
-	const most = 3
-	if len(names) <= most {
-		return strings.Join(names, ",")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ","), len(names)-most)
 }

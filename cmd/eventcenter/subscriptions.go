@@ -21,11 +21,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/kv"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/kv"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web/control"
+	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
 
 // deliveries are the webhooks to which this center, or its worker replica, sends events.

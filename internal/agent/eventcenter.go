@@ -5,10 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -40,8 +38,7 @@ func (a *Agent) openEventCenter(m meter) {
 		Settings: settings, Node: cmp.Or(node, "unknown"), Boot: a.started.Boot,
 		Version: Version, Configuration: a.configuration(), Checks: checks, Leftovers: a.leftovers.activity.found(),
 		PodsEnded: a.leftovers.podsEnded.Load,
-		Store:     a.store.Bucket("eventcenter"), Old: oldOutbox(filepath.Join(a.cfg.StateDir, "eventcenter")),
-		ReadFile: a.readCredential, Observer: a.sinks, Log: a.log,
+		Store:     a.store.Bucket("eventcenter"), ReadFile: a.readCredential, Observer: a.sinks, Log: a.log,
 	})
 	err := m.EventCenter(func() metrics.EventCenter {
 		stats := r.Stats()
@@ -53,31 +50,8 @@ func (a *Agent) openEventCenter(m meter) {
 	a.reporters = append(a.reporters, r)
 }
 
-// oldOutbox reads the directory in which older agents kept events for the event center.
-func oldOutbox(dir string) eventcenter.OldFiles {
-	read := func() (map[string][]byte, error) {
-		entries, err := os.ReadDir(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		}
-		files := map[string][]byte{}
-		for _, e := range entries {
-			if e.Type().IsRegular() {
-				data, readErr := readBounded(filepath.Join(dir, e.Name()), maxOldFile)
-				files[e.Name()], err = data, errors.Join(err, readErr)
-			}
-		}
-		return files, err
-	}
-	return eventcenter.OldFiles{Read: read, Remove: func() error { return os.RemoveAll(dir) }}
-}
-
-const (
-	// maxOldFile bounds one file of the old outbox, in bytes.
-	maxOldFile = 2 << 20
-	// maxCredential bounds a token, a certificate or a bundle of them, in bytes.
-	maxCredential = 1 << 20
-)
+// maxCredential bounds a token, a certificate or a bundle of them, in bytes.
+const maxCredential = 1 << 20
 
 // readCredential reads a file named in the settings. A bare name is relative to the directory of the pod's service
 // account token.

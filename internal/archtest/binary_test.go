@@ -19,7 +19,7 @@ func TestAgentLinksNoCenter(t *testing.T) {
 	}
 	for _, dep := range deps {
 		for _, not := range []string{"modernc.org/", "github.com/nats-io/", "github.com/google/cel-go",
-			module + "pkg/eventcenter"} {
+			module + "pkg/eventcenter", module + "pkg/web"} {
 			if strings.HasPrefix(dep, not) {
 				t.Errorf("cmd/nodeagent links %s", dep)
 			}

@@ -27,8 +27,10 @@ var mayImport = map[string][]string{
 	"pkg/event":           {"pkg/finding"},
 	"pkg/event/schemas":   {"pkg/event/schemas"},
 	"internal/atomicfile": {},
-	"pkg/eventcenter":     {"pkg/event", "pkg/eventcenter", "pkg/finding", "internal/atomicfile"},
-	"internal/host":       {"pkg/finding", "internal/host"},
+	"pkg/eventcenter":     {"pkg/event", "pkg/eventcenter", "pkg/finding", "pkg/web", "internal/atomicfile"},
+	// The pages of all programs: it knows none of them.
+	"pkg/web":       {"pkg/event", "pkg/web", "internal/atomicfile"},
+	"internal/host": {"pkg/finding", "internal/host"},
 
 	// The evaluation of a pod is pure: from a timeline to a verdict.
 	"pkg/trace/record":  {},

@@ -15,3 +15,15 @@ func Plain(text string) string {
 		return r
 	}, strings.ToValidUTF8(text, "?"))
 }
+
+// Brief returns an external text as one line of at most limit bytes, cut between two characters. Characters that Plain
+// replaces become spaces.
+func Brief(text string, limit int) string {
+	text = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "�")))
+	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
+}

@@ -14,3 +14,16 @@ func TestPlain(t *testing.T) {
 		}
 	}
 }
+
+func TestBrief(t *testing.T) {
+	for text, want := range map[string]string{
+		" two\nlines\x1b ":  "two lines",
+		"a\u202eb\xff":      "a b�",
+		"12345678é":         "12345678",
+		"1234567é and more": "1234567é",
+	} {
+		if got := Brief(text, 9); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

@@ -15,10 +15,10 @@ import (
 	"path/filepath"
 	"slices"
 
-	control "github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
+	control "github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
 
 // Manifest is the last file of a backup: without it, or if a file does not match it, the backup is invalid.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/atomicfile"
@@ -255,50 +256,35 @@ func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
 // Run maintains checkpoints and the journal's limits until ctx ends, or the center must be opened again. It also checks
 // all files of the journal once.
 func (c *Center) Run(ctx context.Context) error {
+	var checking sync.WaitGroup
+	defer checking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	tick := time.NewTicker(upkeepEvery)
-	defer tick.Stop()
-	k := upkeep{center: c, tick: tick.C, saved: time.Now()}
-	var ended error
-	_, err := c.Journal.Check(ctx, func(worked time.Duration) {
-		if ended = k.until(ctx, time.After(checkRests*worked)); ended != nil {
-			cancel()
+	checking.Go(func() {
+		_, err := c.Journal.Check(ctx, func(worked time.Duration) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(checkRests * worked):
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			c.Log.Error("the check of the journal", "err", err)
 		}
 	})
-	if err != nil && ctx.Err() == nil {
-		c.Log.Error("the check of the journal", "err", err)
-	}
-	if ended != nil {
-		return ended
-	}
-	return k.until(ctx, nil)
-}
-
-// upkeep is a center's periodic work.
-type upkeep struct {
-	center *Center
-	tick   <-chan time.Time
-	saved  time.Time // time of the latest checkpoint
-}
-
-// until does upkeep until enough is ready or ctx ends. An error means that the center must be opened again.
-func (k *upkeep) until(ctx context.Context, enough <-chan time.Time) error {
-	c := k.center
-	for {
+	tick := time.NewTicker(upkeepEvery)
+	defer tick.Stop()
+	for saved := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-enough:
-			return nil
-		case <-k.tick:
+		case <-tick.C:
 		}
 		if replicated, ok := c.Journal.(Replicated); ok && errors.Is(replicated.Ready(), journal.ErrAnew) {
 			return journal.ErrAnew
 		}
-		if c.Model.Offset()-c.checkpoint >= checkpointEvents || time.Since(k.saved) >= checkpointEvery {
+		if c.Model.Offset()-c.checkpoint >= checkpointEvents || time.Since(saved) >= checkpointEvery {
 			c.logged("checkpoint", c.Checkpoint())
-			k.saved = time.Now()
+			saved = time.Now()
 		}
 		c.logged("reports", c.Reports.Follow(ctx))
 		c.logged("trim", c.trim(ctx))

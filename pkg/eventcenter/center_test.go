@@ -3,7 +3,6 @@ package eventcenter
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -180,38 +179,6 @@ func TestUpkeepBesideTheCheck(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// anew is a copy that must be created anew; the center notices this while it checks the files.
-type anew struct{ Replicated }
-
-func (anew) Ready() error { return journal.ErrAnew }
-
-func (anew) Check(ctx context.Context, rest func(time.Duration)) ([]journal.Gap, error) {
-	for steps := 0; steps < 10 && ctx.Err() == nil; steps++ {
-		rest(10 * time.Minute)
-	}
-	return nil, ctx.Err()
-}
-
-func TestAnewBesideTheCheck(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		c, log := open(t, dir, sqlite.Limits{})
-		opened := c.Journal
-		c.Journal = anew{}
-		began := time.Now()
-		if err := c.Run(t.Context()); !errors.Is(err, journal.ErrAnew) || time.Since(began) > 2*upkeepEvery {
-			t.Errorf("%v after %s", err, time.Since(began))
-		}
-		if log.Len() > 0 {
-			t.Errorf("logged: %s", log)
-		}
-		c.Journal = opened
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}

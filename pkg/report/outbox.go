@@ -160,12 +160,12 @@ func (o *Outbox) name(victim *Item) {
 
 // keep stores an item; fresh means that the store has no value under its key.
 func (o *Outbox) keep(item *Item, fresh bool) {
-	key, value := Stored(*item)
+	key, value := stored(*item)
 	o.behind.put(key, value, fresh)
 }
 
-// Stored returns the stored form of an item: a checksum and its JSON, with the body unchanged.
-func Stored(item Item) (key string, value []byte) {
+// stored returns the stored form of an item: a checksum and its JSON, with the body unchanged.
+func stored(item Item) (key string, value []byte) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)

@@ -24,10 +24,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/web/oidc"
 )
 
 var (
@@ -36,37 +37,37 @@ var (
 )
 
 // serve runs a center with 60 nodes, of which some are sick.
-func serve(t *testing.T) (address string, sessions *pages.Sessions) {
+func serve(t *testing.T) (address string, sessions *web.Sessions) {
 	sessions = newSessions(t)
-	return open(t, sessions, func(string) pages.SignIn { return nil }), sessions
+	return open(t, sessions, func(string) web.SignIn { return nil }), sessions
 }
 
-func newSessions(t *testing.T) *pages.Sessions {
+func newSessions(t *testing.T) *web.Sessions {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), eventcenter.ControlFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return pages.NewSessions(store, false, time.Now)
+	return web.NewSessions(store, "eventcenter", false, time.Now)
 }
 
 // serveWith is serve, with an identity provider made for the center's address.
 func serveWith(t *testing.T, provider func(address string) *oidc.Provider) (address string) {
-	return open(t, newSessions(t), func(address string) pages.SignIn { return provider(address) })
+	return open(t, newSessions(t), func(address string) web.SignIn { return provider(address) })
 }
 
-func open(t *testing.T, sessions *pages.Sessions, provider func(address string) pages.SignIn) (address string) {
+func open(t *testing.T, sessions *web.Sessions, provider func(address string) web.SignIn) (address string) {
 	log := slog.New(slog.DiscardHandler)
 	center, err := eventcenter.Open(t.Context(), eventcenter.Options{Dir: t.TempDir(), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = center.Close() })
-	administrator := func(r *http.Request) (api.Identity, error) {
+	administrator := func(r *http.Request) (web.Identity, error) {
 		if r.Header.Get("Authorization") != "Bearer secret" {
-			return api.Identity{}, errors.New("not the token")
+			return web.Identity{}, errors.New("not the token")
 		}
-		return api.Identity{Name: "administrator", By: "local token", Reads: true, Any: true}, nil
+		return web.Identity{Name: "administrator", By: "local token", Reads: true, Any: true}, nil
 	}
 	server := httptest.NewUnstartedServer(nil)
 	server.Config.Handler = api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: log,
@@ -179,9 +180,9 @@ func run(t *testing.T, ctx context.Context, actions ...chromedp.Action) {
 	}
 }
 
-func signIn(t *testing.T, ctx context.Context, address string, sessions *pages.Sessions) {
+func signIn(t *testing.T, ctx context.Context, address string, sessions *web.Sessions) {
 	t.Helper()
-	code, _, err := sessions.Code(t.Context(), "ada")
+	code, _, err := sessions.Code(t.Context(), "ada", true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/zitadel/oidc/v3/example/server/exampleop"
 	"github.com/zitadel/oidc/v3/example/server/storage"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
+	"github.com/nodeagent/nodeagent/pkg/web/oidc"
 )
 
 // identityProvider runs a third-party identity provider with the center as its client.
@@ -49,7 +49,7 @@ func signInAtProvider(t *testing.T, script bool) {
 	var provider *oidc.Provider
 	address := serveWith(t, func(address string) *oidc.Provider {
 		var err error
-		provider, err = oidc.New(oidc.Settings{Issuer: identityProvider(t, address), ClientID: "center",
+		provider, err = oidc.New("eventcenter", oidc.Settings{Issuer: identityProvider(t, address), ClientID: "center",
 			ClientSecretFile: secret, Address: address, NameClaim: "email",
 			People: []string{"test-user@zitadel.ch"}}, time.Now)
 		if err != nil {

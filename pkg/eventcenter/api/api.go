@@ -10,9 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +21,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 // Journal is the part of the journal that the interface needs. Append is durable when it returns, and stores a batch
@@ -54,9 +53,9 @@ type Config struct {
 
 	Stopping <-chan struct{} // closed to end streams; may be nil
 
-	// Authenticate identifies the sender of a request. An error that wraps a *Refusal determines the answer.
-	Authenticate func(*http.Request) (Identity, error)
-	Authorizer   Authorizer // nil: only identities with Reads may read
+	// Authenticate identifies the sender of a request. An error that wraps a *web.Refusal determines the answer.
+	Authenticate func(*http.Request) (web.Identity, error)
+	Authorizer   web.Authorizer // nil: only identities with Reads may read
 	// Loopback demands that the Host header names this machine: otherwise a page in a browser could reach the center by
 	// a name that its server resolves to this machine.
 	Loopback bool
@@ -130,7 +129,7 @@ func New(c Config) *Server {
 		if r.deliveries {
 			s.deliveries.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
 				who, _ := req.Context().Value(forwarded{}).(deliver.Who)
-				r.answer(w, req, Identity{Name: who.Name, By: who.By, Cluster: who.Cluster})
+				r.answer(w, req, web.Identity{Name: who.Name, By: who.By, Cluster: who.Cluster})
 			})
 		}
 	}
@@ -147,7 +146,7 @@ func orDefault[T int | int64 | float64 | time.Duration](value, standard T) T {
 // route describes how a request is answered. An open one needs no identity. Reading needs a right, and so does changing
 // more than the journal; to the journal, everybody may append for their own source.
 type route struct {
-	answer     func(http.ResponseWriter, *http.Request, Identity)
+	answer     func(http.ResponseWriter, *http.Request, web.Identity)
 	open       bool
 	right      bool
 	deliveries bool // only the delivering replica can answer
@@ -191,20 +190,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Cache-Control", "no-store")
-	if s.Loopback && !localName(r.Host) {
+	if s.Loopback && !web.IsLocal(r.Host) {
 		refuse(w, http.StatusMisdirectedRequest, "this center answers to names of this machine only", nil)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
-}
-
-// localName reports whether a Host header names this machine.
-func localName(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	address, err := netip.ParseAddr(strings.Trim(host, "[]"))
-	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 // guarded demands an identity if the route needs one, and the right to read if it reads.
@@ -212,15 +202,15 @@ func (s *Server) guarded(pattern string, r route) http.HandlerFunc {
 	path := resource(pattern)
 	return func(w http.ResponseWriter, req *http.Request) {
 		if r.open {
-			r.answer(w, req, Identity{})
+			r.answer(w, req, web.Identity{})
 			return
 		}
 		who, refusal := s.identified(req)
 		if refusal == nil && (r.right || req.Method == http.MethodGet || req.Method == http.MethodHead) {
-			refusal = s.permit(req, who, path)
+			refusal = web.Permit(req, s.Authorizer, who, path)
 		}
 		if refusal != nil {
-			refusal.answer(w)
+			answerRefusal(w, refusal)
 			return
 		}
 		r.answer(w, req, who)
@@ -237,13 +227,13 @@ func resource(pattern string) string {
 //go:embed openapi.json
 var openAPI []byte
 
-func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request, _ Identity) {
+func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request, _ web.Identity) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(openAPI)
 }
 
 // schema answers the URL in an event's "dataschema".
-func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	text := schemas.Of(r.PathValue("name"))
 	if text == nil {
 		refuse(w, http.StatusNotFound, "there is no such schema", nil)
@@ -255,7 +245,7 @@ func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ Identity) {
 
 // handshake answers a sender that asks whether its events are wanted (CloudEvents HTTP 1.1 Web Hooks for Event
 // Delivery, section 4). They are, from any origin: the credentials of each request decide who may send.
-func (s *Server) handshake(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (s *Server) handshake(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	w.Header().Set("Allow", "GET, HEAD, OPTIONS, POST")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
 		w.Header().Set("WebHook-Allowed-Origin", origin)
@@ -266,13 +256,13 @@ func (s *Server) handshake(w http.ResponseWriter, r *http.Request, _ Identity) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func (s *Server) healthz(w http.ResponseWriter, _ *http.Request, _ Identity) {
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request, _ web.Identity) {
 	respond(w, http.StatusOK, map[string]string{"status": "alive"})
 }
 
 // readyz answers 200 even while the disk is full: the stored events can be read. A replica that cannot reach the others
 // is not ready, and gives the reason.
-func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ Identity) {
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ web.Identity) {
 	if s.Ready != nil {
 		if err := s.Ready(); err != nil {
 			respond(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": err.Error()})

@@ -3,8 +3,6 @@ package api_test
 import (
 	"context"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,13 +10,14 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // A node sends only for itself; an identity that may only send may not read.
 func TestIdentity(t *testing.T) {
 	c := newCenter(t, func(config *api.Config) {
-		config.Authenticate = func(*http.Request) (api.Identity, error) {
-			return api.Identity{Name: "node", Cluster: "prod", Node: "a"}, nil
+		config.Authenticate = func(*http.Request) (web.Identity, error) {
+			return web.Identity{Name: "node", Cluster: "prod", Node: "a"}, nil
 		}
 	})
 	other := raised("a", 1, "x", "fatal")
@@ -75,49 +74,23 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// The token is created once, readable only by its owner; a token that others may read is refused.
-func TestTokenFile(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "token")
-	first, err := api.Token(name)
-	if err != nil || len(first) < 32 {
-		t.Fatal(first, err)
-	}
-	again, err := api.Token(name)
-	info, err2 := os.Stat(name)
-	if err != nil || err2 != nil || again != first || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v %v %v", err, err2, info)
-	}
-	if err := os.Chmod(name, 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := api.Token(name); err == nil {
-		t.Error("a token that others may read is used")
-	}
-	if err := os.WriteFile(name, nil, 0o600); err != nil || os.Chmod(name, 0o600) != nil {
-		t.Fatal(err)
-	}
-	if _, err := api.Token(name); err == nil {
-		t.Error("an empty token is used")
-	}
-}
-
 // rights is an authorizer that knows one path.
 type rights struct{ asked []string }
 
-func (r *rights) Authorize(_ context.Context, who api.Identity, verb, path string) error {
+func (r *rights) Authorize(_ context.Context, who web.Identity, verb, path string) error {
 	r.asked = append(r.asked, who.Name+" "+verb+" "+path)
 	if path == "/v1/nodes" {
 		return nil
 	}
-	return &api.Refusal{Status: http.StatusServiceUnavailable, Reason: "cannot be asked", RetryWithin: time.Second}
+	return &web.Refusal{Status: http.StatusServiceUnavailable, Reason: "cannot be asked", RetryWithin: time.Second}
 }
 
 // A reader may read the paths that the authorizer permits, and send no events.
 func TestReader(t *testing.T) {
 	r := &rights{}
 	c := newCenter(t, func(config *api.Config) {
-		config.Authenticate = func(*http.Request) (api.Identity, error) {
-			return api.Identity{Name: "eve", Cluster: "prod", User: &api.User{Name: "eve"}}, nil
+		config.Authenticate = func(*http.Request) (web.Identity, error) {
+			return web.Identity{Name: "eve", Cluster: "prod", User: &web.User{Name: "eve"}}, nil
 		}
 		config.Authorizer = r
 	})
@@ -149,8 +122,8 @@ func TestNodeRequests(t *testing.T) {
 		now := time.Now()
 		config.Now = func() time.Time { return now }
 		config.Limits.NodeRequestsBurst = 3
-		config.Authenticate = func(*http.Request) (api.Identity, error) {
-			return api.Identity{Name: "node", By: "token", Cluster: "prod", Node: node, Unreviewed: node == "b"}, nil
+		config.Authenticate = func(*http.Request) (web.Identity, error) {
+			return web.Identity{Name: "node", By: "token", Cluster: "prod", Node: node, Unreviewed: node == "b"}, nil
 		}
 	})
 	for i, want := range []int{415, 415, 415, 429} {
@@ -165,37 +138,37 @@ func TestNodeRequests(t *testing.T) {
 // verbs is an authorizer that knows rights, as "VERB PATH".
 type verbs []string
 
-func (v verbs) Authorize(_ context.Context, _ api.Identity, verb, path string) error {
+func (v verbs) Authorize(_ context.Context, _ web.Identity, verb, path string) error {
 	if slices.Contains(v, verb+" "+path) {
 		return nil
 	}
-	return &api.Refusal{Status: http.StatusForbidden, Reason: "no right to " + verb + " " + path}
+	return &web.Refusal{Status: http.StatusForbidden, Reason: "no right to " + verb + " " + path}
 }
 
 // The right to read everything is not the right to change subscriptions: there is one per method. A node never has it.
 func TestRightToSubscribe(t *testing.T) {
 	r := verbs{"get /v1/subscriptions", "post /v1/dead-letters"}
-	var who api.Identity
+	var who web.Identity
 	c := newCenter(t, func(config *api.Config) {
 		config.Authorizer = r
-		config.Authenticate = func(*http.Request) (api.Identity, error) { return who, nil }
+		config.Authenticate = func(*http.Request) (web.Identity, error) { return who, nil }
 	})
 	for _, test := range []struct {
-		who    api.Identity
+		who    web.Identity
 		method string
 		path   string
 		want   int
 	}{
-		{api.Identity{Name: "page", Reads: true}, "GET", "/v1/subscriptions", 404}, // this center delivers no events
-		{api.Identity{Name: "page", Reads: true}, "POST", "/v1/subscriptions", 403},
-		{api.Identity{Name: "page", Reads: true}, "DELETE", "/v1/subscriptions/a", 403},
-		{api.Identity{Name: "page", Reads: true}, "DELETE", "/v1/dead-letters/a/b", 403},
-		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "GET", "/v1/subscriptions", 404},
-		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "POST", "/v1/subscriptions", 403},
-		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "POST", "/v1/subscriptions/a/pause", 403},
-		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "POST", "/v1/dead-letters/a/b", 404},
-		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "GET", "/v1/audit", 403},
-		{api.Identity{Name: "administrator", Any: true}, "POST", "/v1/subscriptions", 404},
+		{web.Identity{Name: "page", Reads: true}, "GET", "/v1/subscriptions", 404}, // this center delivers no events
+		{web.Identity{Name: "page", Reads: true}, "POST", "/v1/subscriptions", 403},
+		{web.Identity{Name: "page", Reads: true}, "DELETE", "/v1/subscriptions/a", 403},
+		{web.Identity{Name: "page", Reads: true}, "DELETE", "/v1/dead-letters/a/b", 403},
+		{web.Identity{Name: "user", User: &web.User{Name: "user"}}, "GET", "/v1/subscriptions", 404},
+		{web.Identity{Name: "user", User: &web.User{Name: "user"}}, "POST", "/v1/subscriptions", 403},
+		{web.Identity{Name: "user", User: &web.User{Name: "user"}}, "POST", "/v1/subscriptions/a/pause", 403},
+		{web.Identity{Name: "user", User: &web.User{Name: "user"}}, "POST", "/v1/dead-letters/a/b", 404},
+		{web.Identity{Name: "user", User: &web.User{Name: "user"}}, "GET", "/v1/audit", 403},
+		{web.Identity{Name: "administrator", Any: true}, "POST", "/v1/subscriptions", 404},
 	} {
 		who = test.who
 		if got, answer := c.do(c.request(test.method, test.path, "", "")); got.StatusCode != test.want {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -65,7 +66,7 @@ type avoidCache struct {
 }
 
 // avoided handles GET /v1/avoid.
-func (s *Server) avoided(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (s *Server) avoided(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	if !only(w, r.URL.Query()) {
 		return
 	}

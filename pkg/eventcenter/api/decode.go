@@ -204,12 +204,4 @@ func completeFault(f event.Fault) error {
 }
 
 // quote returns the text of an error in one line.
-func quote(err error) string {
-	text := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(err.Error(), "�"))
-	return text[:min(len(text), 500)]
-}
+func quote(err error) string { return event.Brief(err.Error(), 500) }

@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // detected is a fault of node a that a detector reports with the CloudEvents SDK, some seconds after a moment.
@@ -179,20 +180,20 @@ func TestDetectorRefused(t *testing.T) {
 // identity may send for every detector on it.
 func TestWhoMayDetect(t *testing.T) {
 	for _, test := range []struct {
-		who  api.Identity
+		who  web.Identity
 		may  []string
 		not  []string
 		name string
 	}{
-		{api.Identity{Cluster: "c", Node: "a"}, []string{"a", "a/gpud", "a/bmc"}, []string{"b", "b/gpud", "a/gpud/x"}, "node"},
-		{api.Identity{Cluster: "c", Node: "a", Detector: "gpud"}, []string{"a/gpud"}, []string{"a", "a/bmc", "b/gpud"}, "detector"},
-		{api.Identity{Cluster: "c", Node: "a", Detector: "gpud", EveryNode: true}, []string{"a/gpud", "b/gpud"},
+		{web.Identity{Cluster: "c", Node: "a"}, []string{"a", "a/gpud", "a/bmc"}, []string{"b", "b/gpud", "a/gpud/x"}, "node"},
+		{web.Identity{Cluster: "c", Node: "a", Detector: "gpud"}, []string{"a/gpud"}, []string{"a", "a/bmc", "b/gpud"}, "detector"},
+		{web.Identity{Cluster: "c", Node: "a", Detector: "gpud", EveryNode: true}, []string{"a/gpud", "b/gpud"},
 			[]string{"a", "b", "b/bmc"}, "every node"},
-		{api.Identity{Cluster: "d", Node: "a", Detector: "gpud", EveryNode: true}, nil, []string{"a/gpud"}, "another cluster"},
-		{api.Identity{Cluster: "c", Reads: true}, nil, []string{"a/gpud"}, "reader"},
+		{web.Identity{Cluster: "d", Node: "a", Detector: "gpud", EveryNode: true}, nil, []string{"a/gpud"}, "another cluster"},
+		{web.Identity{Cluster: "c", Reads: true}, nil, []string{"a/gpud"}, "reader"},
 	} {
 		c := newCenter(t, func(config *api.Config) {
-			config.Authenticate = func(*http.Request) (api.Identity, error) { return test.who, nil }
+			config.Authenticate = func(*http.Request) (web.Identity, error) { return test.who, nil }
 		})
 		send := func(tail string) int {
 			r, _ := c.post(single, `{"specversion":"1.0","id":"1","source":"/clusters/c/nodes/`+tail+`","type":"com.example.x"}`)

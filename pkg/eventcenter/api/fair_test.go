@@ -11,11 +11,12 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // byHeader identifies a node by a header.
-func byHeader(r *http.Request) (api.Identity, error) {
-	return api.Identity{Name: "node", By: "token", Cluster: "prod", Node: r.Header.Get("Node")}, nil
+func byHeader(r *http.Request) (web.Identity, error) {
+	return web.Identity{Name: "node", By: "token", Cluster: "prod", Node: r.Header.Get("Node")}, nil
 }
 
 func (c *center) as(node, media string, body io.Reader, size int64) *http.Request {
@@ -98,8 +99,8 @@ func TestFair(t *testing.T) {
 func TestStreamsOfOneReader(t *testing.T) {
 	c := newCenter(t, func(config *api.Config) {
 		config.Limits = api.Limits{Streams: 10, OwnStreams: 2}
-		config.Authenticate = func(r *http.Request) (api.Identity, error) {
-			return api.Identity{Name: r.Header.Get("Node"), Reads: true}, nil
+		config.Authenticate = func(r *http.Request) (web.Identity, error) {
+			return web.Identity{Name: r.Header.Get("Node"), Reads: true}, nil
 		}
 	})
 	for i, test := range []struct {
@@ -128,15 +129,15 @@ func TestStreamOfNoReader(t *testing.T) {
 		right bool
 		want  time.Duration
 	}{
-		"session ended":  {&api.Refusal{Status: 401, Reason: "ended"}, true, time.Minute},
+		"session ended":  {&web.Refusal{Status: 401, Reason: "ended"}, true, time.Minute},
 		"right taken":    {nil, false, time.Minute},
-		"cannot be told": {&api.Refusal{Status: 503, Reason: "away", RetryWithin: time.Second}, true, 10 * time.Minute},
+		"cannot be told": {&web.Refusal{Status: 503, Reason: "away", RetryWithin: time.Second}, true, 10 * time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			asked := false
 			s := offline(t, &scripted{}, func(config *api.Config) {
-				config.Authenticate = func(*http.Request) (api.Identity, error) {
-					who := api.Identity{Name: "eve", Reads: !asked || test.right}
+				config.Authenticate = func(*http.Request) (web.Identity, error) {
+					who := web.Identity{Name: "eve", Reads: !asked || test.right}
 					if asked {
 						return who, test.err
 					}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // Forwarded is a request about subscriptions, forwarded to the delivering replica. The first replica has already
@@ -30,7 +31,7 @@ type Answer struct {
 type forwarded struct{}
 
 // forward lets another replica answer.
-func (s *Server) forward(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	const ask = "another replica of this center delivers, or will soon: ask again"
 	if s.Forward == nil || r.Context().Value(forwarded{}) != nil {
 		refuseForNow(w, http.StatusServiceUnavailable, ask, time.Second)

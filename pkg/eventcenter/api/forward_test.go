@@ -11,10 +11,11 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
 
 // noEvents is an empty journal.
@@ -45,8 +46,8 @@ func TestForward(t *testing.T) {
 	working, replicas := 0, [2]*api.Server{}
 	for i := range replicas {
 		replicas[i] = api.New(api.Config{Journal: noEvents{}, Model: model.New(), Log: slog.New(slog.DiscardHandler),
-			Authenticate: func(r *http.Request) (api.Identity, error) {
-				return api.Identity{Name: r.Header.Get("Name"), By: "test", Any: r.Header.Get("Name") == "ada", Reads: true}, nil
+			Authenticate: func(r *http.Request) (web.Identity, error) {
+				return web.Identity{Name: r.Header.Get("Name"), By: "test", Any: r.Header.Get("Name") == "ada", Reads: true}, nil
 			},
 			Deliveries: func() *deliver.Manager {
 				if working == i {

@@ -11,6 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // stored is the response when all events are durable.
@@ -22,7 +23,7 @@ type stored struct {
 }
 
 // intake handles POST /v1/events.
-func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) intake(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	body, release, err := s.read(r, who)
 	defer release()
 	var events []decoded
@@ -121,15 +122,15 @@ func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 }
 
 // short limits how much of an event an answer repeats.
-func short(id string) string { return quote(errors.New(id[:min(len(id), 100)])) }
+func short(id string) string { return event.Brief(id, 100) }
 
 // permitted refuses events that the sender may not send, because of their source or their number.
-func (s *Server) permitted(w http.ResponseWriter, events []decoded, who Identity) bool {
+func (s *Server) permitted(w http.ResponseWriter, events []decoded, who web.Identity) bool {
 	var refused []rejected
 	counts := map[string]int{}
 	for i, d := range events {
 		counts[d.Source]++
-		if !who.maySend(d.Source) {
+		if !maySend(who, d.Source) {
 			refused = append(refused, rejected{i, short(d.ID), "this identity does not speak for its source"})
 		}
 	}

@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 const (
@@ -46,8 +47,8 @@ func newShares(l Limits) *shares {
 		all:      rate.NewLimiter(rate.Limit(l.Rate), l.Burst)}
 }
 
-// key returns whose share a request uses: the proven identity, never a claimed one.
-func (i Identity) key() string {
+// keyOf returns whose share a request uses: the proven identity, never a claimed one.
+func keyOf(i web.Identity) string {
 	return i.By + "/" + i.Cluster + "/" + cmp.Or(i.Node, i.Name) + "/" + i.Detector
 }
 
@@ -58,8 +59,8 @@ var (
 )
 
 // read reads a body. It counts bytes when they arrive, not when they are announced; done releases them.
-func (s *Server) read(r *http.Request, who Identity) (body []byte, done func(), err error) {
-	bodies, most, key, taken := s.shares.bodies, int64(maxBody), who.key(), int64(0)
+func (s *Server) read(r *http.Request, who web.Identity) (body []byte, done func(), err error) {
+	bodies, most, key, taken := s.shares.bodies, int64(maxBody), keyOf(who), int64(0)
 	if who.Node != "" {
 		bodies, most = s.shares.nodeBodies, maxNodeBody
 	}

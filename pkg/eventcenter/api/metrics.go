@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // metrics are those of the center. Senders choose no label values.
@@ -65,7 +66,7 @@ func newMetrics(s *Server) *metrics {
 	return m
 }
 
-func (m *metrics) serve(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (m *metrics) serve(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	m.handler.ServeHTTP(w, r)
 }
 

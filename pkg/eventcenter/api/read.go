@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -48,7 +49,7 @@ type List struct {
 }
 
 // events handles GET /v1/events: a page, or with Accept: text/event-stream a stream of new events.
-func (s *Server) events(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	if !only(w, r.URL.Query(), "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel") {
 		return // a filter with a typo would pass everything
 	}
@@ -102,7 +103,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who Identity) {
 
 // selected returns the records for which an expression is true; nil: all. Evaluation errors are counted. A reader whose
 // expressions take more than their share of the processor waits.
-func (s *Server) selected(ctx context.Context, who Identity, wanted *expression.Expression, records []journal.Record) (
+func (s *Server) selected(ctx context.Context, who web.Identity, wanted *expression.Expression, records []journal.Record) (
 	[]journal.Record, error) {
 	if wanted == nil {
 		return records, nil
@@ -117,7 +118,7 @@ func (s *Server) selected(ctx context.Context, who Identity, wanted *expression.
 		if match {
 			kept = append(kept, r)
 		}
-		if err := s.shares.compute.Wait(ctx, who.key(), max(1, int(time.Since(begun).Microseconds()))); err != nil {
+		if err := s.shares.compute.Wait(ctx, keyOf(who), max(1, int(time.Since(begun).Microseconds()))); err != nil {
 			return nil, err
 		}
 	}

@@ -18,10 +18,10 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
 )
 
 func TestEvents(t *testing.T) {

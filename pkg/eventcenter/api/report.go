@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // Reports makes the report for a day or a week.
@@ -16,7 +17,7 @@ type Reports interface {
 
 // report handles GET /v1/reports/daily and /v1/reports/weekly: JSON, or with format=html a document for an email, with
 // links to the address in base.
-func (s *Server) report(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	values := r.URL.Query()
 	if !only(w, values, "date", "format", "base") {
 		return

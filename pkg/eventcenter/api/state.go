@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // NodeList is the response to /v1/nodes. It is the state at the offset: later events follow it in /v1/events.
@@ -41,7 +42,7 @@ type NodeAnswer struct {
 
 // nodes handles GET /v1/nodes. version and notversion select agents with a version, or with any other; blind selects
 // nodes with a check that cannot tell; agent selects those with an unusual agent.
-func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	values := r.URL.Query()
 	if !only(w, values, "cluster", "state", "pool", "zone", "version", "notversion", "blind", "agent") {
 		return
@@ -69,7 +70,7 @@ func asked(values url.Values, n model.Summary, common map[string]string) bool {
 		(len(blind) == 0 || slices.ContainsFunc(n.Blind, func(check string) bool { return slices.Contains(blind, check) }))
 }
 
-func (s *Server) node(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (s *Server) node(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	values := r.URL.Query()
 	if !only(w, values, "limit", "before") {
 		return
@@ -103,7 +104,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, _ Identity) {
 	respond(w, http.StatusOK, answer)
 }
 
-func (s *Server) faults(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (s *Server) faults(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	values := r.URL.Query()
 	if !only(w, values, "cluster", "node", "severity", "check", "reason", "detector", "limit") {
 		return

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 // subscriber is an open stream of server-sent events.
 type subscriber struct {
 	s   *Server
-	who Identity
+	who web.Identity
 	w   io.Writer
 	out *http.ResponseController
 	q   journal.Query
@@ -33,13 +34,13 @@ type subscriber struct {
 }
 
 // stream follows the journal until the subscriber disconnects.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, who Identity, q journal.Query,
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, who web.Identity, q journal.Query,
 	wanted *expression.Expression) {
-	if !s.shares.streams.Take(who.key(), 1) {
+	if !s.shares.streams.Take(keyOf(who), 1) {
 		refuseForNow(w, http.StatusTooManyRequests, "too many subscribers, of this reader or of all", 30*time.Second)
 		return
 	}
-	defer s.shares.streams.Give(who.key(), 1)
+	defer s.shares.streams.Give(keyOf(who), 1)
 	q.Limit = maxLimit
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
@@ -90,11 +91,11 @@ const maxUnsure = 10
 // mayRead checks again who reads, and whether they may: a right, a token or a session may have ended.
 func (sub *subscriber) mayRead(r *http.Request) error {
 	who, err := sub.s.Authenticate(r)
-	refusal := refusalOf(err, http.StatusUnauthorized)
+	refusal := web.RefusalOf(err, http.StatusUnauthorized)
 	if err == nil {
-		refusal = sub.s.permit(r, who, "/v1/events")
+		refusal = web.Permit(r, sub.s.Authorizer, who, "/v1/events")
 	}
-	if refusal == nil && who.key() == sub.who.key() {
+	if refusal == nil && keyOf(who) == keyOf(sub.who) {
 		sub.unsure = 0
 		return nil
 	}

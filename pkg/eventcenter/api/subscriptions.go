@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -38,11 +39,13 @@ type done struct {
 }
 
 // whoOf returns the author for the audit.
-func whoOf(i Identity) deliver.Who { return deliver.Who{Name: i.Name, By: i.By, Cluster: i.Cluster} }
+func whoOf(i web.Identity) deliver.Who {
+	return deliver.Who{Name: i.Name, By: i.By, Cluster: i.Cluster}
+}
 
 // delivers returns the running manager. If the center does not deliver, it refuses the request; if another replica
 // delivers, it forwards the request there.
-func (s *Server) delivers(w http.ResponseWriter, r *http.Request, who Identity, parameters ...string) (*deliver.Manager,
+func (s *Server) delivers(w http.ResponseWriter, r *http.Request, who web.Identity, parameters ...string) (*deliver.Manager,
 	bool) {
 	if s.Deliveries == nil {
 		refuse(w, http.StatusNotFound, "this center delivers nothing", nil)
@@ -73,13 +76,13 @@ func (s *Server) answerChange(w http.ResponseWriter, err error, what string) {
 	}
 }
 
-func (s *Server) subscriptions(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) subscriptions(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	if m, ok := s.delivers(w, r, who); ok {
 		respond(w, http.StatusOK, SubscriptionList{m.List()})
 	}
 }
 
-func (s *Server) subscribe(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) subscribe(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	m, ok := s.delivers(w, r, who)
 	if !ok {
 		return
@@ -100,14 +103,14 @@ func (s *Server) subscribe(w http.ResponseWriter, r *http.Request, who Identity)
 	s.answerChange(w, m.Add(r.Context(), whoOf(who), one), "added")
 }
 
-func (s *Server) unsubscribe(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) unsubscribe(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	if m, ok := s.delivers(w, r, who); ok {
 		s.answerChange(w, m.Remove(r.Context(), whoOf(who), r.PathValue("name")), "removed")
 	}
 }
 
 // changeSubscription handles POST /v1/subscriptions/{name}/{action}: pause, resume, or replay after an offset.
-func (s *Server) changeSubscription(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) changeSubscription(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	m, ok := s.delivers(w, r, who, "after")
 	if !ok {
 		return
@@ -130,7 +133,7 @@ func (s *Server) changeSubscription(w http.ResponseWriter, r *http.Request, who 
 	}
 }
 
-func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	m, ok := s.delivers(w, r, who, "subscription")
 	if !ok {
 		return
@@ -143,7 +146,7 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, who Identit
 	respond(w, http.StatusOK, DeadLetterList{letters})
 }
 
-func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	m, ok := s.delivers(w, r, who)
 	if !ok {
 		return
@@ -156,20 +159,20 @@ func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, who Identity
 	respond(w, http.StatusOK, letter)
 }
 
-func (s *Server) redeliver(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) redeliver(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	if m, ok := s.delivers(w, r, who); ok {
 		s.answerChange(w, m.Redeliver(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")),
 			"it is tried again")
 	}
 }
 
-func (s *Server) forget(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) forget(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	if m, ok := s.delivers(w, r, who); ok {
 		s.answerChange(w, m.Forget(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")), "deleted")
 	}
 }
 
-func (s *Server) audit(w http.ResponseWriter, r *http.Request, who Identity) {
+func (s *Server) audit(w http.ResponseWriter, r *http.Request, who web.Identity) {
 	m, ok := s.delivers(w, r, who, "limit")
 	if !ok {
 		return

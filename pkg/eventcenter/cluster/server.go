@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // Peers is the number of replicas, fixed from the first start on.
@@ -52,19 +52,12 @@ type NATS struct {
 	CAFile          string `yaml:"caFile"`
 }
 
-const maxSettings = 1 << 20 // bytes
-
 var peerName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
 // Read reads settings strictly: an unknown key is an error. host is the host name.
 func Read(r io.Reader, host string) (s Settings, err error) {
-	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&s); err != nil {
+	if err := settings.Read(r, &s); err != nil {
 		return s, err
-	}
-	if err := decoder.Decode(&Settings{}); !errors.Is(err, io.EOF) {
-		return s, errors.New("more than one document")
 	}
 	if s.Name == "" {
 		s.Name = host

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web/control"
 )
 
 // DeadLetter is an event that a subscriber has not accepted before the center gave up.

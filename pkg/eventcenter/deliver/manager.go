@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web/control"
 )
 
 // The buckets of the control store.

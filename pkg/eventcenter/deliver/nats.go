@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 // natsSubject matches subjects to publish to: without wildcards and without the names that NATS servers reserve.

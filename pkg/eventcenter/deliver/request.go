@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
@@ -90,16 +89,7 @@ func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (
 }
 
 // plain returns foreign text as one short line.
-func plain(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "�"))
-	text = strings.TrimSpace(text)
-	return strings.ToValidUTF8(text[:min(len(text), maxError)], "")
-}
+func plain(text string) string { return event.Brief(text, maxError) }
 
 // handshake asks a target whether it wants events (CloudEvents HTTP 1.1 Web Hooks for Event Delivery, section 4), and
 // returns how many requests it accepts per minute; 0: any number.

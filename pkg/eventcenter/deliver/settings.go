@@ -20,10 +20,9 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // Settings are the operator's: the permitted targets, and the operator's own subscriptions.
@@ -84,7 +83,6 @@ const (
 func modes() []Mode { return []Mode{Batch, Structured, Binary} }
 
 const (
-	maxSettings      = 1 << 20 // bytes
 	maxSubscriptions = 100
 	maxTargets       = 1000
 	maxURL           = 2048 // bytes
@@ -101,13 +99,8 @@ var (
 
 // Read reads settings strictly: an unknown key is an error.
 func Read(r io.Reader) (s Settings, err error) {
-	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&s); err != nil {
+	if err := settings.Read(r, &s); err != nil {
 		return s, err
-	}
-	if err := decoder.Decode(&Settings{}); !errors.Is(err, io.EOF) {
-		return s, errors.New("more than one document")
 	}
 	s.setDefaults()
 	return s, s.problem()

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 const (

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web/control"
 )
 
 const (

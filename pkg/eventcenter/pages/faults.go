@@ -13,19 +13,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 type faultsView struct {
-	Filter []field
+	Filter []web.Field
 	Groups []group
 	Total  int
 }
 
 // faultFields are the filters for faults.
-func faultFields(q url.Values) []field {
-	return []field{{"cluster", q.Get("cluster"), nil}, {"severity", q.Get("severity"), []string{"fatal", "warning",
-		"info"}}, {"check", q.Get("check"), nil}, {"reason", q.Get("reason"), nil}, {"node", q.Get("node"), nil},
-		{"detector", q.Get("detector"), nil}}
+func faultFields(q url.Values) []web.Field {
+	return web.Fields(q, map[string][]string{"severity": {"fatal", "warning", "info"}},
+		"cluster", "severity", "check", "reason", "node", "detector")
 }
 
 func wanted(q url.Values) func(model.NodeFault) bool {
@@ -41,11 +41,11 @@ func faultsJSON(q url.Values) string {
 }
 
 // faults shows the active faults: a fault on many nodes is one line.
-func (s *server) faults(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) faults(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
 	found, _ := s.Model.Faults(wanted(q))
 	groups := groupsOf(found, s.Now())
-	s.show(w, r, http.StatusOK, "faults", view{Title: "Faults", JSON: faultsJSON(q), Data: faultsView{
+	s.Show(w, r, http.StatusOK, "faults", web.View{Title: "Faults", JSON: faultsJSON(q), Data: faultsView{
 		Filter: faultFields(q), Groups: groups[:min(maxRows, len(groups))], Total: len(groups)}})
 }
 
@@ -57,7 +57,7 @@ type faultView struct {
 }
 
 // fault shows one fault on all its nodes, the longest-lasting first.
-func (s *server) fault(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) fault(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
 	q.Set("check", r.PathValue("check"))
 	found, _ := s.Model.Faults(wanted(q))
@@ -68,7 +68,7 @@ func (s *server) fault(w http.ResponseWriter, r *http.Request, _ session) {
 		v.group = groups[0]
 		v.Reason = q.Get("reason") // empty: all reasons
 	}
-	s.show(w, r, http.StatusOK, "fault", view{Title: strings.TrimSpace(v.Check + " " + v.Reason), JSON: faultsJSON(q),
+	s.Show(w, r, http.StatusOK, "fault", web.View{Title: strings.TrimSpace(v.Check + " " + v.Reason), JSON: faultsJSON(q),
 		Data: v})
 }
 
@@ -88,12 +88,12 @@ const (
 )
 
 // node shows the full state of a node, and its events, newest first.
-func (s *server) node(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) node(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	key := model.Key{Cluster: r.PathValue("cluster"), Node: r.PathValue("node")}
 	detail, _, ok := s.Model.Node(key)
 	before, err := offset(r.URL.Query().Get("before"))
 	if !ok || err != nil {
-		s.message(w, r, http.StatusNotFound, "Nothing was ever heard of this node.")
+		s.Message(w, r, http.StatusNotFound, "Nothing was ever heard of this node.")
 		return
 	}
 	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: timeline, Backward: true,
@@ -108,7 +108,7 @@ func (s *server) node(w http.ResponseWriter, r *http.Request, _ session) {
 	if len(page.Records) == timeline {
 		v.Before = strconv.FormatUint(page.Next, 10)
 	}
-	s.show(w, r, http.StatusOK, "node", view{Title: key.Node, JSON: "/v1/nodes/" + url.PathEscape(key.Cluster) + "/" +
+	s.Show(w, r, http.StatusOK, "node", web.View{Title: key.Node, JSON: "/v1/nodes/" + url.PathEscape(key.Cluster) + "/" +
 		url.PathEscape(key.Node), Data: v})
 }
 
@@ -116,7 +116,7 @@ func (s *server) unreadable(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
 		s.Log.Error("the journal cannot be read", "err", err)
 	}
-	s.message(w, r, http.StatusServiceUnavailable, "The journal cannot be read now; the log of the center says why.")
+	s.Message(w, r, http.StatusServiceUnavailable, "The journal cannot be read now; the log of the center says why.")
 }
 
 func offset(text string) (uint64, error) {
@@ -135,26 +135,26 @@ func linesOf(page journal.Page) (lines []api.Line) {
 }
 
 type eventsView struct {
-	Filter []field
+	Filter []web.Field
 	Lines  []api.Folded
 	Before string
 	Query  url.Values
 }
 
 // events shows the newest selected events of all nodes.
-func (s *server) events(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) events(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
 	before, err := offset(q.Get("before"))
 	after, err2 := offset(q.Get("after"))
 	if err != nil || err2 != nil {
-		s.message(w, r, http.StatusBadRequest, "before and after: an offset is made of digits.")
+		s.Message(w, r, http.StatusBadRequest, "before and after: an offset is made of digits.")
 		return
 	}
 	filter := journal.Filter{}
 	v := eventsView{Query: q}
 	for _, name := range journal.Fields() {
 		value := q.Get(string(name))
-		v.Filter = append(v.Filter, field{string(name), value, nil})
+		v.Filter = append(v.Filter, web.Field{Name: string(name), Value: value})
 		if value != "" {
 			filter[name] = []string{value}
 		}
@@ -173,7 +173,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, _ session) {
 	if len(inside) == timeline {
 		v.Before = strconv.FormatUint(page.Next, 10)
 	}
-	s.show(w, r, http.StatusOK, "events", view{Title: "Events", JSON: jsonOf("/v1/events", q, "cluster", "node",
+	s.Show(w, r, http.StatusOK, "events", web.View{Title: "Events", JSON: jsonOf("/v1/events", q, "cluster", "node",
 		"type", "severity", "check", "reason", "after"), Data: v})
 }
 
@@ -228,7 +228,7 @@ func kindsOf(details []model.Detail) (kinds []leftoverKind) {
 	return kinds
 }
 
-func (s *server) leftovers(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) leftovers(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	nodes, _ := s.Model.Nodes("")
 	var details []model.Detail
 	for _, n := range nodes {
@@ -239,5 +239,5 @@ func (s *server) leftovers(w http.ResponseWriter, r *http.Request, _ session) {
 			details = append(details, d)
 		}
 	}
-	s.show(w, r, http.StatusOK, "leftovers", view{Title: "Leftovers", JSON: "/v1/nodes", Data: kindsOf(details)})
+	s.Show(w, r, http.StatusOK, "leftovers", web.View{Title: "Leftovers", JSON: "/v1/nodes", Data: kindsOf(details)})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // The states of a node, worst first.
@@ -142,7 +143,7 @@ type fleetView struct {
 // fleetGroups limits the faults on the first page.
 const fleetGroups = 10
 
-func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	now := s.Now()
 	nodes, _ := s.Model.Nodes("")
 	v := fleetView{States: states(), Heard: s.Model.LastHeard(), Silent: s.Model.SilentClusters()}
@@ -167,11 +168,11 @@ func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ session) {
 	groups := groupsOf(faults, now)
 	v.Groups = groups[:min(fleetGroups, len(groups))]
 	v.More = len(groups) - len(v.Groups)
-	s.show(w, r, http.StatusOK, "fleet", view{Title: "Fleet", JSON: "/v1/nodes", Data: v})
+	s.Show(w, r, http.StatusOK, "fleet", web.View{Title: "Fleet", JSON: "/v1/nodes", Data: v})
 }
 
 type nodesView struct {
-	Filter []field
+	Filter []web.Field
 	Nodes  []nodeRow
 	Total  int
 }
@@ -182,21 +183,14 @@ type nodeRow struct {
 	Other string // the version of most agents in its cluster, if different
 }
 
-// field is one field of a filter.
-type field struct {
-	Name, Value string
-	Choices     []string // empty: any text
-}
-
 // agents lists the nodes with their agents' data.
-func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) agents(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
 	now := s.Now()
 	all, _ := s.Model.Nodes(q.Get("cluster"))
-	v := nodesView{Filter: []field{{"cluster", q.Get("cluster"), nil}, {"pool", q.Get("pool"), nil},
-		{"zone", q.Get("zone"), nil}, {"state", q.Get("state"), states()},
-		{"version", q.Get("version"), nil}, {"agent", q.Get("agent"), []string{string(model.OtherVersion),
-			string(model.BlindChecks), string(model.WrongClock)}}, {"node", q.Get("node"), nil}}}
+	v := nodesView{Filter: web.Fields(q, map[string][]string{"state": states(),
+		"agent": {string(model.OtherVersion), string(model.BlindChecks), string(model.WrongClock)}},
+		"cluster", "pool", "zone", "state", "version", "agent", "node")}
 	common := model.CommonVersions(all)
 	agent := model.Oddity(q.Get("agent"))
 	for _, n := range all {
@@ -204,9 +198,8 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
 		if n.Odd(model.OtherVersion, common) {
 			row.Other = common[n.Cluster]
 		}
-		if (agent == "" || n.Odd(agent, common)) && passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) && passes(q.Get("zone"), n.Zone) &&
-			passes(q.Get("version"), n.Version) &&
-			strings.Contains(n.Node, q.Get("node")) {
+		if (agent == "" || n.Odd(agent, common)) && passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) &&
+			passes(q.Get("zone"), n.Zone) && passes(q.Get("version"), n.Version) && strings.Contains(n.Node, q.Get("node")) {
 			v.Nodes = append(v.Nodes, row)
 		}
 	}
@@ -215,7 +208,8 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
 	})
 	v.Total = len(v.Nodes)
 	v.Nodes = v.Nodes[:min(maxRows, v.Total)]
-	s.show(w, r, http.StatusOK, "agents", view{Title: "Nodes", JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent"), Data: v})
+	s.Show(w, r, http.StatusOK, "agents", web.View{Title: "Nodes", Data: v,
+		JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent")})
 }
 
 // passes reports whether a value is wanted; empty means any.

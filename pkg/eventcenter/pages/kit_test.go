@@ -16,10 +16,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/control"
+	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
 )
 
 // center is an event center with its journal and its pages, and a browser that uses it.
@@ -27,7 +28,7 @@ type center struct {
 	testing.TB
 	*eventcenter.Center
 	dir      string
-	sessions *Sessions
+	sessions *web.Sessions
 	control  control.Store
 	now      time.Time
 	url      string
@@ -65,8 +66,8 @@ func newCenter(t testing.TB) *center {
 }
 
 // another returns the sessions of another replica.
-func (c *center) another() *Sessions {
-	return NewSessions(c.control, false, func() time.Time { return c.now })
+func (c *center) another() *web.Sessions {
+	return web.NewSessions(c.control, "eventcenter", false, func() time.Time { return c.now })
 }
 
 func (c *center) open() {

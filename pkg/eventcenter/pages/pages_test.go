@@ -2,7 +2,6 @@ package pages
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,10 +16,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
 )
 
 // A fault, its end and the agent's actions are visible on the pages, from the fleet to the node.
@@ -136,11 +136,11 @@ func TestSigningIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.now = c.now.Add(codeLife)
+	c.now = c.now.Add(10 * time.Minute)
 	if answer, _ := enter(old); answer.status != http.StatusForbidden {
 		t.Error("a code opens the pages after its end")
 	}
-	c.now = c.now.Add(sessionLife)
+	c.now = c.now.Add(12 * time.Hour)
 	if answer, _ := c.do("/", nil); answer.status != http.StatusSeeOther {
 		t.Error("a session has no end")
 	}
@@ -162,80 +162,6 @@ func formOf(page string) string {
 		return found[1]
 	}
 	return ""
-}
-
-// The number of attempts with codes is limited.
-func TestGuessing(t *testing.T) {
-	c := newCenter(t)
-	s := NewSessions(c.control, true, func() time.Time { return c.now })
-	code, _, err := s.Code(t.Context(), "ada", true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 100 {
-		if _, err := s.signIn(t.Context(), "192.0.2.1", "wrong"); !errors.Is(err, errCode) {
-			t.Fatal(err)
-		}
-	}
-	if _, err := s.signIn(t.Context(), "192.0.2.1", code); err == nil {
-		t.Error("after a hundred wrong codes the right one is taken at once")
-	}
-	c.now = c.now.Add(2 * time.Second)
-	if cookie, err := s.signIn(t.Context(), "192.0.2.1", code); err != nil || !cookie.Secure {
-		t.Error("later it is not, or its cookie goes over connections without TLS")
-	}
-	for range maxCodes {
-		_, _, _ = s.Code(t.Context(), "x", true)
-	}
-	if _, _, err := s.Code(t.Context(), "x", true); err == nil {
-		t.Error("codes take space without end")
-	}
-	c.now = c.now.Add(codeLife)
-	if _, _, err := s.Code(t.Context(), "x", true); err != nil {
-		t.Errorf("codes that have ended leave no room: %v", err)
-	}
-}
-
-// A code from one replica signs in at another, only once in total; all replicas know the session, and signing out at
-// one applies to all. The store's contents let no one sign in.
-func TestReplicasKnowSessions(t *testing.T) {
-	c := newCenter(t)
-	one, other := c.another(), c.another()
-	code, _, err := one.Code(t.Context(), "ada", true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cookie, err := other.signIn(t.Context(), "192.0.2.1", code)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := one.signIn(t.Context(), "192.0.2.1", code); !errors.Is(err, errCode) {
-		t.Errorf("a code opens two replicas: %v", err)
-	}
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-	r.AddCookie(cookie)
-	for _, replica := range []*Sessions{one, other} {
-		if who, err := replica.of(r); err != nil || who.Name != "ada" {
-			t.Errorf("%+v %v", who, err)
-		}
-	}
-	for _, bucket := range []string{codesBucket, sessionsBucket} {
-		records, err := c.control.List(t.Context(), bucket, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, record := range records {
-			if text := record.Key + string(record.Value); strings.Contains(text, cookie.Value) || strings.Contains(text, code) {
-				t.Errorf("%s: who reads the store can sign in: %s", bucket, text)
-			}
-		}
-	}
-	if _, err := one.signOut(r); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.of(r); !errors.Is(err, errNoSession) {
-		t.Errorf("signed out at one replica, and still in at another: %v", err)
-	}
 }
 
 // While the store cannot be read, no one is told that they are not signed in.
@@ -344,7 +270,7 @@ func TestOtherSites(t *testing.T) {
 		t.Errorf("pages are shown under the name of another site: %d", w.Code)
 	}
 	answer, _ := c.do("/", nil)
-	if got := answer.header.Get("Content-Security-Policy"); got != policy || strings.Contains(got, "unsafe") {
+	if got := answer.header.Get("Content-Security-Policy"); got != web.Policy || strings.Contains(got, "unsafe") {
 		t.Errorf("policy %q", got)
 	}
 }

@@ -11,20 +11,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 type reportView struct {
-	Filter               []field
+	Filter               []web.Field
 	Content              template.HTML
 	Daily, Weekly        string // addresses
 	Earlier, Later, Mail string
 }
 
 // report shows the report of a day or week.
-func (s *server) report(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	period := report.Period(r.PathValue("period"))
 	if s.Reports == nil || period != report.Daily && period != report.Weekly {
-		s.message(w, r, http.StatusNotFound, "There is no such page.")
+		s.Message(w, r, http.StatusNotFound, "There is no such page.")
 		return
 	}
 	date := r.URL.Query().Get("date")
@@ -33,13 +34,13 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ session) {
 		if status == http.StatusServiceUnavailable {
 			s.Log.Error("a report cannot be made", "err", err)
 		}
-		s.message(w, r, status, reason)
+		s.Message(w, r, status, reason)
 		return
 	}
 	content, err := made.Page()
 	if err != nil {
 		s.Log.Error("a report cannot be rendered", "err", err)
-		s.message(w, r, http.StatusInternalServerError, "This report cannot be rendered; the log of the center says why.")
+		s.Message(w, r, http.StatusInternalServerError, "This report cannot be rendered; the log of the center says why.")
 		return
 	}
 	location, err := time.LoadLocation(made.Timezone)
@@ -54,7 +55,7 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ session) {
 	at := func(p report.Period, t time.Time) string {
 		return "/reports/" + string(p) + "?date=" + t.Format(time.DateOnly)
 	}
-	v := reportView{Filter: []field{{"date", first.Format(time.DateOnly), nil}}, Content: content, Daily: at(report.Daily, first),
+	v := reportView{Filter: []web.Field{{Name: "date", Value: first.Format(time.DateOnly)}}, Content: content, Daily: at(report.Daily, first),
 		Weekly: at(report.Weekly, first),
 		Mail:   "/v1/reports/" + string(period) + "?format=html&date=" + first.Format(time.DateOnly)}
 	if made.Earlier != "" {
@@ -63,28 +64,28 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ session) {
 	if made.To.Before(s.Now()) {
 		v.Later = at(period, first.AddDate(0, 0, step))
 	}
-	s.show(w, r, http.StatusOK, "report", view{Title: made.Title(), Data: v,
+	s.Show(w, r, http.StatusOK, "report", web.View{Title: made.Title(), Data: v,
 		JSON: jsonOf("/v1/reports/"+string(period), url.Values{"date": {first.Format(time.DateOnly)}}, "date")})
 }
 
 // maintenance declares that a node is under maintenance until a time, and is not expected to be available.
-func (s *server) maintenance(w http.ResponseWriter, r *http.Request, who session) {
+func (s *server) maintenance(w http.ResponseWriter, r *http.Request, who web.Session) {
 	key := model.Key{Cluster: r.PostFormValue("cluster"), Node: r.PostFormValue("node")}
 	d, err := time.ParseDuration(r.PostFormValue("for"))
 	if _, _, there := s.Model.Node(key); !there || err != nil {
-		s.message(w, r, http.StatusBadRequest, "Which node is in maintenance, and for how long? Want a duration, as 4h.")
+		s.Message(w, r, http.StatusBadRequest, "Which node is in maintenance, and for how long? Want a duration, as 4h.")
 		return
 	}
 	e, err := model.MaintenanceEvent(key, event.Operator{By: who.Name, Text: r.PostFormValue("text")}, d, s.Now())
 	if err != nil {
-		s.message(w, r, http.StatusBadRequest, err.Error())
+		s.Message(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
 	if _, err := s.Journal.Append(r.Context(), []journal.Event{e}); err != nil {
 		s.Log.Error("what a person said cannot be stored", "who", who.Name, "err", err)
-		s.message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
+		s.Message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
 		return
 	}
 	s.Log.Info("a person declared maintenance", "who", who.Name, "cluster", key.Cluster, "node", key.Node)
-	http.Redirect(w, r, next(r.PostFormValue("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see next
+	http.Redirect(w, r, web.Next(r.PostFormValue("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see web.Next
 }

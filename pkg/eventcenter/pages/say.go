@@ -8,6 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // maxSaid limits the faults in one action.
@@ -15,7 +16,7 @@ const maxSaid = 1000
 
 // say records a person's action on a fault, on one node or on all with it: taking over, muting until a time, or a
 // comment. It is an event in the journal before it is shown.
-func (s *server) say(w http.ResponseWriter, r *http.Request, who session) {
+func (s *server) say(w http.ResponseWriter, r *http.Request, who web.Session) {
 	now := s.Now()
 	said := event.Operator{By: who.Name, Text: strings.TrimSpace(r.PostFormValue("text"))}
 	var t event.Type
@@ -26,7 +27,7 @@ func (s *server) say(w http.ResponseWriter, r *http.Request, who session) {
 		t = event.OperatorMuted
 		d, err := time.ParseDuration(r.PostFormValue("for"))
 		if err != nil || d < 0 {
-			s.message(w, r, http.StatusBadRequest, "Muted for how long? Want a duration, as 4h; 0s: no longer.")
+			s.Message(w, r, http.StatusBadRequest, "Muted for how long? Want a duration, as 4h; 0s: no longer.")
 			return
 		}
 		if d > 0 {
@@ -35,11 +36,11 @@ func (s *server) say(w http.ResponseWriter, r *http.Request, who session) {
 	case "comment":
 		t = event.OperatorCommented
 		if said.Text == "" {
-			s.message(w, r, http.StatusBadRequest, "A comment without a text says nothing.")
+			s.Message(w, r, http.StatusBadRequest, "A comment without a text says nothing.")
 			return
 		}
 	default:
-		s.message(w, r, http.StatusBadRequest, "This is nothing that can be said of a fault.")
+		s.Message(w, r, http.StatusBadRequest, "This is nothing that can be said of a fault.")
 		return
 	}
 	q := r.PostForm
@@ -47,23 +48,23 @@ func (s *server) say(w http.ResponseWriter, r *http.Request, who session) {
 		return wanted(q)(f) && passes(q.Get("kind"), f.Subject.Kind) && passes(q.Get("name"), f.Subject.Name)
 	})
 	if q.Get("check") == "" || len(faults) == 0 || len(faults) > maxSaid {
-		s.message(w, r, http.StatusConflict, "No fault is like this any more, or over a thousand are. Open the page again.")
+		s.Message(w, r, http.StatusConflict, "No fault is like this any more, or over a thousand are. Open the page again.")
 		return
 	}
 	var events []journal.Event
 	for _, f := range faults {
 		e, err := model.OperatorEvent(t, f, said, now)
 		if err != nil {
-			s.message(w, r, http.StatusBadRequest, err.Error())
+			s.Message(w, r, http.StatusBadRequest, err.Error())
 			return
 		}
 		events = append(events, e)
 	}
 	if _, err := s.Journal.Append(r.Context(), events); err != nil {
 		s.Log.Error("what a person said cannot be stored", "who", who.Name, "err", err)
-		s.message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
+		s.Message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
 		return
 	}
 	s.Log.Info("a person spoke of a fault", "who", who.Name, "what", t, "check", q.Get("check"), "faults", len(faults))
-	http.Redirect(w, r, next(q.Get("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see next
+	http.Redirect(w, r, web.Next(q.Get("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see web.Next
 }

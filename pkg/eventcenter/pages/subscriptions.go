@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 type subscriptionsView struct {
@@ -20,24 +21,24 @@ type subscriptionsView struct {
 
 // subscriptions lists the webhooks and the newest dead letters. Only the command can change them: that needs a right of
 // its own.
-func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who session) {
+func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who web.Session) {
 	var v subscriptionsView
 	if s.Deliveries != nil {
 		subscriptions, letters, err := s.deliveries(r.Context(), who)
 		if err != nil {
 			s.Log.Error("subscriptions cannot be read", "err", err)
-			s.message(w, r, http.StatusServiceUnavailable, "The subscriptions cannot be read now: try again.")
+			s.Message(w, r, http.StatusServiceUnavailable, "The subscriptions cannot be read now: try again.")
 			return
 		}
 		v.Subscriptions = subscriptions
 		v.More = max(0, len(letters)-maxRows)
 		v.Letters = letters[v.More:]
 	}
-	s.show(w, r, http.StatusOK, "subscriptions", view{Title: "Subscriptions", JSON: "/v1/subscriptions", Data: v})
+	s.Show(w, r, http.StatusOK, "subscriptions", web.View{Title: "Subscriptions", JSON: "/v1/subscriptions", Data: v})
 }
 
 // deliveries returns subscriptions and dead letters, even if another replica delivers.
-func (s *server) deliveries(ctx context.Context, who session) ([]deliver.Status, []deliver.DeadLetter, error) {
+func (s *server) deliveries(ctx context.Context, who web.Session) ([]deliver.Status, []deliver.DeadLetter, error) {
 	if m := s.Deliveries(); m != nil {
 		letters, err := m.DeadLetters(ctx, "")
 		return m.List(), letters, err
@@ -52,7 +53,7 @@ func (s *server) deliveries(ctx context.Context, who session) ([]deliver.Status,
 }
 
 // fromOther asks the delivering replica.
-func (s *server) fromOther(ctx context.Context, who session, path string, answer any) error {
+func (s *server) fromOther(ctx context.Context, who web.Session, path string, answer any) error {
 	if s.Forward == nil {
 		return errors.New("another replica delivers")
 	}

@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	control "github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	control "github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
 
 // The page shows subscriptions, the reason if one is stuck, and dead letters; receivers' responses are shown as text.
@@ -38,14 +39,14 @@ func TestSubscriptionsPage(t *testing.T) {
 	if err := manager.Pause(t.Context(), deliver.Who{Name: "<i>me"}, "tickets"); err != nil {
 		t.Fatal(err)
 	}
-	sessions := NewSessions(store, false, time.Now)
+	sessions := web.NewSessions(store, "eventcenter", false, time.Now)
 	handler := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
 		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return manager }})
 	code, _, err := sessions.Code(t.Context(), "me", true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cookie, err := sessions.signIn(t.Context(), "192.0.2.1", code)
+	cookie, err := sessions.SignIn(t.Context(), "192.0.2.1", code)
 	if err != nil {
 		t.Fatal(err)
 	}

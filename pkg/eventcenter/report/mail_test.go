@@ -2,7 +2,6 @@ package report
 
 import (
 	"bytes"
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -78,43 +77,5 @@ func TestLinks(t *testing.T) {
 	}
 	if len(r.New) != 1 || r.New[0].Severity != finding.Warning || r.New[0].Found != 2 {
 		t.Errorf("new are %+v", r.New)
-	}
-}
-
-// BenchmarkDay makes the report of a day of 10,000 nodes, with 30 stored days.
-func BenchmarkDay(b *testing.B) {
-	w := newWorld(b, november(1, 0), time.UTC)
-	d := newDay(w.now, time.UTC, w.store.Bounds().Journal, 0)
-	w.keeper.fold.Day = d
-	for day := range 30 {
-		for i := range 10_000 {
-			key := fmt.Sprintf("c\x00node-%05d", i)
-			n := d.Nodes[key]
-			if n == nil {
-				n = &Node{Cluster: "c", Name: key[2:], Since: d.From, Present: true,
-					Place: Place{Pool: fmt.Sprint("pool", i%20), Zone: fmt.Sprint("zone", i%3)}}
-				d.Nodes[key] = n
-			}
-			n.Stream, n.AsOf = "s", uint64(day*10) // from a snapshot
-			for k := range 3 {                     // including their ends, 60,000 events a day
-				f := newFault(fmt.Sprint("check", (i+k+day)%40), "x", finding.Warning)
-				f.RaisedAt, f.ObservedAt = d.From, d.From.Add(-time.Minute)
-				e := said{}
-				e.Data.Fault = f
-				d.fault(n, event.FaultRaised, e, stamp{Stream: "s", Sequence: uint64(day*10 + k + 1), RaisedAt: f.RaisedAt})
-				if k > 0 || i%50 > 0 {
-					d.fault(n, event.FaultCleared, e, stamp{Stream: "s", Sequence: uint64(day*10 + k + 5), RaisedAt: f.RaisedAt})
-				}
-			}
-		}
-		w.must(w.keeper.fold.Advance(d.To))
-		d = w.keeper.fold.Day
-	}
-	w.now = d.From.Add(time.Hour)
-	for b.Loop() {
-		r, err := w.keeper.Report(b.Context(), Daily, "2026-11-15")
-		if err != nil || r.Availability.Nodes != 10_000 || r.Faults.Found != 30_000 {
-			b.Fatal(err, r.Faults)
-		}
 	}
 }

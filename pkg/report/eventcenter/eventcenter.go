@@ -30,7 +30,6 @@ type Config struct {
 	PodsEnded func() *uint64 // pods that ended since the start; may be nil, and return nil: not counted
 
 	Store    report.Store                      // nil: events do not survive a restart
-	Old      OldFiles                          // files of agents from before the store; zero: there are none
 	ReadFile func(name string) ([]byte, error) // CA, token, certificate and key
 	Timeout  time.Duration                     // of one request; zero: DefaultTimeout
 
@@ -68,10 +67,7 @@ func New(c Config) *Reporter {
 	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
-	now, store := time.Now(), c.Store
-	if store != nil && c.Old.Read != nil {
-		store = upgraded{store, c.Old, c.Log}
-	}
+	now := time.Now()
 	r := &Reporter{
 		config: c, credentials: &credentials{settings: c.Settings, read: c.ReadFile, fixed: c.Transport},
 		changed: make(chan struct{}, 1), leftovers: map[string]event.Activity{},
@@ -79,7 +75,7 @@ func New(c Config) *Reporter {
 		sender: sender{stream: newULID(now), mode: c.Settings.Mode, count: maxCount, alive: defaultAlive,
 			backoff: report.Backoff{Rand: c.Rand}},
 	}
-	r.outbox = newOutbox(newULID(now), store, c.Log, r.wake)
+	r.outbox = newOutbox(newULID(now), c.Store, c.Log, r.wake)
 	for _, a := range c.Leftovers {
 		r.leftovers[leftoverKey(a.Subject)] = event.OfLeftover(a)
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -269,60 +267,4 @@ func TestNothingIsWrittenInPeace(t *testing.T) {
 			t.Errorf("%d writes", n)
 		}
 	})
-}
-
-// The backlog in the files of an earlier agent is sent, once. testdata/old-outbox was recorded with that agent: one
-// event has arrived, one was quarantined, six wait.
-func TestOldOutbox(t *testing.T) {
-	for name, removable := range map[string]bool{"removed": true, "read-only": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &center{}
-				config, _ := config(c)
-				store := reporttest.NewStore()
-				config.Store = store
-				there := true
-				config.Old = eventcenter.OldFiles{
-					Read: func() (map[string][]byte, error) {
-						files := map[string][]byte{}
-						for _, e := range must(os.ReadDir("testdata/old-outbox")) {
-							if there {
-								files[e.Name()] = must(os.ReadFile(filepath.Join("testdata/old-outbox", e.Name())))
-							}
-						}
-						return files, nil
-					},
-					Remove: func() error {
-						if there = !removable; there {
-							return errors.New("read-only file system")
-						}
-						return nil
-					},
-				}
-				for range 2 {
-					r := eventcenter.New(config)
-					stop := reporttest.Start(t, r)
-					time.Sleep(10 * time.Minute)
-					if stats := r.Stats(); stats.SetAside != 1 {
-						t.Errorf("%+v, want one that is set aside", stats)
-					}
-					stop()
-				}
-				got := c.lines(event.FaultRaised, event.FaultUpdated)
-				if diff := cmp.Diff([]string{"Waits0", "Waits1", "Waits2", "Waits3", "Waits4"}, got); diff != "" {
-					t.Error(diff)
-				}
-				if there == removable || store.Len() != 1 {
-					t.Errorf("the old files are there: %v; stored: %v", there, content(t, store))
-				}
-			})
-		})
-	}
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
 }

@@ -3,7 +3,6 @@ package eventcenter
 import (
 	"crypto/rand"
 	"math/big"
-	"strings"
 	"time"
 )
 
@@ -24,8 +23,4 @@ func newULID(now time.Time) string {
 		n.Rsh(n, 5)
 	}
 	return string(text[:])
-}
-
-func isULID(s string) bool {
-	return len(s) == 26 && strings.Trim(s, crockford) == "" && s[0] <= '7'
 }

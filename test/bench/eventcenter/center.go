@@ -25,11 +25,10 @@ type center struct {
 	url    string
 	client *http.Client
 	log    *os.File
-	ca     string // empty: no TLS
 }
 
-// startCenter starts a center on loopback, with delayed flushes.
-func (b *bench) startCenter(binary, dir string, delay time.Duration, flags ...string) (*center, error) {
+// startCenter starts a center on loopback.
+func (b *bench) startCenter(dir string, flags ...string) (*center, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -42,39 +41,18 @@ func (b *bench) startCenter(binary, dir string, delay time.Duration, flags ...st
 		return nil, err
 	}
 	c := &center{dir: dir, url: "http://" + address, client: &http.Client{Timeout: time.Minute}, log: log}
-	if b.tls != nil {
-		config, err := b.tls.trusted()
-		if err != nil {
-			return nil, err
-		}
-		c.url, c.ca, c.client.Transport = "https://"+address, b.tls.cert, &http.Transport{TLSClientConfig: config}
-		flags = append(flags, "--tls-cert", b.tls.cert, "--tls-key", b.tls.key)
-	}
-	return c, c.start(binary, delay, append([]string{"serve", "--dir", dir, "--listen", address}, flags...))
+	return c, c.start(b.binary, append([]string{"serve", "--dir", dir, "--listen", address}, flags...))
 }
 
-func (c *center) start(binary string, delay time.Duration, args []string) error {
+func (c *center) start(binary string, args []string) error {
 	c.cmd = exec.Command(binary, args...)
 	c.cmd.Stderr = c.log
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, err := slowly(c.cmd, delay)
-	if err != nil {
-		return err
-	}
-	if err := c.cmd.Start(); err != nil {
-		return err
-	}
-	return started()
+	return c.cmd.Start()
 }
 
 // again restarts a stopped center at the same address.
-func (c *center) again(binary string, delay time.Duration) error {
-	args := c.cmd.Args[1:]
-	if args[0] == slowVerb {
-		args = args[2:]
-	}
-	return c.start(binary, delay, args)
-}
+func (c *center) again() error { return c.start(c.cmd.Path, c.cmd.Args[1:]) }
 
 func (c *center) stop(signal os.Signal) error {
 	if err := c.cmd.Process.Signal(signal); err != nil {

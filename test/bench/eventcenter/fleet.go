@@ -200,19 +200,19 @@ type load struct {
 	perSecond float64       // durable events, until all outboxes were empty
 }
 
-// load makes events happen at a rate, several at once per node, whether or not earlier ones were stored.
-func (f *fleet) load(ctx context.Context, rate, together int, span time.Duration) (l load, err error) {
+// load makes events happen at a rate, whether or not earlier ones were stored.
+func (f *fleet) load(ctx context.Context, rate int, span time.Duration) (l load, err error) {
 	f.delivered()
 	order := rand.Perm(len(f.nodes))
 	begun := time.Now()
 	for i := 0; ctx.Err() == nil; i++ {
-		due := begun.Add(time.Duration(i*together) * time.Second / time.Duration(rate))
+		due := begun.Add(time.Duration(i) * time.Second / time.Duration(rate))
 		if due.Sub(begun) >= span {
 			break
 		}
 		time.Sleep(time.Until(due))
-		f.nodes[order[i%len(order)]].change(due, together, "sda", finding.Warning)
-		l.sent += together
+		f.nodes[order[i%len(order)]].change(due, 1, "sda", finding.Warning)
+		l.sent++
 	}
 	l.span, l.left = time.Since(begun), f.waiting.Load()
 	if l.drain, err = f.drained(ctx, 5*time.Minute); err != nil {

@@ -1,0 +1,25 @@
+// Package settings reads files of settings strictly.
+package settings
+
+import (
+	"errors"
+	"io"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const maxBytes = 1 << 20
+
+// Read reads one document of YAML. An unknown key is an error, and so is a second document.
+func Read(r io.Reader, to any) error {
+	decoder := yaml.NewDecoder(io.LimitReader(r, maxBytes))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(to); err != nil {
+		return err
+	}
+	var more yaml.Node
+	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+		return errors.New("more than one document")
+	}
+	return nil
+}
