@@ -54,9 +54,9 @@ func (s *servers) list(ctx context.Context, scan *hostscan.Scan) ([]inspect.Obje
 		if mount.Below(m.Point, scan.Host.Paths.KubeletRoot) {
 			continue // listed as mounts, and as staged volumes
 		}
-		o := inspect.Object{Kind: inspect.HostMount, ID: m.Point + "#" + strconv.Itoa(m.ID)}
+		o := inspect.Object{Kind: inspect.HostMount}
 		if kind, _, _ := strings.Cut(m.FSType, "."); kind == "fuse" && m.Major == 0 {
-			key := m.Device() + " " + o.ID
+			key := m.Device() + " " + strconv.Itoa(m.ID)
 			known, seen := before[key]
 			known.fresh = known.fresh || !seen && before != nil
 			o.Foreign, o.Doubt = known.update(ctx, scan, m.Minor)
@@ -64,6 +64,7 @@ func (s *servers) list(ctx context.Context, scan *hostscan.Scan) ([]inspect.Obje
 		} else if o.Pod.UID = podOfRoot(m, pods); !located || o.Pod.UID == "" {
 			continue
 		}
+		o.ID = m.Point + "#" + strconv.Itoa(m.ID)
 		o.Identity = inspect.Identity{"id": strconv.Itoa(m.ID), "device": m.Device(), "root": m.Root, "point": m.Point,
 			"source": m.Source, "type": m.FSType}
 		o.Facts = inspect.Facts("point", m.Point, "type", m.FSType, "source", m.Source, "root", m.Root, "propagation", m.Optional)
