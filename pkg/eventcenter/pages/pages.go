@@ -144,7 +144,7 @@ func (s *server) signedIn(answer func(http.ResponseWriter, *http.Request, sessio
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Sessions.of(r)
 		if err != nil && !errors.Is(err, errNoSession) {
-			s.Log.Error("who is signed in cannot be read", "err", err)
+			s.Log.Error("read a session failed", "err", err)
 			s.message(w, r, http.StatusServiceUnavailable, "Who is signed in cannot be read now: try again.")
 			return
 		}
@@ -179,7 +179,7 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name s
 	}
 	var page bytes.Buffer
 	if err := s.templates[name].ExecuteTemplate(&page, "base", v); err != nil {
-		s.Log.Error("a page cannot be rendered", "page", name, "err", err)
+		s.Log.Error("render a page failed", "page", name, "err", err)
 		http.Error(w, "this page cannot be rendered; the log of the center says why", http.StatusInternalServerError)
 		return
 	}
@@ -257,7 +257,7 @@ func (s *server) finish(w http.ResponseWriter, r *http.Request) {
 func (s *server) notSignedIn(w http.ResponseWriter, r *http.Request, to string, err error) {
 	said := "Too many people are signed in."
 	if !errors.Is(err, errManySessions) {
-		s.Log.Error("a session cannot be written down", "err", err)
+		s.Log.Error("store a session failed", "err", err)
 		said = "Nobody can sign in now; the log of the center says why."
 	}
 	s.askToSignIn(w, r, http.StatusServiceUnavailable, to, said)
@@ -272,7 +272,7 @@ func (s *server) noProvider(w http.ResponseWriter, r *http.Request, to string, e
 		s.askToSignIn(w, r, http.StatusForbidden, to, refusal.Refused())
 		return
 	}
-	s.Log.Error("nobody can sign in at the identity provider", "err", err)
+	s.Log.Error("sign-in at the identity provider failed", "err", err)
 	s.askToSignIn(w, r, http.StatusBadGateway, to, "The identity provider cannot be asked now; the log of the center says why.")
 }
 
@@ -289,7 +289,7 @@ func next(text string) string {
 func (s *server) logout(w http.ResponseWriter, r *http.Request, _ session) {
 	cookie, err := s.Sessions.signOut(r)
 	if err != nil {
-		s.Log.Error("a session cannot be ended", "err", err)
+		s.Log.Error("end a session failed", "err", err)
 		s.message(w, r, http.StatusServiceUnavailable, "The session cannot be ended now: try again.")
 		return
 	}

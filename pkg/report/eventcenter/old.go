@@ -63,7 +63,7 @@ func readOld(files map[string][]byte, log *slog.Logger) (items []report.Item) {
 		for rest := files[name]; len(rest) > 0; {
 			r, after, err := readRecord(rest)
 			if err != nil {
-				log.Warn("the end of a stored file is lost", "file", name, "err", err)
+				log.Warn("truncated stored file: its end is lost", "file", name, "err", err)
 				break
 			}
 			streams[parts[0]].take(r, parts[1])
