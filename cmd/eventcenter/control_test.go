@@ -33,7 +33,7 @@ func TestDamagedControl(t *testing.T) {
 			if err := p.post(raised("node-1", 1)); err != nil {
 				t.Errorf("an event is not taken: %v", err)
 			}
-			for path, want := range map[string]string{"/readyz": "nothing is delivered", "/v1/events": `"newest":"1"`} {
+			for path, want := range map[string]string{"/readyz": "the center delivers no events", "/v1/events": `"newest":"1"`} {
 				status, body, err := p.do(http.MethodGet, path, "", nil)
 				if err != nil || status != http.StatusOK || !strings.Contains(string(body), want) {
 					t.Errorf("%s: %d, %v, without %s: %.500s", path, status, err, want, body)

@@ -52,7 +52,7 @@ func TestQuickStart(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{"data in ", `{"offset":"1","stored":1`, "CLUSTER", "SEVERITY", "com.example.hello",
-		"hello", "all of it can be read", "event: bookmark", "id: 1\ndata: ", "/login\ncode: "} {
+		"hello", "the whole journal can be read", "event: bookmark", "id: 1\ndata: ", "/login\ncode: "} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

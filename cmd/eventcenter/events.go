@@ -46,11 +46,11 @@ func newEvents(o *options) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
-	flags.StringVar(&after, "after", "", "begin after this offset (default: at the oldest)")
-	flags.StringVar(&cel, "cel", "", "only those of which this CEL expression is true, as severity == \"fatal\" && "+
+	flags.BoolVarP(&follow, "follow", "f", false, "continue with new events, until interrupted")
+	flags.StringVar(&after, "after", "", "begin after this offset (default: with the oldest event)")
+	flags.StringVar(&cel, "cel", "", "only events for which this CEL expression is true, such as severity == \"fatal\" && "+
 		"data.facts.device == \"sda\"")
-	flags.IntVar(&limit, "limit", 100, "at most so many; not with --follow")
+	flags.IntVar(&limit, "limit", 100, "maximum number of events; not with --follow")
 	addFilter(cmd, filter, "cluster", "node", "type", "severity", "check", "reason")
 	return cmd
 }
@@ -111,7 +111,7 @@ func (o *options) follow(cmd *cobra.Command, path string) error {
 		if refused, ok := errors.AsType[*refusedError](err); ok && refused.status < 500 || last == "" {
 			return err
 		}
-		fmt.Fprintln(cmd.ErrOrStderr(), "eventcenter: the stream ended, and is opened again:", event.Plain(fmt.Sprint(err)))
+		fmt.Fprintln(cmd.ErrOrStderr(), "eventcenter: the stream ended, reconnecting:", event.Plain(fmt.Sprint(err)))
 		select {
 		case <-time.After(time.Second):
 		case <-cmd.Context().Done():

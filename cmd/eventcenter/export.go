@@ -47,8 +47,8 @@ func newExport(o *options) *cobra.Command {
 		Use:   "export",
 		Short: "Write the journal as lines of JSON, for a data lake",
 		Long: `Write the journal as lines of JSON: each is a CloudEvent, with the attributes centeroffset, centerreceived and
-centerjournal. With --file it goes on where that file ends: a line that is not whole is written anew. What cannot be read
-any more is named on standard error, and the exit code is 1.`,
+centerjournal. --file continues at the end of that file: an incomplete last line is written again. Events that cannot be
+read any more are named on standard error, and the exit code is 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.cmd = cmd
@@ -56,11 +56,11 @@ any more is named on standard error, and the exit code is 1.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&e.after, "after", "", "begin after this offset (default: at the oldest)")
-	flags.StringVar(&e.until, "until", "", "end with this offset (default: the newest when it begins)")
-	flags.StringVar(&e.from, "from", "", "begin with what was received at this time: 2006-01-02 (UTC) or RFC 3339")
-	flags.StringVar(&e.to, "to", "", "end before what was received at this time")
-	flags.StringVar(&e.file, "file", "", "append to this file, and go on where it ends (default: standard output)")
+	flags.StringVar(&e.after, "after", "", "begin after this offset (default: with the oldest event)")
+	flags.StringVar(&e.until, "until", "", "end with this offset (default: the newest at the start)")
+	flags.StringVar(&e.from, "from", "", "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
+	flags.StringVar(&e.to, "to", "", "end before events received at this time")
+	flags.StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
 	cmd.MarkFlagsMutuallyExclusive("after", "from")
 	cmd.MarkFlagsMutuallyExclusive("until", "to")
 	return cmd
@@ -194,7 +194,7 @@ func (e *export) write(out *bufio.Writer, after, until uint64) error {
 		}
 		next, err := strconv.ParseUint(list.Next, 10, 64)
 		if err != nil || next <= after {
-			return fmt.Errorf("after %d: the center says that %q is next", after, list.Next)
+			return fmt.Errorf("after %d: the center reports %q as next", after, list.Next)
 		}
 		after = next
 	}
@@ -231,7 +231,7 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 	}
 	whole := bytes.LastIndexByte(tail, '\n') + 1
 	if whole == 0 && int64(len(tail)) < size {
-		return 0, "", fmt.Errorf("its last %d bytes have no whole line: it is no export", maxLine)
+		return 0, "", fmt.Errorf("its last %d bytes contain no complete line: it is not an export", maxLine)
 	}
 	end := size - int64(len(tail)-whole)
 	var last map[string]json.RawMessage
@@ -244,7 +244,7 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 			offset, err = strconv.ParseUint(text, 10, 64)
 		}
 		if err != nil {
-			return 0, "", fmt.Errorf("its last line is none of an export: %w", err)
+			return 0, "", fmt.Errorf("its last line is not of an export: %w", err)
 		}
 	}
 	if err := f.Truncate(end); err != nil {

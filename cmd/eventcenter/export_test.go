@@ -87,7 +87,7 @@ func TestExport(t *testing.T) {
 			t.Errorf("cut off at %d: %s", cut, diff)
 		}
 	}
-	for text, reason := range map[string]string{"hello\n": "none of an export", strings.ReplaceAll(string(whole),
+	for text, reason := range map[string]string{"hello\n": "not of an export", strings.ReplaceAll(string(whole),
 		`"centerjournal":"`, `"centerjournal":"x`): "another journal"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -96,7 +96,7 @@ func TestExport(t *testing.T) {
 			t.Errorf("no %q in %s", reason, out)
 		}
 		if left, err := os.ReadFile(file); err != nil || string(left) != text {
-			t.Error("what is no export was changed")
+			t.Error("a file that is not an export was changed")
 		}
 	}
 }

@@ -22,8 +22,8 @@ func newLogin(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "login",
 		Short: "Print a code that opens the pages in a browser, once",
-		Long: `Print the address of the pages, and a code that signs one person in, once, within ten minutes. What the person
-says there of a fault is said in the name that is given here.`,
+		Long: `Print the address of the pages, and a code that signs one person in, once, within ten minutes. The pages record
+the person's actions under the name given here.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
@@ -50,8 +50,8 @@ says there of a fault is said in the name that is given here.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&name, "name", userName(), "who signs in")
-	cmd.Flags().BoolVar(&reader, "reader", false, "who signs in only reads: no word on a fault, no maintenance")
+	cmd.Flags().StringVar(&name, "name", userName(), "name of the person who signs in")
+	cmd.Flags().BoolVar(&reader, "reader", false, "the person only reads: cannot act on a fault or declare maintenance")
 	return cmd
 }
 

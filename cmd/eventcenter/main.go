@@ -67,20 +67,20 @@ func newRoot() *cobra.Command {
 	o := &options{}
 	root := &cobra.Command{
 		Use:   "eventcenter",
-		Short: "Receive, store and answer what the agents of a fleet find and do",
-		Long: `eventcenter receives what nodeagents find and do, stores it durably, and answers.
+		Short: "Receive and store the events of a fleet's agents, and answer queries",
+		Long: `eventcenter receives and stores the events of nodeagents, and answers queries.
 
   eventcenter serve          run the center
-  eventcenter nodes          which nodes are there, and how are they?
+  eventcenter nodes          which nodes exist, and in which state?
   eventcenter faults         what is wrong now?
-  eventcenter events         what happened? (--follow: and what happens)
+  eventcenter events         what happened? (--follow: and what happens now)
   eventcenter node X         what is wrong with a node, and what happened on it?
   eventcenter report         the day or the week of the fleet
   eventcenter export         the journal as lines of JSON, for a data lake
   eventcenter login          a code for the pages, which show all of this in a browser
-  eventcenter subscriptions  who is sent events, and how far are they?
-  eventcenter dead-letters   what did a subscriber not take?
-  eventcenter verify         can all of the journal be read, and does it give what is shown?
+  eventcenter subscriptions  which subscribers receive events, and how far are they?
+  eventcenter dead-letters   which events did a subscriber not accept?
+  eventcenter verify         is the whole journal readable, and does it match the shown state?
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		Version:       Version,
@@ -96,9 +96,9 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&o.dir, "dir", "", "directory of the center's data and token (default $XDG_STATE_HOME/eventcenter, "+
 		"else ./eventcenter-data)")
-	flags.StringVar(&o.server, "server", "", "address of the center that is asked (default: that of the center which "+
-		"ran last in the directory, else http://"+defaultListen+")")
-	flags.StringVar(&o.ca, "ca", "", "file with the certificates that an https center is trusted by")
+	flags.StringVar(&o.server, "server", "", "address of the center to query (default: that of the last center "+
+		"that ran in the directory, else http://"+defaultListen+")")
+	flags.StringVar(&o.ca, "ca", "", "file with the CA certificates of an https center")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(newServe(o), newNodes(o), newFaults(o), newEvents(o), newNode(o), newVerify(o), newBackup(o),
 		newRestore(o), newSalvage(o), newMigrate(o), newLogin(o), newReport(o), newExport(o), newSubscriptions(o), newDeadLetters(o),

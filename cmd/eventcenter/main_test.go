@@ -194,7 +194,7 @@ func TestVerbs(t *testing.T) {
 		{[]string{"events", "--after", "1", "-o", "json"}, exitFine, []string{`"next":"2"`}},
 		{[]string{"events", "--after", "x"}, exitCouldNotTell, []string{"want an offset"}},
 		{[]string{"node", "node-1"}, exitProblems, []string{"Slow", "fault.raised.v1"}},
-		{[]string{"node", "node-3"}, exitCouldNotTell, []string{"nothing was ever heard"}},
+		{[]string{"node", "node-3"}, exitCouldNotTell, []string{"has never received an event"}},
 		{[]string{"report", "daily"}, exitProblems, []string{"PARTIAL", "needs people", "Slow", "evil?[31m??line?", "2 at the end"}},
 		{[]string{"report", "daily", "-o", "table", "--date", "today"}, exitProblems, []string{"NEEDS PEOPLE FOR"}},
 		{[]string{"report", "weekly", "-o", "json"}, exitProblems, []string{`"period":"weekly"`, `"found":2`}},

@@ -23,16 +23,16 @@ func newMigrate(o *options) *cobra.Command {
 	var replicas string
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Take a SQLite journal over into NATS JetStream",
-		Long: `Take the SQLite journal of the center's directory over into the journal that replicas keep together. Offsets and
-the journal's UUID stay, so that consumers go on where they are. The center must be stopped. Run it for all three replicas
-at the same time: the one whose directory has the journal sends it, the others take part until that is done. It can be
-run again where it was interrupted. At the end both journals are compared by count and hash, and the SQLite journal is set
-aside in the directory, as "journal.migrated".`,
+		Short: "Move a SQLite journal into NATS JetStream",
+		Long: `Move the SQLite journal of the center's directory into the journal that replicas keep together. Offsets and
+the journal's UUID stay, so consumers continue where they are. Stop the center first. Run the command for all three replicas
+at the same time: the one whose directory has the journal sends it, the others take part until it is sent. If it was
+interrupted, run it again. At the end it compares both journals by count and hash, and renames the SQLite journal in the
+directory to "journal.migrated".`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.migrate(cmd, replicas) },
 	}
-	cmd.Flags().StringVar(&replicas, "replicas", "", "the file that \"serve\" is given")
+	cmd.Flags().StringVar(&replicas, "replicas", "", "the same file as for \"serve\"")
 	_ = cmd.MarkFlagRequired("replicas")
 	return cmd
 }

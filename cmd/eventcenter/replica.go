@@ -201,7 +201,7 @@ func (r *replica) answer(ctx context.Context, answer func(context.Context, api.F
 		return data
 	})
 	if err != nil && ctx.Err() == nil {
-		r.log.Error("requests about subscriptions to other replicas are not answered", "err", err)
+		r.log.Error("answer other replicas' requests about subscriptions failed", "err", err)
 	}
 }
 
@@ -228,7 +228,7 @@ func (r *replica) run(ctx context.Context, work func(context.Context, appender))
 	all.Go(func() { _ = worker.Run(ctx) })
 	all.Go(func() {
 		if err := r.words.Run(ctx); err != nil {
-			r.log.Error("agents' words are not shared with the other replicas", "err", err)
+			r.log.Error("share signs of life of agents with other replicas failed", "err", err)
 		}
 	})
 	all.Wait()

@@ -19,12 +19,12 @@ const reportVerb = "report"
 func newReport(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   reportVerb,
-		Short: "Tell the day or the week of the fleet",
-		Long: `Tell the day or the week of the fleet: what was found, what ended by itself or by a repair, what needs people, and
-how available the nodes were. -o html prints a document for a mail. docs/event-center-reference.md defines each number.`,
+		Short: "Report a day or a week of the fleet",
+		Long: `Report a day or a week of the fleet: faults found, faults that ended by themselves or by a repair, faults that need
+people, and the availability of the nodes. -o html prints a document for a mail. docs/event-center-reference.md defines each number.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.AddCommand(newPeriod(o, report.Daily, "Tell a day"), newPeriod(o, report.Weekly, "Tell a week, Monday to Sunday"))
+	cmd.AddCommand(newPeriod(o, report.Daily, "Report a day"), newPeriod(o, report.Weekly, "Report a week, Monday to Sunday"))
 	return cmd
 }
 
@@ -33,7 +33,7 @@ func newPeriod(o *options, p report.Period, short string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   string(p),
 		Short: short,
-		Long:  short + ". The exit code is 1 where a fault of its end needs people.",
+		Long:  short + ". The exit code is 1 if a fault at its end needs people.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			path := "/v1/reports/" + string(p) + "?" + url.Values{"date": {date}}.Encode()

@@ -56,8 +56,8 @@ func newServe(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the center",
-		Long: `Run the center. Without any flag it listens on loopback and works: its token is in the file "token" of its
-directory, made at the first start. It listens on another address only with TLS.`,
+		Long: `Run the center. It needs no flags: it listens on loopback, and at the first start creates its token in the file
+"token" of its directory. It listens on another address only with TLS.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
 	}
@@ -73,10 +73,10 @@ directory, made at the first start. It listens on another address only with TLS.
 		"subscriptions; see docs/event-center-operate.md")
 	flags.StringVar(&s.replicas, "replicas", "", "file with the replicas of this center, which keep the journal together "+
 		"in NATS JetStream; see docs/event-center-operate.md")
-	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
-	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
-	flags.StringVar(&s.timezone, "timezone", "UTC", "in which the days of reports are, as Europe/Berlin")
-	flags.DurationVar(&s.alive, "alive", time.Minute, "after how long without an event agents say that they are alive")
+	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long to keep events, in whole days; 0: for ever")
+	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "maximum size of the journal, beyond which the oldest days are dropped; 0: no limit")
+	flags.StringVar(&s.timezone, "timezone", "UTC", "time zone of the days of reports, such as Europe/Berlin")
+	flags.DurationVar(&s.alive, "alive", time.Minute, "how long an agent without events may wait before it reports that it is alive")
 	return cmd
 }
 
@@ -202,7 +202,7 @@ func (s *work) serve(ctx context.Context) error {
 	var signIn web.SignIn
 	if s.provider != nil {
 		if err := s.provider.Share(ctx, s.deliveries.store); err != nil {
-			center.Log.Error("share the key for signing in failed: people must come back to this replica", "err", err)
+			center.Log.Error("share the sign-in key failed: people must return to this replica", "err", err)
 		}
 		authenticate, signIn = s.provider.Authenticate(authenticate), s.provider
 	}
@@ -218,7 +218,7 @@ func (s *work) serve(ctx context.Context) error {
 		Health: center.Journal.Health, Problem: s.deliveries.problem, Ready: s.replica.ready, Heard: s.replica.heard()})
 	s.gate.open(server)
 	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(s.address+"\n"), 0o600); err != nil {
-		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
+		center.Log.Error("write the address for other commands failed: they need --server", "err", err)
 	}
 	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
 		s.address, event.Plain(filepath.Join(center.Dir, "token")))

@@ -21,8 +21,8 @@ func newNodes(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "List the nodes, with their faults and their agents",
-		Long: `List the nodes, with their faults and their agents. STATE is "blind" where the agent says nothing, and "lost"
-where kubelet does not renew its Lease.`,
+		Long: `List the nodes, with their faults and their agents. STATE is "blind" if the agent is silent, and "lost" if
+kubelet does not renew its Lease.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var answer api.NodeList
@@ -46,11 +46,11 @@ where kubelet does not renew its Lease.`,
 	}
 	flags := cmd.Flags()
 	for name, usage := range map[string]string{"cluster": "of this cluster only",
-		"state":   "only seen, blind or lost ones; may be repeated",
+		"state":   "only nodes in this state: seen, blind or lost; may be repeated",
 		"pool":    "only of this pool; may be repeated",
 		"zone":    "only of this zone; may be repeated",
-		"blind":   "only those of which this check cannot tell; may be repeated",
-		"agent":   "only with an agent that is odd: other-version (than most of its cluster), blind-checks or wrong-clock; may be repeated",
+		"blind":   "only nodes on which this check cannot tell; may be repeated",
+		"agent":   "only nodes whose agent stands out: other-version (than most of its cluster), blind-checks or wrong-clock; may be repeated",
 		"version": "only with an agent of this version; may be repeated", "notversion": "only with an agent of none of " +
 			"these versions"} {
 		filter[name] = flags.StringArray(name, nil, usage)
@@ -186,7 +186,7 @@ func (o *options) clusterOf(cmd *cobra.Command, cluster, node string) (string, e
 	}
 	switch len(clusters) {
 	case 0:
-		return "", fmt.Errorf("nothing was ever heard of a node %q", node)
+		return "", fmt.Errorf("the center has never received an event of a node %q", node)
 	case 1:
 		return clusters[0], nil
 	}

@@ -82,9 +82,9 @@ func (d *deliveries) open(ctx context.Context) error {
 
 // fail records why no events are delivered, and logs changes.
 func (d *deliveries) fail(err error) {
-	text := "nothing is delivered, and nobody can sign in: " + err.Error()
+	text := "the center delivers no events, and people cannot sign in: " + err.Error()
 	if before := d.failed.Swap(&text); before == nil || *before != text {
-		d.Log.Error("open control store failed: events are taken, nothing is delivered; retrying", "err", err)
+		d.Log.Error("open control store failed: accepting events, delivering none; retrying", "err", err)
 	}
 }
 
@@ -128,7 +128,7 @@ func (o *options) do(cmd *cobra.Command, method, path string, body io.Reader) er
 func newSubscriptions(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "subscriptions",
-		Short: "List, add, remove, pause and resume the webhooks and subjects of NATS that events are sent to",
+		Short: "List, add, remove, pause and resume the webhooks and NATS subjects that receive events",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newSubscriptionsList(o), newSubscriptionsAdd(o), newSubscriptionsAudit(o), &cobra.Command{
@@ -140,8 +140,8 @@ func newSubscriptions(o *options) *cobra.Command {
 		},
 	})
 	for action, short := range map[string]string{
-		"pause":  "Send nothing for now; where it is, is kept",
-		"resume": "Go on where it was, after the target was asked again whether it wants events",
+		"pause":  "Stop sending events; the position is kept",
+		"resume": "Continue at its position, after the target has confirmed again that it wants events",
 	} {
 		cmd.AddCommand(&cobra.Command{Use: action + " NAME", Short: short, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
@@ -154,7 +154,7 @@ func newSubscriptions(o *options) *cobra.Command {
 func newSubscriptionsList(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List subscriptions, how far they are, and what is wrong with them",
+		Short: "List subscriptions, their positions and their problems",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var answer api.SubscriptionList
@@ -193,9 +193,9 @@ func newSubscriptionsAdd(o *options) *cobra.Command {
 	filter := map[string]*[]string{}
 	cmd := &cobra.Command{
 		Use:   "add NAME --url URL",
-		Short: "Have events sent to a webhook",
-		Long: `Have events sent to a webhook, which must be at or below one of the targets in the center's settings (serve
---subscriptions). It begins with what comes from now on, or after an offset.`,
+		Short: "Send events to a webhook",
+		Long: `Send events to a webhook, which must be at or below one of the targets in the center's settings (serve
+--subscriptions). The subscription begins with new events, or after an offset.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one.Name, one.Filter = args[0], journal.Filter{}
@@ -210,10 +210,10 @@ func newSubscriptionsAdd(o *options) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&one.URL, "url", "", "where to: https://HOST/PATH, or nats://HOST/SUBJECT")
-	flags.StringVar(&one.CEL, "cel", "", "only events of which this CEL expression is true")
-	flags.StringVar((*string)(&one.Mode), "mode", "", "batch (default), structured or binary; the simpler one where the "+
-		"target does not take it")
+	flags.StringVar(&one.URL, "url", "", "target: https://HOST/PATH, or nats://HOST/SUBJECT")
+	flags.StringVar(&one.CEL, "cel", "", "only events for which this CEL expression is true")
+	flags.StringVar((*string)(&one.Mode), "mode", "", "batch (default), structured or binary; a simpler one if the "+
+		"target does not accept it")
 	flags.StringVar(&one.After, "after", "", "begin after this offset (default: the newest)")
 	addFilter(cmd, filter, "cluster", "node", "type", "severity", "check", "reason")
 	_ = cmd.MarkFlagRequired("url") // the flag exists
@@ -244,7 +244,7 @@ func newSubscriptionsAudit(o *options) *cobra.Command {
 func newDeadLetters(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead-letters",
-		Short: "List, show, replay and delete events that a subscriber did not take",
+		Short: "List, show, replay and delete events that a subscriber did not accept",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newDeadLettersList(o), &cobra.Command{
@@ -270,7 +270,7 @@ func newDeadLetters(o *options) *cobra.Command {
 	for action, method := range map[string]string{"replay": http.MethodPost, "delete": http.MethodDelete} {
 		short := "Delete a dead letter"
 		if action == "replay" {
-			short = "Try a dead letter again; it is one until it was delivered"
+			short = "Send a dead letter again; it is removed once delivered"
 		}
 		cmd.AddCommand(&cobra.Command{Use: action + " SUBSCRIPTION ID", Short: short, Args: cobra.ExactArgs(2),
 			RunE: func(cmd *cobra.Command, args []string) error { return o.do(cmd, method, letterPath(args), nil) }})
@@ -309,7 +309,7 @@ func newDeadLettersList(o *options) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&subscription, "subscription", "", "only those of this one")
+	cmd.Flags().StringVar(&subscription, "subscription", "", "only dead letters of this subscription")
 	return cmd
 }
 
@@ -317,17 +317,17 @@ func newReplay(o *options) *cobra.Command {
 	var name, after string
 	cmd := &cobra.Command{
 		Use:   "replay --subscription NAME --after OFFSET",
-		Short: "Have a subscription begin again after an offset",
-		Long: `Have a subscription begin again after an offset, which may be before or after where it is. What it had already comes
-again. A new subscriber begins after any offset too: subscriptions add --after.`,
+		Short: "Restart a subscription after an offset",
+		Long: `Restart a subscription after an offset, which may be before or after its position. Events that it had already are sent
+again. A new subscriber can begin after any offset too: subscriptions add --after.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			path := "/v1/subscriptions/" + url.PathEscape(name) + "/replay?" + url.Values{"after": {after}}.Encode()
 			return o.do(cmd, http.MethodPost, path, nil)
 		},
 	}
-	cmd.Flags().StringVar(&name, "subscription", "", "which")
-	cmd.Flags().StringVar(&after, "after", "", "the offset")
+	cmd.Flags().StringVar(&name, "subscription", "", "name of the subscription")
+	cmd.Flags().StringVar(&after, "after", "", "begin after this offset")
 	_, _ = cmd.MarkFlagRequired("subscription"), cmd.MarkFlagRequired("after") // the flags exist
 	return cmd
 }

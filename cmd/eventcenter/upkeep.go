@@ -16,8 +16,8 @@ import (
 func newVerify(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify",
-		Short: "Read all of the journal, and compare what it gives with what the center shows",
-		Long: `Read all of the journal and its checksums, and compare what it gives with the center's last checkpoint, which
+		Short: "Read the whole journal, and compare it with the state that the center shows",
+		Long: `Read the whole journal and its checksums, and compare the resulting state with the center's last checkpoint, which
 is at most 5 minutes old. It reads the center's directory, also while the center runs, and changes nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,13 +44,13 @@ func verification(v eventcenter.Verification) string {
 	fmt.Fprintf(&w, "journal %s: offsets %d to %d\n", v.Journal, v.Oldest, v.Newest)
 	writeLost(&w, v.Gaps)
 	for _, d := range v.Differences {
-		fmt.Fprintf(&w, "DIFFERS: node %s of %s: the checkpoint has %s, the journal gives %s\n", event.Plain(d.Node),
+		fmt.Fprintf(&w, "DIFFERS: node %s of %s: the checkpoint has %s, the journal has %s\n", event.Plain(d.Node),
 			event.Plain(d.Cluster), event.Plain(d.Checkpoint), event.Plain(d.Rebuilt))
 	}
 	if v.Fine() && v.Checkpoint == 0 {
-		w.WriteString("all of it can be read; there is no checkpoint to compare yet\n")
+		w.WriteString("the whole journal can be read; there is no checkpoint to compare yet\n")
 	} else if v.Fine() {
-		fmt.Fprintf(&w, "all of it can be read, and gives the checkpoint of offset %d\n", v.Checkpoint)
+		fmt.Fprintf(&w, "the whole journal can be read, and matches the checkpoint of offset %d\n", v.Checkpoint)
 	}
 	return w.String()
 }
@@ -74,8 +74,8 @@ func newBackup(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Write the journal and the checkpoints into an archive, also while the center runs",
-		Long: `Write the journal and the checkpoints into an archive, also while the center runs. Of a damaged journal the archive
-has all that can be read; what is lost is named, and the exit code is 1.`,
+		Long: `Write the journal and the checkpoints into an archive, also while the center runs. The archive of
+a damaged journal has all that can be read; the command names lost parts, and the exit code is 1.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := eventcenter.Backup(cmd.Context(), o.directory(), args[0])
@@ -97,9 +97,9 @@ func newSalvage(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "salvage DIR NEW",
 		Short: "Copy all that can be read of a damaged directory into a new one",
-		Long: `Copy all that can be read of a center's damaged directory DIR into the directory NEW, with which the center can go
-on: the journal's UUID and offsets stay. Stop the center first. DIR is not changed. What is lost is named, and the exit code
-is 1.`,
+		Long: `Copy all that can be read of a center's damaged directory DIR into the directory NEW, with which the center can
+continue: the journal's UUID and offsets stay. Stop the center first. DIR is not changed. If events are lost, the command
+names them, and the exit code is 1.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			done, err := eventcenter.Salvage(cmd.Context(), args[0], args[1], slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
@@ -126,9 +126,9 @@ is 1.`,
 func newRestore(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make a directory from an archive; it must not have a journal yet",
-		Long: `Make the center's directory from an archive. What came after the backup is not there, and its offsets will be
-given to other events: the journal gets a new UUID, by which consumers notice. A new token is made at the next start.`,
+		Short: "Create a directory from an archive; it must not have a journal yet",
+		Long: `Create the center's directory from an archive. Events after the backup are missing, and their offsets will be
+given to other events: the journal gets a new UUID, by which consumers notice. The next start creates a new token.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := eventcenter.Restore(args[0], o.directory())

@@ -118,9 +118,9 @@ func nextStep(pod []inspect.Assessment) string {
 	case hasVerdict(pod, inspect.Candidate):
 		return "wait for the proof: a running agent inspects by itself, nodeagent clean --wait 15m does it by hand"
 	case hasVerdict(pod, inspect.Unknown):
-		return "make the witness answer that the reason names, and inspect again"
+		return "make the witness named by the reason answer, and inspect again"
 	case hasVerdict(pod, inspect.Unowned):
-		return "an administrator has to decide; nodeagent inspect --explain ID shows all that is known of an object"
+		return "an administrator has to decide; nodeagent inspect --explain ID shows all that is known about an object"
 	}
 	return ""
 }

@@ -24,7 +24,7 @@ func newCapture(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "capture [FILE]",
 		Short: "Write one file for support: evidence, status, findings, kernel log, units, mounts, versions",
-		Long: `Write one file, a compressed tar archive, for whoever helps with this node. It has
+		Long: `Write one file for support, a compressed tar archive. It contains
 
   inspection.json.gz   the evidence of an inspection: nodeagent inspect --from reads it
   status.json          what the running agent believes
@@ -34,12 +34,12 @@ func newCapture(o *options) *cobra.Command {
   versions.json        versions of agent, kernel, system, runtime, kubelet
   mounts.txt           the mount table
   config.yaml          the agent's configuration
-  manifest.json        which of these are missing or cut, and why
+  manifest.json        the parts that are missing or cut, and why
 
-What hangs or cannot be read costs its part only; it takes half a minute at most. Passwords, tokens, keys and
-certificates are removed. Names of pods, namespaces and nodes stay, and so do paths and addresses: read it before you
-pass it on. Without FILE it is nodeagent-capture-TIME.tar.gz in this directory; with - it goes to standard output, for
-kubectl exec. An existing file is not overwritten.
+If a part hangs or cannot be read, only this part is missing; the command takes at most half a minute. It removes
+passwords, tokens, keys and certificates. Names of pods, namespaces and nodes stay, and so do paths and addresses: read
+the file before you pass it on. The default FILE is nodeagent-capture-TIME.tar.gz in this directory; - writes to
+standard output, for kubectl exec. The command does not overwrite an existing file.
 
 Exit codes: 0 all parts were read; 2 some were not, or the file could not be written.`,
 		Args: cobra.MaximumNArgs(1),

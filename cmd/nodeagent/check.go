@@ -28,8 +28,9 @@ func newCheck(o *options) *cobra.Command {
 		Short: "Run all checks, or the named ones, once",
 		Long: `Run all checks, or the named ones, on this node once.
 
-Nothing is changed and no daemon is needed. The daemon (nodeagent run) reports a fault only when it lasts; this
-prints what one run finds. It takes less than a second; what does not answer is named after at most 15 seconds.`,
+The command changes nothing and needs no daemon. The daemon (nodeagent run) reports a fault only when it lasts; this
+command prints the findings of one run. It takes less than a second; after at most 15 seconds it names the checks
+that do not answer.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cfg, err := o.load(cmd.Context())
 			if err != nil {
@@ -179,7 +180,7 @@ func printCheck(w io.Writer, node string, checks []detect.Check, observations []
 	}
 	if os.Geteuid() != 0 && len(result.Errors) > 0 {
 		fmt.Fprintf(p, "%s\n",
-			p.wrap("This was not run as root: much of what is unknown can be read by root only.", 0, 0))
+			p.wrap("This was not run as root: only root can read many of the unknown parts.", 0, 0))
 	}
 	fmt.Fprintf(p, "%s: %d checks in %s: %s\n", p.paint(bold, cmp.Or(node, "this host")), len(checks),
 		took.Round(time.Millisecond), result.verdict())

@@ -24,27 +24,26 @@ func newClean(o *options) *cobra.Command {
 	var only []string
 	cmd := &cobra.Command{
 		Use:   "clean",
-		Short: "Print what would be released; release it after a yes",
-		Long: `Print, step by step, what deleted pods left behind and would be released, and what each guard
-says of it: those that are closed by name, with --wide all of them, once where the answer is the same for a whole pod or
-for the node. The guards are asked again right before each step, and so is whether the pod has come back.
+		Short: "Print the leftovers that would be released; release them after a yes",
+		Long: `Print, step by step, the leftovers of deleted pods that a release would remove, and the guards that
+are closed for each of them; --wide prints all guards. An answer that is the same for a whole pod or for the node is
+printed once. Right before each step the command asks the guards again, and whether the pod has come back.
 
-On a terminal it then asks once whether to release that; only y or yes does, and nothing that was not in the plan. With
---yes it does not ask. Without a terminal, and with -o json, nothing is released unless --yes is there.
+On a terminal it then asks once whether to release them. Only y or yes starts the release, and it touches only objects
+of the plan. --yes releases without asking. Without a terminal, and with -o json, it releases only with --yes.
 
-Of a release each step is written to the journal, the object's identity is checked again right
-before it and the effect right after it, and each is printed on stderr as it happens; at the end stands what the node
-gained: only what was verified to be gone. Only what is proven to be a leftover is touched. Proof takes several
-passes: the running daemon has made them; without one, --wait repeats the inspection until everything is proven
-or live, or the time is over.
+During a release the command writes each step to the journal, checks the object's identity right before the step and
+the effect right after it, and prints the step on stderr. At the end it prints the gain of the node: only objects that
+are verified to be gone. It touches only proven leftovers. A proof takes several passes: the running daemon has made
+them; without a daemon, --wait repeats the inspection until each object is proven or live, or the time is over.
 
---pod releases what one pod left behind, --only some kinds of it (repeat it, or separate them by commas). Kinds that
-the agent only reports are not listed here: see nodeagent inspect.
+--pod releases the leftovers of one pod, --only some kinds (repeat it, or separate kinds by commas). Kinds that the
+agent only reports are not listed here: see nodeagent inspect.
 
-Only one release runs on a node at a time. Another one is waited for, at most 30 s.
+Only one release runs on a node at a time. The command waits at most 30 s for another one to end.
 
-Exit codes: 0 nothing is left over; 1 something is, or was not released; 2 something is unknown (also
-whether releases are paused), or another release is running.`,
+Exit codes: 0 no leftover remains; 1 leftovers remain, or were not released; 2 some answer is unknown (also whether
+releases are paused), or another release is running.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())
@@ -74,11 +73,11 @@ whether releases are paused), or another release is running.`,
 			return c.run(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "release it without asking")
-	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "name the guards that are open too")
-	cmd.Flags().StringVar(&pod, "pod", "", "only of the pod with this UID, name or NAMESPACE/NAME")
+	cmd.Flags().BoolVar(&yes, "yes", false, "release without asking")
+	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "also print the guards that are open")
+	cmd.Flags().StringVar(&pod, "pod", "", "only leftovers of the pod with this UID, name or NAMESPACE/NAME")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "only objects of these kinds: see nodeagent inspect")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "repeat the inspection for this long, until everything is proven")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "repeat the inspection for at most this long, until each object is proven or live")
 	return cmd
 }
 

@@ -66,7 +66,7 @@ func (c cleaning) run(ctx context.Context) error {
 	case !c.asks():
 		err = c.printPlan(steps, "Nothing was changed. To release it: nodeagent clean --yes\n")
 	case len(due) == 0:
-		err = c.printPlan(steps, "Nothing was changed: nothing of it can be released now.\n")
+		err = c.printPlan(steps, "Nothing was changed: none of it can be released now.\n")
 	default:
 		agreed, err = c.ask(ctx, steps, due)
 	}

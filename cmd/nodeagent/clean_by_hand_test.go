@@ -195,7 +195,7 @@ func TestCleanAsksNobody(t *testing.T) {
 		"-o json":               {func(_ *testing.T, c *cleaning) { c.output = "json" }, `"steps"`},
 		"nothing acts": {func(_ *testing.T, c *cleaning) {
 			c.bench.(*madeUpBench).steps = []remediate.Step{plannedStep("web-2", "it is paused")}
-		}, "Nothing was changed: nothing of it can be released now.\n"},
+		}, "Nothing was changed: none of it can be released now.\n"},
 		"nothing is planned": {func(_ *testing.T, c *cleaning) { c.bench.(*madeUpBench).steps = nil },
 			"Nothing is proven to be a leftover.\n"},
 	} {

@@ -19,12 +19,12 @@ func newEvents(o *options) *cobra.Command {
 	var pod string
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Show what was released and repaired on this node, when, and how it ended",
-		Long: `Print the journals of releases and of repairs, oldest first: what the daemon and 'nodeagent clean' have done
-on this node, whether or not an agent runs. A release that has no end was interrupted: the next one begins with the state of the
-node, never with the journal.
+		Short: "Show the releases and repairs on this node, when they ran and how they ended",
+		Long: `Print the journals of releases and of repairs, oldest first: all that the daemon and 'nodeagent clean' have done
+on this node. It needs no running agent. A release without an end was interrupted: the next one begins with the state
+of the node, never with the journal.
 
-Exit codes: 0 printed; 2 the journal could not be read, or not all of it.`,
+Exit codes: 0 printed; 2 the journal could not be read, or only a part of it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())
@@ -56,7 +56,7 @@ Exit codes: 0 printed; 2 the journal could not be read, or not all of it.`,
 			return err
 		},
 	}
-	cmd.Flags().DurationVar(&since, "since", 0, "only what is not older than this, such as 24h (default: everything)")
+	cmd.Flags().DurationVar(&since, "since", 0, "only entries not older than this, such as 24h (default: all)")
 	cmd.Flags().StringVar(&pod, "pod", "", "only the pod with this UID, name or NAMESPACE/NAME")
 	return cmd
 }
@@ -71,7 +71,7 @@ func notEnded(stateDir string, records []remediate.Record) string {
 	}
 	switch now, err := remediate.UnderWay(stateDir); {
 	case err != nil:
-		return fmt.Sprintf("not ended; whether it is under way is not known: %v", err)
+		return fmt.Sprintf("not ended; cannot tell whether it is still running: %v", err)
 	case now:
 		return "under way"
 	}

@@ -21,11 +21,11 @@ import (
 func newExplain(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain CHECK|RULE|REASON",
-		Short: "Explain what a check reads and why, its thresholds, its false alarms and what to do",
-		Long: `Explain what a check reads, why it matters, what it finds and from which threshold on, its false
-alarms, and what to do next.
+		Short: "Explain a check: its sources, thresholds, false alarms and next steps",
+		Long: `Explain a check: the files that it reads, why it matters, its findings and thresholds, its false
+alarms, and the next steps.
 
-The name may be that of a check, of a rule of the kernel log, or a reason of a finding, condition or event.`,
+NAME is a check, a rule of the kernel log, or a reason of a finding, condition or event.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("explain needs one name: of a check, of a rule of the kernel log, or a reason; " +

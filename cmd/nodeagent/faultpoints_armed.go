@@ -10,7 +10,7 @@ import (
 
 // armFaultpoints adds a flag to every verb with which a test makes this process die at a chosen point of a release.
 func armFaultpoints(root *cobra.Command) {
-	file := root.PersistentFlags().String("faultpoints", "", "file that says where this process is killed")
+	file := root.PersistentFlags().String("faultpoints", "", "file that lists where this process is killed")
 	valid := root.PersistentPreRunE
 	root.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
 		if err := valid(cmd, args); err != nil {

@@ -20,9 +20,9 @@ func newFromNPD(o *options) *cobra.Command {
 		Use:   "from-npd FILE...",
 		Short: "Translate configuration files of node-problem-detector",
 		Long: `Translate each rule in configuration files of node-problem-detector, and print a configuration of
-the agent that does the same: what the agent finds anyway is left out, plugins and rules are
-written in its own syntax, and files that are still needed are listed. The files can also stay as
-they are: nodeProblemDetector.files runs them unchanged.`,
+the agent with the same effect. It leaves out faults that the agent finds by itself, writes plugins and
+rules in the agent's own syntax, and lists the files that are still needed. You can also keep the files
+as they are: nodeProblemDetector.files runs them unchanged.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			for i, name := range names {

@@ -21,22 +21,22 @@ func newInspect(o *options) *cobra.Command {
 	var v inspectView
 	cmd := &cobra.Command{
 		Use:   "inspect [KIND...]",
-		Short: "Show what deleted pods left behind, and the proof",
-		Long: `Compare what is on this node with the pods that belong here, and show what deleted pods left
-behind.
+		Short: "Show the leftovers of deleted pods, and the proof",
+		Long: `Compare the objects on this node with the pods that belong here, and show the leftovers of deleted
+pods.
 
-For each pod: its objects in the order of their release, which processes hold them, why they are or are not leftovers,
-what keeps their owner from removing them where that is known, and what to do next. Nothing is changed. An object is
-called a leftover only after several passes; the running daemon remembers them, and so does this command. Objects about
-which nothing could be learnt are counted by the cause; with --wide each is listed, and IDs are whole.
+For each pod it prints its objects in the order of their release, the processes that hold them, why they are or are not
+leftovers, what keeps their owner from removing them (if known), and the next step. It changes nothing. An object is a
+leftover only after several passes; the running daemon remembers them, and so does this command. Objects of unknown
+state are counted by cause; --wide lists each of them, and prints whole IDs.
 
-With --explain everything that is known of one object is shown: each witness' answer and when it was asked, each gate,
-the passes that have seen it, what is missing, and what a release would do. The object is named by KIND/ID, or by a part
-of its ID that no other has.
+--explain prints all that is known about one object: the answer of each witness and its time, each gate, the passes
+that have seen it, missing evidence, and the effect of a release. Name the object by KIND/ID, or by a unique part of its
+ID.
 
-With --record the evidence is also written to a file, for a bug report; --from evaluates such a file instead of this
-node, which is not touched. The file has no secrets, environments or arguments of programs. It has names of pods and
-namespaces, unless --anonymous replaces them; UIDs, paths and names of volumes stay.`,
+--record also writes the evidence to a file, for a bug report; --from evaluates such a file instead of this node, and
+does not touch the node. The file contains no secrets, environments or arguments of programs. It contains names of pods
+and namespaces, unless --anonymous replaces them; UIDs, paths and names of volumes stay.`,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
 			selected, err := selectKinds(kinds)
 			if err != nil {

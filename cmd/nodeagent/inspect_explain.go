@@ -71,7 +71,7 @@ func findObject(objects []inspect.Assessment, name string) (inspect.Assessment, 
 	}
 	switch len(found) {
 	case 0:
-		return inspect.Assessment{}, fmt.Errorf("no object is called %q, nor has it in its ID", name)
+		return inspect.Assessment{}, fmt.Errorf("no object has the name %q, or an ID that contains it", name)
 	case 1:
 		return found[0], nil
 	}
@@ -120,7 +120,7 @@ func explanationOf(i inspection, o inspect.Assessment) explanation {
 // releaseOf returns the action that a release would take on an object, and why it would not.
 func releaseOf(i inspection, o inspect.Assessment) (does, not string) {
 	if o.Verdict != inspect.Leftover {
-		return "", fmt.Sprintf("only leftovers are released, and it is %s", o.Verdict)
+		return "", fmt.Sprintf("only leftovers are released, and this object is %s", o.Verdict)
 	}
 	steps := remediate.Plan(i.report, remediate.Policy{Settings: i.settings}, i.report.At)
 	for _, s := range steps {
@@ -128,7 +128,7 @@ func releaseOf(i inspection, o inspect.Assessment) (does, not string) {
 			return s.Description, strings.Join(s.Guards.Closed(), "; ")
 		}
 	}
-	return "", "no plan has it"
+	return "", "it is in no plan"
 }
 
 func explainText(s screen, now finding.Timestamp, e explanation) string {
@@ -221,14 +221,14 @@ func (p *inspectScreen) sightings(e explanation) {
 	p.title("sightings")
 	s := e.Sighting
 	if s.First.IsZero() || s.Passes == 0 {
-		p.textLine("", "none that counts: passes count in which every witness could be trusted and none knew it")
+		p.textLine("", "none that counts: in a pass that counts, the agent trusts every witness, and none knows the object")
 		return
 	}
 	p.textLine("first ", fmt.Sprintf("%s, %s ago", clockText(s.First), ago(p.now, s.First)))
-	p.textLine("passes ", fmt.Sprintf("%d; %d that span %s are needed", s.Passes, e.Settings.Passes, e.Settings.Grace))
+	p.textLine("passes ", fmt.Sprintf("%d; needed: %d that span %s", s.Passes, e.Settings.Passes, e.Settings.Grace))
 	p.textLine("denied by the apiserver ", denialText(s))
 	if e.Object.Running {
-		p.textLine("its pod is running, and was denied ", fmt.Sprintf("%s; twice at least %s apart is needed",
+		p.textLine("its pod is running, and was denied ", fmt.Sprintf("%s; needed: twice, at least %s apart",
 			denialText(e.Running), e.Settings.RunningSpacing))
 	}
 }

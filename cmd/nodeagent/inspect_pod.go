@@ -20,13 +20,13 @@ import (
 func newInspectPod(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "pod NAMESPACE/NAME",
-		Short: "Say why one pod of this node is stuck: stage, since when, blocker, holder, next step",
-		Long: `Say why one pod is stuck: the stage that it is in, since when, what blocks it, who holds it, and what to do
-next. It asks the apiserver, kubelet and the runtime for this pod, and reads what of it is on the node; what does not
-answer is named. Nothing is changed.
+		Short: "Print why one pod of this node is stuck: stage, since when, blocker, holder, next step",
+		Long: `Print why one pod is stuck: its stage, since when, the blocker, the holder, and the next step. The command
+asks the apiserver, kubelet and the runtime for this pod, and reads its objects on the node; it names each source that
+does not answer. It changes nothing.
 
-Exit codes: 0 nothing is wrong, or it still has time; 1 it is stuck, failed, not here, or gone and left something
-behind; 2 could not tell.`,
+Exit codes: 0 the pod is fine, or still has time; 1 it is stuck, failed, not here, or gone and left objects behind;
+2 could not tell.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, name, err := parsePodName(args[0])

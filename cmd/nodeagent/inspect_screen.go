@@ -53,7 +53,7 @@ func (p *inspectScreen) trees(objects []inspect.Assessment) {
 			p.textLine("blocked: ", why)
 		}
 		if why := p.optedOut(pod); why != "" {
-			p.textLine("kept: ", "nothing of it is released: "+why)
+			p.textLine("kept: ", "none of it is released: "+why)
 		} else if next := nextStep(pod); next != "" {
 			p.textLine("next: ", next)
 		}
@@ -90,7 +90,7 @@ func (p *inspectScreen) list(objects []inspect.Assessment) {
 			}
 		}
 		if why := p.optedOut(pod); why != "" {
-			fmt.Fprintf(p, "  kept: nothing of it is released: %s\n", why)
+			fmt.Fprintf(p, "  kept: none of it is released: %s\n", why)
 		}
 		p.WriteString("\n")
 	}

@@ -108,7 +108,7 @@ func TestInspectSaysWhatIsKept(t *testing.T) {
 			if err := printReport(&b, r, remediate.Settings{OptOut: test.namespaces}, true, wide); err != nil {
 				t.Fatal(err)
 			}
-			kept := strings.Contains(b.String(), "  kept: nothing of it is released: "+test.want+"\n")
+			kept := strings.Contains(b.String(), "  kept: none of it is released: "+test.want+"\n")
 			if kept != (test.want != "") || strings.Count(b.String(), "kept: ") > 1 ||
 				!wide && kept == strings.Contains(b.String(), "nodeagent clean --yes") {
 				t.Errorf("%s, wide %v:\n%s", name, wide, b.String())

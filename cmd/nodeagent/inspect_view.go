@@ -30,7 +30,7 @@ func (v *inspectView) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVarP(&v.all, "all", "a", false, "also list live objects and those that belong to no pod")
 	flags.BoolVarP(&v.wide, "wide", "w", false, "list each object, with whole IDs")
-	flags.StringVar(&v.explain, "explain", "", "show all that is known of one `object`: KIND/ID, or a part of its ID")
+	flags.StringVar(&v.explain, "explain", "", "print all that is known about one `object`: KIND/ID, or a part of its ID")
 	flags.StringVar(&v.record, "record", "", "also write the evidence to this new `file`")
 	flags.StringVar(&v.from, "from", "", "evaluate the evidence of this `file` instead of this node")
 	flags.BoolVar(&v.anonymous, "anonymous", false, "with --record: replace names of pods, namespaces and nodes")
@@ -146,7 +146,7 @@ func readInspection(file string, kinds []inspect.Kind) (inspection, error) {
 	settings := remediate.Defaults()
 	settings.Mode, settings.Attended = remediate.On, true
 	for _, cut := range b.Cut {
-		report.Errors = append(report.Errors, inspect.Failure{What: "file", Error: "it was cut: it lacks " + cut})
+		report.Errors = append(report.Errors, inspect.Failure{What: "file", Error: "the file was cut: it lacks " + cut})
 	}
 	return inspection{report, &b, settings}, nil
 }
@@ -167,7 +167,7 @@ func (v *inspectView) save(cmd *cobra.Command, i inspection) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "recorded %d objects in %s; nodeagent inspect --from %s shows them\n",
 		len(written.Evidence.Objects), v.record, v.record)
 	for _, cut := range written.Cut {
-		fmt.Fprintf(cmd.ErrOrStderr(), "cut, as it was too large: %s\n", cut)
+		fmt.Fprintf(cmd.ErrOrStderr(), "the record was too large and was cut: %s\n", cut)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (v *inspectView) save(cmd *cobra.Command, i inspection) error {
 // encode returns the evidence in the form of a file.
 func (i inspection) encode(anonymous bool) ([]byte, error) {
 	if i.bundle == nil {
-		return nil, fmt.Errorf("nothing to record: %s", i.report.Errors[0].Error)
+		return nil, fmt.Errorf("no evidence to record: %s", i.report.Errors[0].Error)
 	}
 	recorded := *i.bundle
 	recorded.Anonymous = anonymous

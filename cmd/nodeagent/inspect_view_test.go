@@ -67,7 +67,7 @@ func TestInspectExplains(t *testing.T) {
 		"identity\n", "created ", "state               READY",
 		"apiserver           does not know (asked at ", "runtime             knows: sandbox READY (asked at ",
 		"open    kubelet-heard: kubelet has 10 pods", "open    no-mass-orphaning: 1 of ",
-		"passes 11; 3 that span 10m0s are needed", "denied by the apiserver ", "would stop the containers of sandbox",
+		"passes 11; needed: 3 that span 10m0s", "denied by the apiserver ", "would stop the containers of sandbox",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
@@ -86,7 +86,7 @@ func TestInspectExplains(t *testing.T) {
 		t.Errorf("%v: %s", err, got)
 	}
 	for name, want := range map[string]string{
-		"0000003": "2 objects match", "mount/0": "no object is called", "nothing": "no object is called",
+		"0000003": "2 objects match", "mount/0": "no object has the name", "nothing": "no object has the name",
 	} {
 		if got, err = inspected("--from", recordedNode, "--explain", name); err == nil || got != "" || exitOf(err) != -1 || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %s", name, err, got)

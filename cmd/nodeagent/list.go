@@ -18,7 +18,7 @@ func printList(w io.Writer, checks []detect.Check) error {
 		}
 		b.WriteString("\n")
 	}
-	fmt.Fprintf(&b, "%d checks; nodeagent explain CHECK explains what one reads, its thresholds and its false alarms\n",
+	fmt.Fprintf(&b, "%d checks; nodeagent explain CHECK explains its sources, thresholds and false alarms\n",
 		len(checks))
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -22,8 +22,7 @@ func newReady(o *options) *cobra.Command {
 		Long: `Report by exit code whether the agent works as it was installed and configured, and print why not.
 
 It is ready when it runs in the installed version, every check has run at least once, checks still run, and the
-configuration file is in force. This is independent of the node's health: a sick node is what a ready agent
-reports.
+configuration file is in force. This is independent of the node's health: a ready agent can report a sick node.
 
 Exit code 0 ready, 1 not ready.`,
 		Args: cobra.NoArgs,

@@ -18,11 +18,10 @@ func newReload(o *options) *cobra.Command {
 		Short: "Reload the configuration of the running agent",
 		Long: `Reload the configuration of the running agent, and wait for the outcome.
 
-All or nothing: an invalid configuration is refused with each error named, and the one in force stays in force.
-stateDir and socket cannot be changed without a restart. Sending SIGHUP to the agent does the same without an
-answer.
+All or nothing: the agent refuses an invalid configuration, names each error, and keeps the configuration in force.
+A change of stateDir or socket needs a restart. SIGHUP to the agent has the same effect, but prints no answer.
 
-Exit code 1 when the configuration is refused, 2 when the agent did not answer.`,
+Exit code 1 if the configuration is refused, 2 if the agent did not answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := status.AskReload(cmd.Context(), o.socket(cmd.Context()))

@@ -21,25 +21,25 @@ func newReplay(o *options) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "replay [FILE|-]",
-		Short: "Read a saved kernel or system log and print what the agent would have found in it",
-		Long: `Read a saved kernel or system log from a file, or from standard input, and print what the agent
-would have found in it.
+		Short: "Read a saved kernel or system log and print the findings that the agent would have raised",
+		Long: `Read a saved kernel or system log from a file, or from standard input, and print the findings that
+the agent would have raised.
 
-Formats: what dmesg prints (with times of any kind, levels, neither, or --json), records of /dev/kmsg,
-journalctl -o json, json-pretty, short and its kin, and syslog files; also log files of kubelet, containerd and
-Docker; each may be compressed with gzip. Not read: journalctl -o export and -o verbose, other compression. Only
+Formats: output of dmesg (with any kind of time, with or without levels, or --json), records of /dev/kmsg,
+journalctl -o json, json-pretty, short and similar ones, and syslog files; also log files of kubelet, containerd and
+Docker; each may be compressed with gzip. Not supported: journalctl -o export and -o verbose, other compression. Only
 lines of the kernel and of the daemons of a node count (systemd, kubelet, containerd, chronyd and so on;
-docs/checks.md lists them), under the name of any product and inside the records of collectors: lines of other
-programs and of containers are skipped where the format names their sender. Before each line may stand what grep, a
-quotation or a collector puts there. The running agent reads the kernel's lines only; of daemons it reads the state.
+docs/checks.md lists them), under the name of any product and inside the records of collectors. Lines of other
+programs and of containers are skipped if the format names their sender. Lines may have a prefix from grep, a
+quotation or a collector. The running agent reads only the kernel's lines; of daemons it reads the state.
 
   dmesg | nodeagent replay
   journalctl -k -o json | nodeagent replay -o json
   nodeagent replay --format kmsg bundle/kmsg.txt
 
-With -o json, one JSON object per line for each match. Exit code 1 when something was raised that is more than
-information, 2 when the log could not be read, no line of it is of the kernel or a known daemon, or a line with the
-words of a fault could not be understood.`,
+-o json prints one JSON object per line for each match. Exit code 1 if a finding above info was raised, 2 if the log
+could not be read, no line is of the kernel or a known daemon, or a line with the words of a fault could not be
+parsed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.valid(); err != nil {
@@ -167,14 +167,14 @@ func replayTrouble(s replay.Summary) string {
 		parts = append(parts, fmt.Sprintf("%d lines were longer than 64 KiB and were cut", s.Cut))
 	}
 	if d := s.Doubt; d != nil {
-		parts = append(parts, fmt.Sprintf("line %d has the words of %s, but what stands before them was not understood: %q",
+		parts = append(parts, fmt.Sprintf("line %d has the words of %s, but the text before them could not be parsed: %q",
 			d.Number, d.Rule.Reason, d.Line))
 	}
 	if s.Foreign > 0 && !s.Judged() {
 		parts = append(parts, "no line is of the kernel or of a known daemon: "+replayPrograms(s))
 	}
 	if s.Bare == s.Lines && s.Kernel == s.Lines && s.Lines > 0 && s.Matches == 0 {
-		parts = append(parts, "no line has a time or a sender: all were read as the kernel's, as dmesg -t prints them")
+		parts = append(parts, "no line has a time or a sender: all were read as lines of the kernel, as dmesg -t prints them")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -348,7 +348,7 @@ func replayVerdict(s replay.Summary) string {
 	case !s.Judged() || s.Doubt != nil:
 		return "could not tell"
 	case s.Bad > 0:
-		return fmt.Sprintf("nothing is wrong in the %d that were understood", understood)
+		return fmt.Sprintf("nothing is wrong in the %d parsed lines", understood)
 	}
 	return "nothing is wrong"
 }

@@ -17,14 +17,14 @@ func newRetire(o *options) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "retire",
-		Short: "Remove what this agent wrote about the Node, before the agent is uninstalled",
-		Long: `Remove what this agent wrote about its Node: conditions, taint, ConfigMap and claims of the fleet
-budget. Once it is uninstalled nothing keeps them up to date. What others wrote is not touched. The agent
-must not run. Removing the package does this by itself.
+		Short: "Remove all that this agent wrote about the Node, before you uninstall the agent",
+		Long: `Remove all that this agent wrote about its Node: conditions, taint, ConfigMap and claims of the fleet
+budget. After the agent is uninstalled they would be outdated. The command does not touch objects of others. Stop
+the agent first. The removal of the package runs this command by itself.
 
-With --patch nothing is removed: it prints a patch that removes the conditions from any Node whose agent has
-this configuration, by "kubectl patch node NAME --subresource=status --patch-file=FILE". That is for the removal
-of a DaemonSet.`,
+--patch removes nothing: it prints a patch that removes the conditions from any Node whose agent has this
+configuration, with "kubectl patch node NAME --subresource=status --patch-file=FILE". Use it to remove a
+DaemonSet.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())
@@ -48,6 +48,6 @@ of a DaemonSet.`,
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long the apiserver may take")
-	cmd.Flags().BoolVar(&patch, "patch", false, "print the patch that removes them instead")
+	cmd.Flags().BoolVar(&patch, "patch", false, "only print the patch that removes the conditions")
 	return cmd
 }

@@ -24,17 +24,17 @@ func newRoot() *cobra.Command {
 	o := &options{}
 	root := &cobra.Command{
 		Use:   "nodeagent",
-		Short: "Find node faults and what deleted pods left behind, repair what can be repaired, and report",
-		Long: `nodeagent finds faults of this node and what deleted pods left behind on it.
+		Short: "Find node faults and leftovers of deleted pods, repair them if possible, and report",
+		Long: `nodeagent finds faults of this node and leftovers of deleted pods.
 
   nodeagent check      what is wrong with this node now?
   nodeagent inspect    what did deleted pods leave behind, and what proves it?
   nodeagent inspect pod NAMESPACE/NAME   why is this pod stuck?
-  nodeagent clean      what would be released? (asks on a terminal; --yes releases it)
+  nodeagent clean      which leftovers can be released? (asks on a terminal; --yes releases them)
   nodeagent events     what was released here, and how did it end?
   nodeagent status     what does the running agent believe?
-  nodeagent explain    what does a check read, and what should be done?
-  nodeagent capture    all of it in one file, for whoever helps
+  nodeagent explain    what does a check read, and what should you do?
+  nodeagent capture    all of this in one file, for support
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
@@ -43,7 +43,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return o.valid() },
 	}
 	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+
-		config.DefaultFile+" where it exists)")
+		config.DefaultFile+" if it exists)")
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(
 		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o), newEvents(o),

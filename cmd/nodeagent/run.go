@@ -55,13 +55,13 @@ func newRun(o *options) *cobra.Command {
 	flags.StringVar(&f.nodeName, "node-name", "", "Node object of this machine (default: the configuration's, or "+
 		"kubelet's)")
 	flags.StringVar(&f.serviceAccount, "service-account", "",
-		"directory with token and ca.crt (default: where a pod has them)")
+		"directory with token and ca.crt (default: the one in a pod)")
 	flags.BoolVar(&f.enterHost, "enter-host", false, "for containers: enter the namespaces of the host first")
 	flags.BoolVar(&f.enteredHost, "entered-host", false, "")
 	flags.StringVar(&f.lastGood, "last-good", "", `file that keeps the last good configuration. With it the agent always
-starts: when its configuration is invalid, with the last good one or
-the defaults, and releases nothing. Without it, it refuses to start
-then`)
+starts: if its configuration is invalid, with the last good one or the
+defaults, and without releases. Without it, an invalid configuration
+prevents the start`)
 	flags.StringVar(&f.listen, "listen", "", "loopback address of metrics and probes (default: the configuration's)")
 	flags.IntVar(&f.initPID, "init-pid", 0,
 		"process whose namespaces are the host's (default: the configuration's, or 1)")

@@ -22,11 +22,11 @@ func newStatus(o *options) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what is wrong with this node and since when, what was reported and done, and what is unknown",
-		Long: `Show the state of the running agent: what is wrong and since when, whether it was reported, what
-was or would be released, and which checks cannot tell.
+		Short: "Show the findings of this node and their age, reports and repairs, and the checks that cannot tell",
+		Long: `Show the state of the running agent: its findings and their age, whether they were reported, the
+leftovers that were or would be released, and the checks that cannot tell.
 
-Where no agent runs, this runs all checks once and prints them as "nodeagent check" does.`,
+If no agent runs, the command runs all checks once and prints them as "nodeagent check" does.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			status, err := status.AskStatus(cmd.Context(), o.socket(cmd.Context()))
@@ -44,7 +44,7 @@ Where no agent runs, this runs all checks once and prints them as "nodeagent che
 			return statusExit(status)
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the checks that found nothing")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the checks without findings")
 	return cmd
 }
 
@@ -57,8 +57,8 @@ func checkInstead(cmd *cobra.Command, o *options, why error) error {
 	}
 	if !o.json() {
 		screen := screenOf(cmd.OutOrStdout())
-		text := sentence(why) + ". This is what one run of the checks finds now; for how long it has been so, and " +
-			"what was reported, only a running agent knows."
+		text := sentence(why) + ". These are the findings of one run of the checks; only a running agent " +
+			"knows their age, and the reports."
 		if errors.Is(why, status.ErrNotRunning) {
 			text += " Start it with: systemctl start nodeagent."
 		}
@@ -255,7 +255,7 @@ func (p *statusScreen) repairs() {
 	}
 	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "REPAIRS"))
 	if s.Stopped != "" {
-		p.line("nothing is done: " + s.Stopped)
+		p.line("repairs are stopped: " + s.Stopped)
 	}
 	if s.Doing != "" {
 		p.line("being done: " + s.Doing)

@@ -65,7 +65,7 @@ func newRoot() *cobra.Command {
   tracecenter serve          follow the cluster
   tracecenter pod X          what happened to a pod (NAMESPACE/NAME or UID), and whose fault was it?
   tracecenter slis           how many deliveries are in time?
-  tracecenter terminating    which pods do not go?
+  tracecenter terminating    which pods stay in Terminating?
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		Version:       Version,
@@ -78,7 +78,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 			return nil
 		},
 	}
-	root.PersistentFlags().StringVar(&o.server, "server", "http://"+defaultListen, "address of the tracecenter that is asked")
+	root.PersistentFlags().StringVar(&o.server, "server", "http://"+defaultListen, "address of the tracecenter to query")
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(newServe(), newPod(o), newSLIs(o), newTerminating(o))
 	return root

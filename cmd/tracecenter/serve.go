@@ -40,18 +40,18 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Follow the cluster",
-		Long: `Follow the cluster: with a kubeconfig, or in a pod with its ServiceAccount. It listens on loopback only: its answers
-name pods of all namespaces.`,
+		Long: `Follow the cluster: with a kubeconfig, or in a pod with its ServiceAccount. It listens on loopback only, because its
+answers name pods of all namespaces.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "file with endpoint and credentials (default: the pod's ServiceAccount)")
 	flags.StringVar(&s.dir, "dir", "tracecenter-data", "directory of the verdicts")
-	flags.StringVar(&s.listen, "listen", defaultListen, "address to listen on; of loopback")
+	flags.StringVar(&s.listen, "listen", defaultListen, "loopback address to listen on")
 	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
-	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days verdicts are kept")
-	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as such")
+	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
+	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
 	flags.StringVar(&s.overrides, "overrides", "", "file with the classes of reasons that differ in this cluster")
 	return cmd
 }
@@ -68,7 +68,7 @@ func (s *serveOptions) valid() error {
 		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
 	}
 	if s.keepDays < 8 {
-		return fmt.Errorf("--keep-days %d: must be at least 8, because an indicator is of 7 days", s.keepDays)
+		return fmt.Errorf("--keep-days %d: must be at least 8, because one indicator covers 7 days", s.keepDays)
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *a
 			err := save(ctx, f, kept, server, now)
 			if (err != nil) != failing && ctx.Err() == nil {
 				failing = err != nil
-				log.Warn("storing verdicts changed", "failing", failing, "err", err)
+				log.Warn("storing of verdicts changed", "failing", failing, "err", err)
 			}
 			if now.YearDay() != day {
 				day = now.YearDay()

@@ -19,16 +19,16 @@ func accessCheck(believed func() finding.State) detect.Check {
 	return detect.Check{
 		ID: "agent-access", Domain: "agent", Every: time.Minute, RunAfter: true,
 		Summary: "the agent lacks a file or a right, and checks are blind without it",
-		Advice:  "The message says what to grant. `nodeagent status` names the checks that cannot tell.",
+		Advice:  "The message names the missing right. `nodeagent status` names the checks that cannot tell.",
 		Doc: detect.Doc{
 			Reads: []string{"the errors of all checks"},
-			Why: "A check that may not read what it needs can say neither that the node is healthy nor that it is not: its " +
-				"node condition becomes Unknown.",
+			Why: "A check that may not read its sources can report neither a healthy node nor a fault: its node condition " +
+				"becomes Unknown.",
 			Faults: []detect.Fault{{Reason: "AccessMissing", Severity: finding.Warning,
 				When: "for five minutes, credentials could not be read, or the apiserver or kubelet denied a right; one " +
 					"finding for each lack, with all checks that it blinds"}},
-			FalseAlarms: "Kubelet knows nobody while it cannot ask the apiserver who that is. Where a check does not " +
-				"apply without the right, it is not blind.",
+			FalseAlarms: "Kubelet refuses every client while it cannot ask the apiserver to authenticate it. A check that " +
+				"does not apply without the right is not blind.",
 		},
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: finding.DefaultBlindAfter}},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {

@@ -48,7 +48,7 @@ func newActivities(state detect.StateStore, log *slog.Logger, stateDir string, n
 	a := &activities{state: state, log: log, stateDir: stateDir, send: func([]finding.Activity) {}}
 	if data, ok := state.Load(activitiesKey); ok {
 		if err := json.Unmarshal(data, &a.reported); err != nil {
-			log.Error("the record of reported leftovers is lost, they are reported again", "err", err)
+			log.Error("load the record of reported leftovers failed: reporting them again", "err", err)
 		}
 	}
 	if a.reported.Leftovers == nil {
@@ -81,7 +81,7 @@ func (a *activities) released(outcome remediate.Outcome, now finding.Timestamp) 
 		len(outcome.CutOff) > 0 {
 		records, _, err := remediate.ReadJournal(a.stateDir)
 		if err != nil {
-			a.log.Error("releases are not reported", "err", err)
+			a.log.Error("report releases failed", "err", err)
 		}
 		news = append(news, a.reported.journal(records)...)
 	}
@@ -241,7 +241,7 @@ func (r *reported) record(attempts map[string]*attempt, record remediate.Record,
 	case remediate.Intent:
 		if !try.acted && !try.begin.IsZero() { // a release from quarantine has no beginning
 			news = append(news, activity(finding.ActionStarted, pod, try.begin,
-				fmt.Sprintf("releasing what pod %s left behind", pod.Name)))
+				fmt.Sprintf("releasing leftovers of pod %s", pod.Name)))
 		}
 		try.acted = true
 		news = append(news, activity(finding.ActionStarted, object, record.At, record.Does))
@@ -260,9 +260,9 @@ func (r *reported) record(attempts map[string]*attempt, record remediate.Record,
 	case remediate.Finish:
 		try.result = record.Result
 		kind := endOf(record.Result, finding.ActionVerified)
-		message := fmt.Sprintf("what pod %s left behind was not released: %s", pod.Name, because(record))
+		message := fmt.Sprintf("leftovers of pod %s were not released: %s", pod.Name, because(record))
 		if kind == finding.ActionVerified {
-			message = fmt.Sprintf("what pod %s left behind is released: %s", pod.Name, countText(try.released))
+			message = fmt.Sprintf("leftovers of pod %s are released: %s", pod.Name, countText(try.released))
 		}
 		a := activity(kind, pod, record.At, message)
 		a.Repeated = try.result == try.before

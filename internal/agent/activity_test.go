@@ -165,10 +165,10 @@ func TestReleasesAreReportedFromTheJournal(t *testing.T) {
 		t.Errorf("started at %v", started.At)
 	}
 	failed := []string{
-		"info action-started pod/default/web: releasing what pod default/web left behind",
+		"info action-started pod/default/web: releasing leftovers of pod default/web",
 		"info action-started mount//m: unmount it",
 		"warning action-failed mount//m: mount /m of pod default/web: failed: busy",
-		"warning action-failed pod/default/web: what pod default/web left behind was not released: incomplete: mount /m: busy",
+		"warning action-failed pod/default/web: leftovers of pod default/web were not released: incomplete: mount /m: busy",
 	}
 	failed[3] += " (repeated)" // the attempt of the earlier version ended the same way
 	r.expect(t, "failed", failed...)
@@ -186,11 +186,11 @@ func TestReleasesAreReportedFromTheJournal(t *testing.T) {
 	write(16, remediate.Finish, remediate.Released, "")
 	r.released(acted, second(17))
 	r.expect(t, "released",
-		"info action-started pod/default/web: releasing what pod default/web left behind",
+		"info action-started pod/default/web: releasing leftovers of pod default/web",
 		"info action-started mount//m: unmount it",
 		"info action-done mount//m: mount /m of pod default/web: released",
 		"info leftover-released mount//m: mount /m of pod default/web was released",
-		"info action-verified pod/default/web: what pod default/web left behind is released: 1 mount")
+		"info action-verified pod/default/web: leftovers of pod default/web are released: 1 mount")
 	r.inspected(passOf(18, ""))
 	r.expect(t, "what was released is not reported as gone")
 }

@@ -104,7 +104,7 @@ func New(o Options) (*Agent, error) {
 
 	state, err := o.Store.LoadState()
 	if err != nil {
-		log.Error("part of the stored state is lost", "err", err)
+		log.Error("load part of the stored state failed", "err", err)
 	}
 	a.tracker = finding.NewTracker(policies(a.checks), state)
 
@@ -236,7 +236,7 @@ func (a *Agent) forgetRemoved(state finding.State) {
 		}
 		a.report(a.tracker.State(), a.tracker.Forget(check, a.started))
 		if err := a.store.SaveCheck(check, nil); err != nil {
-			a.log.Error("state not saved", "check", check, "err", err)
+			a.log.Error("save state failed", "check", check, "err", err)
 		}
 	}
 }

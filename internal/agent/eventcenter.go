@@ -45,7 +45,7 @@ func (a *Agent) openEventCenter(m meter) {
 		return metrics.EventCenter{SetAside: stats.SetAside, Bytes: stats.Bytes}
 	})
 	if err != nil {
-		a.log.Error("metrics of the event center are not served", "err", err)
+		a.log.Error("serve metrics of the event center failed", "err", err)
 	}
 	a.reporters = append(a.reporters, r)
 }
@@ -115,11 +115,11 @@ func eventCenterCheck(failing func() (since time.Time, why string)) detect.Check
 	return detect.Check{
 		ID: "event-center", Domain: "agent", Every: time.Minute,
 		Summary: "events do not reach the event center",
-		Advice: "The message is what the event center or the network answered: is the endpoint reachable from the " +
-			"node's network, and is the agent's token or certificate accepted? Events are kept for 7 days meanwhile.",
+		Advice: "The message is the answer of the event center or the network: is the endpoint reachable from the " +
+			"node's network, and is the agent's token or certificate accepted? The agent keeps events for 7 days meanwhile.",
 		Doc: detect.Doc{
 			Reads: []string{"the answers to the agent's requests to `report.eventCenter.endpoints`"},
-			Why:   "The event center shows an old state of this node, and may call it silent.",
+			Why:   "The event center shows an old state of this node, and may report it as silent.",
 			Faults: []detect.Fault{{Reason: "EventsNotDelivered", Severity: finding.Warning,
 				When: "no event was accepted for 5 min"}},
 		},

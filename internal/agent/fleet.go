@@ -34,7 +34,7 @@ func newFleet(settings fleet.Settings, client *kube.Client, namespace, taintKey 
 				return
 			}
 			if err := memory.Put(claimedKey, []byte("true")); err != nil {
-				log.Error("a removal of the agent will not know that it has claimed: claims end within half an hour by themselves",
+				log.Error("store that claims exist failed: a removal of the agent leaves them, and they end within half an hour",
 					"err", err)
 			}
 		},
@@ -65,9 +65,9 @@ func (a *Agent) fleetChecks() []detect.Check {
 func fleetCheck(f *fleet.Fleet) detect.Check {
 	return detect.Check{
 		ID: "isolation-budget", Domain: "agent", Every: time.Minute,
-		Summary: "this node ought to be isolated, and as many nodes as may be are isolated already",
-		Advice: "Find out what so many nodes have in common before you isolate more: the message names some of them. " +
-			"fleet.isolated is how many nodes of a pool may be isolated.",
+		Summary: "this node should be isolated, but the isolation budget is used up",
+		Advice: "Find out why so many nodes need isolation before you isolate more: the message names some of them. " +
+			"fleet.isolated limits the isolated nodes of a pool.",
 		Doc: detect.Doc{
 			Reads: []string{"the node's own claim of the fleet budget, when it was made or renewed last"},
 			Why:   "New pods may still be placed on a node that cannot serve them, where no other node has room.",

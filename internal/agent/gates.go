@@ -15,8 +15,8 @@ const gateOpensWithin = time.Hour
 // gateFault is the fault that the check "leftovers" reports about its own gates.
 var gateFault = detect.Fault{
 	Reason: "GateClosed", Severity: finding.Warning,
-	When: "a gate of the inspection has been closed for an hour, so that nothing is released; the message says who can open " +
-		"it, and when",
+	When: "a gate of the inspection has been closed for an hour and blocks releases; the message says who can open it, and " +
+		"when",
 }
 
 // gateFindings returns one finding for each gate closed for longer than gateOpensWithin.
@@ -29,7 +29,7 @@ func gateFindings(report inspect.Report) (findings []finding.Finding) {
 		findings = append(findings, finding.Finding{
 			Subject: finding.Subject{Kind: "gate", Name: g.Name}, Severity: gateFault.Severity, Reason: gateFault.Reason,
 			SuggestedAction: finding.SuggestHuman,
-			Message: fmt.Sprintf("gate %s has been closed for an hour, and what it guards is not released: %s. It opens %s",
+			Message: fmt.Sprintf("gate %s has been closed for an hour and blocks releases: %s. It opens %s",
 				g.Name, g.Why, g.Opens),
 		})
 	}

@@ -62,7 +62,7 @@ func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *
 	l.activity = newActivities(state, log, cfg.StateDir, clients.Host.Clock())
 	if data, ok := l.memory.Get(historyKey); ok {
 		if err := json.Unmarshal(data, &l.history); err != nil {
-			log.Error("the history of inspections is lost, it begins again", "err", err)
+			log.Error("load the history of inspections failed: beginning a new one", "err", err)
 		}
 	}
 	runner, err := newRunner(cfg, clients, log, l.copyHistory)
@@ -87,10 +87,10 @@ func (l *leftovers) check() detect.Check {
 	return detect.Check{
 		ID: leftoversCheck, Domain: "kubernetes", Every: l.every, Deadline: time.Minute,
 		Summary: "deleted pods left objects behind that make the next pods fail",
-		Advice:  "`nodeagent inspect` shows the proof, `nodeagent clean` what would be released.",
+		Advice:  "`nodeagent inspect` shows the proof, `nodeagent clean` the steps of a release.",
 		Doc: detect.Doc{
 			Reads: []string{"containers, processes, mounts, cgroups and network of the node, kubelet's pods, and " +
-				"the apiserver's list where something is suspicious"},
+				"the apiserver's list if an object is suspicious"},
 			Why: "The names, addresses, devices and memory that a deleted pod still holds are missing to the next " +
 				"one, which waits in ContainerCreating.",
 			Faults: []detect.Fault{{Reason: "PodLeftovers", Severity: finding.Warning,
@@ -145,7 +145,7 @@ func (l *leftovers) remember(old inspect.History, report inspect.Report, history
 		err = l.memory.Put(historyKey, data)
 	}
 	if err != nil {
-		l.log.Error("the history of inspections is not saved", "err", err)
+		l.log.Error("save the history of inspections failed", "err", err)
 	}
 }
 
@@ -248,7 +248,7 @@ func (l *leftovers) Run(ctx context.Context) error {
 		case report := <-l.work:
 			outcome, err := l.runner.Release(ctx, report)
 			if err != nil {
-				l.log.Error("release", "err", err)
+				l.log.Error("release failed", "err", err)
 			}
 			l.record(outcome)
 			l.activity.released(outcome, l.host.Clock())

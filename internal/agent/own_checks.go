@@ -30,8 +30,8 @@ func sourceCheck(name detect.WakeSource, reads string) detect.Check {
 	return detect.Check{
 		ID: "source-" + string(name), Domain: "agent",
 		Summary: "the agent has lost a source that makes checks run at once",
-		Advice: "The message names what could not be opened or read. The agent retries every 10 s; until then " +
-			"faults are found at the checks' intervals.",
+		Advice: "The message names the source that could not be opened or read. The agent retries every 10 s; until " +
+			"then it finds faults at the checks' intervals.",
 		Doc: detect.Doc{
 			Reads: []string{reads},
 			Why:   "A fault is found within a minute instead of a second.",

@@ -34,7 +34,7 @@ func (q *quarantine) count(ctx context.Context, l *leftovers, changed bool) {
 	}
 	state, err := l.runner.Quarantine(ctx)
 	if err != nil {
-		l.log.Warn("quarantine is not counted", "err", err)
+		l.log.Warn("count quarantine failed", "err", err)
 		return
 	}
 	l.meter.Quarantined(metrics.Quarantine{

@@ -62,16 +62,16 @@ func (a *Agent) repairsCheck() detect.Check {
 	return detect.Check{
 		ID: "repairs", Domain: "agent", Every: time.Minute,
 		Summary: "a repair did not help, or too many repairs or releases have failed and no more are tried",
-		Advice: "`nodeagent status` shows what was tried and what is refused, `nodeagent events` the journal of repairs. " +
-			"Repair the fault by hand; where the repair itself is wrong, set its mode to off. `nodeagent clean` releases " +
-			"although releases have stopped: a pod that it releases completely ends that.",
+		Advice: "`nodeagent status` shows past and refused repairs, `nodeagent events` the journal of repairs. " +
+			"Repair the fault by hand; if the repair itself is wrong, set its mode to off. `nodeagent clean` works even " +
+			"if releases have stopped: once it releases a pod completely, releases continue.",
 		Doc: detect.Doc{
-			Reads: []string{"the journals of repairs and releases, and what is believed"},
-			Why: "A fault that a repair did not cure stays, and the agent does not try the same again and again: from " +
-				"then on it is a person's.",
+			Reads: []string{"the journals of repairs and releases, and the current findings"},
+			Why: "A fault that a repair did not cure stays, and the agent does not repeat the repair for ever: from " +
+				"then on a person must act.",
 			Faults: []detect.Fault{
 				{Reason: "RepairDidNotHelp", Severity: finding.Warning, When: "the last repair of a fault that is still " +
-					"believed has failed, nobody could tell whether it helped, or another repair undoes it"},
+					"active has failed, the agent could not tell whether it helped, or another repair undoes it"},
 				{Reason: "RepairsStopped", Severity: finding.Warning, When: "`repair.stopAfter` repairs (3) have failed " +
 					"within a day, or the journal of repairs cannot be read"},
 				{Reason: "ReleasesStopped", Severity: finding.Warning, When: "the releases of `remediate.stopAfter` pods (3) " +

@@ -53,7 +53,7 @@ func (a *Agent) openReporters() meter {
 	m := meter{metrics.New(metrics.Config{Version: Version, Conditions: namings})}
 	m.Expect(a.monitors.Reasons())
 	if err := m.Serve(a.monitors.Collectors()...); err != nil {
-		a.log.Error("metrics of system stats monitors are not served", "err", err)
+		a.log.Error("serve metrics of system stats monitors failed", "err", err)
 	}
 	a.reporters = append(a.reporters, m)
 	a.leftovers.meter, a.meter = m, m

@@ -113,7 +113,7 @@ func (s *stateWriter) write() {
 	s.mu.Unlock()
 	if len(waiting) > 0 {
 		if err := s.store.SaveChecks(waiting); err != nil {
-			s.log.Error("state not saved", "err", err)
+			s.log.Error("save state failed", "err", err)
 		}
 	}
 	if len(values) > 0 {

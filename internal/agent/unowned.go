@@ -12,8 +12,7 @@ import (
 // unownedFault is the fault that the check "leftovers" reports besides objects of deleted pods.
 var unownedFault = detect.Fault{
 	Reason: "UnownedObjects", Severity: finding.Info,
-	When: "objects such as kubelet and the runtime create have existed for many minutes, and nothing names the pod that they " +
-		"were created for",
+	When: "objects of a kind that kubelet and the runtime create have existed for many minutes, and no source names their pod",
 }
 
 // unownedFindings returns one finding for all objects that cannot be attributed to a pod. They are never released,
@@ -41,7 +40,7 @@ func unownedFindings(report inspect.Report, node string) []finding.Finding {
 		Subject: finding.Subject{Kind: "node", Name: node}, Severity: unownedFault.Severity,
 		Reason: unownedFault.Reason,
 		Message: fmt.Sprintf(
-			"nothing names the pod that %d objects were created for; they are never released automatically: %s", n,
+			"no source names the pod of %d objects; the agent never releases them by itself: %s", n,
 			text),
 	}}
 }

@@ -38,7 +38,7 @@ func TestEveryRuleHasItsTest(t *testing.T) {
 			continue
 		}
 		if seen[row[1]] {
-			t.Errorf("rule %s stands there twice", row[1])
+			t.Errorf("rule %s is given twice", row[1])
 		}
 		seen[row[1]] = true
 		tests := reference.FindAllStringSubmatch(line, -1)

@@ -25,10 +25,10 @@ func lacksCredentials(path string, err error) error {
 	case errors.Is(err, ErrNoCredentials):
 		grant = "name a kubeconfig as paths.kubeconfig, or install the agent with its chart, which gives it a ServiceAccount"
 	case errors.Is(err, fs.ErrPermission):
-		grant = fmt.Sprintf("let the agent's user read %s and what it names: it runs as root, with mode 0600 and owner root; "+
+		grant = fmt.Sprintf("let the agent's user read %s and the files that it names: it runs as root, with mode 0600 and owner root; "+
 			"see whether SELinux or AppArmor denies it", path)
 	case errors.Is(err, owned.ErrOthers):
-		grant = "let nobody but root change what the error names: `chown root:root` and `chmod go-w`; a kubeconfig or a key " +
+		grant = "make the file that the error names writable by root only: `chown root:root` and `chmod go-w`; a kubeconfig or a key " +
 			"has mode 0600"
 	}
 	if info, statErr := os.Stat(path); statErr == nil && path != "" {

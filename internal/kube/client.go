@@ -141,7 +141,7 @@ func (c *Client) open() (*session, error) {
 	next, err := c.connect()
 	if err != nil {
 		if c.session != nil && !errors.Is(err, ErrNoCredentials) {
-			c.log.Warn("credentials could not be read again; going on with the old ones", "err", err)
+			c.log.Warn("reload credentials failed: keeping the old ones", "err", err)
 			c.session.expires = time.Now().Add(time.Minute)
 			return c.session, nil
 		}

@@ -85,7 +85,7 @@ func (c *Client) WatchNode(ctx context.Context, see func(*corev1.Node), bad func
 			wait = failed
 		}
 		if err != nil && ctx.Err() == nil {
-			c.log.Debug("watch of the Node", "err", err)
+			c.log.Debug("watch of the Node ended", "err", err)
 		}
 		c.restNode(ctx, wait/2+rand.N(wait), bad) //nolint:gosec // spreads load over time, no secret
 	}
@@ -147,7 +147,7 @@ func (c *Client) followNode(ctx context.Context, version string, see func(*corev
 			}
 		case <-silence.C:
 			if silent := time.Since(heard); silent > watchSilence || silent > nodeSilenceBad && bad() {
-				return "", errors.New("apiserver: watch the Node: it brings nothing")
+				return "", errors.New("apiserver: watch the Node: no event arrived")
 			}
 		}
 	}

@@ -136,7 +136,7 @@ func (c *Client) WatchPods(ctx context.Context) error {
 			wait = min(2*wait, watchLongestRetry)
 		}
 		if err != nil && ctx.Err() == nil {
-			c.log.Debug("watch of the node's pods", "err", err)
+			c.log.Debug("watch of the node's pods ended", "err", err)
 		}
 		select {
 		case <-ctx.Done():

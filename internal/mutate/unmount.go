@@ -62,7 +62,7 @@ func (d *Mutator) Unmount(ctx context.Context, uid string, m Mount, way Way) err
 		return err
 	}
 	if a.Outcome == child.OutcomeDone && way == Lazy {
-		d.log.Warn("unmounted lazily: what still uses it keeps it alive unseen", "mount", m.Point, "fstype", m.FSType)
+		d.log.Warn("unmounted lazily: its users keep it alive unseen", "mount", m.Point, "fstype", m.FSType)
 	}
 	return nil
 }

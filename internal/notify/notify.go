@@ -24,7 +24,7 @@ type Manager struct {
 func New(log *slog.Logger) *Manager {
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Error("watchdog of the service manager", "err", err)
+		log.Error("read the watchdog of the service manager failed", "err", err)
 	}
 	return &Manager{log: log, watchdog: watchdog, send: func(message string) error {
 		_, err := daemon.SdNotify(false, message)
@@ -75,7 +75,7 @@ func (m *Manager) Watchdog(ctx context.Context, alive func() error) error {
 		if err == nil {
 			m.notify(daemon.SdNotifyWatchdog)
 		} else if !silent {
-			m.log.Error("the agent makes no progress, the service manager will restart it", "err", err)
+			m.log.Error("the agent makes no progress: the service manager will restart it", "err", err)
 		}
 		silent = err != nil
 		select {
@@ -90,7 +90,7 @@ func (m *Manager) Watchdog(ctx context.Context, alive func() error) error {
 // arrive.
 func (m *Manager) notify(message string) {
 	if err := m.send(message); err != nil {
-		m.log.Warn("notify the service manager", "message", message, "err", err)
+		m.log.Warn("notify the service manager failed", "message", message, "err", err)
 	}
 }
 

@@ -233,7 +233,7 @@ func ReadBinary(header http.Header, body []byte) (e Envelope, err error) {
 			continue
 		}
 		if attribute == data || attribute == dataBase64 || ok && attribute == contentType || len(values) != 1 {
-			return e, fmt.Errorf("header %.64s: is no attribute, or stands there twice", name)
+			return e, fmt.Errorf("header %.64s: is no attribute, or is given twice", name)
 		}
 		text := values[0]
 		if ok {

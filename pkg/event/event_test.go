@@ -35,7 +35,7 @@ func raised() finding.Update {
 func released() finding.Activity {
 	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
 	a := finding.NewActivity(finding.ActionVerified, "leftovers", pod, at(50))
-	a.Pod, a.Message = pod, "what pod default/web left behind is released: 2 mount"
+	a.Pod, a.Message = pod, "leftovers of pod default/web are released: 2 mount"
 	return a
 }
 

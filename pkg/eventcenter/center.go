@@ -140,7 +140,7 @@ func (c *Center) load(ctx context.Context) error {
 	}
 	if pending := c.Model.Apply(nil); len(pending) > 0 {
 		if _, err := c.Journal.Append(ctx, pending); err != nil {
-			c.Log.Error("what follows from events could not be appended; it will be with the next event", "err", err)
+			c.Log.Error("append derived events failed, retrying with the next event", "err", err)
 		}
 	}
 	return nil
@@ -154,16 +154,16 @@ func (c *Center) start(names ...string) *model.Model {
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 		case err != nil:
-			c.Log.Error("a checkpoint of the model cannot be read; the model is rebuilt from the journal", "err", err)
+			c.Log.Error("read a checkpoint failed: rebuilding the model from the journal", "err", err)
 		case m.Offset() > bounds.Newest || m.Offset()+1 < bounds.Oldest:
-			c.Log.Error("a checkpoint of the model does not belong to the journal; the model is rebuilt from it",
+			c.Log.Error("discard a checkpoint of another journal: rebuilding the model from this one",
 				"file", name, "checkpoint", m.Offset(), "oldest", bounds.Oldest, "newest", bounds.Newest)
 		default:
 			return m
 		}
 	}
 	if bounds.Oldest > 1 {
-		c.Log.Warn("no checkpoint of what was before the journal: nodes are shown as of their next snapshot",
+		c.Log.Warn("no checkpoint of events older than the journal: nodes are complete from their next snapshot on",
 			"oldest", bounds.Oldest)
 	}
 	return model.New()
@@ -237,7 +237,7 @@ func (c *Center) trim(ctx context.Context) error {
 	if _, err := save(filepath.Join(c.Dir, baseFile), c.Journal.Bounds().Journal, base); err != nil {
 		return fmt.Errorf("base: %w", err)
 	}
-	c.Log.Info("the journal is trimmed", "up to", upTo)
+	c.Log.Info("trim the journal", "up to", upTo)
 	return c.Journal.Trim(ctx, upTo)
 }
 
@@ -268,7 +268,7 @@ func (c *Center) Run(ctx context.Context) error {
 			}
 		})
 		if err != nil && ctx.Err() == nil {
-			c.Log.Error("the check of the journal", "err", err)
+			c.Log.Error("check the journal failed", "err", err)
 		}
 	})
 	tick := time.NewTicker(upkeepEvery)
@@ -329,7 +329,7 @@ func (c *Center) Expire(ctx context.Context, add func(context.Context, []journal
 
 func (c *Center) logged(action string, err error) {
 	if err != nil {
-		c.Log.Error("the journal's upkeep failed; it is tried again", "action", action, "err", err)
+		c.Log.Error("upkeep of the journal failed, retrying", "action", action, "err", err)
 	}
 }
 

@@ -15,7 +15,7 @@ func processSpec() KindSpec {
 	return KindSpec{
 		Kind: Process, List: listProcesses,
 		What: "a process in a pod's cgroup",
-		Harm: "it holds memory, volumes and devices; one in state D cannot be ended until what it waits for answers",
+		Harm: "it holds memory, volumes and devices; one in state D cannot be ended until the device or server that it waits for answers",
 	}
 }
 

@@ -20,8 +20,8 @@ func reportedSpecs() []KindSpec {
 		},
 		{
 			Kind: PluginSocket, InUse: (*Inventory).pluginInUse,
-			ReportOnly: "it is of no pod, so that nobody can be asked whether it is still wanted; a plugin that starts again makes " +
-				"its socket anew, and of one that was removed for good `rm` removes the file",
+			ReportOnly: "it belongs to no pod, so no witness knows whether it is still needed; a plugin that starts again " +
+				"creates a new socket, and after the final removal of a plugin `rm` removes the file",
 			Unused: "no process listens on it, and no pod that may be its plugin's runs here",
 			What: "a socket in `plugins_registry`, `device-plugins` or `plugins/<driver>` of kubelet on which no process " +
 				"listens",
@@ -37,7 +37,7 @@ func reportedSpecs() []KindSpec {
 		},
 		{
 			Kind: BlockDevice, InUse: (*Inventory).volumeInUse,
-			ReportOnly: "what is detached under queued writes loses them: its driver or an administrator has to decide",
+			ReportOnly: "detaching a device loses its queued writes: its driver or an administrator has to decide",
 			Unused:     "nothing mounts, maps or swaps on it, and no pod here has a directory of its volume",
 			What: "a loop device with a file below kubelet's directory, or an encrypted mapping named after a " +
 				"PersistentVolume (`pvc-<UUID>`)",
@@ -88,7 +88,7 @@ func reportedSpecs() []KindSpec {
 			What: "an iSCSI session or an NVMe over TCP controller whose target is named after a PersistentVolume " +
 				"(`pvc-<UUID>`)",
 			Harm: "the volume stays connected and may be refused on another node; a server that is gone for good is tried " +
-				"again and again, and whoever reads the disk hangs",
+				"again and again, and each reader of the disk hangs",
 		},
 		{
 			Kind: StrayCgroup, GoneFrom: ofSandbox,
@@ -120,7 +120,7 @@ func reportedSpecs() []KindSpec {
 		},
 		{
 			Kind: SharedMemory, Unused: "its creator has ended more than an hour ago, and nothing has it attached",
-			ReportOnly: "what is in it may be meant for another pod that shares the node's IPC namespace; `ipcrm -m ID` " +
+			ReportOnly: "its content may be meant for another pod that shares the node's IPC namespace; `ipcrm -m ID` " +
 				"removes it",
 			What: "a segment of System V shared memory in the node's IPC namespace that a process of a pod (`hostIPC`) " +
 				"has created, if the agent has seen that process; otherwise one that nothing has attached is unowned",

@@ -94,7 +94,7 @@ func runtimeDirectorySpecs() (rootfs, sandboxDirectory KindSpec) {
 		Kind: SandboxDirectory, GoneFrom: ofSandbox, OptIn: true,
 		What: "a sandbox's directory of containerd's CRI plugin, `io.containerd.grpc.v1.cri/sandboxes/<id>` below its root " +
 			"or state, with `shm` mounted",
-		Harm: "memory, as long as something is in its shm",
+		Harm: "memory, as long as files are in its shm",
 	}
 	return rootfs, sandboxDirectory
 }

@@ -214,7 +214,7 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 		if _, err := runner.survey(t.Context(), w.inspect()); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Count(log.String(), "CSI drivers could not be observed"); got != pass.logs {
+		if got := strings.Count(log.String(), "observe CSI drivers failed"); got != pass.logs {
 			t.Errorf("%v: %d lines, want %d: %s", pass.err, got, pass.logs, log.String())
 		}
 	}

@@ -107,5 +107,5 @@ func (r *Runner) Findings() []finding.Finding {
 	}
 	return []finding.Finding{{Subject: finding.Subject{Kind: "agent", Name: "releases"}, Severity: finding.Warning,
 		Reason: "ReleasesStopped", SuggestedAction: finding.SuggestHuman,
-		Message: "nothing is released on this node: " + why}}
+		Message: "releases are stopped on this node: " + why}}
 }

@@ -60,11 +60,11 @@ func fuseServed(ctx context.Context, t Tools, m mutate.Mount) (bool, error) {
 	}
 	servers, err := hostholders.FUSEServers(ctx, t.Host, connection)
 	if err != nil {
-		return false, mutate.Refusal{Why: fmt.Sprintf("%s: whether its FUSE server is alive is not known: %v", m.Point,
+		return false, mutate.Refusal{Why: fmt.Sprintf("%s: cannot tell whether its FUSE server is alive: %v", m.Point,
 			err)}
 	}
 	if len(servers) > 0 {
-		t.Log.Info("a FUSE mount reports that its server is gone, but a process holds its connection", "mount", m.Point,
+		t.Log.Info("keep a FUSE mount without an answering server: a process holds its connection", "mount", m.Point,
 			"pid", servers[0])
 	}
 	return len(servers) > 0, nil

@@ -137,7 +137,7 @@ func preview(ctx context.Context, action Action, tools Tools, o inspect.Assessme
 	if why != "" {
 		why = "refused: " + why
 	}
-	return answer("look", why, "nothing that was read of it is against it")
+	return answer("look", why, "the state of the object permits it")
 }
 
 // look adds the answer of a look at the object.
@@ -240,13 +240,13 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 		return survey{}, err
 	}
 	if skipped > 0 {
-		r.options.Log.Warn("the journal has malformed lines", "lines", skipped)
+		r.options.Log.Warn("skip malformed lines of the journal", "lines", skipped)
 	}
 	policy := r.policy(ctx, report, records, false)
 	stop := firstClosed(policy.Node)
 	if stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
 		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNewError(err) {
-			r.options.Log.Warn("CSI drivers could not be observed", "err", err)
+			r.options.Log.Warn("observe CSI drivers failed", "err", err)
 		}
 	}
 	steps := Plan(report, policy, r.options.Host.Clock())
@@ -314,7 +314,7 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	}
 	j.onWrite = r.options.onWrite
 	for _, record := range cutOff {
-		r.options.Log.Warn("a release was interrupted", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID,
+		r.options.Log.Warn("record an interrupted release", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID,
 			"step",
 			record.Does)
 		event := End

@@ -15,7 +15,7 @@ func shimAction() Action {
 		Kind: inspect.Shim, Order: 35,
 		Summary: "SIGTERM to a shim without processes below it, after the grace SIGKILL, each through a pidfd",
 		Plan: func(o inspect.Assessment, s Settings) (string, string) {
-			does := fmt.Sprintf("end shim %s when nothing is below it: SIGTERM, after %s SIGKILL", o.ID, s.ProcessGrace)
+			does := fmt.Sprintf("end shim %s once no process is below it: SIGTERM, after %s SIGKILL", o.ID, s.ProcessGrace)
 			if o.Facts["command"] == "conmon" {
 				return does, "it is CRI-O's, which has no API to lose it"
 			}

@@ -16,7 +16,7 @@ func systemdUnitAction() Action {
 		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
 			does := fmt.Sprintf("have systemd forget %s, which is %s", o.ID, o.Facts["active"])
 			if o.Facts["active"] != "failed" {
-				return does, "it has not failed: systemd forgets it by itself when nothing refers to it any more"
+				return does, "it has not failed: systemd forgets it by itself once no unit refers to it"
 			}
 			return does, ""
 		},

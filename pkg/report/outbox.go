@@ -75,7 +75,7 @@ func (o *Outbox) load() {
 		defer o.mu.Unlock()
 		item, err := readItem(key, value)
 		if err != nil {
-			log.Warn("stored report is not readable and is removed", "key", key, "err", err)
+			log.Warn("remove an unreadable stored report", "key", key, "err", err)
 			o.behind.Delete(key)
 		}
 		if err == nil || o.queue.named && item.ID != "" {
@@ -84,7 +84,7 @@ func (o *Outbox) load() {
 		return nil
 	})
 	if err != nil {
-		log.Warn("stored reports are not readable", "err", err)
+		log.Warn("read stored reports failed", "err", err)
 	}
 }
 

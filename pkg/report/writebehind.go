@@ -111,7 +111,7 @@ func (w *WriteBehind) run(ctx context.Context) error {
 		}
 		err := w.flush()
 		if err != nil && !failing {
-			w.log.Warn("reports are not stored, they will not survive a restart", "err", err)
+			w.log.Warn("store reports failed: a restart will lose them", "err", err)
 		}
 		if failing = err != nil; failing {
 			wake = nil

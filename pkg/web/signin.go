@@ -72,7 +72,7 @@ func (s *Site) finish(w http.ResponseWriter, r *http.Request) {
 func (s *Site) notSignedIn(w http.ResponseWriter, r *http.Request, to string, err error) {
 	said := "Too many people are signed in."
 	if !errors.Is(err, errManySessions) {
-		s.Log.Error("a session cannot be written down", "err", err)
+		s.Log.Error("store a session failed", "err", err)
 		said = "You cannot sign in now; the log says why."
 	}
 	s.askToSignIn(w, r, http.StatusServiceUnavailable, to, said)
@@ -94,7 +94,7 @@ func (s *Site) noProvider(w http.ResponseWriter, r *http.Request, to string, err
 func (s *Site) logout(w http.ResponseWriter, r *http.Request, _ Session) {
 	cookie, err := s.Sessions.signOut(r)
 	if err != nil {
-		s.Log.Error("a session cannot be ended", "err", err)
+		s.Log.Error("end a session failed", "err", err)
 		s.Message(w, r, http.StatusServiceUnavailable, "The session cannot be ended now: try again.")
 		return
 	}

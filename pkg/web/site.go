@@ -143,7 +143,7 @@ func (s *Site) SignedIn(answer func(http.ResponseWriter, *http.Request, Session)
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Sessions.of(r)
 		if err != nil && !errors.Is(err, errNoSession) {
-			s.Log.Error("who is signed in cannot be read", "err", err)
+			s.Log.Error("read a session failed", "err", err)
 			s.Message(w, r, http.StatusServiceUnavailable, "Who is signed in cannot be read now: try again.")
 			return
 		}
@@ -179,7 +179,7 @@ func (s *Site) Show(w http.ResponseWriter, r *http.Request, status int, name str
 	}
 	var page bytes.Buffer
 	if err := s.templates[name].ExecuteTemplate(&page, "base", v); err != nil {
-		s.Log.Error("a page cannot be rendered", "page", name, "err", err)
+		s.Log.Error("render a page failed", "page", name, "err", err)
 		http.Error(w, "this page cannot be rendered; the log says why", http.StatusInternalServerError)
 		return
 	}

@@ -79,7 +79,7 @@ func TestOptOut(t *testing.T) {
 	for _, o := range optedOut {
 		_, why, _ := strings.Cut(o.why, ": ")
 		expectOfPod(t, told["clean"], victims[o.name], "closed  "+cmp.Or(o.why, "opt-out"), o.why != "")
-		expectOfPod(t, told["inspect"], victims[o.name], "kept: nothing of it is released: "+why, o.why != "")
+		expectOfPod(t, told["inspect"], victims[o.name], "kept: none of it is released: "+why, o.why != "")
 	}
 
 	awaitGone(t, a, victims["not-kept"])

@@ -166,7 +166,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 	expect := func(instead string) {
 		t.Helper()
 		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, configFile+":3: ") ||
-			!strings.Contains(out.stdout, "works with "+instead+", and releases nothing") {
+			!strings.Contains(out.stdout, "works with "+instead+", and does not release leftovers") {
 			t.Errorf("ready: %s", out)
 		}
 		s := m.status()

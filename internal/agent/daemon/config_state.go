@@ -94,7 +94,7 @@ func (c *configState) instead() string {
 	if c.inForce.file {
 		return "the version that was in force before"
 	}
-	return c.inForce.from + ", and releases nothing"
+	return c.inForce.from + ", and does not release leftovers"
 }
 
 // check reports that the configuration file is not in force.

@@ -59,7 +59,7 @@ func Run(ctx context.Context, source Source, log *slog.Logger) error {
 	}
 	defer d.store.Close()
 	if err := d.store.Trouble(); err != nil {
-		log.Error("stored state is damaged or cannot be written; the agent works without it", "err", err)
+		log.Error("open stored state failed: working without it", "err", err)
 	}
 	if first.cfg.FromContainer {
 		defer publish(first.cfg, log)()
@@ -133,7 +133,7 @@ func (d *daemon) open(want revision, spares []revision) (*running, error) {
 	if err == nil {
 		d.configured.force(want)
 		if err := d.source.keep(want); err != nil {
-			d.log.Error("a restart may not find this configuration", "err", err)
+			d.log.Error("save the configuration for a restart failed", "err", err)
 		}
 		return a, nil
 	}
@@ -160,7 +160,7 @@ func (d *daemon) build(r revision) (*running, error) {
 		d.log.Info("discovered", "what", note)
 	}
 	for _, ignored := range r.cfg.Checks.Ignored {
-		d.log.Warn("the configuration names what no longer exists", "file", r.from, "what", ignored)
+		d.log.Warn("ignore removed settings of the configuration", "file", r.from, "what", ignored)
 	}
 	clients.KeepLayout(r.cfg)
 	a, err := agent.New(agent.Options{

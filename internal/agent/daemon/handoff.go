@@ -17,12 +17,12 @@ import (
 func publish(cfg config.Config, log *slog.Logger) func() {
 	remove, err := hostns.Publish(filepath.Dir(cfg.Socket), cfg.StateDir)
 	if err != nil {
-		log.Warn("the program is not available on the host", "err", err)
+		log.Warn("publish the program on the host failed", "err", err)
 		return func() {}
 	}
 	return func() {
 		if err := remove(); err != nil {
-			log.Warn("the copy of the program on the host is not removed", "err", err)
+			log.Warn("remove the copy of the program from the host failed", "err", err)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *running) *change {
 			return nil
 		case <-layout.C:
 			if a.clients.LayoutMoved(ctx, a.revision.cfg) {
-				d.log.Info("the paths or the name of kubelet have changed, the agent restarts")
+				d.log.Info("restart the agent: the paths or the name of kubelet have changed")
 				return &change{a.revision, func(error) {}}
 			}
 			continue
@@ -73,7 +73,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *running) *change {
 			return &change{want, reply}
 		}
 		if err != nil {
-			d.log.Error("configuration refused, the previous one stays in force", "err", err)
+			d.log.Error("refuse configuration: the previous one stays in force", "err", err)
 			d.configured.refuse(want, err)
 		}
 		a.Wake(wakeConfiguration)

@@ -35,7 +35,7 @@ func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *
 		return opened, err
 	}
 	other := describeOther(ctx, cfg)
-	log.Warn("another agent runs on this node: this one is on standby until that one ends", "other", other, "err", err)
+	log.Warn("another agent runs on this node: waiting on standby until it ends", "other", other, "err", err)
 	waiting, acquired := context.WithCancel(ctx)
 	defer acquired()
 	err = supervise(waiting, log, []agent.Component{
@@ -52,7 +52,7 @@ func acquire(ctx context.Context, cfg config.Config, log *slog.Logger, manager *
 	if err != nil || opened == nil {
 		return nil, err
 	}
-	log.Info("the other agent has ended: this one takes over")
+	log.Info("the other agent has ended: taking over")
 	return opened, nil
 }
 
@@ -100,7 +100,7 @@ func serveStandby(settings config.Metrics, other string, log *slog.Logger) func(
 		mux.HandleFunc("GET /healthz", status.Probe(func() error { return nil }))
 		err := status.ServeLoopback(ctx, settings.Listen, mux)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			log.Warn("probes are not answered on standby", "err", err)
+			log.Warn("answer probes on standby failed", "err", err)
 			return nil
 		}
 		return err

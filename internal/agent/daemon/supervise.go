@@ -20,7 +20,7 @@ func supervise(ctx context.Context, log *slog.Logger, components []agent.Compone
 				if ctx.Err() != nil || err == nil {
 					return
 				}
-				log.Error("component failed and is restarted", "component", c.Name, "err", err)
+				log.Error("component failed, restarting", "component", c.Name, "err", err)
 				select {
 				case <-ctx.Done():
 				case <-time.After(componentRetry):

@@ -17,7 +17,7 @@ const (
 	installDaemon   = "DaemonSet"
 	findsAll        = "all, from kubelet's process; while it is dead, from its unit and files"
 	findsEmbedded   = "all, from the files that the program writes for its kubelet, alive and dead"
-	nothingToSet    = "nothing"
+	nothingToSet    = "no setting"
 	crioSocket      = "/run/crio/crio.sock"
 	dockerdSocket   = "/run/cri-dockerd.sock"
 	rancherSocket   = "/run/k3s/containerd/containerd.sock"
@@ -44,8 +44,8 @@ func embedding() []Distribution {
 		ID: "k3s", Name: "K3s", Programs: []string{"k3s", "k3s-server", "k3s-agent"},
 		Units: []string{"k3s", "k3s-agent", "k3s-*"}, Data: "/var/lib/rancher/k3s",
 		NoKubelet: func(args []string) bool { return has(args, "--disable-agent") },
-		Found:     findsEmbedded + "; before K3s 1.32 the cluster's DNS stays unknown, as no file has it",
-		Set:       "before 1.32: paths.kubeletConfig, a file with clusterDNS, if pods' DNS is to be checked",
+		Found:     findsEmbedded + "; before K3s 1.32 the cluster's DNS stays unknown, as no file contains it",
+		Set:       "before 1.32: paths.kubeletConfig, a file with clusterDNS, if the agent should check pods' DNS",
 		Install:   installPackage,
 		Sources: []string{"https://docs.k3s.io/installation/configuration",
 			"https://github.com/k3s-io/k3s/blob/master/pkg/agent/containerd/containerd.go"},
@@ -66,7 +66,7 @@ func embedding() []Distribution {
 		Runtime:      Runtime{Socket: standardSocket},
 		Traces:       []string{"/etc/kubeedge/config/edgecore.yaml"},
 		Found:        "all but an identity: edgecore reaches the cluster through CloudCore",
-		Set:          "paths.kubeconfig, if the agent is to write conditions",
+		Set:          "paths.kubeconfig, if the agent should write conditions",
 		Install:      "rpm",
 		Sources: []string{"https://kubeedge.io/docs/setup/config",
 			"https://github.com/kubeedge/kubeedge/tree/master/pkg/apis/componentconfig/edgecore/v1alpha2"},
@@ -110,7 +110,7 @@ func snaps() []Distribution {
 			CNIConf: "{data}/args/cni-network", CNIBins: []string{"{data}/opt/cni/bin"}},
 		Traces: []string{"{data}/args/kubelet"},
 		Found:  findsEmbedded,
-		Set: "nothing, but only root may write the files: `chmod -R g-w /var/snap/microk8s/current/args " +
+		Set: "no setting, but only root may write the files: `chmod -R g-w /var/snap/microk8s/current/args " +
 			"/var/snap/microk8s/current/credentials`, which the group microk8s may write otherwise",
 		Install: installPackage,
 		Sources: []string{"https://microk8s.io/docs/configuring-services",

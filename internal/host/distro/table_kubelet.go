@@ -68,8 +68,8 @@ func containers() []Distribution {
 			CNIBins: []string{"/var/lib/cni/bin"}},
 		Traces: []string{"/etc/systemd/system/kubens.service", "/usr/lib/systemd/system/kubens.service",
 			"/etc/machine-config-daemon", "/usr/local/bin/kubenswrapper"},
-		Found:   findsAll + "; where kubelet has a mount namespace of its own (kubens), once paths.kubeletElsewhere is set",
-		Set:     "paths.kubeletElsewhere: true, where the kubelet.service starts it through kubenswrapper",
+		Found:   findsAll + "; if kubelet has its own mount namespace (kubens), once you set paths.kubeletElsewhere",
+		Set:     "paths.kubeletElsewhere: true, if kubelet.service starts it through kubenswrapper",
 		Install: installDaemon, Sources: []string{
 			"https://github.com/openshift/machine-config-operator/blob/master/templates/worker/01-worker-kubelet/_base/units/kubelet.service.yaml"},
 	}, {
@@ -81,7 +81,7 @@ func containers() []Distribution {
 		Runtime: Runtime{Socket: dockerdSocket, CNIConf: standardCNI, CNIBins: []string{standardBins}},
 		Traces: []string{"/etc/kubernetes/ssl/kubecfg-kube-node.yaml",
 			"/opt/rke/etc/kubernetes/ssl/kubecfg-kube-node.yaml"},
-		Found: "all, once paths.kubeletElsewhere is set: kubelet runs in a container of Docker's, with the host's PIDs",
+		Found: "all, once you set paths.kubeletElsewhere: kubelet runs in a container of Docker's, with the host's PIDs",
 		Set:   "paths.kubeletElsewhere: true", Install: installPackage,
 		Sources: []string{"https://github.com/rancher/rke/blob/release/v1.6/cluster/plan.go"},
 	}, {
@@ -93,7 +93,7 @@ func containers() []Distribution {
 		Runtime: Runtime{Socket: standardSocket, Config: "/etc/cri/containerd.toml", CNIConf: standardCNI,
 			CNIBins: []string{standardBins}},
 		Traces: []string{"/etc/kubernetes/kubeconfig-kubelet", "/etc/kubernetes/kubelet.yaml"},
-		Found:  "all, once paths.kubeletElsewhere is set: kubelet runs in a container of the namespace system",
+		Found:  "all, once you set paths.kubeletElsewhere: kubelet runs in a container of the namespace system",
 		Set:    "paths.kubeletElsewhere: true", Install: installDaemon + ", privileged, with hostPID",
 		Sources: []string{"https://github.com/siderolabs/talos/blob/main/pkg/machinery/constants/constants.go"},
 	}}

@@ -207,7 +207,7 @@ func (k *kernelLogReader) add(n int, err error) error {
 	}
 	record, err := ParseKernelRecord(bytes.TrimSuffix(k.buffer[:n], []byte("\n")))
 	if err != nil {
-		k.log.Warn("kernel record skipped", "err", err)
+		k.log.Warn("skip kernel record", "err", err)
 		k.next = 0
 		return nil
 	}

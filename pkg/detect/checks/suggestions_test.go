@@ -34,7 +34,7 @@ func TestSuggestedActions(t *testing.T) {
 				t.Errorf("%s: no check gives reason %s", action, reason)
 			}
 			if seen[reason] {
-				t.Errorf("%s stands there twice", reason)
+				t.Errorf("%s is given twice", reason)
 			}
 			seen[reason] = true
 		}

@@ -41,7 +41,7 @@ func CPUFrequency() detect.Check {
 			Reads: []string{"/proc/stat", cpuDir +
 				"cpufreq/policy*/{scaling_cur_freq,base_frequency,cpuinfo_max_freq,scaling_max_freq," +
 				"scaling_governor}, of busy processors only"},
-			Why: "Pods get half of the speed that they were promised, and nothing but the clock shows it.",
+			Why: "Pods get half of the speed that they were promised, and only the clock frequency shows it.",
 			Faults: []detect.Fault{
 				{Reason: "CPUFrequencyLow", Severity: finding.Warning, When: "half of the processors that are 80 % " +
 					"busy run below 60 % of their base frequency (40 % of the highest one where the base is " +

@@ -33,7 +33,7 @@ func HardwareWatchdog() detect.Check {
 			"it tested.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/watchdog/*/{bootstatus,identity}"},
-			Why: "The machine hung so badly that nothing fed the watchdog: all pods were lost without a trace, and " +
+			Why: "The machine hung so badly that no program fed the watchdog: all pods were lost without a trace, and " +
 				"it will most likely happen again.",
 			Faults: []detect.Fault{
 				{Reason: "WatchdogReset", Severity: finding.Warning, When: "bootstatus has WDIOF_CARDRESET; reported " +

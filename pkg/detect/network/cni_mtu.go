@@ -35,7 +35,7 @@ func CNIMTU() detect.Check {
 	return detect.Check{
 		ID:      "cni-mtu",
 		Domain:  "network",
-		Summary: "packets of pods are larger than what the node can send",
+		Summary: "packets of pods are larger than the node can send",
 		Advice: "Set the MTU in the network plugin's configuration to that of the smallest uplink minus the " +
 			"overlay's header (VXLAN 50, Geneve 50, IP-in-IP 20, WireGuard 60; 20 more over IPv6). Then restart the " +
 			"pods: a running pod keeps its MTU. Verify with `ping -M do -s 1422 <pod on another node>`.",
@@ -52,7 +52,7 @@ func CNIMTU() detect.Check {
 						"through"},
 			},
 			FalseAlarms: "Cilium's devices have large MTUs on purpose and are ignored. A pod MTU below that of the " +
-				"uplink is slower, but no fault. An uplink over which nothing large is ever sent is reported all " +
+				"uplink is slower, but no fault. An uplink that never sends large packets is reported all " +
 				"the same.",
 		},
 		Every:  5 * time.Minute,

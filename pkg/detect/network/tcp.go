@@ -72,7 +72,7 @@ func TCP() detect.Check {
 					"seconds is lost, over 5 minutes"},
 			},
 			FalseAlarms: "A few retransmissions, as after a peer has failed, are below the threshold. Only the " +
-				"host's network namespace is counted, and what it forwards.",
+				"host's network namespace is counted, and the traffic that it forwards.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 2 * time.Minute}},

@@ -61,7 +61,7 @@ func BtrfsErrors() detect.Check {
 				{Reason: reasonBtrfsRecorded, Severity: finding.Info, When: "counters are not 0, and none has risen " +
 					"within a day or since the agent's start"},
 			},
-			FalseAlarms: "Old errors that nobody has reset stay as info. Checksum errors that the other copy " +
+			FalseAlarms: "Old errors that were not reset stay as info. Checksum errors that the other copy " +
 				"repaired count too: the disk returned wrong data.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,

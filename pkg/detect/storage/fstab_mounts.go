@@ -32,10 +32,10 @@ const (
 func FstabMounts() detect.Check {
 	return detect.Check{
 		ID: "fstab-mounts", Domain: "storage",
-		Summary: "a filesystem that /etc/fstab mounts at boot is not mounted: what is meant for it lands on another " +
+		Summary: "a filesystem that /etc/fstab mounts at boot is not mounted: data meant for it land on another " +
 			"disk",
 		Advice: "`findmnt --verify` and `systemctl status MOUNT.mount` show why. Before you mount it (`mount " +
-			"MOUNTPOINT`), move away what was written to the directory below meanwhile: the mount would hide it. " +
+			"MOUNTPOINT`), move away files written to the directory below meanwhile: the mount would hide it. " +
 			"Give an entry that may be absent the option nofail or noauto.",
 		Doc: detect.Doc{
 			Reads: []string{"/etc/fstab", "/proc/1/mountinfo", "/dev/disk/by-*, only names of links"},
@@ -44,7 +44,7 @@ func FstabMounts() detect.Check {
 			Faults: []detect.Fault{{Reason: reasonFstabMissing, Severity: finding.Warning,
 				When: "an entry without noauto and nofail, of which neither the mount point nor the device is " +
 					"mounted for five minutes: mounts of servers come late in a boot"}},
-			FalseAlarms: "What somebody unmounted on purpose and left in /etc/fstab. Swap, entries with noauto, " +
+			FalseAlarms: "A filesystem unmounted on purpose and left in /etc/fstab. Swap, entries with noauto, " +
 				"nofail (clouds write entries for disks that may not exist) or x-systemd.automount, and devices that " +
 				"are mounted elsewhere are left out.",
 		},

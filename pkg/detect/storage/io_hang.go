@@ -64,7 +64,7 @@ func IOHang(s IOHangSettings) detect.Check {
 				"/proc/pressure/io, /sys/block/*/{slaves,mq} and the mount table while a disk hangs"},
 			Why: "Pods on the disk freeze without dying; where it holds the node's own filesystems, kubelet and " +
 				"the runtime freeze too, often while the node still looks Ready. Disks of clouds may never time out " +
-				"(nvme_core.io_timeout 4294967295), so that the kernel logs nothing.",
+				"(nvme_core.io_timeout 4294967295), and then the kernel logs no error.",
 			Faults: []detect.Fault{{
 				Reason: reasonDiskHung, Severity: finding.Fatal,
 				When: "no I/O completed for 30 s while some are in flight: warning (drivers themselves give up a " +

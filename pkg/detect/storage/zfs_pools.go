@@ -55,7 +55,7 @@ func ZFSPools() detect.Check {
 				{Reason: reasonZFSPoolDegraded, Severity: finding.Warning,
 					When: "the state is DEGRADED, or another than ONLINE"},
 			},
-			FalseAlarms: "A disk that somebody took offline on purpose (`zpool offline`). A pool that is just being " +
+			FalseAlarms: "A disk taken offline on purpose (`zpool offline`). A pool that is just being " +
 				"imported or exported (TRANSITIONING) is left out.",
 		},
 		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs},

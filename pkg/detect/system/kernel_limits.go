@@ -39,7 +39,7 @@ func KernelLimits(s UsageSettings) detect.Check {
 	memory := usageState{}
 	return detect.Check{
 		ID: "kernel-limits", Domain: "kernel",
-		Summary: "mounts, asynchronous I/O, keys or memory cgroups are close to what the kernel permits",
+		Summary: "mounts, asynchronous I/O, keys or memory cgroups are close to the kernel's limits",
 		Advice: "The message names the limit and what uses it up. A stacked directory: its owner (a volume driver, a snap, a unit that " +
 			"starts again and again) mounts there without unmounting; restart it, then unmount one at a time. Raise fs.mount-max, " +
 			"fs.aio-max-nr, kernel.keys.root_maxkeys or kernel.keys.maxkeys with sysctl and a file in /etc/sysctl.d. Memory cgroups: " +

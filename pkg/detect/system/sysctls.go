@@ -47,7 +47,7 @@ func DefaultSysctlsSettings() SysctlsSettings { return SysctlsSettings{Kubernete
 func Sysctls(s SysctlsSettings) detect.Check {
 	return detect.Check{
 		ID: "sysctls", Domain: "kernel",
-		Summary: "a kernel setting is not what Kubernetes needs, or what the configuration wants",
+		Summary: "a kernel setting differs from the value that Kubernetes needs or the configuration names",
 		Advice: "`sysctl -w NAME=VALUE` sets it now; a file in /etc/sysctl.d that sorts after the one that the " +
 			"message names makes it permanent. systemd-networkd and VPN clients set forwarding too. Kubelet sets its " +
 			"own settings again when it is restarted.",

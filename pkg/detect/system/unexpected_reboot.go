@@ -40,7 +40,7 @@ func UnexpectedReboot() detect.Check {
 			"shows a cause, suspect the power supply, or the host of a virtual machine.",
 		Doc: detect.Doc{
 			Reads: []string{"/var/log/wtmp"},
-			Why: "All pods of the node were killed without notice, and what they had not written is lost. A machine " +
+			Why: "All pods of the node were killed without notice, and data that they had not written are lost. A machine " +
 				"that crashed twice will crash again.",
 			Faults: []detect.Fault{
 				{Reason: "UnexpectedReboot", Severity: finding.Warning,

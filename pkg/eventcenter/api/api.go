@@ -322,7 +322,7 @@ func (s *Server) readFailed(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	if r.Context().Err() == nil {
-		s.Log.Error("the journal cannot be read", "err", err)
+		s.Log.Error("read the journal failed", "err", err)
 	}
 	refuseForNow(w, http.StatusServiceUnavailable, "the journal cannot be read now", 10*time.Second)
 }

@@ -44,7 +44,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, who web.Identit
 	}
 	a, err := s.Forward(r.Context(), Forwarded{r.Method, r.URL.RequestURI(), body, whoOf(who)})
 	if err != nil {
-		s.Log.Warn("a request about subscriptions cannot be forwarded", "err", err)
+		s.Log.Warn("forward a request about subscriptions failed", "err", err)
 		refuseForNow(w, http.StatusServiceUnavailable, ask, time.Second)
 		return
 	}

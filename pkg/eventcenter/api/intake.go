@@ -172,6 +172,6 @@ func (s *Server) notStored(w http.ResponseWriter, r *http.Request, err error) {
 			": it is not certain that this is stored; send it again", 10*time.Second)
 		return
 	}
-	s.Log.Error("events could not be stored", "err", err)
+	s.Log.Error("store events failed", "err", err)
 	refuseForNow(w, http.StatusServiceUnavailable, "the journal cannot be written: nothing is stored", time.Minute)
 }

@@ -34,7 +34,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	made, err := s.Reports.Report(r.Context(), period, values.Get("date"))
 	if status, reason := ReportProblem(err); status != 0 {
 		if status == http.StatusServiceUnavailable {
-			s.Log.Error("a report cannot be made", "err", err)
+			s.Log.Error("make a report failed", "err", err)
 			refuseForNow(w, status, reason, 10*time.Second)
 			return
 		}
@@ -47,7 +47,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	}
 	text, err := made.Mail(values.Get("base"))
 	if err != nil {
-		s.Log.Error("a report cannot be rendered", "err", err)
+		s.Log.Error("render a report failed", "err", err)
 		refuse(w, http.StatusInternalServerError, "this report cannot be rendered", nil)
 		return
 	}

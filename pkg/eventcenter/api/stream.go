@@ -47,7 +47,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, who web.Identity
 	sub := &subscriber{s: s, who: who, w: w, out: http.NewResponseController(w), q: q, wanted: wanted}
 	err := sub.follow(r)
 	if err != nil && r.Context().Err() == nil {
-		s.Log.Info("a subscriber is disconnected", "err", err)
+		s.Log.Info("disconnect a subscriber", "err", err)
 	}
 }
 

@@ -71,7 +71,7 @@ func (s *Server) answerChange(w http.ResponseWriter, err error, what string) {
 	case errors.Is(err, deliver.ErrRefused):
 		refuse(w, http.StatusUnprocessableEntity, quote(err), nil)
 	default:
-		s.Log.Error("a subscription cannot be read or changed", "err", err)
+		s.Log.Error("read or change a subscription failed", "err", err)
 		refuseForNow(w, http.StatusServiceUnavailable, quote(err), 10*time.Second)
 	}
 }

@@ -117,11 +117,11 @@ func always(log *slog.Logger) []nats.Option {
 		nats.ReconnectBufSize(-1),   // a message that cannot be sent now fails now
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				log.Warn("the connection to NATS is lost; it is made again", "err", err)
+				log.Warn("connection to NATS lost, reconnecting", "err", err)
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			log.Warn("nats", "err", err)
+			log.Warn("NATS client failed", "err", err)
 		})}
 }
 

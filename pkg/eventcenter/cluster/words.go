@@ -93,7 +93,7 @@ func (w *Words) publish(some []word) {
 		err = w.Node.Conn.Publish(wordsSubject, data)
 	}
 	if err != nil {
-		w.Log.Warn("the other replicas are not told which agents live", "err", err)
+		w.Log.Warn("send signs of life to other replicas failed", "err", err)
 	}
 }
 
@@ -101,7 +101,7 @@ func (w *Words) publish(some []word) {
 func (w *Words) take(m *nats.Msg) {
 	var some []word
 	if err := json.Unmarshal(m.Data, &some); err != nil {
-		w.Log.Warn("words of agents from another replica cannot be read", "err", err)
+		w.Log.Warn("read signs of life from another replica failed", "err", err)
 		return
 	}
 	for _, one := range some {

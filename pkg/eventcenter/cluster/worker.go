@@ -42,7 +42,7 @@ func (w *Worker) Run(ctx context.Context) error {
 			err = w.hold(ctx, bucket, revision)
 			w.Log.Info("this replica is no longer the worker", "term", revision, "err", err)
 		} else if !errors.Is(err, jetstream.ErrKeyExists) && ctx.Err() == nil {
-			w.Log.Debug("the worker cannot be elected", "err", err)
+			w.Log.Debug("elect the worker failed", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -116,6 +116,6 @@ func (w *Worker) release(ctx context.Context, bucket jetstream.KeyValue, revisio
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 	defer cancel()
 	if err := bucket.Delete(limited, workerKey, jetstream.LastRevision(revision)); err != nil {
-		w.Log.Debug("the worker's key is not given back; it ends by itself", "err", err)
+		w.Log.Debug("release the worker's key failed: it ends by itself", "err", err)
 	}
 }

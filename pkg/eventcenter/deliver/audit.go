@@ -43,7 +43,7 @@ func (m *Manager) audit(ctx context.Context, who Who, what, subscription, detail
 	if _, err := m.Store.Put(ctx, audits, key, value, 0); err != nil {
 		return fmt.Errorf("it cannot be written down who does this, so it is not done: %w", err)
 	}
-	m.Log.Info("a subscription is changed", "what", what, "subscription", subscription, "who", who.Name, "by", who.By,
+	m.Log.Info("subscription changed", "what", what, "subscription", subscription, "who", who.Name, "by", who.By,
 		"cluster", who.Cluster)
 	m.mu.Lock()
 	m.entries++
@@ -66,7 +66,7 @@ func (m *Manager) forgetEntries(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		m.Log.Error("old entries of the audit cannot be dropped", "err", err)
+		m.Log.Error("drop old audit entries failed", "err", err)
 		return
 	}
 	m.mu.Lock()

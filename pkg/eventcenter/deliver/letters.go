@@ -54,10 +54,10 @@ func (m *Manager) bury(ctx context.Context, s *subscription, l DeadLetter, h *he
 		_, err = m.Store.Put(ctx, deadLetters, s.Name+"."+l.ID, value, 0)
 	}
 	if err != nil && !errors.Is(err, control.ErrConflict) { // an existing one is from before a crash
-		m.Log.Error("a dead letter cannot be written; the event is tried again", "subscription", s.Name, "err", err)
+		m.Log.Error("write a dead letter failed: retrying the event", "subscription", s.Name, "err", err)
 		return false
 	}
-	m.Log.Warn("an event is given up", "subscription", s.Name, "letter", l.ID, "attempts", l.Attempts, "reason", l.Reason)
+	m.Log.Warn("give up an event", "subscription", s.Name, "letter", l.ID, "attempts", l.Attempts, "reason", l.Reason)
 	s.mu.Lock()
 	s.counts.dead++
 	s.mu.Unlock()
@@ -83,10 +83,10 @@ func (m *Manager) drop(ctx context.Context, s *subscription, id string) {
 		err = m.removeLetter(ctx, s.Name, id)
 	}
 	if err != nil {
-		m.Log.Error("a dead letter too many cannot be dropped", "subscription", s.Name, "letter", id, "err", err)
+		m.Log.Error("drop the oldest dead letter failed", "subscription", s.Name, "letter", id, "err", err)
 		return
 	}
-	m.Log.Warn("the oldest dead letter is dropped: there are too many", "subscription", s.Name, "letter", id)
+	m.Log.Warn("drop the oldest dead letter: there are too many", "subscription", s.Name, "letter", id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Dropped++
@@ -114,7 +114,7 @@ func (m *Manager) delivered(ctx context.Context, s *subscription, h *held) {
 		return
 	}
 	if err := m.removeLetter(ctx, s.Name, h.Letter); err != nil {
-		m.Log.Error("a dead letter was delivered, and cannot be removed", "subscription", s.Name, "letter", h.Letter,
+		m.Log.Error("remove a delivered dead letter failed", "subscription", s.Name, "letter", h.Letter,
 			"err", err)
 	}
 }

@@ -108,12 +108,12 @@ func (m *Manager) load(ctx context.Context) error {
 		}
 		m.by[r.Name] = r
 		if m.subscriptions[r.Name] != nil {
-			m.Log.Error("a subscription is registered that stands in the settings too: these count", "subscription", r.Name)
+			m.Log.Error("ignore a registered subscription: the settings have one of the same name", "subscription", r.Name)
 			continue
 		}
 		s, err := newSubscription(m, r.Subscription, false)
 		if err != nil { // for example, its target is no longer permitted
-			m.Log.Error("a subscription that was registered is not possible any more; nothing is sent; the list says why",
+			m.Log.Error("stop a registered subscription that is no longer valid: see the list of subscriptions",
 				"subscription", r.Name) // the address may be a secret
 			s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
 				wake: make(chan struct{}, 1), due: make(chan struct{}, 1), broken: true}
@@ -332,7 +332,7 @@ func (m *Manager) change(ctx context.Context, who Who, what, name, detail string
 // pause stops deliveries. mu is held.
 func (s *subscription) pause(why string) {
 	if s.state.Paused == "" {
-		s.m.Log.Warn("a subscription is paused", "subscription", s.Name, "why", why)
+		s.m.Log.Warn("pause a subscription", "subscription", s.Name, "why", why)
 	}
 	s.state.Paused, s.dirty = why, true
 	signal(s.wake)

@@ -62,7 +62,7 @@ func (s *subscription) goOn(ctx context.Context, h *held) {
 			return
 		}
 		if more, err := s.laneOn(ctx, h); err != nil {
-			s.m.Log.Error("the journal cannot be read for a subscription", "subscription", s.Name, "err", err)
+			s.m.Log.Error("read the journal for a subscription failed", "subscription", s.Name, "err", err)
 			s.mu.Lock()
 			h.Next = time.Now().Add(backoff(6))
 			s.mu.Unlock()

@@ -192,7 +192,7 @@ func (s *subscription) blocked(err error) {
 	s.closed = later(s.closed, time.Now().Add(wait))
 	if text := plain(err.Error()); text != s.problem {
 		s.problem = text
-		s.m.Log.Warn("nothing can be sent to a subscriber", "subscription", s.Name, "err", text)
+		s.m.Log.Warn("send to a subscriber failed, waiting", "subscription", s.Name, "err", text)
 	}
 }
 
@@ -271,14 +271,14 @@ func (s *subscription) note(err error, r *refusal, items int) error {
 		clear(s.fresh)
 		if s.problem != "" {
 			s.problem = ""
-			s.m.Log.Info("a subscriber takes events again", "subscription", s.Name)
+			s.m.Log.Info("subscriber accepts events again", "subscription", s.Name)
 		}
 		return nil
 	}
 	s.counts.failed++
 	if text := plain(err.Error()); text != s.problem {
 		s.problem = text
-		s.m.Log.Warn("a subscriber does not take an event", "subscription", s.Name, "err", text)
+		s.m.Log.Warn("subscriber refused an event", "subscription", s.Name, "err", text)
 	}
 	if r != nil && r.retryAfter > 0 {
 		s.closed = later(s.closed, time.Now().Add(r.retryAfter))
@@ -301,7 +301,7 @@ func (s *subscription) nextMode(from Mode) bool {
 	for i, mode := range modes()[:len(modes())-1] {
 		if mode == from {
 			s.state.Mode = modes()[i+1]
-			s.m.Log.Info("a target does not take a mode, and is sent the next", "subscription", s.Name, "mode", from,
+			s.m.Log.Info("target refused a mode: sending in the next one", "subscription", s.Name, "mode", from,
 				"next", s.state.Mode)
 			return true
 		}

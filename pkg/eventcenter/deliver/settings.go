@@ -140,7 +140,7 @@ func (s Settings) problem() error {
 			return fmt.Errorf("subscriptions.%d: %w", i, err)
 		}
 		if names[one.Name] {
-			return fmt.Errorf("subscriptions.%d: name %q stands there twice", i, one.Name)
+			return fmt.Errorf("subscriptions.%d: name %q is given twice", i, one.Name)
 		}
 		names[one.Name] = true
 	}

@@ -165,7 +165,7 @@ func (s *subscription) save(ctx context.Context, force bool) bool {
 	defer s.mu.Unlock()
 	if err != nil {
 		s.dirty = true
-		s.m.Log.Error("how far a subscription is cannot be written; it goes on, and delivers again what is not written",
+		s.m.Log.Error("write the position of a subscription failed: going on, a restart delivers some events again",
 			"subscription", s.Name, "err", err)
 		return false
 	}
@@ -194,7 +194,7 @@ func (s *subscription) follow(ctx context.Context) {
 			continue
 		}
 		if err := s.page(ctx, cursor); err != nil && ctx.Err() == nil {
-			s.m.Log.Error("the journal cannot be read for a subscription", "subscription", s.Name, "err", err)
+			s.m.Log.Error("read the journal for a subscription failed", "subscription", s.Name, "err", err)
 			s.await(ctx, nil, backoff(6))
 		}
 	}
@@ -342,9 +342,9 @@ func (s *subscription) gap(g journal.Gap, of held) *held {
 		Reason: plain(g.Reason), Snapshot: "/v1/nodes", Cluster: of.Cluster, Node: of.Node}
 	id, text, err := gapEvent(s.Name, s.state.Journal, lost, time.Now())
 	if err != nil {
-		s.m.Log.Error("a gap cannot be encoded", "subscription", s.Name, "err", err)
+		s.m.Log.Error("encode a gap failed", "subscription", s.Name, "err", err)
 	}
-	s.m.Log.Warn("a subscriber will not see events", "subscription", s.Name, "from", g.From, "to", g.To,
+	s.m.Log.Warn("skip lost events of a subscription", "subscription", s.Name, "from", g.From, "to", g.To,
 		"reason", g.Reason)
 	s.counts.missed += g.To - g.From + 1
 	return &held{Event: text, ID: id}

@@ -114,7 +114,7 @@ func (s *server) node(w http.ResponseWriter, r *http.Request, _ web.Session) {
 
 func (s *server) unreadable(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
-		s.Log.Error("the journal cannot be read", "err", err)
+		s.Log.Error("read the journal failed", "err", err)
 	}
 	s.Message(w, r, http.StatusServiceUnavailable, "The journal cannot be read now; the log of the center says why.")
 }

@@ -32,14 +32,14 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	made, err := s.Reports.Report(r.Context(), period, date)
 	if status, reason := api.ReportProblem(err); status != 0 {
 		if status == http.StatusServiceUnavailable {
-			s.Log.Error("a report cannot be made", "err", err)
+			s.Log.Error("make a report failed", "err", err)
 		}
 		s.Message(w, r, status, reason)
 		return
 	}
 	content, err := made.Page()
 	if err != nil {
-		s.Log.Error("a report cannot be rendered", "err", err)
+		s.Log.Error("render a report failed", "err", err)
 		s.Message(w, r, http.StatusInternalServerError, "This report cannot be rendered; the log of the center says why.")
 		return
 	}
@@ -82,10 +82,10 @@ func (s *server) maintenance(w http.ResponseWriter, r *http.Request, who web.Ses
 		return
 	}
 	if _, err := s.Journal.Append(r.Context(), []journal.Event{e}); err != nil {
-		s.Log.Error("what a person said cannot be stored", "who", who.Name, "err", err)
+		s.Log.Error("store a person's action failed", "who", who.Name, "err", err)
 		s.Message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
 		return
 	}
-	s.Log.Info("a person declared maintenance", "who", who.Name, "cluster", key.Cluster, "node", key.Node)
+	s.Log.Info("maintenance declared", "who", who.Name, "cluster", key.Cluster, "node", key.Node)
 	http.Redirect(w, r, web.Next(r.PostFormValue("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see web.Next
 }

@@ -61,10 +61,10 @@ func (s *server) say(w http.ResponseWriter, r *http.Request, who web.Session) {
 		events = append(events, e)
 	}
 	if _, err := s.Journal.Append(r.Context(), events); err != nil {
-		s.Log.Error("what a person said cannot be stored", "who", who.Name, "err", err)
+		s.Log.Error("store a person's action failed", "who", who.Name, "err", err)
 		s.Message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
 		return
 	}
-	s.Log.Info("a person spoke of a fault", "who", who.Name, "what", t, "check", q.Get("check"), "faults", len(faults))
+	s.Log.Info("a person acted on a fault", "who", who.Name, "what", t, "check", q.Get("check"), "faults", len(faults))
 	http.Redirect(w, r, web.Next(q.Get("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see web.Next
 }

@@ -26,7 +26,7 @@ func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who web.S
 	if s.Deliveries != nil {
 		subscriptions, letters, err := s.deliveries(r.Context(), who)
 		if err != nil {
-			s.Log.Error("subscriptions cannot be read", "err", err)
+			s.Log.Error("read subscriptions failed", "err", err)
 			s.Message(w, r, http.StatusServiceUnavailable, "The subscriptions cannot be read now: try again.")
 			return
 		}

@@ -77,7 +77,7 @@ func Open(o Options) (*Keeper, error) {
 				bounds.Newest)
 		}
 		if err != nil {
-			o.Log.Error("a day of the reports cannot be used; it is counted again as far as the journal has it", "day", name,
+			o.Log.Error("discard a stored day of the reports: counting it again from the journal", "day", name,
 				"err", err)
 			continue
 		}
@@ -242,7 +242,7 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 			}
 			b.add(d, through.UTC())
 		case !errors.Is(err, os.ErrNotExist):
-			k.Log.Error("a day of the reports cannot be read", "day", date, "err", err)
+			k.Log.Error("read a day of the reports failed", "day", date, "err", err)
 			missing = append(missing, date)
 		case date <= now.In(k.Location).Format(time.DateOnly):
 			missing = append(missing, date)

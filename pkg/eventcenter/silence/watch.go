@@ -73,7 +73,7 @@ func (w *Watcher) round(ctx context.Context, judge *Judge) {
 	}
 	leases, err := w.Cluster.Leases(ctx)
 	if err != nil && ctx.Err() == nil {
-		w.Log.Warn("nobody is judged to be silent: the Leases cannot be listed", "cluster", w.Name, "err", err)
+		w.Log.Warn("list Leases failed: judging no node as silent", "cluster", w.Name, "err", err)
 		leases = nil
 	}
 	after := w.Model.Offset() // the judgement includes all events up to it
@@ -109,7 +109,7 @@ func (w *Watcher) round(ctx context.Context, judge *Judge) {
 		return
 	}
 	if _, err := w.Append(ctx, events); err != nil && ctx.Err() == nil {
-		w.Log.Error("what was found of silent nodes is not stored; the next round finds it again", "cluster", w.Name,
+		w.Log.Error("store findings about silent nodes failed, retrying in the next round", "cluster", w.Name,
 			"err", err)
 	}
 }
@@ -164,7 +164,7 @@ func (w *Watcher) event(v Verdict, last string, at time.Time) journal.Event {
 		Check: "silence", Reason: v.Reason, Subject: finding.Subject{Kind: kind, Name: name}, Severity: severities[v.Type],
 		Time: at.UTC(), Data: v.Silence}.Event()
 	if err != nil {
-		w.Log.Error("an event cannot be encoded", "err", err) // plain data of our own types: it can
+		w.Log.Error("encode an event failed", "err", err) // plain data of our own types: it can
 	}
 	return j
 }

@@ -82,7 +82,7 @@ var (
 	ErrUnconfined = errors.New("the apiserver would let this node claim in the name of another: install the chart with " +
 		"admissionPolicy.enabled")
 	ErrPaused  = errors.New("the fleet is paused by ConfigMap " + PauseName)
-	ErrStorm   = errors.New("too many nodes wait for a slot: nothing more is disrupted")
+	ErrStorm   = errors.New("too many nodes wait for a slot: no more nodes are disrupted")
 	ErrWaiting = errors.New("all slots are held")
 	ErrHeld    = errors.New("this node holds a slot already")
 )
@@ -267,7 +267,7 @@ func (f *Fleet) list(ctx context.Context, kind Kind) ([]Claim, time.Time, error)
 		return nil, date, f.refusal(fmt.Errorf("list claims: %w", err))
 	}
 	if date.IsZero() {
-		return nil, date, errors.New("list claims: the apiserver has not said what time it is")
+		return nil, date, errors.New("list claims: the apiserver's answer has no date")
 	}
 	claims := make([]Claim, len(leases))
 	for i := range leases {
@@ -282,7 +282,7 @@ func (f *Fleet) list(ctx context.Context, kind Kind) ([]Claim, time.Time, error)
 	bound, jumped := f.dates.bound(date, f.config.Now())
 	f.mu.Unlock()
 	if jumped {
-		f.config.Log.Warn("the clock of the apiserver has jumped: claims of others count for as long as they would without that")
+		f.config.Log.Warn("the clock of the apiserver has jumped: other nodes' claims keep their duration")
 	}
 	for i := range claims {
 		c := &claims[i]

@@ -125,7 +125,7 @@ func (f *Fleet) renew(ctx context.Context, old Claim, limit int, holds bool) (bo
 			err = f.remove(ctx, old.Name, old.UID)
 		}
 		if err != nil {
-			f.config.Log.Info("the renewed claim ends by itself", "err", err)
+			f.config.Log.Info("delete the renewed claim failed: it ends by itself", "err", err)
 		}
 		return true, standing, nil
 	}
@@ -182,7 +182,7 @@ func (f *Fleet) isolatedLimit(ctx context.Context) (int, error) {
 		return f.config.Isolated, nil
 	}
 	if f.config.Pool != "" {
-		return 0, errors.New("fleet.isolated is not set, and nobody counts the nodes of a pool")
+		return 0, errors.New("fleet.isolated is not set, and the agent does not count the nodes of a pool")
 	}
 	now := f.config.Now()
 	f.mu.Lock()

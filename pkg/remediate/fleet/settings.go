@@ -46,7 +46,7 @@ func (s Settings) Problems() map[string]string {
 		problems["storm"] = "must be at least 1"
 	}
 	if s.Pool != "" && s.Isolated == 0 {
-		problems["isolated"] = "must be set where fleet.pool is: nobody counts the nodes of a pool"
+		problems["isolated"] = "must be set if fleet.pool is: the agent does not count the nodes of a pool"
 	}
 	return problems
 }

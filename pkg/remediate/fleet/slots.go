@@ -195,7 +195,7 @@ func (s *slot) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
 	if err := f.remove(ctx, name, uid); err != nil {
-		f.config.Log.Warn("the slot ends with its claim", "err", err.Error(), "action", s.action)
+		f.config.Log.Warn("release the slot failed: it ends with its claim", "err", err.Error(), "action", s.action)
 	}
 }
 

@@ -154,7 +154,7 @@ func TestRestartUnitLooks(t *testing.T) {
 			"may change more than its processes: RuntimeDirectory=containerd without"},
 		"a reboot":        {func(n *unitNode) { n.service.Changes = []string{"FailureAction=reboot", "x"} }, "FailureAction=reboot; x"},
 		"ExecStartPre":    {func(n *unitNode) { n.service.StartRuns = []string{"/sbin/modprobe (ExecStartPre=)"} }, ""},
-		"another runtime": {func(n *unitNode) { n.tools.Host.Paths.CRISocket = "/run/cri-dockerd.sock" }, "unit it is is not known"},
+		"another runtime": {func(n *unitNode) { n.tools.Host.Paths.CRISocket = "/run/cri-dockerd.sock" }, "cannot tell which unit it is"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newUnitNode(t)

@@ -64,7 +64,7 @@ func (r *Runner) attempt(ctx context.Context, step *Step) (intended bool) {
 	intended, err = t.do(ctx)
 	if err != nil {
 		step.Blocked = err.Error()
-		r.options.Log.Error("repair", "action", step.Action, "subject", step.Subject, "err", err)
+		r.options.Log.Error("repair failed", "action", step.Action, "subject", step.Subject, "err", err)
 	}
 	r.readHistory()
 	return intended
@@ -82,7 +82,7 @@ func (t *try) before(ctx context.Context) string {
 	if t.options.Paused != nil {
 		why, err := t.options.Paused(ctx)
 		if err != nil {
-			return fmt.Sprintf("whether repairs are paused is not known: %v", err)
+			return fmt.Sprintf("cannot tell whether repairs are paused: %v", err)
 		}
 		if why != "" {
 			return why
@@ -93,8 +93,7 @@ func (t *try) before(ctx context.Context) string {
 		return ""
 	}
 	if t.options.Slots == nil {
-		return "refused: no fleet budget: nothing keeps all nodes from doing this at the same time (fleetBudget: none " +
-			"permits that)"
+		return "refused: no fleet budget: all nodes might do this at the same time (fleetBudget: none permits that)"
 	}
 	slot, err := t.options.Slots.Acquire(ctx, string(t.step.Action), t.longest())
 	if err != nil {
@@ -120,7 +119,7 @@ func (t *try) do(ctx context.Context) (intended bool, err error) {
 	here, err := t.faulty(ctx)
 	switch {
 	case err != nil:
-		t.step.Blocked = fmt.Sprintf("whether the fault is still there is not known: %v", err)
+		t.step.Blocked = fmt.Sprintf("cannot tell whether the fault is still there: %v", err)
 		return false, nil
 	case !here:
 		t.step.Blocked = "the fault is gone"
@@ -196,7 +195,7 @@ func (t *try) guard(ctx context.Context) string {
 		return why
 	}
 	if ctx.Err() != nil {
-		return "the agent ends, or its configuration has changed"
+		return "the agent is stopping, or its configuration has changed"
 	}
 	if err := t.lock.Held(); err != nil {
 		return fmt.Sprintf("another repair may be running: %v", err)

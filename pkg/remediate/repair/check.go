@@ -27,7 +27,8 @@ func (r *Runner) Findings() []finding.Finding {
 	}
 	if why != "" {
 		found = append(found, finding.Finding{Subject: finding.Subject{Kind: "agent", Name: "repairs"},
-			Severity: finding.Warning, Reason: reasonStopped, SuggestedAction: finding.SuggestHuman, Message: "nothing is repaired on this node: " + why})
+			Severity: finding.Warning, Reason: reasonStopped, SuggestedAction: finding.SuggestHuman,
+			Message: "repairs are stopped on this node: " + why})
 	}
 	for _, step := range r.steps {
 		if why := step.undone(r.history, now); why != "" && step.Mode == remediate.On {

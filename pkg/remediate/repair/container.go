@@ -27,11 +27,11 @@ const maxGrace = time.Minute
 // containerNeeds lists the guards of every action that ends a container.
 func containerNeeds() []string {
 	return []string{
-		"kubelet answers: it starts the container again",
-		"kubelet's list, the runtime's and the cgroup's processes agree on the one container that runs",
+		"kubelet answers, as it must start the container again",
+		"kubelet's list, the runtime's list and the processes of the cgroup agree that this one container runs",
 		"it has run for `unitAge`, and kubelet is not waiting to start it again (back-off)",
-		"its pod is no static one, does not end, and has restartPolicy Always",
-		"neither kubelet nor the runtime nor the agent runs in it",
+		"its pod is not static, is not terminating, and has restartPolicy Always",
+		"neither kubelet, the runtime nor the agent runs in it",
 		"no process in its cgroup holds /dev/fuse, /dev/cuse, an nbd or a ublk device",
 	}
 }
@@ -43,7 +43,7 @@ func livePods(ctx context.Context, h *host.Host) ([]corev1.Pod, error) {
 		return nil, fmt.Errorf("kubelet: %w", hosterr.ErrNotConfigured)
 	}
 	if _, err := h.Kubelet.Healthz(ctx); err != nil {
-		return nil, refuse("kubelet does not answer, so that it would not start a container again: %v", err)
+		return nil, refuse("kubelet does not answer, and would not start the container again: %v", err)
 	}
 	pods, err := h.Kubelet.Pods(ctx)
 	if errors.Is(err, fs.ErrPermission) && h.Cluster.Pods != nil {
@@ -178,7 +178,7 @@ func (m member) object(ctx context.Context, h *host.Host) (mutate.RuntimeObject,
 		}
 	}
 	if len(found) != 1 || found[0].GetId() != m.id() {
-		return mutate.RuntimeObject{}, refuse("kubelet says that %.12s is %s, the runtime has %d that run", m.id(), m,
+		return mutate.RuntimeObject{}, refuse("kubelet reports %.12s as %s, but the runtime has %d running", m.id(), m,
 			len(found))
 	}
 	return mutate.RuntimeObject{ID: found[0].GetId(), CreatedAt: found[0].GetCreatedAt()}, nil
@@ -223,7 +223,7 @@ func (r running) servesNothing(h *host.Host) error {
 			return fmt.Errorf("open files of process %d of %s: %w", p.PID, r, err)
 		}
 		if device != "" {
-			return refuse("process %d (%s) of %s holds %s: what is mounted from it would be lost", p.PID, p.Comm, r, device)
+			return refuse("process %d (%s) of %s holds %s: storage that it serves would be lost", p.PID, p.Comm, r, device)
 		}
 	}
 	return nil
@@ -284,9 +284,9 @@ func (r running) whatHangs(h *host.Host) string {
 		}
 	}
 	if len(hanging) == 0 {
-		return "the runtime does not say why"
+		return "the runtime gives no reason"
 	}
 	const most = 5
-	return fmt.Sprintf("%s hang in the kernel (state D) and end only when what they wait for answers, or with a reboot",
+	return fmt.Sprintf("%s hang in the kernel (state D) and end only when the device or server that they wait for answers, or with a reboot",
 		strings.Join(hanging[:min(len(hanging), most)], ", "))
 }

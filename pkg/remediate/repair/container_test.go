@@ -84,13 +84,13 @@ func TestContainerGuards(t *testing.T) {
 		}, "containers of the runtime: context deadline exceeded"},
 		"another container in the runtime": {func(_ *containerNode, _ *corev1.Pod, c *cri.Container, _ int) {
 			c.Id = strings.Repeat("e", 64)
-		}, "the runtime has 1 that run"},
+		}, "the runtime has 1 running"},
 		"two in the runtime": {func(n *containerNode, _ *corev1.Pod, c *cri.Container, _ int) {
 			n.containers = append(n.containers, &cri.Container{Id: strings.Repeat("e", 64), State: c.State, Labels: c.Labels})
-		}, "the runtime has 2 that run"},
+		}, "the runtime has 2 running"},
 		"it has ended": {func(_ *containerNode, _ *corev1.Pod, c *cri.Container, _ int) {
 			c.State = cri.ContainerState_CONTAINER_EXITED
-		}, "the runtime has 0 that run"},
+		}, "the runtime has 0 running"},
 		"no process": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) {
 			n.write(fmt.Sprintf("/proc/%d/cgroup", pid), "0::/elsewhere\n")
 		}, ""},
@@ -239,7 +239,7 @@ func TestRegistrarIsProven(t *testing.T) {
 		}, "is registrar and driver in one"},
 		"no name": {func(n *containerNode, _, _ *corev1.Pod) {
 			n.finding.Subject = finding.Subject{Kind: "plugin-socket", Name: socketOfA}
-		}, "the name of the driver is not known"},
+		}, "the name of the driver is unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newContainerNode(t)
@@ -289,7 +289,7 @@ func TestDriverWithoutVolumes(t *testing.T) {
 		"published in capitals": {func(n *containerNode) { n.write(published, note("A.csi.example.COM")) }, "are published"},
 		"another's":             {func(n *containerNode) { n.write(published, note(otherDriver)) }, ""},
 		"whose it is is not known": {func(n *containerNode) { n.write(published, "{") },
-			"whose driver the volumes of all pods are is not known"},
+			"cannot tell which drivers the volumes of all pods belong to"},
 		"staged": {func(n *containerNode) {
 			n.write(staged+driverName+"/"+strings.Repeat("a", 64)+"/vol_data.json", note(driverName))
 		}, "a volume of a.csi.example.com is staged in"},
@@ -298,7 +298,7 @@ func TestDriverWithoutVolumes(t *testing.T) {
 		}, ""},
 		"staged, by nobody knows whom": {func(n *containerNode) {
 			n.write(staged+otherDriver+"/"+strings.Repeat("a", 64)+"/vol_data.json", "{")
-		}, "is of is not known"},
+		}, "cannot tell which driver "},
 		"a raw block volume": {func(n *containerNode) {
 			n.write(staged+"volumeDevices/pv/data/vol_data.json", note(driverName))
 		}, "is staged in"},

@@ -47,13 +47,13 @@ func reregisterDriver() Action {
 			"exactly one container is proven to be the driver's registrar: it mounts kubelet's plugin registry, its " +
 				"--kubelet-registration-path is the driver's socket, and it is a node-driver-registrar by its image, " +
 				"command or program, or its process listens on the registration socket",
-			"whoever answers on that path has the driver's name; whoever listens on the registration socket is in the container",
+			"the server on that path answers with the driver's name; each process that listens on the registration socket is in the container",
 			"the driver itself is another container",
 		}, containerNeeds()),
 		Does: []string{"end the registrar's container through CRI: kubelet starts it again, and it registers the driver " +
-			"anew", "once for each fault; then restart-csi-driver, where that is on, or a person (RepairDidNotHelp)"},
+			"anew", "once for each fault; then restart-csi-driver, if it is on, or ask for help (RepairDidNotHelp)"},
 		Never: []string{"deletes a pod or any other object of the apiserver", "ends the driver's own container",
-			"removes a socket", "acts on a driver that is known only by a socket that does not answer"},
+			"removes a socket", "acts on a driver known only from a socket that does not answer"},
 		Look: lookAtRegistrar,
 	}
 }
@@ -68,10 +68,10 @@ func restartDriver() Action {
 		Needs: slices.Concat([]string{
 			"reregister-csi-driver was done for this fault, and has failed",
 			"exactly one container's process listens on the driver's own socket",
-			"no volume of the driver is published to a pod or staged on the node, and all notes of volumes can be read",
+			"no volume of the driver is published to a pod or staged on the node, and the agent can read kubelet's records of all volumes",
 		}, containerNeeds()),
-		Does: []string{"end the driver's container through CRI: kubelet starts it again", "once for each fault; then a " +
-			"person (RepairDidNotHelp)"},
+		Does: []string{"end the driver's container through CRI: kubelet starts it again", "once for each fault; then ask " +
+			"for help (RepairDidNotHelp)"},
 		Never: []string{"deletes a pod or any other object of the apiserver", "ends a driver that any volume of the node " +
 			"may depend on"},
 		Look: lookAtDriver,
@@ -137,7 +137,7 @@ func newRegistration(ctx context.Context, t Tools, f finding.Finding) (*registra
 		return nil, fmt.Errorf("plugins of kubelet: %w", hosterr.ErrNotConfigured)
 	}
 	if !isDriver(t.Settings, f) || !kubelet.IsCSIDriverName(f.Subject.Name) {
-		return nil, refuse("the name of the driver is not known")
+		return nil, refuse("the name of the driver is unknown")
 	}
 	pods, err := livePods(ctx, h)
 	if err != nil {
@@ -242,7 +242,7 @@ func (s *registration) driverContainer(ctx context.Context) (member, error) {
 		}
 	}
 	if len(found) != 1 {
-		return member{}, refuse("%d containers listen on %s: which one is the driver is not proven", len(found), endpoint)
+		return member{}, refuse("%d containers listen on %s: cannot tell which one is the driver", len(found), endpoint)
 	}
 	return found[0], nil
 }
@@ -308,7 +308,7 @@ func noVolumesOf(h *host.Host, driver string) error {
 		return fmt.Errorf("volumes of pods: %w", err)
 	}
 	if len(used.Unread) > 0 {
-		return refuse("whose driver the volumes of all pods are is not known: %s", used.Unread[0])
+		return refuse("cannot tell which drivers the volumes of all pods belong to: %s", used.Unread[0])
 	}
 	if uids := used.Drivers[strings.ToLower(driver)]; len(uids) > 0 {
 		return refuse("volumes of %s are published to %d pods, such as %s", driver, len(uids), uids[0])
@@ -319,7 +319,7 @@ func noVolumesOf(h *host.Host, driver string) error {
 	}
 	for _, v := range staged {
 		if v.Err != nil {
-			return refuse("whose driver %s is of is not known: %v", v.Path, v.Err)
+			return refuse("cannot tell which driver %s belongs to: %v", v.Path, v.Err)
 		}
 		if strings.EqualFold(v.Note.Driver, driver) || path.Base(path.Dir(v.Path)) == driver {
 			return refuse("a volume of %s is staged in %s", driver, v.Path)

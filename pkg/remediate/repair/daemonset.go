@@ -28,15 +28,15 @@ func restartDaemonSetContainer() Action {
 		Needs: slices.Concat([]string{
 			"the configuration names the DaemonSet",
 			"the owner reference of the container's pod names it, and the container is the one that the check saw hang",
-			"it mounts nothing for others: no volume at or below kubelet's directory is propagated from it",
+			"it mounts no volumes for other pods: none of its volumes at, above or below kubelet's directory has mount propagation Bidirectional",
 			"no network filesystem is mounted on the node, and no NVMe or iSCSI connected, from an address of its pod",
 			"it serves no storage to others, here or elsewhere: it listens on no port of NFS, SMB, Ceph, iSCSI, NVMe and the " +
-				"like, none of its clients has a port below 1024, as kernels do, and none is the connection of storage of " +
-				"this node, whatever address of a Service that was mounted from",
+				"like, none of its clients uses a port below 1024, as kernels do, and none of its connections belongs to " +
+				"storage of this node, even if this was mounted through the address of a Service",
 		}, containerNeeds()),
-		Does: []string{"end the container through CRI, with the pod's grace but at most a minute: kubelet starts it again",
+		Does: []string{"end the container through CRI, with the pod's grace period, but at most one minute: kubelet starts it again",
 			"once for each fault, and at most once an hour on a node",
-			"where a process outlives SIGKILL: say so and stop (RepairDidNotHelp); the finding asks for a reboot"},
+			"if a process survives SIGKILL, report it and stop (RepairDidNotHelp); the finding asks for a reboot"},
 		Never: []string{"deletes a pod", "ends a container of a static pod, of kubelet, of the runtime or of the agent",
 			"ends the same container twice"},
 		Look: lookAtDaemonSet,

@@ -73,7 +73,7 @@ func TestDaemonSetContainer(t *testing.T) {
 		}, "/x is mounted from 10.96.0.5, and"},
 		"NFS of another node from its Service": {func(n *containerNode, _ *corev1.Pod) {
 			n.tcp(50, "00000000:2F11 00000000:0000 0A 7", "0700010A:2F11 0900000A:02BC 01 8")
-		}, "10.0.0.9:700 is a client of port 12049"},
+		}, "10.0.0.9:700 is connected to port 12049"},
 		"NFS from another's Service": {func(n *containerNode, _ *corev1.Pod) {
 			n.write("/proc/1/mountinfo", rootMount+"2 1 0:50 / /x rw - nfs4 10.96.0.5:/x rw,addr=10.96.0.5\n")
 			n.tcp(1, "0100000A:9C40 0500600A:0801 01 5")

@@ -62,7 +62,7 @@ func (v fullDisk) coreDumps(ctx context.Context) (source, error) {
 func (v fullDisk) notMounted(ctx context.Context, folder string) error {
 	at, err := mount.Elsewhere(ctx, v.tools.Host, folder)
 	if err != nil {
-		return fmt.Errorf("whether a part of it is mounted elsewhere: %w", err)
+		return fmt.Errorf("check whether a part of it is mounted elsewhere: %w", err)
 	}
 	if at != (mount.MountedAt{}) {
 		return refuse("a part of %s is mounted on %s in the mount namespace of process %d", folder, at.Point, at.PID)
@@ -87,7 +87,7 @@ func (v fullDisk) journal(ctx context.Context, need uint64) (source, error) {
 	}
 	machine, err := v.tools.Host.Files.Text("/etc/machine-id")
 	if err != nil || machine == "" || path.Base(machine) != machine {
-		return source{}, fmt.Errorf("whose journal it is, machine-id %q: %w", machine, err)
+		return source{}, fmt.Errorf("find the journal of this machine, machine-id %q: %w", machine, err)
 	}
 	name := path.Join(v.tools.folders.journals, machine)
 	folder, archived, active, err := v.journalFiles(ctx, name)
@@ -140,7 +140,7 @@ func (v fullDisk) quarantine(ctx context.Context) (source, error) {
 	}
 	now, err := expired(ctx)
 	return source{
-		freed: now, note: "nothing has expired, or releases are not on",
+		freed: now, note: "no entry has expired, or releases are off",
 		free: func(ctx context.Context, _ func(context.Context) (bool, error)) (freed, error) {
 			failure := remediate.SweepQuarantine(ctx, o)
 			left, err := expired(ctx)

@@ -374,7 +374,7 @@ func (d *realDisk) doesNotHelp(t *testing.T) {
 		blocked := d.believe("again")
 		history := d.history()
 		if len(history) != 1+run || !strings.Contains(history[run], "failed: the fault is still there") ||
-			!strings.Contains(history[run], "less than is aimed at") {
+			!strings.Contains(history[run], "below the target") {
 			t.Fatalf("%q, %s", history, blocked)
 		}
 		d.ahead += 3 * time.Hour

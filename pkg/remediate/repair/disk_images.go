@@ -66,7 +66,7 @@ func (v fullDisk) images(ctx context.Context) (source, error) {
 	}
 	dirs, err := v.tools.Host.Runtime.ImageDirs(ctx)
 	if err != nil {
-		return source{}, fmt.Errorf("where images are: %w", err)
+		return source{}, fmt.Errorf("find the filesystem of images: %w", err)
 	}
 	here := false
 	for _, dir := range dirs {
@@ -86,13 +86,13 @@ func (v fullDisk) images(ctx context.Context) (source, error) {
 	age := v.imageAge()
 	old, longest := v.oldImages(ctx, unused, age)
 	if len(old) == 0 {
-		return source{note: fmt.Sprintf("%d without a container, none observed so for %s", len(unused), age)}, nil
+		return source{note: fmt.Sprintf("%d without a container, none of them for %s yet", len(unused), age)}, nil
 	}
 	old, stay := v.canComeBack(ctx, old)
 	if len(old) == 0 {
 		return source{note: "all without a container stay: " + stay}, nil
 	}
-	found := source{note: fmt.Sprintf("by the runtime's sizes; since when they are not used is not known beyond the last %s",
+	found := source{note: fmt.Sprintf("sizes by the runtime; observed as unused for %s at most",
 		longest.Round(time.Second))}
 	if stay != "" {
 		found.note += "; others stay: " + stay
@@ -132,7 +132,7 @@ func (v fullDisk) canComeBack(ctx context.Context, all []*kubecri.Image) (old []
 	if ask != nil {
 		known, err := v.tools.Host.Containerd.Images(ctx)
 		if err != nil {
-			return nil, fmt.Sprintf("whether they were pulled is not known: %v", err)
+			return nil, fmt.Sprintf("cannot tell whether they were pulled: %v", err)
 		}
 		for _, record := range known {
 			records[record.Name] = record
@@ -144,7 +144,7 @@ func (v fullDisk) canComeBack(ctx context.Context, all []*kubecri.Image) (old []
 		if pulled && ask != nil {
 			var err error
 			if pulled, err = askPulled(ctx, ask, image, records); err != nil {
-				return nil, fmt.Sprintf("whether they were pulled is not known: %v", err)
+				return nil, fmt.Sprintf("cannot tell whether they were pulled: %v", err)
 			}
 		}
 		if pulled {
@@ -154,7 +154,7 @@ func (v fullDisk) canComeBack(ctx context.Context, all []*kubecri.Image) (old []
 		}
 	}
 	if loaded > 0 {
-		stay = fmt.Sprintf("%d that no registry has given", loaded)
+		stay = fmt.Sprintf("%d not pulled from a registry", loaded)
 	}
 	return old, stay
 }
@@ -265,7 +265,7 @@ func (v fullDisk) sandboxImages(ctx context.Context, pinned bool) ([]string, err
 		}
 	}
 	if len(names) == 0 && !pinned {
-		return nil, refuse("no image is pinned, and of which one sandboxes are is not known")
+		return nil, refuse("no image is pinned, and the image of sandboxes is unknown")
 	}
 	return names, nil
 }
@@ -281,7 +281,7 @@ func (v fullDisk) podImages(ctx context.Context) (names []string, err error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("which images the pods of this node name: %v", err) //nolint:errorlint // no source is missing
+		return nil, fmt.Errorf("find the images that pods of this node name: %v", err) //nolint:errorlint // no source is missing
 	}
 	for _, pod := range pods {
 		names = append(names, imagesOfPod(pod.Spec)...)

@@ -79,7 +79,7 @@ func (n *imageNode) look(t *testing.T, passed time.Duration) string {
 
 // The images whose removal is planned: each guard excludes one.
 func TestImagesThatAreRemoved(t *testing.T) {
-	const young = "none observed so for 2m0s"
+	const young = "none of them for 2m0s"
 	for name, test := range map[string]struct {
 		change func(n *imageNode)
 		want   string
@@ -89,22 +89,22 @@ func TestImagesThatAreRemoved(t *testing.T) {
 			n.r.options.Host.Containerd.PulledFrom = func(_ context.Context, image images.Image) (string, error) {
 				return map[bool]string{true: "docker.io"}[!strings.Contains(image.Name, "/a")], nil
 			}
-		}, "others stay: 1 that no registry has given"},
+		}, "others stay: 1 not pulled from a registry"},
 		"all were loaded by hand": {func(n *imageNode) {
 			n.r.options.Host.Containerd.PulledFrom = func(context.Context, images.Image) (string, error) { return "", nil }
-		}, "all without a container stay: 6 that no registry has given"},
+		}, "all without a container stay: 6 not pulled from a registry"},
 		"one has no digest in a repository": {func(n *imageNode) {
 			n.bend(1, func(image *kubecri.Image) { image.RepoDigests = nil })
 		}, "images 5 ("},
 		"one is of this machine": {func(n *imageNode) {
 			n.bend(1, func(image *kubecri.Image) { image.RepoDigests = []string{"localhost/a@sha256:0a"} })
 		}, "images 5 ("},
-		"whether they were pulled is not known": {func(n *imageNode) {
+		"cannot tell whether they were pulled": {func(n *imageNode) {
 			n.r.options.Host.Containerd.PulledFrom = func(context.Context, images.Image) (string, error) { return "", errOutage }
-		}, "whether they were pulled is not known: no answer"},
+		}, "cannot tell whether they were pulled: no answer"},
 		"containerd's records are not known": {func(n *imageNode) {
 			n.r.options.Host.Containerd.Images = hosttest.Answer([]images.Image(nil), errOutage)
-		}, "whether they were pulled is not known: no answer"},
+		}, "cannot tell whether they were pulled: no answer"},
 		"one of a container that has ended": {func(n *imageNode) {
 			n.r.options.Host.Runtime.Containers = hosttest.Answer([]*kubecri.Container{{ImageRef: "sha256:a",
 				State: kubecri.ContainerState_CONTAINER_EXITED}}, nil)
@@ -142,13 +142,13 @@ func TestImagesThatAreRemoved(t *testing.T) {
 		"nobody says which pods there are": {func(n *imageNode) {
 			n.r.options.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod(nil), errOutage)
 			n.r.options.Host.Cluster.Pods = nil
-		}, "which images the pods of this node name: no answer"},
+		}, "find the images that pods of this node name: no answer"},
 		"one is pinned": {func(n *imageNode) {
 			n.bend(1, func(image *kubecri.Image) { image.Pinned = true })
 		}, "images 5 ("},
 		"what sandboxes are of is not known": {func(n *imageNode) {
 			n.r.options.Host.Runtime.Sandboxes = hosttest.Answer([]*kubecri.PodSandbox(nil), nil)
-		}, "no image is pinned, and of which one sandboxes are is not known"},
+		}, "no image is pinned, and the image of sandboxes is unknown"},
 		"containers are not listed": {func(n *imageNode) {
 			n.r.options.Host.Runtime.Containers = hosttest.Answer([]*kubecri.Container(nil), errOutage)
 		}, "containers: no answer"},
@@ -162,10 +162,10 @@ func TestImagesThatAreRemoved(t *testing.T) {
 		"kubelet gives them an hour": {func(n *imageNode) {
 			n.r.options.Host.Paths.KubeletConfig = "/kubelet.yaml"
 			n.write("kubelet.yaml", "imageMinimumGCAge: 1h\n")
-		}, "none observed so for 1h0m0s"},
+		}, "none of them for 1h0m0s"},
 		"what kubelet gives them is not known": {func(n *imageNode) {
 			n.r.options.Host.Paths.KubeletConfig = "/none.yaml"
-		}, "none observed so for 1h0m0s"},
+		}, "none of them for 1h0m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {

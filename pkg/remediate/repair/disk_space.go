@@ -23,7 +23,7 @@ import (
 func freeDiskSpace() Action {
 	return Action{
 		Name: "free-disk-space",
-		Summary: "remove from a filesystem that is short of room what nothing uses, from the sources that the configuration " +
+		Summary: "free space on a filesystem that is short of it: remove unused objects, from the sources that the configuration " +
 			"switches on (repair.diskSpace)",
 		Answers: []Answer{
 			{"evictions", []string{"EvictionThresholdNear", "EvictionThresholdMet"}},
@@ -35,31 +35,32 @@ func freeDiskSpace() Action {
 				(f.Reason != "DiskFillingUp" || f.Severity.AtLeast(finding.Warning))
 		},
 		Needs: []string{
-			"a source that is switched on (none is unless configured) lies on just this filesystem; of images that is what " +
-				"ImageFsInfo says",
-			"images: no container, running or not, no pod of this node and no sandbox is of it; it is not pinned; a registry has given " +
-				"it (what was loaded by hand cannot come back); the agent " +
-				"has observed that for `imageAge` and for kubelet's imageMinimumGCAge (1 hour where that is not known); asked " +
-				"of the runtime once more right before each removal",
+			"a source is switched on (by default, none is) and lies on exactly this filesystem; images lie where ImageFsInfo " +
+				"reports",
+			"images: no container (running or not), no pod of this node and no sandbox uses the image; it is not pinned; it was " +
+				"pulled from a registry (an image loaded by hand cannot be pulled again); the agent has observed this for " +
+				"`imageAge` and for kubelet's imageMinimumGCAge (1 hour if unknown), and asks the runtime once more right " +
+				"before each removal",
 			"journal: archived files, of this machine's journal only; `journalFloorBytes` of them stay",
-			"coreDumps: plain files core.* with one name in /var/lib/systemd/coredump, in which only root can write, not " +
-				"changed for `coreDumpAge` by their own time and by hourly observations of the agent, which count time since boot " +
-				"(the wall clock may have jumped), and no part of that folder is mounted elsewhere, in a pod say",
-			"quarantine: kept for longer than `remediate.quarantine.keep` and reported a day before, where releases of pod " +
+			"coreDumps: regular files core.* without a second hard link in /var/lib/systemd/coredump, unchanged for " +
+				"`coreDumpAge` by their own time and by hourly observations of the agent, which count time since boot (the wall " +
+				"clock may have jumped); only root can write to this directory, and no part of it is mounted elsewhere, for " +
+				"example in a pod",
+			"quarantine: entries kept for longer than `remediate.quarantine.keep` and reported a day before, if releases of pod " +
 				"directories are on",
 		},
 		Does: []string{
-			"in this order, until `freePercent` of the space and `freeInodePercent` of the inodes are free, which is " +
-				"measured before each removal: expired entries of the quarantine, the oldest core dumps (at most 500), " +
-				"`journalctl --vacuum-size`, images (at most 50) over CRI: those longest without a container first; of those " +
-				"alike, that is how long nobody knows, the one that was pulled first",
-			"ask the kill switch before each removal",
-			"say what was freed, from which source, in objects and bytes",
+			"in this order, until `freePercent` of the space and `freeInodePercent` of the inodes are free (measured " +
+				"before each removal): expired entries of the quarantine, the oldest core dumps (at most 500), " +
+				"`journalctl --vacuum-size`, images (at most 50) over CRI: those longest without a container first; if the " +
+				"agent does not know how long, the one that was pulled first",
+			"check the kill switch before each removal",
+			"report the objects and bytes freed from each source",
 		},
 		Never: []string{
 			"touches a file of a pod: no volume, no log, no writable layer",
-			"removes an image that anything names, or one that containerd, kubelet or the agent cannot tell about",
-			"follows a link, enters a directory or crosses a mount in the folders that it clears",
+			"removes an image that any object names, or whose use containerd, kubelet or the agent could not determine",
+			"follows a link, enters a directory or crosses a mount in the directories that it clears",
 			"removes a journal file that journald writes to",
 		},
 		Look: lookAtSpace,
@@ -133,14 +134,14 @@ func lookAtSpace(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	want := t.Settings.DiskSpace
 	need, enough := now.needs(want)
 	if enough {
-		return Job{}, refuse("%s, which is what is aimed at", now)
+		return Job{}, refuse("%s: the target is already reached", now)
 	}
 	sources, notes, err := v.sources(ctx, need)
 	if err != nil {
 		return Job{}, err
 	}
 	if len(sources) == 0 {
-		return Job{}, refuse("nothing on it may be removed: %s", strings.Join(notes, "; "))
+		return Job{}, refuse("no object on it may be removed: %s", strings.Join(notes, "; "))
 	}
 	var all []string
 	for _, s := range sources {
@@ -151,7 +152,7 @@ func lookAtSpace(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 		all = append(all, text)
 	}
 	does := fmt.Sprintf("free space on the filesystem of %s, %s, until %g %% of the space and %g %% of the inodes are free; "+
-		"there are: %s", v.path, now, want.FreePercent, want.FreeInodePercent, strings.Join(append(all, notes...), "; "))
+		"available: %s", v.path, now, want.FreePercent, want.FreeInodePercent, strings.Join(append(all, notes...), "; "))
 	return Job{
 		Does: does,
 		Identity: map[string]string{"device": v.device, "path": v.path, "freeBytes": strconv.FormatUint(now.answer.FreeBytes,
@@ -167,7 +168,7 @@ func fullDiskOf(t Tools, f finding.Finding) (fullDisk, error) {
 		name = f.Facts["path"]
 	}
 	if !path.IsAbs(name) {
-		return fullDisk{}, fmt.Errorf("which filesystem it is: %q is no path", name)
+		return fullDisk{}, fmt.Errorf("find the filesystem: %q is not a path", name)
 	}
 	table, err := mount.Table(t.Host)
 	if err != nil {
@@ -178,7 +179,7 @@ func fullDiskOf(t Tools, f finding.Finding) (fullDisk, error) {
 		return fullDisk{}, err
 	}
 	if v.readOnly(name) {
-		return fullDisk{}, refuse("the filesystem of %s is mounted read-only: nothing can be removed from it", name)
+		return fullDisk{}, refuse("the filesystem of %s is mounted read-only: no file can be removed from it", name)
 	}
 	if device := f.Facts["device"]; device != "" && device != v.device {
 		return fullDisk{}, refuse("another filesystem is mounted on %s, or covers it: %s instead of %s", name, v.device, device)
@@ -313,7 +314,7 @@ func (v fullDisk) free(ctx context.Context, before room, sources []source) (stri
 	case stopped != "":
 		text += "; stopped: " + stopped
 	case !reached:
-		text += ", less than is aimed at"
+		text += ", below the target"
 	}
 	if len(left) > 0 {
 		text += "; left alone: " + strings.Join(left, "; ")

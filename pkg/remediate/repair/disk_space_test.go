@@ -67,7 +67,7 @@ func TestFreesOnlyWhatMayGo(t *testing.T) {
 			t.Errorf("%q, want %q", d.names(), want)
 		}
 		if last := w.journal()[len(w.journal())-1]; !strings.Contains(last, "in 1 objects") ||
-			!strings.Contains(last, "less than is aimed at") {
+			!strings.Contains(last, "below the target") {
 			t.Errorf("%q", last)
 		}
 		if text, err := os.ReadFile(filepath.Join(d.dir, "pod.log")); string(text) != "a living pod's" {
@@ -90,7 +90,7 @@ func TestFillsFasterThanFreed(t *testing.T) {
 				t.Fatal(why)
 			}
 			if last := w.journal()[len(w.journal())-1]; !strings.HasPrefix(last, "finish failed: the fault is still there") ||
-				!strings.Contains(last, "freed 64.0 KiB in 1 objects") || !strings.Contains(last, "less than is aimed at") {
+				!strings.Contains(last, "freed 64.0 KiB in 1 objects") || !strings.Contains(last, "below the target") {
 				t.Errorf("%q", last)
 			}
 			if len(d.names()) != 0 {
@@ -122,7 +122,7 @@ func TestFreesNothing(t *testing.T) {
 		change func(d *disk)
 		want   string
 	}{
-		"enough is free":          {func(d *disk) { d.fill(30); d.faulty = func() bool { return true } }, "which is what is aimed at"},
+		"enough is free":          {func(d *disk) { d.fill(30); d.faulty = func() bool { return true } }, "the target is already reached"},
 		"all is young":            {func(d *disk) { d.settings.DiskSpace.CoreDumpAge = 20 * day }, "1, none is older than 480h"},
 		"another filesystem":      {func(d *disk) { d.folders.coreDumps = "/images/coredump" }, "core dumps: on another filesystem"},
 		"the mount was replaced":  {func(d *disk) { d.believed.Facts["device"] = "8:2" }, "another filesystem is mounted on /"},
@@ -260,7 +260,7 @@ func TestJournalFloor(t *testing.T) {
 		"below the floor":    {1 << 20, func(*disk) {}, "journal: archived 192.0 KiB, of which 1.0 MiB stay"},
 		"elsewhere":          {1, func(d *disk) { d.folders.journals = "/images/journal" }, "journal: on another filesystem"},
 		"no journal":         {1, func(d *disk) { d.folders.journals += "-none" }, "journal: archived 0 B"},
-		"of another machine": {1, func(d *disk) { d.write("etc/machine-id", "../x\n") }, "whose journal it is"},
+		"of another machine": {1, func(d *disk) { d.write("etc/machine-id", "../x\n") }, "find the journal of this machine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {

@@ -73,7 +73,7 @@ func blocked(step Step, all []attempt, s Settings, now finding.Timestamp) string
 		return fmt.Sprintf("the mode of %s is %s", step.Action, step.Mode)
 	}
 	if age := now.Since(step.believed.Raised); age < s.MinAge {
-		return fmt.Sprintf("waiting: the finding is %s old, its owner has %s", age.Round(time.Second), s.MinAge)
+		return fmt.Sprintf("waiting: the finding is %s old; its owner has %s to act first", age.Round(time.Second), s.MinAge)
 	}
 	window := ""
 	if step.action.Disrupts {
@@ -129,8 +129,8 @@ func (s Step) undone(all []attempt, now finding.Timestamp) string {
 	}
 	for _, other := range slices.Sorted(maps.Keys(turns)) {
 		if n := turns[other]; n >= maxTurns && !helped {
-			return fmt.Sprintf(needsHelp+"%s and %s undo each other: %d times within a day the one was done after the other, "+
-				"and the fault was back", s.Action, other, n)
+			return fmt.Sprintf(needsHelp+"%s and %s undo each other: %d times within a day, one was done after the other, "+
+				"and the fault came back", s.Action, other, n)
 		}
 	}
 	return ""

@@ -14,9 +14,9 @@ func resetFailedUnits() Action {
 		Summary: "make systemd forget a transient unit that has failed",
 		Answers: []Answer{{"systemd-units", []string{"UnitFailed"}}},
 		Of:      func(_ Settings, f finding.Finding) bool { return f.Facts["transient"] == "true" },
-		Needs:   []string{"the unit is transient: a program made it, and no file could start it again", "it still is failed"},
+		Needs:   []string{"the unit is transient: a program created it, and no file could start it again", "it is still in state failed"},
 		Does:    []string{"ResetFailedUnit over systemd's D-Bus"},
-		Never:   []string{"resets a unit that has a file: that it failed is the administrator's to see"},
+		Never:   []string{"resets a unit that has a file: an administrator must see its failure"},
 		Look: func(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 			if t.Host.Systemd.Units == nil {
 				return Job{}, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)

@@ -28,23 +28,23 @@ func restartUnit() Action {
 		},
 		Disrupts: true, Once: true, PerDay: func(s Settings) int { return s.RestartsPerDay },
 		Needs: []string{
-			"the unit runs or has failed: one that was stopped stays stopped",
-			"no start is going on: no job is queued, it is not activating or waiting for its restart, and both its " +
+			"the unit runs or has failed: a stopped unit stays stopped",
+			"no start is in progress: no job is queued, it is not activating or waiting for its restart, and both its " +
 				"state and its main process are older than `unitAge`",
 			"its KillMode is process, so that only its main process is killed",
 			"its main process is no shim and serves no FUSE filesystem",
-			"systemd would start and stop it for whoever asks (RefuseManualStart=, RefuseManualStop=)",
+			"systemd permits its manual start and stop (RefuseManualStart=, RefuseManualStop=)",
 			"it runs no program when it is stopped (ExecStop=, ExecStopPost=)",
 			"no active unit would be stopped or restarted with it (Requires=, Requisite=, BindsTo=, PartOf=, " +
 				"PropagatesStopTo=)",
 			"systemd would not remove a directory of it (RuntimeDirectory= without RuntimeDirectoryPreserve=)",
-			"its end or a failed start does nothing else (FailureAction=, SuccessAction=, StartLimitAction=, " +
+			"neither its end nor a failed start triggers another action (FailureAction=, SuccessAction=, StartLimitAction=, " +
 				"JobTimeoutAction=, OnFailure=, OnSuccess=)",
 		},
-		Does: []string{"wait `minAge` for systemd to do it", "RestartUnit over systemd's D-Bus, once for each fault",
+		Does: []string{"give systemd `minAge` to restart it first", "RestartUnit over systemd's D-Bus, once for each fault",
 			"then ask for help (RepairDidNotHelp)"},
 		Never: []string{"restarts a unit whose restart would end a container", "replaces a job that is queued",
-			"restarts a daemon that hangs in the kernel or that somebody has stopped: that does not help"},
+			"restarts a daemon that hangs in the kernel, or one stopped by hand: a restart does not help"},
 		Look: lookAtUnit,
 	}
 }
@@ -102,7 +102,7 @@ func unitOf(t Tools, check string) (name, why string) {
 	case name != "":
 		return name, ""
 	case unit == "":
-		return "", "which unit it is is not known: see " + key
+		return "", "cannot tell which unit it is: see " + key
 	case node.RunsMore() && (check != "runtime-health" || unit == node.KubeletUnit()):
 		return "", fmt.Sprintf("%s.service may run more than that, such as the control plane: %s must name it", unit, key)
 	}

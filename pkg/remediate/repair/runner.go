@@ -171,7 +171,7 @@ func (r *Runner) preview(ctx context.Context, step *Step) {
 	case step.Refused:
 		step.Blocked = err.Error()
 	case step.Mode != remediate.On:
-		step.Blocked += "; what would be done is not known: " + err.Error()
+		step.Blocked += "; cannot tell what it would do: " + err.Error()
 	}
 }
 
@@ -196,7 +196,7 @@ func (r *Runner) readHistory() {
 		return
 	}
 	if skipped > 0 {
-		r.options.Log.Debug("the journal of repairs has malformed lines", "lines", skipped)
+		r.options.Log.Debug("skip malformed lines of the journal of repairs", "lines", skipped)
 	}
 	r.trouble, r.history = "", attempts(records)
 }

@@ -22,7 +22,7 @@ func TestGuardsBeforeTheIntent(t *testing.T) {
 		want    string
 	}{
 		"off":         {func(w *world) { w.settings.Actions["cure"] = remediate.DryRun }, "the mode of cure is dry-run"},
-		"young":       {func(w *world) { w.believed.Raised = w.now() }, "waiting: the finding is 0s old, its owner has 2m0s"},
+		"young":       {func(w *world) { w.believed.Raised = w.now() }, "waiting: the finding is 0s old; its owner has 2m0s to act first"},
 		"refused":     {func(w *world) { w.refusal = "restart would end 3 containers" }, "restart would end 3 containers"},
 		"kill switch": {func(w *world) { w.create("stop") }, "the kill switch /stop exists"},
 		"paused": {func(w *world) {
@@ -30,9 +30,9 @@ func TestGuardsBeforeTheIntent(t *testing.T) {
 		}, "for an upgrade"},
 		"a pause that nobody knows of": {func(w *world) {
 			w.options = func(o *Options) { o.Paused = func(context.Context) (string, error) { return "", errOutage } }
-		}, "whether repairs are paused is not known"},
+		}, "cannot tell whether repairs are paused"},
 		"gone":     {func(w *world) { w.faulty = func() bool { return false } }, "the fault is gone"},
-		"no check": {func(w *world) { w.blind = errOutage }, "whether the fault is still there is not known"},
+		"no check": {func(w *world) { w.blind = errOutage }, "cannot tell whether the fault is still there"},
 		"window": {func(w *world) {
 			at := w.now().Wall.Local()
 			w.settings.Windows = []Window{{From: at.Add(time.Hour).Format("15:04"), To: at.Add(2 * time.Hour).Format("15:04")}}
@@ -110,7 +110,7 @@ func TestGuardsAfterTheIntent(t *testing.T) {
 		"kill switch": {func(w *world, _ *slots, _ func()) { w.create("stop") }, "finish stopped: the kill switch /stop exists"},
 		"slot lost":   {func(_ *world, s *slots, _ func()) { s.lost = true }, "finish stopped: the slot of the fleet's budget was lost"},
 		"configuration removed": {func(_ *world, _ *slots, cancel func()) { cancel() },
-			"finish stopped: the agent ends, or its configuration has changed"},
+			"finish stopped: the agent is stopping, or its configuration has changed"},
 		"lock lost": {func(w *world, _ *slots, _ func()) {
 			if err := os.Remove(filepath.Join(w.dir, "nodeagent-repair.lock")); err != nil {
 				w.t.Error(err)

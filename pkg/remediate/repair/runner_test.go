@@ -34,7 +34,7 @@ func TestRepairIsVerified(t *testing.T) {
 		}, "finish failed: the fault was gone, and is back"},
 		"nobody can tell": {func(w *world) {
 			w.does = func(context.Context) error { w.blind = errOutage; return nil }
-		}, "finish could-not-tell: whether it helped: no answer"},
+		}, "finish could-not-tell: cannot tell whether it helped: no answer"},
 		"nobody can tell for a while": {func(w *world) {
 			w.does = func(context.Context) error {
 				w.blind, w.sees = errOutage, time.Now().Add(time.Minute)
@@ -44,7 +44,7 @@ func TestRepairIsVerified(t *testing.T) {
 		"it hangs": {func(w *world) {
 			w.faulty = func() bool { return true }
 			w.does = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		}, "finish failed: the fault is still there after 2m0s; the step said: context deadline exceeded"},
+		}, "finish failed: the fault is still there after 2m0s; the step reported: context deadline exceeded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {

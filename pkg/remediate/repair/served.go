@@ -93,7 +93,7 @@ func (r running) servesNobody(h *host.Host) error {
 		}
 		ports[s.Local.Port()] = true
 		if of := storagePorts[s.Local.Port()]; of != "" {
-			return refuse("%s listens on port %d (%s): what is mounted from it, here or elsewhere, would be lost", r,
+			return refuse("%s listens on port %d (%s): storage mounted from it, here or elsewhere, would be lost", r,
 				s.Local.Port(), of)
 		}
 	}
@@ -102,8 +102,8 @@ func (r running) servesNobody(h *host.Host) error {
 			continue
 		}
 		if from := s.Remote.Port(); from < firstUnprivileged && !s.Remote.Addr().IsLoopback() {
-			return refuse("%s is a client of port %d of %s by a port that only root may use, as kernels do that have mounted "+
-				"something", s.Remote, s.Local.Port(), r)
+			return refuse("%s is connected to port %d of %s from a port that only root may use, as a kernel that has mounted "+
+				"storage from it", s.Remote, s.Local.Port(), r)
 		}
 		for _, c := range all {
 			if slices.ContainsFunc(hosts, func(of socket.TCP) bool {

@@ -17,7 +17,7 @@ func restoreSysctl() Action {
 			_, named := s.Sysctls[f.Subject.Name]
 			return named
 		},
-		Needs: []string{"the configuration names the setting and its value: what only Kubernetes wants is left alone",
+		Needs: []string{"the configuration names the setting and its value; a setting that only Kubernetes wants stays as it is",
 			"the setting exists, has the value that the check found, and the agent may write it"},
 		Does:  []string{"write the value to /proc/sys"},
 		Never: []string{"writes a setting that is not named, or a file that configures settings"},

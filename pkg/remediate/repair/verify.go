@@ -45,7 +45,7 @@ func (t *try) verify(ctx context.Context, said string) (remediate.Result, string
 			return remediate.Failed, withSaid(fmt.Sprintf("the fault is still there after %s",
 				now.Sub(begin).Round(time.Second)), said)
 		case now.Sub(begin) >= within+settings.Hold+askLimit:
-			return remediate.CouldNotTell, withSaid("whether it helped: "+doubt, said)
+			return remediate.CouldNotTell, withSaid("cannot tell whether it helped: "+doubt, said)
 		}
 		wait := time.NewTimer(min(lookEvery, max(settings.Hold/5, time.Millisecond)))
 		select {
@@ -60,5 +60,5 @@ func withSaid(why, said string) string {
 	if said == "" {
 		return why
 	}
-	return why + "; the step said: " + said
+	return why + "; the step reported: " + said
 }

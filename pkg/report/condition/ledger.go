@@ -45,7 +45,7 @@ func (l *ledger) restore(store report.Store, log *slog.Logger) {
 	err := store.ForEach(func(name string, value []byte) error {
 		var r record
 		if err := json.Unmarshal(value, &r); err != nil {
-			log.Warn("stored condition is not readable", "condition", name, "err", err)
+			log.Warn("skip an unreadable stored condition", "condition", name, "err", err)
 			l.dirty[name] = true // so that store removes it
 			return nil
 		}
@@ -53,7 +53,7 @@ func (l *ledger) restore(store report.Store, log *slog.Logger) {
 		return nil
 	})
 	if err != nil {
-		log.Warn("stored conditions are not readable", "err", err)
+		log.Warn("read stored conditions failed", "err", err)
 	}
 }
 

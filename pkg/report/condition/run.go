@@ -154,7 +154,7 @@ func (r *Reporter) failed(ctx context.Context, err error) {
 		return // the agent exits; not a fault of the apiserver
 	}
 	if r.backoff.Failures() == 0 {
-		r.config.Log.Warn("node conditions are not written", "err", err)
+		r.config.Log.Warn("write node conditions failed", "err", err)
 	}
 	r.pace.failed(time.Now(), r.backoff.Failed(err))
 }

@@ -43,7 +43,7 @@ func (r *Reporter) look(now time.Time) (again time.Time) {
 		return time.Time{}
 	}
 	if r.another(s) {
-		r.config.Log.Warn("the Node is another one of the same name: all is written again", "uid", s.uid)
+		r.config.Log.Warn("the Node was replaced by another one of the same name: writing all again", "uid", s.uid)
 		r.pace.refreshAt = now
 	} else if due := later(r.pace.wrote.Add(report.Echo), s.compared.Add(r.compareEvery())); now.Before(due) {
 		return due

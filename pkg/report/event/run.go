@@ -63,7 +63,7 @@ func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
 	case err == nil, apierrors.IsAlreadyExists(err): // an earlier attempt arrived, but its answer was lost
 	case hopeless(err):
 		result = report.ResultRejected
-		r.config.Log.Warn("event is rejected", "reason", item.Key, "err", err)
+		r.config.Log.Warn("drop a rejected event", "reason", item.Key, "err", err)
 	default:
 		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 		return fmt.Errorf("create event %s: %w", item.Key, err)
@@ -72,7 +72,7 @@ func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := r.backoff.Failures(); n > 0 {
-		r.config.Log.Info("events are sent again", "failures", n)
+		r.config.Log.Info("sending events works again", "failures", n)
 	}
 	r.backoff.Succeeded()
 	r.outbox.Remove(item.ID)
@@ -119,7 +119,7 @@ func (r *Reporter) failed(ctx context.Context, err error) {
 		return // the agent exits; not a fault of the apiserver
 	}
 	if r.backoff.Failures() == 0 {
-		r.config.Log.Warn("events are not sent", "err", err)
+		r.config.Log.Warn("send events failed", "err", err)
 	}
 	r.retryAt = time.Now().Add(r.backoff.Failed(err))
 }

@@ -170,7 +170,7 @@ func (r *Reporter) put(e event.Event) {
 	e = r.from(e, r.outbox.own, r.outbox.last+1)
 	body, err := e.Encode()
 	if err != nil { // conversions are bounded: an event can always be encoded
-		r.config.Log.Error("event is not sent", "type", e.Type, "err", err)
+		r.config.Log.Error("encode event failed", "type", e.Type, "err", err)
 		return
 	}
 	r.outbox.add(e.Type, e.Severity, time.Now(), body)

@@ -190,7 +190,7 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 
 // simplify switches to the next simpler mode.
 func (r *Reporter) simplify() {
-	r.config.Log.Info("the event center does not take events in this mode", "mode", r.mode, "instead", r.mode.simpler())
+	r.config.Log.Info("the event center refuses this mode: sending in a simpler one", "mode", r.mode, "instead", r.mode.simpler())
 	r.mode = r.mode.simpler()
 }
 
@@ -227,7 +227,7 @@ func (r *Reporter) reject(batch []report.Item, err error) {
 	for _, n := range named {
 		e, why := batch[n.Index], report.Text(n.Reason, 200)
 		if r.outbox.Has(e.ID) {
-			r.config.Log.Warn("event is rejected and set aside", "sequence", e.Seq, "reason", why)
+			r.config.Log.Warn("set a rejected event aside", "sequence", e.Seq, "reason", why)
 			r.outbox.setAside(e, why)
 		}
 	}
@@ -253,7 +253,7 @@ func (r *Reporter) sendState(ctx context.Context, e event.Event) error {
 	switch code(err) {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
 		r.config.Observer.Wrote(r.Name(), report.ResultRejected, err)
-		r.config.Log.Warn("event is rejected", "type", e.Type, "err", err)
+		r.config.Log.Warn("drop a rejected event", "type", e.Type, "err", err)
 		r.sentAt = time.Now()
 		return nil // each attempt would fail in the same way
 	}
@@ -279,7 +279,7 @@ func (r *Reporter) failed(ctx context.Context, err error) {
 	}
 	r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 	if r.backoff.Failures() == 0 {
-		r.config.Log.Warn("events are not sent", "err", err)
+		r.config.Log.Warn("send events failed", "err", err)
 	}
 	wait := r.backoff.Failed(err)
 	if f, ok := errors.AsType[*refusal](err); ok {

@@ -197,7 +197,7 @@ func activitiesSurvive(t *testing.T, s Subject) {
 	defer stop()
 	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
 	released := finding.NewActivity(finding.ActionVerified, Check, pod, w.Now())
-	released.Pod, released.Message = pod, "what pod default/web left behind is released: 2 mount"
+	released.Pod, released.Message = pod, "leftovers of pod default/web are released: 2 mount"
 	began := time.Now()
 	for range 2 {
 		activities := []finding.Activity{released}

@@ -130,7 +130,7 @@ var (
 	ownersAnnotations = []string{"weave.works/kured-reboot-in-progress", "nodeagent.github.io/pause"}
 )
 
-const elsewhere = "somebody else works on this node: "
+const elsewhere = "another actor works on this node: "
 
 // Owner returns the mark by which another controller works on the Node, or "".
 func Owner(node *corev1.Node) string {

@@ -309,7 +309,7 @@ func (r *Reporter) wrote(ctx context.Context, wanted *corev1.Taint) error {
 	before := r.shown
 	if !sameTaint(before, wanted) {
 		if wanted == nil {
-			r.config.Log.Info("taint taken off", "key", r.config.Key)
+			r.config.Log.Info("taint removed", "key", r.config.Key)
 		} else {
 			r.config.Log.Info("node tainted", "taint", wanted.ToString())
 		}

@@ -51,7 +51,7 @@ func (r *Reporter) look(now time.Time) (again time.Time) {
 	}
 	s.fresh, s.compared, s.owner = false, now, s.uid
 	if !sameTaint(r.shown, s.taint) {
-		r.config.Log.Warn("somebody else has changed the taint of this node", "taint", text(s.taint), "was", text(r.shown))
+		r.config.Log.Warn("another client has changed the taint of this node", "taint", text(s.taint), "was", text(r.shown))
 	}
 	r.shown = s.taint
 	return time.Time{}

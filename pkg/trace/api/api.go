@@ -72,7 +72,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	case behind < 0:
 		http.Error(w, "the pods are not listed yet, or their watch has ended", http.StatusServiceUnavailable)
 	case now.Sub(time.Unix(0, s.saved.Load())) > storedIn:
-		http.Error(w, "nothing can be stored", http.StatusServiceUnavailable)
+		http.Error(w, "cannot store", http.StatusServiceUnavailable)
 	default:
 		_, _ = w.Write([]byte("ok\n"))
 	}

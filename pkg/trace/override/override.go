@@ -62,7 +62,7 @@ func (p *parser) each(n *yaml.Node, what string, do func(key, value *yaml.Node))
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
 		if seen[key.Value] {
-			p.fail(key, "%s%s stands there twice", what, key.Value)
+			p.fail(key, "%s%s is given twice", what, key.Value)
 			continue
 		}
 		seen[key.Value] = true

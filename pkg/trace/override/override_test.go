@@ -19,13 +19,13 @@ func TestMistakes(t *testing.T) {
 			"o.yaml:3: InitSlow: must be a map"},
 		"reasons:\n  InitSlow:\n    kind: user\n": {`o.yaml:3: InitSlow: unknown key "kind"`,
 			"o.yaml:2: InitSlow: no class"},
-		"reasons:\n  InitSlow: {class: user}\n  InitSlow: {class: user}\n":       {"o.yaml:3: reasons: InitSlow stands there twice"},
+		"reasons:\n  InitSlow: {class: user}\n  InitSlow: {class: user}\n":       {"o.yaml:3: reasons: InitSlow is given twice"},
 		"reasons:\n  Unknown: {class: user}\n":                                   {`o.yaml:2: Unknown: has no class`},
 		"reasons:\n  InitSlow: {class: user}\n---\nreasons: {}\n":                {"o.yaml: more than one document"},
 		"reasons:\n  InitSlow: &a {class: user}\n  InitFailed: *a\n":             {"o.yaml:3: InitFailed: must be a map"},
-		"reasons:\n  InitSlow: {class: user, class: system}\n":                   {"o.yaml:2: InitSlow: class stands there twice"},
+		"reasons:\n  InitSlow: {class: user, class: system}\n":                   {"o.yaml:2: InitSlow: class is given twice"},
 		"reasons:\n\tInitSlow: {class: user}\n":                                  {"o.yaml: ", "line 2"},
-		"reasons:\n  InitSlow: {class: user}\nreasons:\n  Init: {class: user}\n": {"o.yaml:3: reasons stands there twice"},
+		"reasons:\n  InitSlow: {class: user}\nreasons:\n  Init: {class: user}\n": {"o.yaml:3: reasons is given twice"},
 	} {
 		o, err := Parse("o.yaml", []byte(data))
 		if err == nil || o != nil {

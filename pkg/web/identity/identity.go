@@ -209,7 +209,7 @@ func (c *cluster) unanswered(ctx context.Context, now time.Time, err error) {
 	c.mu.Lock()
 	c.away = now.Add(awayFor)
 	c.mu.Unlock()
-	c.log.Warn("the apiserver could not be asked about an identity", "err", err)
+	c.log.Warn("ask the apiserver about an identity failed", "err", err)
 }
 
 // ClientCAs returns the CAs of all clusters' client certificates, for the TLS handshake; nil: no certificate is

@@ -368,7 +368,7 @@ func TestSettings(t *testing.T) {
 		"good":              {good, "<nil>"},
 		"an unknown key":    {good + "    audence: x\n", "audence"},
 		"none":              {"clusters: []\n", "want 1 to 100"},
-		"twice":             {good + strings.TrimPrefix(good, "clusters:\n"), "stands there twice"},
+		"twice":             {good + strings.TrimPrefix(good, "clusters:\n"), "is given twice"},
 		"a path as a name":  {"clusters: [{name: ../x}]\n", "want letters"},
 		"no agents":         {"clusters: [{name: x, audience: y}]\n", "belong together"},
 		"no audience":       {"clusters: [{name: x, agents: [a/b]}]\n", "belong together"},

@@ -111,7 +111,7 @@ func (k *keys) run(ctx context.Context, log *slog.Logger) {
 	for {
 		wait := keysEvery + rand.N(keysEvery/10)
 		if err := k.refresh(ctx, 0); err != nil && ctx.Err() == nil {
-			log.Warn("the keys of the cluster's tokens could not be read or kept; those before stay in use", "err", err)
+			log.Warn("load or store the keys of the cluster's tokens failed: keeping the previous keys", "err", err)
 			wait = keysAgain
 		}
 		select {

@@ -84,7 +84,7 @@ func (s Settings) problem() error {
 			return fmt.Errorf("clusters.%d: %w", i, err)
 		}
 		if names[c.Name] {
-			return fmt.Errorf("clusters.%d: name %q stands there twice", i, c.Name)
+			return fmt.Errorf("clusters.%d: name %q is given twice", i, c.Name)
 		}
 		names[c.Name] = true
 	}

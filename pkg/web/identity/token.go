@@ -104,7 +104,7 @@ func (a *Authority) signer(ctx context.Context, token string) (*cluster, claims,
 	}
 	for _, c := range a.clusters {
 		if err := c.keys.refresh(ctx, keysAgain); err != nil && ctx.Err() == nil {
-			c.log.Warn("a token's key is not known, and the keys could not be read again", "err", err)
+			c.log.Warn("reload the keys for a token with an unknown key failed", "err", err)
 		}
 	}
 	return a.verify(parsed)

@@ -80,11 +80,11 @@ func New(s Settings) detect.Check {
 				{Reason: "PodStuckTerminating", Severity: finding.Warning,
 					When: "still there 10 minutes after its grace period"},
 				{Reason: "PodWithoutTrace", Severity: finding.Warning, When: "runs by its status, and for 15 minutes " +
-					"the runtime, kubelet's directory and the cgroups have had nothing of it"},
+					"the runtime, kubelet's directory and the cgroups have shown no object of it"},
 				{Reason: "PodCannotStart", Severity: finding.Info, When: "not started for 5 minutes for a reason " +
 					"that only the pod's specification can correct"},
 				{Reason: "PodHeldByFinalizers", Severity: finding.Info,
-					When: "10 minutes after its grace period nothing of the pod is left on the node, but its " +
+					When: "10 minutes after its grace period no object of the pod is left on the node, but its " +
 						"finalizers keep the object"},
 				{Reason: "ManyPodsStuck", Severity: finding.Warning, When: "5 pods or more are stuck in the same " +
 					"stage: the cause is most likely the node's"},

@@ -90,7 +90,7 @@ func diskSpaceDoc() detect.Doc {
 		Why: "Without space or inodes no image can be unpacked, no log written and no pod created; databases stop. " +
 			"kubelet evicts pods before, which shows that it happens but not where the space went.",
 		Faults: []detect.Fault{
-			{Reason: reasonDiskFull, Severity: finding.Fatal, When: "nothing is left; fatal where kubelet, the " +
+			{Reason: reasonDiskFull, Severity: finding.Fatal, When: "no space is left; fatal where kubelet, the " +
 				"runtime, pod logs, etcd (on a filesystem of its own) or the system write, and there already when " +
 				"less than 100 MiB (or 3 % if that is less) is left even for root, until there is twice as much"},
 			{Reason: reasonInodesGone, Severity: finding.Fatal, When: "no inode is left; fatal there, and there " +
@@ -107,7 +107,7 @@ func diskSpaceDoc() detect.Doc {
 		FalseAlarms: "A volume that is filled on purpose (a database that takes all its disk at once) is a warning " +
 			"about that pod: lower volumePercent, or put its mount point under ignore. Read-only filesystems are " +
 			"not checked. kubelet removes unused images at 15 % free: the prediction only counts below 20 %. btrfs " +
-			"reports that nothing is left when only its metadata is full: writes then fail too.",
+			"reports that no space is left when only its metadata is full: writes then fail too.",
 	}
 }
 

@@ -89,9 +89,9 @@ func filesystemReadonlyDoc() detect.Doc {
 			"/sys/fs/ext4/DEV/{errors_count,last_error_time,last_error_func}",
 			"open(2) of the root directory of XFS filesystems, in a child process",
 		},
-		Why: "Whatever writes to such a filesystem fails or hangs: databases lose data, and on the node's own " +
+		Why: "Each write to such a filesystem fails or hangs: databases lose data, and on the node's own " +
 			"filesystems neither kubelet nor the runtime can start a pod any more. A filesystem that stopped taking writes " +
-			"is fatal if the node or its pods need it, and the fact `neededBy` says who does: the system's directories, " +
+			"is fatal if the node or its pods need it, and the fact `neededBy` names the user: the system's directories, " +
 			"kubelet's, the runtime's, the logs of pods or etcd lie on it, a living pod has it mounted, /etc/fstab has " +
 			"its disk (no loop device, no noauto), or the setting needed names it. Any other is a warning: a disk " +
 			"that somebody mounted by hand, an unused loop mount, a volume that is staged for no pod. A pod that " +
@@ -107,7 +107,7 @@ func filesystemReadonlyDoc() detect.Doc {
 			{Reason: reasonEmergencyRO, Severity: finding.Fatal, When: "the mount table shows emergency_ro (ext4, " +
 				"Linux 6.15), or, where kernels do not show it, an error was recorded with errors=remount-ro or an " +
 				"aborted journal: it takes no writes"},
-			{Reason: reasonRemountedRO, Severity: finding.Fatal, When: "the filesystem is ro, and nobody mounted it " +
+			{Reason: reasonRemountedRO, Severity: finding.Fatal, When: "the filesystem is ro, and was not mounted " +
 				"so; ext4 must have recorded an error in this boot"},
 			{Reason: reasonErrors, Severity: finding.Warning,
 				When: "ext4 recorded an error in this boot, and continues"},

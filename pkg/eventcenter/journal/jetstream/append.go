@@ -130,7 +130,7 @@ func (s *Store) appendDerived(ctx context.Context, derived []journal.Event) {
 		derived = s.commit(ctx, []*request{r})
 		cancel()
 		if r.err != nil {
-			s.Log.Error("what follows from events could not be appended; it will be with the next event", "err", r.err)
+			s.Log.Error("append derived events failed, retrying with the next event", "err", r.err)
 			return
 		}
 	}
@@ -229,7 +229,7 @@ func (s *Store) attempt(ctx context.Context, group []*request) (done bool, deriv
 			return false, nil, fmt.Errorf("publish: %w", err)
 		}
 		if err := s.Conn.Publish(stored, nil); err != nil {
-			s.Log.Warn("the other replicas are not told of what is new; they look every second", "err", err)
+			s.Log.Warn("notify other replicas of new events failed: they poll every second", "err", err)
 		}
 		derived, err = s.apply(ctx, []message{{ack.Sequence, records, term}})
 		if err != nil { // durable, but not in the copy: readers of this replica must not miss it

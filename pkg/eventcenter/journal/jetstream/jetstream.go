@@ -120,7 +120,7 @@ func Open(ctx context.Context, o Options, waiting func(error)) (*Store, error) {
 		return nil, err
 	}
 	if err = s.openFilled(ctx, id, waiting); errors.Is(err, journal.ErrAnew) {
-		s.Log.Warn("the copy ends before what is kept begins, and is made anew from the stream", "dir", s.Dir)
+		s.Log.Warn("rebuild the copy from the stream: it ends before the oldest kept event", "dir", s.Dir)
 		if err = os.RemoveAll(s.Dir); err == nil {
 			err = s.openFilled(ctx, id, waiting)
 		}
@@ -219,14 +219,14 @@ func (s *Store) openCopy(ctx context.Context, id string) (*sqlite.Store, error) 
 	switch {
 	case errors.Is(err, sqlite.ErrOther):
 		aside := s.Dir + s.Now().UTC().Format(".20060102T150405Z")
-		s.Log.Error("the copy is of another journal, and is set aside", "dir", s.Dir, "to", aside, "err", err)
+		s.Log.Error("set the copy aside: it belongs to another journal", "dir", s.Dir, "to", aside, "err", err)
 		if err := os.Rename(s.Dir, aside); err != nil {
 			return nil, err
 		}
 	case err != nil:
 		return nil, err
 	case c.Damaged():
-		s.Log.Error("the copy is damaged, and is made anew from the stream", "dir", s.Dir)
+		s.Log.Error("rebuild the damaged copy from the stream", "dir", s.Dir)
 		if err := errors.Join(c.Close(), os.RemoveAll(s.Dir)); err != nil {
 			return nil, err
 		}

@@ -82,9 +82,9 @@ func (s *Store) note(ctx context.Context, err error) {
 	s.mu.Unlock()
 	switch {
 	case before == nil && err != nil:
-		s.Log.Warn("the journal cannot be written or read; it is tried again", "err", err)
+		s.Log.Warn("read or write the journal failed, retrying", "err", err)
 	case before != nil && err == nil:
-		s.Log.Info("the journal can be written and read again")
+		s.Log.Info("reading and writing the journal works again")
 	}
 }
 

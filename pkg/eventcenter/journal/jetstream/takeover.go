@@ -137,7 +137,7 @@ func (s *Store) send(ctx context.Context, from Source) error {
 			return err
 		}
 		for _, g := range page.Gaps {
-			s.Log.Warn("the journal has a gap, and the stream will", "from", g.From, "to", g.To, "reason", g.Reason)
+			s.Log.Warn("copy a gap of the journal to the stream", "from", g.From, "to", g.To, "reason", g.Reason)
 		}
 		after = page.Next
 		if len(page.Records) == 0 {
@@ -175,7 +175,7 @@ func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error
 			return nil
 		}
 		if begun {
-			log.Info("there is no journal here to take over: this replica takes part until another has filled the stream")
+			log.Info("no journal here: taking part until another replica has filled the stream")
 		}
 		select {
 		case <-ctx.Done():

@@ -60,7 +60,7 @@ func (s *Store) setDamaged(p *partition, err error) {
 	}
 	s.mu.Unlock()
 	if !known {
-		s.Log.Error("a file of the journal is damaged; nothing more is written to it", "file", p.path, "err", err)
+		s.Log.Error("stop writing to a damaged file of the journal", "file", p.path, "err", err)
 	}
 }
 

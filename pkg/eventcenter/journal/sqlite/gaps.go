@@ -29,7 +29,7 @@ func (s *Store) insertGap(g journal.Gap) {
 	if g.From > g.To {
 		return
 	}
-	s.Log.Error("a part of the journal cannot be read", "from", g.From, "to", g.To, "reason", g.Reason)
+	s.Log.Error("read a part of the journal failed", "from", g.From, "to", g.To, "reason", g.Reason)
 	at, _ := slices.BinarySearchFunc(s.gaps, g, func(a, b journal.Gap) int { return cmp.Compare(a.From, b.From) })
 	if at > 0 && s.gaps[at-1].To+1 == g.From && s.gaps[at-1].Reason == g.Reason {
 		s.gaps[at-1].To = g.To

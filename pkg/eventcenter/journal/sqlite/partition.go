@@ -189,7 +189,7 @@ func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, 
 	}
 	if past && p.version == version {
 		if p.known, err = loadFilter(ctx, p.db); err != nil {
-			s.Log.Error("load a file's filter of identities failed: the file is asked", "file", p.path, "err", err)
+			s.Log.Error("load a file's filter of identities failed: reading the file instead", "file", p.path, "err", err)
 		}
 	}
 	return p, nil

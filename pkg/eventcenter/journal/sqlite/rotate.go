@@ -89,9 +89,9 @@ func (s *Store) full(cause error) error {
 	s.mu.Lock()
 	s.fullFrom = s.Now()
 	s.mu.Unlock()
-	s.Log.Error("the journal's disk is full: nothing is taken until it has room", "dir", s.Dir, "err", cause)
+	s.Log.Error("the journal's disk is full: refusing events until it has room", "dir", s.Dir, "err", cause)
 	if err := remove(s.ballast()); err != nil {
-		s.Log.Error("the ballast cannot be freed", "err", err)
+		s.Log.Error("free the ballast failed", "err", err)
 	}
 	return fmt.Errorf("%w: %w", journal.ErrFull, cause)
 }

@@ -118,7 +118,7 @@ func (s *Store) open(ctx context.Context) error {
 		marked, err = s.readMark() // before the files, so that events appended in between are not missed
 	}
 	if err != nil {
-		s.Log.Error("the mark of the newest offset cannot be read: the end of the journal is not proven", "err", err)
+		s.Log.Error("read the mark of the newest offset failed: cannot tell whether the journal's end is complete", "err", err)
 	}
 	if s.parts, err = s.loadAll(ctx); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (s *Store) open(ctx context.Context) error {
 		return err
 	}
 	if err := s.makeBallast(); err != nil {
-		s.Log.Error("no room for the ballast: the disk is full", "err", err)
+		s.Log.Error("write the ballast failed: the disk is full", "err", err)
 		s.fullFrom = s.Now()
 	}
 	return nil

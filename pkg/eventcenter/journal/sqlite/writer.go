@@ -134,7 +134,7 @@ func (s *Store) commitGroup(group []*request) {
 		r := &request{events: derived}
 		records, failed := s.commit([]*request{r})
 		if failed != nil { // they are derived again after a restart
-			s.Log.Error("what follows from events could not be appended", "err", failed)
+			s.Log.Error("append derived events failed", "err", failed)
 		}
 		derived = s.tell(records)
 	}
@@ -152,7 +152,7 @@ func (s *Store) tell(records []journal.Record) []journal.Event {
 	last := records[len(records)-1]
 	if s.mark != nil {
 		if err := s.writeMark(last.Offset); err != nil {
-			s.Log.Error("the mark of the newest offset cannot be written", "err", err)
+			s.Log.Error("write the mark of the newest offset failed", "err", err)
 		}
 	}
 	s.mu.Lock()
@@ -208,7 +208,7 @@ func (s *Store) openWriter(ctx context.Context) error {
 		if err == nil {
 			break
 		}
-		s.Log.Error("load the watermarks of streams failed: every event is looked up", "file", p.path, "err", err)
+		s.Log.Error("load the watermarks of streams failed: looking up every event", "file", p.path, "err", err)
 		s.writer.exact = true
 	}
 	if len(s.parts) == 0 {
