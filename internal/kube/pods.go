@@ -87,7 +87,7 @@ func (c *Client) podPages(ctx context.Context, q podQuery) ([]corev1.Pod, error)
 // decode as an empty list.
 func checkList(what string, answer metav1.ListInterface) error {
 	if answer.GetResourceVersion() == "" {
-		return fmt.Errorf("apiserver: %s: the answer is not a list: it has no resourceVersion", what)
+		return fmt.Errorf("apiserver: %s: the answer is no list: it has no resourceVersion", what)
 	}
 	return nil
 }

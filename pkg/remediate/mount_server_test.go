@@ -171,7 +171,7 @@ func TestServerDead(t *testing.T) {
 		"FUSE, nobody holds it":          {fsType: "fuse.x", probe: answer(syscall.ENOTCONN), dead: true},
 		"FUSE, its users cannot be read": {
 			fsType: "fuse.x", probe: answer(syscall.ENOTCONN), files: map[string]string{"proc/7/task/7/fd": ""},
-			refuse: "not known",
+			refuse: "cannot tell",
 		},
 		"cannot be asked": {fsType: "nfs4", refuse: "no prober"},
 		"too many hang": {

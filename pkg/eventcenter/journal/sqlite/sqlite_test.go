@@ -177,7 +177,7 @@ func TestDamage(t *testing.T) {
 			}
 			s.mustAppend(t, of("a", 9))
 			s.expect(t, test.want...)
-			told := strings.Contains(log.String(), "cannot be read")
+			told := strings.Contains(log.String(), "read a part of the journal failed")
 			if gaps := strings.Contains(strings.Join(test.want, " "), "gap"); told != gaps {
 				t.Errorf("logged: %s", log.String())
 			}
