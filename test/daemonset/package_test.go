@@ -22,7 +22,7 @@ func testBesidePackage(t *testing.T, c *cluster) {
 	onHost.awaitStatus(t, first)
 
 	c.uninstall(t)
-	onHost.awaitLog(t, "takes over")
+	onHost.awaitLog(t, "taking over")
 	onHost.awaitStatus(t, onHost.PID())
 
 	c.install(t, false)
