@@ -2,26 +2,19 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
-const (
-	askLimit  = 30 * time.Second
-	maxAnswer = 64 << 20 // bytes
-)
+const askLimit = 30 * time.Second
 
 // get sends a GET request to the center. The caller closes the response body.
 func (o *options) get(ctx context.Context, path string, headers map[string]string) (*http.Response, error) {
@@ -30,63 +23,12 @@ func (o *options) get(ctx context.Context, path string, headers map[string]strin
 
 func (o *options) send(ctx context.Context, method, path string, headers map[string]string,
 	body io.Reader) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, method, o.address()+path, body)
-	if err != nil {
-		return nil, err
-	}
-	token, err := web.ReadToken(filepath.Join(o.directory(), "token"))
-	if err != nil {
-		return nil, fmt.Errorf("token of the center (--dir): %w", err)
-	}
-	request.Header.Set("Authorization", "Bearer "+token)
-	for name, value := range headers {
-		request.Header.Set(name, value)
-	}
-	client, err := o.client()
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode == http.StatusOK {
-		return response, nil
-	}
-	defer response.Body.Close()
-	var problem struct{ Error string }
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
-	if json.Unmarshal(text, &problem) != nil || problem.Error == "" {
-		problem.Error = string(text)
-	}
-	return nil, &refusedError{response.StatusCode, fmt.Sprintf("%s%s: %s: %s", o.address(), path, response.Status,
-		problem.Error)}
+	return o.remote().Send(ctx, method, path, headers, body)
 }
 
-// refusedError is an error response of the center.
-type refusedError struct {
-	status int
-	text   string
-}
-
-func (e *refusedError) Error() string { return e.text }
-
-func (o *options) client() (*http.Client, error) {
-	transport := &http.Transport{} // no proxy: only the center may get the token
-	if o.ca != "" {
-		pem, err := os.ReadFile(o.ca)
-		if err != nil {
-			return nil, fmt.Errorf("--ca: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca %s: no certificate in it", o.ca)
-		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	}
-	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}, nil
+// remote is the center to query.
+func (o *options) remote() *client.Client {
+	return &client.Client{Dir: o.directory(), Server: o.server, Default: "http://" + defaultListen, CA: o.ca}
 }
 
 // ask decodes a response; with -o json it prints it unchanged, and printed is true.
@@ -99,20 +41,9 @@ func (o *options) call(ctx context.Context, w io.Writer, method, path string, bo
 	err error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	response, err := o.send(ctx, method, path, nil, body)
+	text, err := o.remote().Decode(ctx, method, path, body, answer)
 	if err != nil {
 		return false, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", path, err)
-	}
-	if len(text) > maxAnswer {
-		return false, fmt.Errorf("%s: the answer has more than %d bytes", path, maxAnswer)
-	}
-	if err := json.Unmarshal(text, answer); err != nil {
-		return false, fmt.Errorf("%s: %w", path, err)
 	}
 	if o.json() {
 		_, err = w.Write(text)

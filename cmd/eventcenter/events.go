@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 func newEvents(o *options) *cobra.Command {
@@ -108,7 +109,7 @@ func (o *options) follow(cmd *cobra.Command, path string) error {
 		if cmd.Context().Err() != nil {
 			return nil //nolint:nilerr // interrupted: the normal end
 		}
-		if refused, ok := errors.AsType[*refusedError](err); ok && refused.status < 500 || last == "" {
+		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status < 500 || last == "" {
 			return err
 		}
 		fmt.Fprintln(cmd.ErrOrStderr(), "eventcenter: the stream ended, reconnecting:", event.Plain(fmt.Sprint(err)))

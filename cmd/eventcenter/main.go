@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 // Version is set when the program is built.
@@ -117,29 +117,10 @@ func formatsOf(cmd *cobra.Command) []string {
 func (o *options) json() bool { return o.output == "json" }
 
 // directory returns the data directory.
-func (o *options) directory() string {
-	if o.dir != "" {
-		return o.dir
-	}
-	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
-		return filepath.Join(state, "eventcenter")
-	}
-	return "eventcenter-data"
-}
-
-// addressFile holds the address of the last center in a directory.
-const addressFile = "address"
+func (o *options) directory() string { return client.Directory("eventcenter", o.dir) }
 
 // address returns the address of the center to use.
-func (o *options) address() string {
-	if o.server != "" {
-		return strings.TrimSuffix(o.server, "/")
-	}
-	if text, err := os.ReadFile(filepath.Join(o.directory(), addressFile)); err == nil {
-		return strings.TrimSpace(string(text))
-	}
-	return "http://" + defaultListen
-}
+func (o *options) address() string { return o.remote().Address() }
 
 func printJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)

@@ -73,7 +73,7 @@ func start(t testing.TB, dir string, flags ...string) *process {
 // startAs is start for another build of the program.
 func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 	t.Helper()
-	_ = os.Remove(filepath.Join(dir, addressFile))
+	_ = os.Remove(filepath.Join(dir, "address"))
 	p := &process{t: t, dir: dir, log: &syncedLog{}}
 	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", "127.0.0.1:0"}, flags...)...)
 	p.cmd.Path, p.cmd.Stderr = binary, p.log
@@ -82,7 +82,7 @@ func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 	}
 	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
 	if !eventually(patience, func() bool {
-		text, err := os.ReadFile(filepath.Join(dir, addressFile))
+		text, err := os.ReadFile(filepath.Join(dir, "address"))
 		p.url = strings.TrimSpace(string(text))
 		return err == nil && len(text) > 0
 	}) {

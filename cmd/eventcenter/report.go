@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
+	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const reportVerb = "report"
@@ -63,7 +64,7 @@ func (o *options) mail(cmd *cobra.Command, path string) error {
 		return err
 	}
 	defer response.Body.Close()
-	_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(response.Body, maxAnswer))
+	_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(response.Body, client.MaxAnswer))
 	return err
 }
 

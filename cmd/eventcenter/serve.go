@@ -22,6 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/web/client"
 	"github.com/nodeagent/nodeagent/pkg/web/oidc"
 	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
@@ -111,7 +112,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, "eventcenter: data in", event.Plain(dir))
-	token, err := web.Token(filepath.Join(dir, "token"))
+	token, err := web.Token(client.TokenFile(dir))
 	if err != nil {
 		return fmt.Errorf("token: %w", err)
 	}
@@ -217,11 +218,11 @@ func (s *work) serve(ctx context.Context) error {
 			Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports}),
 		Health: center.Journal.Health, Problem: s.deliveries.problem, Ready: s.replica.ready, Heard: s.replica.heard()})
 	s.gate.open(server)
-	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(s.address+"\n"), 0o600); err != nil {
+	if err := client.Publish(center.Dir, s.address); err != nil {
 		center.Log.Error("write the address for other commands failed: they need --server", "err", err)
 	}
 	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
-		s.address, event.Plain(filepath.Join(center.Dir, "token")))
+		s.address, event.Plain(client.TokenFile(center.Dir)))
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() {
 		if err := center.Run(ctx); err != nil {

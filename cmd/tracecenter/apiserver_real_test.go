@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,7 +34,11 @@ type cluster struct {
 
 const traceRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"trace"},"rules":[
  {"apiGroups":[""],"resources":["pods","nodes","events"],"verbs":["list","watch"]},
- {"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["list","watch"]}]}`
+ {"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["list","watch"]},
+ {"apiGroups":["discovery.k8s.io"],"resources":["endpointslices"],"verbs":["list"]},
+ {"nonResourceURLs":["/readyz","/readyz/etcd"],"verbs":["get"]},
+ {"apiGroups":["authentication.k8s.io"],"resources":["tokenreviews"],"verbs":["create"]},
+ {"apiGroups":["authorization.k8s.io"],"resources":["subjectaccessreviews"],"verbs":["create"]}]}`
 
 const traceBinding = `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"trace"},
  "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"trace"},
@@ -106,13 +113,9 @@ func (c *cluster) status(name, status string) {
 
 // acts returns "act outcome reason" for a pod, newest first.
 func (c *cluster) acts(name string) (all []string) {
-	r, err := http.Get("http://" + c.on + "/v1/pods/default/" + name)
-	if err != nil {
-		return nil
-	}
-	defer r.Body.Close()
+	code, body := ask(c.t, c.dir, c.on, "/v1/pods/default/"+name, c.on)
 	var pod api.Pod
-	if r.StatusCode != http.StatusOK || json.NewDecoder(r.Body).Decode(&pod) != nil {
+	if code != http.StatusOK || json.Unmarshal([]byte(body), &pod) != nil {
 		return nil
 	}
 	for _, a := range pod.Acts {
@@ -183,13 +186,94 @@ func TestRealAPIServer(t *testing.T) {
 	c.expect("full", "creation missed CapacityExhausted")
 	c.expect("good", "creation delivered")
 	c.printed()
+	c.readers()
+}
+
+const readerRole = `{"kind":"Role","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"reader"},
+ "rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get"]}]}`
+
+const readerBinding = `{"kind":"RoleBinding","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"reader"},
+ "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"reader"},
+ "subjects":[{"kind":"ServiceAccount","name":"dev","namespace":"team"}]}`
+
+// readers checks the rights of a user who may get the pods of one namespace, with the user's own token: by request and by
+// page, no pod of another namespace can be read, and whether it exists is not told.
+func (c *cluster) readers() {
+	c.t.Helper()
+	c.Create("/api/v1/namespaces", `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"team"}}`, nil)
+	c.Create("/api/v1/namespaces/team/serviceaccounts", `{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"dev"}}`, nil)
+	var request struct{ Status struct{ Token string } }
+	c.Create("/api/v1/namespaces/team/serviceaccounts/dev/token", `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{}}`, &request)
+	c.Create("/apis/rbac.authorization.k8s.io/v1/namespaces/team/roles", readerRole, nil)
+	c.Create("/apis/rbac.authorization.k8s.io/v1/namespaces/team/rolebindings", readerBinding, nil)
+	dir := c.t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(request.Status.Token), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	code, body := ask(c.t, c.dir, c.on, "/v1/pods/default/pull", c.on)
+	var pull api.Pod
+	if err := json.Unmarshal([]byte(body), &pull); err != nil || code != http.StatusOK {
+		c.t.Fatalf("%d %s", code, body)
+	}
+	for path, want := range map[string]int{"/v1/slis?namespace=team": 200, "/v1/failures?namespace=team": 200, "/v1/terminating?namespace=team": 200,
+		"/v1/pods/team/none": 404, "/v1/pods/" + pull.Acts[0].UID: 404, "/v1/pods/no-such-uid": 404, "/v1/slis": 403, "/v1/failures": 403,
+		"/v1/terminating": 403, "/v1/slis?namespace=default": 403, "/v1/pods/default/pull": 403, "/v1/pods/default/none": 403, "/metrics": 403,
+		"/v1/components": 403} {
+		if code, body := ask(c.t, dir, c.on, path, c.on); code != want || strings.Contains(body, "pull") && code == http.StatusOK {
+			c.t.Errorf("%s: %d, want %d: %s", path, code, want, body)
+		}
+	}
+	c.page(dir, pull.Acts[0].UID)
+}
+
+// page signs the user in, and opens the pages.
+func (c *cluster) page(dir, uid string) {
+	c.t.Helper()
+	var login bytes.Buffer
+	root := newRoot()
+	root.SetArgs([]string{"login", "--server", "http://" + c.on, "--token-file", filepath.Join(dir, "token")})
+	root.SetOut(&login)
+	if err := root.ExecuteContext(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+	_, code, _ := strings.Cut(login.String(), "code: ")
+	code, _, _ = strings.Cut(code, " ")
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar}
+	open := func(path string, form url.Values) (int, string) {
+		answer, err := browser.Get("http://" + c.on + path)
+		if form != nil {
+			answer, err = browser.PostForm("http://"+c.on+path, form)
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		return answer.StatusCode, string(text)
+	}
+	if status, text := open("/login", url.Values{"code": {code}, "next": {"/"}}); status != http.StatusOK || !strings.Contains(text, "name one of yours") ||
+		!strings.Contains(text, "system:serviceaccount:team:dev") {
+		c.t.Errorf("%d %s", status, text)
+	}
+	for path, want := range map[string]int{"/failures": 403, "/failures?namespace=default": 403, "/failures?namespace=team": 200, "/terminating": 403,
+		"/pods/default/pull": 404, "/pods/" + uid: 404, "/pods?pod=default/pull": 404, "/?namespace=default": 200, "/components": 200,
+		"/v1/pods/" + uid: 404, "/v1/pods/default/pull": 403} {
+		status, text := open(path, nil)
+		if status != want || strings.Contains(text, "RegistryUnavailable") || strings.Contains(text, uid) && !strings.Contains(path, uid) {
+			c.t.Errorf("%s: %d, want %d: %s", path, status, want, text)
+		}
+	}
 }
 
 // printed checks the commands' output, and that no file contains a secret.
 func (c *cluster) printed() {
 	var out bytes.Buffer
 	root := newRoot()
-	root.SetArgs([]string{"pod", "default/pull", "--server", "http://" + c.on})
+	root.SetArgs([]string{"pod", "default/pull", "--dir", c.dir})
 	root.SetOut(&out)
 	if err := root.ExecuteContext(c.t.Context()); err == nil {
 		c.t.Error("a missed pod is a problem")

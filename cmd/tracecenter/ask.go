@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,42 +18,29 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+	remote "github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const (
-	askLimit  = 30 * time.Second
-	maxAnswer = 16 << 20
-	width     = 30 // columns of the waterfall
+	askLimit = 30 * time.Second
+	width    = 30 // columns of the waterfall
 )
+
+// remote is the tracecenter to query.
+func (o *options) remote() *remote.Client {
+	return &remote.Client{Dir: o.directory(), Server: o.server, Default: "http://" + defaultListen, CA: o.ca, Token: o.token}
+}
 
 // ask sends a request to the server, and prints the response unchanged if JSON is wanted.
 func (o *options) ask(ctx context.Context, w io.Writer, path string, into any) (printed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(o.server, "/")+path, nil)
-	if err != nil {
-		return false, fmt.Errorf("--server %s: %w", o.server, err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
+	text, err := o.remote().Decode(ctx, http.MethodGet, path, nil, into)
+	if err != nil || o.output != "json" {
 		return false, err
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil {
-		return false, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return false, fmt.Errorf("%s: %s: %.200s", o.server, response.Status, strings.TrimSpace(string(body)))
-	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return false, fmt.Errorf("%s: %w", o.server, err)
-	}
-	if o.output == "json" {
-		_, err = w.Write(body)
-		return true, err
-	}
-	return false, nil
+	_, err = w.Write(text)
+	return true, err
 }
 
 func newPod(o *options) *cobra.Command {

@@ -38,8 +38,8 @@ func TestDocsNameVerbsAndFlags(t *testing.T) {
 			t.Errorf("no verb %s", cmd.Name())
 		}
 	}
-	for _, flag := range []string{"kubeconfig", "dir", "listen", "promised", "keep-days", "exclude-namespaces", "overrides"} {
-		if newServe().Flags().Lookup(flag) == nil || !strings.Contains(string(page), "`--"+flag+"`") {
+	for _, flag := range []string{"kubeconfig", "listen", "tls-cert", "tls-key", "oidc", "promised", "keep-days", "exclude-namespaces", "overrides"} {
+		if newServe(&options{}).Flags().Lookup(flag) == nil || !strings.Contains(string(page), "`--"+flag+"`") {
 			t.Errorf("no flag %s", flag)
 		}
 	}

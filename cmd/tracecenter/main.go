@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	remote "github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 // Version is set when the program is built.
@@ -27,6 +29,9 @@ const defaultListen = "127.0.0.1:10686"
 
 // errProblems ends a verb after it has printed problems.
 var errProblems = errors.New("problems found")
+
+// errCouldNotTell ends a verb whose answer is that it cannot be told.
+var errCouldNotTell = errors.New("could not tell")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -52,7 +57,7 @@ func run(ctx context.Context, args []string) int {
 
 // options are the flags that every verb has.
 type options struct {
-	server, output string
+	dir, server, ca, token, output string
 }
 
 func newRoot() *cobra.Command {
@@ -65,7 +70,10 @@ func newRoot() *cobra.Command {
   tracecenter serve          follow the cluster
   tracecenter pod X          what happened to a pod (NAMESPACE/NAME or UID), and whose fault was it?
   tracecenter slis           how many deliveries are in time?
+  tracecenter failures       why were deliveries late?
   tracecenter terminating    which pods stay in Terminating?
+  tracecenter health         is the cluster healthy, and are its components online?
+  tracecenter login          a code for the pages, which show all of this in a browser
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		Version:       Version,
@@ -78,8 +86,16 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 			return nil
 		},
 	}
-	root.PersistentFlags().StringVar(&o.server, "server", "http://"+defaultListen, "address of the tracecenter to query")
-	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	root.AddCommand(newServe(), newPod(o), newSLIs(o), newTerminating(o))
+	flags := root.PersistentFlags()
+	flags.StringVar(&o.dir, "dir", "", "directory of the verdicts and the token (default $XDG_STATE_HOME/tracecenter, else ./tracecenter-data)")
+	flags.StringVar(&o.server, "server", "", "address of the tracecenter to query (default: that of the last one that ran in the directory, "+
+		"else http://"+defaultListen+")")
+	flags.StringVar(&o.ca, "ca", "", "file with the CA certificates of an https server")
+	flags.StringVar(&o.token, "token-file", "", "file with a token of a user of the cluster (default: the program's own, in the directory)")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	root.AddCommand(newServe(o), newPod(o), newSLIs(o), newFailures(o), newTerminating(o), newHealth(o), newLogin(o))
 	return root
 }
+
+// directory returns the data directory.
+func (o *options) directory() string { return remote.Directory("tracecenter", o.dir) }

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,40 +17,56 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/override"
+	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
+	"github.com/nodeagent/nodeagent/pkg/web"
+	remote "github.com/nodeagent/nodeagent/pkg/web/client"
+	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 const (
-	turn      = time.Second // between judgements, each with a save
+	turn      = time.Second     // between judgements, each with a save
+	assess    = 5 * time.Second // between judgements of the cluster's health
 	saveLimit = 30 * time.Second
 	stopLimit = 5 * time.Second
 	headLimit = 10 * time.Second
+	idleLimit = 2 * time.Minute
+	headBytes = 32 << 10 // of request headers: a token has at most 16 KiB
+
+	maxConnections, networkConnections = 2_000, 500 // in total, and per network
 )
 
 type serveOptions struct {
-	kubeconfig, dir, listen string
-	promised                time.Duration
-	keepDays                int
-	exclude                 []string
-	overrides               string
+	*options
+	kubeconfig, listen string
+	tlsCert, tlsKey    string
+	oidc               string
+	promised           time.Duration
+	keepDays           int
+	exclude            []string
+	overrides          string
+	loopback, secured  bool
 }
 
-func newServe() *cobra.Command {
-	s := &serveOptions{}
+func newServe(o *options) *cobra.Command {
+	s := &serveOptions{options: o}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Follow the cluster",
-		Long: `Follow the cluster: with a kubeconfig, or in a pod with its ServiceAccount. It listens on loopback only, because its
-answers name pods of all namespaces.`,
+		Long: `Follow the cluster: with a kubeconfig, or in a pod with its ServiceAccount. It needs no other flags: it listens on
+loopback, and at the first start creates its token in the file "token" of its directory. It listens on another address only
+with TLS.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "file with endpoint and credentials (default: the pod's ServiceAccount)")
-	flags.StringVar(&s.dir, "dir", "tracecenter-data", "directory of the verdicts")
-	flags.StringVar(&s.listen, "listen", defaultListen, "loopback address to listen on")
+	flags.StringVar(&s.listen, "listen", defaultListen, "address to listen on")
+	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
+	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
+	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see docs/trace.md")
 	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
 	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
@@ -61,13 +79,17 @@ func (s *serveOptions) valid() error {
 	if err != nil {
 		return fmt.Errorf("--listen %q: %w", s.listen, err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--listen %s: must be an address of loopback", s.listen)
-	}
-	if s.promised < time.Second || s.promised > time.Hour {
+	ip := net.ParseIP(host)
+	s.loopback = host == "localhost" || ip != nil && ip.IsLoopback()
+	s.secured = s.tlsCert != "" && s.tlsKey != ""
+	switch {
+	case !s.secured && (s.tlsCert != "" || s.tlsKey != ""):
+		return errors.New("--tls-cert and --tls-key belong together")
+	case !s.loopback && !s.secured:
+		return fmt.Errorf("--listen %s: any address but loopback needs --tls-cert and --tls-key", s.listen)
+	case s.promised < time.Second || s.promised > time.Hour:
 		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
-	}
-	if s.keepDays < 8 {
+	case s.keepDays < 8:
 		return fmt.Errorf("--keep-days %d: must be at least 8, because one indicator covers 7 days", s.keepDays)
 	}
 	return nil
@@ -94,7 +116,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	kept, err := store.Open(ctx, s.dir, s.keepDays)
+	kept, err := store.Open(ctx, s.directory(), s.keepDays)
 	if err != nil {
 		return err
 	}
@@ -109,66 +131,130 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", s.listen)
+	servers, err := client.Servers()
 	if err != nil {
 		return err
 	}
-	server := &api.Server{Follower: follower, Store: kept, Log: log, Now: time.Now}
-	answers := &http.Server{Handler: server.Handler(), ReadHeaderTimeout: headLimit,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
-	log.Info("listening", "address", listener.Addr().String(), "open", len(open))
+	w := &work{serveOptions: s, follower: follower, kept: kept, prober: probe.New(servers, follower, log), log: log}
+	w.api = &api.Server{Follower: follower, Store: kept, Prober: w.prober, Log: log, Now: time.Now, Loopback: s.loopback}
+	closer, err := w.people(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closer.Close()) }()
+	return w.serve(ctx, client)
+}
+
+// work is the work of an open tracecenter.
+type work struct {
+	*serveOptions
+	follower *follow.Follower
+	kept     *store.Store
+	prober   *probe.Prober
+	api      *api.Server
+	log      *slog.Logger
+	ended    chan error // of a part of the program
+}
+
+// serve answers requests and judges until ctx ends or a part of the program has failed.
+func (s *work) serve(ctx context.Context, client *watch.Client) error {
+	listener, address, err := s.open()
+	if err != nil {
+		return err
+	}
+	answers := &http.Server{Handler: s.api.Handler(), ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	if err := remote.Publish(s.directory(), address); err != nil {
+		s.log.Error("write the address for other commands failed: they need --server", "err", err)
+	}
+	fmt.Fprintf(os.Stderr, "tracecenter: listening on %s; its token is in %s; \"tracecenter login\" opens the pages\n", address,
+		plain(remote.TokenFile(s.directory())))
 	ctx, stop := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	defer parts.Wait()
 	defer stop()
-	ended := make(chan error, 2)
-	go func() { ended <- answers.Serve(listener) }()
-	go func() { ended <- client.Run(ctx, follower) }()
-	err = judge(ctx, follower, kept, server, ended, log)
+	s.ended = make(chan error, 2)
+	parts.Go(func() { s.ended <- answers.Serve(listener) })
+	parts.Go(func() { s.ended <- client.Run(ctx, s.follower) })
+	parts.Go(func() { s.prober.Run(ctx) })
+	err = s.judge(ctx)
 	stop()
 	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	err = errors.Join(err, save(final, follower, kept, server, time.Now()))
-	return errors.Join(err, answers.Shutdown(final))
+	err = errors.Join(err, s.save(final, time.Now()))
+	if closing := answers.Shutdown(final); closing != nil {
+		err = errors.Join(err, answers.Close())
+	}
+	return err
+}
+
+// open opens the listener and returns its address as a URL.
+func (s *work) open() (listener net.Listener, address string, err error) {
+	listener, err = net.Listen("tcp", s.listen)
+	if err != nil {
+		return nil, "", err
+	}
+	listener = share.Listener(listener, networkConnections, maxConnections)
+	if !s.secured {
+		return listener, "http://" + listener.Addr().String(), nil
+	}
+	certificate := &web.Certificate{CertFile: s.tlsCert, KeyFile: s.tlsKey}
+	if _, err := certificate.Get(nil); err != nil {
+		return nil, "", errors.Join(err, listener.Close())
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.Get, NextProtos: []string{"h2", "http/1.1"}}
+	return tls.NewListener(listener, config), "https://" + listener.Addr().String(), nil
 }
 
 // judge judges and saves each second, until ctx ends or a part of the program has failed. It retries failed saves.
-func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *api.Server, ended <-chan error, log *slog.Logger) error {
+func (s *work) judge(ctx context.Context) error {
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()
-	failing, day := false, 0
+	failing, day, assessed := false, 0, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-ended:
+		case err := <-s.ended:
 			if ctx.Err() != nil {
 				err = nil // it was asked to stop
 			}
 			return err
 		case now := <-ticker.C:
-			err := save(ctx, f, kept, server, now)
+			err := s.save(ctx, now)
 			if (err != nil) != failing && ctx.Err() == nil {
 				failing = err != nil
-				log.Warn("storing of verdicts changed", "failing", failing, "err", err)
+				s.log.Warn("storing of verdicts changed", "failing", failing, "err", err)
+			}
+			if now.Sub(assessed) >= assess {
+				s.api.Judge(ctx, now)
+				assessed = now
 			}
 			if now.YearDay() != day {
 				day = now.YearDay()
-				if err := kept.Expire(now); err != nil {
-					log.Warn("drop old days failed", "err", err)
+				if err := s.kept.Expire(now); err != nil {
+					s.log.Warn("drop old days failed", "err", err)
 				}
 			}
 		}
 	}
 }
 
-func save(ctx context.Context, f *follow.Follower, kept *store.Store, server *api.Server, now time.Time) error {
+func (s *work) save(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, saveLimit)
 	defer cancel()
-	batch := f.Judge(now)
-	if err := kept.Save(ctx, batch); err != nil {
-		f.Failed(batch)
+	probes := s.prober.Take()
+	batch := s.follower.Judge(now)
+	if err := s.kept.Save(ctx, batch); err != nil {
+		s.follower.Failed(batch)
+		s.prober.Return(probes)
 		return err
 	}
-	f.Stored(batch)
-	server.Saved(now)
+	s.follower.Stored(batch)
+	s.api.Saved(now)
+	if err := s.kept.SaveProbes(ctx, probes); err != nil {
+		s.prober.Return(probes)
+		return err
+	}
 	return nil
 }

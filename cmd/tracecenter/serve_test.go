@@ -20,14 +20,19 @@ import (
 	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
-func ask(t *testing.T, on, path, host string) (int, string) {
+// ask sends a request with the token in a directory; without one, without a token.
+func ask(t *testing.T, dir, on, path, host string) (int, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+on+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	request.Host = host
-	response, err := http.DefaultClient.Do(request)
+	if token, err := os.ReadFile(filepath.Join(dir, "token")); err == nil {
+		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -58,7 +63,7 @@ func TestServe(t *testing.T) {
 		go func() {
 			ended <- run(ctx, []string{"serve", "--kubeconfig", center.Kubeconfig(), "--dir", dir, "--listen", on, "--promised", "1s"})
 		}()
-		wait(t, "ready", func() bool { code, _ := ask(t, on, "/readyz", on); return code == http.StatusOK })
+		wait(t, "ready", func() bool { code, _ := ask(t, dir, on, "/readyz", on); return code == http.StatusOK })
 		return func() {
 			cancel()
 			if code := <-ended; code != exitFine {
@@ -74,11 +79,11 @@ func TestServe(t *testing.T) {
 	center.Pod("ADDED", late)
 	missed := func() bool {
 		center.Beat()
-		_, body := ask(t, on, "/v1/pods/u1", on)
+		_, body := ask(t, dir, on, "/v1/pods/u1", on)
 		return strings.Contains(body, `"CapacityExhausted"`)
 	}
 	wait(t, "missed", missed)
-	text := cli(t, "pod", "default/late", "--server", "http://"+on)
+	text := cli(t, "pod", "default/late", "--dir", dir)
 	for _, want := range []string{"creation of default/late: missed", "reason: CapacityExhausted (system)", "stage:  queue and schedule, of scheduler",
 		"to do:  Add nodes", "####", "error: problems found"} {
 		if !strings.Contains(text, want) {
@@ -88,17 +93,28 @@ func TestServe(t *testing.T) {
 	if strings.Contains(text, "\x1b") || strings.Count(text, "\n") > 10 {
 		t.Errorf("not plain, or more than ten lines:\n%s", text)
 	}
-	if text := cli(t, "slis", "--server", "http://"+on); !strings.Contains(text, "(<20)") {
+	if text := cli(t, "slis", "--dir", dir); !strings.Contains(text, "(<20)") {
 		t.Error(text)
 	}
-	if text := cli(t, "terminating", "--server", "http://"+on); text != "" {
+	if text := cli(t, "terminating", "--dir", dir); text != "" {
+		t.Error(text)
+	}
+	if text := cli(t, "failures", "--dir", dir); !strings.Contains(text, "    1  creation  CapacityExhausted        system  newest default/late") {
+		t.Error(text)
+	}
+	wait(t, "health", func() bool {
+		center.Beat()
+		text := cli(t, "health", "--dir", dir)
+		return strings.Contains(text, "Healthy since") && strings.Contains(text, "apiserver") && strings.Contains(text, "online")
+	})
+	if text := cli(t, "login", "--dir", dir); !strings.Contains(text, "http://"+on+"/login\ncode: ") {
 		t.Error(text)
 	}
 	stop()
 	stop = start()
 	defer func() { stop() }()
 	wait(t, "missed after a restart", missed)
-	answers(t, on)
+	answers(t, dir, on)
 }
 
 func wait(t *testing.T, what string, true func() bool) {
@@ -114,15 +130,21 @@ func wait(t *testing.T, what string, true func() bool) {
 	}
 }
 
-func answers(t *testing.T, on string) {
+func answers(t *testing.T, dir, on string) {
 	t.Helper()
 	for path, want := range map[string]int{"/healthz": 200, "/v1/slis": 200, "/v1/slis?window=2m": 400, "/v1/pods/none": 404, "/v1/pods/a/b": 404,
-		"/v1/pods/" + strings.Repeat("a", 300): 400, "/v1/terminating": 200, "/metrics": 200, "/": 404} {
-		if code, body := ask(t, on, path, on); code != want {
+		"/v1/pods/" + strings.Repeat("a", 300): 400, "/v1/terminating": 200, "/metrics": 200, "/v1/failures": 200,
+		"/v1/components": 200, "/v1/health": 200, "/": 303, "/login": 200} {
+		if code, body := ask(t, dir, on, path, on); code != want {
 			t.Errorf("%.40s: %d, %.200s", path, code, body)
 		}
 	}
-	if code, _ := ask(t, on, "/v1/slis", "evil.example"); code != http.StatusForbidden {
+	for _, path := range []string{"/v1/slis", "/v1/pods/u1", "/v1/pods/default/late", "/v1/terminating", "/v1/failures", "/v1/components", "/v1/health", "/metrics"} {
+		if code, body := ask(t, t.TempDir(), on, path, on); code != http.StatusUnauthorized || strings.Contains(body, "late") {
+			t.Errorf("%s without a token: %d %s", path, code, body)
+		}
+	}
+	if code, _ := ask(t, dir, on, "/v1/slis", "evil.example"); code != http.StatusForbidden {
 		t.Errorf("a host of others: %d", code)
 	}
 	var slis struct {
@@ -134,18 +156,18 @@ func answers(t *testing.T, on string) {
 			Success *float64
 		}
 	}
-	_, body := ask(t, on, "/v1/slis?window=1h&namespace=default", on)
+	_, body := ask(t, dir, on, "/v1/slis?window=1h&namespace=default", on)
 	if err := json.Unmarshal([]byte(body), &slis); err != nil || len(slis.SLIs) != 4 || slis.SLIs[0].Missed != 1 || slis.SLIs[0].Success != nil || slis.AsOf.IsZero() {
 		t.Errorf("%v %s", err, body)
 	}
-	_, body = ask(t, on, "/metrics", on)
+	_, body = ask(t, dir, on, "/metrics", on)
 	if !strings.Contains(body, "tracecenter_pods 1") || strings.Contains(body, "late") {
 		t.Error(body)
 	}
 }
 
 func TestFlags(t *testing.T) {
-	for flag, want := range map[string]string{"--listen=0.0.0.0:1": "loopback", "--listen=x": "--listen", "--promised=0s": "--promised", "--keep-days=1": "--keep-days"} {
+	for flag, want := range map[string]string{"--listen=0.0.0.0:1": "needs --tls-cert", "--tls-cert=x": "belong together", "--listen=x": "--listen", "--promised=0s": "--promised", "--keep-days=1": "--keep-days"} {
 		if text := cli(t, "serve", flag); !strings.Contains(text, want) {
 			t.Errorf("%s: %s", flag, text)
 		}

@@ -40,18 +40,30 @@ type Sessions struct {
 
 // offer is an unused code.
 type offer struct {
-	Name     string    `json:"name"`
-	Operator bool      `json:"operator,omitempty"`
-	Ends     time.Time `json:"ends"`
+	Person
+	Ends time.Time `json:"ends"`
+}
+
+// Person is somebody who signs in.
+type Person struct {
+	Name string `json:"name"`
+	// Operator may act on faults and declare maintenance. False: a reader.
+	Operator bool `json:"operator,omitempty"`
+	// Cluster and User are given for a user of a cluster, who has the rights of that user. Without, a person reads everything.
+	Cluster string `json:"cluster,omitempty"`
+	User    *User  `json:"user,omitempty"`
 }
 
 // Session is a signed-in person.
 type Session struct {
-	Name string `json:"name"`
-	// Operator may act on faults and declare maintenance. False: a reader.
-	Operator bool      `json:"operator,omitempty"`
-	Form     string    `json:"form"` // token in each form of the session: another site cannot know it
-	Ends     time.Time `json:"ends"`
+	Person
+	Form string    `json:"form"` // token in each form of the session: another site cannot know it
+	Ends time.Time `json:"ends"`
+}
+
+// Identity returns who reads in a session.
+func (s Session) Identity() Identity {
+	return Identity{Name: s.Name, Reads: s.User == nil, Cluster: s.Cluster, User: s.User}
 }
 
 // NewSessions returns the sessions of a program in a control store. The name of the cookie begins with the program's:
@@ -105,12 +117,12 @@ func gone(err error) bool {
 	return errors.Is(err, control.ErrNotFound) || errors.Is(err, control.ErrConflict)
 }
 
-// Code returns a code for one sign-in within some minutes, under a name, as an operator or reader.
-func (s *Sessions) Code(ctx context.Context, name string, operator bool) (code string, ends time.Time, err error) {
+// Code returns a code for one sign-in within some minutes.
+func (s *Sessions) Code(ctx context.Context, of Person) (code string, ends time.Time, err error) {
 	code = strings.ToLower(rand.Text()[:12]) // 60 bits; a network can try one per second
 	code = code[:4] + "-" + code[4:8] + "-" + code[8:]
 	ends = s.now().Add(codeLife)
-	return code, ends, s.keep(ctx, codesBucket, code, offer{name, operator, ends}, maxCodes, errManyCodes)
+	return code, ends, s.keep(ctx, codesBucket, code, offer{of, ends}, maxCodes, errManyCodes)
 }
 
 // SignIn exchanges a code for a cookie; errCode means that the code is unknown, used, or expired. from is the network of
@@ -137,13 +149,13 @@ func (s *Sessions) SignIn(ctx context.Context, from, code string) (*http.Cookie,
 	if !now.Before(o.Ends) {
 		return nil, errCode
 	}
-	return s.open(ctx, o.Name, o.Operator)
+	return s.open(ctx, o.Person)
 }
 
 // open returns the cookie of a new session.
-func (s *Sessions) open(ctx context.Context, name string, operator bool) (*http.Cookie, error) {
+func (s *Sessions) open(ctx context.Context, of Person) (*http.Cookie, error) {
 	value := rand.Text()
-	one := Session{name, operator, rand.Text(), s.now().Add(sessionLife)}
+	one := Session{of, rand.Text(), s.now().Add(sessionLife)}
 	if err := s.keep(ctx, sessionsBucket, value, one, maxSessions, errManySessions); err != nil {
 		return nil, err
 	}
@@ -205,7 +217,7 @@ func (s *Sessions) Authenticate(next func(*http.Request) (Identity, error)) func
 		if r.Header.Get("Authorization") == "" && reads {
 			found, err := s.of(r)
 			if err == nil {
-				return Identity{Name: found.Name, Reads: true}, nil
+				return found.Identity(), nil
 			}
 			if !errors.Is(err, errNoSession) {
 				return Identity{}, &Refusal{Status: http.StatusServiceUnavailable,

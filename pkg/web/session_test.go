@@ -26,7 +26,7 @@ func openStore(t *testing.T) control.Store {
 func TestGuessing(t *testing.T) {
 	store, now := openStore(t), time.Now()
 	s := NewSessions(store, "program", true, func() time.Time { return now })
-	code, _, err := s.Code(t.Context(), "ada", true)
+	code, _, err := s.Code(t.Context(), Person{Name: "ada", Operator: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,13 +43,13 @@ func TestGuessing(t *testing.T) {
 		t.Error("later it is not, or its cookie goes over connections without TLS")
 	}
 	for range maxCodes {
-		_, _, _ = s.Code(t.Context(), "x", true)
+		_, _, _ = s.Code(t.Context(), Person{Name: "x", Operator: true})
 	}
-	if _, _, err := s.Code(t.Context(), "x", true); err == nil {
+	if _, _, err := s.Code(t.Context(), Person{Name: "x", Operator: true}); err == nil {
 		t.Error("codes take space without end")
 	}
 	now = now.Add(codeLife)
-	if _, _, err := s.Code(t.Context(), "x", true); err != nil {
+	if _, _, err := s.Code(t.Context(), Person{Name: "x", Operator: true}); err != nil {
 		t.Errorf("codes that have ended leave no room: %v", err)
 	}
 }
@@ -59,7 +59,7 @@ func TestGuessing(t *testing.T) {
 func TestReplicasKnowSessions(t *testing.T) {
 	store := openStore(t)
 	one, other := NewSessions(store, "program", false, time.Now), NewSessions(store, "program", false, time.Now)
-	code, _, err := one.Code(t.Context(), "ada", true)
+	code, _, err := one.Code(t.Context(), Person{Name: "ada", Operator: true})
 	if err != nil {
 		t.Fatal(err)
 	}

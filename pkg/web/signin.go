@@ -58,7 +58,7 @@ func (s *Site) finish(w http.ResponseWriter, r *http.Request) {
 		s.noProvider(w, r, to, err)
 		return
 	}
-	cookie, err := s.Sessions.open(r.Context(), name, operator)
+	cookie, err := s.Sessions.open(r.Context(), Person{Name: name, Operator: operator})
 	if err != nil {
 		s.notSignedIn(w, r, to, err)
 		return

@@ -46,7 +46,7 @@ func TestSite(t *testing.T) {
 	if _, page := do("GET", "/login", nil); !strings.Contains(page, "<code>tracer login</code>") {
 		t.Errorf("no way to sign in:\n%s", page)
 	}
-	code, _, err := sessions.Code(t.Context(), "ada", false)
+	code, _, err := sessions.Code(t.Context(), Person{Name: "ada", Operator: false})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,7 +182,7 @@ func run(t *testing.T, ctx context.Context, actions ...chromedp.Action) {
 
 func signIn(t *testing.T, ctx context.Context, address string, sessions *web.Sessions) {
 	t.Helper()
-	code, _, err := sessions.Code(t.Context(), "ada", true)
+	code, _, err := sessions.Code(t.Context(), web.Person{Name: "ada", Operator: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func (s *Server) signInCode(w http.ResponseWriter, r *http.Request, who web.Iden
 		refuse(w, http.StatusNotFound, "this center has no pages", nil)
 		return
 	}
-	code, ends, err := s.SignIn(r.Context(), cmp.Or(name, who.Name), role == "operator")
+	code, ends, err := s.SignIn(r.Context(), web.Person{Name: cmp.Or(name, who.Name), Operator: role == "operator"})
 	if err != nil {
 		refuseForNow(w, http.StatusServiceUnavailable, err.Error(), time.Minute)
 		return

@@ -126,7 +126,7 @@ func (c *center) page(path string) string {
 
 func (c *center) signIn() {
 	c.Helper()
-	code, _, err := c.sessions.Code(c.Context(), "ada", true)
+	code, _, err := c.sessions.Code(c.Context(), web.Person{Name: "ada", Operator: true})
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // A reader sees no forms and can change no state; a session from before operators existed is a reader's too.
@@ -14,7 +16,7 @@ func TestReaderChangesNothing(t *testing.T) {
 	c := newCenter(t)
 	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
 	for _, operator := range []bool{false, true} {
-		code, _, err := c.sessions.Code(t.Context(), "ada", operator)
+		code, _, err := c.sessions.Code(t.Context(), web.Person{Name: "ada", Operator: operator})
 		if err != nil {
 			t.Fatal(err)
 		}

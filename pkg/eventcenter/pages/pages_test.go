@@ -110,7 +110,7 @@ func TestSigningIn(t *testing.T) {
 			t.Errorf("%s: %d", path, answer.status)
 		}
 	}
-	code, _, err := c.sessions.Code(t.Context(), "ada", true)
+	code, _, err := c.sessions.Code(t.Context(), web.Person{Name: "ada", Operator: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestSigningIn(t *testing.T) {
 	if answer, _ := enter(code); answer.status != http.StatusForbidden {
 		t.Error("a code opens the pages twice")
 	}
-	old, _, err := c.sessions.Code(t.Context(), "bob", true)
+	old, _, err := c.sessions.Code(t.Context(), web.Person{Name: "bob", Operator: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestSubscriptionsPage(t *testing.T) {
 	sessions := web.NewSessions(store, "eventcenter", false, time.Now)
 	handler := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
 		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return manager }})
-	code, _, err := sessions.Code(t.Context(), "me", true)
+	code, _, err := sessions.Code(t.Context(), web.Person{Name: "me", Operator: true})
 	if err != nil {
 		t.Fatal(err)
 	}

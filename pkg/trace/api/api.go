@@ -1,54 +1,76 @@
-// Package api serves verdicts over HTTP, on loopback: everyone on the machine may ask. It is read-only.
+// Package api serves verdicts over HTTP. It is read-only. Who may get the pods of a namespace may read their verdicts.
 package api
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
-	askLimit = 30 * time.Second
-	maxName  = 253 // bytes of a name
-	maxNodes = 1000
-	leftover = 10 * time.Minute // a pod Terminating longer than this plus its grace period is a leftover
-	storedIn = 30 * time.Second // not ready if no batch was stored for this long
+	askLimit  = 30 * time.Second
+	maxName   = 253 // bytes of a name
+	maxNodes  = 1000
+	leftover  = 10 * time.Minute // a pod Terminating longer than this plus its grace period is a leftover
+	blindFrom = 30 * time.Second // a watch that is further behind cannot see the cluster
+	storedIn  = 30 * time.Second // not ready if no batch was stored for this long
 )
 
-// Server answers requests.
+// Server answers requests. Its exported fields are set before the first request.
 type Server struct {
 	Follower *follow.Follower
 	Store    *store.Store
+	Prober   *probe.Prober
+	Alerts   func() []health.Alert // firing ones; nil: none are known
+	Access   Access
+	SignIn   func(context.Context, web.Person) (code string, ends time.Time, err error) // nil: there are no pages
+	Pages    http.Handler                                                               // nil: there are none
+	Loopback bool                                                                       // it listens on loopback only
 	Log      *slog.Logger
 	Now      func() time.Time
 
 	saved atomic.Int64 // when the last batch was stored, in Unix ns
+
+	mu      sync.Mutex // guards the fields below
+	tracker health.Tracker
+	health  health.State
 }
 
 // Saved records that a batch was stored.
 func (s *Server) Saved(at time.Time) { s.saved.Store(at.UnixNano()) }
 
-// Handler returns the interface.
+// Handler returns the interface, and the pages.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("GET /v1/slis", s.slis)
-	mux.HandleFunc("GET /v1/terminating", s.terminating)
-	mux.HandleFunc("GET /v1/pods/{uid}", s.pod)
-	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.pod)
-	mux.Handle("GET /metrics", s.metrics())
+	mux.HandleFunc("GET /v1/slis", s.ofPods(s.slis))
+	mux.HandleFunc("GET /v1/failures", s.ofPods(s.getFailures))
+	mux.HandleFunc("GET /v1/terminating", s.ofPods(s.terminating))
+	mux.HandleFunc("GET /v1/pods/{uid}", s.identified(s.byUID))
+	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.ofPods(s.byName))
+	mux.HandleFunc("GET /v1/components", s.ofPath("/v1/components", s.getComponents))
+	mux.HandleFunc("GET /v1/health", s.ofPath("/v1/health", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Health()) }))
+	mux.HandleFunc("GET /metrics", s.ofPath("/metrics", s.metrics().ServeHTTP))
+	mux.HandleFunc("POST /v1/sign-in-codes", s.identified(s.signInCode))
+	if s.Pages != nil {
+		mux.Handle("/", s.Pages)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !local(r.Host) { // another site's page in a browser on this machine
+		if s.Loopback && !web.IsLocal(r.Host) { // another site's page in a browser on this machine
 			http.Error(w, "the host is not this machine", http.StatusForbidden)
 			return
 		}
@@ -56,14 +78,6 @@ func (s *Server) Handler() http.Handler {
 		defer cancel()
 		mux.ServeHTTP(w, r.WithContext(ctx))
 	})
-}
-
-func local(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
@@ -87,31 +101,53 @@ type SLIs struct {
 }
 
 func (s *Server) slis(w http.ResponseWriter, r *http.Request) {
-	q := r.URL.Query()
-	name := q.Get("window")
-	if name == "" {
-		name = "5m"
+	if answer, ok := s.SLIs(w, r); ok {
+		s.answer(w, answer)
 	}
-	window, ok := sli.Windows()[name]
-	filter := store.Filter{Namespace: q.Get("namespace")}
-	if nodes := q.Get("nodes"); nodes != "" {
-		filter.Nodes = strings.Split(nodes, ",")
+}
+
+// SLIs returns the indicators that a request asks for. It answers the request itself if it cannot.
+func (s *Server) SLIs(w http.ResponseWriter, r *http.Request) (answer SLIs, ok bool) {
+	name, window, ok := windowOf(w, r, "5m")
+	if !ok {
+		return answer, false
 	}
-	switch {
-	case !ok:
-		http.Error(w, "window: must be 5m, 1h, 1d or 7d", http.StatusBadRequest)
-		return
-	case len(filter.Nodes) > maxNodes || len(filter.Namespace) > maxName:
-		http.Error(w, "nodes, namespace: too many, or too long", http.StatusBadRequest)
-		return
+	filter, ok := filterOf(w, r)
+	if !ok {
+		return answer, false
 	}
 	now := s.Now()
 	counts, err := s.Store.Count(r.Context(), now, window, filter)
 	if err != nil {
 		s.fail(w, "count verdicts", err)
-		return
+		return answer, false
 	}
-	s.answer(w, SLIs{AsOf: now, Window: name, Lag: s.lag(now), SLIs: sli.Add(counts)})
+	return SLIs{AsOf: now, Window: name, Lag: s.lag(now), SLIs: sli.Add(counts)}, true
+}
+
+// windowOf returns the window that a request names. It refuses an unknown one.
+func windowOf(w http.ResponseWriter, r *http.Request, otherwise string) (name string, window time.Duration, ok bool) {
+	if name = r.URL.Query().Get("window"); name == "" {
+		name = otherwise
+	}
+	if window, ok = sli.Windows()[name]; !ok {
+		http.Error(w, "window: must be 5m, 1h, 1d or 7d", http.StatusBadRequest)
+	}
+	return name, window, ok
+}
+
+// filterOf returns the filter in a request. It refuses one that is too large.
+func filterOf(w http.ResponseWriter, r *http.Request) (filter store.Filter, ok bool) {
+	q := r.URL.Query()
+	filter = store.Filter{Namespace: q.Get("namespace"), Reason: q.Get("reason")}
+	if nodes := q.Get("nodes"); nodes != "" {
+		filter.Nodes = strings.Split(nodes, ",")
+	}
+	if len(filter.Nodes) > maxNodes || max(len(filter.Namespace), len(filter.Reason)) > maxName {
+		http.Error(w, "nodes, namespace, reason: too many, or too long", http.StatusBadRequest)
+		return filter, false
+	}
+	return filter, true
 }
 
 func (s *Server) lag(now time.Time) float64 {
@@ -122,32 +158,65 @@ func (s *Server) lag(now time.Time) float64 {
 	return behind.Seconds()
 }
 
-func (s *Server) terminating(w http.ResponseWriter, _ *http.Request) {
-	found := s.Follower.Terminating(s.Now(), leftover)
-	if found == nil {
-		found = []follow.Terminating{}
-	}
-	s.answer(w, found)
+func (s *Server) terminating(w http.ResponseWriter, r *http.Request) {
+	s.answer(w, s.Terminating(r.URL.Query().Get("namespace")))
 }
 
-func (s *Server) pod(w http.ResponseWriter, r *http.Request) {
-	uid, namespace, name := r.PathValue("uid"), r.PathValue("namespace"), r.PathValue("name")
+// Terminating returns the leftover pods of a namespace; empty: of all.
+func (s *Server) Terminating(namespace string) []follow.Terminating {
+	found := []follow.Terminating{}
+	for _, t := range s.Follower.Terminating(s.Now(), leftover) {
+		if namespace == "" || t.Namespace == namespace {
+			found = append(found, t)
+		}
+	}
+	return found
+}
+
+func (s *Server) byName(w http.ResponseWriter, r *http.Request) {
+	s.pod(w, r, "", r.PathValue("namespace"), r.PathValue("name"))
+}
+
+// byUID answers about the pod of a UID. To somebody without a right to its namespace, it is unknown.
+func (s *Server) byUID(w http.ResponseWriter, r *http.Request, who web.Identity) {
+	pod, err := s.Pod(r.Context(), r.PathValue("uid"), "", "")
+	if err == nil && len(pod.Acts) > 0 && s.MayRead(r.Context(), who, pod.Acts[0].Namespace) != nil {
+		pod = Pod{}
+	}
+	s.answerPod(w, pod, err)
+}
+
+func (s *Server) pod(w http.ResponseWriter, r *http.Request, uid, namespace, name string) {
+	pod, err := s.Pod(r.Context(), uid, namespace, name)
+	s.answerPod(w, pod, err)
+}
+
+// Pod returns the acts of a pod, by UID or by namespace and name; none if it is unknown.
+func (s *Server) Pod(ctx context.Context, uid, namespace, name string) (Pod, error) {
 	if max(len(uid), len(namespace), len(name)) > maxName {
-		http.Error(w, "the name is too long", http.StatusBadRequest)
-		return
+		return Pod{}, errLong
 	}
 	acts := s.Follower.Find(uid, namespace, name)
-	rows, err := s.Store.Find(r.Context(), uid, namespace, name)
+	rows, err := s.Store.Find(ctx, uid, namespace, name)
 	if err != nil {
+		return Pod{}, err
+	}
+	return merge(rows, acts, s.Now()), nil
+}
+
+var errLong = errors.New("the name is too long")
+
+func (s *Server) answerPod(w http.ResponseWriter, pod Pod, err error) {
+	switch {
+	case errors.Is(err, errLong):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	case err != nil:
 		s.fail(w, "find verdicts", err)
-		return
-	}
-	pod := merge(rows, acts, s.Now())
-	if len(pod.Acts) == 0 {
+	case len(pod.Acts) == 0:
 		http.Error(w, "no act of such a pod is known", http.StatusNotFound)
-		return
+	default:
+		s.answer(w, pod)
 	}
-	s.answer(w, pod)
 }
 
 func (s *Server) fail(w http.ResponseWriter, what string, err error) {

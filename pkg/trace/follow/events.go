@@ -113,7 +113,8 @@ func containerOf(path string) string {
 // node is the recorded state of a Node.
 type node struct {
 	ready      time.Time // since when; zero: not ready
-	faulty     bool      // it has a taint of a fault
+	faulty     bool      // it has a taint of a fault, or is cordoned
+	cordoned   bool      // its only such taint is that of a person who cordoned it
 	cpu, bytes int64     // allocatable
 }
 
@@ -134,8 +135,12 @@ func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
 			kept.ready = c.LastTransitionTime.Time
 		}
 	}
-	kept.faulty = slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+	isFault := func(t corev1.Taint) bool {
 		return strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.Contains(t.Key, "nodeagent")
+	}
+	kept.faulty = slices.ContainsFunc(n.Spec.Taints, isFault)
+	kept.cordoned = kept.faulty && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return isFault(t) && t.Key != corev1.TaintNodeUnschedulable
 	})
 	f.nodes[f.share(strings.Clone(n.Name))] = kept
 }
@@ -149,4 +154,26 @@ func (f *Follower) Lease(name string, listed bool, now time.Time) {
 	if (name == "kube-scheduler" || name == "kube-controller-manager") && !listed {
 		f.beat = fastBeat
 	}
+}
+
+// Nodes returns the number of Nodes, and of those that are not ready or have the taint of a fault.
+func (f *Follower) Nodes() (all, faulty int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.nodes {
+		if n.ready.IsZero() || n.faulty && !n.cordoned {
+			faulty++
+		}
+	}
+	return len(f.nodes), faulty
+}
+
+// Renewed reports whether a leader renews its Lease. known is false if the cluster never showed the Lease, or the watch
+// is behind.
+func (f *Follower) Renewed(lease string, now time.Time) (renewed, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last, shown := f.leases[lease]
+	seen := f.seen(now)
+	return seen.Sub(last) <= leaseStale, shown && f.synced && now.Sub(seen) <= f.beat
 }

@@ -3,6 +3,7 @@
 package sli
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -79,17 +80,36 @@ func Add(counts []Count) []Indicator {
 	var all []Indicator
 	for _, i := range byAct {
 		i.Samples = i.Delivered + i.System
-		i.Success, i.WithUser = ratio(i.Delivered, i.Samples), ratio(i.Delivered, i.Delivered+i.Missed)
+		i.Success, i.WithUser = Ratio(i.Delivered, i.Samples), Ratio(i.Delivered, i.Delivered+i.Missed)
 		all = append(all, *i)
 	}
 	slices.SortFunc(all, func(a, b Indicator) int { return strings.Compare(string(a.Act), string(b.Act)) })
 	return all
 }
 
-func ratio(good, of int) *float64 {
+// Ratio returns good / of; nil below Enough samples.
+func Ratio(good, of int) *float64 {
 	if of < Enough {
 		return nil
 	}
 	r := float64(good) / float64(of)
 	return &r
+}
+
+// Top is a name with its number.
+type Top struct {
+	Name string `json:"name"`
+	N    int    `json:"n"`
+}
+
+// Tops are names, the most frequent first.
+type Tops []Top
+
+// TopOf returns the most frequent names, at most n.
+func TopOf(counts map[string]int, n int) (tops Tops) {
+	for name, count := range counts {
+		tops = append(tops, Top{name, count})
+	}
+	slices.SortFunc(tops, func(a, b Top) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Name, b.Name)) })
+	return tops[:min(len(tops), n)]
 }

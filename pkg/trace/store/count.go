@@ -14,6 +14,7 @@ import (
 type Filter struct {
 	Namespace string   // empty: all
 	Nodes     []string // none: all
+	Reason    string   // of misses; empty: all
 }
 
 // Count counts the verdicts of a window that ends now.

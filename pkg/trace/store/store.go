@@ -36,7 +36,9 @@ INSERT OR IGNORE INTO meta VALUES ('first', strftime('%Y-%m-%dT%H:%M:%fZ'));`
  first TEXT NOT NULL, reason TEXT NOT NULL, at INTEGER NOT NULL, judged INTEGER NOT NULL, user INTEGER NOT NULL, stages TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS acts_at ON acts (at);
 CREATE INDEX IF NOT EXISTS acts_name ON acts (namespace, name);
-CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;`
+CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS probes (minute INTEGER, component TEXT, instance TEXT, good INTEGER NOT NULL, bad INTEGER NOT NULL,
+ blind INTEGER NOT NULL, PRIMARY KEY (minute, component, instance)) WITHOUT ROWID;`
 )
 
 // Store is an open store. Only one process may have it open.

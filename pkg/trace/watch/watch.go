@@ -19,6 +19,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,7 @@ const (
 
 // Client reads a cluster.
 type Client struct {
+	config       *rest.Config
 	core, leases *rest.RESTClient
 	params       runtime.ParameterCodec
 	log          *slog.Logger
@@ -64,7 +66,7 @@ func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 		return nil, fmt.Errorf("kubeconfig %s: it names a program for credentials: give it a token file or a client certificate", kubeconfig)
 	}
 	scheme := runtime.NewScheme()
-	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, coordinationv1.AddToScheme, metav1.AddMetaToScheme)
+	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, coordinationv1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme)
 	if err := builder.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
@@ -79,7 +81,7 @@ func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{params: runtime.NewParameterCodec(scheme), log: log}
+	c := &Client{config: config, params: runtime.NewParameterCodec(scheme), log: log}
 	if c.core, err = group(config, transport, "/api", corev1.SchemeGroupVersion); err != nil {
 		return nil, err
 	}

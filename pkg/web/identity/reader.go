@@ -90,19 +90,37 @@ func (c *cluster) unreachable() error {
 // Authorize asks the cluster that vouches for a user whether RBAC allows a verb on a path: the nonResourceURL is
 // that of the program and the path, as in /eventcenter/v1/nodes.
 func (a *Authority) Authorize(ctx context.Context, who web.Identity, verb, path string) error {
+	path = "/" + a.program + path
+	return a.authorize(ctx, who, verb, "the nonResourceURL "+path, authorizationv1.SubjectAccessReviewSpec{
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: verb}})
+}
+
+// AuthorizeResource asks the same about a resource of the core group in a namespace; empty: in all namespaces.
+func (a *Authority) AuthorizeResource(ctx context.Context, who web.Identity, verb, resource, namespace string) error {
+	of := resource + " in all namespaces"
+	if namespace != "" {
+		of = resource + " in namespace " + namespace
+	}
+	return a.authorize(ctx, who, verb, of, authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: resource, Version: "v1", Namespace: namespace}})
+}
+
+func (a *Authority) authorize(ctx context.Context, who web.Identity, verb, of string,
+	spec authorizationv1.SubjectAccessReviewSpec) error {
 	if who.Any || who.Reads && verb == "get" {
 		return nil
 	}
 	for _, c := range a.clusters {
 		if who.User != nil && c.Name == who.Cluster && c.Readers {
-			return c.authorize(ctx, who.User, verb, "/"+a.program+path, a.now())
+			return c.authorize(ctx, who.User, verb, of, spec, a.now())
 		}
 	}
-	return refuse(http.StatusForbidden, "this identity may not %s %s", verb, path)
+	return refuse(http.StatusForbidden, "this identity may not %s %s", verb, of)
 }
 
-func (c *cluster) authorize(ctx context.Context, user *web.User, verb, path string, now time.Time) error {
-	question, err := json.Marshal([]any{user, verb, path}) // maps are sorted by key
+func (c *cluster) authorize(ctx context.Context, user *web.User, verb, of string, spec authorizationv1.SubjectAccessReviewSpec,
+	now time.Time) error {
+	question, err := json.Marshal([]any{user, verb, of}) // maps are sorted by key
 	if err != nil {
 		return err
 	}
@@ -112,9 +130,7 @@ func (c *cluster) authorize(ctx context.Context, user *web.User, verb, path stri
 		if err := c.mayAsk(now); err != nil {
 			return err
 		}
-		spec := authorizationv1.SubjectAccessReviewSpec{User: user.Name, UID: user.UID, Groups: user.Groups,
-			Extra:                 map[string]authorizationv1.ExtraValue{},
-			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: verb}}
+		spec.User, spec.UID, spec.Groups, spec.Extra = user.Name, user.UID, user.Groups, map[string]authorizationv1.ExtraValue{}
 		for name, values := range user.Extra {
 			spec.Extra[name] = values
 		}
@@ -131,8 +147,7 @@ func (c *cluster) authorize(ctx context.Context, user *web.User, verb, path stri
 		c.rights.put(key, answer, now, now.Add(keep))
 	}
 	if !answer.allowed {
-		return refuse(http.StatusForbidden, "%.300q of cluster %s may not %s the nonResourceURL %s", user.Name, c.Name, verb,
-			path)
+		return refuse(http.StatusForbidden, "%.300q of cluster %s may not %s %s", user.Name, c.Name, verb, of)
 	}
 	return nil
 }

@@ -140,6 +140,10 @@ func (c *Cluster) Forget() {
 func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	if strings.HasPrefix(r.URL.Path, "/readyz") {
+		_, _ = w.Write([]byte("ok"))
+		return
+	}
 	if r.Method != http.MethodGet {
 		c.t.Errorf("%s %s: it must change nothing", r.Method, r.URL)
 	}
@@ -153,10 +157,13 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *Cluster) list(w http.ResponseWriter, r *http.Request, resource string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kinds := map[string]string{"pods": "PodList", "nodes": "NodeList", "events": "EventList", "leases": "LeaseList"}
+	kinds := map[string]string{"pods": "PodList", "nodes": "NodeList", "events": "EventList", "leases": "LeaseList", "endpointslices": "EndpointSliceList"}
 	version := "v1"
-	if resource == "leases" {
+	switch resource {
+	case "leases":
 		version = "coordination.k8s.io/v1"
+	case "endpointslices":
+		version = "discovery.k8s.io/v1"
 	}
 	var items any = []int{}
 	meta := map[string]any{"resourceVersion": strconv.Itoa(c.version)}

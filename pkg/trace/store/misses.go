@@ -1,0 +1,41 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+)
+
+// MaxMisses limits the misses of one answer.
+const MaxMisses = 20_000
+
+// Misses returns the misses of a window that ends now, the newest first and at most MaxMisses, without their evidence.
+func (s *Store) Misses(ctx context.Context, now time.Time, window time.Duration, f Filter) (found []Row, err error) {
+	nodes, err := json.Marshal(f.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	for _, db := range s.since(now.Add(-window).UTC().Format(dayFormat)) {
+		rows, err := db.QueryContext(ctx, `SELECT uid, act, namespace, name, node, owner, outcome, why, class, first, reason, at, judged, user,
+ stages, '' FROM acts WHERE at > ? AND at <= ? AND outcome = 'missed' AND (? = '' OR namespace = ?) AND (? = '' OR reason = ?)
+ AND (? = 0 OR node IN (SELECT value FROM json_each(?))) ORDER BY at DESC LIMIT ?`, now.Add(-window).UnixMilli(), now.UnixMilli(),
+			f.Namespace, f.Namespace, f.Reason, f.Reason, len(f.Nodes), string(nodes), MaxMisses)
+		if err != nil {
+			return nil, err
+		}
+		for rows.Next() {
+			r, err := scan(rows)
+			if err != nil {
+				return nil, errors.Join(err, rows.Close())
+			}
+			found = append(found, r)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Row) int { return b.At.Compare(a.At) })
+	return found[:min(len(found), MaxMisses)], nil
+}
