@@ -84,7 +84,7 @@ long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to 
 	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$|TestManyOrphans|TestCenterAway' ./test/e2e -args -lab -long
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$' ./test/daemonset -args -lab -long
 long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
-	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestResetFailedUnitsDoesNotHelp|TestEventCenter|TestUnitStorm|TestSlowPlugin' ./test/rpm -args -long
+	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestResetFailedUnitsDoesNotHelp|TestPrograms|TestUnitStorm|TestSlowPlugin' ./test/rpm -args -long
 long-eventcenter: ## replicas that are killed, cut off, upgraded, migrated; the journal's process killed for minutes
 	$(TEST) $(RUN) -count=1 -timeout 60m -v -run 'TestReplicas|TestAway|TestPartition|TestMigrate|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS|TestNATSSubject' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
 long-power: ## the event center's machine loses its power, twenty times

@@ -25,7 +25,7 @@ const (
 	exitCouldNotTell = 2
 )
 
-const defaultListen = "127.0.0.1:10686"
+const defaultListen = "127.0.0.1:10687"
 
 // errProblems ends a verb after it has printed problems.
 var errProblems = errors.New("problems found")

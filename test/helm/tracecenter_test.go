@@ -1,0 +1,70 @@
+package helm
+
+import (
+	"strings"
+	"testing"
+)
+
+const traceChart = kubernetes + "/tracecenter"
+
+func trace(t *testing.T, args ...string) (rendered string, err error) {
+	t.Helper()
+	out, stderr, err := helm(t, append([]string{"template", "tracecenter", traceChart, "--namespace", "nodeagent"}, args...)...)
+	if err != nil {
+		return stderr, err
+	}
+	return out, nil
+}
+
+func TestTraceTemplate(t *testing.T) {
+	for file, args := range map[string][]string{
+		"testdata/tracecenter.golden.yaml": {"--set", "tls.secretName=certificate"},
+		"testdata/tracecenter-full.golden.yaml": {"--set", "tls.secretName=certificate,promised=90s,excludeNamespaces={a,b}," +
+			"overrides.reasons.ImageNotFound.class=system,storage.existingClaim=mine,image.pullSecrets[0]=registry," +
+			"oidc.settings.issuer=https://login.example.com,oidc.settings.clientID=trace,oidc.secretName=oidc,oidc.caConfigMap=authorities"},
+	} {
+		out, err := trace(t, args...)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", file, err, out)
+		}
+		compare(t, file, out)
+	}
+	if out, stderr, err := helm(t, "lint", "--strict", traceChart); err != nil {
+		t.Errorf("%v\n%s%s", err, out, stderr)
+	}
+	out, err := trace(t, "--show-only", "templates/tls.yaml") // the chart's own certificate
+	if err != nil || !strings.Contains(out, "name: tracecenter-ca") || !strings.Contains(out, "BEGIN CERTIFICATE") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// The chart rejects values that it does not understand.
+func TestTraceRefuses(t *testing.T) {
+	for set, want := range map[string]string{
+		"imagee.tag=1":             "additional properties 'imagee' not allowed",
+		"promised=a minute":        "/promised",
+		"keepDays=1":               "/keepDays",
+		"excludeNamespaces=a":      "/excludeNamespaces",
+		"overrides.reason.X.class=user": "additional properties 'reason' not allowed",
+	} {
+		if out, err := trace(t, "--set", set); err == nil || !strings.Contains(out, want) {
+			t.Errorf("--set %s: %v, want an error with %q\n%s", set, err, want, out)
+		}
+	}
+}
+
+// The identity of tracecenter can change nothing: it creates only reviews, which are queries.
+func TestTraceRights(t *testing.T) {
+	out, err := trace(t, "--show-only", "templates/rbac.yaml")
+	if err != nil {
+		t.Fatal(err, out)
+	}
+	for _, verb := range []string{"update", "patch", "delete", "*"} {
+		if strings.Contains(out, `"`+verb+`"`) {
+			t.Errorf("the right to %s", verb)
+		}
+	}
+	if strings.Count(out, `"create"`) != 2 {
+		t.Errorf("rights to create besides the two reviews:\n%s", out)
+	}
+}
