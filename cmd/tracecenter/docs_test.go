@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -61,4 +62,37 @@ func reasonsPage() string {
 		}
 	}
 	return b.String()
+}
+
+// docs/slo.md has every alert.
+func TestSLOPage(t *testing.T) {
+	page, err := os.ReadFile(sloPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := os.ReadFile("../../packaging/monitoring/tracecenter.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile(`(?m)^ *- alert: (\w+)$`).FindAllSubmatch(rules, -1) {
+		if !strings.Contains(string(page), "| "+string(found[1])+" |") {
+			t.Errorf("no alert %s", found[1])
+		}
+	}
+}
+
+const sloPage = "../../docs/slo.md"
+
+// metricsAreDocumented checks that docs/slo.md has each metric of a scrape.
+func metricsAreDocumented(t *testing.T, scrape string) {
+	t.Helper()
+	page, err := os.ReadFile(sloPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile(`(?m)^# TYPE (\w+) `).FindAllStringSubmatch(scrape, -1) {
+		if !strings.Contains(string(page), "`"+found[1]+"`") {
+			t.Errorf("no metric %s", found[1])
+		}
+	}
 }

@@ -161,6 +161,12 @@ func answers(t *testing.T, dir, on string) {
 		t.Errorf("%v %s", err, body)
 	}
 	_, body = ask(t, dir, on, "/metrics", on)
+	metricsAreDocumented(t, body)
+	for _, want := range []string{`tracecenter_health{level="Healthy"} 1`, `tracecenter_component_online{component="apiserver"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %s in %s", want, body)
+		}
+	}
 	if !strings.Contains(body, "tracecenter_pods 1") || strings.Contains(body, "late") {
 		t.Error(body)
 	}

@@ -45,3 +45,36 @@ func TestDelAttachmentForeignPlugin(t *testing.T) {
 		})
 	}
 }
+
+// Of two plugins, the second of the list is the first of a DEL. If the other one is a user's from the start, neither runs;
+// if it becomes so while the first runs, it does not run.
+func TestForeignPluginOfTwo(t *testing.T) {
+	mutatetest.Root(t)
+	for name, c := range map[string]struct {
+		spoilsBefore bool
+		firstRuns    bool
+	}{"from the start": {true, false}, "meanwhile": {false, true}} {
+		t.Run(name, func(t *testing.T) {
+			n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
+			mark := func(of string) string { return filepath.Join(n.Dir, "mark-"+of) }
+			foreign := n.Program(filepath.Join(n.Dir, "bin/foreign"), "#!/bin/sh\ntouch "+mark("foreign")+"\n")
+			n.Program(filepath.Join(n.Dir, "bin/first"), "#!/bin/sh\ntouch "+mark("first")+"\nchmod 777 "+foreign+"\n")
+			n.Host.Paths.CNIBinDirs = []string{filepath.Join(n.Dir, "bin")}
+			if c.spoilsBefore {
+				if err := os.Chmod(foreign, 0o777); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cacheFile(t, n, "net", id, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"foreign"},{"type":"first"}]}`)
+			if err := n.Mutator.DelAttachment(t.Context(), attachment(t, n, "net", id)); !errors.Is(err, owned.ErrOthers) {
+				t.Errorf("got %v", err)
+			}
+			if _, err := os.Lstat(mark("first")); (err == nil) != c.firstRuns {
+				t.Errorf("the first plugin: %v", err)
+			}
+			if _, err := os.Lstat(mark("foreign")); err == nil {
+				t.Error("the plugin of a user ran")
+			}
+		})
+	}
+}

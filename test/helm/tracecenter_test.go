@@ -41,10 +41,10 @@ func TestTraceTemplate(t *testing.T) {
 // The chart rejects values that it does not understand.
 func TestTraceRefuses(t *testing.T) {
 	for set, want := range map[string]string{
-		"imagee.tag=1":             "additional properties 'imagee' not allowed",
-		"promised=a minute":        "/promised",
-		"keepDays=1":               "/keepDays",
-		"excludeNamespaces=a":      "/excludeNamespaces",
+		"imagee.tag=1":                  "additional properties 'imagee' not allowed",
+		"promised=a minute":             "/promised",
+		"keepDays=1":                    "/keepDays",
+		"excludeNamespaces=a":           "/excludeNamespaces",
 		"overrides.reason.X.class=user": "additional properties 'reason' not allowed",
 	} {
 		if out, err := trace(t, "--set", set); err == nil || !strings.Contains(out, want) {

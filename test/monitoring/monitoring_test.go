@@ -41,9 +41,12 @@ type rules struct {
 	}
 }
 
-func alerts(t *testing.T) (r rules) {
+// files are the files of rules; each has its tests beside it.
+var files = []string{"alerts", "tracecenter"}
+
+func alerts(t *testing.T, file string) (r rules) {
 	t.Helper()
-	text, err := os.ReadFile(folder + "alerts.yaml")
+	text, err := os.ReadFile(folder + file + ".yaml")
 	if err == nil {
 		err = yaml.Unmarshal(text, &r)
 	}
@@ -55,20 +58,25 @@ func alerts(t *testing.T) (r rules) {
 
 // Every alert has a test, an advice, and an urgency.
 func TestAlertsAreComplete(t *testing.T) {
-	tests, err := os.ReadFile(folder + "alerts_test.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range alerts(t).Groups {
-		for _, r := range g.Rules {
-			if !strings.Contains(string(tests), "alertname: "+r.Alert+"\n") {
-				t.Errorf("%s has no test in which it fires", r.Alert)
-			}
-			if severity := r.Labels["severity"]; severity != "warning" && severity != "critical" {
-				t.Errorf("%s has severity %q", r.Alert, severity)
-			}
-			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-				t.Errorf("%s does not say what is wrong, or what to do", r.Alert)
+	for _, file := range files {
+		tests, err := os.ReadFile(folder + file + "_test.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range alerts(t, file).Groups {
+			for _, r := range g.Rules {
+				if r.Alert == "" {
+					continue // a recording rule
+				}
+				if !strings.Contains(string(tests), "alertname: "+r.Alert+"\n") {
+					t.Errorf("%s has no test in which it fires", r.Alert)
+				}
+				if severity := r.Labels["severity"]; severity != "warning" && severity != "critical" {
+					t.Errorf("%s has severity %q", r.Alert, severity)
+				}
+				if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+					t.Errorf("%s does not say what is wrong, or what to do", r.Alert)
+				}
 			}
 		}
 	}
@@ -76,10 +84,11 @@ func TestAlertsAreComplete(t *testing.T) {
 
 func TestAlerts(t *testing.T) {
 	need.Flag(t, *bin != "", "-prometheus: the programs")
-	out, err := exec.CommandContext(t.Context(), filepath.Join(*bin, "promtool"), "test", "rules",
-		folder+"alerts_test.yaml").CombinedOutput()
-	if err != nil {
-		t.Errorf("%v\n%s", err, out)
+	for _, file := range files {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(*bin, "promtool"), "test", "rules", folder+file+"_test.yaml").CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", file, err, out)
+		}
 	}
 }
 
@@ -247,7 +256,7 @@ func TestRealMetrics(t *testing.T) {
 	// Only on a node with Kubernetes, or while there is a leftover or a silent cluster.
 	absent := []string{"nodeagent_leftovers", "eventcenter_silent_clusters"}
 	names := map[string]bool{}
-	for _, g := range alerts(t).Groups {
+	for _, g := range alerts(t, "alerts").Groups {
 		for _, r := range g.Rules {
 			for _, name := range metric.FindAllString(r.Expr, -1) {
 				names[name] = true

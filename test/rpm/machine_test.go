@@ -67,6 +67,9 @@ func overlay(t *testing.T, lower string) string {
 	return root
 }
 
+// name is the test's, without slashes.
+func (m *machine) name() string { return strings.ReplaceAll(m.t.Name(), "/", "-") }
+
 // makeCgroups creates the cgroups that contain the whole machine, so that all of it can be found and removed.
 func (m *machine) makeCgroups() {
 	m.t.Helper()
@@ -74,7 +77,7 @@ func (m *machine) makeCgroups() {
 		if _, err := os.Stat(filepath.Join(hierarchy, "cgroup.procs")); err != nil {
 			continue
 		}
-		cgroup := filepath.Join(hierarchy, fmt.Sprintf("nodeagent-rpm-%d-%s", os.Getpid(), m.t.Name()))
+		cgroup := filepath.Join(hierarchy, fmt.Sprintf("nodeagent-rpm-%d-%s", os.Getpid(), m.name()))
 		if err := os.Mkdir(cgroup, 0o755); err != nil {
 			m.t.Fatal(err)
 		}
@@ -90,7 +93,7 @@ func (m *machine) start() {
 	for _, cgroup := range m.cgroups {
 		enter += "echo $$ >" + cgroup + "/cgroup.procs && "
 	}
-	name := "nodeagent-" + strings.ToLower(m.t.Name())
+	name := "nodeagent-" + strings.ToLower(m.name())
 	m.nspawn = exec.Command("/bin/sh", "-c", enter+`exec systemd-nspawn "$@"`, "sh", //nolint:gosec // of this test
 		"--boot", "--quiet", "--directory="+m.root, "--machine="+name, "--register=no", "--keep-unit",
 		"--private-network", "--link-journal=no",

@@ -5,12 +5,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 )
 
 // collector reads the follower's counts on each scrape.
 type collector struct {
-	s                                                 *Server
-	pods, open, lag, texts, acts, remaining, refusals *prometheus.Desc
+	s                                                         *Server
+	pods, open, lag, texts, acts, missed, remaining, refusals *prometheus.Desc
+	nodes, faulty, online, health                             *prometheus.Desc
 }
 
 func (s *Server) metrics() http.Handler {
@@ -22,8 +26,12 @@ func (s *Server) metrics() http.Handler {
 		describe("watch_lag_seconds", "How far the watch is behind; -1 if it does not run."),
 		describe("unknown_texts_total", "Warnings whose text no reason knows."),
 		describe("acts_total", "Acts by verdict.", "act", "outcome"),
+		describe("missed_total", "Misses by the reason known at their deadline, and by whose it is.", "act", "reason", "class"),
 		describe("terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period."),
-		describe("unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many.")})
+		describe("unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many."),
+		describe("nodes", "Nodes of the cluster."), describe("faulty_nodes", "Nodes that are not ready, or have the taint of a fault."),
+		describe("component_online", "1: online, 0: offline; absent while it cannot be told.", "component", "instance"),
+		describe("health", "1 for the level of the cluster's health.", "level")})
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
@@ -43,6 +51,26 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(c.remaining, float64(len(c.s.Follower.Terminating(now, leftover))))
 	to <- prometheus.MustNewConstMetric(c.texts, prometheus.CounterValue, float64(counts.UnknownTexts))
 	to <- prometheus.MustNewConstMetric(c.refusals, prometheus.CounterValue, float64(counts.UnfollowedRefusals))
+	nodes, faulty := c.s.Follower.Nodes()
+	gauge(c.nodes, float64(nodes))
+	gauge(c.faulty, float64(faulty))
+	for _, state := range c.s.Prober.States() {
+		if state.State != probe.Unclear {
+			to <- prometheus.MustNewConstMetric(c.online, prometheus.GaugeValue, map[string]float64{probe.Online: 1}[state.State], state.Component,
+				state.Instance)
+		}
+	}
+	present := c.s.Health().Level
+	for _, level := range []health.Level{health.Healthy, health.Warning, health.Fatal, health.Unknown} {
+		value := 0.0
+		if level == present {
+			value = 1
+		}
+		to <- prometheus.MustNewConstMetric(c.health, prometheus.GaugeValue, value, string(level))
+	}
+	for miss, n := range counts.Missed {
+		to <- prometheus.MustNewConstMetric(c.missed, prometheus.CounterValue, float64(n), string(miss.Act), string(miss.Reason), string(miss.Class))
+	}
 	for act, outcomes := range counts.Outcomes {
 		for outcome, n := range outcomes {
 			to <- prometheus.MustNewConstMetric(c.acts, prometheus.CounterValue, float64(n), string(act), string(outcome))

@@ -3,6 +3,7 @@
 package follow
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -95,6 +96,7 @@ type Follower struct {
 	late   time.Time // until then, arrivals are upper bounds
 	hold   time.Time // until then, signs of life prove no completeness: delayed objects may still arrive
 	sure   time.Time // the watch has shown everything until then
+	began  time.Time // of the first watch
 	broken time.Time // since when the watch of pods is interrupted
 	synced bool
 	// complete: there was a list; new pods since then count.
@@ -108,13 +110,21 @@ type Counts struct {
 	Pods, Open, UnknownTexts int
 	UnfollowedRefusals       int // Events of refused owners beyond the limit
 	Outcomes                 map[record.Act]map[verdict.Outcome]int
+	Missed                   map[Miss]int // by their first reasons
+}
+
+// Miss is a kind of misses.
+type Miss struct {
+	Act    record.Act
+	Reason reason.Reason
+	Class  reason.Class
 }
 
 // New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
 	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
 		shared: map[string]string{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
-		beat: slowBeat, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}}}
+		beat: slowBeat, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
 	for i := range c.Open {
 		a := c.Open[i]
 		a.stored = !a.JudgedAt.IsZero()
@@ -196,6 +206,9 @@ func (f *Follower) Synced(now time.Time, list bool) {
 		}
 	}
 	f.complete = f.complete || list
+	if f.began.IsZero() {
+		f.began = now
+	}
 	f.alive(now)
 	if f.broken.IsZero() || list || now.Sub(f.broken) > lateGrace {
 		f.hold = now.Add(lateGrace)
@@ -245,7 +258,11 @@ func (f *Follower) Behind(now time.Time) time.Duration {
 	if !f.synced {
 		return -1
 	}
-	return max(0, now.Sub(f.seen(now)))
+	seen := f.seen(now)
+	if seen.IsZero() { // no sign of life yet
+		seen = f.began
+	}
+	return max(0, now.Sub(seen))
 }
 
 // Counts returns the counts since the start.
@@ -253,7 +270,7 @@ func (f *Follower) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := Counts{Pods: len(f.pods), Open: len(f.open), UnknownTexts: f.counts.UnknownTexts,
-		UnfollowedRefusals: f.counts.UnfollowedRefusals, Outcomes: map[record.Act]map[verdict.Outcome]int{}}
+		UnfollowedRefusals: f.counts.UnfollowedRefusals, Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: maps.Clone(f.counts.Missed)}
 	for act, outcomes := range f.counts.Outcomes {
 		c.Outcomes[act] = map[verdict.Outcome]int{}
 		for o, n := range outcomes {

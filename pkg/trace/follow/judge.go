@@ -69,6 +69,7 @@ func (f *Follower) judge(a *Act, now time.Time) {
 		a.Timeline.Around = f.around(&a.Timeline, now)
 		a.First = f.chooser.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
 		a.Final = a.First
+		f.counts.Missed[Miss{a.Timeline.Act, a.First.Reason, a.First.Class}]++
 	}
 	if f.counts.Outcomes[a.Timeline.Act] == nil {
 		f.counts.Outcomes[a.Timeline.Act] = map[verdict.Outcome]int{}
