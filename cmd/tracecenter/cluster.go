@@ -98,3 +98,31 @@ func (o *options) printHealth(cmd *cobra.Command, state health.State) error {
 	}
 	return nil
 }
+
+func newNodes(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "nodes",
+		Short: "Which nodes fail their pods?",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer api.Nodes
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/nodes", &answer)
+			if err != nil {
+				return err
+			}
+			if answer.Mass && !printed {
+				fmt.Fprintln(cmd.OutOrStdout(), "So many nodes fail their pods that the fault is the cluster's.")
+			}
+			for _, f := range answer.Faults {
+				if !printed {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s  %s  %d of %d pods, %.2f %% on the other nodes, since %s\n", plain(f.Node), f.Kind, f.Misses,
+						f.Acts, 100*f.Others, f.Since.Format(time.RFC3339))
+				}
+			}
+			if len(answer.Faults) > 0 || answer.Mass {
+				return errProblems
+			}
+			return nil
+		},
+	}
+}

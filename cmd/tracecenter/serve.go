@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/override"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
@@ -28,6 +29,7 @@ import (
 
 const (
 	turn      = time.Second     // between judgements, each with a save
+	compare   = time.Minute     // between comparisons of the nodes
 	assess    = 5 * time.Second // between judgements of the cluster's health
 	saveLimit = 30 * time.Second
 	stopLimit = 5 * time.Second
@@ -48,6 +50,8 @@ type serveOptions struct {
 	exclude            []string
 	overrides          string
 	loopback, secured  bool
+
+	center, centerCA, centerToken, cluster string
 }
 
 func newServe(o *options) *cobra.Command {
@@ -67,6 +71,10 @@ with TLS.`,
 	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
 	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see docs/trace.md")
+	flags.StringVar(&s.center, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
+	flags.StringVar(&s.centerCA, "event-center-ca", "", "file with the CA certificates of the event center (default: the system's)")
+	flags.StringVar(&s.centerToken, "event-center-token-file", "", "file with a token that the event center accepts")
+	flags.StringVar(&s.cluster, "cluster", "", "name of this cluster in the event center")
 	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
 	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
@@ -89,6 +97,8 @@ func (s *serveOptions) valid() error {
 		return fmt.Errorf("--listen %s: any address but loopback needs --tls-cert and --tls-key", s.listen)
 	case s.promised < time.Second || s.promised > time.Hour:
 		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
+	case s.center != "" && (s.cluster == "" || s.centerToken == ""):
+		return errors.New("--event-center needs --cluster and --event-center-token-file")
 	case s.keepDays < 8:
 		return fmt.Errorf("--keep-days %d: must be at least 8, because one indicator covers 7 days", s.keepDays)
 	}
@@ -137,6 +147,9 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	}
 	w := &work{serveOptions: s, follower: follower, kept: kept, prober: probe.New(servers, follower, log), log: log}
 	w.api = &api.Server{Follower: follower, Store: kept, Prober: w.prober, Log: log, Now: time.Now, Loopback: s.loopback}
+	if s.center != "" {
+		w.api.Sender = nodefault.NewSender(&remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}, s.cluster, log)
+	}
 	closer, err := w.people(ctx)
 	if err != nil {
 		return err
@@ -177,6 +190,9 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	parts.Go(func() { s.ended <- answers.Serve(listener) })
 	parts.Go(func() { s.ended <- client.Run(ctx, s.follower) })
 	parts.Go(func() { s.prober.Run(ctx) })
+	if s.api.Sender != nil {
+		parts.Go(func() { s.api.Sender.Run(ctx) })
+	}
 	err = s.judge(ctx)
 	stop()
 	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
@@ -210,7 +226,7 @@ func (s *work) open() (listener net.Listener, address string, err error) {
 func (s *work) judge(ctx context.Context) error {
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()
-	failing, day, assessed := false, 0, time.Time{}
+	failing, day, assessed, compared := false, 0, time.Time{}, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -229,6 +245,12 @@ func (s *work) judge(ctx context.Context) error {
 			if now.Sub(assessed) >= assess {
 				s.api.Judge(ctx, now)
 				assessed = now
+			}
+			if now.Sub(compared) >= compare {
+				if err := s.api.JudgeNodes(ctx, now); err != nil && ctx.Err() == nil {
+					s.log.Warn("comparing the nodes failed", "err", err)
+				}
+				compared = now
 			}
 			if now.YearDay() != day {
 				day = now.YearDay()

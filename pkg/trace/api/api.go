@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
@@ -35,6 +36,7 @@ type Server struct {
 	Store    *store.Store
 	Prober   *probe.Prober
 	Alerts   func() []health.Alert // firing ones; nil: none are known
+	Sender   *nodefault.Sender     // of faults of nodes, to an event center; nil: there is none
 	Access   Access
 	SignIn   func(context.Context, web.Person) (code string, ends time.Time, err error) // nil: there are no pages
 	Pages    http.Handler                                                               // nil: there are none
@@ -47,6 +49,9 @@ type Server struct {
 	mu      sync.Mutex // guards the fields below
 	tracker health.Tracker
 	health  health.State
+
+	nodes      nodefault.Tracker
+	nodeFaults Nodes
 }
 
 // Saved records that a batch was stored.
@@ -64,6 +69,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.ofPods(s.byName))
 	mux.HandleFunc("GET /v1/components", s.ofPath("/v1/components", s.getComponents))
 	mux.HandleFunc("GET /v1/health", s.ofPath("/v1/health", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Health()) }))
+	mux.HandleFunc("GET /v1/nodes", s.ofPath("/v1/nodes", s.getNodes))
 	mux.HandleFunc("GET /metrics", s.ofPath("/metrics", s.metrics().ServeHTTP))
 	mux.HandleFunc("POST /v1/sign-in-codes", s.identified(s.signInCode))
 	if s.Pages != nil {

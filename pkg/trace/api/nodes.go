@@ -1,0 +1,54 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
+)
+
+// Nodes is the response about nodes that fail their pods.
+type Nodes struct {
+	AsOf   time.Time         `json:"asof"`
+	Faults []nodefault.Fault `json:"faults"`
+	// Mass means that so many nodes fail their pods that the fault is the cluster's: new faults of nodes are not raised.
+	Mass bool `json:"mass"`
+}
+
+// JudgeNodes looks for nodes that fail their pods, and reports changes. It must be called regularly.
+func (s *Server) JudgeNodes(ctx context.Context, now time.Time) error {
+	acts, err := s.Store.Recent(ctx, now, nodefault.Window)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	active, ended, mass := s.nodes.Take(acts, now)
+	s.nodeFaults = Nodes{AsOf: now, Faults: active, Mass: mass}
+	s.mu.Unlock()
+	for _, f := range ended {
+		s.Log.Info("a node delivers pods again", "node", f.Node, "reason", f.Kind)
+	}
+	for _, f := range active {
+		if f.Since.Equal(now) {
+			s.Log.Warn("a node fails its pods", "node", f.Node, "reason", f.Kind, "misses", f.Misses, "pods", f.Acts)
+		}
+	}
+	if s.Sender == nil {
+		return nil
+	}
+	return s.Sender.Report(active, ended, now)
+}
+
+// NodeFaults returns the nodes that fail their pods, as of the last judgement.
+func (s *Server) NodeFaults() Nodes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer := s.nodeFaults
+	if answer.Faults == nil {
+		answer.Faults = []nodefault.Fault{}
+	}
+	return answer
+}
+
+func (s *Server) getNodes(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.NodeFaults()) }

@@ -1,0 +1,229 @@
+// Package nodefault finds nodes that fail their pods although nothing else about them is known to be wrong. It is pure.
+//
+// One owner must not decide on a node: a miss counts only if its owner's pods were delivered on another node at the same
+// time, or if pods of another namespace missed there too.
+package nodefault
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+)
+
+const (
+	// Window is the time whose acts are compared.
+	Window = 30 * time.Minute
+
+	fewest    = 3     // misses
+	factor    = 5     // times the share of the other nodes
+	chance    = 0.001 // of so many misses if the node were like the others
+	massShare = 0.20  // of the nodes: then the fault is the cluster's
+	proof     = 20    // deliveries without a miss, which clear
+	forgotten = 2 * time.Hour
+)
+
+// Kind is the reason of a fault.
+type Kind string
+
+// The kinds of faults.
+const (
+	ImagePullFails Kind = "ImagePullFailsOnNode"
+	SandboxFails   Kind = "SandboxFailsOnNode"
+	MountFails     Kind = "MountFailsOnNode"
+	DeliverySlow   Kind = "DeliverySlowOnNode"
+	Terminating    Kind = "PodsStuckTerminating"
+)
+
+// kindOf returns the kind that a node-side reason counts for; empty: none.
+func kindOf(act record.Act, r reason.Reason) Kind {
+	if act == record.Deletion {
+		switch r {
+		case "StopNotNoticed", "ContainerUnkillable", "SandboxStopFailed", "NetworkReleaseFailed", "UnmountStuck", "CgroupStuck", "GoneNotReported":
+			return Terminating
+		}
+		return ""
+	}
+	switch r {
+	case "ImagePullFailed", "ImagePullCostTime", "ImagePullQueued", "ImageInspectError", "RegistryUnavailable":
+		return ImagePullFails
+	case "SandboxFailed", "SandboxTimeout", "NetworkNotReady", "NetworkFailed", "IPExhausted", "RuntimeError":
+		return SandboxFails
+	case "MountFailed", "MountSlow", "CSIDriverMissing", "NodeReadOnly", "NodeDiskFull":
+		return MountFails
+	case "KubeletSlow", "StageSlow":
+		return DeliverySlow
+	}
+	return ""
+}
+
+// Act is a judged creation or deletion on a node.
+type Act struct {
+	Act       record.Act
+	Node      string
+	Namespace string
+	Owner     string
+	Outcome   verdict.Outcome
+	Class     reason.Class
+	Reason    reason.Reason
+	At        time.Time
+}
+
+// Fault is a node that fails its pods.
+type Fault struct {
+	Node   string    `json:"node"`
+	Kind   Kind      `json:"reason"`
+	Misses int       `json:"misses"` // of Acts
+	Acts   int       `json:"acts"`
+	Others float64   `json:"othersShare"` // of misses of that kind on the other nodes
+	Last   time.Time `json:"lastMiss"`
+	Since  time.Time `json:"since"`
+}
+
+type tally struct {
+	acts       int
+	misses     int
+	last       time.Time
+	namespaces map[string]bool
+	owners     map[string]int // misses by owner
+}
+
+// Find returns the nodes that fail their pods according to the acts of one Window. mass is true if so many nodes fail that
+// the fault is the cluster's; then there are no faults of nodes.
+func Find(acts []Act) (faults []Fault, mass bool) {
+	nodes := map[string]bool{}
+	delivered := map[string]map[string]bool{} // by owner: nodes
+	total := map[record.Act]int{}
+	perNode := map[[2]string]int{} // acts by node and act
+	misses := map[[2]string]*tally{}
+	allMisses := map[Kind]int{}
+	for _, a := range acts {
+		isMiss := a.Outcome == verdict.Missed && a.Class == reason.System
+		if a.Node == "" || a.Outcome != verdict.Delivered && !isMiss || a.Act != record.Creation && a.Act != record.Deletion {
+			continue
+		}
+		nodes[a.Node] = true
+		total[a.Act]++
+		perNode[[2]string{a.Node, string(a.Act)}]++
+		owner := a.Namespace + "/" + a.Owner
+		if !isMiss {
+			if delivered[owner] == nil {
+				delivered[owner] = map[string]bool{}
+			}
+			delivered[owner][a.Node] = true
+			continue
+		}
+		kind := kindOf(a.Act, a.Reason)
+		if kind == "" {
+			continue
+		}
+		allMisses[kind]++
+		t := misses[[2]string{a.Node, string(kind)}]
+		if t == nil {
+			t = &tally{namespaces: map[string]bool{}, owners: map[string]int{}}
+			misses[[2]string{a.Node, string(kind)}] = t
+		}
+		t.misses++
+		t.namespaces[a.Namespace] = true
+		t.owners[owner]++
+		if a.At.After(t.last) {
+			t.last = a.At
+		}
+	}
+	failing := map[string]bool{}
+	for key, t := range misses {
+		node, kind := key[0], Kind(key[1])
+		act := record.Creation
+		if kind == Terminating {
+			act = record.Deletion
+		}
+		n := perNode[[2]string{node, string(act)}]
+		k := t.counted(node, delivered)
+		others, othersMissed := total[act]-n, allMisses[kind]-t.misses
+		share := math.Max(float64(othersMissed), 0.5) / math.Max(float64(others), 1)
+		if k < fewest || others == 0 || float64(k)/float64(n) < factor*share || tail(n, k, share) >= chance {
+			continue
+		}
+		failing[node] = true
+		faults = append(faults, Fault{Node: node, Kind: kind, Misses: k, Acts: n, Others: float64(othersMissed) / float64(others), Last: t.last})
+	}
+	if len(nodes) > 0 && len(failing) > 1 && float64(len(failing)) > massShare*float64(len(nodes)) {
+		return nil, true
+	}
+	slices.SortFunc(faults, func(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) })
+	return faults, false
+}
+
+// counted returns the misses that count: all if pods of two namespaces missed, otherwise those of owners whose pods were
+// delivered on another node.
+func (t *tally) counted(node string, delivered map[string]map[string]bool) (n int) {
+	if len(t.namespaces) > 1 {
+		return t.misses
+	}
+	for owner, misses := range t.owners {
+		elsewhere := len(delivered[owner])
+		if delivered[owner][node] {
+			elsewhere--
+		}
+		if elsewhere > 0 {
+			n += misses
+		}
+	}
+	return n
+}
+
+// tail returns the probability of at least k of n if each has the probability p.
+func tail(n, k int, p float64) float64 {
+	p = math.Min(p, 1)
+	sum := 0.0
+	choose, _ := math.Lgamma(float64(n + 1))
+	for i := k; i <= n; i++ {
+		a, _ := math.Lgamma(float64(i + 1))
+		b, _ := math.Lgamma(float64(n - i + 1))
+		sum += math.Exp(choose - a - b + float64(i)*math.Log(p) + float64(n-i)*math.Log1p(-math.Min(p, 1-1e-12)))
+	}
+	return math.Min(sum, 1)
+}
+
+// Tracker holds the faults until deliveries have proven the node, or two hours have passed.
+type Tracker struct {
+	active map[[2]string]Fault
+}
+
+// Take compares the acts of one Window with the active faults. ended are those that are over.
+func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass bool) {
+	if t.active == nil {
+		t.active = map[[2]string]Fault{}
+	}
+	found, mass := Find(acts)
+	for _, f := range found {
+		key := [2]string{f.Node, string(f.Kind)}
+		f.Since = now
+		if old, known := t.active[key]; known {
+			f.Since = old.Since
+		}
+		t.active[key] = f
+	}
+	for key, f := range t.active {
+		good := 0
+		for _, a := range acts {
+			if a.Node == f.Node && a.Outcome == verdict.Delivered && a.At.After(f.Last) && (a.Act == record.Deletion) == (f.Kind == Terminating) {
+				good++
+			}
+		}
+		if good >= proof || now.Sub(f.Last) >= forgotten {
+			ended = append(ended, f)
+			delete(t.active, key)
+			continue
+		}
+		active = append(active, f)
+	}
+	byName := func(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) }
+	slices.SortFunc(active, byName)
+	slices.SortFunc(ended, byName)
+	return active, ended, mass
+}
