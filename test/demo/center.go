@@ -13,33 +13,47 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// center is an event center without any configuration, on this machine's loopback.
+// center is an event center or a tracecenter with few settings, on this machine's loopback.
 type center struct {
-	binary, dir string
-	cmd         *exec.Cmd
+	name, binary, dir string
+	cmd               *exec.Cmd
 }
 
-// startCenter builds and starts an event center. Its data is all that remains of the demo, for inspection.
+// keptDir returns the directory of all that remains of the demo, for inspection.
+func keptDir() (repo, kept string, err error) {
+	repo, err = harness.Repo()
+	return repo, filepath.Join(repo, ".cache", "demo"), err
+}
+
+// startCenter starts an event center in an empty directory.
 func (s *stage) startCenter(ctx context.Context) (*center, error) {
-	repo, err := harness.Repo()
+	_, kept, err := keptDir()
 	if err != nil {
 		return nil, err
 	}
-	kept := filepath.Join(repo, ".cache", "demo")
 	if err := errors.Join(os.RemoveAll(kept), os.MkdirAll(kept, 0o700)); err != nil {
 		return nil, err
 	}
-	c := &center{binary: filepath.Join(kept, "eventcenter"), dir: filepath.Join(kept, "eventcenter-data")}
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", c.binary, "./cmd/eventcenter")
+	return startProgram(ctx, "eventcenter")
+}
+
+// startProgram builds and starts a program.
+func startProgram(ctx context.Context, name string, flags ...string) (*center, error) {
+	repo, kept, err := keptDir()
+	if err != nil {
+		return nil, err
+	}
+	c := &center{name: name, binary: filepath.Join(kept, name), dir: filepath.Join(kept, name+"-data")}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", c.binary, "./cmd/"+name)
 	build.Dir, build.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build eventcenter: %w\n%s", err, out)
+		return nil, fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
-	c.cmd = exec.CommandContext(ctx, c.binary, "serve", "--dir", c.dir, "--listen", "127.0.0.1:0")
+	c.cmd = exec.CommandContext(ctx, c.binary, append([]string{"serve", "--dir", c.dir, "--listen", "127.0.0.1:0"}, flags...)...)
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
-	return c, harness.WaitFor(ctx, "the event center", func() error {
+	return c, harness.WaitFor(ctx, name, func() error {
 		_, err := c.address()
 		return err
 	})
@@ -48,7 +62,7 @@ func (s *stage) startCenter(ctx context.Context) (*center, error) {
 func (c *center) stop() error {
 	_ = c.cmd.Process.Signal(syscall.SIGTERM)
 	if err := c.cmd.Wait(); err != nil {
-		return fmt.Errorf("event center: %w", err)
+		return fmt.Errorf("%s: %w", c.name, err)
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
 // Command demo shows nodeagent at work on this machine, with a real Kubernetes node: a disk fails, a deleted pod leaves
-// things behind; both are found, reported and, if possible, repaired. It ends by itself, and exits 0 only if all of it
+// things behind; both are found, reported and, if possible, repaired. Two pods are late, and tracecenter explains why. It ends by itself, and exits 0 only if all of it
 // really happened.
 package main
 
@@ -108,7 +108,7 @@ func demo(ctx context.Context, dir string, keep bool) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.agent.Stop()) }()
 	for _, act := range []func(context.Context) error{s.startAgent, s.diskFails, s.diskRepaired, s.podLeavesThings,
-		s.clean, s.showCenter} {
+		s.clean, s.showCenter, s.judgePods} {
 		if err := act(ctx); err != nil {
 			return fmt.Errorf("%w\n\nthe agent's log ends with:\n%s", err, s.agent.LogTail())
 		}

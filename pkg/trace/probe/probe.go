@@ -1,7 +1,8 @@
 // Package probe measures how often the components of a control plane are online: each apiserver by its own address,
 // etcd through the apiservers, the scheduler and the controller-manager by their Leases.
 //
-// A probe that fails while the prober itself may be cut off counts against no component.
+// A probe that fails while the prober itself may be cut off counts against no component; nor does one of an address that
+// never answered, because apiservers may publish addresses that others cannot reach.
 package probe
 
 import (
@@ -76,9 +77,10 @@ const (
 
 type instance struct {
 	State
-	failed int // probes in a row
-	probed time.Time
-	now    Count
+	reached bool // it was online once: before that, its address may be one that cannot be reached from here
+	failed  int  // probes in a row
+	probed  time.Time
+	now     Count
 }
 
 // Prober probes the components. Its zero value is not ready: use New.
@@ -242,10 +244,13 @@ func (p *Prober) take(component, name string, outcome result, why string, now ti
 	}
 	i.probed = now
 	state := i.State.State
+	if outcome == bad && !i.reached {
+		outcome, why = blind, "never online from here: "+why
+	}
 	switch outcome {
 	case good:
 		i.now.Good++
-		i.failed, state, i.Why = 0, Online, ""
+		i.failed, state, i.Why, i.reached = 0, Online, "", true
 	case bad:
 		i.now.Bad++
 		i.failed++

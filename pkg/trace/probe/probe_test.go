@@ -8,58 +8,64 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// servers are apiservers at addresses of this machine.
-type servers map[string]string // address by name
-
-func (s servers) Addresses(context.Context) (all []string, err error) {
-	for _, address := range s {
-		all = append(all, address)
-	}
-	return all, nil
+// apiserver is an apiserver at an address of this machine: first it answers, then it behaves as a test wants.
+type apiserver struct {
+	net.Listener
+	mu           sync.Mutex
+	status, etcd int
+	hangs        bool
 }
 
-func (s servers) At(address, path string) (*http.Client, string, error) {
-	return http.DefaultClient, "http://" + address + path, nil
-}
-
-// answering is an apiserver that answers with a status; etcd is the status of its check of etcd.
-func answering(t *testing.T, status, etcd int) string {
+func newApiserver(t *testing.T) *apiserver {
 	t.Helper()
+	a := &apiserver{status: http.StatusOK, etcd: http.StatusOK}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/readyz/etcd" {
-			w.WriteHeader(etcd)
+		a.mu.Lock()
+		status, etcd, hangs := a.status, a.etcd, a.hangs
+		a.mu.Unlock()
+		if hangs {
+			<-r.Context().Done()
 			return
+		}
+		if r.URL.Path == "/readyz/etcd" {
+			status = etcd
 		}
 		w.WriteHeader(status)
 	}))
 	t.Cleanup(server.Close)
-	return server.Listener.Addr().String()
+	a.Listener = server.Listener
+	return a
 }
 
-// refusing is an address where nothing listens.
-func refusing(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+func (a *apiserver) address() string { return a.Addr().String() }
+
+// The behaviours.
+func fine(*apiserver)      {}
+func refuses(a *apiserver) { _ = a.Close() }
+func hangs(a *apiserver)   { a.set(func() { a.hangs = true }) }
+
+func answers(status, etcd int) func(*apiserver) {
+	return func(a *apiserver) { a.set(func() { a.status, a.etcd = status, etcd }) }
 }
 
-// silent accepts connections and never answers.
-func silent(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return l.Addr().String()
+func (a *apiserver) set(change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
+}
+
+// direct connects to addresses.
+type direct struct{}
+
+func (direct) Addresses(context.Context) ([]string, error) { return nil, nil }
+
+func (direct) At(address, path string) (*http.Client, string, error) {
+	return http.DefaultClient, "http://" + address + path, nil
 }
 
 type leaders map[string][2]bool
@@ -68,56 +74,74 @@ func (l leaders) Renewed(lease string, _ time.Time) (renewed, known bool) {
 	return l[lease][0], l[lease][1]
 }
 
-// states returns "component of name: state", sorted, after some rounds.
-func states(t *testing.T, s servers, l leaders, rounds int) string {
+// states returns "component state", sorted, after a round in which all is well and some rounds of a behaviour.
+func states(t *testing.T, behaviours []func(*apiserver), before, l leaders, rounds int) string {
 	t.Helper()
-	p := New(s, l, slog.New(slog.DiscardHandler))
-	addresses, _ := s.Addresses(t.Context())
-	for i := range rounds {
-		p.round(t.Context(), addresses, time.Date(2026, 1, 1, 0, 0, 5*i, 0, time.UTC))
+	changing := &switching{before}
+	p := New(direct{}, changing, slog.New(slog.DiscardHandler))
+	var addresses []string
+	var all []*apiserver
+	for range behaviours {
+		a := newApiserver(t)
+		addresses, all = append(addresses, a.address()), append(all, a)
 	}
-	var all []string
-	for _, name := range []string{"a", "b", "c"} {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	if before != nil {
+		p.round(t.Context(), addresses, at)
+	}
+	for i, behave := range behaviours {
+		behave(all[i])
+	}
+	changing.leaders = l
+	for i := range rounds {
+		p.round(t.Context(), addresses, at.Add(time.Duration(i+1)*interval))
+	}
+	var got []string
+	for _, address := range addresses {
 		for _, state := range p.States() {
-			if state.Component == "apiserver" && state.Instance == s[name] {
-				all = append(all, name+" "+state.State)
+			if state.Component == "apiserver" && state.Instance == address {
+				got = append(got, state.State)
 			}
 		}
 	}
 	for _, state := range p.States() {
 		if state.Component != "apiserver" {
-			all = append(all, state.Component+" "+state.State)
+			got = append(got, state.Component+" "+state.State)
 		}
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(got, ", ")
 }
 
+type switching struct{ leaders }
+
 func TestStates(t *testing.T) {
-	fine := answering(t, 200, 200)
 	leading := leaders{"kube-scheduler": {true, true}, "kube-controller-manager": {true, true}}
 	const others = ", controller-manager online, etcd online, scheduler online"
+	const noEtcd = ", controller-manager online, etcd unknown, scheduler online"
+	servers := func(behaviours ...func(*apiserver)) []func(*apiserver) { return behaviours }
 	for name, c := range map[string]struct {
-		servers servers
-		leaders leaders
-		rounds  int
-		want    string
+		servers         []func(*apiserver)
+		before, leaders leaders
+		rounds          int
+		want            string
 	}{
-		"all well":              {servers{"a": fine}, leading, 1, "a online" + others},
-		"one of three is dead":  {servers{"a": fine, "b": answering(t, 200, 200), "c": refusing(t)}, leading, 3, "a online, b online, c offline" + others},
-		"two failures are none": {servers{"a": fine, "b": refusing(t)}, leading, 2, "a online, b unknown" + others},
-		"one hangs":             {servers{"a": fine, "b": silent(t)}, leading, 3, "a online, b offline" + others},
-		"one is not ready":      {servers{"a": fine, "b": answering(t, 500, 200)}, leading, 3, "a online, b offline" + others},
-		"no right":              {servers{"a": answering(t, 403, 403)}, leading, 3, "a unknown, controller-manager online, etcd unknown, scheduler online"},
-		"the only one, refuses": {servers{"a": refusing(t)}, leading, 3, "a offline, controller-manager online, etcd unknown, scheduler online"},
-		"cut off, or hanging":   {servers{"a": silent(t)}, leaders{}, 3, "a unknown, controller-manager unknown, etcd unknown, scheduler unknown"},
-		"etcd is away":          {servers{"a": answering(t, 500, 500)}, leading, 3, "a offline, controller-manager online, etcd offline, scheduler online"},
-		"etcd is away for one":  {servers{"a": answering(t, 500, 500), "b": fine}, leading, 3, "a offline, b online" + others},
-		"scheduler is dead": {servers{"a": fine}, leaders{"kube-scheduler": {false, true}, "kube-controller-manager": {true, true}}, 3,
-			"a online, controller-manager online, etcd online, scheduler offline"},
+		"all well":              {servers(fine), leading, leading, 1, "online" + others},
+		"one of three is dead":  {servers(fine, fine, refuses), leading, leading, 3, "online, online, offline" + others},
+		"two failures are none": {servers(fine, refuses), leading, leading, 2, "online, online" + others},
+		"one hangs":             {servers(fine, hangs), leading, leading, 3, "online, offline" + others},
+		"one is not ready":      {servers(fine, answers(500, 200)), leading, leading, 3, "online, offline" + others},
+		"no right":              {servers(answers(403, 403)), nil, leading, 3, "unknown" + noEtcd},
+		"the only one, refuses": {servers(refuses), leading, leading, 3, "offline" + noEtcd},
+		"never reached":         {servers(fine, refuses), nil, leading, 3, "online, unknown" + others},
+		"the only one, never":   {servers(refuses), nil, leading, 3, "unknown" + noEtcd},
+		"cut off, or hanging":   {servers(hangs), leading, leaders{}, 3, "unknown, controller-manager unknown, etcd unknown, scheduler unknown"},
+		"etcd is away":          {servers(answers(500, 500)), leading, leading, 3, "offline, controller-manager online, etcd offline, scheduler online"},
+		"etcd is away for one":  {servers(answers(500, 500), fine), leading, leading, 3, "offline, online" + others},
+		"the scheduler is dead": {servers(fine), leading, leaders{"kube-scheduler": {false, true}, "kube-controller-manager": {true, true}}, 3, "online, controller-manager online, etcd online, scheduler offline"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := states(t, c.servers, c.leaders, c.rounds); got != c.want {
+			if got := states(t, c.servers, c.before, c.leaders, c.rounds); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
@@ -126,10 +150,10 @@ func TestStates(t *testing.T) {
 
 // Probes are counted by minute, each once, and also if they cannot be stored for some time.
 func TestCounts(t *testing.T) {
-	s := servers{"a": answering(t, 200, 200)}
-	p := New(s, leaders{}, slog.New(slog.DiscardHandler))
+	a := newApiserver(t)
+	p := New(direct{}, leaders{}, slog.New(slog.DiscardHandler))
 	for i := range 24 {
-		p.round(t.Context(), []string{s["a"]}, time.Date(2026, 1, 1, 0, 0, 5*i, 0, time.UTC))
+		p.round(t.Context(), []string{a.address()}, time.Date(2026, 1, 1, 0, 0, 5*i, 0, time.UTC))
 	}
 	p.Return(p.Take())
 	got := map[string]int{}
