@@ -219,6 +219,17 @@ func TestPages(t *testing.T) {
 	address, sessions := serve(t)
 	ctx := browser(t, true)
 	signIn(t, ctx, address, sessions)
+	shown(t, ctx, address, map[string]string{
+		"fleet": "/", "faults": "/faults", "fault": "/faults/time-sync?reason=ClockNotSynchronized", "nodes": "/agents",
+		"node": "/nodes/prod/node-03", "leftovers": "/leftovers", "events": "/events", "day": "/reports/daily",
+		"week": "/reports/weekly", "none": "/nodes/prod/none",
+		"login": "/login", "subscriptions": "/subscriptions",
+	})
+}
+
+// shown opens pages by name, in the light and the dark.
+func shown(t *testing.T, ctx context.Context, address string, pages map[string]string) {
+	t.Helper()
 	axe := ""
 	if *axeFile != "" {
 		text, err := os.ReadFile(*axeFile)
@@ -227,12 +238,7 @@ func TestPages(t *testing.T) {
 		}
 		axe = string(text)
 	}
-	for name, path := range map[string]string{
-		"fleet": "/", "faults": "/faults", "fault": "/faults/time-sync?reason=ClockNotSynchronized", "nodes": "/agents",
-		"node": "/nodes/prod/node-03", "leftovers": "/leftovers", "events": "/events", "day": "/reports/daily",
-		"week": "/reports/weekly", "none": "/nodes/prod/none",
-		"login": "/login", "subscriptions": "/subscriptions",
-	} {
+	for name, path := range pages {
 		for _, scheme := range []string{"light", "dark"} {
 			t.Run(name+" "+scheme, func(t *testing.T) {
 				var title string

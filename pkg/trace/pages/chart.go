@@ -11,6 +11,8 @@ import (
 const (
 	chartWidth = 720
 	labelWidth = 190
+
+	durationWidth = 130
 	lineHeight = 22
 	barHeight  = 14
 	minBar     = 2
@@ -40,7 +42,7 @@ func chart(a api.Act) Chart {
 	if c.Seconds <= 0 {
 		c.Seconds = 1
 	}
-	scale := float64(chartWidth-labelWidth-90) / c.Seconds
+	scale := float64(chartWidth-labelWidth-durationWidth) / c.Seconds
 	for i, b := range a.Bars {
 		l := Line{Bar: b, Y: i*lineHeight + (lineHeight-barHeight)/2, TextY: i*lineHeight + lineHeight - 6, X: labelWidth + int(b.From*scale),
 			Width: max(minBar, int(b.Seconds*scale)), Class: ownerClass(b)}

@@ -1,49 +1,16 @@
-package pages
+package pages_test
 
 import (
-	"context"
-	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
-	"net/http/httptest"
 	"net/url"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/nodeagent/nodeagent/pkg/trace/api"
-	"github.com/nodeagent/nodeagent/pkg/trace/follow"
-	"github.com/nodeagent/nodeagent/pkg/trace/probe"
-	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/pages/pagestest"
 	"github.com/nodeagent/nodeagent/pkg/web"
-	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
-
-// rights lets everybody who is signed in read the pods of the namespaces in it; empty: of all.
-type rights struct {
-	*web.Sessions
-	namespaces map[string]bool
-}
-
-func (r rights) Authenticate(request *http.Request) (web.Identity, error) {
-	return r.Sessions.Authenticate(func(*http.Request) (web.Identity, error) { return web.Identity{}, errors.New("who?") })(request)
-}
-
-func (r rights) Authorize(context.Context, web.Identity, string, string) error { return nil }
-
-func (r rights) AuthorizeResource(_ context.Context, _ web.Identity, verb, resource, namespace string) error {
-	if verb == "get" && resource == "pods" && (r.namespaces == nil || r.namespaces[namespace]) {
-		return nil
-	}
-	return &web.Refusal{Status: http.StatusForbidden, Reason: "no right"}
-}
 
 type site struct {
 	t       *testing.T
@@ -51,48 +18,15 @@ type site struct {
 	browser *http.Client
 }
 
-// start serves the pages of a cluster in which the pods default/<b>late and team/gone were missed.
+// start serves the pages, and signs a user of the cluster in.
 func start(t *testing.T, namespaces map[string]bool) *site {
 	t.Helper()
-	kept, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "data"), 8)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = kept.Close() })
-	follower, now := follow.New(follow.Config{Promised: time.Minute}), time.Now()
-	began := now.Add(-2 * time.Minute)
-	follower.Synced(began, true)
-	for _, name := range []string{"default/<b>late", "team/gone"} {
-		namespace, name, _ := strings.Cut(name, "/")
-		follower.Pod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, UID: types.UID("uid-" + namespace), CreationTimestamp: metav1.NewTime(began)},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "a:1"}}},
-			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
-				Message: "0/1 nodes are available: 1 Insufficient cpu."}}}}, follow.Watched, began.Add(3*time.Second))
-	}
-	for at := began.Add(4 * time.Second); at.Before(now); at = at.Add(4 * time.Second) {
-		follower.Alive(at)
-	}
-	batch := follower.Judge(now)
-	if err := kept.Save(t.Context(), batch); err != nil || len(batch.Judged) != 2 {
-		t.Fatalf("%v, %d judged", err, len(batch.Judged))
-	}
-	follower.Stored(batch)
-	control, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = control.Close() })
-	sessions, log := web.NewSessions(control, "tracecenter", false, time.Now), slog.New(slog.DiscardHandler)
-	server := &api.Server{Follower: follower, Store: kept, Prober: probe.New(nil, follower, log), Log: log, Now: time.Now, Loopback: true,
-		Access: rights{sessions, namespaces}}
-	server.Pages = New(Config{Server: server, Sessions: sessions, Log: log, Version: "v1"})
-	served := httptest.NewServer(server.Handler())
-	t.Cleanup(served.Close)
+	served, sessions := pagestest.Serve(t, namespaces)
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t, served.URL, &http.Client{Jar: jar}}
+	s := &site{t, served, &http.Client{Jar: jar}}
 	if status, text := s.open("/failures"); status != http.StatusOK || !strings.Contains(text, "Sign in") || strings.Contains(text, "CapacityExhausted") {
 		t.Errorf("not signed in: %d %s", status, text)
 	}

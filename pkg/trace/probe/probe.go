@@ -30,6 +30,8 @@ const (
 
 // Apiservers is the access to the apiservers.
 type Apiservers interface {
+	// Configured returns the address that the program itself uses, host:port.
+	Configured() string
 	// Addresses returns the address of each apiserver, host:port.
 	Addresses(ctx context.Context) ([]string, error)
 	// At returns a client that connects to one address, and the URL of a path there.
@@ -117,13 +119,28 @@ func (p *Prober) Run(ctx context.Context) {
 				addresses = next
 			}
 		}
-		p.round(ctx, addresses, time.Now())
+		p.round(ctx, p.reachable(addresses), time.Now())
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
 	}
+}
+
+// reachable adds the address that the program itself uses, unless one of the published addresses could be reached.
+func (p *Prober) reachable(published []string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, address := range published {
+		if i := p.instances[[2]string{"apiserver", address}]; i != nil && i.reached {
+			return published
+		}
+	}
+	if own := p.servers.Configured(); !slices.Contains(published, own) {
+		return append(slices.Clone(published), own)
+	}
+	return published
 }
 
 func (p *Prober) find(ctx context.Context) ([]string, error) {

@@ -62,6 +62,8 @@ func (a *apiserver) set(change func()) {
 // direct connects to addresses.
 type direct struct{}
 
+func (direct) Configured() string { return "127.0.0.1:1" }
+
 func (direct) Addresses(context.Context) ([]string, error) { return nil, nil }
 
 func (direct) At(address, path string) (*http.Client, string, error) {
@@ -172,5 +174,22 @@ func TestCounts(t *testing.T) {
 		if state.Component == "apiserver" {
 			t.Errorf("%+v", state)
 		}
+	}
+}
+
+// If no published address can be reached, the configured one is probed as well.
+func TestConfiguredAddress(t *testing.T) {
+	a, unreachable := newApiserver(t), newApiserver(t)
+	refuses(unreachable)
+	p := New(direct{}, leaders{}, slog.New(slog.DiscardHandler))
+	if got := p.reachable([]string{a.address()}); len(got) != 2 {
+		t.Errorf("at first: %v", got)
+	}
+	p.round(t.Context(), []string{a.address()}, time.Now())
+	if got := p.reachable([]string{unreachable.address(), a.address()}); len(got) != 2 {
+		t.Errorf("one is reached: %v", got)
+	}
+	if got := p.reachable([]string{unreachable.address()}); len(got) != 2 || got[1] != "127.0.0.1:1" {
+		t.Errorf("none is reached: %v", got)
 	}
 }

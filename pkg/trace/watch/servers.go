@@ -64,7 +64,7 @@ func (s *Servers) Addresses(ctx context.Context) (addresses []string, err error)
 		}
 	}
 	if len(addresses) == 0 {
-		addresses = []string{s.configured()}
+		addresses = []string{s.Configured()}
 	}
 	if err != nil {
 		err = fmt.Errorf("list the endpoints of the Service kubernetes: %w", err)
@@ -72,8 +72,8 @@ func (s *Servers) Addresses(ctx context.Context) (addresses []string, err error)
 	return addresses, err
 }
 
-// configured returns the address of the configuration.
-func (s *Servers) configured() string {
+// Configured returns the address of the configuration.
+func (s *Servers) Configured() string {
 	if s.base.Port() != "" {
 		return s.base.Host
 	}
