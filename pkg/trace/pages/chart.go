@@ -13,9 +13,9 @@ const (
 	labelWidth = 190
 
 	durationWidth = 130
-	lineHeight = 22
-	barHeight  = 14
-	minBar     = 2
+	lineHeight    = 22
+	barHeight     = 14
+	minBar        = 2
 )
 
 // Chart is the waterfall of an act as a picture.
