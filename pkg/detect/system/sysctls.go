@@ -72,6 +72,9 @@ func Sysctls(s SysctlsSettings) detect.Check {
 		Every:      5 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			wanted, err := wantedSysctls(h, s)
+			if err == nil && len(wanted) == 0 && s.Kubernetes {
+				err = h.Doubts.Of(host.CNIConfDir)
+			}
 			if err != nil {
 				return nil, err
 			}
