@@ -204,6 +204,7 @@ browser: ## the event center's pages in Chromium: a person uses them, with and w
 monitoring: ## the alert rules and the dashboard in the real Prometheus, on the metrics of real programs
 	mkdir -p .cache/prometheus # unpacked, not installed: the package would start a server
 	test -x .cache/prometheus/usr/bin/promtool || (cd .cache/prometheus && apt-get download -o APT::Sandbox::User=root prometheus && dpkg -x prometheus_*.deb .)
+	test -x .cache/prometheus/usr/bin/prometheus-alertmanager || (cd .cache/prometheus && apt-get download -o APT::Sandbox::User=root prometheus-alertmanager && dpkg -x prometheus-alertmanager_*.deb .)
 	go test -count=1 -timeout 10m -v ./test/monitoring -args -prometheus $(CURDIR)/.cache/prometheus/usr/bin
 
 .PHONY: guest

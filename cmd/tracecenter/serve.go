@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/alert"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
@@ -52,6 +53,8 @@ type serveOptions struct {
 	loopback, secured  bool
 
 	center, centerCA, centerToken, cluster string
+
+	alertmanager, alertLevels string
 }
 
 func newServe(o *options) *cobra.Command {
@@ -75,6 +78,8 @@ with TLS.`,
 	flags.StringVar(&s.centerCA, "event-center-ca", "", "file with the CA certificates of the event center (default: the system's)")
 	flags.StringVar(&s.centerToken, "event-center-token-file", "", "file with a token that the event center accepts")
 	flags.StringVar(&s.cluster, "cluster", "", "name of this cluster in the event center")
+	flags.StringVar(&s.alertmanager, "alertmanager", "", "address of the Alertmanager whose firing alerts count for the cluster's health")
+	flags.StringVar(&s.alertLevels, "alert-levels", "critical=Fatal,warning=Warning", "level of health for each value of the alerts' label severity")
 	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
 	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
@@ -150,6 +155,11 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	if s.center != "" {
 		w.api.Sender = nodefault.NewSender(&remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}, s.cluster, log)
 	}
+	if s.alertmanager != "" {
+		if err := w.readAlerts(); err != nil {
+			return err
+		}
+	}
 	closer, err := w.people(ctx)
 	if err != nil {
 		return err
@@ -166,7 +176,21 @@ type work struct {
 	prober   *probe.Prober
 	api      *api.Server
 	log      *slog.Logger
-	ended    chan error // of a part of the program
+	alerts   *alert.Reader // nil: there is no Alertmanager
+	ended    chan error    // of a part of the program
+}
+
+func (s *work) readAlerts() error {
+	if err := alert.Valid(s.alertmanager); err != nil {
+		return fmt.Errorf("--alertmanager %w", err)
+	}
+	levels, err := alert.ParseLevels(s.alertLevels)
+	if err != nil {
+		return fmt.Errorf("--alert-levels %w", err)
+	}
+	s.alerts = &alert.Reader{Address: s.alertmanager, Levels: levels, Log: s.log}
+	s.api.Alerts = s.alerts.Firing
+	return nil
 }
 
 // serve answers requests and judges until ctx ends or a part of the program has failed.
@@ -190,6 +214,9 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	parts.Go(func() { s.ended <- answers.Serve(listener) })
 	parts.Go(func() { s.ended <- client.Run(ctx, s.follower) })
 	parts.Go(func() { s.prober.Run(ctx) })
+	if s.alerts != nil {
+		parts.Go(func() { s.alerts.Run(ctx) })
+	}
 	if s.api.Sender != nil {
 		parts.Go(func() { s.api.Sender.Run(ctx) })
 	}

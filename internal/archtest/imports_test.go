@@ -38,6 +38,7 @@ var mayImport = map[string][]string{
 	"pkg/trace/verdict": {"pkg/trace/record", "pkg/trace/stage"},
 	"pkg/trace/reason":  {"pkg/trace/record", "pkg/trace/stage"},
 	"pkg/trace/health":  {"pkg/trace/sli"},
+	"pkg/trace/alert":   {"pkg/trace/health"},
 	"pkg/trace":         {"pkg/event", "pkg/finding", "pkg/trace", "pkg/web", "internal/atomicfile"},
 
 	"internal/mutate": {"internal/host", "pkg/finding", "internal/mutate"},

@@ -1,0 +1,133 @@
+// Package alert reads the firing alerts of an Alertmanager, as an input of the cluster's health.
+package alert
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/health"
+)
+
+const (
+	interval = 15 * time.Second
+	limit    = 10 * time.Second
+	stale    = time.Minute // alerts of an older answer do not count
+	maxBytes = 16 << 20
+)
+
+// own are the alerts of tracecenter itself: one that fires because of the health must not hold it.
+var own = []string{"ClusterUnhealthy", "ComponentOffline", "DeliveryBudgetBurnsFast", "DeliveryBudgetBurns", "DeliveryFell",
+	"PodsStayTerminating", "TraceCenterBlind"}
+
+// Levels are the levels of health by the value of the label "severity".
+type Levels map[string]health.Level
+
+// ParseLevels reads "critical=Fatal,warning=Warning".
+func ParseLevels(text string) (Levels, error) {
+	levels := Levels{}
+	for _, part := range strings.Split(text, ",") {
+		severity, level, ok := strings.Cut(part, "=")
+		if !ok || severity == "" || level != string(health.Fatal) && level != string(health.Warning) {
+			return nil, fmt.Errorf("%q: must be severity=Fatal or severity=Warning, separated by commas", text)
+		}
+		levels[severity] = health.Level(level)
+	}
+	return levels, nil
+}
+
+// Reader asks an Alertmanager regularly. It is safe for concurrent use.
+type Reader struct {
+	Address string // of the Alertmanager, with the path before /api if it has one
+	Levels  Levels
+	Log     *slog.Logger
+
+	mu     sync.Mutex // guards the fields below
+	firing []health.Alert
+	asOf   time.Time
+}
+
+// Valid returns the error in an address.
+func Valid(address string) error {
+	u, err := url.Parse(address)
+	if err == nil && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "") {
+		err = fmt.Errorf("%q: must be http:// or https:// with a host, without user or query", address)
+	}
+	return err
+}
+
+// Run asks until ctx ends.
+func (r *Reader) Run(ctx context.Context) {
+	failing := false
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		firing, err := r.ask(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if (err != nil) != failing {
+			failing = err != nil
+			r.Log.Warn("reading the alerts changed", "failing", failing, "err", err)
+		}
+		if err == nil {
+			r.mu.Lock()
+			r.firing, r.asOf = firing, time.Now()
+			r.mu.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Firing returns the alerts that fire, one of a name and level; none if the Alertmanager did not answer lately.
+func (r *Reader) Firing() []health.Alert {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.asOf) > stale {
+		return nil
+	}
+	return slices.Clone(r.firing)
+}
+
+func (r *Reader) ask(ctx context.Context) (firing []health.Alert, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	address := strings.TrimSuffix(r.Address, "/") + "/api/v2/alerts?active=true&silenced=false&inhibited=false"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", address, response.Status)
+	}
+	var alerts []struct {
+		Labels map[string]string `json:"labels"`
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxBytes)).Decode(&alerts); err != nil {
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	for _, a := range alerts {
+		found := health.Alert{Name: a.Labels["alertname"], Level: r.Levels[a.Labels["severity"]]}
+		if found.Level != "" && !slices.Contains(own, found.Name) && !slices.Contains(firing, found) {
+			firing = append(firing, found)
+		}
+	}
+	return firing, nil
+}
