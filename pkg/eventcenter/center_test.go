@@ -105,13 +105,16 @@ func TestTrimmed(t *testing.T) {
 	must(t, c.Close())
 }
 
-// A damaged checkpoint, or another journal's, is not used.
+// A damaged checkpoint, or one of another journal or version, is not used.
 func TestLostCheckpoint(t *testing.T) {
 	for name, text := range map[string]string{"damaged": "{", "of another journal": `{"version":1,"journal":"x"}`,
-		"empty": ""} {
+		"empty": "", "of another version": `{"version":2,"journal":"ID"}`, "cut off": `{"version":1,"journal":"ID","nodes":1}`} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			days(t, dir)
+			id, err := os.ReadFile(filepath.Join(dir, journalDir, "uuid"))
+			must(t, err)
+			text = strings.ReplaceAll(text, "ID", strings.TrimSpace(string(id)))
 			must(t, os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600))
 			c, log := open(t, dir, sqlite.Limits{})
 			if c.faults() != 3 || !strings.Contains(log.String(), "checkpoint") {

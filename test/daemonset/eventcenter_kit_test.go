@@ -98,8 +98,18 @@ spec:
 	}
 }
 
+// uninstallCenter removes the center's release and waits until its objects are gone, except the secrets that helm keeps.
+func (c *center) uninstallCenter(t *testing.T) {
+	t.Helper()
+	// Not --wait, which may miss that the last object is gone, and then waits in vain (helm 4.2.1).
+	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--ignore-not-found", "--cascade=foreground")
+	c.kubectl(t, "wait", "-n", namespace, "--for=delete", "statefulsets,pods,services,configmaps,serviceaccounts,"+
+		"poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/name=eventcenter",
+		"--timeout=10m")
+}
+
 func (c *center) removeCenter(t *testing.T) {
-	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=10m")
+	c.uninstallCenter(t)
 	c.kubectl(t, "delete", "-n", namespace, "secret/eventcenter-tls", "secret/eventcenter-replicas",
 		"serviceaccount/dashboard", "clusterrolebinding/dashboard", "node/"+senderNode, "--ignore-not-found", "--timeout=10m")
 	c.removeVolumes(t)

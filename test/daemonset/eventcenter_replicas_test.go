@@ -69,7 +69,7 @@ func testReplicas(t *testing.T, c *center) {
 
 // testNothingButVolumes removes the release: only the objects named in the documentation stay.
 func testNothingButVolumes(t *testing.T, c *center) {
-	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=10m")
+	c.uninstallCenter(t)
 	const kinds = "statefulsets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,serviceaccounts," +
 		"persistentvolumeclaims,poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,leases"
 	var left []string

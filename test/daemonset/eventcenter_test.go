@@ -279,7 +279,7 @@ func (c *center) awaitWord(t *testing.T) {
 
 // testVolume removes the release and installs it again: the history is still there, and so is the certificate.
 func testVolume(t *testing.T, c *center) {
-	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=10m")
+	c.uninstallCenter(t)
 	c.installCenter(t)
 	var events struct{ Events []struct{ Offset string } }
 	if _, err := c.get(t.Context(), c.reader, "/v1/events?limit=1", &events); err != nil || len(events.Events) != 1 ||

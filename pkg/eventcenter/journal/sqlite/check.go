@@ -110,7 +110,7 @@ func (s *Store) walk(ctx context.Context, p *partition, q span,
 func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.db == nil || p.version < version {
+	if p.db == nil {
 		return nil
 	}
 	var indexed int

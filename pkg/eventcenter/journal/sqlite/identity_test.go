@@ -2,12 +2,11 @@ package sqlite
 
 import (
 	"fmt"
-	"os"
+	"log/slog"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
@@ -111,41 +110,33 @@ func openAnd(t *testing.T, path, statement string) {
 	}
 }
 
-// A directory of an older format, as left by a killed center, is converted at the first start without losing events,
-// identities, watermarks or gaps.
-func TestOlderFormats(t *testing.T) {
-	for _, format := range []string{"format-1", "format-2"} {
-		t.Run(format, func(t *testing.T) {
-			c, dir := newClock(), t.TempDir()
-			if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", format))); err != nil {
-				t.Fatal(err)
+// A file of another format is refused by name, and stays as it is.
+func TestOtherFormats(t *testing.T) {
+	c, dir := newClock(), t.TempDir()
+	s := openTest(t, dir, Options{Now: c.Now})
+	s.mustAppend(t, of("a", 1), foreign("1"))
+	c.now = c.now.Add(24 * time.Hour)
+	s.mustAppend(t, of("a", 2))
+	s.mustClose(t)
+	name := filepath.Join(dir, partitionName(1))
+	refused := func(format int, err error) {
+		t.Helper()
+		for _, want := range []string{name, fmt.Sprintf("its format is %d", format), "eventcenter export"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("format %d: no %q in %v", format, want, err)
 			}
-			want := []string{"1 a/1", "2 b/1", "3 /0", "4 a/2", "5 /0", "6 a/3", "7 b/5", "8 a/4"}
-			s := openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
-			s.expect(t, want...)
-			s.mustClose(t)
-			for range 2 {
-				s = openTest(t, dir, Options{Now: c.Now})
-				s.expect(t, want...)
-				if done := s.mustAppend(t, of("a", 1), of("a", 4), of("b", 5), foreign("1"), foreign("2")); done.Duplicates != 5 ||
-					done.Conflicts > 0 {
-					t.Errorf("%+v", done)
-				}
-				if len(s.Health().Gaps) > 0 {
-					t.Errorf("gaps: %v", s.Health().Gaps)
-				}
-				if err := s.Seal(t.Context()); err != nil {
-					t.Error(err)
-				}
-				got := s.texts(t, journal.Query{Filter: journal.Filter{journal.Node: {"a"}}, Backward: true, Limit: 4})
-				if diff := cmp.Diff([]string{"8 a/4", "6 a/3", "4 a/2", "1 a/1"}, got); diff != "" {
-					t.Error(diff)
-				}
-				s.mustClose(t)
-			}
-			s = openTest(t, dir, Options{Now: c.Now})
-			s.mustAppend(t, of("b", 4), of("a", 5), foreign("3")) // b/4 was late
-			s.expect(t, append(want, "9 b/4", "10 a/5", "11 /0")...)
-		})
+		}
 	}
+	log := slog.New(slog.DiscardHandler)
+	for _, format := range []int{0, 1, 2, version + 1} {
+		openAnd(t, name, fmt.Sprint("UPDATE meta SET version = ", format))
+		for _, readOnly := range []bool{true, false} {
+			_, err := Open(t.Context(), Options{Dir: dir, Log: log, ReadOnly: readOnly})
+			refused(format, err)
+		}
+		_, err := Salvage(t.Context(), dir, filepath.Join(t.TempDir(), "new"), log)
+		refused(format, err)
+	}
+	openAnd(t, name, fmt.Sprint("UPDATE meta SET version = ", version))
+	openTest(t, dir, Options{Now: c.Now}).expect(t, "1 a/1", "2 /0", "3 a/2")
 }

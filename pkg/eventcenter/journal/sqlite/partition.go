@@ -23,10 +23,8 @@ import (
 
 // partition is one file: the events of a day, or of a part of it, and the watermarks of all streams at its end.
 type partition struct {
-	path    string
-	first   uint64 // from the file name; no offset in the file is smaller
-	version int    // older only in a damaged file, or a journal opened for reading
-	old     bool   // it had an older format when opened: it is not written to any more
+	path  string
+	first uint64 // from the file name; no offset in the file is smaller
 
 	mu     sync.RWMutex // read-locked by readers, locked while the file is closed, sealed or removed
 	db     *sql.DB      // for readers; nil: the partition is removed
@@ -123,7 +121,7 @@ func open(path string, a access) (*sql.DB, error) {
 
 // create creates an empty partition, and gives it its name only when it is complete.
 func create(ctx context.Context, dir string, first uint64, day string) (*partition, error) {
-	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, version: version, last: first - 1}
+	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, last: first - 1}
 	started := p.path + ".new"
 	if _, err := os.Lstat(p.path); !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s: a file is in the way: %w", p.path, err)
@@ -158,25 +156,17 @@ func createFile(ctx context.Context, name, day string) (*sql.DB, error) {
 	return db, nil
 }
 
-// load opens an existing partition and reads its state. Damage is recorded in damaged. A past file is not written to,
-// unless its format is older.
+// load opens an existing partition and reads its state. Damage is recorded in damaged. A file of another format is
+// refused, unchanged.
 func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, error) {
 	p := &partition{path: filepath.Join(s.Dir, partitionName(first)), first: first, last: first - 1}
-	err := p.loadVersion(ctx, past)
+	format, err := p.loadFormat(ctx, past)
 	if aside := s.setLogAside(p); aside != nil {
 		return nil, errors.Join(aside, p.close())
 	}
-	if err == nil && (p.version < 1 || p.version > version) {
-		err = fmt.Errorf("%s: its format is %d, this program reads 1 to %d", p.path, p.version, version)
-		return nil, errors.Join(err, p.close())
-	}
-	if err == nil && p.version < version && !s.ReadOnly {
-		s.Log.Info("converting a file of an older format", "file", p.path, "format", p.version)
-		p.old = true
-		if err = errors.Join(p.close(), convert(ctx, p.path, p.version)); err != nil {
-			err = fmt.Errorf("convert from format %d: %w", p.version, err)
-		}
-		err = errors.Join(err, p.loadVersion(ctx, past))
+	if err == nil && format != version {
+		return nil, errors.Join(fmt.Errorf("%s: its format is %d, this version reads format %d only: export the journal with "+
+			"`eventcenter export` of the version that wrote it", p.path, format, version), p.close())
 	}
 	if err == nil {
 		err = p.loadEnd(ctx)
@@ -187,7 +177,7 @@ func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, 
 	if err != nil {
 		s.setDamaged(p, err)
 	}
-	if past && p.version == version {
+	if past {
 		if p.known, err = loadFilter(ctx, p.db); err != nil {
 			s.Log.Error("load a file's filter of identities failed: reading the file instead", "file", p.path, "err", err)
 		}
@@ -195,13 +185,14 @@ func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, 
 	return p, nil
 }
 
-// loadVersion opens a file and reads its format.
-func (p *partition) loadVersion(ctx context.Context, past bool) (err error) {
+// loadFormat opens a file and reads its format.
+func (p *partition) loadFormat(ctx context.Context, past bool) (format int, err error) {
 	p.sealed = past && isSealed(p.path)
 	if p.db, err = p.open(); err != nil {
-		return err
+		return 0, err
 	}
-	return p.db.QueryRowContext(ctx, "SELECT version FROM meta").Scan(&p.version)
+	err = p.db.QueryRowContext(ctx, "SELECT version FROM meta").Scan(&format)
+	return format, err
 }
 
 // loadEnd reads the newest offset of a file. If its page is damaged, it reads an index.
@@ -212,7 +203,7 @@ func (p *partition) loadEnd(ctx context.Context) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
-	if err != nil && isDamage(err) && p.version == version {
+	if err != nil && isDamage(err) {
 		const byIndex = "SELECT max(offset) FROM events INDEXED BY events_node WHERE node >= ''"
 		err = errors.Join(err, p.db.QueryRowContext(ctx, byIndex).Scan(&last))
 		received.Int64 = time.Now().UnixMilli() // unknown: assume now, so that no event is too old for this file

@@ -179,7 +179,7 @@ func (p *partition) readsEach(f journal.Filter) bool {
 		values += len(of)
 	}
 	byNode := len(f[journal.Node]) > 0
-	return values == 0 || values > maxValues || byNode && (p.version == 2 || p.noIndex.Load())
+	return values == 0 || values > maxValues || byNode && p.noIndex.Load()
 }
 
 // beforeGap moves a span out of a gap at its beginning, and returns its part before the next gap.

@@ -106,3 +106,15 @@ func put(ctx context.Context, db *sql.DB, records []journal.Record, marks map[st
 		return t.saveStreams(ctx)
 	})
 }
+
+func inTransaction(ctx context.Context, db *sql.DB, do func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // no effect after the commit
+	if err := do(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}

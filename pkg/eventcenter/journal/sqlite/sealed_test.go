@@ -19,7 +19,9 @@ func TestSealedFileWithForeignLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.mustClose(t)
-	log, err := os.ReadFile(filepath.Join("testdata", "format-2", "00000000000000000005.db-wal"))
+	other := openTest(t, t.TempDir(), Options{Now: c.Now})
+	other.mustAppend(t, of("b", 1), foreign("2"))
+	log, err := os.ReadFile(filepath.Join(other.Dir, partitionName(1)) + "-wal")
 	if err != nil {
 		t.Fatal(err)
 	}

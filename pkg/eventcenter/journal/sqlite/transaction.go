@@ -131,7 +131,7 @@ func (t *transaction) find(ctx context.Context, e journal.Event) (stored []byte,
 func (p *partition) find(ctx context.Context, i identity, e journal.Event) (stored []byte, known bool, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.db == nil || p.version < version || !p.known.mayHave(i) { // a damaged older file has no index
+	if p.db == nil || !p.known.mayHave(i) {
 		return nil, false, nil
 	}
 	err = p.db.QueryRowContext(ctx, findEvent, e.Source, e.ID).Scan(&stored)

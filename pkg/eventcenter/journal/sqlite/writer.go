@@ -197,12 +197,9 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	return t.records, nil
 }
 
-// openWriter opens the newest partition for writing. A damaged one, or one of an older format, is left unchanged.
+// openWriter opens the newest partition for writing. A damaged one is left unchanged.
 func (s *Store) openWriter(ctx context.Context) error {
 	s.writer.streams = map[streamKey]watermark{}
-	if err := s.dropEmpty(); err != nil {
-		return err
-	}
 	for _, p := range slices.Backward(s.parts) {
 		err := readStreams(ctx, p.db, s.writer.streams)
 		if err == nil {
@@ -215,26 +212,13 @@ func (s *Store) openWriter(ctx context.Context) error {
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	if p.damaged != nil || p.last != s.newest || p.old {
+	if p.damaged != nil || p.last != s.newest {
 		return nil //nolint:nilerr // the next event begins a new one
 	}
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
 	return s.writeTo(ctx, p)
-}
-
-// dropEmpty removes a newest file of an older format without events: the next file would have the same name.
-func (s *Store) dropEmpty() error {
-	if len(s.parts) == 0 {
-		return nil
-	}
-	p := s.parts[len(s.parts)-1]
-	if p.old && p.damaged == nil && p.last < p.first {
-		s.parts = s.parts[:len(s.parts)-1]
-		return p.drop()
-	}
-	return nil
 }
 
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
