@@ -30,13 +30,20 @@ func newConfig(o *options) *cobra.Command {
 		&cobra.Command{
 			Use:   "validate [FILE]",
 			Short: "Validate a configuration file, the files and programs that it names: errors with file and line",
-			Args:  cobra.MaximumNArgs(1),
+			Long: `Validate a configuration file, the files and programs that it names: errors with file and line.
+
+Exit codes: 0 valid; 1 it has errors; 2 the file could not be read.`,
+			Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				file := o.file(cmd.Context())
 				if len(args) == 1 {
 					file = args[0]
 				}
-				cfg, err := config.Load(file)
+				name, data, err := config.Read(file)
+				if err != nil {
+					return err
+				}
+				cfg, err := config.Parse(name, data)
 				if err != nil {
 					return &exitError{Code: exitProblems, Err: err}
 				}

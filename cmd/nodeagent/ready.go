@@ -24,63 +24,68 @@ func newReady(o *options) *cobra.Command {
 It is ready when it runs in the installed version, every check has run at least once, checks still run, and the
 configuration file is in force. This is independent of the node's health: a ready agent can report a sick node.
 
-Exit code 0 ready, 1 not ready.`,
+Exit codes: 0 ready; 1 not ready; 2 could not tell, because this user may not ask the agent.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ready := awaitReady(cmd.Context(), cmd.ErrOrStderr(), o.socket(cmd.Context()), wait)
+			ready, known := awaitReady(cmd.Context(), cmd.ErrOrStderr(), o.socket(cmd.Context()), wait)
 			var err error
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), ready)
 			} else {
 				err = printReady(cmd.OutOrStdout(), ready)
 			}
-			if err == nil && !ready.Ready {
-				err = &exitError{Code: exitProblems}
+			switch {
+			case err != nil || ready.Ready:
+				return err
+			case !known:
+				return &exitError{Code: exitCouldNotTell}
 			}
-			return err
+			return &exitError{Code: exitProblems}
 		},
 	}
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long it may take to become ready, such as 30s")
 	return cmd
 }
 
-// awaitReady waits until the agent is ready or the time is over. After a second it prints the reason.
-func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) status.Readiness {
+// awaitReady waits until the agent is ready or the time is over. After a second it prints the reason. It also reports
+// whether the answer is known: the agent may not let this user ask.
+func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) (ready status.Readiness,
+	known bool) {
 	const interval, silent = 200 * time.Millisecond, time.Second
 	began, printed := time.Now(), ""
 	end := began.Add(wait)
 	for {
-		ready := askReady(ctx, socket)
+		ready, known = askReady(ctx, socket)
 		if why := strings.Join(ready.Why, "; "); why != printed && time.Since(began) > silent {
 			fmt.Fprintln(progress, "waiting:", why)
 			printed = why
 		}
 		if ready.Ready || time.Now().After(end) {
-			return ready
+			return ready, known
 		}
 		select {
 		case <-ctx.Done():
-			return ready
+			return ready, known
 		case <-time.After(interval):
 		}
 	}
 }
 
-func askReady(ctx context.Context, socket string) status.Readiness {
+func askReady(ctx context.Context, socket string) (ready status.Readiness, known bool) {
 	running, err := status.AskStatus(ctx, socket)
 	switch {
 	case errors.Is(err, status.ErrNotRunning):
-		return status.Readiness{Why: []string{"no agent answers on " + socket}}
+		return status.Readiness{Why: []string{"no agent answers on " + socket}}, true
 	case err != nil:
-		return status.Readiness{Why: []string{err.Error()}}
+		return status.Readiness{Why: []string{err.Error()}}, !errors.Is(err, status.ErrNotAllowed)
 	}
-	ready := running.Readiness
+	ready = running.Readiness
 	if running.Version != agent.Version {
 		ready.Ready = false
 		ready.Why = append(ready.Why, fmt.Sprintf("version %s runs, %s is installed: systemctl restart nodeagent",
 			running.Version, agent.Version))
 	}
-	return ready
+	return ready, true
 }
 
 func printReady(w io.Writer, r status.Readiness) error {

@@ -24,7 +24,10 @@ the agent first. The removal of the package runs this command by itself.
 
 --patch removes nothing: it prints a patch that removes the conditions from any Node whose agent has this
 configuration, with "kubectl patch node NAME --subresource=status --patch-file=FILE". Use it to remove a
-DaemonSet.`,
+DaemonSet.
+
+Exit codes: 0 nothing that this agent wrote is left; 2 something may be left: the agent's state could not be read, or
+the apiserver did not answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())

@@ -44,6 +44,9 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 		return nil, err
 	}
 	defer store.Close()
+	if err := store.Trouble(); err != nil {
+		return nil, fmt.Errorf("read which conditions, taint and ConfigMap this agent wrote: %w", err)
+	}
 	clients, err := OpenHost(cfg, log)
 	if err != nil {
 		return nil, err

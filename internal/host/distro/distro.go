@@ -175,6 +175,13 @@ func EtcdDirs() []string {
 		"/var/lib/k0s/etcd"}
 }
 
+// LocalVolumeDirs are the directories on which provisioners make local volumes, unless they are configured otherwise: K3s' and
+// MicroK8s' own, Rancher's local-path-provisioner, OpenEBS, and the local static provisioner (its chart, its documentation).
+func LocalVolumeDirs() []string {
+	return []string{"/var/lib/rancher/k3s/storage", "/var/snap/microk8s/common/default-storage", "/opt/local-path-provisioner",
+		"/var/openebs/local", "/mnt/fast-disks", "/mnt/disks"}
+}
+
 // union gathers without doubles, in the order of the table.
 func union(of func(Distribution) []string) []string {
 	var all []string

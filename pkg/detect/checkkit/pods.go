@@ -43,17 +43,25 @@ func PodNames(ctx context.Context, h *host.Host, uids []string) []string {
 // KubeletNames asks kubelet for its pods: UID to namespace/name. It is empty if kubelet does not answer within 2
 // seconds.
 func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
+	names, _ := KubeletPods(ctx, h)
+	return names
+}
+
+// KubeletPods is KubeletNames, with the UIDs of the pods whose containers have not all terminated for good.
+func KubeletPods(ctx context.Context, h *host.Host) (names map[string]string, unfinished map[string]bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	names := make(map[string]string, len(pods))
+	names, unfinished = make(map[string]string, len(pods)), make(map[string]bool)
 	for i := range pods {
-		names[host.NodePodUID(&pods[i])] = pods[i].Namespace + "/" + pods[i].Name
+		uid := host.NodePodUID(&pods[i])
+		names[uid] = pods[i].Namespace + "/" + pods[i].Name
+		unfinished[uid] = !PodFinished(&pods[i])
 	}
-	return names
+	return names, unfinished
 }
 
 // PodFinished reports whether all containers of a pod have terminated for good.

@@ -25,10 +25,19 @@ func AffectedPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Fil
 	return checkkit.PodNames(ctx, h, slices.Collect(maps.Keys(affected)))
 }
 
+// Users are the pods that use a filesystem: UID and name, or the UID again.
+type Users map[string]string
+
+// Names returns the sorted names.
+func (u Users) Names() []string { return slices.Sorted(maps.Values(u)) }
+
 // UsingPods is AffectedPods without the pods that merely see the filesystem, such as an exporter of metrics that has the
 // host's root directory. It is empty if none of them lives: kubelet has it or did not answer, or a process of it has the
 // filesystem. A deleted pod may leave a mount behind.
-func UsingPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Filesystem) []string {
+//
+// A pod in before has used it: it still does while kubelet has the pod and the pod has not finished. Its container may have
+// ended because of the very fault, and wait to be started again.
+func UsingPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Filesystem, before Users) Users {
 	onHost := byID(mounts)
 	using := f.podsWith(ctx, h, func(inside []mount.Mount) bool {
 		insideByID := byID(inside)
@@ -36,19 +45,24 @@ func UsingPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Filesy
 			return f.serves(mounts, m) && !merelySeen(h, onHost, insideByID, m)
 		})
 	})
-	if len(using) == 0 {
+	if len(using)+len(before) == 0 {
 		return nil
 	}
-	known, alive, names := checkkit.KubeletNames(ctx, h), false, []string(nil)
+	known, unfinished := checkkit.KubeletPods(ctx, h)
+	alive, users := false, make(Users)
 	for uid, hasProcess := range using {
-		names = append(names, cmp.Or(known[uid], uid))
+		users[uid] = cmp.Or(known[uid], uid)
 		alive = alive || hasProcess || known == nil || known[uid] != ""
 	}
 	if !alive {
-		return nil
+		users = make(Users)
 	}
-	slices.Sort(names)
-	return names
+	for uid, name := range before {
+		if known == nil || unfinished[uid] {
+			users[uid] = cmp.Or(known[uid], name)
+		}
+	}
+	return users
 }
 
 func byID(mounts []mount.Mount) map[int]mount.Mount {

@@ -6,23 +6,23 @@ package filesystemreadonly
 
 // ext4State has the decisions about the errors of each mounted ext4 filesystem.
 type ext4State struct {
-	known map[ext4Mount]ext4Errors
+	known map[mountKey]ext4Errors
 }
 
-// ext4Mount is one mounted filesystem. Both numbers are reused after an unmount, but rarely together.
-type ext4Mount struct {
+// mountKey is one mounted filesystem. Both numbers are reused after an unmount, but rarely together.
+type mountKey struct {
 	device string
 	mount  int
 }
 
 // settle keeps earlier decisions about errors, and drops filesystems that are gone.
 func (m *ext4State) settle(filesystems []examined) {
-	known := make(map[ext4Mount]ext4Errors)
+	known := make(map[mountKey]ext4Errors)
 	for _, f := range filesystems {
 		if f.ext4 == nil {
 			continue
 		}
-		key := ext4Mount{f.Device, f.Principal.ID}
+		key := mountKey{f.Device, f.Principal.ID}
 		if old, ok := m.known[key]; ok {
 			switch {
 			case f.ext4.count == old.count && f.ext4.last.Equal(old.last):

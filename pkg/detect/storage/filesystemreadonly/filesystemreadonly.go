@@ -4,9 +4,11 @@ package filesystemreadonly
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -58,7 +60,7 @@ func DefaultSettings() Settings {
 
 // New finds filesystems that ought to be writable and no longer take writes.
 func New(s Settings) detect.Check {
-	probes, errors := &probeState{answers: make(map[string]probeResult)}, &ext4State{}
+	probes, errors, users := &probeState{answers: make(map[string]probeResult)}, &ext4State{}, &usersState{}
 	return detect.Check{
 		ID: "filesystem-readonly", Domain: "storage",
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
@@ -78,7 +80,7 @@ func New(s Settings) detect.Check {
 			checkkit.LogWake("I/O error"), {Source: detect.WakeMounts}, checkkit.KernelWake(),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkFilesystems(ctx, h, s, probes, errors)
+			return checkFilesystems(ctx, h, s, probes, errors, users)
 		},
 	}
 }
@@ -94,11 +96,14 @@ func filesystemReadonlyDoc() detect.Doc {
 			"filesystems neither kubelet nor the runtime can start a pod any more. A filesystem that stopped taking writes " +
 			"is fatal if the node or its pods need it, and the fact `neededBy` names the user: the system's directories, " +
 			"kubelet's, the runtime's, the logs of pods or etcd lie on it, a living pod has it mounted, /etc/fstab has " +
-			"its disk (no loop device, no noauto), or the setting needed names it. Any other is a warning: a disk " +
+			"its disk (no loop device, no noauto), the setting needed names it, or a real disk is mounted on a directory in " +
+			"which provisioners make local volumes (" + strings.Join(distro.LocalVolumeDirs(), ", ") + ", or below). A pod that has " +
+			"used it since it failed needs it until kubelet forgets the pod or the pod has finished. Any other is a warning: a disk " +
 			"that somebody mounted by hand, an unused loop mount, a volume that is staged for no pod. A pod that " +
 			"merely sees it below the host's root directory or below a read-only volume does not need it. " +
-			"The agent does not read PersistentVolumes: name the directories of local volumes, such as `/mnt/disks`, under " +
-			"needed, so that one that no pod uses yet is fatal too. With podVolumesFatal: false a volume of a pod that " +
+			"The agent may not read PersistentVolumes, so it sees a local volume by a pod that has it mounted, by a local static " +
+			"provisioner's pod that has its directory mounted for writing, or by such a directory: name other directories " +
+			"under needed, so that a volume that no pod uses yet is fatal too. With podVolumesFatal: false a volume of a pod that " +
 			"is mounted below kubelet's directories alone is a warning.",
 		Faults: []detect.Fault{
 			{Reason: reasonDeviceGone, Severity: finding.Fatal,
@@ -123,7 +128,7 @@ func filesystemReadonlyDoc() detect.Doc {
 }
 
 func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *probeState,
-	errors *ext4State) ([]finding.Finding, error) {
+	errors *ext4State, users *usersState) ([]finding.Finding, error) {
 	mounts, cut, err := mount.Known(mount.Filesystems(h, filesystem.Writable))
 	if err != nil {
 		return nil, err
@@ -149,6 +154,7 @@ func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *pro
 	for subject, err := range probes.probeAll(ctx, h, s.ProbeTimeout, mounts, filesystems) {
 		doubts[subject] = err
 	}
+	users.begin()
 	var findings []finding.Finding
 	for _, f := range filesystems {
 		fault, ok := f.evaluate()
@@ -158,7 +164,7 @@ func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *pro
 		delete(doubts, f.Subject()) // its fault is known
 		var use use
 		if fault.Reason != reasonOldErrors {
-			use = useOf(ctx, h, mounts, f.Filesystem, s)
+			use = users.useOf(ctx, h, mounts, f.Filesystem, s)
 		}
 		findings = append(findings, f.finding(fault, use))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -31,8 +32,11 @@ func (u use) severity(what filesystem.Fault) finding.Severity {
 	return finding.Fatal
 }
 
-func useOf(ctx context.Context, h *host.Host, mounts []mount.Mount, f filesystem.Filesystem, s Settings) use {
-	pods := filesystem.UsingPods(ctx, h, mounts, f)
+func (u *usersState) useOf(ctx context.Context, h *host.Host, mounts []mount.Mount, f filesystem.Filesystem, s Settings) use {
+	key := mountKey{f.Device, f.Principal.ID}
+	users := filesystem.UsingPods(ctx, h, mounts, f, u.before[key])
+	u.now[key] = users
+	pods := users.Names()
 	own := func(m mount.Mount) bool { return !filesystem.BelowKubelet(m.Point, h.Paths) }
 	node := f.NeededByNode(h, mounts)
 	switch {
@@ -43,8 +47,30 @@ func useOf(ctx context.Context, h *host.Host, mounts []mount.Mount, f filesystem
 		node = "pods"
 	case inFstab(h.Files, f):
 		node = "/etc/fstab"
+	case onRealDisk(f):
+		node = localVolumes(f)
 	}
 	return use{neededBy: node, pods: pods}
+}
+
+// usersState remembers the pods that used a failed filesystem: a container that ends because of the fault has no mount of it
+// until kubelet starts it again.
+type usersState struct {
+	before, now map[mountKey]filesystem.Users
+}
+
+// begin begins a run; filesystems without a fault are forgotten.
+func (u *usersState) begin() { u.before, u.now = u.now, make(map[mountKey]filesystem.Users) }
+
+// localVolumes returns for which local volumes a filesystem is mounted: on, or below, a provisioner's directory. Which
+// PersistentVolumes name it, only the apiserver knows, and the agent has no right to list them.
+func localVolumes(f filesystem.Filesystem) string {
+	for _, dir := range distro.LocalVolumeDirs() {
+		if slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return mount.Below(m.Point, dir) }) {
+			return "local volumes (" + dir + ")"
+		}
+	}
+	return ""
 }
 
 func named(needed []string, point string) bool {
@@ -53,9 +79,7 @@ func named(needed []string, point string) bool {
 
 // inFstab reports whether /etc/fstab has the filesystem, by its mount point or by its device, and it is on a real disk.
 func inFstab(files host.Files, f filesystem.Filesystem) bool {
-	const ram, loop = 1, 7 // major numbers: Documentation/admin-guide/devices.txt
-	source := path.Base(f.Principal.Source)
-	if f.Principal.Major == ram || f.Principal.Major == loop || strings.HasPrefix(source, "loop") {
+	if !onRealDisk(f) {
 		return false
 	}
 	device := f.DeviceName(files)
@@ -63,4 +87,10 @@ func inFstab(files host.Files, f filesystem.Filesystem) bool {
 		return device != "" && filesystem.DeviceOf(files, e.Spec) == device ||
 			slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return m.Point == e.Point })
 	})
+}
+
+// onRealDisk reports whether a filesystem is on no RAM disk and no loop device.
+func onRealDisk(f filesystem.Filesystem) bool {
+	const ram, loop = 1, 7 // major numbers: Documentation/admin-guide/devices.txt
+	return f.Principal.Major != ram && f.Principal.Major != loop && !strings.HasPrefix(path.Base(f.Principal.Source), "loop")
 }

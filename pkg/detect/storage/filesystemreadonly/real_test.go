@@ -5,6 +5,9 @@ import (
 	"os"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem/filesystemtest"
@@ -162,4 +165,46 @@ func TestRealPodVolume(t *testing.T) {
 	n.Expect([3]string{volume, "warning", reason})
 	n.Host.Paths.ContainerdRoot = n.Path(volume + "/containerd")
 	n.Expect([3]string{volume, "fatal", reason})
+}
+
+// A pod that loses its container because of the fault, and so its mount, still needs the filesystem: until it has finished, or
+// kubelet has forgotten it. While kubelet does not answer, it counts as before.
+func TestRealPodThatCrashesForIt(t *testing.T) {
+	const uid = "0d2f1a64-8f1e-4b5e-9b5a-0123456789ab"
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: uid}}
+	finished := *pod.DeepCopy()
+	finished.Status.Phase = corev1.PodSucceeded
+	for name, test := range map[string]struct {
+		pods []corev1.Pod
+		err  error
+		want string
+	}{
+		"it waits for its next start": {[]corev1.Pod{pod}, nil, "fatal"},
+		"kubelet does not answer":     {nil, errors.New("no answer"), "fatal"},
+		"it has finished":             {[]corev1.Pod{finished}, nil, "warning"},
+		"it is deleted":               {nil, nil, "warning"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ext4, n := hosttest.NewLoopFS(t, "ext4"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+			n.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod{pod}, nil)
+			volume := n.Path("kubelet/pods/" + uid + "/volumes/kubernetes.io~local-volume/pv")
+			ext4.Mount(n.Path("disk"), "errors=remount-ro")
+			ext4.Bind(n.Path("disk"), volume, false)
+			ext4.TriggerError()
+			reason := reasonEmergencyRO
+			if !n.SuperOption(n.Path("disk"), "emergency_ro") {
+				reason = reasonRemountedRO // before Linux 6.15
+			}
+			n.Expect([3]string{"disk", "fatal", reason})
+			ext4.Unmount(volume)
+			n.Host.Kubelet.Pods = hosttest.Answer(test.pods, test.err)
+			got := n.Expect([3]string{"disk", test.want, reason})
+			if test.want == "fatal" && (len(got) != 1 || got[0].Facts["pods"] != "default/db" || got[0].Facts["neededBy"] != "pods") {
+				t.Errorf("%+v", got)
+			}
+			n.Expect([3]string{"disk", test.want, reason})
+			ext4.Unmount(n.Path("disk"))
+			n.Expect()
+		})
+	}
 }
