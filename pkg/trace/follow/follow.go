@@ -87,6 +87,8 @@ type Follower struct {
 	open   map[Key]*Act
 	acts   map[string][]*Act // by UID
 	shared map[string]string
+	leave  map[string]*Act // deletions of pods that may be replaced, by place
+	early  []early
 	nodes  map[string]node
 	leases map[string]time.Time // arrival of the last renewal
 	skews  map[string]time.Duration
@@ -113,7 +115,7 @@ type Counts struct {
 // New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
 	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
-		shared: map[string]string{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
+		shared: map[string]string{}, leave: map[string]*Act{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
 		beat: slowBeat, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}}}
 	for i := range c.Open {
 		a := c.Open[i]
@@ -129,11 +131,15 @@ func (f *Follower) add(a *Act) {
 	}
 	f.open[a.Key()] = a
 	f.acts[a.Timeline.UID] = append(f.acts[a.Timeline.UID], a)
+	f.await(a)
 }
 
 func (f *Follower) drop(a *Act) {
 	if delete(f.open, a.Key()); a.Timeline.Act == record.Refusal {
 		f.refusals--
+	}
+	if at := place(&a.Timeline); f.leave[at] == a {
+		delete(f.leave, at)
 	}
 	rest := slices.DeleteFunc(f.acts[a.Timeline.UID], func(x *Act) bool { return x == a })
 	if f.acts[a.Timeline.UID] = rest; len(rest) == 0 {

@@ -29,13 +29,13 @@ func (f *Follower) Judge(now time.Time) Batch {
 		case a.JudgedAt.IsZero() || a.stored && a.Verdict.Outcome == verdict.Missed && now.Sub(a.JudgedAt) < refineFor:
 		case !a.stored:
 			b.Judged = append(b.Judged, clone(a))
-			if a.Verdict.Outcome == verdict.Missed || refusedStill(&a.Timeline, now) {
+			if a.Verdict.Outcome == verdict.Missed || continues(a, now) {
 				a.changed = true
 				break
 			}
 			b.Finished = append(b.Finished, key)
 			continue
-		case f.leftover(a) || refusedStill(&a.Timeline, now):
+		case leftover(a) || continues(a, now):
 		case a.Verdict.Outcome != verdict.Missed:
 			b.Finished = append(b.Finished, key)
 			continue
@@ -54,8 +54,13 @@ func (f *Follower) Judge(now time.Time) Batch {
 }
 
 // leftover reports whether a deletion continues after its final verdict: it is shown as Terminating until it ends.
-func (f *Follower) leftover(a *Act) bool {
+func leftover(a *Act) bool {
 	return a.Timeline.Act == record.Deletion && !a.Timeline.At(record.Gone).Known()
+}
+
+// continues reports whether an act is still needed after its verdict.
+func continues(a *Act, now time.Time) bool {
+	return refusedStill(&a.Timeline, now) || awaits(&a.Timeline, now)
 }
 
 func (f *Follower) judge(a *Act, now time.Time) {
