@@ -156,7 +156,7 @@ kwok:
 .PHONY: test-apiserver
 test-apiserver: packages kwok ## agent and event center on a real kube-apiserver, without a node
 	$(LABCTL) build
-	$(TEST) $(APART) -count=1 -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter ./cmd/tracecenter ./test/trace/answerkey -args -apiserver
+	$(TEST) $(APART) -count=1 -v -run 'TestRealAPIServer|TestRealPostgreSQL' ./internal/kube ./cmd/eventcenter ./cmd/tracecenter ./test/trace/answerkey -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.

@@ -32,7 +32,7 @@ type serveOptions struct {
 	promised                time.Duration
 	keepDays                int
 	exclude                 []string
-	overrides               string
+	overrides, store        string
 }
 
 func newServe() *cobra.Command {
@@ -48,6 +48,7 @@ answers name pods of all namespaces.`,
 	flags := cmd.Flags()
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "file with endpoint and credentials (default: the pod's ServiceAccount)")
 	flags.StringVar(&s.dir, "dir", "tracecenter-data", "directory of the verdicts")
+	flags.StringVar(&s.store, "store", "", "PostgreSQL for the verdicts, postgres://..., instead of files in --dir")
 	flags.StringVar(&s.listen, "listen", defaultListen, "loopback address to listen on")
 	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
@@ -67,6 +68,9 @@ func (s *serveOptions) valid() error {
 	if s.promised < time.Second || s.promised > time.Hour {
 		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
 	}
+	if s.store != "" && !store.IsPostgres(s.store) {
+		return errors.New("--store: must begin with postgres://")
+	}
 	if s.keepDays < 8 {
 		return fmt.Errorf("--keep-days %d: must be at least 8, because one indicator covers 7 days", s.keepDays)
 	}
@@ -85,6 +89,13 @@ func (s *serveOptions) classes() (reason.Overrides, error) {
 	return override.Parse(s.overrides, data)
 }
 
+func (s *serveOptions) openStore(ctx context.Context) (*store.Store, error) {
+	if s.store != "" {
+		return store.OpenPostgres(ctx, s.store, s.keepDays)
+	}
+	return store.Open(ctx, s.dir, s.keepDays)
+}
+
 func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err := s.valid(); err != nil {
 		return err
@@ -94,7 +105,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	kept, err := store.Open(ctx, s.dir, s.keepDays)
+	kept, err := s.openStore(ctx)
 	if err != nil {
 		return err
 	}
@@ -152,7 +163,7 @@ func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *a
 			}
 			if now.YearDay() != day {
 				day = now.YearDay()
-				if err := kept.Expire(now); err != nil {
+				if err := kept.Expire(ctx, now); err != nil {
 					log.Warn("drop old days failed", "err", err)
 				}
 			}
@@ -163,12 +174,43 @@ func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *a
 func save(ctx context.Context, f *follow.Follower, kept *store.Store, server *api.Server, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, saveLimit)
 	defer cancel()
+	leads, fresh, err := kept.Lead(ctx)
+	var acts []follow.Act
+	if fresh && err == nil {
+		acts, _, err = kept.Load(ctx)
+		f.Adopt(acts, now)
+	}
 	batch := f.Judge(now)
+	if err == nil && !leads {
+		err = standBy(ctx, f, kept, batch)
+		if err == nil {
+			server.Saved(now)
+		}
+		return err
+	}
+	if err != nil {
+		f.Failed(batch)
+		return err
+	}
 	if err := kept.Save(ctx, batch); err != nil {
 		f.Failed(batch)
 		return err
 	}
 	f.Stored(batch)
 	server.Saved(now)
+	return nil
+}
+
+// overlap is how much later than the writing replica this one may judge an act.
+const overlap = time.Minute
+
+// standBy keeps the verdicts that the writing replica may not have stored yet.
+func standBy(ctx context.Context, f *follow.Follower, kept *store.Store, b follow.Batch) error {
+	alive, err := kept.Alive(ctx)
+	if err != nil {
+		f.Failed(b)
+		return err
+	}
+	f.Elsewhere(b, alive.Add(-overlap))
 	return nil
 }

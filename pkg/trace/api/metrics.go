@@ -9,8 +9,8 @@ import (
 
 // collector reads the follower's counts on each scrape.
 type collector struct {
-	s                                                 *Server
-	pods, open, lag, texts, acts, remaining, refusals *prometheus.Desc
+	s                                                                 *Server
+	pods, open, lag, texts, acts, remaining, refusals, unstored, lost *prometheus.Desc
 }
 
 func (s *Server) metrics() http.Handler {
@@ -23,7 +23,9 @@ func (s *Server) metrics() http.Handler {
 		describe("unknown_texts_total", "Warnings whose text no reason knows."),
 		describe("acts_total", "Acts by verdict.", "act", "outcome"),
 		describe("terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period."),
-		describe("unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many.")})
+		describe("unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many."),
+		describe("unstored_verdicts", "Verdicts that wait for the store."),
+		describe("lost_verdicts_total", "Verdicts that had no room to wait for the store.")})
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
@@ -43,6 +45,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(c.remaining, float64(len(c.s.Follower.Terminating(now, leftover))))
 	to <- prometheus.MustNewConstMetric(c.texts, prometheus.CounterValue, float64(counts.UnknownTexts))
 	to <- prometheus.MustNewConstMetric(c.refusals, prometheus.CounterValue, float64(counts.UnfollowedRefusals))
+	gauge(c.unstored, float64(counts.Unstored))
+	to <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(counts.Lost))
 	for act, outcomes := range counts.Outcomes {
 		for outcome, n := range outcomes {
 			to <- prometheus.MustNewConstMetric(c.acts, prometheus.CounterValue, float64(n), string(act), string(outcome))

@@ -103,12 +103,14 @@ type Follower struct {
 	complete bool
 	counts   Counts
 	refusals int // open acts of refusals
+	unstored int // open acts whose verdict is not stored
 }
 
 // Counts are the counts since the start.
 type Counts struct {
 	Pods, Open, UnknownTexts int
 	UnfollowedRefusals       int // Events of refused owners beyond the limit
+	Unstored, Lost           int // verdicts that wait for the store, and that had no room to wait
 	Outcomes                 map[record.Act]map[verdict.Outcome]int
 }
 
@@ -259,7 +261,7 @@ func (f *Follower) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := Counts{Pods: len(f.pods), Open: len(f.open), UnknownTexts: f.counts.UnknownTexts,
-		UnfollowedRefusals: f.counts.UnfollowedRefusals, Outcomes: map[record.Act]map[verdict.Outcome]int{}}
+		UnfollowedRefusals: f.counts.UnfollowedRefusals, Unstored: f.unstored, Lost: f.counts.Lost, Outcomes: map[record.Act]map[verdict.Outcome]int{}}
 	for act, outcomes := range f.counts.Outcomes {
 		c.Outcomes[act] = map[verdict.Outcome]int{}
 		for o, n := range outcomes {

@@ -38,9 +38,9 @@ const maxRows = 50
 // Find returns the newest verdicts of a pod, by UID or by namespace and name, with the evidence of misses.
 func (s *Store) Find(ctx context.Context, uid, namespace, name string) (found []Row, err error) {
 	for _, db := range s.all() {
-		rows, err := db.QueryContext(ctx, `SELECT acts.key, acts.uid, acts.act, namespace, name, node, owner, outcome, why, class, first, reason, at,
- judged, user, stages, coalesce(evidence.act, '') FROM acts LEFT JOIN evidence USING (key)
- WHERE (? <> '' AND acts.uid = ?) OR (? = '' AND namespace = ? AND name = ?) ORDER BY at DESC LIMIT ?`, uid, uid, uid, namespace, name, maxRows)
+		rows, err := db.QueryContext(ctx, s.rebind(`SELECT acts.key, acts.uid, acts.act, namespace, name, node, owner, outcome, why, class, first, reason, at,
+ judged, "user", stages, coalesce(evidence.act, '') FROM acts LEFT JOIN evidence USING (key)
+ WHERE (? <> '' AND acts.uid = ?) OR (? = '' AND namespace = ? AND name = ?) ORDER BY at DESC LIMIT ?`), uid, uid, uid, namespace, name, maxRows)
 		if err != nil {
 			return nil, err
 		}

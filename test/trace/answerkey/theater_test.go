@@ -72,7 +72,7 @@ func (s *theater) sleep(d time.Duration) {
 
 func (s *theater) await(what string, holds func() bool) {
 	s.t.Helper()
-	deadline := time.Now().Add(90 * time.Second)
+	deadline := time.Now().Add(75 * time.Second)
 	for !holds() {
 		if time.Now().After(deadline) || s.ctx.Err() != nil {
 			s.t.Errorf("never %s", what)
@@ -98,7 +98,8 @@ func open(t *testing.T) *theater {
 	if err := os.WriteFile(policyFile, []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server := apiserver.Start(t, root, "--audit-policy-file", policyFile, "--audit-log-path", s.audit, "--audit-log-mode=blocking", "--allow-privileged")
+	server := apiserver.Start(t, root, "--audit-policy-file", policyFile, "--audit-log-path", s.audit, "--audit-log-mode=blocking", "--allow-privileged",
+		"--feature-gates=WatchList=false") // Debian's etcd cannot, and kwok would try it again and again
 	server.Run("kube-scheduler")
 	server.Run("kube-controller-manager", "--controllers=replicaset-controller,statefulset-controller,daemonset-controller,resourcequota-controller")
 	config, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig("player", "admin"))
@@ -158,7 +159,7 @@ func (s *theater) stage(kwok, kubeconfig, traceConfig string) {
 	s.t.Helper()
 	s.call(http.MethodPost, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, nil)
 	s.run("kwok", kwok, "--kubeconfig", kubeconfig, "--config", "stages.yaml", "--manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake",
-		"--node-lease-duration-seconds=40")
+		"--node-lease-duration-seconds=0")
 	for _, name := range []string{"node-a", "node-b", "node-lost"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if name == "node-a" {
@@ -187,7 +188,6 @@ func (s *theater) run(name, program string, args ...string) {
 	var log bytes.Buffer
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.Env = append(os.Environ(), "KUBE_FEATURE_WatchListClient=false") // kwok waits longer and longer for it on an old etcd
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
