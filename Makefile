@@ -148,10 +148,15 @@ test-new-check: ## a newcomer follows CONTRIBUTING.md to a check that works
 test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
 	$(TEST) $(RUN) -count=1 -v ./test/lab -args -lab
 
+KWOK = $(CURDIR)/.cache/kwok-$$(go list -C test/kwok -m -f '{{.Version}}' sigs.k8s.io/kwok)/kwok
+.PHONY: kwok
+kwok:
+	test -x $(KWOK) || CGO_ENABLED=0 GOWORK=off go build -C test/kwok -trimpath -tags $(TAGS) -o $(KWOK) sigs.k8s.io/kwok/cmd/kwok
+
 .PHONY: test-apiserver
-test-apiserver: packages ## agent and event center on a real kube-apiserver, without a node
+test-apiserver: packages kwok ## agent and event center on a real kube-apiserver, without a node
 	$(LABCTL) build
-	$(TEST) $(APART) -count=1 -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter ./cmd/tracecenter -args -apiserver
+	$(TEST) $(APART) -count=1 -v -run 'TestRealAPIServer|TestRealPostgreSQL' ./internal/kube ./cmd/eventcenter ./cmd/tracecenter ./test/trace/answerkey -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.

@@ -49,7 +49,7 @@ type serveOptions struct {
 	promised           time.Duration
 	keepDays           int
 	exclude            []string
-	overrides          string
+	overrides, store   string
 	loopback, secured  bool
 
 	center, centerCA, centerToken, cluster string
@@ -74,6 +74,7 @@ with TLS.`,
 	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
 	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see docs/trace.md")
+	flags.StringVar(&s.store, "store", "", "PostgreSQL for the verdicts, postgres://..., instead of files in --dir")
 	flags.StringVar(&s.center, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
 	flags.StringVar(&s.centerCA, "event-center-ca", "", "file with the CA certificates of the event center (default: the system's)")
 	flags.StringVar(&s.centerToken, "event-center-token-file", "", "file with a token that the event center accepts")
@@ -104,6 +105,8 @@ func (s *serveOptions) valid() error {
 		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
 	case s.center != "" && (s.cluster == "" || s.centerToken == ""):
 		return errors.New("--event-center needs --cluster and --event-center-token-file")
+	case s.store != "" && !store.IsPostgres(s.store):
+		return errors.New("--store: must begin with postgres://")
 	case s.keepDays < 8:
 		return fmt.Errorf("--keep-days %d: must be at least 8, because one indicator covers 7 days", s.keepDays)
 	}
@@ -122,6 +125,13 @@ func (s *serveOptions) classes() (reason.Overrides, error) {
 	return override.Parse(s.overrides, data)
 }
 
+func (s *serveOptions) openStore(ctx context.Context) (*store.Store, error) {
+	if s.store != "" {
+		return store.OpenPostgres(ctx, s.store, s.keepDays)
+	}
+	return store.Open(ctx, s.directory(), s.keepDays)
+}
+
 func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err := s.valid(); err != nil {
 		return err
@@ -131,7 +141,10 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	kept, err := store.Open(ctx, s.directory(), s.keepDays)
+	if err := os.MkdirAll(s.directory(), 0o700); err != nil {
+		return err
+	}
+	kept, err := s.openStore(ctx)
 	if err != nil {
 		return err
 	}
@@ -281,7 +294,7 @@ func (s *work) judge(ctx context.Context) error {
 			}
 			if now.YearDay() != day {
 				day = now.YearDay()
-				if err := s.kept.Expire(now); err != nil {
+				if err := s.kept.Expire(ctx, now); err != nil {
 					s.log.Warn("drop old days failed", "err", err)
 				}
 			}
@@ -292,9 +305,23 @@ func (s *work) judge(ctx context.Context) error {
 func (s *work) save(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, saveLimit)
 	defer cancel()
-	probes := s.prober.Take()
-	batch := s.follower.Judge(now)
-	if err := s.kept.Save(ctx, batch); err != nil {
+	leads, fresh, err := s.kept.Lead(ctx)
+	if fresh && err == nil {
+		var acts []follow.Act
+		acts, _, err = s.kept.Load(ctx)
+		s.follower.Adopt(acts, now)
+	}
+	probes, batch := s.prober.Take(), s.follower.Judge(now)
+	if err == nil && !leads { // the writing replica stores its own probes
+		if err = standBy(ctx, s.follower, s.kept, batch); err == nil {
+			s.api.Saved(now)
+		}
+		return err
+	}
+	if err == nil {
+		err = s.kept.Save(ctx, batch)
+	}
+	if err != nil {
 		s.follower.Failed(batch)
 		s.prober.Return(probes)
 		return err
@@ -305,5 +332,19 @@ func (s *work) save(ctx context.Context, now time.Time) error {
 		s.prober.Return(probes)
 		return err
 	}
+	return nil
+}
+
+// overlap is how much later than the writing replica this one may judge an act.
+const overlap = time.Minute
+
+// standBy keeps the verdicts that the writing replica may not have stored yet.
+func standBy(ctx context.Context, f *follow.Follower, kept *store.Store, b follow.Batch) error {
+	alive, err := kept.Alive(ctx)
+	if err != nil {
+		f.Failed(b)
+		return err
+	}
+	f.Elsewhere(b, alive.Add(-overlap))
 	return nil
 }

@@ -38,11 +38,12 @@ type Server struct {
 
 	t   testing.TB
 	dir string
+	bin string
 	cmd *exec.Cmd
 }
 
-// Start starts one, and waits until it is ready. It ends with the test. root is the checkout.
-func Start(t testing.TB, root string) *Server {
+// Start starts one with additional flags, and waits until it is ready. It ends with the test. root is the checkout.
+func Start(t testing.TB, root string, flags ...string) *Server {
 	t.Helper()
 	etcd := need.Program(t, "etcd")
 	built, _ := filepath.Glob(filepath.Join(root, ".cache/kubernetes-v*/kube-apiserver")) // the pattern is well-formed
@@ -54,11 +55,12 @@ func Start(t testing.TB, root string) *Server {
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	s.write("tokens", []byte(tokens))
 	_, port, _ := net.SplitHostPort(address)
-	s.cmd = s.run(built[len(built)-1], "--etcd-servers", client, "--bind-address", loopback.Address(), "--secure-port", port,
+	s.bin = filepath.Dir(built[len(built)-1])
+	s.cmd = s.run(built[len(built)-1], append(flags, "--etcd-servers", client, "--bind-address", loopback.Address(), "--secure-port", port,
 		"--cert-dir", s.dir+"/pki", "--token-auth-file", s.dir+"/tokens", "--authorization-mode=Node,RBAC",
 		"--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://test.invalid",
-		"--service-account-key-file", s.key(), "--service-account-signing-key-file", s.dir+"/sa.key")
+		"--service-account-key-file", s.key(), "--service-account-signing-key-file", s.dir+"/sa.key")...)
 	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if status, _, err := s.Do(http.MethodGet, "/readyz", nil); err == nil && status == http.StatusOK {
 			return s
@@ -68,6 +70,12 @@ func Start(t testing.TB, root string) *Server {
 			t.Fatalf("kube-apiserver is not ready: %s", log[max(0, len(log)-4000):])
 		}
 	}
+}
+
+// Run runs a component of the same build, for example kube-scheduler, as the administrator.
+func (s *Server) Run(component string, flags ...string) {
+	s.t.Helper()
+	s.run(filepath.Join(s.bin, component), append(flags, "--kubeconfig", s.Kubeconfig(component, "admin"), "--secure-port=0")...)
 }
 
 // Stop ends the apiserver: from now on nothing answers.

@@ -15,6 +15,7 @@ import (
 // installed.
 var packages = [...]struct{ name, file string }{
 	{"etcd-server", "/usr/bin/etcd"},
+	{"postgresql", "/usr/bin/pg_ctlcluster"}, // for tracecenter
 	{"containerd", "/usr/bin/containerd"},
 	{"runc", "/usr/sbin/runc"},
 	{"conmon", "/usr/bin/conmon"}, // for CRI-O

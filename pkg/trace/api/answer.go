@@ -6,7 +6,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
-	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
@@ -74,17 +73,13 @@ func (a *Act) explain(of *follow.Act, now time.Time) {
 // merge combines the acts of the store and of the follower: of an act in both, the follower has the newer state.
 func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
 	var answer Pod
-	live := map[record.Act]map[string]bool{}
+	live := map[string]bool{}
 	for i := range acts {
-		t := &acts[i].Timeline
-		if live[t.Act] == nil {
-			live[t.Act] = map[string]bool{}
-		}
-		live[t.Act][t.UID] = true
+		live[acts[i].Key().String()] = true
 		answer.Acts = append(answer.Acts, open(&acts[i], now))
 	}
 	for _, r := range rows {
-		if r.Act != record.Upgrade && live[r.Act][r.UID] {
+		if live[r.Key] {
 			continue
 		}
 		a := Act{Row: r}

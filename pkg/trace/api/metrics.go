@@ -14,7 +14,7 @@ import (
 type collector struct {
 	s                                                         *Server
 	pods, open, lag, texts, acts, missed, remaining, refusals *prometheus.Desc
-	nodes, faulty, online, health                             *prometheus.Desc
+	nodes, faulty, online, health, unstored, lost             *prometheus.Desc
 }
 
 func (s *Server) metrics() http.Handler {
@@ -31,7 +31,9 @@ func (s *Server) metrics() http.Handler {
 		describe("unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many."),
 		describe("nodes", "Nodes of the cluster."), describe("faulty_nodes", "Nodes that are not ready, or have the taint of a fault."),
 		describe("component_online", "1: online, 0: offline; absent while it cannot be told.", "component", "instance"),
-		describe("health", "1 for the level of the cluster's health.", "level")})
+		describe("health", "1 for the level of the cluster's health.", "level"),
+		describe("unstored_verdicts", "Verdicts that wait for the store."),
+		describe("lost_verdicts_total", "Verdicts that had no room to wait for the store.")})
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
@@ -71,6 +73,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for miss, n := range counts.Missed {
 		to <- prometheus.MustNewConstMetric(c.missed, prometheus.CounterValue, float64(n), string(miss.Act), string(miss.Reason), string(miss.Class))
 	}
+	gauge(c.unstored, float64(counts.Unstored))
+	to <- prometheus.MustNewConstMetric(c.lost, prometheus.CounterValue, float64(counts.Lost))
 	for act, outcomes := range counts.Outcomes {
 		for outcome, n := range outcomes {
 			to <- prometheus.MustNewConstMetric(c.acts, prometheus.CounterValue, float64(n), string(act), string(outcome))

@@ -23,13 +23,49 @@ func (f *Follower) Event(e *corev1.Event, listed bool, now time.Time) {
 	f.alive(now)
 	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
 	name := containerOf(e.InvolvedObject.FieldPath)
-	for _, a := range f.acts[string(e.InvolvedObject.UID)] {
+	uid := string(e.InvolvedObject.UID)
+	if _, there := f.pods[uid]; !there && !listed {
+		f.early = append(f.early, early{uid: uid, at: m, e: trimmed(e)})
+		f.early = f.early[max(0, len(f.early)-maxEarly):]
+	}
+	for _, a := range f.acts[uid] {
 		if listed && e.LastTimestamp.Time.Before(a.Timeline.Begin().Time.Add(-time.Second)) {
 			continue
 		}
 		f.event(&a.Timeline, e, name, m)
 		a.changed = true
 	}
+}
+
+// maxEarly bounds the Events that are kept for pods that have not arrived yet.
+const (
+	maxEarly     = 1000
+	maxEarlyText = 1024 // bytes
+)
+
+// early is an Event that arrived before its pod: they come in different streams.
+type early struct {
+	uid string
+	at  record.Mark
+	e   *corev1.Event
+}
+
+func trimmed(e *corev1.Event) *corev1.Event {
+	return &corev1.Event{Type: e.Type, Reason: strings.Clone(e.Reason), Message: record.Clip(strings.Clone(e.Message), maxEarlyText),
+		InvolvedObject: corev1.ObjectReference{FieldPath: strings.Clone(e.InvolvedObject.FieldPath)}}
+}
+
+// recall takes the Events that arrived before their pod.
+func (f *Follower) recall(uid string) {
+	f.early = slices.DeleteFunc(f.early, func(x early) bool {
+		if x.uid != uid {
+			return false
+		}
+		for _, a := range f.acts[uid] {
+			f.event(&a.Timeline, x.e, containerOf(x.e.InvolvedObject.FieldPath), x.at)
+		}
+		return true
+	})
 }
 
 func (f *Follower) event(t *record.Timeline, e *corev1.Event, name string, m record.Mark) {
@@ -41,7 +77,7 @@ func (f *Follower) event(t *record.Timeline, e *corev1.Event, name string, m rec
 		delete(t.Marks, record.Attached) // the last one counts
 		t.Set(record.Attached, m)
 	case "Started":
-		if c != nil && t.Act == record.Creation && !c.Started.Known() {
+		if c != nil && (t.Act == record.Creation || t.Replaces != "") && !c.Started.Known() {
 			c.Started = m
 		}
 	case "Killing":

@@ -88,6 +88,8 @@ type Follower struct {
 	open   map[Key]*Act
 	acts   map[string][]*Act // by UID
 	shared map[string]string
+	leave  map[string]*Act // deletions of pods that may be replaced, by place
+	early  []early
 	nodes  map[string]node
 	leases map[string]time.Time // arrival of the last renewal
 	skews  map[string]time.Duration
@@ -103,12 +105,14 @@ type Follower struct {
 	complete bool
 	counts   Counts
 	refusals int // open acts of refusals
+	unstored int // open acts whose verdict is not stored
 }
 
 // Counts are the counts since the start.
 type Counts struct {
 	Pods, Open, UnknownTexts int
 	UnfollowedRefusals       int // Events of refused owners beyond the limit
+	Unstored, Lost           int // verdicts that wait for the store, and that had no room to wait
 	Outcomes                 map[record.Act]map[verdict.Outcome]int
 	Missed                   map[Miss]int // by their first reasons
 }
@@ -123,7 +127,7 @@ type Miss struct {
 // New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
 	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
-		shared: map[string]string{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
+		shared: map[string]string{}, leave: map[string]*Act{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
 		beat: slowBeat, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
 	for i := range c.Open {
 		a := c.Open[i]
@@ -139,11 +143,15 @@ func (f *Follower) add(a *Act) {
 	}
 	f.open[a.Key()] = a
 	f.acts[a.Timeline.UID] = append(f.acts[a.Timeline.UID], a)
+	f.await(a)
 }
 
 func (f *Follower) drop(a *Act) {
 	if delete(f.open, a.Key()); a.Timeline.Act == record.Refusal {
 		f.refusals--
+	}
+	if at := place(&a.Timeline); f.leave[at] == a {
+		delete(f.leave, at)
 	}
 	rest := slices.DeleteFunc(f.acts[a.Timeline.UID], func(x *Act) bool { return x == a })
 	if f.acts[a.Timeline.UID] = rest; len(rest) == 0 {
@@ -270,7 +278,8 @@ func (f *Follower) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := Counts{Pods: len(f.pods), Open: len(f.open), UnknownTexts: f.counts.UnknownTexts,
-		UnfollowedRefusals: f.counts.UnfollowedRefusals, Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: maps.Clone(f.counts.Missed)}
+		UnfollowedRefusals: f.counts.UnfollowedRefusals, Unstored: f.unstored, Lost: f.counts.Lost, Outcomes: map[record.Act]map[verdict.Outcome]int{},
+		Missed: maps.Clone(f.counts.Missed)}
 	for act, outcomes := range f.counts.Outcomes {
 		c.Outcomes[act] = map[verdict.Outcome]int{}
 		for o, n := range outcomes {

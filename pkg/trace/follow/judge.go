@@ -7,6 +7,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
+const (
+	maxBatch = 5000 // verdicts that are stored at once
+	// maxUnstored is how many verdicts wait for a store that is away; further ones are counted as lost.
+	maxUnstored = 50_000
+)
+
 // Batch is stored as a whole.
 type Batch struct {
 	Alive    time.Time // everything until then is in this batch or earlier ones
@@ -23,19 +29,23 @@ func (f *Follower) Judge(now time.Time) Batch {
 	b := Batch{Alive: f.seen(now)}
 	for key, a := range f.open {
 		if a.JudgedAt.IsZero() {
-			f.judge(a, now)
+			if f.judge(a, now); f.open[key] == nil {
+				continue
+			}
 		}
 		switch {
 		case a.JudgedAt.IsZero() || a.stored && a.Verdict.Outcome == verdict.Missed && now.Sub(a.JudgedAt) < refineFor:
+		case !a.stored && len(b.Judged) >= maxBatch: // the next turn
+			continue
 		case !a.stored:
 			b.Judged = append(b.Judged, clone(a))
-			if a.Verdict.Outcome == verdict.Missed || refusedStill(&a.Timeline, now) {
+			if a.Verdict.Outcome == verdict.Missed || continues(a, now) {
 				a.changed = true
 				break
 			}
 			b.Finished = append(b.Finished, key)
 			continue
-		case f.leftover(a) || refusedStill(&a.Timeline, now):
+		case leftover(a) || continues(a, now):
 		case a.Verdict.Outcome != verdict.Missed:
 			b.Finished = append(b.Finished, key)
 			continue
@@ -54,8 +64,13 @@ func (f *Follower) Judge(now time.Time) Batch {
 }
 
 // leftover reports whether a deletion continues after its final verdict: it is shown as Terminating until it ends.
-func (f *Follower) leftover(a *Act) bool {
+func leftover(a *Act) bool {
 	return a.Timeline.Act == record.Deletion && !a.Timeline.At(record.Gone).Known()
+}
+
+// continues reports whether an act is still needed after its verdict.
+func continues(a *Act, now time.Time) bool {
+	return refusedStill(&a.Timeline, now) || awaits(&a.Timeline, now)
 }
 
 func (f *Follower) judge(a *Act, now time.Time) {
@@ -64,6 +79,12 @@ func (f *Follower) judge(a *Act, now time.Time) {
 	if a.Verdict.Outcome == verdict.Open {
 		return
 	}
+	if f.unstored >= maxUnstored {
+		f.counts.Lost++
+		f.drop(a)
+		return
+	}
+	f.unstored++
 	a.JudgedAt = now
 	if a.Verdict.Outcome == verdict.Missed {
 		a.Timeline.Around = f.around(&a.Timeline, now)
@@ -116,13 +137,57 @@ func (f *Follower) Stored(b Batch) {
 	defer f.mu.Unlock()
 	for i := range b.Judged {
 		if a := f.open[b.Judged[i].Key()]; a != nil {
-			a.stored = true
+			f.keep(a)
 		}
 	}
 	for _, key := range b.Finished {
 		if a := f.open[key]; a != nil {
 			f.drop(a)
 		}
+	}
+}
+
+// Elsewhere records that another replica writes, and has stored everything until a time: this one keeps the newer
+// verdicts, and stores them if it must take over.
+func (f *Follower) Elsewhere(b Batch, until time.Time) {
+	f.Failed(b)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, key := range b.Finished {
+		if a := f.open[key]; a != nil && a.stored {
+			f.drop(a)
+		}
+	}
+	for _, a := range f.open {
+		if !a.JudgedAt.IsZero() && !a.stored && a.JudgedAt.Before(until) {
+			f.keep(a)
+		}
+	}
+}
+
+// Adopt continues with the open acts of the replica that wrote until now.
+func (f *Follower) Adopt(acts []Act, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range acts {
+		a := acts[i]
+		t := &a.Timeline
+		if f.open[a.Key()] != nil {
+			continue
+		}
+		if _, there := f.pods[t.UID]; !there && t.Act != record.Refusal {
+			t.Set(record.Gone, record.Mark{Source: record.Own, Arrival: now, Late: true})
+		}
+		a.stored, a.changed = !a.JudgedAt.IsZero(), true
+		f.add(&a)
+	}
+}
+
+// keep marks the verdict of an act as stored.
+func (f *Follower) keep(a *Act) {
+	if !a.stored {
+		a.stored = true
+		f.unstored--
 	}
 }
 

@@ -62,12 +62,12 @@ func (f *Follower) observe(o observation, t *record.Timeline) {
 		}
 	}
 	f.applySkews(t)
-	switch t.Act {
-	case record.Creation:
+	switch {
+	case t.Act == record.Creation || t.Replaces != "":
 		o.creation(t)
-	case record.Deletion:
+	case t.Act == record.Deletion:
 		o.deletion(t)
-	case record.Upgrade:
+	case t.Act == record.Upgrade:
 		o.upgrade(t)
 	}
 }

@@ -35,13 +35,17 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 		f.begin(o, uid, change)
 		f.admitted(o)
 	}
-	if p.Spec.NodeName != "" {
+	placed := known.node == "" && p.Spec.NodeName != ""
+	if placed {
 		known.node = f.share(p.Spec.NodeName)
+	}
+	if !there || placed {
+		f.replaces(o, uid)
 	}
 	f.upgraded(o, uid, &known)
 	if p.DeletionTimestamp != nil && known.flags&deleting == 0 {
 		known.flags |= deleting
-		f.deletionBegins(o, uid, change == Listed && !there)
+		f.deletionBegins(o, uid, change == Listed && !there, known.flags&ready != 0)
 	}
 	if isTrue(p, corev1.PodReady) {
 		known.flags |= ready
@@ -53,6 +57,10 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 			a.Timeline.Set(record.Gone, o.own())
 		}
 		a.changed = true
+		f.await(a)
+	}
+	if !there {
+		f.recall(uid)
 	}
 	if change == Gone {
 		delete(f.pods, uid)
@@ -93,7 +101,7 @@ func (f *Follower) isOld(key Key, began time.Time) bool {
 }
 
 // deletionBegins opens the act of a deletion. A pod first seen in a list may have been deleted long ago.
-func (f *Follower) deletionBegins(o observation, uid string, listed bool) {
+func (f *Follower) deletionBegins(o observation, uid string, listed, wasReady bool) {
 	if _, ours := f.open[Key{UID: uid, Act: record.Deletion}]; ours {
 		return
 	}
@@ -111,6 +119,7 @@ func (f *Follower) deletionBegins(o observation, uid string, listed bool) {
 	}
 	t := f.timeline(o, record.Deletion, uid)
 	t.Grace = grace
+	t.Awaits = wasReady && (t.OwnerKind == "StatefulSet" || t.OwnerKind == "DaemonSet")
 	t.Set(record.DeleteRequested, m)
 	if isStatic(o.p) {
 		t.Exclude = "static pod"

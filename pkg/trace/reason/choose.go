@@ -88,7 +88,7 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 	}
 	for _, e := range t.Errors {
 		row, ok := Match(c.texts, e.From, e.Text)
-		if !ok || e.Arrival.After(deadline) || !belongs(t.Act, row.Stage) || overcome(t, row.Stage, e.Container, stages, deadline) {
+		if !ok || e.Arrival.After(deadline) || !belongs(t, row.Stage) || overcome(t, row.Stage, e.Container, stages, deadline) {
 			continue
 		}
 		r := row.Reason
@@ -119,13 +119,13 @@ func disruptions() map[string]Reason {
 
 // belongs reports whether an error of a stage can delay an act. The errors of a start can delay an upgrade too; those
 // of a deletion only a deletion.
-func belongs(act record.Act, id stage.ID) bool {
-	switch act {
-	case record.Refusal:
+func belongs(t *record.Timeline, id stage.ID) bool {
+	switch {
+	case t.Act == record.Refusal:
 		return id == stage.Admit
-	case record.Deletion:
+	case t.Act == record.Deletion:
 		return id[0] == 'd'
-	case record.Upgrade:
+	case t.InPlace():
 		return id[0] == 'u' || id[0] == 'c' && id >= stage.Pull
 	}
 	return id[0] == 'c' && id != stage.Admit
@@ -134,7 +134,7 @@ func belongs(act record.Act, id stage.ID) bool {
 // overcome reports whether a stage ended before the deadline; for errors of a container, its own stage.
 func overcome(t *record.Timeline, id stage.ID, container string, stages []stage.Stage, deadline time.Time) bool {
 	before := func(m record.Mark) bool { return m.Known() && !m.Arrival.After(deadline) }
-	if t.Act == record.Upgrade {
+	if t.InPlace() {
 		return before(t.At(record.ReadyAgain)) || id < stage.BecomeReady && before(t.At(record.NewStarted))
 	}
 	if before(t.At(record.ContainersReady)) && id[0] == 'c' && id <= stage.BecomeReady {

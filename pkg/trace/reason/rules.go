@@ -126,7 +126,7 @@ func bySlowStage(t *record.Timeline, promised time.Duration) (Result, bool) {
 	var longest stage.Stage
 	var pull time.Duration
 	pullStage := stage.Pull
-	if t.Act == record.Upgrade {
+	if t.InPlace() {
 		pullStage = stage.NewPull
 	}
 	for _, s := range stage.Of(t, t.End().Arrival) {

@@ -60,7 +60,8 @@ func schedulingTexts() []Text {
 		{"PVCMissing", stage.Schedule, scheduling, []string{"persistentvolumeclaim \""}, []Example{
 			{"kube-scheduler 1.36.3", "FailedScheduling", `0/3 nodes are available: persistentvolumeclaim "data" not found. not found`}}},
 		{"VolumeUnbound", stage.Schedule, scheduling, []string{"unbound immediate persistentvolumeclaims", "pvc(s) bound to non-existent pv(s)",
-			"did not find available persistent volumes to bind"}, []Example{
+			"didn't find available persistent volumes to bind"}, []Example{
+			{plugins + "volumebinding/binder.go", "FailedScheduling", "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind."},
 			{plugins + "volumebinding", "FailedScheduling", "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims."},
 			{plugins + "volumebinding/binder.go", "FailedScheduling", "0/3 nodes are available: 3 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)."}}},
 		{"VolumeZoneConflict", stage.Schedule, scheduling, []string{"volume node affinity", "had no available volume zone",
@@ -74,7 +75,7 @@ func schedulingTexts() []Text {
 			{plugins + "noderesources/fit.go", "FailedScheduling", "0/1 nodes are available: 1 Too many pods."}}},
 		{taintedByFaults, stage.Schedule, scheduling, []string{"untolerated taint {node.kubernetes.io/", "untolerated taint {nodeagent"}, []Example{
 			{"kube-scheduler 1.34", "FailedScheduling", "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }."}}},
-		{constraints, stage.Schedule, scheduling, []string{"didn't match pod's node affinity", "pod affinity", "anti-affinity", "topology spread",
+		{constraints, stage.Schedule, scheduling, []string{"didn't match pod's node affinity", "scheduler-enforced node affinity", "pod affinity", "anti-affinity", "topology spread",
 			"free ports", "untolerated taint", "were unschedulable", "requested node name", "required features"}, []Example{
 			{plugins + "nodeaffinity/node_affinity.go", "FailedScheduling", "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."},
 			{plugins + "nodeports/node_ports.go", "FailedScheduling", "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."},

@@ -12,7 +12,7 @@ type Act string
 const (
 	Creation Act = "creation"
 	Deletion Act = "deletion"
-	Upgrade  Act = "upgrade" // in place: an image or the resources of a running pod change
+	Upgrade  Act = "upgrade" // in place: an image or the resources change; or a new pod replaces the old one
 	Refusal  Act = "refusal" // an owner cannot create its pods: from its first refused creation to its next pod
 )
 
@@ -142,6 +142,8 @@ type Timeline struct {
 	ReadinessGates []string                `json:"readinessGates,omitempty"`
 	Finalizers     []string                `json:"finalizers,omitempty"` // the remaining ones
 	Exclude        string                  `json:"exclude,omitempty"`    // why the verdict is "excluded"
+	Replaces       string                  `json:"replaces,omitempty"`   // of an upgrade by replacement: the UID of the old pod
+	Awaits         bool                    `json:"awaits,omitempty"`     // of a deletion: a pod may replace this one
 	Marks          map[Point]Mark          `json:"marks"`
 	Containers     []Container             `json:"containers,omitempty"`
 	Pulls          []Pull                  `json:"pulls,omitempty"`
@@ -229,12 +231,15 @@ func (t *Timeline) Begin() Mark {
 	return t.At(Created)
 }
 
+// InPlace reports whether the act is an upgrade of the same pod.
+func (t *Timeline) InPlace() bool { return t.Act == Upgrade && t.Replaces == "" }
+
 // End is the mark that fulfils the promise.
 func (t *Timeline) End() Mark {
 	switch {
 	case t.Act == Deletion:
 		return t.At(Gone)
-	case t.Act == Upgrade:
+	case t.InPlace():
 		return t.At(ReadyAgain)
 	case t.Act == Refusal:
 		return t.At(Admitted)

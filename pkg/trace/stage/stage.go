@@ -189,7 +189,7 @@ func pullEnd(t *record.Timeline, p *record.Pull) record.Mark {
 	switch {
 	case p.Ended.Known():
 		return p.Ended
-	case c == nil || t.Act == record.Upgrade:
+	case c == nil || t.InPlace():
 		return t.At(record.NewStarted)
 	}
 	return first(c.Imaged, c.Started)
@@ -242,6 +242,14 @@ func (b *builder) deletion() {
 func (b *builder) upgrade() {
 	t := b.t
 	accepted, noticed := t.At(record.ChangeAccepted), t.At(record.ChangeNoticed)
+	if t.Replaces != "" { // the end of the old pod, and the creation of the new one
+		old := t.At(record.OldEnded)
+		b.interval(ChangeSeen, accepted, first(noticed, first(old, t.At(record.Created))))
+		b.interval(OldStop, noticed, old)
+		b.interval(Disappear, old, t.At(record.Created))
+		b.creation()
+		return
+	}
 	b.interval(ChangeSeen, accepted, noticed)
 	all := pulls(t)
 	b.united(NewPull, all)

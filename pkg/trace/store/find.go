@@ -30,6 +30,7 @@ type Row struct {
 	User      float64         `json:"userSeconds"`
 	Stages    string          `json:"stages,omitempty"`
 	Evidence  *follow.Act     `json:"-"`
+	Key       string          `json:"-"` // of the act
 }
 
 const maxRows = 50
@@ -37,9 +38,9 @@ const maxRows = 50
 // Find returns the newest verdicts of a pod, by UID or by namespace and name, with the evidence of misses.
 func (s *Store) Find(ctx context.Context, uid, namespace, name string) (found []Row, err error) {
 	for _, db := range s.all() {
-		rows, err := db.QueryContext(ctx, `SELECT acts.uid, acts.act, namespace, name, node, owner, outcome, why, class, first, reason, at,
- judged, user, stages, coalesce(evidence.act, '') FROM acts LEFT JOIN evidence USING (key)
- WHERE (? <> '' AND acts.uid = ?) OR (? = '' AND namespace = ? AND name = ?) ORDER BY at DESC LIMIT ?`, uid, uid, uid, namespace, name, maxRows)
+		rows, err := db.QueryContext(ctx, s.rebind(`SELECT acts.key, acts.uid, acts.act, namespace, name, node, owner, outcome, why, class, first, reason, at,
+ judged, "user", stages, coalesce(evidence.act, '') FROM acts LEFT JOIN evidence USING (key)
+ WHERE (? <> '' AND acts.uid = ?) OR (? = '' AND namespace = ? AND name = ?) ORDER BY at DESC LIMIT ?`), uid, uid, uid, namespace, name, maxRows)
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +61,7 @@ func (s *Store) Find(ctx context.Context, uid, namespace, name string) (found []
 func scan(rows *sql.Rows) (r Row, err error) {
 	var at, judged, user int64
 	var evidence string
-	if err := rows.Scan(&r.UID, &r.Act, &r.Namespace, &r.Name, &r.Node, &r.Owner, &r.Outcome, &r.Why, &r.Class, &r.First, &r.Reason, &at,
+	if err := rows.Scan(&r.Key, &r.UID, &r.Act, &r.Namespace, &r.Name, &r.Node, &r.Owner, &r.Outcome, &r.Why, &r.Class, &r.First, &r.Reason, &at,
 		&judged, &user, &r.Stages, &evidence); err != nil {
 		return r, err
 	}

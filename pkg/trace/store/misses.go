@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -13,15 +12,12 @@ const MaxMisses = 20_000
 
 // Misses returns the misses of a window that ends now, the newest first and at most MaxMisses, without their evidence.
 func (s *Store) Misses(ctx context.Context, now time.Time, window time.Duration, f Filter) (found []Row, err error) {
-	nodes, err := json.Marshal(f.Nodes)
-	if err != nil {
-		return nil, err
-	}
+	query, args := f.narrow(`SELECT key, uid, act, namespace, name, node, owner, outcome, why, class, first, reason, at, judged, "user", stages, ''
+ FROM acts WHERE at > ? AND at <= ? AND outcome = 'missed'`, []any{now.Add(-window).UnixMilli(), now.UnixMilli()})
+	query = s.rebind(query + ` ORDER BY at DESC LIMIT ?`)
+	args = append(args, MaxMisses)
 	for _, db := range s.since(now.Add(-window).UTC().Format(dayFormat)) {
-		rows, err := db.QueryContext(ctx, `SELECT uid, act, namespace, name, node, owner, outcome, why, class, first, reason, at, judged, user,
- stages, '' FROM acts WHERE at > ? AND at <= ? AND outcome = 'missed' AND (? = '' OR namespace = ?) AND (? = '' OR reason = ?)
- AND (? = 0 OR node IN (SELECT value FROM json_each(?))) ORDER BY at DESC LIMIT ?`, now.Add(-window).UnixMilli(), now.UnixMilli(),
-			f.Namespace, f.Namespace, f.Reason, f.Reason, len(f.Nodes), string(nodes), MaxMisses)
+		rows, err := db.QueryContext(ctx, query, args...)
 		if err != nil {
 			return nil, err
 		}

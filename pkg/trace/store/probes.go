@@ -25,8 +25,8 @@ func (s *Store) SaveProbes(ctx context.Context, counts []probe.Count) (err error
 			return err
 		}
 		// A minute is saved once; after a restart within a minute, its two parts add up.
-		if _, err := db.ExecContext(ctx, `INSERT INTO probes VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (minute, component, instance)
- DO UPDATE SET good = probes.good + excluded.good, bad = probes.bad + excluded.bad, blind = probes.blind + excluded.blind`,
+		if _, err := db.ExecContext(ctx, s.rebind(`INSERT INTO probes VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (minute, component, instance)
+ DO UPDATE SET good = probes.good + excluded.good, bad = probes.bad + excluded.bad, blind = probes.blind + excluded.blind`),
 			c.Minute.Unix()/60, c.Component, c.Instance, c.Good, c.Bad, c.Blind); err != nil {
 			return fmt.Errorf("store probes: %w", err)
 		}
@@ -38,8 +38,8 @@ func (s *Store) SaveProbes(ctx context.Context, counts []probe.Count) (err error
 func (s *Store) Probes(ctx context.Context, now time.Time, window time.Duration) (sums []Probed, err error) {
 	byInstance := map[[2]string]int{}
 	for _, db := range s.since(now.Add(-window).UTC().Format(dayFormat)) {
-		rows, err := db.QueryContext(ctx, `SELECT component, instance, sum(good), sum(bad), sum(blind) FROM probes WHERE minute >= ?
- GROUP BY component, instance`, now.Add(-window).Unix()/60)
+		rows, err := db.QueryContext(ctx, s.rebind(`SELECT component, instance, sum(good), sum(bad), sum(blind) FROM probes WHERE minute >= ?
+ GROUP BY component, instance`), now.Add(-window).Unix()/60)
 		if err != nil {
 			return nil, err
 		}

@@ -14,8 +14,8 @@ const maxRecent = 200_000
 // Recent returns the newest creations and deletions on nodes that were delivered or missed, of a window that ends now.
 func (s *Store) Recent(ctx context.Context, now time.Time, window time.Duration) (acts []nodefault.Act, err error) {
 	for _, db := range s.since(now.Add(-window).UTC().Format(dayFormat)) {
-		rows, err := db.QueryContext(ctx, `SELECT act, node, namespace, owner, outcome, class, reason, at FROM acts WHERE at > ? AND at <= ?
- AND node <> '' AND act IN ('creation', 'deletion') AND outcome IN ('delivered', 'missed') ORDER BY at DESC LIMIT ?`,
+		rows, err := db.QueryContext(ctx, s.rebind(`SELECT act, node, namespace, owner, outcome, class, reason, at FROM acts WHERE at > ? AND at <= ?
+ AND node <> '' AND act IN ('creation', 'deletion') AND outcome IN ('delivered', 'missed') ORDER BY at DESC LIMIT ?`),
 			now.Add(-window).UnixMilli(), now.UnixMilli(), maxRecent)
 		if err != nil {
 			return nil, err

@@ -1,5 +1,6 @@
-// Package store keeps verdicts in SQLite: one file per day, which is dropped as a whole, with evidence only for misses;
-// and the open acts, so that no verdict is lost or given twice across a restart.
+// Package store keeps verdicts, with evidence only for misses, and the open acts, so that no verdict is lost or given
+// twice across a restart. By default it uses SQLite: one file per day, which is dropped as a whole. Several replicas, or
+// people who want to query it, use PostgreSQL.
 package store
 
 import (
@@ -28,12 +29,11 @@ const (
 	openFile  = "open.db"
 
 	openSchema = `CREATE TABLE IF NOT EXISTS open (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-INSERT OR IGNORE INTO meta VALUES ('first', strftime('%Y-%m-%dT%H:%M:%fZ'));`
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;`
 
 	daySchema = `CREATE TABLE IF NOT EXISTS acts (key TEXT PRIMARY KEY, uid TEXT NOT NULL, act TEXT NOT NULL, namespace TEXT NOT NULL,
  name TEXT NOT NULL, node TEXT NOT NULL, owner TEXT NOT NULL, outcome TEXT NOT NULL, why TEXT NOT NULL, class TEXT NOT NULL,
- first TEXT NOT NULL, reason TEXT NOT NULL, at INTEGER NOT NULL, judged INTEGER NOT NULL, user INTEGER NOT NULL, stages TEXT NOT NULL) WITHOUT ROWID;
+ first TEXT NOT NULL, reason TEXT NOT NULL, at BIGINT NOT NULL, judged BIGINT NOT NULL, "user" BIGINT NOT NULL, stages TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS acts_at ON acts (at);
 CREATE INDEX IF NOT EXISTS acts_name ON acts (namespace, name);
 CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
@@ -41,12 +41,14 @@ CREATE TABLE IF NOT EXISTS probes (minute INTEGER, component TEXT, instance TEXT
  blind INTEGER NOT NULL, PRIMARY KEY (minute, component, instance)) WITHOUT ROWID;`
 )
 
-// Store is an open store. Only one process may have it open.
+// Store is an open store. Only one process may have SQLite's files open; of several with PostgreSQL, one writes.
 type Store struct {
 	dir  string
 	keep int // days
 	lock *os.File
 	open *sql.DB
+	pg   bool      // everything is in open
+	lead *sql.Conn // the session of PostgreSQL that has the lock of the writer; used by the writer's goroutine only
 
 	mu   sync.Mutex // guards the fields below
 	days map[string]*sql.DB
@@ -74,6 +76,9 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if s.open, err = database(ctx, filepath.Join(s.dir, openFile), openSchema); err != nil {
 		return err
 	}
+	if _, err := s.open.ExecContext(ctx, setFirst, time.Now().UTC().Format(time.RFC3339Nano)); err != nil {
+		return err
+	}
 	names, err := filepath.Glob(filepath.Join(strings.NewReplacer("[", `\[`, "*", `\*`, "?", `\?`).Replace(s.dir), "????-??-??.db"))
 	if err != nil {
 		return err
@@ -85,6 +90,8 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	}
 	return nil
 }
+
+const setFirst = `INSERT INTO meta VALUES ('first', ?) ON CONFLICT DO NOTHING`
 
 func database(ctx context.Context, name, schema string) (*sql.DB, error) {
 	values := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", "busy_timeout(5000)"}, "_txlock": {"immediate"}}
@@ -100,6 +107,9 @@ func database(ctx context.Context, name, schema string) (*sql.DB, error) {
 }
 
 func (s *Store) day(ctx context.Context, day string) (*sql.DB, error) {
+	if s.pg {
+		return s.open, nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if db := s.days[day]; db != nil {
@@ -120,6 +130,9 @@ func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
+	if s.lead != nil {
+		errs = append(errs, s.lead.Close())
+	}
 	for _, db := range s.days {
 		errs = append(errs, db.Close())
 	}
@@ -176,7 +189,7 @@ func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, e
 // meta returns a stored time; zero if there is none.
 func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error) {
 	var text string
-	err = s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = ?`, name).Scan(&text)
+	err = s.open.QueryRowContext(ctx, s.rebind(`SELECT value FROM meta WHERE name = ?`), name).Scan(&text)
 	if errors.Is(err, sql.ErrNoRows) {
 		return at, nil
 	}
@@ -190,7 +203,7 @@ func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error)
 func (s *Store) Judged(ctx context.Context, key follow.Key) bool {
 	for _, db := range s.all() {
 		var one int
-		if db.QueryRowContext(ctx, `SELECT 1 FROM acts WHERE key = ?`, key.String()).Scan(&one) == nil {
+		if db.QueryRowContext(ctx, s.rebind(`SELECT 1 FROM acts WHERE key = ?`), key.String()).Scan(&one) == nil {
 			return true
 		}
 	}
@@ -218,41 +231,42 @@ func (s *Store) Save(ctx context.Context, b follow.Batch) error {
 			return fmt.Errorf("store reasons: %w", err)
 		}
 	}
-	err := inTransaction(ctx, s.open, func(tx *sql.Tx) error { return saveOpen(ctx, tx, b) })
+	err := s.inTransaction(ctx, s.open, func(tx writer) error { return saveOpen(ctx, tx, b) })
 	if err != nil {
 		return fmt.Errorf("store open acts: %w", err)
 	}
 	return nil
 }
 
-func saveOpen(ctx context.Context, tx *sql.Tx, b follow.Batch) error {
+func saveOpen(ctx context.Context, tx writer, b follow.Batch) error {
 	for _, a := range b.Open {
 		text, err := json.Marshal(a)
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO open VALUES (?, ?)`, a.Key().String(), string(text)); err != nil {
+		if err := tx.exec(ctx, `INSERT INTO open VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET act = excluded.act`, a.Key().String(),
+			string(text)); err != nil {
 			return err
 		}
 	}
 	for _, key := range b.Finished {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM open WHERE key = ?`, key.String()); err != nil {
+		if err := tx.exec(ctx, `DELETE FROM open WHERE key = ?`, key.String()); err != nil {
 			return err
 		}
 	}
 	if b.Alive.IsZero() {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO meta VALUES ('alive', ?)`, b.Alive.UTC().Format(time.RFC3339Nano))
-	return err
+	return tx.exec(ctx, `INSERT INTO meta VALUES ('alive', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`,
+		b.Alive.UTC().Format(time.RFC3339Nano))
 }
 
-func (s *Store) saveDay(ctx context.Context, day string, acts []follow.Act, save func(context.Context, *sql.Tx, *follow.Act) error) error {
+func (s *Store) saveDay(ctx context.Context, day string, acts []follow.Act, save func(context.Context, writer, *follow.Act) error) error {
 	db, err := s.day(ctx, day)
 	if err != nil {
 		return err
 	}
-	return inTransaction(ctx, db, func(tx *sql.Tx) error {
+	return s.inTransaction(ctx, db, func(tx writer) error {
 		for i := range acts {
 			if err := save(ctx, tx, &acts[i]); err != nil {
 				return err
@@ -262,24 +276,33 @@ func (s *Store) saveDay(ctx context.Context, day string, acts []follow.Act, save
 	})
 }
 
-func inTransaction(ctx context.Context, db *sql.DB, do func(*sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+// inTransaction writes to a database. PostgreSQL's transactions run in the session that has the lock of the writer: if
+// the session ends, the transaction ends too, so that a replica never writes without the lock.
+func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(writer) error) error {
+	begin := db.BeginTx
+	if s.pg {
+		if s.lead == nil {
+			return errStandby
+		}
+		begin = s.lead.BeginTx
+	}
+	tx, err := begin(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if err := do(tx); err != nil {
+	if err := do(writer{tx, s}); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	return tx.Commit()
 }
 
-func insertAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
+func insertAct(ctx context.Context, tx writer, a *follow.Act) error {
 	t := &a.Timeline
 	owner := ""
 	if t.OwnerKind != "" {
 		owner = t.OwnerKind + "/" + t.OwnerName
 	}
-	if _, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`, a.Key().String(), t.UID, string(t.Act),
+	if err := tx.exec(ctx, `INSERT INTO acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`, a.Key().String(), t.UID, string(t.Act),
 		t.Namespace, t.Name, t.Node, owner, string(a.Verdict.Outcome), a.Verdict.Why, string(a.Final.Class), string(a.First.Reason),
 		string(a.Final.Reason), a.JudgedAt.UnixMilli(), a.Verdict.Judged.Middle().Milliseconds(), a.Verdict.User.Milliseconds(),
 		stagesOf(a)); err != nil {
@@ -288,8 +311,8 @@ func insertAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 	return saveEvidence(ctx, tx, a)
 }
 
-func refineAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
-	if _, err := tx.ExecContext(ctx, `UPDATE acts SET reason = ?, class = ?, stages = ? WHERE key = ?`, string(a.Final.Reason),
+func refineAct(ctx context.Context, tx writer, a *follow.Act) error {
+	if err := tx.exec(ctx, `UPDATE acts SET reason = ?, class = ?, stages = ? WHERE key = ?`, string(a.Final.Reason),
 		string(a.Final.Class), stagesOf(a), a.Key().String()); err != nil {
 		return err
 	}
@@ -297,7 +320,7 @@ func refineAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 }
 
 // saveEvidence stores the timeline of a miss.
-func saveEvidence(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
+func saveEvidence(ctx context.Context, tx writer, a *follow.Act) error {
 	if a.Verdict.Outcome != verdict.Missed {
 		return nil
 	}
@@ -305,8 +328,7 @@ func saveEvidence(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT OR REPLACE INTO evidence VALUES (?, ?)`, a.Key().String(), string(text))
-	return err
+	return tx.exec(ctx, `INSERT INTO evidence VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET act = excluded.act`, a.Key().String(), string(text))
 }
 
 // stagesOf encodes the times of stages: id=milliseconds.
@@ -324,7 +346,10 @@ func stagesOf(a *follow.Act) string {
 }
 
 // Expire drops the days that are too old.
-func (s *Store) Expire(now time.Time) error {
+func (s *Store) Expire(ctx context.Context, now time.Time) error {
+	if s.pg {
+		return s.expireRows(ctx, now.AddDate(0, 0, -s.keep).UnixMilli())
+	}
 	oldest := now.UTC().AddDate(0, 0, -s.keep).Format(dayFormat)
 	s.mu.Lock()
 	defer s.mu.Unlock()

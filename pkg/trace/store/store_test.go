@@ -94,7 +94,7 @@ func TestCountFindExpire(t *testing.T) {
 	if acts, _, err := s.Load(t.Context()); err != nil || len(acts) != 0 {
 		t.Errorf("%+v, %v", acts, err)
 	}
-	if err := s.Expire(now.AddDate(0, 0, 8)); err != nil {
+	if err := s.Expire(t.Context(), now.AddDate(0, 0, 8)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "2026-02-28.db")); !os.IsNotExist(err) {

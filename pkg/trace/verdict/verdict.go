@@ -53,9 +53,9 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	user := userTime(t, until)
 	v := Verdict{Judged: minus(t.Passed(begin, until), user), User: user.Middle()}
 	switch {
-	case t.Act == record.Creation && over(t):
+	case (t.Act == record.Creation || t.Replaces != "") && over(t):
 		v.Outcome, v.Why = ended(t, v.Judged, promised)
-	case t.Act == record.Upgrade && t.At(record.DeleteRequested).Known() && v.Judged.Low <= promised:
+	case t.InPlace() && t.At(record.DeleteRequested).Known() && v.Judged.Low <= promised:
 		v.Outcome, v.Why = Excluded, "deleted before it was due"
 	case end.Known() && v.Judged.Low <= promised: // a refusal may follow
 	case v.Judged.Low > promised && t.Act == record.Refusal && !repeated(t, promised):

@@ -1,0 +1,143 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+const (
+	connectLimit = 5 * time.Second
+	// The keys of PostgreSQL's advisory locks: of the replica that writes, and of the creation of the tables.
+	writerLock, schemaLock = 0x7472616365, 0x7472616366
+)
+
+var errStandby = errors.New("another replica writes")
+
+// IsPostgres reports whether a store is named by a URL of PostgreSQL.
+func IsPostgres(where string) bool {
+	return strings.HasPrefix(where, "postgres://") || strings.HasPrefix(where, "postgresql://")
+}
+
+// OpenPostgres opens a store in a database, and creates its tables. Errors do not contain the password.
+func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, error) {
+	config, err := pgx.ParseConfig(where)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnectTimeout = connectLimit
+	for name, value := range map[string]string{"application_name": "tracecenter", // a writer that vanishes loses its lock in 20 s
+		"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "3", "tcp_keepalives_count": "3"} {
+		config.RuntimeParams[name] = value
+	}
+	s := &Store{keep: keepDays, pg: true, open: stdlib.OpenDB(*config), days: map[string]*sql.DB{}}
+	s.open.SetMaxOpenConns(4)
+	if err := s.createTables(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("store in PostgreSQL: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) createTables(ctx context.Context) error {
+	tx, err := s.open.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, do := range []string{fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, schemaLock), strings.ReplaceAll(openSchema+daySchema, " WITHOUT ROWID", "")} {
+		if _, err := tx.ExecContext(ctx, do); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
+	}
+	if err := (writer{tx, s}).exec(ctx, setFirst, time.Now().UTC().Format(time.RFC3339Nano)); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+// Lead reports whether this process is the one that writes, and whether it has just become that. With PostgreSQL, it is
+// the one whose session has the lock: the server releases it when the session ends.
+func (s *Store) Lead(ctx context.Context) (leads, fresh bool, err error) {
+	if !s.pg {
+		return true, false, nil
+	}
+	if s.lead != nil {
+		if err := s.lead.PingContext(ctx); err != nil {
+			discard(s.lead)
+			s.lead = nil
+			return false, false, err
+		}
+		return true, false, nil
+	}
+	conn, err := s.open.Conn(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	if err := conn.QueryRowContext(ctx, `SELECT pg_try_advisory_lock($1)`, writerLock).Scan(&leads); err != nil {
+		discard(conn)
+		return false, false, err
+	}
+	if !leads {
+		return false, false, conn.Close()
+	}
+	s.lead = conn
+	return true, true, nil
+}
+
+// discard closes a session instead of returning it to the pool: it may still have the lock.
+func discard(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close()
+}
+
+// Alive returns the time until which the writing replica has stored everything.
+func (s *Store) Alive(ctx context.Context) (time.Time, error) { return s.meta(ctx, "alive") }
+
+func (s *Store) expireRows(ctx context.Context, oldest int64) error {
+	err := s.inTransaction(ctx, s.open, func(tx writer) error {
+		if err := tx.exec(ctx, `DELETE FROM evidence WHERE key IN (SELECT key FROM acts WHERE at < ?)`, oldest); err != nil {
+			return err
+		}
+		if err := tx.exec(ctx, `DELETE FROM acts WHERE at < ?`, oldest); err != nil {
+			return err
+		}
+		return tx.exec(ctx, `DELETE FROM probes WHERE minute < ?`, oldest/time.Minute.Milliseconds())
+	})
+	if errors.Is(err, errStandby) {
+		return nil
+	}
+	return err
+}
+
+// writer is a transaction.
+type writer struct {
+	tx *sql.Tx
+	s  *Store
+}
+
+func (w writer) exec(ctx context.Context, query string, args ...any) error {
+	_, err := w.tx.ExecContext(ctx, w.s.rebind(query), args...)
+	return err
+}
+
+// rebind numbers the parameters of a query for PostgreSQL. No query has a question mark in a text.
+func (s *Store) rebind(query string) string {
+	if !s.pg {
+		return query
+	}
+	parts := strings.Split(query, "?")
+	var b strings.Builder
+	for i, part := range parts {
+		if b.WriteString(part); i < len(parts)-1 {
+			b.WriteString("$" + strconv.Itoa(i+1))
+		}
+	}
+	return b.String()
+}
