@@ -54,6 +54,7 @@ func PIDsLimits() detect.Check {
 			FalseAlarms: "Programs that keep a full pool of threads by design.",
 		},
 		CounterBased: true,
+		UsesPartly:   []host.Setting{host.CgroupRoot},
 		Every:        5 * time.Minute,
 		Wakes:        []detect.Wake{checkkit.KernelWake()},
 		Run:          c.run,

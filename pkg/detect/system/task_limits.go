@@ -49,9 +49,10 @@ func TaskLimits(s UsageSettings) detect.Check {
 			FalseAlarms: "A pod that runs at its limit by design: raise podPidsLimit. Bursts shorter than a minute " +
 				"are not reported.",
 		},
-		Condition: detect.KernelProblem(),
-		Every:     time.Minute,
-		Policy:    finding.Policy{Raise: finding.Hold{Runs: 2, For: time.Minute}, Clear: finding.Hold{Runs: 2}},
+		Condition:  detect.KernelProblem(),
+		UsesPartly: []host.Setting{host.CgroupRoot},
+		Every:      time.Minute,
+		Policy:     finding.Policy{Raise: finding.Hold{Runs: 2, For: time.Minute}, Clear: finding.Hold{Runs: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			limits, err := readTaskLimits(ctx, h)
 			var findings []finding.Finding

@@ -73,6 +73,7 @@ func New(store detect.StateStore) detect.Check {
 		},
 		Condition:    detect.MemoryProblem(),
 		CounterBased: true,
+		UsesPartly:   []host.Setting{host.CgroupRoot},
 		Every:        time.Minute,
 		Wakes:        []detect.Wake{checkkit.KernelWake()},
 		Run:          m.run,

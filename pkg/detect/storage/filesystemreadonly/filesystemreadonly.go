@@ -65,8 +65,9 @@ func New(s Settings) detect.Check {
 		Advice: "Check `dmesg` and the disk's health first, and drain the node. The filesystem takes writes again " +
 			"only after it was unmounted, checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted again; for the " +
 			"root filesystem that is a reboot.",
-		Doc:        filesystemReadonlyDoc(),
-		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs},
+		Doc: filesystemReadonlyDoc(),
+		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs, host.KubeletAPI,
+			host.CgroupRoot},
 		Condition: finding.Condition{
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",

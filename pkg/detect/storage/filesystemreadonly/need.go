@@ -39,6 +39,7 @@ func useOf(ctx context.Context, h *host.Host, mounts []mount.Mount, f filesystem
 	case node != "":
 	case slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return named(s.Needed, m.Point) }):
 		node = "the configuration"
+	case h.Doubts.Of(host.KubeletRoot, host.KubeletAPI, host.CgroupRoot) != nil: // which volumes pods use is not known
 	case len(pods) > 0 && (s.PodVolumesFatal || slices.ContainsFunc(f.Mounts, own)):
 		node = "pods"
 	case inFstab(h.Files, f):

@@ -90,6 +90,7 @@ func New(s Settings) detect.Check {
 				"agent's own probes are left out. Threads that a driver parks in state D can be named in ignore.",
 		},
 		CounterBased: true,
+		UsesPartly:   []host.Setting{host.CgroupRoot, host.CRISocket},
 		Every:        30 * time.Second,
 		Wakes:        []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
