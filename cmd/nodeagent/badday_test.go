@@ -29,7 +29,19 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	var err error
+	switch {
+	case os.Getenv(asNode) != "":
+		err = beNode(os.Getenv(asNode), os.Args[1])
+	case os.Getenv(asDaemon) != "":
+		err = beDaemon()
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 // badDay is an installation of the agent on this machine without any reporter.

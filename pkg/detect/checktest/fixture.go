@@ -56,26 +56,6 @@ func RunFixture(t *testing.T, check detect.Check, kind, file string) {
 	compareError(t, want, err)
 }
 
-// ObserveFixture runs a check on a fixture, with changes of the host before each run, and returns the last result.
-func ObserveFixture(t *testing.T, check detect.Check, file string, change func(*host.Host)) ([]finding.Finding, error) {
-	t.Helper()
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, moments, _ := FixtureHost(t, archive)
-	var findings []finding.Finding
-	for _, m := range moments {
-		m.Come(t, h)
-		change(h)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		findings, err = check.Observe(ctx, h)
-		cancel()
-	}
-	slices.SortFunc(findings, finding.Compare)
-	return findings, err
-}
-
 func compareFindings(t *testing.T, want fixtureWant, got []finding.Finding) {
 	t.Helper()
 	slices.SortFunc(got, finding.Compare)

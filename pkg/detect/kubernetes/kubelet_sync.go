@@ -60,11 +60,10 @@ func KubeletSync() detect.Check {
 				"kubelet's metrics; those operations are ignored. If the apiserver itself is down, every node " +
 				"reports it.",
 		},
-		Uses:       []host.Setting{host.KubeletAPI},
-		UsesPartly: []host.Setting{host.CRISocket},
-		Every:      time.Minute,
-		Policy:     finding.Policy{Clear: finding.Hold{Runs: 2}},
-		Run:        m.observe,
+		Uses:   []host.Setting{host.KubeletAPI, host.CRISocket},
+		Every:  time.Minute,
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
+		Run:    m.observe,
 	}
 }
 

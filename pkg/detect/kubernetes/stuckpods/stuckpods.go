@@ -96,7 +96,7 @@ func New(s Settings) detect.Check {
 				"static pods and their mirrors are ignored, and so are all while kubelet's directory has none of " +
 				"the pods: it is elsewhere.",
 		},
-		Uses:     []host.Setting{host.KubeletAPI, host.KubeletRoot, host.CRISocket, host.CgroupRoot},
+		Uses:     []host.Setting{host.KubeletAPI, host.KubeletRoot, host.CgroupRoot, host.CRISocket},
 		Every:    2 * time.Minute,
 		Deadline: 15 * time.Second,
 		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return m.observe(ctx, h, s) },

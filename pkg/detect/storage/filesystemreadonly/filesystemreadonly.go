@@ -68,8 +68,8 @@ func New(s Settings) detect.Check {
 			"only after it was unmounted, checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted again; for the " +
 			"root filesystem that is a reboot.",
 		Doc: filesystemReadonlyDoc(),
-		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs,
-			host.KubeletAPI, host.CgroupRoot},
+		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs, host.KubeletAPI,
+			host.CgroupRoot},
 		Condition: finding.Condition{
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",

@@ -43,6 +43,7 @@ func (u *usersState) useOf(ctx context.Context, h *host.Host, mounts []mount.Mou
 	case node != "":
 	case slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return named(s.Needed, m.Point) }):
 		node = "the configuration"
+	case h.Doubts.Of(host.KubeletRoot, host.KubeletAPI, host.CgroupRoot) != nil: // which volumes pods use is not known
 	case len(pods) > 0 && (s.PodVolumesFatal || slices.ContainsFunc(f.Mounts, own)):
 		node = "pods"
 	case inFstab(h.Files, f):
