@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// TCP is a socket of TCP that listens or has a connection.
+// TCP is a socket of TCP, or of UDP, that listens or has a connection.
 type TCP struct {
 	Local, Remote netip.AddrPort
 	Listens       bool
@@ -25,6 +25,7 @@ type TCP struct {
 const (
 	tcpEstablished = "01"
 	tcpListen      = "0A"
+	udpBound       = "07" // TCP_CLOSE: without a peer
 )
 
 // OfTCP returns the sockets of TCP in the network namespace of a process which listen or have a connection. It reads
@@ -33,17 +34,23 @@ const (
 //	 0: 0100007F:0801 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20511 1 …
 //
 // of /proc/PID/net/tcp and tcp6: https://docs.kernel.org/networking/proc_net_tcp.html
-func OfTCP(h *host.Host, pid int) ([]TCP, error) {
+func OfTCP(h *host.Host, pid int) ([]TCP, error) { return sockets(h, pid, "tcp", tcpListen) }
+
+// OfUDP returns the sockets of UDP in the network namespace of a process: those that take packets of any sender listen. The files
+// udp and udp6 have the form of tcp: udp4_format_sock in net/ipv4/udp.c of Linux.
+func OfUDP(h *host.Host, pid int) ([]TCP, error) { return sockets(h, pid, "udp", udpBound) }
+
+func sockets(h *host.Host, pid int, protocol, listen string) ([]TCP, error) {
 	var all []TCP
-	for _, name := range []string{"net/tcp", "net/tcp6"} {
+	for _, name := range []string{"net/" + protocol, "net/" + protocol + "6"} {
 		data, err := h.Files.Read(proc.File(pid, name))
-		if errors.Is(err, fs.ErrNotExist) && name == "net/tcp6" {
+		if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(name, "6") {
 			continue // no IPv6 on this node
 		}
 		if err != nil {
 			return nil, err
 		}
-		some, err := parseTCP(string(data))
+		some, err := parseSockets(string(data), listen)
 		if err != nil {
 			return nil, fmt.Errorf("%s of process %d: %w", name, pid, err)
 		}
@@ -52,7 +59,7 @@ func OfTCP(h *host.Host, pid int) ([]TCP, error) {
 	return all, nil
 }
 
-func parseTCP(text string) (all []TCP, err error) {
+func parseSockets(text, listen string) (all []TCP, err error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) > 0 && fields[0] == "sl" || len(fields) == 0 {
@@ -61,10 +68,10 @@ func parseTCP(text string) (all []TCP, err error) {
 		if len(fields) < 10 {
 			return nil, fmt.Errorf("line %q has %d fields", strings.TrimSpace(line), len(fields))
 		}
-		if fields[3] != tcpEstablished && fields[3] != tcpListen {
+		if fields[3] != tcpEstablished && fields[3] != listen {
 			continue
 		}
-		t := TCP{Listens: fields[3] == tcpListen}
+		t := TCP{Listens: fields[3] == listen}
 		var problems [3]error
 		t.Local, problems[0] = parseEnd(fields[1])
 		t.Remote, problems[1] = parseEnd(fields[2])

@@ -96,6 +96,14 @@ func (n *containerNode) tcp(pid int, lines ...string) {
 	n.write(fmt.Sprintf("/proc/%d/net/tcp", pid), text)
 }
 
+const udpHead = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n"
+
+// udp adds a socket of UDP to the network namespace of a process: local end, state, inode.
+func (n *containerNode) udp(pid int, local, state string, inode int) {
+	n.write(fmt.Sprintf("/proc/%d/net/udp", pid), udpHead+fmt.Sprintf(
+		" 1083: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %d 2 0000000000000000 0\n", local, state, inode))
+}
+
 const rootMount = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
 
 func (n *containerNode) aboutDriver() {
@@ -152,6 +160,7 @@ func (n *containerNode) process(pid int, comm, cgroup string) {
 	n.write(dir+"/mountinfo", rootMount)
 	n.link(dir+"/ns/net", "net:[1]")
 	n.write(dir+"/net/tcp", tcpHead)
+	n.write(dir+"/net/udp", udpHead)
 	n.opens(pid, 0, "/dev/null")
 }
 

@@ -107,28 +107,40 @@ func nothingMountedBy(h *host.Host, m member) error {
 	return nil
 }
 
-// serverOf returns the server address of a network filesystem: the option addr= of NFS, CIFS and the like, or the part
-// before the path in the source, as with Ceph (10.0.0.1:6789,…:/).
-func serverOf(m mount.Mount) (netip.Addr, bool) {
+// serversOf returns the servers of a network filesystem: the options addr= of NFS, CIFS and the like and mon_addr= of Ceph, or the
+// part before the path in the source, as with Ceph before Linux 5.17 (10.0.0.1:6789,…:/).
+func serversOf(m mount.Mount) []netip.Addr {
 	network := slices.ContainsFunc([]string{"nfs", "cifs", "smb", "ceph", "9p", "afs", "lustre"},
 		func(prefix string) bool { return strings.HasPrefix(m.FSType, prefix) })
 	if !network {
-		return netip.Addr{}, false
+		return nil
 	}
+	var all []netip.Addr
 	for _, option := range m.SuperOptions {
 		if value, ok := strings.CutPrefix(option, "addr="); ok {
-			if addr, err := netip.ParseAddr(value); err == nil {
-				return addr, true
-			}
+			all = append(all, addresses(value, ",")...)
+		}
+		if value, ok := strings.CutPrefix(option, "mon_addr="); ok {
+			all = append(all, addresses(value, "/")...)
 		}
 	}
-	server, _, _ := strings.Cut(strings.TrimLeft(m.Source, "/"), "/")
-	server, _, _ = strings.Cut(server, ",")
-	if port, err := netip.ParseAddrPort(strings.TrimSuffix(server, ":")); err == nil {
-		return port.Addr(), true
+	if len(all) > 0 {
+		return all
 	}
-	addr, err := netip.ParseAddr(strings.Trim(strings.TrimSuffix(server, ":"), "[]"))
-	return addr, err == nil
+	server, _, _ := strings.Cut(strings.TrimLeft(m.Source, "/"), "/")
+	return addresses(strings.TrimSuffix(server, ":"), ",")
+}
+
+// addresses returns the addresses in a list, each with or without a port.
+func addresses(list, separator string) (all []netip.Addr) {
+	for server := range strings.SplitSeq(list, separator) {
+		if port, err := netip.ParseAddrPort(server); err == nil {
+			all = append(all, port.Addr().Unmap())
+		} else if addr, err := netip.ParseAddr(strings.Trim(server, "[]")); err == nil {
+			all = append(all, addr.Unmap())
+		}
+	}
+	return all
 }
 
 // isOf reports whether an address is a pod's. A loopback address belongs to every pod in the host's network.

@@ -94,8 +94,64 @@ func TestDaemonSetContainer(t *testing.T) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
 			n.tcp(50, "00000000:0801 00000000:0000 0A 0")
 		}, "listens on port 2049 (NFS)"},
-		"its connections cannot be read": {func(n *containerNode, _ *corev1.Pod) { n.tcp(50, "x x 01 5") }, "connections of"},
-		"everything as it was":           {func(*containerNode, *corev1.Pod) {}, ""},
+		"the kernel's socket has an inode that no process holds": {func(n *containerNode, p *corev1.Pod) {
+			p.Spec.HostNetwork = true
+			yes := true
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+			n.tcp(50, "00000000:0801 00000000:0000 0A 20511")
+		}, "listens on port 2049 (NFS)"},
+		"a daemon of the host serves NFS": {func(n *containerNode, p *corev1.Pod) {
+			p.Spec.HostNetwork = true
+			yes := true
+			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+			n.tcp(50, "00000000:0801 00000000:0000 0A 20511")
+			n.process(60, "ganesha", "0::/system.slice/nfs-ganesha.service\n")
+			n.opens(60, 5, "socket:[20511]")
+		}, ""},
+		"NVMe over RDMA from it": {func(n *containerNode, p *corev1.Pod) {
+			p.Status.PodIP = "10.0.0.7"
+			n.write("/sys/class/nvme/nvme1/address", "traddr=10.0.0.7,trsvcid=4420,host_traddr=10.0.0.1\n")
+		}, "NVMe controller nvme1 is connected from 10.0.0.7"},
+		"iSCSI that a portal has redirected to it": {func(n *containerNode, p *corev1.Pod) {
+			p.Status.PodIP = "10.0.0.7"
+			n.write("/sys/class/iscsi_connection/connection1:0/persistent_address", "10.0.0.9\n")
+			n.write("/sys/class/iscsi_connection/connection1:0/address", "10.0.0.7\n")
+		}, "iSCSI connection connection1:0 is connected from 10.0.0.7"},
+		"RBD from it": {func(n *containerNode, p *corev1.Pod) {
+			p.Status.PodIP = "10.0.0.7"
+			n.write("/sys/bus/rbd/devices/0/config_info", "10.0.0.9:6789,10.0.0.7:6789 name=admin,secret=x rbd image -\n")
+		}, "RBD device 0 is connected from 10.0.0.7"},
+		"RBD from elsewhere": {func(n *containerNode, _ *corev1.Pod) {
+			n.write("/sys/bus/rbd/devices/0/config_info", "10.0.0.9:6789 name=admin,secret=x rbd image -\n")
+		}, ""},
+		"Ceph from its second monitor": {mounts("2 1 0:50 / /x rw - ceph 10.0.0.9:6789,10.0.0.7:6789:/ rw,name=admin"),
+			"is mounted from 10.0.0.7"},
+		"Ceph by mon_addr": {mounts("2 1 0:50 / /x rw - ceph admin@fsid.fs=/ rw,mon_addr=10.0.0.9:6789/10.0.0.7:3300"),
+			"is mounted from 10.0.0.7"},
+		"NFS over RDMA from it": {mounts("2 1 0:50 / /x rw - nfs4 10.0.0.7:/x rw,proto=rdma,port=20049,addr=10.0.0.7"),
+			"is mounted from 10.0.0.7"},
+		"it serves by RDMA": {func(n *containerNode, _ *corev1.Pod) { n.opens(50, 9, "/dev/infiniband/uverbs0") },
+			"has /dev/infiniband/uverbs0 open"},
+		"it connects by RDMA": {func(n *containerNode, _ *corev1.Pod) { n.opens(50, 9, "/dev/infiniband/rdma_cm") },
+			"has /dev/infiniband/rdma_cm open"},
+		"it serves NFS by UDP": {func(n *containerNode, _ *corev1.Pod) { n.udp(50, "00000000:0801", "07", 9) },
+			"listens on UDP port 2049 (NFS)"},
+		"NFS by UDP from an unknown server": {func(n *containerNode, _ *corev1.Pod) {
+			n.write("/proc/1/mountinfo", rootMount+"2 1 0:50 / /x rw - nfs 10.96.0.5:/x rw,vers=3,proto=udp,addr=10.96.0.5\n")
+			n.udp(50, "00000000:2F11", "07", 9)
+		}, "/x is mounted by UDP from 10.96.0.5, and"},
+		"NFS by UDP, and its socket has a peer": {func(n *containerNode, _ *corev1.Pod) {
+			n.write("/proc/1/mountinfo", rootMount+"2 1 0:50 / /x rw - nfs 10.96.0.5:/x rw,vers=3,proto=udp,addr=10.96.0.5\n")
+			n.udp(50, "0700010A:2F11", "01", 9)
+		}, ""},
+		"NFS by UDP, and it listens on loopback only": {func(n *containerNode, _ *corev1.Pod) {
+			n.write("/proc/1/mountinfo", rootMount+"2 1 0:50 / /x rw - nfs 10.96.0.5:/x rw,vers=3,proto=udp,addr=10.96.0.5\n")
+			n.udp(50, "0100007F:2F11", "07", 9)
+		}, ""},
+		"it listens for DNS by UDP":         {func(n *containerNode, _ *corev1.Pod) { n.udp(50, "00000000:0035", "07", 9) }, ""},
+		"its sockets of UDP cannot be read": {func(n *containerNode, _ *corev1.Pod) { n.udp(50, "x", "07", 9) }, "UDP sockets of"},
+		"its connections cannot be read":    {func(n *containerNode, _ *corev1.Pod) { n.tcp(50, "x x 01 5") }, "connections of"},
+		"everything as it was":              {func(*containerNode, *corev1.Pod) {}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newContainerNode(t)

@@ -2,6 +2,7 @@ package repair
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"path"
 	"slices"
@@ -23,6 +24,7 @@ var storagePorts = map[uint16]string{
 type client struct {
 	server netip.Addr
 	is     string // for people
+	udp    bool   // it has no connection by which its server could be found
 }
 
 // clients returns the network storage in use on this node: filesystems and block devices.
@@ -33,13 +35,15 @@ func clients(h *host.Host) ([]client, error) {
 	}
 	var all []client
 	for _, at := range table {
-		if server, ok := serverOf(at); ok {
-			all = append(all, client{server, at.Point + " is mounted"})
+		for _, server := range serversOf(at) {
+			all = append(all, client{server, at.Point + " is mounted", slices.Contains(at.SuperOptions, "proto=udp")})
 		}
 	}
 	for _, of := range []struct{ dir, file, is string }{
 		{"/sys/class/nvme", "address", "NVMe controller"}, // traddr=10.0.0.7,trsvcid=4420,src_addr=…
 		{"/sys/class/iscsi_connection", "persistent_address", "iSCSI connection"},
+		{"/sys/class/iscsi_connection", "address", "iSCSI connection"}, // where a portal has redirected it
+		{"/sys/bus/rbd/devices", "config_info", "RBD device"},          // 10.0.0.7:6789,… name=…,… pool image -
 	} {
 		names, err := h.Files.List(of.dir)
 		if proc.Gone(err) {
@@ -56,10 +60,10 @@ func clients(h *host.Host) ([]client, error) {
 			if err != nil {
 				return nil, fmt.Errorf("server of %s %s: %w", of.is, name, err)
 			}
-			for part := range strings.SplitSeq(text, ",") { // a local disk's address does not parse
-				if server, err := netip.ParseAddr(strings.TrimPrefix(part, "traddr=")); err == nil {
-					all = append(all, client{server.Unmap(), of.is + " " + name + " is connected"})
-				}
+			text, _, _ = strings.Cut(text, " ")
+			text, _, _ = strings.Cut(strings.TrimPrefix(text, "traddr="), ",src_addr=") // the client's own address
+			for _, server := range addresses(text, ",") {                               // a local disk's address does not parse
+				all = append(all, client{server, of.is + " " + name + " is connected", false})
 			}
 		}
 	}
@@ -78,7 +82,10 @@ func (r running) servesNobody(h *host.Host) error {
 			return refuse("%s from %s, which is an address of pod %s/%s", c.is, c.server, r.pod.Namespace, r.pod.Name)
 		}
 	}
-	mine, err := r.sockets(h)
+	if err := r.servesWithoutConnections(h, all); err != nil {
+		return err
+	}
+	mine, err := r.sockets(h, socket.OfTCP)
 	if err != nil {
 		return fmt.Errorf("connections of %s: %w", r, err)
 	}
@@ -120,10 +127,67 @@ func (r running) servesNobody(h *host.Host) error {
 // with noresvport.
 const firstUnprivileged = 1024
 
-// sockets returns the TCP sockets that the container may serve: in the pod's network, all; in the host's, those of its
+// servesWithoutConnections refuses if the container may serve storage by RDMA or UDP, which show no connection of a client: it
+// has a device of RDMA open, or a UDP port of a storage server, or any while a filesystem is mounted by UDP here.
+func (r running) servesWithoutConnections(h *host.Host, all []client) error {
+	for _, p := range r.processes {
+		device, err := opensRDMA(h, p.PID)
+		if err != nil {
+			return fmt.Errorf("open files of process %d of %s: %w", p.PID, r, err)
+		}
+		if device != "" {
+			return refuse("process %d of %s has %s open: who has mounted storage from it by RDMA is not known", p.PID, r, device)
+		}
+	}
+	bound, err := r.sockets(h, socket.OfUDP)
+	if err != nil {
+		return fmt.Errorf("UDP sockets of %s: %w", r, err)
+	}
+	for _, s := range bound {
+		if !s.Listens {
+			continue
+		}
+		if server := storagePorts[s.Local.Port()]; server != "" {
+			return refuse("%s listens on UDP port %d (%s): storage mounted from it, here or elsewhere, would be lost", r,
+				s.Local.Port(), server)
+		}
+		i := slices.IndexFunc(all, func(c client) bool { return c.udp })
+		if i >= 0 && !s.Local.Addr().IsLoopback() {
+			return refuse("%s by UDP from %s, and %s listens on UDP port %d: whether it is the server, behind a Service, is not known",
+				all[i].is, all[i].server, r, s.Local.Port())
+		}
+	}
+	return nil
+}
+
+// opensRDMA returns a device of RDMA that a process has open; "" if there is none. Their names: drivers/infiniband/core.
+func opensRDMA(h *host.Host, pid int) (string, error) {
+	names, err := h.Files.List(proc.File(pid, "fd"))
+	if proc.Gone(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		target, err := h.Files.Link(proc.File(pid, "fd/"+name))
+		if proc.Gone(err) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if strings.HasPrefix(target, "/dev/infiniband/") {
+			return target, nil
+		}
+	}
+	return "", nil
+}
+
+// sockets returns the sockets that the container may serve: in the pod's network, all; in the host's, those of its
 // processes, plus, if it is privileged, the kernel's own listeners on storage ports.
-func (r running) sockets(h *host.Host) ([]socket.TCP, error) {
-	all, err := socket.OfTCP(h, r.main.PID)
+func (r running) sockets(h *host.Host, of func(*host.Host, int) ([]socket.TCP, error)) ([]socket.TCP, error) {
+	all, err := of(h, r.main.PID)
 	if err != nil || !r.pod.Spec.HostNetwork {
 		return all, err
 	}
@@ -142,8 +206,41 @@ func (r running) sockets(h *host.Host) ([]socket.TCP, error) {
 	}
 	security := r.spec.SecurityContext
 	privileged := security != nil && security.Privileged != nil && *security.Privileged
-	return slices.DeleteFunc(all, func(s socket.TCP) bool {
-		kernels := s.Inode == 0 && s.Listens && privileged && storagePorts[s.Local.Port()] != ""
-		return !held[s.Inode] && !kernels || s.Inode == 0 && !kernels
-	}), nil
+	var mine []socket.TCP
+	var ofAny map[uint64]bool // the sockets that processes of this node hold
+	for _, s := range all {
+		if s.Inode != 0 && held[s.Inode] {
+			mine = append(mine, s)
+			continue
+		}
+		if !s.Listens || !privileged || storagePorts[s.Local.Port()] == "" {
+			continue
+		}
+		if ofAny == nil {
+			if ofAny, err = heldByAny(h); err != nil {
+				return nil, err
+			}
+		}
+		if s.Inode == 0 || !ofAny[s.Inode] { // the kernel's own have an inode too
+			mine = append(mine, s)
+		}
+	}
+	return mine, nil
+}
+
+// heldByAny returns the inodes of the sockets that any process holds. No process holds those of the kernel's own servers.
+func heldByAny(h *host.Host) (map[uint64]bool, error) {
+	pids, err := h.PIDs()
+	if err != nil {
+		return nil, err
+	}
+	all := map[uint64]bool{}
+	for _, pid := range pids {
+		some, err := socket.Held(h, pid)
+		if err != nil && !proc.Gone(err) {
+			return nil, err
+		}
+		maps.Copy(all, some)
+	}
+	return all, nil
 }
