@@ -10,7 +10,6 @@ package model
 import (
 	"cmp"
 	"encoding/json"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +22,6 @@ import (
 const (
 	maxActive = 5000 // faults and leftovers, each; any more are only in the journal
 	maxParts  = 64   // of a snapshot
-	maxPast   = 64   // streams: each start of an agent begins a new one
 )
 
 // Model is the state of all nodes. Records are applied in the order of their offsets.
@@ -46,9 +44,8 @@ type Node struct {
 	Offset  uint64    `json:"offset"` // of the last event that changed it
 	Heard   time.Time `json:"heard"`  // when its agent last sent an event, by the center's clock
 
-	Stream string   `json:"stream"` // the agent's present outbox
-	Past   []string `json:"past,omitempty"`
-	AsOf   uint64   `json:"asOf,omitempty"` // of the last snapshot
+	event.Streams
+	AsOf uint64 `json:"asOf,omitempty"` // of the last snapshot
 
 	Agent     event.Agent                    `json:"agent"`
 	AgentType event.Type                     `json:"agentType,omitempty"` // of the event with this version of Agent
@@ -188,9 +185,13 @@ func (m *Model) take(n *Node, e event.Event) {
 	if now {
 		stamp.Stream = cmp.Or(s.Of, e.Stream)
 	}
-	if !n.current(stamp.Stream, now) {
+	current, began := n.Current(stamp.Stream, now)
+	if !current {
 		m.late++
 		return
+	}
+	if began {
+		n.AsOf, n.Parts, n.PartsAsOf = 0, nil, 0
 	}
 	stamp.Stream = n.Stream // share one string: the event's copy is freed
 	switch data := e.Data.(type) {
@@ -226,24 +227,6 @@ const (
 	tooLate
 	tooMany
 )
-
-// current reports whether a stream is the agent's present outbox. An unknown stream is, if it began later (a ULID
-// begins with the time): the agent was restarted. Events from an earlier start may arrive after the new one's. now
-// means that the stream is a running agent's: the clock of a reinstalled node may be behind.
-func (n *Node) current(stream string, now bool) bool {
-	if stream == n.Stream {
-		return true
-	}
-	if slices.Contains(n.Past, stream) || stream < n.Stream && !now {
-		return false
-	}
-	if n.Stream != "" {
-		n.Past = append(n.Past, n.Stream)
-		n.Past = n.Past[max(0, len(n.Past)-maxPast):]
-	}
-	n.Stream, n.AsOf, n.Parts, n.PartsAsOf = stream, 0, nil, 0
-	return true
-}
 
 // newer reports whether an event is newer than the latest event about the same fault or leftover, nil if there is none.
 func (n *Node) newer(s Stamp, last *Stamp) bool {

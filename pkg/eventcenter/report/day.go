@@ -9,6 +9,7 @@ package report
 import (
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -20,7 +21,6 @@ const version = 1
 const (
 	maxActive = 5000 // faults and leftovers, each
 	maxNames  = 200  // of faults, and kinds of leftovers, in a day
-	maxPast   = 64   // streams
 	other     = "(other)"
 )
 
@@ -71,9 +71,8 @@ type Node struct {
 	NotReady    bool      `json:"notReady,omitempty"` // according to the apiserver when the node was silent
 	Maintenance time.Time `json:"maintenance,omitzero"`
 
-	Stream string   `json:"stream,omitempty"` // see model.Node
-	Past   []string `json:"past,omitempty"`
-	AsOf   uint64   `json:"asOf,omitempty"`
+	event.Streams
+	AsOf uint64 `json:"asOf,omitempty"` // of the last snapshot
 
 	Open      map[string]*Episode      `json:"open,omitempty"`
 	Ended     map[string]stamp         `json:"ended,omitempty"` // the latest of each, until a snapshot

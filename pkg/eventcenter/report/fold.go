@@ -292,7 +292,11 @@ func (d *Day) agent(r journal.Record, e said) {
 		of = cmp.Or(e.Data.Stream, r.Stream)
 	}
 	at := stamp{Stream: r.Stream, Sequence: r.Sequence, RaisedAt: e.Data.RaisedAt}
-	late := !n.current(of, t == event.NodeSnapshot)
+	current, began := n.Current(of, t == event.NodeSnapshot)
+	if began {
+		n.AsOf = 0
+	}
+	late := !current
 	switch t {
 	case event.FaultRaised, event.FaultUpdated, event.FaultCleared:
 		if late || r.Sequence <= n.AsOf || !n.newer(e.key(), at) {

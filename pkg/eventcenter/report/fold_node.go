@@ -2,29 +2,12 @@ package report
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
-
-// current reports whether a stream is the agent's present one, as model.Node does.
-func (n *Node) current(stream string, now bool) bool {
-	if stream == n.Stream {
-		return true
-	}
-	if slices.Contains(n.Past, stream) || stream < n.Stream && !now {
-		return false
-	}
-	if n.Stream != "" {
-		n.Past = append(slices.Clone(n.Past), n.Stream)
-		n.Past = n.Past[max(0, len(n.Past)-maxPast):]
-	}
-	n.Stream, n.AsOf = stream, 0
-	return true
-}
 
 // newer reports whether an event about a fault is newer than the latest one.
 func (n *Node) newer(key string, s stamp) bool {
