@@ -160,7 +160,11 @@ func TestRealPostgreSQL(t *testing.T) {
 	})
 	p.start()
 	stored(3)
-	wait(t, "ready again", func() bool { center.Beat(); code, _ := ask(t, first.on, "/readyz", first.on); return code == http.StatusOK })
+	wait(t, "ready again", func() bool {
+		center.Beat()
+		code, _ := ask(t, first.on, "/readyz", first.on)
+		return code == http.StatusOK
+	})
 
 	first.stop()
 	late("d")
