@@ -106,6 +106,7 @@ type Follower struct {
 	counts   Counts
 	refusals int // open acts of refusals
 	unstored int // open acts whose verdict is not stored
+	room     int // for those
 }
 
 // Counts are the counts since the start.
@@ -128,7 +129,7 @@ type Miss struct {
 func New(c Config) *Follower {
 	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
 		shared: map[string]string{}, leave: map[string]*Act{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
-		beat: slowBeat, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
+		beat: slowBeat, room: maxUnstored, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
 	for i := range c.Open {
 		a := c.Open[i]
 		a.stored = !a.JudgedAt.IsZero()

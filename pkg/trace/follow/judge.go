@@ -79,7 +79,7 @@ func (f *Follower) judge(a *Act, now time.Time) {
 	if a.Verdict.Outcome == verdict.Open {
 		return
 	}
-	if f.unstored >= maxUnstored {
+	if f.unstored >= f.room {
 		f.counts.Lost++
 		f.drop(a)
 		return
