@@ -155,12 +155,12 @@ func (r *replica) ready() error {
 	return nil
 }
 
-// heard returns the function that records signs of life; nil: only the model does.
-func (r *replica) heard() func(key model.Key, agent event.Agent, said, at time.Time) {
+// recordAlive returns the function that records signs of life; nil: only the model does.
+func (r *replica) recordAlive() func(key model.Key, agent event.Agent, sentAt, at time.Time) {
 	if r.node == nil {
 		return nil
 	}
-	return r.words.Heard
+	return r.words.RecordAlive
 }
 
 // forward makes the worker answer a request about subscriptions.
@@ -245,12 +245,12 @@ type gate struct {
 	handler atomic.Pointer[http.Handler]
 	reason  atomic.Pointer[string]
 
-	mu   sync.Mutex           // guards told
-	told map[string]time.Time // by reason, when it was last logged
+	mu     sync.Mutex           // guards told
+	logged map[string]time.Time // by reason, when it was last logged
 }
 
 func newGate() *gate {
-	g := &gate{told: map[string]time.Time{}}
+	g := &gate{logged: map[string]time.Time{}}
 	g.wait(errors.New("the center starts"))
 	return g
 }
@@ -264,10 +264,10 @@ func (g *gate) wait(err error) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	maps.DeleteFunc(g.told, func(_ string, at time.Time) bool { return time.Since(at) > time.Minute })
-	_, known := g.told[reason]
+	maps.DeleteFunc(g.logged, func(_ string, at time.Time) bool { return time.Since(at) > time.Minute })
+	_, known := g.logged[reason]
 	if !known {
-		g.told[reason] = time.Now()
+		g.logged[reason] = time.Now()
 	}
 	return !known
 }

@@ -216,7 +216,7 @@ func (s *work) serve(ctx context.Context) error {
 		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
 			Provider: signIn, Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
 			Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports}),
-		Health: center.Journal.Health, Problem: s.deliveries.problem, Ready: s.replica.ready, Heard: s.replica.heard()})
+		Health: center.Journal.Health, Problem: s.deliveries.problem, Ready: s.replica.ready, RecordAlive: s.replica.recordAlive()})
 	s.gate.open(server)
 	if err := client.Publish(center.Dir, s.address); err != nil {
 		center.Log.Error("write the address for other commands failed: they need --server", "err", err)

@@ -79,7 +79,7 @@ func nodeRows(nodes []model.Summary) [][]string {
 			state += fmt.Sprintf(", clock %+d s", int(n.ClockAhead))
 		}
 		rows = append(rows, []string{n.Cluster, n.Node, state, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
-			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.Heard), n.Version, web.Few(n.Blind)})
+			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.LastSeen), n.Version, web.Few(n.Blind)})
 	}
 	return rows
 }

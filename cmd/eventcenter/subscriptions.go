@@ -253,7 +253,7 @@ func newDeadLetters(o *options) *cobra.Command {
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var answer json.RawMessage
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), letterPath(args), &answer)
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), deadLetterPath(args), &answer)
 			if err != nil || printed {
 				return err
 			}
@@ -273,12 +273,12 @@ func newDeadLetters(o *options) *cobra.Command {
 			short = "Send a dead letter again; it is removed once delivered"
 		}
 		cmd.AddCommand(&cobra.Command{Use: action + " SUBSCRIPTION ID", Short: short, Args: cobra.ExactArgs(2),
-			RunE: func(cmd *cobra.Command, args []string) error { return o.do(cmd, method, letterPath(args), nil) }})
+			RunE: func(cmd *cobra.Command, args []string) error { return o.do(cmd, method, deadLetterPath(args), nil) }})
 	}
 	return cmd
 }
 
-func letterPath(args []string) string {
+func deadLetterPath(args []string) string {
 	return "/v1/dead-letters/" + url.PathEscape(args[0]) + "/" + url.PathEscape(args[1])
 }
 

@@ -242,7 +242,7 @@ func printOutcome(w io.Writer, report inspect.Report, outcome remediate.Outcome)
 		}
 	}
 	if len(outcome.Pods) > 0 {
-		fmt.Fprintf(&b, "Gained: %s\n", gainText(outcome.Gain()))
+		fmt.Fprintf(&b, "Gained: %s\n", savingsText(outcome.Savings()))
 	}
 	printUndecided(&b, screenOf(w), untouched(report, outcome))
 	switch {

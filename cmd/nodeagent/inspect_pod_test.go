@@ -33,7 +33,7 @@ func TestParsePodName(t *testing.T) {
 func TestPrintAnswer(t *testing.T) {
 	a := podstage.Answer{Namespace: "shop", Name: "web-0", Verdict: podstage.Stuck, Stage: podstage.EndVolumes,
 		Since: time.Date(2026, 11, 22, 11, 50, 0, 0, time.UTC), Blocker: "1 volumes are still mounted: /data (ext4)",
-		Next: "end what holds it", Evidence: []podstage.Evidence{{Source: "kubelet", Says: "forbidden", Failed: true}}}
+		Next: "end what holds it", Evidence: []podstage.Evidence{{Source: "kubelet", Text: "forbidden", Failed: true}}}
 	var out bytes.Buffer
 	if err := printAnswer(&out, a, time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)); err != nil {
 		t.Fatal(err)

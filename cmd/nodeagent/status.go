@@ -77,12 +77,12 @@ func sentence(err error) string {
 }
 
 func statusExit(s status.Status) error {
-	grave := slices.ContainsFunc(s.Findings, func(b finding.Believed) bool { return b.Severity != finding.Info })
+	faulty := slices.ContainsFunc(s.Findings, func(b finding.Believed) bool { return b.Severity != finding.Info })
 	unknown := slices.ContainsFunc(s.Checks, func(c status.CheckStatus) bool {
 		return c.Status == finding.StatusUnknown
 	})
 	switch {
-	case grave:
+	case faulty:
 		return &exitError{Code: exitProblems}
 	case unknown || len(s.Trouble) > 0:
 		return &exitError{Code: exitCouldNotTell}
@@ -312,8 +312,8 @@ func sinkText(t status.SinkStatus, now time.Time) string {
 	if t.Dropped > 0 {
 		parts = append(parts, fmt.Sprintf("%d dropped because too many waited", t.Dropped))
 	}
-	if t.SetAside > 0 {
-		parts = append(parts, fmt.Sprintf("%d set aside because they are refused", t.SetAside))
+	if t.Quarantined > 0 {
+		parts = append(parts, fmt.Sprintf("%d set aside because they are refused", t.Quarantined))
 	}
 	if len(parts) == 0 {
 		return "nothing to write yet"

@@ -42,7 +42,7 @@ func (a *Agent) openEventCenter(m meter) {
 	})
 	err := m.EventCenter(func() metrics.EventCenter {
 		stats := r.Stats()
-		return metrics.EventCenter{SetAside: stats.SetAside, Bytes: stats.Bytes}
+		return metrics.EventCenter{Quarantined: stats.Quarantined, Bytes: stats.Bytes}
 	})
 	if err != nil {
 		a.log.Error("serve metrics of the event center failed", "err", err)

@@ -136,8 +136,8 @@ func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]remediate.St
 const LockWait = 30 * time.Second
 
 // Release releases the leftovers of a report. It waits at most LockWait for another release.
-func (b *Bench) Release(ctx context.Context, report inspect.Report, byHand remediate.ByHand) (remediate.Outcome,
+func (b *Bench) Release(ctx context.Context, report inspect.Report, request remediate.Manual) (remediate.Outcome,
 	error) {
-	byHand.LockWait = LockWait
-	return b.runner.ByHand(byHand).Release(ctx, report)
+	request.LockWait = LockWait
+	return b.runner.Manual(request).Release(ctx, report)
 }

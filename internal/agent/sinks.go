@@ -87,7 +87,7 @@ func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
 			continue
 		}
 		if center, ok := stats[r.Name()]; ok {
-			sink.Endpoint, sink.SetAside = center.Endpoint, center.SetAside
+			sink.Endpoint, sink.Quarantined = center.Endpoint, center.Quarantined
 		}
 		if there := seen[r.Name()]; !there.At.IsZero() {
 			sink.Seen = &there

@@ -130,13 +130,13 @@ func (c *Client) followNode(ctx context.Context, version string, see func(*corev
 	c.sight.set(node, true)
 	silence := time.NewTicker(nodeSilenceBad / 5)
 	defer silence.Stop()
-	for heard := time.Now(); ; {
+	for lastMessage := time.Now(); ; {
 		select {
 		case event, ok := <-stream.ResultChan():
 			if !ok {
 				return version, nil
 			}
-			heard = time.Now()
+			lastMessage = time.Now()
 			if node, err = changedNode(event, c.config.Node); err != nil {
 				return "", err
 			}
@@ -146,7 +146,7 @@ func (c *Client) followNode(ctx context.Context, version string, see func(*corev
 				see(node)
 			}
 		case <-silence.C:
-			if silent := time.Since(heard); silent > watchSilence || silent > nodeSilenceBad && bad() {
+			if silent := time.Since(lastMessage); silent > watchSilence || silent > nodeSilenceBad && bad() {
 				return "", errors.New("apiserver: watch the Node: no event arrived")
 			}
 		}

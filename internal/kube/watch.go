@@ -40,12 +40,12 @@ const (
 
 // podChanges is the state of the watch of this node's pods. The zero value watches no pods.
 type podChanges struct {
-	mu      sync.Mutex // guards the fields below
-	live    bool
-	heard   time.Time               // last message of the watch
-	since   time.Time               // no pod has changed since then
-	event   time.Time               // last event of a pod; zero: none since the watch began
-	pending map[types.UID]time.Time // pods that start or end, with their last change
+	mu          sync.Mutex // guards the fields below
+	live        bool
+	lastMessage time.Time               // last message of the watch
+	since       time.Time               // no pod has changed since then
+	event       time.Time               // last event of a pod; zero: none since the watch began
+	pending     map[types.UID]time.Time // pods that start or end, with their last change
 }
 
 // unchangedSince reports whether no pod has changed since a time, or so shortly before it that kubelet may not have
@@ -57,7 +57,7 @@ func (p *podChanges) unchangedSince(at time.Time) bool {
 }
 
 // works reports whether a watch is known to be alive. The caller must hold mu.
-func (p *podChanges) works() bool { return p.live && time.Since(p.heard) < watchSilence }
+func (p *podChanges) works() bool { return p.live && time.Since(p.lastMessage) < watchSilence }
 
 // quiet reports whether no pod changes, so that kubelet's counters have no reason to rise.
 func (p *podChanges) quiet() bool {
@@ -92,21 +92,21 @@ func (p *podChanges) begin(pods []corev1.Pod) {
 func (p *podChanges) setLive(live bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.live, p.heard = live, time.Now()
+	p.live, p.lastMessage = live, time.Now()
 }
 
 // bookmark records that the watch is alive.
 func (p *podChanges) bookmark() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.heard = time.Now()
+	p.lastMessage = time.Now()
 }
 
 func (p *podChanges) observe(kind watch.EventType, pod *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.event = time.Now()
-	p.since, p.heard = p.event, p.event
+	p.since, p.lastMessage = p.event, p.event
 	if kind != watch.Deleted && inTransition(pod) {
 		p.pending[pod.UID] = p.event
 	} else {

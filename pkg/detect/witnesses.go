@@ -19,12 +19,12 @@ type StateSources struct {
 
 // witness is the record of the runs of one check. All times are since boot.
 type witness struct {
-	counts bool          // it sees only the time since its first run
-	from   time.Duration // its first run without an error; unset before
-	looked bool          // there was a run without an error
-	absent bool          // it does not apply to this host
-	blind  bool          // the last run had an error
-	since  time.Duration // when absent or blind began
+	counts   bool          // it sees only the time since its first run
+	from     time.Duration // its first run without an error; unset before
+	observed bool          // there was a run without an error
+	absent   bool          // it does not apply to this host
+	blind    bool          // the last run had an error
+	since    time.Duration // when absent or blind began
 }
 
 // pastWatch is when earlier runs of the agent observed, in one boot: for each counter-based check the spans of time
@@ -74,14 +74,14 @@ func (w *StateSources) Observe(l finding.Observation) {
 	}
 	none, notApplicable := errors.AsType[*finding.NotApplicableError](l.Err)
 	_, partial := errors.AsType[*finding.PartialError](l.Err)
-	now := witness{counts: before.counts, looked: before.looked, from: before.from, since: l.At.SinceBoot}
+	now := witness{counts: before.counts, observed: before.observed, from: before.from, since: l.At.SinceBoot}
 	now.absent = notApplicable && !none.Gone
 	now.blind = l.Err != nil && !notApplicable && !partial
 	if now.blind && before.blind {
 		now.since = before.since
 	}
-	if !now.looked && !now.blind && !now.absent {
-		now.looked, now.from = true, l.At.SinceBoot
+	if !now.observed && !now.blind && !now.absent {
+		now.observed, now.from = true, l.At.SinceBoot
 	}
 	w.checks[l.Check] = now
 }
@@ -98,7 +98,7 @@ func (w *StateSources) CanConfirm(check string, at, now time.Duration) bool {
 	if !known || c.absent || c.blind && now-c.since >= trustBlind {
 		return false
 	}
-	return !c.counts || !c.looked || at >= c.from || w.past.watched(check, at)
+	return !c.counts || !c.observed || at >= c.from || w.past.watched(check, at)
 }
 
 func (p pastWatch) watched(check string, at time.Duration) bool {
@@ -117,7 +117,7 @@ func (w *StateSources) Save(memory StateStore, at finding.Timestamp) {
 			continue
 		}
 		spans := w.past.Watched[id]
-		if c.looked {
+		if c.observed {
 			spans = fewSpans(append(slices.Clone(spans), watchSpan{c.from, at.SinceBoot}))
 		}
 		if len(spans) > 0 {

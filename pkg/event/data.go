@@ -95,14 +95,14 @@ type Operator struct {
 // Silence is the data of node.blind, node.lost, node.seen, node.removed, cluster.silent and cluster.seen. All times
 // except Lease are by the center's clock.
 type Silence struct {
-	Reason  string    `json:"reason"`
-	Message string    `json:"message"`
-	Since   time.Time `json:"since"`          // of the silence
-	Heard   time.Time `json:"heard,omitzero"` // last message of the agent
-	Lease   time.Time `json:"lease,omitzero"` // kubelet's last renewal of its Lease, by its own clock
-	Ready   string    `json:"ready,omitempty"`
-	UID     string    `json:"uid,omitempty"`   // of the Node
-	Nodes   int       `json:"nodes,omitempty"` // of a cluster: number of silent nodes
+	Reason   string    `json:"reason"`
+	Message  string    `json:"message"`
+	Since    time.Time `json:"since"`          // of the silence
+	LastSeen time.Time `json:"heard,omitzero"` // last message of the agent
+	Lease    time.Time `json:"lease,omitzero"` // kubelet's last renewal of its Lease, by its own clock
+	Ready    string    `json:"ready,omitempty"`
+	UID      string    `json:"uid,omitempty"`   // of the Node
+	Nodes    int       `json:"nodes,omitempty"` // of a cluster: number of silent nodes
 }
 
 // Lost is the data of subscription.gap: the range that a subscriber will not get, and where it finds the state instead.

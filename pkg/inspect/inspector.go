@@ -273,7 +273,7 @@ func explain(scan *hostscan.Scan, suspects []*Object) {
 	explainLogs(scan, logs)
 	explainNetwork(scan, network)
 	for _, o := range suspects {
-		if _, looked := serves[o.Pod.UID]; !looked {
+		if _, known := serves[o.Pod.UID]; !known {
 			serves[o.Pod.UID] = scan.Served(o.Pod.UID)
 		}
 		o.InUse = cmp.Or(serves[o.Pod.UID], o.InUse)

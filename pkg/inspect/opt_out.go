@@ -13,34 +13,34 @@ import (
 // not in the result they are unknown. Kubelet and the apiserver have the current ones; the runtime has those with which
 // a sandbox was made, even of a deleted pod; the history has those of kubelet's last answer with the pod.
 func (i *Inspector) optOuts(scan *hostscan.Scan, inventory *Inventory, history History) map[string]string {
-	said := make(map[string]string)
-	say := func(uid, why string) { said[uid] = cmp.Or(said[uid], why) }
+	reasons := make(map[string]string)
+	note := func(uid, why string) { reasons[uid] = cmp.Or(reasons[uid], why) }
 	if sandboxes, err := scan.Sandboxes(); err == nil {
 		for _, s := range sandboxes {
-			say(s.GetMetadata().GetUid(), scan.OptOut(s.GetLabels(), s.GetAnnotations()))
+			note(s.GetMetadata().GetUid(), scan.OptOut(s.GetLabels(), s.GetAnnotations()))
 		}
 	}
 	now := make(map[string]bool)
 	if inventory.Kubelet.OK() && !inventory.Kubelet.byName() {
 		for uid, pod := range inventory.Kubelet.Pods {
 			now[uid] = true
-			say(uid, pod.OptOut)
+			note(uid, pod.OptOut)
 		}
 	}
 	if inventory.Cluster.OK() {
 		for uid, pod := range inventory.Cluster.Pods {
-			say(uid, pod.OptOut)
+			note(uid, pod.OptOut)
 		}
 	}
 	for key, s := range history {
 		uid, ok := optout.UIDOf(key)
 		why := s.Identity["optOut"]
 		if ok && !now[uid] && (strings.HasPrefix(why, optout.By) || s.Identity["selectors"] == i.selectors()) {
-			say(uid, why)
+			note(uid, why)
 		}
 	}
-	delete(said, "")
-	return said
+	delete(reasons, "")
+	return reasons
 }
 
 func (i *Inspector) selectors() string { return strings.Join(i.settings.OptOutPods, "; ") }
@@ -48,15 +48,15 @@ func (i *Inspector) selectors() string { return strings.Join(i.settings.OptOutPo
 // applyOptOuts adds the opt-outs of pods to the objects of a report, and stores for the next passes the facts that must
 // not be lost: which pods are opted out and, if there are selectors, which are not. A pod is forgotten once a whole
 // pass finds no object of it.
-func (i *Inspector) applyOptOuts(report *Report, next History, said map[string]string, whole bool,
+func (i *Inspector) applyOptOuts(report *Report, next History, reasons map[string]string, whole bool,
 	living map[string]PodFact, now finding.Timestamp) {
 	here := make(map[string]bool)
 	for n := range report.Objects {
 		o := &report.Objects[n]
 		here[o.Pod.UID] = true
-		o.OptOut, o.LabelsKnown = said[o.Pod.UID]
+		o.OptOut, o.LabelsKnown = reasons[o.Pod.UID]
 	}
-	for uid, why := range said {
+	for uid, why := range reasons {
 		_, lives := living[uid]
 		if (lives || here[uid] || !whole) && (why != "" || len(i.settings.OptOutPods) > 0) {
 			next[optout.Key(uid)] = Sighting{First: now, Last: now,

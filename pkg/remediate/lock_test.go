@@ -120,7 +120,7 @@ func TestReleaseWaits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				time.AfterFunc(test.ends, func() { lock.Unlock() })
-				patient := s.runner().ByHand(ByHand{LockWait: 30 * time.Second,
+				patient := s.runner().Manual(Manual{LockWait: 30 * time.Second,
 					OnWait: func(why string) { reported = append(reported, why) }})
 				outcome, err = patient.Release(t.Context(), s.report())
 				took = time.Since(begin)
@@ -171,7 +171,7 @@ func TestReleasePlansUnderTheLock(t *testing.T) {
 	lock := s.hold(s.settings.Lock)
 	s.stop()
 	synctest.Test(t, func(t *testing.T) {
-		patient := s.runner().ByHand(ByHand{LockWait: time.Minute, OnWait: func(string) {
+		patient := s.runner().Manual(Manual{LockWait: time.Minute, OnWait: func(string) {
 			write(t, open(t, s.host.Files.Path("state")), Record{At: now, Event: Begin, Group: uid2},
 				Record{At: now, Event: Finish, Group: uid2})
 			lock.Unlock()

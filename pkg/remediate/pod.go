@@ -191,9 +191,9 @@ func (p *podRelease) precheck(ctx context.Context, action Action, step Step) Ste
 		}
 	}
 	if action.Preview != nil {
-		looking, cancel := context.WithTimeout(ctx, askLimit)
+		asking, cancel := context.WithTimeout(ctx, askLimit)
 		defer cancel()
-		if why := action.Preview(looking, p.tools, now); why != "" && ctx.Err() == nil {
+		if why := action.Preview(asking, p.tools, now); why != "" && ctx.Err() == nil {
 			s.Result, s.Error, s.unbegun = Refused, why, true
 		}
 	}

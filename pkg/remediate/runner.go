@@ -46,7 +46,7 @@ type Runner struct {
 	options Options
 	tools   Tools
 
-	byHand ByHand
+	manual Manual
 	swept  *quarantineClock
 	halt   *halted
 }
@@ -106,14 +106,14 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 		if !ok || action.Preview == nil || steps[i].refused {
 			continue
 		}
-		look := answer("look", "", fmt.Sprintf("right before the step: a plan looks at %d objects", maxPreviews))
+		seen := answer("look", "", fmt.Sprintf("right before the step: a plan looks at %d objects", maxPreviews))
 		if previews < maxPreviews {
 			tools := r.tools
 			tools.unmounted = unmountedFirst(steps, steps[i])
-			look = preview(ctx, action, tools, steps[i].Object)
+			seen = preview(ctx, action, tools, steps[i].Object)
 		}
 		previews++
-		steps[i].look(look)
+		steps[i].addPreview(seen)
 	}
 	return steps, nil
 }
@@ -140,8 +140,8 @@ func preview(ctx context.Context, action Action, tools Tools, o inspect.Assessme
 	return answer("look", why, "the state of the object permits it")
 }
 
-// look adds the answer of a look at the object.
-func (s *Step) look(g Guard) {
+// addPreview adds the answer of a look at the object.
+func (s *Step) addPreview(g Guard) {
 	s.Guards.Object = slices.Insert(s.Guards.Object, 1, g) // before the mode
 	s.Blocked, s.refused = s.Guards.why(), !g.Open
 }
@@ -196,7 +196,7 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 
 // sweepDue reports whether a sweep of the quarantine is due and the quarantine has entries.
 func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
-	if r.byHand.Agreed != nil {
+	if r.manual.Agreed != nil {
 		return false // the person agreed to steps only
 	}
 	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
@@ -213,12 +213,12 @@ func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error)
 	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	notified := r.byHand.OnWait == nil
-	interrupted := poll(ctx, r.byHand.LockWait, func() (bool, error) {
+	notified := r.manual.OnWait == nil
+	interrupted := poll(ctx, r.manual.LockWait, func() (bool, error) {
 		lock, err = r.options.Settings.LockNode(r.options.StateDir)
 		busy := errors.Is(err, mutate.ErrBusy)
 		if busy && !notified {
-			r.byHand.OnWait(err.Error())
+			r.manual.OnWait(err.Error())
 			notified = true
 		}
 		return !busy, nil
@@ -250,7 +250,7 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 		}
 	}
 	steps := Plan(report, policy, r.options.Host.Clock())
-	r.byHand.limit(steps)
+	r.manual.limit(steps)
 	return survey{
 		pods: byGroup(steps),
 		stop: stop, cutOff: unfinished(records),
@@ -327,7 +327,7 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 			return nil, errors.Join(err, j.close())
 		}
 	}
-	j.onRecord = r.byHand.OnRecord // not called with records of an earlier release
+	j.onRecord = r.manual.OnRecord // not called with records of an earlier release
 	return j, nil
 }
 

@@ -281,7 +281,7 @@ func (o *Outbox) Counts() Counts {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	q := &o.queue
-	return Counts{len(q.items) - q.aside - q.lost, q.aside, q.lost, q.size}
+	return Counts{len(q.items) - q.held - q.lost, q.held, q.lost, q.size}
 }
 
 // Has reports whether an ID is in the outbox.

@@ -32,7 +32,7 @@ type queue struct {
 	seq   uint64
 	items map[string]*Item
 	size  int // of all bodies
-	aside int // items that are held
+	held  int // items that are held
 	lost  int // items that were given up
 }
 
@@ -56,7 +56,7 @@ func (q *queue) count(item *Item, n int) {
 	case item.Lost != "":
 		q.lost += n
 	case item.Held:
-		q.aside += n
+		q.held += n
 	}
 }
 

@@ -14,12 +14,12 @@ type signIn struct {
 }
 
 // askToSignIn shows the ways to sign in.
-func (s *Site) askToSignIn(w http.ResponseWriter, r *http.Request, status int, next, said string) {
+func (s *Site) askToSignIn(w http.ResponseWriter, r *http.Request, status int, next, notice string) {
 	data := signIn{Next: next}
 	if s.Provider != nil {
 		data.Provider = s.Provider.Name()
 	}
-	s.Show(w, r, status, "login", View{Title: "Sign in", Data: data, Said: said})
+	s.Show(w, r, status, "login", View{Title: "Sign in", Data: data, Notice: notice})
 }
 
 func (s *Site) loginForm(w http.ResponseWriter, r *http.Request) {
@@ -70,12 +70,12 @@ func (s *Site) finish(w http.ResponseWriter, r *http.Request) {
 
 // notSignedIn shows why a session cannot start now.
 func (s *Site) notSignedIn(w http.ResponseWriter, r *http.Request, to string, err error) {
-	said := "Too many people are signed in."
+	notice := "Too many people are signed in."
 	if !errors.Is(err, errManySessions) {
 		s.Log.Error("store a session failed", "err", err)
-		said = "You cannot sign in now; the log says why."
+		notice = "You cannot sign in now; the log says why."
 	}
-	s.askToSignIn(w, r, http.StatusServiceUnavailable, to, said)
+	s.askToSignIn(w, r, http.StatusServiceUnavailable, to, notice)
 }
 
 // noProvider shows why signing in at the provider failed.

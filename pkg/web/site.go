@@ -69,10 +69,10 @@ type Site struct {
 
 // View is the data of a page. Show sets the fields below Said.
 type View struct {
-	Title string
-	JSON  string // where its data is
-	Data  any
-	Said  string // the result of the last action
+	Title  string
+	JSON   string // where its data is
+	Data   any
+	Notice string // the result of the last action
 
 	Page       string // its place in the navigation
 	Path       string // of this page, with its query

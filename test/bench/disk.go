@@ -92,7 +92,7 @@ func (b *bench) failOnce(ctx context.Context, w *conditionWatch) (took time.Dura
 }
 
 func (b *bench) latency(ctx context.Context) error {
-	say("timing %d disk failures with nodeagent", b.trials)
+	logf("timing %d disk failures with nodeagent", b.trials)
 	if err := b.agent.Start(ctx); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (b *bench) latency(ctx context.Context) error {
 // peerLatency times node-problem-detector with the configuration that it ships. It cannot clear the condition, so it is
 // restarted for each trial.
 func (b *bench) peerLatency(ctx context.Context) error {
-	say("timing %d disk failures with node-problem-detector", b.peerTrials)
+	logf("timing %d disk failures with node-problem-detector", b.peerTrials)
 	w, err := b.watch(ctx)
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ func (b *bench) atRest(ctx context.Context, n int) (err error) {
 	if err := b.settleNode(ctx); err != nil {
 		return err
 	}
-	say("measuring at rest, with %d pods, for %s", n, b.idle)
+	logf("measuring at rest, with %d pods, for %s", n, b.idle)
 	groups := [2]*group{}
 	for i, of := range []struct{ name, program, verb string }{
 		{"bench-agent", b.binary, "run"}, {"bench-peer", b.peer, ""},

@@ -82,7 +82,7 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 	}
 	defer os.RemoveAll(work)
 	b.work = work
-	say("building the agent and node-problem-detector v1.36.0")
+	logf("building the agent and node-problem-detector v1.36.0")
 	if b.binary == "" {
 		if b.binary, err = harness.Build(ctx, work); err != nil {
 			return err
@@ -178,7 +178,7 @@ func (b *bench) print() {
 
 func dashes(n int) string { return string(slices.Repeat([]byte("-"), n)) }
 
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // spread formats durations as their median and the worst.
 func spread(times []time.Duration) string {

@@ -19,7 +19,7 @@ var benchmarked = regexp.MustCompile(
 // matchers measures the cost of a line of the kernel that no rule matches, in the agent and in node-problem-detector's
 // own code.
 func (b *bench) matchers(ctx context.Context) error {
-	say("matching benign lines of the kernel")
+	logf("matching benign lines of the kernel")
 	repo, err := harness.Repo()
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ const memoryVolumes = 10
 
 // fillNode brings the node to n running pods.
 func (b *bench) fillNode(ctx context.Context, n int) error {
-	say("starting pods: %d → %d", b.running, n)
+	logf("starting pods: %d → %d", b.running, n)
 	var manifest strings.Builder
 	for i := b.running; i < n; i++ {
 		fmt.Fprintf(&manifest, podManifest, i)
@@ -61,7 +61,7 @@ func (b *bench) emptyNode(ctx context.Context) {
 // settleNode waits until the node is at rest after pods were started, and no longer overloaded: the agent would look
 // for the cause.
 func (b *bench) settleNode(ctx context.Context) error {
-	say("waiting until the node is at rest")
+	logf("waiting until the node is at rest")
 	for limit := time.Now().Add(20 * time.Minute); ; {
 		if err := pause(ctx, 20*time.Second); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 
 // wholeCheck measures "nodeagent check" with everything on, as a person calls it.
 func (b *bench) wholeCheck(ctx context.Context) error {
-	say("timing nodeagent check")
+	logf("timing nodeagent check")
 	const times = 10
 	var cpu, wall []time.Duration
 	for range times {
@@ -32,7 +32,7 @@ func (b *bench) inspection(ctx context.Context) error {
 	if err := b.fillNode(ctx, slices.Max(b.pods)); err != nil {
 		return err
 	}
-	say("inspecting %d pods", b.running)
+	logf("inspecting %d pods", b.running)
 	var inspected harness.Inspected
 	var cpu, wall []time.Duration
 	memory, without := 0, 0

@@ -29,8 +29,8 @@ var repaired = regexp.MustCompile(`repaired by (\S+) in (\S+)`)
 // age that a finding must have (minAge).
 func (b *bench) repairs(ctx context.Context) error {
 	for _, test := range repairTests {
-		say("timing the repairs of %s", test.pkg)
-		found, err := said(ctx, repaired, test.pkg, test.run, test.args...)
+		logf("timing the repairs of %s", test.pkg)
+		found, err := outputOf(ctx, repaired, test.pkg, test.run, test.args...)
 		if err != nil {
 			return err
 		}
@@ -51,18 +51,18 @@ var (
 // node has it after its disk has failed, including all of the agent.
 func (b *bench) taint(ctx context.Context) error {
 	const times = "250"
-	say("timing %s taints", times)
-	found, err := said(ctx, tainted, "./internal/kube", "^TestRealAPIServerTaintLatency$", "-args", "-apiserver", "-taints",
+	logf("timing %s taints", times)
+	found, err := outputOf(ctx, tainted, "./internal/kube", "^TestRealAPIServerTaintLatency$", "-args", "-apiserver", "-taints",
 		times)
 	if err != nil {
 		return err
 	}
 	b.rows = append(b.rows, row{"fatal finding → taint in a watch of the apiserver", string(found[0][1]), "", "p99 2 s"})
 	const disks = 3
-	say("timing the taints of %d disks", disks)
+	logf("timing the taints of %d disks", disks)
 	var taken []string
 	for range disks {
-		found, err := said(ctx, isolated, "./test/daemonset", "^TestDaemonSet$/^(image|failing_disk)$", "-args", "-lab")
+		found, err := outputOf(ctx, isolated, "./test/daemonset", "^TestDaemonSet$/^(image|failing_disk)$", "-args", "-lab")
 		if err != nil {
 			return err
 		}
@@ -72,8 +72,8 @@ func (b *bench) taint(ctx context.Context) error {
 	return nil
 }
 
-// said runs a test and returns the matches in its output of an expression that must occur.
-func said(ctx context.Context, what *regexp.Regexp, pkg, run string, args ...string) ([][][]byte, error) {
+// outputOf runs a test and returns the matches in its output of an expression that must occur.
+func outputOf(ctx context.Context, what *regexp.Regexp, pkg, run string, args ...string) ([][][]byte, error) {
 	repo, err := harness.Repo()
 	if err != nil {
 		return nil, err

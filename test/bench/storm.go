@@ -38,7 +38,7 @@ func (b *bench) storm(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	say("mounting and unmounting %d a second for %s", stormRate, b.idle)
+	logf("mounting and unmounting %d a second for %s", stormRate, b.idle)
 	mounts := 0
 	storm, err := share(g, func() (err error) { mounts, err = mountStorm(ctx, b.work, b.idle); return err })
 	if err != nil {

@@ -51,7 +51,7 @@ func (s *stage) diskFails(ctx context.Context) error {
 	}
 	s.disk = disk
 	time.Sleep(2 * time.Second) // conditions are written once a second at most, and some have just been written
-	s.say("An ext4 filesystem on %s is mounted on %s, which the configuration names as needed (checks.filesystem-readonly.needed): "+
+	s.printf("An ext4 filesystem on %s is mounted on %s, which the configuration names as needed (checks.filesystem-readonly.needed): "+
 		"it is fatal although no pod uses it. Now the kernel finds an error in it.", disk.Device, disk.Mount)
 	began := time.Now()
 	if err := disk.Fail(); err != nil {
@@ -62,7 +62,7 @@ func (s *stage) diskFails(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	s.say("In the apiserver %s after the error:", time.Since(began).Round(time.Millisecond))
+	s.printf("In the apiserver %s after the error:", time.Since(began).Round(time.Millisecond))
 	s.showConditions(ctx)
 	s.nodeagent(ctx, "check", "filesystem-readonly")
 	return s.showEvents(ctx, "Filesystem")
@@ -110,7 +110,7 @@ func (s *stage) podLeavesThings(ctx context.Context) error {
 		return err
 	}
 	s.victim = victim
-	s.say(
+	s.printf(
 		"Pod default/victim (%s) runs. kubelet is stopped, the pod is force-deleted, its processes hang; kubelet comes back.", victim.UID)
 	if err := victim.Abandon(ctx); err != nil {
 		return err
@@ -118,13 +118,13 @@ func (s *stage) podLeavesThings(ctx context.Context) error {
 	if err := victim.WaitStuck(ctx); err != nil {
 		return err
 	}
-	s.say("kubelet could not clean up:")
+	s.printf("kubelet could not clean up:")
 	traces, err := victim.Traces(ctx)
 	if err != nil {
 		return err
 	}
 	for _, trace := range traces {
-		s.say("  %s", trace)
+		s.printf("  %s", trace)
 	}
 	return s.awaitProof(ctx)
 }
@@ -174,7 +174,7 @@ func (s *stage) clean(ctx context.Context) error {
 	if _, err := s.lab.WaitPodRunning(ctx, "default", "bystander"); err != nil {
 		return fmt.Errorf("a living pod was harmed: %w", err)
 	}
-	s.say("\nNothing of the pod is left; its data on the host and the living pod are untouched.")
+	s.printf("\nNothing of the pod is left; its data on the host and the living pod are untouched.")
 	err = harness.WaitFor(ctx, "the finding to clear", func() error {
 		status, err := s.agent.Status(ctx)
 		if err != nil {

@@ -103,8 +103,8 @@ func (s *stage) showCenter(ctx context.Context) error {
 	return err
 }
 
-// sayWhereItIs ends the demo with the addresses of the pages.
-func (c *center) sayWhereItIs() {
+// printURL ends the demo with the addresses of the pages.
+func (c *center) printURL() {
 	binary, dir := c.binary, c.dir
 	if here, err := os.Getwd(); err == nil {
 		for _, name := range []*string{&binary, &dir} {

@@ -75,7 +75,7 @@ func demo(ctx context.Context, dir string, keep bool) (err error) {
 	defer os.RemoveAll(work)
 
 	s.title("1. This very host")
-	s.say("Building the agent …")
+	s.printf("Building the agent …")
 	binary, err := harness.Build(ctx, work)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func demo(ctx context.Context, dir string, keep bool) (err error) {
 	s.command(ctx, binary, "check")
 
 	s.title("2. A real Kubernetes node")
-	s.say("etcd, kube-apiserver, kubelet, containerd … (Kubernetes is built from source once; that takes some minutes)")
+	s.printf("etcd, kube-apiserver, kubelet, containerd … (Kubernetes is built from source once; that takes some minutes)")
 	before, _ := lab.Open(dir)
 	if s.lab, err = lab.Up(ctx, lab.Options{Dir: dir, Log: os.Stdout}); err != nil {
 		return err
@@ -96,7 +96,7 @@ func demo(ctx context.Context, dir string, keep bool) (err error) {
 	}
 	defer func() {
 		if err = errors.Join(err, s.center.stop()); err == nil {
-			s.center.sayWhereItIs()
+			s.center.printURL()
 		}
 	}()
 	settings, err := s.center.settings()
@@ -122,7 +122,7 @@ func (s *stage) title(text string) {
 		time.Since(s.began).Seconds())
 }
 
-func (s *stage) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
+func (s *stage) printf(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
 // command shows a command and its output; an exit code is part of the output.
 func (s *stage) command(ctx context.Context, name string, args ...string) {

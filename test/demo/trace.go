@@ -15,7 +15,7 @@ import (
 // both.
 func (s *stage) judgePods(ctx context.Context) (err error) {
 	s.title("9. Two pods are late: why, and whose fault is it?")
-	s.say("tracecenter judges every pod of the cluster, here against 20 seconds instead of a minute.")
+	s.printf("tracecenter judges every pod of the cluster, here against 20 seconds instead of a minute.")
 	trace, err := startProgram(ctx, "tracecenter", "--kubeconfig", s.lab.Paths.AdminKubeconfig, "--promised", "20s")
 	if err != nil {
 		return err

@@ -83,14 +83,14 @@ func (d *Disk) Remove(ctx context.Context) error {
 // output returns the standard output of a program. Its standard error is only used for errors: ctr warns of
 // deprecations each time.
 func output(ctx context.Context, name string, args ...string) (string, error) {
-	var said bytes.Buffer
+	var failure bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stderr = &said
+	cmd.Stderr = &failure
 	out, err := cmd.Output()
 	text := strings.TrimSpace(string(out))
 	if err != nil {
 		return text, fmt.Errorf("%s %s: %w: %s %s", name, strings.Join(args, " "), err, text,
-			bytes.TrimSpace(said.Bytes()))
+			bytes.TrimSpace(failure.Bytes()))
 	}
 	return text, nil
 }

@@ -60,7 +60,7 @@ func (l progress) goBuild(ctx context.Context, module, out string, packages []st
 	for {
 		select {
 		case <-ticker.C:
-			l.say("  still building %s", filepath.Base(out))
+			l.logf("  still building %s", filepath.Base(out))
 		case err := <-done:
 			if err != nil {
 				return fmt.Errorf("build %s: %w\n%s", filepath.Base(out), err, output.String())

@@ -22,12 +22,12 @@ func (l *Lab) down(ctx context.Context) error {
 	if len(leftovers(ctx, l.Dir)) == 0 {
 		return nil
 	}
-	l.say("removing the lab in %s", l.Dir)
+	l.logf("removing the lab in %s", l.Dir)
 	ctx = context.WithoutCancel(ctx) // a half-removed lab is of no use; every step has its own limit
 	old, err := readState(l.Dir)
 	if err != nil {
 		old = &state{Portmap: true} // unknown: do not touch chains that may belong to others
-		l.say("the earlier state of the host is unknown (%v): sysctls and folders outside the lab's stay as they are",
+		l.logf("the earlier state of the host is unknown (%v): sysctls and folders outside the lab's stay as they are",
 			err)
 	}
 	shims := shimSockets(l.Paths)
@@ -63,7 +63,7 @@ func (l *Lab) down(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	l.say("removed; nothing is left")
+	l.logf("removed; nothing is left")
 	return nil
 }
 

@@ -58,7 +58,7 @@ func newProgress(out io.Writer) progress {
 	return progress{out, time.Now()}
 }
 
-func (p progress) say(format string, args ...any) {
+func (p progress) logf(format string, args ...any) {
 	fmt.Fprintf(p.out, "[%6.1fs] %s\n", time.Since(p.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
@@ -69,7 +69,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lock(ctx, "nodeagent-lab", "another command is bringing up or removing the lab", l.say)
+	unlock, err := lock(ctx, "nodeagent-lab", "another command is bringing up or removing the lab", l.logf)
 	if err != nil {
 		return nil, err
 	}
@@ -87,10 +87,10 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 			err = fmt.Errorf("its runtime is another: %s", running.Paths.CRISocket)
 		}
 		if err == nil {
-			l.say("lab in %s is running and healthy", l.Dir)
+			l.logf("lab in %s is running and healthy", l.Dir)
 			return running, nil
 		}
-		l.say("the running lab cannot be used (%v): removing it", err)
+		l.logf("the running lab cannot be used (%v): removing it", err)
 	}
 	if err := l.claim(); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func Down(ctx context.Context, dir string, log io.Writer) error {
 		return err
 	}
 	l := open(dir, &state{}, log)
-	unlock, err := lock(ctx, "nodeagent-lab", "another command is bringing up or removing the lab", l.say)
+	unlock, err := lock(ctx, "nodeagent-lab", "another command is bringing up or removing the lab", l.logf)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (l *Lab) build(ctx context.Context, join string) error {
 			return err
 		}
 	}
-	l.say("ready: node %s", l.NodeName)
+	l.logf("ready: node %s", l.NodeName)
 	return nil
 }
 
@@ -323,7 +323,7 @@ func (l *Lab) startAll(ctx context.Context) error {
 		if err := l.Start(ctx, name); err != nil {
 			return err
 		}
-		l.say("%s is ready", name)
+		l.logf("%s is ready", name)
 	}
 	if l.state.Part == "" {
 		if err := l.begin("kube-apiserver"); err != nil {
@@ -333,12 +333,12 @@ func (l *Lab) startAll(ctx context.Context) error {
 	if err := l.importBaseImages(ctx); err != nil {
 		return err
 	}
-	l.say("images are imported")
+	l.logf("images are imported")
 	if l.state.Part == "" {
 		if err := l.await(ctx, "kube-apiserver"); err != nil {
 			return err
 		}
-		l.say("kube-apiserver is ready")
+		l.logf("kube-apiserver is ready")
 	}
 	for _, name := range last {
 		if err := l.begin(name); err != nil {
@@ -349,7 +349,7 @@ func (l *Lab) startAll(ctx context.Context) error {
 		if err := l.await(ctx, name); err != nil {
 			return err
 		}
-		l.say("%s is ready", name)
+		l.logf("%s is ready", name)
 	}
 	if err := l.WaitNodeReady(ctx); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 
 // lock makes sure that only one process on the machine holds a name; it logs other if it has to wait. It is an abstract
 // Unix socket: the kernel releases it when its owner exits, and it leaves no file behind.
-func lock(ctx context.Context, name, other string, say func(string, ...any)) (unlock func(), err error) {
+func lock(ctx context.Context, name, other string, logf func(string, ...any)) (unlock func(), err error) {
 	reported := false
 	for {
 		listener, err := net.Listen("unix", "@"+name)
@@ -22,7 +22,7 @@ func lock(ctx context.Context, name, other string, say func(string, ...any)) (un
 			return nil, fmt.Errorf("take the lock %s: %w", name, err)
 		}
 		if !reported {
-			say("%s; waiting for it", other)
+			logf("%s; waiting for it", other)
 			reported = true
 		}
 		if err := pause(ctx, 200*time.Millisecond); err != nil {

@@ -132,7 +132,7 @@ func buildLock(repo string) string {
 }
 
 func (l progress) buildModules(ctx context.Context, repo string, modules ...module) error {
-	unlock, err := lock(ctx, buildLock(repo), "another command is building the lab's programs", l.say)
+	unlock, err := lock(ctx, buildLock(repo), "another command is building the lab's programs", l.logf)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 		return nil
 	}
 	began := time.Now()
-	l.say("building %s (%s) ...", m.name, m.takes)
+	l.logf("building %s (%s) ...", m.name, m.takes)
 	var packages []string
 	for _, name := range m.programs {
 		packages = append(packages, path.Join(m.source, cmp.Or(m.folder, "cmd"), name))
@@ -186,7 +186,7 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 			return err
 		}
 	}
-	l.say("built %s in %.0f s", m.name, time.Since(began).Seconds())
+	l.logf("built %s in %.0f s", m.name, time.Since(began).Seconds())
 	return writeFile(marker, []byte(want+"\n"), 0o644)
 }
 

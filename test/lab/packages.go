@@ -60,13 +60,13 @@ func installPackages(ctx context.Context, l progress) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	l.say("installing Debian packages: %s", strings.Join(missing, " "))
+	l.logf("installing Debian packages: %s", strings.Join(missing, " "))
 	if lists, _ := filepath.Glob("/var/lib/apt/lists/*_Packages*"); len(lists) > 0 {
 		if aptGet(ctx, append([]string{"install"}, missing...)...) == nil {
 			return nil
 		}
 	}
-	l.say("updating the package lists first")
+	l.logf("updating the package lists first")
 	if err := aptGet(ctx, "update"); err != nil {
 		return err
 	}

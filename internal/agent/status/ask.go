@@ -57,7 +57,7 @@ func AskContainerPaths(ctx context.Context, socket string) ContainerPaths {
 	ctx, cancel := context.WithTimeout(ctx, pathsLimit)
 	defer cancel()
 	var paths ContainerPaths
-	if err := ask(ctx, socket, http.MethodGet, "/place", &paths); err != nil {
+	if err := ask(ctx, socket, http.MethodGet, "/paths", &paths); err != nil {
 		return ContainerPaths{}
 	}
 	return paths

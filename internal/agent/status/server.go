@@ -32,7 +32,7 @@ type Status struct {
 	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection, without the objects of living pods
 	Release   ReleaseStatus      `json:"release"`
 	Repair    repair.Status      `json:"repair"`
-	Sinks     []SinkStatus       `json:"told"` // of the reporters
+	Sinks     []SinkStatus       `json:"sinks"` // of the reporters
 	Fleet     fleet.Status       `json:"fleet,omitzero"`
 	Trouble   []string           `json:"trouble"` // of the agent itself
 }
@@ -87,7 +87,7 @@ func (s SocketServer) Run(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", answer(s.Answers.Status))
 	mux.HandleFunc("GET /history", answer(s.Answers.History))
-	mux.HandleFunc("GET /place", answer(s.Answers.Paths))
+	mux.HandleFunc("GET /paths", answer(s.Answers.Paths))
 	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.Answers.Reload(context.WithoutCancel(r.Context())); err != nil {
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)

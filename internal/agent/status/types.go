@@ -22,15 +22,15 @@ const ReloadLimit = 25 * time.Second
 
 // SinkStatus is the status of one reporter's sink.
 type SinkStatus struct {
-	Reporter string    `json:"reporter"`          // condition, configmap, event, eventcenter
-	Last     time.Time `json:"last,omitzero"`     // last successful write
-	Waiting  int       `json:"waiting,omitempty"` // not written yet
-	Failing  time.Time `json:"failing,omitzero"`  // since when writes fail; zero while they succeed
-	Why      string    `json:"why,omitempty"`     // error of the last attempt
-	Dropped  int       `json:"dropped,omitempty"` // because too much waited
-	Endpoint string    `json:"endpoint,omitempty"`
-	SetAside int       `json:"setAside,omitempty"` // the sink will never accept it; kept
-	Seen     *Seen     `json:"seen,omitempty"`     // nil: the content was not observed
+	Reporter    string    `json:"reporter"`          // condition, configmap, event, eventcenter
+	Last        time.Time `json:"last,omitzero"`     // last successful write
+	Waiting     int       `json:"waiting,omitempty"` // not written yet
+	Failing     time.Time `json:"failing,omitzero"`  // since when writes fail; zero while they succeed
+	Why         string    `json:"why,omitempty"`     // error of the last attempt
+	Dropped     int       `json:"dropped,omitempty"` // because too much waited
+	Endpoint    string    `json:"endpoint,omitempty"`
+	Quarantined int       `json:"setAside,omitempty"` // the sink will never accept it; kept
+	Seen        *Seen     `json:"seen,omitempty"`     // nil: the content was not observed
 }
 
 // Seen is the observed content of a sink, whoever wrote it.

@@ -36,7 +36,7 @@ func (s *kubeletSettings) networkFlags(flags map[string]string) {
 func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {
 	d := &discoverer{host: h, configured: host.Paths{KubeletConfig: h.Paths.KubeletConfig}}
 	d.Paths = h.Paths
-	settings, err := d.kubeletAsToldNow()
+	settings, err := d.knownKubeletSettings()
 	if err != nil {
 		return KubeletNetwork{}, err
 	}
@@ -53,8 +53,8 @@ func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {
 	return network, nil
 }
 
-// kubeletAsToldNow reads the settings of the kubelet process already known, without a scan of all processes.
-func (d *discoverer) kubeletAsToldNow() (kubeletSettings, error) {
+// knownKubeletSettings reads the settings of the kubelet process already known, without a scan of all processes.
+func (d *discoverer) knownKubeletSettings() (kubeletSettings, error) {
 	if d.host.Kubelet.Process != nil {
 		process, err := d.host.Kubelet.Process()
 		if err == nil {

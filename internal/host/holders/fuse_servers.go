@@ -71,9 +71,9 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 		return false, proc.UnlessGone(err)
 	}
 	var before []string
-	looked := "" // the last thread whose open files were checked
+	checked := "" // the last thread whose open files were checked
 	for _, thread := range threads {
-		if looked != "" && shareFiles(h, looked, thread) {
+		if checked != "" && shareFiles(h, checked, thread) {
 			continue
 		}
 		dir := proc.File(pid, path.Join("task", thread))
@@ -88,7 +88,7 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 		if slices.Equal(files, before) {
 			continue // the kernel cannot compare them
 		}
-		before, looked = files, thread
+		before, checked = files, thread
 		for _, fd := range files {
 			if found, err := match(dir, fd); found || err != nil {
 				return found, err

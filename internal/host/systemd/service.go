@@ -21,13 +21,13 @@ type Service struct {
 	Invocation string // ID of this run, in hexadecimal; empty if systemd does not know it (before 232)
 	KillMode   string // control-group, mixed, process, none: which processes a stop kills
 	// since the last change of state or start of the main process, whichever is later; 0: never
-	Age        time.Duration
-	ByHand     bool     // systemd starts and stops it for whoever asks: neither RefuseManualStart= nor RefuseManualStop=
-	StopRuns   bool     // it has ExecStop= or ExecStopPost=: programs that run when it is stopped
-	StartRuns  []string // programs that run before and after its main one: ExecStartPre= and the like
-	Dependents []string // units that are active and that systemd would stop or restart with it
-	Changes    []string // what a restart changes besides its processes: see changes
-	Processes  []int    // in its cgroup and below
+	Age           time.Duration
+	ManualAllowed bool     // systemd starts and stops it for whoever asks: neither RefuseManualStart= nor RefuseManualStop=
+	StopRuns      bool     // it has ExecStop= or ExecStopPost=: programs that run when it is stopped
+	StartRuns     []string // programs that run before and after its main one: ExecStartPre= and the like
+	Dependents    []string // units that are active and that systemd would stop or restart with it
+	Changes       []string // what a restart changes besides its processes: see changes
+	Processes     []int    // in its cgroup and below
 }
 
 // maxDependents bounds the dependent units to query.
@@ -72,7 +72,7 @@ func (q systemdQuery) service(name string) (Service, error) {
 	must(err)
 	stop, err := field[bool](unit, "RefuseManualStop")
 	must(err)
-	s.ByHand = !start && !stop
+	s.ManualAllowed = !start && !stop
 	for _, command := range []string{"ExecStop", "ExecStopPost"} {
 		commands, err := field[[][]any](of, command)
 		must(err)

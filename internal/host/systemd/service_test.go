@@ -57,7 +57,7 @@ func TestService(t *testing.T) {
 	}
 	s, err := ask(func(_, _ map[string]dbus.Variant) {})
 	want := Service{Name: "kubelet.service", Load: "loaded", Active: "active", Sub: "running", MainPID: 7,
-		Invocation: "abcd", KillMode: "process", ByHand: true, Dependents: []string{"part.service"}, Processes: []int{7, 8}}
+		Invocation: "abcd", KillMode: "process", ManualAllowed: true, Dependents: []string{"part.service"}, Processes: []int{7, 8}}
 	if diff := cmp.Diff(want, s, cmpopts.IgnoreFields(Service{}, "Age")); diff != "" || err != nil || s.Age <= time.Second {
 		t.Errorf("%v, age %s, %s", err, s.Age, diff)
 	}

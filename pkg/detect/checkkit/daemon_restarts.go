@@ -52,10 +52,10 @@ type daemonLives struct {
 	Restarts []uint64 `json:"restarts"` // starts of all but the first, in the same ticks
 
 	// Told: systemd reported restarts while the daemon did not run, so the next process is already counted.
-	Unit  string `json:"unit,omitempty"`  // of the latest one
-	Total uint32 `json:"total,omitempty"` // its NRestarts in the last run
-	Known bool   `json:"known,omitempty"` // whether Total is known
-	Told  bool   `json:"told,omitempty"`
+	Unit     string `json:"unit,omitempty"`  // of the latest one
+	Total    uint32 `json:"total,omitempty"` // its NRestarts in the last run
+	Known    bool   `json:"known,omitempty"` // whether Total is known
+	Reported bool   `json:"told,omitempty"`
 }
 
 // Load restores the processes of this boot.
@@ -83,10 +83,10 @@ func (m *DaemonState) Saw(p host.Process) bool {
 	if p.PID == m.Lives.PID && p.StartTime == m.Lives.Start {
 		return false
 	}
-	if m.Lives.PID != 0 && !m.Lives.Told {
+	if m.Lives.PID != 0 && !m.Lives.Reported {
 		m.Lives.Restarted(p.StartTime)
 	}
-	m.Lives.PID, m.Lives.Start, m.Lives.Told, m.Lives.Known = p.PID, p.StartTime, false, false
+	m.Lives.PID, m.Lives.Start, m.Lives.Reported, m.Lives.Known = p.PID, p.StartTime, false, false
 	m.Save()
 	return true
 }

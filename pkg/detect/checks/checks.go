@@ -40,7 +40,7 @@ func list() []entry {
 	return []entry{
 		// storage
 		plain(filesystemreadonly.DefaultSettings, filesystemreadonly.New),
-		lasting(diskspace.DefaultSettings, diskspace.New),
+		withStateAndSettings(diskspace.DefaultSettings, diskspace.New),
 		plain(hungmounts.DefaultSettings, hungmounts.New),
 		plain(storage.DefaultFUSECongestionSettings, storage.FUSECongestion),
 		simple(storage.BtrfsErrors),
@@ -74,7 +74,7 @@ func list() []entry {
 		}),
 
 		// hardware
-		lasting(edac.DefaultSettings, edac.New),
+		withStateAndSettings(edac.DefaultSettings, edac.New),
 		simple(hardware.MemoryCorrupted),
 		simple(hardware.PCIeErrors),
 		simple(hardware.Thermal),
@@ -109,7 +109,7 @@ func list() []entry {
 		simple(packetfilter.New),
 		simple(network.CNIMTU),
 		plain(apiserverreachability.DefaultSettings, apiserverreachability.New),
-		lasting(network.DefaultLinkStateSettings, network.LinkState),
+		withStateAndSettings(network.DefaultLinkStateSettings, network.LinkState),
 		simple(network.Bonds),
 		simple(network.NetworkErrors),
 		simple(network.NICAllowance),
@@ -142,10 +142,10 @@ func list() []entry {
 		simple(cri.RuntimeLatency),
 		stateful(cri.RuntimeRestarts),
 		simple(systemd.Journald),
-		lasting(systemd.DefaultSystemdUnitsSettings, systemd.SystemdUnits),
+		withStateAndSettings(systemd.DefaultSystemdUnitsSettings, systemd.SystemdUnits),
 		simple(systemd.DaemonStopped),
 		simple(cri.ShimLeaks),
-		lasting(csiregistration.DefaultSettings, csiregistration.New),
+		withStateAndSettings(csiregistration.DefaultSettings, csiregistration.New),
 		aided(criticaldaemonsets.DefaultSettings, func(s criticaldaemonsets.Settings, a Deps) detect.Check {
 			return criticaldaemonsets.New(s, a.DaemonSets)
 		}),

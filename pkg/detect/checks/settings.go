@@ -40,8 +40,8 @@ func plain[S any](defaults func() S, build func(S) detect.Check) entry {
 	return aided(defaults, func(s S, _ Deps) detect.Check { return build(s) })
 }
 
-// lasting is a check that also keeps state across restarts.
-func lasting[S any](defaults func() S, build func(S, detect.StateStore) detect.Check) entry {
+// withStateAndSettings is a check that also keeps state across restarts.
+func withStateAndSettings[S any](defaults func() S, build func(S, detect.StateStore) detect.Check) entry {
 	return aided(defaults, func(s S, a Deps) detect.Check { return build(s, a.State) })
 }
 
@@ -69,7 +69,7 @@ func simple(build func() detect.Check) entry {
 
 // stateful is a check without settings of its own that keeps state across restarts.
 func stateful(build func(detect.StateStore) detect.Check) entry {
-	return lasting(noSettings, func(_ bare, store detect.StateStore) detect.Check { return build(store) })
+	return withStateAndSettings(noSettings, func(_ bare, store detect.StateStore) detect.Check { return build(store) })
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise: every check is on.

@@ -54,14 +54,14 @@ func fixtureClients() map[string]func(t *testing.T, h *host.Host, file txtar.Fil
 		"probe.json": func(t *testing.T, h *host.Host, file txtar.File) {
 			h.Prober = fixtureProber(t, file)
 		},
-		"kubelet-metrics":       kubeletMetricsDoor,
-		"node.json":             nodeDoor,
-		"kubelet-serving":       kubeletServingDoor,
-		"time-synchronised":     timeDoor,
-		"kubelet-pods-error":    kubeletPodsErrorDoor,
-		"cri.json":              criDoor,
-		"kubelet-process":       kubeletProcessDoor,
-		"kubelet-metrics-error": kubeletMetricsErrorDoor,
+		"kubelet-metrics":       serveKubeletMetrics,
+		"node.json":             setNode,
+		"kubelet-serving":       setKubeletServing,
+		"time-synchronised":     setTime,
+		"kubelet-pods-error":    failKubeletPods,
+		"cri.json":              serveCRI,
+		"kubelet-process":       setKubeletProcess,
+		"kubelet-metrics-error": failKubeletMetrics,
 		"network.json":          FixtureNetwork,
 		"packet-filter.json": func(t *testing.T, h *host.Host, file txtar.File) {
 			var filter packetfilter.PacketFilter
@@ -73,7 +73,7 @@ func fixtureClients() map[string]func(t *testing.T, h *host.Host, file txtar.Fil
 			strictJSON(t, file, &layout)
 			h.Network.Layout = func() (netlink.NetworkLayout, error) { return layout, nil }
 		},
-		"systemd.json": systemdDoor,
+		"systemd.json": serveSystemd,
 		"daemons.json": fixtureDaemons,
 		"wtmp.json":    fixtureLogins,
 		"inotify.json": func(t *testing.T, h *host.Host, file txtar.File) {

@@ -23,8 +23,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// kubeletMetricsDoor answers with the content of kubelet's /metrics and /metrics/probes.
-func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
+// serveKubeletMetrics answers with the content of kubelet's /metrics and /metrics/probes.
+func serveKubeletMetrics(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	metrics, err := kubelet.ParseMetrics(bytes.NewReader(file.Data), kubelet.KubeletMetrics())
 	h.Kubelet.Scrape = func(context.Context) (*kubelet.Scrape, error) {
@@ -35,8 +35,8 @@ func kubeletMetricsDoor(t *testing.T, h *host.Host, file txtar.File) {
 	}
 }
 
-// kubeletMetricsErrorDoor fails with that error; "forbidden", "not configured" and "timeout" are known.
-func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
+// failKubeletMetrics fails with that error; "forbidden", "not configured" and "timeout" are known.
+func failKubeletMetrics(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
 	err := map[string]error{"forbidden": hosterr.ErrForbidden, "not configured": hosterr.ErrNotConfigured,
 		"timeout": context.DeadlineExceeded}[text]
@@ -46,8 +46,8 @@ func kubeletMetricsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	h.Kubelet.Scrape = func(context.Context) (*kubelet.Scrape, error) { return nil, err }
 }
 
-// kubeletProcessDoor finds the kubelet among the processes of the machine.
-func kubeletProcessDoor(t *testing.T, h *host.Host, _ txtar.File) {
+// setKubeletProcess finds the kubelet among the processes of the machine.
+func setKubeletProcess(t *testing.T, h *host.Host, _ txtar.File) {
 	find := discover.KubeletFinder(h.Files, h.Paths)
 	h.Kubelet.Process = func() (host.Process, error) {
 		hosttest.RootsDaemons(t, h.Files.Root) // of this moment
@@ -55,14 +55,14 @@ func kubeletProcessDoor(t *testing.T, h *host.Host, _ txtar.File) {
 	}
 }
 
-// kubeletPodsErrorDoor answers the request for pods with that error.
-func kubeletPodsErrorDoor(_ *testing.T, h *host.Host, file txtar.File) {
+// failKubeletPods answers the request for pods with that error.
+func failKubeletPods(_ *testing.T, h *host.Host, file txtar.File) {
 	err := errors.New(strings.TrimSpace(string(file.Data)))
 	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, err }
 }
 
-// criDoor is the runtime's answer over CRI; an error instead of all answers.
-func criDoor(t *testing.T, h *host.Host, file txtar.File) {
+// serveCRI is the runtime's answer over CRI; an error instead of all answers.
+func serveCRI(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var answers struct {
 		Error      string
@@ -82,8 +82,8 @@ func criDoor(t *testing.T, h *host.Host, file txtar.File) {
 	}
 }
 
-// kubeletServingDoor is the certificate in PEM that kubelet's API shows; "none", "not configured" or an error instead.
-func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
+// setKubeletServing is the certificate in PEM that kubelet's API shows; "none", "not configured" or an error instead.
+func setKubeletServing(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
 	certificate, err := checkkit.ParseCertificate(file.Data, "shown")
 	if err != nil {
@@ -95,8 +95,8 @@ func kubeletServingDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	h.Kubelet.ServingCertificate = func(context.Context) (*x509.Certificate, error) { return certificate, err }
 }
 
-// timeDoor says whether the wall clock is synchronised: yes, no, or an error.
-func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
+// setTime says whether the wall clock is synchronised: yes, no, or an error.
+func setTime(_ *testing.T, h *host.Host, file txtar.File) {
 	text := strings.TrimSpace(string(file.Data))
 	h.TimeClock = func() (host.ClockState, error) {
 		switch text {
@@ -109,9 +109,9 @@ func timeDoor(_ *testing.T, h *host.Host, file txtar.File) {
 	}
 }
 
-// nodeDoor is the apiserver's answer to a request for the Node: "not found", "not asked" (the check must not ask) or an
+// setNode is the apiserver's answer to a request for the Node: "not found", "not asked" (the check must not ask) or an
 // error instead.
-func nodeDoor(t *testing.T, h *host.Host, file txtar.File) {
+func setNode(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var node *corev1.Node
 	text := strings.TrimSpace(string(file.Data))

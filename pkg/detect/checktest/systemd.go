@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 )
 
-// systemdDoor answers for systemd, or with an error, of which "silent" and "not configured" are known.
-func systemdDoor(t *testing.T, h *host.Host, file txtar.File) {
+// serveSystemd answers for systemd, or with an error, of which "silent" and "not configured" are known.
+func serveSystemd(t *testing.T, h *host.Host, file txtar.File) {
 	t.Helper()
 	var answer struct {
 		systemd.Units

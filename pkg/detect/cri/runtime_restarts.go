@@ -116,7 +116,7 @@ func (r *runtimeRestarts) countBySystemd(ctx context.Context, h *host.Host, now 
 		for range min(u.Restarts-lives.Total, checkkit.MaxRestarts) {
 			lives.Restarted(uint64(now.SinceBoot / (10 * time.Millisecond))) //nolint:gosec // positive
 		}
-		lives.Told = true
+		lives.Reported = true
 	}
 	if !lives.Known || u.Restarts != lives.Total || u.Name != lives.Unit {
 		lives.Known, lives.Total, lives.Unit = true, u.Restarts, u.Name

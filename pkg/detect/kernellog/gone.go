@@ -30,8 +30,8 @@ import (
 // because of the fault.
 const seenAfter = time.Second
 
-// lookGap is the shortest time between two searches for subjects.
-const lookGap = 900 * time.Millisecond
+// searchGap is the shortest time between two searches for subjects.
+const searchGap = 900 * time.Millisecond
 
 // sighting is a subject at the time it was seen.
 type sighting struct {
@@ -161,24 +161,24 @@ func (s sighting) gone(h *host.Host, kind string) (gone, replaced bool) {
 // until the next boot only a replacement counts: the subject may be gone because of the fault.
 func (l *Log) ForgetGone(h *host.Host) {
 	now := h.Clock().SinceBoot
-	type look struct {
+	type candidate struct {
 		held
 		sighted, gone bool
 	}
-	var looks []look
+	var candidates []candidate
 	l.mu.Lock()
-	due := l.lookedAt == 0 || now-l.lookedAt >= lookGap
+	due := l.searchedAt == 0 || now-l.searchedAt >= searchGap
 	if due {
-		l.lookedAt = now
+		l.searchedAt = now
 		for _, r := range l.held {
 			if now-r.last >= seenAfter && subjectBases(h, r.key.subject.Kind) != nil {
-				looks = append(looks, look{held: *r})
+				candidates = append(candidates, candidate{held: *r})
 			}
 		}
 	}
 	l.mu.Unlock()
-	for i := range looks { // without the lock: records arrive meanwhile
-		r := &looks[i]
+	for i := range candidates { // without the lock: records arrive meanwhile
+		r := &candidates[i]
 		if r.seen.At-r.last < seenAfter {
 			r.seen, r.sighted = sight(h, r.key, r.facts)
 			continue
@@ -188,7 +188,7 @@ func (l *Log) ForgetGone(h *host.Host) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, r := range looks {
+	for _, r := range candidates {
 		current := l.held[r.key]
 		switch {
 		case current == nil || current.last != r.last: // a later record has replaced it

@@ -38,7 +38,7 @@ type Log struct {
 	moved      bool          // held has changed since the last save
 	lost       uint64        // records that the kernel dropped before they could be read
 	lostAt     time.Duration // when the last of them were lost
-	lookedAt   time.Duration // when subjects were last searched for
+	searchedAt time.Duration // when subjects were last searched for
 }
 
 // held is the match of one rule and subject.

@@ -62,8 +62,8 @@ func LevelOf(number int) Level {
 type Matcher struct {
 	Rules []compiled // recoveries are entries after the rules
 	auto  *automaton
-	// stand for rules.Dire, rules.Grave and rules.Remarks in the set of found words
-	dire, grave, remark int
+	// stand for rules.EscalationWords, rules.FaultWords and rules.Remarks in the set of found words
+	dire, fault, remark int
 }
 
 type compiled struct {
@@ -79,7 +79,7 @@ type compiled struct {
 type Hit struct {
 	Rule      *rules.Rule
 	Recovered bool // the fault of this rule and subject has ended
-	Dire      bool // the rule is one with Errors, and the line has a word of rules.Dire and none of rules.Remarks
+	Dire      bool // the rule is one with Errors, and the line has a word of rules.EscalationWords and none of rules.Remarks
 	Pattern   int  // index of the rule's pattern
 	Subject   finding.Subject
 	Facts     map[string]string // texts of the named groups; nil if there are none
@@ -137,10 +137,10 @@ func NewMatcher(table []rules.Rule) (*Matcher, error) {
 			used++
 		}
 	}
-	m.dire, m.grave, m.remark = used, used+1, used+2
+	m.dire, m.fault, m.remark = used, used+1, used+2
 	if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.Errors }) { // otherwise they would only cost time
-		own(rules.Dire(), m.dire)
-		own(rules.Grave(), m.grave)
+		own(rules.EscalationWords(), m.dire)
+		own(rules.FaultWords(), m.fault)
 		own(rules.Remarks(), m.remark)
 	}
 	if used += 3; used > setSize {
@@ -192,7 +192,7 @@ func (m *Matcher) match(speaker rules.Emitter, level Level, text []byte) (Hit, b
 		return Hit{}, false
 	}
 	quiet := level == LevelInfo ||
-		level == LevelWarning && (!candidates.has(m.grave) || candidates.has(m.remark))
+		level == LevelWarning && (!candidates.has(m.fault) || candidates.has(m.remark))
 	for i := range candidates.all() {
 		if i >= len(m.Rules) {
 			break

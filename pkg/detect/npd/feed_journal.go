@@ -70,7 +70,7 @@ func (j *journal) save(boot string) {
 
 // run follows the journal until ctx ends.
 func (j *journal) run(ctx context.Context, _ func(detect.Change)) error {
-	proof := time.AfterFunc(journalProof, func() { j.tell(nil) })
+	proof := time.AfterFunc(journalProof, func() { j.setReadable(nil) })
 	defer proof.Stop()
 	now := j.deps.Host.Clock()
 	from := j.starts(now)
@@ -86,7 +86,7 @@ func (j *journal) run(ctx context.Context, _ func(detect.Change)) error {
 		Skipped: func() { j.deps.Log.Warn("journal entry skipped: too long", "source", j.id) },
 	})
 	if err != nil && ctx.Err() == nil {
-		j.tell(err)
+		j.setReadable(err)
 	}
 	return err
 }
@@ -104,7 +104,7 @@ func (j *journal) starts(now finding.Timestamp) []time.Time {
 	return from
 }
 
-func (j *journal) tell(err error) {
+func (j *journal) setReadable(err error) {
 	for _, l := range j.monitors {
 		l.setReadable(err)
 	}

@@ -70,11 +70,11 @@ func KernelLimits(s UsageSettings) detect.Check {
 		Policy:    finding.Policy{Clear: finding.Hold{Runs: 2}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			l := limits{host: h, settings: s, memory: memory, doubts: make(map[finding.Subject]error)}
-			l.look("mounts", l.mounts)
-			l.look("asynchronous I/O", l.aio)
-			l.look("keys", l.keys)
-			l.look("memory cgroups", l.memoryCgroups)
-			if len(l.doubts) == l.looks {
+			l.check("mounts", l.mounts)
+			l.check("asynchronous I/O", l.aio)
+			l.check("keys", l.keys)
+			l.check("memory cgroups", l.memoryCgroups)
+			if len(l.doubts) == l.checked {
 				return nil, l.err
 			}
 			return l.findings, finding.Partial(l.doubts)
@@ -90,16 +90,16 @@ type limits struct {
 	findings []finding.Finding
 	doubts   map[finding.Subject]error
 	err      error // all doubts
-	looks    int
+	checked  int
 }
 
 func kernelTable(name string) finding.Subject {
 	return finding.Subject{Kind: "kernel-limit", Name: name}
 }
 
-// look reads one limit; a failure does not affect the others. A kernel without the file has no such limit.
-func (l *limits) look(name string, read func(finding.Subject) error) {
-	l.looks++
+// check reads one limit; a failure does not affect the others. A kernel without the file has no such limit.
+func (l *limits) check(name string, read func(finding.Subject) error) {
+	l.checked++
 	subject := kernelTable(name)
 	if err := read(subject); err != nil && (!errors.Is(err, fs.ErrNotExist) || name == "mounts") {
 		l.doubts[subject], l.err = err, errors.Join(l.err, err)

@@ -57,7 +57,7 @@ func (l *unitsState) evaluate(units systemd.Units, now finding.Timestamp) []find
 }
 
 func (l *unitsState) failed(u systemd.Unit, now finding.Timestamp) finding.Finding {
-	severity, aside := l.weigh(u)
+	severity, remark := l.weigh(u)
 	facts := map[string]string{"result": checkkit.Sanitize(u.Result, 50)}
 	if !u.Since.IsZero() && u.Since.Before(now.Wall) {
 		facts["since"] = u.Since.UTC().Format(time.RFC3339)
@@ -67,13 +67,13 @@ func (l *unitsState) failed(u systemd.Unit, now finding.Timestamp) finding.Findi
 	}
 	return finding.Finding{
 		Subject: unitSubject(u), Severity: severity, Reason: unitFailed,
-		Message: fmt.Sprintf("%s has failed: %s%s: see `systemctl status %s`", unitName(u), howItEnded(u), aside,
+		Message: fmt.Sprintf("%s has failed: %s%s: see `systemctl status %s`", unitName(u), howItEnded(u), remark,
 			unitName(u)), Facts: facts,
 	}
 }
 
 func (l *unitsState) flapping(u systemd.Unit, count uint32) finding.Finding {
-	severity, aside := l.weigh(u)
+	severity, remark := l.weigh(u)
 	text := fmt.Sprintf("systemd has restarted %s %d times in %.0f minutes", unitName(u), count,
 		unitFlappingWindow.Minutes())
 	if count < unitFlappingRestarts && restarting(u) {
@@ -84,7 +84,7 @@ func (l *unitsState) flapping(u systemd.Unit, count uint32) finding.Finding {
 	}
 	return finding.Finding{
 		Subject: unitSubject(u), Severity: severity, Reason: unitFlapping,
-		Message: text + aside + ": see `systemctl status " + unitName(u) + "`",
+		Message: text + remark + ": see `systemctl status " + unitName(u) + "`",
 		Facts: map[string]string{"restarts": strconv.Itoa(int(u.Restarts)),
 			"restartsInWindow": strconv.Itoa(int(count)), "state": checkkit.Sanitize(u.Sub, 50)},
 	}

@@ -48,8 +48,8 @@ type Config struct {
 	Problem func() string    // other problems, beside reading and writing; nil or empty: none
 	Ready   func() error     // why this replica must get no requests; nil: always ready
 
-	// Heard records an agent's sign of life. Nil: only the model records it.
-	Heard func(key model.Key, agent event.Agent, said, at time.Time)
+	// RecordAlive records an agent's sign of life. Nil: only the model records it.
+	RecordAlive func(key model.Key, agent event.Agent, sentAt, at time.Time)
 
 	Stopping <-chan struct{} // closed to end streams; may be nil
 
@@ -108,8 +108,8 @@ func New(c Config) *Server {
 	if c.Health == nil {
 		c.Health = func() Health { return Health{} }
 	}
-	if c.Heard == nil {
-		c.Heard = c.Model.Heard
+	if c.RecordAlive == nil {
+		c.RecordAlive = c.Model.RecordAlive
 	}
 	c.Alive = orDefault(c.Alive, time.Minute)
 	c.Limits = Limits{

@@ -103,7 +103,7 @@ func (s *Server) avoidText() (text []byte, etag string) {
 
 func (s *Server) avoidNow(now time.Time) Avoid {
 	answer := Avoid{Pools: []AvoidPool{}}
-	if last := s.Model.LastHeard(); now.Sub(last) > time.Duration(staleAfter*float64(s.Alive)) {
+	if last := s.Model.LastSeen(); now.Sub(last) > time.Duration(staleAfter*float64(s.Alive)) {
 		answer.StaleSince = &last
 	}
 	nodes, _ := s.Model.Nodes("")

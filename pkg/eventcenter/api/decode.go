@@ -152,13 +152,13 @@ func (d *decoded) readOwn(c cloudevents.Event) error {
 	if f, ok := e.Data.(event.Fault); ok && f.Detector != detector {
 		return errors.New("data: detector is for the faults of detectors")
 	}
-	d.said(&e)
+	d.setDecoded(&e)
 	return nil
 }
 
-// said copies the attributes of one of our own events.
-func (d *decoded) said(e *event.Event) {
-	d.Said = e
+// setDecoded copies the attributes of one of our own events.
+func (d *decoded) setDecoded(e *event.Event) {
+	d.Decoded = e
 	d.Cluster, d.Node, d.Severity, d.Stream, d.Sequence = e.Cluster, e.Node, string(e.Severity), e.Stream, e.Sequence
 	d.Check, d.Reason = e.Subject.Check, e.Subject.Reason
 }

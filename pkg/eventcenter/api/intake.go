@@ -42,7 +42,7 @@ func (s *Server) intake(w http.ResponseWriter, r *http.Request, who web.Identity
 		if d.time.Sub(s.Now()) > maxSkew {
 			s.metrics.future.Inc()
 		}
-		if d.Said == nil || d.Said.Type != event.AgentAlive {
+		if d.Decoded == nil || d.Decoded.Type != event.AgentAlive {
 			durable = append(durable, d.Event)
 		}
 	}
@@ -57,7 +57,7 @@ func (s *Server) intake(w http.ResponseWriter, r *http.Request, who web.Identity
 	} else {
 		done.Last = s.Journal.Bounds().Newest
 	}
-	s.heard(events)
+	s.recordAlive(events)
 	s.metrics.took(done)
 	w.Header().Set(AliveHeader, s.alive())
 	respond(w, http.StatusOK, stored{strconv.FormatUint(done.Last, 10), done.New, done.Duplicates, done.Conflicts})
@@ -68,14 +68,14 @@ func (s *Server) alive() string {
 	return strconv.Itoa(max(1, int(s.Alive.Seconds()*(0.9+0.2*rand.Float64()))))
 }
 
-// heard records signs of life, which are not journaled.
-func (s *Server) heard(events []decoded) {
+// recordAlive records signs of life, which are not journaled.
+func (s *Server) recordAlive(events []decoded) {
 	for _, d := range events {
-		if d.Said == nil || d.Said.Type != event.AgentAlive {
+		if d.Decoded == nil || d.Decoded.Type != event.AgentAlive {
 			continue
 		}
-		if agent, ok := d.Said.Data.(event.Agent); ok {
-			s.Heard(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, d.time, s.Now())
+		if agent, ok := d.Decoded.Data.(event.Agent); ok {
+			s.RecordAlive(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, d.time, s.Now())
 			s.metrics.events.WithLabelValues("alive").Inc()
 		}
 	}

@@ -34,19 +34,19 @@ type word struct {
 	Cluster string      `json:"cluster"`
 	Node    string      `json:"node"`
 	At      time.Time   `json:"at"`
-	Said    time.Time   `json:"said,omitzero"` // by the node's clock
+	SentAt  time.Time   `json:"said,omitzero"` // by the node's clock
 	Agent   event.Agent `json:"agent"`
 }
 
-// Heard records a sign of life that an agent sent to this replica.
-func (w *Words) Heard(key model.Key, agent event.Agent, said, at time.Time) {
-	w.Model.Heard(key, agent, said, at)
+// RecordAlive records a sign of life that an agent sent to this replica.
+func (w *Words) RecordAlive(key model.Key, agent event.Agent, sentAt, at time.Time) {
+	w.Model.RecordAlive(key, agent, sentAt, at)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.last == nil {
 		w.last = map[model.Key]word{}
 	}
-	w.last[key] = word{key.Cluster, key.Node, at, said, agent}
+	w.last[key] = word{key.Cluster, key.Node, at, sentAt, agent}
 }
 
 // Run sends and receives signs of life until ctx ends.
@@ -63,12 +63,12 @@ func (w *Words) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			w.tell()
+			w.publishAll()
 		}
 	}
 }
 
-func (w *Words) tell() {
+func (w *Words) publishAll() {
 	w.mu.Lock()
 	all := w.last
 	w.last = nil
@@ -105,6 +105,6 @@ func (w *Words) take(m *nats.Msg) {
 		return
 	}
 	for _, one := range some {
-		w.Model.Heard(model.Key{Cluster: one.Cluster, Node: one.Node}, one.Agent, one.Said, one.At)
+		w.Model.RecordAlive(model.Key{Cluster: one.Cluster, Node: one.Node}, one.Agent, one.SentAt, one.At)
 	}
 }

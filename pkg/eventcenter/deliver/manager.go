@@ -59,7 +59,7 @@ type Manager struct {
 	subscriptions map[string]*subscription
 	starting      map[string]*subscription // by Run, soon
 	by            map[string]Registration
-	letters       map[string][]string // the IDs of dead letters, by subscription, oldest first
+	deadLetterIDs map[string][]string // the IDs of dead letters, by subscription, oldest first
 	entries       int                 // of the audit
 	written       int                 // by this process
 }
@@ -82,7 +82,7 @@ func Open(ctx context.Context, c Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{Config: c, changed: make(chan struct{}, 1), subscriptions: map[string]*subscription{},
-		starting: map[string]*subscription{}, by: map[string]Registration{}, letters: map[string][]string{}}
+		starting: map[string]*subscription{}, by: map[string]Registration{}, deadLetterIDs: map[string][]string{}}
 	for _, one := range c.Settings.Subscriptions {
 		s, err := newSubscription(m, one, true)
 		if err != nil {
@@ -135,7 +135,7 @@ func (m *Manager) load(ctx context.Context) error {
 	}
 	for _, l := range letters {
 		name, id, _ := strings.Cut(l.Key, ".")
-		m.letters[name] = append(m.letters[name], id)
+		m.deadLetterIDs[name] = append(m.deadLetterIDs[name], id)
 	}
 	entries, err := m.Store.List(ctx, audits, "")
 	m.entries = len(entries)
@@ -252,7 +252,7 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 	delete(m.subscriptions, name)
 	delete(m.starting, name)
 	delete(m.by, name)
-	delete(m.letters, name)
+	delete(m.deadLetterIDs, name)
 	m.mu.Unlock()
 	close(s.stop)
 	for bucket, prefix := range map[string]string{registered: name, cursors: name, deadLetters: name + "."} {

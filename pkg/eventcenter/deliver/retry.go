@@ -85,7 +85,7 @@ func (s *subscription) single(ctx context.Context, h *held) {
 	if err != nil && !s.failedHeld(h, err) {
 		return
 	}
-	if err != nil && h.Letter == "" && !s.m.bury(ctx, s, letterOfGap(s, h), h) {
+	if err != nil && h.DeadLetter == "" && !s.m.bury(ctx, s, deadLetterOfGap(s, h), h) {
 		return
 	}
 	s.mu.Lock()
@@ -154,7 +154,7 @@ func (s *subscription) next(ctx context.Context, h *held, r journal.Record) bool
 		return false
 	case err != nil && !s.failedHeld(h, err):
 		return false
-	case err != nil && !s.m.bury(ctx, s, letterOf(s, r), h):
+	case err != nil && !s.m.bury(ctx, s, deadLetterOf(s, r), h):
 		return false
 	}
 	s.mu.Lock()

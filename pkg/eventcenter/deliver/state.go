@@ -35,9 +35,9 @@ type held struct {
 	Source  string `json:"source,omitempty"` // of events without a node
 	After   uint64 `json:"after,omitempty"`  // up to here, and up to the cursor, every event of the node is done
 
-	Event  json.RawMessage `json:"event,omitempty"`  // instead of a node: one event
-	ID     string          `json:"id,omitempty"`     // of Event
-	Letter string          `json:"letter,omitempty"` // the dead letter of Event
+	Event      json.RawMessage `json:"event,omitempty"`  // instead of a node: one event
+	ID         string          `json:"id,omitempty"`     // of Event
+	DeadLetter string          `json:"letter,omitempty"` // the dead letter of Event
 
 	Since    time.Time `json:"since,omitzero"` // the first attempt for the next event
 	Attempts int       `json:"attempts,omitempty"`

@@ -50,16 +50,16 @@ const maxShown = 100
 func (m *Manager) List() []Status {
 	m.mu.Lock()
 	all := slices.SortedFunc(maps.Values(m.subscriptions), func(a, b *subscription) int { return cmp.Compare(a.Name, b.Name) })
-	by, letters := maps.Clone(m.by), map[string]int{}
-	for name, ids := range m.letters {
-		letters[name] = len(ids)
+	by, dead := maps.Clone(m.by), map[string]int{}
+	for name, ids := range m.deadLetterIDs {
+		dead[name] = len(ids)
 	}
 	m.mu.Unlock()
 	newest := m.Journal.Bounds().Newest
 	list := make([]Status, 0, len(all))
 	for _, s := range all {
 		st := s.status(newest, time.Now())
-		st.DeadLetters = letters[s.Name]
+		st.DeadLetters = dead[s.Name]
 		if r, ok := by[s.Name]; ok && !s.configured {
 			st.By = &r
 		}

@@ -326,7 +326,7 @@ func (s *subscription) holdGap(ctx context.Context, g journal.Gap) bool {
 func (s *subscription) hold(h *held) {
 	if h.Event != nil {
 		for _, other := range s.state.Held {
-			if other.ID == h.ID && other.Letter == h.Letter {
+			if other.ID == h.ID && other.DeadLetter == h.DeadLetter {
 				return
 			}
 		}

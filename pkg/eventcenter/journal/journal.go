@@ -28,8 +28,8 @@ type Event struct {
 	// It is not stored with the event.
 	After uint64 `json:",omitempty"`
 
-	// Said is the decoded JSON, if the caller of Append has it. It is not stored.
-	Said *event.Event `json:"-"`
+	// Decoded is the decoded JSON, if the caller of Append has it. It is not stored.
+	Decoded *event.Event `json:"-"`
 }
 
 // Record is an event in the journal.

@@ -128,7 +128,7 @@ func (m *Model) derived(key Key) []byte {
 	}
 	var zero Node
 	n.Offset = 0 // a node that is there again keeps its predecessor's
-	n.Heard, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.Heard, 0, event.Agent{}, "", nil, Meta{}
+	n.LastSeen, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.LastSeen, 0, event.Agent{}, "", nil, Meta{}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())

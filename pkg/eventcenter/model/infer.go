@@ -64,55 +64,55 @@ func (i *inference) older(s Stamp) bool {
 }
 
 func (i *inference) faults(active []event.Fault) {
-	said := map[string]*Fault{}
+	reported := map[string]*Fault{}
 	for _, f := range active {
-		if !f.OneShot && len(said) < maxActive {
-			said[f.Key()] = &Fault{f, i.stamp}
+		if !f.OneShot && len(reported) < maxActive {
+			reported[f.Key()] = &Fault{f, i.stamp}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(i.n.Faults)) {
 		last := i.n.Faults[key]
-		silent := said[key] == nil && slices.Contains(i.unknown, last.Check)
+		silent := reported[key] == nil && slices.Contains(i.unknown, last.Check)
 		if silent || !i.older(last.Stamp) {
-			said[key] = last
-		} else if said[key] == nil && !last.Gone {
+			reported[key] = last
+		} else if reported[key] == nil && !last.Gone {
 			i.fault(event.FaultCleared, last.Fault)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(said)) {
+	for _, key := range slices.Sorted(maps.Keys(reported)) {
 		last := i.n.Faults[key]
-		if (last == nil || last.Gone) && !said[key].Gone {
-			i.fault(event.FaultRaised, said[key].Fault)
+		if (last == nil || last.Gone) && !reported[key].Gone {
+			i.fault(event.FaultRaised, reported[key].Fault)
 		}
 	}
-	i.n.Faults = said
+	i.n.Faults = reported
 }
 
 func (i *inference) leftovers(active []event.Activity) {
-	said := map[string]*Leftover{}
+	reported := map[string]*Leftover{}
 	for _, a := range active {
-		if len(said) < maxActive {
-			said[leftoverKey(a)] = &Leftover{a, i.stamp}
+		if len(reported) < maxActive {
+			reported[leftoverKey(a)] = &Leftover{a, i.stamp}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(i.n.Leftovers)) {
 		last := i.n.Leftovers[key]
-		silent := said[key] == nil && slices.Contains(i.unknown, last.Check)
+		silent := reported[key] == nil && slices.Contains(i.unknown, last.Check)
 		if silent || !i.older(last.Stamp) {
-			said[key] = last
-		} else if said[key] == nil && !last.Gone {
+			reported[key] = last
+		} else if reported[key] == nil && !last.Gone {
 			gone := last.Activity
 			gone.Kind = finding.LeftoverGone
 			i.leftover(event.LeftoverGone, gone)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(said)) {
+	for _, key := range slices.Sorted(maps.Keys(reported)) {
 		last := i.n.Leftovers[key]
-		if (last == nil || last.Gone) && !said[key].Gone {
-			i.leftover(event.LeftoverFound, said[key].Activity)
+		if (last == nil || last.Gone) && !reported[key].Gone {
+			i.leftover(event.LeftoverFound, reported[key].Activity)
 		}
 	}
-	i.n.Leftovers = said
+	i.n.Leftovers = reported
 }
 
 func (i *inference) fault(t event.Type, f event.Fault) {

@@ -39,10 +39,10 @@ type Key struct{ Cluster, Node string }
 
 // Node is the state of one node. Its JSON form is that of checkpoints.
 type Node struct {
-	Cluster string    `json:"cluster"`
-	Name    string    `json:"name"`
-	Offset  uint64    `json:"offset"` // of the last event that changed it
-	Heard   time.Time `json:"heard"`  // when its agent last sent an event, by the center's clock
+	Cluster  string    `json:"cluster"`
+	Name     string    `json:"name"`
+	Offset   uint64    `json:"offset"` // of the last event that changed it
+	LastSeen time.Time `json:"heard"`  // when its agent last sent an event, by the center's clock
 
 	event.Streams
 	AsOf uint64 `json:"asOf,omitempty"` // of the last snapshot
@@ -128,15 +128,15 @@ func (m *Model) apply(r journal.Record) {
 		return // a type of a newer center; it is in the journal
 	}
 	n := m.node(Key{r.Cluster, r.Node})
-	n.Offset, n.Heard = r.Offset, r.Received
+	n.Offset, n.LastSeen = r.Offset, r.Received
 	m.take(n, e)
 }
 
 // read decodes the parts of an event that change the state. The rest was verified before it was journaled: a start
 // reads thousands of events.
 func read(r journal.Record) (e event.Event, ok bool) {
-	if r.Said != nil {
-		return *r.Said, true
+	if r.Decoded != nil {
+		return *r.Decoded, true
 	}
 	var envelope struct {
 		Time time.Time
@@ -278,19 +278,19 @@ func leftoverKey(a event.Activity) string {
 // wrongClock is how far a node's clock may be off. Signs of life are sent at once; their delay is shorter than this.
 const wrongClock = 2 * time.Minute
 
-// Heard records an agent's sign of life, which is not in the journal: said by the agent's clock, at by the center's.
-func (m *Model) Heard(key Key, agent event.Agent, said, at time.Time) {
+// RecordAlive records an agent's sign of life, which is not in the journal: sentAt by the agent's clock, at by the center's.
+func (m *Model) RecordAlive(key Key, agent event.Agent, sentAt, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := m.nodes[key]; n != nil && n.Removed {
 		return // the first event of a new node with this name is in the journal
 	}
 	n := m.node(key)
-	if at.Before(n.Heard) {
+	if at.Before(n.LastSeen) {
 		return // from another replica, and older than this one's
 	}
-	n.Agent, n.AgentType, n.Heard, n.Ahead = agent, event.AgentAlive, at, 0
-	if ahead := said.Sub(at).Round(time.Second); ahead.Abs() > wrongClock && !said.IsZero() {
+	n.Agent, n.AgentType, n.LastSeen, n.Ahead = agent, event.AgentAlive, at, 0
+	if ahead := sentAt.Sub(at).Round(time.Second); ahead.Abs() > wrongClock && !sentAt.IsZero() {
 		n.Ahead = ahead
 	}
 }

@@ -35,40 +35,40 @@ const maxNotes = 1000
 const maxText = 2000
 
 // OperatorEvent returns the event for a person's note on a fault.
-func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time) (journal.Event, error) {
-	said.Check, said.Subject, said.RaisedAt = f.Check, f.Subject, f.RaisedAt
+func OperatorEvent(t event.Type, f NodeFault, action event.Operator, now time.Time) (journal.Event, error) {
+	action.Check, action.Subject, action.RaisedAt = f.Check, f.Subject, f.RaisedAt
 	if f.Detector != "" {
-		said.Reason, said.Detector = f.Reason, f.Detector
+		action.Reason, action.Detector = f.Reason, f.Detector
 	}
 	switch {
 	case t != event.OperatorAcknowledged && t != event.OperatorMuted && t != event.OperatorCommented:
 		return journal.Event{}, fmt.Errorf("%q is nothing that a person says", t)
-	case said.By == "":
+	case action.By == "":
 		return journal.Event{}, fmt.Errorf("%s: nobody says it", t)
-	case len(said.Text) > maxText:
-		return journal.Event{}, fmt.Errorf("%d bytes are said, %d are possible", len(said.Text), maxText)
-	case t == event.OperatorMuted && said.Until.Sub(now) > 31*24*time.Hour:
-		return journal.Event{}, fmt.Errorf("muted until %s: a month is possible", said.Until.Format(time.DateOnly))
+	case len(action.Text) > maxText:
+		return journal.Event{}, fmt.Errorf("%d bytes are said, %d are possible", len(action.Text), maxText)
+	case t == event.OperatorMuted && action.Until.Sub(now) > 31*24*time.Hour:
+		return journal.Event{}, fmt.Errorf("muted until %s: a month is possible", action.Until.Format(time.DateOnly))
 	}
-	said.Text = strings.ToValidUTF8(said.Text, "�")
+	action.Text = strings.ToValidUTF8(action.Text, "�")
 	return Own{Cluster: f.Cluster, Node: f.Node, ID: "operator-" + rand.Text(), Type: t, Check: f.Check, Reason: f.Reason,
-		Subject: f.Subject, Time: now.UTC(), Data: said}.Event()
+		Subject: f.Subject, Time: now.UTC(), Data: action}.Event()
 }
 
 // MaintenanceEvent returns the event for a person's declaration of maintenance on a node for d from now; 0 ends it.
-func MaintenanceEvent(key Key, said event.Operator, d time.Duration, now time.Time) (journal.Event, error) {
+func MaintenanceEvent(key Key, action event.Operator, d time.Duration, now time.Time) (journal.Event, error) {
 	switch {
-	case said.By == "":
+	case action.By == "":
 		return journal.Event{}, errors.New("maintenance: nobody says it")
-	case len(said.Text) > maxText:
-		return journal.Event{}, fmt.Errorf("%d bytes are said, %d are possible", len(said.Text), maxText)
+	case len(action.Text) > maxText:
+		return journal.Event{}, fmt.Errorf("%d bytes are said, %d are possible", len(action.Text), maxText)
 	case d < 0 || d > 31*24*time.Hour:
 		return journal.Event{}, fmt.Errorf("maintenance for %s: 0 to a month is possible", d)
 	}
-	said.Text = strings.ToValidUTF8(said.Text, "�")
-	said.Until, said.Check, said.Subject = now.Add(d).UTC(), "maintenance", finding.Subject{Kind: "node", Name: key.Node}
+	action.Text = strings.ToValidUTF8(action.Text, "�")
+	action.Until, action.Check, action.Subject = now.Add(d).UTC(), "maintenance", finding.Subject{Kind: "node", Name: key.Node}
 	return Own{Cluster: key.Cluster, Node: key.Node, ID: "operator-" + rand.Text(), Type: event.OperatorMaintenance,
-		Check: said.Check, Reason: "Declared", Subject: said.Subject, Time: now.UTC(), Data: said}.Event()
+		Check: action.Check, Reason: "Declared", Subject: action.Subject, Time: now.UTC(), Data: action}.Event()
 }
 
 // operator applies a person's event.

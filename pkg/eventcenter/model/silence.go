@@ -25,13 +25,13 @@ const silent State = "silent"
 
 // Silence is the center's own finding about a node or a cluster.
 type Silence struct {
-	State   State     `json:"state,omitempty"`
-	Reason  string    `json:"reason,omitempty"`
-	Message string    `json:"message,omitempty"`
-	Since   time.Time `json:"since,omitzero"`
-	Told    time.Time `json:"told,omitzero"`   // when the event was received
-	Event   string    `json:"event"`           // its ID, from which the next event's ID is derived
-	Nodes   int       `json:"nodes,omitempty"` // for a cluster: the number of silent nodes
+	State      State     `json:"state,omitempty"`
+	Reason     string    `json:"reason,omitempty"`
+	Message    string    `json:"message,omitempty"`
+	Since      time.Time `json:"since,omitzero"`
+	ReportedAt time.Time `json:"told,omitzero"`   // when the event was received
+	Event      string    `json:"event"`           // its ID, from which the next event's ID is derived
+	Nodes      int       `json:"nodes,omitempty"` // for a cluster: the number of silent nodes
 }
 
 // Meta is a cluster's data about a Node.
@@ -43,11 +43,11 @@ type Meta struct {
 
 // Known is the data for deciding whether a node is silent.
 type Known struct {
-	UID     string
-	Heard   time.Time
-	Stopped bool // its agent has reported that it stopped
-	Silence Silence
-	Offset  uint64 // of the last event that changed it
+	UID      string
+	LastSeen time.Time
+	Stopped  bool // its agent has reported that it stopped
+	Silence  Silence
+	Offset   uint64 // of the last event that changed it
 }
 
 // ClusterState is the center's own finding about a cluster.
@@ -89,10 +89,10 @@ func (m *Model) own(r journal.Record) {
 		m.remove(n, r.ID, e.Time)
 		return
 	}
-	n.Silence = &Silence{Event: r.ID, Told: r.Received}
+	n.Silence = &Silence{Event: r.ID, ReportedAt: r.Received}
 	if state != Seen {
 		n.Silence = &Silence{State: state, Reason: e.Data.Reason, Message: e.Data.Message, Since: e.Data.Since,
-			Told: r.Received, Event: r.ID, Nodes: e.Data.Nodes}
+			ReportedAt: r.Received, Event: r.ID, Nodes: e.Data.Nodes}
 	}
 }
 
@@ -132,7 +132,7 @@ func (m *Model) Known(cluster string) (nodes map[string]Known, whole Silence) {
 		if key.Cluster != cluster || n.Removed {
 			continue
 		}
-		k := Known{UID: n.UID, Heard: n.Heard, Stopped: n.AgentType == event.AgentStopping,
+		k := Known{UID: n.UID, LastSeen: n.LastSeen, Stopped: n.AgentType == event.AgentStopping,
 			Offset: n.Offset}
 		if n.Silence != nil {
 			k.Silence = *n.Silence

@@ -18,7 +18,7 @@ type Summary struct {
 	Warning       int       `json:"warning"`
 	Info          int       `json:"info"`
 	Leftovers     int       `json:"leftovers"`
-	Heard         time.Time `json:"heard"` // when its agent last sent an event, by the center's clock
+	LastSeen      time.Time `json:"heard"` // when its agent last sent an event, by the center's clock
 	Stopped       bool      `json:"stopped,omitempty"`
 	Version       string    `json:"version"` // of its agent
 	Configuration string    `json:"configuration"`
@@ -113,7 +113,7 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 }
 
 func (n *Node) summary() Summary {
-	s := Summary{Cluster: n.Cluster, Node: n.Name, Heard: n.Heard, Version: n.Agent.Version,
+	s := Summary{Cluster: n.Cluster, Node: n.Name, LastSeen: n.LastSeen, Version: n.Agent.Version,
 		Configuration: n.Agent.Configuration, Waiting: n.Agent.Waiting, Blind: n.Agent.Blind, ClockAhead: n.Ahead.Seconds(),
 		Stopped: n.AgentType == event.AgentStopping, Pool: n.Pool, Zone: n.Zone}
 	if n.Silence != nil && n.Silence.State != Seen {
@@ -231,13 +231,13 @@ func (m *Model) Counts() Counts {
 	return c
 }
 
-// LastHeard returns when any agent last sent an event.
-func (m *Model) LastHeard() (last time.Time) {
+// LastSeen returns when any agent last sent an event.
+func (m *Model) LastSeen() (last time.Time) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, n := range m.nodes {
-		if n.Heard.After(last) {
-			last = n.Heard
+		if n.LastSeen.After(last) {
+			last = n.LastSeen
 		}
 	}
 	return last

@@ -41,7 +41,7 @@ func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
 		return stateLost
 	case n.Fatal > 0:
 		return stateFatal
-	case found == model.Blind || n.Stopped || now.Sub(n.Heard) > time.Duration(silentAfter*float64(alive)):
+	case found == model.Blind || n.Stopped || now.Sub(n.LastSeen) > time.Duration(silentAfter*float64(alive)):
 		return stateBlind
 	case n.Warning > 0:
 		return stateDegraded
@@ -130,14 +130,14 @@ func groupLink(f model.NodeFault) string {
 }
 
 type fleetView struct {
-	All    tally
-	Pools  []tally
-	Placed bool                 // a pool or zone of a node is known
-	Silent []model.ClusterState // so many nodes that the cause may be elsewhere
-	States []string
-	Groups []group // the first few
-	More   int
-	Heard  time.Time // the latest event of any agent
+	All      tally
+	Pools    []tally
+	Placed   bool                 // a pool or zone of a node is known
+	Silent   []model.ClusterState // so many nodes that the cause may be elsewhere
+	States   []string
+	Groups   []group // the first few
+	More     int
+	LastSeen time.Time // the latest event of any agent
 }
 
 // fleetGroups limits the faults on the first page.
@@ -146,7 +146,7 @@ const fleetGroups = 10
 func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	now := s.Now()
 	nodes, _ := s.Model.Nodes("")
-	v := fleetView{States: states(), Heard: s.Model.LastHeard(), Silent: s.Model.SilentClusters()}
+	v := fleetView{States: states(), LastSeen: s.Model.LastSeen(), Silent: s.Model.SilentClusters()}
 	for _, n := range nodes {
 		i := slices.IndexFunc(v.Pools, func(t tally) bool {
 			return t.Cluster == n.Cluster && t.Pool == n.Pool && t.Zone == n.Zone

@@ -80,6 +80,6 @@ func New(c Config) http.Handler {
 		mux.HandleFunc(pattern, s.SignedIn(answer))
 	}
 	mux.HandleFunc("POST /maintenance", s.Operators(onlyOperators, s.maintenance))
-	mux.HandleFunc("POST /say", s.Operators(onlyOperators, s.say))
+	mux.HandleFunc("POST /say", s.Operators(onlyOperators, s.recordAction))
 	return s.Handler(mux)
 }

@@ -238,7 +238,7 @@ func TestSaying(t *testing.T) {
 	}
 	c.open()
 	after, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
-	before.Heard, after.Heard = time.Time{}, time.Time{}
+	before.LastSeen, after.LastSeen = time.Time{}, time.Time{}
 	if diff := cmp.Diff(before, after); diff != "" || after.Faults[0].Operator == nil {
 		t.Errorf("after a restart:\n%s", diff)
 	}

@@ -15,7 +15,7 @@ import (
 
 type subscriptionsView struct {
 	Subscriptions []deliver.Status
-	Letters       []deliver.DeadLetter // the newest ones
+	DeadLetters   []deliver.DeadLetter // the newest ones
 	More          int
 }
 
@@ -32,7 +32,7 @@ func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who web.S
 		}
 		v.Subscriptions = subscriptions
 		v.More = max(0, len(letters)-maxRows)
-		v.Letters = letters[v.More:]
+		v.DeadLetters = letters[v.More:]
 	}
 	s.Show(w, r, http.StatusOK, "subscriptions", web.View{Title: "Subscriptions", JSON: "/v1/subscriptions", Data: v})
 }

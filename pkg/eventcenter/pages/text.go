@@ -23,12 +23,12 @@ var functions = template.FuncMap{
 	"more":     func(q url.Values, before string) string { return "?" + web.With(q, "before", before).Encode() },
 	"groupsAt": func(groups []group, now time.Time) groupsAt { return groupsAt{groups, now} },
 	"peopleOf": func(n *model.Note, now time.Time) people { return people{n, n.Muted(now)} },
-	"sayOf":    sayOf,
-	"declare": func(cluster, node, form, next string) saying {
-		return saying{url.Values{"cluster": {cluster}, "node": {node}}, form, next}
+	"sayOf":    actionFormOf,
+	"declare": func(cluster, node, form, next string) actionForm {
+		return actionForm{url.Values{"cluster": {cluster}, "node": {node}}, form, next}
 	},
-	"sayFault": func(f model.NodeFault, form, next string) saying {
-		return sayOf(url.Values{"cluster": {f.Cluster}, "node": {f.Node}, "check": {f.Check},
+	"sayFault": func(f model.NodeFault, form, next string) actionForm {
+		return actionFormOf(url.Values{"cluster": {f.Cluster}, "node": {f.Node}, "check": {f.Check},
 			"detector": {f.Detector}}, f.Subject.Kind, f.Subject.Name,
 			form, next)
 	},
@@ -53,19 +53,19 @@ type people struct {
 	Muted bool
 }
 
-// saying is a form for a person's action on faults.
-type saying struct {
+// actionForm is a form for a person's action on faults.
+type actionForm struct {
 	Fault      url.Values // the selected ones
 	Form, Next string
 }
 
-// sayOf returns the form for the faults that a filter selects, of one subject if it is given.
-func sayOf(q url.Values, kind, name, form, next string) saying {
+// actionFormOf returns the form for the faults that a filter selects, of one subject if it is given.
+func actionFormOf(q url.Values, kind, name, form, next string) actionForm {
 	about := url.Values{}
 	for _, field := range faultFields(q) {
 		about.Set(field.Name, field.Value)
 	}
 	about.Set("kind", kind)
 	about.Set("name", name)
-	return saying{about, form, next}
+	return actionForm{about, form, next}
 }

@@ -99,11 +99,11 @@ func (b *builder) node(d *Day, n *Node, last bool) {
 	for kind, c := range n.Leftovers {
 		k := b.kind(kind)
 		k.Found, k.Released, k.Gone = k.Found+c.Found, k.Released+c.Released, k.Gone+c.Gone
-		if n.Pods.Says {
+		if n.Pods.Reports {
 			b.counted[kind] += c.Found
 		}
 	}
-	if n.Pods.Says {
+	if n.Pods.Reports {
 		b.counting[key] = true
 		b.r.Leftovers.PodsEnded += n.Pods.Ended
 	}

@@ -155,10 +155,10 @@ type LeftoverKind struct {
 
 // Pods counts ended pods as reported by agents: each start of an agent counts from 0.
 type Pods struct {
-	Stream string `json:"stream,omitempty"`
-	Last   uint64 `json:"last,omitempty"` // the last reported number
-	Ended  uint64 `json:"ended,omitempty"`
-	Says   bool   `json:"says,omitempty"` // its agent reports the number
+	Stream  string `json:"stream,omitempty"`
+	Last    uint64 `json:"last,omitempty"` // the last reported number
+	Ended   uint64 `json:"ended,omitempty"`
+	Reports bool   `json:"says,omitempty"` // its agent reports the number
 }
 
 // state is the state of a node.

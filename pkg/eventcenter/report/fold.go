@@ -109,7 +109,7 @@ func (d *Day) apply(r journal.Record) {
 		d.cluster(r)
 		return
 	}
-	e, ok := saidIn(r)
+	e, ok := decodeFolded(r)
 	switch {
 	case r.Node == "" || !ok: // not about a node
 	case own:
@@ -121,8 +121,8 @@ func (d *Day) apply(r journal.Record) {
 	}
 }
 
-// said is the part of an event that the fold reads.
-type said struct {
+// foldedEvent is the part of an event that the fold reads.
+type foldedEvent struct {
 	Of   string    `json:"inferredof"`
 	Time time.Time `json:"time"`
 	Data struct {
@@ -138,9 +138,9 @@ type said struct {
 	} `json:"data"`
 }
 
-func saidIn(r journal.Record) (s said, ok bool) {
-	if r.Said != nil && s.take(r.Said.Data) {
-		s.Time = r.Said.Time
+func decodeFolded(r journal.Record) (s foldedEvent, ok bool) {
+	if r.Decoded != nil && s.take(r.Decoded.Data) {
+		s.Time = r.Decoded.Time
 		return s, true
 	}
 	err := json.Unmarshal(r.JSON, &s)
@@ -148,7 +148,7 @@ func saidIn(r journal.Record) (s said, ok bool) {
 }
 
 // take uses data decoded when the event was received.
-func (s *said) take(data any) bool {
+func (s *foldedEvent) take(data any) bool {
 	switch d := data.(type) {
 	case event.Fault:
 		s.Data.Fault = d
@@ -164,7 +164,7 @@ func (s *said) take(data any) bool {
 	return true
 }
 
-func (s said) key() string {
+func (s foldedEvent) key() string {
 	return s.Data.Key()
 }
 
@@ -198,7 +198,7 @@ func (d *Day) cluster(r journal.Record) {
 }
 
 // own counts events of the center itself, or of people there, about a node.
-func (d *Day) own(r journal.Record, e said) {
+func (d *Day) own(r journal.Record, e foldedEvent) {
 	t := event.Type(r.Type)
 	switch t {
 	case event.NodeBlind, event.NodeLost, event.NodeSeen:
@@ -250,11 +250,11 @@ func (d *Day) remove(n *Node) {
 	}
 	*n = Node{Cluster: n.Cluster, Name: n.Name, Place: n.Place, Time: n.Time, Since: n.Since, Joined: n.Joined,
 		Removed: n.Removed, Ended: n.Ended, Faults: n.Faults, Leftovers: n.Leftovers,
-		Pods: Pods{Ended: n.Pods.Ended, Says: n.Pods.Says}}
+		Pods: Pods{Ended: n.Pods.Ended, Reports: n.Pods.Reports}}
 }
 
 // detector counts a detector's events about a node.
-func (d *Day) detector(r journal.Record, e said) {
+func (d *Day) detector(r journal.Record, e foldedEvent) {
 	_, _, name, _ := event.ReadSource(r.Source)
 	t := event.Type(r.Type)
 	if name == "" || t != event.FaultRaised && t != event.FaultUpdated && t != event.FaultCleared {
@@ -283,7 +283,7 @@ func (d *Day) detector(r journal.Record, e said) {
 }
 
 // agent counts the events of a node's agent.
-func (d *Day) agent(r journal.Record, e said) {
+func (d *Day) agent(r journal.Record, e foldedEvent) {
 	n := d.node(r)
 	d.settle(n, d.Through)
 	t := event.Type(r.Type)

@@ -19,7 +19,7 @@ func (n *Node) newer(key string, s stamp) bool {
 }
 
 // history counts a fault that was over before it was received. Its end adds no information.
-func (n *Node) history(t event.Type, e said) {
+func (n *Node) history(t event.Type, e foldedEvent) {
 	key := e.key()
 	o, last := n.Open[key], n.Ended[key]
 	known := o != nil && o.RaisedAt.Equal(e.Data.RaisedAt) || last.RaisedAt.Equal(e.Data.RaisedAt) && !last.RaisedAt.IsZero()
@@ -46,7 +46,7 @@ func (n *Node) over(key string, s stamp) {
 }
 
 // fault counts a change of a fault.
-func (d *Day) fault(n *Node, t event.Type, e said, at stamp) {
+func (d *Day) fault(n *Node, t event.Type, e foldedEvent, at stamp) {
 	key := e.key()
 	o := n.Open[key]
 	again := o != nil && o.RaisedAt.Equal(e.Data.RaisedAt)
@@ -76,7 +76,7 @@ func (d *Day) fault(n *Node, t event.Type, e said, at stamp) {
 }
 
 // begin counts a fault that starts now, or is over at once.
-func (d *Day) begin(n *Node, key string, o *Episode, e said) {
+func (d *Day) begin(n *Node, key string, o *Episode, e foldedEvent) {
 	c := n.count(o)
 	c.Found++
 	if !e.Data.ObservedAt.IsZero() && !e.Data.RaisedAt.IsZero() {
@@ -110,7 +110,7 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 }
 
-func (n *Node) episode(e said, at stamp, found time.Time) *Episode {
+func (n *Node) episode(e foldedEvent, at stamp, found time.Time) *Episode {
 	o := &Episode{stamp: at, Check: e.Data.Check, Reason: e.Data.Reason, Detector: e.Data.Detector, Severity: e.Data.Severity,
 		Subject: e.Data.Subject, Message: clip(e.Data.Message), Found: found}
 	o.RaisedAt = e.Data.RaisedAt
@@ -151,7 +151,7 @@ func (n *Node) count(o *Episode) *FaultCount {
 }
 
 // leftover counts a change of a leftover.
-func (n *Node) leftover(t event.Type, e said) {
+func (n *Node) leftover(t event.Type, e foldedEvent) {
 	key, kind := e.key(), e.Data.Subject.Kind
 	was, there := n.Left[key]
 	switch {
@@ -203,5 +203,5 @@ func (n *Node) pods(stream string, ended *uint64) {
 		p.Ended += *ended - p.Last
 		p.Last = *ended
 	}
-	p.Says = true
+	p.Reports = true
 }

@@ -127,7 +127,7 @@ func (a *agent) event(t event.Type, severity finding.Severity, data any) journal
 	if a.sequence%2 == 0 { // like an event received by HTTP; the other half is read from the journal
 		said, err := event.Decode(j.JSON)
 		a.w.must(err)
-		j.Said = &said
+		j.Decoded = &said
 	}
 	a.sent = append(a.sent, j)
 	return j

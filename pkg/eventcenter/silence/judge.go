@@ -88,7 +88,7 @@ func (j *Judge) Judge(o Observation) []Verdict {
 		state, v := j.state(name, o, fresh)
 		was := known.Silence.State
 		switch {
-		case was != model.Seen && o.At.Sub(known.Silence.Told) < massWithin && state != model.Seen:
+		case was != model.Seen && o.At.Sub(known.Silence.ReportedAt) < massWithin && state != model.Seen:
 			recent++
 		case was == model.Seen && (state != model.Seen || j.suspect(name, o, fresh)):
 			suspects++
@@ -139,10 +139,10 @@ func (j *Judge) blindFrom(l lease, known model.Known) time.Time {
 		begun = l.first
 	}
 	from := begun.Add(longestRetry + j.interval)
-	if !known.Heard.Before(begun) {
+	if !known.LastSeen.Before(begun) {
 		from = time.Time{}
 	}
-	if spoken := known.Heard.Add(time.Duration(blindAfter * float64(j.interval))); spoken.After(from) {
+	if spoken := known.LastSeen.Add(time.Duration(blindAfter * float64(j.interval))); spoken.After(from) {
 		from = spoken
 	}
 	return from
@@ -152,27 +152,27 @@ func (j *Judge) blindFrom(l lease, known model.Known) time.Time {
 func (j *Judge) state(name string, o Observation, fresh bool) (model.State, Verdict) {
 	known, node, l := o.Known[name], o.Nodes[name], j.leases[name]
 	was := known.Silence.State
-	v := Verdict{Node: name, Silence: event.Silence{Heard: known.Heard, Lease: l.renewed, UID: node.UID}}
+	v := Verdict{Node: name, Silence: event.Silence{LastSeen: known.LastSeen, Lease: l.renewed, UID: node.UID}}
 	age := o.At.Sub(l.changed)
-	spoken := !known.Heard.IsZero() && o.At.Sub(known.Heard) <= time.Duration(blindAfter*float64(j.interval))
+	spoken := !known.LastSeen.IsZero() && o.At.Sub(known.LastSeen) <= time.Duration(blindAfter*float64(j.interval))
 	moves := fresh && l.moved && age < lostAfter
 	mute := node.Expected && !o.At.Before(j.blindFrom(l, known))
 	lost := fresh && age >= lostAfter && o.At.Sub(j.started) >= j.interval && (!l.renewed.IsZero() || mute)
 	switch {
 	case lost:
 		v.Type, v.Reason, v.Since = event.NodeLost, "LeaseUnchanged", l.changed
-		v.Message = fmt.Sprintf("kubelet has not renewed its Lease for %s; %s", round(age), heard(known, o.At))
+		v.Message = fmt.Sprintf("kubelet has not renewed its Lease for %s; %s", round(age), describeLastSeen(known, o.At))
 		if l.renewed.IsZero() {
-			v.Reason, v.Message = "NoLease", "the Node has no Lease; "+heard(known, o.At)
+			v.Reason, v.Message = "NoLease", "the Node has no Lease; "+describeLastSeen(known, o.At)
 		}
 		return model.Lost, v
 	case was == model.Lost && !moves:
 		return was, v // no renewal of its Lease was observed yet
 	case mute && moves:
-		v.Type, v.Since = event.NodeBlind, known.Heard
-		v.Reason, v.Message = "AgentSilent", "kubelet renews its Lease, and "+heard(known, o.At)
+		v.Type, v.Since = event.NodeBlind, known.LastSeen
+		v.Reason, v.Message = "AgentSilent", "kubelet renews its Lease, and "+describeLastSeen(known, o.At)
 		switch {
-		case known.Heard.IsZero():
+		case known.LastSeen.IsZero():
 			v.Reason, v.Since = "NoAgent", l.first
 		case known.Stopped:
 			v.Reason, v.Message = "AgentStopped", v.Message+": it has said that it stops"
@@ -182,7 +182,7 @@ func (j *Judge) state(name string, o Observation, fresh bool) (model.State, Verd
 		return was, v
 	}
 	v.Type, v.Reason, v.Since = event.NodeSeen, "Heard", known.Silence.Since
-	v.Message = "kubelet renews its Lease; " + heard(known, o.At)
+	v.Message = "kubelet renews its Lease; " + describeLastSeen(known, o.At)
 	return model.Seen, v
 }
 
@@ -192,25 +192,25 @@ func (j *Judge) suspect(name string, o Observation, fresh bool) bool {
 	if !fresh {
 		return false
 	}
-	wordLate := o.Nodes[name].Expected && known.Heard.After(j.started) &&
-		o.At.Sub(known.Heard) > time.Duration(lateWord*float64(j.interval))
+	wordLate := o.Nodes[name].Expected && known.LastSeen.After(j.started) &&
+		o.At.Sub(known.LastSeen) > time.Duration(lateWord*float64(j.interval))
 	return o.At.Sub(l.changed) >= late || wordLate
 }
 
 // mass decides how to report nodes that have become silent: each by itself, or all as one finding.
 func (j *Judge) mass(o Observation, silences []Verdict, together int) []Verdict {
 	many := func(n int) bool { return n >= massNodes && float64(n) > massShare*float64(len(o.Nodes)) }
-	told := o.Whole.State != model.Seen
+	reported := o.Whole.State != model.Seen
 	switch {
-	case !told && len(silences) > 0 && many(together):
+	case !reported && len(silences) > 0 && many(together):
 		return []Verdict{{Type: event.ClusterSilent, Silence: event.Silence{Reason: "ManyNodesSilent", Since: o.At,
 			Nodes: together, Message: fmt.Sprintf("%d of %d nodes are silent or late within %s: the fault is likely the "+
 				"center's, the apiserver's or the network's; nodes are not reported one by one", together, len(o.Nodes),
 				massWithin)}}}
-	case told && many(len(silences)):
+	case reported && many(len(silences)):
 		j.calm = time.Time{}
 		return nil
-	case told:
+	case reported:
 		if j.calm.IsZero() {
 			j.calm = o.At
 		}
@@ -225,11 +225,11 @@ func (j *Judge) mass(o Observation, silences []Verdict, together int) []Verdict 
 	return silences
 }
 
-func heard(known model.Known, at time.Time) string {
-	if known.Heard.IsZero() {
+func describeLastSeen(known model.Known, at time.Time) string {
+	if known.LastSeen.IsZero() {
 		return "its agent was never heard"
 	}
-	return fmt.Sprintf("its agent was heard %s ago", round(at.Sub(known.Heard)))
+	return fmt.Sprintf("its agent was heard %s ago", round(at.Sub(known.LastSeen)))
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Second) }

@@ -65,9 +65,9 @@ func (w world) observe(second int, told map[string]model.Silence) Observation {
 		k := model.Known{Silence: told[name]}
 		never := w.noAgent[i] || i >= w.nodes
 		if at, ok := w.last(second, 60, 7*i, w.dead[i], w.mute[i], span{0, w.back}); ok && !never {
-			k.Heard = start.Add(time.Duration(at) * time.Second)
+			k.LastSeen = start.Add(time.Duration(at) * time.Second)
 		} else if w.heardBefore && !w.noAgent[i] {
-			k.Heard = start.Add(-time.Hour)
+			k.LastSeen = start.Add(-time.Hour)
 		}
 		o.Known[name] = k
 		if at, ok := w.last(second, 10, i, w.dead[i], w.away); ok && !w.noLease[i] {
@@ -92,7 +92,7 @@ func (w world) run() (lines []string) {
 			lines = append(lines, strings.Join(strings.Fields(fmt.Sprint(second, " ", v.Node, " ", t, " ", v.Reason)), " "))
 			states := map[event.Type]model.State{event.NodeBlind: model.Blind, event.NodeLost: model.Lost,
 				event.ClusterSilent: "silent"}
-			told[v.Node] = model.Silence{State: states[v.Type], Since: v.Since, Told: o.At}
+			told[v.Node] = model.Silence{State: states[v.Type], Since: v.Since, ReportedAt: o.At}
 		}
 	}
 	return lines
@@ -107,7 +107,7 @@ func of(nodes int, s span) map[int]span {
 }
 
 func lost(node string) map[string]model.Silence {
-	return map[string]model.Silence{node: {State: model.Lost, Told: start.Add(-time.Hour)}}
+	return map[string]model.Silence{node: {State: model.Lost, ReportedAt: start.Add(-time.Hour)}}
 }
 
 func TestJudge(t *testing.T) {

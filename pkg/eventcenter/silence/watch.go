@@ -138,7 +138,7 @@ func (w *Watcher) removed(ctx context.Context, nodes map[string]Node, known map[
 			return gone // the next round asks again
 		}
 		v := Verdict{Node: name, Type: event.NodeRemoved, Silence: event.Silence{Reason: "NodeRemoved", UID: was,
-			Since: time.Now(), Heard: known[name].Heard, Message: "the Node object is gone"}}
+			Since: time.Now(), LastSeen: known[name].LastSeen, Message: "the Node object is gone"}}
 		switch {
 		case uid == "":
 			gone = append(gone, v)

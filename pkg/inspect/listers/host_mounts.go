@@ -24,14 +24,14 @@ type servers struct {
 
 // server is what is known about the server of a FUSE mount.
 type server struct {
-	uid   string // of its pod; empty: none is known
-	looks int    // passes that searched for it
-	fresh bool   // the mount is younger than the first pass, so that a search has found its server alive
+	uid    string // of its pod; empty: none is known
+	passes int    // passes that searched for it
+	fresh  bool   // the mount is younger than the first pass, so that a search has found its server alive
 }
 
-// maxLooks is in how many passes the server of a mount is searched: each reads the open files of all pods' processes.
+// maxPasses is in how many passes the server of a mount is searched: each reads the open files of all pods' processes.
 // A server has its end open before the mount exists, but may give it to another process at first.
-const maxLooks = 3
+const maxPasses = 3
 
 // list lists the mounts outside of kubelet's directory that name a pod for certain:
 //
@@ -92,7 +92,7 @@ func podOfRoot(m mount.Mount, pods mount.Place) string {
 // update searches for the server of a mount if it is not known, or if its pod has ended: a new mount on the same point
 // may have the same numbers, and another server. It returns why the mount is foreign, or in doubt.
 func (s *server) update(ctx context.Context, scan *hostscan.Scan, connection int) (foreign, doubt string) {
-	if s.uid == "" && s.looks == maxLooks {
+	if s.uid == "" && s.passes == maxPasses {
 		return inspect.CreatorEnded, ""
 	}
 	table, err := scan.Processes()
@@ -104,7 +104,7 @@ func (s *server) update(ctx context.Context, scan *hostscan.Scan, connection int
 		uid, err = findServer(ctx, scan, connection, s.fresh)
 	}
 	if s.uid == "" {
-		s.uid, s.looks = uid, s.looks+1
+		s.uid, s.passes = uid, s.passes+1
 		if s.uid == "" { // an error leaves it unknown, too
 			foreign = inspect.CreatorEnded
 		}

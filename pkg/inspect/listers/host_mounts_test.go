@@ -164,7 +164,7 @@ func TestNextServerOfFUSE(t *testing.T) {
 		"the host serves it":          {all: []serving{{"", "fuse_connection:\t46\n"}}, uid: dead, foreign: "process 10, which is of no pod"},
 		"not known":                   {broken: errors.New("/proc is away"), uid: dead, doubts: "/proc is away"},
 	} {
-		scan, s := scanOf(t, test.all), server{uid: dead, looks: maxLooks}
+		scan, s := scanOf(t, test.all), server{uid: dead, passes: maxPasses}
 		if test.broken != nil {
 			scan.Processes = func() (hostscan.ProcessTable, error) { return hostscan.ProcessTable{}, test.broken }
 		}

@@ -32,11 +32,11 @@ func (g *gatherer) lookUp(ctx context.Context, pod *corev1.Pod) {
 			g.askVolume(ctx, v)
 		}
 	}
-	if g.look.Events == nil {
+	if g.lookups.Events == nil {
 		return
 	}
 	g.facts.Events, g.facts.EventsErr = within(ctx, lookupsLimit, "the apiserver",
-		func(ctx context.Context) ([]corev1.Event, error) { return g.look.Events(ctx, pod) })
+		func(ctx context.Context) ([]corev1.Event, error) { return g.lookups.Events(ctx, pod) })
 }
 
 func (g *gatherer) isMissing(volume string) bool {
@@ -63,7 +63,7 @@ func (g *gatherer) askImage(ctx context.Context, image string) {
 // askVolume asks why a volume is not set up.
 func (g *gatherer) askVolume(ctx context.Context, v corev1.Volume) {
 	for _, o := range needed(v) {
-		if g.look.Exists != nil && len(g.facts.Objects) < maxObjects {
+		if g.lookups.Exists != nil && len(g.facts.Objects) < maxObjects {
 			g.askObject(ctx, o)
 		}
 	}
@@ -76,7 +76,7 @@ func (g *gatherer) askVolume(ctx context.Context, v corev1.Volume) {
 	case v.Ephemeral != nil:
 		claim = g.facts.Name + "-" + v.Name
 	}
-	if claim != "" && g.look.Claim != nil && len(g.facts.Claims) < maxClaims {
+	if claim != "" && g.lookups.Claim != nil && len(g.facts.Claims) < maxClaims {
 		g.askClaim(ctx, podstage.Claim{Volume: v.Name, Name: claim})
 	}
 }
@@ -109,7 +109,7 @@ func needed(v corev1.Volume) []podstage.Object {
 
 func (g *gatherer) askObject(ctx context.Context, o podstage.Object) {
 	o.Exists, o.Err = within(ctx, lookupsLimit, "the apiserver", func(ctx context.Context) (bool, error) {
-		return g.look.Exists(ctx, strings.ToLower(o.Kind), g.facts.Namespace, o.Name)
+		return g.lookups.Exists(ctx, strings.ToLower(o.Kind), g.facts.Namespace, o.Name)
 	})
 	g.facts.Objects = append(g.facts.Objects, o)
 }
@@ -152,15 +152,15 @@ func (g *gatherer) askClaim(ctx context.Context, c podstage.Claim) {
 }
 
 func (g *gatherer) followClaim(ctx context.Context, c podstage.Claim) podstage.Claim {
-	claim, err := g.look.Claim(ctx, g.facts.Namespace, c.Name)
+	claim, err := g.lookups.Claim(ctx, g.facts.Namespace, c.Name)
 	if err != nil {
 		return failed(c, "claim "+c.Name, err)
 	}
 	c.Phase, c.PV = string(claim.Status.Phase), claim.Spec.VolumeName
-	if c.PV == "" || g.look.Volume == nil || g.look.Attachment == nil {
+	if c.PV == "" || g.lookups.Volume == nil || g.lookups.Attachment == nil {
 		return c
 	}
-	volume, err := g.look.Volume(ctx, c.PV)
+	volume, err := g.lookups.Volume(ctx, c.PV)
 	if err != nil {
 		return failed(c, "volume "+c.PV, err)
 	}
@@ -169,7 +169,7 @@ func (g *gatherer) followClaim(ctx context.Context, c podstage.Claim) podstage.C
 	}
 	c.Driver = volume.Spec.CSI.Driver
 	name := attachmentName(volume.Spec.CSI.VolumeHandle, c.Driver, g.facts.Node)
-	attachment, err := g.look.Attachment(ctx, name)
+	attachment, err := g.lookups.Attachment(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err): // its driver may need none
 		return c

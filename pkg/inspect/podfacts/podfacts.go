@@ -42,8 +42,8 @@ const (
 )
 
 // Gather reads everything about one pod. The name must be valid.
-func Gather(ctx context.Context, h *host.Host, look Lookups, namespace, name string) podstage.Facts {
-	g := &gatherer{host: hostscan.New(ctx, h, hostscan.Deadline{}).Host, look: look}
+func Gather(ctx context.Context, h *host.Host, lookups Lookups, namespace, name string) podstage.Facts {
+	g := &gatherer{host: hostscan.New(ctx, h, hostscan.Deadline{}).Host, lookups: lookups}
 	g.facts = podstage.Facts{Node: h.NodeName, Namespace: namespace, Name: name, Now: h.Clock().Wall}
 	g.ask(ctx)
 	g.identify()
@@ -62,10 +62,10 @@ func Gather(ctx context.Context, h *host.Host, look Lookups, namespace, name str
 }
 
 type gatherer struct {
-	host  *host.Host
-	look  Lookups
-	facts podstage.Facts
-	names map[string]string // of all pods that have a sandbox, by UID
+	host    *host.Host
+	lookups Lookups
+	facts   podstage.Facts
+	names   map[string]string // of all pods that have a sandbox, by UID
 }
 
 // answer is the result of a request that may hang.
@@ -153,15 +153,15 @@ func (g *gatherer) askRuntime(ctx context.Context) (podstage.Runtime, map[string
 		return r, nil
 	}
 	names := map[string]string{}
-	heard, err := within(ctx, firstLimit, "the container runtime", func(ctx context.Context) (podstage.Runtime, error) {
+	runtime, err := within(ctx, firstLimit, "the container runtime", func(ctx context.Context) (podstage.Runtime, error) {
 		return g.listRuntime(ctx, names)
 	})
 	if err != nil {
 		r.Err = err
 		return r, nil // an abandoned call may still write the names
 	}
-	heard.Asked, heard.Name = true, r.Name
-	return heard, names
+	runtime.Asked, runtime.Name = true, r.Name
+	return runtime, names
 }
 
 // listRuntime lists the sandboxes and containers of pods of that name, with any UID, and the names of all pods.

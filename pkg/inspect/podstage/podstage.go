@@ -69,7 +69,7 @@ type Answer struct {
 // Evidence is one source's statement about the pod, or why there is none.
 type Evidence struct {
 	Source string `json:"source"`
-	Says   string `json:"says"`
+	Text   string `json:"says"`
 	Failed bool   `json:"failed,omitempty"` // it did not answer
 }
 
@@ -117,7 +117,7 @@ type Runtime struct {
 	Images          map[string]bool // whether an image is on the node, for those checked
 }
 
-func (r Runtime) heard() bool { return r.Asked && r.Err == nil }
+func (r Runtime) answered() bool { return r.Asked && r.Err == nil }
 
 // Local holds the pod's traces in the node's files.
 type Local struct {
@@ -235,5 +235,5 @@ func (f Facts) hasTraces() bool {
 
 // tracesRead reports whether every place of possible traces was read.
 func (f Facts) tracesRead() bool {
-	return f.Runtime.heard() && f.Local.DirectoryErr == nil && f.Local.CgroupsErr == nil
+	return f.Runtime.answered() && f.Local.DirectoryErr == nil && f.Local.CgroupsErr == nil
 }

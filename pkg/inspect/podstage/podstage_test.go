@@ -306,7 +306,7 @@ func TestHostileText(t *testing.T) {
 	pod.Spec.Containers[0].Image = "x; rm -rf /"
 	a := podstage.Evaluate(facts(pod))
 	for _, e := range a.Evidence {
-		a.Blocker += e.Says
+		a.Blocker += e.Text
 	}
 	if strings.ContainsAny(a.Blocker, "\x1b\n") || !utf8.ValidString(a.Blocker) || strings.Contains(a.Next, "rm") {
 		t.Errorf("%q, next %q", a.Blocker, a.Next)

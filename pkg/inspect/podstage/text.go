@@ -25,7 +25,7 @@ func (a *Answer) sanitize() {
 		*text = hosterr.Sanitize(*text, maxText)
 	}
 	for i := range a.Evidence {
-		a.Evidence[i].Says = hosterr.Sanitize(a.Evidence[i].Says, maxText)
+		a.Evidence[i].Text = hosterr.Sanitize(a.Evidence[i].Text, maxText)
 	}
 }
 
@@ -183,7 +183,7 @@ func (f Facts) unread() string {
 	var all []string
 	for _, e := range f.evidence() {
 		if e.Failed {
-			all = append(all, e.Source+": "+e.Says)
+			all = append(all, e.Source+": "+e.Text)
 		}
 	}
 	return strings.Join(all, "; ")
@@ -191,8 +191,8 @@ func (f Facts) unread() string {
 
 // evidence lists each source's statement.
 func (f Facts) evidence() []Evidence {
-	all := []Evidence{f.apiserverSays(), sourceSays("kubelet", f.Kubelet), f.runtimeSays(),
-		{Source: "node", Says: cmp.Or(Facts{Local: f.Local}.traces(), "has nothing of it")}}
+	all := []Evidence{f.apiserverEvidence(), sourceEvidence("kubelet", f.Kubelet), f.runtimeEvidence(),
+		{Source: "node", Text: cmp.Or(Facts{Local: f.Local}.traces(), "has nothing of it")}}
 	for _, e := range []struct {
 		source string
 		err    error
@@ -203,64 +203,64 @@ func (f Facts) evidence() []Evidence {
 			all = append(all, Evidence{e.source, e.err.Error(), true})
 		}
 	}
-	return slices.Concat(all, f.nodeSays(), f.eventsSay())
+	return slices.Concat(all, f.nodeEvidence(), f.eventsEvidence())
 }
 
-// nodeSays lists the pod's objects on the node, one by one.
-func (f Facts) nodeSays() (all []Evidence) {
-	for _, e := range []Evidence{{Source: "processes", Says: f.processHolder()},
-		{Source: "holders", Says: f.mountHolder()},
-		{Source: "network attachments", Says: strings.Join(f.Local.Attachments, ", ")},
-		{Source: "volumes that are not set up", Says: strings.Join(f.Local.Missing, ", ")},
-		{Source: "earlier pods of the name, of which something is here", Says: strings.Join(f.Earlier, ", ")}} {
-		if e.Says != "" {
+// nodeEvidence lists the pod's objects on the node, one by one.
+func (f Facts) nodeEvidence() (all []Evidence) {
+	for _, e := range []Evidence{{Source: "processes", Text: f.processHolder()},
+		{Source: "holders", Text: f.mountHolder()},
+		{Source: "network attachments", Text: strings.Join(f.Local.Attachments, ", ")},
+		{Source: "volumes that are not set up", Text: strings.Join(f.Local.Missing, ", ")},
+		{Source: "earlier pods of the name, of which something is here", Text: strings.Join(f.Earlier, ", ")}} {
+		if e.Text != "" {
 			all = append(all, e)
 		}
 	}
 	for _, m := range f.Local.Mounts[:min(len(f.Local.Mounts), maxMounts)] {
-		all = append(all, Evidence{Source: "mount", Says: m.Point + " (" + m.FSType + " of " + m.Source + ")"})
+		all = append(all, Evidence{Source: "mount", Text: m.Point + " (" + m.FSType + " of " + m.Source + ")"})
 	}
 	return all
 }
 
-func (f Facts) runtimeSays() Evidence {
+func (f Facts) runtimeEvidence() Evidence {
 	switch {
 	case !f.Runtime.Asked:
 		return Evidence{"runtime", "was not asked", true}
 	case f.Runtime.Err != nil:
 		return Evidence{"runtime", f.Runtime.Err.Error(), true}
 	}
-	return Evidence{Source: "runtime", Says: cmp.Or(runtimeText(f.Runtime), "has nothing of it")}
+	return Evidence{Source: "runtime", Text: cmp.Or(runtimeText(f.Runtime), "has nothing of it")}
 }
 
-func (f Facts) apiserverSays() Evidence {
-	e := sourceSays("apiserver", f.Apiserver)
+func (f Facts) apiserverEvidence() Evidence {
+	e := sourceEvidence("apiserver", f.Apiserver)
 	if f.Apiserver.lacks() {
-		e.Says = "has no such pod on node " + f.Node
+		e.Text = "has no such pod on node " + f.Node
 		if f.Elsewhere.has() {
-			e.Says = fmt.Sprintf("has it on node %q", f.Elsewhere.Pod.Spec.NodeName)
+			e.Text = fmt.Sprintf("has it on node %q", f.Elsewhere.Pod.Spec.NodeName)
 		}
 	}
 	return e
 }
 
-func sourceSays(name string, s Source) Evidence {
+func sourceEvidence(name string, s Source) Evidence {
 	switch {
 	case !s.Asked:
 		return Evidence{name, "was not asked", true}
 	case s.Err != nil:
 		return Evidence{name, s.Err.Error(), true}
 	case s.Pod == nil:
-		return Evidence{Source: name, Says: "does not have it"}
+		return Evidence{Source: name, Text: "does not have it"}
 	}
-	says := string(s.Pod.Status.Phase)
+	text := string(s.Pod.Status.Phase)
 	if s.Pod.DeletionTimestamp != nil {
-		says += ", deleted; its grace period ends at " + s.Pod.DeletionTimestamp.UTC().Format(time.RFC3339)
+		text += ", deleted; its grace period ends at " + s.Pod.DeletionTimestamp.UTC().Format(time.RFC3339)
 	}
 	for _, c := range containers(s.Pod) {
-		says += "; " + c.Name + " " + stateText(c)
+		text += "; " + c.Name + " " + stateText(c)
 	}
-	return Evidence{Source: name, Says: says}
+	return Evidence{Source: name, Text: text}
 }
 
 func stateText(c corev1.ContainerStatus) string {
@@ -297,12 +297,12 @@ func runtimeText(r Runtime) string {
 // Bounds of the evidence: the latest events, the first mounts.
 const maxEvents, maxMounts = 5, 20
 
-func (f Facts) eventsSay() []Evidence {
+func (f Facts) eventsEvidence() []Evidence {
 	events := slices.Clone(f.Events)
 	slices.SortStableFunc(events, func(a, b corev1.Event) int { return eventTime(&b).Compare(eventTime(&a)) })
 	var all []Evidence
 	for _, e := range events[:min(len(events), maxEvents)] {
-		all = append(all, Evidence{Source: "event", Says: eventTime(&e).UTC().Format(time.RFC3339) + " " + e.Reason +
+		all = append(all, Evidence{Source: "event", Text: eventTime(&e).UTC().Format(time.RFC3339) + " " + e.Reason +
 			": " + e.Message})
 	}
 	return all

@@ -139,8 +139,8 @@ func (f *Fleet) self() string {
 	return f.node
 }
 
-// tell changes the status, and logs a refusal once.
-func (f *Fleet) tell(change func(*Status)) {
+// setStatus changes the status, and logs a refusal once.
+func (f *Fleet) setStatus(change func(*Status)) {
 	f.mu.Lock()
 	before := f.status
 	change(&f.status)
@@ -154,7 +154,7 @@ func (f *Fleet) tell(change func(*Status)) {
 // refusal returns err, as ErrIdentity if the apiserver has refused the request because of the agent's identity.
 func (f *Fleet) refusal(err error) error {
 	if err == nil {
-		f.tell(func(s *Status) { s.Refused = "" })
+		f.setStatus(func(s *Status) { s.Refused = "" })
 		return nil
 	}
 	if !apierrors.IsForbidden(err) && !errors.Is(err, ErrUnconfined) {
@@ -163,7 +163,7 @@ func (f *Fleet) refusal(err error) error {
 	if apierrors.IsForbidden(err) {
 		err = fmt.Errorf("%w: %w", ErrIdentity, err)
 	}
-	f.tell(func(s *Status) { s.Refused = err.Error() })
+	f.setStatus(func(s *Status) { s.Refused = err.Error() })
 	return err
 }
 
@@ -192,7 +192,7 @@ func (f *Fleet) identify(ctx context.Context) error {
 	if err := f.confined(ctx); err != nil {
 		return f.refusal(err)
 	}
-	f.tell(func(s *Status) { s.Pool, s.Refused = pool, "" })
+	f.setStatus(func(s *Status) { s.Pool, s.Refused = pool, "" })
 	f.mu.Lock()
 	f.asOf = now
 	f.mu.Unlock()

@@ -150,7 +150,7 @@ func (f *Fleet) Release(ctx context.Context) error {
 
 // held notes that the budget is not spent for this node, and returns again.
 func (f *Fleet) held(again time.Duration) time.Duration {
-	f.tell(func(s *Status) { s.IsolationSpent = "" })
+	f.setStatus(func(s *Status) { s.IsolationSpent = "" })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.isolated.retry = 0
@@ -165,7 +165,7 @@ func (f *Fleet) spent(standing Standing, limit int) time.Duration {
 		more = fmt.Sprintf(" and %d more", len(holders)-5)
 		holders = holders[:5]
 	}
-	f.tell(func(s *Status) {
+	f.setStatus(func(s *Status) {
 		s.IsolationSpent = fmt.Sprintf("%d nodes of pool %q are isolated, as many as may be: %s%s", limit, s.Pool,
 			strings.Join(holders, ", "), more)
 	})

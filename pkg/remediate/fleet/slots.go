@@ -45,19 +45,19 @@ func (f *Fleet) Acquire(ctx context.Context, action string, atMost time.Duration
 	for n := 0; ; n++ {
 		held, err := s.attempt(ctx, atMost)
 		if held {
-			f.tell(func(st *Status) { st.Slot, st.Waiting = action, "" })
+			f.setStatus(func(st *Status) { st.Slot, st.Waiting = action, "" })
 			return s, nil
 		}
 		if why == nil || ctx.Err() == nil {
 			why = err // not the end of the caller's context
 		}
-		f.tell(func(st *Status) { st.Waiting = action + ": " + why.Error() })
+		f.setStatus(func(st *Status) { st.Waiting = action + ": " + why.Error() })
 		if errors.Is(err, ErrIdentity) || errors.Is(err, ErrUnconfined) || !f.wait(ctx, n) {
 			break
 		}
 	}
 	s.withdraw(ctx)
-	f.tell(func(st *Status) { st.Waiting = "" })
+	f.setStatus(func(st *Status) { st.Waiting = "" })
 	return nil, fmt.Errorf("slot for %s: %w", action, why)
 }
 
@@ -97,7 +97,7 @@ func (s *slot) attempt(ctx context.Context, atMost time.Duration) (bool, error) 
 	}
 	if s.claim.UID == "" {
 		// Do not lengthen the queue beyond the length that shows a storm.
-		if standing, err := s.look(ctx); err != nil || standing.storm(f.config.Storm) {
+		if standing, err := s.standing(ctx); err != nil || standing.storm(f.config.Storm) {
 			return false, cmp.Or(err, f.storm(standing))
 		}
 	}
@@ -106,7 +106,7 @@ func (s *slot) attempt(ctx context.Context, atMost time.Duration) (bool, error) 
 			return false, err
 		}
 	}
-	standing, err := s.look(ctx)
+	standing, err := s.standing(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -129,8 +129,8 @@ func (s *slot) attempt(ctx context.Context, atMost time.Duration) (bool, error) 
 	return true, nil
 }
 
-// look returns the standing of the claim now.
-func (s *slot) look(ctx context.Context) (Standing, error) {
+// standing returns the standing of the claim now.
+func (s *slot) standing(ctx context.Context) (Standing, error) {
 	claims, date, err := s.fleet.list(ctx, Slot)
 	if err != nil {
 		return Standing{}, err
@@ -176,7 +176,7 @@ func (s *slot) Valid() bool {
 // Release implements Held.
 func (s *slot) Release(ctx context.Context) {
 	s.withdraw(ctx)
-	s.fleet.tell(func(st *Status) { st.Slot = "" })
+	s.fleet.setStatus(func(st *Status) { st.Slot = "" })
 }
 
 // withdraw deletes the claim, even if the caller has given up.

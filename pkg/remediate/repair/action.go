@@ -48,9 +48,9 @@ type Action struct {
 	Does  []string // steps
 	Never []string
 
-	// Look returns the job for a finding. It changes no state. The error is a mutate.Refusal if the state of the node
+	// Examine returns the job for a finding. It changes no state. The error is a mutate.Refusal if the state of the node
 	// forbids the job; any other error means "not known". In both cases the action does not run.
-	Look func(ctx context.Context, t Tools, f finding.Finding) (Job, error)
+	Examine func(ctx context.Context, t Tools, f finding.Finding) (Job, error)
 }
 
 // Answer is a fault that an action may cure.

@@ -32,7 +32,7 @@ type unitNode struct {
 func newUnitNode(t *testing.T) *unitNode {
 	t.Helper()
 	n := &unitNode{t: t, service: systemd.Service{Name: "containerd.service", Load: "loaded", Active: "active",
-		Sub: "running", MainPID: 10, Invocation: "ab", KillMode: "process", ByHand: true, Age: time.Hour}}
+		Sub: "running", MainPID: 10, Invocation: "ab", KillMode: "process", ManualAllowed: true, Age: time.Hour}}
 	h := hosttest.Host(t, func(h *host.Host) {
 		h.Systemd.Service = func(_ context.Context, name string) (systemd.Service, error) {
 			s := n.service
@@ -105,7 +105,7 @@ func TestRestartUnitOfDistributions(t *testing.T) {
 			n.tools.Host.Node.ID = test.id
 			n.tools.Host.Paths.CRISocket = cmp.Or(test.socket, "/run/containerd/containerd.sock")
 			n.tools.Settings.Units = test.units
-			job, err := lookAtUnit(t.Context(), n.tools, finding.Finding{Check: test.check})
+			job, err := examineUnit(t.Context(), n.tools, finding.Finding{Check: test.check})
 			if got := job.Identity["unit"]; got != test.unit || (err == nil) != (test.unit != "") {
 				t.Errorf("%q, %v; want %q", got, err, test.unit)
 			}
@@ -147,7 +147,7 @@ func TestRestartUnitLooks(t *testing.T) {
 		"a job":        {func(n *unitNode) { n.service.Job = true }, "systemd has a job"},
 		"young":        {func(n *unitNode) { n.service.Age = time.Minute }, "1m0s ago, less than 5m0s"},
 		"masked":       {func(n *unitNode) { n.service.Load = "masked" }, "is masked"},
-		"not by hand":  {func(n *unitNode) { n.service.ByHand = false }, "systemd refuses to start or stop"},
+		"not by hand":  {func(n *unitNode) { n.service.ManualAllowed = false }, "systemd refuses to start or stop"},
 		"ExecStop":     {func(n *unitNode) { n.service.StopRuns = true }, "runs a program when it is stopped"},
 		"dependents":   {func(n *unitNode) { n.service.Dependents = []string{"kubelet.service"} }, "would stop or restart kubelet.service"},
 		"a runtime directory": {func(n *unitNode) { n.service.Changes = []string{"RuntimeDirectory=containerd without"} },
@@ -159,7 +159,7 @@ func TestRestartUnitLooks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newUnitNode(t)
 			test.change(n)
-			job, err := lookAtUnit(t.Context(), n.tools, finding.Finding{Check: "runtime-health"})
+			job, err := examineUnit(t.Context(), n.tools, finding.Finding{Check: "runtime-health"})
 			if _, refused := err.(mutate.Refusal); refused != (test.refused != "") || //nolint:errorlint // never wrapped
 				err != nil && !strings.Contains(err.Error(), test.refused) {
 				t.Errorf("%v, want %q", err, test.refused)
@@ -172,7 +172,7 @@ func TestRestartUnitLooks(t *testing.T) {
 	}
 	n := newUnitNode(t)
 	n.err = errOutage
-	if _, err := lookAtUnit(t.Context(), n.tools, finding.Finding{Check: "kubelet-health"}); err == nil {
+	if _, err := examineUnit(t.Context(), n.tools, finding.Finding{Check: "kubelet-health"}); err == nil {
 		t.Error("systemd does not answer, and a restart is planned")
 	}
 }
@@ -191,7 +191,7 @@ func TestNamedByTheConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func(a Action, subject string) string {
-		job, err := a.Look(t.Context(), n.tools, finding.Finding{Subject: finding.Subject{Name: subject}})
+		job, err := a.Examine(t.Context(), n.tools, finding.Finding{Subject: finding.Subject{Name: subject}})
 		return fmt.Sprint(job.Does, err)
 	}
 	for _, test := range []struct {
@@ -215,7 +215,7 @@ func TestResetFailedLooks(t *testing.T) {
 		{Name: "run-1.mount", Transient: true}, {Name: "broken.service"}}}, nil)
 	for unit, want := range map[string]string{"run-1.mount": "<nil>", "broken.service": "is not transient",
 		"gone.scope": "has not failed"} {
-		_, err := resetFailedUnits().Look(t.Context(), n.tools, finding.Finding{Subject: finding.Subject{Name: unit}})
+		_, err := resetFailedUnits().Examine(t.Context(), n.tools, finding.Finding{Subject: finding.Subject{Name: unit}})
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("%s: %v", unit, err)
 		}
@@ -251,7 +251,7 @@ func TestActions(t *testing.T) {
 	names := []Name{}
 	for _, a := range Actions() {
 		names = append(names, a.Name)
-		if a.Summary == "" || len(a.Answers) == 0 || len(a.Needs) == 0 || len(a.Does) == 0 || len(a.Never) == 0 || a.Look == nil {
+		if a.Summary == "" || len(a.Answers) == 0 || len(a.Needs) == 0 || len(a.Does) == 0 || len(a.Never) == 0 || a.Examine == nil {
 			t.Errorf("%s is not described", a.Name)
 		}
 		want := "dry-run"

@@ -30,11 +30,11 @@ func activityOf(r Record, step *Step) finding.Activity {
 	return a
 }
 
-// tellPlan reports newly planned or refused repairs: once for each occurrence of a finding, even across a restart of
+// reportPlan reports newly planned or refused repairs: once for each occurrence of a finding, even across a restart of
 // the agent, since the ID includes the time at which the finding was raised.
-func (r *Runner) tellPlan(steps []Step) {
+func (r *Runner) reportPlan(steps []Step) {
 	var news []finding.Activity
-	told := map[string]finding.ActivityKind{}
+	reported := map[string]finding.ActivityKind{}
 	r.mu.Lock()
 	for _, step := range steps {
 		kind := finding.ActionPlanned
@@ -42,15 +42,15 @@ func (r *Runner) tellPlan(steps []Step) {
 			kind = finding.ActionRefused
 		}
 		key := string(step.Action) + " " + step.believed.ID
-		told[key] = kind
-		if r.told[key] == kind || step.Acts() {
+		reported[key] = kind
+		if r.reported[key] == kind || step.Acts() {
 			continue
 		}
 		a := finding.NewActivity(kind, step.Check, step.Subject, step.believed.Raised)
 		a.Message = strings.ReplaceAll(fmt.Sprintf("%s: %s: %s", step.Action, step.Does, step.Blocked), ": : ", ": ")
 		news = append(news, a)
 	}
-	r.told = told
+	r.reported = reported
 	r.mu.Unlock()
 	if len(news) > 0 {
 		r.options.Report(news)

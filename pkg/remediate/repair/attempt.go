@@ -15,9 +15,9 @@ import (
 
 // Time limits for calls that could hang.
 const (
-	askLimit  = time.Minute // one question: a check, the apiserver, a slot
-	lookLimit = 20 * time.Second
-	stepLimit = 5 * time.Minute // one step
+	askLimit     = time.Minute // one question: a check, the apiserver, a slot
+	examineLimit = 20 * time.Second
+	stepLimit    = 5 * time.Minute // one step
 )
 
 // try is one repair in progress.
@@ -125,7 +125,7 @@ func (t *try) do(ctx context.Context) (intended bool, err error) {
 		t.step.Blocked = "the fault is gone"
 		return false, nil
 	}
-	job, err := t.look(ctx, t.step)
+	job, err := t.examine(ctx, t.step)
 	if err != nil {
 		t.step.Blocked = err.Error()
 		return false, nil
@@ -184,7 +184,7 @@ func (t *try) act(ctx context.Context, job Job) (remediate.Result, string, error
 		return remediate.Refused, err.Error(), nil
 	}
 	if err != nil { // it may have helped nevertheless: the check decides
-		return remediate.Failed, clip(withSaid(err.Error(), did)), nil
+		return remediate.Failed, clip(withNote(err.Error(), did)), nil
 	}
 	return Done, clip(did), nil
 }

@@ -207,7 +207,7 @@ func (n *containerNode) link(name, target string) {
 // look returns the action's job, or its refusal.
 func (n *containerNode) look() (Job, string) {
 	n.t.Helper()
-	job, err := n.action.Look(n.t.Context(), n.tools, n.finding)
+	job, err := n.action.Examine(n.t.Context(), n.tools, n.finding)
 	if err != nil {
 		return Job{}, err.Error()
 	}

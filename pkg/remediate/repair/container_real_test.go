@@ -80,7 +80,7 @@ func (r *realContainers) run(name string, set ...func(*criapi.ContainerConfig)) 
 // look has the action look at a container that hangs.
 func (r *realContainers) look(t *testing.T, c *criapi.Container) (Job, error) {
 	t.Helper()
-	return lookAtDaemonSet(t.Context(), r.tools, finding.Finding{Check: "daemonset-hang", Reason: "DaemonSetPodNotAnswering",
+	return examineDaemonSet(t.Context(), r.tools, finding.Finding{Check: "daemonset-hang", Reason: "DaemonSetPodNotAnswering",
 		Subject: finding.Subject{Kind: "daemonset", Name: "default/agent"}, Facts: map[string]string{"containerID": c.Id}})
 }
 
@@ -147,7 +147,7 @@ func TestRealContainerd(t *testing.T) {
 		r.containerd.Signal(syscall.SIGSTOP)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		_, lookErr := lookAtDaemonSet(ctx, r.tools, finding.Finding{Subject: finding.Subject{Name: "default/agent"},
+		_, lookErr := examineDaemonSet(ctx, r.tools, finding.Finding{Subject: finding.Subject{Name: "default/agent"},
 			Facts: map[string]string{"containerID": app.Id}})
 		_, doErr := job.Do(ctx)
 		r.containerd.Signal(syscall.SIGCONT)

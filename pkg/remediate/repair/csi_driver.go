@@ -54,7 +54,7 @@ func reregisterDriver() Action {
 			"anew", "once for each fault; then restart-csi-driver, if it is on, or ask for help (RepairDidNotHelp)"},
 		Never: []string{"deletes a pod or any other object of the apiserver", "ends the driver's own container",
 			"removes a socket", "acts on a driver known only from a socket that does not answer"},
-		Look: lookAtRegistrar,
+		Examine: examineRegistrar,
 	}
 }
 
@@ -74,11 +74,11 @@ func restartDriver() Action {
 			"for help (RepairDidNotHelp)"},
 		Never: []string{"deletes a pod or any other object of the apiserver", "ends a driver that any volume of the node " +
 			"may depend on"},
-		Look: lookAtDriver,
+		Examine: examineDriver,
 	}
 }
 
-func lookAtRegistrar(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+func examineRegistrar(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	s, err := newRegistration(ctx, t, f)
 	if err != nil {
 		return Job{}, err
@@ -94,7 +94,7 @@ func lookAtRegistrar(ctx context.Context, t Tools, f finding.Finding) (Job, erro
 	return r.restart(t, "registrar of CSI driver "+s.driver), nil
 }
 
-func lookAtDriver(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+func examineDriver(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	s, err := newRegistration(ctx, t, f)
 	if err != nil {
 		return Job{}, err

@@ -39,11 +39,11 @@ func restartDaemonSetContainer() Action {
 			"if a process survives SIGKILL, report it and stop (RepairDidNotHelp); the finding asks for a reboot"},
 		Never: []string{"deletes a pod", "ends a container of a static pod, of kubelet, of the runtime or of the agent",
 			"ends the same container twice"},
-		Look: lookAtDaemonSet,
+		Examine: examineDaemonSet,
 	}
 }
 
-func lookAtDaemonSet(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+func examineDaemonSet(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	name := f.Subject.Name
 	if !slices.Contains(t.Settings.DaemonSets, name) {
 		return Job{}, refuse("the configuration does not name DaemonSet %s", name)

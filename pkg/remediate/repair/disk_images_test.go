@@ -67,7 +67,7 @@ func (n *imageNode) bend(i int, change func(*kubecri.Image)) {
 func (n *imageNode) look(t *testing.T, passed time.Duration) string {
 	t.Helper()
 	for end := time.Now().Add(passed); ; time.Sleep(30 * time.Second) {
-		job, err := lookAtSpace(t.Context(), n.r.tools, n.believed.Finding)
+		job, err := examineSpace(t.Context(), n.r.tools, n.believed.Finding)
 		if !time.Now().Before(end) {
 			if err != nil {
 				return err.Error()

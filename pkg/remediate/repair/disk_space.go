@@ -63,7 +63,7 @@ func freeDiskSpace() Action {
 			"follows a link, enters a directory or crosses a mount in the directories that it clears",
 			"removes a journal file that journald writes to",
 		},
-		Look: lookAtSpace,
+		Examine: examineSpace,
 	}
 }
 
@@ -122,7 +122,7 @@ func (r room) String() string {
 	return text
 }
 
-func lookAtSpace(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+func examineSpace(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	v, err := fullDiskOf(t, f)
 	if err != nil {
 		return Job{}, err
@@ -228,10 +228,10 @@ func (v fullDisk) room(ctx context.Context) (room, error) {
 func (v fullDisk) sources(ctx context.Context, need uint64) (all []source, notes []string, err error) {
 	s := v.tools.Settings.DiskSpace
 	for _, one := range []struct {
-		name string
-		on   bool
-		dir  string // must be on the filesystem; empty: the source checks itself
-		look func(context.Context) (source, error)
+		name    string
+		on      bool
+		dir     string // must be on the filesystem; empty: the source checks itself
+		examine func(context.Context) (source, error)
 	}{
 		{"quarantine", s.Quarantine, v.tools.Mutator.QuarantineDir(), v.quarantine},
 		{"core dumps", s.CoreDumps, v.tools.folders.coreDumps, v.coreDumps},
@@ -251,7 +251,7 @@ func (v fullDisk) sources(ctx context.Context, need uint64) (all []source, notes
 				continue
 			}
 		}
-		found, err := one.look(ctx)
+		found, err := one.examine(ctx)
 		switch {
 		case errors.Is(err, hosterr.ErrNotConfigured):
 			notes = append(notes, one.name+": not on this node")

@@ -38,8 +38,8 @@ func TestFreesUntilEnough(t *testing.T) {
 		if last != said {
 			t.Errorf("%q, want %q", last, said)
 		}
-		if !slices.Contains(w.told, "action-verified") {
-			t.Errorf("%q", w.told)
+		if !slices.Contains(w.reported, "action-verified") {
+			t.Errorf("%q", w.reported)
 		}
 	})
 }
@@ -273,7 +273,7 @@ func TestJournalFloor(t *testing.T) {
 				}
 				d.fill(8)
 				test.change(d)
-				job, err := lookAtSpace(t.Context(), d.runner().tools, d.believed.Finding)
+				job, err := examineSpace(t.Context(), d.runner().tools, d.believed.Finding)
 				if got := fmt.Sprint(job.Does, err); !strings.Contains(got, test.want) {
 					t.Errorf("%q, want %q", got, test.want)
 				}

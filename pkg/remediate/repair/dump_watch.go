@@ -92,7 +92,7 @@ func (r *Runner) watchDumps(ctx context.Context) {
 	if s := r.options.Settings; !s.DiskSpace.CoreDumps || s.ModeOf(freeDiskSpace()) == remediate.Off {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	ctx, cancel := context.WithTimeout(ctx, examineLimit)
 	defer cancel()
 	_, files, err := r.tools.Mutator.ListFolder(ctx, r.tools.folders.coreDumps)
 	if err == nil {

@@ -14,7 +14,7 @@ func restoreLoopback() Action {
 		Needs:   []string{"link 1 of the host is a loopback device", "the agent may change links (CAP_NET_ADMIN)"},
 		Does:    []string{"add 127.0.0.1/8 to it unless it has it", "set it up"},
 		Never:   []string{"touches another link, another address or a route"},
-		Look: func(_ context.Context, t Tools, _ finding.Finding) (Job, error) {
+		Examine: func(_ context.Context, t Tools, _ finding.Finding) (Job, error) {
 			if err := t.Mutator.MayRestoreLoopback(); err != nil {
 				return Job{}, err
 			}

@@ -18,7 +18,7 @@ func loadModule() Action {
 			"the kernel still loads modules (kernel.modules_disabled), and its own are installed"},
 		Does:  []string{"have systemd start modprobe@NAME.service: the agent itself has no right to load modules"},
 		Never: []string{"unloads a module, or passes it options"},
-		Look: func(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+		Examine: func(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 			name := f.Subject.Name
 			if !namesModule(t.Settings, f) {
 				return Job{}, refuse("the configuration does not name %s", name)

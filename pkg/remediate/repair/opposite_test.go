@@ -22,7 +22,7 @@ func TestOppositeActions(t *testing.T) {
 		var other *Runner
 		action := func(name Name, check string) Action {
 			return Action{Name: name, Answers: []Answer{{check, []string{"Wrong"}}},
-				Look: func(context.Context, Tools, finding.Finding) (Job, error) {
+				Examine: func(context.Context, Tools, finding.Finding) (Job, error) {
 					return Job{Does: "put it " + wants[check], Do: func(context.Context) (string, error) {
 						did, node = append(did, string(name)), wants[check]
 						return "", nil

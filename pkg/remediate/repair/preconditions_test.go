@@ -62,7 +62,7 @@ func TestPreconditionsAreAskedInTheLook(t *testing.T) {
 			n := newUnitNode(t)
 			action, f := test.of(n)
 			test.change(n)
-			_, err := action.Look(t.Context(), n.tools, f)
+			_, err := action.Examine(t.Context(), n.tools, f)
 			_, refused := errors.AsType[mutate.Refusal](err)
 			if err == nil || refused == test.unknown || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v, refused %v, want %q", err, refused, test.want)

@@ -17,7 +17,7 @@ func resetFailedUnits() Action {
 		Needs:   []string{"the unit is transient: a program created it, and no file could start it again", "it is still in state failed"},
 		Does:    []string{"ResetFailedUnit over systemd's D-Bus"},
 		Never:   []string{"resets a unit that has a file: an administrator must see its failure"},
-		Look: func(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+		Examine: func(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 			if t.Host.Systemd.Units == nil {
 				return Job{}, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
 			}

@@ -45,11 +45,11 @@ func restartUnit() Action {
 			"then ask for help (RepairDidNotHelp)"},
 		Never: []string{"restarts a unit whose restart would end a container", "replaces a job that is queued",
 			"restarts a daemon that hangs in the kernel, or one stopped by hand: a restart does not help"},
-		Look: lookAtUnit,
+		Examine: examineUnit,
 	}
 }
 
-func lookAtUnit(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+func examineUnit(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	name, why := unitOf(t, f.Check)
 	if why != "" {
 		return Job{}, refuse("%s", why)
@@ -64,7 +64,7 @@ func lookAtUnit(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	if why := mayRestart(service, t.Settings.UnitAge); why != "" {
 		return Job{}, refuse("%s", why)
 	}
-	inside, err := lookInside(t, service)
+	inside, err := examineInside(t, service)
 	if err != nil {
 		return Job{}, err
 	}
@@ -121,7 +121,7 @@ func mayRestart(s systemd.Service, unitAge time.Duration) string {
 	case s.Age < unitAge:
 		return fmt.Sprintf("%s was started or has changed its state %s ago, less than %s", s.Name,
 			s.Age.Round(time.Second), unitAge)
-	case !s.ByHand:
+	case !s.ManualAllowed:
 		return "systemd refuses to start or stop " + s.Name + " by hand (RefuseManualStart=, RefuseManualStop=)"
 	case s.StopRuns:
 		return s.Name + " runs a program when it is stopped, which could end anything"
@@ -139,7 +139,7 @@ type insideUnit struct {
 	others         int   // processes besides the main one, those included
 }
 
-func lookInside(t Tools, s systemd.Service) (insideUnit, error) {
+func examineInside(t Tools, s systemd.Service) (insideUnit, error) {
 	var in insideUnit
 	for _, pid := range s.Processes {
 		stat, err := t.Host.ProcStat(pid)

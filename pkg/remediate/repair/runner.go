@@ -49,13 +49,13 @@ type Runner struct {
 	tools   Tools
 	wake    chan struct{} // one pending wake is enough: a round looks at everything
 
-	mu      sync.Mutex // guards the fields below
-	state   finding.State
-	steps   []Step
-	current string // the current repair
-	trouble string // why the journal cannot be read or written
-	history []attempt
-	told    map[string]finding.ActivityKind // by occurrence and action: planned or refused
+	mu       sync.Mutex // guards the fields below
+	state    finding.State
+	steps    []Step
+	current  string // the current repair
+	trouble  string // why the journal cannot be read or written
+	history  []attempt
+	reported map[string]finding.ActivityKind // by occurrence and action: planned or refused
 }
 
 // New returns a runner.
@@ -75,7 +75,7 @@ func New(o Options) (*Runner, error) {
 	if o.Report == nil {
 		o.Report = func([]finding.Activity) {}
 	}
-	r := &Runner{options: o, wake: make(chan struct{}, 1), told: map[string]finding.ActivityKind{},
+	r := &Runner{options: o, wake: make(chan struct{}, 1), reported: map[string]finding.ActivityKind{},
 		tools: Tools{Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Releases: o.Releases,
 			StateDir: o.StateDir, images: &imageWatch{}, dumps: &dumpWatch{}, folders: realFolders(),
 			Stopped: func() string {
@@ -147,23 +147,23 @@ func (r *Runner) round(ctx context.Context) bool {
 		case step.Acts():
 			acted = r.attempt(ctx, step)
 		}
-		if i < maxLooks && step.Does == "" && !acted {
+		if i < maxExamined && step.Does == "" && !acted {
 			r.preview(ctx, step)
 		}
 	}
 	r.mu.Lock()
 	r.steps, r.current = steps, ""
 	r.mu.Unlock()
-	r.tellPlan(steps)
+	r.reportPlan(steps)
 	return len(steps) > 0
 }
 
-// maxLooks limits the findings that actions look at in one round.
-const maxLooks = 20
+// maxExamined limits the findings that actions look at in one round.
+const maxExamined = 20
 
 // preview adds to a step that does not run what it would do.
 func (r *Runner) preview(ctx context.Context, step *Step) {
-	job, err := r.look(ctx, step)
+	job, err := r.examine(ctx, step)
 	switch {
 	case err == nil:
 		step.Does = job.Does
@@ -175,11 +175,11 @@ func (r *Runner) preview(ctx context.Context, step *Step) {
 	}
 }
 
-// look has the action look at the node.
-func (r *Runner) look(ctx context.Context, step *Step) (Job, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+// examine has the action look at the node.
+func (r *Runner) examine(ctx context.Context, step *Step) (Job, error) {
+	ctx, cancel := context.WithTimeout(ctx, examineLimit)
 	defer cancel()
-	job, err := step.action.Look(ctx, r.tools, step.believed.Finding)
+	job, err := step.action.Examine(ctx, r.tools, step.believed.Finding)
 	if _, refused := errors.AsType[mutate.Refusal](err); refused {
 		step.Refused = true
 	}

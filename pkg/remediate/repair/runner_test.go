@@ -51,8 +51,8 @@ func TestRepairIsVerified(t *testing.T) {
 				test.prepare(w)
 				w.round(t.Context())
 				w.expect(1, test.want)
-				if !contains(w.told, "action-started") {
-					t.Errorf("told %q", w.told)
+				if !contains(w.reported, "action-started") {
+					t.Errorf("told %q", w.reported)
 				}
 			})
 		})

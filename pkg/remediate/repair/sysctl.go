@@ -19,13 +19,13 @@ func restoreSysctl() Action {
 		},
 		Needs: []string{"the configuration names the setting and its value; a setting that only Kubernetes wants stays as it is",
 			"the setting exists, has the value that the check found, and the agent may write it"},
-		Does:  []string{"write the value to /proc/sys"},
-		Never: []string{"writes a setting that is not named, or a file that configures settings"},
-		Look:  lookAtSysctl,
+		Does:    []string{"write the value to /proc/sys"},
+		Never:   []string{"writes a setting that is not named, or a file that configures settings"},
+		Examine: examineSysctl,
 	}
 }
 
-func lookAtSysctl(_ context.Context, t Tools, f finding.Finding) (Job, error) {
+func examineSysctl(_ context.Context, t Tools, f finding.Finding) (Job, error) {
 	name := f.Subject.Name
 	wanted, named := t.Settings.Sysctls[name]
 	file := strings.TrimPrefix(t.Settings.SysctlFile(name), "/proc/sys/")

@@ -8,12 +8,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// lookEvery is how often the check runs again while a repair is verified and held.
-const lookEvery = 10 * time.Second
+// checkEvery is how often the check runs again while a repair is verified and held.
+const checkEvery = 10 * time.Second
 
 // verify runs the check until it stops finding the fault, and then for the hold time. Only the check counts; the step's
 // own message is passed on.
-func (t *try) verify(ctx context.Context, said string) (remediate.Result, string) {
+func (t *try) verify(ctx context.Context, note string) (remediate.Result, string) {
 	settings := t.options.Settings
 	within := settings.VerifyWithin + t.step.action.Settle
 	begin, clearSince, asked := time.Now(), time.Time{}, time.Time{}
@@ -40,14 +40,14 @@ func (t *try) verify(ctx context.Context, said string) (remediate.Result, string
 		}
 		switch {
 		case !clearSince.IsZero() && asked.Sub(clearSince) >= settings.Hold:
-			return Verified, said
+			return Verified, note
 		case clearSince.IsZero() && now.Sub(begin) >= within && doubt == "":
-			return remediate.Failed, withSaid(fmt.Sprintf("the fault is still there after %s",
-				now.Sub(begin).Round(time.Second)), said)
+			return remediate.Failed, withNote(fmt.Sprintf("the fault is still there after %s",
+				now.Sub(begin).Round(time.Second)), note)
 		case now.Sub(begin) >= within+settings.Hold+askLimit:
-			return remediate.CouldNotTell, withSaid("cannot tell whether it helped: "+doubt, said)
+			return remediate.CouldNotTell, withNote("cannot tell whether it helped: "+doubt, note)
 		}
-		wait := time.NewTimer(min(lookEvery, max(settings.Hold/5, time.Millisecond)))
+		wait := time.NewTimer(min(checkEvery, max(settings.Hold/5, time.Millisecond)))
 		select {
 		case <-ctx.Done():
 		case <-wait.C:
@@ -56,9 +56,9 @@ func (t *try) verify(ctx context.Context, said string) (remediate.Result, string
 	}
 }
 
-func withSaid(why, said string) string {
-	if said == "" {
+func withNote(why, note string) string {
+	if note == "" {
 		return why
 	}
-	return why + "; the step reported: " + said
+	return why + "; the step reported: " + note
 }

@@ -36,7 +36,7 @@ type world struct {
 	does     func(ctx context.Context) error
 	refusal  string // of the action's look
 	believed finding.Believed
-	told     []string // activities
+	reported []string // activities
 	done     int      // steps that were made
 	observed int
 	begin    time.Time
@@ -52,7 +52,7 @@ func newWorld(t *testing.T) *world {
 	w.action = Action{
 		Name: "cure", Answers: []Answer{{"kubelet-health", []string{"KubeletNotRunning"}}}, Disrupts: true,
 		PerDay: func(s Settings) int { return s.RestartsPerDay },
-		Look: func(context.Context, Tools, finding.Finding) (Job, error) {
+		Examine: func(context.Context, Tools, finding.Finding) (Job, error) {
 			if w.refusal != "" {
 				return Job{}, refuse("%s", w.refusal)
 			}
@@ -112,7 +112,7 @@ func (w *world) runner() *Runner {
 		StateDir: filepath.Join(w.dir, "state"), Observe: w.observe, actions: []Action{w.action},
 		Report: func(all []finding.Activity) {
 			for _, a := range all {
-				w.told = append(w.told, string(a.Kind))
+				w.reported = append(w.reported, string(a.Kind))
 			}
 		}}
 	if w.options != nil {

@@ -37,7 +37,7 @@ func (r *Reporter) due() (act, check time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	again := r.look(now)
+	again := r.adoptSeen(now)
 	p := r.plan(now)
 	r.bad = p.bad
 	r.ledger.store(r.behind)

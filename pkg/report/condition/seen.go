@@ -35,9 +35,9 @@ func (r *Reporter) Saw(node *corev1.Node) {
 	r.wake()
 }
 
-// look takes over the last seen state of the Node, and returns when to do so again. Changes by others then show up as
+// adoptSeen takes over the last seen state of the Node, and returns when to do so again. Changes by others then show up as
 // differences from the believed state. A new Node of the same name has no conditions of ours.
-func (r *Reporter) look(now time.Time) (again time.Time) {
+func (r *Reporter) adoptSeen(now time.Time) (again time.Time) {
 	s := &r.sight
 	if !s.fresh || r.ledger.adopted == nil {
 		return time.Time{}

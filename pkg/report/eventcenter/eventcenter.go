@@ -213,9 +213,9 @@ func (r *Reporter) observe() {
 
 // Stats are figures for people that an Observer does not get.
 type Stats struct {
-	Endpoint string // in use, or tried first
-	SetAside int    // events that the center will never accept; kept
-	Bytes    int    // of the waiting events
+	Endpoint    string // in use, or tried first
+	Quarantined int    // events that the center will never accept; kept
+	Bytes       int    // of the waiting events
 }
 
 // Stats returns the current figures.

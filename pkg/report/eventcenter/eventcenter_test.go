@@ -128,14 +128,14 @@ func TestRejected(t *testing.T) {
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Error(diff)
 				}
-				if stats := r.Stats(); stats.SetAside != 1 {
+				if stats := r.Stats(); stats.Quarantined != 1 {
 					t.Errorf("%+v, want one that is set aside", stats)
 				}
 				stop()
 				again := eventcenter.New(config)
 				stop = reporttest.Start(t, again)
 				time.Sleep(time.Minute)
-				if stats := again.Stats(); stats.SetAside != 1 {
+				if stats := again.Stats(); stats.Quarantined != 1 {
 					t.Errorf("after a restart %+v, want one that is set aside", stats)
 				}
 				stop()

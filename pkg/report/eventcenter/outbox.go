@@ -12,11 +12,11 @@ import (
 
 // The bounds of the backlog, in memory and in the store.
 const (
-	maxBytes  = 8 << 20 // of events
-	maxAside  = 1 << 20 // of those, quarantined
-	maxAge    = 7 * 24 * time.Hour
-	maxRanges = 300  // of one agent.gap
-	maxLost   = 1000 // events that no agent.gap names yet
+	maxBytes       = 8 << 20 // of events
+	maxQuarantined = 1 << 20 // of those, quarantined
+	maxAge         = 7 * 24 * time.Hour
+	maxRanges      = 300  // of one agent.gap
+	maxLost        = 1000 // events that no agent.gap names yet
 
 	// writeAfter is how long an event may remain unacknowledged before it is stored.
 	writeAfter = time.Second
@@ -64,23 +64,23 @@ func (o *outbox) delivered(batch []report.Item) {
 	}
 }
 
-// asideEvent is the body of an event that the center will never take.
-type asideEvent struct {
+// quarantinedEvent is the body of an event that the center will never take.
+type quarantinedEvent struct {
 	Reason string          `json:"reason"`
 	Event  json.RawMessage `json:"event"`
 }
 
-// setAside quarantines an event that the center will never take, for people to look at. The center is told that it is
+// quarantine keeps an event that the center will never take, for people to look at. The center is told that it is
 // missing.
-func (o *outbox) setAside(e report.Item, why string) {
-	aside := e
-	aside.ID, aside.Held, aside.Severity, aside.Count = e.ID+"-aside", true, finding.Fatal, 0
-	aside.Body, _ = json.Marshal(asideEvent{why, e.Body}) // never fails: the event is valid JSON
-	o.Add(aside)
+func (o *outbox) quarantine(e report.Item, why string) {
+	quarantined := e
+	quarantined.ID, quarantined.Held, quarantined.Severity, quarantined.Count = e.ID+"-aside", true, finding.Fatal, 0
+	quarantined.Body, _ = json.Marshal(quarantinedEvent{why, e.Body}) // never fails: the event is valid JSON
+	o.Add(quarantined)
 	o.GiveUp(e.ID, "rejected")
 	held, size := o.Held(), 0
 	for i := len(held) - 1; i >= 0; i-- {
-		if size += len(held[i].Body); size > maxAside {
+		if size += len(held[i].Body); size > maxQuarantined {
 			o.Remove(held[i].ID)
 		}
 	}

@@ -41,7 +41,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	defer r.credentials.close()
 	stop := r.outbox.Start(ctx)
 	r.load(ctx) // the start event has the size of the backlog, and events of earlier starts go first
-	r.say(event.AgentStarted)
+	r.reportAgent(event.AgentStarted)
 	report.Steps(ctx, r.changed, r.step)
 	r.leave(ctx)
 	return stop()
@@ -58,8 +58,8 @@ func (r *Reporter) load(ctx context.Context) {
 	}
 }
 
-// say adds an event about the agent itself.
-func (r *Reporter) say(t event.Type) {
+// reportAgent adds an event about the agent itself.
+func (r *Reporter) reportAgent(t event.Type) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	self := r.self()
@@ -84,7 +84,7 @@ func (r *Reporter) podsEnded() *uint64 {
 
 // leave sends that the agent ends, if the center answers.
 func (r *Reporter) leave(ctx context.Context) {
-	r.say(event.AgentStopping)
+	r.reportAgent(event.AgentStopping)
 	if !r.connected || time.Now().Before(r.retryAt) {
 		return
 	}
@@ -228,7 +228,7 @@ func (r *Reporter) reject(batch []report.Item, err error) {
 		e, why := batch[n.Index], report.Text(n.Reason, 200)
 		if r.outbox.Has(e.ID) {
 			r.config.Log.Warn("set a rejected event aside", "sequence", e.Seq, "reason", why)
-			r.outbox.setAside(e, why)
+			r.outbox.quarantine(e, why)
 		}
 	}
 	r.observe()

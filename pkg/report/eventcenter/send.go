@@ -143,7 +143,7 @@ func (r *Reporter) postTo(ctx context.Context, s *session, endpoint string, m me
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if response.StatusCode >= 200 && response.StatusCode < 300 {
-		r.heard(response.Header)
+		r.adoptInterval(response.Header)
 		return nil // even without the rest of the body: the status means that the events are durable
 	}
 	if err != nil {
@@ -152,8 +152,8 @@ func (r *Reporter) postTo(ctx context.Context, s *session, endpoint string, m me
 	return fmt.Errorf("%s: %w", endpoint, readRefusal(response, body, time.Now()))
 }
 
-// heard takes the interval of agent.alive from an answer.
-func (r *Reporter) heard(header http.Header) {
+// adoptInterval takes the interval of agent.alive from an answer.
+func (r *Reporter) adoptInterval(header http.Header) {
 	seconds, err := strconv.Atoi(header.Get(aliveHeader))
 	if err == nil && seconds > 0 {
 		r.alive = min(max(time.Duration(min(seconds, 1<<20))*time.Second, minAlive), maxAlive)

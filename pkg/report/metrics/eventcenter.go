@@ -4,8 +4,8 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // EventCenter has the figures of the connection to an event center that an Observer does not get.
 type EventCenter struct {
-	SetAside int
-	Bytes    int
+	Quarantined int
+	Bytes       int
 }
 
 // EventCenter registers figures that are read at each scrape.
@@ -16,7 +16,7 @@ func (m *Metrics) EventCenter(stats func() EventCenter) error {
 	}
 	return m.Serve(
 		gauge("set_aside_events", "Events that the event center will never accept, and that are kept.",
-			func(s EventCenter) float64 { return float64(s.SetAside) }),
+			func(s EventCenter) float64 { return float64(s.Quarantined) }),
 		gauge("outbox_bytes", "What waits for the event center.",
 			func(s EventCenter) float64 { return float64(s.Bytes) }))
 }

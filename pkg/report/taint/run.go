@@ -39,7 +39,7 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 	if off := r.config.Mode != On && r.config.Mode != DryRun; off && r.mine.Key == "" || !off && !r.hasState() {
 		return idle
 	}
-	again := r.look(time.Now())
+	again := r.adoptSeen(time.Now())
 	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
 	defer cancel()
 	blocked, wait, err := r.attempt(ctx)
@@ -48,7 +48,7 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 		return idle // the agent exits; not a fault of the apiserver
 	case err != nil:
 		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
-		r.tell("the taint of this node is not changed", "err", err.Error())
+		r.warnOnce("the taint of this node is not changed", "err", err.Error())
 		r.inTheWay("the taint of this node is not changed: " + err.Error())
 		r.known = false
 		r.retryAt = time.Now().Add(r.backoff.Failed(err))
@@ -56,7 +56,7 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 	}
 	r.backoff.Succeeded()
 	if blocked != "" {
-		r.tell("the taint of this node is left as it is", "why", blocked)
+		r.warnOnce("the taint of this node is left as it is", "why", blocked)
 		r.inTheWay("the taint of this node is left as it is: " + blocked)
 		return askOwner
 	}
@@ -116,7 +116,7 @@ func (r *Reporter) tryRight(ctx context.Context, node *corev1.Node) {
 		r.never = ""
 	case apierrors.IsForbidden(err):
 		r.never = "this identity can never taint the node: " + err.Error()
-		r.tell("this identity can never taint the node", "err", err.Error())
+		r.warnOnce("this identity can never taint the node", "err", err.Error())
 	}
 }
 
@@ -178,10 +178,10 @@ func (r *Reporter) decide(now time.Time) (wanted *corev1.Taint, checks []string,
 	return nil, nil, idle
 }
 
-// tell logs a message unless it repeats the last one.
-func (r *Reporter) tell(message, key, value string) {
-	if r.told != value {
-		r.told = value
+// warnOnce logs a message unless it repeats the last one.
+func (r *Reporter) warnOnce(message, key, value string) {
+	if r.lastWarning != value {
+		r.lastWarning = value
 		r.config.Log.Warn(message, key, value)
 	}
 }
@@ -314,7 +314,7 @@ func (r *Reporter) wrote(ctx context.Context, wanted *corev1.Taint) error {
 			r.config.Log.Info("node tainted", "taint", wanted.ToString())
 		}
 	}
-	r.shown, r.told, r.wroteAt = wanted, "", time.Now()
+	r.shown, r.lastWarning, r.wroteAt = wanted, "", time.Now()
 	switch {
 	case wanted == nil:
 		return r.forget(ctx)

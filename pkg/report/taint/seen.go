@@ -32,9 +32,9 @@ func (r *Reporter) Saw(node *corev1.Node) {
 	}
 }
 
-// look takes over the last seen state of the Node, and returns when to do so again. If no fault asks for a taint and
+// adoptSeen takes over the last seen state of the Node, and returns when to do so again. If no fault asks for a taint and
 // none is ours, there is no comparison: a taint of our key that somebody else sets is theirs.
-func (r *Reporter) look(now time.Time) (again time.Time) {
+func (r *Reporter) adoptSeen(now time.Time) (again time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.sight

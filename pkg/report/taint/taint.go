@@ -90,13 +90,13 @@ type Reporter struct {
 	sight sight
 
 	// Owned by the goroutine of Run.
-	mine    record
-	shown   *corev1.Taint // our taint on the Node, as far as known
-	known   bool          // whether shown is known
-	wroteAt time.Time
-	retryAt time.Time
-	never   string // why this identity cannot set the taint
-	told    string // what was logged last, so that it is not repeated
+	mine        record
+	shown       *corev1.Taint // our taint on the Node, as far as known
+	known       bool          // whether shown is known
+	wroteAt     time.Time
+	retryAt     time.Time
+	never       string // why this identity cannot set the taint
+	lastWarning string // what was logged last, so that it is not repeated
 }
 
 // record survives a restart: the checks that asked for the taint on the Node.

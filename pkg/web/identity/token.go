@@ -54,7 +54,7 @@ func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]
 	if len(a.clusters) == 0 {
 		return web.Identity{}, refuse(http.StatusUnauthorized, "the token is not this program's")
 	}
-	c, said, err := a.signer(ctx, token)
+	c, asserted, err := a.signer(ctx, token)
 	if err != nil {
 		return web.Identity{}, err
 	}
@@ -67,21 +67,21 @@ func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]
 		return web.Identity{}, refuse(http.StatusUnauthorized, "the token is signed by no key of a configured cluster "+
 			"(%s), and none of them decides about readers", a.names())
 	}
-	if err := c.timely(said, a.now()); err != nil {
+	if err := c.timely(asserted, a.now()); err != nil {
 		return web.Identity{}, err
 	}
-	ours := c.Audience != "" && said.Audience.Contains(c.Audience)
+	ours := c.Audience != "" && asserted.Audience.Contains(c.Audience)
 	switch {
-	case ours && (slices.Contains(c.users(), said.Subject) || c.detector(said.Subject) != Detector{}):
-		return c.agent(ctx, token, sum, said, a.now())
+	case ours && (slices.Contains(c.users(), asserted.Subject) || c.detector(asserted.Subject) != Detector{}):
+		return c.agent(ctx, token, sum, asserted, a.now())
 	case c.Readers:
 		return c.reader(ctx, token, sum, from, a.now())
 	case ours:
 		return web.Identity{}, refuse(http.StatusForbidden, "%.300q of cluster %s is no ServiceAccount of its agents (%s) or detectors",
-			said.Subject, c.Name, strings.Join(c.Agents, ", "))
+			asserted.Subject, c.Name, strings.Join(c.Agents, ", "))
 	}
 	return web.Identity{}, refuse(http.StatusUnauthorized, "the token is for the audience %.300q: cluster %s's agents "+
-		"need one for %q", said.Audience, c.Name, c.Audience)
+		"need one for %q", asserted.Audience, c.Name, c.Audience)
 }
 
 func (a *Authority) names() string {
@@ -98,9 +98,9 @@ func (a *Authority) signer(ctx context.Context, token string) (*cluster, claims,
 	if err != nil || len(parsed.Headers) != 1 {
 		return nil, claims{}, nil //nolint:nilerr // not a cluster's token; an apiserver may know it
 	}
-	c, said, err := a.verify(parsed)
+	c, asserted, err := a.verify(parsed)
 	if c != nil || err != nil {
-		return c, said, err
+		return c, asserted, err
 	}
 	for _, c := range a.clusters {
 		if err := c.keys.refresh(ctx, keysAgain); err != nil && ctx.Err() == nil {
@@ -111,7 +111,7 @@ func (a *Authority) signer(ctx context.Context, token string) (*cluster, claims,
 }
 
 // verify returns the only cluster with a key that signed the token, and its claims.
-func (a *Authority) verify(token *jwt.JSONWebToken) (found *cluster, said claims, err error) {
+func (a *Authority) verify(token *jwt.JSONWebToken) (found *cluster, asserted claims, err error) {
 	for _, c := range a.clusters {
 		for _, key := range c.keys.get(token.Headers[0].KeyID) {
 			var these claims
@@ -119,40 +119,40 @@ func (a *Authority) verify(token *jwt.JSONWebToken) (found *cluster, said claims
 				continue
 			}
 			if found != nil && found != c {
-				return nil, said, refuse(http.StatusForbidden, "the token is signed by a key that clusters %s and %s share: "+
+				return nil, asserted, refuse(http.StatusForbidden, "the token is signed by a key that clusters %s and %s share: "+
 					"which it is of cannot be told", found.Name, c.Name)
 			}
-			found, said = c, these
+			found, asserted = c, these
 		}
 	}
-	return found, said, nil
+	return found, asserted, nil
 }
 
 // timely refuses a token that has expired or is not valid yet.
-func (c *cluster) timely(said claims, now time.Time) error {
+func (c *cluster) timely(asserted claims, now time.Time) error {
 	switch {
-	case said.Expiry == nil:
+	case asserted.Expiry == nil:
 		return refuse(http.StatusUnauthorized, "the token never expires: one that a kubelet has projected is needed")
-	case !now.Before(said.Expiry.Time()):
-		return refuse(http.StatusUnauthorized, "the token has expired at %s", said.Expiry.Time().UTC().Format(time.RFC3339))
-	case said.NotBefore != nil && now.Add(clockSkew).Before(said.NotBefore.Time()):
+	case !now.Before(asserted.Expiry.Time()):
+		return refuse(http.StatusUnauthorized, "the token has expired at %s", asserted.Expiry.Time().UTC().Format(time.RFC3339))
+	case asserted.NotBefore != nil && now.Add(clockSkew).Before(asserted.NotBefore.Time()):
 		return refuse(http.StatusUnauthorized, "the token is not valid before %s: the clocks of cluster %s and of this "+
-			"program differ", said.NotBefore.Time().UTC().Format(time.RFC3339), c.Name)
+			"program differ", asserted.NotBefore.Time().UTC().Format(time.RFC3339), c.Name)
 	}
 	return nil
 }
 
 // agent identifies the node of an agent's or detector's token. The apiserver is asked once for each token; while it is
 // away, or has been asked too often, the signature alone counts.
-func (c *cluster) agent(ctx context.Context, token string, sum [sha256.Size]byte, said claims, now time.Time) (
+func (c *cluster) agent(ctx context.Context, token string, sum [sha256.Size]byte, asserted claims, now time.Time) (
 	web.Identity, error) {
-	node := said.Kubernetes.Node
+	node := asserted.Kubernetes.Node
 	if node.Name == "" || node.UID == "" {
 		return web.Identity{}, refuse(http.StatusForbidden, "the token names no node: it is not bound to a pod that runs "+
 			"on one, or the apiserver is older than Kubernetes 1.30")
 	}
-	detector := c.detector(said.Subject)
-	who := web.Identity{Name: said.Subject + " on " + node.Name, By: "token", Cluster: c.Name, Node: node.Name,
+	detector := c.detector(asserted.Subject)
+	who := web.Identity{Name: asserted.Subject + " on " + node.Name, By: "token", Cluster: c.Name, Node: node.Name,
 		Detector: detector.Name, EveryNode: detector.EveryNode}
 	var err error
 	if who.Unreviewed, err = c.exists(node.Name, node.UID); err != nil {
@@ -161,8 +161,8 @@ func (c *cluster) agent(ctx context.Context, token string, sum [sha256.Size]byte
 	answer, known := c.reviewed.get(sum, now)
 	if !known {
 		if answer, known = c.ask(ctx, token, node.Name, now); known {
-			answer = consistent(answer, said)
-			c.remember(sum, answer, now, said.Expiry.Time())
+			answer = consistent(answer, asserted)
+			c.remember(sum, answer, now, asserted.Expiry.Time())
 		}
 	}
 	if known && answer.user == nil {
@@ -181,17 +181,17 @@ func (c *cluster) remember(sum [sha256.Size]byte, r review, now, until time.Time
 }
 
 // consistent refuses a token if the apiserver's answer contradicts its claims.
-func consistent(answer review, said claims) review {
+func consistent(answer review, asserted claims) review {
 	if answer.user == nil {
 		return answer
 	}
-	for name, want := range map[string]string{"authentication.kubernetes.io/node-name": said.Kubernetes.Node.Name,
-		"authentication.kubernetes.io/node-uid": said.Kubernetes.Node.UID} {
+	for name, want := range map[string]string{"authentication.kubernetes.io/node-name": asserted.Kubernetes.Node.Name,
+		"authentication.kubernetes.io/node-uid": asserted.Kubernetes.Node.UID} {
 		if got := answer.user.Extra[name]; len(got) > 0 && !slices.Equal(got, []string{want}) {
 			return review{refusal: "it is of another node"}
 		}
 	}
-	if answer.user.Name != said.Subject {
+	if answer.user.Name != asserted.Subject {
 		return review{refusal: "it is of another user"}
 	}
 	return answer

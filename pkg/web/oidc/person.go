@@ -15,13 +15,13 @@ type Person struct {
 // person returns a permitted reader, by the claims of a token.
 func (p *Provider) person(claims map[string]any) (Person, error) {
 	name, _ := claims[p.NameClaim].(string)
-	verified, told := claims["email_verified"] // some providers encode it as a text
+	verified, given := claims["email_verified"] // some providers encode it as a text
 	switch {
 	case name == "":
 		return Person{}, refused("the identity provider's token has no claim %q with a name", p.NameClaim)
 	case len(name) > maxName || strings.ContainsFunc(name, unicode.IsControl):
 		return Person{}, refused("the claim %q is no name of at most %d bytes", p.NameClaim, maxName)
-	case p.NameClaim == "email" && told && verified != true && verified != "true":
+	case p.NameClaim == "email" && given && verified != true && verified != "true":
 		return Person{}, refused("the identity provider has not verified the address %s", name)
 	}
 	person := Person{name, slices.Contains(p.OperatorPeople, name)}

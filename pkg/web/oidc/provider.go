@@ -169,27 +169,27 @@ func (p *Provider) ask(ctx context.Context) (*discovered, error) {
 		return nil, err
 	}
 	// Keys are fetched later, with this context's client; a cancelled request must not affect others.
-	lasting := oidc.ClientContext(context.WithoutCancel(ctx), client)
-	found, err := oidc.NewProvider(lasting, p.Issuer)
+	detached := oidc.ClientContext(context.WithoutCancel(ctx), client)
+	found, err := oidc.NewProvider(detached, p.Issuer)
 	if err != nil {
 		return nil, fmt.Errorf("identity provider %s: %w", p.Issuer, err)
 	}
-	var said struct {
+	var metadata struct {
 		Keys       string   `json:"jwks_uri"`
 		Algorithms []string `json:"id_token_signing_alg_values_supported"`
 	}
-	if err := found.Claims(&said); err != nil {
+	if err := found.Claims(&metadata); err != nil {
 		return nil, fmt.Errorf("identity provider %s: %w", p.Issuer, err)
 	}
-	d := &discovered{Provider: found, keys: oidc.NewRemoteKeySet(oidc.ClientContext(lasting, forKeys), said.Keys)}
+	d := &discovered{Provider: found, keys: oidc.NewRemoteKeySet(oidc.ClientContext(detached, forKeys), metadata.Keys)}
 	for _, a := range algorithms() {
-		if slices.Contains(said.Algorithms, string(a)) {
+		if slices.Contains(metadata.Algorithms, string(a)) {
 			d.algorithms = append(d.algorithms, string(a))
 		}
 	}
 	if d.algorithms == nil {
 		return nil, fmt.Errorf("identity provider %s: signs with %q, of which this program accepts none", p.Issuer,
-			said.Algorithms)
+			metadata.Algorithms)
 	}
 	return d, nil
 }
@@ -226,7 +226,7 @@ func (p *Provider) oauth(found *discovered) (*oauth2.Config, error) {
 
 // verify returns an ID token signed by the provider for the program, and its claims. For an unknown key it asks the
 // provider.
-func (p *Provider) verify(ctx context.Context, raw string) (token *oidc.IDToken, said map[string]any, err error) {
+func (p *Provider) verify(ctx context.Context, raw string) (token *oidc.IDToken, asserted map[string]any, err error) {
 	found, err := p.discover(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -238,19 +238,19 @@ func (p *Provider) verify(ctx context.Context, raw string) (token *oidc.IDToken,
 		return nil, nil, fmt.Errorf("identity provider %s: %w", p.Issuer, keys.away)
 	}
 	if err == nil {
-		err = token.Claims(&said)
+		err = token.Claims(&asserted)
 	}
 	if err != nil {
 		return nil, nil, refused("the identity provider's token is refused: %s", brief(err.Error()))
 	}
-	return token, said, nil
+	return token, asserted, nil
 }
 
 // complete adds claims from the provider's userinfo endpoint: if there is an access token, the provider may leave a
 // person's claims out of the ID token (OpenID Connect Core 1.0, section 5.4).
-func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject string, said map[string]any) error {
-	_, named := said[p.NameClaim]
-	_, grouped := said[p.GroupsClaim]
+func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject string, asserted map[string]any) error {
+	_, named := asserted[p.NameClaim]
+	_, grouped := asserted[p.GroupsClaim]
 	found, err := p.discover(ctx)
 	if err != nil || named && (grouped || len(p.Groups)+len(p.OperatorGroups) == 0) || found.UserInfoEndpoint() == "" {
 		return err
@@ -271,8 +271,8 @@ func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject s
 		return fmt.Errorf("identity provider %s: userinfo: %w", p.Issuer, err)
 	}
 	for claim, value := range more {
-		if _, known := said[claim]; !known {
-			said[claim] = value
+		if _, known := asserted[claim]; !known {
+			asserted[claim] = value
 		}
 	}
 	return nil
@@ -322,17 +322,17 @@ func (p *Provider) Finish(w http.ResponseWriter, r *http.Request) (name string, 
 	if err != nil {
 		return "", false, "", err
 	}
-	token, said, err := p.verify(ctx, raw)
+	token, asserted, err := p.verify(ctx, raw)
 	if err != nil {
 		return "", false, "", err
 	}
 	if token.Nonce != one.Nonce {
 		return "", false, "", refused("the identity provider's token is of another sign-in")
 	}
-	if err := p.complete(ctx, access, token.Subject, said); err != nil {
+	if err := p.complete(ctx, access, token.Subject, asserted); err != nil {
 		return "", false, "", err
 	}
-	person, err := p.person(said)
+	person, err := p.person(asserted)
 	if err != nil {
 		return "", false, "", err
 	}
@@ -356,9 +356,9 @@ func (p *Provider) exchange(ctx context.Context, code string, one flow) (access 
 	access, err = config.Exchange(context.WithValue(ctx, oauth2.HTTPClient, client), code,
 		oauth2.VerifierOption(one.Verifier))
 	if err != nil {
-		if said, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
-			return nil, "", refused("the identity provider does not accept the code: %s %s", brief(said.ErrorCode),
-				brief(said.ErrorDescription))
+		if answer, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
+			return nil, "", refused("the identity provider does not accept the code: %s %s", brief(answer.ErrorCode),
+				brief(answer.ErrorDescription))
 		}
 		return nil, "", fmt.Errorf("identity provider %s: %w", p.Issuer, err)
 	}

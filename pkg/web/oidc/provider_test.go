@@ -24,8 +24,8 @@ func TestSignIn(t *testing.T) {
 		"claim":  func(s *Settings) { s.Groups, s.People, s.NameClaim = nil, []string{"42"}, "sub" },
 	} {
 		c := newCenter(t, change)
-		if said := c.enter(); said != "" || c.next != "/faults" || c.name == "" {
-			t.Errorf("%s: %q to %q: %s", name, c.name, c.next, said)
+		if notice := c.enter(); notice != "" || c.next != "/faults" || c.name == "" {
+			t.Errorf("%s: %q to %q: %s", name, c.name, c.next, notice)
 		}
 		if got := c.sent.Get("redirect_uri"); got != c.url+"/login/callback" || c.sent.Get("nonce") == "" ||
 			c.sent.Get("code_challenge_method") != "S256" {
@@ -49,8 +49,8 @@ func TestOperators(t *testing.T) {
 		"another name":      {func(s *Settings) { s.OperatorPeople = []string{"eve@example.com"} }, false},
 	} {
 		c := newCenter(t, test.change)
-		if said := c.enter(); said != "" || c.operator != test.operator {
-			t.Errorf("%s: operator %t, %s", name, c.operator, said)
+		if notice := c.enter(); notice != "" || c.operator != test.operator {
+			t.Errorf("%s: operator %t, %s", name, c.operator, notice)
 		}
 		who, err := c.ask(c.sign(c.claims()))
 		if err != nil || !who.Reads || who.Any || who.User != nil {
@@ -58,8 +58,8 @@ func TestOperators(t *testing.T) {
 		}
 	}
 	c := newCenter(t, func(s *Settings) { s.Groups, s.OperatorGroups = nil, []string{"oncall"} })
-	if said := c.enter(); !strings.Contains(said, "may not read") {
-		t.Error(said)
+	if notice := c.enter(); !strings.Contains(notice, "may not read") {
+		t.Error(notice)
 	}
 }
 
@@ -90,8 +90,8 @@ func TestNotSignedIn(t *testing.T) {
 	} {
 		c := newCenter(t, nil)
 		change(c)
-		if said := c.enter(); !strings.Contains(said, want) || c.name != "" {
-			t.Errorf("want %q: %q came in, %s", want, c.name, said)
+		if notice := c.enter(); !strings.Contains(notice, want) || c.name != "" {
+			t.Errorf("want %q: %q came in, %s", want, c.name, notice)
 		}
 	}
 }
@@ -115,8 +115,8 @@ func TestUserInfo(t *testing.T) {
 				claims["email_verified"] = false
 			}
 		}
-		if said := c.enter(); !strings.Contains(said, want) || (said == "") != (want == "") {
-			t.Errorf("want %q, got %q", want, said)
+		if notice := c.enter(); !strings.Contains(notice, want) || (notice == "") != (want == "") {
+			t.Errorf("want %q, got %q", want, notice)
 		}
 	}
 }
@@ -124,8 +124,8 @@ func TestUserInfo(t *testing.T) {
 // A return that was not started in this browser, or too long ago, fails.
 func TestStolenWayBack(t *testing.T) {
 	c := newCenter(t, nil)
-	if said := c.enter(); said != "" {
-		t.Fatal(said)
+	if notice := c.enter(); notice != "" {
+		t.Fatal(notice)
 	}
 	back := c.url + "/login/callback?" + url.Values{"code": {"c0de"}, "state": {c.sent.Get("state")}}.Encode()
 	refused := func(what string, browser *http.Client, address string) {
@@ -207,12 +207,12 @@ func TestProviderAway(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	c.down.Store(false)
-	if said := c.enter(); said == "" {
+	if notice := c.enter(); notice == "" {
 		t.Error("asked again at once")
 	}
 	c.now = c.now.Add(awayFor)
-	if said := c.enter(); said != "" {
-		t.Error(said)
+	if notice := c.enter(); notice != "" {
+		t.Error(notice)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -24,10 +24,10 @@ func (p *Provider) Authenticate(next func(*http.Request) (web.Identity, error)) 
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), askLimit)
 		defer cancel()
-		_, said, err := p.verify(ctx, token)
+		_, asserted, err := p.verify(ctx, token)
 		var person Person
 		if err == nil {
-			person, err = p.person(said)
+			person, err = p.person(asserted)
 		}
 		if refusal, ok := errors.AsType[*RefusedError](err); ok {
 			return web.Identity{}, &web.Refusal{Status: http.StatusUnauthorized, Reason: refusal.Reason}

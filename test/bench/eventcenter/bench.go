@@ -24,11 +24,11 @@ type row struct{ what, goal, got string }
 
 func (b *bench) row(what, goal, format string, args ...any) {
 	got := fmt.Sprintf(format, args...)
-	say("%s: %s", what, got)
+	logf("%s: %s", what, got)
 	b.rows = append(b.rows, row{what, goal, got})
 }
 
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 func (b *bench) run(ctx context.Context) (err error) {
 	if err := os.MkdirAll(b.dir, 0o700); err != nil {
@@ -37,7 +37,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 	if b.binary == "" {
 		b.binary = filepath.Join(b.dir, "eventcenter")
-		say("building the center")
+		logf("building the center")
 		build := exec.CommandContext(ctx, "go", "build", "-o", b.binary, "./cmd/eventcenter")
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {

@@ -21,14 +21,14 @@ const probes = 50 // fatal faults whose latency to the subscriber is measured
 func (b *bench) center(ctx context.Context) (err error) {
 	dir := filepath.Join(b.dir, "center")
 	begun := time.Now()
-	say("making a history of %d days", historyDays)
+	logf("making a history of %d days", historyDays)
 	events, err := makeHistory(ctx, dir, b.nodes, b.perDay)
 	if err != nil {
 		return err
 	}
 	history := fmt.Sprintf("history: %d nodes, %d days, %d events, %d MB", b.nodes, historyDays, events,
 		directorySize(dir)>>20)
-	say("%s, in %s", history, time.Since(begun).Round(time.Second))
+	logf("%s, in %s", history, time.Since(begun).Round(time.Second))
 	hook, err := startWebhook()
 	if err != nil {
 		return err

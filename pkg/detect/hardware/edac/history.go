@@ -19,9 +19,9 @@ type edacHistory struct {
 }
 
 type edacModule struct {
-	Last  uint64         `json:"last"`  // the count in the last run
-	Hours map[int]uint64 `json:"hours"` // errors by the hour since boot
-	Grave bool           `json:"grave"` // was a warning: kept until well below the threshold
+	Last   uint64         `json:"last"`  // the count in the last run
+	Hours  map[int]uint64 `json:"hours"` // errors by the hour since boot
+	Warned bool           `json:"grave"` // was a warning: kept until well below the threshold
 }
 
 // load reads the record of an earlier agent in this boot.
@@ -71,8 +71,8 @@ func (c *edacCheck) add(name string, count uint64, up time.Duration) uint64 {
 func (c *edacCheck) many(name string, day uint64) bool {
 	m := c.history.Modules[name]
 	found, belowRaise := checkkit.Reaches(float64(day), float64(c.settings.CorrectedPerDay))
-	many := found && (m.Grave || !belowRaise)
-	c.changed = c.changed || many != m.Grave
-	m.Grave = many
+	many := found && (m.Warned || !belowRaise)
+	c.changed = c.changed || many != m.Warned
+	m.Warned = many
 	return many
 }

@@ -79,7 +79,7 @@ func TestEveryDaemonPatternIsUsed(t *testing.T) {
 			used := false
 			for _, line := range examples[id] {
 				p := parser{format: Auto}
-				used = used || re.Regexp().Match(p.parse([]byte(line)).said)
+				used = used || re.Regexp().Match(p.parse([]byte(line)).message)
 			}
 			if !used {
 				t.Errorf("%s: no line matches pattern %d: %s", id, j, re.Regexp())
@@ -192,7 +192,7 @@ func BenchmarkBenignDaemons(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		m.MatchOf(lines[i].emitter, lines[i].said)
+		m.MatchOf(lines[i].emitter, lines[i].message)
 		if i++; i == len(lines) {
 			i = 0
 		}

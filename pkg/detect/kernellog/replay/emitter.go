@@ -88,12 +88,12 @@ func taggedEmitter(name, pid string) (rules.Emitter, bool) {
 // spoken returns e as a line of a daemon, or of the component of a product whose line it contains.
 func (e entry) spoken(s rules.Emitter, text []byte) entry {
 	e.what, e.emitter = foreignLine, s
-	e.said, _, _ = cutHeader(text)
+	e.message, _, _ = cutHeader(text)
 	if s != rules.Kubelet && s != rules.Runtime {
 		return e
 	}
-	if inner, of, ok := unwrapComponent(e.said); ok {
-		e.emitter, e.said = of, inner
+	if inner, of, ok := unwrapComponent(e.message); ok {
+		e.emitter, e.message = of, inner
 	}
 	return e
 }

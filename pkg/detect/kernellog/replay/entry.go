@@ -21,7 +21,7 @@ type entry struct {
 
 	emitter rules.Emitter   // the daemon that wrote a foreignLine, if known
 	level   kernellog.Level // of a line of the kernel
-	said    []byte          // its text, without the header of its own log; only with an emitter
+	message []byte          // its text, without the header of its own log; only with an emitter
 
 	bare    bool   // neither a time nor a name: counted as the kernel's because dmesg -t prints only its text
 	loose   bool   // bare, or with a time that does not show the writer

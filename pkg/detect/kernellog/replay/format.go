@@ -107,7 +107,7 @@ func (p *parser) guess(line []byte) entry {
 // ownLog recognises the lines of a log that a daemon writes itself, without its name: kubelet.log, containerd.log.
 func ownLog(line []byte) (entry, bool) {
 	rest, s, ok := cutHeader(cutNode(line))
-	return entry{what: foreignLine, emitter: s, said: rest}, ok
+	return entry{what: foreignLine, emitter: s, message: rest}, ok
 }
 
 // looksLikeRecord reports whether line starts like a record of /dev/kmsg: "6,339,5140900,-;".

@@ -39,7 +39,7 @@ func (p *parser) unwrapped(line []byte, depth int) (entry, bool) {
 		return e, e.what != badLine
 	}
 	if rest, s, ok := cutHeader(line); ok {
-		return entry{what: foreignLine, emitter: s, said: rest}, true
+		return entry{what: foreignLine, emitter: s, message: rest}, true
 	}
 	if name, ok := sender(fields); ok {
 		if message, ok := messageOf(fields); ok {
@@ -158,12 +158,12 @@ var component = kernellog.WhenNeeded(` component="?([\w.-]{1,64})`)
 // of all components in this way. ok is false if the line is the product's own.
 //
 //	time="2023-10-17 09:15:02" level=info msg="E1017 09:15:02.123456    2397 kubelet.go:2412] …" component=kubelet stream=stderr
-func unwrapComponent(said []byte) (text []byte, s rules.Emitter, ok bool) {
-	at := bytes.Index(said[:min(len(said), 40)], []byte(` msg="`))
+func unwrapComponent(body []byte) (text []byte, s rules.Emitter, ok bool) {
+	at := bytes.Index(body[:min(len(body), 40)], []byte(` msg="`))
 	if at < 0 {
 		return nil, rules.TheKernel, false
 	}
-	literal, err := strconv.QuotedPrefix(string(said[at+len(" msg="):]))
+	literal, err := strconv.QuotedPrefix(string(body[at+len(" msg="):]))
 	if err != nil {
 		return nil, rules.TheKernel, false
 	}
@@ -172,7 +172,7 @@ func unwrapComponent(said []byte) (text []byte, s rules.Emitter, ok bool) {
 		return nil, rules.TheKernel, false
 	}
 	rest, s, headed := cutHeader([]byte(message))
-	component := component.Regexp().FindSubmatch(said[at+len(" msg=")+len(literal):])
+	component := component.Regexp().FindSubmatch(body[at+len(" msg=")+len(literal):])
 	switch {
 	case component == nil:
 		return rest, s, headed

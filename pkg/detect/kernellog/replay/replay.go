@@ -145,7 +145,7 @@ func (s *replaying) line(line []byte, cut bool) error {
 		if e.emitter != rules.TheKernel && s.daemons != nil {
 			s.sum.Daemon++
 			r := s.record(e)
-			r.Text, r.Emitter = e.said, e.emitter
+			r.Text, r.Emitter = e.message, e.emitter
 			return s.observe(s.daemons, r, e, line)
 		}
 		s.sum.Foreign++

@@ -56,7 +56,7 @@ type Rule struct {
 	Exclude string
 
 	// Errors is set if the words alone are no proof: the rule then ignores lines below the level of errors, except for
-	// warnings with a word of Grave and none of Remarks. If the level is unknown, it applies. If the uptime is known, a
+	// warnings with a word of FaultWords and none of Remarks. If the level is unknown, it applies. If the uptime is known, a
 	// warning counts only after the first two minutes.
 	Errors bool
 

@@ -12,8 +12,8 @@ import (
 // Rules of subsystems match lines that no specific rule matches: a line with the prefix of a server subsystem or driver
 // that says that something failed. They are tried last, claim no more than the line says, and skip lines that healthy
 // machines log with the same words. In the log of a running kernel they ignore lines below the level of errors, except
-// for warnings with grave words (Grave) once the machine has started. Most recognise a fault by such words alone: one
-// line is information, and an alarm only if its words are dire (Dire) or it repeats. TestKernelFormats tries them with
+// for warnings with words of a fault (FaultWords) once the machine has started. Most recognise a fault by such words alone: one
+// line is information, and an alarm only if its words are dire (EscalationWords) or it repeats. TestKernelFormats tries them with
 // the formats of the level of errors in the kernel's sources (the families sweep-*).
 
 // again is how often a line that is a fault only by its words must occur for one subject to be an alarm.

@@ -128,7 +128,7 @@ func (c *hangCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}
 	listed := c.settings.DaemonSets
-	looks := make([]look, len(listed))
+	observations := make([]observation, len(listed))
 	failures := make([]error, len(listed))
 	for _, w := range listed {
 		if c.watches[w.Name] == nil {
@@ -136,7 +136,7 @@ func (c *hangCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		}
 	}
 	checkkit.Parallel(maxParallel, len(listed), func(i int) {
-		looks[i], failures[i] = lookAt(ctx, h, listed[i], pods, c.watches[listed[i].Name].main,
+		observations[i], failures[i] = observe(ctx, h, listed[i], pods, c.watches[listed[i].Name].main,
 			c.patience)
 	})
 	if err := ctx.Err(); err != nil {
@@ -146,7 +146,7 @@ func (c *hangCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	unknown := map[finding.Subject]error{}
 	for i, w := range listed {
 		subject := finding.Subject{Kind: "daemonset", Name: w.Name}
-		f, err := c.watches[w.Name].evaluate(looks[i], failures[i], h.Clock())
+		f, err := c.watches[w.Name].evaluate(observations[i], failures[i], h.Clock())
 		if err != nil {
 			unknown[subject] = err
 		} else if f != nil {

@@ -12,24 +12,24 @@ import (
 
 // A container hangs if it did so in this many looks over this time, and no look between them disproves it.
 const (
-	hungLooks = 3
-	hungSpan  = 5 * time.Minute
+	hungRuns = 3
+	hungSpan = 5 * time.Minute
 )
 
 // streak is a series of looks with the same result.
 type streak struct {
 	since finding.Timestamp
-	looks int
+	runs  int
 }
 
 func (s *streak) add(now finding.Timestamp) {
-	if s.looks++; s.looks == 1 {
+	if s.runs++; s.runs == 1 {
 		s.since = now
 	}
 }
 
 func (s streak) hung(now finding.Timestamp) bool {
-	return s.looks >= hungLooks && now.Since(s.since) >= hungSpan
+	return s.runs >= hungRuns && now.Since(s.since) >= hungSpan
 }
 
 // watch is the state kept for one DaemonSet.
@@ -42,7 +42,7 @@ type watch struct {
 
 // evaluate adds a look and returns the fault, or why there is none to report yet. A failed look is no evidence, and
 // does not end a streak.
-func (w *watch) evaluate(l look, failed error, now finding.Timestamp) (*finding.Finding, error) {
+func (w *watch) evaluate(l observation, failed error, now finding.Timestamp) (*finding.Finding, error) {
 	if failed != nil {
 		return nil, failed
 	}
@@ -71,9 +71,9 @@ func (w *watch) evaluate(l look, failed error, now finding.Timestamp) (*finding.
 		return &finding.Finding{Severity: finding.Warning, Reason: "DaemonSetPodNotAnswering", Facts: facts,
 			Message: fmt.Sprintf("%s does not answer on its health socket, for %s by now: %s", what,
 				minutes(now.Since(w.silent.since)), l.Silent)}, nil
-	case w.silent.looks > 0:
+	case w.silent.runs > 0:
 		return nil, fmt.Errorf("%s does not answer; it hangs if that lasts %s: %s", what, hungSpan, l.Silent)
-	case w.blocked.looks > 1:
+	case w.blocked.runs > 1:
 		return nil, fmt.Errorf("a thread of process %d of %s is in state D; it hangs if that lasts %s", l.Main.PID, what,
 			hungSpan)
 	}

@@ -12,7 +12,7 @@ type Tree struct {
 	mounts []mount.Mount
 	byID   map[int]int // the index in mounts
 	on     map[place][]int
-	looks  int // how many places were looked at
+	visits int // how many places were looked at
 }
 
 // place is a directory of a mount on which others lie.
@@ -86,7 +86,7 @@ func (t *Tree) Covered(m mount.Mount) bool {
 
 // covers reports whether a mount that is not on the way lies on a place, before the path leaves it.
 func (t *Tree) covers(id int, point string, end int, onTheWay map[int]int) bool {
-	t.looks++
+	t.visits++
 	for _, i := range t.on[place{id, point}] {
 		if _, ok := onTheWay[t.mounts[i].ID]; !ok && len(t.mounts[i].Point) < end {
 			return true

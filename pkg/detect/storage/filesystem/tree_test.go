@@ -59,8 +59,8 @@ func TestProbeOfStackedMounts(t *testing.T) {
 			if diff := cmp.Diff([]string{"/stack", "/other"}, probed); diff != "" {
 				t.Error(diff)
 			}
-			if tree.looks > 20*n {
-				t.Errorf("%d places were looked at for %d mounts", tree.looks, n)
+			if tree.visits > 20*n {
+				t.Errorf("%d places were looked at for %d mounts", tree.visits, n)
 			}
 		})
 	}

@@ -20,7 +20,7 @@ const (
 
 	appendLimit  = 8 * time.Second // for a batch: most elections end earlier
 	publishLimit = appendLimit / 4 // for one attempt
-	lookEvery    = time.Second     // poll for new messages, in case a hint was lost
+	pollEvery    = time.Second     // poll for new messages, in case a hint was lost
 )
 
 // request is one batch to be appended.
@@ -94,8 +94,8 @@ func (s *Store) append(ctx context.Context, r *request) (journal.Appended, error
 
 // run is the goroutine that writes to the stream and to the copy.
 func (s *Store) run(ctx context.Context) {
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
 	for {
 		var derived []journal.Event
 		var err error
@@ -106,7 +106,7 @@ func (s *Store) run(ctx context.Context) {
 			derived = s.commit(ctx, s.group(ctx, r))
 		case <-s.hints:
 			derived, err = s.catchUp(ctx)
-		case <-look.C:
+		case <-poll.C:
 			derived, err = s.catchUp(ctx)
 		}
 		if err != nil {

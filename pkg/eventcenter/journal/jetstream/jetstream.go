@@ -218,9 +218,9 @@ func (s *Store) openCopy(ctx context.Context, id string) (*sqlite.Store, error) 
 	c, err := sqlite.Open(ctx, o)
 	switch {
 	case errors.Is(err, sqlite.ErrOther):
-		aside := s.Dir + s.Now().UTC().Format(".20060102T150405Z")
-		s.Log.Error("set the copy aside: it belongs to another journal", "dir", s.Dir, "to", aside, "err", err)
-		if err := os.Rename(s.Dir, aside); err != nil {
+		quarantined := s.Dir + s.Now().UTC().Format(".20060102T150405Z")
+		s.Log.Error("set the copy aside: it belongs to another journal", "dir", s.Dir, "to", quarantined, "err", err)
+		if err := os.Rename(s.Dir, quarantined); err != nil {
 			return nil, err
 		}
 	case err != nil:

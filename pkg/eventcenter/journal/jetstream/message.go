@@ -100,7 +100,7 @@ func decode(data []byte) (records []journal.Record, term uint64, err error) {
 			Check: l.Check, Reason: l.Reason, Stream: l.Stream, Sequence: l.Sequence, JSON: bytes.Clone(bodies[:l.Size])}}
 		if r.Stream != "" { // decoded once for the state and for the reports
 			if e, err := event.Decode(r.JSON); err == nil {
-				r.Said = &e
+				r.Decoded = &e
 			}
 		}
 		records, bodies, next = append(records, r), bodies[l.Size:], next+1

@@ -182,7 +182,7 @@ func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
 		}
 		for _, r := range page.Records {
 			sum := sha256.Sum256(r.JSON)
-			r.JSON, r.Said = sum[:], nil
+			r.JSON, r.Decoded = sum[:], nil
 			all = append(all, r)
 		}
 		after = page.Next

@@ -187,6 +187,6 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 	if newest > 0 && first > newest+1 {
 		s.addGap(journal.Gap{From: newest + 1, To: first - 1, Reason: "missing in the stream"})
 	}
-	s.tell(records)
+	s.publish(records)
 	return nil
 }

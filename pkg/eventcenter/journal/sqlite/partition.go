@@ -161,8 +161,8 @@ func createFile(ctx context.Context, name, day string) (*sql.DB, error) {
 func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, error) {
 	p := &partition{path: filepath.Join(s.Dir, partitionName(first)), first: first, last: first - 1}
 	format, err := p.loadFormat(ctx, past)
-	if aside := s.setLogAside(p); aside != nil {
-		return nil, errors.Join(aside, p.close())
+	if failed := s.quarantineLog(p); failed != nil {
+		return nil, errors.Join(failed, p.close())
 	}
 	if err == nil && format != version {
 		return nil, errors.Join(fmt.Errorf("%s: its format is %d, this version reads format %d only: export the journal with "+
@@ -214,8 +214,8 @@ func (p *partition) loadEnd(ctx context.Context) error {
 	return err
 }
 
-// setLogAside renames a log next to a sealed file: SQLite would apply it. A read-only journal ignores it.
-func (s *Store) setLogAside(p *partition) error {
+// quarantineLog renames a log next to a sealed file: SQLite would apply it. A read-only journal ignores it.
+func (s *Store) quarantineLog(p *partition) error {
 	if !p.sealed || s.ReadOnly {
 		return nil
 	}

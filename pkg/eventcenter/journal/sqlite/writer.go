@@ -130,13 +130,13 @@ func (s *Store) commitGroup(group []*request) {
 	if err != nil && isFull(err) {
 		err = s.full(err)
 	}
-	for derived := s.tell(records); err == nil && len(derived) > 0; {
+	for derived := s.publish(records); err == nil && len(derived) > 0; {
 		r := &request{events: derived}
 		records, failed := s.commit([]*request{r})
 		if failed != nil { // they are derived again after a restart
 			s.Log.Error("append derived events failed", "err", failed)
 		}
-		derived = s.tell(records)
+		derived = s.publish(records)
 	}
 	for _, r := range group {
 		r.err = err
@@ -144,8 +144,8 @@ func (s *Store) commitGroup(group []*request) {
 	}
 }
 
-// tell publishes the committed records.
-func (s *Store) tell(records []journal.Record) []journal.Event {
+// publish makes readers see the committed records.
+func (s *Store) publish(records []journal.Record) []journal.Event {
 	if len(records) == 0 {
 		return nil
 	}

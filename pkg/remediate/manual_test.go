@@ -15,10 +15,10 @@ import (
 )
 
 // releaseByHand releases the pod of a script at a person's request.
-func (s *script) releaseByHand(b ByHand) (outcome Outcome, err error) {
+func (s *script) releaseByHand(b Manual) (outcome Outcome, err error) {
 	s.t.Helper()
 	synctest.Test(s.t, func(t *testing.T) {
-		outcome, err = s.runner().ByHand(b).Release(t.Context(), s.report())
+		outcome, err = s.runner().Manual(b).Release(t.Context(), s.report())
 	})
 	s.invariants(outcome, err)
 	return outcome, err
@@ -57,7 +57,7 @@ func TestReleaseKeepsToWhatWasAgreed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			outcome, err := s.releaseByHand(ByHand{Agreed: test.shown(steps)})
+			outcome, err := s.releaseByHand(Manual{Agreed: test.shown(steps)})
 			if diff := cmp.Diff(test.done, s.done()); err != nil || diff != "" {
 				t.Errorf("%v\n%s", err, diff)
 			}
@@ -76,7 +76,7 @@ func TestAgreedReleaseSweepsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, agreed := range [][]Step{nil, {}} {
-		if got := w.runner().ByHand(ByHand{Agreed: agreed}).sweepDue(t.Context(), survey{}); got != (agreed == nil) {
+		if got := w.runner().Manual(Manual{Agreed: agreed}).sweepDue(t.Context(), survey{}); got != (agreed == nil) {
 			t.Errorf("agreed to %#v: %v", agreed, got)
 		}
 	}
@@ -89,7 +89,7 @@ func TestReleaseTellsItsRecords(t *testing.T) {
 	write(t, open(t, state), Record{At: now, Event: Begin, Group: uid2}, Record{At: now, Event: Intent, Group: uid2,
 		Kind: inspect.Mount, ID: "other"})
 	var told []Record
-	outcome, err := s.releaseByHand(ByHand{OnRecord: func(r Record) {
+	outcome, err := s.releaseByHand(Manual{OnRecord: func(r Record) {
 		told = append(told, r)
 		records, _, err := ReadJournal(state)
 		if err != nil || len(records) == 0 || !cmp.Equal(records[len(records)-1], r) {
@@ -112,25 +112,25 @@ func TestReleaseTellsItsRecords(t *testing.T) {
 // An object verified to be gone that exists again when the release stops is not a gain.
 func TestStoppedReleaseGainsNothingThatReturned(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(report *inspect.Report)
-		want   map[string]Result
-		gain   Gain
+		change  func(report *inspect.Report)
+		want    map[string]Result
+		savings Savings
 	}{
 		"the pod came back": {func(report *inspect.Report) {
 			m := leftover(inspect.Mount, uid1, "m")
 			m.Verdict = inspect.Live
 			report.Objects = append(report.Objects, m)
-		}, map[string]Result{"m": Failed}, Gain{Objects: 3, Processes: 2, BytesUnknown: 1}},
+		}, map[string]Result{"m": Failed}, Savings{Objects: 3, Processes: 2, BytesUnknown: 1}},
 		"another's, of that name": {func(report *inspect.Report) {
 			m := leftover(inspect.Mount, uid2, "m")
 			m.Verdict = inspect.Live
 			report.Objects = append(report.Objects, m)
 			report.Errors = []inspect.Failure{{What: "mount", Error: "EIO"}}
-		}, map[string]Result{"m": Released}, Gain{Objects: 4, Processes: 2, Mounts: 1, BytesUnknown: 1}},
+		}, map[string]Result{"m": Released}, Savings{Objects: 4, Processes: 2, Mounts: 1, BytesUnknown: 1}},
 		"not all could be read": {func(report *inspect.Report) {
 			report.Objects = append(report.Objects, leftover(inspect.Mount, uid1, "m"))
 			report.Errors = []inspect.Failure{{What: "mount", Error: "EIO"}}
-		}, map[string]Result{"m": Failed}, Gain{Objects: 3, Processes: 2, BytesUnknown: 1}},
+		}, map[string]Result{"m": Failed}, Savings{Objects: 3, Processes: 2, BytesUnknown: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t)
@@ -149,7 +149,7 @@ func TestStoppedReleaseGainsNothingThatReturned(t *testing.T) {
 					t.Errorf("%s: %s, want %s", step.ID, step.Result, want)
 				}
 			}
-			if diff := cmp.Diff(test.gain, outcome.Gain()); diff != "" {
+			if diff := cmp.Diff(test.savings, outcome.Savings()); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -166,26 +166,26 @@ func TestGain(t *testing.T) {
 	const logs, lease, attachment = inspect.PodLogs, inspect.IPAMLease, inspect.CNIAttachment
 	for name, test := range map[string]struct {
 		steps []StepOutcome
-		want  Gain
+		want  Savings
 	}{
-		"nothing": {nil, Gain{}},
+		"nothing": {nil, Savings{}},
 		"not gone": {[]StepOutcome{of(NotActed, logs, "bytes", "5"), of(Refused, logs, "bytes", "5"),
 			of(Blocked, logs, "bytes", "5"), of(Failed, inspect.Mount), of(Stopped, inspect.Cgroup),
 			of(Interrupted, inspect.Process), of(CouldNotTell, lease, "address", "10.0.0.1"), of("", inspect.Lease)},
-			Gain{}},
-		"dead before": {[]StepOutcome{of(Vanished, inspect.Process, "state", "Z")}, Gain{}},
+			Savings{}},
+		"dead before": {[]StepOutcome{of(Vanished, inspect.Process, "state", "Z")}, Savings{}},
 		"gone, by us and by owners": {[]StepOutcome{of(Released, inspect.Mount), of(Vanished, inspect.Mount),
 			of(Released, inspect.Cgroup), of(Released, inspect.Process, "state", "S"), of(Vanished, inspect.Shim),
 			of(Released, inspect.Lease), of(Released, inspect.Netns)},
-			Gain{Objects: 7, Mounts: 2, Cgroups: 1, Processes: 2, Leases: 1}},
+			Savings{Objects: 7, Mounts: 2, Cgroups: 1, Processes: 2, Leases: 1}},
 		"space": {[]StepOutcome{of(Released, logs, "bytes", "5"), of(Vanished, logs, "bytes", "6"), of(Released, logs),
-			of(Released, inspect.PodDirectory)}, Gain{Objects: 4, Bytes: 11, BytesUnknown: 2}},
+			of(Released, inspect.PodDirectory)}, Savings{Objects: 4, Bytes: 11, BytesUnknown: 2}},
 		"addresses": {[]StepOutcome{of(Released, lease, "address", "10.0.0.1"),
 			of(Vanished, attachment, "addresses", "10.0.0.1/24 fd00::1/64", "leaseDirectories", "/networks/a"),
-			of(Released, attachment, "addresses", "10.9.9.9/32")}, Gain{Objects: 3, Addresses: 2, AddressesUnknown: 1}},
+			of(Released, attachment, "addresses", "10.9.9.9/32")}, Savings{Objects: 3, Addresses: 2, AddressesUnknown: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, (Outcome{Pods: []PodOutcome{{Steps: test.steps}}}).Gain()); diff != "" {
+			if diff := cmp.Diff(test.want, (Outcome{Pods: []PodOutcome{{Steps: test.steps}}}).Savings()); diff != "" {
 				t.Error(diff)
 			}
 		})

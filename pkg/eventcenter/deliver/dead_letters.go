@@ -32,12 +32,12 @@ type DeadLetter struct {
 	Event        json.RawMessage `json:"event,omitempty"`
 }
 
-func letterOf(s *subscription, r journal.Record) DeadLetter {
+func deadLetterOf(s *subscription, r journal.Record) DeadLetter {
 	return DeadLetter{Subscription: s.Name, ID: fmt.Sprintf("%020d", r.Offset), Offset: strconv.FormatUint(r.Offset, 10),
 		Cluster: r.Cluster, Node: r.Node, Type: r.Type, Event: r.JSON, EventID: s.itemOf(r).ID}
 }
 
-func letterOfGap(s *subscription, h *held) DeadLetter {
+func deadLetterOfGap(s *subscription, h *held) DeadLetter {
 	sum := sha256.Sum256([]byte(h.ID))
 	return DeadLetter{Subscription: s.Name, ID: "gap-" + hex.EncodeToString(sum[:8]), EventID: h.ID, Event: h.Event,
 		Type: "io.github.nodeagent.subscription.gap.v1"}
@@ -62,12 +62,12 @@ func (m *Manager) bury(ctx context.Context, s *subscription, l DeadLetter, h *he
 	s.counts.dead++
 	s.mu.Unlock()
 	m.mu.Lock()
-	if !slices.Contains(m.letters[s.Name], l.ID) {
-		m.letters[s.Name] = append(m.letters[s.Name], l.ID)
+	if !slices.Contains(m.deadLetterIDs[s.Name], l.ID) {
+		m.deadLetterIDs[s.Name] = append(m.deadLetterIDs[s.Name], l.ID)
 	}
 	var oldest string
-	if len(m.letters[s.Name]) > m.Settings.MaxDeadLetters {
-		oldest = m.letters[s.Name][0]
+	if len(m.deadLetterIDs[s.Name]) > m.Settings.MaxDeadLetters {
+		oldest = m.deadLetterIDs[s.Name][0]
 	}
 	m.mu.Unlock()
 	if oldest != "" {
@@ -80,7 +80,7 @@ func (m *Manager) bury(ctx context.Context, s *subscription, l DeadLetter, h *he
 func (m *Manager) drop(ctx context.Context, s *subscription, id string) {
 	err := m.audit(ctx, Who{Name: "eventcenter"}, "drop the oldest dead letter", s.Name, id)
 	if err == nil {
-		err = m.removeLetter(ctx, s.Name, id)
+		err = m.removeDeadLetter(ctx, s.Name, id)
 	}
 	if err != nil {
 		m.Log.Error("drop the oldest dead letter failed", "subscription", s.Name, "letter", id, "err", err)
@@ -93,8 +93,8 @@ func (m *Manager) drop(ctx context.Context, s *subscription, id string) {
 	s.dirty = true
 }
 
-// removeLetter removes an existing dead letter.
-func (m *Manager) removeLetter(ctx context.Context, name, id string) error {
+// removeDeadLetter removes an existing dead letter.
+func (m *Manager) removeDeadLetter(ctx context.Context, name, id string) error {
 	record, err := m.Store.Get(ctx, deadLetters, name+"."+id)
 	if err == nil {
 		err = m.Store.Delete(ctx, deadLetters, record.Key, record.Revision)
@@ -104,17 +104,17 @@ func (m *Manager) removeLetter(ctx context.Context, name, id string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.letters[name] = slices.DeleteFunc(m.letters[name], func(other string) bool { return other == id })
+	m.deadLetterIDs[name] = slices.DeleteFunc(m.deadLetterIDs[name], func(other string) bool { return other == id })
 	return nil
 }
 
 // delivered removes a dead letter once it has been delivered.
 func (m *Manager) delivered(ctx context.Context, s *subscription, h *held) {
-	if h.Letter == "" {
+	if h.DeadLetter == "" {
 		return
 	}
-	if err := m.removeLetter(ctx, s.Name, h.Letter); err != nil {
-		m.Log.Error("remove a delivered dead letter failed", "subscription", s.Name, "letter", h.Letter,
+	if err := m.removeDeadLetter(ctx, s.Name, h.DeadLetter); err != nil {
+		m.Log.Error("remove a delivered dead letter failed", "subscription", s.Name, "letter", h.DeadLetter,
 			"err", err)
 	}
 }
@@ -172,7 +172,7 @@ func (m *Manager) Redeliver(ctx context.Context, who Who, name, id string) error
 	s.mu.Lock()
 	full := len(s.state.Held) >= maxHeld
 	if !full {
-		s.hold(&held{Event: l.Event, ID: l.EventID, Letter: l.ID})
+		s.hold(&held{Event: l.Event, ID: l.EventID, DeadLetter: l.ID})
 	}
 	s.mu.Unlock()
 	if full {
@@ -192,5 +192,5 @@ func (m *Manager) Forget(ctx context.Context, who Who, name, id string) error {
 	if err := m.audit(ctx, who, "delete dead letter", name, id); err != nil {
 		return err
 	}
-	return m.removeLetter(ctx, name, id)
+	return m.removeDeadLetter(ctx, name, id)
 }

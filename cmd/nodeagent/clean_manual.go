@@ -25,7 +25,7 @@ import (
 // releaser is the part of a bench that plans and releases.
 type releaser interface {
 	Plan(ctx context.Context, report inspect.Report) ([]remediate.Step, error)
-	Release(ctx context.Context, report inspect.Report, byHand remediate.ByHand) (remediate.Outcome, error)
+	Release(ctx context.Context, report inspect.Report, request remediate.Manual) (remediate.Outcome, error)
 	FreeState() error
 }
 
@@ -133,7 +133,7 @@ func agrees(ctx context.Context, in io.Reader) (bool, error) {
 // release releases and prints the result of each step; if agreed is nil, everything may be released. The exit code is 0
 // only if no object is left over or unknown.
 func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
-	byHand := remediate.ByHand{Agreed: agreed, OnWait: func(why string) {
+	request := remediate.Manual{Agreed: agreed, OnWait: func(why string) {
 		fmt.Fprintf(c.stderr, "%s; waiting for it, at most %s\n", why, agent.LockWait)
 	}}
 	if !c.json() {
@@ -141,17 +141,17 @@ func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
 		broken := make(chan os.Signal, 1)
 		signal.Notify(broken, syscall.SIGPIPE)
 		defer signal.Stop(broken)
-		byHand.OnRecord = func(r remediate.Record) { fmt.Fprintln(c.stderr, progressText(r)) }
+		request.OnRecord = func(r remediate.Record) { fmt.Fprintln(c.stderr, progressText(r)) }
 	}
-	outcome, err := c.bench.Release(ctx, c.report, byHand)
+	outcome, err := c.bench.Release(ctx, c.report, request)
 	if err != nil {
 		return err
 	}
 	if c.json() {
 		err = printJSON(c.out, struct {
 			remediate.Outcome
-			Gained remediate.Gain `json:"gained"`
-		}{outcome, outcome.Gain()})
+			Gained remediate.Savings `json:"gained"`
+		}{outcome, outcome.Savings()})
 	} else {
 		err = printOutcome(c.out, c.report, outcome)
 	}
@@ -183,8 +183,8 @@ func progressText(r remediate.Record) string {
 	return wholeID.ReplaceAllString(text, "$1")
 }
 
-// gainText describes the resources that the node got back.
-func gainText(g remediate.Gain) string {
+// savingsText describes the resources that the node got back.
+func savingsText(g remediate.Savings) string {
 	var parts, unknown []string
 	add := func(to *[]string, n int, one, many string) {
 		if n > 0 {

@@ -37,14 +37,14 @@ func (b *madeUpBench) FreeState() error {
 	return nil
 }
 
-func (b *madeUpBench) Release(_ context.Context, _ inspect.Report, hand remediate.ByHand) (remediate.Outcome, error) {
-	b.asked, b.agreed, b.onRecord = append(b.asked, "release"), hand.Agreed, hand.OnRecord
+func (b *madeUpBench) Release(_ context.Context, _ inspect.Report, request remediate.Manual) (remediate.Outcome, error) {
+	b.asked, b.agreed, b.onRecord = append(b.asked, "release"), request.Agreed, request.OnRecord
 	var outcome remediate.Outcome
 	for _, s := range b.steps {
-		if hand.OnRecord != nil {
-			hand.OnRecord(remediate.Record{Event: remediate.Intent, Group: s.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
+		if request.OnRecord != nil {
+			request.OnRecord(remediate.Record{Event: remediate.Intent, Group: s.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
 				Does: s.Description})
-			hand.OnRecord(remediate.Record{Event: remediate.End, Group: s.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
+			request.OnRecord(remediate.Record{Event: remediate.End, Group: s.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
 				Result: remediate.Released})
 		}
 		outcome.Pods = append(outcome.Pods, remediate.PodOutcome{Group: s.Group, Pod: s.Pod, Result: remediate.Released,
@@ -256,13 +256,13 @@ func TestCleanYes(t *testing.T) {
 	}
 	got = cleanOn(t, "", func(c *cleaning) { c.yes, c.output = true, "json" })
 	var document struct {
-		Pods   []any          `json:"pods"`
-		Gained remediate.Gain `json:"gained"`
+		Pods   []any             `json:"pods"`
+		Gained remediate.Savings `json:"gained"`
 	}
 	if err := json.Unmarshal([]byte(got.out), &document); err != nil || got.stderr != "" || got.bench.onRecord != nil {
 		t.Errorf("%v: %s\n%s", err, got.out, got.stderr)
 	}
-	if diff := cmp.Diff(remediate.Gain{Objects: 3, Mounts: 3}, document.Gained); diff != "" || len(document.Pods) != 3 {
+	if diff := cmp.Diff(remediate.Savings{Objects: 3, Mounts: 3}, document.Gained); diff != "" || len(document.Pods) != 3 {
 		t.Errorf("%s\n%s", got.out, diff)
 	}
 }

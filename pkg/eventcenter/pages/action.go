@@ -11,14 +11,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-// maxSaid limits the faults in one action.
-const maxSaid = 1000
+// maxActionFaults limits the faults in one action.
+const maxActionFaults = 1000
 
-// say records a person's action on a fault, on one node or on all with it: taking over, muting until a time, or a
+// recordAction records a person's action on a fault, on one node or on all with it: taking over, muting until a time, or a
 // comment. It is an event in the journal before it is shown.
-func (s *server) say(w http.ResponseWriter, r *http.Request, who web.Session) {
+func (s *server) recordAction(w http.ResponseWriter, r *http.Request, who web.Session) {
 	now := s.Now()
-	said := event.Operator{By: who.Name, Text: strings.TrimSpace(r.PostFormValue("text"))}
+	action := event.Operator{By: who.Name, Text: strings.TrimSpace(r.PostFormValue("text"))}
 	var t event.Type
 	switch r.PostFormValue("what") {
 	case "acknowledge":
@@ -31,11 +31,11 @@ func (s *server) say(w http.ResponseWriter, r *http.Request, who web.Session) {
 			return
 		}
 		if d > 0 {
-			said.Until = now.Add(d).UTC()
+			action.Until = now.Add(d).UTC()
 		}
 	case "comment":
 		t = event.OperatorCommented
-		if said.Text == "" {
+		if action.Text == "" {
 			s.Message(w, r, http.StatusBadRequest, "A comment without a text says nothing.")
 			return
 		}
@@ -47,13 +47,13 @@ func (s *server) say(w http.ResponseWriter, r *http.Request, who web.Session) {
 	faults, _ := s.Model.Faults(func(f model.NodeFault) bool {
 		return wanted(q)(f) && passes(q.Get("kind"), f.Subject.Kind) && passes(q.Get("name"), f.Subject.Name)
 	})
-	if q.Get("check") == "" || len(faults) == 0 || len(faults) > maxSaid {
+	if q.Get("check") == "" || len(faults) == 0 || len(faults) > maxActionFaults {
 		s.Message(w, r, http.StatusConflict, "No fault is like this any more, or over a thousand are. Open the page again.")
 		return
 	}
 	var events []journal.Event
 	for _, f := range faults {
-		e, err := model.OperatorEvent(t, f, said, now)
+		e, err := model.OperatorEvent(t, f, action, now)
 		if err != nil {
 			s.Message(w, r, http.StatusBadRequest, err.Error())
 			return

@@ -1,9 +1,9 @@
 package rules
 
-// Dire are the words by which a line of a rule with Errors has the rule's EscalateSeverity at once: a device or
+// EscalationWords are the words by which a line of a rule with Errors has the rule's EscalateSeverity at once: a device or
 // resource does not answer, could not be reset, is gone, is damaged or is exhausted. With other words drivers also log
 // requests that they cannot serve.
-func Dire() []string {
+func EscalationWords() []string {
 	return []string{
 		// it does not answer
 		"imed out", "imedout", "imeout", "ime-out", "TIMEOUT", "TIMED OUT", "ot respon", "o respon",
@@ -42,11 +42,11 @@ func Dire() []string {
 	}
 }
 
-// Grave are the words that make a warning match the rules with Errors: with them drivers mostly report that a device or
+// FaultWords are the words that make a warning match the rules with Errors: with them drivers mostly report that a device or
 // an operation failed. Many drivers log faults as warnings (dev_warn, netdev_warn, pr_warn, printk without a level).
 // The words are from the formats of that level in the kernel's sources, and from reports.
-func Grave() []string {
-	return append(Dire(),
+func FaultWords() []string {
+	return append(EscalationWords(),
 		// an operation returned an error
 		"IO failed", "alicious", "failed.", "failed!", "FAILED", "failed with ", "failed, status", "failed: status",
 		"failed: ret=",
@@ -71,7 +71,7 @@ func Grave() []string {
 	)
 }
 
-// Remarks are the words of harmless warnings with a word of Grave: a feature that a device lacks, a refused request, or
+// Remarks are the words of harmless warnings with a word of FaultWords: a feature that a device lacks, a refused request, or
 // a failure with a fallback.
 func Remarks() []string {
 	return []string{

@@ -8,9 +8,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Gain is what a release returned to the node: only objects verified to be gone count, whether the release or their
+// Savings is what a release returned to the node: only objects verified to be gone count, whether the release or their
 // owner removed them. Unknown sizes are counted separately, never guessed. Its JSON form is a contract.
-type Gain struct {
+type Savings struct {
 	Objects          int    `json:"objects"`          // of every kind
 	Bytes            uint64 `json:"bytes"`            // of files with a size known beforehand
 	BytesUnknown     int    `json:"bytesUnknown"`     // objects that used an unmeasured amount of disk space
@@ -22,9 +22,9 @@ type Gain struct {
 	Cgroups          int    `json:"cgroups"`
 }
 
-// Gain adds up the resources of the steps' objects verified to be gone. It is pure.
-func (o Outcome) Gain() Gain {
-	var g Gain
+// Savings adds up the resources of the steps' objects verified to be gone. It is pure.
+func (o Outcome) Savings() Savings {
+	var g Savings
 	addresses := map[string]bool{} // an address is in its lease and in its attachment
 	for _, pod := range o.Pods {
 		for _, step := range pod.Steps {
@@ -42,7 +42,7 @@ func (s StepOutcome) isGone() bool {
 	return (s.Result == Released || s.Result == Vanished) && !isDead(s.Object)
 }
 
-func (g *Gain) add(o inspect.Assessment, addresses map[string]bool) {
+func (g *Savings) add(o inspect.Assessment, addresses map[string]bool) {
 	g.Objects++
 	switch o.Kind {
 	case inspect.Process, inspect.Shim:

@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// look is the state of a DaemonSet's container in one run. It is zero if none runs: other checks report that.
-type look struct {
+// observation is the state of a DaemonSet's container in one run. It is zero if none runs: other checks report that.
+type observation struct {
 	Pod       string // namespace/name
 	Container string // its name
 	ID        string // of the container that runs
@@ -33,14 +33,14 @@ type main struct {
 	StartTime uint64
 }
 
-// lookAt examines the container of a DaemonSet, whose main process was found before unless known is zero.
-func lookAt(ctx context.Context, h *host.Host, w Watched, pods []corev1.Pod, known main,
-	patience time.Duration) (look, error) {
+// observe examines the container of a DaemonSet, whose main process was found before unless known is zero.
+func observe(ctx context.Context, h *host.Host, w Watched, pods []corev1.Pod, known main,
+	patience time.Duration) (observation, error) {
 	pod, status, err := containerOf(w, pods)
 	if err != nil || pod == nil {
-		return look{}, err
+		return observation{}, err
 	}
-	l := look{Pod: pod.Namespace + "/" + pod.Name, Container: status.Name, ID: host.ContainerIDOf(status)}
+	l := observation{Pod: pod.Namespace + "/" + pod.Name, Container: status.Name, ID: host.ContainerIDOf(status)}
 	if l.Main, err = mainProcess(h, l.ID, known); err != nil {
 		return l, err
 	}

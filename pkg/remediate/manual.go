@@ -6,8 +6,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// ByHand defines how a release requested by a person differs from the daemon's. The zero value does not differ.
-type ByHand struct {
+// Manual defines how a release requested by a person differs from the daemon's. The zero value does not differ.
+type Manual struct {
 	LockWait time.Duration    // how long to wait for another release
 	OnWait   func(why string) // called once when the wait begins; may be nil
 	OnRecord func(Record)     // called with each line of the journal once it is on disk; may be nil
@@ -16,16 +16,16 @@ type ByHand struct {
 	Agreed []Step
 }
 
-// ByHand returns a runner that releases by hand.
-func (r *Runner) ByHand(b ByHand) *Runner {
+// Manual returns a runner that releases by hand.
+func (r *Runner) Manual(b Manual) *Runner {
 	of := *r
-	of.byHand = b
+	of.manual = b
 	return &of
 }
 
 // limit blocks the steps that the person did not agree to: between plan and answer a pause may end, or a budget become
 // free.
-func (b ByHand) limit(steps []Step) {
+func (b Manual) limit(steps []Step) {
 	if b.Agreed == nil {
 		return
 	}
