@@ -73,7 +73,7 @@ func TestNextVersion(t *testing.T) {
 	for _, file := range []struct {
 		name, is string
 		now      int
-	}{{day[0], "reads 1 to 3", 3}, {filepath.Join(dir, "control.db"), "knows 1", 1}} {
+	}{{day[0], "reads format 3 only", 3}, {filepath.Join(dir, "control.db"), "knows 1", 1}} {
 		format(t, file.name, file.now+1)
 		before, err := os.ReadFile(file.name)
 		if err != nil {

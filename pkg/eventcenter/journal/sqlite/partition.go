@@ -165,7 +165,7 @@ func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, 
 		return nil, errors.Join(failed, p.close())
 	}
 	if err == nil && format != version {
-		return nil, errors.Join(fmt.Errorf("%s: its format is %d, this version reads format %d only: export the journal with "+
+		return nil, errors.Join(fmt.Errorf("%s: its format is %d, this program reads format %d only: export the journal with "+
 			"`eventcenter export` of the version that wrote it", p.path, format, version), p.close())
 	}
 	if err == nil {
