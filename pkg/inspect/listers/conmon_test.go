@@ -28,11 +28,12 @@ func (n *node) conmon(uid, id string) (monitor, process int) {
 	dir := n.t.TempDir()
 	runtime := filepath.Join(dir, "runtime")
 	script := "#!/bin/sh\nfor word; do [ \"$last\" = --pid-file ] && file=$word; last=$word; done\n" +
-		"[ -n \"$file\" ] || exit 0\nsleep 600 </dev/null >/dev/null 2>&1 &\nprintf %s $! >$file\n"
+		"[ -n \"$file\" ] || exit 0\nsleep 600 </dev/null >/dev/null 2>&1 &\n"
 	for _, cgroup := range n.Cgroups(path.Join(n.Host.Paths.CgroupRoot, "kubepods/besteffort/pod"+uid, "crio-"+id)) {
 		script += "echo $! >" + cgroup + "/cgroup.procs\n"
 	}
-	if err := executable.Write(runtime, []byte(script+"exit 0\n")); err != nil {
+	script += "printf %s $! >$file\nexit 0\n" // when the process is in its cgroups
+	if err := executable.Write(runtime, []byte(script)); err != nil {
 		n.t.Fatal(err)
 	}
 	n.Mkdir(dir, "crio/exits")
