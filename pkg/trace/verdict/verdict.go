@@ -40,7 +40,7 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	if !begin.Known() {
 		return Verdict{Outcome: Unknown, Why: "its begin was not observed"}
 	}
-	if end.Known() && !mayBeRefusedAgain(t, promised, now, seen) {
+	if end.Known() && !mayBeRefusedAgain(t, promised, now, seen) && !deletedBefore(t, end) {
 		user := userTime(t, end.Arrival)
 		v := Verdict{Judged: minus(t.ByOurs(begin, end), user), User: user.Middle()}
 		v.Outcome, v.Why = compare(v.Judged, promised)
@@ -74,6 +74,13 @@ func mayBeRefusedAgain(t *record.Timeline, promised time.Duration, now, seen tim
 		until = seen
 	}
 	return t.Act == record.Refusal && t.Passed(t.Begin(), until).Low <= promised
+}
+
+// deletedBefore reports whether the deletion of a pod was requested before it became ready. Otherwise the verdict would
+// depend on whether it is given before the pod is ready all the same.
+func deletedBefore(t *record.Timeline, end record.Mark) bool {
+	requested := t.At(record.DeleteRequested)
+	return (t.Act == record.Creation || t.Act == record.Upgrade) && requested.Known() && requested.Arrival.Before(end.Arrival)
 }
 
 // disorder is the maximum interval between the arrivals of Events and pods of the same moment.

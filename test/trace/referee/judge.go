@@ -68,7 +68,7 @@ func (p *pod) creation(begin time.Time, stop, promised time.Duration, until time
 		end = p.ready
 	}
 	left := p.deleted
-	if !end.IsZero() {
+	if !end.IsZero() && (left.IsZero() || !end.After(left)) {
 		judged = passed(end)
 		return compare(judged, promised), "", judged
 	}
@@ -165,7 +165,7 @@ func (p *pod) upgrade(c *change, promised time.Duration, until time.Time) (verdi
 		return span{spent, spent}
 	}
 	switch left := p.deleted; {
-	case !c.done.IsZero():
+	case !c.done.IsZero() && (left.IsZero() || !c.done.After(left)):
 		judged = passed(c.done)
 		return compare(judged, promised), "", judged
 	case !left.IsZero() && passed(left).high <= promised:
