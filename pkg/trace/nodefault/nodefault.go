@@ -85,7 +85,6 @@ type Fault struct {
 }
 
 type tally struct {
-	acts       int
 	misses     int
 	last       time.Time
 	namespaces map[string]bool

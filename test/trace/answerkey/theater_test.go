@@ -47,13 +47,12 @@ rules:
 
 // theater is a control plane, kwok and a tracecenter.
 type theater struct {
-	t                  *testing.T
-	ctx                context.Context //nolint:containedctx // the test's
-	client             *http.Client
-	url                string
-	dir, on, audit     string
-	tracecenter, judge string // programs
-	done               chan struct{}
+	t              *testing.T
+	ctx            context.Context //nolint:containedctx // the test's
+	client         *http.Client
+	url            string
+	dir, on, audit string
+	judge          string // the referee's program
 }
 
 func (s *theater) check(err error) {
