@@ -52,7 +52,6 @@ type theater struct {
 	client         *http.Client
 	url            string
 	dir, on, audit string
-	judge          string // the referee's program
 }
 
 func (s *theater) check(err error) {
