@@ -341,8 +341,10 @@ func (s *theater) compare(all []*play) {
 			}
 		}
 	}
-	if upgrades["delivered"] < 4 || upgrades["missed"] < 4 {
-		s.t.Errorf("upgrades %v: want those of two pods of a StatefulSet, one of a DaemonSet and one in place in time, and those of one pod and three in place late", upgrades)
+	// Two pods of a StatefulSet, one of a DaemonSet and one in place are in time; one pod and three in place are late. The
+	// StatefulSet controller may delete a new pod before it is ready: that upgrade is excluded, for the referee too.
+	if e := upgrades["excluded"]; upgrades["delivered"]+upgrades["missed"]+e < 8 || e > 1 || min(upgrades["delivered"], upgrades["missed"])+e < 4 {
+		s.t.Errorf("upgrades %v: want 4 in time and 4 late, of which one may be excluded", upgrades)
 	}
 	s.t.Logf("%d pods, %d disputes with the referee", len(judged), disputes)
 	s.confusion(all, byName)
