@@ -201,6 +201,9 @@ func TestOutcomes(t *testing.T) {
 		"bound at creation":    {nil, []*corev1.Pod{newPod("a", func(p *corev1.Pod) { p.Spec.NodeName = "n" })}, false, "creation missed KubeletSlow"},
 		"gated":                {nil, []*corev1.Pod{newPod("a", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} })}, false, ""},
 		"upgrade in first min": {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", readyAt(1), image("a:2")), newPod("a", image("a:2"), readyAt(20), observed)}, false, "creation delivered, upgrade delivered"},
+		"resize waits":         {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", readyAt(1), larger, observed, deferred)}, false, "creation delivered, upgrade missed ResizeDeferred"},
+		"resize, then a crash": {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", readyAt(1), larger, observed, deferred), newPod("a", readyAt(20), larger, observed, deferred)}, false, "creation delivered, upgrade missed ResizeDeferred"},
+		"resized":              {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", readyAt(1), larger, observed, deferred), newPod("a", readyAt(1), larger, observed)}, false, "creation delivered, upgrade delivered"},
 		"upgrade not noticed":  {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", readyAt(1), image("a:2"))}, false, "creation delivered, upgrade missed KubeletSlow"},
 	}
 	for name, tt := range tests {
@@ -227,6 +230,16 @@ func TestOutcomes(t *testing.T) {
 
 func image(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Image, p.Generation = name, 2 }
+}
+
+func larger(p *corev1.Pod) {
+	p.Spec.Containers[0].Resources.Requests, p.Generation = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}, 2
+}
+
+// deferred is a resize for which the node has no room.
+func deferred(p *corev1.Pod) {
+	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: "Deferred",
+		Message: "Node didn't have enough resource: cpu"})
 }
 
 func observed(p *corev1.Pod) { p.Status.ObservedGeneration = p.Generation }

@@ -261,7 +261,7 @@ func (o observation) upgrade(t *record.Timeline) {
 			t.AddError(record.Error{Mark: o.own(), From: from, Text: redact(c.Message)})
 		}
 	}
-	imageChanged, current := false, true
+	restarted, current := false, true
 	for i := range t.Containers {
 		c := &t.Containers[i]
 		s := statusOf(p, c.Name)
@@ -269,7 +269,7 @@ func (o observation) upgrade(t *record.Timeline) {
 			continue
 		}
 		if r := s.State.Running; r != nil && !r.StartedAt.Time.Equal(c.Started.Time) {
-			imageChanged = true
+			restarted = true
 			t.Set(record.OldEnded, o.own())
 			t.Set(record.NewStarted, o.mark(r.StartedAt, record.Node))
 		} else if r == nil {
@@ -287,7 +287,7 @@ func (o observation) upgrade(t *record.Timeline) {
 	}
 	noticed := t.At(record.ChangeNoticed).Known()
 	resized := condition(p, corev1.PodResizePending) == nil && condition(p, corev1.PodResizeInProgress) == nil
-	if noticed && current && isTrue(p, corev1.PodReady) && (imageChanged || resized && sameImages(p)) {
+	if noticed && current && resized && isTrue(p, corev1.PodReady) && (restarted || sameImages(p)) {
 		t.Set(record.ReadyAgain, o.own())
 	}
 }
