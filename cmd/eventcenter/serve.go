@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,7 +22,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 	"github.com/nodeagent/nodeagent/pkg/web/oidc"
-	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 const (
@@ -40,16 +37,14 @@ const (
 
 type serveOptions struct {
 	*options
-	listen            string
-	tlsCert, tlsKey   string
-	clusters, oidc    string
-	subscriptions     string
-	replicas          string
-	keep              time.Duration
-	keepBytes         int64
-	timezone          string
-	alive             time.Duration
-	loopback, secured bool
+	endpoint       web.Endpoint
+	clusters, oidc string
+	subscriptions  string
+	replicas       string
+	keep           time.Duration
+	keepBytes      int64
+	timezone       string
+	alive          time.Duration
 }
 
 func newServe(o *options) *cobra.Command {
@@ -63,9 +58,9 @@ func newServe(o *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&s.listen, "listen", defaultListen, "address to listen on")
-	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
-	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
+	flags.StringVar(&s.endpoint.Address, "listen", defaultListen, "address to listen on")
+	flags.StringVar(&s.endpoint.CertFile, "tls-cert", "", "file with the certificate; read again when it changes")
+	flags.StringVar(&s.endpoint.KeyFile, "tls-key", "", "file with its key")
 	flags.StringVar(&s.clusters, "clusters", "", "file with the clusters that vouch for nodes and readers, and whose "+
 		"nodes are watched; see docs/event-center-operate.md")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see "+
@@ -82,19 +77,10 @@ func newServe(o *options) *cobra.Command {
 }
 
 func (s *serveOptions) valid() error {
-	host, _, err := net.SplitHostPort(s.listen)
-	if err != nil {
-		return fmt.Errorf("--listen %q: %w", s.listen, err)
+	if err := s.endpoint.Validate(); err != nil {
+		return err
 	}
-	ip := net.ParseIP(host)
-	s.loopback = host == "localhost" || ip != nil && ip.IsLoopback()
-	s.secured = s.tlsCert != "" && s.tlsKey != ""
-	switch {
-	case !s.secured && (s.tlsCert != "" || s.tlsKey != ""):
-		return errors.New("--tls-cert and --tls-key belong together")
-	case !s.loopback && !s.secured:
-		return fmt.Errorf("--listen %s: any address but loopback needs --tls-cert and --tls-key", s.listen)
-	case s.keep < 0 || s.keepBytes < 0 || s.alive < time.Second:
+	if s.keep < 0 || s.keepBytes < 0 || s.alive < time.Second {
 		return errors.New("--keep and --keep-bytes must not be negative, and --alive at least 1s")
 	}
 	return nil
@@ -129,7 +115,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--oidc: %w", err)
 	}
-	listener, address, err := s.listenAt(clusters)
+	listener, address, err := s.endpoint.Listen(maxConnections, networkConnections, clusters.handshake)
 	if err != nil {
 		return err
 	}
@@ -175,25 +161,6 @@ type work struct {
 	address    string
 }
 
-// listenAt opens the listener and returns its address as a URL.
-func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, address string, err error) {
-	listener, err = net.Listen("tcp", s.listen)
-	if err != nil {
-		return nil, "", err
-	}
-	listener = share.Listener(listener, networkConnections, maxConnections)
-	if !s.secured {
-		return listener, "http://" + listener.Addr().String(), nil
-	}
-	certificate := &web.Certificate{CertFile: s.tlsCert, KeyFile: s.tlsKey}
-	if _, err := certificate.Get(nil); err != nil {
-		return nil, "", errors.Join(err, listener.Close())
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.Get,
-		NextProtos: []string{"h2", "http/1.1"}}
-	return tls.NewListener(listener, clusters.handshake(config)), "https://" + listener.Addr().String(), nil
-}
-
 // serve answers requests until ctx ends, then waits for open ones.
 func (s *work) serve(ctx context.Context) error {
 	center, clusters := s.center, s.clusters
@@ -207,9 +174,9 @@ func (s *work) serve(ctx context.Context) error {
 		}
 		authenticate, signIn = s.provider.Authenticate(authenticate), s.provider
 	}
-	sessions := web.NewSessions(s.deliveries.store, "eventcenter", s.secured, time.Now)
+	sessions := web.NewSessions(s.deliveries.store, "eventcenter", s.endpoint.Secured(), time.Now)
 	s.replica.adopt(center)
-	server := api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
+	server := api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.endpoint.Loopback(),
 		Authenticate: sessions.Authenticate(authenticate), Authorizer: clusters.identity,
 		Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
 		Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports,

@@ -62,7 +62,7 @@ func (s *work) people(ctx context.Context) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	sessions := web.NewSessions(control, "tracecenter", s.secured, time.Now)
+	sessions := web.NewSessions(control, "tracecenter", s.endpoint.Secured(), time.Now)
 	authenticate := authority.Authenticate
 	var signIn web.SignIn
 	if provider != nil {

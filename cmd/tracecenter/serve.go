@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -25,7 +23,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
-	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
 const (
@@ -43,14 +40,13 @@ const (
 
 type serveOptions struct {
 	*options
-	kubeconfig, listen string
-	tlsCert, tlsKey    string
-	oidc               string
-	promised           time.Duration
-	keepDays           int
-	exclude            []string
-	overrides, store   string
-	loopback, secured  bool
+	kubeconfig       string
+	endpoint         web.Endpoint
+	oidc             string
+	promised         time.Duration
+	keepDays         int
+	exclude          []string
+	overrides, store string
 
 	center, centerCA, centerToken, cluster string
 
@@ -70,9 +66,9 @@ with TLS.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "file with endpoint and credentials (default: the pod's ServiceAccount)")
-	flags.StringVar(&s.listen, "listen", defaultListen, "address to listen on")
-	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
-	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
+	flags.StringVar(&s.endpoint.Address, "listen", defaultListen, "address to listen on")
+	flags.StringVar(&s.endpoint.CertFile, "tls-cert", "", "file with the certificate; read again when it changes")
+	flags.StringVar(&s.endpoint.KeyFile, "tls-key", "", "file with its key")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see docs/trace.md")
 	flags.StringVar(&s.store, "store", "", "PostgreSQL for the verdicts, postgres://..., instead of files in --dir")
 	flags.StringVar(&s.center, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
@@ -89,18 +85,10 @@ with TLS.`,
 }
 
 func (s *serveOptions) valid() error {
-	host, _, err := net.SplitHostPort(s.listen)
-	if err != nil {
-		return fmt.Errorf("--listen %q: %w", s.listen, err)
+	if err := s.endpoint.Validate(); err != nil {
+		return err
 	}
-	ip := net.ParseIP(host)
-	s.loopback = host == "localhost" || ip != nil && ip.IsLoopback()
-	s.secured = s.tlsCert != "" && s.tlsKey != ""
 	switch {
-	case !s.secured && (s.tlsCert != "" || s.tlsKey != ""):
-		return errors.New("--tls-cert and --tls-key belong together")
-	case !s.loopback && !s.secured:
-		return fmt.Errorf("--listen %s: any address but loopback needs --tls-cert and --tls-key", s.listen)
 	case s.promised < time.Second || s.promised > time.Hour:
 		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
 	case s.center != "" && (s.cluster == "" || s.centerToken == ""):
@@ -164,7 +152,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	w := &work{serveOptions: s, follower: follower, kept: kept, prober: probe.New(servers, follower, log), log: log}
-	w.api = &api.Server{Follower: follower, Store: kept, Prober: w.prober, Log: log, Now: time.Now, Loopback: s.loopback}
+	w.api = &api.Server{Follower: follower, Store: kept, Prober: w.prober, Log: log, Now: time.Now, Loopback: s.endpoint.Loopback()}
 	if s.center != "" {
 		w.api.Sender = nodefault.NewSender(&remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}, s.cluster, log)
 	}
@@ -208,7 +196,7 @@ func (s *work) readAlerts() error {
 
 // serve answers requests and judges until ctx ends or a part of the program has failed.
 func (s *work) serve(ctx context.Context, client *watch.Client) error {
-	listener, address, err := s.open()
+	listener, address, err := s.endpoint.Listen(maxConnections, networkConnections, nil)
 	if err != nil {
 		return err
 	}
@@ -242,24 +230,6 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 		err = errors.Join(err, answers.Close())
 	}
 	return err
-}
-
-// open opens the listener and returns its address as a URL.
-func (s *work) open() (listener net.Listener, address string, err error) {
-	listener, err = net.Listen("tcp", s.listen)
-	if err != nil {
-		return nil, "", err
-	}
-	listener = share.Listener(listener, networkConnections, maxConnections)
-	if !s.secured {
-		return listener, "http://" + listener.Addr().String(), nil
-	}
-	certificate := &web.Certificate{CertFile: s.tlsCert, KeyFile: s.tlsKey}
-	if _, err := certificate.Get(nil); err != nil {
-		return nil, "", errors.Join(err, listener.Close())
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.Get, NextProtos: []string{"h2", "http/1.1"}}
-	return tls.NewListener(listener, config), "https://" + listener.Addr().String(), nil
 }
 
 // judge judges and saves each second, until ctx ends or a part of the program has failed. It retries failed saves.

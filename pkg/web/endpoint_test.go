@@ -1,0 +1,43 @@
+package web
+
+import (
+	"net"
+	"strings"
+	"testing"
+)
+
+func TestEndpoint(t *testing.T) {
+	for _, c := range []struct {
+		Endpoint
+		loopback bool
+		problem  string
+	}{
+		{Endpoint{Address: "127.0.0.1:0"}, true, ""},
+		{Endpoint{Address: "[::1]:0"}, true, ""},
+		{Endpoint{Address: "localhost:0"}, true, ""},
+		{Endpoint{Address: "127.0.0.1:0", CertFile: "a", KeyFile: "b"}, true, ""},
+		{Endpoint{Address: ":0", CertFile: "a", KeyFile: "b"}, false, ""},
+		{Endpoint{Address: ":0"}, false, "any address but loopback needs --tls-cert"},
+		{Endpoint{Address: "0.0.0.0:0"}, false, "any address but loopback needs --tls-cert"},
+		{Endpoint{Address: "localhost.example.com:0"}, false, "any address but loopback needs --tls-cert"},
+		{Endpoint{Address: "127.0.0.1:0", CertFile: "a"}, true, "belong together"},
+		{Endpoint{Address: "127.0.0.1:0", KeyFile: "b"}, true, "belong together"},
+		{Endpoint{Address: "nothing"}, false, `--listen "nothing"`},
+	} {
+		err := c.Validate()
+		if c.Loopback() != c.loopback || (err == nil) != (c.problem == "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+			t.Errorf("%+v: loopback %t, %v", c.Endpoint, c.Loopback(), err)
+		}
+	}
+	if _, _, err := (Endpoint{Address: "127.0.0.1:0", CertFile: "/none", KeyFile: "/none"}).Listen(1, 1, nil); err == nil {
+		t.Error("it listens without its certificate")
+	}
+	listener, address, err := Endpoint{Address: "127.0.0.1:0"}.Listen(1, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if _, port, _ := net.SplitHostPort(listener.Addr().String()); address != "http://127.0.0.1:"+port {
+		t.Error(address)
+	}
+}
