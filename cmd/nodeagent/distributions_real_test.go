@@ -37,7 +37,7 @@ type node struct {
 	Program []string // that kubelet is, or is part of: path and arguments
 	Alive   bool
 
-	Full    string // a directory on a filesystem that is full
+	Full    string // a directory on a full filesystem
 	Stacked int    // mounts that lie on /data/stack, each over the one before, mounted before that
 	Checks  []string
 
@@ -124,7 +124,7 @@ func TestDistributions(t *testing.T) {
 	}
 }
 
-// TestStackedMounts: 2,000 mounts on one directory are named, and a full filesystem that was mounted after them is found.
+// TestStackedMounts: 2,000 mounts on one directory are named, and a full filesystem mounted after them is found.
 func TestStackedMounts(t *testing.T) {
 	need.Root(t, "mounts filesystems")
 	kubeadm, _ := distro.ByID("kubeadm")

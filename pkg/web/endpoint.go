@@ -36,7 +36,7 @@ func (e Endpoint) Loopback() bool { return IsLocal(e.Address) }
 func (e Endpoint) Secured() bool { return e.CertFile != "" && e.KeyFile != "" }
 
 // Listen opens the listener, for so many connections in total and per network, and returns its address as a URL.
-// handshake may add to the TLS configuration; nil: nothing is added.
+// handshake may add to the TLS configuration; nil: it stays as it is.
 func (e Endpoint) Listen(total, perNetwork int64, handshake func(*tls.Config) *tls.Config) (net.Listener, string, error) {
 	listener, err := net.Listen("tcp", e.Address)
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 	maxName   = 253 // bytes of a name
 	maxNodes  = 1000
 	leftover  = 10 * time.Minute // a pod Terminating longer than this plus its grace period is a leftover
-	blindFrom = 30 * time.Second // a watch that is further behind cannot see the cluster
+	blindFrom = 30 * time.Second // a watch further behind cannot see the cluster
 	storedIn  = 30 * time.Second // not ready if no batch was stored for this long
 )
 
@@ -142,7 +142,7 @@ func windowOf(w http.ResponseWriter, r *http.Request, otherwise string) (name st
 	return name, window, ok
 }
 
-// filterOf returns the filter in a request. It refuses one that is too large.
+// filterOf returns the filter in a request. It refuses a too large one.
 func filterOf(w http.ResponseWriter, r *http.Request) (filter store.Filter, ok bool) {
 	q := r.URL.Query()
 	filter = store.Filter{Namespace: q.Get("namespace"), Reason: q.Get("reason")}

@@ -20,7 +20,7 @@ type Component struct {
 	Rate  *float64 `json:"onlineRate"`
 	Good  int      `json:"good"`
 	Bad   int      `json:"failed"`
-	Blind int      `json:"blind"` // probes that say nothing about the component
+	Blind int      `json:"blind"` // probes that do not count
 }
 
 // Components is the response about components.

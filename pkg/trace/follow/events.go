@@ -37,7 +37,7 @@ func (f *Follower) Event(e *corev1.Event, listed bool, now time.Time) {
 	}
 }
 
-// maxEarly bounds the Events that are kept for pods that have not arrived yet.
+// maxEarly bounds the Events kept for pods not seen yet.
 const (
 	maxEarly     = 1000
 	maxEarlyText = 1024 // bytes
@@ -192,7 +192,7 @@ func (f *Follower) Lease(name string, listed bool, now time.Time) {
 	}
 }
 
-// Nodes returns the number of Nodes, and of those that are not ready or have the taint of a fault.
+// Nodes returns the number of Nodes, and of those not ready or with the taint of a fault.
 func (f *Follower) Nodes() (all, faulty int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	maxBatch = 5000 // verdicts that are stored at once
-	// maxUnstored is how many verdicts wait for a store that is away; further ones are counted as lost.
+	maxBatch = 5000 // verdicts stored at once
+	// maxUnstored is how many verdicts wait while the store is away; further ones are counted as lost.
 	maxUnstored = 50_000
 )
 

@@ -35,8 +35,8 @@ func awaits(t *record.Timeline, now time.Time) bool {
 	return t.Awaits && gone.Known() && now.Sub(gone.Arrival) < awaitFor
 }
 
-// replaces opens the act of an upgrade if a pod takes the place of one that was ready: from the request of the old pod's
-// deletion until the new one is ready. A pod that exists before that request replaces nothing.
+// replaces opens the act of an upgrade if a pod takes the place of a ready one: from the request of the old pod's
+// deletion until the new one is ready. A pod that exists before that request is no replacement.
 func (f *Follower) replaces(o observation, uid string) {
 	t := f.timeline(o, record.Upgrade, uid)
 	t.Node = f.share(o.p.Spec.NodeName)

@@ -1,4 +1,4 @@
-// Package nodefault finds nodes that fail their pods although nothing else about them is known to be wrong. It is pure.
+// Package nodefault finds nodes that fail their pods without another known fault. It is pure.
 //
 // One owner must not decide on a node: a miss counts only if its owner's pods were delivered on another node at the same
 // time, or if pods of another namespace missed there too.
@@ -193,7 +193,7 @@ type Tracker struct {
 	active map[[2]string]Fault
 }
 
-// Take compares the acts of one Window with the active faults. ended are those that are over.
+// Take compares the acts of one Window with the active faults. ended are the faults that ended.
 func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass bool) {
 	if t.active == nil {
 		t.active = map[[2]string]Fault{}

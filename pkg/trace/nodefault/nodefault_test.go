@@ -106,7 +106,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// Nodes that are all alike give no fault: in a simulated year of windows with two misses of a hundred pods.
+// Equal nodes give no fault: in a simulated year of windows with two misses of a hundred pods.
 func TestNoFalseFault(t *testing.T) {
 	random, false_ := rand.New(rand.NewPCG(1, 2)), 0
 	const windows = 1000

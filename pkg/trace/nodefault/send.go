@@ -32,7 +32,7 @@ const (
 	maxWait   = 10_000 // events that wait: one for each fault
 )
 
-// Sender reports faults of nodes to an event center, as a detector beside the agents. A fault that is not repeated ends
+// Sender reports faults of nodes to an event center, as a detector beside the agents. Without repetition, a fault ends
 // there by itself after two hours. It is safe for concurrent use.
 type Sender struct {
 	Center  *client.Client

@@ -49,7 +49,7 @@ type result int
 const (
 	good result = iota
 	bad
-	blind // it says nothing about the component
+	blind // it does not count
 )
 
 // Count are the probes of one minute.
@@ -296,7 +296,7 @@ func (p *Prober) close(i *instance) {
 	p.counts = append(p.counts, i.now)
 }
 
-// forget removes instances that are no longer probed: an apiserver that was removed is not offline.
+// forget removes instances no longer probed: a removed apiserver is not offline.
 func (p *Prober) forget(now time.Time) {
 	for key, i := range p.instances {
 		if now.Sub(i.probed) > findEvery {

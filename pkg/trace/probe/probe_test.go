@@ -168,7 +168,7 @@ func TestCounts(t *testing.T) {
 	if left := p.Take(); len(left) != 0 {
 		t.Errorf("taken twice: %v", left)
 	}
-	// An apiserver that was removed is not offline.
+	// A removed apiserver is not offline.
 	p.round(t.Context(), nil, time.Date(2026, 1, 1, 0, 10, 0, 0, time.UTC))
 	for _, state := range p.States() {
 		if state.Component == "apiserver" {

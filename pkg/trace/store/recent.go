@@ -8,10 +8,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 )
 
-// maxRecent limits the acts that are compared: half an hour of 100 creations and deletions a second.
+// maxRecent limits the compared acts: half an hour of 100 creations and deletions a second.
 const maxRecent = 200_000
 
-// Recent returns the newest creations and deletions on nodes that were delivered or missed, of a window that ends now.
+// Recent returns the newest delivered or missed creations and deletions on nodes, of a window that ends now.
 func (s *Store) Recent(ctx context.Context, now time.Time, window time.Duration) (acts []nodefault.Act, err error) {
 	for _, db := range s.since(now.Add(-window).UTC().Format(dayFormat)) {
 		rows, err := db.QueryContext(ctx, s.rebind(`SELECT act, node, namespace, owner, outcome, class, reason, at FROM acts WHERE at > ? AND at <= ?

@@ -48,7 +48,7 @@ type Store struct {
 	lock *os.File
 	open *sql.DB
 	pg   bool      // everything is in open
-	lead *sql.Conn // the session of PostgreSQL that has the lock of the writer; used by the writer's goroutine only
+	lead *sql.Conn // PostgreSQL's session with the writer's lock; used by the writer's goroutine only
 
 	mu   sync.Mutex // guards the fields below
 	days map[string]*sql.DB
@@ -276,7 +276,7 @@ func (s *Store) saveDay(ctx context.Context, day string, acts []follow.Act, save
 	})
 }
 
-// inTransaction writes to a database. PostgreSQL's transactions run in the session that has the lock of the writer: if
+// inTransaction writes to a database. PostgreSQL's transactions run in the session with the writer's lock: if
 // the session ends, the transaction ends too, so that a replica never writes without the lock.
 func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(writer) error) error {
 	begin := db.BeginTx

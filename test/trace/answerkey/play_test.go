@@ -50,7 +50,7 @@ func condition(kind, status, reason, message string) object {
 	return object{"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": "@now"}
 }
 
-// status returns a status with conditions that are true.
+// status returns a status with true conditions.
 func status(phase string, more object, conditions ...string) object {
 	list := []any{}
 	for _, c := range append([]string{"PodScheduled"}, conditions...) {
@@ -126,7 +126,7 @@ func (p *play) object() *corev1.Pod {
 	return o
 }
 
-// plays returns the plays of the answer key: each text once as a miss and once as an error that was overcome, before the
+// plays returns the plays of the answer key: each text once as a miss and once as an overcome error, before the
 // pod was late for another reason.
 func plays() (all []*play) {
 	const soon = 3 * time.Second

@@ -14,7 +14,7 @@ func twice(p play) []*play {
 	return []*play{&first, &second}
 }
 
-// stages are the reasons without an error: the stage that is open at the deadline.
+// stages are the reasons without an error: the open stage at the deadline.
 func stages() (all []*play) {
 	memory := func(o *corev1.Pod) {
 		o.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}

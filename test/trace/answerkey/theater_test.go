@@ -292,7 +292,7 @@ func TestRealAPIServerAnswerKey(t *testing.T) {
 	s := open(t)
 	var parts sync.WaitGroup
 	all := plays()
-	limit := make(chan struct{}, 16) // pods that are created at the same time
+	limit := make(chan struct{}, 16) // pods created at the same time
 	for _, p := range all {
 		limit <- struct{}{}
 		parts.Go(func() { <-limit; s.perform(p) })

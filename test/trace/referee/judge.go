@@ -184,7 +184,7 @@ func compare(judged span, promised time.Duration) string {
 	return "unknown"
 }
 
-// due judges an act that has not ended.
+// due judges an unfinished act.
 func due(judged span, promised time.Duration) (verdict, why string, _ span) {
 	if judged.low > promised {
 		return "missed", "", judged
