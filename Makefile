@@ -78,18 +78,15 @@ compiled: ## which packages "make test" compiles more than once, and why: with a
 	  $(MAKE) $(RUN_OF); status=$$?; .cache/compiled/suite compiled $(NODEAGENT_COMPILED) && rm -rf .cache/compiled && exit $$status
 
 # Each part can be run by itself, and reports at its end how long it took.
-.PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak long-trace
-test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak long-trace fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
+.PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak
+test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to notice; the event center's chart
 	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$|TestManyOrphans|TestCenterAway' ./test/e2e -args -lab -long
-	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$' ./test/daemonset -args -lab -long
+	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$|TestTraceCenter$$' ./test/daemonset -args -lab -long
 long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestResetFailedUnitsDoesNotHelp|TestPrograms|TestUnitStorm|TestSlowPlugin' ./test/rpm -args -long
 long-eventcenter: ## replicas that are killed, cut off, upgraded, migrated; the journal's process killed for minutes
 	$(TEST) $(RUN) -count=1 -timeout 60m -v -run 'TestReplicas|TestAway|TestPartition|TestMigrate|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS|TestNATSSubject' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
-long-trace: packages kwok ## tracecenter against an answer key and a referee: a real control plane, and nodes of kwok
-	$(LABCTL) build
-	$(TEST) $(RUN) -count=1 -timeout 20m -v -run TestRealAPIServerAnswerKey ./test/trace/answerkey -args -apiserver
 long-power: ## the event center's machine loses its power, twenty times
 	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestPowerLoss ./cmd/eventcenter -args -guest -long
 long-fleet: ## 500 agents and 5 slots on a real apiserver
@@ -157,9 +154,9 @@ kwok:
 	test -x $(KWOK) || CGO_ENABLED=0 GOWORK=off go build -C test/kwok -trimpath -tags $(TAGS) -o $(KWOK) sigs.k8s.io/kwok/cmd/kwok
 
 .PHONY: test-apiserver
-test-apiserver: packages ## agent and event center on a real kube-apiserver, without a node
+test-apiserver: packages kwok ## agent and event center on a real kube-apiserver, without a node
 	$(LABCTL) build
-	$(TEST) $(APART) -count=1 -v -run 'TestRealAPIServer|TestRealPostgreSQL' ./internal/kube ./cmd/eventcenter ./cmd/tracecenter -args -apiserver
+	$(TEST) $(APART) -count=1 -v -run 'TestRealAPIServer|TestRealPostgreSQL' ./internal/kube ./cmd/eventcenter ./cmd/tracecenter ./test/trace/answerkey -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.

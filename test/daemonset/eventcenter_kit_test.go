@@ -20,14 +20,13 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// importCenter makes the center's image like "make image-eventcenter", and imports it.
-func (c *center) importCenter(t *testing.T) {
+// importProgram makes a program's image like "make image-eventcenter", and imports it under the name in its chart.
+func (c *cluster) importProgram(t *testing.T, name string) {
 	t.Helper()
 	dir := t.TempDir()
-	binary, archive := filepath.Join(dir, "eventcenter"), filepath.Join(dir, "eventcenter.tar")
-	c.run(t, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", binary,
-		"./cmd/eventcenter")
-	c.run(t, "go", "run", "./packaging/image", "-o", archive, "-path", "/usr/bin/eventcenter", "-ref", centerImage, binary)
+	binary, archive := filepath.Join(dir, name), filepath.Join(dir, name+".tar")
+	c.run(t, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", binary, "./cmd/"+name)
+	c.run(t, "go", "run", "./packaging/image", "-o", archive, "-path", "/usr/bin/"+name, "-ref", "localhost/"+name+":dev", binary)
 	c.run(t, c.Paths.Ctr, "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "import", archive)
 }
 

@@ -19,9 +19,8 @@ import (
 var withLong = flag.Bool("long", false, "run the test of the event center's chart too: six minutes")
 
 const (
-	centerImage = "localhost/eventcenter:dev" // the name in the chart
-	centerUser  = 65532                       // the user in the chart
-	centerName  = "eventcenter.nodeagent.svc"
+	centerUser = 65532 // the user in the chart
+	centerName = "eventcenter.nodeagent.svc"
 )
 
 // center is the event center as its chart installs it.
@@ -42,7 +41,7 @@ type center struct {
 func TestEventCenter(t *testing.T) {
 	need.Flag(t, *withLong, "-long: installs two charts, and waits for agents")
 	c := &center{cluster: open(t), replicas: &centerPods{}, until: context.WithoutCancel(t.Context())}
-	if !t.Run("image", func(t *testing.T) { testImage(t, c.cluster); c.importCenter(t) }) {
+	if !t.Run("image", func(t *testing.T) { testImage(t, c.cluster); c.importProgram(t, "eventcenter") }) {
 		return
 	}
 	c.services(t)
