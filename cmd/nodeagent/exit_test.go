@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/store"
 )
 
 // A command that cannot read what its answer depends on exits with 2, never with 0 (fine) or 1 (a problem was found).
@@ -30,6 +33,15 @@ func TestUnreadableIsNoAnswer(t *testing.T) {
 		"state that is corrupt": {"retire", func(d *badDay) {
 			write(d.t, filepath.Join(d.state, "state.db"), strings.Repeat("not a database ", 4096))
 		}, exitCouldNotTell, "was corrupt"},
+		"conditions of a Node without an apiserver": {"retire", func(d *badDay) {
+			s, err := store.Open(filepath.Join(d.state, "state.db"))
+			if err == nil {
+				err = errors.Join(s.Bucket("conditions").Put("ReadonlyFilesystem", []byte("{}")), s.Close())
+			}
+			if err != nil {
+				d.t.Fatal(err)
+			}
+		}, exitCouldNotTell, "no apiserver is configured, but this agent wrote"},
 		"no folder for the state": {"retire", func(d *badDay) { d.gone(d.state); write(d.t, d.state, "") }, exitCouldNotTell, "not a directory"},
 		"no release yet":          {"events", func(*badDay) {}, exitFine, "Nothing was released"},
 		"a journal that is no file": {"events", func(d *badDay) { d.dirAt(filepath.Join(d.state, "release.journal")) }, exitCouldNotTell,

@@ -53,7 +53,7 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	}
 	defer clients.Close()
 	if clients.Client == nil {
-		return nil, nil // there is no Node
+		return nil, nothingLeft(store)
 	}
 	var removed []string
 	note := func(what string, names []string, err error) error {
@@ -76,6 +76,21 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	claims, claimErr := newFleet(cfg.Fleet, clients.Client, ownNamespace(cfg), cfg.Report.Taint.Key, memory, log).Retire(ctx,
 		clients.Host.NodeName)
 	return removed, errors.Join(err, note("claim removed: ", claims, claimErr))
+}
+
+// nothingLeft returns an error if the agent wrote about a Node which it cannot reach: no apiserver is configured any more.
+func nothingLeft(s *store.Store) error {
+	written := errors.New("no apiserver is configured, but this agent wrote conditions, a taint, a ConfigMap or a claim: if the Node still " +
+		"exists, remove them there")
+	each := func(string, []byte) error { return written }
+	_, claimed := s.Bucket("fleet").Get(claimedKey)
+	if claimed || taint.Owed(s.Bucket("taint")) {
+		return written
+	}
+	if err := s.Bucket("conditions").ForEach(each); err != nil {
+		return err
+	}
+	return s.Bucket("configmap").ForEach(each)
 }
 
 // configMapNamespace returns the namespace of the node's ConfigMap.

@@ -3,6 +3,7 @@ package cniconfig
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -44,6 +45,22 @@ func TestCNIConfigAgainstContainerd(t *testing.T) {
 	checktest.AwaitFindings(t, check, h, []string{file + "CNIPluginMissing warning"}) // the runtime does not notice
 	write("bin/loopback", "", 0o755)
 	checktest.AwaitFindings(t, check, h, []string{file + "CNIPluginNotExecutable warning"})
+}
+
+// A plugin file that others may write is no evidence, as the file of its network would be: the check cannot tell.
+func TestCNIPluginFileOfOthers(t *testing.T) {
+	h := &host.Host{Paths: discover.DefaultPaths(), Files: host.Files{Root: t.TempDir()}}
+	checktest.WriteHostFile(t, h.Files, "/etc/cni/net.d/10-a.conflist", `{"cniVersion":"1.1.0","name":"a","plugins":[{"type":"loopback"}]}`)
+	plugin := "/etc/cni/net.d/a/10-b.conf"
+	checktest.WriteHostFile(t, h.Files, plugin, `{"type":"no-such-plugin"}`)
+	checktest.WriteHostFile(t, h.Files, "/opt/cni/bin/loopback", "")
+	if err := os.Chmod(filepath.Join(h.Files.Root, plugin), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	found, err := New().Run(t.Context(), h)
+	if len(found) != 0 || err == nil || !strings.Contains(err.Error(), plugin) {
+		t.Errorf("%v, %v", found, err)
+	}
 }
 
 func awaitNetwork(t *testing.T, h *host.Host, want bool) {

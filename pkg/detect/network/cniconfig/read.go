@@ -88,6 +88,9 @@ func readCNIFile(h *host.Host, file string) (cniConfig, error) {
 	if err == nil && !list.LoadOnlyInlinedPlugins && path.Ext(file) == ".conflist" {
 		err = addCNIPluginFiles(h.Files, list, path.Dir(file))
 	}
+	if unread, ok := errors.AsType[*unreadError](err); ok {
+		return cniConfig{}, unread.error
+	}
 	if err == nil && len(list.Plugins) == 0 {
 		err = errors.New("no plugin in it")
 	}
@@ -122,6 +125,9 @@ func parseCNIConfig(data []byte, list bool) (*libcni.NetworkConfigList, error) {
 	return &libcni.NetworkConfigList{Name: plugin.Network.Name, Plugins: []*libcni.PluginConfig{plugin}}, nil
 }
 
+// unreadError means that a file could not be read, or is no evidence: it says nothing about the configuration.
+type unreadError struct{ error }
+
 // addCNIPluginFiles adds the plugins of a list that have files of their own: <dir>/<network>/*.conf, since CNI 1.1.
 func addCNIPluginFiles(files host.Files, list *libcni.NetworkConfigList, dir string) error {
 	if list.Name == "" || strings.ContainsRune(list.Name, '/') || list.Name == ".." {
@@ -136,9 +142,9 @@ func addCNIPluginFiles(files host.Files, list *libcni.NetworkConfigList, dir str
 		if path.Ext(name) != ".conf" {
 			continue
 		}
-		data, err := files.Read(path.Join(dir, name))
+		data, err := files.ReadOwned(path.Join(dir, name))
 		if err != nil {
-			return err
+			return &unreadError{err}
 		}
 		plugin, err := libcni.NetworkPluginConfFromBytes(data)
 		if err != nil {
