@@ -187,6 +187,7 @@ func TestRealAPIServer(t *testing.T) {
 	c.expect("good", "creation delivered")
 	c.printed()
 	c.readers()
+	c.tenants()
 }
 
 const readerRole = `{"kind":"Role","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"reader"},

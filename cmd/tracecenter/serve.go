@@ -20,6 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/tenant"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
@@ -51,6 +52,8 @@ type serveOptions struct {
 	center, centerCA, centerToken, cluster string
 
 	alertmanager, alertLevels string
+
+	flowSchemas []string
 }
 
 func newServe(o *options) *cobra.Command {
@@ -77,6 +80,7 @@ with TLS.`,
 	flags.StringVar(&s.cluster, "cluster", "", "name of this cluster in the event center")
 	flags.StringVar(&s.alertmanager, "alertmanager", "", "address of the Alertmanager whose firing alerts count for the cluster's health")
 	flags.StringVar(&s.alertLevels, "alert-levels", "critical=Fatal,warning=Warning", "level of health for each value of the alerts' label severity")
+	flags.StringSliceVar(&s.flowSchemas, "flow-schemas", nil, "FlowSchemas of tenants whose throttled requests are counted")
 	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
 	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
@@ -161,6 +165,11 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if len(s.flowSchemas) > 0 {
+		if w.tenants, err = tenant.New(s.flowSchemas, servers, w.prober, log); err != nil {
+			return fmt.Errorf("--flow-schemas: %w", err)
+		}
+	}
 	closer, err := w.people(ctx)
 	if err != nil {
 		return err
@@ -177,8 +186,9 @@ type work struct {
 	prober   *probe.Prober
 	api      *api.Server
 	log      *slog.Logger
-	alerts   *alert.Reader // nil: there is no Alertmanager
-	ended    chan error    // of a part of the program
+	alerts   *alert.Reader  // nil: there is no Alertmanager
+	tenants  *tenant.Reader // nil: there are no FlowSchemas
+	ended    chan error     // of a part of the program
 }
 
 func (s *work) readAlerts() error {
@@ -217,6 +227,9 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	parts.Go(func() { s.prober.Run(ctx) })
 	if s.alerts != nil {
 		parts.Go(func() { s.alerts.Run(ctx) })
+	}
+	if s.tenants != nil {
+		parts.Go(func() { s.tenants.Run(ctx) })
 	}
 	if s.api.Sender != nil {
 		parts.Go(func() { s.api.Sender.Run(ctx) })

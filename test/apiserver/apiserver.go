@@ -86,6 +86,11 @@ func (s *Server) Stop() {
 
 // Do makes a request as the administrator.
 func (s *Server) Do(method, path string, body []byte) (status int, answer []byte, err error) {
+	return s.DoAs("admin", method, path, body)
+}
+
+// DoAs makes a request with a token.
+func (s *Server) DoAs(token, method, path string, body []byte) (status int, answer []byte, err error) {
 	authorities, err := os.ReadFile(s.CAFile)
 	if err != nil {
 		return 0, nil, err
@@ -98,7 +103,7 @@ func (s *Server) Do(method, path string, body []byte) (status int, answer []byte
 	if err != nil {
 		return 0, nil, err
 	}
-	request.Header.Set("Authorization", "Bearer admin")
+	request.Header.Set("Authorization", "Bearer "+token)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Do(request)
 	if err != nil {

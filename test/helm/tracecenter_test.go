@@ -21,7 +21,11 @@ func TestTraceTemplate(t *testing.T) {
 		"testdata/tracecenter.golden.yaml": {"--set", "tls.secretName=certificate"},
 		"testdata/tracecenter-full.golden.yaml": {"--set", "tls.secretName=certificate,promised=90s,excludeNamespaces={a,b}," +
 			"overrides.reasons.ImageNotFound.class=system,storage.existingClaim=mine,image.pullSecrets[0]=registry," +
-			"oidc.settings.issuer=https://login.example.com,oidc.settings.clientID=trace,oidc.secretName=oidc,oidc.caConfigMap=authorities"},
+			"oidc.settings.issuer=https://login.example.com,oidc.settings.clientID=trace,oidc.secretName=oidc,oidc.caConfigMap=authorities," +
+			"eventCenter.address=https://eventcenter.nodeagent.svc,eventCenter.cluster=main,alertmanager.address=http://alertmanager:9093," +
+			"postgres.url=postgres://trace@db/trace,postgres.secretName=db,replicas=2,canary.enabled=true," +
+			"tenants[0].name=red,tenants[0].namespaces={red,red-jobs},tenants[0].groups={oidc:red},tenants[0].quota.pods=100," +
+			"tenants[1].name=blue,tenants[1].namespaces={blue}"},
 	} {
 		out, err := trace(t, args...)
 		if err != nil {
@@ -46,6 +50,12 @@ func TestTraceRefuses(t *testing.T) {
 		"keepDays=1":                    "/keepDays",
 		"excludeNamespaces=a":           "/excludeNamespaces",
 		"overrides.reason.X.class=user": "additional properties 'reason' not allowed",
+		"replicas=2":                    "more than one needs postgres.url",
+		"postgres.url=postgres://a:secret@db/trace":     "/postgres/url",
+		"eventCenter.address=https://center":            "the name of this cluster",
+		"alertmanager.levels.critical=Bad":              "/alertmanager/levels/critical",
+		"tenants[0].name=red":                           "missing property 'namespaces'",
+		"tenants[0].name=Red,tenants[0].namespaces={a}": "/tenants/0/name",
 	} {
 		if out, err := trace(t, "--set", set); err == nil || !strings.Contains(out, want) {
 			t.Errorf("--set %s: %v, want an error with %q\n%s", set, err, want, out)

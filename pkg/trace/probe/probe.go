@@ -290,10 +290,35 @@ func (p *Prober) close(i *instance) {
 	if i.now.Minute.IsZero() {
 		return
 	}
+	p.keep(i.now)
+}
+
+// Add adds a count that was measured elsewhere, to be stored with the others.
+func (p *Prober) Add(c Count) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keep(c)
+}
+
+// Online returns the addresses of the apiservers that answer.
+func (p *Prober) Online() (addresses []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, i := range p.instances {
+		if key[0] == "apiserver" && i.State.State == Online {
+			addresses = append(addresses, key[1])
+		}
+	}
+	slices.Sort(addresses)
+	return addresses
+}
+
+// keep needs mu.
+func (p *Prober) keep(c Count) {
 	if len(p.counts) >= unsaved {
 		p.counts = p.counts[1:]
 	}
-	p.counts = append(p.counts, i.now)
+	p.counts = append(p.counts, c)
 }
 
 // forget removes instances no longer probed: a removed apiserver is not offline.

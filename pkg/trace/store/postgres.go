@@ -108,6 +108,9 @@ func (s *Store) expireRows(ctx context.Context, oldest int64) error {
 		if err := tx.exec(ctx, `DELETE FROM acts WHERE at < ?`, oldest); err != nil {
 			return err
 		}
+		if err := tx.exec(ctx, `DELETE FROM placed WHERE hour < ?`, oldest/time.Hour.Milliseconds()); err != nil {
+			return err
+		}
 		return tx.exec(ctx, `DELETE FROM probes WHERE minute < ?`, oldest/time.Minute.Milliseconds())
 	})
 	if errors.Is(err, errStandby) {
@@ -123,8 +126,12 @@ type writer struct {
 }
 
 func (w writer) exec(ctx context.Context, query string, args ...any) error {
-	_, err := w.tx.ExecContext(ctx, w.s.rebind(query), args...)
+	_, err := w.execute(ctx, query, args...)
 	return err
+}
+
+func (w writer) execute(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return w.tx.ExecContext(ctx, w.s.rebind(query), args...)
 }
 
 // rebind numbers the parameters of a query for PostgreSQL. No query has a question mark in a text.

@@ -38,7 +38,7 @@ CREATE INDEX IF NOT EXISTS acts_at ON acts (at);
 CREATE INDEX IF NOT EXISTS acts_name ON acts (namespace, name);
 CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS probes (minute INTEGER, component TEXT, instance TEXT, good INTEGER NOT NULL, bad INTEGER NOT NULL,
- blind INTEGER NOT NULL, PRIMARY KEY (minute, component, instance)) WITHOUT ROWID;`
+ blind INTEGER NOT NULL, PRIMARY KEY (minute, component, instance)) WITHOUT ROWID;` + placedSchema
 )
 
 // Store is an open store. Only one process may have SQLite's files open; of several with PostgreSQL, one writes.
@@ -302,13 +302,17 @@ func insertAct(ctx context.Context, tx writer, a *follow.Act) error {
 	if t.OwnerKind != "" {
 		owner = t.OwnerKind + "/" + t.OwnerName
 	}
-	if err := tx.exec(ctx, `INSERT INTO acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`, a.Key().String(), t.UID, string(t.Act),
+	stored, err := tx.execute(ctx, `INSERT INTO acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`, a.Key().String(), t.UID, string(t.Act),
 		t.Namespace, t.Name, t.Node, owner, string(a.Verdict.Outcome), a.Verdict.Why, string(a.Final.Class), string(a.First.Reason),
 		string(a.Final.Reason), a.JudgedAt.UnixMilli(), a.Verdict.Judged.Middle().Milliseconds(), a.Verdict.User.Milliseconds(),
-		stagesOf(a)); err != nil {
+		stagesOf(a))
+	if err != nil {
 		return err
 	}
-	return saveEvidence(ctx, tx, a)
+	if n, err := stored.RowsAffected(); err != nil || n == 0 { // it was stored before
+		return err
+	}
+	return errors.Join(savePlaced(ctx, tx, a), saveEvidence(ctx, tx, a))
 }
 
 func refineAct(ctx context.Context, tx writer, a *follow.Act) error {

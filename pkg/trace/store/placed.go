@@ -1,0 +1,93 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+)
+
+// placedSchema has the requests of the pods that got a node, by hour of their verdict.
+const placedSchema = `
+CREATE TABLE IF NOT EXISTS placed (hour BIGINT, namespace TEXT, pods BIGINT NOT NULL, cpu BIGINT NOT NULL, bytes BIGINT NOT NULL,
+ PRIMARY KEY (hour, namespace)) WITHOUT ROWID;`
+
+// Placed are the requests of the pods of a namespace that got a node.
+type Placed struct {
+	Namespace string `json:"namespace"`
+	Pods      int    `json:"pods"`
+	CPU       int64  `json:"cpuMillis"` // in thousandths of a core
+	Bytes     int64  `json:"memoryBytes"`
+}
+
+func savePlaced(ctx context.Context, tx writer, a *follow.Act) error {
+	t := &a.Timeline
+	if t.Act != record.Creation || t.Node == "" {
+		return nil
+	}
+	return tx.exec(ctx, `INSERT INTO placed VALUES (?, ?, 1, ?, ?) ON CONFLICT (hour, namespace)
+ DO UPDATE SET pods = placed.pods + 1, cpu = placed.cpu + excluded.cpu, bytes = placed.bytes + excluded.bytes`,
+		hourOf(a.JudgedAt), t.Namespace, t.CPU, t.Bytes)
+}
+
+func hourOf(at time.Time) int64 { return at.Unix() / int64(time.Hour/time.Second) }
+
+// LastCapacity returns how many creations of a window that ends now were missed because no node had room, and which
+// namespaces took the room: the pods that got a node in the hours of these misses and in the hour before each, the
+// largest requests of CPU first.
+func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Duration, namespace string) (misses int, took []Placed, err error) {
+	begin := now.Add(-window)
+	hours := map[int64]bool{}
+	by := map[string]Placed{}
+	dbs := s.since(begin.Add(-time.Hour).UTC().Format(dayFormat))
+	for _, db := range dbs {
+		rows, err := db.QueryContext(ctx, s.rebind(`SELECT at / 3600000, count(*) FROM acts WHERE at > ? AND at <= ? AND act = 'creation'
+ AND outcome = 'missed' AND reason = 'CapacityExhausted' GROUP BY at / 3600000`), begin.UnixMilli(), now.UnixMilli())
+		if err != nil {
+			return 0, nil, err
+		}
+		for rows.Next() {
+			var hour int64
+			var n int
+			if err := rows.Scan(&hour, &n); err != nil {
+				return 0, nil, errors.Join(err, rows.Close())
+			}
+			misses += n
+			hours[hour], hours[hour-1] = true, true
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return 0, nil, err
+		}
+	}
+	for _, db := range dbs {
+		rows, err := db.QueryContext(ctx, s.rebind(`SELECT hour, namespace, pods, cpu, bytes FROM placed WHERE hour >= ? AND hour <= ?`),
+			hourOf(begin)-1, hourOf(now))
+		if err != nil {
+			return 0, nil, err
+		}
+		for rows.Next() {
+			var hour int64
+			var p Placed
+			if err := rows.Scan(&hour, &p.Namespace, &p.Pods, &p.CPU, &p.Bytes); err != nil {
+				return 0, nil, errors.Join(err, rows.Close())
+			}
+			if sum := by[p.Namespace]; hours[hour] && (namespace == "" || namespace == p.Namespace) {
+				by[p.Namespace] = Placed{p.Namespace, sum.Pods + p.Pods, sum.CPU + p.CPU, sum.Bytes + p.Bytes}
+			}
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return 0, nil, err
+		}
+	}
+	for _, p := range by {
+		took = append(took, p)
+	}
+	slices.SortFunc(took, func(a, b Placed) int {
+		return cmp.Or(cmp.Compare(b.CPU, a.CPU), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Namespace, b.Namespace))
+	})
+	return misses, took, nil
+}
