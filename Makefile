@@ -1,6 +1,6 @@
 # nodeagent: everything that a newcomer or a maintainer does is one of these targets.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X github.com/nodeagent/nodeagent/internal/agent.Version=$(VERSION)
+LDFLAGS := -s -w -X github.com/nodeagent/nodeagent/cmd/nodeagent/agent.Version=$(VERSION)
 # Without this tag grpc brings text/template, which calls methods by name: the linker would have to keep every method of every
 # type, a sixth of the program and of its memory.
 TAGS    := grpcnotrace
@@ -92,11 +92,11 @@ long-power: ## the event center's machine loses its power, twenty times
 long-fleet: ## 500 agents and 5 slots on a real apiserver
 	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
 long-hostile: ## 10,000 nodes whose witnesses fail and lie
-	$(TEST) $(RUN) -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
+	$(TEST) $(RUN) -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate/release -args -hostile.nodes 10000
 long-pods: ## 2,000 pods live and die while kubelet, containerd and the agent are killed
 	$(TEST) $(RUN) -count=1 -timeout 120m -v -run TestSoakOfPods ./test/e2e -args -lab -soak.pods 2000
 long-soak: ## 1,000 releases of real leftovers, a kill -9 in every third
-	$(TEST) $(RUN) -count=1 -timeout 150m -run TestReleaseSoak ./pkg/remediate -args -soak.releases 1000
+	$(TEST) $(RUN) -count=1 -timeout 150m -run TestReleaseSoak ./pkg/remediate/release -args -soak.releases 1000
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root

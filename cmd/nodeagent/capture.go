@@ -12,12 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
-	"github.com/nodeagent/nodeagent/internal/agent/status"
-	"github.com/nodeagent/nodeagent/internal/bundle"
-	"github.com/nodeagent/nodeagent/internal/capture"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/capture"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
 )
 
 func newCapture(o *options) *cobra.Command {

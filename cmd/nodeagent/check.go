@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"

@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
-	"github.com/nodeagent/nodeagent/internal/bundle"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 func newClean(o *options) *cobra.Command {
@@ -54,7 +54,7 @@ releases are paused), or another release is running.`,
 				stderr: cmd.ErrOrStderr()}
 			if c.yes || c.asks() {
 				// The person at the keyboard decides.
-				cfg.Remediate.Mode, cfg.Remediate.Attended = remediate.On, true
+				cfg.Remediate.Mode, cfg.Remediate.Attended = release.On, true
 			}
 			if err := onlyKinds(&cfg.Remediate, only); err != nil {
 				return err
@@ -82,14 +82,14 @@ releases are paused), or another release is running.`,
 }
 
 // onlyKinds switches off the release of all other kinds.
-func onlyKinds(s *remediate.Settings, names []string) error {
+func onlyKinds(s *release.Settings, names []string) error {
 	kinds, err := selectKinds(names)
 	if err != nil || len(kinds) == 0 {
 		return err
 	}
-	modes := make(map[inspect.Kind]remediate.Mode)
+	modes := make(map[inspect.Kind]release.Mode)
 	for _, kind := range inspect.Kinds() {
-		modes[kind] = remediate.Off
+		modes[kind] = release.Off
 	}
 	for _, kind := range kinds {
 		if why := kind.ReportOnly(); why != "" {
@@ -160,28 +160,28 @@ func printUndecided(b *strings.Builder, s screen, report inspect.Report) {
 
 // cleanExit: objects that are left over or were not released are problems; unknown objects are no success either,
 // whether their release was tried or not. Objects of the release count by its outcome.
-func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
-	has := func(ask func(remediate.Result) bool) bool {
-		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool { return ask(p.Result) })
+func cleanExit(report inspect.Report, outcome release.Outcome) error {
+	has := func(ask func(release.Result) bool) bool {
+		return slices.ContainsFunc(outcome.Pods, func(p release.PodOutcome) bool { return ask(p.Result) })
 	}
-	problem := func(r remediate.Result) bool { return r != remediate.Released && r != remediate.CouldNotTell }
+	problem := func(r release.Result) bool { return r != release.Released && r != release.CouldNotTell }
 	if outcome.Unknown { // no release was tried, and it is not known whether one may be
 		return &exitError{Code: exitCouldNotTell}
 	}
 	if outcome.Stopped != "" && !outcome.Busy || has(problem) {
 		return &exitError{Code: exitProblems}
 	}
-	if outcome.Busy || has(func(r remediate.Result) bool { return r == remediate.CouldNotTell }) {
+	if outcome.Busy || has(func(r release.Result) bool { return r == release.CouldNotTell }) {
 		return &exitError{Code: exitCouldNotTell}
 	}
 	return inspectExit(untouched(report, outcome))
 }
 
 // untouched returns the report without the pods that were part of the release.
-func untouched(report inspect.Report, outcome remediate.Outcome) inspect.Report {
+func untouched(report inspect.Report, outcome release.Outcome) inspect.Report {
 	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Assessment) bool {
-		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool {
-			return p.Group == remediate.Group(o.Object)
+		return slices.ContainsFunc(outcome.Pods, func(p release.PodOutcome) bool {
+			return p.Group == release.Group(o.Object)
 		})
 	})
 	return report
@@ -189,12 +189,12 @@ func untouched(report inspect.Report, outcome remediate.Outcome) inspect.Report 
 
 // sameOutcome returns a key that is equal for steps of a pod that are printed in one line: same kind, result and
 // reason.
-func sameOutcome(s remediate.StepOutcome) string {
+func sameOutcome(s release.StepOutcome) string {
 	return fmt.Sprint(s.Kind, s.Result, withoutID(s.Step, s.Blocked), withoutID(s.Step, s.Error))
 }
 
 // withoutID returns a text about a step without the name of its object and, for a mount, without its path.
-func withoutID(s remediate.Step, text string) string {
+func withoutID(s release.Step, text string) string {
 	text = strings.NewReplacer(" in "+s.ID, "", " "+s.ID, "", s.ID, "").Replace(text)
 	if point := s.Object.Identity["point"]; point != "" {
 		text = strings.ReplaceAll(text, " "+point, "")
@@ -203,7 +203,7 @@ func withoutID(s remediate.Step, text string) string {
 }
 
 // outcomeText describes steps with the same outcome: the first object, the number of others, and the action.
-func outcomeText(same []remediate.StepOutcome) string {
+func outcomeText(same []release.StepOutcome) string {
 	s := same[0]
 	objects := make([]inspect.Assessment, 0, len(same))
 	descriptions := map[string]bool{}
@@ -223,13 +223,13 @@ func outcomeText(same []remediate.StepOutcome) string {
 	if s.Blocked != "" {
 		text += " (not released: " + s.Blocked + ")"
 	}
-	if s.Error != "" && s.Result != remediate.Released && s.Result != remediate.Vanished {
+	if s.Error != "" && s.Result != release.Released && s.Result != release.Vanished {
 		text += ": " + s.Error
 	}
 	return text
 }
 
-func printOutcome(w io.Writer, report inspect.Report, outcome remediate.Outcome) error {
+func printOutcome(w io.Writer, report inspect.Report, outcome release.Outcome) error {
 	var b strings.Builder
 	for _, pod := range bundle.Printable(outcome.Pods) {
 		fmt.Fprintf(&b, "pod %s: %s", cmp.Or(shortPod(pod.Pod), pod.Group), pod.Result)

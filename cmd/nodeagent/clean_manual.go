@@ -15,17 +15,17 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
-	"github.com/nodeagent/nodeagent/internal/bundle"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // releaser is the part of a bench that plans and releases.
 type releaser interface {
-	Plan(ctx context.Context, report inspect.Report) ([]remediate.Step, error)
-	Release(ctx context.Context, report inspect.Report, request remediate.Manual) (remediate.Outcome, error)
+	Plan(ctx context.Context, report inspect.Report) ([]release.Step, error)
+	Release(ctx context.Context, report inspect.Report, request release.Manual) (release.Outcome, error)
 	FreeState() error
 }
 
@@ -60,7 +60,7 @@ func (c cleaning) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	due := slices.DeleteFunc(slices.Clone(steps), func(s remediate.Step) bool { return !s.Acts() })
+	due := slices.DeleteFunc(slices.Clone(steps), func(s release.Step) bool { return !s.Acts() })
 	agreed := false
 	switch {
 	case !c.asks():
@@ -80,7 +80,7 @@ func (c cleaning) run(ctx context.Context) error {
 }
 
 // ask prints the plan and asks a person whether to release it.
-func (c cleaning) ask(ctx context.Context, steps, due []remediate.Step) (agreed bool, err error) {
+func (c cleaning) ask(ctx context.Context, steps, due []release.Step) (agreed bool, err error) {
 	if err := errors.Join(c.bench.FreeState(), c.printPlan(steps, question(due))); err != nil { // the plan was not seen
 		return false, err
 	}
@@ -91,10 +91,10 @@ func (c cleaning) ask(ctx context.Context, steps, due []remediate.Step) (agreed 
 }
 
 // question names the objects about to be released.
-func question(due []remediate.Step) string {
+func question(due []release.Step) string {
 	const most = 5
 	var pods []string
-	for _, pod := range groupedBy(bundle.Printable(due), func(s remediate.Step) string { return s.Group }) {
+	for _, pod := range groupedBy(bundle.Printable(due), func(s release.Step) string { return s.Group }) {
 		pods = append(pods, cmp.Or(shortPod(pod[0].Pod), pod[0].Group))
 	}
 	named := strings.Join(pods[:min(len(pods), most)], ", ")
@@ -132,8 +132,8 @@ func agrees(ctx context.Context, in io.Reader) (bool, error) {
 
 // release releases and prints the result of each step; if agreed is nil, everything may be released. The exit code is 0
 // only if no object is left over or unknown.
-func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
-	request := remediate.Manual{Agreed: agreed, OnWait: func(why string) {
+func (c cleaning) release(ctx context.Context, agreed []release.Step) error {
+	request := release.Manual{Agreed: agreed, OnWait: func(why string) {
 		fmt.Fprintf(c.stderr, "%s; waiting for it, at most %s\n", why, agent.LockWait)
 	}}
 	if !c.json() {
@@ -141,7 +141,7 @@ func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
 		broken := make(chan os.Signal, 1)
 		signal.Notify(broken, syscall.SIGPIPE)
 		defer signal.Stop(broken)
-		request.OnRecord = func(r remediate.Record) { fmt.Fprintln(c.stderr, progressText(r)) }
+		request.OnRecord = func(r release.Record) { fmt.Fprintln(c.stderr, progressText(r)) }
 	}
 	outcome, err := c.bench.Release(ctx, c.report, request)
 	if err != nil {
@@ -149,8 +149,8 @@ func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
 	}
 	if c.json() {
 		err = printJSON(c.out, struct {
-			remediate.Outcome
-			Gained remediate.Savings `json:"gained"`
+			release.Outcome
+			Gained release.Savings `json:"gained"`
 		}{outcome, outcome.Savings()})
 	} else {
 		err = printOutcome(c.out, c.report, outcome)
@@ -162,18 +162,18 @@ func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
 }
 
 // progressText describes a journal record when it is written.
-func progressText(r remediate.Record) string {
+func progressText(r release.Record) string {
 	r = bundle.Printable(r)
 	pod := "pod " + cmp.Or(shortPod(r.Pod), r.Group)
 	text := ""
 	switch r.Event {
-	case remediate.Begin:
+	case release.Begin:
 		text = pod + ": the release begins"
-	case remediate.Finish:
+	case release.Finish:
 		text = pod + ": " + string(r.Result)
-	case remediate.Intent:
+	case release.Intent:
 		text = fmt.Sprintf("  %-11s %-*s %s: %s", "begun", kindWidth, r.Kind, r.ID,
-			withoutID(remediate.Step{ID: r.ID}, r.Does))
+			withoutID(release.Step{ID: r.ID}, r.Does))
 	default:
 		text = fmt.Sprintf("  %-11s %-*s %s", cmp.Or(string(r.Result), string(r.Event)), kindWidth, r.Kind, r.ID)
 	}
@@ -184,7 +184,7 @@ func progressText(r remediate.Record) string {
 }
 
 // savingsText describes the resources that the node got back.
-func savingsText(g remediate.Savings) string {
+func savingsText(g release.Savings) string {
 	var parts, unknown []string
 	add := func(to *[]string, n int, one, many string) {
 		if n > 0 {

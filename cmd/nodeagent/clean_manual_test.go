@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // madeUpBench has a plan and records the calls to it. Its releases succeed for all steps that act.
 type madeUpBench struct {
-	steps    []remediate.Step
+	steps    []release.Step
 	asked    []string
-	agreed   []remediate.Step
-	onRecord func(remediate.Record)
+	agreed   []release.Step
+	onRecord func(release.Record)
 }
 
-func (b *madeUpBench) Plan(context.Context, inspect.Report) ([]remediate.Step, error) {
+func (b *madeUpBench) Plan(context.Context, inspect.Report) ([]release.Step, error) {
 	b.asked = append(b.asked, "plan")
 	return b.steps, nil
 }
@@ -37,18 +37,18 @@ func (b *madeUpBench) FreeState() error {
 	return nil
 }
 
-func (b *madeUpBench) Release(_ context.Context, _ inspect.Report, request remediate.Manual) (remediate.Outcome, error) {
+func (b *madeUpBench) Release(_ context.Context, _ inspect.Report, request release.Manual) (release.Outcome, error) {
 	b.asked, b.agreed, b.onRecord = append(b.asked, "release"), request.Agreed, request.OnRecord
-	var outcome remediate.Outcome
+	var outcome release.Outcome
 	for _, s := range b.steps {
 		if request.OnRecord != nil {
-			request.OnRecord(remediate.Record{Event: remediate.Intent, Group: s.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
+			request.OnRecord(release.Record{Event: release.Intent, Group: s.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
 				Does: s.Description})
-			request.OnRecord(remediate.Record{Event: remediate.End, Group: s.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
-				Result: remediate.Released})
+			request.OnRecord(release.Record{Event: release.End, Group: s.Group, Pod: s.Pod, Kind: s.Kind, ID: s.ID,
+				Result: release.Released})
 		}
-		outcome.Pods = append(outcome.Pods, remediate.PodOutcome{Group: s.Group, Pod: s.Pod, Result: remediate.Released,
-			Steps: []remediate.StepOutcome{{Step: s, Result: remediate.Released}}})
+		outcome.Pods = append(outcome.Pods, release.PodOutcome{Group: s.Group, Pod: s.Pod, Result: release.Released,
+			Steps: []release.StepOutcome{{Step: s, Result: release.Released}}})
 	}
 	return outcome, nil
 }
@@ -93,11 +93,11 @@ func openPipe(t *testing.T, text string) (in, out *os.File) {
 	return in, out
 }
 
-func plannedStep(name, blocked string) remediate.Step {
+func plannedStep(name, blocked string) release.Step {
 	pod := inspect.Pod{UID: "uid-" + name, Namespace: "shop", Name: name}
 	o := inspect.Object{Kind: inspect.Mount, ID: "/m/" + name + "#1", Pod: pod}
-	guards := remediate.Guards{Pod: []remediate.Guard{{Name: "pause", Open: blocked == "", Why: blocked}}}
-	return remediate.Step{Guards: guards, Group: pod.UID, Pod: pod, Kind: o.Kind, ID: o.ID, Description: "unmount " + o.ID,
+	guards := release.Guards{Pod: []release.Guard{{Name: "pause", Open: blocked == "", Why: blocked}}}
+	return release.Step{Guards: guards, Group: pod.UID, Pod: pod, Kind: o.Kind, ID: o.ID, Description: "unmount " + o.ID,
 		Blocked: blocked, Object: inspect.Assessment{Object: o, Verdict: inspect.Leftover}}
 }
 
@@ -116,7 +116,7 @@ func cleanOn(t *testing.T, typed string, change func(c *cleaning)) (all cleaned)
 	if _, err := person.WriteString(typed); err != nil {
 		t.Fatal(err)
 	}
-	all.bench = &madeUpBench{steps: []remediate.Step{plannedStep("web-0", ""), plannedStep("web-1", ""),
+	all.bench = &madeUpBench{steps: []release.Step{plannedStep("web-0", ""), plannedStep("web-1", ""),
 		plannedStep("web-2", "it is paused")}}
 	report := inspect.Report{Objects: []inspect.Assessment{assessment("x", inspect.Leftover)}}
 	var stderr strings.Builder
@@ -194,7 +194,7 @@ func TestCleanAsksNobody(t *testing.T) {
 		"the output is no file": {func(_ *testing.T, c *cleaning) { c.out = &bytes.Buffer{} }, ""},
 		"-o json":               {func(_ *testing.T, c *cleaning) { c.output = "json" }, `"steps"`},
 		"nothing acts": {func(_ *testing.T, c *cleaning) {
-			c.bench.(*madeUpBench).steps = []remediate.Step{plannedStep("web-2", "it is paused")}
+			c.bench.(*madeUpBench).steps = []release.Step{plannedStep("web-2", "it is paused")}
 		}, "Nothing was changed: none of it can be released now.\n"},
 		"nothing is planned": {func(_ *testing.T, c *cleaning) { c.bench.(*madeUpBench).steps = nil },
 			"Nothing is proven to be a leftover.\n"},
@@ -230,7 +230,7 @@ func TestCleanInterruptedQuestion(t *testing.T) {
 	_, terminal := openTerminal(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	b := &madeUpBench{steps: []remediate.Step{plannedStep("web-0", "")}}
+	b := &madeUpBench{steps: []release.Step{plannedStep("web-0", "")}}
 	err := cleaning{options: &options{output: "text"}, in: terminal, out: terminal, stderr: io.Discard,
 		bench: b}.run(ctx)
 	if diff := cmp.Diff([]string{"plan", "free"}, b.asked); diff != "" || !errors.Is(err, context.Canceled) {
@@ -256,13 +256,13 @@ func TestCleanYes(t *testing.T) {
 	}
 	got = cleanOn(t, "", func(c *cleaning) { c.yes, c.output = true, "json" })
 	var document struct {
-		Pods   []any             `json:"pods"`
-		Gained remediate.Savings `json:"gained"`
+		Pods   []any           `json:"pods"`
+		Gained release.Savings `json:"gained"`
 	}
 	if err := json.Unmarshal([]byte(got.out), &document); err != nil || got.stderr != "" || got.bench.onRecord != nil {
 		t.Errorf("%v: %s\n%s", err, got.out, got.stderr)
 	}
-	if diff := cmp.Diff(remediate.Savings{Objects: 3, Mounts: 3}, document.Gained); diff != "" || len(document.Pods) != 3 {
+	if diff := cmp.Diff(release.Savings{Objects: 3, Mounts: 3}, document.Gained); diff != "" || len(document.Pods) != 3 {
 		t.Errorf("%s\n%s", got.out, diff)
 	}
 }
@@ -270,15 +270,15 @@ func TestCleanYes(t *testing.T) {
 func TestProgressText(t *testing.T) {
 	id := strings.Repeat("0123456789abcdef", 4)
 	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
-	for want, r := range map[string]remediate.Record{
-		"pod shop/web-0 (5d8d2d6a): the release begins": {Event: remediate.Begin, Group: deadUID, Pod: pod},
-		"pod sandbox/0123456789abc: stopped: it is back": {Event: remediate.Finish, Group: "sandbox/" + id,
-			Result: remediate.Stopped, Why: "it is back"},
-		"  begun       sandbox             0123456789abc: stop and remove sandbox": {Event: remediate.Intent, Pod: pod,
+	for want, r := range map[string]release.Record{
+		"pod shop/web-0 (5d8d2d6a): the release begins": {Event: release.Begin, Group: deadUID, Pod: pod},
+		"pod sandbox/0123456789abc: stopped: it is back": {Event: release.Finish, Group: "sandbox/" + id,
+			Result: release.Stopped, Why: "it is back"},
+		"  begun       sandbox             0123456789abc: stop and remove sandbox": {Event: release.Intent, Pod: pod,
 			Kind: inspect.Sandbox, ID: id, Does: "stop and remove sandbox " + id},
-		`  failed      mount               /m\u001b[31m: busy; at all`: {Event: remediate.End, Pod: pod,
-			Kind: inspect.Mount, ID: "/m\x1b[31m", Result: remediate.Failed, Why: "busy; at all"},
-		"  notice      quarantine          /q: it goes in a day": {Event: remediate.Notice, Kind: "quarantine", ID: "/q",
+		`  failed      mount               /m\u001b[31m: busy; at all`: {Event: release.End, Pod: pod,
+			Kind: inspect.Mount, ID: "/m\x1b[31m", Result: release.Failed, Why: "busy; at all"},
+		"  notice      quarantine          /q: it goes in a day": {Event: release.Notice, Kind: "quarantine", ID: "/q",
 			Why: "it goes in a day"},
 	} {
 		if diff := cmp.Diff(want, progressText(r)); diff != "" {
@@ -292,7 +292,7 @@ func TestCleanOutlivesItsReader(t *testing.T) {
 	const child = "NODEAGENT_TEST_CLEAN"
 	if os.Getenv(child) != "" {
 		c := cleaning{options: &options{output: "text"}, yes: true, out: os.Stdout, stderr: os.Stderr,
-			bench: &madeUpBench{steps: []remediate.Step{plannedStep("web-0", "")}}}
+			bench: &madeUpBench{steps: []release.Step{plannedStep("web-0", "")}}}
 		if err := c.run(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // printPlan prints the plan and, if it is not empty, the next step.
-func (c cleaning) printPlan(steps []remediate.Step, next string) error {
-	var ofNode []remediate.Guard
+func (c cleaning) printPlan(steps []release.Step, next string) error {
+	var ofNode []release.Guard
 	if len(steps) > 0 {
 		ofNode = steps[0].Guards.Node
 	}
@@ -25,7 +25,7 @@ func (c cleaning) printPlan(steps []remediate.Step, next string) error {
 	if len(steps) > 0 {
 		p.guards("", "guards of the node", bundle.Printable(ofNode))
 	}
-	for _, pod := range groupedBy(bundle.Printable(steps), func(s remediate.Step) string { return s.Group }) {
+	for _, pod := range groupedBy(bundle.Printable(steps), func(s release.Step) string { return s.Group }) {
 		p.pod(pod)
 	}
 	printUndecided(&p.Builder, p.screen, c.report)
@@ -46,12 +46,12 @@ type planScreen struct {
 }
 
 // pod prints the steps of a pod. The answers of guards that apply to all of them are printed once, below the pod.
-func (p *planScreen) pod(steps []remediate.Step) {
+func (p *planScreen) pod(steps []release.Step) {
 	fmt.Fprintf(p, "pod %s\n", shortPod(steps[0].Pod))
 	shared := ownAnswers(steps[0])
 	for _, s := range steps[1:] {
 		own := ownAnswers(s)
-		shared = slices.DeleteFunc(shared, func(g remediate.Guard) bool { return !slices.Contains(own, g) })
+		shared = slices.DeleteFunc(shared, func(g release.Guard) bool { return !slices.Contains(own, g) })
 	}
 	for _, same := range groupedBy(steps, sameAction) {
 		fmt.Fprintf(p, "  %s\n", same[0].Kind)
@@ -65,19 +65,19 @@ func (p *planScreen) pod(steps []remediate.Step) {
 		if does := withoutID(same[0], same[0].Description); does != "" {
 			fmt.Fprintf(p, "      → %s\n", does)
 		}
-		own := slices.DeleteFunc(ownAnswers(same[0]), func(g remediate.Guard) bool { return slices.Contains(shared, g) })
+		own := slices.DeleteFunc(ownAnswers(same[0]), func(g release.Guard) bool { return slices.Contains(shared, g) })
 		p.answers("      ", own)
 	}
 	p.guards("  ", "guards", slices.Concat(shared, steps[0].Guards.Pod))
 }
 
 // sameAction returns a key that is equal for steps that differ only in the name of their object.
-func sameAction(s remediate.Step) string {
+func sameAction(s release.Step) string {
 	return fmt.Sprint(s.Kind, withoutID(s, s.Description), ownAnswers(s))
 }
 
 // ownAnswers returns the answers of guards about a single object, without its name, so that equal ones fold.
-func ownAnswers(s remediate.Step) []remediate.Guard {
+func ownAnswers(s release.Step) []release.Guard {
 	guards := slices.Clone(s.Guards.Object)
 	for i := range guards {
 		guards[i].Why = withoutID(s, strings.ReplaceAll(guards[i].Why, " for kind "+string(s.Kind), ""))
@@ -86,7 +86,7 @@ func ownAnswers(s remediate.Step) []remediate.Guard {
 }
 
 // guards prints the number of answers, and those to be shown.
-func (p *planScreen) guards(indent, title string, all []remediate.Guard) {
+func (p *planScreen) guards(indent, title string, all []release.Guard) {
 	open := 0
 	for _, g := range all {
 		if g.Open {
@@ -102,7 +102,7 @@ func (p *planScreen) guards(indent, title string, all []remediate.Guard) {
 }
 
 // answers prints a line for each closed guard, and with --wide for open ones too.
-func (p *planScreen) answers(indent string, guards []remediate.Guard) {
+func (p *planScreen) answers(indent string, guards []release.Guard) {
 	for _, g := range guards {
 		state := "open    "
 		switch {

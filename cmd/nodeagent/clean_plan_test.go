@@ -9,11 +9,11 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // guardedPlan has two pods: several guards are closed for one pod and an object of it, none for the other.
-func guardedPlan() (steps []remediate.Step) {
+func guardedPlan() (steps []release.Step) {
 	const other = "77777777-0000-4000-8000-000000000000"
 	var report inspect.Report
 	add := func(pod inspect.Pod, kind inspect.Kind, id string, facts map[string]string) {
@@ -32,11 +32,11 @@ func guardedPlan() (steps []remediate.Step) {
 	add(db, inspect.Cgroup, "/c", nil)
 	report.Objects[0].OptOut = `its annotation nodeagent.github.io/release is "never"`
 	report.Gates = []inspect.Gate{{Name: "apiserver-heard", Open: true, Why: "asked 1s ago"}}
-	s := remediate.Defaults()
-	s.Mode, s.OptOut = remediate.On, []string{"shop"}
-	s.Kinds = map[inspect.Kind]remediate.Mode{inspect.Mount: remediate.DryRun}
+	s := release.Defaults()
+	s.Mode, s.OptOut = release.On, []string{"shop"}
+	s.Kinds = map[inspect.Kind]release.Mode{inspect.Mount: release.DryRun}
 	at := finding.Timestamp{Boot: "b", SinceBoot: 1e15}
-	return remediate.Plan(report, remediate.Policy{Settings: s, Node: []remediate.Guard{
+	return release.Plan(report, release.Policy{Settings: s, Node: []release.Guard{
 		{Name: "kill-switch", Open: true, Why: "/etc/nodeagent/stop does not exist"},
 		{Name: "pause", Why: "paused by the annotation nodeagent.github.io/pause of the Node: maintenance"}}}, at)
 }
@@ -135,10 +135,10 @@ func TestCleanJSONHasEveryAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got struct {
-		Guards []remediate.Guard
+		Guards []release.Guard
 		Steps  []struct {
 			ID     string
-			Guards struct{ Object, Pod []remediate.Guard }
+			Guards struct{ Object, Pod []release.Guard }
 		}
 	}
 	if err := json.Unmarshal([]byte(b.String()), &got); err != nil {
@@ -151,7 +151,7 @@ func TestCleanJSONHasEveryAnswer(t *testing.T) {
 	for i, s := range got.Steps {
 		want := steps[i].Guards
 		want.Node = nil
-		if diff := cmp.Diff(want, remediate.Guards{Object: s.Guards.Object, Pod: s.Guards.Pod}); diff != "" {
+		if diff := cmp.Diff(want, release.Guards{Object: s.Guards.Object, Pod: s.Guards.Pod}); diff != "" {
 			t.Errorf("%s: %s", s.ID, diff)
 		}
 	}

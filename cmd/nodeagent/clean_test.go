@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 func assessment(uid string, verdict inspect.Verdict) inspect.Assessment {
@@ -29,10 +29,10 @@ func exitOf(err error) int {
 	return exitFine
 }
 
-func podsWith(results ...remediate.Result) remediate.Outcome {
-	var o remediate.Outcome
+func podsWith(results ...release.Result) release.Outcome {
+	var o release.Outcome
 	for i, r := range results {
-		o.Pods = append(o.Pods, remediate.PodOutcome{Group: string(rune('a' + i)), Result: r})
+		o.Pods = append(o.Pods, release.PodOutcome{Group: string(rune('a' + i)), Result: r})
 	}
 	return o
 }
@@ -64,34 +64,34 @@ func TestCleanExit(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		report  inspect.Report
-		outcome remediate.Outcome
+		outcome release.Outcome
 		plan    int // exit code of clean
 		yes     int // and of clean --yes
 	}{
 		"nothing is there":             {report(), podsWith(), 0, 0},
 		"all is live":                  {report(live), podsWith(), 0, 0},
 		"all is live, a gate is young": {report(live, young), podsWith(), 0, 0},
-		"released":                     {report(leftover), podsWith(remediate.Released), 1, 0},
+		"released":                     {report(leftover), podsWith(release.Released), 1, 0},
 		"released, with a candidate of the pod": {report(leftover, candidate),
-			podsWith(remediate.Released, remediate.Released), 1, 0},
-		"released, and another candidate":  {report(leftover, candidate), podsWith(remediate.Released), 1, 1},
-		"released, and another is unknown": {report(leftover, unknown), podsWith(remediate.Released), 1, 2},
-		"released, and a lister failed":    {report(leftover, failure), podsWith(remediate.Released), 1, 2},
-		"not acted":                        {report(leftover), podsWith(remediate.NotActed), 1, 1},
-		"incomplete":                       {report(leftover), podsWith(remediate.Incomplete), 1, 1},
-		"stopped":                          {report(leftover), podsWith(remediate.Stopped), 1, 1},
-		"interrupted":                      {report(leftover), podsWith(remediate.Interrupted), 1, 1},
-		"a guard could not be asked": {report(leftover), remediate.Outcome{Stopped: "the pause is not known", Unknown: true,
-			Pods: podsWith(remediate.NotActed).Pods}, 1, 2},
-		"a guard is closed": {report(leftover), remediate.Outcome{Stopped: "paused", Pods: podsWith(remediate.NotActed).Pods},
+			podsWith(release.Released, release.Released), 1, 0},
+		"released, and another candidate":  {report(leftover, candidate), podsWith(release.Released), 1, 1},
+		"released, and another is unknown": {report(leftover, unknown), podsWith(release.Released), 1, 2},
+		"released, and a lister failed":    {report(leftover, failure), podsWith(release.Released), 1, 2},
+		"not acted":                        {report(leftover), podsWith(release.NotActed), 1, 1},
+		"incomplete":                       {report(leftover), podsWith(release.Incomplete), 1, 1},
+		"stopped":                          {report(leftover), podsWith(release.Stopped), 1, 1},
+		"interrupted":                      {report(leftover), podsWith(release.Interrupted), 1, 1},
+		"a guard could not be asked": {report(leftover), release.Outcome{Stopped: "the pause is not known", Unknown: true,
+			Pods: podsWith(release.NotActed).Pods}, 1, 2},
+		"a guard is closed": {report(leftover), release.Outcome{Stopped: "paused", Pods: podsWith(release.NotActed).Pods},
 			1, 1},
-		"could not tell": {report(leftover), podsWith(remediate.CouldNotTell), 1, 2},
+		"could not tell": {report(leftover), podsWith(release.CouldNotTell), 1, 2},
 		"one released, one could not be decided": {report(leftover, leftover),
-			podsWith(remediate.Released, remediate.CouldNotTell), 1, 2},
+			podsWith(release.Released, release.CouldNotTell), 1, 2},
 		"one could not be decided, one is left": {report(leftover, leftover),
-			podsWith(remediate.CouldNotTell, remediate.Incomplete), 1, 1},
-		"kill switch": {report(leftover), remediate.Outcome{Stopped: "kill switch"}, 1, 1},
-		"another release is running": {report(leftover), remediate.Outcome{Stopped: "busy", Busy: true}, 1,
+			podsWith(release.CouldNotTell, release.Incomplete), 1, 1},
+		"kill switch": {report(leftover), release.Outcome{Stopped: "kill switch"}, 1, 1},
+		"another release is running": {report(leftover), release.Outcome{Stopped: "busy", Busy: true}, 1,
 			2},
 		"a gate is closed, objects are unknown": {report(unknown, deaf), podsWith(), 2, 2},
 		"unknown alone":                         {report(live, unknown), podsWith(), 2, 2},
@@ -122,7 +122,7 @@ func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 	}
 	for name, print := range map[string]func(io.Writer) error{
 		"plan":    func(w io.Writer) error { return planOf(report, "text", w) },
-		"outcome": func(w io.Writer) error { return printOutcome(w, report, remediate.Outcome{}) },
+		"outcome": func(w io.Writer) error { return printOutcome(w, report, release.Outcome{}) },
 	} {
 		var b strings.Builder
 		_ = print(&b)
@@ -139,26 +139,26 @@ func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 func TestCleanFoldsItsOutcome(t *testing.T) {
 	id := strings.Repeat("0123456789abcdef", 4)
 	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
-	o := remediate.PodOutcome{Pod: pod, Group: deadUID, Result: remediate.Incomplete, Why: "container " + id + " is left"}
-	step := func(kind inspect.Kind, id, does string, result remediate.Result, facts map[string]string, err string) {
-		o.Steps = append(o.Steps, remediate.StepOutcome{Result: result, Error: err, Step: remediate.Step{Kind: kind,
+	o := release.PodOutcome{Pod: pod, Group: deadUID, Result: release.Incomplete, Why: "container " + id + " is left"}
+	step := func(kind inspect.Kind, id, does string, result release.Result, facts map[string]string, err string) {
+		o.Steps = append(o.Steps, release.StepOutcome{Result: result, Error: err, Step: release.Step{Kind: kind,
 			ID: id, Pod: pod, Description: does,
 			Object: inspect.Assessment{Object: inspect.Object{Kind: kind, ID: id, Facts: facts}}}})
 	}
-	step(inspect.Sandbox, id, "stop and remove sandbox "+id, remediate.Released, nil, "")
+	step(inspect.Sandbox, id, "stop and remove sandbox "+id, release.Released, nil, "")
 	for _, mount := range []string{"/a#1", "/b#2", "/c#3"} {
-		step(inspect.Mount, mount, "unmount "+mount, remediate.Released, nil, "")
+		step(inspect.Mount, mount, "unmount "+mount, release.Released, nil, "")
 	}
-	step(inspect.Mount, "/d#4", "unmount /d#4", remediate.Failed, nil, "unmount /d#4: busy")
-	step(inspect.Mount, "/e#5", "unmount /e#5", remediate.Failed, nil, "unmount /e#5: busy")
-	step(inspect.Mount, "/f#6", "unmount /f#6", remediate.Failed, nil, "the server is silent")
+	step(inspect.Mount, "/d#4", "unmount /d#4", release.Failed, nil, "unmount /d#4: busy")
+	step(inspect.Mount, "/e#5", "unmount /e#5", release.Failed, nil, "unmount /e#5: busy")
+	step(inspect.Mount, "/f#6", "unmount /f#6", release.Failed, nil, "the server is silent")
 	for _, h := range []string{"cpu", "memory"} {
 		c := "/sys/fs/cgroup/" + h + "/pod1"
-		step(inspect.Cgroup, c, "rmdir "+c, remediate.Vanished, map[string]string{"hierarchy": h}, "it is gone")
+		step(inspect.Cgroup, c, "rmdir "+c, release.Vanished, map[string]string{"hierarchy": h}, "it is gone")
 	}
-	step(inspect.PodDirectory, "/pods/1", "remove the files in /pods/1; not data", remediate.Vanished, nil, "it is gone")
+	step(inspect.PodDirectory, "/pods/1", "remove the files in /pods/1; not data", release.Vanished, nil, "it is gone")
 	var b strings.Builder
-	if err := printOutcome(&b, inspect.Report{}, remediate.Outcome{Pods: []remediate.PodOutcome{o}}); err != nil {
+	if err := printOutcome(&b, inspect.Report{}, release.Outcome{Pods: []release.PodOutcome{o}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `pod shop/web-0 (5d8d2d6a): incomplete: container 0123456789abc is left
@@ -176,9 +176,9 @@ Gained: 7 objects, 3 mounts, 2 cgroups; not known: 2 objects' space
 }
 
 func TestCleanOnly(t *testing.T) {
-	s := remediate.Defaults()
-	s.Mode = remediate.On
-	s.Kinds = map[inspect.Kind]remediate.Mode{inspect.Mount: remediate.DryRun}
+	s := release.Defaults()
+	s.Mode = release.On
+	s.Kinds = map[inspect.Kind]release.Mode{inspect.Mount: release.DryRun}
 	for _, names := range [][]string{{"mnt"}, {"log-link"}} {
 		if err := onlyKinds(&s, names); err == nil {
 			t.Errorf("%q is accepted", names)
@@ -187,8 +187,8 @@ func TestCleanOnly(t *testing.T) {
 	if err := onlyKinds(&s, []string{"cgroup", "mount"}); err != nil {
 		t.Fatal(err)
 	}
-	for kind, want := range map[inspect.Kind]remediate.Mode{inspect.Cgroup: remediate.On,
-		inspect.Mount: remediate.DryRun, inspect.Process: remediate.Off, inspect.Sandbox: remediate.Off} {
+	for kind, want := range map[inspect.Kind]release.Mode{inspect.Cgroup: release.On,
+		inspect.Mount: release.DryRun, inspect.Process: release.Off, inspect.Sandbox: release.Off} {
 		if got := s.ModeOf(kind); got != want {
 			t.Errorf("%s: %s, want %s", kind, got, want)
 		}

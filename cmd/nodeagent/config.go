@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 )
 
 func newConfig(o *options) *cobra.Command {

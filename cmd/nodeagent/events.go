@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
 
@@ -31,7 +31,7 @@ Exit codes: 0 printed; 2 the journal could not be read, or only a part of it.`,
 			if err != nil {
 				return err
 			}
-			records, skipped, err := remediate.ReadJournal(cfg.StateDir)
+			records, skipped, err := release.ReadJournal(cfg.StateDir)
 			if err != nil {
 				return err
 			}
@@ -65,11 +65,11 @@ Exit codes: 0 printed; 2 the journal could not be read, or only a part of it.`,
 const stopped = "not ended: the agent or the machine was stopped"
 
 // notEnded explains why the last release has no end, if it has none: it may still be running.
-func notEnded(stateDir string, records []remediate.Record) string {
-	if len(records) == 0 || records[len(records)-1].Event == remediate.Finish {
+func notEnded(stateDir string, records []release.Record) string {
+	if len(records) == 0 || records[len(records)-1].Event == release.Finish {
 		return stopped
 	}
-	switch now, err := remediate.UnderWay(stateDir); {
+	switch now, err := release.UnderWay(stateDir); {
 	case err != nil:
 		return fmt.Sprintf("not ended; cannot tell whether it is still running: %v", err)
 	case now:
@@ -79,8 +79,8 @@ func notEnded(stateDir string, records []remediate.Record) string {
 }
 
 // selectRecords returns the records about one pod that are not older than since.
-func selectRecords(records []remediate.Record, since time.Duration, pod string) []remediate.Record {
-	return slices.DeleteFunc(records, func(r remediate.Record) bool {
+func selectRecords(records []release.Record, since time.Duration, pod string) []release.Record {
+	return slices.DeleteFunc(records, func(r release.Record) bool {
 		isPod := pod == "" || slices.Contains([]string{r.Group, r.Pod.UID, r.Pod.Name,
 			r.Pod.Namespace + "/" + r.Pod.Name}, pod)
 		return !isPod || since > 0 && time.Since(r.At.Wall) > since
@@ -89,15 +89,15 @@ func selectRecords(records []remediate.Record, since time.Duration, pod string) 
 
 // printEvents prints each release as a block: the pod and how it ended, then its steps, equal ones in one line; then
 // each repair as a line.
-func printEvents(w io.Writer, records []remediate.Record, repairs []string, skipped int, last string) error {
+func printEvents(w io.Writer, records []release.Record, repairs []string, skipped int, last string) error {
 	var b strings.Builder
 	all := releases(records)
-	for i, release := range all {
+	for i, records := range all {
 		unended := stopped
 		if i == len(all)-1 { // releases never overlap
 			unended = last
 		}
-		printRelease(&b, release, unended)
+		printRelease(&b, records, unended)
 	}
 	if len(records) == 0 {
 		b.WriteString("Nothing was released on this node.\n")
@@ -113,12 +113,12 @@ func printEvents(w io.Writer, records []remediate.Record, repairs []string, skip
 }
 
 // releases splits a journal into releases, which never overlap: each begins with its own record.
-func releases(records []remediate.Record) [][]remediate.Record {
-	var all [][]remediate.Record
+func releases(records []release.Record) [][]release.Record {
+	var all [][]release.Record
 	for i, r := range records {
 		last := len(all) - 1
-		if i == 0 || r.Event == remediate.Begin || r.Event == remediate.Notice || r.Group != all[last][0].Group ||
-			all[last][0].Event == remediate.Notice {
+		if i == 0 || r.Event == release.Begin || r.Event == release.Notice || r.Group != all[last][0].Group ||
+			all[last][0].Event == release.Notice {
 			all = append(all, nil)
 			last++
 		}
@@ -127,10 +127,10 @@ func releases(records []remediate.Record) [][]remediate.Record {
 	return all
 }
 
-func printRelease(b *strings.Builder, release []remediate.Record, unended string) {
-	first, last := release[0], release[len(release)-1]
+func printRelease(b *strings.Builder, records []release.Record, unended string) {
+	first, last := records[0], records[len(records)-1]
 	at := first.At.Wall.Local().Format(time.DateTime)
-	if first.Event == remediate.Notice {
+	if first.Event == release.Notice {
 		fmt.Fprintf(b, "%s  %s %s: %s\n", at, first.Kind, first.ID, first.Why)
 		return
 	}
@@ -139,15 +139,15 @@ func printRelease(b *strings.Builder, release []remediate.Record, unended string
 		pod.UID = first.Group
 	}
 	result := unended
-	if last.Event == remediate.Finish {
+	if last.Event == release.Finish {
 		result = string(last.Result)
 	}
-	if last.Why != "" && last.Event == remediate.Finish {
+	if last.Why != "" && last.Event == release.Finish {
 		result += ": " + last.Why
 	}
 	fmt.Fprintf(b, "%s  pod %s: %s\n", at, podName(pod), result)
-	ended := slices.DeleteFunc(slices.Clone(release), func(r remediate.Record) bool { return !isStep(release, r) })
-	for _, same := range groupedBy(ended, func(r remediate.Record) string {
+	ended := slices.DeleteFunc(slices.Clone(records), func(r release.Record) bool { return !isStep(records, r) })
+	for _, same := range groupedBy(ended, func(r release.Record) string {
 		return fmt.Sprint(r.Kind, r.Result, r.Why)
 	}) {
 		printSteps(b, same)
@@ -155,17 +155,17 @@ func printRelease(b *strings.Builder, release []remediate.Record, unended string
 }
 
 // isStep reports whether a record stands for a step: its end, or its intent if the step has no end.
-func isStep(release []remediate.Record, r remediate.Record) bool {
-	ended := slices.ContainsFunc(release, func(other remediate.Record) bool {
-		return other.Event == remediate.End && other.Kind == r.Kind && other.ID == r.ID
+func isStep(records []release.Record, r release.Record) bool {
+	ended := slices.ContainsFunc(records, func(other release.Record) bool {
+		return other.Event == release.End && other.Kind == r.Kind && other.ID == r.ID
 	})
-	return r.Event == remediate.End || r.Event == remediate.Intent && !ended
+	return r.Event == release.End || r.Event == release.Intent && !ended
 }
 
-func printSteps(b *strings.Builder, same []remediate.Record) {
+func printSteps(b *strings.Builder, same []release.Record) {
 	r := same[0]
 	result, what := string(r.Result), r.ID
-	if r.Event == remediate.Intent {
+	if r.Event == release.Intent {
 		result = "not ended"
 	}
 	if len(same) > 1 {

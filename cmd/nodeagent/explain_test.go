@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/agent/daemon"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/daemon"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 )
 
 // TestExplainWhatStatusShows: explain accepts every name that status prints.

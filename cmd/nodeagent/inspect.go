@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 func newInspect(o *options) *cobra.Command {
@@ -144,7 +144,7 @@ func inspectExit(r inspect.Report) error {
 	return nil
 }
 
-func printReport(w io.Writer, r inspect.Report, settings remediate.Settings, all, wide bool) error {
+func printReport(w io.Writer, r inspect.Report, settings release.Settings, all, wide bool) error {
 	var b strings.Builder
 	r = bundle.Printable(r)
 	counts := map[inspect.Verdict]int{}

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // explanation is the whole reasoning about one object. Its JSON form is a contract.
@@ -122,7 +122,7 @@ func releaseOf(i inspection, o inspect.Assessment) (does, not string) {
 	if o.Verdict != inspect.Leftover {
 		return "", fmt.Sprintf("only leftovers are released, and this object is %s", o.Verdict)
 	}
-	steps := remediate.Plan(i.report, remediate.Policy{Settings: i.settings}, i.report.At)
+	steps := release.Plan(i.report, release.Policy{Settings: i.settings}, i.report.At)
 	for _, s := range steps {
 		if s.Kind == o.Kind && s.ID == o.ID {
 			return s.Description, strings.Join(s.Guards.Closed(), "; ")

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // The bounds that keep a pod on one screen; --wide has none.
@@ -25,7 +25,7 @@ type inspectScreen struct {
 	strings.Builder
 	now      finding.Timestamp
 	pods     map[string]inspect.Pod // names by UID: holders have only the latter
-	settings remediate.Settings     // decide which pods are opted out
+	settings release.Settings       // decide which pods are opted out
 }
 
 func newInspectScreen(s screen, r inspect.Report) *inspectScreen {

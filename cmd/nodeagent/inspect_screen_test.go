@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 const deadUID = "5d8d2d6a-0000-4000-8000-000000000000"
@@ -57,7 +57,7 @@ func leftPod() inspect.Report {
 
 func TestInspectPrintsATreeForAPod(t *testing.T) {
 	var b strings.Builder
-	if err := printReport(&b, leftPod(), remediate.Settings{}, false, false); err != nil {
+	if err := printReport(&b, leftPod(), release.Settings{}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	want := `pod shop/web-0 (5d8d2d6a): 13 leftover, 1 candidate, first seen 12m0s ago
@@ -105,7 +105,7 @@ func TestInspectSaysWhatIsKept(t *testing.T) {
 		r.Objects[len(r.Objects)-1].OptOut = annotation // of a living pod
 		for _, wide := range []bool{false, true} {
 			var b strings.Builder
-			if err := printReport(&b, r, remediate.Settings{OptOut: test.namespaces}, true, wide); err != nil {
+			if err := printReport(&b, r, release.Settings{OptOut: test.namespaces}, true, wide); err != nil {
 				t.Fatal(err)
 			}
 			kept := strings.Contains(b.String(), "  kept: none of it is released: "+test.want+"\n")
@@ -119,7 +119,7 @@ func TestInspectSaysWhatIsKept(t *testing.T) {
 
 // The output names all reasons why an object is not released, not only the first.
 func TestExplainNamesEveryReason(t *testing.T) {
-	i := inspection{report: leftPod(), settings: remediate.Defaults()}
+	i := inspection{report: leftPod(), settings: release.Defaults()}
 	i.settings.OptOut = []string{"shop"}
 	_, not := releaseOf(i, i.report.Objects[0])
 	const want = "the mode for kind container is dry-run; namespace shop is opted out"
@@ -131,7 +131,7 @@ func TestExplainNamesEveryReason(t *testing.T) {
 func TestInspectWideListsEverything(t *testing.T) {
 	var b strings.Builder
 	r := leftPod()
-	if err := printReport(&b, r, remediate.Settings{}, false, true); err != nil {
+	if err := printReport(&b, r, release.Settings{}, false, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range r.Objects[:len(r.Objects)-1] {
@@ -148,7 +148,7 @@ func TestInspectPrintsNoControlCharacters(t *testing.T) {
 	r.Objects[0].ID, r.Objects[0].Pod.Name = "\x1b]0;owned\x07", "\x1b[2J"
 	for _, wide := range []bool{true, false} {
 		var b strings.Builder
-		if err := printReport(&b, r, remediate.Settings{}, false, wide); err != nil || strings.ContainsAny(b.String(), "\x1b\x07") {
+		if err := printReport(&b, r, release.Settings{}, false, wide); err != nil || strings.ContainsAny(b.String(), "\x1b\x07") {
 			t.Errorf("%q, %v", b.String(), err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // hangingBench is a bench whose calls return when the test ends.
@@ -93,7 +93,7 @@ func TestInspectTellsACauseOnce(t *testing.T) {
 	report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Leftover, Why: "no witness knows it",
 		Object: inspect.Object{Kind: inspect.Sandbox, ID: id, Pod: inspect.Pod{UID: "x", Namespace: "n", Name: "p"}}})
 	var b strings.Builder
-	if err := printReport(&b, report, remediate.Settings{}, false, false); err != nil {
+	if err := printReport(&b, report, release.Settings{}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	want := `pod n/p (x): 1 leftover
@@ -114,7 +114,7 @@ note: kubelet refuses
 		t.Error(diff)
 	}
 	b.Reset()
-	if err := printReport(&b, report, remediate.Settings{}, false, true); err != nil {
+	if err := printReport(&b, report, release.Settings{}, false, true); err != nil {
 		t.Fatal(err)
 	}
 	if wide := b.String(); strings.Count(wide, id) < 200 || strings.Count(wide, cause) < 100 ||

@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
-	"github.com/nodeagent/nodeagent/internal/bundle"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // inspectView says which part of an inspection to show, and its source and destination.
@@ -75,7 +75,7 @@ func (v *inspectView) run(cmd *cobra.Command, o *options, kinds []inspect.Kind) 
 type inspection struct {
 	report   inspect.Report
 	bundle   *bundle.Bundle // nil if discovery hangs
-	settings remediate.Settings
+	settings release.Settings
 }
 
 func (v *inspectView) inspection(ctx context.Context, o *options, kinds []inspect.Kind) (inspection, error) {
@@ -97,7 +97,7 @@ func inspectNode(ctx context.Context, load func(context.Context) (config.Config,
 		opened.Store(b)
 		return b, nil
 	}, kinds)
-	i := inspection{report: report, settings: remediate.Defaults()}
+	i := inspection{report: report, settings: release.Defaults()}
 	if b := opened.Load(); b != nil && err == nil && b.passed.Load() {
 		recorded := b.Bundle()
 		i.bundle, i.settings = &recorded, b.settings
@@ -108,7 +108,7 @@ func inspectNode(ctx context.Context, load func(context.Context) (config.Config,
 // openBench is a bench with the settings that it was opened with.
 type openBench struct {
 	*agent.Bench
-	settings remediate.Settings
+	settings release.Settings
 	passed   atomic.Bool
 }
 
@@ -143,8 +143,8 @@ func readInspection(file string, kinds []inspect.Kind) (inspection, error) {
 			return !slices.Contains(kinds, a.Kind)
 		})
 	}
-	settings := remediate.Defaults()
-	settings.Mode, settings.Attended = remediate.On, true
+	settings := release.Defaults()
+	settings.Mode, settings.Attended = release.On, true
 	for _, cut := range b.Cut {
 		report.Errors = append(report.Errors, inspect.Failure{What: "file", Error: "the file was cut: it lacks " + cut})
 	}

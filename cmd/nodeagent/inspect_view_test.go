@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // recordedNode is a node on which a pod left a sandbox and a container: see pkg/inspect/recorded_test.go.
@@ -37,7 +37,7 @@ func TestInspectFromAFile(t *testing.T) {
 	}
 	report, _ := b.Evidence.Evaluate()
 	var screen, contract strings.Builder
-	if err := printReport(&screen, report, remediate.Settings{}, false, false); err != nil {
+	if err := printReport(&screen, report, release.Settings{}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := printJSON(&contract, complete(report)); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
 )
 
 // addManual adds the hidden verb with which packages write the manual pages. Only a build with the tag "man" has it:

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
-	"github.com/nodeagent/nodeagent/internal/agent/status"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
 )
 
 func newReady(o *options) *cobra.Command {

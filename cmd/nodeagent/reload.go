@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/nodeagent/nodeagent/internal/agent/status"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 )
 
 func newReload(o *options) *cobra.Command {

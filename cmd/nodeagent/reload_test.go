@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 )
 
 // The agent's socket is found in the configuration even if the rest of the file is invalid.

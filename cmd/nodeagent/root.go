@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent/status"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 )
 
 // options are the flags that every verb has.

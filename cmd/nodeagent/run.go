@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent/daemon"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/daemon"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 )
 
 // runFlags describe the environment of the daemon; its behaviour is in the configuration file. Values on which a pod's

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
 )
 
 func newVersion(o *options) *cobra.Command {

@@ -51,10 +51,10 @@ var mayImport = map[string][]string{
 	"internal/mutate/mutatetest": {"pkg/finding", "internal/host", "internal/mutate", "test/need"},
 	"test/need":                  {},
 
-	"internal/kube":       {"internal/host", "pkg/finding"},
-	"internal/config":     {"internal/host", "pkg/finding", "pkg/detect", "pkg/inspect", "pkg/remediate", "pkg/report"},
-	"internal/store":      {"pkg/finding"},
-	"internal/faultpoint": {},
+	"internal/kube":        {"internal/host", "pkg/finding"},
+	"cmd/nodeagent/config": {"internal/host", "pkg/finding", "pkg/detect", "pkg/inspect", "pkg/remediate", "pkg/report"},
+	"internal/store":       {"pkg/finding"},
+	"internal/faultpoint":  {},
 }
 
 // pure lists the packages whose result depends only on their arguments, with the standard library packages they import.

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/csiregistration"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/daemonsethang"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -135,9 +135,9 @@ func (r *repairLab) open(actions []repair.Name) {
 	settings.Hold, settings.StopAfter, settings.RetryAfter = hold, 100, time.Second
 	settings.DaemonSets = []string{"default/" + r.app}
 	for _, name := range actions {
-		settings.Actions[name] = remediate.On
+		settings.Actions[name] = release.On
 	}
-	releases := remediate.Defaults()
+	releases := release.Defaults()
 	releases.KillSwitch, releases.Lock = filepath.Join(r.stateDir, "stop"), filepath.Join(r.stateDir, "release.lock")
 	r.runner, err = repair.New(repair.Options{Settings: settings, Releases: releases, Host: r.host, Mutator: mutator,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), StateDir: r.stateDir,

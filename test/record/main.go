@@ -25,8 +25,8 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/tools/txtar"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/probe"

@@ -156,7 +156,7 @@ func TestPackages(t *testing.T) {
 		sets[set] = names
 	}
 	has := func(set, pkg string) bool { return slices.Contains(sets[set], module+pkg) }
-	for _, pkg := range []string{"pkg/detect", "pkg/report", "internal/agent/daemon", "pkg/eventcenter/deliver"} {
+	for _, pkg := range []string{"pkg/detect", "pkg/report", "cmd/nodeagent/agent/daemon", "pkg/eventcenter/deliver"} {
 		if !has("race", pkg) {
 			t.Errorf("%s starts goroutines and is not in race", pkg)
 		}
@@ -167,7 +167,7 @@ func TestPackages(t *testing.T) {
 	if !has("machine", "internal/host/probe") || has("machine", "test/e2e") {
 		t.Error("internal/host/probe is of the machine; test/e2e has a layer of its own")
 	}
-	if !has("release", "pkg/remediate") || has("machine", "pkg/remediate") || has("release", "internal/host/probe") {
+	if !has("release", "pkg/remediate/release") || has("machine", "pkg/remediate/release") || has("release", "internal/host/probe") {
 		t.Error("pkg/remediate, and not internal/host/probe, has mounts, processes and networks of its own")
 	}
 	all, err := list(t.Context())

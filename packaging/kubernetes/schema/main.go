@@ -13,10 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
@@ -70,8 +70,8 @@ func schemaOf(t reflect.Type) map[string]any {
 		return map[string]any{"enum": []any{condition.Problem, condition.Ready}}
 	case reflect.TypeFor[eventcenter.Mode]():
 		return map[string]any{"enum": []any{eventcenter.Batch, eventcenter.Structured, eventcenter.Binary}}
-	case reflect.TypeFor[remediate.Mode]():
-		return map[string]any{"enum": []any{remediate.Off, remediate.DryRun, remediate.On}}
+	case reflect.TypeFor[release.Mode]():
+		return map[string]any{"enum": []any{release.Off, release.DryRun, release.On}}
 	}
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // Name identifies an action in configuration, journal and documentation. It never changes.
@@ -74,8 +74,8 @@ type Tools struct {
 	Settings Settings
 	Log      *slog.Logger
 
-	Releases remediate.Settings // for the quarantine of what deleted pods left behind
-	StateDir string             // holds the journal of releases
+	Releases release.Settings // for the quarantine of what deleted pods left behind
+	StateDir string           // holds the journal of releases
 	// Stopped returns why the action must stop, or "". An action with many steps asks before each.
 	Stopped func() string
 	images  *imageWatch // kept between looks

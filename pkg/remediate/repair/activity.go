@@ -5,24 +5,24 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // activityOf returns the transition that a record of the journal stands for.
 func activityOf(r Record, step *Step) finding.Activity {
 	kind := finding.ActionFailed
 	switch {
-	case r.Event == remediate.Intent:
+	case r.Event == release.Intent:
 		kind = finding.ActionStarted
 	case r.Result == Verified:
 		kind = finding.ActionVerified
 	case r.Result == Done:
 		kind = finding.ActionDone
-	case r.Result == remediate.Refused || r.Result == remediate.Stopped:
+	case r.Result == release.Refused || r.Result == release.Stopped:
 		kind = finding.ActionRefused
 	}
 	a := finding.NewActivity(kind, r.Check, r.Subject, r.At)
-	if kind == finding.ActionFailed && r.Result != remediate.Interrupted {
+	if kind == finding.ActionFailed && r.Result != release.Interrupted {
 		a.Severity = finding.Warning
 	}
 	text := fmt.Sprintf("%s: %s: %s: %s", r.Action, step.Does, r.Result, r.Why)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 )
 
@@ -110,7 +110,7 @@ func (t *try) longest() time.Duration {
 }
 
 func (t *try) killSwitch() string {
-	return remediate.KillSwitch(t.options.Host.Files, t.options.Releases.KillSwitch)
+	return release.KillSwitch(t.options.Host.Files, t.options.Releases.KillSwitch)
 }
 
 // do confirms that the fault is still there, runs the step between its intent and its end, and waits for the
@@ -141,7 +141,7 @@ func (t *try) do(ctx context.Context) (intended bool, err error) {
 	if err := t.journal.Rotate(); err != nil {
 		return false, err
 	}
-	intent := t.record(remediate.Intent, "", "")
+	intent := t.record(release.Intent, "", "")
 	intent.Reason, intent.Does, intent.Identity = t.step.Reason, job.Does, job.Identity
 	if err := t.write(intent); err != nil {
 		return false, err
@@ -150,25 +150,25 @@ func (t *try) do(ctx context.Context) (intended bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if err := errors.Join(releases.Unlock(), t.write(t.record(remediate.End, result, why))); err != nil {
+	if err := errors.Join(releases.Unlock(), t.write(t.record(release.End, result, why))); err != nil {
 		return true, err
 	}
 	if err := t.options.faultPoint("repair end: " + string(t.step.Action)); err != nil {
 		return true, err
 	}
-	if result != remediate.Refused && result != remediate.Stopped {
+	if result != release.Refused && result != release.Stopped {
 		result, why = t.verify(ctx, why)
 	}
-	return true, t.write(t.record(remediate.Finish, result, why))
+	return true, t.write(t.record(release.Finish, result, why))
 }
 
 // act asks the guards again, since writing the intent may have taken long, and makes the change.
-func (t *try) act(ctx context.Context, job Job) (remediate.Result, string, error) {
+func (t *try) act(ctx context.Context, job Job) (release.Result, string, error) {
 	if err := t.options.faultPoint("repair intent: " + string(t.step.Action)); err != nil {
 		return "", "", err
 	}
 	if why := t.guard(ctx); why != "" {
-		return remediate.Stopped, why, nil
+		return release.Stopped, why, nil
 	}
 	t.options.Log.Warn("repairing", "action", t.step.Action, "subject", t.step.Subject, "does", job.Does)
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
@@ -178,13 +178,13 @@ func (t *try) act(ctx context.Context, job Job) (remediate.Result, string, error
 		return "", "", crash
 	}
 	if refusal, ok := errors.AsType[mutate.Refusal](err); ok {
-		return remediate.Refused, refusal.Why, nil
+		return release.Refused, refusal.Why, nil
 	}
 	if mutate.WasNotBegun(err) {
-		return remediate.Refused, err.Error(), nil
+		return release.Refused, err.Error(), nil
 	}
 	if err != nil { // it may have helped nevertheless: the check decides
-		return remediate.Failed, clip(withNote(err.Error(), did)), nil
+		return release.Failed, clip(withNote(err.Error(), did)), nil
 	}
 	return Done, clip(did), nil
 }
@@ -225,7 +225,7 @@ func (t *try) faulty(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func (t *try) record(event remediate.Event, result remediate.Result, why string) Record {
+func (t *try) record(event release.Event, result release.Result, why string) Record {
 	return Record{At: t.options.Host.Clock(), Event: event, Action: t.step.Action, Check: t.step.Check,
 		Subject: t.step.Subject, Finding: t.step.believed.ID, Result: result, Why: why}
 }

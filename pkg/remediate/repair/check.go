@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // Reasons of the check of repairs.
@@ -31,7 +31,7 @@ func (r *Runner) Findings() []finding.Finding {
 			Message: "repairs are stopped on this node: " + why})
 	}
 	for _, step := range r.steps {
-		if why := step.undone(r.history, now); why != "" && step.Mode == remediate.On {
+		if why := step.undone(r.history, now); why != "" && step.Mode == release.On {
 			found = append(found, noHelp(step.believed, step.Action, strings.TrimPrefix(why, needsHelp)))
 		}
 	}
@@ -57,7 +57,7 @@ func noHelp(b finding.Believed, action Name, why string) finding.Finding {
 // lastOf returns the last ended repair of one occurrence of a finding.
 func (r *Runner) lastOf(b finding.Believed) (last attempt, ok bool) {
 	for _, a := range r.history {
-		if a.Finding == b.ID && a.Check == b.Check && a.result != "" && a.result != remediate.Interrupted {
+		if a.Finding == b.ID && a.Check == b.Check && a.result != "" && a.result != release.Interrupted {
 			last, ok = a, true
 		}
 	}

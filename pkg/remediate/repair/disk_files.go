@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // systemFolders are systemd's folders; tests use their own.
@@ -129,10 +129,10 @@ func (v fullDisk) journalFiles(ctx context.Context, name string) (folder mutate.
 
 // quarantine returns the objects that the hourly sweep would remove.
 func (v fullDisk) quarantine(ctx context.Context) (source, error) {
-	o := remediate.Options{Settings: v.tools.Releases, Host: v.tools.Host, Mutator: v.tools.Mutator, Log: v.tools.Log,
+	o := release.Options{Settings: v.tools.Releases, Host: v.tools.Host, Mutator: v.tools.Mutator, Log: v.tools.Log,
 		StateDir: v.tools.StateDir}
 	expired := func(ctx context.Context) (sum freed, err error) {
-		all, err := remediate.ExpiredQuarantine(ctx, o)
+		all, err := release.ExpiredQuarantine(ctx, o)
 		for _, kept := range all {
 			sum.objects, sum.bytes = sum.objects+1, sum.bytes+kept.Bytes
 		}
@@ -142,7 +142,7 @@ func (v fullDisk) quarantine(ctx context.Context) (source, error) {
 	return source{
 		freed: now, note: "no entry has expired, or releases are off",
 		free: func(ctx context.Context, _ func(context.Context) (bool, error)) (freed, error) {
-			failure := remediate.SweepQuarantine(ctx, o)
+			failure := release.SweepQuarantine(ctx, o)
 			left, err := expired(ctx)
 			if err != nil {
 				return freed{}, cmp.Or(failure, err)

@@ -27,7 +27,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 const mib = 1 << 20
@@ -108,14 +108,14 @@ func (d *realDisk) runPod() {
 func (d *realDisk) run() {
 	d.t.Helper()
 	settings := Defaults()
-	settings.Actions["free-disk-space"] = remediate.On
+	settings.Actions["free-disk-space"] = release.On
 	settings.VerifyWithin, settings.Hold = 0, time.Second
 	settings.PerHour, settings.PerDay = 100, 100
 	settings.DiskSpace.Images, settings.DiskSpace.Journal = true, true
 	settings.DiskSpace.CoreDumps, settings.DiskSpace.Quarantine = true, true
 	settings.DiskSpace.JournalFloorBytes = 1
-	releases := remediate.Defaults()
-	releases.Mode, releases.Quarantine.Keep = remediate.On, 2*day
+	releases := release.Defaults()
+	releases.Mode, releases.Quarantine.Keep = release.On, 2*day
 	releases.KillSwitch, releases.Lock = filepath.Join(d.stateDir, "stop"), filepath.Join(d.stateDir, "release.lock")
 	var err error
 	d.runner, err = New(Options{Settings: settings, Releases: releases, Host: d.Host, Mutator: d.Mutator,
@@ -197,13 +197,13 @@ func (d *realDisk) litter(machine string) {
 		d.t.Fatal(err)
 	}
 	observeFor(d.runner, 10*day)
-	o := remediate.Options{Settings: d.runner.options.Releases, Host: d.Host, Mutator: d.Mutator,
+	o := release.Options{Settings: d.runner.options.Releases, Host: d.Host, Mutator: d.Mutator,
 		Log: slog.New(slog.DiscardHandler), StateDir: d.stateDir}
 	d.ahead += 36 * time.Hour
-	if expired, err := remediate.ExpiredQuarantine(d.t.Context(), o); err != nil || len(expired) > 0 {
+	if expired, err := release.ExpiredQuarantine(d.t.Context(), o); err != nil || len(expired) > 0 {
 		d.t.Fatal(expired, err)
 	}
-	if err := remediate.SweepQuarantine(d.t.Context(), o); err != nil { // it is reported
+	if err := release.SweepQuarantine(d.t.Context(), o); err != nil { // it is reported
 		d.t.Fatal(err)
 	}
 	d.ahead += 24 * time.Hour

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // disk is a filesystem of 1 MiB that is short of space: other files take the bytes outside the folder of core dumps.
@@ -50,7 +50,7 @@ func onDisk(w *world) *disk {
 	}
 	ahead := stat.ModTime().Add(10 * day).Sub(w.now().Wall)
 	w.action = freeDiskSpace()
-	w.settings.Actions = map[Name]remediate.Mode{"free-disk-space": remediate.On}
+	w.settings.Actions = map[Name]release.Mode{"free-disk-space": release.On}
 	w.settings.DiskSpace.CoreDumps = true
 	w.believed.Finding = finding.Finding{Check: "disk-space", Subject: finding.Subject{Kind: "filesystem", Name: "/"},
 		Severity: finding.Warning, Reason: "DiskSpaceLow", Facts: map[string]string{"device": "8:1"}}

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // dumpWatch remembers for how long each core dump has been observed unchanged. The file's own time is the wall clock's
@@ -89,7 +89,7 @@ func (w *dumpWatch) save(stateDir string) error {
 
 // watchDumps observes the core dumps, if they may be removed at all.
 func (r *Runner) watchDumps(ctx context.Context) {
-	if s := r.options.Settings; !s.DiskSpace.CoreDumps || s.ModeOf(freeDiskSpace()) == remediate.Off {
+	if s := r.options.Settings; !s.DiskSpace.CoreDumps || s.ModeOf(freeDiskSpace()) == release.Off {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, examineLimit)

@@ -5,21 +5,21 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 )
 
 // Verified is the result of a repair whose check did not find the fault for the hold time. The other results are those
 // of releases.
 const (
-	Verified remediate.Result = "verified"
-	Done     remediate.Result = "done" // of a step: the call returned, which proves no cure yet
+	Verified release.Result = "verified"
+	Done     release.Result = "done" // of a step: the call returned, which proves no cure yet
 )
 
 // Record is one line of the journal of repairs.
 type Record struct {
 	At       finding.Timestamp `json:"at"`
-	Event    remediate.Event   `json:"event"` // intent, end (of the step) or finish (verified, or not)
+	Event    release.Event     `json:"event"` // intent, end (of the step) or finish (verified, or not)
 	Action   Name              `json:"action"`
 	Check    string            `json:"check"`
 	Subject  finding.Subject   `json:"subject"`
@@ -27,7 +27,7 @@ type Record struct {
 	Finding  string            `json:"finding,omitempty"` // its occurrence
 	Identity map[string]string `json:"identity,omitempty"`
 	Does     string            `json:"does,omitempty"`
-	Result   remediate.Result  `json:"result,omitempty"`
+	Result   release.Result    `json:"result,omitempty"`
 	Why      string            `json:"why,omitempty"`
 }
 
@@ -42,8 +42,8 @@ func ReadJournal(stateDir string) (records []Record, skipped int, err error) {
 
 // attempt is one repair, as read from the journal.
 type attempt struct {
-	Record                  // its intent
-	result remediate.Result // of its finish; of its end if the step did not run; empty: unfinished
+	Record                // its intent
+	result release.Result // of its finish; of its end if the step did not run; empty: unfinished
 	why    string
 }
 
@@ -53,9 +53,9 @@ func attempts(records []Record) []attempt {
 	var all []attempt
 	for _, r := range records {
 		switch {
-		case r.Event == remediate.Intent:
+		case r.Event == release.Intent:
 			all = append(all, attempt{Record: r})
-		case r.Event == remediate.Finish && len(all) > 0:
+		case r.Event == release.Finish && len(all) > 0:
 			last := &all[len(all)-1]
 			last.result, last.why = r.Result, r.Why
 		}
@@ -65,11 +65,11 @@ func attempts(records []Record) []attempt {
 
 // failed reports whether a repair ran and is not known to have helped.
 func (a attempt) failed() bool {
-	return a.result == remediate.Failed || a.result == remediate.CouldNotTell
+	return a.result == release.Failed || a.result == release.CouldNotTell
 }
 
 // acted reports whether the step may have run. An attempt without a finish was interrupted at an unknown point.
-func (a attempt) acted() bool { return a.result != remediate.Stopped && a.result != remediate.Refused }
+func (a attempt) acted() bool { return a.result != release.Stopped && a.result != release.Refused }
 
 const day = 24 * time.Hour
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // Two faults need opposite actions: the cure of one is the other. Each action helps, and is undone by the other.
@@ -29,7 +29,7 @@ func TestOppositeActions(t *testing.T) {
 					}}, nil
 				}}
 		}
-		w.settings.Actions = map[Name]remediate.Mode{"cure-up": remediate.On, "cure-down": remediate.On}
+		w.settings.Actions = map[Name]release.Mode{"cure-up": release.On, "cure-down": release.On}
 		fault := func(check string) finding.Finding {
 			return finding.Finding{Check: check, Subject: subject, Reason: "Wrong", Message: "it is " + node}
 		}

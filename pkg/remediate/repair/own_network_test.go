@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/network"
 	"github.com/nodeagent/nodeagent/pkg/detect/system"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // The kernel's loopback device and a kernel setting are restored: the check stops finding the fault. If they are
@@ -60,10 +60,10 @@ func TestRepairOwnNetwork(t *testing.T) {
 				t.Fatal(err)
 			}
 			settings := Defaults()
-			settings.Actions[test.action] = remediate.On
+			settings.Actions[test.action] = release.On
 			settings.Sysctls, settings.SysctlFile = sysctls.Want, checkkit.SysctlFile
 			settings.VerifyWithin, settings.Hold = 100*time.Millisecond, 100*time.Millisecond
-			releases := remediate.Defaults()
+			releases := release.Defaults()
 			releases.KillSwitch, releases.Lock = filepath.Join(dir, "stop"), filepath.Join(dir, "lock")
 			check := test.check()
 			look := func(ctx context.Context) finding.Observation {

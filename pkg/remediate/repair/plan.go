@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // Step is one repair that could be done.
@@ -17,7 +17,7 @@ type Step struct {
 	Check   string          `json:"check"`
 	Subject finding.Subject `json:"subject"`
 	Reason  string          `json:"reason"`
-	Mode    remediate.Mode  `json:"mode"`
+	Mode    release.Mode    `json:"mode"`
 	Does    string          `json:"does,omitempty"`     // what would be done, if known
 	Blocked string          `json:"notActed,omitempty"` // why it will not be done; empty: it will
 	Refused bool            `json:"refused,omitempty"`  // because of the state of the node
@@ -42,7 +42,7 @@ func stopped(all []attempt, s Settings, now finding.Timestamp) string {
 			failures = append(failures, a.At)
 		}
 	}
-	return remediate.Halt("repairs", failures, s.StopAfter, now)
+	return release.Halt("repairs", failures, s.StopAfter, now)
 }
 
 // plan lists the possible steps for believed findings, in the order of the actions, each with the reason if it will not
@@ -51,7 +51,7 @@ func plan(actions []Action, state finding.State, all []attempt, s Settings, now 
 	var steps []Step
 	for _, action := range actions {
 		mode := s.ModeOf(action)
-		if mode == remediate.Off {
+		if mode == release.Off {
 			continue
 		}
 		for _, b := range state.Raised() {
@@ -69,7 +69,7 @@ func plan(actions []Action, state finding.State, all []attempt, s Settings, now 
 
 // blocked returns why a step does not run now, as far as this is known without a look at the node.
 func blocked(step Step, all []attempt, s Settings, now finding.Timestamp) string {
-	if step.Mode != remediate.On {
+	if step.Mode != release.On {
 		return fmt.Sprintf("the mode of %s is %s", step.Action, step.Mode)
 	}
 	if age := now.Since(step.believed.Raised); age < s.MinAge {
@@ -91,7 +91,7 @@ func (s Step) ladder(all []attempt) string {
 	for _, a := range all {
 		if s.action.Once && s.same(a) && a.Finding == s.believed.ID && a.acted() {
 			return fmt.Sprintf(needsHelp+"it was done once already, %s: %s", a.At.Wall.Local().Format(time.DateTime),
-				cmp.Or(string(a.result), string(remediate.Interrupted)))
+				cmp.Or(string(a.result), string(release.Interrupted)))
 		}
 	}
 	return ""
@@ -165,7 +165,7 @@ func (s Step) backOff(all []attempt, settings Settings, now finding.Timestamp) s
 	}
 	if since := now.Since(last.At); !last.At.IsZero() && since < wait {
 		return fmt.Sprintf("was tried %s ago (%s: %s); next try after %s", since.Round(time.Second),
-			cmp.Or(last.result, remediate.Interrupted), cmp.Or(last.why, "the agent ended"), wait)
+			cmp.Or(last.result, release.Interrupted), cmp.Or(last.why, "the agent ended"), wait)
 	}
 	return ""
 }

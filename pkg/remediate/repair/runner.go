@@ -15,14 +15,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // Options configure a Runner.
 type Options struct {
 	Settings Settings
-	Releases remediate.Settings // the kill switch and the lock are shared with releases
+	Releases release.Settings // the kill switch and the lock are shared with releases
 	Host     *host.Host
 	Mutator  *mutate.Mutator
 	Log      *slog.Logger
@@ -30,7 +30,7 @@ type Options struct {
 
 	// Observe runs a check now and returns its observation. The run begins after the call.
 	Observe func(ctx context.Context, check string) (finding.Observation, error)
-	// Paused returns why an operator has paused repairs, or ""; see remediate.Options.
+	// Paused returns why an operator has paused repairs, or ""; see release.Options.
 	Paused func(ctx context.Context) (string, error)
 	// Slots is the fleet's budget. If nil, disruptive actions run only if FleetBudget is None.
 	Slots fleet.Slots
@@ -79,7 +79,7 @@ func New(o Options) (*Runner, error) {
 		tools: Tools{Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Releases: o.Releases,
 			StateDir: o.StateDir, images: &imageWatch{}, dumps: &dumpWatch{}, folders: realFolders(),
 			Stopped: func() string {
-				return remediate.KillSwitch(o.Host.Files, o.Releases.KillSwitch)
+				return release.KillSwitch(o.Host.Files, o.Releases.KillSwitch)
 			}}}
 	r.tools.dumps.load(o.StateDir)
 	r.readHistory()
@@ -170,7 +170,7 @@ func (r *Runner) preview(ctx context.Context, step *Step) {
 	case strings.HasPrefix(step.Blocked, needsHelp): // a refusal now does not change that
 	case step.Refused:
 		step.Blocked = err.Error()
-	case step.Mode != remediate.On:
+	case step.Mode != release.On:
 		step.Blocked += "; cannot tell what it would do: " + err.Error()
 	}
 }
@@ -217,7 +217,7 @@ type Status struct {
 
 // Status returns the planned and refused steps and the last repairs.
 func (r *Runner) Status() Status {
-	stop := remediate.KillSwitch(r.options.Host.Files, r.options.Releases.KillSwitch)
+	stop := release.KillSwitch(r.options.Host.Files, r.options.Releases.KillSwitch)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := Status{Doing: r.current, Steps: append([]Step{}, r.steps...), Last: []string{}}

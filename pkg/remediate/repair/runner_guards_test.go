@@ -11,8 +11,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // Each guard prevents the step, the journal stays empty, and the reason is given.
@@ -21,7 +21,7 @@ func TestGuardsBeforeTheIntent(t *testing.T) {
 		prepare func(w *world)
 		want    string
 	}{
-		"off":         {func(w *world) { w.settings.Actions["cure"] = remediate.DryRun }, "the mode of cure is dry-run"},
+		"off":         {func(w *world) { w.settings.Actions["cure"] = release.DryRun }, "the mode of cure is dry-run"},
 		"young":       {func(w *world) { w.believed.Raised = w.now() }, "waiting: the finding is 0s old; its owner has 2m0s to act first"},
 		"refused":     {func(w *world) { w.refusal = "restart would end 3 containers" }, "restart would end 3 containers"},
 		"kill switch": {func(w *world) { w.create("stop") }, "the kill switch /stop exists"},

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // "Done" is not enough: a repair counts when the check has not found the fault for the hold time.
@@ -203,7 +203,7 @@ func TestCrashAnywhere(t *testing.T) {
 
 // On a disk that rejects writes, no step runs without an intent; a step that ran counts even if its end is lost.
 func TestDiskFull(t *testing.T) {
-	for event, done := range map[remediate.Event]int{remediate.Intent: 0, remediate.End: 1, remediate.Finish: 1} {
+	for event, done := range map[release.Event]int{release.Intent: 0, release.End: 1, release.Finish: 1} {
 		t.Run(string(event), func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *world) {
 				w.options = func(o *Options) {
@@ -283,7 +283,7 @@ func TestSecondRung(t *testing.T) {
 		first := w.action
 		second := first
 		second.Name, second.After = "cure-more", "cure"
-		w.settings.Actions["cure-more"] = remediate.On
+		w.settings.Actions["cure-more"] = release.On
 		w.action = second
 		if why := w.round(t.Context()); why != "waiting: cure comes first, and must have failed" {
 			t.Errorf("%q", why)
@@ -314,7 +314,7 @@ func TestSecondRungAfterHelp(t *testing.T) {
 		w.round(t.Context())
 		w.expect(1, "finish verified")
 		w.action.Name, w.action.After = "cure-more", "cure"
-		w.settings.Actions["cure-more"] = remediate.On
+		w.settings.Actions["cure-more"] = release.On
 		w.faulty = func() bool { return true }
 		if why := w.round(t.Context()); !strings.HasPrefix(why, "waiting: cure comes first") || w.done != 1 {
 			t.Errorf("%q", why)

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // FleetBudget is the source of the slots for disruptive actions.
@@ -22,7 +22,7 @@ const (
 // Settings define which repairs may run, and how often. The zero value repairs no fault; see Defaults.
 type Settings struct {
 	// off, dry-run or on, by action; by default, disruptive actions are off and the rest dry-run
-	Actions map[Name]remediate.Mode `yaml:"actions"`
+	Actions map[Name]release.Mode `yaml:"actions"`
 
 	PerHour        int `yaml:"perHour"`        // budget: repairs that are begun in any hour
 	PerDay         int `yaml:"perDay"`         // and in any day
@@ -101,7 +101,7 @@ type Units struct {
 // Defaults returns the settings of a new installation: no repair is on.
 func Defaults() Settings {
 	return Settings{
-		Actions: map[Name]remediate.Mode{}, PerHour: 3, PerDay: 10, RestartsPerDay: 2, StopAfter: 3,
+		Actions: map[Name]release.Mode{}, PerHour: 3, PerDay: 10, RestartsPerDay: 2, StopAfter: 3,
 		MinAge: 2 * time.Minute, VerifyWithin: 2 * time.Minute, Hold: 5 * time.Minute, RetryAfter: 30 * time.Minute,
 		UnitAge: 5 * time.Minute, Windows: []Window{}, FleetBudget: Claims,
 		DiskSpace: DiskSpace{FreePercent: 25, FreeInodePercent: 10, ImageAge: 2 * time.Minute,
@@ -110,14 +110,14 @@ func Defaults() Settings {
 }
 
 // ModeOf returns how far an action may go.
-func (s Settings) ModeOf(a Action) remediate.Mode {
+func (s Settings) ModeOf(a Action) release.Mode {
 	if mode, ok := s.Actions[a.Name]; ok {
 		return mode
 	}
 	if a.Disrupts {
-		return remediate.Off
+		return release.Off
 	}
-	return remediate.DryRun
+	return release.DryRun
 }
 
 // Problems returns the invalid keys of s, each with the reason.
@@ -126,7 +126,7 @@ func (s Settings) Problems() map[string]string {
 	for name, mode := range s.Actions {
 		if !slices.ContainsFunc(Actions(), func(a Action) bool { return a.Name == name }) {
 			problems["actions."+string(name)] = "there is no such action"
-		} else if !slices.Contains([]remediate.Mode{remediate.Off, remediate.DryRun, remediate.On}, mode) {
+		} else if !slices.Contains([]release.Mode{release.Off, release.DryRun, release.On}, mode) {
 			problems["actions."+string(name)] = fmt.Sprintf("%q: must be off, dry-run or on", mode)
 		}
 	}

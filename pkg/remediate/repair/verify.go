@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // checkEvery is how often the check runs again while a repair is verified and held.
@@ -13,7 +13,7 @@ const checkEvery = 10 * time.Second
 
 // verify runs the check until it stops finding the fault, and then for the hold time. Only the check counts; the step's
 // own message is passed on.
-func (t *try) verify(ctx context.Context, note string) (remediate.Result, string) {
+func (t *try) verify(ctx context.Context, note string) (release.Result, string) {
 	settings := t.options.Settings
 	within := settings.VerifyWithin + t.step.action.Settle
 	begin, clearSince, asked := time.Now(), time.Time{}, time.Time{}
@@ -21,14 +21,14 @@ func (t *try) verify(ctx context.Context, note string) (remediate.Result, string
 	for {
 		here, err := t.faulty(ctx)
 		if ctx.Err() != nil {
-			return remediate.Interrupted, "the agent ended, or its configuration was changed, before it was verified"
+			return release.Interrupted, "the agent ended, or its configuration was changed, before it was verified"
 		}
 		now := time.Now()
 		switch {
 		case err != nil:
 			doubt = err.Error()
 		case here && !clearSince.IsZero():
-			return remediate.Failed, fmt.Sprintf("the fault was gone, and is back after %s",
+			return release.Failed, fmt.Sprintf("the fault was gone, and is back after %s",
 				now.Sub(clearSince).Round(time.Second))
 		case here:
 			asked, doubt = now, ""
@@ -42,10 +42,10 @@ func (t *try) verify(ctx context.Context, note string) (remediate.Result, string
 		case !clearSince.IsZero() && asked.Sub(clearSince) >= settings.Hold:
 			return Verified, note
 		case clearSince.IsZero() && now.Sub(begin) >= within && doubt == "":
-			return remediate.Failed, withNote(fmt.Sprintf("the fault is still there after %s",
+			return release.Failed, withNote(fmt.Sprintf("the fault is still there after %s",
 				now.Sub(begin).Round(time.Second)), note)
 		case now.Sub(begin) >= within+settings.Hold+askLimit:
-			return remediate.CouldNotTell, withNote("cannot tell whether it helped: "+doubt, note)
+			return release.CouldNotTell, withNote("cannot tell whether it helped: "+doubt, note)
 		}
 		wait := time.NewTimer(min(checkEvery, max(settings.Hold/5, time.Millisecond)))
 		select {

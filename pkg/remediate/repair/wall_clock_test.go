@@ -7,14 +7,14 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // Budgets and waits of repairs do not depend on the wall clock: a jump of ten years ahead frees none of them.
 func TestBudgetsOutliveAJumpOfTheWallClock(t *testing.T) {
 	s := Defaults()
 	begin := hosttest.Now()
-	done := func(action Name, finding string, result remediate.Result) attempt {
+	done := func(action Name, finding string, result release.Result) attempt {
 		return attempt{Record: Record{At: begin, Action: action, Check: "c", Subject: subject, Finding: finding}, result: result}
 	}
 	cure := Action{Name: "cure", PerDay: func(Settings) int { return 1 }}
@@ -24,20 +24,20 @@ func TestBudgetsOutliveAJumpOfTheWallClock(t *testing.T) {
 		change func(*Settings)
 		want   string
 	}{
-		"stop after failures": {cure, []attempt{done("x", "1", remediate.Failed), done("y", "2", remediate.Failed),
-			done("z", "3", remediate.Failed)}, nil, "3 repairs have failed within a day"},
+		"stop after failures": {cure, []attempt{done("x", "1", release.Failed), done("y", "2", release.Failed),
+			done("z", "3", release.Failed)}, nil, "3 repairs have failed within a day"},
 		"perHour": {cure, []attempt{done("x", "1", Verified)}, func(s *Settings) { s.PerHour = 1 }, "1 repairs in the last hour"},
 		"perDay": {cure, []attempt{done("x", "1", Verified)}, func(s *Settings) { s.PerDay = 1 },
 			"1 repairs in the last day"},
 		"per action": {cure, []attempt{done("cure", "1", Verified)}, nil, "cure was done 1 times"},
-		"back-off":   {Action{Name: "cure"}, []attempt{done("cure", "1", remediate.Refused)}, nil, "next try after"},
+		"back-off":   {Action{Name: "cure"}, []attempt{done("cure", "1", release.Refused)}, nil, "next try after"},
 		"at most once": {Action{Name: "cure", Every: time.Hour}, []attempt{done("cure", "1", Verified)}, nil,
 			"at most once in"},
 	} {
 		if test.change != nil {
 			test.change(&s)
 		}
-		step := Step{Action: "cure", Check: "c", Subject: subject, Mode: remediate.On, action: test.action,
+		step := Step{Action: "cure", Check: "c", Subject: subject, Mode: release.On, action: test.action,
 			believed: finding.Believed{ID: "9", Raised: finding.Timestamp{Boot: begin.Boot}}}
 		jumped := begin
 		jumped.Wall, jumped.SinceBoot = begin.Wall.AddDate(10, 0, 0), begin.SinceBoot+time.Minute

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // world is a node with one fault, whose check is run by the test, and one action on it.
@@ -25,7 +25,7 @@ type world struct {
 	t        *testing.T
 	dir      string
 	settings Settings
-	releases remediate.Settings
+	releases release.Settings
 	action   Action
 	options  func(*Options)
 	tune     func(*Runner)
@@ -45,9 +45,9 @@ type world struct {
 var subject = finding.Subject{Kind: "daemon", Name: "kubelet"}
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, dir: t.TempDir(), settings: Defaults(), releases: remediate.Defaults(), begin: time.Now()}
+	w := &world{t: t, dir: t.TempDir(), settings: Defaults(), releases: release.Defaults(), begin: time.Now()}
 	w.releases.KillSwitch, w.releases.Lock = "/stop", filepath.Join(w.dir, "release.lock")
-	w.settings.Actions = map[Name]remediate.Mode{"cure": remediate.On}
+	w.settings.Actions = map[Name]release.Mode{"cure": release.On}
 	w.settings.FleetBudget = None
 	w.action = Action{
 		Name: "cure", Answers: []Answer{{"kubelet-health", []string{"KubeletNotRunning"}}}, Disrupts: true,

@@ -1,0 +1,52 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
+)
+
+// supervise runs all components until ctx ends. It restarts a failed one after componentRetry; the others keep running.
+func supervise(ctx context.Context, log *slog.Logger, components []agent.Component) error {
+	var wg sync.WaitGroup
+	for _, c := range components {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				err := c.Run(ctx)
+				if ctx.Err() != nil || err == nil {
+					return
+				}
+				log.Error("component failed, restarting", "component", c.Name, "err", err)
+				select {
+				case <-ctx.Done():
+				case <-time.After(componentRetry):
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-afterEnd(ctx, stopGrace):
+		return errors.New("a component did not stop in time")
+	}
+}
+
+const (
+	componentRetry = 5 * time.Second
+	// stopGrace is how long components may take to end; one of them may hang in disk I/O.
+	stopGrace = 10 * time.Second
+)
+
+// afterEnd returns a channel that closes grace after the end of ctx.
+func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
+	ended := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })
+	return ended
+}

@@ -1,0 +1,20 @@
+package agent
+
+import (
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+)
+
+// record keeps the evidence of the last pass.
+func (b *Bench) record(e inspect.Evidence) { b.evidence = e }
+
+// Bundle returns the evidence of the last pass, with the facts about the node that are needed to understand it.
+func (b *Bench) Bundle() bundle.Bundle {
+	h := b.clients.Host
+	kernel, err := h.Files.Text("/proc/sys/kernel/osrelease")
+	if err != nil {
+		kernel = err.Error()
+	}
+	return bundle.Bundle{Agent: Version, Kernel: kernel, Node: h.NodeName, Paths: h.Paths, Notes: b.clients.Notes,
+		Evidence: b.evidence}
+}

@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/npd"
+	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report/event"
+)
+
+// openMonitors opens the monitors configured in node-problem-detector's files.
+func (a *Agent) openMonitors(own []detect.Check) *npd.Monitors {
+	return npd.New(a.files.Files, a.files.Broken, a.cfg.NodeProblemDetector, npd.Deps{
+		Host: a.clients.Host, Log: a.log, Memory: a.deps.State, Own: own, Believed: a.believed,
+		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
+	})
+}
+
+// Checks returns all checks that can run without an agent: built-in checks, those of node-problem-detector's files, and
+// the user's plugins.
+func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
+	own := checks.Checks(cfg.Checks, deps)
+	files := config.ReadMonitors(cfg.NodeProblemDetector)
+	monitors := npd.New(files.Files, files.Broken, cfg.NodeProblemDetector, npd.Deps{Host: h, Own: own})
+	monitors.Once()
+	return slices.Concat(own, monitors.Checks(), plugin.Checks(cfg.Plugins))
+}
+
+// believed returns the believed state of a check.
+func (a *Agent) believed(check string) (finding.CheckState, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.tracker.State()[check]
+	if c == nil {
+		return finding.CheckState{}, false
+	}
+	return *c, true
+}
+
+// wordings returns the wording of events for findings of node-problem-detector's files.
+func (a *Agent) wordings() map[string]event.Wording {
+	wordings := map[string]event.Wording{}
+	for check, w := range a.monitors.Wordings() {
+		wordings[check] = event.Wording{Source: w.Source, Condition: w.Condition}
+	}
+	return wordings
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package remediate
-
-const someHostileNodes = 500

@@ -1,6 +1,0 @@
-//go:build race
-
-package remediate
-
-// someHostileNodes is lower than without the race detector, which makes each node four times as expensive.
-const someHostileNodes = 300

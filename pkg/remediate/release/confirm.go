@@ -1,0 +1,179 @@
+package release
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// confirm inspects the whole node again and asks all witnesses about the pod. If a witness knows it, or an object was
+// replaced, the release of the pod stops; if anything could not be read or evaluated, it ends as CouldNotTell. An
+// object that is not listed is not necessarily gone: its action verifies that.
+func (p *podRelease) confirm(ctx context.Context) error {
+	stop := p.stop(ctx)
+	if p.interrupted(ctx) {
+		return errStop
+	}
+	if p.unasked = stop.Unknown; p.unasked {
+		return p.couldNotTell("%s", stop.Why)
+	}
+	if !stop.Open {
+		return p.stopFor("%s", stop.Why)
+	}
+	asking, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	report, err := p.options.Confirm(asking, p.outcome.Pod.UID)
+	if p.interrupted(ctx) {
+		return errStop
+	}
+	if err != nil {
+		return p.couldNotTell("ask the witnesses again: %v", err)
+	}
+	report = report.Releasable()
+	if err = p.evaluate(ctx, report); err != nil {
+		p.markReturned(report)
+	}
+	return err
+}
+
+// evaluate compares an inspection with the plan: an error ends the release of the pod.
+func (p *podRelease) evaluate(ctx context.Context, report inspect.Report) error {
+	if why := inspectionError(report); why != "" {
+		return p.couldNotTell("the inspection is incomplete: %s", why)
+	}
+	if why := closedGate(report); why != "" {
+		return p.stopFor("%s", why)
+	}
+	if err := p.updateRest(report); err != nil {
+		return err
+	}
+	exists := func(o inspect.Assessment) bool { return !isDead(o) }
+	if why := firstClosed(breaker(report, p.rest, "")); why != "" && slices.ContainsFunc(p.rest, exists) {
+		return p.stopFor("%s", why)
+	}
+	return p.checkPlan(ctx, report)
+}
+
+// markReturned corrects the outcome of steps of a release that ends early: an object verified to be gone exists again
+// if the inspection that ends the release lists it as the pod's.
+func (p *podRelease) markReturned(report inspect.Report) {
+	for i := range p.outcome.Steps {
+		s := &p.outcome.Steps[i]
+		o, here := findObject(report.Objects, s.Kind, s.ID)
+		if here && s.isGone() && !isDead(o) && p.belongsToPod(o.Object) {
+			s.Result, s.Error = Failed, existsAgain
+		}
+	}
+}
+
+// holders is the name of the search for holders in the errors of an inspection.
+const holders = "holders"
+
+// inspectionError returns the unread part of an inspection. Missing holders do not matter here: they change neither
+// which objects exist nor who owns them. For kinds that do little harm, the steps verify the objects.
+func inspectionError(report inspect.Report) string {
+	for _, failure := range report.Errors {
+		if failure.What != holders && !inspect.Kind(failure.What).Minor() {
+			return failure.What + ": " + failure.Error
+		}
+	}
+	return ""
+}
+
+// updateRest records the remaining objects of the pod.
+func (p *podRelease) updateRest(report inspect.Report) error {
+	p.rest = nil
+	for _, o := range report.Objects {
+		if !p.belongsToPod(o.Object) {
+			continue
+		}
+		why := p.options.Settings.optedOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace))
+		if why = cmp.Or(why, p.options.Settings.podOptedOut(o.Object)); why != "" {
+			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
+		}
+		if o.Kind.Minor() && o.Verdict != inspect.Leftover && o.Verdict != inspect.Live {
+			continue // its proof may take a day, and no step waits for it
+		}
+		switch o.Verdict {
+		case inspect.Leftover, inspect.Candidate:
+			p.rest = append(p.rest, withUnknownHolders(o, report))
+		case inspect.Live:
+			return p.stopFor("%s %s is %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
+		case inspect.Foreign: // never touched; if it was planned, checkPlan finds it
+		default:
+			return p.couldNotTell("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, inspect.Unknown), o.Why)
+		}
+	}
+	return nil
+}
+
+// belongsToPod reports whether an object belongs to this pod: by its UID, or, if it has none, by the pod's sandbox.
+func (p *podRelease) belongsToPod(o inspect.Object) bool {
+	if o.Pod.UID != "" || o.SandboxID == "" {
+		return Group(o) == p.outcome.Group
+	}
+	return slices.ContainsFunc(p.steps, func(s Step) bool {
+		return s.Object.SandboxID == o.SandboxID || s.Kind == inspect.Sandbox && s.ID == o.SandboxID
+	})
+}
+
+// withUnknownHolders adds a holder when the search for holders failed, so that the object does not look unused.
+func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Assessment {
+	for _, failure := range report.Errors {
+		if failure.What == holders {
+			o.Holders = append(slices.Clip(o.Holders), inspect.Holder{Command: "unknown", How: failure.Error})
+		}
+	}
+	return o
+}
+
+// checkPlan compares the plan with the objects listed now. A listed object must be the one that was evaluated; one that
+// is not listed must be gone.
+func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error {
+	for _, step := range p.steps {
+		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
+			if !maps.Equal(now.Identity, step.Object.Identity) {
+				return p.stopFor("%s %s is no longer the object that was inspected: %v instead of %v", step.Kind,
+					step.ID,
+					now.Identity, step.Object.Identity)
+			}
+			continue
+		}
+		gone, err := p.gone(ctx, step.Object)
+		if p.interrupted(ctx) {
+			return errStop
+		}
+		if err != nil {
+			return p.couldNotTell("whether %s %s is gone: %v", step.Kind, step.ID, err)
+		}
+		if !gone {
+			return p.couldNotTell("%s %s still exists, but %s", step.Kind, step.ID, verdictOf(report, step))
+		}
+	}
+	return nil
+}
+
+// verdictOf describes the verdict on a step's object that the inspection does not list as the pod's.
+func verdictOf(report inspect.Report, step Step) string {
+	o, ok := findObject(report.Objects, step.Kind, step.ID)
+	if !ok {
+		return "the inspection did not find it"
+	}
+	return fmt.Sprintf("it is no longer known to be the pod's: %s: %s", o.Verdict, o.Why)
+}
+
+// gone verifies whether an object is gone.
+func (p *podRelease) gone(ctx context.Context, o inspect.Assessment) (bool, error) {
+	action, ok := p.options.actions.on(o.Kind)
+	if !ok {
+		return false, errors.New("there is no action for this kind to verify it")
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	return action.Verify(ctx, p.tools, o)
+}

@@ -1,0 +1,95 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Time limits for calls that could hang while the lock is held.
+const (
+	askLimit  = 2 * time.Minute  // one request to the witnesses or the apiserver
+	stepLimit = 15 * time.Minute // one step: of a sandbox, many containers with their grace, and CNI
+)
+
+// KillSwitch returns why all releases are stopped: the kill switch exists, or its existence is unknown.
+func (r *Runner) KillSwitch() string {
+	return KillSwitch(r.options.Host.Files, r.options.Settings.KillSwitch)
+}
+
+// KillSwitch returns why all changes are stopped while a file exists.
+func KillSwitch(files host.Files, name string) string {
+	return killSwitchGuard(files, name).closed()
+}
+
+// killSwitchGuard is unknown if the file's existence cannot be determined.
+func killSwitchGuard(files host.Files, name string) Guard {
+	_, err := files.Stat(name) // any type of file: its content is not read
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return answer("kill-switch", "", name+" does not exist")
+	case err == nil:
+		return answer("kill-switch", fmt.Sprintf("the kill switch %s exists", name), "")
+	}
+	return Guard{Name: "kill-switch", Why: fmt.Sprintf("the kill switch %s may exist: %v", name, err), Unknown: true}
+}
+
+// closed returns why a guard is closed.
+func (g Guard) closed() string {
+	if g.Open {
+		return ""
+	}
+	return g.Why
+}
+
+// stop returns the guard that stops all steps now. It may make a request to the apiserver.
+func (r *Runner) stop(ctx context.Context) Guard {
+	if kill := killSwitchGuard(r.options.Host.Files, r.options.Settings.KillSwitch); !kill.Open {
+		return kill
+	}
+	return r.paused(ctx)
+}
+
+// paused returns whether releases are paused. It may make a request to the apiserver.
+func (r *Runner) paused(ctx context.Context) Guard {
+	const name, open = "pause", "no annotation of the Node pauses releases"
+	if err := ctx.Err(); err != nil {
+		return answer(name, "interrupted", "")
+	}
+	if r.options.Paused == nil {
+		return answer(name, "", open)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	why, err := r.options.Paused(ctx)
+	if err != nil {
+		return Guard{Name: name, Why: fmt.Sprintf("whether releases are paused is not known: %v", err), Unknown: true}
+	}
+	return answer(name, why, open)
+}
+
+// guard checks right before every change that the agent is not shutting down, the pod has not come back, the lock is
+// still held, and the kill switch does not exist. It runs after the intent, since writing that may take long.
+func (p *podRelease) guard(ctx context.Context, pod inspect.Pod) error {
+	asking, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	err := p.options.StillGone(asking, pod)
+	if p.interrupted(ctx) {
+		return errStop
+	}
+	if err != nil {
+		return p.stopFor("checked right before the step: %v", err)
+	}
+	if err := p.held(); err != nil {
+		return p.stopFor("another release may be running: %v", err)
+	}
+	if why := p.KillSwitch(); why != "" {
+		return p.stopFor("%s", why)
+	}
+	return nil
+}

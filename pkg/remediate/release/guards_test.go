@@ -1,0 +1,257 @@
+package release
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// The grace period of a container is its pod's, limited by the configured one.
+func TestContainerGrace(t *testing.T) {
+	s := Settings{ContainerGrace: 30 * time.Second}
+	for asked, want := range map[string]time.Duration{
+		"5": 5 * time.Second, "30": 30 * time.Second, "3600": 30 * time.Second, "0": 0,
+		"": 30 * time.Second, "-1": 30 * time.Second, "soon": 30 * time.Second, "99999999999": 30 * time.Second,
+	} {
+		if got := graceOf(asked, s); got != want {
+			t.Errorf("%q: %s, want %s", asked, got, want)
+		}
+	}
+}
+
+// A runtime cannot stop containers whose processes are frozen.
+func TestFrozenIsNotStopped(t *testing.T) {
+	frozen, thawed := leftover(inspect.Cgroup, uid1, "/c"), leftover(inspect.Cgroup, uid1, "/d")
+	frozen.Facts = map[string]string{"frozen": "true"}
+	alive, zombie := leftover(inspect.Process, uid1, "7"), leftover(inspect.Process, uid1, "8")
+	zombie.Facts = map[string]string{"state": "Z"}
+	for name, test := range map[string]struct {
+		rest []inspect.Assessment
+		want string
+	}{
+		"frozen with a process":     {[]inspect.Assessment{thawed, frozen, zombie, alive}, "frozen"},
+		"frozen without a process":  {[]inspect.Assessment{thawed, frozen}, ""},
+		"frozen with a zombie":      {[]inspect.Assessment{frozen, zombie}, ""},
+		"not frozen with a process": {[]inspect.Assessment{thawed, alive}, ""},
+	} {
+		for _, action := range []Action{sandboxAction(), containerAction()} {
+			got := action.Needs(leftover(action.Kind, uid1, "x"), test.rest, Settings{})
+			if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+				t.Errorf("%s: %s: %q, want %q", action.Kind, name, got, test.want)
+			}
+		}
+	}
+}
+
+func TestOptOut(t *testing.T) {
+	object := func(kind inspect.Kind, id, namespace string, verdict inspect.Verdict) inspect.Assessment {
+		o := leftover(kind, uid1, id)
+		o.Pod.Namespace, o.Verdict = namespace, verdict
+		return o
+	}
+	for name, test := range map[string]struct {
+		optOut  []string
+		objects []inspect.Assessment
+		want    string
+	}{
+		"nothing is opted out": {nil, []inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)},
+			""},
+		"another one": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, ""},
+		"this one": {[]string{"a", "ns"},
+			[]inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "namespace ns is opted out"},
+		"not known, as no sandbox is": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)}, "namespace is not known"},
+		"known of a part only": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Sandbox, "s", "ns", inspect.Leftover),
+				object(inspect.Cgroup, "c", "", inspect.Leftover)}, "not known"},
+		"a part is in it": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Leftover),
+				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+		"a part that is not proven is": {[]string{"kube-system"},
+			[]inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Candidate),
+				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+		"one that is not proven, of an unknown namespace": {
+			[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "", inspect.Candidate),
+				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := on()
+			policy.OptOut = test.optOut
+			for _, step := range Plan(inspect.Report{Objects: test.objects}, policy, now) {
+				if step.Acts() != (test.want == "") || !strings.Contains(step.Blocked, test.want) {
+					t.Errorf("%s %s: %q, want %q", step.Kind, step.ID, step.Blocked, test.want)
+				}
+			}
+		})
+	}
+}
+
+// An opted-out pod is kept as a whole, even if only one object knows; with a selector, so is a pod of unknown labels.
+// The opt-out is checked again before each step.
+func TestPodOptOut(t *testing.T) {
+	object := func(id, optOut string, known bool, verdict inspect.Verdict) inspect.Assessment {
+		o := leftover(inspect.Cgroup, uid1, id)
+		o.OptOut, o.LabelsKnown, o.Verdict = optOut, known, verdict
+		return o
+	}
+	for name, test := range map[string]struct {
+		selectors []string
+		objects   []inspect.Assessment
+		want      string
+	}{
+		"not opted out":                  {nil, []inspect.Assessment{object("a", "", true, inspect.Leftover)}, ""},
+		"nothing is known, no selectors": {nil, []inspect.Assessment{object("a", "", false, inspect.Leftover)}, ""},
+		"opted out": {nil, []inspect.Assessment{object("a", "its annotation", true, inspect.Leftover)},
+			"its annotation"},
+		"a part that is not proven": {nil, []inspect.Assessment{object("a", "its annotation", true, inspect.Candidate),
+			object("b", "", false, inspect.Leftover)}, "its annotation"},
+		"known, other labels": {[]string{"app=db"}, []inspect.Assessment{object("a", "", true, inspect.Leftover)}, ""},
+		"not known": {[]string{"app=db"}, []inspect.Assessment{object("a", "", false, inspect.Leftover)},
+			"labels of its pod are not known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := on()
+			policy.OptOutPods = test.selectors
+			for _, step := range Plan(inspect.Report{Objects: test.objects}, policy, now) {
+				if step.Acts() != (test.want == "") || !strings.Contains(step.Blocked, test.want) {
+					t.Errorf("%s: %q, want %q", step.ID, step.Blocked, test.want)
+				}
+			}
+		})
+	}
+	t.Run("before a step", func(t *testing.T) {
+		s := newScript(t)
+		s.confirm = func(_ context.Context, n int, report *inspect.Report) error {
+			if n == 2 { // after the first kind
+				s.stop()
+				report.Objects[0].OptOut = "its annotation"
+			}
+			return nil
+		}
+		if pod := s.pod(); pod.Result != Stopped || !strings.Contains(pod.Why, "its annotation") {
+			t.Errorf("%s: %s\n%s", pod.Result, pod.Why, s)
+		}
+	})
+	t.Run("settings", func(t *testing.T) {
+		s := Defaults()
+		s.OptOutPods = []string{"app=db", "app in (", ""}
+		got := s.Problems()
+		if len(got) != 2 || got["optOutPods.1"] == "" || got["optOutPods.2"] == "" {
+			t.Error(got)
+		}
+	})
+}
+
+// The kill switch counts if it exists, whatever its file type, and if its existence is unknown.
+func TestKillSwitch(t *testing.T) {
+	for name, test := range map[string]struct {
+		make func(t *testing.T, file string)
+		want string
+	}{
+		"none":                 {func(*testing.T, string) {}, ""},
+		"an empty file":        {func(t *testing.T, file string) { writeTo(t, file, "") }, "exists"},
+		"a file with a reason": {func(t *testing.T, file string) { writeTo(t, file, "why") }, "exists"},
+		"a directory":          {func(t *testing.T, file string) { os.Mkdir(file, 0o700) }, "exists"},
+		"a link to nowhere":    {func(t *testing.T, file string) { os.Symlink("nowhere", file) }, "exists"},
+		"a FIFO":               {func(t *testing.T, file string) { syscall.Mkfifo(file, 0o600) }, "exists"},
+		"below a file": {func(t *testing.T, file string) {
+			writeTo(t, filepath.Dir(file), "")
+		}, "may exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t)
+			s.settings.KillSwitch = "/etc/stop"
+			if test.want != "may exist" {
+				os.Mkdir(s.host.Files.Path("/etc"), 0o700)
+			}
+			test.make(t, s.host.Files.Path(s.settings.KillSwitch))
+			if got := s.runner().KillSwitch(); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func writeTo(t *testing.T, file, content string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// On a node without suspicious or releasable objects, the apiserver is not asked whether releases are paused.
+func TestQuietNodeIsNotAskedForItsPause(t *testing.T) {
+	for name, test := range map[string]struct {
+		verdict inspect.Verdict
+		mode    Mode
+		want    bool
+	}{
+		"at rest":       {inspect.Live, DryRun, false},
+		"on":            {inspect.Live, On, true},
+		"a candidate":   {inspect.Candidate, DryRun, true},
+		"a leftover":    {inspect.Leftover, DryRun, true},
+		"someone's own": {inspect.Foreign, Off, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, asked := newScript(t), false
+			for i := range s.there {
+				s.there[i].Verdict = test.verdict
+			}
+			s.settings.Mode, s.settings.Kinds = test.mode, nil
+			s.paused = func(context.Context, int) (string, error) { asked = true; return "paused", nil }
+			outcome, err := s.runner().Release(t.Context(), s.report())
+			if asked != test.want || err != nil || (outcome.Stopped != "") != test.want {
+				t.Errorf("asked: %v, want %v; stopped %q, %v", asked, test.want, outcome.Stopped, err)
+			}
+		})
+	}
+}
+
+// A guard that could not be asked is a different outcome from a closed one, and no failure of a release.
+func TestGuardThatCannotBeAsked(t *testing.T) {
+	for name, test := range map[string]struct {
+		set           func(s *script)
+		stop, unknown bool
+	}{
+		"open":                         {func(*script) {}, false, false},
+		"paused":                       {func(s *script) { s.pauseFrom(1, "paused", nil) }, true, false},
+		"whether it is paused unknown": {func(s *script) { s.pauseFrom(1, "", errScript) }, true, true},
+		"the kill switch exists":       {func(s *script) { s.makeSwitch() }, true, false},
+		"whether it exists is unknown": {func(s *script) { s.settings.KillSwitch = "/" + strings.Repeat("x", 5000) }, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(t)
+				test.set(s)
+				outcome, err := s.runner().Release(t.Context(), s.report())
+				if (outcome.Stopped != "") != test.stop || outcome.Unknown != test.unknown || err != nil {
+					t.Errorf("stopped %q, unknown %v, %v", outcome.Stopped, outcome.Unknown, err)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(t)
+		s.pauseFrom(5, "", errScript)
+		runner := s.runner()
+		if _, err := runner.Release(t.Context(), s.report()); err != nil {
+			t.Fatal(err)
+		}
+		records, _, err := runner.readJournal()
+		if err != nil || len(failedInARow(records)) != 0 {
+			t.Errorf("failures %v, %v", failedInARow(records), err)
+		}
+		if last := records[len(records)-1]; last.Result != CouldNotTell {
+			t.Errorf("%+v", last)
+		}
+	})
+}

@@ -1,0 +1,57 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// ipamLeaseAction frees addresses that host-local still holds for a sandbox without an attachment. If CNI's cache still
+// has the attachment, its DEL frees them (attachmentAction). Leases of other plugins are not objects: only those
+// plugins can read their own records.
+func ipamLeaseAction() Action {
+	return Action{
+		Kind: inspect.IPAMLease, Order: 63,
+		Summary: "DEL of host-local itself, which takes its lock, for a sandbox whose attachment is gone",
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+			does := fmt.Sprintf("have host-local free address %s of network %s, which it holds for sandbox %s",
+				o.Facts["address"], o.Facts["network"], shortID(o.SandboxID))
+			if o.Facts["malformed"] != "" {
+				return does, "its content is malformed: " + o.Facts["malformed"]
+			}
+			return does, ""
+		},
+		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
+			inspect.CNIAttachment, inspect.Netns, inspect.Link),
+		Preview: func(ctx context.Context, t Tools, o inspect.Assessment) string {
+			lease, err := addressLeaseOf(o)
+			if err == nil {
+				err = t.Mutator.MayFreeAddress(ctx, lease)
+			}
+			return whyNot(err)
+		},
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+			lease, err := addressLeaseOf(o)
+			if err != nil {
+				return err
+			}
+			return t.Mutator.FreeAddress(ctx, lease)
+		},
+		Verify: addressFree,
+	}
+}
+
+// addressFree reports whether host-local holds no address for the sandbox: there is no lease, or it now belongs to
+// another sandbox.
+func addressFree(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+	held, err := t.Mutator.LeasesHeld(path.Dir(o.ID), o.SandboxID, o.Facts["interface"])
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return err == nil && !slices.Contains(held, path.Base(o.ID)), err
+}

@@ -1,0 +1,170 @@
+package release
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+func open(t *testing.T, dir string) *journal {
+	t.Helper()
+	j, err := openJournal(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.file.Close() })
+	return j
+}
+
+func write(t *testing.T, j *journal, records ...Record) {
+	t.Helper()
+	for _, r := range records {
+		if err := j.write(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A crash may cut the last line anywhere.
+func TestJournalTornAnywhere(t *testing.T) {
+	whole := t.TempDir()
+	want := []Record{
+		{At: ago(time.Hour), Event: Begin, Group: uid1},
+		{At: ago(time.Minute), Event: Intent, Group: uid1, Kind: inspect.Cgroup, ID: "/c"},
+	}
+	write(t, open(t, whole), want...)
+	data, err := os.ReadFile(filepath.Join(whole, journalName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := strings.Index(string(data), "\n") + 1
+	for cut := first; cut < len(data); cut++ {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, journalName), data[:cut], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		write(t, open(t, dir), want[1])
+		got, skipped, err := ReadJournal(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wanted := want
+		if cut == len(data)-1 { // only the end of the line is missing
+			wanted = append(want[:2:2], want[1])
+		}
+		if diff := cmp.Diff(wanted, got); diff != "" || skipped > 1 {
+			t.Fatalf("cut at %d: %d skipped, %s", cut, skipped, diff)
+		}
+	}
+}
+
+func TestJournalRotates(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir)
+	for range 40 {
+		write(t, j, Record{Event: End, Group: uid1, Why: strings.Repeat("x", 60<<10)})
+		if err := j.rotate(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, j, Record{At: ago(0), Event: Begin, Group: uid2})
+	var size int64
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		info, _ := e.Info()
+		size += info.Size()
+	}
+	if len(entries) != 2 || size > 3*maxJournal {
+		t.Errorf("%d files, %d bytes", len(entries), size)
+	}
+	records, _, err := ReadJournal(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := records[len(records)-1]; last.Group != uid2 {
+		t.Errorf("last record %+v", last)
+	}
+}
+
+func TestJournalFullDisk(t *testing.T) {
+	need.Root(t, "mounts a small filesystem")
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Unmount(dir, 2) })
+	j := open(t, dir)
+	var err error
+	for n := 0; n < 100 && err == nil; n++ {
+		err = j.write(Record{Event: Intent, Group: uid1, Why: strings.Repeat("x", 500)})
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("got %v", err)
+	}
+	j.file.Close()
+	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openJournal(dir); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("read-only: %v", err)
+	}
+}
+
+func TestJournalMemory(t *testing.T) {
+	records := []Record{
+		{At: ago(5 * time.Hour), Event: Begin, Group: "whole"}, {Event: Finish, Group: "whole", Result: Released},
+		{At: ago(4 * time.Hour), Event: Begin, Group: "part"},
+		{Event: Intent, Group: "part", Kind: inspect.Mount, ID: "m"}, {Event: End, Group: "part", Kind: inspect.Mount,
+			ID: "m", Result: Failed},
+		{Event: Finish, Group: "part", Result: Incomplete},
+		{At: ago(3 * time.Hour), Event: Begin, Group: "stopped"},
+		{Event: Finish, Group: "stopped", Result: Interrupted},
+		{At: ago(time.Hour), Event: Begin, Group: "cut"}, {Event: Intent, Group: "cut", Kind: inspect.Process, ID: "7"},
+	}
+	want := map[string]Attempt{
+		"whole":   {At: ago(5 * time.Hour), Finished: true, Complete: true, Idle: true},
+		"part":    {At: ago(4 * time.Hour), Finished: true},
+		"stopped": {At: ago(3 * time.Hour), Idle: true},
+		"cut":     {At: ago(time.Hour)},
+	}
+	if diff := cmp.Diff(want, attempts(records)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(records[8:], unfinished(records)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzParseJournal(f *testing.F) {
+	f.Add([]byte(`{"event":"begin","group":"g"}` + "\n" + `{"event":`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		records, _ := wal.Parse(data, Record.valid)
+		attempts(records)
+		if cut := unfinished(records); len(cut) > len(records) {
+			t.Error("more unfinished than records")
+		}
+	})
+}
+
+// A release that only waited does not count as a try: see retryAfter.
+func TestAttemptsIdle(t *testing.T) {
+	records := []Record{
+		{Event: Begin, Group: "waited"}, {Event: Finish, Group: "waited", Result: Incomplete},
+		{Event: Begin, Group: "tried"}, {Event: Intent, Group: "tried"}, {Event: End, Group: "tried"},
+		{Event: Finish, Group: "tried", Result: Incomplete},
+	}
+	all := attempts(records)
+	if !all["waited"].Idle || all["tried"].Idle || !all["tried"].Finished {
+		t.Errorf("%+v", all)
+	}
+}

@@ -1,0 +1,176 @@
+package release
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	hostholders "github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// mountAction unmounts the mounts in the pod's directory, innermost first. A busy mount is reported with its holders
+// and left: the process action ends the pod's own processes, others are not touched. An unmount that would propagate to
+// mounts outside the pod's directory is refused; see unmount.View.
+//
+// CSI volumes belong to kubelet and the driver while the driver is alive: it may have to flush data, log out or update
+// its state.
+func mountAction() Action {
+	return Action{
+		Kind: inspect.Mount, Order: 70,
+		Summary: "unmount, never lazily, and never by force unless it is a network filesystem or FUSE whose server is gone",
+		Plan: func(o inspect.Assessment, s Settings) (string, string) {
+			if o.Facts["table"] == "kubelet" {
+				return "", "it is in kubelet's own mount namespace"
+			}
+			if why := o.Facts["refused"]; why != "" {
+				return "", why
+			}
+			does := fmt.Sprintf("unmount %s (%s)", o.Identity["point"], o.Identity["type"])
+			if bind := o.Facts["private"]; bind != "" {
+				does += fmt.Sprintf(", after %s was made private", bind)
+			}
+			if isCSI(o) && !s.UnmountCSI {
+				does += " if its CSI driver is gone"
+			}
+			return does, ""
+		},
+		Less:    innermostFirst,
+		Needs:   noContainers,
+		Preview: csiOwned,
+		Do:      unmount,
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+			m, err := mountOf(o)
+			if err != nil {
+				return false, err
+			}
+			mounts, err := mount.Table(t.Host)
+			return err == nil && !slices.ContainsFunc(mounts, func(now mount.Mount) bool {
+				return now.ID == m.ID && now.Point == m.Point
+			}), err
+		},
+	}
+}
+
+// innermostFirst sorts subpath binds before their volumes, deeper mounts before the mounts that contain them, and of
+// mounts stacked on one point the upper (newer) before the lower.
+func innermostFirst(a, b inspect.Assessment) int {
+	x, y := a.Identity["point"], b.Identity["point"]
+	subpath := func(o inspect.Assessment) int {
+		if o.Facts["plugin"] == "subpath" {
+			return 0
+		}
+		return 1
+	}
+	i, _ := integer(a, "id")
+	j, _ := integer(b, "id")
+	return cmp.Or(cmp.Compare(subpath(a), subpath(b)),
+		cmp.Compare(strings.Count(y, "/"), strings.Count(x, "/")), cmp.Compare(x, y), cmp.Compare(j, i))
+}
+
+// noContainers keeps volumes while a container may be running.
+func noContainers(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+	for _, other := range rest {
+		if other.Kind == inspect.Container && other.Facts["state"] != "EXITED" {
+			return fmt.Sprintf("container %s is %s", shortID(other.ID),
+				cmp.Or(other.Facts["state"], "in an unknown state"))
+		}
+	}
+	return ""
+}
+
+func unmount(ctx context.Context, t Tools, o inspect.Assessment) error {
+	if why := csiOwned(ctx, t, o); why != "" {
+		return mutate.Refusal{Why: why}
+	}
+	m, err := mountOf(o)
+	if err != nil {
+		return err
+	}
+	if mutate.Remote(m.FSType) {
+		sign, err := serverDead(ctx, t, m)
+		if err != nil {
+			return err
+		}
+		if sign != "" {
+			t.Log.Warn("the server of a mount is gone", "mount", m.Point, "why", sign)
+			return unmountDead(ctx, t, o, m)
+		}
+	}
+	return heldBy(t.Mutator.Unmount(ctx, o.Pod.UID, m, mutate.Plain), o)
+}
+
+// unmountDead unmounts a mount whose server is gone. A forced unmount aborts the requests of the whole filesystem, so
+// it must not be mounted anywhere else. Only if no process uses it is it unmounted lazily.
+func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mount) error {
+	uid := o.Pod.UID
+	// Requests that waited for the server fail now and release the mount a moment later: also our own probe.
+	var err error
+	pollErr := poll(ctx, t.Settings.VerifyWithin, func() (bool, error) {
+		err = t.Mutator.Unmount(ctx, uid, m, mutate.Forced)
+		return !errors.Is(err, mutate.ErrBusy), nil
+	})
+	if pollErr != nil || !errors.Is(err, mutate.ErrBusy) {
+		return heldBy(cmp.Or(err, pollErr), o)
+	}
+	others, searchErr := otherUsers(ctx, t, m)
+	if searchErr != nil {
+		return fmt.Errorf("%w; its users are not known: %w", err, searchErr)
+	}
+	if len(others) > 0 {
+		o.Holders = others
+		return heldBy(err, o)
+	}
+	return t.Mutator.Unmount(ctx, uid, m, mutate.Lazy)
+}
+
+// otherUsers finds the processes that use a mount now, except our own children.
+func otherUsers(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder, error) {
+	mounts, err := mount.Table(t.Host)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(mounts, func(now mount.Mount) bool { return now.ID == m.ID })
+	if at < 0 {
+		return nil, fmt.Errorf("mount %d: %w", m.ID, mutate.ErrChanged)
+	}
+	held, incomplete, err := hostholders.Holders(ctx, t.Host,
+		[]hostholders.Holdable{{Path: m.Point, Mount: &mounts[at]}})
+	if err == nil && incomplete != "" {
+		err = fmt.Errorf("the search for holders is incomplete: %s", incomplete)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var others []inspect.Holder
+	for _, h := range held[0] {
+		stat, err := t.Host.ProcStat(h.PID)
+		if err != nil || stat.PPID != os.Getpid() {
+			others = append(others, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How,
+				Pod: inspect.Pod{UID: h.UID}})
+		}
+	}
+	return others, nil
+}
+
+// heldBy adds the processes that keep the mount busy to an error.
+func heldBy(err error, o inspect.Assessment) error {
+	if err == nil || !errors.Is(err, mutate.ErrBusy) || len(o.Holders) == 0 {
+		return err
+	}
+	var names []string
+	for _, h := range o.Holders {
+		owner := cmp.Or(h.Pod.Name, h.Pod.UID, "no pod")
+		if h.Pod.Namespace != "" {
+			owner = h.Pod.Namespace + "/" + owner
+		}
+		names = append(names, fmt.Sprintf("%s (%d) of %s: %s", h.Command, h.PID, owner, h.How))
+	}
+	return fmt.Errorf("%w; held by %s", err, strings.Join(names, ", "))
+}

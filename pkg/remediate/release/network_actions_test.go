@@ -1,0 +1,269 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Which objects must be gone before an object of the network may go.
+func TestNetworkNeeds(t *testing.T) {
+	const sandbox, another = "5555", "6666"
+	of := func(kind inspect.Kind, sandbox, state string) inspect.Assessment {
+		id := sandbox
+		if kind != inspect.Sandbox {
+			id = string(kind) + sandbox
+		}
+		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: id, SandboxID: sandbox,
+			Facts: map[string]string{"state": state}}}
+	}
+	force := Settings{ForceNetwork: true}
+	for name, test := range map[string]struct {
+		kind inspect.Kind
+		rest inspect.Assessment
+		set  Settings
+		want string // part of the reason; empty: it may go
+	}{
+		"DEL, sandbox ready": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), Settings{},
+			"still ready"},
+		"DEL, sandbox in a state unheard of": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, ""), Settings{},
+			"still ready"},
+		"DEL, sandbox stopped": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "NOTREADY"),
+			Settings{}, ""},
+		"DEL, another sandbox ready": {inspect.CNIAttachment, of(inspect.Sandbox, another, "READY"), Settings{},
+			""},
+		"DEL, even by force": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), force,
+			"still ready"},
+		"netns, attachment left": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+			"cni-attachment"},
+		"netns, sandbox left": {inspect.Netns, of(inspect.Sandbox, sandbox, "NOTREADY"), Settings{},
+			"sandbox"},
+		"netns, another's attachment":      {inspect.Netns, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
+		"netns, attachment left, by force": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), force, ""},
+		"link, attachment left": {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+			"CNI attachment"},
+		"link, another's attachment":      {inspect.Link, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
+		"link, netns left":                {inspect.Link, of(inspect.Netns, sandbox, ""), Settings{}, ""},
+		"link, attachment left, by force": {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), force, ""},
+		"lease, attachment left": {inspect.Lease, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+			"cni-attachment"},
+		"lease, netns left":   {inspect.Lease, of(inspect.Netns, sandbox, ""), Settings{}, "netns"},
+		"lease, link left":    {inspect.Lease, of(inspect.Link, sandbox, ""), Settings{}, "link"},
+		"lease, process left": {inspect.Lease, of(inspect.Process, "", ""), Settings{}, "process"},
+		"lease, container left": {inspect.Lease, of(inspect.Container, sandbox, ""), Settings{},
+			"container"},
+		"lease, sandbox left, even by force": {inspect.Lease, of(inspect.Sandbox, sandbox, "NOTREADY"), force,
+			"sandbox"},
+		"lease, cgroup left": {inspect.Lease, of(inspect.Cgroup, "", ""), Settings{}, ""},
+	} {
+		action, ok := actionFor(test.kind)
+		if !ok {
+			t.Fatalf("no action on %s", test.kind)
+		}
+		why := action.Needs(of(test.kind, sandbox, ""), []inspect.Assessment{test.rest}, test.set)
+		if (why == "") != (test.want == "") || !strings.Contains(why, test.want) {
+			t.Errorf("%s: %q, want %q", name, why, test.want)
+		}
+	}
+}
+
+// The order is the runtime's own: its objects below CRI, the network with its plugins, the namespace, and last the
+// lease.
+func TestNetworkOrder(t *testing.T) {
+	var order []inspect.Kind
+	for _, action := range Actions() {
+		switch action.Kind {
+		case inspect.Sandbox, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link, inspect.Lease:
+			order = append(order, action.Kind)
+		}
+	}
+	want := []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link,
+		inspect.Lease}
+	if diff := cmp.Diff(want, order); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// objectsOf returns one object of each network kind of a pod.
+func (w *world) objectsOf(uid string) map[inspect.Kind]inspect.Assessment {
+	w.t.Helper()
+	found := map[inspect.Kind]inspect.Assessment{}
+	for _, o := range w.inspect().Objects {
+		if o.Pod.UID == uid {
+			found[o.Kind] = o
+		}
+	}
+	return found
+}
+
+// with returns an object with one value of its identity changed; empty removes it.
+func with(o inspect.Assessment, key, value string) inspect.Assessment {
+	o.Identity = maps.Clone(o.Identity)
+	if o.Identity[key] = value; value == "" {
+		delete(o.Identity, key)
+	}
+	return o
+}
+
+// Each number of an identity is compared with the current one; if one differs or is missing, the action does not run.
+func TestNetworkActionsCompareIdentity(t *testing.T) {
+	w := newNetworkWorld(t)
+	dead := mutatetest.UID(t)
+	w.attachPod(dead)
+	before := w.networkCensus()
+	objects := w.objectsOf(dead)
+	tools := w.runner().tools
+	for _, test := range []struct {
+		kind       inspect.Kind
+		key, value string
+		changed    bool
+	}{
+		{inspect.CNIAttachment, "inode", "7", true}, {inspect.CNIAttachment, "size", "7", true},
+		{inspect.CNIAttachment, "inode", "", false}, {inspect.CNIAttachment, "size", "", false},
+		{inspect.CNIAttachment, "device", "", false},
+		{inspect.Netns, "inode", "7", true}, {inspect.Netns, "inode", "", false}, {inspect.Netns, "inode", "0", false},
+		{inspect.Link, "peerIndex", "77", true}, {inspect.Link, "peerNamespace", "77", true},
+		{inspect.Link, "index", "", false}, {inspect.Link, "peerIndex", "", false}, {inspect.Link, "peerNamespace", "",
+			false},
+		{inspect.Link, "index", "0", false}, {inspect.Link, "index", "1", false},
+	} {
+		action, _ := actionFor(test.kind)
+		o, ok := objects[test.kind]
+		if !ok {
+			t.Fatalf("no %s", test.kind)
+		}
+		if err := action.Do(t.Context(), tools, with(o, test.key, test.value)); err == nil ||
+			errors.Is(err, mutate.ErrChanged) != test.changed {
+			t.Errorf("%s with %s %q: %v", test.kind, test.key, test.value, err)
+		}
+	}
+	if diff := cmp.Diff(before, w.networkCensus()); diff != "" {
+		t.Error(diff)
+	}
+	link, _ := actionFor(inspect.Link)
+	if gone, err := link.Verify(t.Context(), tools, objects[inspect.Link]); gone || err != nil {
+		t.Errorf("link: gone %v, %v", gone, err)
+	}
+	if err := link.Do(t.Context(), tools, objects[inspect.Link]); err != nil {
+		t.Error(err)
+	}
+	if gone, err := link.Verify(t.Context(), tools, objects[inspect.Link]); !gone || err != nil {
+		t.Errorf("link: gone %v, %v", gone, err)
+	}
+}
+
+// "Gone" is verified on the object itself.
+func TestNetworkGone(t *testing.T) {
+	w := newNetworkWorld(t)
+	dead := mutatetest.UID(t)
+	netns, attached := w.attachPod(dead)
+	objects, tools := w.objectsOf(dead), w.runner().tools
+	gone := func(kind inspect.Kind) (bool, error) {
+		action, _ := actionFor(kind)
+		return action.Verify(t.Context(), tools, objects[kind])
+	}
+	for _, kind := range []inspect.Kind{inspect.CNIAttachment, inspect.Netns, inspect.Link} {
+		if is, err := gone(kind); is || err != nil {
+			t.Errorf("%s: gone %v, %v", kind, is, err)
+		}
+	}
+	if err := os.Remove(attached.File); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := gone(inspect.CNIAttachment); is || err == nil || !strings.Contains(err.Error(), "still held") {
+		t.Errorf("an address is held: gone %v, %v", is, err)
+	}
+	addresses, _ := filepath.Glob(filepath.Join(w.Host.Paths.CNINetworksDir, attached.Network, "10.*"))
+	for _, name := range addresses {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if is, err := gone(inspect.CNIAttachment); !is || err != nil {
+		t.Errorf("the address is free: gone %v, %v", is, err)
+	}
+	if err := unix.Unmount(netns, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := gone(inspect.Netns); is || err != nil {
+		t.Errorf("the file is there: gone %v, %v", is, err)
+	}
+	if err := os.Remove(netns); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := gone(inspect.Netns); !is || err != nil {
+		t.Errorf("nothing is there: gone %v, %v", is, err)
+	}
+	lease := inspect.Assessment{Object: inspect.Object{Kind: inspect.Lease, ID: "x"}}
+	for name, test := range map[string]struct {
+		leases func(context.Context) ([]leases.Lease, error)
+		gone   bool
+		fails  bool
+	}{
+		"there":          {hosttest.Answer([]leases.Lease{{ID: "y"}, {ID: "x"}}, nil), false, false},
+		"not there":      {hosttest.Answer([]leases.Lease{{ID: "y"}}, nil), true, false},
+		"nobody can say": {hosttest.Answer([]leases.Lease(nil), errors.New("away")), false, true},
+		"no containerd":  {nil, false, true},
+	} {
+		tools.Host = &host.Host{Containerd: host.Containerd{Leases: test.leases}}
+		if is, err := leaseGone(t.Context(), tools, lease); is != test.gone || (err != nil) != test.fails {
+			t.Errorf("lease %s: gone %v, %v", name, is, err)
+		}
+	}
+}
+
+// A namespace that is also mounted elsewhere on the host stays, and the plan says so.
+func TestNetnsMountedElsewhereIsRefused(t *testing.T) {
+	w := newNetworkWorld(t)
+	dead := mutatetest.UID(t)
+	netns, _ := w.attachPod(dead)
+	copied := w.Write(filepath.Join(w.Dir, "copy"), "")
+	if err := unix.Mount(netns, copied, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	outcome := w.release()
+	for _, step := range outcome.Pods[0].Steps {
+		if step.Kind == inspect.Netns && (step.Result != Refused || !strings.Contains(step.Blocked, copied)) {
+			t.Errorf("%s: %s", step.Result, step.Blocked)
+		}
+	}
+	if outcome.Pods[0].Result == Released || len(w.Mounts(netns)) != 1 || len(w.Mounts(copied)) != 1 {
+		t.Error(describe(outcome))
+	}
+}
+
+// The agent is killed right after CNI DEL. Its saved state names the namespace's owner; the next release removes it.
+func TestCrashAfterDEL(t *testing.T) {
+	w := newNetworkWorld(t)
+	before := w.networkCensus()
+	w.attachPod(mutatetest.UID(t))
+	crash := errors.New("crash")
+	w.faultPoint = func(point string) error {
+		if point == "done: "+string(inspect.CNIAttachment) {
+			return crash
+		}
+		return nil
+	}
+	if _, err := w.runner().Release(t.Context(), w.inspect()); !errors.Is(err, crash) {
+		t.Fatal(err)
+	}
+	w.faultPoint = nil
+	outcome := w.release()
+	if diff := cmp.Diff(before, w.networkCensus()); diff != "" {
+		t.Error(diff, describe(outcome))
+	}
+}

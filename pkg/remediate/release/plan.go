@@ -1,0 +1,218 @@
+package release
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Policy is the input of a plan besides the report.
+type Policy struct {
+	Settings
+	Node     []Guard            // whether any step may run now
+	Attempts map[string]Attempt // by group: earlier releases according to the journal
+
+	actions actions         // nil: all of them
+	kept    map[string]kept // by group: see keptGroups
+}
+
+// withReport adds the parts of a policy that depend on the report.
+func (p Policy) withReport(report inspect.Report) Policy {
+	if p.actions == nil {
+		p.actions = Actions()
+	}
+	p.kept = keptGroups(report, p.Settings)
+	return p
+}
+
+// Attempt is the last release of one pod.
+type Attempt struct {
+	At       finding.Timestamp
+	Finished bool // it was not interrupted by a crash
+	Complete bool // no object was left
+	Idle     bool // no step was begun: all had to wait
+	Failures []finding.Timestamp
+}
+
+// idleRetry is the wait after a release without any begun step, if Settings.RetryAfter is longer: the objects that must
+// go first may not have been proven yet.
+const idleRetry = time.Minute
+
+// retryAfter is how long to wait after an attempt.
+func (s Settings) retryAfter(a Attempt) time.Duration {
+	if a.Idle {
+		return min(s.RetryAfter, idleRetry)
+	}
+	return s.RetryAfter
+}
+
+// Step is one object in the plan.
+type Step struct {
+	Group       string             `json:"group"` // released together: a pod's UID, or its substitute
+	Pod         inspect.Pod        `json:"pod"`
+	Kind        inspect.Kind       `json:"kind"`
+	ID          string             `json:"id"`
+	Why         string             `json:"why"`                // why it is a leftover
+	Description string             `json:"does"`               // what would be done
+	Mode        Mode               `json:"mode"`               // of the action
+	Blocked     string             `json:"notActed,omitempty"` // why it will not be done; empty: it will
+	Guards      Guards             `json:"guards"`             // Blocked is the first closed one
+	Object      inspect.Assessment `json:"-"`
+	refused     bool               // because of the object itself
+}
+
+// Acts reports whether the step will run.
+func (s Step) Acts() bool { return s.Blocked == "" }
+
+// same reports whether a step is about the same object.
+func (s Step) same(other Step) bool { return s.Kind == other.Kind && s.ID == other.ID }
+
+// Group returns the key of objects released together: the pod's UID; its sandbox if the pod is unknown; the object
+// itself if both are unknown.
+func Group(o inspect.Object) string {
+	switch {
+	case o.Pod.UID != "":
+		return o.Pod.UID
+	case o.SandboxID != "":
+		return "sandbox/" + o.SandboxID
+	}
+	return string(o.Kind) + "/" + o.ID
+}
+
+// Plan lists the steps for the leftovers of a report, pod by pod, each with the reason if it will not run. It is pure,
+// and never contains an object that is not a leftover. Untried pods come first, so that one that cannot be released
+// does not use up the budget of others.
+func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
+	policy = policy.withReport(report)
+	node := slices.Concat(policy.Node, gateGuards(report))
+	left := policy.PodsPerHour - releasedLastHour(policy.Attempts, now)
+	var steps []Step
+	running := "" // the one pod with a running container
+	passes := ""  // the one pod that passes the closed breaker
+	for _, group := range groups(report, policy.Attempts, now) {
+		pod := planGroup(group, policy)
+		name := pod[0].Group
+		guards := slices.Concat(policy.podGuards(name, now), breaker(report, group, passes))
+		free := anyActs(pod) && cmp.Or(firstClosed(node), firstClosed(guards)) == ""
+		counted := recent(policy.Attempts, name, now)
+		one, budget := oneRunning(anyRuns(group), running), policy.budget(left, counted)
+		if free && anyRuns(group) {
+			running = cmp.Or(running, name)
+		}
+		if free && one.Open && !counted {
+			left--
+		}
+		if free && one.Open && budget.Open {
+			passes = cmp.Or(passes, name)
+		}
+		guards = append(guards, one, budget)
+		for i := range pod {
+			pod[i].Guards.Node, pod[i].Guards.Pod = node, guards
+			pod[i].Blocked = pod[i].Guards.why()
+		}
+		steps = append(steps, pod...)
+	}
+	return steps
+}
+
+// anyRuns reports whether the pod of objects has a running container.
+func anyRuns(objects []inspect.Assessment) bool {
+	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Running })
+}
+
+func anyActs(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
+
+// groups returns the leftovers of a report by group, least recently tried first; groups with only objects that do
+// little harm come last, so that they do not use up the budget of others.
+func groups(report inspect.Report, attempts map[string]Attempt, now finding.Timestamp) [][]inspect.Assessment {
+	by := map[string][]inspect.Assessment{}
+	for _, o := range report.Objects {
+		if o.Verdict == inspect.Leftover {
+			by[Group(o.Object)] = append(by[Group(o.Object)], o)
+		}
+	}
+	all := make([][]inspect.Assessment, 0, len(by))
+	for _, objects := range by {
+		all = append(all, objects)
+	}
+	slices.SortFunc(all, func(a, b []inspect.Assessment) int {
+		x, y := Group(a[0].Object), Group(b[0].Object)
+		return cmp.Or(cmp.Compare(harms(b), harms(a)), cmp.Compare(lastTry(attempts, y, now),
+			lastTry(attempts, x, now)), cmp.Compare(x, y))
+	})
+	return all
+}
+
+// harms is 1 if one of the objects does more than little harm.
+func harms(objects []inspect.Assessment) int {
+	if slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return !o.Kind.Minor() }) {
+		return 1
+	}
+	return 0
+}
+
+// lastTry returns how long ago a group was tried; never is the longest time.
+func lastTry(attempts map[string]Attempt, group string, now finding.Timestamp) time.Duration {
+	const never = time.Duration(1<<63 - 1)
+	if attempt, ok := attempts[group]; ok {
+		return now.Since(attempt.At)
+	}
+	return never
+}
+
+// planGroup plans one pod independently of others.
+func planGroup(objects []inspect.Assessment, policy Policy) []Step {
+	var steps []Step
+	for _, action := range policy.actions {
+		mine := slices.DeleteFunc(slices.Clone(objects), func(o inspect.Assessment) bool {
+			return o.Kind != action.Kind
+		})
+		if action.Less != nil {
+			slices.SortStableFunc(mine, action.Less)
+		}
+		for _, o := range mine {
+			steps = append(steps, planOne(action, o, policy.Settings))
+		}
+	}
+	for _, o := range objects {
+		if _, ok := policy.actions.on(o.Kind); !ok {
+			steps = append(steps, stepOf(o, Off, "", answer("action", "there is no action for this kind", "")))
+		}
+	}
+	return steps
+}
+
+func planOne(action Action, o inspect.Assessment, s Settings) Step {
+	mode := s.ModeOf(o.Kind)
+	does, refusal := action.Plan(o, s)
+	if refusal != "" {
+		refusal = "refused: " + refusal
+	}
+	step := stepOf(o, mode, does, answer("action", refusal, "it may act on such an object"), modeGuard(o.Kind, mode))
+	step.refused = refusal != ""
+	return step
+}
+
+func stepOf(o inspect.Assessment, mode Mode, does string, guards ...Guard) Step {
+	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Description: does, Mode: mode,
+		Blocked: firstClosed(guards), Guards: Guards{Object: guards}, Object: o}
+}
+
+// releasedLastHour counts the pods released in the last hour.
+func releasedLastHour(attempts map[string]Attempt, now finding.Timestamp) int {
+	n := 0
+	for group := range attempts {
+		if recent(attempts, group, now) {
+			n++
+		}
+	}
+	return n
+}
+
+func recent(attempts map[string]Attempt, group string, now finding.Timestamp) bool {
+	attempt, ok := attempts[group]
+	return ok && now.Since(attempt.At) < time.Hour
+}

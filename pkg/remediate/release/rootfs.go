@@ -1,0 +1,44 @@
+package release
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// rootfsAction removes the bundle of a container that containerd has otherwise lost. containerd does so only at
+// startup, and never if its own removal was interrupted. The bundle of a known container is released with the
+// container, and that of a shim with the shim.
+func rootfsAction() Action {
+	return Action{
+		Kind: inspect.Rootfs, Order: 37, // before the lease that may keep its snapshot
+		Summary: "unmount the root filesystem, without force, then remove containerd's own files by name and the " +
+			"directories by rmdir",
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+			return fmt.Sprintf("unmount the root filesystem in %s (mounts: %s) and remove that bundle", o.ID,
+				o.Facts["mounts"]), ""
+		},
+		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process, inspect.Shim),
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+			bundle, err := runtimeDirectoryOf(o)
+			if err != nil {
+				return err
+			}
+			if err := t.Mutator.UnmountRootfs(ctx, bundle); err != nil {
+				return err
+			}
+			if err := t.goOn("rootfs: unmounted"); err != nil {
+				return err
+			}
+			return t.Mutator.RemoveBundle(ctx, bundle)
+		},
+		Verify: fileGone,
+	}
+}
+
+func runtimeDirectoryOf(o inspect.Assessment) (mutate.RuntimeDirectory, error) {
+	file, err := fileOf(o)
+	return mutate.RuntimeDirectory{Dir: o.ID, File: file}, err
+}

@@ -1,0 +1,363 @@
+package release
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/faultpoint"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Options configure a Runner.
+type Options struct {
+	Settings Settings
+	Host     *host.Host
+	Mutator  *mutate.Mutator
+	Log      *slog.Logger
+	StateDir string // holds the journal
+
+	// Confirm inspects the objects of one pod again, with all witnesses; the report may contain other pods too. It is
+	// called right before the first step of a pod, and again after each group of steps. The empty UID stands for
+	// objects without a known pod. It must use a fresh and consistent LIST of the apiserver.
+	Confirm func(ctx context.Context, uid string) (inspect.Report, error)
+	// StillGone checks right before a step whether the pod has come back: an error if it has, or if this is unknown. It
+	// asks kubelet and the manifests of static pods, and takes well under a second.
+	StillGone func(ctx context.Context, pod inspect.Pod) error
+	// Paused returns why an operator has paused releases (an annotation of the Node), or "". Nil: there is no pause. An
+	// error means "not known", and no release runs.
+	Paused func(ctx context.Context) (string, error)
+
+	// Tests only.
+	faultPoint func(point string) error // an error stops the release there, like a crash
+	actions    actions                  // in place of the real ones
+	timeouts   timeouts
+	onWrite    func(Record) error // called before a journal write; an error stands for a disk error
+}
+
+// Runner releases leftovers. Its only state is the journal: a Runner may be re-created at any time.
+type Runner struct {
+	options Options
+	tools   Tools
+
+	manual Manual
+	swept  *quarantineClock
+	halt   *halted
+}
+
+// New returns a runner.
+func New(o Options) (*Runner, error) {
+	if o.Host == nil || o.Mutator == nil || o.Log == nil || o.Confirm == nil || o.StillGone == nil || o.StateDir == "" {
+		return nil, errors.New("remediate: host, mutator, log, confirm, stillGone and state directory are needed")
+	}
+	if problems := o.Settings.Problems(); len(problems) > 0 {
+		return nil, fmt.Errorf("remediate: %v", problems)
+	}
+	if o.faultPoint == nil {
+		o.faultPoint = func(point string) error {
+			faultpoint.Hit(point)
+			return nil
+		}
+	}
+	if o.actions == nil {
+		o.actions = Actions()
+	}
+	hit := func(point string) error {
+		if err := o.faultPoint(point); err != nil {
+			return injectedCrash{err}
+		}
+		return nil
+	}
+	return &Runner{
+		options: o, swept: &quarantineClock{}, halt: &halted{},
+		tools: Tools{
+			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir},
+			FaultPoint: hit, timeouts: o.timeouts,
+		},
+	}, nil
+}
+
+// injectedCrash is the error of a fault point: it ends the release like a crash.
+type injectedCrash struct{ error }
+
+func (c injectedCrash) Unwrap() error { return c.error }
+
+// maxPreviews limits how many objects are read for a plan: some nodes have thousands of orphaned pod directories.
+const maxPreviews = 100
+
+// Plan lists what Release would do for the report and why not, including facts found by reading (user data in a pod's
+// directory, a CSI driver that is alive), with every guard's answer. It changes and writes no data.
+func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error) {
+	records, _, err := r.readJournal()
+	if err != nil {
+		return nil, err
+	}
+	report = report.Releasable()
+	steps := Plan(report, r.policy(ctx, report, records, true), r.options.Host.Clock())
+	previews := 0
+	for i := range steps {
+		action, ok := r.options.actions.on(steps[i].Kind)
+		if !ok || action.Preview == nil || steps[i].refused {
+			continue
+		}
+		seen := answer("look", "", fmt.Sprintf("right before the step: a plan looks at %d objects", maxPreviews))
+		if previews < maxPreviews {
+			tools := r.tools
+			tools.unmounted = unmountedFirst(steps, steps[i])
+			seen = preview(ctx, action, tools, steps[i].Object)
+		}
+		previews++
+		steps[i].addPreview(seen)
+	}
+	return steps, nil
+}
+
+// unmountedFirst returns the mount points that the plan releases before a step, in the same pod.
+func unmountedFirst(steps []Step, before Step) map[string]bool {
+	points, stays := make(map[string]bool), make(map[string]bool) // several mounts may lie on one point
+	for i := range steps {
+		if s := &steps[i]; s.Group == before.Group && s.Kind == inspect.Mount {
+			point := s.Object.Identity["point"]
+			stays[point] = stays[point] || s.refused || s.Mode == Off
+			points[point] = !stays[point]
+		}
+	}
+	return points
+}
+
+// preview looks at an object like its step would.
+func preview(ctx context.Context, action Action, tools Tools, o inspect.Assessment) Guard {
+	why := action.Preview(ctx, tools, o)
+	if why != "" {
+		why = "refused: " + why
+	}
+	return answer("look", why, "the state of the object permits it")
+}
+
+// addPreview adds the answer of a look at the object.
+func (s *Step) addPreview(g Guard) {
+	s.Guards.Object = slices.Insert(s.Guards.Object, 1, g) // before the mode
+	s.Blocked, s.refused = s.Guards.why(), !g.Open
+}
+
+// policy asks whether releases are paused, a request to the apiserver, only if a report has an object to release or to
+// wait for, or the quarantine may be swept. If the kill switch exists, it asks only if every answer is wanted.
+func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Record, every bool) Policy {
+	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), actions: r.options.actions}
+	kill := killSwitchGuard(r.options.Host.Files, p.KillSwitch)
+	p.Node = []Guard{kill}
+	asks := len(report.Suspicious().Objects) > 0 || p.ModeOf(inspect.PodDirectory) == On
+	if asks && (every || kill.Open) {
+		p.Node = append(p.Node, r.paused(ctx))
+	}
+	open := fmt.Sprintf("fewer than %d pods in a row have failed within a day", p.StopAfter)
+	if p.Attended {
+		open = attended
+	}
+	p.Node = append(p.Node, answer("failures", r.tooManyFailed(), open))
+	return p
+}
+
+// Release executes the plan of a report, pod by pod. It may be called again with the same report at any time. An error
+// means that no more steps may run now: the journal cannot be written, or a fault point was hit. Without a journal no
+// step runs; if there is no step to run, the lock is not taken.
+func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, error) {
+	report = report.Releasable()
+	plan, err := r.survey(ctx, report)
+	if err != nil {
+		return Outcome{}, err
+	}
+	acting, sweep := slices.ContainsFunc(plan.pods, anyActs), r.sweepDue(ctx, plan)
+	if !acting && !sweep {
+		return r.release(ctx, plan, false, nil)
+	}
+	lock, err := r.lock(ctx)
+	switch busy := errors.Is(err, mutate.ErrBusy); {
+	case busy && acting:
+		return Outcome{Stopped: err.Error(), Busy: true}, nil
+	case busy:
+		return r.release(ctx, plan, false, nil)
+	}
+	if err != nil {
+		return Outcome{}, err
+	}
+	var outcome Outcome
+	if plan, err = r.survey(ctx, report); err == nil { // another release may have written to the journal meanwhile
+		outcome, err = r.release(ctx, plan, sweep && plan.stop == "", lock.Held)
+	}
+	return outcome, errors.Join(err, lock.Unlock())
+}
+
+// sweepDue reports whether a sweep of the quarantine is due and the quarantine has entries.
+func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
+	if r.manual.Agreed != nil {
+		return false // the person agreed to steps only
+	}
+	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
+		!r.swept.due(r.options.Host.Clock()) {
+		return false
+	}
+	kept, err := r.options.Mutator.Quarantined(ctx)
+	return err != nil || len(kept) > 0 // an error is reported by the sweep
+}
+
+// lock takes the release lock. Besides the lock file it locks the directory of the journal, which must have one writer:
+// the two are not removed together.
+func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error) {
+	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	notified := r.manual.OnWait == nil
+	interrupted := poll(ctx, r.manual.LockWait, func() (bool, error) {
+		lock, err = r.options.Settings.LockNode(r.options.StateDir)
+		busy := errors.Is(err, mutate.ErrBusy)
+		if busy && !notified {
+			r.manual.OnWait(err.Error())
+			notified = true
+		}
+		return !busy, nil
+	})
+	return lock, cmp.Or(err, interrupted)
+}
+
+// survey is the plan of a report, pod by pod, with what the journal shows.
+type survey struct {
+	pods   [][]Step
+	stop   string   // why no step may run
+	unsure bool     // because a guard could not be asked
+	cutOff []Record // steps that an earlier crash interrupted
+}
+
+func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, error) {
+	records, skipped, err := r.readJournal()
+	if err != nil {
+		return survey{}, err
+	}
+	if skipped > 0 {
+		r.options.Log.Warn("skip malformed lines of the journal", "lines", skipped)
+	}
+	policy := r.policy(ctx, report, records, false)
+	stop := firstClosed(policy.Node)
+	if stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
+		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNewError(err) {
+			r.options.Log.Warn("observe CSI drivers failed", "err", err)
+		}
+	}
+	steps := Plan(report, policy, r.options.Host.Clock())
+	r.manual.limit(steps)
+	return survey{
+		pods: byGroup(steps),
+		stop: stop, cutOff: unfinished(records),
+		unsure: slices.ContainsFunc(policy.Node, func(g Guard) bool { return g.Unknown && g.Why == stop }),
+	}, nil
+}
+
+// release runs with the lock held if any step is to run; otherwise held is nil.
+func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func() error) (Outcome, error) {
+	outcome := Outcome{Stopped: plan.stop, CutOff: plan.cutOff, Unknown: plan.unsure}
+	var opened *journal
+	open := func() (_ *journal, err error) { // not opened if no step runs
+		if opened == nil {
+			opened, err = r.openJournal(outcome.CutOff)
+		}
+		return opened, err
+	}
+	defer func() {
+		if opened != nil {
+			_ = opened.close()
+		}
+	}()
+	for _, steps := range plan.pods {
+		if !anyActs(steps) {
+			outcome.Pods = append(outcome.Pods, notActed(steps))
+			continue
+		}
+		journal, err := open()
+		if err != nil {
+			return outcome, err
+		}
+		if outcome.Stopped != "" { // by an earlier pod
+			for i := range steps {
+				steps[i].Blocked = cmp.Or(steps[i].Blocked, outcome.Stopped)
+			}
+			outcome.Pods = append(outcome.Pods, notActed(steps))
+			continue
+		}
+		pod, err := r.releasePod(ctx, journal, held, steps)
+		outcome.Pods = append(outcome.Pods, pod)
+		if err == nil {
+			_, _, err = r.readJournal()
+		}
+		if err != nil {
+			return outcome, err
+		}
+		outcome.Stopped = r.tooManyFailed()
+	}
+	if sweep && ctx.Err() == nil && outcome.Stopped == "" {
+		return outcome, r.sweep(ctx, open)
+	}
+	return outcome, nil
+}
+
+// openJournal opens the journal and closes the records that a crash interrupted, so that they are reported once. That
+// is enough: the next inspection finds the leftovers again.
+func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
+	j, err := openJournal(r.options.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	j.onWrite = r.options.onWrite
+	for _, record := range cutOff {
+		r.options.Log.Warn("record an interrupted release", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID,
+			"step",
+			record.Does)
+		event := End
+		if record.Event == Begin {
+			event = Finish
+		}
+		record.At, record.Event, record.Result, record.Why = r.options.Host.Clock(), event, Interrupted,
+			"interrupted by a crash"
+		if err := j.write(record); err != nil {
+			return nil, errors.Join(err, j.close())
+		}
+	}
+	j.onRecord = r.manual.OnRecord // not called with records of an earlier release
+	return j, nil
+}
+
+// byGroup splits a plan by pod, in order.
+func byGroup(steps []Step) [][]Step {
+	var pods [][]Step
+	for i, step := range steps {
+		if i == 0 || steps[i-1].Group != step.Group {
+			pods = append(pods, nil)
+		}
+		pods[len(pods)-1] = append(pods[len(pods)-1], step)
+	}
+	return pods
+}
+
+// notActed is the outcome of a pod that must not be released.
+func notActed(steps []Step) PodOutcome {
+	pod := PodOutcome{Group: steps[0].Group, Pod: steps[0].Pod, Result: NotActed, Why: steps[0].Blocked}
+	for _, step := range steps {
+		pod.Steps = append(pod.Steps, StepOutcome{Step: step, Result: resultOf(step)})
+	}
+	return pod
+}
+
+func resultOf(step Step) Result {
+	switch {
+	case isDead(step.Object):
+		return Vanished
+	case step.refused:
+		return Refused
+	}
+	return NotActed
+}

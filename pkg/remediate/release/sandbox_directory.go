@@ -1,0 +1,36 @@
+package release
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// sandboxDirectoryAction removes the files that containerd's CRI plugin made for a sandbox. containerd removes them
+// itself, but those of a lost sandbox only at startup.
+func sandboxDirectoryAction() Action {
+	return Action{
+		Kind: inspect.SandboxDirectory, Order: 67,
+		Summary: "unmount shm, without force, then remove the plugin's own files by name and the directory by rmdir",
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+			return fmt.Sprintf("unmount the shared memory in %s (mounts: %s) and remove that directory", o.ID,
+				o.Facts["shmMounts"]), ""
+		},
+		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process, inspect.Shim),
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+			directory, err := runtimeDirectoryOf(o)
+			if err != nil {
+				return err
+			}
+			if err := t.Mutator.UnmountShm(ctx, directory); err != nil {
+				return err
+			}
+			if err := t.goOn("sandbox-directory: unmounted"); err != nil {
+				return err
+			}
+			return t.Mutator.RemoveSandboxDirectory(ctx, directory)
+		},
+		Verify: fileGone,
+	}
+}
