@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"internal/host": {"pkg/finding", "internal/host"},
 
 	// The evaluation of a pod is pure: from a timeline to a verdict.
-	"pkg/trace/record":  {},
+	"pkg/trace/record":  {"pkg/finding"},
 	"pkg/trace/stage":   {"pkg/trace/record"},
 	"pkg/trace/verdict": {"pkg/trace/record", "pkg/trace/stage"},
 	"pkg/trace/reason":  {"pkg/trace/record", "pkg/trace/stage"},

@@ -290,10 +290,5 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 
 // clip shortens another program's text for an error.
 func clip(text string) string {
-	const most = 200
-	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
+	return hosterr.Clip(strings.ToValidUTF8(strings.TrimSpace(text), "?"))
 }

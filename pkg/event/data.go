@@ -231,7 +231,7 @@ func facts(all map[string]string) map[string]string {
 
 // text returns s as valid UTF-8 without control characters, at most limit bytes.
 func text(s string, limit int) string {
-	s = strings.ToValidUTF8(s[:min(len(s), limit)], "")
+	s = strings.ToValidUTF8(finding.Clip(s, limit), "")
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '

@@ -3,6 +3,8 @@ package event
 import (
 	"strings"
 	"unicode"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // Plain replaces characters of an external text that control a terminal or a line, or that are invisible, such as those
@@ -25,5 +27,5 @@ func Brief(text string, limit int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(text, "�")))
-	return strings.ToValidUTF8(text[:min(len(text), limit)], "")
+	return finding.Clip(text, limit)
 }

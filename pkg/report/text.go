@@ -4,6 +4,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 const ellipsis = "…"
@@ -20,7 +22,7 @@ func Text(s string, limit int) string {
 	if len(s) <= limit && !cut {
 		return s
 	}
-	return clip(s, limit-len(ellipsis)) + ellipsis
+	return finding.Clip(s, limit-len(ellipsis)) + ellipsis
 }
 
 // TextWith returns s followed by suffix, in the form of Text; it shortens s, never suffix.
@@ -35,21 +37,10 @@ func printable(r rune) rune {
 	return ' '
 }
 
-// clip cuts s to at most limit bytes between two runes.
-func clip(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:max(limit, 0)]
-}
-
 // Reason returns s as the reason of a condition or an event: ASCII letters, digits and underscores, a
 // letter first, at most limit bytes.
 func Reason(s string, limit int) string {
-	s = clip(s, limit*utf8.UTFMax)
+	s = finding.Clip(s, limit*utf8.UTFMax)
 	s = strings.Map(func(r rune) rune {
 		if r == '_' || r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
 			return r
@@ -60,5 +51,5 @@ func Reason(s string, limit int) string {
 	if s == "" {
 		s = "Unspecified"
 	}
-	return clip(strings.ToUpper(s[:1])+s[1:], limit)
+	return finding.Clip(strings.ToUpper(s[:1])+s[1:], limit)
 }

@@ -3,7 +3,8 @@ package hosterr
 import (
 	"strings"
 	"unicode"
-	"unicode/utf8"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // Sanitize shortens external text for display: valid UTF-8, one line, no control characters, at most that number of
@@ -15,8 +16,5 @@ func Sanitize(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return text[:most] + "…"
+	return finding.Clip(text, most) + "…"
 }

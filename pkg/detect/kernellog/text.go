@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // maxPrinted bounds how much of an outside text is shown.
@@ -15,18 +16,15 @@ func Printable(text []byte) string { return PrintableUpTo(text, maxPrinted) }
 
 // PrintableUpTo is Printable with a limit in bytes.
 func PrintableUpTo(text []byte, limit int) string {
-	cut := len(text) > limit
-	if cut {
-		text = text[:limit]
-	}
+	kept := finding.Clip(string(text), limit)
 	s := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == 0x2028 || r == 0x2029 ||
 			(r >= 0x202a && r <= 0x202e) || (r >= 0x2066 && r <= 0x2069) {
 			return '\uFFFD' // controls, line separators and direction marks could hide text
 		}
 		return r
-	}, strings.ToValidUTF8(string(text), "\uFFFD"))
-	if cut {
+	}, strings.ToValidUTF8(kept, "\uFFFD"))
+	if len(kept) < len(text) {
 		s += "…"
 	}
 	return s

@@ -176,5 +176,5 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 // label makes outside text a valid label.
 func label(text string) string {
 	const most = 512
-	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")
+	return strings.ToValidUTF8(finding.Clip(text, most), "\uFFFD")
 }

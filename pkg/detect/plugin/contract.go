@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/program"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // Status is the result of a plugin.
@@ -64,7 +65,7 @@ func (p *Plugin) Run(ctx context.Context) Result {
 
 // text truncates the output of a program, and makes it valid UTF-8 on one line.
 func text(s string, limit int) string {
-	s = strings.ToValidUTF8(s[:min(len(s), max(limit, 0))], "\uFFFD")
+	s = strings.ToValidUTF8(finding.Clip(s, limit), "\uFFFD")
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '

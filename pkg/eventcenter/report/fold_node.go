@@ -65,7 +65,7 @@ func (d *Day) fault(n *Node, t event.Type, e foldedEvent, at stamp) {
 		n.over(key, stamp{at.Stream, at.Sequence, n.Ended[key].RaisedAt, at.At})
 	case t == event.FaultCleared:
 	case again:
-		o.Severity, o.Message = e.Data.Severity, clip(e.Data.Message)
+		o.Severity, o.Message = e.Data.Severity, finding.Clip(e.Data.Message, maxMessage)
 		if at.Stream != "" {
 			o.Stream, o.Sequence = at.Stream, at.Sequence
 		}
@@ -106,13 +106,9 @@ func later(a, b time.Time) time.Time {
 
 const maxMessage = 300 // bytes of a fault's message that a report shows
 
-func clip(text string) string {
-	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
-}
-
 func (n *Node) episode(e foldedEvent, at stamp, found time.Time) *Episode {
 	o := &Episode{stamp: at, Check: e.Data.Check, Reason: e.Data.Reason, Detector: e.Data.Detector, Severity: e.Data.Severity,
-		Subject: e.Data.Subject, Message: clip(e.Data.Message), Found: found}
+		Subject: e.Data.Subject, Message: finding.Clip(e.Data.Message, maxMessage), Found: found}
 	o.RaisedAt = e.Data.RaisedAt
 	o.Name = nameOf(o.Check, o.Reason, o.Severity, o.Detector)
 	return o

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // Kind is the purpose of a claim. Each has its own budget.
@@ -55,7 +57,7 @@ func (f *Fleet) lease(kind Kind, name, action string, duration time.Duration) *c
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.config.Namespace, Name: name,
 			Labels:      map[string]string{labelKind: string(kind), labelPool: f.pool},
-			Annotations: map[string]string{annotationAction: strings.ToValidUTF8(action[:min(len(action), maxAction)], "")},
+			Annotations: map[string]string{annotationAction: strings.ToValidUTF8(finding.Clip(action, maxAction), "")},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: f.node,
 				UID: types.UID(f.uid)}},
 		},

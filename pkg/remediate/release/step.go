@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -173,7 +174,7 @@ func wasNotBegun(failure error) bool {
 // clip limits messages of plugins and runtimes to a size that fits the journal.
 func clip(text string) string {
 	const most = 4 << 10
-	return text[:min(len(text), most)]
+	return finding.Clip(text, most)
 }
 
 // verify waits until the object is gone.

@@ -247,5 +247,5 @@ func (t *try) write(r Record) error {
 // clip limits foreign messages to a size that fits the journal.
 func clip(text string) string {
 	const most = 4 << 10
-	return text[:min(len(text), most)]
+	return finding.Clip(text, most)
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 )
@@ -51,7 +52,7 @@ type early struct {
 }
 
 func trimmed(e *corev1.Event) *corev1.Event {
-	return &corev1.Event{Type: e.Type, Reason: strings.Clone(e.Reason), Message: record.Clip(strings.Clone(e.Message), maxEarlyText),
+	return &corev1.Event{Type: e.Type, Reason: strings.Clone(e.Reason), Message: finding.Clip(strings.Clone(e.Message), maxEarlyText),
 		InvolvedObject: corev1.ObjectReference{FieldPath: strings.Clone(e.InvolvedObject.FieldPath)}}
 }
 

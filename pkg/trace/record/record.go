@@ -3,7 +3,11 @@
 // annotation.
 package record
 
-import "time"
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
 
 // Act is an operation with a promised duration.
 type Act string
@@ -176,7 +180,7 @@ func (t *Timeline) Set(p Point, m Mark) {
 // AddError adds an error. A repeated error keeps its first mark and gets the newest text; beyond the limit, the oldest
 // is dropped.
 func (t *Timeline) AddError(e Error) {
-	e.Text = Clip(e.Text, maxText)
+	e.Text = finding.Clip(e.Text, maxText)
 	for i, old := range t.Errors {
 		if old.From == e.From && old.Container == e.Container {
 			if old.Text == e.Text {
@@ -247,15 +251,4 @@ func (t *Timeline) End() Mark {
 		return t.At(Ready)
 	}
 	return t.At(Running)
-}
-
-// Clip shortens a text to at most n bytes without cutting a rune in two.
-func Clip(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	for n > 0 && text[n]&0xC0 == 0x80 {
-		n--
-	}
-	return text[:n]
 }
