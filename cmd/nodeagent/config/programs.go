@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
@@ -38,7 +39,7 @@ func Verify(name string) error {
 	}
 	s := c.NodeProblemDetector
 	for i, pattern := range s.Files {
-		if _, err := os.Stat(pattern); err != nil && !hasWildcard(pattern) {
+		if err := anyFile(pattern); err != nil {
 			at := line(&tree, []string{"nodeProblemDetector", "files", strconv.Itoa(i)})
 			problems = append(problems, fmt.Errorf("%s:%d: nodeProblemDetector.files.%d: it is not run: %w", name, at, i, err))
 		}
@@ -50,7 +51,30 @@ func Verify(name string) error {
 		}
 	}
 	for _, file := range monitors.Files {
-		problems = append(problems, file.Verify(s, owned.Program)...)
+		problems = append(problems, file.Verify(s, owned.Program, isFile)...)
 	}
 	return errors.Join(problems...)
+}
+
+// anyFile returns an error if no file has the name, or matches the pattern.
+func anyFile(pattern string) error {
+	if !hasWildcard(pattern) {
+		_, err := os.Stat(pattern)
+		return err
+	}
+	if found, err := filepath.Glob(pattern); err == nil && len(found) == 0 { // a malformed pattern is reported with the files
+		return fmt.Errorf("%s: %w", pattern, errNoMatch)
+	}
+	return nil
+}
+
+var errNoMatch = errors.New("no file matches")
+
+// isFile returns an error unless the name is that of a regular file. It does not open the file.
+func isFile(name string) error {
+	stat, err := os.Stat(name)
+	if err == nil && !stat.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", name)
+	}
+	return err
 }

@@ -99,6 +99,16 @@ func TestVerifyMonitors(t *testing.T) {
 		"counter":         {custom + `"rules":[{"type":"temporary","reason":"X","path":"/x/log-counter","args":["--journald-source=k","--pattern=["]}]}`, "m.json:2:"},
 		"health-checker":  {custom + `"rules":[{"type":"temporary","reason":"X","path":"/x/health-checker","args":["--component=kubelet"]}]}`, ""},
 		"kubelet's":       {strings.Replace(custom, `"B"`, `"DiskPressure"`, 1) + `"rules":[]}`, "m.json:1:55: conditions[0].type: kubelet itself reports DiskPressure"},
+		"the network's":   {strings.Replace(custom, `"B"`, `"NetworkUnavailable"`, 1) + `"rules":[]}`, "m.json:1:55: conditions[0].type: the network plugin"},
+		"twice":           {strings.Replace(log, "\n", `"conditions":[{"type":"A"},`+"\n"+`{"type":"A"}],`, 1) + `"rules":[]}`, `m.json:2:9: conditions[1].type: "A" is declared twice`},
+		"no pattern":      {log + `"rules":[{"type":"temporary","reason":"X"}]}`, "m.json:2:10: rules[0]: the rule has no pattern"},
+		"unknown key":     {log + `"rules":[{"type":"temporary","reason":"X","pattern":"x","patern":"y"}]}`, `m.json:2:66: rules[0].patern: unknown key "patern"`},
+		"unknown at top":  {log + `"_comment":"z","lookBack":"1m","buffersize":3,"rule":[],"rules":[]}`, `m.json:2:54: rule: unknown key`},
+		"unknown, own":    {custom + `"pluginConfig":{"invoke_intervall":"3s"},"rules":[]}`, `m.json:2:36: pluginConfig.invoke_intervall: unknown key`},
+		"unknown, stats":  {`{"disk":{"metricConfigs":{}}}`, `m.json:1:26: disk.metricConfigs: unknown key`},
+		"interval, own":   {custom + `"rules":[{"type":"temporary","reason":"X","path":"/x/health-checker","invoke_interval":"9s"}]}`, ""},
+		"no log":          {strings.Replace(log, `kmsg"`, `filelog","pluginConfig":{"timestamp":"^.{15}","message":"x","timestampFormat":"Jan _2 15:04:05"}`, 1) + `"rules":[]}`, "m.json:1:119: logPath: the log is not read: /dev/kmsg is not a regular file"},
+		"no time":         {strings.Replace(log, `kmsg"`, `filelog","pluginConfig":{"timestamp":"^.{15}","message":"x","timestampFormat":"%b %d %T"}`, 1) + `"rules":[]}`, `"%b %d %T" is no time in Go's form`},
 		"kubelet's Ready": {strings.Replace(log, "\n", `"conditions":[{"type":"Ready"}],`, 1) + `"rules":[]}`, "kubelet itself reports Ready"},
 	} {
 		t.Run(name, func(t *testing.T) {

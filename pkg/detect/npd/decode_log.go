@@ -123,6 +123,10 @@ func (c *LogConfig) pluginProblem() error {
 				return problem{err.Error(), steps("pluginConfig", key)}
 			}
 		}
+		if format := c.PluginConfig["timestampFormat"]; time.Unix(0, 0).Format(format) == time.Unix(1e9, 0).Format(format) {
+			return problem{fmt.Sprintf("%q is no time in Go's form, such as \"Jan _2 15:04:05\"", format),
+				steps("pluginConfig", "timestampFormat")}
+		}
 	}
 	return nil
 }
@@ -133,17 +137,26 @@ func conditionProblem(conditions []types.Condition) error {
 			return problem{"a condition needs a type", steps("conditions", i)}
 		}
 		if slices.Contains(kubelets(), corev1.NodeConditionType(c.Type)) {
-			return problem{fmt.Sprintf("kubelet itself reports %s: two writers of one condition undo each other's work, and what kubelet "+
-				"does about it does not follow from a log; choose another type", c.Type), steps("conditions", i, "type")}
+			return problem{fmt.Sprintf("%s reports %s: two writers of one condition undo each other's work, and what follows from it does "+
+				"not follow from a log; choose another type", ownerOf(c.Type), c.Type), steps("conditions", i, "type")}
 		}
 	}
 	return nil
 }
 
-// kubelets are the conditions of a Node that kubelet writes now (pkg/kubelet/nodestatus) or wrote once.
+// ownerOf is the writer of one of these conditions.
+func ownerOf(condition string) string {
+	if condition == string(corev1.NodeNetworkUnavailable) {
+		return "the network plugin or the cloud's route controller"
+	}
+	return "kubelet itself"
+}
+
+// kubelets are the conditions of a Node that kubelet writes now (pkg/kubelet/nodestatus) or wrote once, and that of the
+// network. The scheduler acts on them.
 func kubelets() []corev1.NodeConditionType {
 	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
-		"OutOfDisk"}
+		corev1.NodeNetworkUnavailable, "OutOfDisk"}
 }
 
 func hasCondition(conditions []types.Condition, name string) bool {

@@ -5,24 +5,45 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 
 	"k8s.io/node-problem-detector/pkg/types"
 )
 
 // Verify returns the errors that make rules of a file ineffective, each with its position; it does not change which
-// rules are run. program returns why a program may not be run.
-func (f *File) Verify(s Settings, program func(name string) error) []error {
+// rules are run. program returns why a program may not be run, log why a log file cannot be read.
+func (f *File) Verify(s Settings, program, log func(name string) error) []error {
+	problems := f.unknownKeys()
 	switch f.Kind {
 	case LogMonitor:
-		return f.verifyLog(s)
+		problems = slices.Concat(problems, f.sameConditions(f.Log.DefaultConditions), f.verifyLog(s, log))
 	case PluginMonitor:
-		return f.verifyPlugin(s, program)
+		problems = slices.Concat(problems, f.sameConditions(f.Plugin.DefaultConditions), f.verifyPlugin(s, program))
 	}
-	return nil
+	return problems
 }
 
-func (f *File) verifyLog(s Settings) (problems []error) {
+// sameConditions returns an error for each condition that the file declares again.
+func (f *File) sameConditions(conditions []types.Condition) (problems []error) {
+	for i, c := range conditions {
+		if hasCondition(conditions[:i], c.Type) {
+			problems = append(problems, f.at(problem{fmt.Sprintf("%q is declared twice: the first counts", c.Type),
+				steps("conditions", i, "type")}))
+		}
+	}
+	return problems
+}
+
+func (f *File) verifyLog(s Settings, log func(name string) error) (problems []error) {
+	if f.Log.Plugin == filelogPlugin {
+		if err := log(f.Log.LogPath); err != nil {
+			problems = append(problems, f.at(problem{fmt.Sprintf("the log is not read: %v", err), steps("logPath")}))
+		}
+	}
 	for i, r := range f.Log.Rules {
+		if r.Pattern == "" {
+			problems = append(problems, f.at(problem{"the rule has no pattern: each line matches", steps("rules", i)}))
+		}
 		if err := f.typeProblem(i, r.Type); err != nil {
 			problems = append(problems, err)
 		} else if r.Type != types.Temp && !hasCondition(f.Log.DefaultConditions, r.Condition) {

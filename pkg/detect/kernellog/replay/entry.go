@@ -28,6 +28,8 @@ type entry struct {
 	program string // the writer of a foreignLine with unknown emitter, if the line names it
 	number  int    // of the line with the text, if it is not the last line read; 0 otherwise
 	line    []byte // that line; only with a number
+
+	document []byte // JSON in which no line of a log was found where a record has it
 }
 
 // kindOfLine classifies the writer of a line.

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -43,7 +44,7 @@ type parser struct {
 
 func (p *parser) parse(line []byte) entry {
 	p.number++
-	line = stripColour(bytes.TrimRight(line, "\r\n"))
+	line = stripColour(cutZeros(bytes.TrimRight(line, "\r\n")))
 	if len(bytes.TrimSpace(line)) == 0 {
 		return entry{what: silentLine}
 	}
@@ -66,6 +67,14 @@ func (p *parser) parse(line []byte) entry {
 	return p.guess(line)
 }
 
+// cutZeros removes the blocks of zeros that a syslog file has after a loss of power.
+func cutZeros(line []byte) []byte {
+	if text := bytes.Trim(line, "\x00"); len(text) > 0 && text[0] >= ' ' {
+		return text
+	}
+	return line
+}
+
 func (p *parser) guess(line []byte) entry {
 	line = cutContainer(line)
 	if text, ok := cutDocker(line); ok {
@@ -79,6 +88,8 @@ func (p *parser) guess(line []byte) entry {
 	case bytes.HasPrefix(trimJSON(line), []byte(`{"`)) && !bytes.HasPrefix(line, []byte(`{"ts":`)):
 		e, _ := p.parseJSON(trimJSON(line))
 		return e
+	case bytes.HasPrefix(line, []byte(`[{"`)) && json.Valid(line):
+		return entry{what: foreignLine, document: line}
 	case bytes.HasPrefix(line, []byte("-- ")):
 		return p.parseJournal(line, false)
 	}
@@ -106,8 +117,12 @@ func (p *parser) guess(line []byte) entry {
 
 // ownLog recognises the lines of a log that a daemon writes itself, without its name: kubelet.log, containerd.log.
 func ownLog(line []byte) (entry, bool) {
-	rest, s, ok := cutHeader(cutNode(line))
-	return entry{what: foreignLine, emitter: s, message: rest}, ok
+	line = cutNode(line)
+	_, s, ok := cutHeader(line)
+	if !ok {
+		return entry{}, false
+	}
+	return entry{}.spoken(s, line), true
 }
 
 // looksLikeRecord reports whether line starts like a record of /dev/kmsg: "6,339,5140900,-;".

@@ -37,11 +37,13 @@ func parseDmesg(line []byte) entry {
 		e.text = rest
 	}
 	if e.timed {
-		e.text = cutKernelTag(cutCaller(e.text))
+		rest := cutCaller(e.text)
+		e.text = cutKernelTag(rest)
+		e.loose = e.loose && len(e.text) == len(rest)
 	}
 	e.text = bytes.TrimPrefix(e.text, []byte(": ")) // of rsyslogd before 5.8
 	e.bare = !e.timed && len(e.text) == whole
-	e.loose = e.bare || e.loose && !bytes.Contains(line, []byte("kernel:"))
+	e.loose = e.bare || e.loose
 	return e
 }
 
@@ -193,8 +195,9 @@ func (e entry) bracketed(line []byte) entry {
 	return e
 }
 
-// localTime is the time of dmesg -T in any language: the words of a day and a month, and the rest as in English.
-var localTime = kernellog.WhenNeeded(`^[\pL\pM\d.,' -]{2,60}? (?: \d|\d\d)\.? (\d\d:\d\d:\d\d) (\d{4})$`)
+// localTime is the time of dmesg -T in any language: the words of a day and a month, which may be in Latin-1, and the rest
+// as in English.
+var localTime = kernellog.WhenNeeded(`^[\pL\pM\x{FFFD}\d.,' -]{2,60}? (?: \d|\d\d)\.? (\d\d:\d\d:\d\d) (\d{4})$`)
 
 // wallTime reads a time of dmesg -T. The month of another language is unknown: the result is in January, and
 // differences are right within a month.

@@ -112,7 +112,7 @@ var (
 	// shortTime is the start of a line of syslog daemons, OpenWrt's logread and journalctl -o short, short-precise,
 	// short-full and short-unix; in SONiC's form it has the year, and the severity follows the host.
 	shortTime = kernellog.WhenNeeded(
-		`^(?:(?:\d{4} )?([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:\pL{1,8}\.? )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
+		`^(?:(?:\d{4} )?([\pL\x{FFFD}\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:\pL{1,8}\.? )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})(?: <[ \d.]{1,20}>)?\]|([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
 	// logreadPriority is the priority that logread has in place of the host: "daemon.err ".
 	logreadPriority = kernellog.WhenNeeded(`^([a-z0-9]{3,8})\.(?:emerg|alert|crit|err|warn|notice|info|debug) `)
 	// shortSource is the host and the program that follow, sourceAlone the program alone, with journalctl

@@ -3,6 +3,8 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,7 +28,59 @@ func (p *parser) parseJSON(line []byte) (entry, bool) {
 	if !bytes.HasSuffix(bytes.TrimRight(line, " \t\"'`,"), []byte("}")) {
 		return entry{what: badLine}, false
 	}
-	return p.unwrapped(line, 0)
+	e, ok := p.unwrapped(line, 0)
+	if !ok {
+		e.document = line
+	}
+	return e, ok
+}
+
+// records reads the lines in the texts of a document that has many records in one line: the answer of Loki, of
+// CloudWatch, of a search, or an array of records.
+func (p *parser) records(document []byte) (entries []entry) {
+	var items []json.RawMessage
+	if json.Unmarshal(document, &items) == nil {
+		for _, item := range items {
+			if e, ok := p.unwrapped(item, 0); ok {
+				entries = append(entries, e)
+			}
+		}
+	}
+	var v any
+	if len(entries) > 0 || json.Unmarshal(document, &v) != nil {
+		return entries
+	}
+	for _, text := range textsIn(nil, "", v) {
+		for line := range bytes.Lines([]byte(text)) {
+			line = stripColour(bytes.TrimRight(line, "\r\n"))
+			if len(line) == 0 {
+				continue
+			}
+			if e, ok := p.headed(cutContainer(line)); ok {
+				entries = append(entries, e)
+			}
+		}
+	}
+	return entries
+}
+
+// textsIn appends the texts below v that may have lines of a log; key leads to v.
+func textsIn(all []string, key string, v any) []string {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			all = textsIn(all, key, v[key])
+		}
+	case []any:
+		for _, item := range v {
+			all = textsIn(all, key, item)
+		}
+	case string:
+		if slices.Contains(texts, key) || key == "values" || key == "stdout" || key == "stdout_lines" { // Loki's and Ansible's fields
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 func (p *parser) unwrapped(line []byte, depth int) (entry, bool) {
@@ -90,7 +144,7 @@ func messageIn(text []byte) ([]byte, bool) {
 }
 
 // senders are the fields in which collectors keep the writer of a line, and the objects that may contain one of these.
-var senders = []string{"SYSLOG_IDENTIFIER", "syslog_identifier", "identifier", "ident", "programname", "program", "appname",
+var senders = []string{"SYSLOG_IDENTIFIER", "syslog_identifier", "identifier", "ident", "programname", "program", "PROGRAM", "appname",
 	"app_name", "app-name", "_SYSTEMD_UNIT", "systemd_unit", "unit", "transport", "_TRANSPORT", "name"}
 
 // sender returns the writer of a record's line, according to the collector.

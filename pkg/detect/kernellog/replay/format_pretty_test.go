@@ -108,8 +108,6 @@ func TestForeignForms(t *testing.T) {
 			"Remounting filesystem read-only\n\n", "journalctl -o export"},
 		"verbose": {"Tue 2023-11-21 01:02:03.123456 UTC [s=3f;i=1;b=ab]\n    _TRANSPORT=kernel\n    MESSAGE=EXT4-fs " +
 			"(sda1): Remounting filesystem read-only\n", "journalctl -o verbose"},
-		"array": {`[{"_TRANSPORT":"kernel","MESSAGE":"EXT4-fs (sda1): Remounting filesystem read-only"}]` + "\n",
-			"a JSON array in one line"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sum, err := Replay{}.Read(kernelMatcher(t), strings.NewReader(c.log), func(f Found) error {
@@ -131,8 +129,7 @@ func TestCompressed(t *testing.T) {
 	if found := replayText(t, Replay{}, gz.String()); len(found) != 1 {
 		t.Errorf("%d matches", len(found))
 	}
-	for _, log := range []string{gz.String()[:gz.Len()-9], "\xfd7zXZ\x00\x00\x04", "\xff\xfe[\x00 \x00",
-		"LPKSHHRH\x00\x00"} {
+	for _, log := range []string{gz.String()[:gz.Len()-9], "\xfd7zXZ\x00\x00\x04", "LPKSHHRH\x00\x00"} {
 		if sum, err := (Replay{}).Read(kernelMatcher(t), strings.NewReader(log), func(Found) error {
 			return nil
 		}); err == nil {

@@ -33,7 +33,7 @@ func cutContainer(line []byte) []byte {
 //	<30>1 2023-11-21T01:02:03.123Z host kubelet 812 - - text
 func parseSyslog(line []byte) (entry, bool) {
 	rest, facility, ok := cutSyslogPriority(line)
-	if ok {
+	if ok || bytes.HasPrefix(line, []byte("1 ")) {
 		if e, ok := parseRFC5424(rfc5424.Regexp().FindSubmatchIndex(rest), rest, facility); ok {
 			return e, true
 		}
@@ -80,10 +80,10 @@ func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 	return e.named(app, pid, text), true
 }
 
-// monotonic is the start of a line of journalctl -o short-monotonic. A line of dmesg is similar, but the kernel starts
+// monotonic is the start of a line of journalctl -o short-monotonic or short-delta. A line of dmesg is similar, but the kernel starts
 // no line with a word and its own name, or with a daemon's name and PID.
 var monotonic = kernellog.WhenNeeded(
-	`^\[ *\d{1,10}\.\d{6}\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
+	`^\[ *\d{1,10}\.\d{6}(?: <[ \d.]{1,20}>)?\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
 
 func parseShortMonotonic(line []byte) (entry, bool) {
 	if len(line) == 0 || line[0] != '[' {

@@ -5,7 +5,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
-	"io"
+
+	"golang.org/x/text/encoding/unicode"
 
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
@@ -17,8 +18,6 @@ var packed = []struct{ magic, name string }{
 	{"BZh", "compressed with bzip2"},
 	{"PK\x03\x04", "a zip archive"},
 	{"LPKSHHRH", "a file of journald itself: journalctl --file FILE -o json reads it"},
-	{"\xff\xfe", "UTF-16"},
-	{"\xfe\xff", "UTF-16"},
 }
 
 // unpacked returns the text in r, which may be compressed with gzip, for example by log rotation.
@@ -29,14 +28,19 @@ func unpacked(r *bufio.Reader) (*bufio.Reader, error) {
 			return nil, fmt.Errorf("the input is no text: %s", p.name)
 		}
 	}
-	if !bytes.HasPrefix(head, []byte("\x1f\x8b\x08")) {
-		return r, nil
+	if bytes.HasPrefix(head, []byte("\x1f\x8b\x08")) {
+		text, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, fmt.Errorf("the input is compressed with gzip: %w", err)
+		}
+		r = bufio.NewReaderSize(text, maxLine)
+		head, _ = r.Peek(8)
 	}
-	text, err := gzip.NewReader(r)
-	if err != nil {
-		return nil, fmt.Errorf("the input is compressed with gzip: %w", err)
+	if bytes.HasPrefix(head, []byte("\xff\xfe")) || bytes.HasPrefix(head, []byte("\xfe\xff")) { // of PowerShell
+		decoder := unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewDecoder()
+		r = bufio.NewReaderSize(decoder.Reader(r), maxLine)
 	}
-	return bufio.NewReaderSize(io.Reader(text), maxLine), nil
+	return r, nil
 }
 
 // Unsupported forms of the journal: a line break in a message could pass for a field in them.
@@ -52,8 +56,6 @@ func (p *parser) unread(line []byte) bool {
 		p.strange = "journalctl -o export"
 	case verboseRecord.Regexp().Match(line):
 		p.strange = "journalctl -o verbose"
-	case bytes.HasPrefix(line, []byte(`[{"`)):
-		p.strange = "a JSON array in one line"
 	case p.strange == "":
 		return false
 	default:

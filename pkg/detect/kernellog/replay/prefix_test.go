@@ -3,6 +3,7 @@ package replay
 import (
 	"strings"
 	"testing"
+	"unicode/utf16"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -64,6 +65,48 @@ func TestPrefixes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDocuments: one line may be a document with many records, and a file may be UTF-16.
+func TestDocuments(t *testing.T) {
+	m, daemons := kernelMatcher(t), newDaemonTable(t)
+	line := "Jun  3 05:16:06 node1 kernel: " + corrupted
+	for name, text := range map[string]string{
+		"Loki":         `{"status":"success","data":{"resultType":"streams","result":[{"stream":{"job":"kern"},"values":[["1717391766123456789","` + line + `"]]}]}}`,
+		"CloudWatch":   `{"events":[{"timestamp":1,"message":"` + line + `","ingestionTime":1}],"nextForwardToken":"f/1"}`,
+		"a search":     `{"took":3,"hits":{"hits":[{"_id":"a","_source":{"message":"` + line + `"}}]}}`,
+		"Ansible":      `{"changed":true,"rc":0,"stdout":"[    1.000000] x\n` + stampedOf + `\n"}`,
+		"an array":     `[{"_TRANSPORT":"kernel","MESSAGE":"` + corrupted + `"}]`,
+		"UTF-16":       utf16Of("\ufeff" + line + "\r\n"),
+		"zeros":        "\x00\x00\x00" + line + "\x00",
+		"no priority":  "1 2024-06-03T05:16:06Z node1 kernel - - - " + corrupted,
+		"short-delta":  "[  123.456789 <    0.000001 >] node1 kernel: " + corrupted,
+		"log stream":   "2024-06-03T05:16:06.123000+00:00 i-0abc " + line,
+		"Latin-1":      "[Do M\xe4r 14 05:16:06 2024] " + corrupted,
+		"syslog-ng":    `{"PROGRAM":"kernel","PRIORITY":"err","MESSAGE":"` + corrupted + `","HOST":"n"}`,
+		"K3s, no name": `time="2024-11-20T08:14:02Z" level=error msg="` + escaped.Replace(plegKlog) + `"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := "ext4-error"
+			if strings.Contains(text, "PLEG") {
+				want = "kubelet-pleg-silent"
+			}
+			if got := strings.Join(replayed(t, m, daemons, text), ", "); got != want {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+	if got := replayed(t, m, daemons, `{"events":[{"agent":"`+line+`","note":"`+stampedOf+`"}]}`); len(got) > 0 {
+		t.Errorf("fields that have no line of a log: %q", got)
+	}
+}
+
+func utf16Of(text string) string {
+	var b strings.Builder
+	for _, unit := range utf16.Encode([]rune(text)) {
+		b.WriteString(string([]byte{byte(unit), byte(unit >> 8)}))
+	}
+	return b.String()
 }
 
 // TestProducts: kubelet and containerd under the names of products, and inside the logs of products.

@@ -131,6 +131,19 @@ func (s *replaying) line(line []byte, cut bool) error {
 		s.sum.Cut++
 	}
 	e := s.parser.parse(line)
+	if entries := s.parser.records(e.document); len(entries) > 0 {
+		for _, inner := range entries {
+			if err := s.entry(inner, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return s.entry(e, line)
+}
+
+// entry counts what a line has, and observes it.
+func (s *replaying) entry(e entry, line []byte) error {
 	switch e.what {
 	case badLine:
 		s.sum.Bad++

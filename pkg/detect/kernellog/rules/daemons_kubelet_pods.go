@@ -55,7 +55,7 @@ func kubeletPodRules() []Rule {
 			"nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.",
 		},
 		Patterns: []string{
-			operation + `(?:MountVolume|MapVolume|AttachVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
+			operation + `(?:MountVolume|MapVolume|AttachVolume)\.\w+ (?:initialization )?failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
 			operation +
 				`(?:Operation )?VerifyControllerAttachedVolume failed for volume \\?"(?P<subject2>[^"\\]{1,256})`,
 			quoted + `Unable to (?:attach or )?mount volumes for pod\b`,
@@ -68,12 +68,12 @@ func kubeletPodRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`findmnt`, `lsof +f -- PATH`: who still uses it? `nodeagent inspect` names the holder.",
 		Summary:  "a volume cannot be unmounted: the pods that use it cannot terminate",
-		Literals: []string{"UnmountVolume", "UnmountDevice", "UnmapVolume", "UnmapDevice", "olume data file",
+		Literals: []string{"UnmountVolume", "UnmountDevice", "UnmapVolume", "UnmapDevice", "olume data file", "etDeviceMountRefs check",
 			"Timed out waiting for unmount of "},
 		Patterns: []string{operation +
-			`(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
+			`(?:Unm(?:ount|ap)(?:Volume|Device)\.\w+|GetDeviceMountRefs check) failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
 			`^"?operationExecutor\.(?:Unm(?:ount|ap)(?:Volume|Device)) failed\b.{0,80}? for (?:volume|device) \\?"(?P<subject>[^"\\]{1,256})`,
-			`^.*kubernetes\.io/csi: (?:unmounter failed to load|failed to open|failed to load) volume data file`, operation +
+			`^.*kubernetes\.io/csi: (?:unmounter failed to load|failed to (?:open|load|parse|save)) volume data file`, operation +
 				`UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`, `^Timed out waiting for unmount of /`},
 		Kind: "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {

@@ -60,8 +60,9 @@ func countedRules() []Rule {
 		Advice: "`sysctl fs.inotify`: raise max_user_watches (no space left) or max_user_instances (too many open files); `find /proc/*/fd " +
 			"-lname anon_inode:inotify` lists who has them.",
 		Summary:  "a daemon cannot watch files: the user's inotify watches or instances are used up; no disk is full",
-		Literals: append([]string{"oo many open files"}, space...),
+		Literals: append([]string{"oo many open files", "inotify watch limit reached"}, space...),
 		Patterns: []string{
+			`^.*inotify watch limit reached`, // systemd's src/basic/inotify-util.c
 			`^.*(?:inotify|fsnotify|directory watch|fs ?[Ww]atcher|[Ff]ile watcher)[^:]{0,300}(?:: [^:]{0,80})?: (?:` + tooMany + `|` + noSpace + `)`,
 			`^.*\b(?:to (?:add|watch)|[Ww]atch(?:ing)?) [^:]{1,300}?(?:directory watch|watch|/\S+)(?:, err)?: ` + noSpace,
 			`^(?:\S+: )?Failed to (?:enter waiting state|start): ` + tooMany, // of path units
@@ -83,7 +84,7 @@ func countedRules() []Rule {
 		Summary:  "the kernel creates no more namespaces of a kind: containers cannot start; no disk is full",
 		Literals: space,
 		Patterns: []string{`^.*(?:unshare|clone|fork/exec \S+|setns|(?:network|net|user|pid|ipc|uts|cgroup|new) namespac(?:e|es|ing)|nsenter)[^:]{0,100}(?:: [^:]{0,60})?: ` + noSpace},
-		Exclude:  onFile + `: ` + noSpace,
+		Exclude:  onFile + `: ` + noSpace + `|bind[ -]mount`,
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		// fs/aio.c
@@ -142,7 +143,7 @@ func spaceRules() []Rule {
 			"/proc/cgroups`), inotify watches, keys (`cat /proc/key-users`), namespaces (`sysctl user`).",
 		Summary:  "something ran out, and the line does not show whether it was a disk or a table of the kernel",
 		Literals: append([]string{"isk quota exceeded"}, space...),
-		Patterns: []string{`^.*[:"\\] ?[Nn]o space left on device`, `^.*[:"\\] ?[Dd]isk quota exceeded`},
+		Patterns: []string{`^.*[:"\\(] ?[Nn]o space left on device`, `^.*[:"\\(] ?[Dd]isk quota exceeded`},
 		Kind:     NodeKind, Expiry: hour,
 	}}
 }

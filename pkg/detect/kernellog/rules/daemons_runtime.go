@@ -11,6 +11,26 @@ func runtimeRules() []Rule {
 	emitters := []Emitter{Runtime}
 	lasting := Rate{3, 10 * time.Minute}
 	return []Rule{{
+		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: []Emitter{Runtime, Kubelet},
+		Advice: "`crictl rmi IMAGE` and pull again; many images: drain the node, stop the runtime, empty its " +
+			"store; `smartctl -a` for its disk.",
+		Summary: "files of the image store are corrupt",
+		Literals: []string{
+			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning",
+			": Structure needs cleaning",
+			"layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
+		},
+		Patterns: []string{
+			`^.*failed to register layer: rename \S+ \S+: (?:directory not empty|file exists)`,
+			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
+			`^.*/(?:containerd|docker|containers/storage|buildkit)/\S+: [Ss]tructure needs cleaning`,
+			logrus +
+				`.*(?:failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
+			`^.*failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum|content digest \S+: not found)`,
+		},
+		Kind: NodeKind, Expiry: hour,
+	}, {
 		ID: "runtime-name-reserved", Reason: "SandboxNameReserved", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: []Emitter{Runtime, Kubelet},
 		Advice: "An earlier attempt still runs or hangs: `crictl pods`, `iostat -x 1`; a disk that is too slow, " +
@@ -21,6 +41,7 @@ func runtimeRules() []Rule {
 		Literals: []string{"ailed to reserve sandbox name", "ailed to reserve container name", "name is reserved"},
 		Patterns: []string{
 			logrus + `.*failed to reserve (?:sandbox|container) name`,
+			logrus + `.*error reserving (?:ctr|pod) name \S+ for id \S+: name is reserved`, // CRI-O
 			quoted +
 				`[\w ]{1,80}(?: failed"?|skipping"?).*(?:failed to reserve (?:sandbox|container) name|name is reserved)`,
 		},
@@ -117,26 +138,6 @@ func runtimeRules() []Rule {
 		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`,
 			`^(?:failed to start (?:daemon|containerd)|Error starting daemon): `, `^(?:level=error msg=")?containerd did not exit successfully`},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "runtime-health",
-	}, {
-		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: []Emitter{Runtime, Kubelet},
-		Advice: "`crictl rmi IMAGE` and pull again; many images: drain the node, stop the runtime, empty its " +
-			"store; `smartctl -a` for its disk.",
-		Summary: "files of the image store are corrupt",
-		Literals: []string{
-			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning",
-			": Structure needs cleaning",
-			"layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
-		},
-		Patterns: []string{
-			`^.*failed to register layer: rename \S+ \S+: (?:directory not empty|file exists)`,
-			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
-			`^.*/(?:containerd|docker|containers/storage|buildkit)/\S+: [Ss]tructure needs cleaning`,
-			logrus +
-				`.*(?:failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
-			`^.*failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum|content digest \S+: not found)`,
-		},
-		Kind: NodeKind, Expiry: hour,
 	}}
 }
 

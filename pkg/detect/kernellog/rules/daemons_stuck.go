@@ -15,10 +15,14 @@ func stuckRules() []Rule {
 		Emitters: []Emitter{Kubelet, Runtime},
 		Advice: "`crictl inspect ID`, `ps -ef | grep ID` for a hung shim and `cat /proc/PID/stack`; `systemctl restart containerd` forgets " +
 			"the state and keeps running containers.",
-		Summary:  "the runtime believes that a container is being removed or started, and refuses to remove it again",
-		Literals: []string{"in removing state", "in starting state", "set removing state for", "set starting state for"},
+		Summary: "the runtime believes that a container is being removed or started, and refuses to remove it again",
+		Literals: []string{"in removing state", "in starting state", "set removing state for", "set starting state for",
+			"emoval of container", "emove root filesystem", "is not fully stopped"},
 		Patterns: []string{`^.*container is (?:already )?in (?:removing|starting) state`,
-			`^.*failed to set (?:removing|starting) state for (?:container|sandbox)`},
+			`^.*failed to set (?:removing|starting) state for (?:container|sandbox)`,
+			// dockerd daemon/delete.go; sandbox_remove.go
+			`^.*removal of container \S+ is already in progress`, `^.*failed to remove root filesystem`,
+			`^.*sandbox container \S+ is not fully stopped`},
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		// pkg/kubelet/pluginmanager/operationexecutor/operation_generator.go
@@ -28,7 +32,8 @@ func stuckRules() []Rule {
 			"driver's pod run, and what does its node-driver-registrar log?",
 		Summary:  "a CSI driver or device plugin cannot register: its volumes or devices cannot be used",
 		Literals: []string{"RegisterPlugin error", "egisterPlugin failed"},
-		Patterns: []string{`^.*\bRegisterPlugin error -- `, `^"?(?:operationExecutor|OperationExecutor)\.(?:Unr|R)egisterPlugin failed`},
+		Patterns: []string{`^.*\bRegisterPlugin error -- `, `^"?(?:operationExecutor|OperationExecutor)\.(?:Unr|R)egisterPlugin failed`,
+			`^.*kubernetes\.io/csi: registrationHandler\.RegisterPlugin failed`}, // pkg/volume/csi/csi_plugin.go
 		// While a driver starts, or for the socket of a driver that ended, the first attempts fail.
 		Exclude: `durationBeforeRetry (?:500ms|[1248]s|16s)\).*RegisterPlugin error -- dial failed`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "csi-registration",
@@ -38,11 +43,13 @@ func stuckRules() []Rule {
 		Emitters: []Emitter{Kubelet, Runtime},
 		Advice: "The line names the file (cpu_manager_state, memory_manager_state, device-plugins/kubelet_internal_checkpoint in " +
 			"/var/lib/kubelet): drain the node, remove that file, start kubelet; a disk with errors: `dmesg`.",
-		Summary: "a file in which kubelet keeps its state is corrupt: it does not start, or forgets which devices pods have",
+		Summary: "a file in which kubelet keeps its state is corrupt, or not of this machine: it does not start, or forgets which devices pods have",
 		Literals: []string{"checkpoint is corrupted", "ould not restore state from checkpoint", "nable to restore state from",
-			"corrupt checkpoint", "checkpoint is not found or corrupt"},
+			"corrupt checkpoint", "checkpoint is not found or corrupt", "match with CPUs in state", "policy invalid state"},
 		Patterns: []string{`^.*(?:checkpoint is (?:not found or )?corrupt|corrupt checkpoint)`,
-			`^.*(?:[Cc]ould not|[Uu]nable to) restore state from (?:checkpoint|file)`},
+			`^.*(?:[Cc]ould not|[Uu]nable to) restore state from (?:checkpoint|file)`,
+			// cm/cpumanager/policy_static.go: the machine has other processors than the file
+			`^.*current set of available CPUs .* doesn't match with CPUs in state`, `^.*policy invalid state, please drain node`},
 		Exclude: `^"?Could not initialize checkpoint manager`, // kubelet-start-failed
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
@@ -51,10 +58,16 @@ func stuckRules() []Rule {
 		Emitters: []Emitter{Kubelet, Runtime, Systemd, DBus},
 		Advice: "`busctl list --no-legend | awk '{print $3}' | sort | uniq -c | sort -n | tail` shows who holds connections: restart it; " +
 			"max_connections_per_user in /etc/dbus-1/system.conf.",
-		Summary:  "a user has as many connections to D-Bus as it may have: systemd cannot be asked for cgroups, and pods do not start",
-		Literals: []string{"aximum number of active connections", "aximum number of pending replies", "DBus.Error.LimitsExceeded"},
-		Patterns: []string{`^.*[Mm]aximum number of (?:active connections for UID \d+|pending replies per connection) has been reached`,
-			`^.*org\.freedesktop\.DBus\.Error\.LimitsExceeded`},
+		Summary: "a user has as many connections, replies or matches of D-Bus as it may have: systemd cannot be asked for cgroups, and pods do not start",
+		Literals: []string{"aximum number of active connections", "aximum number of pending replies", "DBus.Error.LimitsExceeded",
+			"is not allowed to add more match rules", "is not allowed to own more services", "connect: resource temporarily unavailable",
+			"quota on UID", "being disconnected as it does not have the resources"},
+		Patterns: []string{`^.*[Mm]aximum number of (?:active connections(?: for UID \d+)?|pending replies (?:per connection|for .{1,200})) has been reached`,
+			`^.*org\.freedesktop\.DBus\.Error\.LimitsExceeded`,
+			`^.*Connection \S+ is not allowed to (?:add more match rules|own more services)`,
+			// the queue of the socket is full
+			`^.*dial unix \S*(?:/dbus/system_bus_socket|/systemd/private): connect: resource temporarily unavailable`,
+			`^UID \d+ exceeded its '\w+' quota on UID \d+`, `^Peer \S+ is being disconnected as it does not have the resources`},
 		Kind: NodeKind, Expiry: hour,
 	}, {
 		// pkg/kubelet/stats/cri_stats_provider.go; once at start, until cAdvisor has data
@@ -64,9 +77,9 @@ func stuckRules() []Rule {
 			"whose root directory moved; restart kubelet after it is mended.",
 		Summary: "kubelet cannot read how full the images' disk is: it neither evicts pods nor removes images when that fills up",
 		Literals: []string{"ailed to get the info of the filesystem", "cannot find filesystem info for device",
-			"failed to get device for dir", "ailed to get imageFs", "ailed to get rootfs"},
+			"failed to get device for dir", "ailed to get imageFs", "ailed to get rootfs", "in cached partitions map"},
 		Patterns: []string{quoted + `Failed to get the info of the filesystem with mountpoint`,
-			`^.*(?:cannot find filesystem info for device|failed to get device for dir|[Ff]ailed to get (?:imageFs|rootfs) (?:info|stats))`},
+			`^.*(?:cannot find filesystem info for device|failed to get device for dir|[Ff]ailed to get (?:imageFs|rootfs) (?:info|stats)|could not find device .{1,300} in cached partitions map)`},
 		Exclude: `Stats initialization may not have completed yet`,
 		Kind:    NodeKind, Raise: Rate{5, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "disk-space",
 	}}
