@@ -72,10 +72,10 @@ func Start(t testing.TB, root string, flags ...string) *Server {
 	}
 }
 
-// Run runs a component of the same build, for example kube-scheduler, as the administrator.
-func (s *Server) Run(component string, flags ...string) {
+// Run runs a component of the same build, for example kube-scheduler, as the administrator. It ends with the test.
+func (s *Server) Run(component string, flags ...string) *exec.Cmd {
 	s.t.Helper()
-	s.run(filepath.Join(s.bin, component), append(flags, "--kubeconfig", s.Kubeconfig(component, "admin"), "--secure-port=0")...)
+	return s.run(filepath.Join(s.bin, component), append(flags, "--kubeconfig", s.Kubeconfig(component, "admin"), "--secure-port=0")...)
 }
 
 // Stop ends the apiserver: from now on nothing answers.
