@@ -78,10 +78,10 @@ compiled: ## which packages "make test" compiles more than once, and why: with a
 	  $(MAKE) $(RUN_OF); status=$$?; .cache/compiled/suite compiled $(NODEAGENT_COMPILED) && rm -rf .cache/compiled && exit $$status
 
 # Each part can be run by itself, and reports at its end how long it took.
-.PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak
-test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
+.PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-trace long-hostile long-pods long-soak
+test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-trace long-hostile long-pods long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to notice; the event center's chart
-	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$|TestManyOrphans|TestCenterAway' ./test/e2e -args -lab -long
+	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestTraceReasons|TestNoLivingPodIsEverALeftover$$|TestManyOrphans|TestCenterAway' ./test/e2e -args -lab -long
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$|TestTraceCenter$$' ./test/daemonset -args -lab -long
 long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestResetFailedUnitsDoesNotHelp|TestPrograms|TestUnitStorm|TestSlowPlugin' ./test/rpm -args -long
@@ -91,6 +91,9 @@ long-power: ## the event center's machine loses its power, twenty times
 	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestPowerLoss ./cmd/eventcenter -args -guest -long
 long-fleet: ## 500 agents and 5 slots on a real apiserver
 	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
+long-trace: packages kwok etcd ## the answer key with an old etcd; tracecenter killed under load, frozen, and with many pods
+	$(LABCTL) build
+	$(TEST) $(RUN) -count=1 -timeout 90m -v -run 'TestRealAPIServer(OldEtcd|Killed|LateWatch|Scale)' ./test/trace/answerkey -args -apiserver -long
 long-hostile: ## 10,000 nodes whose witnesses fail and lie
 	$(TEST) $(RUN) -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate/release -args -hostile.nodes 10000
 long-pods: ## 2,000 pods live and die while kubelet, containerd and the agent are killed
@@ -153,8 +156,13 @@ KWOK = $(CURDIR)/.cache/kwok-$$(go list -C test/kwok -m -f '{{.Version}}' sigs.k
 kwok:
 	test -x $(KWOK) || CGO_ENABLED=0 GOWORK=off go build -C test/kwok -trimpath -tags $(TAGS) -o $(KWOK) sigs.k8s.io/kwok/cmd/kwok
 
+ETCD = $(CURDIR)/.cache/etcd-$$(go list -C test/etcd -m -f '{{.Version}}' go.etcd.io/etcd/server/v3)/etcd
+.PHONY: etcd
+etcd:
+	test -x $(ETCD) || CGO_ENABLED=0 GOWORK=off go build -C test/etcd -trimpath -tags $(TAGS) -o $(ETCD) go.etcd.io/etcd/server/v3
+
 .PHONY: test-apiserver
-test-apiserver: packages kwok ## agent and event center on a real kube-apiserver, without a node
+test-apiserver: packages kwok etcd ## agent and event center on a real kube-apiserver, without a node
 	$(LABCTL) build
 	$(TEST) $(APART) -count=1 -v -run 'TestRealAPIServer|TestRealPostgreSQL' ./internal/kube ./cmd/eventcenter ./cmd/tracecenter ./test/trace/answerkey -args -apiserver
 

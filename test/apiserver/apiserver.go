@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -40,12 +41,21 @@ type Server struct {
 	dir string
 	bin string
 	cmd *exec.Cmd
+
+	etcd string   // its URL
+	args []string // of the apiserver
 }
 
-// Start starts one with additional flags, and waits until it is ready. It ends with the test. root is the checkout.
+// Start starts one with additional flags and Debian's etcd, and waits until it is ready. It ends with the test. root is
+// the checkout.
 func Start(t testing.TB, root string, flags ...string) *Server {
 	t.Helper()
-	etcd := need.Program(t, "etcd")
+	return StartWith(t, need.Program(t, "etcd"), root, flags...)
+}
+
+// StartWith starts one with another etcd.
+func StartWith(t testing.TB, etcd, root string, flags ...string) *Server {
+	t.Helper()
 	built, _ := filepath.Glob(filepath.Join(root, ".cache/kubernetes-v*/kube-apiserver")) // the pattern is well-formed
 	need.Has(t, len(built) > 0, "a kube-apiserver: go run ./test/lab/labctl build")
 	s := &Server{t: t, dir: t.TempDir()}
@@ -55,33 +65,63 @@ func Start(t testing.TB, root string, flags ...string) *Server {
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	s.write("tokens", []byte(tokens))
 	_, port, _ := net.SplitHostPort(address)
-	s.bin = filepath.Dir(built[len(built)-1])
-	s.cmd = s.run(built[len(built)-1], append(flags, "--etcd-servers", client, "--bind-address", loopback.Address(), "--secure-port", port,
+	s.etcd, s.bin = client, filepath.Dir(built[len(built)-1])
+	s.args = append(flags, "--etcd-servers", client, "--bind-address", loopback.Address(), "--secure-port", port,
 		"--cert-dir", s.dir+"/pki", "--token-auth-file", s.dir+"/tokens", "--authorization-mode=Node,RBAC",
 		"--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://test.invalid",
-		"--service-account-key-file", s.key(), "--service-account-signing-key-file", s.dir+"/sa.key")...)
+		"--service-account-key-file", s.key(), "--service-account-signing-key-file", s.dir+"/sa.key")
+	s.Restart()
+	return s
+}
+
+// Restart starts the apiserver after Stop, at the same address, and waits until it is ready.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.cmd = s.run(filepath.Join(s.bin, "kube-apiserver"), s.args...)
 	for deadline := time.Now().Add(10 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if status, _, err := s.Do(http.MethodGet, "/readyz", nil); err == nil && status == http.StatusOK {
-			return s
+			return
 		}
 		if time.Now().After(deadline) {
 			log, _ := os.ReadFile(filepath.Join(s.dir, "kube-apiserver.log"))
-			t.Fatalf("kube-apiserver is not ready: %s", log[max(0, len(log)-4000):])
+			s.t.Fatalf("kube-apiserver is not ready: %s", log[max(0, len(log)-4000):])
 		}
 	}
 }
 
-// Run runs a component of the same build, for example kube-scheduler, as the administrator.
-func (s *Server) Run(component string, flags ...string) {
+// Run runs a component of the same build, for example kube-scheduler, as the administrator. It ends with the test.
+func (s *Server) Run(component string, flags ...string) *exec.Cmd {
 	s.t.Helper()
-	s.run(filepath.Join(s.bin, component), append(flags, "--kubeconfig", s.Kubeconfig(component, "admin"), "--secure-port=0")...)
+	return s.run(filepath.Join(s.bin, component), append(flags, "--kubeconfig", s.Kubeconfig(component, "admin"), "--secure-port=0")...)
 }
 
 // Stop ends the apiserver: from now on nothing answers.
 func (s *Server) Stop() {
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait()
+}
+
+// Signal sends the apiserver a signal, for example SIGSTOP.
+func (s *Server) Signal(signal os.Signal) error { return s.cmd.Process.Signal(signal) }
+
+// Compact makes etcd forget the history before the present.
+func (s *Server) Compact() {
+	s.t.Helper()
+	var reply struct{ Header struct{ Revision string } }
+	for _, request := range []struct{ path, body string }{{"range", `{"key":"AA=="}`}, {"compaction", ""}} {
+		if request.body == "" {
+			request.body = fmt.Sprintf(`{"revision":%q,"physical":true}`, reply.Header.Revision)
+		}
+		answer, err := http.Post(s.etcd+"/v3/kv/"+request.path, "application/json", strings.NewReader(request.body))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if err := json.NewDecoder(answer.Body).Decode(&reply); err != nil || answer.StatusCode != http.StatusOK {
+			s.t.Fatalf("etcd: %s: %s %v", request.path, answer.Status, err)
+		}
+	}
 }
 
 // Do makes a request as the administrator.

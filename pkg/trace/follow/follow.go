@@ -90,6 +90,7 @@ type Follower struct {
 	shared map[string]string
 	leave  map[string]*Act // deletions of pods that may be replaced, by place
 	early  []early
+	newest map[string]record.Mark // the newest pod of each owner, by the owner's UID
 	nodes  map[string]node
 	leases map[string]time.Time // arrival of the last renewal
 	skews  map[string]time.Duration
@@ -128,7 +129,7 @@ type Miss struct {
 // New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
 	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
-		shared: map[string]string{}, leave: map[string]*Act{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
+		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]record.Mark{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
 		beat: slowBeat, room: maxUnstored, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
 	for i := range c.Open {
 		a := c.Open[i]

@@ -26,6 +26,7 @@ type Batch struct {
 func (f *Follower) Judge(now time.Time) Batch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.forget(now)
 	b := Batch{Alive: f.seen(now)}
 	for key, a := range f.open {
 		if a.JudgedAt.IsZero() {

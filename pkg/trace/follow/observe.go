@@ -213,8 +213,9 @@ func (o observation) state(t *record.Timeline, c *record.Container, state corev1
 		c.Shown = o.own()
 	}
 	if !c.Exited.Known() || !c.Exited.Time.Equal(e.FinishedAt.Time) {
-		c.Exited, c.ExitCode, c.ExitReason = o.mark(e.FinishedAt, record.Node), e.ExitCode, strings.Clone(e.Reason)
+		c.Exited = o.mark(e.FinishedAt, record.Node)
 	}
+	c.ExitCode, c.ExitReason = e.ExitCode, strings.Clone(e.Reason) // the runtime may learn of an OOM kill later
 }
 
 func (o observation) deletion(t *record.Timeline) {

@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,8 @@ import (
 const (
 	maxRefused = 10_000           // owners that are followed at the same time
 	quietFor   = 20 * time.Minute // a controller waits at most 1,000 s between two attempts
+	// eventsDelayed is how long after a pod an Event of an earlier refusal is recognized as such.
+	eventsDelayed = 2 * time.Minute
 )
 
 // Refused takes an Event FailedCreate of an owner of pods. All refusals of one owner are one act, until a pod of the
@@ -49,9 +52,22 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	delete(t.Marks, record.RefusedLast)
 	t.Set(record.RefusedLast, m)
 	delete(t.Marks, record.Admitted)
+	if pod := f.newest[t.UID]; before(e, pod) {
+		t.Set(record.Admitted, pod)
+	}
 	t.Refusals++
 	t.AddError(record.Error{Mark: m, From: strings.Clone(e.Reason), Text: text})
 	a.changed = true
+}
+
+// before reports whether the last refusal of an Event was before a pod was created: controllers send Events later than
+// they create pods. In doubt within a second it was: who is refused again reports it again.
+func before(e *corev1.Event, admitted record.Mark) bool {
+	at := e.LastTimestamp.Time
+	if at.IsZero() {
+		at = e.EventTime.Time
+	}
+	return !at.IsZero() && !admitted.Time.IsZero() && !at.After(admitted.Time)
 }
 
 // createsPods reports whether the refused object is a pod: a CronJob creates Jobs.
@@ -75,10 +91,19 @@ func (f *Follower) admitted(o observation) {
 	if ref == nil {
 		return
 	}
+	m := o.mark(o.p.CreationTimestamp, record.APIServer)
+	if !o.late {
+		f.newest[strings.Clone(string(ref.UID))] = m
+	}
 	if a := f.refusalOf(ref.UID); a != nil {
-		a.Timeline.Set(record.Admitted, o.own())
+		a.Timeline.Set(record.Admitted, m)
 		a.changed = true
 	}
+}
+
+// forget drops the newest pods of owners whose Events are not to be expected any more.
+func (f *Follower) forget(now time.Time) {
+	maps.DeleteFunc(f.newest, func(_ string, m record.Mark) bool { return now.Sub(m.Arrival) > eventsDelayed })
 }
 
 // refusedStill reports whether further refusals belong to the act.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
@@ -23,8 +24,24 @@ func (w *world) refuses(kind, owner, text string, s float64) {
 
 func (w *world) refusesOnce(kind, owner, text string, s float64) {
 	w.until(float64(int(s)))
-	w.Refused(&corev1.Event{Reason: "FailedCreate", Type: "Warning", Message: text, InvolvedObject: corev1.ObjectReference{Kind: kind,
-		Namespace: "default", Name: owner, UID: types.UID("uid-" + owner)}}, false, second(s))
+	w.Refused(refusal(kind, owner, text), false, second(s))
+}
+
+// refusedAt adds a refusal whose Event arrives later.
+func (w *world) refusedAt(kind, owner, text string, arrival, at float64) {
+	w.until(arrival)
+	e := refusal(kind, owner, text)
+	e.LastTimestamp = metav1.NewTime(second(at))
+	w.Refused(e, false, second(arrival))
+}
+
+func refusal(kind, owner, text string) *corev1.Event {
+	return &corev1.Event{Reason: "FailedCreate", Type: "Warning", Message: text, InvolvedObject: corev1.ObjectReference{Kind: kind,
+		Namespace: "default", Name: owner, UID: types.UID("uid-" + owner)}}
+}
+
+func createdAt(s float64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(second(s)) }
 }
 
 func owned(owner string) func(*corev1.Pod) {
@@ -65,6 +82,21 @@ func TestRefusals(t *testing.T) {
 			w.refuses("ReplicaSet", "web", quota, 1)
 			w.shows(newPod("a", owned("web"), readyAt(20)), 20)
 			w.refuses("ReplicaSet", "web", quota, 30)
+		}, "creation delivered, refusal missed QuotaExceeded"},
+		"an Event that arrives after the pod": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", quota, 22, 19)
+		}, "creation delivered, refusal delivered"},
+		"all Events arrive after the pod": {func(w *world) {
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", quota, 21, 17)
+			w.refusedAt("ReplicaSet", "web", quota, 24, 20)
+		}, "creation delivered, refusal delivered"},
+		"refused again by the Event's time": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", quota, 23, 22)
 		}, "creation delivered, refusal missed QuotaExceeded"},
 		"overcome after the deadline": {func(w *world) {
 			w.refuses("ReplicaSet", "web", quota, 1)

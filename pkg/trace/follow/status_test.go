@@ -89,3 +89,21 @@ func TestPullByStatusEnds(t *testing.T) {
 		}
 	}
 }
+
+// The runtime may learn that the kernel ended a container for its memory after kubelet has reported the end.
+func TestOOMKillKnownLater(t *testing.T) {
+	exits := func(reason string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			bound(p)
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: 137, Reason: reason, StartedAt: p.CreationTimestamp, FinishedAt: p.CreationTimestamp}}}}
+		}
+	}
+	w := newWorld(Config{})
+	w.shows(newPod("a", exits("Error")), 5)
+	w.shows(newPod("a", exits("OOMKilled")), 6)
+	w.until(70)
+	if w.outcomes() != "creation missed OOMKilledByNode" {
+		t.Error(w.outcomes())
+	}
+}

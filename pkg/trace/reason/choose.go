@@ -93,8 +93,8 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 		}
 		r := row.Reason
 		if c := t.Container(e.Container); c != nil && r == crashLoop {
-			if startFailed(*c) {
-				continue // kubelet waits before it retries: the error of the start is the reason
+			if startFailed(*c) || hookFailed(t, c.Name, deadline) {
+				continue // kubelet waits before it retries: the error of the start or of the hook is the reason
 			}
 			if m := t.At(record.Initialized); c.Init && t.Act == record.Creation && (!m.Known() || m.Arrival.After(deadline)) {
 				found = append(found, candidate{initFailed, stage.Init, e.Arrival, c.Name})
@@ -139,6 +139,9 @@ func overcome(t *record.Timeline, id stage.ID, container string, stages []stage.
 	}
 	if before(t.At(record.ContainersReady)) && id[0] == 'c' && id <= stage.BecomeReady {
 		return true
+	}
+	if c := t.Container(container); c != nil && id == stage.PostStart && c.Exited.Known() {
+		return false // kubelet ends the container of a failed hook
 	}
 	if c := t.Container(container); c != nil && id <= stage.Start {
 		if before(c.Started) {
@@ -198,13 +201,20 @@ func ofContainers(t *record.Timeline, deadline time.Time) (found []candidate) {
 			found = append(found, candidate{oomByNode, id, c.Exited.Arrival, c.Name})
 		case ended && c.Init && c.ExitCode != 0:
 			found = append(found, candidate{initFailed, id, c.Exited.Arrival, c.Name})
-		case ended && !c.Init && !startFailed(c):
+		case ended && !c.Init && !startFailed(c) && !hookFailed(t, c.Name, deadline):
 			found = append(found, candidate{crashLoop, id, c.Exited.Arrival, c.Name})
 		case c.Unhealthy && !c.Ready && !c.Init:
 			found = append(found, candidate{probeFailing, id, deadline.Add(-time.Hour), c.Name})
 		}
 	}
 	return found
+}
+
+// hookFailed reports whether a container's PostStart hook failed: kubelet ends the container then.
+func hookFailed(t *record.Timeline, container string, deadline time.Time) bool {
+	return slices.ContainsFunc(t.Errors, func(e record.Error) bool {
+		return e.Container == container && (e.From == "FailedPostStartHook" || e.From == "PostStartHookError") && !e.Arrival.After(deadline)
+	})
 }
 
 // startFailed reports whether the runtime could not start the program; its text is the reason.

@@ -159,6 +159,9 @@ func TestTextsAreDescribed(t *testing.T) {
 func TestRules(t *testing.T) {
 	insufficient := report("FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu.", "", 1)
 	taint := report("FailedScheduling", "0/1 nodes are available: 1 node(s) had untolerated taint(s).", "", 1)
+	cordoned := report("FailedScheduling", "0/1 nodes are available: 1 node(s) were unschedulable.", "", 1)
+	cordonedAndOthers := report("FailedScheduling",
+		"0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't match Pod's node affinity/selector.", "", 1)
 	around := func(change func(*record.Surroundings)) play { return func(t *record.Timeline) { change(&t.Around) } }
 	tests := map[string]struct {
 		timeline *record.Timeline
@@ -172,6 +175,8 @@ func TestRules(t *testing.T) {
 		"too large":             {creation(insufficient, around(func(s *record.Surroundings) { s.ExceedsNodes = true })), impossibleRequest, User},
 		"full":                  {creation(insufficient), capacityExhausted, System},
 		"tainted by a fault":    {creation(taint, around(func(s *record.Surroundings) { s.FaultTaints = true })), taintedByFaults, System},
+		"cordoned":              {creation(cordoned), taintedByFaults, System},
+		"cordoned, and others":  {creation(cordonedAndOthers), constraints, User},
 		"tainted":               {creation(taint), constraints, User},
 		"kubelet":               {creation(mark(record.Scheduled, 1)), kubeletSlow, System},
 		"kubelet's node lost":   {creation(mark(record.Scheduled, 1), around(func(s *record.Surroundings) { s.NodeLost = true })), nodeLost, System},
@@ -196,6 +201,9 @@ func TestRules(t *testing.T) {
 			t.Containers = append(t.Containers, record.Container{Name: "i", Init: true, Started: at(3), Exited: at(4), ExitCode: 1})
 		}), readinessSlow, User},
 		"crash": {creation(started, container(func(c *record.Container) { c.Exited, c.ExitCode = at(6), 2 })), crashLoop, User},
+		"the hook failed, and kubelet ended the container": {creation(started, report("FailedPostStartHook", "", "c", 5.5),
+			container(func(c *record.Container) { c.Exited, c.ExitCode = at(6), 137 }),
+			report("CrashLoopBackOff", "back-off 10s restarting failed container=c", "c", 7)), postStartFailed, User},
 		"crash, then ready": {creation(started, container(func(c *record.Container) { c.Exited, c.ExitCode, c.Ready = at(6), 2, true }),
 			mark(record.ContainersReady, 20), func(t *record.Timeline) { t.ReadinessGates = []string{"g"} }), gateWaiting, System},
 		"oom by limit": {creation(started, container(func(c *record.Container) {

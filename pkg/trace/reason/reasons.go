@@ -66,7 +66,7 @@ func Reasons() []Info {
 		{constraints, User, "FailedScheduling: selector, affinity, spread or ports", "Compare the pod's constraints with the labels and taints of the nodes."},
 		{impossibleRequest, User, "the requests exceed the allocatable of each node", "Request less, or add larger nodes."},
 		{capacityExhausted, System, "FailedScheduling: Insufficient …, Too many pods", "Add nodes, or free some."},
-		{taintedByFaults, System, "FailedScheduling: taints, and nodes have taints of faults", "Repair the nodes that have the taints."},
+		{taintedByFaults, System, "FailedScheduling: taints, and nodes have taints of faults; or all nodes that fit are cordoned", "Repair the nodes that have the taints, or uncordon some."},
 		{"PVCMissing", User, "persistentvolumeclaim not found", "Create the claim that the pod names."},
 		{"VolumeUnbound", System, "FailedScheduling: the claim is not bound", "Look at the claim's Events and at the provisioner."},
 		{"VolumeZoneConflict", System, "volume node affinity conflict", "Add a node in the volume's zone."},

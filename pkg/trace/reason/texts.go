@@ -76,10 +76,12 @@ func schedulingTexts() []Text {
 		{taintedByFaults, stage.Schedule, scheduling, []string{"untolerated taint {node.kubernetes.io/", "untolerated taint {nodeagent"}, []Example{
 			{"kube-scheduler 1.34", "FailedScheduling", "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }."}}},
 		{constraints, stage.Schedule, scheduling, []string{"didn't match pod's node affinity", "scheduler-enforced node affinity", "pod affinity", "anti-affinity", "topology spread",
-			"free ports", "untolerated taint", "were unschedulable", "requested node name", "required features"}, []Example{
+			"free ports", "untolerated taint", "requested node name", "required features"}, []Example{
 			{plugins + "nodeaffinity/node_affinity.go", "FailedScheduling", "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."},
 			{plugins + "nodeports/node_ports.go", "FailedScheduling", "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."},
 			{plugins + "tainttoleration", "FailedScheduling", "0/1 nodes are available: 1 node(s) had untolerated taint(s)."}}},
+		{taintedByFaults, stage.Schedule, scheduling, []string{"were unschedulable"}, []Example{ // and for no other cause
+			{plugins + "nodeunschedulable", "FailedScheduling", "0/1 nodes are available: 1 node(s) were unschedulable."}}},
 		{"SchedulerError", stage.Schedule, append([]string{"SchedulerError"}, scheduling...), []string{"binding rejected", "running ", "error"}, []Example{
 			{"kube-scheduler 1.36.3", "FailedScheduling", "binding rejected: running Bind plugin \"DefaultBinder\": Operation cannot be fulfilled"}}},
 	}

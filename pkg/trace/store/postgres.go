@@ -38,7 +38,7 @@ func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, erro
 		"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "3", "tcp_keepalives_count": "3"} {
 		config.RuntimeParams[name] = value
 	}
-	s := &Store{keep: keepDays, pg: true, open: stdlib.OpenDB(*config), days: map[string]*sql.DB{}}
+	s := &Store{keep: keepDays, pg: true, at: time.Now(), open: stdlib.OpenDB(*config), days: map[string]*sql.DB{}}
 	s.open.SetMaxOpenConns(4)
 	if err := s.createTables(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("store in PostgreSQL: %w", err), s.Close())

@@ -49,6 +49,7 @@ type Store struct {
 	open *sql.DB
 	pg   bool      // everything is in open
 	lead *sql.Conn // PostgreSQL's session with the writer's lock; used by the writer's goroutine only
+	at   time.Time // when it was opened
 
 	mu   sync.Mutex // guards the fields below
 	days map[string]*sql.DB
@@ -56,7 +57,7 @@ type Store struct {
 
 // Open opens the store in a directory, or creates it.
 func Open(ctx context.Context, dir string, keepDays int) (*Store, error) {
-	s := &Store{dir: dir, keep: keepDays, days: map[string]*sql.DB{}}
+	s := &Store{dir: dir, keep: keepDays, at: time.Now(), days: map[string]*sql.DB{}}
 	if err := s.openFiles(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("store %s: %w", dir, err), s.Close())
 	}
@@ -160,10 +161,13 @@ func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, e
 	if err != nil {
 		return nil, since, err
 	}
-	if !alive.IsZero() {
+	switch {
+	case !alive.IsZero():
 		if since = alive.Add(-overlap); since.Before(first) {
 			since = first
 		}
+	case first.Before(s.at): // the first run ended before its first save
+		since = first.Truncate(time.Second) // the resolution of Kubernetes' times
 	}
 	rows, err := s.open.QueryContext(ctx, `SELECT key, act FROM open`)
 	if err != nil {

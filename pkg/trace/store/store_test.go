@@ -65,6 +65,25 @@ func TestKilledBetween(t *testing.T) {
 	}
 }
 
+// The first run is killed before it saves anything: the next one judges acts that began in the first. A first run
+// continues no other.
+func TestKilledBeforeTheFirstSave(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	if _, since, err := s.Load(t.Context()); err != nil || !since.IsZero() {
+		t.Errorf("the first run: %v, %v", since, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	s = open(t, dir)
+	defer s.Close()
+	if _, since, err := s.Load(t.Context()); err != nil || since.IsZero() || since.After(before) {
+		t.Errorf("the second run: %v, %v", since, err)
+	}
+}
+
 func TestCountFindExpire(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

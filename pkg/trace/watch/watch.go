@@ -230,17 +230,15 @@ func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version
 	options := &metav1.ListOptions{FieldSelector: s.selector, ResourceVersion: version, AllowWatchBookmarks: true,
 		TimeoutSeconds: new(int64(watchSeconds))}
 	events, err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(withWatch(options), c.params).Watch(ctx)
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-		return "", err
-	}
 	if err != nil {
-		return version, err
+		return unlessExpired(version, err), err
 	}
 	defer events.Stop()
 	s.synced(false)
 	for event := range events.ResultChan() {
 		if event.Type == apiwatch.Error {
-			return "", apierrors.FromObject(event.Object)
+			err := apierrors.FromObject(event.Object)
+			return unlessExpired(version, err), err
 		}
 		object, err := meta.Accessor(event.Object)
 		if err != nil {
@@ -256,6 +254,15 @@ func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version
 		s.changed(event.Type, event.Object)
 	}
 	return version, nil
+}
+
+// unlessExpired returns the version to continue from after an error; none if the history is lost. A lost connection is an
+// error too: a list would not show the pods that came and went meanwhile.
+func unlessExpired(version string, err error) string {
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return ""
+	}
+	return version
 }
 
 func withWatch(o *metav1.ListOptions) *metav1.ListOptions {

@@ -69,6 +69,10 @@ func TestListsOnce(t *testing.T) {
 	c.End()
 	c.Pod("DELETED", pod("p0"))
 	await(t, "watched again", func() bool { return f.Counts().Pods == 5 })
+	c.Garble()
+	c.Pod("ADDED", pod("short"))
+	c.Pod("DELETED", pod("short"))
+	await(t, "a pod that came and went meanwhile", func() bool { return len(f.Find("uid-short", "", "")) == 1 })
 	if c.Lists != 3 {
 		t.Errorf("%d pages were read, want 3", c.Lists)
 	}

@@ -129,7 +129,6 @@ func (p *play) object() *corev1.Pod {
 // plays returns the plays of the answer key: each text once as a miss and once as an overcome error, before the
 // pod was late for another reason.
 func plays() (all []*play) {
-	const soon = 3 * time.Second
 	for i, a := range answers() {
 		for j, text := range a.texts {
 			name := fmt.Sprintf("k%02d-%s-%d", i, strings.ToLower(a.reason), j)
@@ -160,5 +159,5 @@ func plays() (all []*play) {
 			}
 		}
 	}
-	return append(append(append(all, stages()...), edges()...), deletions()...)
+	return slices.Concat(all, stages(), edges(), deletions(), systemActs())
 }

@@ -93,20 +93,23 @@ func edges() []*play {
 		{name: "e-static", pod: mirror, steps: []step{{0, hasStarted()}}, verdicts: "creation excluded"},
 		{name: "e-upgrade", steps: []step{{0, isReady()}}, then: upgrade(3*time.Second, ""), verdicts: "creation delivered,upgrade delivered"},
 		{name: "e-deferred", pod: sized, steps: []step{{0, isReady()}}, then: resize("Deferred"), verdicts: "creation delivered,upgrade missed", reason: "ResizeDeferred", class: system},
+		{name: "e-deferred-again", pod: sized, steps: []step{{0, isReady()}}, then: resize("Deferred"), verdicts: "creation delivered,upgrade missed", reason: "ResizeDeferred", class: system},
 		{name: "e-infeasible", pod: sized, steps: []step{{0, isReady()}}, then: resize("Infeasible"), verdicts: "creation delivered,upgrade missed", reason: "ResizeInfeasible", class: user},
+		{name: "e-infeasible-again", pod: sized, steps: []step{{0, isReady()}}, then: resize("Infeasible"), verdicts: "creation delivered,upgrade missed", reason: "ResizeInfeasible", class: user},
 		{name: "e-upgradelate", steps: []step{{0, isReady()}}, then: upgrade(0, "ErrImagePull"), verdicts: "creation delivered,upgrade missed", reason: "ImageNotFound", class: user},
 	}
 }
 
 // deletions are the reasons of late deletions.
 func deletions() (all []*play) {
-	held := func(o *corev1.Pod) { o.Finalizers = []string{"example.com/hold"} }
 	grace := func(o *corev1.Pod) { two := int64(2); o.Spec.TerminationGracePeriodSeconds = &two }
+	held := func(o *corev1.Pod) { grace(o); o.Finalizers = []string{"example.com/hold"} }
 	unmanaged := func(o *corev1.Pod) { grace(o); o.Spec.NodeName = "node-b" }
 	ended := []step{{0, hasEnded()}}
 	const late = "creation delivered,deletion missed"
 	for _, p := range []play{
-		{name: "d-finalizer", pod: held, steps: []step{{0, isReady()}}, then: whenReady, verdicts: late, reason: "", class: ""},
+		{name: "d-finalizer", pod: held, steps: []step{{0, isReady()}}, stop: ended, then: killing, verdicts: late, reason: "FinalizerHeld", class: system},
+		{name: "d-finalizer-over", pod: held, steps: []step{{0, isReady()}}, stop: ended, then: release, verdicts: late, reason: "GoneNotReported", class: system},
 		{name: "d-unkillable", pod: grace, steps: []step{{0, isReady()}}, then: killing, verdicts: late, reason: "ContainerUnkillable", class: system},
 		{name: "d-noticed", pod: grace, steps: []step{{0, isReady()}}, then: whenReady, verdicts: late, reason: "StopNotNoticed", class: system},
 		{name: "d-notreported", pod: grace, steps: []step{{0, isReady()}}, stop: ended, then: killing, verdicts: late, reason: "GoneNotReported", class: system},

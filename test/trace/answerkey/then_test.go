@@ -34,6 +34,13 @@ func killing(s *theater, p *corev1.Pod) {
 	s.say(p, said{"Normal", "Killing", "Stopping container c", "c"})
 }
 
+// release removes the finalizer when the containers have ended.
+func release(s *theater, p *corev1.Pod) {
+	killing(s, p)
+	s.ended(p)
+	s.patch(p, "", merge, object{"metadata": object{"finalizers": nil}})
+}
+
 func killingWith(kind, text string) func(*theater, *corev1.Pod) {
 	return func(s *theater, p *corev1.Pod) {
 		killing(s, p)
@@ -44,10 +51,15 @@ func killingWith(kind, text string) func(*theater, *corev1.Pod) {
 // killingToEnd deletes the object, as kubelet does, when the containers have ended.
 func killingToEnd(s *theater, p *corev1.Pod) {
 	killing(s, p)
+	s.ended(p)
+	s.call(http.MethodDelete, podsPath+"/"+p.Name+"?gracePeriodSeconds=0", nil, nil)
+}
+
+// ended waits until the pod's container has ended.
+func (s *theater) ended(p *corev1.Pod) {
 	s.reaches(p, "ended", func(now *corev1.Pod) bool {
 		return len(now.Status.ContainerStatuses) > 0 && now.Status.ContainerStatuses[0].State.Terminated != nil
 	})
-	s.call(http.MethodDelete, podsPath+"/"+p.Name+"?gracePeriodSeconds=0", nil, nil)
 }
 
 // again replaces the pod by another of its name.
@@ -96,7 +108,9 @@ func resize(how string) func(*theater, *corev1.Pod) {
 func (s *theater) patch(p *corev1.Pod, sub, kind string, change object) {
 	text, err := json.Marshal(change)
 	s.check(err)
-	text = bytes.ReplaceAll(text, []byte("@now"), []byte(time.Now().UTC().Format(time.RFC3339)))
+	now := time.Now().UTC()
+	text = bytes.ReplaceAll(text, []byte("@now"), []byte(now.Format(time.RFC3339)))
+	text = bytes.ReplaceAll(text, []byte("@before"), []byte(now.Add(-promised/2).Format(time.RFC3339)))
 	s.check(s.do(http.MethodPatch, path.Join(podsPath, p.Name, sub), kind, text, nil))
 }
 

@@ -87,7 +87,7 @@ func (g *game) take(l *line) error {
 		g.placed(p, b.Target.Name, at)
 	case "pods/eviction":
 		if p := g.named[l.ObjectRef.Namespace+"/"+l.ObjectRef.Name]; p != nil {
-			g.requested(p, p.specGrace, at)
+			g.evicted(p, at)
 		}
 	case "events/":
 		var e corev1.Event

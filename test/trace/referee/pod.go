@@ -17,7 +17,7 @@ type pod struct {
 	always, static, gated, young  bool
 	created, ungated              time.Time
 	ready, ran, failed            time.Time
-	disrupted                     bool
+	disrupted, held               bool
 	specGrace, grace              time.Duration
 	deleted, noticed, ended, gone time.Time
 	containers                    []container
@@ -68,11 +68,9 @@ func (g *game) pod(o *corev1.Pod, deletion, status bool, at time.Time) {
 		g.requested(p, grace, at)
 	}
 	p.status(o, status, at)
-	if !p.deleted.IsZero() && len(o.Finalizers) == 0 && grace == 0 && p.gone.IsZero() {
-		p.gone = at
-		if name := p.namespace + "/" + p.name; g.named[name] == p {
-			delete(g.named, name)
-		}
+	p.held = len(o.Finalizers) > 0
+	if !p.deleted.IsZero() && !p.held && grace == 0 && p.gone.IsZero() {
+		g.left(p, at)
 	}
 }
 
@@ -137,6 +135,27 @@ func (g *game) requested(p *pod, grace time.Duration, at time.Time) {
 		g.leaving[p.owner+"/"+p.name] = append(g.leaving[p.owner+"/"+p.name], p)
 	case p.ownerKind == "DaemonSet":
 		g.leaving[p.owner+"/"+p.node] = append(g.leaving[p.owner+"/"+p.node], p)
+	}
+}
+
+// evicted takes an eviction. The log has neither the condition that the apiserver writes nor its deletion of the pod.
+func (g *game) evicted(p *pod, at time.Time) {
+	grace := p.specGrace
+	if p.node == "" {
+		grace = 0
+	}
+	p.disrupted = true
+	g.requested(p, grace, at)
+	if grace == 0 && !p.held {
+		g.left(p, at)
+	}
+}
+
+// left takes the end of the object.
+func (g *game) left(p *pod, at time.Time) {
+	p.gone = at
+	if name := p.namespace + "/" + p.name; g.named[name] == p {
+		delete(g.named, name)
 	}
 }
 

@@ -5,6 +5,7 @@ package watchtest
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -32,6 +33,7 @@ type Cluster struct {
 	oldest  int // changes before this version are lost
 	changed chan struct{}
 	ended   chan struct{} // closed to end all watches
+	last    string        // the last line of watches that end
 	Lists   int           // requested pages of pods
 }
 
@@ -127,6 +129,14 @@ func (c *Cluster) End() {
 	c.ended = make(chan struct{})
 }
 
+// Garble ends all watches in the middle of a change, as a lost connection does.
+func (c *Cluster) Garble() {
+	c.mu.Lock()
+	c.last = "}\n"
+	c.mu.Unlock()
+	c.End()
+}
+
 // Forget makes all earlier changes expired for a watch, and ends all watches.
 func (c *Cluster) Forget() {
 	c.mu.Lock()
@@ -208,6 +218,10 @@ func (c *Cluster) watch(w http.ResponseWriter, r *http.Request, resource string)
 		case <-r.Context().Done():
 			return
 		case <-ended:
+			c.mu.Lock()
+			last := c.last
+			c.mu.Unlock()
+			_, _ = io.WriteString(w, last)
 			return
 		case <-changed:
 		}
