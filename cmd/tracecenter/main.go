@@ -75,14 +75,15 @@ func newRoot() *cobra.Command {
   tracecenter health         is the cluster healthy, and are its components online?
   tracecenter nodes          which nodes fail their pods?
   tracecenter tenants        whose requests were throttled, and whose pods took the last capacity?
+  tracecenter report weekly  how was the week?
   tracecenter login          a code for the pages, which show all of this in a browser
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		Version:       Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if o.output != "text" && o.output != "json" {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if o.output != "text" && o.output != "json" && (o.output != "html" || cmd.Name() != "weekly") {
 				return fmt.Errorf("--output %q: must be text or json", o.output)
 			}
 			return nil
@@ -95,7 +96,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	flags.StringVar(&o.ca, "ca", "", "file with the CA certificates of an https server")
 	flags.StringVar(&o.token, "token-file", "", "file with a token of a user of the cluster (default: the program's own, in the directory)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	root.AddCommand(newServe(o), newPod(o), newSLIs(o), newFailures(o), newTerminating(o), newHealth(o), newNodes(o), newTenants(o), newLogin(o))
+	root.AddCommand(newServe(o), newPod(o), newSLIs(o), newFailures(o), newTerminating(o), newHealth(o), newNodes(o), newTenants(o), newReport(o), newLogin(o))
 	return root
 }
 

@@ -11,12 +11,18 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
+	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch/watchtest"
 	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -146,6 +152,10 @@ func TestRealPostgreSQL(t *testing.T) {
 		t.Error(body) // the pod has no node
 	}
 
+	if _, body := ask(t, first.dir, first.on, "/v1/report", first.on); !strings.Contains(body, `"reason":"SchedulerSlow","class":"system","n":1`) {
+		t.Error(body)
+	}
+
 	second := p.replica(center.Kubeconfig()) // it follows, and does not write
 	late("b")
 	missed(second, "b")
@@ -175,5 +185,67 @@ func TestRealPostgreSQL(t *testing.T) {
 	second.stop()
 	if n, err := p.count("SELECT count(DISTINCT uid) FROM acts"); err != nil || n != 5 {
 		t.Errorf("%d pods, %v", n, err)
+	}
+}
+
+// The sums of hours in PostgreSQL outlive the acts, and a late verdict changes them. A table of an earlier release gets
+// its new column.
+func TestRealPostgreSQLKeepsHours(t *testing.T) {
+	p := newPostgres(t)
+	ctx, now := t.Context(), time.Now()
+	open := func() *store.Store {
+		t.Helper()
+		kept, err := store.OpenPostgres(ctx, p.url(), 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return kept
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(open().Close())
+	if _, err := p.count("ALTER TABLE acts DROP COLUMN build"); err == nil || !strings.Contains(err.Error(), "no rows") {
+		t.Fatal(err)
+	}
+	kept := open()
+	defer kept.Close()
+	build := record.Build{Pool: "a", Kubelet: "v1"}
+	judged := func(uid string, at time.Time) follow.Batch {
+		a := follow.Act{Timeline: record.Timeline{Act: record.Creation, UID: uid, Build: build.ID()}, JudgedAt: at, Verdict: verdict.Verdict{Outcome: verdict.Delivered}}
+		a.Timeline.Set(record.Created, record.Mark{Source: record.Own, Arrival: at.Add(-time.Second)})
+		return follow.Batch{Judged: []follow.Act{a}}
+	}
+	count := func() {
+		t.Helper()
+		for range 30 {
+			must(kept.CountHour(ctx, now, map[int64]record.Build{build.ID(): build}))
+		}
+	}
+	must(kept.CountHour(ctx, now, nil)) // another replica writes
+	_, _, err := kept.Lead(ctx)
+	must(err)
+	must(kept.Save(ctx, judged("a", now.Add(-24*time.Hour))))
+	count()
+	must(kept.Save(ctx, judged("late", now.Add(-23*time.Hour))))
+	count()
+	must(kept.KeepWeek(ctx, "2026-W01", report.Report{Week: "2026-W01"}))
+	must(kept.Expire(ctx, now.AddDate(0, 1, 0)))
+	sums, err := kept.Sums(ctx, now.Add(-48*time.Hour).Truncate(time.Hour), now, "")
+	if err != nil || len(sums) != 1 || sums[0].N != 2 {
+		t.Errorf("%+v, %v", sums, err)
+	}
+	cells, err := kept.Cells(ctx, now.Add(-48*time.Hour), now)
+	if err != nil || len(cells) != 2 || cells[0].Build != build || cells[0].Times.N() != 1 || !cells[0].Cached {
+		t.Errorf("%+v, %v", cells, err)
+	}
+	if week, err := kept.Week(ctx, "2026-W01"); err != nil || week == nil || week.Week != "2026-W01" {
+		t.Errorf("%+v, %v", week, err)
+	}
+	if n, err := p.count("SELECT count(*) FROM acts"); n != 0 || err != nil {
+		t.Errorf("%d acts, %v", n, err)
 	}
 }

@@ -27,14 +27,15 @@ import (
 )
 
 const (
-	turn      = time.Second     // between judgements, each with a save
-	compare   = time.Minute     // between comparisons of the nodes
-	assess    = 5 * time.Second // between judgements of the cluster's health
-	saveLimit = 30 * time.Second
-	stopLimit = 5 * time.Second
-	headLimit = 10 * time.Second
-	idleLimit = 2 * time.Minute
-	headBytes = 32 << 10 // of request headers: a token has at most 16 KiB
+	turn       = time.Second     // between judgements, each with a save
+	compare    = time.Minute     // between comparisons of the nodes
+	reportTurn = time.Hour       // between looks for a week that is over
+	assess     = 5 * time.Second // between judgements of the cluster's health
+	saveLimit  = 30 * time.Second
+	stopLimit  = 5 * time.Second
+	headLimit  = 10 * time.Second
+	idleLimit  = 2 * time.Minute
+	headBytes  = 32 << 10 // of request headers: a token has at most 16 KiB
 
 	maxConnections, networkConnections = 2_000, 500 // in total, and per network
 )
@@ -225,6 +226,7 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	parts.Go(func() { s.ended <- answers.Serve(listener) })
 	parts.Go(func() { s.ended <- client.Run(ctx, s.follower) })
 	parts.Go(func() { s.prober.Run(ctx) })
+	parts.Go(func() { s.keepWeeks(ctx) })
 	if s.alerts != nil {
 		parts.Go(func() { s.alerts.Run(ctx) })
 	}
@@ -249,7 +251,7 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 func (s *work) judge(ctx context.Context) error {
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()
-	failing, day, assessed, compared := false, 0, time.Time{}, time.Time{}
+	failing, uncounted, day, assessed, compared := false, false, 0, time.Time{}, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -268,6 +270,10 @@ func (s *work) judge(ctx context.Context) error {
 			if now.Sub(assessed) >= assess {
 				s.api.Judge(ctx, now)
 				assessed = now
+				if err := s.kept.CountHour(ctx, now, nil); (err != nil) != uncounted && ctx.Err() == nil {
+					uncounted = err != nil
+					s.log.Warn("adding up of the acts of hours changed", "failing", uncounted, "err", err)
+				}
 			}
 			if now.Sub(compared) >= compare {
 				if err := s.api.JudgeNodes(ctx, now); err != nil && ctx.Err() == nil {
@@ -281,6 +287,22 @@ func (s *work) judge(ctx context.Context) error {
 					s.log.Warn("drop old days failed", "err", err)
 				}
 			}
+		}
+	}
+}
+
+// keepWeeks keeps the report of each week when it is over.
+func (s *work) keepWeeks(ctx context.Context) {
+	ticker := time.NewTicker(reportTurn)
+	defer ticker.Stop()
+	for {
+		if err := s.api.KeepWeek(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			s.log.Warn("keep the report of the last week failed", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
 		}
 	}
 }

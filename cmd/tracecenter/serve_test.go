@@ -102,6 +102,12 @@ func TestServe(t *testing.T) {
 	if text := cli(t, "failures", "--dir", dir); !strings.Contains(text, "    1  creation  CapacityExhausted        system  newest default/late") {
 		t.Error(text)
 	}
+	if text := cli(t, "report", "weekly", "--dir", dir); !strings.Contains(text, "CapacityExhausted  creation  system  1") || !strings.Contains(text, "error: could not tell") {
+		t.Error(text)
+	}
+	if text := cli(t, "report", "weekly", "--dir", dir, "-o", "html"); !strings.HasPrefix(text, "<!doctype html>") || !strings.Contains(text, "default/late") {
+		t.Error(text)
+	}
 	wait(t, "health", func() bool {
 		center.Beat()
 		text := cli(t, "health", "--dir", dir)
@@ -134,12 +140,12 @@ func answers(t *testing.T, dir, on string) {
 	t.Helper()
 	for path, want := range map[string]int{"/healthz": 200, "/v1/slis": 200, "/v1/slis?window=2m": 400, "/v1/pods/none": 404, "/v1/pods/a/b": 404,
 		"/v1/pods/" + strings.Repeat("a", 300): 400, "/v1/terminating": 200, "/metrics": 200, "/v1/failures": 200,
-		"/v1/components": 200, "/v1/health": 200, "/": 303, "/login": 200} {
+		"/v1/components": 200, "/v1/health": 200, "/v1/report": 200, "/v1/report?week=2999-W01": 400, "/": 303, "/login": 200} {
 		if code, body := ask(t, dir, on, path, on); code != want {
 			t.Errorf("%.40s: %d, %.200s", path, code, body)
 		}
 	}
-	for _, path := range []string{"/v1/slis", "/v1/pods/u1", "/v1/pods/default/late", "/v1/terminating", "/v1/failures", "/v1/components", "/v1/health", "/metrics"} {
+	for _, path := range []string{"/v1/slis", "/v1/pods/u1", "/v1/pods/default/late", "/v1/terminating", "/v1/failures", "/v1/components", "/v1/health", "/v1/report", "/metrics"} {
 		if code, body := ask(t, t.TempDir(), on, path, on); code != http.StatusUnauthorized || strings.Contains(body, "late") {
 			t.Errorf("%s without a token: %d %s", path, code, body)
 		}

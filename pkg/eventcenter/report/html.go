@@ -9,33 +9,11 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 //go:embed report.html
 var source string
-
-// styles are for emails, which have no style sheet; pages have classes instead.
-var styles = map[string]string{
-	"body":  "font-family:sans-serif;font-size:14px;line-height:1.45;color:#1b1f24;background:#ffffff;margin:16px",
-	"h1":    "font-size:20px;margin:0 0 10px",
-	"h2":    "font-size:16px;margin:22px 0 6px",
-	"p":     "margin:6px 0",
-	"table": "border-collapse:collapse;width:100%",
-	"h": "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;color:#57606a;" +
-		"font-size:12px;font-weight:600",
-	"r":       "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;font-weight:500",
-	"n":       "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;white-space:nowrap",
-	"t":       "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de",
-	"a":       "color:#0a58ca",
-	"small":   "color:#57606a",
-	"fatal":   "padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;color:#b3261e;font-weight:600;vertical-align:top",
-	"warning": "padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;color:#8a5a00;font-weight:600;vertical-align:top",
-	"info":    "padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;font-weight:600;vertical-align:top",
-}
-
-// classes are from the pages' style sheet.
-var classes = map[string]string{"n": "n", "t": "text", "fatal": "state fatal", "warning": "state warning",
-	"info": "state info"}
 
 type placesOf struct {
 	ID, Title, What string
@@ -45,16 +23,7 @@ type placesOf struct {
 // functions returns the template functions: for an email with links to a center, or for a page.
 func functions(mail bool, base string, location *time.Location) template.FuncMap {
 	return template.FuncMap{
-		"at": func(name any) template.HTMLAttr {
-			key := fmt.Sprint(name)
-			if mail {
-				return template.HTMLAttr(`style="` + styles[key] + `"`) //nolint:gosec // from the table above
-			}
-			if classes[key] == "" {
-				return ""
-			}
-			return template.HTMLAttr(`class="` + classes[key] + `"`) //nolint:gosec // from the table above
-		},
+		"at":     web.Styled(mail),
 		"link":   func(href string) string { return strings.TrimSuffix(base, "/") + href },
 		"plain":  event.Plain,
 		"join":   func(names []string) string { return strings.Join(names, ", ") },

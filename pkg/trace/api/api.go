@@ -46,6 +46,8 @@ type Server struct {
 
 	saved atomic.Int64 // when the last batch was stored, in Unix ns
 
+	reports sync.Mutex // held while a report is made
+
 	mu      sync.Mutex // guards the fields below
 	tracker health.Tracker
 	health  health.State
@@ -64,6 +66,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /v1/slis", s.ofPods(s.slis))
 	mux.HandleFunc("GET /v1/failures", s.ofPods(s.getFailures))
+	mux.HandleFunc("GET /v1/report", s.ofPods(s.getReport))
 	mux.HandleFunc("GET /v1/terminating", s.ofPods(s.terminating))
 	mux.HandleFunc("GET /v1/tenants", s.ofPods(s.getTenants))
 	mux.HandleFunc("GET /v1/pods/{uid}", s.identified(s.byUID))

@@ -47,6 +47,7 @@ func New(c Config) http.Handler {
 			{Page: "pod", Name: "Pod", Path: "/pods"},
 			{Page: "terminating", Name: "Terminating", Path: "/terminating"},
 			{Page: "components", Name: "Components", Path: "/components"},
+			{Page: "report", Name: "Report", Path: "/report"},
 		}})}
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request, web.Session){
@@ -57,6 +58,7 @@ func New(c Config) http.Handler {
 		"GET /pods/{namespace}/{name}": p.pod,
 		"GET /terminating":             p.terminating,
 		"GET /components":              p.components,
+		"GET /report":                  p.report,
 	} {
 		mux.HandleFunc(pattern, p.SignedIn(answer))
 	}

@@ -69,6 +69,8 @@ func TestPages(t *testing.T) {
 		"/pods":                                        {"Namespace/name, or UID"},
 		"/terminating":                                 {"There is none."},
 		"/components":                                  {"No component is probed yet"},
+		"/report":                                      {"Last 7 days", "CapacityExhausted", "There are no verdicts before", "&lt;b&gt;late", "/v1/report?format=html"},
+		"/report?namespace=team":                       {"Last 7 days, namespace team", "team/gone", `href="/v1/report?format=html&amp;namespace=team&amp;week="`},
 	} {
 		status, text := s.open(path)
 		for _, want := range wants {
@@ -80,7 +82,7 @@ func TestPages(t *testing.T) {
 			t.Errorf("%s: a name is shown as markup", path)
 		}
 	}
-	for path, want := range map[string]int{"/pods/none": 404, "/pods/a/b": 404, "/nothing": 404, "/failures?window=2m": 400, "/v1/failures": 200} {
+	for path, want := range map[string]int{"/pods/none": 404, "/pods/a/b": 404, "/nothing": 404, "/failures?window=2m": 400, "/report?week=x": 400, "/v1/failures": 200} {
 		if status, text := s.open(path); status != want {
 			t.Errorf("%s: %d %s", path, status, text)
 		}
@@ -91,7 +93,7 @@ func TestPages(t *testing.T) {
 func TestPagesOfOneNamespace(t *testing.T) {
 	s := start(t, map[string]bool{"team": true})
 	for path, want := range map[string]int{"/": 200, "/?namespace=team": 200, "/?namespace=default": 200, "/failures": 403, "/failures?namespace=default": 403,
-		"/failures?namespace=team": 200, "/terminating": 403, "/terminating?namespace=team": 200, "/pods/team/gone": 200, "/pods/uid-team": 200,
+		"/failures?namespace=team": 200, "/report": 403, "/report?namespace=default": 403, "/report?namespace=team": 200, "/terminating": 403, "/terminating?namespace=team": 200, "/pods/team/gone": 200, "/pods/uid-team": 200,
 		"/pods/default/%3Cb%3Elate": 404, "/pods/uid-default": 404, "/pods?pod=uid-default": 404, "/v1/pods/uid-default": 404, "/v1/pods/uid-team": 200,
 		"/v1/pods/default/%3Cb%3Elate": 403, "/v1/failures": 403, "/v1/failures?namespace=team": 200, "/v1/slis": 403, "/v1/slis?namespace=default": 403} {
 		status, text := s.open(path)

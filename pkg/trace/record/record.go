@@ -153,6 +153,7 @@ type Timeline struct {
 	Pulls          []Pull                  `json:"pulls,omitempty"`
 	Errors         []Error                 `json:"errors,omitempty"`
 	Disruption     string                  `json:"disruption,omitempty"` // reason of the condition DisruptionTarget
+	Build          int64                   `json:"build,omitempty"`      // ID of the node's Build; 0: not known
 	Around         Surroundings            `json:"around,omitzero"`
 	Skews          map[Clock]time.Duration `json:"skews,omitempty"` // our clock minus the source's, if measured
 }

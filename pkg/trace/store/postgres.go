@@ -40,6 +40,7 @@ func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, erro
 	}
 	s := &Store{keep: keepDays, pg: true, at: time.Now(), open: stdlib.OpenDB(*config), days: map[string]*sql.DB{}}
 	s.open.SetMaxOpenConns(4)
+	s.hours = s.open
 	if err := s.createTables(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("store in PostgreSQL: %w", err), s.Close())
 	}
@@ -51,7 +52,8 @@ func (s *Store) createTables(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, do := range []string{fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, schemaLock), strings.ReplaceAll(openSchema+daySchema, " WITHOUT ROWID", "")} {
+	for _, do := range []string{fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, schemaLock),
+		strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", ""), strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1)} {
 		if _, err := tx.ExecContext(ctx, do); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
@@ -99,6 +101,9 @@ func discard(conn *sql.Conn) {
 
 // Alive returns the time until which the writing replica has stored everything.
 func (s *Store) Alive(ctx context.Context) (time.Time, error) { return s.meta(ctx, "alive") }
+
+// First returns when the store was created.
+func (s *Store) First(ctx context.Context) (time.Time, error) { return s.meta(ctx, "first") }
 
 func (s *Store) expireRows(ctx context.Context, oldest int64) error {
 	err := s.inTransaction(ctx, s.open, func(tx writer) error {

@@ -39,7 +39,7 @@ func (s *Store) Probes(ctx context.Context, now time.Time, window time.Duration)
 	byInstance := map[[2]string]int{}
 	for _, db := range s.since(now.Add(-window).UTC().Format(dayFormat)) {
 		rows, err := db.QueryContext(ctx, s.rebind(`SELECT component, instance, sum(good), sum(bad), sum(blind) FROM probes WHERE minute >= ?
- GROUP BY component, instance`), now.Add(-window).Unix()/60)
+ AND minute <= ? GROUP BY component, instance`), now.Add(-window).Unix()/60, now.Unix()/60)
 		if err != nil {
 			return nil, err
 		}

@@ -33,7 +33,8 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WIT
 
 	daySchema = `CREATE TABLE IF NOT EXISTS acts (key TEXT PRIMARY KEY, uid TEXT NOT NULL, act TEXT NOT NULL, namespace TEXT NOT NULL,
  name TEXT NOT NULL, node TEXT NOT NULL, owner TEXT NOT NULL, outcome TEXT NOT NULL, why TEXT NOT NULL, class TEXT NOT NULL,
- first TEXT NOT NULL, reason TEXT NOT NULL, at BIGINT NOT NULL, judged BIGINT NOT NULL, "user" BIGINT NOT NULL, stages TEXT NOT NULL) WITHOUT ROWID;
+ first TEXT NOT NULL, reason TEXT NOT NULL, at BIGINT NOT NULL, judged BIGINT NOT NULL, "user" BIGINT NOT NULL, stages TEXT NOT NULL,
+ build BIGINT NOT NULL DEFAULT 0) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS acts_at ON acts (at);
 CREATE INDEX IF NOT EXISTS acts_name ON acts (namespace, name);
 CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
@@ -47,9 +48,11 @@ type Store struct {
 	keep int // days
 	lock *os.File
 	open *sql.DB
-	pg   bool      // everything is in open
-	lead *sql.Conn // PostgreSQL's session with the writer's lock; used by the writer's goroutine only
-	at   time.Time // when it was opened
+	pg   bool // everything is in open
+	// hours has the sums of the hours: open for PostgreSQL.
+	hours *sql.DB
+	lead  *sql.Conn // PostgreSQL's session with the writer's lock; used by the writer's goroutine only
+	at    time.Time // when it was opened
 
 	mu   sync.Mutex // guards the fields below
 	days map[string]*sql.DB
@@ -77,6 +80,9 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if s.open, err = database(ctx, filepath.Join(s.dir, openFile), openSchema); err != nil {
 		return err
 	}
+	if s.hours, err = database(ctx, filepath.Join(s.dir, hoursFile), hoursSchema); err != nil {
+		return err
+	}
 	if _, err := s.open.ExecContext(ctx, setFirst, time.Now().UTC().Format(time.RFC3339Nano)); err != nil {
 		return err
 	}
@@ -91,6 +97,8 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	}
 	return nil
 }
+
+const addBuild = `ALTER TABLE acts ADD COLUMN build BIGINT NOT NULL DEFAULT 0`
 
 const setFirst = `INSERT INTO meta VALUES ('first', ?) ON CONFLICT DO NOTHING`
 
@@ -120,8 +128,14 @@ func (s *Store) day(ctx context.Context, day string) (*sql.DB, error) {
 		return nil, err
 	}
 	db, err := database(ctx, filepath.Join(s.dir, day+".db"), daySchema)
-	if err == nil {
-		s.days[day] = db
+	if err != nil {
+		return nil, err
+	}
+	s.days[day] = db
+	var known int // a file of an earlier release has no builds
+	err = db.QueryRowContext(ctx, `SELECT count(*) FROM pragma_table_info('acts') WHERE name = 'build'`).Scan(&known)
+	if err == nil && known == 0 {
+		_, err = db.ExecContext(ctx, addBuild)
 	}
 	return db, err
 }
@@ -139,6 +153,9 @@ func (s *Store) Close() error {
 	}
 	if s.open != nil {
 		errs = append(errs, s.open.Close())
+	}
+	if s.hours != nil && !s.pg {
+		errs = append(errs, s.hours.Close())
 	}
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
@@ -220,6 +237,9 @@ func (s *Store) all() []*sql.DB { return s.since("") }
 // Save stores a batch: first the verdicts, each in the file of its day, then the open acts. If it fails, or the process
 // ends in between, the same batch may come again: existing verdicts stay unchanged.
 func (s *Store) Save(ctx context.Context, b follow.Batch) error {
+	if err := s.recount(ctx, b); err != nil {
+		return fmt.Errorf("store late verdicts: %w", err)
+	}
 	byDay := map[string][]follow.Act{}
 	for _, a := range b.Judged {
 		day := a.JudgedAt.UTC().Format(dayFormat)
@@ -306,10 +326,10 @@ func insertAct(ctx context.Context, tx writer, a *follow.Act) error {
 	if t.OwnerKind != "" {
 		owner = t.OwnerKind + "/" + t.OwnerName
 	}
-	stored, err := tx.execute(ctx, `INSERT INTO acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`, a.Key().String(), t.UID, string(t.Act),
+	stored, err := tx.execute(ctx, `INSERT INTO acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`, a.Key().String(), t.UID, string(t.Act),
 		t.Namespace, t.Name, t.Node, owner, string(a.Verdict.Outcome), a.Verdict.Why, string(a.Final.Class), string(a.First.Reason),
 		string(a.Final.Reason), a.JudgedAt.UnixMilli(), a.Verdict.Judged.Middle().Milliseconds(), a.Verdict.User.Milliseconds(),
-		stagesOf(a))
+		stagesOf(a), t.Build)
 	if err != nil {
 		return err
 	}
@@ -355,6 +375,9 @@ func stagesOf(a *follow.Act) string {
 
 // Expire drops the days that are too old.
 func (s *Store) Expire(ctx context.Context, now time.Time) error {
+	if err := s.expireHours(ctx, now); err != nil {
+		return err
+	}
 	if s.pg {
 		return s.expireRows(ctx, now.AddDate(0, 0, -s.keep).UnixMilli())
 	}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
+	"github.com/nodeagent/nodeagent/pkg/trace/store"
+)
+
+const (
+	week     = 7 * 24 * time.Hour
+	weekDone = time.Hour       // after its end, the report of a week is final
+	unseen   = 5 * time.Minute // the end of a deletion may be stored so much later
+)
+
+// WeekError is a week that has no report.
+type WeekError struct{ text string }
+
+func (e *WeekError) Error() string { return e.text }
+
+// Report returns the report of an ISO week; empty: of the last 7 days. A finished one is kept.
+func (s *Server) Report(ctx context.Context, name, namespace string) (report.Report, error) {
+	now := s.Now().UTC()
+	r := report.Report{Week: name, Namespace: namespace, AsOf: now, From: now.Truncate(time.Hour).Add(time.Hour - week), To: now}
+	if name != "" {
+		from, to, err := report.Bounds(name)
+		if err != nil || !from.Before(now) {
+			return r, &WeekError{cmp.Or(err, fmt.Errorf("week %s has not begun", name)).Error()}
+		}
+		if r.From = from; to.Before(now) {
+			r.To = to
+			if kept, err := s.Store.Week(ctx, name); namespace == "" && (err != nil || kept != nil) {
+				return *cmp.Or(kept, &r), err
+			}
+		}
+	}
+	s.reports.Lock() // one at a time: each reads all acts of the week
+	defer s.reports.Unlock()
+	if err := ctx.Err(); err != nil {
+		return r, err
+	}
+	return r, s.fillReport(ctx, &r)
+}
+
+func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
+	var c report.Counts
+	for into, span := range map[*[]sli.Count][2]time.Time{&c.Week: {r.From, r.To}, &c.Before: {r.From.Add(-week), r.To.Add(-week)},
+		&c.Month: {r.To.Truncate(time.Hour).AddDate(0, 0, -report.Days), r.To}} {
+		if *into, err = s.Store.Sums(ctx, span[0], span[1], r.Namespace); err != nil {
+			return err
+		}
+	}
+	if r.Since, c.Known, err = s.Store.History(ctx, r.From, r.Namespace); err != nil {
+		return err
+	}
+	if kept := s.Store.Kept(r.AsOf); r.From.Before(kept) {
+		r.Missing = append(r.Missing, "the acts before "+kept.Format(time.DateOnly)+", for owners, nodes, examples, leftovers and stages")
+	}
+	sum := report.NewSum()
+	if err := s.Store.MissesOf(ctx, r.From, r.To, r.Namespace, func(m store.Row) {
+		sum.Miss(report.Act{Namespace: m.Namespace, Owner: m.Owner, Node: m.Node, Act: m.Act, Outcome: m.Outcome, Class: reason.Class(m.Class),
+			Reason: reason.Reason(m.Reason)}, m.Namespace+"/"+m.Name, m.At, isLeft(m, r.AsOf))
+	}); err != nil {
+		return err
+	}
+	if err := s.Store.Acts(ctx, r.From, r.To, r.Namespace, sum.Act); err != nil {
+		return err
+	}
+	sum.Fill(r, c)
+	if sum.Capped {
+		r.Missing = append(r.Missing, "owners or nodes: too many had misses")
+	}
+	first, err := s.Store.First(ctx)
+	if err != nil {
+		return err
+	}
+	r.Budget.Days = min(report.Days, max(0, r.To.Sub(first).Hours()/24))
+	probes, err := s.Store.Probes(ctx, r.To, r.To.Sub(r.From))
+	for _, p := range probes {
+		r.Online = append(r.Online, report.Online{Component: p.Component, Instance: p.Instance, Rate: sli.Ratio(p.Good, p.Good+p.Bad),
+			Samples: p.Good + p.Bad})
+	}
+	return err
+}
+
+// isLeft reports whether a deletion did not end in time for leftovers.
+func isLeft(m store.Row, now time.Time) bool {
+	if m.Act != record.Deletion || m.Evidence == nil {
+		return false
+	}
+	t := &m.Evidence.Timeline
+	end := now.Add(-unseen)
+	if gone := t.At(record.Gone); gone.Known() {
+		end = gone.Arrival
+	}
+	return end.Sub(t.Begin().Arrival) > leftover+t.Grace
+}
+
+// KeepWeek keeps the report of the last week, if that is not done yet.
+func (s *Server) KeepWeek(ctx context.Context, now time.Time) error {
+	name := report.WeekOf(now.Add(-weekDone - week))
+	if kept, err := s.Store.Week(ctx, name); err != nil || kept != nil {
+		return err
+	}
+	made, err := s.Report(ctx, name, "")
+	if err != nil || !made.Judged() {
+		return err
+	}
+	return s.Store.KeepWeek(ctx, name, made)
+}
+
+func (s *Server) getReport(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	made, err := s.Report(r.Context(), q.Get("week"), q.Get("namespace"))
+	if wrong, ok := errors.AsType[*WeekError](err); ok {
+		http.Error(w, wrong.Error(), http.StatusBadRequest)
+		return
+	}
+	if err == nil && q.Get("format") == "html" {
+		var text []byte
+		if text, err = made.Mail(); err == nil {
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+			_, _ = w.Write(text) //nolint:gosec // made by html/template
+			return
+		}
+	}
+	if err != nil {
+		s.fail(w, "make the report", err)
+		return
+	}
+	s.answer(w, made)
+}

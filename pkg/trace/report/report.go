@@ -1,0 +1,383 @@
+// Package report adds up the acts of a week. It is pure.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/baseline"
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+)
+
+const (
+	// Days is the time of the budget.
+	Days = 28
+	// Objective is the share of creations that the system must deliver in that time.
+	Objective = 0.99
+
+	worst    = 10     // owners and nodes
+	maxNamed = 20_000 // owners and nodes with misses that are counted
+)
+
+// Report covers the acts of a week, UTC. Numbers before are those of the same time a week earlier.
+type Report struct {
+	Week      string       `json:"week,omitempty"` // 2026-W48; empty: the last 7 days
+	From      time.Time    `json:"from"`
+	To        time.Time    `json:"to"`
+	AsOf      time.Time    `json:"asof"`
+	Namespace string       `json:"namespace,omitempty"` // empty: all
+	Since     time.Time    `json:"since,omitzero"`      // of the oldest verdicts before it; zero: there are none
+	Missing   []string     `json:"missing,omitempty"`   // parts that could not be told
+	Acts      []Success    `json:"acts"`
+	Reasons   []Reason     `json:"reasons"` // of misses, the most frequent first
+	Owners    []Worst      `json:"worstOwners"`
+	Nodes     []Worst      `json:"worstNodes"`
+	Leftovers []Reason     `json:"newLeftovers"`
+	Stages    []Stage      `json:"stages"`
+	Online    []Online     `json:"components"`
+	Budget    Budget       `json:"budget"`
+	Center    *NodesOnline `json:"nodes,omitempty"` // of the event center; null: see Missing
+}
+
+// Judged reports whether the report has any verdict.
+func (r *Report) Judged() bool {
+	return slices.ContainsFunc(r.Acts, func(a Success) bool { return a.Total > 0 })
+}
+
+// Title returns the title of the report.
+func (r *Report) Title() string {
+	title := "Last 7 days"
+	if r.Week != "" {
+		title = "Week " + r.Week
+	}
+	if r.Namespace != "" {
+		title += ", namespace " + r.Namespace
+	}
+	return title
+}
+
+// Success is the success of one kind of act.
+type Success struct {
+	sli.Indicator
+	Before sli.Indicator `json:"before"`
+}
+
+// Reason is a reason of misses.
+type Reason struct {
+	Act    record.Act `json:"act"`
+	Reason string     `json:"reason"`
+	Class  string     `json:"class"`
+	N      int        `json:"n"`
+	Before int        `json:"before"`
+	// New means that no miss had it since Since.
+	New     bool   `json:"new,omitempty"`
+	Example string `json:"example,omitempty"` // the newest pod: namespace/name
+}
+
+// Worst is an owner or a node. Only misses of the system count.
+type Worst struct {
+	Name    string   `json:"name"`
+	Missed  int      `json:"missed"`
+	Samples int      `json:"samples"`    // delivered, and missed by the system
+	Share   *float64 `json:"share"`      // Missed / Samples; null if there are too few
+	OfAll   *float64 `json:"shareOfAll"` // of all misses of the system
+}
+
+// Stage is the time of one stage of delivered acts and those missed by the system, in seconds.
+type Stage struct {
+	Act     record.Act `json:"act"`
+	Stage   stage.ID   `json:"stage"`
+	Name    string     `json:"name"`
+	Owner   string     `json:"owner"`
+	Samples int        `json:"samples"`
+	P50     *float64   `json:"p50"`
+	P90     *float64   `json:"p90"`
+	Share   *float64   `json:"share"` // of the time of all stages of this kind of act
+	spent   int64
+}
+
+// Online is the availability of a component.
+type Online struct {
+	Component string   `json:"component"`
+	Instance  string   `json:"instance"`
+	Rate      *float64 `json:"onlineRate"`
+	Samples   int      `json:"samples"`
+}
+
+// Budget is the budget of errors of creations in Days.
+type Budget struct {
+	Objective float64  `json:"objective"`
+	Success   *float64 `json:"success"`
+	Samples   int      `json:"samples"`
+	Left      *float64 `json:"left"` // share of the budget; negative if more is spent than there was
+	Days      float64  `json:"days"` // with verdicts
+}
+
+// NodesOnline is the availability of the nodes according to the event center's report.
+type NodesOnline struct {
+	Week               string  `json:"week"`
+	Nodes              int     `json:"nodes"`
+	Available          float64 `json:"available"`
+	Unavailable        float64 `json:"unavailable"`
+	Unknown            float64 `json:"unknown"`
+	Joined             int     `json:"joined"`
+	Removed            int     `json:"removed"`
+	Found              int     `json:"faultsFound"`
+	Repaired           int     `json:"faultsRepaired"`
+	MaintenanceSeconds int64   `json:"maintenanceSeconds"`
+}
+
+// WeekOf returns the name of a time's ISO week.
+func WeekOf(at time.Time) string {
+	year, week := at.UTC().ISOWeek()
+	return fmt.Sprintf("%04d-W%02d", year, week)
+}
+
+// Bounds returns begin and end of an ISO week.
+func Bounds(week string) (from, to time.Time, err error) {
+	var year, number int
+	if _, err := fmt.Sscanf(week, "%4d-W%2d", &year, &number); err == nil {
+		fourth := time.Date(year, time.January, 4, 0, 0, 0, 0, time.UTC) // always in the first week
+		from = fourth.AddDate(0, 0, 7*(number-1)-(int(fourth.Weekday())+6)%7)
+	}
+	if WeekOf(from) != week {
+		return from, to, fmt.Errorf("week %.20q: must be like 2026-W48", week)
+	}
+	return from, from.AddDate(0, 0, 7), nil
+}
+
+// Act is a judged act.
+type Act struct {
+	Namespace, Owner, Node string
+	Act                    record.Act
+	Outcome                verdict.Outcome
+	Class                  reason.Class
+	Reason                 reason.Reason
+	Stages                 string
+	Build                  int64
+}
+
+// counts reports whether the times of an act are the system's: delivered, or missed by it.
+func (a *Act) counts() bool {
+	return a.Outcome == verdict.Delivered || a.Outcome == verdict.Missed && a.Class != reason.User
+}
+
+// StageKey identifies the acts whose times of a stage are added up.
+type StageKey struct {
+	Act    record.Act
+	Stage  stage.ID
+	Build  int64
+	Cached bool // no image was pulled
+}
+
+// Stages are the times of stages.
+type Stages map[StageKey]baseline.Histogram
+
+// Add adds the times of an act.
+func (s Stages) Add(a Act) {
+	if !a.counts() {
+		return
+	}
+	cached := true
+	baseline.Times(a.Stages, func(id string, _ int64) {
+		cached = cached && stage.ID(id) != stage.Pull && stage.ID(id) != stage.NewPull
+	})
+	baseline.Times(a.Stages, func(id string, took int64) {
+		k := StageKey{a.Act, stage.ID(id), a.Build, cached}
+		if s[k] == nil {
+			s[k] = baseline.Histogram{}
+		}
+		s[k].Add(took)
+	})
+}
+
+// Counts are the verdicts of the week and of the times that it is compared with.
+type Counts struct {
+	Week, Before, Month []sli.Count
+	Known               map[reason.Reason]bool // of misses before the week
+}
+
+// Sum adds up the acts of a week: first all misses, then all acts.
+type Sum struct {
+	Capped    bool // more owners or nodes had misses than are counted
+	owners    map[string]*Worst
+	nodes     map[string]*Worst
+	misses    map[Reason]found
+	leftovers map[Reason]found
+	stages    map[StageKey]*timed
+}
+
+// found are misses with one reason.
+type found struct {
+	n      int
+	newest string // pod
+	at     time.Time
+}
+
+func (f found) add(pod string, at time.Time) found {
+	if f.n++; at.After(f.at) {
+		f.newest, f.at = pod, at
+	}
+	return f
+}
+
+type timed struct {
+	baseline.Histogram
+	spent int64
+}
+
+// NewSum returns an empty sum.
+func NewSum() *Sum {
+	return &Sum{owners: map[string]*Worst{}, nodes: map[string]*Worst{}, misses: map[Reason]found{}, leftovers: map[Reason]found{},
+		stages: map[StageKey]*timed{}}
+}
+
+// Miss adds the miss of a pod. left means that it is a deletion that did not end.
+func (s *Sum) Miss(a Act, pod string, at time.Time, left bool) {
+	key := Reason{Act: a.Act, Reason: string(a.Reason), Class: string(a.Class)}
+	s.misses[key] = s.misses[key].add(pod, at)
+	if left {
+		s.leftovers[key] = s.leftovers[key].add(pod, at)
+	}
+	if !a.counts() {
+		return
+	}
+	s.missed(s.owners, a.owner())
+	s.missed(s.nodes, a.Node)
+}
+
+func (s *Sum) missed(of map[string]*Worst, name string) {
+	switch w := of[name]; {
+	case name == "":
+	case w != nil:
+		w.Missed++
+	case len(of) < maxNamed:
+		of[name] = &Worst{Name: name, Missed: 1}
+	default:
+		s.Capped = true
+	}
+}
+
+func (a *Act) owner() string {
+	if a.Owner == "" {
+		return ""
+	}
+	return a.Namespace + "/" + a.Owner
+}
+
+// Act adds an act, a miss too.
+func (s *Sum) Act(a Act) {
+	if !a.counts() {
+		return
+	}
+	if w := s.owners[a.owner()]; w != nil {
+		w.Samples++
+	}
+	if w := s.nodes[a.Node]; w != nil {
+		w.Samples++
+	}
+	baseline.Times(a.Stages, func(id string, took int64) {
+		k := StageKey{Act: a.Act, Stage: stage.ID(id)}
+		if s.stages[k] == nil {
+			s.stages[k] = &timed{Histogram: baseline.Histogram{}}
+		}
+		s.stages[k].Add(took)
+		s.stages[k].spent += took
+	})
+}
+
+// Fill completes a report that has its time.
+func (s *Sum) Fill(r *Report, c Counts) {
+	missed := 0
+	before := sli.Add(c.Before)
+	for i, now := range sli.Add(c.Week) {
+		r.Acts = append(r.Acts, Success{now, before[i]})
+		missed += now.System
+	}
+	r.Reasons = s.reasons(c, !r.Since.IsZero())
+	r.Owners, r.Nodes = top(s.owners, missed), top(s.nodes, missed)
+	for l, f := range s.leftovers {
+		l.N, l.Example = f.n, f.newest
+		r.Leftovers = append(r.Leftovers, l)
+	}
+	slices.SortFunc(r.Leftovers, byNumber)
+	r.Stages = s.times()
+	r.Budget = budget(c.Month)
+}
+
+// reasons counts the misses by reason. New ones are known only if there was a time before the week.
+func (s *Sum) reasons(c Counts, history bool) (all []Reason) {
+	counts := map[Reason]*Reason{}
+	add := func(of []sli.Count, into func(*Reason) *int) {
+		for _, x := range of {
+			if x.Outcome != verdict.Missed {
+				continue
+			}
+			key := Reason{Act: x.Act, Reason: x.Reason, Class: string(x.Class)}
+			if counts[key] == nil {
+				r := key
+				r.Example, r.New = s.misses[key].newest, history && !c.Known[reason.Reason(x.Reason)]
+				counts[key] = &r
+			}
+			*into(counts[key]) += x.N
+		}
+	}
+	add(c.Week, func(r *Reason) *int { return &r.N })
+	add(c.Before, func(r *Reason) *int { return &r.Before })
+	for _, r := range counts {
+		all = append(all, *r)
+	}
+	slices.SortFunc(all, byNumber)
+	return all
+}
+
+func byNumber(a, b Reason) int {
+	return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(b.Before, a.Before), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason),
+		cmp.Compare(a.Class, b.Class))
+}
+
+func top(of map[string]*Worst, missed int) (all []Worst) {
+	for _, w := range slices.SortedFunc(maps.Values(of), func(a, b *Worst) int {
+		return cmp.Or(cmp.Compare(b.Missed, a.Missed), cmp.Compare(a.Samples, b.Samples), cmp.Compare(a.Name, b.Name))
+	})[:min(len(of), worst)] {
+		w.Share, w.OfAll = sli.Ratio(w.Missed, w.Samples), sli.Ratio(w.Missed, missed)
+		all = append(all, *w)
+	}
+	return all
+}
+
+func (s *Sum) times() (all []Stage) {
+	spent := map[record.Act]int64{}
+	for k, t := range s.stages {
+		info := stage.Describe(k.Stage)
+		all = append(all, Stage{Act: k.Act, Stage: k.Stage, Name: info.Name, Owner: info.Owner, Samples: t.N(), P50: t.Quantile(0.5),
+			P90: t.Quantile(0.9), spent: t.spent})
+		spent[k.Act] += t.spent
+	}
+	for i := range all {
+		if of := spent[all[i].Act]; of > 0 && all[i].Samples >= sli.Enough {
+			all[i].Share = new(float64(all[i].spent) / float64(of))
+		}
+	}
+	slices.SortFunc(all, func(a, b Stage) int { return cmp.Or(cmp.Compare(a.Act, b.Act), cmp.Compare(a.Stage, b.Stage)) })
+	return all
+}
+
+func budget(month []sli.Count) Budget {
+	b := Budget{Objective: Objective}
+	for _, i := range sli.Add(month) {
+		if i.Act == record.Creation {
+			if b.Success, b.Samples = i.Success, i.Samples; b.Success != nil {
+				b.Left = new(1 - (1-*b.Success)/(1-Objective))
+			}
+		}
+	}
+	return b
+}
