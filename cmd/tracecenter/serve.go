@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/alert"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
+	"github.com/nodeagent/nodeagent/pkg/trace/evidence"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/override"
@@ -159,7 +160,9 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	w := &work{serveOptions: s, follower: follower, kept: kept, prober: probe.New(servers, follower, log), log: log}
 	w.api = &api.Server{Follower: follower, Store: kept, Prober: w.prober, Log: log, Now: time.Now, Loopback: s.endpoint.Loopback()}
 	if s.center != "" {
-		w.api.Sender = nodefault.NewSender(&remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}, s.cluster, log)
+		center := &remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}
+		w.api.Sender = nodefault.NewSender(center, s.cluster, log)
+		w.evidence = &evidence.Reader{Center: center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
 	}
 	if s.alertmanager != "" {
 		if err := w.readAlerts(); err != nil {
@@ -187,9 +190,10 @@ type work struct {
 	prober   *probe.Prober
 	api      *api.Server
 	log      *slog.Logger
-	alerts   *alert.Reader  // nil: there is no Alertmanager
-	tenants  *tenant.Reader // nil: there are no FlowSchemas
-	ended    chan error     // of a part of the program
+	alerts   *alert.Reader    // nil: there is no Alertmanager
+	evidence *evidence.Reader // nil: there is no event center
+	tenants  *tenant.Reader   // nil: there are no FlowSchemas
+	ended    chan error       // of a part of the program
 }
 
 func (s *work) readAlerts() error {
@@ -235,6 +239,7 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	}
 	if s.api.Sender != nil {
 		parts.Go(func() { s.api.Sender.Run(ctx) })
+		parts.Go(func() { s.evidence.Run(ctx) })
 	}
 	err = s.judge(ctx)
 	stop()

@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 
 // pure lists the packages whose result depends only on their arguments, with the standard library packages they import.
 var pure = map[string][]string{
-	"pkg/trace/record":  {"time"},
+	"pkg/trace/record":  {"hash/fnv", "strconv", "time"},
 	"pkg/trace/stage":   {"slices", "time"},
 	"pkg/trace/verdict": {"time"},
 	"pkg/trace/reason":  {"slices", "strings", "time"},

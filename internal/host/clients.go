@@ -58,6 +58,9 @@ type Runtime struct {
 	Containers func(ctx context.Context) ([]*cri.Container, error)  // no filter, all states
 	// SandboxStatus is the verbose status: Info contains the runtime's own JSON (pid, runtimeSpec, cniResult …).
 	SandboxStatus func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error)
+	// Events calls take for each event of a container or sandbox until ctx ends or the runtime does: only then it returns, with
+	// an error. ErrNotConfigured: the runtime has no events for us.
+	Events func(ctx context.Context, take func(*cri.ContainerEventResponse)) error
 	// ImageBytes is the disk usage of images, and of container layers if the runtime counts them with images: a number
 	// that the runtime maintains, not a walk.
 	ImageBytes func(ctx context.Context) (uint64, error)

@@ -46,6 +46,16 @@ type podChanges struct {
 	since       time.Time               // no pod has changed since then
 	event       time.Time               // last event of a pod; zero: none since the watch began
 	pending     map[types.UID]time.Time // pods that start or end, with their last change
+
+	follower func(pod *corev1.Pod, gone bool) // nil: there is none
+}
+
+// Follow calls follower for each change of a pod of this node that the watch shows; nil ends that. It must neither block nor change
+// the pod.
+func (c *Client) Follow(follower func(pod *corev1.Pod, gone bool)) {
+	c.changes.mu.Lock()
+	defer c.changes.mu.Unlock()
+	c.changes.follower = follower
 }
 
 // unchangedSince reports whether no pod has changed since a time, or so shortly before it that kubelet may not have
@@ -102,7 +112,7 @@ func (p *podChanges) bookmark() {
 	p.lastMessage = time.Now()
 }
 
-func (p *podChanges) observe(kind watch.EventType, pod *corev1.Pod) {
+func (p *podChanges) observe(kind watch.EventType, pod *corev1.Pod) (follower func(*corev1.Pod, bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.event = time.Now()
@@ -112,6 +122,7 @@ func (p *podChanges) observe(kind watch.EventType, pod *corev1.Pod) {
 	} else {
 		delete(p.pending, pod.UID)
 	}
+	return p.follower
 }
 
 func inTransition(pod *corev1.Pod) bool {
@@ -180,8 +191,8 @@ func (c *Client) followPods(ctx context.Context, version string) (string, error)
 		}
 		if event.Type == watch.Bookmark {
 			c.changes.bookmark()
-		} else {
-			c.changes.observe(event.Type, pod)
+		} else if follower := c.changes.observe(event.Type, pod); follower != nil {
+			follower(pod, event.Type == watch.Deleted)
 		}
 	}
 	return version, nil

@@ -130,6 +130,8 @@ func readData(t Type, data []byte) (any, error) {
 		return readAs[Agent](data)
 	case AgentGap:
 		return readAs[Gap](data)
+	case PodEvidence:
+		return readAs[Evidence](data)
 	}
 	return json.RawMessage(data), nil
 }

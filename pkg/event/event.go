@@ -40,7 +40,8 @@ const (
 	AgentStarted     Type = typePrefix + "agent.started.v1" // Agent
 	AgentStopping    Type = typePrefix + "agent.stopping.v1"
 	AgentAlive       Type = typePrefix + "agent.alive.v1"
-	AgentGap         Type = typePrefix + "agent.gap.v1" // Gap
+	AgentGap         Type = typePrefix + "agent.gap.v1"    // Gap
+	PodEvidence      Type = typePrefix + "pod.evidence.v1" // Evidence
 )
 
 // The types of operators' entries about a fault at the center, with Operator as their data.

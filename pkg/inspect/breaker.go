@@ -14,7 +14,7 @@ import (
 
 // The gate against mass orphaning protects living pods that a witness wrongly denies. If a node was away and its pods
 // were removed by force, many real leftovers close it, and would forever. So a pod without running processes may pass
-// by a second, stronger proof (see strongerProof). A release takes one such pod per pass: see remediate.Plan.
+// by a second, stronger proof (see strongerProof). A release takes one such pod per pass: see release.Plan.
 
 // Breaker is the name of the gate against mass orphaning.
 const Breaker = "no-mass-orphaning"

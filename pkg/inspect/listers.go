@@ -26,7 +26,7 @@ type KindSpec struct {
 	// GoneFrom names the witnesses that must not know the object's sandbox or container either (Runtime, Containerd),
 	// besides the apiserver and kubelet, which must not know its pod.
 	GoneFrom []string
-	// OptIn marks the kinds that the daemon releases only if the configuration names them: see remediate.Settings.
+	// OptIn marks the kinds that the daemon releases only if the configuration names them: see release.Settings.
 	OptIn bool
 	// Minor marks the kinds that do little harm: a pod with only such leftovers is worth no warning.
 	Minor bool

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/podevidence"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -57,8 +58,9 @@ type Agent struct {
 	deps      checks.Deps
 	reporters []report.Reporter
 	leftovers *leftovers
-	fleet     *fleet.Fleet    // nil where there is no apiserver
-	taint     *taint.Reporter // nil where there is none, or no taint
+	fleet     *fleet.Fleet          // nil where there is no apiserver
+	taint     *taint.Reporter       // nil where there is none, or no taint
+	evidence  *podevidence.Follower // nil without an event center or an apiserver
 	repairs   *repair.Runner
 	monitors  *npd.Monitors // of node-problem-detector
 	meter     meter
@@ -128,6 +130,9 @@ func New(o Options) (*Agent, error) {
 	if o.Clients.Client != nil {
 		a.Components = append(a.Components, Component{"pod watch", o.Clients.Client.WatchPods},
 			Component{"node watch", a.watchNode})
+	}
+	if a.evidence != nil {
+		a.Components = append(a.Components, Component{"pod evidence", a.evidence.Run})
 	}
 	a.forgetRemoved(state)
 	a.report(thisBoot(a.tracker.State(), a.started), nil) // the state believed a moment ago still holds

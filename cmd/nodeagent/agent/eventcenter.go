@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/podevidence"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/kube"
@@ -48,6 +49,9 @@ func (a *Agent) openEventCenter(m meter) {
 		a.log.Error("serve metrics of the event center failed", "err", err)
 	}
 	a.reporters = append(a.reporters, r)
+	if a.clients.Client != nil {
+		a.evidence = podevidence.New(a.clients.Host, a.clients.Client, r.Evidence)
+	}
 }
 
 // maxCredential bounds a token, a certificate or a bundle of them, in bytes.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -40,6 +41,9 @@ func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
 		SandboxStatus: func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error) {
 			return client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 		},
+		Events: func(ctx context.Context, take func(*cri.ContainerEventResponse)) error {
+			return containerEvents(ctx, client, take)
+		},
 		ImageBytes:   imageBytes(conn),
 		HasImage:     hasImage(conn),
 		Images:       listImages(conn),
@@ -50,6 +54,29 @@ func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
 			return discover.SocketOwner(ctx, host.Files{}, socket)
 		},
 	}, conn, nil
+}
+
+// containerEvents follows the container events. Containerd 1 gives each event to one of its clients only: it is not asked, since
+// kubelet may be another client.
+func containerEvents(ctx context.Context, client cri.RuntimeServiceClient, take func(*cri.ContainerEventResponse)) error {
+	version, err := client.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return err
+	}
+	if v := strings.TrimPrefix(version.GetRuntimeVersion(), "v"); version.GetRuntimeName() == "containerd" && strings.HasPrefix(v, "1.") {
+		return fmt.Errorf("container events of containerd %s: %w", v, hosterr.ErrNotConfigured)
+	}
+	stream, err := client.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	if err != nil {
+		return err
+	}
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("container events: %w", err)
+		}
+		take(event)
+	}
 }
 
 // cgroupDriver reads the runtime's configuration. An omitted driver is no answer, because 0 is the first of the

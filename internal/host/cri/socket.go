@@ -67,10 +67,14 @@ func (s *socketConn) call(ctx context.Context, method string, invoke func(*grpc.
 	}
 }
 
-// NewStream implements grpc.ClientConnInterface; CRI calls use no streams.
-func (s *socketConn) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream,
-	error) {
-	return nil, status.Error(codes.Unimplemented, "streams are not used")
+// NewStream implements grpc.ClientConnInterface. A stream that ends later has gRPC's own errors.
+func (s *socketConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (stream grpc.ClientStream, err error) {
+	err = s.call(ctx, method, func(conn *grpc.ClientConn) (err error) {
+		stream, err = conn.NewStream(ctx, desc, method, opts...)
+		return err
+	})
+	return stream, err
 }
 
 // Close ends the connection; calls in flight fail.

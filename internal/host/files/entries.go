@@ -85,6 +85,7 @@ type FileStat struct {
 	Links    uint32
 	Size     uint64
 	Modified time.Time
+	Born     time.Time // zero: the filesystem does not know it
 }
 
 // IsDir reports whether the file is a directory.
@@ -98,9 +99,14 @@ func (s FileStat) IsFile() bool { return s.Mode&unix.S_IFMT == unix.S_IFREG }
 func (f Tree) Stat(name string) (FileStat, error) {
 	var st unix.Statx_t
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
-	const mask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_NLINK | unix.STATX_INO | unix.STATX_SIZE | unix.STATX_MTIME
+	const mask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_NLINK | unix.STATX_INO | unix.STATX_SIZE | unix.STATX_MTIME |
+		unix.STATX_BTIME
 	if err := unix.Statx(unix.AT_FDCWD, f.Path(name), flags, mask, &st); err != nil {
 		return FileStat{}, &os.PathError{Op: "stat", Path: name, Err: err}
+	}
+	var born time.Time
+	if st.Mask&unix.STATX_BTIME != 0 {
+		born = time.Unix(st.Btime.Sec, int64(st.Btime.Nsec))
 	}
 	return FileStat{
 		Device:   unix.Mkdev(st.Dev_major, st.Dev_minor),
@@ -109,5 +115,6 @@ func (f Tree) Stat(name string) (FileStat, error) {
 		Links:    st.Nlink,
 		Size:     st.Size,
 		Modified: time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec)),
+		Born:     born,
 	}, nil
 }

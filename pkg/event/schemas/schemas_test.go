@@ -31,6 +31,7 @@ func types() map[event.Type]any {
 		event.NodeSnapshot: event.Snapshot{},
 		event.AgentStarted: event.Agent{}, event.AgentStopping: event.Agent{}, event.AgentAlive: event.Agent{},
 		event.AgentGap:             event.Gap{},
+		event.PodEvidence:          event.Evidence{},
 		event.OperatorAcknowledged: event.Operator{}, event.OperatorMuted: event.Operator{},
 		event.OperatorCommented: event.Operator{}, event.OperatorMaintenance: event.Operator{},
 		event.NodeBlind: event.Silence{}, event.NodeLost: event.Silence{}, event.NodeSeen: event.Silence{},

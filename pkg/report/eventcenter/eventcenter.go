@@ -6,8 +6,10 @@ package eventcenter
 import (
 	"cmp"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -140,6 +142,21 @@ func (r *Reporter) Report(activities []finding.Activity) {
 }
 
 func leftoverKey(s finding.Subject) string { return s.Kind + "/" + s.UID + "/" + s.Name }
+
+// Evidence takes what the node saw of a pod that starts or ends, and adds the findings of the node and the leftovers of the pod.
+func (r *Reporter) Evidence(e event.Evidence) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.faults {
+		e.Findings = append(e.Findings, strings.Join([]string{f.Check, f.Reason, f.Subject.Kind, f.Subject.Name}, "/"))
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.leftovers)) {
+		if l := r.leftovers[key]; l.Pod.UID == e.UID {
+			e.Leftovers = append(e.Leftovers, l.Subject.Kind+" "+l.Subject.Name)
+		}
+	}
+	r.add(event.OfEvidence(e, time.Now()))
+}
 
 // repeated reports whether an activity is among the newest ones already.
 func (r *Reporter) repeated(id string) bool {

@@ -60,7 +60,7 @@ func (a *Act) explain(of *follow.Act, now time.Time) {
 		now = end.Arrival
 	}
 	for _, s := range stage.Of(&of.Timeline, now) {
-		info := stage.Describe(s.ID)
+		info := stage.In(&of.Timeline, s.ID)
 		a.Bars = append(a.Bars, Bar{s.ID, info.Name, info.Owner, of.Timeline.ByOurs(of.Timeline.Begin(), s.Start).Middle().Seconds(),
 			s.Spent.Middle().Seconds(), s.Spent.Uncertainty().Seconds(), s.Open()})
 	}

@@ -14,7 +14,7 @@ import (
 type collector struct {
 	s                                                         *Server
 	pods, open, lag, texts, acts, missed, remaining, refusals *prometheus.Desc
-	nodes, faulty, online, health, unstored, lost             *prometheus.Desc
+	nodes, faulty, online, health, unstored, lost, evidence   *prometheus.Desc
 }
 
 func (s *Server) metrics() http.Handler {
@@ -33,7 +33,8 @@ func (s *Server) metrics() http.Handler {
 		describe("component_online", "1: online, 0: offline; absent while it cannot be told.", "component", "instance"),
 		describe("health", "1 for the level of the cluster's health.", "level"),
 		describe("unstored_verdicts", "Verdicts that wait for the store."),
-		describe("lost_verdicts_total", "Verdicts that had no room to wait for the store.")})
+		describe("lost_verdicts_total", "Verdicts that had no room to wait for the store."),
+		describe("evidence_total", "Evidence of agents: taken, or ignored because it is about an unknown pod or cannot be true.", "result")})
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
@@ -53,6 +54,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(c.remaining, float64(len(c.s.Follower.Terminating(now, leftover))))
 	to <- prometheus.MustNewConstMetric(c.texts, prometheus.CounterValue, float64(counts.UnknownTexts))
 	to <- prometheus.MustNewConstMetric(c.refusals, prometheus.CounterValue, float64(counts.UnfollowedRefusals))
+	to <- prometheus.MustNewConstMetric(c.evidence, prometheus.CounterValue, float64(counts.Evidence), "taken")
+	to <- prometheus.MustNewConstMetric(c.evidence, prometheus.CounterValue, float64(counts.EvidenceIgnored), "ignored")
 	nodes, faulty := c.s.Follower.Nodes()
 	gauge(c.nodes, float64(nodes))
 	gauge(c.faulty, float64(faulty))

@@ -112,11 +112,12 @@ type Follower struct {
 
 // Counts are the counts since the start.
 type Counts struct {
-	Pods, Open, UnknownTexts int
-	UnfollowedRefusals       int // Events of refused owners beyond the limit
-	Unstored, Lost           int // verdicts that wait for the store, and that had no room to wait
-	Outcomes                 map[record.Act]map[verdict.Outcome]int
-	Missed                   map[Miss]int // by their first reasons
+	Pods, Open, UnknownTexts  int
+	UnfollowedRefusals        int // Events of refused owners beyond the limit
+	Evidence, EvidenceIgnored int // from the agents: taken; about unknown pods, or not plausible
+	Unstored, Lost            int // verdicts that wait for the store, and that had no room to wait
+	Outcomes                  map[record.Act]map[verdict.Outcome]int
+	Missed                    map[Miss]int // by their first reasons
 }
 
 // Miss is a kind of misses.
@@ -280,6 +281,7 @@ func (f *Follower) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := Counts{Pods: len(f.pods), Open: len(f.open), UnknownTexts: f.counts.UnknownTexts,
+		Evidence: f.counts.Evidence, EvidenceIgnored: f.counts.EvidenceIgnored,
 		UnfollowedRefusals: f.counts.UnfollowedRefusals, Unstored: f.unstored, Lost: f.counts.Lost, Outcomes: map[record.Act]map[verdict.Outcome]int{},
 		Missed: maps.Clone(f.counts.Missed)}
 	for act, outcomes := range f.counts.Outcomes {

@@ -51,10 +51,12 @@ const (
 	resizeDeferred, resizeInfeasible          Reason = "ResizeDeferred", "ResizeInfeasible"
 	imagePullFailed, mountFailed, volumeInUse Reason = "ImagePullFailed", "MountFailed", "VolumeInUse"
 	configInvalid, createFailed               Reason = "ContainerConfigInvalid", "CreateFailed"
+	nodeReadOnly, csiMissing                  Reason = "NodeReadOnly", "CSIDriverMissing"
+	unmountStuck, cgroupStuck                 Reason = "UnmountStuck", "CgroupStuck"
+	sandboxStopFailed                         Reason = "SandboxStopFailed"
 )
 
-// Reasons returns all reasons that the watch alone can find, in the order of the stages. Reasons that need evidence
-// from the node will come with it.
+// Reasons returns all reasons, in the order of the stages. UnmountStuck and CgroupStuck need evidence from the node.
 func Reasons() []Info {
 	return []Info{
 		{"QuotaExceeded", User, "FailedCreate of the owner: exceeded quota", "Raise the quota, or request less."},
@@ -78,7 +80,7 @@ func Reasons() []Info {
 		{nodeLost, System, "the Node is not ready, or unknown", "Repair the node."},
 		{kubeletSlow, System, "no status from kubelet, its node is alive", "Look at kubelet on the node."},
 		{rejectedByNode, System, "Failed with OutOfcpu, OutOfmemory, OutOfpods, NodeAffinity, TopologyAffinityError or AppArmor", "The scheduler and the node disagree about the room: compare them."},
-		{"NodeReadOnly", System, "read-only file system, in any text", "Repair the node's disk."},
+		{nodeReadOnly, System, "read-only file system, in any text; or the agent's finding filesystem-readonly", "Repair the node's disk."},
 		{"NodeDiskFull", System, "no space left on device, in any text", "Free space on the node."},
 		{nodeShutdown, System, "rejected or ended by the node's shutdown", "The node shuts down: place the pod elsewhere."},
 		{evictedByPressure, System, "Evicted: the node was low on a resource", "Find who uses the node's resource."},
@@ -90,7 +92,7 @@ func Reasons() []Info {
 		{volumeInUse, System, "Multi-Attach error", "The volume is still attached elsewhere: look at that node."},
 		{mountFailed, System, "FailedMount", "Look at the CSI driver on the node."},
 		{mountSlow, System, "no sandbox, the pod has volumes, no error", "Look at the CSI driver on the node."},
-		{"CSIDriverMissing", System, "the driver is not in the list of registered drivers", "Start the driver's DaemonSet on the node."},
+		{csiMissing, System, "the driver is not in the list of registered drivers; or the agent's finding csi-registration", "Start the driver's DaemonSet on the node."},
 		{"ConfigMissing", User, "ConfigMap, Secret or key not found", "Create the object that the pod names."},
 		{"HostPathInvalid", User, "hostPath type check failed", "Correct the path or its type."},
 		{"VolumeOwnershipSlow", User, "VolumePermissionChangeInProgress", "Set fsGroupChangePolicy: OnRootMismatch."},
@@ -127,7 +129,9 @@ func Reasons() []Info {
 		{stopNotNoticed, System, "kubelet has not begun to stop the pod, its node is alive", "Look at kubelet on the node."},
 		{unkillable, System, "containers run longer than the grace period", "Look for processes in state D on the node."},
 		{"NetworkReleaseFailed", System, "FailedKillPod: the network plugin", "Look at the network plugin on the node."},
-		{"SandboxStopFailed", System, "FailedKillPod", "Look at the container runtime."},
+		{sandboxStopFailed, System, "FailedKillPod; or the agent sees the sandbox still", "Look at the container runtime."},
+		{unmountStuck, System, "deletion: the agent sees volumes that are still mounted", "The text names the mount: nodeagent inspect --pod on the node shows its holder."},
+		{cgroupStuck, System, "deletion: the agent sees processes in the pod's cgroup, although its containers have ended", "Look for processes in state D on the node."},
 		{goneNotReported, System, "all containers have ended, but the object is there", "nodeagent inspect --pod on the node shows what holds it."},
 		{resizeDeferred, System, "ResizeDeferred", "The node has no room now: free some, or move the pod."},
 		{resizeInfeasible, User, "ResizeInfeasible", "Request less."},

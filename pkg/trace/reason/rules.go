@@ -60,7 +60,12 @@ func ofStage(t *record.Timeline, s stage.Stage, deadline time.Time) (Reason, str
 		return kubeletSlow, t.Node
 	case stage.Attach:
 		return attachFailed, ""
+	case stage.Mount:
+		return ofNode(t, mountSlow, deadline)
 	case stage.Sandbox:
+		if t.At(record.Mounted).Known() || t.Says.Fresh(deadline) {
+			return ofNode(t, sandboxFailed, deadline)
+		}
 		if t.Volumes {
 			return mountSlow, ""
 		}
@@ -70,7 +75,7 @@ func ofStage(t *record.Timeline, s stage.Stage, deadline time.Time) (Reason, str
 	case stage.Init:
 		return initSlow, ""
 	case stage.Start, stage.NewRun:
-		return runtimeError, ""
+		return ofNode(t, runtimeError, deadline)
 	case stage.PostStart:
 		return stageSlow, stage.Describe(s.ID).Name
 	case stage.BecomeReady, stage.ReadyAgain:
@@ -80,13 +85,44 @@ func ofStage(t *record.Timeline, s stage.Stage, deadline time.Time) (Reason, str
 	case stage.Noticed:
 		return stopNotNoticed, t.Node
 	case stage.Stop, stage.OldStop:
-		return unkillable, t.Node
+		return unkillable, nodeText(t, deadline)
+	case stage.StopSandbox:
+		return sandboxStopFailed, nodeText(t, deadline)
+	case stage.Unmount:
+		if t.Says.Fresh(deadline) && t.Says.Stage != "volumes" {
+			return cgroupStuck, nodeText(t, deadline)
+		}
+		return unmountStuck, nodeText(t, deadline)
 	case stage.Finalizers:
 		return finalizerHeld, strings.Join(t.Finalizers, ", ")
 	case stage.Disappear:
 		return goneNotReported, t.Node
 	}
 	return Unknown, ""
+}
+
+// nodeText is the agent's word about a pod, otherwise the node.
+func nodeText(t *record.Timeline, deadline time.Time) string {
+	if t.Says.Fresh(deadline) && t.Says.Text != "" {
+		return t.Says.Text
+	}
+	return t.Node
+}
+
+// ofNode returns the finding of the node's agent that explains an open stage, otherwise the stage's own reason.
+func ofNode(t *record.Timeline, otherwise Reason, deadline time.Time) (Reason, string) {
+	if !t.Says.Known() || t.Says.Arrival.After(deadline) {
+		return otherwise, ""
+	}
+	for _, f := range t.Says.Findings {
+		switch check, rest, _ := strings.Cut(f, "/"); {
+		case check == "filesystem-readonly":
+			return nodeReadOnly, rest
+		case check == "csi-registration" && otherwise == mountSlow:
+			return csiMissing, rest
+		}
+	}
+	return otherwise, t.Says.Text
 }
 
 func ofScheduler(t *record.Timeline) Reason {
@@ -148,5 +184,5 @@ func bySlowStage(t *record.Timeline, promised time.Duration) (Result, bool) {
 		r, image := ofPull(t, t.End().Arrival)
 		return Result{Reason: r, Stage: pullStage, Detail: image}, true
 	}
-	return Result{Reason: stageSlow, Stage: longest.ID, Detail: stage.Describe(longest.ID).Name}, true
+	return Result{Reason: stageSlow, Stage: longest.ID, Detail: stage.In(t, longest.ID).Name}, true
 }

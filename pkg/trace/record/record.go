@@ -58,6 +58,7 @@ const (
 	Scheduled       Point = "scheduled"
 	KubeletSaw      Point = "kubelet-saw" // status.startTime
 	Attached        Point = "attached"    // the last SuccessfulAttachVolume
+	Mounted         Point = "mounted"     // all volumes; by the node's agent
 	SandboxReady    Point = "sandbox-ready"
 	Initialized     Point = "initialized"
 	Running         Point = "running" // phase Running, or a later phase after the start of a container
@@ -68,6 +69,8 @@ const (
 	DeleteRequested Point = "delete-requested" // deletionTimestamp minus the grace period
 	KillNoticed     Point = "kill-noticed"
 	ContainersEnded Point = "containers-ended"
+	SandboxStopped  Point = "sandbox-stopped" // by the node's agent
+	Unmounted       Point = "unmounted"       // by the node's agent
 	FinalizersGone  Point = "finalizers-gone"
 	Gone            Point = "gone"
 
@@ -126,6 +129,19 @@ type Surroundings struct {
 	ControllerStale bool `json:"controllerStale,omitempty"` // the controller-manager's Lease is not renewed
 }
 
+// NodeSays is what the node's agent reported of a pod that was late.
+type NodeSays struct {
+	Mark
+	Stage    string   `json:"stage,omitempty"` // the step that the pod waited for; empty: the act had ended
+	Text     string   `json:"text,omitempty"`
+	Findings []string `json:"findings,omitempty"` // active on the node: CHECK/REASON/KIND/NAME
+}
+
+// Fresh reports whether the node's word is from shortly before a moment.
+func (n NodeSays) Fresh(now time.Time) bool {
+	return n.Stage != "" && n.Known() && now.Sub(n.Arrival).Abs() < time.Minute
+}
+
 // Timeline is the record of an act of a pod.
 type Timeline struct {
 	Act            Act                     `json:"act"`
@@ -155,6 +171,7 @@ type Timeline struct {
 	Disruption     string                  `json:"disruption,omitempty"` // reason of the condition DisruptionTarget
 	Build          int64                   `json:"build,omitempty"`      // ID of the node's Build; 0: not known
 	Around         Surroundings            `json:"around,omitzero"`
+	Says           NodeSays                `json:"nodeSays,omitzero"`
 	Skews          map[Clock]time.Duration `json:"skews,omitempty"` // our clock minus the source's, if measured
 }
 

@@ -11,7 +11,8 @@ import (
 // ID names a stage: c for creation, d for deletion, u for an upgrade in place. Higher is deeper.
 type ID string
 
-// The stages. c1, c5, c16 and c17, and d3 and d4, have reasons; their durations need evidence beyond the watch.
+// The stages. c1, c5, c16 and c17 have reasons; their durations need evidence beyond the watch. c9, d3 and d4 are known from
+// the agent's evidence only.
 const (
 	Admit, Gated, Provision, Schedule, Preempt     ID = "c01", "c02", "c03", "c04", "c05"
 	Notice, AdmitOnNode, Attach, Mount, Sandbox    ID = "c06", "c07", "c08", "c09", "c10"
@@ -48,6 +49,14 @@ func Describe(id ID) Info {
 		NewPull: {"pull", "image", false}, OldStop: {"stop", "user", true}, NewRun: {"create and start", "runtime", false},
 		ReadyAgain: {"become ready", "user", true},
 	}[id]
+}
+
+// In returns the description of a stage of an act: with the agent's marks, mount and sandbox are two stages.
+func In(t *record.Timeline, id ID) Info {
+	if id == Sandbox && t.At(record.Mounted).Known() {
+		return Info{"sandbox and network", "runtime, CNI", false}
+	}
+	return Describe(id)
 }
 
 // Stage is a stage of an act; all of them have begun.
@@ -113,7 +122,15 @@ func (b *builder) creation() {
 	if t.At(record.Attached).Known() {
 		b.interval(Attach, t.At(record.Scheduled), t.At(record.Attached))
 	}
-	b.interval(Sandbox, kubelet, b.sandboxEnd())
+	switch mounted, end := t.At(record.Mounted), b.sandboxEnd(); {
+	case mounted.Known():
+		b.interval(Mount, kubelet, mounted)
+		b.interval(Sandbox, mounted, end)
+	case !end.Known() && t.Says.Fresh(b.now) && t.Says.Stage == "volumes":
+		b.interval(Mount, kubelet, end)
+	default:
+		b.interval(Sandbox, kubelet, end)
+	}
 	b.containers()
 	running := b.allRunning()
 	b.interval(BecomeReady, running, first(t.At(record.ContainersReady), t.At(record.Ready)))
@@ -231,6 +248,18 @@ func (b *builder) deletion() {
 	after := ended
 	if t.Node == "" {
 		after = requested
+	}
+	if stopped := t.At(record.SandboxStopped); stopped.Known() {
+		b.interval(StopSandbox, after, stopped)
+		after = stopped
+		left := t.Says.Fresh(b.now) && t.Says.Stage != "finalizers" && t.Says.Stage != "release"
+		if unmounted := t.At(record.Unmounted); unmounted.Known() || left {
+			after = first(unmounted, t.At(record.Gone))
+			b.interval(Unmount, stopped, after)
+		}
+	} else if t.Says.Fresh(b.now) && t.Says.Stage == "sandbox" {
+		b.interval(StopSandbox, after, t.At(record.Gone))
+		after = t.At(record.Gone)
 	}
 	if len(t.Finalizers) > 0 || t.At(record.FinalizersGone).Known() {
 		b.interval(Finalizers, after, t.At(record.FinalizersGone))

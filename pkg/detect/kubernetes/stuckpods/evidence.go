@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -34,6 +35,13 @@ type podEvidence struct {
 
 // runtimeTimeout bounds all calls to the runtime together.
 const runtimeTimeout = 5 * time.Second
+
+// Stage returns the step for which a pod waits that starts, or ends, and the evidence for it. It makes no request to the apiserver.
+func Stage(ctx context.Context, h *host.Host, pod *corev1.Pod) (is podstate.Stage, text string) {
+	e := &podEvidence{host: h}
+	s := e.stage(ctx, latePod{pod: pod, ending: pod.DeletionTimestamp != nil})
+	return s.stage, s.text
+}
 
 // stage returns where a late pod is stuck.
 func (e *podEvidence) stage(ctx context.Context, p latePod) stage {

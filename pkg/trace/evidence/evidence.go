@@ -1,0 +1,116 @@
+// Package evidence reads what the agents report about pods from an event center.
+package evidence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/web/client"
+)
+
+const (
+	every    = 2 * time.Second  // between questions
+	failWait = 15 * time.Second // after a failure
+	askLimit = 10 * time.Second
+	page     = 500
+	back     = 5000 // events before the start that are read again: evidence about open acts may be among them
+)
+
+// Reader follows the events of one cluster. It keeps its place over outages of the center.
+type Reader struct {
+	Center  *client.Client
+	Cluster string
+	Take    func(e event.Evidence, node string, now time.Time) bool
+	Log     *slog.Logger
+
+	journal string // whose offset after is
+	after   uint64
+}
+
+// list is a page of the center's journal.
+type list struct {
+	Events []struct {
+		Event json.RawMessage `json:"event"`
+	} `json:"events"`
+	Next    string `json:"next"`
+	Newest  string `json:"newest"`
+	Journal string `json:"journal"`
+}
+
+// Run reads until ctx ends.
+func (r *Reader) Run(ctx context.Context) {
+	for failing := false; ctx.Err() == nil; {
+		wait := every
+		more, err := r.read(ctx)
+		if (err != nil) != failing && ctx.Err() == nil {
+			failing = err != nil
+			r.Log.Warn("reading evidence from the event center changed", "failing", failing, "err", err)
+		}
+		switch {
+		case err != nil:
+			wait = failWait
+		case more:
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// read reads a page. more reports whether another one is there.
+func (r *Reader) read(ctx context.Context) (more bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	if r.journal == "" {
+		return true, r.begin(ctx)
+	}
+	query := url.Values{"type": {string(event.PodEvidence)}, "cluster": {r.Cluster}, "journal": {r.journal}, "limit": {strconv.Itoa(page)},
+		"after": {strconv.FormatUint(r.after, 10)}}
+	var answer list
+	if _, err = r.Center.Decode(ctx, http.MethodGet, "/v1/events?"+query.Encode(), nil, &answer); err != nil {
+		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusGone {
+			r.journal = "" // the events are no longer kept, or the journal is another one
+		}
+		return false, err
+	}
+	now := time.Now()
+	for _, item := range answer.Events {
+		e, err := event.Decode(item.Event)
+		data, ok := e.Data.(event.Evidence)
+		if err != nil || !ok || e.Cluster != r.Cluster {
+			continue // of a newer agent
+		}
+		r.Take(data, e.Node, now)
+	}
+	next, err := strconv.ParseUint(answer.Next, 10, 64)
+	more, r.after = next > r.after && len(answer.Events) > 0, max(r.after, next)
+	return more, err
+}
+
+// begin finds the place to start.
+func (r *Reader) begin(ctx context.Context) error {
+	var answer list
+	if _, err := r.Center.Decode(ctx, http.MethodGet, "/v1/events?limit=1", nil, &answer); err != nil {
+		return err
+	}
+	newest, err := strconv.ParseUint(answer.Newest, 10, 64)
+	if err != nil {
+		return err
+	}
+	if r.journal = answer.Journal; newest > back {
+		r.after = max(r.after, newest-back)
+	}
+	if r.after > newest { // of an earlier journal
+		r.after = 0
+	}
+	return nil
+}
