@@ -93,6 +93,18 @@ func printReport(to io.Writer, r *report.Report) error {
 	for _, c := range r.Online {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", plain(c.Component), plain(c.Instance), report.Percent(c.Rate), c.Samples)
 	}
+	if len(r.Requests) > 0 {
+		fmt.Fprint(w, "\nFLOWSCHEMA\tNOT THROTTLED\tREQUESTS\n")
+	}
+	for _, q := range r.Requests {
+		fmt.Fprintf(w, "%s\t%s\t%d\n", plain(q.Instance), report.Percent(q.Rate), q.Samples)
+	}
+	if r.Exhausted > 0 {
+		fmt.Fprintf(w, "\n%d creations found no room\nTOOK THE LAST CAPACITY\tPODS\tCPU\tMEMORY GIB\n", r.Exhausted)
+	}
+	for _, p := range r.Took[:min(len(r.Took), few)] {
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", plain(p.Namespace), p.Pods, p.Cores(), p.Memory())
+	}
 	if c := r.Center; c != nil {
 		fmt.Fprintf(w, "\nnodes in %s: %d, %s available, %s unknown; %d faults found, %d repaired\n", plain(c.Week), c.Nodes, report.Percent(&c.Available),
 			report.Percent(&c.Unknown), c.Found, c.Repaired)

@@ -36,7 +36,7 @@ func newTenants(o *options) *cobra.Command {
 				fmt.Fprintf(w, "Pods placed in those hours, and in the hour before:\n%-30s %7s %12s %12s\n", "NAMESPACE", "PODS", "CPU", "MEMORY GIB")
 			}
 			for _, p := range answer.Took {
-				fmt.Fprintf(w, "%-30s %7d %12.1f %12.1f\n", plain(p.Namespace), p.Pods, float64(p.CPU)/1000, float64(p.Bytes)/(1<<30))
+				fmt.Fprintf(w, "%-30s %7d %12s %12s\n", plain(p.Namespace), p.Pods, p.Cores(), p.Memory())
 			}
 			return nil
 		},

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/tenant"
 )
 
 const (
@@ -85,9 +86,18 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 	r.Budget.Days = min(report.Days, max(0, r.To.Sub(first).Hours()/24))
 	probes, err := s.Store.Probes(ctx, r.To, r.To.Sub(r.From))
 	for _, p := range probes {
-		r.Online = append(r.Online, report.Online{Component: p.Component, Instance: p.Instance, Rate: sli.Ratio(p.Good, p.Good+p.Bad),
-			Samples: p.Good + p.Bad})
+		of := &r.Online
+		if p.Component == tenant.Component {
+			of = &r.Requests
+		}
+		*of = append(*of, report.Online{Component: p.Component, Instance: p.Instance, Rate: sli.Ratio(p.Good, p.Good+p.Bad), Samples: p.Good + p.Bad})
 	}
+	if err != nil {
+		return err
+	}
+	var took []report.Placed
+	r.Exhausted, took, err = s.Store.LastCapacity(ctx, r.To, r.To.Sub(r.From), r.Namespace)
+	r.Took = took[:min(len(took), maxTook)]
 	return err
 }
 

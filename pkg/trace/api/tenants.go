@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
-	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/tenant"
 )
 
@@ -13,11 +13,11 @@ const maxTook = 50 // namespaces of one response
 
 // Tenants is the response about tenants: whose requests the apiservers throttled, and whose pods took the last capacity.
 type Tenants struct {
-	AsOf      time.Time      `json:"asof"`
-	Window    string         `json:"window"`
-	Requests  []Requests     `json:"requests"`  // by FlowSchema; without a namespace only
-	Exhausted int            `json:"exhausted"` // creations missed because no node had room
-	Took      []store.Placed `json:"took"`      // the pods placed in the hours of these misses, and in the hour before
+	AsOf      time.Time       `json:"asof"`
+	Window    string          `json:"window"`
+	Requests  []Requests      `json:"requests"`  // by FlowSchema; without a namespace only
+	Exhausted int             `json:"exhausted"` // creations missed because no node had room
+	Took      []report.Placed `json:"took"`      // the pods placed in the hours of these misses, and in the hour before
 }
 
 // Requests are the requests of a FlowSchema.
@@ -41,7 +41,7 @@ func (s *Server) Tenants(w http.ResponseWriter, r *http.Request) (answer Tenants
 		return answer, false
 	}
 	now, namespace := s.Now(), r.URL.Query().Get("namespace")
-	answer = Tenants{AsOf: now, Window: name, Requests: []Requests{}, Took: []store.Placed{}}
+	answer = Tenants{AsOf: now, Window: name, Requests: []Requests{}, Took: []report.Placed{}}
 	counts, err := s.Store.Probes(r.Context(), now, window)
 	if err != nil {
 		s.fail(w, "count requests", err)

@@ -42,6 +42,9 @@ type Report struct {
 	Leftovers []Reason     `json:"newLeftovers"`
 	Stages    []Stage      `json:"stages"`
 	Online    []Online     `json:"components"`
+	Requests  []Online     `json:"requestsOfTenants"` // by FlowSchema: those that were not throttled
+	Exhausted int          `json:"capacityExhausted"` // creations missed because no node had room
+	Took      []Placed     `json:"tookCapacity"`      // the last one before them
 	Budget    Budget       `json:"budget"`
 	Center    *NodesOnline `json:"nodes,omitempty"` // of the event center; null: see Missing
 }
@@ -110,6 +113,20 @@ type Online struct {
 	Rate      *float64 `json:"onlineRate"`
 	Samples   int      `json:"samples"`
 }
+
+// Placed are the requests of the pods of a namespace that got a node.
+type Placed struct {
+	Namespace string `json:"namespace"`
+	Pods      int    `json:"pods"`
+	CPU       int64  `json:"cpuMillis"` // in thousandths of a core
+	Bytes     int64  `json:"memoryBytes"`
+}
+
+// Cores returns the requests of CPU for people.
+func (p Placed) Cores() string { return fmt.Sprintf("%.1f", float64(p.CPU)/1000) }
+
+// Memory returns the requests of memory for people, in GiB.
+func (p Placed) Memory() string { return fmt.Sprintf("%.1f", float64(p.Bytes)/(1<<30)) }
 
 // Budget is the budget of errors of creations in Days.
 type Budget struct {

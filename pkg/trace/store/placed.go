@@ -9,20 +9,13 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
 )
 
 // placedSchema has the requests of the pods that got a node, by hour of their verdict.
 const placedSchema = `
 CREATE TABLE IF NOT EXISTS placed (hour BIGINT, namespace TEXT, pods BIGINT NOT NULL, cpu BIGINT NOT NULL, bytes BIGINT NOT NULL,
  PRIMARY KEY (hour, namespace)) WITHOUT ROWID;`
-
-// Placed are the requests of the pods of a namespace that got a node.
-type Placed struct {
-	Namespace string `json:"namespace"`
-	Pods      int    `json:"pods"`
-	CPU       int64  `json:"cpuMillis"` // in thousandths of a core
-	Bytes     int64  `json:"memoryBytes"`
-}
 
 func savePlaced(ctx context.Context, tx writer, a *follow.Act) error {
 	t := &a.Timeline
@@ -39,10 +32,10 @@ func hourOf(at time.Time) int64 { return at.Unix() / int64(time.Hour/time.Second
 // LastCapacity returns how many creations of a window that ends now were missed because no node had room, and which
 // namespaces took the room: the pods that got a node in the hours of these misses and in the hour before each, the
 // largest requests of CPU first.
-func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Duration, namespace string) (misses int, took []Placed, err error) {
+func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Duration, namespace string) (misses int, took []report.Placed, err error) {
 	begin := now.Add(-window)
 	hours := map[int64]bool{}
-	by := map[string]Placed{}
+	by := map[string]report.Placed{}
 	dbs := s.since(begin.Add(-time.Hour).UTC().Format(dayFormat))
 	for _, db := range dbs {
 		rows, err := db.QueryContext(ctx, s.rebind(`SELECT at / 3600000, count(*) FROM acts WHERE at > ? AND at <= ? AND act = 'creation'
@@ -71,12 +64,12 @@ func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Dur
 		}
 		for rows.Next() {
 			var hour int64
-			var p Placed
+			var p report.Placed
 			if err := rows.Scan(&hour, &p.Namespace, &p.Pods, &p.CPU, &p.Bytes); err != nil {
 				return 0, nil, errors.Join(err, rows.Close())
 			}
 			if sum := by[p.Namespace]; hours[hour] && (namespace == "" || namespace == p.Namespace) {
-				by[p.Namespace] = Placed{p.Namespace, sum.Pods + p.Pods, sum.CPU + p.CPU, sum.Bytes + p.Bytes}
+				by[p.Namespace] = report.Placed{Namespace: p.Namespace, Pods: sum.Pods + p.Pods, CPU: sum.CPU + p.CPU, Bytes: sum.Bytes + p.Bytes}
 			}
 		}
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
@@ -86,7 +79,7 @@ func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Dur
 	for _, p := range by {
 		took = append(took, p)
 	}
-	slices.SortFunc(took, func(a, b Placed) int {
+	slices.SortFunc(took, func(a, b report.Placed) int {
 		return cmp.Or(cmp.Compare(b.CPU, a.CPU), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Namespace, b.Namespace))
 	})
 	return misses, took, nil
