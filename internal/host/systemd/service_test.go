@@ -134,7 +134,8 @@ func TestWhatARestartChanges(t *testing.T) {
 	}
 	for _, relation := range []string{"RequisiteOf", "PropagatesStopTo"} {
 		s, err := fakeBus{answer: kubeletService(func(unit, service map[string]dbus.Variant) {
-			unit["ConsistsOf"], unit[relation] = v([]string{}), v([]string{"part.service"})
+			unit["RequiredBy"], unit["ConsistsOf"] = v([]string{}), v([]string{}) // the bus answers about any name
+			unit[relation] = v([]string{"part.service"})
 			service["ExecStartPre"] = v([]command{{"/sbin/modprobe"}})
 		})}.listen(t).client().Service(t.Context(), "kubelet.service")
 		if err != nil || len(s.Dependents) != 1 || s.Dependents[0] != "part.service" ||

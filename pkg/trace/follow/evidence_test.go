@@ -78,7 +78,6 @@ func TestEvidenceExplains(t *testing.T) {
 				killing := corev1.Event{Reason: "Killing", InvolvedObject: corev1.ObjectReference{UID: "uid-a"}}
 				if name == "unkillable" {
 					w.Event(&killing, false, second(105))
-					deadline = 170
 				}
 				deadline = 160
 			} else {

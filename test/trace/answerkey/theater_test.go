@@ -31,7 +31,6 @@ import (
 var (
 	withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-apiserver, which labctl has built")
 	long          = flag.Bool("long", false, "run the tests that take minutes too")
-	rate          = flag.Int("rate", 50, "pods created each second by the long tests")
 )
 
 const root = "../../.."
