@@ -32,8 +32,8 @@ func TestIDsThatTheRuntimeKnows(t *testing.T) {
 	}
 }
 
-// Opt-in objects do not keep the agent awake while none can be released, and are no orphaned pods: they may stay
-// forever. A release may follow their proof.
+// Opt-in objects do not keep the agent awake while none can be released; they and objects that are only reported are no
+// orphaned pods: they may stay forever. A release may follow their proof.
 func TestOptedInIsQuiet(t *testing.T) {
 	o := Assessment{Object: Object{Kind: Shim}, FirstSeen: at(time.Minute)}
 	next := History{"shim/x": {}}
@@ -48,7 +48,7 @@ func TestOptedInIsQuiet(t *testing.T) {
 	}
 	lost := Object{Kind: ContainerdContainer, ID: "x", Pod: Pod{UID: dead}, ContainerID: sandbox,
 		Identity: Identity{"inode": "7"}}
-	for kind, want := range map[Kind]int{ContainerdContainer: 0, Task: 0, Mount: 1} {
+	for kind, want := range map[Kind]int{ContainerdContainer: 0, Task: 0, Snapshot: 0, Mount: 1} {
 		lost.Kind = kind
 		inventory := healthy()
 		e := evaluation{specs: map[Kind]KindSpec{kind: *specOf(kind)}, inventory: &inventory, now: hour}
