@@ -25,7 +25,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
 )
 
-// openCenter opens a real event center that is away for the first events. It returns a client, and the file of its token.
+// openCenter opens a real event center, which is away for the first events. It returns a client, and the file of its token.
 func openCenter(t *testing.T) (center *remote.Client, token string) {
 	t.Helper()
 	c, err := eventcenter.Open(t.Context(), eventcenter.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Location: time.UTC})

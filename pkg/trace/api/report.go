@@ -22,7 +22,7 @@ const (
 	unseen   = 5 * time.Minute // the end of a deletion may be stored so much later
 )
 
-// WeekError is a week that has no report.
+// WeekError is a week without a report.
 type WeekError struct{ text string }
 
 func (e *WeekError) Error() string { return e.text }
@@ -114,7 +114,7 @@ func isLeft(m store.Row, now time.Time) bool {
 	return end.Sub(t.Begin().Arrival) > leftover+t.Grace
 }
 
-// KeepWeek keeps the report of the last week, if that is not done yet.
+// KeepWeek keeps the report of the last week, once.
 func (s *Server) KeepWeek(ctx context.Context, now time.Time) error {
 	name := report.WeekOf(now.Add(-weekDone - week))
 	if kept, err := s.Store.Week(ctx, name); err != nil || kept != nil {

@@ -103,7 +103,7 @@ func (w *witness) marks(e event.Evidence) {
 	}
 }
 
-// containers sets when the node had the image of a container, unless the watch has shown it: a container that is created has one.
+// containers sets when the node had the image of a container, unless the watch has shown it: a created container has one.
 func (w *witness) containers(e event.Evidence) {
 	if e.Act != string(record.Creation) {
 		return

@@ -18,7 +18,7 @@ func evidenceOf(act string, change func(*event.Evidence)) event.Evidence {
 	return e
 }
 
-// Evidence explains the stage that is open at the deadline.
+// Evidence explains the open stage at the deadline.
 func TestEvidenceExplains(t *testing.T) {
 	volumes := func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}

@@ -293,7 +293,7 @@ func (p *Prober) close(i *instance) {
 	p.keep(i.now)
 }
 
-// Add adds a count that was measured elsewhere, to be stored with the others.
+// Add adds a count of another reader, to be stored with the others.
 func (p *Prober) Add(c Count) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -129,7 +129,7 @@ type Surroundings struct {
 	ControllerStale bool `json:"controllerStale,omitempty"` // the controller-manager's Lease is not renewed
 }
 
-// NodeSays is what the node's agent reported of a pod that was late.
+// NodeSays is the report of the node's agent about a late pod.
 type NodeSays struct {
 	Mark
 	Stage    string   `json:"stage,omitempty"` // the step that the pod waited for; empty: the act had ended

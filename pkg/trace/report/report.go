@@ -310,7 +310,7 @@ func (s *Sum) Act(a Act) {
 	})
 }
 
-// Fill completes a report that has its time.
+// Fill completes a report whose time is set.
 func (s *Sum) Fill(r *Report, c Counts) {
 	missed := 0
 	before := sli.Add(c.Before)

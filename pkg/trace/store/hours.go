@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS builds (id BIGINT PRIMARY KEY, build TEXT NOT NULL) W
 CREATE TABLE IF NOT EXISTS weeks (week TEXT PRIMARY KEY, report TEXT NOT NULL) WITHOUT ROWID;`
 )
 
-// CountHour adds up the acts of one hour that is over and not added up yet, if there is one: the sums are kept longer than
+// CountHour adds up the acts of the oldest complete hour without sums, if there is one: the sums are kept longer than
 // the acts. A replica that does not write does nothing.
 func (s *Store) CountHour(ctx context.Context, now time.Time, builds map[int64]record.Build) error {
 	if s.pg && s.lead == nil {
@@ -247,8 +247,8 @@ func (s *Store) History(ctx context.Context, before time.Time, namespace string)
 	})
 }
 
-// Cells returns the times of the stages in a time that begins with an hour, by hour and build. They have no build that is
-// not known any more.
+// Cells returns the times of the stages in a time that begins with an hour, by hour and build. They are without a build if it is
+// unknown now.
 func (s *Store) Cells(ctx context.Context, from, to time.Time) (cells []baseline.Cell, err error) {
 	builds := map[int64]record.Build{}
 	if err := s.each(ctx, s.hours, `SELECT id, build FROM builds`, nil, func(rows *sql.Rows) error {

@@ -25,7 +25,7 @@ const (
 
 type key struct{ uid, act string }
 
-// act is a creation or deletion that is under way.
+// act is an unfinished creation or deletion.
 type act struct {
 	pod     *corev1.Pod // newest
 	e       event.Evidence

@@ -35,7 +35,7 @@ func (p *parser) parseJSON(line []byte) (entry, bool) {
 	return e, ok
 }
 
-// records reads the lines in the texts of a document that has many records in one line: the answer of Loki, of
+// records reads the lines in the texts of a document with many records in one line: the answer of Loki, of
 // CloudWatch, of a search, or an array of records.
 func (p *parser) records(document []byte) (entries []entry) {
 	var items []json.RawMessage
