@@ -93,7 +93,7 @@ long-fleet: ## 500 agents and 5 slots on a real apiserver
 	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
 long-trace: packages kwok etcd ## the answer key with an old etcd; tracecenter killed under load, frozen, and with many pods
 	$(LABCTL) build
-	$(TEST) $(RUN) -count=1 -timeout 90m -v -run 'TestRealAPIServer(OldEtcd|Killed|LateWatch|Scale)' ./test/trace/answerkey -args -apiserver -long
+	$(TEST) $(RUN) -count=1 -timeout 90m -v -run 'TestRealAPIServer(OldEtcd|Killed|LateWatch|WithoutEvents|Scale)|TestColdStart' ./test/trace/answerkey -args -apiserver -long
 long-hostile: ## 10,000 nodes whose witnesses fail and lie
 	$(TEST) $(RUN) -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate/release -args -hostile.nodes 10000
 long-pods: ## 2,000 pods live and die while kubelet, containerd and the agent are killed

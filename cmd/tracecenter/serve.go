@@ -29,6 +29,7 @@ import (
 
 const (
 	turn       = time.Second     // between judgements, each with a save
+	tick       = time.Second / 4 // between signs that this process runs
 	compare    = time.Minute     // between comparisons of the nodes
 	reportTurn = time.Hour       // between looks for a week that is over
 	assess     = 5 * time.Second // between judgements of the cluster's health
@@ -231,6 +232,7 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	parts.Go(func() { s.ended <- client.Run(ctx, s.follower) })
 	parts.Go(func() { s.prober.Run(ctx) })
 	parts.Go(func() { s.keepWeeks(ctx) })
+	parts.Go(func() { s.tick(ctx) })
 	if s.alerts != nil {
 		parts.Go(func() { s.alerts.Run(ctx) })
 	}
@@ -250,6 +252,20 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 		err = errors.Join(err, answers.Close())
 	}
 	return err
+}
+
+// tick tells the follower that this process runs: a stopped one must not take its own delay for that of others.
+func (s *work) tick(ctx context.Context) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			s.follower.Tick(time.Now())
+		}
+	}
 }
 
 // judge judges and saves each second, until ctx ends or a part of the program has failed. It retries failed saves.

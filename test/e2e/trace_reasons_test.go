@@ -58,7 +58,8 @@ func reasonsOfPods() []realCase {
 		{name: "registry-fails", want: "RegistryUnavailable", replies: status(http.StatusServiceUnavailable)},
 		{name: "command-not-found", want: "CommandFailed", main: `"command":["no-such-program"]`},
 		{name: "crash-loop", want: "CrashLoopBackOff", main: `"command":["false"],` + passes},
-		{name: "out-of-memory", want: "OOMKilledByLimit", main: `"command":["tail","/dev/zero"],"resources":{"limits":{"memory":"16Mi"}},` + passes},
+		{name: "out-of-memory", want: "OOMKilledByLimit",
+			main: `"command":["tail","/dev/zero"],"resources":{"limits":{"memory":"16Mi"}},` + passes},
 		{name: "no-configmap", want: "ConfigMissing", spec: volume(`"configMap":{"name":"none"}`), main: mount},
 		{name: "no-secret", want: "ConfigMissing", main: `"env":[{"name":"A","valueFrom":{"secretKeyRef":{"name":"none","key":"k"}}}]`},
 		{name: "host-path", want: "HostPathInvalid", spec: volume(`"hostPath":{"path":"/bin/busybox","type":"Directory"}`), main: mount},
@@ -173,10 +174,12 @@ func (c *traced) serve() {
 		c.t.Fatal(err)
 	}
 	program := filepath.Join(c.dir, "tracecenter")
-	if out, err := exec.CommandContext(c.t.Context(), "go", "build", "-C", repo, "-o", program, "./cmd/tracecenter").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(c.t.Context(), "go", "build", "-C", repo, "-o", program,
+		"./cmd/tracecenter").CombinedOutput(); err != nil {
 		c.t.Fatalf("%v: %s", err, out)
 	}
-	cmd := exec.Command(program, "serve", "--kubeconfig", c.Paths.AdminKubeconfig, "--dir", filepath.Join(c.dir, "data"), "--listen", c.on, "--promised", "38s")
+	cmd := exec.Command(program, "serve", "--kubeconfig", c.Paths.AdminKubeconfig, "--dir", filepath.Join(c.dir, "data"), "--listen", c.on,
+		"--promised", "38s")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)

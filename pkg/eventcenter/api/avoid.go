@@ -22,6 +22,7 @@ const (
 	stormShare = 0.2             // of the nodes of a pool
 	staleAfter = 2.5             // intervals without a message from any agent
 	lostCheck  = "silence"       // instead of a check in the reason of a lost node
+	lateCheck  = "pod-delivery"  // a detector sees that the node fails its pods
 )
 
 // Avoid is the response to /v1/avoid. A reader must use all nodes if it cannot read the response or if it is stale.
@@ -45,8 +46,8 @@ type AvoidNode struct {
 	Reasons []AvoidReason `json:"reasons"`
 }
 
-// AvoidReason is a fatal fault, or that the node is lost: the check is then "silence". A node whose agent alone is
-// silent is not listed.
+// AvoidReason is a fatal fault, a fault pod-delivery of a detector, or that the node is lost: the check is then "silence". A
+// node whose agent alone is silent is not listed.
 type AvoidReason struct {
 	Check   string    `json:"check"`
 	Reason  string    `json:"reason"`
@@ -107,9 +108,11 @@ func (s *Server) avoidNow(now time.Time) Avoid {
 		answer.StaleSince = &last
 	}
 	nodes, _ := s.Model.Nodes("")
-	fatal, _ := s.Model.Faults(func(f model.NodeFault) bool { return f.Severity == finding.Fatal })
+	faults, _ := s.Model.Faults(func(f model.NodeFault) bool {
+		return f.Severity == finding.Fatal || f.Check == lateCheck && f.Detector != ""
+	})
 	reasons := map[model.Key][]AvoidReason{}
-	for _, f := range fatal {
+	for _, f := range faults {
 		key := model.Key{Cluster: f.Cluster, Node: f.Node}
 		reasons[key] = append(reasons[key], AvoidReason{f.Check, f.Reason, f.Subject.String(), f.RaisedAt, f.Detector})
 	}
@@ -147,6 +150,6 @@ func (s *Server) avoidNow(now time.Time) Avoid {
 // fatalOnly returns the nodes with a fatal fault.
 func fatalOnly(nodes []AvoidNode) []AvoidNode {
 	return slices.DeleteFunc(nodes, func(n AvoidNode) bool {
-		return !slices.ContainsFunc(n.Reasons, func(r AvoidReason) bool { return r.Check != lostCheck })
+		return !slices.ContainsFunc(n.Reasons, func(r AvoidReason) bool { return r.Check != lostCheck && r.Check != lateCheck })
 	})
 }

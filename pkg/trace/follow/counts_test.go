@@ -67,3 +67,25 @@ func BenchmarkMemoryOfSettledPods(b *testing.B) {
 		runtime.KeepAlive(w)
 	}
 }
+
+// The program itself was stopped for less than the time in which leaders renew their Leases: what it reads after that may
+// have happened before the deadline.
+func TestStopped(t *testing.T) {
+	w := newWorld(Config{})
+	w.shows(newPod("a", bound), 0)
+	for s := range 59 {
+		w.until(float64(s))
+		w.Tick(second(float64(s)))
+	}
+	w.Lease("kube-scheduler", false, second(62.1)) // from its stream before the pod from another
+	w.now = 62
+	w.turn()
+	w.Pod(newPod("a", readyAt(59)), Watched, second(62.2))
+	w.Tick(second(62.3))
+	w.now = 63
+	w.turn()
+	w.until(80)
+	if got := w.outcomes(); got != "creation unknown" {
+		t.Error(got)
+	}
+}

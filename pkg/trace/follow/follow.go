@@ -22,7 +22,8 @@ const (
 	fastBeat   = 5 * time.Second  // the longest gap if leaders renew their Leases every 2 s
 	slowBeat   = 15 * time.Second // if only apiservers do, every 10 s
 	leaseStale = 15 * time.Second
-	slack      = 500 * time.Millisecond // streams may arrive in a different order than sent
+	stopped    = 1500 * time.Millisecond // the longest gap between ticks of a process that runs
+	slack      = 500 * time.Millisecond  // streams may arrive in a different order than sent
 	youngNode  = 2 * time.Minute
 )
 
@@ -96,6 +97,7 @@ type Follower struct {
 	skews  map[string]time.Duration
 	beat   time.Duration
 	sign   time.Time // the watch's latest sign of life
+	tick   time.Time // when this process has run last; zero: it does not tell
 	late   time.Time // until then, arrivals are upper bounds
 	hold   time.Time // until then, signs of life prove no completeness: delayed objects may still arrive
 	sure   time.Time // the watch has shown everything until then
@@ -178,7 +180,23 @@ func (f *Follower) Alive(now time.Time) {
 	f.alive(now)
 }
 
+// Tick records, several times a second, that this process runs. After a longer pause, the next arrivals are late.
+func (f *Follower) Tick(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.awake(now)
+	f.tick = now
+}
+
+// awake recognizes that this process was stopped: others may have sent much meanwhile, which it has not read yet.
+func (f *Follower) awake(now time.Time) {
+	if !f.tick.IsZero() && now.Sub(f.tick) > stopped {
+		f.late, f.hold = now.Add(lateGrace), now.Add(lateGrace)
+	}
+}
+
 func (f *Follower) alive(now time.Time) {
+	f.awake(now)
 	if !f.sign.IsZero() && now.Sub(f.sign) > f.beat {
 		f.late, f.hold = now.Add(lateGrace), now.Add(lateGrace)
 	}

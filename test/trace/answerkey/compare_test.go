@@ -18,6 +18,13 @@ type act struct {
 	UID, Act, Namespace, Name, Outcome, Verdict, Reason, Class, Why, Detail string
 	Generation                                                              int64
 	JudgedSeconds                                                           float64
+	Waterfall                                                               []bar
+}
+
+// bar is a stage.
+type bar struct {
+	Stage         string
+	From, Seconds float64
 }
 
 // referee returns the verdicts of the audit log.
@@ -116,6 +123,7 @@ func (s *theater) compare(all []*play) {
 			disputes++
 			s.t.Errorf("%s: tracecenter %s, referee %s\n%+v\n%+v", want[0].Name, outcomes(got), outcomes(want), got, want)
 		}
+		s.checkStages(got)
 		byName[want[0].Name] = append(byName[want[0].Name], got...)
 	}
 	upgrades := map[string]int{}
@@ -133,6 +141,17 @@ func (s *theater) compare(all []*play) {
 	}
 	s.t.Logf("%d pods, %d disputes with the referee", len(judged), disputes)
 	s.confusion(all, byName)
+}
+
+// checkStages checks that no stage is negative, or longer than all plays: clocks that are minutes apart would show.
+func (s *theater) checkStages(acts []act) {
+	for _, a := range acts {
+		for _, b := range a.Waterfall {
+			if b.From < 0 || b.Seconds < 0 || b.From+b.Seconds > 240 {
+				s.t.Errorf("%s: %+v", a.Name, b)
+			}
+		}
+	}
 }
 
 // tooClose reports whether the referee's time is so close to the promised one that the way of a change to the watch

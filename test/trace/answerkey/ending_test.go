@@ -34,9 +34,11 @@ func systemActs() (all []*play) {
 	const removed = "creation missed,deletion delivered"
 	for _, p := range []play{
 		{name: "t-impossible-cpu", pod: requests(corev1.ResourceList{cpu: resource.MustParse("100")}), reason: "ImpossibleRequest", class: user},
-		{name: "t-impossible-memory", pod: requests(corev1.ResourceList{cpu: resource.MustParse("2"), memory: resource.MustParse("1Ti")}), reason: "ImpossibleRequest", class: user},
-		{name: "t-impossible-over", pod: requests(corev1.ResourceList{cpu: resource.MustParse("500m"), memory: resource.MustParse("2Ti")}), steps: []step{{0, isRunning()}},
-			then: largerNode, reason: "ReadinessSlow", class: user},
+		{name: "t-impossible-memory", pod: requests(corev1.ResourceList{cpu: resource.MustParse("2"), memory: resource.MustParse("1Ti")}),
+			reason: "ImpossibleRequest", class: user},
+		{name: "t-impossible-over", pod: requests(corev1.ResourceList{cpu: resource.MustParse("500m"), memory: resource.MustParse("2Ti")}),
+			steps: []step{{0, isRunning()}},
+			then:  largerNode, reason: "ReadinessSlow", class: user},
 		{name: "t-taint", pod: tainted, steps: []step{{0, hasStarted()}}, reason: "EvictedByTaint", class: system, verdicts: removed},
 		{name: "t-evict", steps: []step{{0, hasStarted()}}, then: evict, reason: "EvictedByApi", class: system, verdicts: removed},
 	} {
@@ -59,7 +61,8 @@ func largerNode(s *theater, p *corev1.Pod) {
 
 func evict(s *theater, p *corev1.Pod) {
 	s.reaches(p, "seen by kubelet", func(now *corev1.Pod) bool { return now.Status.StartTime != nil })
-	s.call(http.MethodPost, podsPath+"/"+p.Name+"/eviction", object{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": object{"name": p.Name}}, nil)
+	s.call(http.MethodPost, podsPath+"/"+p.Name+"/eviction", object{"apiVersion": "policy/v1", "kind": "Eviction",
+		"metadata": object{"name": p.Name}}, nil)
 }
 
 // taint gives node-taint a taint that its pods do not tolerate, when they have been seen.
@@ -68,7 +71,8 @@ func (s *theater) taint() {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("t-taint-%d", i)}}
 		s.reaches(p, "seen by kubelet", func(now *corev1.Pod) bool { return now.Status.StartTime != nil })
 	}
-	s.check(s.do(http.MethodPatch, "/api/v1/nodes/node-taint", merge, []byte(`{"spec":{"taints":[{"key":"example.com/drain","effect":"NoExecute"}]}}`), nil))
+	s.check(s.do(http.MethodPatch, "/api/v1/nodes/node-taint", merge,
+		[]byte(`{"spec":{"taints":[{"key":"example.com/drain","effect":"NoExecute"}]}}`), nil))
 }
 
 // at writes a status when a time has passed since the creation.
@@ -87,15 +91,16 @@ func before(status object) object {
 	return status
 }
 
-// sharp are pods that are ready shortly before or after the deadline, by the referee's clock; and the reasons of those that are late by so little
-// that all their stages have ended when the miss is judged.
+// sharp are pods that are ready shortly before or after the deadline, by the referee's clock; and the reasons of those that
+// are late by so little that all their stages have ended when the miss is judged.
 func sharp() (all []*play) {
 	late := promised + edge
 	two := func(o *corev1.Pod) {
 		o.Spec.Containers = append(o.Spec.Containers, corev1.Container{Name: "d", Image: "other:7"})
 	}
 	behind := isRunning()
-	behind["containerStatuses"] = append(behind["containerStatuses"].([]any), object{"name": "d", "image": "other:7", "imageID": "", "ready": false, "restartCount": 0,
+	behind["containerStatuses"] = append(behind["containerStatuses"].([]any), object{"name": "d", "image": "other:7", "imageID": "",
+		"ready": false, "restartCount": 0,
 		"state": object{"waiting": object{"reason": "ContainerCreating"}}})
 	pulling := func(c, image string) said {
 		return said{"Normal", "Pulling", fmt.Sprintf("Pulling image %q", image), c}
@@ -106,7 +111,8 @@ func sharp() (all []*play) {
 		{name: "x-readiness", steps: []step{{0, isRunning()}}, then: at(late, isReady()), reason: "StageSlow", class: user},
 		{name: "x-reported", steps: []step{{0, hasStarted()}}, then: at(late, before(isReady())), reason: "ControlPlaneSlow", class: system},
 		{name: "x-queued", pod: two, steps: []step{{0, behind}}, events: []said{pulling("c", "app:7"), pulling("d", "other:7"),
-			{"Normal", "Pulled", `Successfully pulled image "app:7" in 1.5s (7.5s including waiting). Image size: 1234 bytes.`, "c"}}, reason: "ImagePullQueued", class: system},
+			{"Normal", "Pulled", `Successfully pulled image "app:7" in 1.5s (7.5s including waiting). Image size: 1234 bytes.`, "c"}},
+			reason: "ImagePullQueued", class: system},
 	} {
 		all = append(all, twice(p)...)
 	}
@@ -128,7 +134,8 @@ func schedulerDown() []*play {
 	unplaced := func(o *corev1.Pod) { o.Spec.SchedulerName = "default-scheduler" }
 	return slices.Concat(
 		twice(play{name: "z-down", pod: unplaced, schedule: "-", reason: "SchedulerDown", class: system, verdicts: "creation missed"}),
-		twice(play{name: "z-down-over", pod: unplaced, schedule: "-", bindIn: soon, steps: []step{{0, isRunning()}}, reason: "ReadinessSlow", class: user,
+		twice(play{name: "z-down-over", pod: unplaced, schedule: "-", bindIn: soon, steps: []step{{0, isRunning()}}, reason: "ReadinessSlow",
+			class:    user,
 			verdicts: "creation missed"}))
 }
 

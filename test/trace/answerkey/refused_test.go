@@ -36,10 +36,12 @@ const (
 func refusals() []refused {
 	webhook := func(address func(*theater) string) func(*theater, string) object {
 		return func(s *theater, namespace string) object {
-			return object{"metadata": object{"name": namespace}, "webhooks": []any{object{"name": "a.example.com", "sideEffects": "None", "timeoutSeconds": 1,
+			return object{"metadata": object{"name": namespace}, "webhooks": []any{object{"name": "a.example.com", "sideEffects": "None",
+				"timeoutSeconds":          1,
 				"admissionReviewVersions": []string{"v1"}, "clientConfig": object{"url": "https://" + address(s) + "/"},
 				"namespaceSelector": object{"matchLabels": object{"kubernetes.io/metadata.name": namespace}},
-				"rules":             []any{object{"apiGroups": []string{""}, "apiVersions": []string{"v1"}, "operations": []string{"CREATE"}, "resources": []string{"pods"}}}}}}
+				"rules": []any{object{"apiGroups": []string{""}, "apiVersions": []string{"v1"}, "operations": []string{"CREATE"},
+					"resources": []string{"pods"}}}}}}
 		}
 	}
 	return []refused{
@@ -51,7 +53,8 @@ func refusals() []refused {
 			cause: func(_ *theater, namespace string) object {
 				return object{"metadata": object{"name": namespace}, "spec": object{"validations": []any{object{"expression": "false"}},
 					"matchConstraints": object{"namespaceSelector": object{"matchLabels": object{"kubernetes.io/metadata.name": namespace}},
-						"resourceRules": []any{object{"apiGroups": []string{""}, "apiVersions": []string{"v1"}, "operations": []string{"CREATE"}, "resources": []string{"pods"}}}}}}
+						"resourceRules": []any{object{"apiGroups": []string{""}, "apiVersions": []string{"v1"}, "operations": []string{"CREATE"},
+							"resources": []string{"pods"}}}}}}
 			}},
 		{name: "webhook-down", reason: "AdmissionUnavailable", class: system, path: webhooksPath,
 			cause: webhook(func(s *theater) string { return loopback.Free(s.t) })},
@@ -62,7 +65,8 @@ func refusals() []refused {
 				return object{"metadata": object{"name": namespace}, "value": 7}
 			}},
 		{name: "etcd", reason: "CreateFailed", class: system, told: "Error creating: etcdserver: request timed out"},
-		{name: "unknown", reason: "CreateFailed", class: system, told: `Error creating: pods "web-x1" is forbidden: status unknown for quota: q, resources: pods`},
+		{name: "unknown", reason: "CreateFailed", class: system,
+			told: `Error creating: pods "web-x1" is forbidden: status unknown for quota: q, resources: pods`},
 	}
 }
 
@@ -105,7 +109,8 @@ func (s *theater) refuseIn(r refused, in string, over bool) {
 		s.call(http.MethodPost, path, s.named(r.cause(s, in), in), nil)
 	}
 	if r.binding != "" {
-		s.call(http.MethodPost, r.binding, object{"metadata": object{"name": in}, "spec": object{"policyName": in, "validationActions": []string{"Deny"}}}, nil)
+		s.call(http.MethodPost, r.binding, object{"metadata": object{"name": in}, "spec": object{"policyName": in,
+			"validationActions": []string{"Deny"}}}, nil)
 	}
 	try := object{"metadata": object{"name": "try"}, "spec": s.named(template("try", "app:7", 0)["spec"].(object), in)}
 	for k, v := range r.pod {
@@ -134,7 +139,8 @@ func (s *theater) refuseIn(r refused, in string, over bool) {
 			s.check(s.do(http.MethodPatch, ownerPath(kind, in)+"/"+strings.ToLower(kind), merge, []byte(`{"spec":{"replicas":1}}`), nil))
 		}
 	case r.labels != nil:
-		s.check(s.do(http.MethodPatch, "/api/v1/namespaces/"+in, merge, []byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":null}}}`), nil))
+		s.check(s.do(http.MethodPatch, "/api/v1/namespaces/"+in, merge,
+			[]byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":null}}}`), nil))
 	case r.gone:
 		s.call(http.MethodPost, path, r.cause(s, in), nil)
 	default:
@@ -170,7 +176,8 @@ func (s *theater) owner(r refused, kind, in string) {
 		spec["replicas"] = 0
 	}
 	var made metav1.PartialObjectMetadata
-	s.call(http.MethodPost, ownerPath(kind, in), s.named(object{"kind": kind, "apiVersion": "apps/v1", "metadata": object{"name": name}, "spec": spec}, in), &made)
+	s.call(http.MethodPost, ownerPath(kind, in), s.named(object{"kind": kind, "apiVersion": "apps/v1", "metadata": object{"name": name},
+		"spec": spec}, in), &made)
 	s.mu.Lock()
 	s.owners[in+"/"+name] = string(made.UID)
 	s.mu.Unlock()
@@ -185,7 +192,8 @@ func (s *theater) tell(r refused, kind, in string) {
 	s.mu.Lock()
 	uid := s.owners[in+"/"+name]
 	s.mu.Unlock()
-	s.call(http.MethodPost, "/api/v1/namespaces/"+in+"/events", object{"metadata": object{"generateName": name, "namespace": in}, "reason": "FailedCreate", "type": "Warning",
+	s.call(http.MethodPost, "/api/v1/namespaces/"+in+"/events", object{"metadata": object{"generateName": name, "namespace": in},
+		"reason": "FailedCreate", "type": "Warning",
 		"message": r.told, "firstTimestamp": now, "lastTimestamp": now, "count": 1,
 		"involvedObject": corev1.ObjectReference{Kind: kind, Namespace: in, Name: name, APIVersion: "apps/v1", UID: types.UID(uid)},
 		"source":         object{"component": name + "-controller"}}, nil)

@@ -31,6 +31,7 @@ import (
 var (
 	withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-apiserver, which labctl has built")
 	long          = flag.Bool("long", false, "run the tests that take minutes too")
+	rate          = flag.Int("rate", 50, "pods created each second by the long tests")
 )
 
 const root = "../../.."
@@ -97,16 +98,30 @@ func newEtcd(t *testing.T) string {
 	return built[len(built)-1]
 }
 
+// open opens a theater with a running tracecenter.
 func open(t *testing.T, etcd string, flags ...string) *theater {
 	t.Helper()
-	s := &theater{t: t, ctx: t.Context(), dir: t.TempDir(), on: loopback.Free(t), owners: map[string]string{},
-		created: map[string]time.Time{}}
+	s := prepare(t, etcd, policy, flags...)
+	s.serve()
+	return s
+}
+
+// build builds tracecenter and the referee.
+func (s *theater) build() {
+	s.t.Helper()
 	for name, pkg := range map[string]string{"tracecenter": "./cmd/tracecenter", "referee": "./test/trace/referee"} {
 		build := exec.CommandContext(s.ctx, "go", "build", "-C", root, "-o", filepath.Join(s.dir, name), pkg)
 		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+			s.t.Fatalf("%v: %s", err, out)
 		}
 	}
+}
+
+func prepare(t *testing.T, etcd, policy string, flags ...string) *theater {
+	t.Helper()
+	s := &theater{t: t, ctx: t.Context(), dir: t.TempDir(), on: loopback.Free(t), owners: map[string]string{},
+		created: map[string]time.Time{}}
+	s.build()
 	built, _ := filepath.Glob(filepath.Join(root, ".cache/kwok-v*/kwok")) // the pattern is well-formed
 	need.Has(t, len(built) > 0, "kwok: make kwok")
 	s.audit = filepath.Join(s.dir, "audit.log")
@@ -171,15 +186,15 @@ func (s *theater) call(method, path string, body, into any) {
 	s.check(s.do(method, path, plain, text, into))
 }
 
-// stage creates namespace and nodes, and starts kwok and tracecenter.
+// stage creates namespace and nodes, and starts kwok.
 func (s *theater) stage(kwok, kubeconfig, traceConfig string) {
 	s.t.Helper()
 	s.call(http.MethodPost, "/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, nil)
 	s.run("kwok", kwok, "--kubeconfig", kubeconfig, "--config", "stages.yaml", "--manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake",
 		"--node-lease-duration-seconds=0")
-	for _, name := range []string{"node-a", "node-taint", "node-b", "node-lost"} {
+	for _, name := range []string{"node-a", "node-ahead", "node-taint", "node-b", "node-lost"} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if name == "node-a" || name == "node-taint" {
+		if name != "node-b" && name != "node-lost" {
 			n.Annotations = map[string]string{"kwok.x-k8s.io/node": "fake"}
 		}
 		if name == "node-a" {
@@ -192,7 +207,6 @@ func (s *theater) stage(kwok, kubeconfig, traceConfig string) {
 		}
 	}
 	s.kubeconfig = traceConfig
-	s.serve()
 }
 
 // serve starts tracecenter, and waits until it has listed the pods.
