@@ -87,6 +87,10 @@ func printReport(to io.Writer, r *report.Report) error {
 	for _, s := range r.Stages {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", s.Name, s.Act, s.Samples, report.Seconds(s.P50), report.Seconds(s.P90), report.Percent(s.Share))
 	}
+	for _, v := range r.Slower[:min(len(r.Slower), few)] {
+		fmt.Fprintf(w, "\nSLOWER: %s %s than %s: %s, p90 %s instead of %s\n", v.Component, plain(v.Version), plain(v.Than), v.Name,
+			report.Seconds(&v.P90), report.Seconds(&v.ThanP90))
+	}
 	if len(r.Online) > 0 {
 		fmt.Fprint(w, "\nCOMPONENT\tINSTANCE\tONLINE\tPROBES\n")
 	}

@@ -57,6 +57,7 @@ type serveOptions struct {
 	alertmanager, alertLevels string
 
 	flowSchemas []string
+	poolLabel   string
 }
 
 func newServe(o *options) *cobra.Command {
@@ -87,6 +88,7 @@ with TLS.`,
 	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
 	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
+	flags.StringVar(&s.poolLabel, "pool-label", "", "label of a Node whose value is its pool: versions are compared within a pool")
 	flags.StringVar(&s.overrides, "overrides", "", "file with the classes of reasons that differ in this cluster")
 	return cmd
 }
@@ -148,7 +150,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, Classes: classes, Since: since, Open: open,
+	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, PoolLabel: s.poolLabel, Classes: classes, Since: since, Open: open,
 		Judged: func(k follow.Key) bool { return kept.Judged(ctx, k) }})
 	client, err := watch.New(s.kubeconfig, "tracecenter/"+Version, log)
 	if err != nil {
@@ -291,7 +293,7 @@ func (s *work) judge(ctx context.Context) error {
 			if now.Sub(assessed) >= assess {
 				s.api.Judge(ctx, now)
 				assessed = now
-				if err := s.kept.CountHour(ctx, now, nil); (err != nil) != uncounted && ctx.Err() == nil {
+				if err := s.kept.CountHour(ctx, now, s.follower.Builds()); (err != nil) != uncounted && ctx.Err() == nil {
 					uncounted = err != nil
 					s.log.Warn("adding up of the acts of hours changed", "failing", uncounted, "err", err)
 				}

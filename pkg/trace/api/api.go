@@ -68,6 +68,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/failures", s.ofPods(s.getFailures))
 	mux.HandleFunc("GET /v1/report", s.ofPods(s.getReport))
 	mux.HandleFunc("GET /v1/terminating", s.ofPods(s.terminating))
+	mux.HandleFunc("GET /v1/versions", s.ofPath("/v1/versions", s.getVersions))
 	mux.HandleFunc("GET /v1/tenants", s.ofPods(s.getTenants))
 	mux.HandleFunc("GET /v1/pods/{uid}", s.identified(s.byUID))
 	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.ofPods(s.byName))

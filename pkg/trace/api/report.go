@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/baseline"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
@@ -94,6 +95,13 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	cells, err := s.Store.Cells(ctx, r.From, r.To)
+	if err != nil {
+		return err
+	}
+	if r.Namespace == "" { // the times are not kept by namespace
+		_, r.Slower = baseline.Compare(cells)
 	}
 	var took []report.Placed
 	r.Exhausted, took, err = s.Store.LastCapacity(ctx, r.To, r.To.Sub(r.From), r.Namespace)

@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -147,12 +148,16 @@ func containerOf(path string) string {
 	return strings.Clone(name)
 }
 
+// maxBuilds limits the combinations of software that are told apart: pools, and versions of kubelet, runtime and system.
+const maxBuilds = 1000
+
 // node is the recorded state of a Node.
 type node struct {
 	ready      time.Time // since when; zero: not ready
 	faulty     bool      // it has a taint of a fault, or is cordoned
 	cordoned   bool      // its only such taint is that of a person who cordoned it
 	cpu, bytes int64     // allocatable
+	build      int64     // ID of its software
 }
 
 // Node takes a Node.
@@ -179,7 +184,32 @@ func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
 	kept.cordoned = kept.faulty && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return isFault(t) && t.Key != corev1.TaintNodeUnschedulable
 	})
+	kept.build = f.built(n)
 	f.nodes[f.share(strings.Clone(n.Name))] = kept
+}
+
+// built returns the ID of the software of a Node; 0 if there are too many.
+func (f *Follower) built(n *corev1.Node) int64 {
+	info := &n.Status.NodeInfo
+	b := record.Build{Kubelet: info.KubeletVersion, Runtime: info.ContainerRuntimeVersion, System: info.OSImage + ", " + info.KernelVersion}
+	if f.config.PoolLabel != "" {
+		b.Pool = n.Labels[f.config.PoolLabel]
+	}
+	id := b.ID()
+	if _, known := f.builds[id]; !known {
+		if info.KubeletVersion == "" || len(f.builds) >= maxBuilds {
+			return 0
+		}
+		f.builds[id] = record.Build{Pool: strings.Clone(b.Pool), Kubelet: strings.Clone(b.Kubelet), Runtime: strings.Clone(b.Runtime), System: b.System}
+	}
+	return id
+}
+
+// Builds returns the software of the Nodes that were seen, by ID.
+func (f *Follower) Builds() map[int64]record.Build {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.builds)
 }
 
 // Lease takes a component's Lease. Leaders renew theirs every 2 s, which proves that the watch is current.

@@ -31,6 +31,7 @@ const (
 type Config struct {
 	Promised          time.Duration
 	ExcludeNamespaces []string
+	PoolLabel         string // the label of a Node whose value is its pool; empty: there is one pool
 	Classes           reason.Overrides
 	// Since is when acts in the first list begin to count if they are neither in Open nor Judged; zero: there was no
 	// earlier run, and none count.
@@ -93,7 +94,8 @@ type Follower struct {
 	early  []early
 	newest map[string]record.Mark // the newest pod of each owner, by the owner's UID
 	nodes  map[string]node
-	leases map[string]time.Time // arrival of the last renewal
+	leases map[string]time.Time   // arrival of the last renewal
+	builds map[int64]record.Build // of Nodes, by ID
 	skews  map[string]time.Duration
 	beat   time.Duration
 	sign   time.Time // the watch's latest sign of life
@@ -132,7 +134,7 @@ type Miss struct {
 // New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
 	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
-		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]record.Mark{}, nodes: map[string]node{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
+		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]record.Mark{}, nodes: map[string]node{}, builds: map[int64]record.Build{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
 		beat: slowBeat, room: maxUnstored, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
 	for i := range c.Open {
 		a := c.Open[i]

@@ -4,7 +4,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 )
 
@@ -105,5 +107,19 @@ func TestOOMKillKnownLater(t *testing.T) {
 	w.until(70)
 	if w.outcomes() != "creation missed OOMKilledByNode" {
 		t.Error(w.outcomes())
+	}
+}
+
+// A verdict carries the software of the pod's node, and its pool.
+func TestBuildOfTheNode(t *testing.T) {
+	w := newWorld(Config{PoolLabel: "pool"})
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"pool": "gpu"}}}
+	n.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.1", OSImage: "Debian", KernelVersion: "6.1"}
+	w.Node(n, false, second(0))
+	w.shows(newPod("a", readyAt(3)), 3)
+	w.until(10)
+	want := record.Build{Pool: "gpu", Kubelet: "v1.36.3", Runtime: "containerd://2.1", System: "Debian, 6.1"}
+	if got := w.Builds()[w.judged[0].Timeline.Build]; got != want {
+		t.Errorf("%+v of %d", got, w.judged[0].Timeline.Build)
 	}
 }

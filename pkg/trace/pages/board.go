@@ -55,6 +55,16 @@ func asking(r *http.Request, window, namespace string) *http.Request {
 	return of
 }
 
+func (p *pages) versions(w http.ResponseWriter, r *http.Request, _ web.Session) {
+	answer, err := p.Versions(r.Context())
+	if err != nil {
+		p.log.Error("compare versions failed", "err", err)
+		p.Message(w, r, http.StatusServiceUnavailable, "The versions cannot be compared now: try again.")
+		return
+	}
+	p.Show(w, r, http.StatusOK, "versions", web.View{Title: "Versions", JSON: "/v1/versions", Data: answer})
+}
+
 func (p *pages) components(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	answer, err := p.Components(r.Context(), "1d")
 	if err != nil {

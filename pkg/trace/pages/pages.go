@@ -47,6 +47,7 @@ func New(c Config) http.Handler {
 			{Page: "pod", Name: "Pod", Path: "/pods"},
 			{Page: "terminating", Name: "Terminating", Path: "/terminating"},
 			{Page: "components", Name: "Components", Path: "/components"},
+			{Page: "versions", Name: "Versions", Path: "/versions"},
 			{Page: "report", Name: "Report", Path: "/report"},
 		}})}
 	mux := http.NewServeMux()
@@ -58,6 +59,7 @@ func New(c Config) http.Handler {
 		"GET /pods/{namespace}/{name}": p.pod,
 		"GET /terminating":             p.terminating,
 		"GET /components":              p.components,
+		"GET /versions":                p.versions,
 		"GET /report":                  p.report,
 	} {
 		mux.HandleFunc(pattern, p.SignedIn(answer))

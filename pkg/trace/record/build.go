@@ -4,17 +4,16 @@ import "hash/fnv"
 
 // Build is the software that runs the pods of a node, and the pool of the node. An unknown part is empty.
 type Build struct {
-	Pool      string `json:"pool,omitempty"`
-	Kubelet   string `json:"kubelet,omitempty"`
-	Runtime   string `json:"runtime,omitempty"`
-	System    string `json:"system,omitempty"`    // OS image and kernel
-	APIServer string `json:"apiserver,omitempty"` // of the cluster at that time
+	Pool    string `json:"pool,omitempty"`
+	Kubelet string `json:"kubelet,omitempty"`
+	Runtime string `json:"runtime,omitempty"`
+	System  string `json:"system,omitempty"` // OS image and kernel
 }
 
 // ID returns the number under which the build is stored.
 func (b Build) ID() int64 {
 	h := fnv.New64a()
-	for _, s := range []string{b.Pool, b.Kubelet, b.Runtime, b.System, b.APIServer} {
+	for _, s := range []string{b.Pool, b.Kubelet, b.Runtime, b.System} {
 		_, _ = h.Write([]byte(s))
 		_, _ = h.Write([]byte{0})
 	}

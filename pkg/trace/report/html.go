@@ -33,6 +33,7 @@ func Seconds(s *float64) string {
 
 func functions(mail bool) template.FuncMap {
 	return template.FuncMap{"at": web.Styled(mail), "plain": event.Plain, "percent": Percent, "seconds": Seconds,
+		"time":   func(s float64) string { return Seconds(&s) },
 		"share":  func(s float64) string { return Percent(&s) },
 		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }}
 }

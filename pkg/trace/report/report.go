@@ -28,25 +28,26 @@ const (
 
 // Report covers the acts of a week, UTC. Numbers before are those of the same time a week earlier.
 type Report struct {
-	Week      string       `json:"week,omitempty"` // 2026-W48; empty: the last 7 days
-	From      time.Time    `json:"from"`
-	To        time.Time    `json:"to"`
-	AsOf      time.Time    `json:"asof"`
-	Namespace string       `json:"namespace,omitempty"` // empty: all
-	Since     time.Time    `json:"since,omitzero"`      // of the oldest verdicts before it; zero: there are none
-	Missing   []string     `json:"missing,omitempty"`   // parts that could not be told
-	Acts      []Success    `json:"acts"`
-	Reasons   []Reason     `json:"reasons"` // of misses, the most frequent first
-	Owners    []Worst      `json:"worstOwners"`
-	Nodes     []Worst      `json:"worstNodes"`
-	Leftovers []Reason     `json:"newLeftovers"`
-	Stages    []Stage      `json:"stages"`
-	Online    []Online     `json:"components"`
-	Requests  []Online     `json:"requestsOfTenants"` // by FlowSchema: those that were not throttled
-	Exhausted int          `json:"capacityExhausted"` // creations missed because no node had room
-	Took      []Placed     `json:"tookCapacity"`      // the last one before them
-	Budget    Budget       `json:"budget"`
-	Center    *NodesOnline `json:"nodes,omitempty"` // of the event center; null: see Missing
+	Week      string            `json:"week,omitempty"` // 2026-W48; empty: the last 7 days
+	From      time.Time         `json:"from"`
+	To        time.Time         `json:"to"`
+	AsOf      time.Time         `json:"asof"`
+	Namespace string            `json:"namespace,omitempty"` // empty: all
+	Since     time.Time         `json:"since,omitzero"`      // of the oldest verdicts before it; zero: there are none
+	Missing   []string          `json:"missing,omitempty"`   // parts that could not be told
+	Acts      []Success         `json:"acts"`
+	Reasons   []Reason          `json:"reasons"` // of misses, the most frequent first
+	Owners    []Worst           `json:"worstOwners"`
+	Nodes     []Worst           `json:"worstNodes"`
+	Leftovers []Reason          `json:"newLeftovers"`
+	Stages    []Stage           `json:"stages"`
+	Slower    []baseline.Slower `json:"slowerVersions"`
+	Online    []Online          `json:"components"`
+	Requests  []Online          `json:"requestsOfTenants"` // by FlowSchema: those that were not throttled
+	Exhausted int               `json:"capacityExhausted"` // creations missed because no node had room
+	Took      []Placed          `json:"tookCapacity"`      // the last one before them
+	Budget    Budget            `json:"budget"`
+	Center    *NodesOnline      `json:"nodes,omitempty"` // of the event center; null: see Missing
 }
 
 // Judged reports whether the report has any verdict.

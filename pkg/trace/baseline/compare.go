@@ -1,0 +1,129 @@
+package baseline
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+)
+
+// A version is slower if its p90 is larger by this factor, and its ranks differ with that probability of error, among so
+// many samples of each version.
+const (
+	slowerBy = 1.3
+	chance   = 0.001
+	enough   = 200
+)
+
+// Group identifies times that can be compared: those of one stage, with or without a pull, on nodes of one pool.
+type Group struct {
+	Component string   `json:"component"` // kubelet, runtime, system
+	Stage     stage.ID `json:"stage"`
+	Name      string   `json:"name"`
+	Pool      string   `json:"pool,omitempty"`
+	Cached    bool     `json:"cached"` // no image was pulled
+}
+
+// Version is the time of a stage with one version of a component, in seconds.
+type Version struct {
+	Group
+	Version string   `json:"version"`
+	Samples int      `json:"samples"`
+	P50     *float64 `json:"p50"`
+	P90     *float64 `json:"p90"`
+	times   Histogram
+}
+
+// Slower is a version that is slower than another one.
+type Slower struct {
+	Group
+	Version string  `json:"version"`
+	Than    string  `json:"than"`
+	P90     float64 `json:"p90"`
+	ThanP90 float64 `json:"thanP90"`
+	Samples [2]int  `json:"samples"`
+}
+
+// onNode are the stages for which the software of the node is responsible.
+var onNode = []stage.ID{stage.Notice, stage.AdmitOnNode, stage.Mount, stage.Sandbox, stage.Pull, stage.Start, stage.Noticed, stage.StopSandbox,
+	stage.Unmount, stage.ChangeSeen, stage.NewPull, stage.NewRun}
+
+// Compare returns the times by version, and the versions that are slower than others. If two components always change
+// together, both are named: only nodes on which one of them is older can tell.
+func Compare(cells []Cell) (versions []Version, slower []Slower) {
+	type key struct {
+		Group
+		version string
+	}
+	sums := map[key]Histogram{}
+	for _, c := range cells {
+		if !slices.Contains(onNode, c.Stage) || c.Build == (record.Build{}) {
+			continue
+		}
+		for component, version := range map[string]string{"kubelet": c.Build.Kubelet, "runtime": c.Build.Runtime, "system": c.Build.System} {
+			k := key{Group{component, c.Stage, stage.Describe(c.Stage).Name, c.Build.Pool, c.Cached}, version}
+			if sums[k] == nil {
+				sums[k] = Histogram{}
+			}
+			sums[k].Merge(c.Times)
+		}
+	}
+	for k, h := range sums {
+		if k.version != "" && h.N() >= sli.Enough {
+			versions = append(versions, Version{k.Group, k.version, h.N(), h.Quantile(0.5), h.Quantile(0.9), h})
+		}
+	}
+	slices.SortFunc(versions, func(a, b Version) int {
+		return cmp.Or(cmp.Compare(a.Component, b.Component), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Stage, b.Stage), bools(a.Cached, b.Cached),
+			cmp.Compare(a.Version, b.Version))
+	})
+	for _, a := range versions {
+		for _, b := range versions {
+			if a.Group == b.Group && isSlower(a, b) {
+				slower = append(slower, Slower{a.Group, a.Version, b.Version, *a.P90, *b.P90, [2]int{a.Samples, b.Samples}})
+			}
+		}
+	}
+	return versions, slower
+}
+
+func bools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+func isSlower(a, b Version) bool {
+	return a.Samples >= enough && b.Samples >= enough && *a.P90 >= slowerBy**b.P90 && larger(a.times, b.times) < chance
+}
+
+// larger returns the probability that times of one distribution look as much larger as a's do: the test of Mann and Whitney
+// for ranks with ties, which are the buckets.
+func larger(a, b Histogram) float64 {
+	m, n := float64(a.N()), float64(b.N())
+	all := Histogram{}
+	all.Merge(a)
+	all.Merge(b)
+	before, ranks, ties := 0.0, 0.0, 0.0
+	for _, bucket := range slices.Sorted(maps.Keys(all)) {
+		same := float64(all[bucket])
+		ranks += float64(a[bucket]) * (before + (same+1)/2)
+		ties += same * (same*same - 1)
+		before += same
+	}
+	u := ranks - m*(m+1)/2
+	total := m + n
+	deviation := math.Sqrt(m * n / 12 * (total + 1 - ties/(total*(total-1))))
+	if deviation == 0 {
+		return 1
+	}
+	return math.Erfc((u-m*n/2)/deviation/math.Sqrt2) / 2
+}
