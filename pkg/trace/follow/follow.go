@@ -85,27 +85,28 @@ type Follower struct {
 	config  Config
 	chooser *reason.Chooser
 
-	mu     sync.Mutex // guards the fields below
-	pods   map[string]pod
-	open   map[Key]*Act
-	acts   map[string][]*Act // by UID
-	shared map[string]string
-	leave  map[string]*Act // deletions of pods that may be replaced, by place
-	early  []early
-	newest map[string]record.Mark // the newest pod of each owner, by the owner's UID
-	nodes  map[string]node
-	leases map[string]time.Time   // arrival of the last renewal
-	builds map[int64]record.Build // of Nodes, by ID
-	skews  map[string]time.Duration
-	beat   time.Duration
-	sign   time.Time // the watch's latest sign of life
-	tick   time.Time // when this process has run last; zero: it does not tell
-	late   time.Time // until then, arrivals are upper bounds
-	hold   time.Time // until then, signs of life prove no completeness: delayed objects may still arrive
-	sure   time.Time // the watch has shown everything until then
-	began  time.Time // of the first watch
-	broken time.Time // since when the watch of pods is interrupted
-	synced bool
+	mu        sync.Mutex // guards the fields below
+	pods      map[string]pod
+	open      map[Key]*Act
+	acts      map[string][]*Act // by UID
+	shared    map[string]string
+	leave     map[string]*Act // deletions of pods that may be replaced, by place
+	early     []early
+	newest    map[string]record.Mark // the newest pod of each owner, by the owner's UID
+	nodes     map[string]node
+	leases    map[string]time.Time   // arrival of the last renewal
+	builds    map[int64]record.Build // of Nodes, by ID
+	eventless time.Time              // since when Events cannot be read; zero: they can
+	skews     map[string]time.Duration
+	beat      time.Duration
+	sign      time.Time // the watch's latest sign of life
+	tick      time.Time // when this process has run last; zero: it does not tell
+	late      time.Time // until then, arrivals are upper bounds
+	hold      time.Time // until then, signs of life prove no completeness: delayed objects may still arrive
+	sure      time.Time // the watch has shown everything until then
+	began     time.Time // of the first watch
+	broken    time.Time // since when the watch of pods is interrupted
+	synced    bool
 	// complete: there was a list; new pods since then count.
 	complete bool
 	counts   Counts
@@ -213,6 +214,18 @@ func (f *Follower) Broken(now time.Time) {
 	defer f.mu.Unlock()
 	f.seen(now)
 	f.synced, f.broken = false, now
+}
+
+// Events records whether Events can be read.
+func (f *Follower) Events(can bool, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case can:
+		f.eventless = time.Time{}
+	case f.eventless.IsZero():
+		f.eventless = now
+	}
 }
 
 // Synced records that the list is complete, or that a watch continues after the last event. Pods missing from a list

@@ -76,6 +76,7 @@ func continues(a *Act, now time.Time) bool {
 
 func (f *Follower) judge(a *Act, now time.Time) {
 	f.applySkews(&a.Timeline)
+	a.Timeline.NoEvents = !f.eventless.IsZero() && now.Sub(f.eventless) > slowBeat
 	a.Verdict = verdict.Judge(&a.Timeline, f.config.Promised, now, f.seen(now))
 	if a.Verdict.Outcome == verdict.Open {
 		return

@@ -168,6 +168,7 @@ type Timeline struct {
 	Containers     []Container             `json:"containers,omitempty"`
 	Pulls          []Pull                  `json:"pulls,omitempty"`
 	Errors         []Error                 `json:"errors,omitempty"`
+	NoEvents       bool                    `json:"noEvents,omitempty"`   // Events could not be read at the judgement
 	Disruption     string                  `json:"disruption,omitempty"` // reason of the condition DisruptionTarget
 	Build          int64                   `json:"build,omitempty"`      // ID of the node's Build; 0: not known
 	Around         Surroundings            `json:"around,omitzero"`

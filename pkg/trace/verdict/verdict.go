@@ -155,6 +155,9 @@ func userTime(t *record.Timeline, until time.Time) (user record.Span) {
 	}
 	// No stage can be longer than the act.
 	most := t.Passed(t.Begin(), until).High
+	if t.NoEvents && t.Act == record.Deletion { // a pod that stops looks the same as one that nobody has noticed
+		user.High = max(user.High, t.Grace)
+	}
 	return record.Span{Low: min(user.Low, most), High: min(user.High, most)}
 }
 

@@ -84,6 +84,10 @@ func TestEdges(t *testing.T) {
 		"grace of 300, still":        {removal(300, marks{record.KillNoticed: 1}), 359, Open},
 		"grace of 300, over":         {removal(300, marks{record.KillNoticed: 1}), 362, Missed},
 		"deletion not noticed":       {removal(30, nil), 61, Missed},
+		"no Events, may be stopping": {with(removal(30, nil), func(t *record.Timeline) { t.NoEvents = true }), 85, Open},
+		"no Events, gone at 80":      {with(removal(30, marks{record.Gone: 80}), func(t *record.Timeline) { t.NoEvents = true }), 80, Unknown},
+		"no Events, gone at 50":      {with(removal(30, marks{record.Gone: 50}), func(t *record.Timeline) { t.NoEvents = true }), 50, Delivered},
+		"no Events, grace is over":   {with(removal(30, nil), func(t *record.Timeline) { t.NoEvents = true }), 91, Missed},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

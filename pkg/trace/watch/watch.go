@@ -165,7 +165,7 @@ func (c *Client) streams(f *follow.Follower) []stream {
 				if e, ok := o.(*corev1.Event); ok && kind != apiwatch.Deleted {
 					f.Event(e, false, time.Now())
 				}
-			}, synced: live, broken: nothing},
+			}, synced: func(bool) { f.Events(true, time.Now()) }, broken: func() { f.Events(false, time.Now()) }},
 		{what: "events", client: c.core, selector: "reason=FailedCreate", list: func() runtime.Object { return &corev1.EventList{} },
 			listed: func(o runtime.Object) {
 				if e, ok := o.(*corev1.Event); ok && time.Since(e.LastTimestamp.Time) < recentEvents {

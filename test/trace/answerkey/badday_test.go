@@ -169,6 +169,9 @@ func TestRealAPIServerWithoutEvents(t *testing.T) {
 	var parts sync.WaitGroup
 	limit := make(chan struct{}, 16)
 	for _, p := range plays() {
+		if strings.HasSuffix(p.name, "e-hook") {
+			continue // kwok writes the start of the container into its first status, which comes after the hook; kubelet knows it
+		}
 		limit <- struct{}{}
 		parts.Go(func() { <-limit; s.perform(p) })
 	}
