@@ -39,7 +39,7 @@ func TestDocsNameVerbsAndFlags(t *testing.T) {
 			t.Errorf("no verb %s", cmd.Name())
 		}
 	}
-	for _, flag := range []string{"kubeconfig", "listen", "tls-cert", "tls-key", "oidc", "promised", "keep-days", "exclude-namespaces", "overrides", "alertmanager", "alert-levels", "event-center", "event-center-ca", "event-center-token-file", "cluster", "flow-schemas"} {
+	for _, flag := range []string{"kubeconfig", "listen", "tls-cert", "tls-key", "oidc", "promised", "keep-days", "exclude-namespaces", "overrides", "alertmanager", "alert-levels", "event-center", "event-center-ca", "event-center-token-file", "cluster", "flow-schemas", "pool-label"} {
 		if newServe(&options{}).Flags().Lookup(flag) == nil || !strings.Contains(string(page), "`--"+flag+"`") {
 			t.Errorf("no flag %s", flag)
 		}

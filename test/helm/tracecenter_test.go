@@ -19,7 +19,7 @@ func trace(t *testing.T, args ...string) (rendered string, err error) {
 func TestTraceTemplate(t *testing.T) {
 	for file, args := range map[string][]string{
 		"testdata/tracecenter.golden.yaml": {"--set", "tls.secretName=certificate"},
-		"testdata/tracecenter-full.golden.yaml": {"--set", "tls.secretName=certificate,promised=90s,excludeNamespaces={a,b}," +
+		"testdata/tracecenter-full.golden.yaml": {"--set", "tls.secretName=certificate,promised=90s,poolLabel=node.kubernetes.io/instance-type,excludeNamespaces={a,b}," +
 			"overrides.reasons.ImageNotFound.class=system,storage.existingClaim=mine,image.pullSecrets[0]=registry," +
 			"oidc.settings.issuer=https://login.example.com,oidc.settings.clientID=trace,oidc.secretName=oidc,oidc.caConfigMap=authorities," +
 			"eventCenter.address=https://eventcenter.nodeagent.svc,eventCenter.cluster=main,alertmanager.address=http://alertmanager:9093," +

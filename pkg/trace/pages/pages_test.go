@@ -69,6 +69,7 @@ func TestPages(t *testing.T) {
 		"/pods":                                        {"Namespace/name, or UID"},
 		"/terminating":                                 {"There is none."},
 		"/components":                                  {"No component is probed yet"},
+		"/versions":                                    {`<th scope="row">kubelet v1.36.1</th><td>v1.36.0</td><td>mount and sandbox, image cached</td><td>gpu</td>`, "of 250", "containerd://2.1"},
 		"/report":                                      {"Last 7 days", "CapacityExhausted", "There are no verdicts before", "&lt;b&gt;late", "/v1/report?format=html"},
 		"/report?namespace=team":                       {"Last 7 days, namespace team", "team/gone", `href="/v1/report?format=html&amp;namespace=team&amp;week="`},
 	} {

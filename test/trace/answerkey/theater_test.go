@@ -131,9 +131,10 @@ func prepare(t *testing.T, etcd, policy string, flags ...string) *theater {
 	}
 	server := apiserver.StartWith(t, etcd, root, append(flags, "--audit-policy-file", policyFile, "--audit-log-path", s.audit,
 		"--audit-log-mode=blocking", "--allow-privileged")...)
-	s.scheduler = server.Run("kube-scheduler")
-	server.Run("kube-controller-manager",
-		"--controllers=replicaset-controller,statefulset-controller,daemonset-controller,resourcequota-controller,taint-eviction-controller")
+	patient := []string{"--leader-elect-lease-duration=5m", "--leader-elect-renew-deadline=4m"} // a busy machine must not end them
+	s.scheduler = server.Run("kube-scheduler", patient...)
+	server.Run("kube-controller-manager", append(patient,
+		"--controllers=replicaset-controller,statefulset-controller,daemonset-controller,resourcequota-controller,taint-eviction-controller")...)
 	config, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig("player", "admin"))
 	if err != nil {
 		t.Fatal(err)

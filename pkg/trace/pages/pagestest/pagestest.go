@@ -4,6 +4,7 @@ package pagestest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -20,7 +21,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/pages"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
@@ -42,6 +45,31 @@ func (r rights) AuthorizeResource(_ context.Context, _ web.Identity, verb, resou
 		return nil
 	}
 	return &web.Refusal{Status: http.StatusForbidden, Reason: "no right"}
+}
+
+// versions stores deliveries of three days ago, whose sandboxes took longer with one version of kubelet.
+func versions(t testing.TB, kept *store.Store, now time.Time) {
+	t.Helper()
+	builds, batch := map[int64]record.Build{}, follow.Batch{}
+	for i := range 500 {
+		b := record.Build{Pool: "gpu", Kubelet: fmt.Sprint("v1.36.", i%2), Runtime: "containerd://2.1"}
+		builds[b.ID()] = b
+		a := follow.Act{JudgedAt: now.AddDate(0, 0, -3), Verdict: verdict.Verdict{Outcome: verdict.Delivered},
+			Timeline: record.Timeline{Act: record.Creation, UID: fmt.Sprint("v", i), Namespace: "default", Name: fmt.Sprint("v", i), Build: b.ID()}}
+		sandbox := time.Duration(1500+i)*time.Millisecond + time.Duration(i%2)*2*time.Second
+		for p, after := range map[record.Point]time.Duration{record.Created: 0, record.Scheduled: 1, record.KubeletSaw: time.Second,
+			record.SandboxReady: time.Second + sandbox, record.Running: 8 * time.Second} {
+			a.Timeline.Set(p, record.Mark{Source: record.Own, Arrival: a.JudgedAt.Add(after - time.Minute)})
+		}
+		batch.Judged = append(batch.Judged, a)
+	}
+	err := kept.Save(t.Context(), batch)
+	for i := 0; i < 4*24 && err == nil; i++ {
+		err = kept.CountHour(t.Context(), now, builds)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Serve serves the pages of a cluster in which the pods default/<b>late and team/gone were missed, until the test ends.
@@ -71,6 +99,7 @@ func Serve(t testing.TB, namespaces map[string]bool) (url string, sessions *web.
 		t.Fatalf("%v, %d judged", err, len(batch.Judged))
 	}
 	follower.Stored(batch)
+	versions(t, kept, now)
 	control, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
 	if err != nil {
 		t.Fatal(err)
