@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,10 +37,10 @@ func openCenter(t *testing.T) (center *remote.Client, token string) {
 	secret := strings.Repeat("secret", 8)
 	interfaces := api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler), Loopback: true,
 		Authenticate: identitytest.Administrator(t, secret), Alive: time.Minute})
-	away := true
+	var away atomic.Bool
+	away.Store(true)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if away && r.Method == http.MethodPost {
-			away = false
+		if r.Method == http.MethodPost && away.CompareAndSwap(true, false) {
 			http.Error(w, "later", http.StatusServiceUnavailable)
 			return
 		}

@@ -82,7 +82,7 @@ func (s *theater) await(what string, holds func() bool) {
 	s.t.Helper()
 	deadline := time.Now().Add(75 * time.Second)
 	for !holds() {
-		if time.Now().After(deadline) || s.ctx.Err() != nil {
+		if time.Now().After(deadline) || s.ctx.Err() != nil || s.t.Failed() { // one failure makes others: the first one counts
 			s.t.Errorf("never %s", what)
 			return
 		}
