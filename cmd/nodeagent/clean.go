@@ -92,7 +92,7 @@ func onlyKinds(s *release.Settings, names []string) error {
 		modes[kind] = release.Off
 	}
 	for _, kind := range kinds {
-		if why := kind.ReportOnly(); why != "" {
+		if why := inspect.Of(kind).ReportOnly; why != "" {
 			return fmt.Errorf("--only %s: objects of this kind are reported only: %s", kind, why)
 		}
 		modes[kind] = s.ModeOf(kind)
@@ -128,7 +128,7 @@ func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer
 		if err != nil {
 			return report, err
 		}
-		report = report.Releasable()
+		report = inspect.Releasable(report)
 		candidates := 0
 		for _, o := range report.Objects {
 			if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown {

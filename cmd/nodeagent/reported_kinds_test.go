@@ -50,12 +50,12 @@ func TestReportedKindsStay(t *testing.T) {
 			t.Errorf("%s: %+v", kind, objects)
 		}
 		ask(t, d.command("clean", "--yes", "--only", string(kind))).expect(t, soon, []int{exitCouldNotTell},
-			string(kind)+": objects of this kind are reported only: "+kind.ReportOnly())
+			string(kind)+": objects of this kind are reported only: "+inspect.Of(kind).ReportOnly)
 		ask(t, d.command("inspect", "--explain", string(kind)+"/"+id)).expect(t, soon, []int{exitCouldNotTell},
 			"only leftovers are released")
 	}
 	ask(t, d.command("clean", "--yes", "--only", string(inspect.DetachedVolume))).expect(t, soon, []int{exitCouldNotTell},
-		inspect.DetachedVolume.ReportOnly())
+		inspect.Of(inspect.DetachedVolume).ReportOnly)
 	ask(t, d.command("clean", "--yes", "--pod", uid)).expect(t, soon, []int{exitCouldNotTell}, "kubelet could not be heard")
 	for kind := range want {
 		if objects := d.objects(string(kind)); len(objects) != 1 {

@@ -29,8 +29,8 @@ func namedKey(uid string) string { return "named/" + uid }
 
 const sourcesKey = "open/kubelet-sources"
 
-// runs returns why a process of the object's pod may be running.
-func (o *Object) runs() string {
+// mayRun returns why a process of the object's pod may be running.
+func mayRun(o *Object) string {
 	switch {
 	case o.Kind == Sandbox && o.Facts["state"] != "NOTREADY", o.Kind == Container && o.Facts["state"] != "EXITED":
 		return fmt.Sprintf("its %s %s is %s", o.Kind, o.ID, cmp.Or(o.Facts["state"], "in an unknown state"))
@@ -114,11 +114,11 @@ func (e *evaluation) strongerProof(uid string, all []Assessment) (missing []stri
 
 // notStrong returns why one object speaks against the stronger proof of its pod.
 func (e *evaluation) notStrong(o *Assessment, grace time.Duration) (missing []string) {
-	if why := o.runs(); why != "" {
+	if why := mayRun(&o.Object); why != "" {
 		missing = append(missing, why)
 	}
 	switch {
-	case e.specs[o.Kind].ReportOnly != "" || o.Kind.Minor():
+	case e.specs[o.Kind].ReportOnly != "" || Of(o.Kind).Minor():
 	case o.Verdict == Unknown || o.Verdict == Live || o.Verdict == Foreign:
 		missing = append(missing, fmt.Sprintf("its %s %s is %s", o.Kind, o.ID, o.Verdict))
 	case o.FirstSeen.IsZero() || e.now.Since(o.FirstSeen) < grace:
@@ -224,7 +224,7 @@ func (t *Inventory) heldByName(suspects []*Object, history History, now finding.
 	}
 	firsts := make(map[string]finding.Timestamp)
 	for _, o := range suspects {
-		uid, seen := o.Pod.UID, history.sighting(o, now).First
+		uid, seen := o.Pod.UID, history.seen(o, now).First
 		if old, ok := firsts[uid]; (!ok || seen.SinceBoot < old.SinceBoot) && !t.Runtime.Running[uid] &&
 			!hasPod(t.Cluster.Pods, uid) {
 			firsts[uid] = seen

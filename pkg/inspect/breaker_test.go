@@ -111,7 +111,7 @@ func TestBreakerHasAWayOut(t *testing.T) {
 	began := n.now.SinceBoot
 	for range 40 {
 		report := n.look("")
-		gate := report.gate(Breaker)
+		gate := gateOf(report, Breaker)
 		if gate.Open || gate.Opens == "" {
 			t.Fatalf("%+v", gate)
 		}
@@ -141,13 +141,13 @@ func TestBreakerHasAWayOut(t *testing.T) {
 			t.Errorf("%s %s: %s, passes %v", o.Kind, o.ID, o.Verdict, o.PassesBreaker)
 		}
 	}
-	since := report.gate(Breaker).Since
+	since := gateOf(report, Breaker).Since
 	if got := n.now.Since(since); got != 40*time.Minute {
 		t.Errorf("closed since %s", got)
 	}
 }
 
-func (r Report) gate(name string) Gate {
+func gateOf(r Report, name string) Gate {
 	for _, g := range r.Gates {
 		if g.Name == name {
 			return g
@@ -234,8 +234,8 @@ func TestHeldPodIsThereByName(t *testing.T) {
 	for range 120 {
 		report := n.look("")
 		dead, asked := count(report, Leftover), slices.Contains(n.asked, "web-3")
-		if dead[uidOf(3)] || asked && (len(dead) > 0 || report.gate("list-is-ours").Open) {
-			t.Fatalf("%v, gate %+v\n%s", dead, report.gate("list-is-ours"), whys(report, uidOf(3)))
+		if dead[uidOf(3)] || asked && (len(dead) > 0 || gateOf(report, "list-is-ours").Open) {
+			t.Fatalf("%v, gate %+v\n%s", dead, gateOf(report, "list-is-ours"), whys(report, uidOf(3)))
 		}
 		n.after(time.Minute)
 	}

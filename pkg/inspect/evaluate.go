@@ -32,7 +32,7 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	}
 	orphans := e.orphanAges(objects)
 	e.gates = gates(&inventory, s, len(orphans), e.ended(objects, orphans), stuck(orphans, s),
-		inventory.missingFromList(history, now))
+		missingFromList(&inventory, history, now))
 	e.noteGates()
 	e.keepNamed()
 	report := Report{At: now, Objects: make([]Assessment, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{},
@@ -78,7 +78,7 @@ func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 	ages := make(map[string]time.Duration)
 	for i := range objects {
 		o := &objects[i]
-		first := e.history.sighting(o, e.now).First
+		first := e.history.seen(o, e.now).First
 		if suspicious(o, e.inventory, first) && !e.inventory.apiserverAnswer(o, first).confirms() &&
 			e.specs[o.Kind].ReportOnly == "" && !e.specs[o.Kind].OptIn {
 			ages[o.Pod.UID] = max(ages[o.Pod.UID], e.now.Since(first))
@@ -174,7 +174,7 @@ func set(answers map[string]Answer, witness string, answer Answer) map[string]An
 }
 
 func (e *evaluation) object(o *Object) Assessment {
-	sighting := e.history.sighting(o, e.now)
+	sighting := e.history.seen(o, e.now)
 	a := Assessment{Object: *o, Witnesses: e.ask(o, sighting.First)}
 	if a.Verdict, a.Why = e.inUse(o); a.Verdict != "" {
 		return a

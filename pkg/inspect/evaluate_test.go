@@ -3,6 +3,7 @@ package inspect
 import (
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,7 +72,7 @@ func seenLong(objects ...Object) History {
 
 func object(kind Kind, uid string) Object {
 	o := Object{Kind: kind, ID: "x", Pod: Pod{UID: uid}, Identity: Identity{"inode": "7"}}
-	if specOf(kind).GoneFrom != nil || kind == Sandbox {
+	if kind.networked() || kind.namedByID() || slices.Contains([]Kind{Sandbox, Lease, SystemdUnit, LogLink}, kind) {
 		o.SandboxID = sandbox
 	}
 	return o

@@ -52,7 +52,7 @@ func (e Evidence) WithoutLiving() (Evidence, int) {
 	inventory.resolveNames()
 	suspects := make(map[string]bool) // UIDs of pods
 	for i := range e.Objects {
-		if o := &e.Objects[i]; suspicious(o, &inventory, e.History.sighting(o, e.Now).First) {
+		if o := &e.Objects[i]; suspicious(o, &inventory, e.History.seen(o, e.Now).First) {
 			suspects[o.Pod.UID] = true
 		}
 	}

@@ -41,7 +41,7 @@ const networkReady = "network-ready"
 const notNeeded = "not asked: nothing is suspicious"
 
 // nothingSuspicious reports whether there was no reason to ask the apiserver.
-func (t *Inventory) nothingSuspicious(orphans int) bool {
+func nothingSuspicious(t *Inventory, orphans int) bool {
 	return orphans == 0 && !t.Cluster.Asked && t.Kubelet.OK()
 }
 
@@ -52,24 +52,24 @@ func gates(t *Inventory, s Settings, orphans, ended, stuck int, missingFromList 
 	network := conditionGate(networkReady, t.Runtime, t.Runtime.NetReady)
 	network.network = true
 	return []gate{
-		t.kubeletAnswers(),
+		kubeletAnswers(t),
 		uptimeGate("kubelet-uptime", "kubelet", t.Kubelet.Age, t.Kubelet.AgeErr, s.KubeletUptime),
-		t.kubeletNotWorking(orphans, stuck),
-		t.runtimeAnswers(),
+		kubeletNotWorking(t, orphans, stuck),
+		runtimeAnswers(t),
 		uptimeGate("runtime-uptime", "the runtime", t.Runtime.Age, t.Runtime.AgeErr, s.RuntimeUptime),
 		conditionGate("runtime-ready", t.Runtime, t.Runtime.Ready),
 		network,
 		hostNamespaces(s),
 		noOtherKubelet(t),
 		noMassOrphaning(t, s, orphans-ended),
-		t.apiserverAnswers(orphans),
+		apiserverAnswers(t, orphans),
 		listIsOurs(t, s, orphans, missingFromList),
-		t.kubeletSources(orphans),
-		t.nodeIdentity(orphans),
+		kubeletSources(t, orphans),
+		nodeIdentity(t, orphans),
 	}
 }
 
-func (t *Inventory) kubeletAnswers() gate {
+func kubeletAnswers(t *Inventory) gate {
 	const name = "kubelet-heard"
 	if !t.Kubelet.OK() {
 		return unknownGate(name, "kubelet's /pods: %v", responseError(t.Kubelet.Response))
@@ -103,10 +103,10 @@ func uptimeGate(name, who string, age time.Duration, err error, least time.Durat
 // does not count them: there the grace period, which is never shorter than that of the pod's containers, has to be
 // enough. One not proven to be older has not begun to count: it waits for a source of its pods. Kubelet retries forever
 // to terminate a pod whose processes do not die; the agent does not wait that long.
-func (t *Inventory) kubeletNotWorking(orphans, stuck int) gate {
+func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
-	case t.nothingSuspicious(orphans):
+	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
 	case k.uncounted() && k.HealthErr != nil:
 		return unknownGate(name, "its metrics are refused, and it is not known to be healthy: %v", k.HealthErr)
@@ -130,12 +130,12 @@ func (t *Inventory) kubeletNotWorking(orphans, stuck int) gate {
 
 // kubeletSources is open if kubelet shows that it has received its pods from the apiserver. While its own LIST is
 // refused after a start, its /pods has only static pods and looks like that of a drained node.
-func (t *Inventory) kubeletSources(orphans int) gate {
+func kubeletSources(t *Inventory, orphans int) gate {
 	const name = "kubelet-sources"
 	c := &t.Cluster
 	own, listed := c.Pods[t.Own]
 	switch {
-	case t.nothingSuspicious(orphans):
+	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
 	case !t.Kubelet.OK():
 		return unknownGate(name, "kubelet did not answer")
@@ -156,7 +156,7 @@ func (t *Inventory) kubeletSources(orphans int) gate {
 			ordinary++
 		}
 	}
-	if others := t.othersRunning(); ordinary == 0 && len(others) > 0 {
+	if others := othersRunning(t); ordinary == 0 && len(others) > 0 {
 		return unknownGate(name, "kubelet has no pod from the apiserver, while these are running: %s",
 			firstThree(others))
 	}
@@ -174,7 +174,7 @@ func firstThree(names []string) string {
 }
 
 // othersRunning names the running pods that kubelet lacks, except static ones.
-func (t *Inventory) othersRunning() []string {
+func othersRunning(t *Inventory) []string {
 	var names []string
 	for uid := range t.Runtime.Running {
 		pod := t.Runtime.Pods[uid]
@@ -186,7 +186,7 @@ func (t *Inventory) othersRunning() []string {
 	return names
 }
 
-func (t *Inventory) runtimeAnswers() gate {
+func runtimeAnswers(t *Inventory) gate {
 	const name = "runtime-heard"
 	switch {
 	case !t.Runtime.OK():
@@ -236,12 +236,12 @@ func countPods(known ...map[string]PodFact) int {
 	return len(uids)
 }
 
-func (t *Inventory) apiserverAnswers(orphans int) gate {
+func apiserverAnswers(t *Inventory, orphans int) gate {
 	const name = "apiserver-heard"
 	switch {
 	case t.Cluster.OK():
 		return openGate(name, "it lists %d pods of this node", countPods(t.Cluster.Pods))
-	case t.nothingSuspicious(orphans):
+	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
 	}
 	return unknownGate(name, "the apiserver's list of pods: %v", responseError(t.Cluster.Response))
@@ -254,7 +254,7 @@ func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string)
 	c := &t.Cluster
 	own, listed := c.Pods[t.Own]
 	switch {
-	case t.nothingSuspicious(orphans):
+	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
 	case !c.OK():
 		return unknownGate(name, "there is no list")
@@ -277,10 +277,10 @@ func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string)
 
 // nodeIdentity is open if the Node object belongs to this machine and boot, not to another one of the same name. Its
 // Lease does not matter: kubelet itself shows whether it is alive.
-func (t *Inventory) nodeIdentity(orphans int) gate {
+func nodeIdentity(t *Inventory, orphans int) gate {
 	const name = "node-identity"
 	switch c := &t.Cluster; {
-	case t.nothingSuspicious(orphans):
+	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
 	case !c.OK():
 		return unknownGate(name, "the apiserver did not answer")

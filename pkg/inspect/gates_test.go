@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
@@ -270,16 +271,16 @@ func TestWorkingPods(t *testing.T) {
 				}
 			}
 		}
-		n := newFullNode(t)
+		counts, h := map[string]float64{}, hosttest.Host(t)
 		metrics, err := kubelet.ParseMetrics(strings.NewReader(text), []string{workingFamily})
 		if err != nil || len(metrics[workingFamily]) != 27 {
 			t.Fatalf("%d samples, %v", len(metrics[workingFamily]), err)
 		}
-		n.metric = map[string]float64{}
 		for _, sample := range metrics[workingFamily] {
-			n.metric[sample.Labels] = sample.Value
+			counts[sample.Labels] = sample.Value
 		}
-		got, err := askWorking(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}))
+		h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return counts, nil }
+		got, err := askWorking(t.Context(), hostscan.New(t.Context(), h, hostscan.Deadline{}))
 		if got != test.want || err != nil {
 			t.Errorf("%s, %s: %d, %v", test.config, test.lifecycle, got, err)
 		}
@@ -287,20 +288,20 @@ func TestWorkingPods(t *testing.T) {
 }
 
 func TestWorkingPodsUnknown(t *testing.T) {
-	n := newFullNode(t)
-	n.metric = nil
-	if _, err := askWorking(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{})); !errors.Is(err,
+	h := hosttest.Host(t)
+	h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return nil, nil }
+	if _, err := askWorking(t.Context(), hostscan.New(t.Context(), h, hostscan.Deadline{})); !errors.Is(err,
 		errNoMetric) {
 		t.Errorf("no samples: %v", err)
 	}
-	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) {
+	h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) {
 		return nil, errors.New("refused")
 	}
-	if _, err := askWorking(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{})); err == nil ||
+	if _, err := askWorking(t.Context(), hostscan.New(t.Context(), h, hostscan.Deadline{})); err == nil ||
 		errors.Is(err, errNoMetric) {
 		t.Errorf("refused: %v", err)
 	}
-	if version := askVersion(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{})); version != "" {
+	if version := askVersion(t.Context(), hostscan.New(t.Context(), h, hostscan.Deadline{})); version != "" {
 		t.Errorf("version %q", version)
 	}
 }

@@ -9,9 +9,9 @@ import (
 // key is the key of an object in the history.
 func key(o *Object) string { return string(o.Kind) + "/" + o.ID }
 
-// sighting returns the history's entry of o from earlier passes. It starts anew if the object was replaced, was never
+// seen returns the history's entry of o from earlier passes. It starts anew if the object was replaced, was never
 // seen, was last seen in another boot, or if no earlier pass counted; its identity is then o's own.
-func (h History) sighting(o *Object, now finding.Timestamp) Sighting {
+func (h History) seen(o *Object, now finding.Timestamp) Sighting {
 	if len(h) == 0 { // as on most nodes: no key is made
 		return Sighting{Identity: o.Identity, First: now, Last: now}
 	}

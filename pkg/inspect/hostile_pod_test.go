@@ -130,8 +130,8 @@ func TestPodOfManyProcesses(t *testing.T) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, filepath.Join(dir, "cgroup"), "0::/kubepods/pod"+uid+"\n")
-		write(t, filepath.Join(dir, "stat"), fmt.Sprintf("%d (a) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n",
+		hosttest.Write(t, dir, "cgroup", "0::/kubepods/pod"+uid+"\n")
+		hosttest.Write(t, dir, "stat", fmt.Sprintf("%d (a) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n",
 			pid))
 	}
 	process(100, hostile)
@@ -146,8 +146,8 @@ func TestPodOfManyProcesses(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "cgroup"), "0::/kubepods/pod"+ordinary+"\n")
-	write(t, filepath.Join(dir, "stat"), "nonsense")
+	hosttest.Write(t, dir, "cgroup", "0::/kubepods/pod"+ordinary+"\n")
+	hosttest.Write(t, dir, "stat", "nonsense")
 	if err := os.MkdirAll(filepath.Join(h.Files.Root, "proc/96000/cgroup"), 0o755); err != nil { // EISDIR
 		t.Fatal(err)
 	}

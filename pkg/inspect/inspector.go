@@ -142,7 +142,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		i.cluster = inventory.Cluster
 		inventory.askOneByName(ctx, scan, running, history, started)
 		inventory.askHeldByName(ctx, scan, inventory.heldByName(suspects, history, started, i.pinned), started)
-		inventory.noteRemoved(ctx, scan, objects, suspects, i.settings.MassOrphaning)
+		noteRemoved(ctx, scan, &inventory, objects, suspects, i.settings.MassOrphaning)
 	}
 	report, next := Evaluate(objects, inventory, history, i.settings, started)
 	defer func() { i.rest.after(report, next, kinds, i.settings.OptedIn) }()
@@ -237,7 +237,7 @@ func doubtNetwork(suspects []*Object, err error) {
 func nominate(objects []Object, inventory *Inventory, history History, now finding.Timestamp) []*Object {
 	var suspects []*Object
 	for i := range objects {
-		if suspicious(&objects[i], inventory, history.sighting(&objects[i], now).First) {
+		if suspicious(&objects[i], inventory, history.seen(&objects[i], now).First) {
 			suspects = append(suspects, &objects[i])
 		}
 	}
@@ -313,7 +313,7 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 	}
 	inventory := Inventory{Cluster: last}
 	for _, o := range suspects {
-		sighting := history.sighting(o, now)
+		sighting := history.seen(o, now)
 		if inventory.apiserverAnswer(o, sighting.First) != Denies || local.kubeletAnswer(o, sighting.First) != Denies {
 			return true
 		}

@@ -59,7 +59,7 @@ func TestLifeOfAPod(t *testing.T) {
 		}
 	}
 	for _, kind := range Kinds() {
-		if verdicts(report)[kind] == nil && kind.ReportOnly() == "" && !kind.OptIn() { // those are in pkg/inspect/listers
+		if verdicts(report)[kind] == nil && Of(kind).ReportOnly == "" && !Of(kind).OptIn { // those are in pkg/inspect/listers
 			t.Errorf("no %s is listed", kind)
 		}
 	}

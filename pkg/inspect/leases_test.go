@@ -131,7 +131,7 @@ func TestLeasesOfOthers(t *testing.T) {
 		t.Error(diff)
 	}
 	n.Host.Containerd = host.Containerd{} // another runtime
-	if objects, err := listLeases(t.Context(), hostscan.New(t.Context(), n.Host,
+	if objects, err := Of(Lease).List(t.Context(), hostscan.New(t.Context(), n.Host,
 		hostscan.Deadline{})); len(objects) != 0 || err != nil {
 		t.Errorf("%v, %v", objects, err)
 	}

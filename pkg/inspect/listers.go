@@ -28,8 +28,8 @@ type KindSpec struct {
 	GoneFrom []string
 	// OptIn marks the kinds that the daemon releases only if the configuration names them: see release.Settings.
 	OptIn bool
-	// Minor marks the kinds that do little harm: a pod with only such leftovers is worth no warning.
-	Minor bool
+	// LittleHarm marks the kinds of whose leftovers alone the agent does not warn.
+	LittleHarm bool
 	// MinAge is for how long an object must have been seen, if longer than the grace period.
 	MinAge time.Duration
 	// ReportOnly is the reason why the agent never releases objects of this kind; empty if pkg/remediate has an action.
@@ -85,29 +85,23 @@ var allSpecs = sync.OnceValue(func() map[Kind]*KindSpec {
 	return byKind
 })
 
-// specOf returns the spec of a kind; an empty one if the kind does not exist.
-func specOf(kind Kind) *KindSpec {
+// Of returns the spec of a kind; an empty one if the kind does not exist.
+func Of(kind Kind) *KindSpec {
 	if spec := allSpecs()[kind]; spec != nil {
 		return spec
 	}
 	return &KindSpec{Kind: kind}
 }
 
-// ReportOnly returns why objects of a kind are never released; empty if pkg/remediate has an action.
-func (k Kind) ReportOnly() string { return specOf(k).ReportOnly }
-
-// OptIn reports whether the daemon releases objects of a kind only if the configuration names it.
-func (k Kind) OptIn() bool { return specOf(k).OptIn }
-
 // Minor reports whether a pod with only objects of such kinds is worth no warning: kinds of little harm, and
 // report-only kinds.
-func (k Kind) Minor() bool { return specOf(k).Minor || k.ReportOnly() != "" }
+func (s *KindSpec) Minor() bool { return s.LittleHarm || s.ReportOnly != "" }
 
 // Releasable returns the report without the report-only kinds, and without the errors of their listers.
-func (r Report) Releasable() Report {
+func Releasable(r Report) Report {
 	r.Objects = slices.DeleteFunc(slices.Clone(r.Objects),
-		func(o Assessment) bool { return o.Kind.ReportOnly() != "" })
+		func(o Assessment) bool { return Of(o.Kind).ReportOnly != "" })
 	r.Errors = slices.DeleteFunc(slices.Clone(r.Errors),
-		func(f Failure) bool { return Kind(f.What).ReportOnly() != "" })
+		func(f Failure) bool { return Of(Kind(f.What)).ReportOnly != "" })
 	return r
 }

@@ -24,7 +24,7 @@ func TestMountOfAnotherPod(t *testing.T) {
 5 1 8:1 /var/lib/kubelet/pods/LIVE/volumes PODS/DEAD/volume-subpaths/w/c/0 rw shared:1 - ext4 /dev/sda rw
 6 1 0:10 / PODS/DEAD/volumes/kubernetes.io~csi/33333333-3333-3333-3333-333333333333/mount rw shared:4 - tmpfs tmpfs rw
 `)
-	objects, err := listMounts(t.Context(), scan)
+	objects, err := Of(Mount).List(t.Context(), scan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,9 +36,9 @@ func TestMountOfAnotherPod(t *testing.T) {
 			t.Errorf("mount %s: %q", o.Identity["id"], subpath)
 		}
 	}
-	foreign := " in the directory of pod " + mountsDead + ", but it contains the UID of pod " + mountsLiving
-	want := map[string]string{"2": mountsDead + " ", "3": mountsLiving + " ", "4": foreign, "5": foreign,
-		"6": mountsDead + " "}
+	foreign := " in the directory of pod " + inspecttest.MountsDead + ", but it contains the UID of pod " + inspecttest.MountsLiving
+	want := map[string]string{"2": inspecttest.MountsDead + " ", "3": inspecttest.MountsLiving + " ", "4": foreign, "5": foreign,
+		"6": inspecttest.MountsDead + " "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -73,7 +73,7 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error
 // directories. A pod whose directory has disappeared since has ended meanwhile, and kubelet has removed it, unless one
 // of its processes still exists, or may. Pods that the runtime had running must have had processes. A list without most
 // of kubelet's pods is not trusted.
-func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, objects []Object, suspects []*Object, n int) {
+func noteRemoved(ctx context.Context, scan *hostscan.Scan, t *Inventory, objects []Object, suspects []*Object, n int) {
 	removed := make(map[string]bool)
 	for _, o := range suspects {
 		if o.Kind == PodDirectory {
@@ -104,7 +104,7 @@ func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, object
 	for i := range objects {
 		if o := &objects[i]; o.Kind == Process && removed[o.Pod.UID] {
 			seen[o.Pod.UID] = true
-			if o.Doubt != "" || !o.processGone(scan.Host) {
+			if o.Doubt != "" || !processGone(o, scan.Host) {
 				delete(removed, o.Pod.UID)
 			}
 		}

@@ -204,7 +204,7 @@ func TestRemovedPod(t *testing.T) {
 				}
 			}
 			inventory := Inventory{Kubelet: KubeletInventory{Pods: map[string]PodFact{living: {}}}}
-			inventory.noteRemoved(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}), objects,
+			noteRemoved(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}), &inventory, objects,
 				suspects, max(test.n, 3))
 			if got := inventory.Removed[dead]; got != test.want {
 				t.Errorf("%t, %v", got, inventory.Removed)

@@ -90,7 +90,7 @@ func explainProcess(h *host.Host, o *Object) {
 }
 
 // processGone reports whether a listed process no longer exists; false if that cannot be read.
-func (o *Object) processGone(h *host.Host) bool {
+func processGone(o *Object, h *host.Host) bool {
 	pid, err := strconv.Atoi(o.Identity["pid"])
 	if err != nil {
 		return false

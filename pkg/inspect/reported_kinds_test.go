@@ -46,12 +46,16 @@ func TestOptedInIsQuiet(t *testing.T) {
 			t.Error("awake beside what nobody has opted in")
 		}
 	}
+}
+
+// Report-only and opt-in objects may stay forever: they are no orphans, which would close the gate against mass orphaning.
+func TestReportedObjectsAreNoOrphans(t *testing.T) {
 	lost := Object{Kind: ContainerdContainer, ID: "x", Pod: Pod{UID: dead}, ContainerID: sandbox,
 		Identity: Identity{"inode": "7"}}
 	for kind, want := range map[Kind]int{ContainerdContainer: 0, Task: 0, Snapshot: 0, Mount: 1} {
 		lost.Kind = kind
 		inventory := healthy()
-		e := evaluation{specs: map[Kind]KindSpec{kind: *specOf(kind)}, inventory: &inventory, now: hour}
+		e := evaluation{specs: map[Kind]KindSpec{kind: *Of(kind)}, inventory: &inventory, now: hour}
 		if got := e.orphanAges([]Object{lost}); len(got) != want {
 			t.Errorf("%s: %v", kind, got)
 		}

@@ -213,7 +213,7 @@ func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 
 // missingFromList returns the running pods, and those that the breaker holds, that the apiserver has returned by name
 // recently while its list lacks them.
-func (t *Inventory) missingFromList(history History, now finding.Timestamp) []string {
+func missingFromList(t *Inventory, history History, now finding.Timestamp) []string {
 	var names []string
 	for uid := range t.Runtime.Pods {
 		answer, ok := t.Named[uid]

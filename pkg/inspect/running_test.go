@@ -151,7 +151,7 @@ func TestRunningStates(t *testing.T) {
 				return []*cri.Container{{Id: "c", PodSandboxId: s.Id, State: state,
 					Labels: map[string]string{UIDLabel: label}}}, nil
 			}
-			inventory := askRuntime(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}))
+			inventory := Gather(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{})).Runtime
 			if inventory.Running[uidOf(3)] != want || inventory.Running[""] {
 				t.Errorf("%s, label %q: %v", state, label, inventory.Running)
 			}
@@ -248,12 +248,18 @@ func TestRunningPodRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// If a request by name is forbidden and the pods of that name cannot be listed either, the answer proves nothing.
+func TestForbiddenNameProvesNothing(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
 	n.nameErr, n.namedErr, n.host.Cluster.PodsNamed = forbidden, forbidden, nil
-	inventory := Gather(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}))
-	if got := askNamed(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}),
-		inventory.Runtime.Pods[uidOf(3)].Pod, false); got.Gone || got.Alive {
+	scan := hostscan.New(t.Context(), n.host, hostscan.Deadline{})
+	inventory := Gather(t.Context(), scan)
+	inventory.Cluster.Asked = true
+	inventory.askOneByName(t.Context(), scan, []string{uidOf(3)}, History{}, n.now)
+	if got := inventory.Named[uidOf(3)]; got.Gone || got.Alive || got.Why == "" {
 		t.Errorf("forbidden: %+v", got)
 	}
 }

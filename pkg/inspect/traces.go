@@ -60,8 +60,8 @@ func quiet(report Report, next History, optedIn []Kind) bool {
 	for _, o := range report.Suspicious().Objects {
 		waits := o.Verdict == Candidate && report.At.Since(o.FirstSeen) > settledAfter
 		lasts := waits || o.Verdict == Unowned
-		reported := o.Kind.ReportOnly() != "" || o.Kind.OptIn() && !slices.Contains(optedIn, o.Kind)
-		if !(reported && (lasts || o.Verdict == Leftover) || o.Kind.OptIn() && lasts) {
+		reported := Of(o.Kind).ReportOnly != "" || Of(o.Kind).OptIn && !slices.Contains(optedIn, o.Kind)
+		if !(reported && (lasts || o.Verdict == Leftover) || Of(o.Kind).OptIn && lasts) {
 			return false
 		}
 		settled++

@@ -165,7 +165,7 @@ func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
 		"a pod is gone":     func(n *fullNode) { n.delete(uidOf(1)) },
 		"kubelet is silent": func(n *fullNode) { n.host.Kubelet.Pods = nil },
 		"another kubelet was here": func(n *fullNode) {
-			n.history[otherKubeletKey] = Sighting{Identity: Identity{"kubelet": "k3s"}, First: n.now, Last: n.now}
+			n.history["other-kubelet"] = Sighting{Identity: Identity{"kubelet": "k3s"}, First: n.now, Last: n.now}
 		},
 		"the runtime is silent": func(n *fullNode) { n.host.Runtime.Sandboxes = nil },
 	} {

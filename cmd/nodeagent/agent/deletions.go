@@ -32,7 +32,7 @@ func (d *deletions) observe(report inspect.Report, complete bool) (ended, left i
 		switch {
 		case o.Verdict == inspect.Live:
 			living[o.Pod.UID] = true
-		case o.Verdict == inspect.Leftover && !o.Kind.Minor():
+		case o.Verdict == inspect.Leftover && !inspect.Of(o.Kind).Minor():
 			proven[o.Pod.UID] = true
 		}
 	}

@@ -74,7 +74,7 @@ func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspec
 	settings := cfg.Inspect
 	settings.HostNamespaces = hostns.SeesHost(clients.Host.Paths.InitPID) == nil
 	for _, kind := range inspect.Kinds() {
-		if kind.OptIn() && cfg.Remediate.ModeOf(kind) == release.On {
+		if inspect.Of(kind).OptIn && cfg.Remediate.ModeOf(kind) == release.On {
 			settings.OptedIn = append(settings.OptedIn, kind)
 		}
 	}
@@ -192,7 +192,7 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 	severity := finding.Info // of minor kinds
 	for _, o := range objects {
 		kinds[string(o.Kind)]++
-		if !o.Kind.Minor() {
+		if !inspect.Of(o.Kind).Minor() {
 			severity = finding.Warning
 		}
 		if o.Pod.Name != "" {
@@ -212,7 +212,7 @@ func passError(report inspect.Report) error {
 	var problems []error
 	lacks := map[finding.Access]bool{}
 	for _, e := range report.Errors {
-		if inspect.Kind(e.What).ReportOnly() != "" { // report-only kinds decide no release
+		if inspect.Of(inspect.Kind(e.What)).ReportOnly != "" { // report-only kinds decide no release
 			continue
 		}
 		problems = append(problems, fmt.Errorf("%s: %s", e.What, e.Error))
@@ -223,7 +223,7 @@ func passError(report inspect.Report) error {
 	}
 	unknown := 0
 	for i := range report.Objects {
-		if o := &report.Objects[i]; o.Verdict == inspect.Unknown && o.Kind.ReportOnly() == "" {
+		if o := &report.Objects[i]; o.Verdict == inspect.Unknown && inspect.Of(o.Kind).ReportOnly == "" {
 			unknown++
 		}
 	}

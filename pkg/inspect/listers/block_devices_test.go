@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -92,7 +93,7 @@ func TestBlockDeviceBesideUnreadVolumes(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		write(t, name, text)
+		hosttest.Write(t, "/", name, text)
 	}
 	list := func() inspect.Object {
 		t.Helper()

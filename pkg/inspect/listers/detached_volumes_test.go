@@ -37,7 +37,7 @@ func TestDetachedVolumes(t *testing.T) {
 			n.After(time.Minute)
 			report, history = i.Pass(t.Context(), history)
 			noErrors(t, report)
-			for _, o := range report.Releasable().Objects {
+			for _, o := range inspect.Releasable(report).Objects {
 				if o.Kind == inspect.DetachedVolume {
 					t.Error("it would be released")
 				}
@@ -110,7 +110,14 @@ func TestDetachedVolumeByVolumesInUse(t *testing.T) {
 // The session of a volume is reported if the Node's status has listed that volume and lacks it now.
 func TestDetachedSession(t *testing.T) {
 	scan := inspecttest.MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
-	n := newNode(t)
+	n := inspecttest.NewNode(t)
+	attach := func(claims ...string) {
+		n.NodeObject.Status.VolumesAttached = nil
+		for _, claim := range claims {
+			n.NodeObject.Status.VolumesAttached = append(n.NodeObject.Status.VolumesAttached,
+				corev1.AttachedVolume{Name: corev1.UniqueVolumeName("kubernetes.io/csi/d.example.com^" + claim)})
+		}
+	}
 	scan.Host.Clock, scan.Host.Cluster = n.Host.Clock, n.Host.Cluster
 	for session, target := range map[string]string{"session1": claim("1"), "session2": claim("2"), "session3": claim("3")} {
 		dir := scan.Host.Files.Path("/sys/class/iscsi_session/" + session)
@@ -140,11 +147,11 @@ func TestDetachedSession(t *testing.T) {
 		}
 		return found
 	}
-	n.attachedTo(ofDriver+claim("1"), ofDriver+claim("2")) // of the third it is not known
+	attach(claim("1"), claim("2")) // of the third it is not known
 	if found := look(); found != nil {
 		t.Error("attached:", found)
 	}
-	n.attachedTo(ofDriver + claim("1"))
+	attach(claim("1"))
 	n.After(askAttached)
 	if diff := cmp.Diff([]string{"session2"}, look()); diff != "" {
 		t.Error(diff)

@@ -11,6 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 )
 
 // An allocation in kubelet's checkpoint for a deleted pod is a leftover of that pod.
@@ -62,7 +63,7 @@ func TestHostileCheckpoints(t *testing.T) {
 		"empty":           {``, 0o600, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
+			n := inspecttest.NewNode(t)
 			if err := os.Chmod(n.Write(test.text, "cpu_manager_state"), test.mode); err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +73,7 @@ func TestHostileCheckpoints(t *testing.T) {
 			}
 		})
 	}
-	n := newNode(t)
+	n := inspecttest.NewNode(t)
 	var entries []string
 	for i := range kubelet.MaxAllocations + 1 {
 		entries = append(entries, fmt.Sprintf(`{"PodUID":"%d"}`, i))

@@ -81,7 +81,7 @@ func TestHostMounts(t *testing.T) {
 				got[filepath.Base(o.Facts["point"])] = o.Verdict
 			}
 		}
-		for _, o := range report.Releasable().Objects {
+		for _, o := range inspect.Releasable(report).Objects {
 			if o.Kind == inspect.HostMount {
 				t.Errorf("%s would be released", o.ID)
 			}
@@ -132,16 +132,16 @@ func TestServerOfFUSE(t *testing.T) {
 		mature bool
 		want   string
 	}{
-		"its connection":                   {all: []serving{{dead, shown}}, want: dead},
-		"its connection, of an old mount":  {all: []serving{{dead, shown}, {"", shown}}, mature: true, want: dead},
-		"another connection":               {all: []serving{{dead, other}}},
-		"two pods serve it":                {all: []serving{{dead, shown}, {living, shown}}},
+		"its connection":                   {all: []serving{{inspecttest.Dead, shown}}, want: inspecttest.Dead},
+		"its connection, of an old mount":  {all: []serving{{inspecttest.Dead, shown}, {"", shown}}, mature: true, want: inspecttest.Dead},
+		"another connection":               {all: []serving{{inspecttest.Dead, other}}},
+		"two pods serve it":                {all: []serving{{inspecttest.Dead, shown}, {inspecttest.Living, shown}}},
 		"the host serves it":               {all: []serving{{"", shown}}},
-		"old kernel":                       {all: []serving{{dead, untold}, {dead, untold}}, want: dead},
-		"old kernel, old mount":            {all: []serving{{dead, untold}}, mature: true},
-		"old kernel, the host may":         {all: []serving{{dead, untold}, {"", untold}}},
-		"old kernel, two pods may":         {all: []serving{{dead, untold}, {living, untold}}},
-		"old kernel, no process may serve": {all: []serving{{dead, ""}}},
+		"old kernel":                       {all: []serving{{inspecttest.Dead, untold}, {inspecttest.Dead, untold}}, want: inspecttest.Dead},
+		"old kernel, old mount":            {all: []serving{{inspecttest.Dead, untold}}, mature: true},
+		"old kernel, the host may":         {all: []serving{{inspecttest.Dead, untold}, {"", untold}}},
+		"old kernel, two pods may":         {all: []serving{{inspecttest.Dead, untold}, {inspecttest.Living, untold}}},
+		"old kernel, no process may serve": {all: []serving{{inspecttest.Dead, ""}}},
 	} {
 		scan := scanOf(t, test.all)
 		if got, err := findServer(t.Context(), scan, 46, !test.mature); got != test.want || err != nil {
@@ -158,13 +158,13 @@ func TestNextServerOfFUSE(t *testing.T) {
 		broken               error
 		uid, foreign, doubts string
 	}{
-		"the pod has other processes": {all: []serving{{dead, ""}}, uid: dead},
-		"none serves it":              {all: []serving{{living, ""}}, uid: dead},
-		"another pod serves it":       {all: []serving{{living, "fuse_connection:\t46\n"}}, uid: living},
-		"the host serves it":          {all: []serving{{"", "fuse_connection:\t46\n"}}, uid: dead, foreign: "process 10, which is of no pod"},
-		"not known":                   {broken: errors.New("/proc is away"), uid: dead, doubts: "/proc is away"},
+		"the pod has other processes": {all: []serving{{inspecttest.Dead, ""}}, uid: inspecttest.Dead},
+		"none serves it":              {all: []serving{{inspecttest.Living, ""}}, uid: inspecttest.Dead},
+		"another pod serves it":       {all: []serving{{inspecttest.Living, "fuse_connection:\t46\n"}}, uid: inspecttest.Living},
+		"the host serves it":          {all: []serving{{"", "fuse_connection:\t46\n"}}, uid: inspecttest.Dead, foreign: "process 10, which is of no pod"},
+		"not known":                   {broken: errors.New("/proc is away"), uid: inspecttest.Dead, doubts: "/proc is away"},
 	} {
-		scan, s := scanOf(t, test.all), server{uid: dead, passes: maxPasses}
+		scan, s := scanOf(t, test.all), server{uid: inspecttest.Dead, passes: maxPasses}
 		if test.broken != nil {
 			scan.Processes = func() (hostscan.ProcessTable, error) { return hostscan.ProcessTable{}, test.broken }
 		}

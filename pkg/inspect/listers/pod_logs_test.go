@@ -11,6 +11,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 )
 
 // Logs are proven like other objects, after they have been seen for a day. They close no gate, and once they are proven
@@ -66,9 +67,9 @@ func TestPodLogs(t *testing.T) {
 }
 
 func TestPodOfLogs(t *testing.T) {
-	want := inspect.Pod{Namespace: "kube-system", Name: "web-0", UID: living}
+	want := inspect.Pod{Namespace: "kube-system", Name: "web-0", UID: inspecttest.Living}
 	for name, ok := range map[string]bool{
-		"kube-system_web-0_" + living: true, "kube-system_web-0_" + living + "_1": false, "_web-0_" + living: false,
+		"kube-system_web-0_" + inspecttest.Living: true, "kube-system_web-0_" + inspecttest.Living + "_1": false, "_web-0_" + inspecttest.Living: false,
 		"kube-system_web-0_nouid": false, "lost+found": false, "": false,
 	} {
 		if got, is := podOfLogs(name); is != ok || ok && got != want {

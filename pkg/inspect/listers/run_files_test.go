@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 )
@@ -50,11 +51,11 @@ func TestRecordsOfUdev(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := strings.Repeat("e", 64)
-	slice := "kubepods-burstable-pod" + strings.ReplaceAll(dead, "-", "_") + ".slice"
+	slice := "kubepods-burstable-pod" + strings.ReplaceAll(inspecttest.Dead, "-", "_") + ".slice"
 	records := []string{"+cgroup:dentry(1187:" + id + ")", "+cgroup:kmalloc-64(7:cri-containerd-" + id + ".scope)",
 		"+cgroup:inode_cache(19:" + slice + ")", "+cgroup:dentry(3:init.scope)", "+cgroup:dentry(1187:" + id, "b8:0", "c1:3"}
 	for _, name := range records {
-		write(t, filepath.Join(dir, name), "I:1\n")
+		hosttest.Write(t, dir, name, "I:1\n")
 	}
 	list := func() (owners []string, notListed string) {
 		t.Helper()
@@ -69,11 +70,11 @@ func TestRecordsOfUdev(t *testing.T) {
 	}
 	owners, _ := list()
 	if got := fmt.Sprint(len(owners), strings.Count(strings.Join(owners, " "), id), strings.Contains(strings.Join(owners, " "),
-		dead)); got != "3 2 true" {
+		inspecttest.Dead)); got != "3 2 true" {
 		t.Errorf("%s: %v", got, owners)
 	}
 	for i := range maxRunFiles {
-		write(t, filepath.Join(dir, fmt.Sprintf("+cgroup:dentry(%d:%s)", i, id)), "I:1\n")
+		hosttest.Write(t, dir, fmt.Sprintf("+cgroup:dentry(%d:%s)", i, id), "I:1\n")
 	}
 	owners, more := list()
 	if want := fmt.Sprintf("%d more in /run/udev/data", len(owners)+3-maxRunFiles); len(owners) != maxRunFiles || more != want {

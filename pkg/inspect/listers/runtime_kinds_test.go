@@ -157,7 +157,7 @@ func TestContainerdContainersWithoutAPod(t *testing.T) {
 		t.Errorf("without CRI: %v", got)
 	}
 	n.Host.Containerd = host.Containerd{}
-	if got, err := listContainerdContainers(t.Context(), hostscan.New(t.Context(), n.Host,
+	if got, err := All()[inspect.ContainerdContainer](t.Context(), hostscan.New(t.Context(), n.Host,
 		hostscan.Deadline{})); got != nil || err != nil {
 		t.Errorf("another runtime: %v, %v", got, err)
 	}

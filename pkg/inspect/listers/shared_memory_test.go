@@ -15,6 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 )
 
 // Shared memory is a leftover of the pod whose process created it, if a pass has seen that process; also after a
@@ -83,7 +84,7 @@ func TestParseSegments(t *testing.T) {
 		user: "1001", changed: 1763841912}) {
 		t.Errorf("%+v", s)
 	}
-	if o := s.object(dead, false, time.Now()); o.InUse == "" || o.Pod.UID != dead {
+	if o := s.object(inspecttest.Dead, false, time.Now()); o.InUse == "" || o.Pod.UID != inspecttest.Dead {
 		t.Errorf("%+v", o)
 	}
 	for _, text := range []string{"", "key shmid\n", sysvipc + "1 2 3\n", strings.Replace(sysvipc, "4711", "x", 1)} {
@@ -113,9 +114,9 @@ func TestCreatorIsAsOldAsItsSegment(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := now.Wall.Add(-time.Hour)
-	write(t, file, strings.Replace(sysvipc, "1763841912", fmt.Sprint(made.Unix()), 1))
-	for began, want := range map[time.Duration]string{2 * time.Hour: dead, time.Minute: ""} {
-		process := hostscan.PodProcess{UID: dead}
+	hosttest.Write(t, "/", file, strings.Replace(sysvipc, "1763841912", fmt.Sprint(made.Unix()), 1))
+	for began, want := range map[time.Duration]string{2 * time.Hour: inspecttest.Dead, time.Minute: ""} {
+		process := hostscan.PodProcess{UID: inspecttest.Dead}
 		process.PID, process.StartTime = 4711, uint64((now.SinceBoot-began)/(time.Second/100))
 		scan.Processes = func() (hostscan.ProcessTable, error) {
 			return hostscan.ProcessTable{Pods: []hostscan.PodProcess{process}, PIDs: []int{4711}}, nil

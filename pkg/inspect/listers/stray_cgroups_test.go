@@ -102,7 +102,7 @@ func testStrayCgroups(t *testing.T, hierarchy string, configured bool) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got): %s", when, diff)
 		}
-		for _, o := range report.Releasable().Objects {
+		for _, o := range inspect.Releasable(report).Objects {
 			if names[o.ID] != "" {
 				t.Errorf("%s: %s would be released", when, names[o.ID])
 			}

@@ -16,6 +16,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
+// transient begins kubelet's description of the scope of a mount.
+const transient = "Kubernetes transient mount for "
+
 // Units of deleted pods and containers are leftovers; those of living ones and of an administrator are not.
 func TestSystemdUnits(t *testing.T) {
 	n := newNode(t)
@@ -31,8 +34,8 @@ func TestSystemdUnits(t *testing.T) {
 		{Name: "kubepods.slice", Active: "active"}, {Name: "admin-" + slice(dead), Active: "failed"},
 		{Name: scope("a"), Active: "failed", Description: "libcontainer container"},
 		{Name: scope("b"), Active: "failed"}, {Name: scope("c"), Active: "active"},
-		{Name: "run-r1.scope", Active: "active", Description: transientMount + pods + dead + "/volumes/x"},
-		{Name: "run-r2.scope", Active: "active", Description: transientMount + "/mnt"},
+		{Name: "run-r1.scope", Active: "active", Description: transient + pods + dead + "/volumes/x"},
+		{Name: "run-r2.scope", Active: "active", Description: transient + "/mnt"},
 		{Name: "run-r3.scope", Active: "failed", Description: "an administrator's"},
 		{Name: "gone.mount", Active: "inactive", Description: pods + dead + "/volumes/gone"},
 		{Name: "mounted.mount", Active: "failed", Description: pods + dead + "/volumes/mounted"},
@@ -52,7 +55,7 @@ func TestSystemdUnits(t *testing.T) {
 	n.Host.Systemd.PodUnits = func(context.Context) ([]systemd.PodUnit, error) {
 		return nil, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
 	}
-	if objects, err := listSystemdUnits(t.Context(), hostscan.New(t.Context(), n.Host,
+	if objects, err := All()[inspect.SystemdUnit](t.Context(), hostscan.New(t.Context(), n.Host,
 		hostscan.Deadline{})); len(objects) > 0 || err != nil {
 		t.Errorf("without systemd: %+v, %v", objects, err)
 	}

@@ -121,7 +121,7 @@ func keptGroups(report inspect.Report, s Settings) map[string]kept {
 	for _, o := range report.Objects {
 		var k kept
 		k.namespace, k.pod = s.OptedOut(o)
-		if o.Verdict == inspect.Unknown && !o.Kind.Minor() {
+		if o.Verdict == inspect.Unknown && !inspect.Of(o.Kind).Minor() {
 			k.unknown = fmt.Sprintf("the verdict on its %s %s is unknown: %s", o.Kind, o.ID, o.Why)
 		}
 		if k != (kept{}) {

@@ -34,7 +34,7 @@ func (p *podRelease) confirm(ctx context.Context) error {
 	if err != nil {
 		return p.couldNotTell("ask the witnesses again: %v", err)
 	}
-	report = report.Releasable()
+	report = inspect.Releasable(report)
 	if err = p.evaluate(ctx, report); err != nil {
 		p.markReturned(report)
 	}
@@ -78,7 +78,7 @@ const holders = "holders"
 // which objects exist nor who owns them. For kinds that do little harm, the steps verify the objects.
 func inspectionError(report inspect.Report) string {
 	for _, failure := range report.Errors {
-		if failure.What != holders && !inspect.Kind(failure.What).Minor() {
+		if failure.What != holders && !inspect.Of(inspect.Kind(failure.What)).Minor() {
 			return failure.What + ": " + failure.Error
 		}
 	}
@@ -96,7 +96,7 @@ func (p *podRelease) updateRest(report inspect.Report) error {
 		if why = cmp.Or(why, p.options.Settings.podOptedOut(o.Object)); why != "" {
 			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
 		}
-		if o.Kind.Minor() && o.Verdict != inspect.Leftover && o.Verdict != inspect.Live {
+		if inspect.Of(o.Kind).Minor() && o.Verdict != inspect.Leftover && o.Verdict != inspect.Live {
 			continue // its proof may take a day, and no step waits for it
 		}
 		switch o.Verdict {

@@ -148,7 +148,7 @@ func groups(report inspect.Report, attempts map[string]Attempt, now finding.Time
 
 // harms is 1 if one of the objects does more than little harm.
 func harms(objects []inspect.Assessment) int {
-	if slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return !o.Kind.Minor() }) {
+	if slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return !inspect.Of(o.Kind).Minor() }) {
 		return 1
 	}
 	return 0

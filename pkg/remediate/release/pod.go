@@ -226,7 +226,7 @@ func (p *podRelease) conclude() {
 		now, here := findObject(p.rest, s.Kind, s.ID)
 		switch {
 		case here && isDead(now): // it holds nothing but its PID
-		case here && s.Mode != On && s.Kind.Minor(): // its release was not requested
+		case here && s.Mode != On && inspect.Of(s.Kind).Minor(): // its release was not requested
 		case here:
 			p.markLeft(s)
 		case s.Result != Released:

@@ -98,7 +98,7 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 	if err != nil {
 		return nil, err
 	}
-	report = report.Releasable()
+	report = inspect.Releasable(report)
 	steps := Plan(report, r.policy(ctx, report, records, true), r.options.Host.Clock())
 	previews := 0
 	for i := range steps {
@@ -168,7 +168,7 @@ func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Re
 // means that no more steps may run now: the journal cannot be written, or a fault point was hit. Without a journal no
 // step runs; if there is no step to run, the lock is not taken.
 func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, error) {
-	report = report.Releasable()
+	report = inspect.Releasable(report)
 	plan, err := r.survey(ctx, report)
 	if err != nil {
 		return Outcome{}, err

@@ -57,7 +57,7 @@ func (w *world) ripen(uid string) {
 		for _, o := range w.inspect().Objects {
 			// a lease goes with its sandbox
 			if o.Pod.UID == uid && o.Verdict != inspect.Leftover && o.Kind != inspect.Lease &&
-				o.Kind.ReportOnly() == "" {
+				inspect.Of(o.Kind).ReportOnly == "" {
 				why = string(o.Kind) + " is " + string(o.Verdict) + ": " + o.Why
 			}
 		}

@@ -130,7 +130,7 @@ func (s Settings) ModeOf(kind inspect.Kind) Mode {
 	if mode, ok := s.Kinds[kind]; ok {
 		return mode
 	}
-	if kind.OptIn() && !s.Attended {
+	if inspect.Of(kind).OptIn && !s.Attended {
 		return DryRun
 	}
 	return s.Mode
