@@ -5,34 +5,34 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // cause is a known reason why the owner of an object does not remove it. It returns an empty text for any other object.
 type cause struct {
-	kind inspect.Kind
-	text func(o inspect.Assessment) string
+	kind object.Kind
+	text func(o object.Assessment) string
 }
 
 // causes returns the causes in the order in which they have to be removed.
 func causes() []cause {
 	return []cause{
-		{inspect.Process, hangingProcess},
-		{inspect.Cgroup, frozenCgroup},
-		{inspect.Mount, mountOfAnotherPod},
-		{inspect.Mount, heldMount},
-		{inspect.Mount, refusedUnmount},
-		{inspect.PodDirectory, leftVolumeRecord},
-		{inspect.Cgroup, frozenCgroupV2},
+		{object.Process, hangingProcess},
+		{object.Cgroup, frozenCgroup},
+		{object.Mount, mountOfAnotherPod},
+		{object.Mount, heldMount},
+		{object.Mount, refusedUnmount},
+		{object.PodDirectory, leftVolumeRecord},
+		{object.Cgroup, frozenCgroupV2},
 	}
 }
 
 // blocker describes why kubelet and the runtime, the owners of a pod's objects, do not remove them; it is empty if the
 // facts do not show why.
-func blocker(pod []inspect.Assessment) string {
+func blocker(pod []object.Assessment) string {
 	for _, c := range causes() {
 		for _, o := range pod {
-			if o.Kind != c.kind || o.Verdict != inspect.Leftover && o.Verdict != inspect.Candidate {
+			if o.Kind != c.kind || o.Verdict != object.Leftover && o.Verdict != object.Candidate {
 				continue
 			}
 			if text := c.text(o); text != "" {
@@ -43,7 +43,7 @@ func blocker(pod []inspect.Assessment) string {
 	return ""
 }
 
-func hangingProcess(o inspect.Assessment) string {
+func hangingProcess(o object.Assessment) string {
 	if o.Facts["state"] != "D" || o.Facts["waitsIn"] == "" {
 		return ""
 	}
@@ -51,7 +51,7 @@ func hangingProcess(o inspect.Assessment) string {
 		"server that does not answer", o.ID, o.Facts["command"], o.Facts["waitsIn"])
 }
 
-func frozenCgroup(o inspect.Assessment) string {
+func frozenCgroup(o object.Assessment) string {
 	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] == "v2" {
 		return ""
 	}
@@ -60,7 +60,7 @@ func frozenCgroup(o inspect.Assessment) string {
 
 // frozenCgroupV2 comes last: a frozen cgroup v2 does not stop SIGKILL, which kubelet and the runtime send in the end.
 // https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroup.freeze
-func frozenCgroupV2(o inspect.Assessment) string {
+func frozenCgroupV2(o object.Assessment) string {
 	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] != "v2" {
 		return ""
 	}
@@ -69,8 +69,8 @@ func frozenCgroupV2(o inspect.Assessment) string {
 
 // mountOfAnotherPod recognizes a copy of a mount in the mount namespace of a pod that mounts host directories without
 // mountPropagation HostToContainer: kubernetes#51835, #65879.
-func mountOfAnotherPod(o inspect.Assessment) string {
-	n := slices.IndexFunc(o.Holders, func(h inspect.Holder) bool {
+func mountOfAnotherPod(o object.Assessment) string {
+	n := slices.IndexFunc(o.Holders, func(h object.Holder) bool {
 		return h.How == "mount-namespace" && h.Pod.UID != "" && h.Pod.UID != o.Pod.UID
 	})
 	if n < 0 {
@@ -84,23 +84,23 @@ func mountOfAnotherPod(o inspect.Assessment) string {
 
 // heldMount prefers a process that works in the mount to one that only has a copy of it: services of systemd have mount
 // namespaces of their own, from which their copies disappear with the mount.
-func heldMount(o inspect.Assessment) string {
+func heldMount(o object.Assessment) string {
 	if len(o.Holders) == 0 {
 		return ""
 	}
-	at := slices.IndexFunc(o.Holders, func(h inspect.Holder) bool { return h.How != "mount-namespace" })
+	at := slices.IndexFunc(o.Holders, func(h object.Holder) bool { return h.How != "mount-namespace" })
 	return fmt.Sprintf("the mount %s is %s: it is busy until that process ends or closes it", pointOf(o),
 		holderText(o.Holders[max(at, 0)], shortPod))
 }
 
-func refusedUnmount(o inspect.Assessment) string {
+func refusedUnmount(o object.Assessment) string {
 	if o.Facts["refused"] == "" {
 		return ""
 	}
 	return fmt.Sprintf("the mount %s must not be unmounted: %s", pointOf(o), o.Facts["refused"])
 }
 
-func leftVolumeRecord(o inspect.Assessment) string {
+func leftVolumeRecord(o object.Assessment) string {
 	if o.Facts["volumeRecord"] == "" {
 		return ""
 	}
@@ -108,18 +108,18 @@ func leftVolumeRecord(o inspect.Assessment) string {
 		o.Facts["volumeRecord"] + ")"
 }
 
-func pointOf(o inspect.Assessment) string { return cmp.Or(o.Facts["point"], o.ID) }
+func pointOf(o object.Assessment) string { return cmp.Or(o.Facts["point"], o.ID) }
 
 // nextStep returns advice about the objects of a pod.
-func nextStep(pod []inspect.Assessment) string {
+func nextStep(pod []object.Assessment) string {
 	switch {
-	case hasVerdict(pod, inspect.Leftover):
+	case hasVerdict(pod, object.Leftover):
 		return "nodeagent clean shows what would be released, nodeagent clean --yes releases it"
-	case hasVerdict(pod, inspect.Candidate):
+	case hasVerdict(pod, object.Candidate):
 		return "wait for the proof: a running agent inspects by itself, nodeagent clean --wait 15m does it by hand"
-	case hasVerdict(pod, inspect.Unknown):
+	case hasVerdict(pod, object.Unknown):
 		return "make the witness named by the reason answer, and inspect again"
-	case hasVerdict(pod, inspect.Unowned):
+	case hasVerdict(pod, object.Unowned):
 		return "an administrator has to decide; nodeagent inspect --explain ID shows all that is known about an object"
 	}
 	return ""

@@ -12,8 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -83,16 +84,16 @@ releases are paused), or another release is running.`,
 
 // onlyKinds switches off the release of all other kinds.
 func onlyKinds(s *release.Settings, names []string) error {
-	kinds, err := selectKinds(names)
-	if err != nil || len(kinds) == 0 {
+	only, err := selectKinds(names)
+	if err != nil || len(only) == 0 {
 		return err
 	}
-	modes := make(map[inspect.Kind]release.Mode)
-	for _, kind := range inspect.Kinds() {
+	modes := make(map[object.Kind]release.Mode)
+	for _, kind := range kinds.Kinds() {
 		modes[kind] = release.Off
 	}
-	for _, kind := range kinds {
-		if why := inspect.Of(kind).ReportOnly; why != "" {
+	for _, kind := range only {
+		if why := kinds.Of(kind).ReportOnly; why != "" {
 			return fmt.Errorf("--only %s: objects of this kind are reported only: %s", kind, why)
 		}
 		modes[kind] = s.ModeOf(kind)
@@ -102,7 +103,7 @@ func onlyKinds(s *release.Settings, names []string) error {
 }
 
 // ofPod returns the report without the objects of other pods; an empty name means all pods.
-func ofPod(report inspect.Report, name string) inspect.Report {
+func ofPod(report object.Report, name string) object.Report {
 	if name == "" {
 		return report
 	}
@@ -112,7 +113,7 @@ func ofPod(report inspect.Report, name string) inspect.Report {
 			uids[o.Pod.UID] = true
 		}
 	}
-	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Assessment) bool {
+	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o object.Assessment) bool {
 		return o.Pod.UID == "" || !uids[o.Pod.UID]
 	})
 	return report
@@ -120,7 +121,7 @@ func ofPod(report inspect.Report, name string) inspect.Report {
 
 // passUntilProven inspects until no object is a candidate any more or the time is over.
 func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer, wait time.Duration,
-	s inspect.Settings) (inspect.Report, error) {
+	s object.Settings) (object.Report, error) {
 	end := time.Now().Add(wait)
 	pause := max(min(s.Grace/time.Duration(max(s.Passes, 1)), s.Every), time.Second)
 	for {
@@ -128,10 +129,10 @@ func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer
 		if err != nil {
 			return report, err
 		}
-		report = inspect.Releasable(report)
+		report = kinds.Releasable(report)
 		candidates := 0
 		for _, o := range report.Objects {
-			if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown {
+			if o.Verdict == object.Candidate || o.Verdict == object.Unknown {
 				candidates++
 			}
 		}
@@ -147,11 +148,11 @@ func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer
 	}
 }
 
-func printUndecided(b *strings.Builder, s screen, report inspect.Report) {
+func printUndecided(b *strings.Builder, s screen, report object.Report) {
 	report = bundle.Printable(report)
-	var undecided []inspect.Assessment
+	var undecided []object.Assessment
 	for _, o := range report.Objects {
-		if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown || o.Verdict == inspect.Unowned {
+		if o.Verdict == object.Candidate || o.Verdict == object.Unknown || o.Verdict == object.Unowned {
 			undecided = append(undecided, o)
 		}
 	}
@@ -160,7 +161,7 @@ func printUndecided(b *strings.Builder, s screen, report inspect.Report) {
 
 // cleanExit: objects that are left over or were not released are problems; unknown objects are no success either,
 // whether their release was tried or not. Objects of the release count by its outcome.
-func cleanExit(report inspect.Report, outcome release.Outcome) error {
+func cleanExit(report object.Report, outcome release.Outcome) error {
 	has := func(ask func(release.Result) bool) bool {
 		return slices.ContainsFunc(outcome.Pods, func(p release.PodOutcome) bool { return ask(p.Result) })
 	}
@@ -178,8 +179,8 @@ func cleanExit(report inspect.Report, outcome release.Outcome) error {
 }
 
 // untouched returns the report without the pods that were part of the release.
-func untouched(report inspect.Report, outcome release.Outcome) inspect.Report {
-	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Assessment) bool {
+func untouched(report object.Report, outcome release.Outcome) object.Report {
+	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o object.Assessment) bool {
 		return slices.ContainsFunc(outcome.Pods, func(p release.PodOutcome) bool {
 			return p.Group == release.Group(o.Object)
 		})
@@ -205,7 +206,7 @@ func withoutID(s release.Step, text string) string {
 // outcomeText describes steps with the same outcome: the first object, the number of others, and the action.
 func outcomeText(same []release.StepOutcome) string {
 	s := same[0]
-	objects := make([]inspect.Assessment, 0, len(same))
+	objects := make([]object.Assessment, 0, len(same))
 	descriptions := map[string]bool{}
 	for _, step := range same {
 		objects = append(objects, step.Object)
@@ -229,7 +230,7 @@ func outcomeText(same []release.StepOutcome) string {
 	return text
 }
 
-func printOutcome(w io.Writer, report inspect.Report, outcome release.Outcome) error {
+func printOutcome(w io.Writer, report object.Report, outcome release.Outcome) error {
 	var b strings.Builder
 	for _, pod := range bundle.Printable(outcome.Pods) {
 		fmt.Fprintf(&b, "pod %s: %s", cmp.Or(shortPod(pod.Pod), pod.Group), pod.Result)

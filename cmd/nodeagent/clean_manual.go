@@ -17,15 +17,15 @@ import (
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // releaser is the part of a bench that plans and releases.
 type releaser interface {
-	Plan(ctx context.Context, report inspect.Report) ([]release.Step, error)
-	Release(ctx context.Context, report inspect.Report, request release.Manual) (release.Outcome, error)
+	Plan(ctx context.Context, report object.Report) ([]release.Step, error)
+	Release(ctx context.Context, report object.Report, request release.Manual) (release.Outcome, error)
 	FreeState() error
 }
 
@@ -38,7 +38,7 @@ type cleaning struct {
 	out    io.Writer
 	stderr io.Writer // progress
 	bench  releaser
-	report inspect.Report
+	report object.Report
 }
 
 // asks reports whether to ask a person, who must be able to see the plan and to answer.

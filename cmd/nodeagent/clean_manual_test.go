@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -27,7 +27,7 @@ type madeUpBench struct {
 	onRecord func(release.Record)
 }
 
-func (b *madeUpBench) Plan(context.Context, inspect.Report) ([]release.Step, error) {
+func (b *madeUpBench) Plan(context.Context, object.Report) ([]release.Step, error) {
 	b.asked = append(b.asked, "plan")
 	return b.steps, nil
 }
@@ -37,7 +37,7 @@ func (b *madeUpBench) FreeState() error {
 	return nil
 }
 
-func (b *madeUpBench) Release(_ context.Context, _ inspect.Report, request release.Manual) (release.Outcome, error) {
+func (b *madeUpBench) Release(_ context.Context, _ object.Report, request release.Manual) (release.Outcome, error) {
 	b.asked, b.agreed, b.onRecord = append(b.asked, "release"), request.Agreed, request.OnRecord
 	var outcome release.Outcome
 	for _, s := range b.steps {
@@ -94,11 +94,11 @@ func openPipe(t *testing.T, text string) (in, out *os.File) {
 }
 
 func plannedStep(name, blocked string) release.Step {
-	pod := inspect.Pod{UID: "uid-" + name, Namespace: "shop", Name: name}
-	o := inspect.Object{Kind: inspect.Mount, ID: "/m/" + name + "#1", Pod: pod}
+	pod := object.Pod{UID: "uid-" + name, Namespace: "shop", Name: name}
+	o := object.Object{Kind: object.Mount, ID: "/m/" + name + "#1", Pod: pod}
 	guards := release.Guards{Pod: []release.Guard{{Name: "pause", Open: blocked == "", Why: blocked}}}
 	return release.Step{Guards: guards, Group: pod.UID, Pod: pod, Kind: o.Kind, ID: o.ID, Description: "unmount " + o.ID,
-		Blocked: blocked, Object: inspect.Assessment{Object: o, Verdict: inspect.Leftover}}
+		Blocked: blocked, Object: object.Assessment{Object: o, Verdict: object.Leftover}}
 }
 
 // cleaned is the result of a run of clean.
@@ -118,7 +118,7 @@ func cleanOn(t *testing.T, typed string, change func(c *cleaning)) (all cleaned)
 	}
 	all.bench = &madeUpBench{steps: []release.Step{plannedStep("web-0", ""), plannedStep("web-1", ""),
 		plannedStep("web-2", "it is paused")}}
-	report := inspect.Report{Objects: []inspect.Assessment{assessment("x", inspect.Leftover)}}
+	report := object.Report{Objects: []object.Assessment{assessment("x", object.Leftover)}}
 	var stderr strings.Builder
 	c := cleaning{options: &options{output: "text"}, in: terminal, out: terminal, stderr: &stderr, bench: all.bench,
 		report: report}
@@ -269,15 +269,15 @@ func TestCleanYes(t *testing.T) {
 
 func TestProgressText(t *testing.T) {
 	id := strings.Repeat("0123456789abcdef", 4)
-	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
+	pod := object.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
 	for want, r := range map[string]release.Record{
 		"pod shop/web-0 (5d8d2d6a): the release begins": {Event: release.Begin, Group: deadUID, Pod: pod},
 		"pod sandbox/0123456789abc: stopped: it is back": {Event: release.Finish, Group: "sandbox/" + id,
 			Result: release.Stopped, Why: "it is back"},
 		"  begun       sandbox             0123456789abc: stop and remove sandbox": {Event: release.Intent, Pod: pod,
-			Kind: inspect.Sandbox, ID: id, Does: "stop and remove sandbox " + id},
+			Kind: object.Sandbox, ID: id, Does: "stop and remove sandbox " + id},
 		`  failed      mount               /m\u001b[31m: busy; at all`: {Event: release.End, Pod: pod,
-			Kind: inspect.Mount, ID: "/m\x1b[31m", Result: release.Failed, Why: "busy; at all"},
+			Kind: object.Mount, ID: "/m\x1b[31m", Result: release.Failed, Why: "busy; at all"},
 		"  notice      quarantine          /q: it goes in a day": {Event: release.Notice, Kind: "quarantine", ID: "/q",
 			Why: "it goes in a day"},
 	} {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -55,7 +55,7 @@ func (p *planScreen) pod(steps []release.Step) {
 	}
 	for _, same := range groupedBy(steps, sameAction) {
 		fmt.Fprintf(p, "  %s\n", same[0].Kind)
-		objects := make([]inspect.Assessment, 0, len(same))
+		objects := make([]object.Assessment, 0, len(same))
 		for _, s := range same {
 			objects = append(objects, s.Object)
 		}

@@ -8,33 +8,33 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // guardedPlan has two pods: several guards are closed for one pod and an object of it, none for the other.
 func guardedPlan() (steps []release.Step) {
 	const other = "77777777-0000-4000-8000-000000000000"
-	var report inspect.Report
-	add := func(pod inspect.Pod, kind inspect.Kind, id string, facts map[string]string) {
+	var report object.Report
+	add := func(pod object.Pod, kind object.Kind, id string, facts map[string]string) {
 		point, n, _ := strings.Cut(id, "#")
-		report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Leftover,
-			Object: inspect.Object{Kind: kind, ID: id, Pod: pod, Facts: facts, LabelsKnown: true,
-				Identity: inspect.Identity{"id": n, "point": point, "type": "tmpfs"}}})
+		report.Objects = append(report.Objects, object.Assessment{Verdict: object.Leftover,
+			Object: object.Object{Kind: kind, ID: id, Pod: pod, Facts: facts, LabelsKnown: true,
+				Identity: object.Identity{"id": n, "point": point, "type": "tmpfs"}}})
 	}
-	web, db := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}, inspect.Pod{UID: other, Namespace: "db", Name: "db-0"}
+	web, db := object.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}, object.Pod{UID: other, Namespace: "db", Name: "db-0"}
 	for _, h := range []string{"cpu", "memory"} {
-		add(web, inspect.Cgroup, "/sys/fs/cgroup/"+h+"/pod1", map[string]string{"hierarchy": h})
+		add(web, object.Cgroup, "/sys/fs/cgroup/"+h+"/pod1", map[string]string{"hierarchy": h})
 	}
-	add(web, inspect.Mount, "/m/a#1", nil)
-	add(web, inspect.Mount, "/m/b#2", map[string]string{"refused": "the mount /m/b is another pod's"})
-	add(web, inspect.Mount, "/m/c#3", nil)
-	add(db, inspect.Cgroup, "/c", nil)
+	add(web, object.Mount, "/m/a#1", nil)
+	add(web, object.Mount, "/m/b#2", map[string]string{"refused": "the mount /m/b is another pod's"})
+	add(web, object.Mount, "/m/c#3", nil)
+	add(db, object.Cgroup, "/c", nil)
 	report.Objects[0].OptOut = `its annotation nodeagent.github.io/release is "never"`
-	report.Gates = []inspect.Gate{{Name: "apiserver-heard", Open: true, Why: "asked 1s ago"}}
+	report.Gates = []object.Gate{{Name: "apiserver-heard", Open: true, Why: "asked 1s ago"}}
 	s := release.Defaults()
 	s.Mode, s.OptOut = release.On, []string{"shop"}
-	s.Kinds = map[inspect.Kind]release.Mode{inspect.Mount: release.DryRun}
+	s.Kinds = map[object.Kind]release.Mode{object.Mount: release.DryRun}
 	at := finding.Timestamp{Boot: "b", SinceBoot: 1e15}
 	return release.Plan(report, release.Policy{Settings: s, Node: []release.Guard{
 		{Name: "kill-switch", Open: true, Why: "/etc/nodeagent/stop does not exist"},

@@ -9,12 +9,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
-func assessment(uid string, verdict inspect.Verdict) inspect.Assessment {
-	return inspect.Assessment{Object: inspect.Object{Kind: inspect.Cgroup, ID: "/c/" + uid, Pod: inspect.Pod{UID: uid}},
+func assessment(uid string, verdict object.Verdict) object.Assessment {
+	return object.Assessment{Object: object.Object{Kind: object.Cgroup, ID: "/c/" + uid, Pod: object.Pod{UID: uid}},
 		Verdict: verdict}
 }
 
@@ -37,33 +37,33 @@ func podsWith(results ...release.Result) release.Outcome {
 	return o
 }
 
-func planOf(report inspect.Report, output string, out io.Writer) error {
+func planOf(report object.Report, output string, out io.Writer) error {
 	return cleaning{options: &options{output: output}, out: out, report: report, bench: &madeUpBench{}}.run(context.Background())
 }
 
 func TestCleanExit(t *testing.T) {
 	var (
-		live, leftover, candidate, unknown = inspect.Live, inspect.Leftover, inspect.Candidate, inspect.Unknown
-		deaf                               = inspect.Gate{Name: "apiserver-heard", Why: "away"}
-		young                              = inspect.Gate{Name: "kubelet-uptime", Why: "up for 5m"}
-		blind                              = inspect.Gate{Name: hostGate, Why: "no hostPID"}
-		failure                            = inspect.Failure{What: "mount", Error: "EIO"}
+		live, leftover, candidate, unknown = object.Live, object.Leftover, object.Candidate, object.Unknown
+		deaf                               = object.Gate{Name: "apiserver-heard", Why: "away"}
+		young                              = object.Gate{Name: "kubelet-uptime", Why: "up for 5m"}
+		blind                              = object.Gate{Name: hostGate, Why: "no hostPID"}
+		failure                            = object.Failure{What: "mount", Error: "EIO"}
 	)
-	report := func(parts ...any) (r inspect.Report) {
+	report := func(parts ...any) (r object.Report) {
 		for i, part := range parts {
 			switch part := part.(type) {
-			case inspect.Verdict:
+			case object.Verdict:
 				r.Objects = append(r.Objects, assessment(string(rune('a'+i)), part))
-			case inspect.Gate:
+			case object.Gate:
 				r.Gates = append(r.Gates, part)
-			case inspect.Failure:
+			case object.Failure:
 				r.Errors = append(r.Errors, part)
 			}
 		}
 		return r
 	}
 	for name, test := range map[string]struct {
-		report  inspect.Report
+		report  object.Report
 		outcome release.Outcome
 		plan    int // exit code of clean
 		yes     int // and of clean --yes
@@ -115,10 +115,10 @@ func TestCleanExit(t *testing.T) {
 
 // If clean could not decide anything, its output says why.
 func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
-	report := inspect.Report{
-		Objects: []inspect.Assessment{assessment("a", inspect.Unknown)},
-		Gates:   []inspect.Gate{{Name: "kubelet-heard", Why: "connection refused"}},
-		Errors:  []inspect.Failure{{What: "kubelet", Error: "connection refused"}},
+	report := object.Report{
+		Objects: []object.Assessment{assessment("a", object.Unknown)},
+		Gates:   []object.Gate{{Name: "kubelet-heard", Why: "connection refused"}},
+		Errors:  []object.Failure{{What: "kubelet", Error: "connection refused"}},
 	}
 	for name, print := range map[string]func(io.Writer) error{
 		"plan":    func(w io.Writer) error { return planOf(report, "text", w) },
@@ -138,27 +138,27 @@ func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 // A release is printed as one line for each kind and result, however many objects there were.
 func TestCleanFoldsItsOutcome(t *testing.T) {
 	id := strings.Repeat("0123456789abcdef", 4)
-	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
+	pod := object.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
 	o := release.PodOutcome{Pod: pod, Group: deadUID, Result: release.Incomplete, Why: "container " + id + " is left"}
-	step := func(kind inspect.Kind, id, does string, result release.Result, facts map[string]string, err string) {
+	step := func(kind object.Kind, id, does string, result release.Result, facts map[string]string, err string) {
 		o.Steps = append(o.Steps, release.StepOutcome{Result: result, Error: err, Step: release.Step{Kind: kind,
 			ID: id, Pod: pod, Description: does,
-			Object: inspect.Assessment{Object: inspect.Object{Kind: kind, ID: id, Facts: facts}}}})
+			Object: object.Assessment{Object: object.Object{Kind: kind, ID: id, Facts: facts}}}})
 	}
-	step(inspect.Sandbox, id, "stop and remove sandbox "+id, release.Released, nil, "")
+	step(object.Sandbox, id, "stop and remove sandbox "+id, release.Released, nil, "")
 	for _, mount := range []string{"/a#1", "/b#2", "/c#3"} {
-		step(inspect.Mount, mount, "unmount "+mount, release.Released, nil, "")
+		step(object.Mount, mount, "unmount "+mount, release.Released, nil, "")
 	}
-	step(inspect.Mount, "/d#4", "unmount /d#4", release.Failed, nil, "unmount /d#4: busy")
-	step(inspect.Mount, "/e#5", "unmount /e#5", release.Failed, nil, "unmount /e#5: busy")
-	step(inspect.Mount, "/f#6", "unmount /f#6", release.Failed, nil, "the server is silent")
+	step(object.Mount, "/d#4", "unmount /d#4", release.Failed, nil, "unmount /d#4: busy")
+	step(object.Mount, "/e#5", "unmount /e#5", release.Failed, nil, "unmount /e#5: busy")
+	step(object.Mount, "/f#6", "unmount /f#6", release.Failed, nil, "the server is silent")
 	for _, h := range []string{"cpu", "memory"} {
 		c := "/sys/fs/cgroup/" + h + "/pod1"
-		step(inspect.Cgroup, c, "rmdir "+c, release.Vanished, map[string]string{"hierarchy": h}, "it is gone")
+		step(object.Cgroup, c, "rmdir "+c, release.Vanished, map[string]string{"hierarchy": h}, "it is gone")
 	}
-	step(inspect.PodDirectory, "/pods/1", "remove the files in /pods/1; not data", release.Vanished, nil, "it is gone")
+	step(object.PodDirectory, "/pods/1", "remove the files in /pods/1; not data", release.Vanished, nil, "it is gone")
 	var b strings.Builder
-	if err := printOutcome(&b, inspect.Report{}, release.Outcome{Pods: []release.PodOutcome{o}}); err != nil {
+	if err := printOutcome(&b, object.Report{}, release.Outcome{Pods: []release.PodOutcome{o}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `pod shop/web-0 (5d8d2d6a): incomplete: container 0123456789abc is left
@@ -178,7 +178,7 @@ Gained: 7 objects, 3 mounts, 2 cgroups; not known: 2 objects' space
 func TestCleanOnly(t *testing.T) {
 	s := release.Defaults()
 	s.Mode = release.On
-	s.Kinds = map[inspect.Kind]release.Mode{inspect.Mount: release.DryRun}
+	s.Kinds = map[object.Kind]release.Mode{object.Mount: release.DryRun}
 	for _, names := range [][]string{{"mnt"}, {"log-link"}} {
 		if err := onlyKinds(&s, names); err == nil {
 			t.Errorf("%q is accepted", names)
@@ -187,8 +187,8 @@ func TestCleanOnly(t *testing.T) {
 	if err := onlyKinds(&s, []string{"cgroup", "mount"}); err != nil {
 		t.Fatal(err)
 	}
-	for kind, want := range map[inspect.Kind]release.Mode{inspect.Cgroup: release.On,
-		inspect.Mount: release.DryRun, inspect.Process: release.Off, inspect.Sandbox: release.Off} {
+	for kind, want := range map[object.Kind]release.Mode{object.Cgroup: release.On,
+		object.Mount: release.DryRun, object.Process: release.Off, object.Sandbox: release.Off} {
 		if got := s.ModeOf(kind); got != want {
 			t.Errorf("%s: %s, want %s", kind, got, want)
 		}
@@ -196,11 +196,11 @@ func TestCleanOnly(t *testing.T) {
 }
 
 func TestCleanOfPod(t *testing.T) {
-	named := assessment("a", inspect.Leftover)
+	named := assessment("a", object.Leftover)
 	named.Pod.Namespace, named.Pod.Name = "ns", "web"
-	nameless, other := assessment("a", inspect.Unknown), assessment("b", inspect.Leftover)
-	nobodys := assessment("", inspect.Leftover)
-	all := inspect.Report{Objects: []inspect.Assessment{named, nameless, other, nobodys}}
+	nameless, other := assessment("a", object.Unknown), assessment("b", object.Leftover)
+	nobodys := assessment("", object.Leftover)
+	all := object.Report{Objects: []object.Assessment{named, nameless, other, nobodys}}
 	for name, want := range map[string]int{"": 4, "a": 2, "web": 2, "ns/web": 2, "x/web": 0, "b": 1, "/": 0} {
 		if got := len(ofPod(all, name).Objects); got != want {
 			t.Errorf("--pod %q: %d objects, want %d", name, got, want)

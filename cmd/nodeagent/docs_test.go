@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
 
@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the generated pages anew")
 func TestDocs(t *testing.T) {
 	for page, text := range map[string]string{
 		"checks.md":         checksPage(everyCheck(), rules.Kernel(), rules.Daemons()),
-		"leftover-kinds.md": kindsPage(inspect.Specs()),
+		"leftover-kinds.md": kindsPage(kinds.Specs()),
 		"repair-actions.md": actionsPage(repair.Actions()),
 		"distributions.md":  distributionsPage(distro.All()),
 	} {
@@ -43,7 +43,7 @@ func TestDocs(t *testing.T) {
 }
 
 // kindsPage is docs/leftover-kinds.md.
-func kindsPage(specs []inspect.KindSpec) string {
+func kindsPage(specs []kinds.Spec) string {
 	var b strings.Builder
 	b.WriteString("# Kinds of leftovers\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. " +
 		"[Leftovers](leftovers.md) describes how they are proven.\n\nThe apiserver and kubelet must not know the pod of an " +

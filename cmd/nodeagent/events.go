@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
@@ -135,7 +135,7 @@ func printRelease(b *strings.Builder, records []release.Record, unended string) 
 		return
 	}
 	pod := first.Pod
-	if pod == (inspect.Pod{}) {
+	if pod == (object.Pod{}) {
 		pod.UID = first.Group
 	}
 	result := unended

@@ -12,8 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -58,13 +59,13 @@ const (
 
 // bench is the interface that an inspection by hand uses.
 type bench interface {
-	Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report, error)
+	Pass(ctx context.Context, kinds ...object.Kind) (object.Report, error)
 	Close() error
 }
 
 // inspectOnce makes one inspection. If not even the layout of the node can be discovered in time, it reports that;
 // calls that hang end with the process.
-func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []inspect.Kind) (inspect.Report,
+func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []object.Kind) (object.Report,
 	error) {
 	type opened struct {
 		bench bench
@@ -78,7 +79,7 @@ func inspectOnce(ctx context.Context, open func(context.Context) (bench, error),
 	select {
 	case o := <-done:
 		if o.err != nil {
-			return inspect.Report{}, o.err
+			return object.Report{}, o.err
 		}
 		report, err := o.bench.Pass(ctx, kinds...)
 		closed := make(chan struct{})
@@ -93,12 +94,12 @@ func inspectOnce(ctx context.Context, open func(context.Context) (bench, error),
 		return report, err
 	case <-time.After(openLimit):
 		why := fmt.Sprintf("discovery of kubelet and the runtime hangs: no answer within %s", openLimit)
-		return inspect.Report{At: host.Now(), Errors: []inspect.Failure{{What: "layout", Error: why}}}, nil
+		return object.Report{At: host.Now(), Errors: []object.Failure{{What: "layout", Error: why}}}, nil
 	}
 }
 
 // complete replaces nil lists by empty ones, so that the JSON has [] instead of null.
-func complete(r inspect.Report) inspect.Report {
+func complete(r object.Report) object.Report {
 	r.Objects, r.Gates, r.Errors = listed(r.Objects), listed(r.Gates), listed(r.Errors)
 	for i := range r.Objects {
 		r.Objects[i].Holders = listed(r.Objects[i].Holders)
@@ -113,46 +114,46 @@ func listed[T any](list []T) []T {
 	return list
 }
 
-func selectKinds(names []string) ([]inspect.Kind, error) {
-	var kinds []inspect.Kind
+func selectKinds(names []string) ([]object.Kind, error) {
+	var selected []object.Kind
 	for _, name := range names {
-		if !slices.Contains(inspect.Kinds(), inspect.Kind(name)) {
-			return nil, fmt.Errorf("unknown kind of object %q; the kinds are %v", name, inspect.Kinds())
+		if !slices.Contains(kinds.Kinds(), object.Kind(name)) {
+			return nil, fmt.Errorf("unknown kind of object %q; the kinds are %v", name, kinds.Kinds())
 		}
-		kinds = append(kinds, inspect.Kind(name))
+		selected = append(selected, object.Kind(name))
 	}
-	return kinds, nil
+	return selected, nil
 }
 
 // hostGate is closed if the agent does not see the whole host. Then the list may be incomplete.
 const hostGate = "host-namespaces"
 
 // inspectExit: leftovers and candidates are problems; objects not evaluated or read mean "could not tell".
-func inspectExit(r inspect.Report) error {
-	has := func(verdicts ...inspect.Verdict) bool {
-		return slices.ContainsFunc(r.Objects, func(o inspect.Assessment) bool {
+func inspectExit(r object.Report) error {
+	has := func(verdicts ...object.Verdict) bool {
+		return slices.ContainsFunc(r.Objects, func(o object.Assessment) bool {
 			return slices.Contains(verdicts, o.Verdict)
 		})
 	}
 	switch {
-	case has(inspect.Leftover, inspect.Candidate, inspect.Unowned):
+	case has(object.Leftover, object.Candidate, object.Unowned):
 		return &exitError{Code: exitProblems}
-	case has(inspect.Unknown) || len(r.Errors) > 0,
-		slices.ContainsFunc(r.Gates, func(g inspect.Gate) bool { return g.Name == hostGate && !g.Open }):
+	case has(object.Unknown) || len(r.Errors) > 0,
+		slices.ContainsFunc(r.Gates, func(g object.Gate) bool { return g.Name == hostGate && !g.Open }):
 		return &exitError{Code: exitCouldNotTell}
 	}
 	return nil
 }
 
-func printReport(w io.Writer, r inspect.Report, settings release.Settings, all, wide bool) error {
+func printReport(w io.Writer, r object.Report, settings release.Settings, all, wide bool) error {
 	var b strings.Builder
 	r = bundle.Printable(r)
-	counts := map[inspect.Verdict]int{}
-	var shown []inspect.Assessment
+	counts := map[object.Verdict]int{}
+	var shown []object.Assessment
 	for _, o := range r.Objects {
 		counts[o.Verdict]++
-		if all || o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown ||
-			o.Verdict == inspect.Unowned {
+		if all || o.Verdict == object.Leftover || o.Verdict == object.Candidate || o.Verdict == object.Unknown ||
+			o.Verdict == object.Unowned {
 			shown = append(shown, o)
 		}
 	}
@@ -170,13 +171,13 @@ func printReport(w io.Writer, r inspect.Report, settings release.Settings, all, 
 
 // printInspected prints some of the objects of a report, and the reasons why it is incomplete. Unless it is wide, a
 // cause is printed once, however many objects it makes unknown.
-func printInspected(b *strings.Builder, text *inspectScreen, shown []inspect.Assessment, r inspect.Report, wide bool) {
+func printInspected(b *strings.Builder, text *inspectScreen, shown []object.Assessment, r object.Report, wide bool) {
 	if wide {
 		text.list(shown)
 	} else {
-		isUnknown := func(o inspect.Assessment) bool { return o.Verdict == inspect.Unknown }
+		isUnknown := func(o object.Assessment) bool { return o.Verdict == object.Unknown }
 		text.trees(slices.DeleteFunc(slices.Clone(shown), isUnknown))
-		printUnknown(&text.Builder, slices.DeleteFunc(slices.Clone(shown), func(o inspect.Assessment) bool {
+		printUnknown(&text.Builder, slices.DeleteFunc(slices.Clone(shown), func(o object.Assessment) bool {
 			return !isUnknown(o)
 		}))
 	}
@@ -237,16 +238,16 @@ func unwrapped(text string) string { return strings.Join(strings.Fields(text), "
 var wholeID = regexp.MustCompile(`\b([0-9a-f]{13})[0-9a-f]{51}\b`)
 
 // printUnknown counts the objects without any known fact, by the cause.
-func printUnknown(b *strings.Builder, objects []inspect.Assessment) {
-	for _, same := range groupedBy(objects, func(o inspect.Assessment) string { return o.Why }) {
-		pods, kinds := map[string]bool{}, map[inspect.Kind]int{}
+func printUnknown(b *strings.Builder, objects []object.Assessment) {
+	for _, same := range groupedBy(objects, func(o object.Assessment) string { return o.Why }) {
+		pods, found := map[string]bool{}, map[object.Kind]int{}
 		for _, o := range same {
 			pods[o.Pod.UID] = true
-			kinds[o.Kind]++
+			found[o.Kind]++
 		}
 		var counts []string
-		for _, kind := range inspect.Kinds() {
-			if n := kinds[kind]; n > 0 {
+		for _, kind := range kinds.Kinds() {
+			if n := found[kind]; n > 0 {
 				counts = append(counts, fmt.Sprintf("%s: %d", kind, n))
 			}
 		}
@@ -255,7 +256,7 @@ func printUnknown(b *strings.Builder, objects []inspect.Assessment) {
 	}
 }
 
-func podName(p inspect.Pod) string {
+func podName(p object.Pod) string {
 	name := strings.Trim(p.Namespace+"/"+p.Name, "/")
 	switch {
 	case name == "":

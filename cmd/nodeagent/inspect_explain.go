@@ -9,19 +9,21 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 // explanation is the whole reasoning about one object. Its JSON form is a contract.
 type explanation struct {
-	Object   inspect.Assessment           `json:"object"`
+	Object   object.Assessment            `json:"object"`
 	Asked    map[string]finding.Timestamp `json:"asked"`               // when each witness was asked
-	Gates    []inspect.Gate               `json:"gates"`               // that apply to the object
-	Sighting inspect.Sighting             `json:"sighting"`            // after this pass
-	Running  inspect.Sighting             `json:"runningPod,omitzero"` // of its pod, if that has a running container
-	Settings inspect.Settings             `json:"-"`
+	Gates    []object.Gate                `json:"gates"`               // that apply to the object
+	Sighting object.Sighting              `json:"sighting"`            // after this pass
+	Running  object.Sighting              `json:"runningPod,omitzero"` // of its pod, if that has a running container
+	Settings object.Settings              `json:"-"`
 	Missing  []string                     `json:"missing"`               // to a proof
 	Release  string                       `json:"release,omitempty"`     // the action of a release
 	Not      string                       `json:"notReleased,omitempty"` // why a release would not act
@@ -29,11 +31,11 @@ type explanation struct {
 
 // explain prints everything known about one object.
 func (i inspection) explain(w io.Writer, o *options, name string) error {
-	object, err := findObject(i.report.Objects, name)
+	found, err := findObject(i.report.Objects, name)
 	if err != nil {
 		return err
 	}
-	e := explanationOf(i, object)
+	e := explanationOf(i, found)
 	if o.json() {
 		e.Object.Holders = listed(e.Object.Holders)
 		err = printJSON(w, e)
@@ -44,19 +46,19 @@ func (i inspection) explain(w io.Writer, o *options, name string) error {
 	if err != nil {
 		return err
 	}
-	return inspectExit(inspect.Report{Objects: []inspect.Assessment{object}})
+	return inspectExit(object.Report{Objects: []object.Assessment{found}})
 }
 
 // maxMatches bounds how many objects are listed if a name is not unique.
 const maxMatches = 20
 
 // findObject returns the one object of a name: KIND/ID, or a part of an ID, of one kind or of any.
-func findObject(objects []inspect.Assessment, name string) (inspect.Assessment, error) {
-	kind, part := inspect.Kind(""), name
-	if before, after, ok := strings.Cut(name, "/"); ok && slices.Contains(inspect.Kinds(), inspect.Kind(before)) {
-		kind, part = inspect.Kind(before), after
+func findObject(objects []object.Assessment, name string) (object.Assessment, error) {
+	kind, part := object.Kind(""), name
+	if before, after, ok := strings.Cut(name, "/"); ok && slices.Contains(kinds.Kinds(), object.Kind(before)) {
+		kind, part = object.Kind(before), after
 	}
-	var exact, found []inspect.Assessment
+	var exact, found []object.Assessment
 	for _, o := range objects {
 		switch {
 		case kind != "" && o.Kind != kind:
@@ -71,7 +73,7 @@ func findObject(objects []inspect.Assessment, name string) (inspect.Assessment, 
 	}
 	switch len(found) {
 	case 0:
-		return inspect.Assessment{}, fmt.Errorf("no object has the name %q, or an ID that contains it", name)
+		return object.Assessment{}, fmt.Errorf("no object has the name %q, or an ID that contains it", name)
 	case 1:
 		return found[0], nil
 	}
@@ -82,15 +84,15 @@ func findObject(objects []inspect.Assessment, name string) (inspect.Assessment, 
 	if more := len(found) - maxMatches; more > 0 {
 		names = append(names, fmt.Sprintf("  and %d more", more))
 	}
-	return inspect.Assessment{}, fmt.Errorf("%d objects match %q; name one of them:\n%s", len(found), name,
+	return object.Assessment{}, fmt.Errorf("%d objects match %q; name one of them:\n%s", len(found), name,
 		strings.Join(names, "\n"))
 }
 
-func explanationOf(i inspection, o inspect.Assessment) explanation {
-	e := explanation{Object: o, Gates: []inspect.Gate{}, Missing: []string{},
+func explanationOf(i inspection, o object.Assessment) explanation {
+	e := explanation{Object: o, Gates: []object.Gate{}, Missing: []string{},
 		Asked: map[string]finding.Timestamp{}}
 	for _, g := range i.report.Gates {
-		if inspect.GateApplies(g, o.Kind) {
+		if object.GateApplies(g, o.Kind) {
 			e.Gates = append(e.Gates, g)
 		}
 	}
@@ -102,9 +104,9 @@ func explanationOf(i inspection, o inspect.Assessment) explanation {
 			e.Running = next.OfRunningPod(o.Pod.UID)
 		}
 		t := evidence.Inventory
-		for witness, response := range map[string]inspect.Response{inspect.Apiserver: t.Cluster.Response,
-			inspect.Kubelet: t.Kubelet.Response, inspect.Runtime: t.Runtime.Response,
-			inspect.Containerd: t.Containerd.Response} {
+		for witness, response := range map[string]witness.Response{object.Apiserver: t.Cluster.Response,
+			object.Kubelet: t.Kubelet.Response, object.Runtime: t.Runtime.Response,
+			object.Containerd: t.Containerd.Response} {
 			if response.Asked {
 				e.Asked[witness] = response.At
 			}
@@ -118,8 +120,8 @@ func explanationOf(i inspection, o inspect.Assessment) explanation {
 }
 
 // releaseOf returns the action that a release would take on an object, and why it would not.
-func releaseOf(i inspection, o inspect.Assessment) (does, not string) {
-	if o.Verdict != inspect.Leftover {
+func releaseOf(i inspection, o object.Assessment) (does, not string) {
+	if o.Verdict != object.Leftover {
 		return "", fmt.Sprintf("only leftovers are released, and this object is %s", o.Verdict)
 	}
 	steps := release.Plan(i.report, release.Policy{Settings: i.settings}, i.report.At)
@@ -135,7 +137,7 @@ func explainText(s screen, now finding.Timestamp, e explanation) string {
 	p := &inspectScreen{screen: s, now: now}
 	o := e.Object
 	fmt.Fprintf(p, "%s\n", p.paint(bold, fmt.Sprintf("%s %s", o.Kind, o.ID)))
-	if o.Pod != (inspect.Pod{}) {
+	if o.Pod != (object.Pod{}) {
 		p.textLine("of pod ", podName(o.Pod))
 	}
 	p.textLine(strings.ToUpper(string(o.Verdict))+": ", o.Why)
@@ -167,7 +169,7 @@ func explainText(s screen, now finding.Timestamp, e explanation) string {
 	if e.Not != "" {
 		p.textLine("not done: ", e.Not)
 	}
-	if why := blocker([]inspect.Assessment{o}); why != "" {
+	if why := blocker([]object.Assessment{o}); why != "" {
 		p.textLine("blocked: ", why)
 	}
 	return p.String()
@@ -233,7 +235,7 @@ func (p *inspectScreen) sightings(e explanation) {
 	}
 }
 
-func denialText(s inspect.Sighting) string {
+func denialText(s object.Sighting) string {
 	denials := make([]string, 0, len(s.Denials))
 	for _, at := range s.Denials {
 		denials = append(denials, clockText(at))

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -24,12 +24,12 @@ type inspectScreen struct {
 	screen
 	strings.Builder
 	now      finding.Timestamp
-	pods     map[string]inspect.Pod // names by UID: holders have only the latter
-	settings release.Settings       // decide which pods are opted out
+	pods     map[string]object.Pod // names by UID: holders have only the latter
+	settings release.Settings      // decide which pods are opted out
 }
 
-func newInspectScreen(s screen, r inspect.Report) *inspectScreen {
-	p := &inspectScreen{screen: s, now: r.At, pods: map[string]inspect.Pod{}}
+func newInspectScreen(s screen, r object.Report) *inspectScreen {
+	p := &inspectScreen{screen: s, now: r.At, pods: map[string]object.Pod{}}
 	for i := range r.Objects {
 		if pod := r.Objects[i].Pod; pod.Name != "" {
 			p.pods[pod.UID] = pod
@@ -40,11 +40,11 @@ func newInspectScreen(s screen, r inspect.Report) *inspectScreen {
 
 // trees prints a tree for each pod: its objects in the order of their release, equal lines folded, and the proof once
 // if it is the same for all.
-func (p *inspectScreen) trees(objects []inspect.Assessment) {
+func (p *inspectScreen) trees(objects []object.Assessment) {
 	for _, pod := range p.byPod(objects) {
 		p.header(pod, shortPod)
 		main := mainProof(pod)
-		for _, kind := range groupedBy(pod, func(o inspect.Assessment) string { return string(o.Kind) }) {
+		for _, kind := range groupedBy(pod, func(o object.Assessment) string { return string(o.Kind) }) {
 			p.kind(kind, main)
 		}
 		p.textLine("why: ", shortWhy(main))
@@ -62,9 +62,9 @@ func (p *inspectScreen) trees(objects []inspect.Assessment) {
 }
 
 // optedOut returns why a pod is opted out of releases, according to its objects.
-func (p *inspectScreen) optedOut(pod []inspect.Assessment) string {
+func (p *inspectScreen) optedOut(pod []object.Assessment) string {
 	for _, o := range pod {
-		if o.Verdict != inspect.Leftover && o.Verdict != inspect.Candidate {
+		if o.Verdict != object.Leftover && o.Verdict != object.Candidate {
 			continue
 		}
 		namespace, labels := p.settings.OptedOut(o)
@@ -76,7 +76,7 @@ func (p *inspectScreen) optedOut(pod []inspect.Assessment) string {
 }
 
 // list prints each object by itself.
-func (p *inspectScreen) list(objects []inspect.Assessment) {
+func (p *inspectScreen) list(objects []object.Assessment) {
 	for _, pod := range p.byPod(objects) {
 		p.header(pod, podName)
 		for _, o := range pod {
@@ -97,7 +97,7 @@ func (p *inspectScreen) list(objects []inspect.Assessment) {
 }
 
 // byPod groups objects by their pod, with the names of the pods of their holders. Proven leftovers come first.
-func (p *inspectScreen) byPod(objects []inspect.Assessment) [][]inspect.Assessment {
+func (p *inspectScreen) byPod(objects []object.Assessment) [][]object.Assessment {
 	objects = slices.Clone(objects)
 	for i := range objects {
 		holders := slices.Clone(objects[i].Holders)
@@ -108,26 +108,26 @@ func (p *inspectScreen) byPod(objects []inspect.Assessment) [][]inspect.Assessme
 		}
 		objects[i].Holders = holders
 	}
-	pods := groupedBy(objects, func(o inspect.Assessment) string { return o.Pod.UID })
-	first := func(pod []inspect.Assessment) int {
-		return slices.IndexFunc(verdictOrder(), func(v inspect.Verdict) bool { return hasVerdict(pod, v) })
+	pods := groupedBy(objects, func(o object.Assessment) string { return o.Pod.UID })
+	first := func(pod []object.Assessment) int {
+		return slices.IndexFunc(verdictOrder(), func(v object.Verdict) bool { return hasVerdict(pod, v) })
 	}
-	slices.SortStableFunc(pods, func(a, b []inspect.Assessment) int { return cmp.Compare(first(a), first(b)) })
+	slices.SortStableFunc(pods, func(a, b []object.Assessment) int { return cmp.Compare(first(a), first(b)) })
 	return pods
 }
 
-func verdictOrder() []inspect.Verdict {
-	return []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Unowned, inspect.Live,
-		inspect.Foreign}
+func verdictOrder() []object.Verdict {
+	return []object.Verdict{object.Leftover, object.Candidate, object.Unknown, object.Unowned, object.Live,
+		object.Foreign}
 }
 
-func hasVerdict(objects []inspect.Assessment, v inspect.Verdict) bool {
-	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Verdict == v })
+func hasVerdict(objects []object.Assessment, v object.Verdict) bool {
+	return slices.ContainsFunc(objects, func(o object.Assessment) bool { return o.Verdict == v })
 }
 
 // header prints a pod, its verdicts and since when it has been observed.
-func (p *inspectScreen) header(pod []inspect.Assessment, name func(inspect.Pod) string) {
-	counts := map[inspect.Verdict]int{}
+func (p *inspectScreen) header(pod []object.Assessment, name func(object.Pod) string) {
+	counts := map[object.Verdict]int{}
 	var first finding.Timestamp
 	named := pod[0].Pod
 	for _, o := range pod {
@@ -140,7 +140,7 @@ func (p *inspectScreen) header(pod []inspect.Assessment, name func(inspect.Pod) 
 		}
 	}
 	title := "unknown pod"
-	if named != (inspect.Pod{}) {
+	if named != (object.Pod{}) {
 		title = "pod " + name(named)
 	}
 	var verdicts []string
@@ -156,16 +156,16 @@ func (p *inspectScreen) header(pod []inspect.Assessment, name func(inspect.Pod) 
 	fmt.Fprintf(p, "%s: %s%s\n", p.paint(bold, title), p.paint(verdictColour(pod), strings.Join(verdicts, ", ")), since)
 }
 
-func verdictColour(pod []inspect.Assessment) string {
-	if hasVerdict(pod, inspect.Leftover) || hasVerdict(pod, inspect.Candidate) || hasVerdict(pod, inspect.Unowned) ||
-		hasVerdict(pod, inspect.Unknown) {
+func verdictColour(pod []object.Assessment) string {
+	if hasVerdict(pod, object.Leftover) || hasVerdict(pod, object.Candidate) || hasVerdict(pod, object.Unowned) ||
+		hasVerdict(pod, object.Unknown) {
 		return yellow
 	}
 	return ""
 }
 
 // kind prints the objects of one kind. Proofs that differ from the pod's follow below them.
-func (p *inspectScreen) kind(objects []inspect.Assessment, main inspect.Assessment) {
+func (p *inspectScreen) kind(objects []object.Assessment, main object.Assessment) {
 	for _, same := range groupedBy(objects, proof) {
 		lines := foldPaths(same)
 		for _, line := range lines[:min(len(lines), maxLinesOfKind)] {
@@ -202,7 +202,7 @@ func timesText(what string, n int) string {
 	return fmt.Sprintf("%s ×%d", what, n)
 }
 
-func (p *inspectScreen) holders(objects []inspect.Assessment) {
+func (p *inspectScreen) holders(objects []object.Assessment) {
 	var lines []string
 	for _, o := range objects {
 		for _, h := range o.Holders {
@@ -228,9 +228,9 @@ func (p *inspectScreen) textLine(label, text string) {
 }
 
 // holderText describes a process that holds an object.
-func holderText(h inspect.Holder, name func(inspect.Pod) string) string {
+func holderText(h object.Holder, name func(object.Pod) string) string {
 	of := "of the host"
-	if h.Pod != (inspect.Pod{}) {
+	if h.Pod != (object.Pod{}) {
 		of = "of pod " + name(h.Pod)
 	}
 	return fmt.Sprintf("held by pid %d %s (%s) %s", h.PID, h.Command, h.How, of)
@@ -238,7 +238,7 @@ func holderText(h inspect.Holder, name func(inspect.Pod) string) string {
 
 // shortPod names a pod with the first part of its UID, which is enough to tell the pods of one node apart, or with all
 // of it if there is no other name.
-func shortPod(p inspect.Pod) string {
+func shortPod(p object.Pod) string {
 	if p.Name != "" {
 		p.UID = p.UID[:min(len(p.UID), 8)]
 	}
@@ -246,33 +246,33 @@ func shortPod(p inspect.Pod) string {
 }
 
 // mainProof returns the object whose proof most objects of a pod share; among those, the one seen least.
-func mainProof(pod []inspect.Assessment) inspect.Assessment {
-	var most []inspect.Assessment
+func mainProof(pod []object.Assessment) object.Assessment {
+	var most []object.Assessment
 	for _, same := range groupedBy(pod, proof) {
 		if len(same) > len(most) {
 			most = same
 		}
 	}
-	return slices.MinFunc(most, func(a, b inspect.Assessment) int { return cmp.Compare(a.Passes, b.Passes) })
+	return slices.MinFunc(most, func(a, b object.Assessment) int { return cmp.Compare(a.Passes, b.Passes) })
 }
 
 // proof returns a key that is equal for objects printed with the same proof.
-func proof(o inspect.Assessment) string { return fmt.Sprint(o.Verdict, maskedWhy(o), o.Witnesses) }
+func proof(o object.Assessment) string { return fmt.Sprint(o.Verdict, maskedWhy(o), o.Witnesses) }
 
 // seenText matches the parts that differ between objects of a pod that were first seen in different passes.
 var seenText = regexp.MustCompile(`seen in \d+( of \d+)? passes( over \S+\b)?|\S+ of \S+ remaining`)
 
-func maskedWhy(o inspect.Assessment) string { return seenText.ReplaceAllString(o.Why, "seen") }
+func maskedWhy(o object.Assessment) string { return seenText.ReplaceAllString(o.Why, "seen") }
 
 // shortWhy returns the reason to print below the name of a pod.
-func shortWhy(o inspect.Assessment) string {
+func shortWhy(o object.Assessment) string {
 	if o.Pod.UID == "" {
 		return o.Why
 	}
 	return strings.ReplaceAll(o.Why, "pod "+o.Pod.UID, "it")
 }
 
-func witnessText(answers map[string]inspect.Answer) string {
+func witnessText(answers map[string]object.Answer) string {
 	var texts []string
 	for _, witness := range slices.Sorted(maps.Keys(answers)) {
 		texts = append(texts, witness+" "+string(answers[witness]))
@@ -280,8 +280,8 @@ func witnessText(answers map[string]inspect.Answer) string {
 	return strings.Join(texts, "; ")
 }
 
-func witnessesThatDiffer(o, main inspect.Assessment) map[string]inspect.Answer {
-	differ := map[string]inspect.Answer{}
+func witnessesThatDiffer(o, main object.Assessment) map[string]object.Answer {
+	differ := map[string]object.Answer{}
 	for witness, answer := range o.Witnesses {
 		if main.Witnesses[witness] != answer {
 			differ[witness] = answer
@@ -293,11 +293,11 @@ func witnessesThatDiffer(o, main inspect.Assessment) map[string]inspect.Answer {
 // folded is one line for objects with the same name.
 type folded struct {
 	path    string
-	objects []inspect.Assessment
+	objects []object.Assessment
 }
 
 // foldPaths prints cgroups that differ only in their hierarchy as one line.
-func foldPaths(objects []inspect.Assessment) []folded {
+func foldPaths(objects []object.Assessment) []folded {
 	var lines []folded
 	for _, same := range groupedBy(objects, foldedPath) {
 		path := foldedPath(same[0])
@@ -309,10 +309,10 @@ func foldPaths(objects []inspect.Assessment) []folded {
 	return lines
 }
 
-func foldedPath(o inspect.Assessment) string {
+func foldedPath(o object.Assessment) string {
 	hierarchy, ok := o.Facts["hierarchy"]
 	before, after, found := strings.Cut(o.ID, "/"+hierarchy+"/")
-	if o.Kind != inspect.Cgroup || !ok || !found {
+	if o.Kind != object.Cgroup || !ok || !found {
 		return o.ID
 	}
 	return before + "/*/" + after

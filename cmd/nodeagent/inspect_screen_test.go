@@ -9,49 +9,49 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
 const deadUID = "5d8d2d6a-0000-4000-8000-000000000000"
 
 // leftPod is a pod that left behind one object of each of many kinds.
-func leftPod() inspect.Report {
+func leftPod() object.Report {
 	id := strings.Repeat("0123456789abcdef", 4)
-	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
-	other := inspect.Pod{UID: "77777777-0000-4000-8000-000000000000", Namespace: "monitoring", Name: "exporter-x"}
-	r := inspect.Report{At: finding.Timestamp{Boot: "b", SinceBoot: time.Hour}}
-	add := func(kind inspect.Kind, id string, facts map[string]string) *inspect.Assessment {
-		r.Objects = append(r.Objects, inspect.Assessment{
-			Object:  inspect.Object{Kind: kind, ID: id, Pod: pod, Facts: facts},
-			Verdict: inspect.Leftover, Passes: 9, FirstSeen: finding.Timestamp{Boot: "b", SinceBoot: 48 * time.Minute},
+	pod := object.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
+	other := object.Pod{UID: "77777777-0000-4000-8000-000000000000", Namespace: "monitoring", Name: "exporter-x"}
+	r := object.Report{At: finding.Timestamp{Boot: "b", SinceBoot: time.Hour}}
+	add := func(kind object.Kind, id string, facts map[string]string) *object.Assessment {
+		r.Objects = append(r.Objects, object.Assessment{
+			Object:  object.Object{Kind: kind, ID: id, Pod: pod, Facts: facts},
+			Verdict: object.Leftover, Passes: 9, FirstSeen: finding.Timestamp{Boot: "b", SinceBoot: 48 * time.Minute},
 			Why: "no witness knows pod " + deadUID + "; seen in 9 passes over 12m0s",
-			Witnesses: map[string]inspect.Answer{inspect.Apiserver: inspect.Denies, inspect.Kubelet: inspect.Denies,
-				inspect.Runtime: inspect.Denies, inspect.Containerd: inspect.Denies},
+			Witnesses: map[string]object.Answer{object.Apiserver: object.Denies, object.Kubelet: object.Denies,
+				object.Runtime: object.Denies, object.Containerd: object.Denies},
 		})
 		return &r.Objects[len(r.Objects)-1]
 	}
-	add(inspect.Container, id, nil)
-	netns := add(inspect.Netns, "/run/netns/cni-1", nil)
-	netns.Verdict, netns.Why = inspect.Candidate, "runtime still knows its sandbox; removing the sandbox releases it"
-	netns.Witnesses = map[string]inspect.Answer{inspect.Apiserver: inspect.Denies, inspect.Kubelet: inspect.Denies,
-		inspect.Runtime: "knows: sandbox NOTREADY", inspect.Containerd: inspect.Denies}
+	add(object.Container, id, nil)
+	netns := add(object.Netns, "/run/netns/cni-1", nil)
+	netns.Verdict, netns.Why = object.Candidate, "runtime still knows its sandbox; removing the sandbox releases it"
+	netns.Witnesses = map[string]object.Answer{object.Apiserver: object.Denies, object.Kubelet: object.Denies,
+		object.Runtime: "knows: sandbox NOTREADY", object.Containerd: object.Denies}
 	dir := "/var/lib/kubelet/pods/" + deadUID
 	for i := range 8 {
 		point := fmt.Sprintf("%s/volumes/kubernetes.io~secret/s%d", dir, i)
-		m := add(inspect.Mount, fmt.Sprintf("%s#%d", point, 100+i), map[string]string{"point": point})
+		m := add(object.Mount, fmt.Sprintf("%s#%d", point, 100+i), map[string]string{"point": point})
 		if i == 1 {
-			m.Holders = []inspect.Holder{{PID: 4242, Command: "exporter", How: "mount-namespace",
-				Pod: inspect.Pod{UID: other.UID}}}
+			m.Holders = []object.Holder{{PID: 4242, Command: "exporter", How: "mount-namespace",
+				Pod: object.Pod{UID: other.UID}}}
 		}
 	}
 	for _, h := range []string{"cpu", "memory", "pids"} {
-		c := add(inspect.Cgroup, "/sys/fs/cgroup/"+h+"/kubepods/pod"+deadUID, map[string]string{"hierarchy": h})
+		c := add(object.Cgroup, "/sys/fs/cgroup/"+h+"/kubepods/pod"+deadUID, map[string]string{"hierarchy": h})
 		c.Passes, c.Why = 8, "no witness knows pod "+deadUID+"; seen in 8 passes over 11m0s"
 	}
-	add(inspect.PodDirectory, dir, map[string]string{"volumeRecord": dir + "/volumes/x/vol_data.json"})
-	r.Objects = append(r.Objects, inspect.Assessment{Verdict: inspect.Live,
-		Object: inspect.Object{Kind: inspect.Container, ID: "c", Pod: other}})
+	add(object.PodDirectory, dir, map[string]string{"volumeRecord": dir + "/volumes/x/vol_data.json"})
+	r.Objects = append(r.Objects, object.Assessment{Verdict: object.Live,
+		Object: object.Object{Kind: object.Container, ID: "c", Pod: other}})
 	return r
 }
 
@@ -155,47 +155,47 @@ func TestInspectPrintsNoControlCharacters(t *testing.T) {
 }
 
 func TestBlocker(t *testing.T) {
-	other := inspect.Pod{UID: "7", Namespace: "monitoring", Name: "exporter"}
-	object := func(kind inspect.Kind, pairs ...string) inspect.Assessment {
-		o := inspect.Assessment{Verdict: inspect.Leftover, Object: inspect.Object{Kind: kind, ID: "/id",
-			Pod: inspect.Pod{UID: "1"}, Facts: map[string]string{}}}
+	other := object.Pod{UID: "7", Namespace: "monitoring", Name: "exporter"}
+	of := func(kind object.Kind, pairs ...string) object.Assessment {
+		o := object.Assessment{Verdict: object.Leftover, Object: object.Object{Kind: kind, ID: "/id",
+			Pod: object.Pod{UID: "1"}, Facts: map[string]string{}}}
 		for i := 0; i < len(pairs); i += 2 {
 			o.Facts[pairs[i]] = pairs[i+1]
 		}
 		return o
 	}
-	held := func(how string, pod inspect.Pod) inspect.Assessment {
-		o := object(inspect.Mount, "point", "/mnt")
-		o.Holders = []inspect.Holder{{PID: 9, Command: "cat", How: how, Pod: pod}}
+	held := func(how string, pod object.Pod) object.Assessment {
+		o := of(object.Mount, "point", "/mnt")
+		o.Holders = []object.Holder{{PID: 9, Command: "cat", How: how, Pod: pod}}
 		return o
 	}
-	udev := held("mount-namespace", inspect.Pod{}) // a service with a mount namespace of its own
-	udev.Holders = append(udev.Holders, inspect.Holder{PID: 10, Command: "sleep", How: "cwd"})
-	record := object(inspect.PodDirectory, "volumeRecord", "/x/vol_data.json")
+	udev := held("mount-namespace", object.Pod{}) // a service with a mount namespace of its own
+	udev.Holders = append(udev.Holders, object.Holder{PID: 10, Command: "sleep", How: "cwd"})
+	record := of(object.PodDirectory, "volumeRecord", "/x/vol_data.json")
 	live := record
-	live.Verdict = inspect.Live
+	live.Verdict = object.Live
 	for name, test := range map[string]struct {
-		pod  []inspect.Assessment
+		pod  []object.Assessment
 		want string // empty: no cause is known
 	}{
-		"a record is left":                  {[]inspect.Assessment{record}, "vol_data.json is left: a known upstream bug, kubernetes#105536"},
-		"of a living pod":                   {[]inspect.Assessment{live}, ""},
-		"another pod's mount namespace":     {[]inspect.Assessment{held("mount-namespace", other)}, "of pod monitoring/exporter (7): that pod mounts"},
-		"the pod's own mount namespace":     {[]inspect.Assessment{held("mount-namespace", inspect.Pod{UID: "1"})}, "busy until that process ends"},
-		"a shell of the host":               {[]inspect.Assessment{held("cwd", inspect.Pod{})}, "held by pid 9 cat (cwd) of the host"},
-		"a shell, and a service of systemd": {[]inspect.Assessment{udev}, "held by pid 10 sleep (cwd) of the host"},
-		"a frozen cgroup":                   {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "true")}, "/id is frozen"},
-		"frozen by cgroup v2": {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "true", "hierarchy", "v2")},
+		"a record is left":                  {[]object.Assessment{record}, "vol_data.json is left: a known upstream bug, kubernetes#105536"},
+		"of a living pod":                   {[]object.Assessment{live}, ""},
+		"another pod's mount namespace":     {[]object.Assessment{held("mount-namespace", other)}, "of pod monitoring/exporter (7): that pod mounts"},
+		"the pod's own mount namespace":     {[]object.Assessment{held("mount-namespace", object.Pod{UID: "1"})}, "busy until that process ends"},
+		"a shell of the host":               {[]object.Assessment{held("cwd", object.Pod{})}, "held by pid 9 cat (cwd) of the host"},
+		"a shell, and a service of systemd": {[]object.Assessment{udev}, "held by pid 10 sleep (cwd) of the host"},
+		"a frozen cgroup":                   {[]object.Assessment{of(object.Cgroup, "frozen", "true")}, "/id is frozen"},
+		"frozen by cgroup v2": {[]object.Assessment{of(object.Cgroup, "frozen", "true", "hierarchy", "v2")},
 			"no signal but SIGKILL"},
-		"frozen by cgroup v2, and held": {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "true", "hierarchy",
-			"v2"), held("cwd", inspect.Pod{})}, "held by pid 9 cat"},
-		"a cgroup that is not frozen":      {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "false")}, ""},
-		"a process in the kernel":          {[]inspect.Assessment{object(inspect.Process, "state", "D", "waitsIn", "rpc_wait")}, "in rpc_wait"},
-		"a process in D, nobody knows why": {[]inspect.Assessment{object(inspect.Process, "state", "D")}, ""},
-		"a mount that is another pod's":    {[]inspect.Assessment{object(inspect.Mount, "refused", "below it is another")}, "must not be unmounted"},
-		"the first to be removed": {[]inspect.Assessment{record, held("cwd", other),
-			object(inspect.Cgroup, "frozen", "true")}, "is frozen"},
-		"nothing known": {[]inspect.Assessment{object(inspect.Netns)}, ""},
+		"frozen by cgroup v2, and held": {[]object.Assessment{of(object.Cgroup, "frozen", "true", "hierarchy",
+			"v2"), held("cwd", object.Pod{})}, "held by pid 9 cat"},
+		"a cgroup that is not frozen":      {[]object.Assessment{of(object.Cgroup, "frozen", "false")}, ""},
+		"a process in the kernel":          {[]object.Assessment{of(object.Process, "state", "D", "waitsIn", "rpc_wait")}, "in rpc_wait"},
+		"a process in D, nobody knows why": {[]object.Assessment{of(object.Process, "state", "D")}, ""},
+		"a mount that is another pod's":    {[]object.Assessment{of(object.Mount, "refused", "below it is another")}, "must not be unmounted"},
+		"the first to be removed": {[]object.Assessment{record, held("cwd", other),
+			of(object.Cgroup, "frozen", "true")}, "is frozen"},
+		"nothing known": {[]object.Assessment{of(object.Netns)}, ""},
 	} {
 		if got := blocker(test.pod); !strings.Contains(got, test.want) || test.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", name, got, test.want)

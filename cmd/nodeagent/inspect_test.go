@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -21,8 +21,8 @@ type hangingBench struct {
 	close bool // hangs, too
 }
 
-func (h hangingBench) Pass(context.Context, ...inspect.Kind) (inspect.Report, error) {
-	return inspect.Report{Errors: []inspect.Failure{{What: "a pass"}}}, nil
+func (h hangingBench) Pass(context.Context, ...object.Kind) (object.Report, error) {
+	return object.Report{Errors: []object.Failure{{What: "a pass"}}}, nil
 }
 
 func (h hangingBench) Close() error {
@@ -76,22 +76,22 @@ func TestInspectEndsInTime(t *testing.T) {
 func TestInspectTellsACauseOnce(t *testing.T) {
 	const cause = "https://127.0.0.1:10250/pods: status 403: Forbidden"
 	id := strings.Repeat("0123456789abcdef", 4)
-	report := inspect.Report{
-		Errors: []inspect.Failure{{What: "kubelet", Error: cause}, {What: "lease", Error: "no socket"},
+	report := object.Report{
+		Errors: []object.Failure{{What: "kubelet", Error: cause}, {What: "lease", Error: "no socket"},
 			{What: "task", Error: "no socket"}},
-		Gates: []inspect.Gate{{Name: "kubelet-heard", Why: "kubelet's /pods: " + cause},
+		Gates: []object.Gate{{Name: "kubelet-heard", Why: "kubelet's /pods: " + cause},
 			{Name: "host-namespaces", Open: true, Why: "the agent sees the host's processes"}},
 		Notes: []string{"kubelet refuses"},
 	}
 	for i := range 100 {
-		for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Cgroup, inspect.Cgroup} {
-			report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Unknown,
+		for _, kind := range []object.Kind{object.Sandbox, object.Cgroup, object.Cgroup} {
+			report.Objects = append(report.Objects, object.Assessment{Verdict: object.Unknown,
 				Why:    "kubelet could not be heard: " + cause,
-				Object: inspect.Object{Kind: kind, ID: id, Pod: inspect.Pod{UID: fmt.Sprint(i)}}})
+				Object: object.Object{Kind: kind, ID: id, Pod: object.Pod{UID: fmt.Sprint(i)}}})
 		}
 	}
-	report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Leftover, Why: "no witness knows it",
-		Object: inspect.Object{Kind: inspect.Sandbox, ID: id, Pod: inspect.Pod{UID: "x", Namespace: "n", Name: "p"}}})
+	report.Objects = append(report.Objects, object.Assessment{Verdict: object.Leftover, Why: "no witness knows it",
+		Object: object.Object{Kind: object.Sandbox, ID: id, Pod: object.Pod{UID: "x", Namespace: "n", Name: "p"}}})
 	var b strings.Builder
 	if err := printReport(&b, report, release.Settings{}, false, false); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -36,7 +36,7 @@ func (v *inspectView) flags(cmd *cobra.Command) {
 	flags.BoolVar(&v.anonymous, "anonymous", false, "with --record: replace names of pods, namespaces and nodes")
 }
 
-func (v *inspectView) run(cmd *cobra.Command, o *options, kinds []inspect.Kind) error {
+func (v *inspectView) run(cmd *cobra.Command, o *options, kinds []object.Kind) error {
 	switch {
 	case v.record != "" && v.from != "":
 		return errors.New("--record and --from exclude each other")
@@ -73,12 +73,12 @@ func (v *inspectView) run(cmd *cobra.Command, o *options, kinds []inspect.Kind) 
 
 // inspection is one inspection, of this node or from a file.
 type inspection struct {
-	report   inspect.Report
+	report   object.Report
 	bundle   *bundle.Bundle // nil if discovery hangs
 	settings release.Settings
 }
 
-func (v *inspectView) inspection(ctx context.Context, o *options, kinds []inspect.Kind) (inspection, error) {
+func (v *inspectView) inspection(ctx context.Context, o *options, kinds []object.Kind) (inspection, error) {
 	if v.from != "" {
 		return readInspection(v.from, kinds)
 	}
@@ -87,7 +87,7 @@ func (v *inspectView) inspection(ctx context.Context, o *options, kinds []inspec
 
 // inspectNode inspects this node.
 func inspectNode(ctx context.Context, load func(context.Context) (config.Config, error),
-	kinds []inspect.Kind) (inspection, error) {
+	kinds []object.Kind) (inspection, error) {
 	var opened atomic.Pointer[openBench] // a hanging call may still open it
 	report, err := inspectOnce(ctx, func(ctx context.Context) (bench, error) {
 		b, err := newOpenBench(ctx, load)
@@ -125,28 +125,28 @@ func newOpenBench(ctx context.Context, load func(context.Context) (config.Config
 }
 
 // Pass makes one pass.
-func (b *openBench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report, error) {
+func (b *openBench) Pass(ctx context.Context, kinds ...object.Kind) (object.Report, error) {
 	report, err := b.Bench.Pass(ctx, kinds...)
 	b.passed.Store(true)
 	return report, err
 }
 
 // readInspection evaluates a recorded inspection. It shows releases as if all of them were switched on.
-func readInspection(file string, kinds []inspect.Kind) (inspection, error) {
+func readInspection(file string, kinds []object.Kind) (inspection, error) {
 	b, err := bundle.Read(file)
 	if err != nil {
 		return inspection{}, err
 	}
 	report, _ := b.Evidence.Evaluate()
 	if len(kinds) > 0 {
-		report.Objects = slices.DeleteFunc(report.Objects, func(a inspect.Assessment) bool {
+		report.Objects = slices.DeleteFunc(report.Objects, func(a object.Assessment) bool {
 			return !slices.Contains(kinds, a.Kind)
 		})
 	}
 	settings := release.Defaults()
 	settings.Mode, settings.Attended = release.On, true
 	for _, cut := range b.Cut {
-		report.Errors = append(report.Errors, inspect.Failure{What: "file", Error: "the file was cut: it lacks " + cut})
+		report.Errors = append(report.Errors, object.Failure{What: "file", Error: "the file was cut: it lacks " + cut})
 	}
 	return inspection{report, &b, settings}, nil
 }

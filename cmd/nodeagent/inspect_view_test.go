@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -50,7 +50,7 @@ func TestInspectFromAFile(t *testing.T) {
 		}
 	}
 	got, err := inspected("--from", recordedNode, "container", "-o", "json")
-	var part inspect.Report
+	var part object.Report
 	if json.Unmarshal([]byte(got), &part) != nil || len(part.Objects) != 11 || exitOf(err) != exitProblems {
 		t.Errorf("%d containers, %v", len(part.Objects), err)
 	}
@@ -81,8 +81,8 @@ func TestInspectExplains(t *testing.T) {
 	}
 	got, err = inspected("--from", recordedNode, "--explain", "sandbox/000000040000", "-o", "json")
 	var e explanation
-	if json.Unmarshal([]byte(got), &e) != nil || exitOf(err) != exitFine || e.Object.Verdict != inspect.Live ||
-		len(e.Gates) == 0 || e.Asked[inspect.Kubelet].IsZero() || e.Not == "" || e.Release != "" {
+	if json.Unmarshal([]byte(got), &e) != nil || exitOf(err) != exitFine || e.Object.Verdict != object.Live ||
+		len(e.Gates) == 0 || e.Asked[object.Kubelet].IsZero() || e.Not == "" || e.Release != "" {
 		t.Errorf("%v: %s", err, got)
 	}
 	for name, want := range map[string]string{
@@ -139,7 +139,7 @@ func TestInspectRecords(t *testing.T) {
 	if err := v.save(cmd, inspection{bundle: &b}); err == nil {
 		t.Error("it was overwritten")
 	}
-	hung := inspect.Report{Errors: []inspect.Failure{{What: "layout", Error: "discovery hangs"}}}
+	hung := object.Report{Errors: []object.Failure{{What: "layout", Error: "discovery hangs"}}}
 	v.record += "2"
 	if err := v.save(cmd, inspection{report: hung}); err == nil || !strings.Contains(err.Error(), "discovery hangs") {
 		t.Errorf("nothing is known, and recorded: %v", err)

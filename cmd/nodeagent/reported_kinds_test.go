@@ -9,7 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // The program lists the mount that a pod left outside of kubelet's directory and the files of a dead container in /run. Without
@@ -43,19 +44,19 @@ func TestReportedKindsStay(t *testing.T) {
 	}
 	write(t, d.config, string(text)+"nodeName: n1\npaths: {kubeletRoot: "+filepath.Join(d.dir, "kubelet")+", containerdState: "+state+"}\n")
 
-	want := map[inspect.Kind]string{inspect.HostMount: point + "#", inspect.RunFile: fifos}
+	want := map[object.Kind]string{object.HostMount: point + "#", object.RunFile: fifos}
 	for kind, id := range want {
 		objects := d.objects(string(kind))
-		if len(objects) != 1 || !strings.HasPrefix(objects[0].ID, id) || objects[0].Verdict != inspect.Unknown {
+		if len(objects) != 1 || !strings.HasPrefix(objects[0].ID, id) || objects[0].Verdict != object.Unknown {
 			t.Errorf("%s: %+v", kind, objects)
 		}
 		ask(t, d.command("clean", "--yes", "--only", string(kind))).expect(t, soon, []int{exitCouldNotTell},
-			string(kind)+": objects of this kind are reported only: "+inspect.Of(kind).ReportOnly)
+			string(kind)+": objects of this kind are reported only: "+kinds.Of(kind).ReportOnly)
 		ask(t, d.command("inspect", "--explain", string(kind)+"/"+id)).expect(t, soon, []int{exitCouldNotTell},
 			"only leftovers are released")
 	}
-	ask(t, d.command("clean", "--yes", "--only", string(inspect.DetachedVolume))).expect(t, soon, []int{exitCouldNotTell},
-		inspect.Of(inspect.DetachedVolume).ReportOnly)
+	ask(t, d.command("clean", "--yes", "--only", string(object.DetachedVolume))).expect(t, soon, []int{exitCouldNotTell},
+		kinds.Of(object.DetachedVolume).ReportOnly)
 	ask(t, d.command("clean", "--yes", "--pod", uid)).expect(t, soon, []int{exitCouldNotTell}, "kubelet could not be heard")
 	for kind := range want {
 		if objects := d.objects(string(kind)); len(objects) != 1 {
@@ -65,14 +66,14 @@ func TestReportedKindsStay(t *testing.T) {
 }
 
 // objects returns what the program lists of one kind below the installation's directory.
-func (d *badDay) objects(kind string) []inspect.Assessment {
+func (d *badDay) objects(kind string) []object.Assessment {
 	d.t.Helper()
 	out, _ := d.command("inspect", "-o", "json", kind).Output() // its exit code is 2 while an object is unknown
-	var report struct{ Objects []inspect.Assessment }
+	var report struct{ Objects []object.Assessment }
 	if err := json.Unmarshal(out, &report); err != nil {
 		d.t.Fatalf("%v: %s", err, out)
 	}
-	var here []inspect.Assessment
+	var here []object.Assessment
 	for _, o := range report.Objects {
 		if strings.HasPrefix(o.ID, d.dir) {
 			here = append(here, o)

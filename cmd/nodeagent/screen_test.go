@@ -9,7 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 func TestWrap(t *testing.T) {
@@ -64,13 +64,13 @@ func TestExplain(t *testing.T) {
 
 // A pod has a cgroup in each hierarchy: the status has one line for all of them.
 func TestStatusFoldsLeftovers(t *testing.T) {
-	report := inspect.Report{}
+	report := object.Report{}
 	for i := range 30 {
-		report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Leftover, Why: "no witness knows it",
-			Object: inspect.Object{Kind: inspect.Cgroup, ID: fmt.Sprint(i), Pod: inspect.Pod{UID: "u"}}})
+		report.Objects = append(report.Objects, object.Assessment{Verdict: object.Leftover, Why: "no witness knows it",
+			Object: object.Object{Kind: object.Cgroup, ID: fmt.Sprint(i), Pod: object.Pod{UID: "u"}}})
 	}
-	report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Candidate, Why: "not yet proven",
-		Object: inspect.Object{Kind: inspect.Mount, ID: "/m", Pod: inspect.Pod{UID: "u"}}})
+	report.Objects = append(report.Objects, object.Assessment{Verdict: object.Candidate, Why: "not yet proven",
+		Object: object.Object{Kind: object.Mount, ID: "/m", Pod: object.Pod{UID: "u"}}})
 	p := &statusScreen{screen: screen{width: 200}, status: status.Status{Leftovers: &report}}
 	p.leftovers()
 	text := p.String()

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 func newStatus(o *options) *cobra.Command {
@@ -219,10 +219,10 @@ func (p *statusScreen) leftovers() {
 	if p.status.Leftovers == nil {
 		return
 	}
-	objects := slices.DeleteFunc(slices.Clone(p.status.Leftovers.Objects), func(o inspect.Assessment) bool {
-		return o.Verdict != inspect.Leftover && o.Verdict != inspect.Candidate
+	objects := slices.DeleteFunc(slices.Clone(p.status.Leftovers.Objects), func(o object.Assessment) bool {
+		return o.Verdict != object.Leftover && o.Verdict != object.Candidate
 	})
-	same := groupedBy(objects, func(o inspect.Assessment) string { return fmt.Sprint(o.Verdict, o.Kind, o.Pod, o.Why) })
+	same := groupedBy(objects, func(o object.Assessment) string { return fmt.Sprint(o.Verdict, o.Kind, o.Pod, o.Why) })
 	fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("LEFT BEHIND BY DELETED PODS (inspected %s ago; release is %s)",
 		ago(p.status.Now, p.status.Leftovers.At), p.status.Release.Mode)))
 	for _, o := range same[:min(len(same), maxLeftovers)] {

@@ -15,6 +15,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -59,17 +62,17 @@ func (n *fullNode) start(uid, name string) {
 func TestPodsComeAndGoInAPass(t *testing.T) {
 	need.Nothing(t)
 	for name, change := range map[string]func(n *fullNode, turn int){
-		"one starts": func(n *fullNode, turn int) { n.start(uidOf(100+turn), fmt.Sprint("new-", turn)) },
+		"one starts": func(n *fullNode, turn int) { n.start(inspecttest.UIDOf(100+turn), fmt.Sprint("new-", turn)) },
 		"most have just been bound": func(n *fullNode, turn int) {
 			for i := range 30 {
-				n.start(uidOf(100*turn+i), fmt.Sprintf("new-%d-%d", turn, i))
-				n.delete(uidOf(100*(turn-1) + 10 + i)) // the ten of the beginning stay
+				n.start(inspecttest.UIDOf(100*turn+i), fmt.Sprintf("new-%d-%d", turn, i))
+				n.delete(inspecttest.UIDOf(100*(turn-1) + 10 + i)) // the ten of the beginning stay
 			}
 		},
 		"six end, six start": func(n *fullNode, turn int) {
 			for i := range 6 {
-				n.delete(uidOf(100*(turn-1) + 10 + i))
-				n.start(uidOf(100*turn+10+i), fmt.Sprintf("new-%d-%d", turn, i))
+				n.delete(inspecttest.UIDOf(100*(turn-1) + 10 + i))
+				n.start(inspecttest.UIDOf(100*turn+10+i), fmt.Sprintf("new-%d-%d", turn, i))
 			}
 		},
 		"six end": func(n *fullNode, turn int) {
@@ -77,22 +80,22 @@ func TestPodsComeAndGoInAPass(t *testing.T) {
 				return // the next lists agree
 			}
 			for i := range 6 {
-				n.delete(uidOf(i))
-				delete(n.sandboxes, uidOf(i))
+				n.delete(inspecttest.UIDOf(i))
+				delete(n.sandboxes, inspecttest.UIDOf(i))
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, turn := newFullNode(t), 0
-			n.delete(uidOf(9))
-			n.running[uidOf(9)] = false
+			n.delete(inspecttest.UIDOf(9))
+			n.running[inspecttest.UIDOf(9)] = false
 			n.inThePass(func() { turn++; change(n, turn) }, nil)
-			n.during(9*time.Minute, func(report Report) {
-				if verdict, why := n.verdict(report, uidOf(9)); verdict != Candidate || strings.Contains(why, "gate") {
+			n.during(9*time.Minute, func(report object.Report) {
+				if verdict, why := n.verdict(report, inspecttest.UIDOf(9)); verdict != object.Candidate || strings.Contains(why, "gate") {
 					t.Fatalf("%s: %s", verdict, why)
 				}
 			})
-			if verdict, why := n.verdict(n.pass(), uidOf(9)); verdict != Leftover {
+			if verdict, why := n.verdict(n.pass(), inspecttest.UIDOf(9)); verdict != object.Leftover {
 				t.Errorf("%s: %s", verdict, why)
 			}
 		})
@@ -105,9 +108,9 @@ func TestSecondAnswerThatProvesNothing(t *testing.T) {
 	amnesia := func(n *fullNode) {
 		maps.DeleteFunc(n.kubelet, func(uid string, _ corev1.Pod) bool { return uid != staticUID })
 	}
-	forgetful := func(n *fullNode) { forget(n.kubelet, uidOf(1)) }
+	forgetful := func(n *fullNode) { forget(n.kubelet, inspecttest.UIDOf(1)) }
 	empty := func(n *fullNode) {
-		maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool { return pod.Annotations[mirrorAnnotation] == "" })
+		maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool { return pod.Annotations[witness.MirrorAnnotation] == "" })
 	}
 	var process host.Process // kubelet's
 	var processErr error
@@ -135,33 +138,33 @@ func TestSecondAnswerThatProvesNothing(t *testing.T) {
 		}, "kubelet-sources"},
 		"it lacks another one": {forgetful, func(n *fullNode, all map[string]corev1.Pod) error {
 			n.kubelet = maps.Clone(all)
-			forget(n.kubelet, uidOf(2))
+			forget(n.kubelet, inspecttest.UIDOf(2))
 			return nil
 		}, "kubelet-sources"},
 		"it shows that the list is outdated": {amnesia, func(n *fullNode, all map[string]corev1.Pod) error {
 			n.kubelet = maps.Clone(all)
 			for i := range 4 {
-				n.kubelet[uidOf(20+i)] = n.pod(uidOf(20+i), "default", fmt.Sprint("later-", i))
+				n.kubelet[inspecttest.UIDOf(20+i)] = n.pod(inspecttest.UIDOf(20+i), "default", fmt.Sprint("later-", i))
 			}
 			return nil
 		}, "list-is-ours"},
 		"the list is outdated, and stays so": {func(n *fullNode) {
-			forget(n.list, uidOf(1), uidOf(2), uidOf(3), uidOf(4))
+			forget(n.list, inspecttest.UIDOf(1), inspecttest.UIDOf(2), inspecttest.UIDOf(3), inspecttest.UIDOf(4))
 		}, nil, "list-is-ours"},
 		"neither has anything": {empty, func(n *fullNode, _ map[string]corev1.Pod) error {
 			amnesia(n)
 			return nil
 		}, "list-is-ours"},
 		"of another node": {func(n *fullNode) { empty(n) }, func(n *fullNode, _ map[string]corev1.Pod) error {
-			n.kubelet = map[string]corev1.Pod{uidOf(50): n.pod(uidOf(50), "default", "another")}
+			n.kubelet = map[string]corev1.Pod{inspecttest.UIDOf(50): n.pod(inspecttest.UIDOf(50), "default", "another")}
 			return nil
 		}, "list-is-ours"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
 			n.metric, n.version = nil, "v1.26.9" // does not show whether its sources are ready
-			n.delete(uidOf(9))
-			n.running[uidOf(9)] = false
+			n.delete(inspecttest.UIDOf(9))
+			n.running[inspecttest.UIDOf(9)] = false
 			all := maps.Clone(n.kubelet)
 			test.first(n)
 			books, found := maps.Clone(n.kubelet), n.host.Kubelet.Process
@@ -173,9 +176,9 @@ func TestSecondAnswerThatProvesNothing(t *testing.T) {
 				}
 				return test.again(n, all)
 			})
-			n.during(30*time.Minute, func(report Report) {
-				closed := slices.ContainsFunc(report.Gates, func(g Gate) bool { return g.Name == test.gate && !g.Open })
-				if verdict, why := n.verdict(report, uidOf(9)); verdict != Unknown || !closed {
+			n.during(30*time.Minute, func(report object.Report) {
+				closed := slices.ContainsFunc(report.Gates, func(g object.Gate) bool { return g.Name == test.gate && !g.Open })
+				if verdict, why := n.verdict(report, inspecttest.UIDOf(9)); verdict != object.Unknown || !closed {
 					t.Fatalf("%s: %s; gates %+v", verdict, why, report.Gates)
 				}
 				n.kubelet = maps.Clone(books)
@@ -195,23 +198,23 @@ func TestPodOfEitherAnswerIsLive(t *testing.T) {
 	for name, second := range map[string]bool{"the second": true, "the first": false} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
-			forget(n.list, uidOf(3))
+			forget(n.list, inspecttest.UIDOf(3))
 			whole, without := maps.Clone(n.kubelet), maps.Clone(n.kubelet)
-			forget(without, uidOf(3))
-			without[uidOf(20)] = n.pod(uidOf(20), "default", "new")
-			forget(whole, uidOf(2)) // its leftovers make the agent ask the apiserver
-			forget(without, uidOf(2))
-			forget(n.list, uidOf(2))
+			forget(without, inspecttest.UIDOf(3))
+			without[inspecttest.UIDOf(20)] = n.pod(inspecttest.UIDOf(20), "default", "new")
+			forget(whole, inspecttest.UIDOf(2)) // its leftovers make the agent ask the apiserver
+			forget(without, inspecttest.UIDOf(2))
+			forget(n.list, inspecttest.UIDOf(2))
 			first, again := without, whole
 			if !second {
 				first, again = whole, without
 			}
-			n.start(uidOf(30), "in-between") // which only the second answer has
-			again[uidOf(30)] = n.kubelet[uidOf(30)]
+			n.start(inspecttest.UIDOf(30), "in-between") // which only the second answer has
+			again[inspecttest.UIDOf(30)] = n.kubelet[inspecttest.UIDOf(30)]
 			asked := n.inThePass(nil, func() error { n.kubelet = again; return nil })
 			for range 60 {
 				n.kubelet = first
-				if verdict, why := n.verdict(n.pass(), uidOf(3)); verdict != Live {
+				if verdict, why := n.verdict(n.pass(), inspecttest.UIDOf(3)); verdict != object.Live {
 					t.Fatalf("%s: %s", verdict, why)
 				}
 				n.after(time.Minute)
@@ -227,25 +230,25 @@ func TestPodOfEitherAnswerIsLive(t *testing.T) {
 func TestSecondAnswerIsForgotten(t *testing.T) {
 	need.Nothing(t)
 	n, once := newFullNode(t), true
-	n.delete(uidOf(9))
-	n.running[uidOf(9)] = false
+	n.delete(inspecttest.UIDOf(9))
+	n.running[inspecttest.UIDOf(9)] = false
 	n.inThePass(func() {
 		if once {
-			n.start(uidOf(20), "new")
+			n.start(inspecttest.UIDOf(20), "new")
 		}
 	}, func() error {
 		if once { // it is on its way out
-			n.kubelet[uidOf(9)] = n.pod(uidOf(9), "default", "web-9")
+			n.kubelet[inspecttest.UIDOf(9)] = n.pod(inspecttest.UIDOf(9), "default", "web-9")
 		}
 		once = false
 		return nil
 	})
-	if verdict, why := n.verdict(n.pass(), uidOf(9)); verdict != Live {
+	if verdict, why := n.verdict(n.pass(), inspecttest.UIDOf(9)); verdict != object.Live {
 		t.Errorf("%s: %s", verdict, why)
 	}
-	forget(n.kubelet, uidOf(9))
+	forget(n.kubelet, inspecttest.UIDOf(9))
 	n.after(time.Minute)
-	if verdict, why := n.verdict(n.pass(), uidOf(9)); verdict != Candidate {
+	if verdict, why := n.verdict(n.pass(), inspecttest.UIDOf(9)); verdict != object.Candidate {
 		t.Errorf("%s: %s", verdict, why)
 	}
 }
@@ -260,18 +263,18 @@ func TestKubeletIsAskedAgainOnlyOnDisagreement(t *testing.T) {
 		refused bool
 	}{
 		"nothing is suspicious": {bend: func(*fullNode) {}, asks: 1},
-		"they agree":            {bend: func(n *fullNode) { n.delete(uidOf(9)) }, asks: 1, lists: 1},
+		"they agree":            {bend: func(n *fullNode) { n.delete(inspecttest.UIDOf(9)) }, asks: 1, lists: 1},
 		"three have ended since": {bend: func(n *fullNode) {
-			n.delete(uidOf(9))
-			forget(n.list, uidOf(1), uidOf(2), uidOf(3))
+			n.delete(inspecttest.UIDOf(9))
+			forget(n.list, inspecttest.UIDOf(1), inspecttest.UIDOf(2), inspecttest.UIDOf(3))
 		}, asks: 1, lists: 1},
 		"four have ended since": {bend: func(n *fullNode) {
-			n.delete(uidOf(9))
-			forget(n.list, uidOf(1), uidOf(2), uidOf(3), uidOf(4))
+			n.delete(inspecttest.UIDOf(9))
+			forget(n.list, inspecttest.UIDOf(1), inspecttest.UIDOf(2), inspecttest.UIDOf(3), inspecttest.UIDOf(4))
 		}, asks: 2, lists: 1},
-		"kubelet lacks one": {bend: func(n *fullNode) { forget(n.kubelet, uidOf(9)) }, asks: 2, lists: 1},
+		"kubelet lacks one": {bend: func(n *fullNode) { forget(n.kubelet, inspecttest.UIDOf(9)) }, asks: 2, lists: 1},
 		"kubelet lacks one, and tells names only": {bend: func(n *fullNode) {
-			forget(n.kubelet, uidOf(9))
+			forget(n.kubelet, inspecttest.UIDOf(9))
 		}, asks: 1, lists: 1, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,38 +11,39 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // boundNode is a node of twenty pods that was away: ten were removed by force, and each of them has a directory and a
 // mount that kubelet never removes. Each object of another pod is listed too.
 type boundNode struct {
 	*fullNode
-	more   []Object // of pod 0
-	broken Kind     // whose lister fails
-	lacks  string   // "name": the mounts do not tell the pod's name
+	more   []object.Object // of pod 0
+	broken object.Kind     // whose lister fails
+	lacks  string          // "name": the mounts do not tell the pod's name
 }
 
 func newBoundNode(t *testing.T) *boundNode {
 	n := &boundNode{fullNode: newFullNode(t)}
 	n.restarts = true
 	for i := 10; i < 20; i++ {
-		n.add(uidOf(i), fmt.Sprintf("web-%d", i))
+		n.add(inspecttest.UIDOf(i), fmt.Sprintf("web-%d", i))
 	}
 	for i := range 10 {
-		n.delete(uidOf(i))
-		delete(n.sandboxes, uidOf(i))
-		delete(n.running, uidOf(i))
+		n.delete(inspecttest.UIDOf(i))
+		delete(n.sandboxes, inspecttest.UIDOf(i))
+		delete(n.running, inspecttest.UIDOf(i))
 	}
 	return n
 }
 
 // look makes a pass over all kinds with a newly started agent.
-func (n *boundNode) look(about string) Report {
+func (n *boundNode) look(about string) object.Report {
 	n.t.Helper()
 	data, err := json.Marshal(n.history)
 	if err != nil {
@@ -52,18 +53,18 @@ func (n *boundNode) look(about string) Report {
 	if err := json.Unmarshal(data, &n.history); err != nil {
 		n.t.Fatal(err)
 	}
-	listers := make(map[Kind]Lister)
-	for _, spec := range Specs() {
-		listers[spec.Kind] = func(context.Context, *hostscan.Scan) ([]Object, error) {
-			var objects []Object
+	i := New(n.host, n.settings, slog.New(slog.DiscardHandler)).About(about)
+	for k, spec := range i.specs {
+		i.specs[k].List = func(context.Context, *hostscan.Scan) ([]object.Object, error) {
+			var objects []object.Object
 			for i := range 20 {
-				pod := Pod{UID: uidOf(i), Namespace: "default", Name: fmt.Sprintf("web-%d", i)}
+				pod := object.Pod{UID: inspecttest.UIDOf(i), Namespace: "default", Name: fmt.Sprintf("web-%d", i)}
 				if n.lacks == "name" {
-					pod = Pod{UID: pod.UID}
+					pod = object.Pod{UID: pod.UID}
 				}
-				if spec.Kind == Mount || spec.Kind == PodDirectory {
-					objects = append(objects, Object{Kind: spec.Kind, ID: fmt.Sprintf("/pods/%d", i), Pod: pod,
-						Identity: Identity{"id": fmt.Sprint(i)}})
+				if spec.Kind == object.Mount || spec.Kind == object.PodDirectory {
+					objects = append(objects, object.Object{Kind: spec.Kind, ID: fmt.Sprintf("/pods/%d", i), Pod: pod,
+						Identity: object.Identity{"id": fmt.Sprint(i)}})
 				}
 			}
 			for _, o := range n.more {
@@ -77,7 +78,6 @@ func (n *boundNode) look(about string) Report {
 			return objects, nil
 		}
 	}
-	i := New(n.host, n.settings, slog.New(slog.DiscardHandler)).Listing(listers).About(about)
 	asked := len(n.asked)
 	report, history := i.Pass(n.t.Context(), n.history)
 	n.history = history
@@ -87,14 +87,14 @@ func (n *boundNode) look(about string) Report {
 	return report
 }
 
-func (n *boundNode) looks(d time.Duration) (report Report) {
+func (n *boundNode) looks(d time.Duration) (report object.Report) {
 	for end := n.now.SinceBoot + d; n.now.SinceBoot < end; n.after(time.Minute) {
 		report = n.look("")
 	}
 	return report
 }
 
-func count(report Report, v Verdict) (uids map[string]bool) {
+func count(report object.Report, v object.Verdict) (uids map[string]bool) {
 	uids = make(map[string]bool)
 	for _, o := range report.Objects {
 		if o.Verdict == v {
@@ -111,11 +111,11 @@ func TestBreakerHasAWayOut(t *testing.T) {
 	began := n.now.SinceBoot
 	for range 40 {
 		report := n.look("")
-		gate := gateOf(report, Breaker)
+		gate := gateOf(report, object.Breaker)
 		if gate.Open || gate.Opens == "" {
 			t.Fatalf("%+v", gate)
 		}
-		dead := count(report, Leftover)
+		dead := count(report, object.Leftover)
 		if since := n.now.SinceBoot - began; len(dead) > 0 && first < 0 {
 			first = since
 			if since < n.settings.Grace || since < n.settings.RunningSpacing {
@@ -123,45 +123,45 @@ func TestBreakerHasAWayOut(t *testing.T) {
 			}
 		}
 		for uid := range dead {
-			if uid > uidOf(9) {
+			if uid > inspecttest.UIDOf(9) {
 				t.Fatalf("pod %s lives", uid)
 			}
 		}
 		n.after(time.Minute)
 	}
 	report := n.look("")
-	if got := len(count(report, Leftover)); got != 10 {
-		t.Errorf("%d of ten are proven\n%s", got, whys(report, uidOf(0)))
+	if got := len(count(report, object.Leftover)); got != 10 {
+		t.Errorf("%d of ten are proven\n%s", got, whys(report, inspecttest.UIDOf(0)))
 	}
 	if most := 30; len(n.asked) > most {
 		t.Errorf("asked by name %d times in 40 minutes", len(n.asked))
 	}
 	for _, o := range report.Objects {
-		if (o.Verdict == Leftover) != o.PassesBreaker {
+		if (o.Verdict == object.Leftover) != o.PassesBreaker {
 			t.Errorf("%s %s: %s, passes %v", o.Kind, o.ID, o.Verdict, o.PassesBreaker)
 		}
 	}
-	since := gateOf(report, Breaker).Since
+	since := gateOf(report, object.Breaker).Since
 	if got := n.now.Since(since); got != 40*time.Minute {
 		t.Errorf("closed since %s", got)
 	}
 }
 
-func gateOf(r Report, name string) Gate {
+func gateOf(r object.Report, name string) object.Gate {
 	for _, g := range r.Gates {
 		if g.Name == name {
 			return g
 		}
 	}
-	return Gate{}
+	return object.Gate{}
 }
 
 // With any part of the stronger proof missing, pod 0 stays as it is; so do the others if the part concerns the node.
 func TestStrongerProofIsIncomplete(t *testing.T) {
-	of0 := func(kind Kind, facts ...string) Object {
-		o := Object{Kind: kind, ID: "more", Pod: Pod{UID: uidOf(0), Namespace: "default", Name: "web-0"},
-			Identity: Identity{"id": "m"}, Facts: Facts(facts...)}
-		if kind == Container || kind == Sandbox {
+	of0 := func(kind object.Kind, facts ...string) object.Object {
+		o := object.Object{Kind: kind, ID: "more", Pod: object.Pod{UID: inspecttest.UIDOf(0), Namespace: "default", Name: "web-0"},
+			Identity: object.Identity{"id": "m"}, Facts: object.Facts(facts...)}
+		if kind == object.Container || kind == object.Sandbox {
 			o.SandboxID = strings.Repeat("a", 64)
 		}
 		return o
@@ -172,18 +172,18 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 		why  string
 		all  bool // no pod is proven
 	}{
-		"a process":         {func(n *boundNode) { n.more = append(n.more, of0(Process)) }, 12 * time.Minute, "it has the process", false},
-		"a shim":            {func(n *boundNode) { n.more = append(n.more, of0(Shim)) }, 12 * time.Minute, "it has the shim", false},
-		"a task":            {func(n *boundNode) { n.more = append(n.more, of0(Task)) }, 12 * time.Minute, "it has the task", false},
-		"a cgroup in use":   {func(n *boundNode) { n.more = append(n.more, of0(Cgroup, "processes", "2")) }, 12 * time.Minute, "has processes", false},
-		"an unread cgroup":  {func(n *boundNode) { n.more = append(n.more, of0(Cgroup)) }, 12 * time.Minute, "has processes", false},
-		"a sandbox":         {func(n *boundNode) { n.more = append(n.more, of0(Sandbox, "state", "READY")) }, 12 * time.Minute, "is READY", false},
-		"a container":       {func(n *boundNode) { n.more = append(n.more, of0(Container, "state", "CREATED")) }, 12 * time.Minute, "is CREATED", false},
-		"ghosts":            {func(n *boundNode) { n.more = append(n.more, of0(ContainerdContainer)) }, 12 * time.Minute, "containerd-container", false},
-		"a new object":      {func(n *boundNode) { n.more = append(n.more, of0(Mount)) }, time.Minute, "is new", false},
-		"a doubtful object": {func(n *boundNode) { o := of0(Netns); o.Doubt = "who knows"; n.more = append(n.more, o) }, 12 * time.Minute, "is unknown", false},
-		"no processes read": {func(n *boundNode) { n.broken = Process }, time.Minute, "objects of kind process must be listed", true},
-		"no cgroups read":   {func(n *boundNode) { n.broken = Cgroup }, time.Minute, "objects of kind cgroup must be listed", true},
+		"a process":         {func(n *boundNode) { n.more = append(n.more, of0(object.Process)) }, 12 * time.Minute, "it has the process", false},
+		"a shim":            {func(n *boundNode) { n.more = append(n.more, of0(object.Shim)) }, 12 * time.Minute, "it has the shim", false},
+		"a task":            {func(n *boundNode) { n.more = append(n.more, of0(object.Task)) }, 12 * time.Minute, "it has the task", false},
+		"a cgroup in use":   {func(n *boundNode) { n.more = append(n.more, of0(object.Cgroup, "processes", "2")) }, 12 * time.Minute, "has processes", false},
+		"an unread cgroup":  {func(n *boundNode) { n.more = append(n.more, of0(object.Cgroup)) }, 12 * time.Minute, "has processes", false},
+		"a sandbox":         {func(n *boundNode) { n.more = append(n.more, of0(object.Sandbox, "state", "READY")) }, 12 * time.Minute, "is READY", false},
+		"a container":       {func(n *boundNode) { n.more = append(n.more, of0(object.Container, "state", "CREATED")) }, 12 * time.Minute, "is CREATED", false},
+		"ghosts":            {func(n *boundNode) { n.more = append(n.more, of0(object.ContainerdContainer)) }, 12 * time.Minute, "containerd-container", false},
+		"a new object":      {func(n *boundNode) { n.more = append(n.more, of0(object.Mount)) }, time.Minute, "is new", false},
+		"a doubtful object": {func(n *boundNode) { o := of0(object.Netns); o.Doubt = "who knows"; n.more = append(n.more, o) }, 12 * time.Minute, "is unknown", false},
+		"no processes read": {func(n *boundNode) { n.broken = object.Process }, time.Minute, "objects of kind process must be listed", true},
+		"no cgroups read":   {func(n *boundNode) { n.broken = object.Cgroup }, time.Minute, "objects of kind cgroup must be listed", true},
 		"kubelet restarted": {func(n *boundNode) {
 			process, _ := n.host.Kubelet.Process()
 			process.StartTime = uint64(n.now.SinceBoot / (10 * time.Millisecond))
@@ -211,16 +211,16 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newBoundNode(t)
-			if before := n.looks(30 * time.Minute); len(count(before, Leftover)) != 10 {
-				t.Fatalf("%d are proven before\n%s", len(count(before, Leftover)), whys(before, uidOf(0)))
+			if before := n.looks(30 * time.Minute); len(count(before, object.Leftover)) != 10 {
+				t.Fatalf("%d are proven before\n%s", len(count(before, object.Leftover)), whys(before, inspecttest.UIDOf(0)))
 			}
 			test.bend(n)
 			report := n.looks(test.then)
-			dead := count(report, Leftover)
-			if dead[uidOf(0)] || test.all && len(dead) > 0 || !test.all && len(dead) == 0 {
+			dead := count(report, object.Leftover)
+			if dead[inspecttest.UIDOf(0)] || test.all && len(dead) > 0 || !test.all && len(dead) == 0 {
 				t.Errorf("%v are proven", dead)
 			}
-			if why := whys(report, uidOf(0)); !strings.Contains(why, test.why) {
+			if why := whys(report, inspecttest.UIDOf(0)); !strings.Contains(why, test.why) {
 				t.Errorf("want %q:\n%s", test.why, why)
 			}
 		})
@@ -230,12 +230,12 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 // A pod that the apiserver has by name while its list lacks it shows that the list is no proof for any pod.
 func TestHeldPodIsThereByName(t *testing.T) {
 	n := newBoundNode(t)
-	n.names["default/web-3"] = n.pod(uidOf(3), "default", "web-3")
+	n.names["default/web-3"] = n.pod(inspecttest.UIDOf(3), "default", "web-3")
 	for range 120 {
 		report := n.look("")
-		dead, asked := count(report, Leftover), slices.Contains(n.asked, "web-3")
-		if dead[uidOf(3)] || asked && (len(dead) > 0 || gateOf(report, "list-is-ours").Open) {
-			t.Fatalf("%v, gate %+v\n%s", dead, gateOf(report, "list-is-ours"), whys(report, uidOf(3)))
+		dead, asked := count(report, object.Leftover), slices.Contains(n.asked, "web-3")
+		if dead[inspecttest.UIDOf(3)] || asked && (len(dead) > 0 || gateOf(report, "list-is-ours").Open) {
+			t.Fatalf("%v, gate %+v\n%s", dead, gateOf(report, "list-is-ours"), whys(report, inspecttest.UIDOf(3)))
 		}
 		n.after(time.Minute)
 	}
@@ -247,17 +247,17 @@ func TestHeldPodIsThereByName(t *testing.T) {
 // Another pod of that name counts like "not found"; if objects name different pods, the name is unknown.
 func TestHeldPodByAnotherName(t *testing.T) {
 	n := newBoundNode(t)
-	n.add(uidOf(30), "web-0")
+	n.add(inspecttest.UIDOf(30), "web-0")
 	report := n.looks(30 * time.Minute)
-	if !count(report, Leftover)[uidOf(0)] || !strings.Contains(whys(report, uidOf(0)), "is another one now") {
-		t.Error(whys(report, uidOf(0)))
+	if !count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(whys(report, inspecttest.UIDOf(0)), "is another one now") {
+		t.Error(whys(report, inspecttest.UIDOf(0)))
 	}
 	n = newBoundNode(t)
-	n.more = []Object{{Kind: Mount, ID: "n", Pod: Pod{UID: uidOf(0), Namespace: "default", Name: "db"},
-		Identity: Identity{"id": "n"}}}
+	n.more = []object.Object{{Kind: object.Mount, ID: "n", Pod: object.Pod{UID: inspecttest.UIDOf(0), Namespace: "default", Name: "db"},
+		Identity: object.Identity{"id": "n"}}}
 	report = n.looks(30 * time.Minute)
-	if count(report, Leftover)[uidOf(0)] || !strings.Contains(whys(report, uidOf(0)), "name different pods") {
-		t.Error(whys(report, uidOf(0)))
+	if count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(whys(report, inspecttest.UIDOf(0)), "name different pods") {
+		t.Error(whys(report, inspecttest.UIDOf(0)))
 	}
 }
 
@@ -266,9 +266,9 @@ func TestAboutIsAskedFirst(t *testing.T) {
 	n := newBoundNode(t)
 	n.look("")
 	n.after(time.Minute)
-	for _, about := range []string{"default/web-7", uidOf(8), "web-9"} {
+	for _, about := range []string{"default/web-7", inspecttest.UIDOf(8), "web-9"} {
 		n.look(about)
-		if got := n.asked[len(n.asked)-1]; !strings.HasSuffix(about, got) && about != uidOf(8) || about == uidOf(8) && got != "web-8" {
+		if got := n.asked[len(n.asked)-1]; !strings.HasSuffix(about, got) && about != inspecttest.UIDOf(8) || about == inspecttest.UIDOf(8) && got != "web-8" {
 			t.Errorf("about %s it asked for %s", about, got)
 		}
 		n.after(time.Minute)
@@ -285,29 +285,10 @@ func TestAboutIsAskedFirst(t *testing.T) {
 func TestRunningPodsDoNotPassTheBreaker(t *testing.T) {
 	n := newBoundNode(t)
 	for i := range 10 {
-		n.run(n.pod(uidOf(i), "default", fmt.Sprintf("web-%d", i)))
+		n.run(n.pod(inspecttest.UIDOf(i), "default", fmt.Sprintf("web-%d", i)))
 	}
-	n.sandboxes[uidOf(1)].State = cri.PodSandboxState_SANDBOX_NOTREADY
-	if dead := count(n.looks(90*time.Minute), Leftover); len(dead) != 0 {
+	n.sandboxes[inspecttest.UIDOf(1)].State = cri.PodSandboxState_SANDBOX_NOTREADY
+	if dead := count(n.looks(90*time.Minute), object.Leftover); len(dead) != 0 {
 		t.Errorf("%v", dead)
-	}
-}
-
-// Each gate says who can open it.
-func TestClosedGatesSayWhoOpensThem(t *testing.T) {
-	report, _ := Evaluate([]Object{object(Mount, dead)}, Inventory{}, nil, Settings{}, hour)
-	texts := map[string]string{}
-	for _, g := range report.Gates {
-		text := gate{Gate: g}.opens()
-		if !strings.HasPrefix(text, "by itself") && !strings.HasPrefix(text, "an administrator") {
-			t.Errorf("%s: %q", g.Name, text)
-		}
-		texts[g.Name] = text
-		if g.Open && (g.Opens != "" || !g.Since.IsZero()) || !g.Open && (g.Opens != text || g.Since != hour) {
-			t.Errorf("%+v", g)
-		}
-	}
-	if diff := cmp.Diff(14, len(texts)); diff != "" {
-		t.Error(diff)
 	}
 }

@@ -14,33 +14,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
-
-func TestDriverIsDecided(t *testing.T) {
-	fs, systemd := host.CgroupfsDriver, host.SystemdDriver
-	none := errors.New("unknown service")
-	for name, test := range map[string]struct {
-		witness driverWitness
-		want    string
-	}{
-		"configured": {driverWitness{configured: fs, living: map[string]int{systemd: 3}, runtime: systemd},
-			fs},
-		"living pods":          {driverWitness{living: map[string]int{fs: 1}}, fs},
-		"of systemd":           {driverWitness{living: map[string]int{systemd: 9}, runtimeErr: none}, systemd},
-		"before the runtime":   {driverWitness{living: map[string]int{fs: 1}, runtime: systemd}, fs},
-		"in both trees":        {driverWitness{living: map[string]int{fs: 1, systemd: 90}, runtime: systemd}, ""},
-		"runtime":              {driverWitness{runtime: systemd}, systemd},
-		"runtime, cgroupfs":    {driverWitness{runtime: fs}, fs},
-		"old runtime":          {driverWitness{runtimeErr: none}, ""},
-		"runtime, another one": {driverWitness{runtime: "crun"}, ""},
-		"nobody":               {driverWitness{}, ""},
-	} {
-		if got, why := test.witness.decide(); got != test.want || why == "" {
-			t.Errorf("%s: %q %q, want %q", name, got, why, test.want)
-		}
-	}
-}
 
 // Two kubelets on one host: ours with one driver, another with the other. Objects in the other tree that our witnesses
 // do not know are the other kubelet's living pods.
@@ -51,14 +27,14 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 		living          bool   // a pod that kubelet has is in the tree of cgroupfs
 		runtime         string // the driver that it reports; empty: none
 		kubelet         error
-		ofOurs, ofOther Verdict
+		ofOurs, ofOther object.Verdict
 	}{
-		"living pods":             {true, "", nil, Leftover, Foreign},
-		"before the runtime":      {true, host.SystemdDriver, nil, Leftover, Foreign},
-		"runtime":                 {false, host.CgroupfsDriver, nil, Leftover, Foreign},
-		"runtime, the other way":  {false, host.SystemdDriver, nil, Foreign, Leftover},
-		"nobody":                  {false, "", nil, Unknown, Unknown},
-		"kubelet does not answer": {true, "", errors.New("refused"), Unknown, Unknown},
+		"living pods":             {true, "", nil, object.Leftover, object.Foreign},
+		"before the runtime":      {true, host.SystemdDriver, nil, object.Leftover, object.Foreign},
+		"runtime":                 {false, host.CgroupfsDriver, nil, object.Leftover, object.Foreign},
+		"runtime, the other way":  {false, host.SystemdDriver, nil, object.Foreign, object.Leftover},
+		"nobody":                  {false, "", nil, object.Unknown, object.Unknown},
+		"kubelet does not answer": {true, "", errors.New("refused"), object.Unknown, object.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -68,16 +44,16 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 				n.Host.Runtime.CgroupDriver = hosttest.Answer(test.runtime, nil)
 			}
 			if test.living {
-				n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + living)
+				n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + inspecttest.Living)
 			}
 			n.KubeletErr = test.kubelet
 			n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + ours)...)
 			top := strings.ReplaceAll(n.Host.Paths.CgroupRoot[1:], "-", "_") // in systemd's form
 			n.Process(n.Cgroups(fmt.Sprintf("%s.slice/%[1]s-kubepods.slice/%[1]s-kubepods-pod%s.slice/cri-containerd-%s.scope",
 				top, strings.ReplaceAll(theirs, "-", "_"), strings.Repeat("e", 64)))...)
-			report := n.ripen(t, History{}, n.inspector())
-			for uid, want := range map[string]Verdict{ours: test.ofOurs, theirs: test.ofOther} {
-				if got := ofPod(report, uid); !slices.Equal(got, []Verdict{want}) {
+			report := n.ripen(t, object.History{}, n.inspector())
+			for uid, want := range map[string]object.Verdict{ours: test.ofOurs, theirs: test.ofOther} {
+				if got := ofPod(report, uid); !slices.Equal(got, []object.Verdict{want}) {
 					t.Errorf("pod %s: %v, want %s: %s", uid, got, want, whys(report, uid))
 				}
 			}
@@ -113,15 +89,15 @@ func sharedNode(t *testing.T) *host.Host {
 func TestOtherKubeletStopsEverything(t *testing.T) {
 	h := sharedNode(t)
 	now := hosttest.Now()
-	var history History
-	i := New(h, settings(), slog.New(slog.DiscardHandler))
+	var history object.History
+	i := New(h, inspecttest.Settings(), slog.New(slog.DiscardHandler))
 	h.Clock = func() finding.Timestamp { return now }
-	gateNow := func(kubelet int) Gate {
+	gateNow := func(kubelet int) object.Gate {
 		t.Helper()
 		h.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: kubelet}, nil }
-		var report Report
-		report, history = i.Pass(t.Context(), history, Process)
-		at := slices.IndexFunc(report.Gates, func(g Gate) bool { return g.Name == "no-other-kubelet" })
+		var report object.Report
+		report, history = i.Pass(t.Context(), history, object.Process)
+		at := slices.IndexFunc(report.Gates, func(g object.Gate) bool { return g.Name == "no-other-kubelet" })
 		return report.Gates[at]
 	}
 	later := func(d time.Duration) { now.SinceBoot, now.Wall = now.SinceBoot+d, now.Wall.Add(d) }
@@ -153,49 +129,5 @@ func TestOtherKubeletStopsEverything(t *testing.T) {
 	}
 	if g := gateNow(901); g.Open || !strings.Contains(g.Why, "whether another kubelet runs here") {
 		t.Errorf("undecidable: %+v", g)
-	}
-}
-
-// A process of an earlier boot no longer exists.
-func TestOtherKubeletOfAnotherBoot(t *testing.T) {
-	seen := at(time.Hour)
-	history := History{otherKubeletKey: {Identity: Identity{"kubelet": "x"}, First: seen, Last: seen}}
-	for boot, want := range map[string]bool{seen.Boot: true, "another": false} {
-		now := at(time.Hour + time.Minute)
-		now.Boot = boot
-		var o OtherKubelets
-		o.recall(history, now)
-		if (o.Past != "") != want {
-			t.Errorf("boot %s: %q", boot, o.Past)
-		}
-	}
-}
-
-// A list with an error proves no pod.
-func TestLivePodsOfAKubeletThatDoesNotAnswer(t *testing.T) {
-	o := object(Cgroup, living)
-	o.Facts = map[string]string{"driver": host.CgroupfsDriver}
-	inventory := healthy().Kubelet
-	if got := livingByDriver([]Object{o, o}, inventory); got[host.CgroupfsDriver] != 1 {
-		t.Errorf("with an answer: %v", got)
-	}
-	names := byName()
-	names.resolveNames()
-	if got := livingByDriver([]Object{o}, names.Kubelet); got[host.CgroupfsDriver] != 1 {
-		t.Errorf("with names only, and its sandbox: %v", got)
-	}
-	inventory.Err = errors.New("cut off")
-	if got := livingByDriver([]Object{o}, inventory); len(got) != 0 {
-		t.Errorf("without an answer: %v", got)
-	}
-}
-
-func TestProcessOfTwoPodsIsForeign(t *testing.T) {
-	scan := &hostscan.Scan{Processes: func() (hostscan.ProcessTable, error) {
-		return hostscan.ProcessTable{Pods: []hostscan.PodProcess{{UID: dead, Conflict: "in cgroups of two pods"}}}, nil
-	}}
-	objects, err := listProcesses(t.Context(), scan)
-	if err != nil || len(objects) != 1 || objects[0].Foreign == "" {
-		t.Errorf("%+v, %v", objects, err)
 	}
 }

@@ -24,6 +24,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
 // fullNode is a node on which each witness has its own data, so that they can disagree: kubelet's pods, the apiserver's
@@ -44,15 +47,12 @@ type fullNode struct {
 	asked     []string
 	lists     int
 	inspector *Inspector
-	history   History
+	history   object.History
 	restarts  bool // the agent restarts before each pass
-	settings  Settings
+	settings  object.Settings
 }
 
 const staticUID = "00000000000000000000000000000abc"
-
-// uidOf is the UID of the pod of that number.
-func uidOf(n int) string { return fmt.Sprintf("%08d-0000-4000-8000-000000000000", n) }
 
 // newFullNode is a node with ten pods and a static one, all of which run.
 func newFullNode(t *testing.T) *fullNode {
@@ -60,11 +60,11 @@ func newFullNode(t *testing.T) *fullNode {
 	n := &fullNode{
 		t: t, now: hosttest.Now(), kubelet: map[string]corev1.Pod{}, list: map[string]corev1.Pod{},
 		names:     map[string]corev1.Pod{},
-		sandboxes: map[string]*cri.PodSandbox{}, running: map[string]bool{}, history: History{},
+		sandboxes: map[string]*cri.PodSandbox{}, running: map[string]bool{}, history: object.History{},
 		metric:  map[string]float64{`config="runtime_only",lifecycle="terminating",static="unknown"`: 0},
 		version: "v1.36.3",
 	}
-	n.settings = settings()
+	n.settings = inspecttest.Settings()
 	n.host = hosttest.Host(t, n.clients)
 	for name, text := range map[string]string{
 		"etc/machine-id": hosttest.MachineID, "proc/sys/kernel/random/boot_id": hosttest.BootID,
@@ -73,13 +73,13 @@ func newFullNode(t *testing.T) *fullNode {
 		n.write(name, text)
 	}
 	for i := range 10 {
-		n.add(uidOf(i), fmt.Sprintf("web-%d", i))
+		n.add(inspecttest.UIDOf(i), fmt.Sprintf("web-%d", i))
 	}
 	mirror := n.pod("99999999-0000-4000-8000-000000000000", "kube-system", "etcd-"+hosttest.NodeName)
-	mirror.Annotations = map[string]string{mirrorAnnotation: staticUID, sourceAnnotation: "file"}
+	mirror.Annotations = map[string]string{witness.MirrorAnnotation: staticUID, witness.SourceAnnotation: "file"}
 	n.list[string(mirror.UID)] = mirror
 	static := n.pod(staticUID, "kube-system", "etcd-"+hosttest.NodeName)
-	static.Annotations = map[string]string{sourceAnnotation: "file"}
+	static.Annotations = map[string]string{witness.SourceAnnotation: "file"}
 	n.kubelet[staticUID] = static
 	n.run(static)
 	n.inspector = New(n.host, n.settings, slog.New(slog.DiscardHandler))
@@ -137,7 +137,7 @@ func (n *fullNode) clients(h *host.Host) {
 	h.Paths.StaticPods = "/etc/kubernetes/manifests"
 	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return slices.Collect(maps.Values(n.kubelet)), nil }
 	h.Kubelet.Metric = func(_ context.Context, family string) (map[string]float64, error) {
-		if family == workingFamily || n.version == "" {
+		if family == witness.WorkingFamily || n.version == "" {
 			return n.metric, nil
 		}
 		return map[string]float64{`git_version="` + n.version + `",major="1"`: 1}, nil
@@ -170,7 +170,7 @@ func (n *fullNode) clients(h *host.Host) {
 			}
 			all = append(all, &cri.Container{
 				Id: "c" + s.Id[1:], PodSandboxId: s.Id, State: state, Metadata: &cri.ContainerMetadata{},
-				Labels: map[string]string{UIDLabel: uid},
+				Labels: map[string]string{witness.UIDLabel: uid},
 			})
 		}
 		return all, nil
@@ -186,7 +186,7 @@ func (n *fullNode) podsNamed(_ context.Context, namespace, name string) ([]corev
 }
 
 // pass makes one pass.
-func (n *fullNode) pass() Report {
+func (n *fullNode) pass() object.Report {
 	n.t.Helper()
 	if n.restarts {
 		data, err := json.Marshal(n.history)
@@ -200,7 +200,7 @@ func (n *fullNode) pass() Report {
 		n.inspector = New(n.host, n.settings, slog.New(slog.DiscardHandler))
 	}
 	asked := len(n.asked)
-	report, history := n.inspector.Pass(n.t.Context(), n.history, Sandbox, Container)
+	report, history := n.inspector.Pass(n.t.Context(), n.history, object.Sandbox, object.Container)
 	n.history = history
 	names := 0
 	for _, what := range n.asked[asked:] {
@@ -215,7 +215,7 @@ func (n *fullNode) pass() Report {
 }
 
 // verdict returns the single verdict on all objects of a pod, and why.
-func (n *fullNode) verdict(report Report, uid string) (Verdict, string) {
+func (n *fullNode) verdict(report object.Report, uid string) (object.Verdict, string) {
 	n.t.Helper()
 	found := ofPod(report, uid)
 	if len(found) != 1 {
@@ -230,7 +230,7 @@ func (n *fullNode) verdict(report Report, uid string) (Verdict, string) {
 }
 
 // during makes a pass a minute and calls each with its report.
-func (n *fullNode) during(d time.Duration, each func(Report)) {
+func (n *fullNode) during(d time.Duration, each func(object.Report)) {
 	n.t.Helper()
 	for end := n.now.SinceBoot + d; n.now.SinceBoot <= end; n.after(time.Minute) {
 		each(n.pass())
@@ -241,19 +241,19 @@ func (n *fullNode) after(d time.Duration) {
 	n.now.SinceBoot, n.now.Wall = n.now.SinceBoot+d, n.now.Wall.Add(d)
 }
 
-func (n *fullNode) noLeftover(report Report) {
+func (n *fullNode) noLeftover(report object.Report) {
 	n.t.Helper()
 	for _, o := range report.Objects {
-		if o.Verdict == Leftover {
+		if o.Verdict == object.Leftover {
 			n.t.Fatalf("at %s pod %s: %s %s is a leftover: %s", n.now.SinceBoot, o.Pod.Name, o.Kind, o.ID, o.Why)
 		}
 	}
 }
 
-func (n *fullNode) allLive(report Report) {
+func (n *fullNode) allLive(report object.Report) {
 	n.t.Helper()
 	for _, o := range report.Objects {
-		if o.Verdict != Live {
+		if o.Verdict != object.Live {
 			n.t.Errorf("pod %s: %s %s is %s: %s", o.Pod.Name, o.Kind, o.ID, o.Verdict, o.Why)
 		}
 	}

@@ -14,6 +14,9 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -29,92 +32,92 @@ func TestHalfBlindWitnesses(t *testing.T) {
 		"kubelet has static pods only, the list lacks two": func(n *fullNode) {
 			amnesia(n)
 			n.metric = nil
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 		},
-		"the same, by an old kubelet": func(n *fullNode) { amnesia(n); old(n); forget(n.list, uidOf(3), uidOf(7)) },
+		"the same, by an old kubelet": func(n *fullNode) { amnesia(n); old(n); forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7)) },
 		"the same, and names are forbidden": func(n *fullNode) {
 			amnesia(n)
 			old(n)
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.nameErr = forbidden
 		},
 		"the same, and names do not answer": func(n *fullNode) {
 			amnesia(n)
 			old(n)
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.nameErr = context.DeadlineExceeded
 		},
 		"the same, and even the names are gone": func(n *fullNode) {
 			amnesia(n)
 			old(n)
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.names = nil
 		},
 		"the same, and nothing runs at this moment": func(n *fullNode) {
 			amnesia(n)
 			old(n)
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.names, n.running = nil, nil
 		},
-		"the list lacks one": func(n *fullNode) { amnesia(n); old(n); forget(n.list, uidOf(3)) },
+		"the list lacks one": func(n *fullNode) { amnesia(n); old(n); forget(n.list, inspecttest.UIDOf(3)) },
 		"only the mirror is in the list": func(n *fullNode) {
 			amnesia(n)
 			old(n)
 			maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool {
-				return pod.Annotations[mirrorAnnotation] == ""
+				return pod.Annotations[witness.MirrorAnnotation] == ""
 			})
 			n.names = nil
 		},
 		"only the mirror is in the list, and kubelet is sure": func(n *fullNode) {
 			amnesia(n)
 			maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool {
-				return pod.Annotations[mirrorAnnotation] == ""
+				return pod.Annotations[witness.MirrorAnnotation] == ""
 			})
 			n.names = nil
 		},
 		"kubelet has eight, the list nine": func(n *fullNode) {
-			forget(n.kubelet, uidOf(3), uidOf(7))
-			forget(n.list, uidOf(3))
+			forget(n.kubelet, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			forget(n.list, inspecttest.UIDOf(3))
 			n.names = nil
 		},
 		"both lack the same two, which answer to their names": func(n *fullNode) {
-			forget(n.kubelet, uidOf(3), uidOf(7))
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.kubelet, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 		},
 		"both lack the same two, and to get pods is forbidden": func(n *fullNode) {
-			forget(n.kubelet, uidOf(3), uidOf(7))
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.kubelet, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.nameErr = forbidden
 		},
 		"both lack the same two, and everything by name is forbidden": func(n *fullNode) {
-			forget(n.kubelet, uidOf(3), uidOf(7))
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.kubelet, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.nameErr, n.namedErr = forbidden, forbidden
 		},
 		"both lack the same two, and the list by name hangs": func(n *fullNode) {
-			forget(n.kubelet, uidOf(3), uidOf(7))
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.kubelet, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.nameErr, n.namedErr = forbidden, context.DeadlineExceeded
 		},
 		"both lack the same two, and names hang": func(n *fullNode) {
-			forget(n.kubelet, uidOf(3), uidOf(7))
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.kubelet, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.nameErr = context.DeadlineExceeded
 		},
 		"both lack the same two, and nobody can be asked by name": func(n *fullNode) {
-			forget(n.kubelet, uidOf(3), uidOf(7))
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.kubelet, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.host.Cluster.Pod, n.host.Cluster.PodsNamed = nil, nil
 		},
 		"both lack the same two, whose names nobody knows": func(n *fullNode) {
-			n.delete(uidOf(3), uidOf(7))
-			n.sandboxes[uidOf(3)].Metadata.Name, n.sandboxes[uidOf(7)].Metadata.Namespace = "", ""
+			n.delete(inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			n.sandboxes[inspecttest.UIDOf(3)].Metadata.Name, n.sandboxes[inspecttest.UIDOf(7)].Metadata.Namespace = "", ""
 		},
 		"both lack the same two, which crash and start no more": func(n *fullNode) {
-			forget(n.kubelet, uidOf(3), uidOf(7))
-			forget(n.list, uidOf(3), uidOf(7))
+			forget(n.kubelet, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
+			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 			n.pass()
-			n.running[uidOf(3)], n.running[uidOf(7)] = false, false
+			n.running[inspecttest.UIDOf(3)], n.running[inspecttest.UIDOf(7)] = false, false
 		},
 	}
 	for name, bend := range tests {
@@ -146,14 +149,14 @@ func TestHalfBlindWitnesses(t *testing.T) {
 // A saved state from before running pods were recorded is readable, and proves no facts about them.
 func TestOldHistoryIsReadable(t *testing.T) {
 	n := newFullNode(t)
-	n.delete(uidOf(3))
+	n.delete(inspecttest.UIDOf(3))
 	data := fmt.Sprintf(
 		`{"sandbox/%[1]s":{"identity":{"id":"%[1]s","created":"0"},"first":%[2]s,"last":%[2]s,"passes":9,"denials":[%[2]s]}}`,
-		n.sandboxes[uidOf(3)].Id, `{"wall":"2026-03-01T10:00:00Z","boot":"`+hosttest.BootID+`","up":3600000000000}`)
+		n.sandboxes[inspecttest.UIDOf(3)].Id, `{"wall":"2026-03-01T10:00:00Z","boot":"`+hosttest.BootID+`","up":3600000000000}`)
 	if err := json.Unmarshal([]byte(data), &n.history); err != nil {
 		t.Fatal(err)
 	}
-	if verdict, why := n.verdict(n.pass(), uidOf(3)); verdict != Candidate || !strings.Contains(why, "10m0s apart") {
+	if verdict, why := n.verdict(n.pass(), inspecttest.UIDOf(3)); verdict != object.Candidate || !strings.Contains(why, "10m0s apart") {
 		t.Errorf("%s: %s", verdict, why)
 	}
 }
@@ -161,23 +164,23 @@ func TestOldHistoryIsReadable(t *testing.T) {
 // Passes in which a witness cannot be trusted do not count: once kubelet can be trusted again, the proof restarts.
 func TestUntrustedPassesDoNotCount(t *testing.T) {
 	n := newFullNode(t)
-	n.delete(uidOf(3))
-	n.running[uidOf(3)] = false
+	n.delete(inspecttest.UIDOf(3))
+	n.running[inspecttest.UIDOf(3)] = false
 	known := maps.Clone(n.kubelet)
 	maps.DeleteFunc(n.kubelet, func(uid string, _ corev1.Pod) bool { return uid != staticUID })
-	n.during(time.Hour, func(report Report) {
-		if verdict, why := n.verdict(report, uidOf(3)); verdict != Unknown {
+	n.during(time.Hour, func(report object.Report) {
+		if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != object.Unknown {
 			t.Fatalf("%s: %s", verdict, why)
 		}
 	})
 	n.kubelet = known
-	n.during(9*time.Minute, func(report Report) {
-		if verdict, why := n.verdict(report, uidOf(3)); verdict != Candidate {
+	n.during(9*time.Minute, func(report object.Report) {
+		if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != object.Candidate {
 			t.Fatalf("%s: %s", verdict, why)
 		}
 	})
 	n.after(time.Minute)
-	if verdict, why := n.verdict(n.pass(), uidOf(3)); verdict != Leftover {
+	if verdict, why := n.verdict(n.pass(), inspecttest.UIDOf(3)); verdict != object.Leftover {
 		t.Errorf("%s: %s", verdict, why)
 	}
 }
@@ -196,15 +199,15 @@ func TestListIsComparedWithThisKubelet(t *testing.T) {
 		},
 		"lacks most": func(n *fullNode) {
 			for i := range 6 {
-				forget(n.kubelet, uidOf(i))
-				delete(n.sandboxes, uidOf(i))
+				forget(n.kubelet, inspecttest.UIDOf(i))
+				delete(n.sandboxes, inspecttest.UIDOf(i))
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
-			n.delete(uidOf(9))
-			n.running[uidOf(9)] = false
+			n.delete(inspecttest.UIDOf(9))
+			n.running[inspecttest.UIDOf(9)] = false
 			n.pass()
 			n.after(time.Minute)
 			n.pass() // the second denial

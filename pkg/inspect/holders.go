@@ -10,15 +10,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // holdable returns the path or mount of an object that processes may keep busy.
-func holdable(scan *hostscan.Scan, o *Assessment) holders.Holdable {
+func holdable(scan *hostscan.Scan, o *object.Assessment) holders.Holdable {
 	thing := holders.Holdable{Path: o.ID}
 	switch o.Kind {
-	case Mount:
+	case object.Mount:
 		thing.Path = o.Facts["point"]
-	case Rootfs: // its directory has the mount, and is processes' working directory
+	case object.Rootfs: // its directory has the mount, and is processes' working directory
 	default:
 		return thing
 	}
@@ -38,7 +39,7 @@ func holdable(scan *hostscan.Scan, o *Assessment) holders.Holdable {
 const maxCgroupHolders = 16
 
 // cgroupHolders returns the processes in a cgroup, without those in its children.
-func cgroupHolders(scan *hostscan.Scan, o *Assessment) []Holder {
+func cgroupHolders(scan *hostscan.Scan, o *object.Assessment) []object.Holder {
 	table, err := scan.Processes()
 	if err != nil {
 		return nil
@@ -47,31 +48,31 @@ func cgroupHolders(scan *hostscan.Scan, o *Assessment) []Holder {
 	if hierarchy == "v2" {
 		hierarchy = ""
 	}
-	var holders []Holder
+	var holders []object.Holder
 	members := table.Members[hostscan.MemberKey(hierarchy, o.Facts["path"])]
 	for _, pid := range members[:min(len(members), maxCgroupHolders)] {
 		at, ok := slices.BinarySearchFunc(table.Pods, pid, func(p hostscan.PodProcess, pid int) int { return p.PID - pid })
 		if ok {
 			p := table.Pods[at]
-			holders = append(holders, Holder{PID: pid, Command: p.Comm, How: "cgroup", Pod: Pod{UID: p.UID}})
+			holders = append(holders, object.Holder{PID: pid, Command: p.Comm, How: "cgroup", Pod: object.Pod{UID: p.UID}})
 		}
 	}
 	return holders
 }
 
 // addHolders finds the processes that keep leftovers and candidates busy.
-func (i *Inspector) addHolders(ctx context.Context, scan *hostscan.Scan, report *Report) {
+func (i *Inspector) addHolders(ctx context.Context, scan *hostscan.Scan, report *object.Report) {
 	var things []holders.Holdable
 	var of []int
 	for n := range report.Objects {
 		o := &report.Objects[n]
-		if o.Verdict != Leftover && o.Verdict != Candidate {
+		if o.Verdict != object.Leftover && o.Verdict != object.Candidate {
 			continue
 		}
 		switch o.Kind {
-		case Cgroup:
+		case object.Cgroup:
 			o.Holders = cgroupHolders(scan, o)
-		case Mount, PodDirectory, Rootfs, SandboxDirectory:
+		case object.Mount, object.PodDirectory, object.Rootfs, object.SandboxDirectory:
 			things, of = append(things, holdable(scan, o)), append(of, n)
 		}
 	}
@@ -90,12 +91,12 @@ func (i *Inspector) addHolders(ctx context.Context, scan *hostscan.Scan, report 
 		})
 	holdings := search.holdings
 	if err = errors.Join(err, incompleteError(search.incomplete)); err != nil {
-		report.Errors = append(report.Errors, failureOf("holders", err))
+		report.Errors = append(report.Errors, object.FailureOf("holders", err))
 	}
 	for n, held := range holdings {
 		for _, h := range held {
 			report.Objects[of[n]].Holders = append(report.Objects[of[n]].Holders,
-				Holder{PID: h.PID, Command: h.Comm, How: h.How, Pod: Pod{UID: h.UID}})
+				object.Holder{PID: h.PID, Command: h.Comm, How: h.How, Pod: object.Pod{UID: h.UID}})
 		}
 	}
 }

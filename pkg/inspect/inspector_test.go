@@ -20,11 +20,9 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
-)
-
-const (
-	deadSandbox = "6666666666666666666666666666666666666666666666666666666666666666"
-	newSandbox  = "7777777777777777777777777777777777777777777777777777777777777777"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // furnish gives a pod one of each object that it can leave behind, except CRI's.
@@ -42,10 +40,10 @@ func furnish(n *node, uid, sandbox string) {
 func TestLifeOfAPod(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.Add(dead, "job")
-	furnish(n, living, sandbox)
-	furnish(n, dead, deadSandbox)
-	n.Sandbox(living, sandbox)
+	n.Add(inspecttest.Dead, "job")
+	furnish(n, inspecttest.Living, inspecttest.Sandbox)
+	furnish(n, inspecttest.Dead, inspecttest.DeadSandbox)
+	n.Sandbox(inspecttest.Living, inspecttest.Sandbox)
 	i := n.inspector()
 
 	report, history := i.Pass(t.Context(), nil)
@@ -54,90 +52,90 @@ func TestLifeOfAPod(t *testing.T) {
 		t.Errorf("nothing is suspicious: %d requests to the apiserver, history %v", n.Requests, history)
 	}
 	for kind, counts := range verdicts(report) {
-		if counts[Live] == 0 || counts[Leftover]+counts[Candidate]+counts[Unknown] > 0 {
+		if counts[object.Live] == 0 || counts[object.Leftover]+counts[object.Candidate]+counts[object.Unknown] > 0 {
 			t.Errorf("%s: %v", kind, counts)
 		}
 	}
-	for _, kind := range Kinds() {
-		if verdicts(report)[kind] == nil && Of(kind).ReportOnly == "" && !Of(kind).OptIn { // those are in pkg/inspect/listers
+	for _, kind := range kinds.Kinds() {
+		if verdicts(report)[kind] == nil && kinds.Of(kind).ReportOnly == "" && !kinds.Of(kind).OptIn { // those are in pkg/inspect/listers
 			t.Errorf("no %s is listed", kind)
 		}
 	}
 
-	n.Remove(dead)
+	n.Remove(inspecttest.Dead)
 	for pass, step := range []struct {
 		wait     time.Duration
 		requests int // in total: a list and a Node object each time
-		want     Verdict
+		want     object.Verdict
 	}{
-		{time.Minute, 2, Candidate},
-		{10 * time.Second, 2, Candidate}, // too near to the first list
-		{time.Minute, 4, Candidate},
-		{9 * time.Minute, 4, Leftover},
-		{30 * time.Second, 4, Leftover},
-		{time.Minute, 6, Leftover}, // ten minutes after the last list
+		{time.Minute, 2, object.Candidate},
+		{10 * time.Second, 2, object.Candidate}, // too near to the first list
+		{time.Minute, 4, object.Candidate},
+		{9 * time.Minute, 4, object.Leftover},
+		{30 * time.Second, 4, object.Leftover},
+		{time.Minute, 6, object.Leftover}, // ten minutes after the last list
 	} {
 		n.After(step.wait)
 		report, history = i.Pass(t.Context(), history)
 		noErrors(t, report)
-		if diff := cmp.Diff([]Verdict{step.want}, ofPod(report, dead)); diff != "" || n.Requests != step.requests {
-			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.Requests, diff, whys(report, dead))
+		if diff := cmp.Diff([]object.Verdict{step.want}, ofPod(report, inspecttest.Dead)); diff != "" || n.Requests != step.requests {
+			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.Requests, diff, whys(report, inspecttest.Dead))
 		}
-		if diff := cmp.Diff([]Verdict{Live}, ofPod(report, living)); diff != "" {
-			t.Errorf("pass %d, the living pod: %s\n%s", pass, diff, whys(report, living))
+		if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, inspecttest.Living)); diff != "" {
+			t.Errorf("pass %d, the living pod: %s\n%s", pass, diff, whys(report, inspecttest.Living))
 		}
 	}
 	checkLeftovers(t, report)
 
-	n.Add(dead, "job") // as if the list had been wrong
+	n.Add(inspecttest.Dead, "job") // as if the list had been wrong
 	n.After(time.Minute)
 	report, history = i.Pass(t.Context(), history)
-	if diff := cmp.Diff([]Verdict{Live}, ofPod(report, dead)); diff != "" || len(history) != 0 {
+	if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, inspecttest.Dead)); diff != "" || len(history) != 0 {
 		t.Errorf("known again: %s, history %v", diff, history)
 	}
 }
 
 // checkLeftovers checks the reported leftovers.
-func checkLeftovers(t *testing.T, report Report) {
+func checkLeftovers(t *testing.T, report object.Report) {
 	t.Helper()
-	kinds := make(map[Kind]int)
+	counts := make(map[object.Kind]int)
 	for _, o := range report.Objects {
-		if o.Verdict != Leftover {
+		if o.Verdict != object.Leftover {
 			continue
 		}
-		kinds[o.Kind]++
+		counts[o.Kind]++
 		if len(o.Identity) == 0 || o.Passes < 3 || o.FirstSeen.IsZero() || len(o.Witnesses) != 4 {
 			t.Errorf("%s %s: %+v", o.Kind, o.ID, o)
 		}
 		held := func(how string) bool {
-			return slices.ContainsFunc(o.Holders, func(h Holder) bool { return h.How == how && h.Command == "sleep" })
+			return slices.ContainsFunc(o.Holders, func(h object.Holder) bool { return h.How == how && h.Command == "sleep" })
 		}
-		if o.Kind == Cgroup && o.Facts["processes"] == "1" && !held("cgroup") {
+		if o.Kind == object.Cgroup && o.Facts["processes"] == "1" && !held("cgroup") {
 			t.Errorf("cgroup %s: holders %+v", o.ID, o.Holders)
 		}
-		if o.Kind == Cgroup && (o.Facts["hierarchy"] == "freezer" || o.Facts["hierarchy"] == "v2") &&
+		if o.Kind == object.Cgroup && (o.Facts["hierarchy"] == "freezer" || o.Facts["hierarchy"] == "v2") &&
 			o.Facts["frozen"] == "" && o.Facts["depth"] != "" {
 			t.Errorf("cgroup %s: facts %v", o.ID, o.Facts)
 		}
-		if o.Kind.networked() && (o.SandboxID != deadSandbox || o.Pod.Name != "p") {
+		if o.Kind.Networked() && (o.SandboxID != inspecttest.DeadSandbox || o.Pod.Name != "p") {
 			t.Errorf("%s %s: sandbox %s of %+v", o.Kind, o.ID, o.SandboxID, o.Pod)
 		}
 	}
 	mounts := 2
-	if kinds[Mount] != mounts || kinds[PodDirectory] != 1 || kinds[Process] != 1 || kinds[CNIAttachment] != 1 ||
-		kinds[Netns] != 1 || kinds[Link] != 1 || kinds[Cgroup] < 2 {
-		t.Errorf("leftovers: %v", kinds)
+	if counts[object.Mount] != mounts || counts[object.PodDirectory] != 1 || counts[object.Process] != 1 || counts[object.CNIAttachment] != 1 ||
+		counts[object.Netns] != 1 || counts[object.Link] != 1 || counts[object.Cgroup] < 2 {
+		t.Errorf("leftovers: %v", counts)
 	}
 }
 
-func noErrors(t *testing.T, report Report) {
+func noErrors(t *testing.T, report object.Report) {
 	t.Helper()
 	for _, failure := range report.Errors {
 		t.Errorf("%s: %s", failure.What, failure.Error)
 	}
 }
 
-func whys(report Report, uid string) string {
+func whys(report object.Report, uid string) string {
 	var b strings.Builder
 	for _, o := range report.Objects {
 		if o.Pod.UID == uid {
@@ -150,7 +148,7 @@ func whys(report Report, uid string) string {
 // The witnesses are asked after the objects were listed, and the apiserver last of all.
 func TestOrderOfAsking(t *testing.T) {
 	n := newNode(t)
-	n.PodDir(dead)
+	n.PodDir(inspecttest.Dead)
 	n.inspector().Pass(t.Context(), nil)
 	want := []string{"runtime", "containerd", "kubelet", "apiserver"}
 	n.Order = slices.Compact(n.Order)
@@ -164,20 +162,20 @@ func TestOrderOfAsking(t *testing.T) {
 func TestStartingPodIsLive(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	furnish(n, dead, newSandbox) // all objects exist, and CRI does not list the sandbox yet
-	n.Leases = append(n.Leases, leases.Lease{ID: newSandbox})
-	zero := func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100, Passes: 2} }
+	furnish(n, inspecttest.Dead, inspecttest.NewSandbox) // all objects exist, and CRI does not list the sandbox yet
+	n.Leases = append(n.Leases, leases.Lease{ID: inspecttest.NewSandbox})
+	zero := func(s *object.Settings) { *s = object.Settings{HostNamespaces: true, MassOrphaning: 100, Passes: 2} }
 
 	report, _ := n.inspector(zero).Pass(t.Context(), nil)
 	for _, o := range report.Objects {
-		if o.Kind.networked() && o.Pod.UID == dead && o.Verdict != Candidate {
+		if o.Kind.Networked() && o.Pod.UID == inspecttest.Dead && o.Verdict != object.Candidate {
 			t.Errorf("a lease alone must keep the network: %s %s: %s", o.Kind, o.Verdict, o.Why)
 		}
 	}
-	n.Add(dead, "starting")
+	n.Add(inspecttest.Dead, "starting")
 	report, _ = n.inspector(zero).Pass(t.Context(), nil)
-	if diff := cmp.Diff([]Verdict{Live}, ofPod(report, dead)); diff != "" {
-		t.Error(diff, whys(report, dead))
+	if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, inspecttest.Dead)); diff != "" {
+		t.Error(diff, whys(report, inspecttest.Dead))
 	}
 }
 
@@ -189,43 +187,43 @@ func TestForeignObjects(t *testing.T) {
 	hosttest.PinNetns(t, filepath.Join(netns, "foo")) // ip netns add foo
 	hosttest.Veth(t, "user0", "user1", "")
 	hosttest.Veth(t, "router0", "eth0", filepath.Join(netns, "foo"))
-	n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/docker/" + sandbox + "/kubepods/burstable/pod" + dead)...)
+	n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/docker/" + inspecttest.Sandbox + "/kubepods/burstable/pod" + inspecttest.Dead)...)
 	n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/podman")
 	n.PodDir("lost+found")
 	write(t, filepath.Join(n.Host.Paths.KubeletRoot, "pods", "notes"), "")
 	// Podman's and another kubelet's attachments in the shared cache.
 	results := n.Mkdir(n.Host.Paths.CNICacheDir, "results")
-	write(t, filepath.Join(results, "podman"), `{"kind":"cniCacheV1","containerId":"`+deadSandbox+
-		`","ifName":"eth0","networkName":"podman","netns":"`+netns+`/cni-`+dead+`"}`)
-	write(t, filepath.Join(results, "second"), `{"kind":"cniCacheV1","containerId":"`+newSandbox+
-		`","ifName":"eth0","networkName":"x","netns":"/run/second/netns/cni-`+other+`","cniArgs":[["K8S_POD_UID","`+
-		other+`"]]}`)
-	n.Sandbox(living, sandbox)
+	write(t, filepath.Join(results, "podman"), `{"kind":"cniCacheV1","containerId":"`+inspecttest.DeadSandbox+
+		`","ifName":"eth0","networkName":"podman","netns":"`+netns+`/cni-`+inspecttest.Dead+`"}`)
+	write(t, filepath.Join(results, "second"), `{"kind":"cniCacheV1","containerId":"`+inspecttest.NewSandbox+
+		`","ifName":"eth0","networkName":"x","netns":"/run/second/netns/cni-`+inspecttest.Other+`","cniArgs":[["K8S_POD_UID","`+
+		inspecttest.Other+`"]]}`)
+	n.Sandbox(inspecttest.Living, inspecttest.Sandbox)
 
-	report, history := n.inspector(func(s *Settings) {
-		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
+	report, history := n.inspector(func(s *object.Settings) {
+		*s = object.Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(t.Context(), nil)
 	noErrors(t, report)
 	if n.Requests != 0 || len(history) != 0 {
 		t.Errorf("%d requests, history %v", n.Requests, history)
 	}
-	foreign := make(map[Kind]int)
+	foreign := make(map[object.Kind]int)
 	for _, o := range report.Objects {
-		if o.Verdict != Live && o.Verdict != Foreign {
+		if o.Verdict != object.Live && o.Verdict != object.Foreign {
 			t.Errorf("%s %s: %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
 		}
-		if o.Verdict == Foreign {
+		if o.Verdict == object.Foreign {
 			foreign[o.Kind]++
 		}
-		if o.Kind == Cgroup && o.Pod.UID != living {
+		if o.Kind == object.Cgroup && o.Pod.UID != inspecttest.Living {
 			t.Errorf("listed cgroup %s", o.ID)
 		}
 	}
-	if foreign[Process] == 0 { // there may be more: of a lab on this machine
+	if foreign[object.Process] == 0 { // there may be more: of a lab on this machine
 		t.Error("the nested process is not reported")
 	}
-	delete(foreign, Process)
-	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2}
+	delete(foreign, object.Process)
+	want := map[object.Kind]int{object.Netns: 1, object.Link: 3, object.PodDirectory: 2, object.CNIAttachment: 2}
 	if diff := cmp.Diff(want, foreign); diff != "" {
 		t.Error(diff)
 	}
@@ -243,17 +241,17 @@ func write(t *testing.T, name, data string) {
 func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	netns := n.Attach(dead, deadSandbox)
+	netns := n.Attach(inspecttest.Dead, inspecttest.DeadSandbox)
 	inhabitant := n.ProcessIn(netns)
-	report, _ := n.inspector(func(s *Settings) {
-		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
+	report, _ := n.inspector(func(s *object.Settings) {
+		*s = object.Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(t.Context(), nil)
 	noErrors(t, report)
-	if diff := cmp.Diff([]Verdict{Foreign}, ofPod(report, dead)); diff != "" {
-		t.Error(diff, whys(report, dead))
+	if diff := cmp.Diff([]object.Verdict{object.Foreign}, ofPod(report, inspecttest.Dead)); diff != "" {
+		t.Error(diff, whys(report, inspecttest.Dead))
 	}
 	for _, o := range report.Objects {
-		if o.Pod.UID == dead && (len(o.Holders) != 1 || o.Holders[0].PID != inhabitant) {
+		if o.Pod.UID == inspecttest.Dead && (len(o.Holders) != 1 || o.Holders[0].PID != inhabitant) {
 			t.Errorf("%s: holders %+v", o.Kind, o.Holders)
 		}
 	}
@@ -261,7 +259,7 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 
 // Each way in which a list can be wrong, with and without an error.
 func TestWitnessFaults(t *testing.T) {
-	foreignPod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
+	foreignPod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: inspecttest.Other, Namespace: "a", Name: "b"},
 		Spec: corev1.PodSpec{NodeName: "node-b"}}
 	for name, fault := range map[string]func(*node){
 		"empty list":                   func(n *node) { n.Cluster = nil },
@@ -281,20 +279,20 @@ func TestWitnessFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.PodDir(dead)
+			n.PodDir(inspecttest.Dead)
 			if name == "kubelet has no pods" {
-				n.PodDir(living) // kubelet has just started: the apiserver has more pods
+				n.PodDir(inspecttest.Living) // kubelet has just started: the apiserver has more pods
 			}
 			fault(n)
-			i := n.inspector(func(s *Settings) {
-				*s = Settings{HostNamespaces: name != "not in the host's namespaces", MassOrphaning: 3}
+			i := n.inspector(func(s *object.Settings) {
+				*s = object.Settings{HostNamespaces: name != "not in the host's namespaces", MassOrphaning: 3}
 			})
-			var history History
+			var history object.History
 			for range 5 {
-				var report Report
+				var report object.Report
 				report, history = i.Pass(t.Context(), history)
 				for _, o := range report.Objects {
-					if o.Verdict == Leftover || o.Pod.UID == dead && o.Verdict != Unknown {
+					if o.Verdict == object.Leftover || o.Pod.UID == inspecttest.Dead && o.Verdict != object.Unknown {
 						t.Errorf("%s %s: %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
 					}
 				}
@@ -316,20 +314,20 @@ func manyPods(countPods int) []corev1.Pod {
 func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 	n := newNode(t)
 	hung := hosttest.HangingFUSE(t)
-	n.Mount(hung, n.PodDir(dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
-	n.Mount(hung, n.PodDir(other), "", unix.MS_BIND)
+	n.Mount(hung, n.PodDir(inspecttest.Dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
+	n.Mount(hung, n.PodDir(inspecttest.Other), "", unix.MS_BIND)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	report, _ := n.inspector(func(s *Settings) {
-		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
+	report, _ := n.inspector(func(s *object.Settings) {
+		*s = object.Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(ctx, nil)
 	noErrors(t, report)
 	got := verdicts(report)
-	if got[Mount][Leftover] != 2 || got[PodDirectory][Leftover] != 2 {
+	if got[object.Mount][object.Leftover] != 2 || got[object.PodDirectory][object.Leftover] != 2 {
 		t.Errorf("got %v", got)
 	}
 	for _, o := range report.Objects {
-		if o.Kind == Mount && (o.Facts["class"] != "fuse" || o.Facts["type"] != "fuse.hang") {
+		if o.Kind == object.Mount && (o.Facts["class"] != "fuse" || o.Facts["type"] != "fuse.hang") {
 			t.Errorf("%s: %v", o.ID, o.Facts)
 		}
 	}
@@ -338,11 +336,11 @@ func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 // A kind that was not asked for, or whose lister failed, keeps its history.
 func TestHistoryOfUnlistedObjects(t *testing.T) {
 	n := newNode(t)
-	n.PodDir(dead)
+	n.PodDir(inspecttest.Dead)
 	i := n.inspector()
 	_, history := i.Pass(t.Context(), nil)
 	n.After(time.Minute)
-	_, history = i.Pass(t.Context(), history, Process)
+	_, history = i.Pass(t.Context(), history, object.Process)
 	if len(history) != 1 {
 		t.Errorf("not asked for: %v", history)
 	}
@@ -350,13 +348,13 @@ func TestHistoryOfUnlistedObjects(t *testing.T) {
 	n.Host.Paths.KubeletRoot = "/proc/self/cmdline" // no directory
 	n.After(time.Minute)
 	report, history := i.Pass(t.Context(), history)
-	if len(history) != 1 || !slices.ContainsFunc(report.Errors, func(f Failure) bool {
-		return f.What == string(PodDirectory)
+	if len(history) != 1 || !slices.ContainsFunc(report.Errors, func(f object.Failure) bool {
+		return f.What == string(object.PodDirectory)
 	}) {
 		t.Errorf("lister failed: %v, %v", history, report.Errors)
 	}
 	n.Host.Paths.KubeletRoot = root
-	if err := os.Remove(filepath.Join(root, "pods", dead)); err != nil {
+	if err := os.Remove(filepath.Join(root, "pods", inspecttest.Dead)); err != nil {
 		t.Fatal(err)
 	}
 	if _, history = i.Pass(t.Context(), history); len(history) != 0 {

@@ -10,14 +10,18 @@ import (
 	"time"
 
 	tasks "github.com/containerd/containerd/api/types/task"
-	containers "github.com/containerd/containerd/v2/core/containers"
-	leases "github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/google/go-cmp/cmp"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
 // leaseWorld is a node on which only the lease and the network of a dead pod's sandbox are left.
@@ -25,15 +29,15 @@ func leaseWorld(t *testing.T) *node {
 	t.Helper()
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.Attach(dead, deadSandbox)
-	n.Leases = append(n.Leases, leases.Lease{ID: deadSandbox})
+	n.Attach(inspecttest.Dead, inspecttest.DeadSandbox)
+	n.Leases = append(n.Leases, leases.Lease{ID: inspecttest.DeadSandbox})
 	return n
 }
 
-var leaseKinds = []Kind{Lease, CNIAttachment, Netns, Link}
+var leaseKinds = []object.Kind{object.Lease, object.CNIAttachment, object.Netns, object.Link}
 
-func allOf(v Verdict) map[Kind]Verdict {
-	return map[Kind]Verdict{Lease: v, CNIAttachment: v, Netns: v, Link: v}
+func allOf(v object.Verdict) map[object.Kind]object.Verdict {
+	return map[object.Kind]object.Verdict{object.Lease: v, object.CNIAttachment: v, object.Netns: v, object.Link: v}
 }
 
 // A lease that outlived a crash of containerd is a leftover after passes and grace, and the network of its sandbox with
@@ -42,18 +46,18 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 	n := leaseWorld(t)
 	i := n.inspector()
 	report, history := passes(t, n, i, nil, 3, 4*time.Minute)
-	if diff := cmp.Diff(allOf(Candidate), verdictsOf(report, leaseKinds...)); diff != "" {
+	if diff := cmp.Diff(allOf(object.Candidate), verdictsOf(report, leaseKinds...)); diff != "" {
 		t.Error("before the grace: ", diff)
 	}
 	report, history = passes(t, n, i, history, 1, 4*time.Minute)
-	if diff := cmp.Diff(allOf(Leftover), verdictsOf(report, leaseKinds...)); diff != "" {
-		t.Error(diff, whys(report, dead))
+	if diff := cmp.Diff(allOf(object.Leftover), verdictsOf(report, leaseKinds...)); diff != "" {
+		t.Error(diff, whys(report, inspecttest.Dead))
 	}
 	if err := os.RemoveAll(filepath.Join(n.Host.Paths.CNICacheDir, "results")); err != nil { // as after CNI DEL
 		t.Fatal(err)
 	}
 	report, _ = passes(t, n, i, history, 1, time.Minute)
-	if diff := cmp.Diff(map[Kind]Verdict{Lease: Leftover}, verdictsOf(report, Lease)); diff != "" {
+	if diff := cmp.Diff(map[object.Kind]object.Verdict{object.Lease: object.Leftover}, verdictsOf(report, object.Lease)); diff != "" {
 		t.Error("after DEL: ", diff)
 	}
 }
@@ -62,17 +66,17 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 	for name, bend := range map[string]func(n *node){
 		"CRI has it": func(n *node) {
-			n.Sandboxes = append(n.Sandboxes, &cri.PodSandbox{Id: deadSandbox,
-				Metadata: &cri.PodSandboxMetadata{Uid: dead}})
+			n.Sandboxes = append(n.Sandboxes, &cri.PodSandbox{Id: inspecttest.DeadSandbox,
+				Metadata: &cri.PodSandboxMetadata{Uid: inspecttest.Dead}})
 		},
 		"containerd's container": func(n *node) {
-			n.Records = append(n.Records, containers.Container{ID: deadSandbox,
-				Labels: map[string]string{KindLabel: "sandbox"}})
+			n.Records = append(n.Records, containers.Container{ID: inspecttest.DeadSandbox,
+				Labels: map[string]string{witness.KindLabel: "sandbox"}})
 		},
-		"containerd's record": func(n *node) { n.Stored = []string{deadSandbox} },
-		"containerd's task":   func(n *node) { n.Tasks = []*tasks.Process{{ID: deadSandbox}} },
+		"containerd's record": func(n *node) { n.Stored = []string{inspecttest.DeadSandbox} },
+		"containerd's task":   func(n *node) { n.Tasks = []*tasks.Process{{ID: inspecttest.DeadSandbox}} },
 		"nobody can say":      func(n *node) { n.CarrierErr = errors.New("away") },
-		"the pod is known":    func(n *node) { n.Add(dead, "p") },
+		"the pod is known":    func(n *node) { n.Add(inspecttest.Dead, "p") },
 		"the lease has a label": func(n *node) {
 			n.Leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"}
 		},
@@ -90,7 +94,7 @@ func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 
 // A shim that outlived its sandbox, too.
 func TestLeaseOfASandboxWithAShim(t *testing.T) {
-	checkLease(t, "a shim", func(n *node) { n.Shim(deadSandbox) }, false)
+	checkLease(t, "a shim", func(n *node) { n.Shim(inspecttest.DeadSandbox) }, false)
 }
 
 // checkLease makes enough passes and checks whether the lease, and the network with it, has become a leftover.
@@ -99,15 +103,15 @@ func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
 	n := leaseWorld(t)
 	bend(n)
 	i := n.inspector()
-	var report Report
-	var history History
+	var report object.Report
+	var history object.History
 	for range 5 {
 		n.After(4 * time.Minute)
 		report, history = i.Pass(t.Context(), history)
 	}
 	for _, kind := range leaseKinds {
-		if got := verdictsOf(report, kind)[kind]; (got == Leftover) != leftover {
-			t.Errorf("%s: %s is %q\n%s", name, kind, got, whys(report, dead))
+		if got := verdictsOf(report, kind)[kind]; (got == object.Leftover) != leftover {
+			t.Errorf("%s: %s is %q\n%s", name, kind, got, whys(report, inspecttest.Dead))
 		}
 	}
 }
@@ -116,22 +120,22 @@ func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
 func TestLeasesOfOthers(t *testing.T) {
 	n := newNode(t)
 	n.Leases = []leases.Lease{
-		{ID: "1234-abcd"}, {ID: strings.ToUpper(strings.Repeat("ab", 32))}, {ID: deadSandbox + "0"},
-		{ID: deadSandbox, Labels: map[string]string{"containerd.io/gc.flat": "1"}}, {ID: newSandbox},
+		{ID: "1234-abcd"}, {ID: strings.ToUpper(strings.Repeat("ab", 32))}, {ID: inspecttest.DeadSandbox + "0"},
+		{ID: inspecttest.DeadSandbox, Labels: map[string]string{"containerd.io/gc.flat": "1"}}, {ID: inspecttest.NewSandbox},
 	}
 	report, _ := passes(t, n, n.inspector(), nil, 1, time.Minute)
-	got := verdicts(report)[Lease]
-	if diff := cmp.Diff(map[Verdict]int{Foreign: 4, Live: 1}, got); diff != "" {
+	got := verdicts(report)[object.Lease]
+	if diff := cmp.Diff(map[object.Verdict]int{object.Foreign: 4, object.Live: 1}, got); diff != "" {
 		t.Error(diff)
 	}
-	report, _ = n.inspector(func(s *Settings) {
-		*s = Settings{HostNamespaces: true, MassOrphaning: 9}
+	report, _ = n.inspector(func(s *object.Settings) {
+		*s = object.Settings{HostNamespaces: true, MassOrphaning: 9}
 	}).Pass(t.Context(), nil)
-	if diff := cmp.Diff(map[Verdict]int{Foreign: 4, Unowned: 1}, verdicts(report)[Lease]); diff != "" {
+	if diff := cmp.Diff(map[object.Verdict]int{object.Foreign: 4, object.Unowned: 1}, verdicts(report)[object.Lease]); diff != "" {
 		t.Error(diff)
 	}
 	n.Host.Containerd = host.Containerd{} // another runtime
-	if objects, err := Of(Lease).List(t.Context(), hostscan.New(t.Context(), n.Host,
+	if objects, err := kinds.Of(object.Lease).List(t.Context(), hostscan.New(t.Context(), n.Host,
 		hostscan.Deadline{})); len(objects) != 0 || err != nil {
 		t.Errorf("%v, %v", objects, err)
 	}
@@ -142,46 +146,27 @@ func TestLeasesOfOthers(t *testing.T) {
 func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.Leases = append(n.Leases, leases.Lease{ID: newSandbox})
+	n.Leases = append(n.Leases, leases.Lease{ID: inspecttest.NewSandbox})
 	i := n.inspector()
-	never := func(report Report, what string) {
+	never := func(report object.Report, what string) {
 		t.Helper()
 		for kind, verdict := range verdictsOf(report, leaseKinds...) {
-			if verdict == Leftover || verdict == Unowned {
+			if verdict == object.Leftover || verdict == object.Unowned {
 				t.Errorf("%s: %s is %s", what, kind, verdict)
 			}
 		}
 	}
 	report, history := passes(t, n, i, nil, 3, time.Minute)
 	never(report, "lease alone")
-	n.Attach(other, newSandbox)
+	n.Attach(inspecttest.Other, inspecttest.NewSandbox)
 	report, history = passes(t, n, i, history, 3, 3*time.Minute)
 	never(report, "attached, and no list has the pod")
-	n.Add(other, "late")
+	n.Add(inspecttest.Other, "late")
 	report, history = passes(t, n, i, history, 2, 10*time.Minute)
-	if diff := cmp.Diff(allOf(Live), verdictsOf(report, leaseKinds...)); diff != "" {
+	if diff := cmp.Diff(allOf(object.Live), verdictsOf(report, leaseKinds...)); diff != "" {
 		t.Error("listed: ", diff)
 	}
-	n.Remove(other)
+	n.Remove(inspecttest.Other)
 	report, _ = passes(t, n, i, history, 2, 4*time.Minute)
 	never(report, "deleted a moment ago")
-}
-
-// A lease that is a leftover no longer protects the network; a container of that ID does. (No lease is a leftover
-// beside one: this holds even if that were wrong.)
-func TestDeadLeaseDoesNotHideContainers(t *testing.T) {
-	inventory := healthy()
-	j := evaluation{inventory: &inventory, deadLeases: map[string]bool{deadSandbox: true}}
-	o := Object{Kind: Netns, SandboxID: deadSandbox}
-	for known, want := range map[string]bool{leaseName: true, "container": false} {
-		inventory.Containerd.Known[deadSandbox] = known
-		if got := j.onlyDeadLease(&o); got != want {
-			t.Errorf("%s: %v", known, got)
-		}
-	}
-	o.Kind = Cgroup
-	inventory.Containerd.Known[deadSandbox] = leaseName
-	if j.onlyDeadLease(&o) {
-		t.Error("a cgroup is no matter of leases")
-	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 const limit = 10 * time.Second
@@ -30,12 +32,12 @@ func stubborn[T any](end chan struct{}) func(context.Context) (T, error) {
 
 // Whatever hangs, a pass ends in time, reports the hanging call, and has the rest.
 func TestPassEndsInTime(t *testing.T) {
-	suspect := func(n *fullNode) { n.delete(uidOf(3)) }
+	suspect := func(n *fullNode) { n.delete(inspecttest.UIDOf(3)) }
 	tests := map[string]struct {
 		hang    func(h *host.Host, end chan struct{})
 		what    string // of the failure
 		why     string // part of it
-		verdict Verdict
+		verdict object.Verdict
 		gate    string
 	}{
 		"containerd, all of it": {func(h *host.Host, _ chan struct{}) {
@@ -50,30 +52,30 @@ func TestPassEndsInTime(t *testing.T) {
 		"the runtime's status": {func(h *host.Host, end chan struct{}) {
 			h.Runtime.Status = stubborn[*cri.StatusResponse](end)
 		},
-			"runtime", "the runtime hangs: no answer within", Unknown, "runtime-heard"},
+			"runtime", "the runtime hangs: no answer within", object.Unknown, "runtime-heard"},
 		"containerd's leases": {func(h *host.Host, end chan struct{}) {
 			h.Containerd.Leases = stubborn[[]leases.Lease](end)
 		},
-			"containerd", "containerd hangs", Unknown, "runtime-heard"},
+			"containerd", "containerd hangs", object.Unknown, "runtime-heard"},
 		"kubelet": {func(h *host.Host, end chan struct{}) { h.Kubelet.Pods = stubborn[[]corev1.Pod](end) },
-			"kubelet", "kubelet hangs", Unknown, "kubelet-heard"},
+			"kubelet", "kubelet hangs", object.Unknown, "kubelet-heard"},
 		"kubelet's counts": {func(h *host.Host, end chan struct{}) {
 			h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) {
 				<-end
 				return nil, context.Canceled
 			}
-		}, "", "", Unknown, "kubelet-not-working"},
+		}, "", "", object.Unknown, "kubelet-not-working"},
 		"the search for kubelet": {func(h *host.Host, end chan struct{}) {
 			h.Kubelet.Process = func() (host.Process, error) { <-end; return host.Process{}, context.Canceled }
-		}, "", "", Unknown, "kubelet-uptime"},
+		}, "", "", object.Unknown, "kubelet-uptime"},
 		"the apiserver": {func(h *host.Host, end chan struct{}) { h.Cluster.Pods = stubborn[[]corev1.Pod](end) },
-			"apiserver", "the apiserver hangs", Unknown, "apiserver-heard"},
+			"apiserver", "the apiserver hangs", object.Unknown, "apiserver-heard"},
 		"the apiserver's answer to a name": {func(h *host.Host, end chan struct{}) {
 			h.Cluster.Pod = func(context.Context, string, string) (*corev1.Pod, error) {
 				<-end
 				return nil, context.Canceled
 			}
-		}, "", "", Candidate, ""},
+		}, "", "", object.Candidate, ""},
 		"everything": {func(h *host.Host, end chan struct{}) {
 			h.Runtime.Sandboxes, h.Runtime.Containers = stubborn[[]*cri.PodSandbox](end),
 				stubborn[[]*cri.Container](end)
@@ -90,15 +92,15 @@ func TestPassEndsInTime(t *testing.T) {
 				end := make(chan struct{})
 				test.hang(n.host, end)
 				begun := time.Now()
-				report, _ := New(n.host, n.settings, n.inspector.log).Within(limit).Pass(t.Context(), nil, Sandbox,
-					Container)
+				report, _ := New(n.host, n.settings, n.inspector.log).Within(limit).Pass(t.Context(), nil, object.Sandbox,
+					object.Container)
 				took := time.Since(begun)
 				close(end)
 				synctest.Wait()
 				if took > limit {
 					t.Errorf("took %s", took)
 				}
-				reported := slices.ContainsFunc(report.Errors, func(f Failure) bool {
+				reported := slices.ContainsFunc(report.Errors, func(f object.Failure) bool {
 					return f.What == test.what && strings.Contains(f.Error, test.why)
 				})
 				if test.what != "" && !reported {
@@ -110,7 +112,7 @@ func TestPassEndsInTime(t *testing.T) {
 					}
 				}
 				if test.verdict != "" {
-					if verdict, why := n.verdict(report, uidOf(3)); verdict != test.verdict {
+					if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != test.verdict {
 						t.Errorf("%s: %s", verdict, why)
 					}
 				}
@@ -127,7 +129,7 @@ func TestNoLimitAbandonsNoCall(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		begun := time.Now()
-		New(n.host, n.settings, n.inspector.log).Pass(ctx, nil, Sandbox)
+		New(n.host, n.settings, n.inspector.log).Pass(ctx, nil, object.Sandbox)
 		if took := time.Since(begun); took != time.Minute {
 			t.Errorf("took %s", took)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // node is a node with real objects.
@@ -22,8 +23,8 @@ func newNode(t testing.TB) *node {
 }
 
 // inspector returns one with the default settings.
-func (n *node) inspector(change ...func(*Settings)) *Inspector {
-	s := settings()
+func (n *node) inspector(change ...func(*object.Settings)) *Inspector {
+	s := inspecttest.Settings()
 	for _, f := range change {
 		f(&s)
 	}
@@ -31,11 +32,11 @@ func (n *node) inspector(change ...func(*Settings)) *Inspector {
 }
 
 // verdicts counts the verdicts of a report by kind.
-func verdicts(report Report) map[Kind]map[Verdict]int {
-	counts := make(map[Kind]map[Verdict]int)
+func verdicts(report object.Report) map[object.Kind]map[object.Verdict]int {
+	counts := make(map[object.Kind]map[object.Verdict]int)
 	for _, o := range report.Objects {
 		if counts[o.Kind] == nil {
-			counts[o.Kind] = make(map[Verdict]int)
+			counts[o.Kind] = make(map[object.Verdict]int)
 		}
 		counts[o.Kind][o.Verdict]++
 	}
@@ -43,8 +44,8 @@ func verdicts(report Report) map[Kind]map[Verdict]int {
 }
 
 // ofPod returns the verdicts on the objects of one pod.
-func ofPod(report Report, uid string) []Verdict {
-	found := make(map[Verdict]bool)
+func ofPod(report object.Report, uid string) []object.Verdict {
+	found := make(map[object.Verdict]bool)
 	for _, o := range report.Objects {
 		if o.Pod.UID == uid {
 			found[o.Verdict] = true

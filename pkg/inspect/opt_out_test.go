@@ -1,26 +1,20 @@
 package inspect
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/optout"
 )
 
 // optingOut is an inspector that knows which pods are opted out.
 func (n *node) optingOut(selectors ...string) *Inspector {
-	listers := make(map[Kind]Lister) // the other package's kinds have no objects
-	for _, spec := range Specs() {
-		if spec.List == nil {
-			listers[spec.Kind] = func(context.Context, *hostscan.Scan) ([]Object, error) { return nil, nil }
-		}
-	}
-	return n.inspector(func(s *Settings) { s.OptOutPods = selectors }).Listing(listers)
+	return n.inspector(func(s *object.Settings) { s.OptOutPods = selectors })
 }
 
 // A pod's opt-out is known while any object of it exists: by its sandbox, which keeps the pod's labels and annotations,
@@ -44,18 +38,18 @@ func TestOptOutIsRemembered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.PodDir(dead)
+			n.PodDir(inspecttest.Dead)
 			if test.sandbox {
-				n.Sandbox(dead, deadSandbox)
+				n.Sandbox(inspecttest.Dead, inspecttest.DeadSandbox)
 				n.Sandboxes[len(n.Sandboxes)-1].Labels = test.labels
 				n.Sandboxes[len(n.Sandboxes)-1].Annotations = test.annotations
 			}
 			if test.kubelet {
-				n.Add(dead, "db")
+				n.Add(inspecttest.Dead, "db")
 				pod := &n.Kubelet[len(n.Kubelet)-1]
 				pod.Labels, pod.Annotations = test.labels, test.annotations
 			}
-			var history History
+			var history object.History
 			pass := func(stage string) {
 				t.Helper()
 				report, next := n.optingOut(test.selectors...).Pass(t.Context(), history) // only the history is kept
@@ -63,10 +57,10 @@ func TestOptOutIsRemembered(t *testing.T) {
 				n.After(time.Minute)
 				found := 0
 				for _, o := range report.Objects {
-					if o.Pod.UID == living && o.OptOut != "" {
+					if o.Pod.UID == inspecttest.Living && o.OptOut != "" {
 						t.Errorf("%s: the other pod is opted out: %s", stage, o.OptOut)
 					}
-					if o.Pod.UID != dead {
+					if o.Pod.UID != inspecttest.Dead {
 						continue
 					}
 					found++
@@ -80,7 +74,7 @@ func TestOptOutIsRemembered(t *testing.T) {
 				}
 			}
 			pass("seen")
-			n.Remove(dead)
+			n.Remove(inspecttest.Dead)
 			pass("deleted")
 			n.Sandboxes, n.Containers, n.Records, n.Leases = nil, nil, nil, nil
 			pass("its sandbox is gone")
@@ -95,26 +89,26 @@ func TestOptOutIsRemembered(t *testing.T) {
 // without objects is forgotten.
 func TestOptOutIsForgotten(t *testing.T) {
 	n := newNode(t)
-	n.PodDir(living)
+	n.PodDir(inspecttest.Living)
 	pod := &n.Kubelet[0]
-	history, selectors := History{}, []string(nil)
+	history, selectors := object.History{}, []string(nil)
 	pass := func(want string, remembered bool) {
 		t.Helper()
 		report, next := n.optingOut(selectors...).Pass(t.Context(), history)
 		history = next
 		n.After(time.Minute)
-		i := slices.IndexFunc(report.Objects, func(o Assessment) bool { return o.Pod.UID == living })
+		i := slices.IndexFunc(report.Objects, func(o object.Assessment) bool { return o.Pod.UID == inspecttest.Living })
 		if i < 0 || !strings.HasPrefix(report.Objects[i].OptOut, want) || (report.Objects[i].OptOut == "") != (want == "") {
 			t.Errorf("%+v, want %q", report.Objects, want)
 		}
-		if _, ok := history[optout.Key(living)]; ok != remembered {
+		if _, ok := history[optout.Key(inspecttest.Living)]; ok != remembered {
 			t.Errorf("remembered: %v, %+v", ok, history)
 		}
 	}
 	pass("", false)
 	pod.Annotations = map[string]string{optout.Annotation: ""}
 	pass(optout.By, true)
-	if n := len(history) - history.memories(); n != 0 {
+	if n := len(history) - history.Memories(); n != 0 {
 		t.Errorf("%d entries keep the node from resting", n)
 	}
 	pod.Annotations, pod.Labels = nil, map[string]string{"app": "database"}
@@ -130,12 +124,12 @@ func TestOptOutIsForgotten(t *testing.T) {
 	n.Kubelet = kept
 	selectors = []string{"app=database"}
 	pass("its labels match", true)
-	n.Remove(living)
+	n.Remove(inspecttest.Living)
 	for _, failure := range []error{errors.New("no answer"), nil} {
 		n.RuntimeErr = failure // then objects of it may have been missed
 		_, history = n.optingOut(selectors...).Pass(t.Context(),
-			History{optout.Key(other): Sighting{Identity: Identity{"optOut": optout.By}}})
-		if _, ok := history[optout.Key(other)]; ok != (failure != nil) {
+			object.History{optout.Key(inspecttest.Other): object.Sighting{Identity: object.Identity{"optOut": optout.By}}})
+		if _, ok := history[optout.Key(inspecttest.Other)]; ok != (failure != nil) {
 			t.Errorf("a pod of which nothing is left, %v: %v", failure, history)
 		}
 	}

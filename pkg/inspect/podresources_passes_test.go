@@ -12,12 +12,15 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
 // refuse makes kubelet refuse its /pods and metrics to the agent. Its podresources lack pods that have ended.
 func (n *fullNode) refuse() {
-	n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, errRefused }
-	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return nil, errRefused }
+	n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, inspecttest.ErrRefused }
+	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return nil, inspecttest.ErrRefused }
 	n.host.Kubelet.Healthz = hosttest.Answer("ok", nil)
 	n.host.Kubelet.PodNames = func(context.Context) (map[string]int, error) {
 		names, record := make(map[string]int), ""
@@ -27,7 +30,7 @@ func (n *fullNode) refuse() {
 				names[p.Namespace+"/"+p.Name]++
 			}
 		}
-		n.write(n.host.Paths.KubeletRoot+"/"+allocatedPods, record)
+		n.write(n.host.Paths.KubeletRoot+"/"+witness.AllocatedPods, record)
 		return names, nil
 	}
 }
@@ -44,15 +47,15 @@ func TestLeftoverByName(t *testing.T) {
 			if n.lists != 0 {
 				t.Errorf("%d lists although nothing is suspicious", n.lists)
 			}
-			n.delete(uidOf(3))
-			n.during(2*time.Hour, func(report Report) {
-				if verdict, why := n.verdict(report, uidOf(3)); verdict != Candidate || !strings.Contains(why, "it is running") {
+			n.delete(inspecttest.UIDOf(3))
+			n.during(2*time.Hour, func(report object.Report) {
+				if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != object.Candidate || !strings.Contains(why, "it is running") {
 					t.Fatalf("%s: %s", verdict, why)
 				}
 			})
-			n.running[uidOf(3)] = false
-			n.sandboxes[uidOf(3)].State = cri.PodSandboxState_SANDBOX_NOTREADY
-			if took := n.until(uidOf(3), Leftover); took != 20*time.Minute {
+			n.running[inspecttest.UIDOf(3)] = false
+			n.sandboxes[inspecttest.UIDOf(3)].State = cri.PodSandboxState_SANDBOX_NOTREADY
+			if took := n.until(inspecttest.UIDOf(3), object.Leftover); took != 20*time.Minute {
 				t.Errorf("after %s", took)
 			}
 		})
@@ -60,14 +63,14 @@ func TestLeftoverByName(t *testing.T) {
 }
 
 // until makes passes until the objects of a pod have a verdict, and returns how long that took.
-func (n *fullNode) until(uid string, want Verdict) time.Duration {
+func (n *fullNode) until(uid string, want object.Verdict) time.Duration {
 	n.t.Helper()
 	for began := n.now.SinceBoot; n.now.SinceBoot < began+3*time.Hour; n.after(time.Minute) {
 		verdict, why := n.verdict(n.pass(), uid)
 		if verdict == want {
 			return n.now.SinceBoot - began
 		}
-		if verdict != Candidate {
+		if verdict != object.Candidate {
 			n.t.Fatalf("%s: %s", verdict, why)
 		}
 	}
@@ -80,18 +83,18 @@ func (n *fullNode) until(uid string, want Verdict) time.Duration {
 func TestReplacedPodByName(t *testing.T) {
 	n := newFullNode(t)
 	n.refuse()
-	n.delete(uidOf(3))
-	n.running[uidOf(3)] = false
-	n.add(uidOf(20), "web-3")
-	n.during(15*time.Minute, func(report Report) {
+	n.delete(inspecttest.UIDOf(3))
+	n.running[inspecttest.UIDOf(3)] = false
+	n.add(inspecttest.UIDOf(20), "web-3")
+	n.during(15*time.Minute, func(report object.Report) {
 		n.noLeftover(report)
-		if verdict, why := n.verdict(report, uidOf(20)); verdict != Live {
+		if verdict, why := n.verdict(report, inspecttest.UIDOf(20)); verdict != object.Live {
 			t.Fatalf("%s: %s", verdict, why)
 		}
 	})
-	n.until(uidOf(3), Leftover)
-	n.during(time.Hour, func(report Report) {
-		if verdict, why := n.verdict(report, uidOf(20)); verdict != Live {
+	n.until(inspecttest.UIDOf(3), object.Leftover)
+	n.during(time.Hour, func(report object.Report) {
+		if verdict, why := n.verdict(report, inspecttest.UIDOf(20)); verdict != object.Live {
 			t.Fatalf("%s: %s", verdict, why)
 		}
 	})
@@ -102,12 +105,12 @@ func TestEndedPodsByName(t *testing.T) {
 	n := newFullNode(t)
 	n.refuse()
 	for _, book := range []map[string]corev1.Pod{n.kubelet, n.list} {
-		p := book[uidOf(3)]
+		p := book[inspecttest.UIDOf(3)]
 		p.Status.Phase = corev1.PodSucceeded
-		book[uidOf(3)] = p
+		book[inspecttest.UIDOf(3)] = p
 	}
-	n.running[uidOf(3)] = false
-	n.sandboxes[uidOf(3)].State = cri.PodSandboxState_SANDBOX_NOTREADY
+	n.running[inspecttest.UIDOf(3)] = false
+	n.sandboxes[inspecttest.UIDOf(3)].State = cri.PodSandboxState_SANDBOX_NOTREADY
 	n.during(time.Hour, n.allLive)
 	if n.lists > 7 {
 		t.Errorf("%d lists in an hour", n.lists)
@@ -120,10 +123,10 @@ func TestNamesAreAskedOnlyWhereRefused(t *testing.T) {
 		pods, names error
 		want        string
 	}{
-		"refused":                {errRefused, nil, ""},
+		"refused":                {inspecttest.ErrRefused, nil, ""},
 		"not in time":            {context.DeadlineExceeded, nil, "deadline exceeded"},
-		"refused, no socket":     {errRefused, fs.ErrNotExist, "permission denied; nor do its podresources answer: file does"},
-		"refused, does not know": {errRefused, context.DeadlineExceeded, "nor do its podresources answer: context deadline"},
+		"refused, no socket":     {inspecttest.ErrRefused, fs.ErrNotExist, "permission denied; nor do its podresources answer: file does"},
+		"refused, does not know": {inspecttest.ErrRefused, context.DeadlineExceeded, "nor do its podresources answer: context deadline"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
@@ -139,7 +142,7 @@ func TestNamesAreAskedOnlyWhereRefused(t *testing.T) {
 				n.allLive(report)
 				return
 			}
-			if verdict, why := n.verdict(report, uidOf(3)); verdict != Unknown || !strings.Contains(why, test.want) {
+			if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != object.Unknown || !strings.Contains(why, test.want) {
 				t.Errorf("%s: %s", verdict, why)
 			}
 		})
@@ -151,16 +154,16 @@ func TestManyEndedPodsByName(t *testing.T) {
 	n := newFullNode(t)
 	n.refuse()
 	next := 100
-	n.during(time.Hour, func(report Report) {
+	n.during(time.Hour, func(report object.Report) {
 		n.noLeftover(report)
-		n.add(uidOf(next), fmt.Sprintf("job-%d", next))
+		n.add(inspecttest.UIDOf(next), fmt.Sprintf("job-%d", next))
 		for _, book := range []map[string]corev1.Pod{n.kubelet, n.list} {
-			p := book[uidOf(next)]
+			p := book[inspecttest.UIDOf(next)]
 			p.Status.Phase = corev1.PodSucceeded
-			book[uidOf(next)] = p
+			book[inspecttest.UIDOf(next)] = p
 		}
-		n.running[uidOf(next)] = false
-		n.sandboxes[uidOf(next)].State = cri.PodSandboxState_SANDBOX_NOTREADY
+		n.running[inspecttest.UIDOf(next)] = false
+		n.sandboxes[inspecttest.UIDOf(next)].State = cri.PodSandboxState_SANDBOX_NOTREADY
 		next++
 	})
 	if n.lists < 10 || n.lists > 13 {

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/verdict"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
 // stillGoneLimit bounds one call of StillGone.
@@ -16,34 +19,34 @@ const stillGoneLimit = 10 * time.Second
 // before a step, since the proof may be some steps old. A static pod comes back with its old UID if its manifest is put
 // back. An error is the reason why the objects of the pod must not be touched; nil means that kubelet denies the pod
 // now, and that no unread manifest could be the pod's.
-func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
+func (i *Inspector) StillGone(ctx context.Context, pod object.Pod) error {
 	if pod.UID == "" {
 		return errors.New("its pod is not known")
 	}
 	ctx, cancel := context.WithTimeout(ctx, stillGoneLimit)
 	defer cancel()
 	scan := hostscan.New(ctx, i.host, hostscan.Deadline{})
-	kubelet := askKubelet(ctx, scan)
+	kubelet := witness.AskKubelet(ctx, scan)
 	if kubelet.Err != nil {
 		return fmt.Errorf("ask kubelet for pod %s again: %w", pod.UID, kubelet.Err)
 	}
 	if known, ok := kubelet.Pods[pod.UID]; ok {
 		return fmt.Errorf("kubelet has pod %s again: %s/%s", pod.UID, known.Namespace, known.Name)
 	}
-	if up := uptimeGate("", "kubelet", kubelet.Age, kubelet.AgeErr, i.settings.KubeletUptime); !up.Open {
+	if up := verdict.UptimeGate("", "kubelet", kubelet.Age, kubelet.AgeErr, i.settings.KubeletUptime); !up.Open {
 		return fmt.Errorf("whether kubelet has pod %s again is not known: %s", pod.UID, up.Why)
 	}
-	manifests := readManifests(scan, kubelet.Pods) // after kubelet: a manifest not read yet has no pod there
+	manifests := witness.ReadManifests(scan, kubelet.Pods) // after kubelet: a manifest not read yet has no pod there
 	if file := manifests.UIDs[pod.UID]; file != "" {
 		return fmt.Errorf("the manifest %s sets the UID %s for its pod", file, pod.UID)
 	}
 	static, why := maybeStatic(scan, pod.UID)
 	switch {
-	case kubelet.byName():
+	case kubelet.ByName():
 		if static {
 			return fmt.Errorf("pod %s may be a static one (%s), whose UIDs kubelet's podresources do not show", pod.UID, why)
 		}
-		return stillGoneByName(ctx, scan, Inventory{Kubelet: kubelet}, pod)
+		return witness.StillGoneByName(ctx, scan, witness.Inventory{Kubelet: kubelet}, pod)
 	case !static:
 		return nil
 	case manifests.Err != nil:
@@ -65,7 +68,7 @@ func maybeStatic(scan *hostscan.Scan, uid string) (bool, string) {
 		return true, "the runtime does not answer: " + err.Error()
 	}
 	for _, s := range sandboxes {
-		if source := s.GetAnnotations()[sourceAnnotation]; s.GetMetadata().GetUid() == uid && source != "" &&
+		if source := s.GetAnnotations()[witness.SourceAnnotation]; s.GetMetadata().GetUid() == uid && source != "" &&
 			source != "api" {
 			return true, "its source is " + source
 		}

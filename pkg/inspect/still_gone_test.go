@@ -12,6 +12,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
 const goneStatic = "00000000000000000000000000000def"
@@ -23,22 +26,22 @@ func TestStillGone(t *testing.T) {
 		bend func(n *fullNode)
 		want string // part of the error; empty: still gone
 	}{
-		"a pod":        {uidOf(3), func(*fullNode) {}, ""},
+		"a pod":        {inspecttest.UIDOf(3), func(*fullNode) {}, ""},
 		"a static pod": {goneStatic, func(*fullNode) {}, ""},
 		"nobody's":     {"", func(*fullNode) {}, "its pod is not known"},
-		"kubelet has it again": {uidOf(3), func(n *fullNode) {
-			n.add(uidOf(3), "web-3")
-		}, "kubelet has pod " + uidOf(3) + " again: default/web-3"},
+		"kubelet has it again": {inspecttest.UIDOf(3), func(n *fullNode) {
+			n.add(inspecttest.UIDOf(3), "web-3")
+		}, "kubelet has pod " + inspecttest.UIDOf(3) + " again: default/web-3"},
 		"kubelet has the static pod again": {goneStatic, func(n *fullNode) {
 			n.kubelet[goneStatic] = n.pod(goneStatic, "kube-system", "x")
 		}, "kubelet has pod"},
-		"kubelet does not answer": {uidOf(3), func(n *fullNode) {
+		"kubelet does not answer": {inspecttest.UIDOf(3), func(n *fullNode) {
 			n.host.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, errors.New("refused") }
 		}, "refused"},
-		"kubelet was just started": {uidOf(3), func(n *fullNode) {
+		"kubelet was just started": {inspecttest.UIDOf(3), func(n *fullNode) {
 			n.now.SinceBoot = 24*time.Hour + time.Minute
 		}, "kubelet has been up for 1m0s of 10m0s"},
-		"kubelet's process is not there": {uidOf(3), func(n *fullNode) {
+		"kubelet's process is not there": {inspecttest.UIDOf(3), func(n *fullNode) {
 			n.host.Kubelet.Process = func() (host.Process, error) { return host.Process{}, errors.New("no process") }
 		}, "no process"},
 		"its manifest is back, and unread": {goneStatic, func(n *fullNode) {
@@ -53,23 +56,23 @@ func TestStillGone(t *testing.T) {
 		"the manifests are not known": {goneStatic, func(n *fullNode) {
 			n.host.Paths.StaticPods = ""
 		}, "not known"},
-		"an unread manifest of its own UID": {uidOf(3), func(n *fullNode) {
-			manifest(n, "new.yaml", "{metadata: {name: x, uid: "+uidOf(3)+"}}")
+		"an unread manifest of its own UID": {inspecttest.UIDOf(3), func(n *fullNode) {
+			manifest(n, "new.yaml", "{metadata: {name: x, uid: "+inspecttest.UIDOf(3)+"}}")
 		}, "sets the UID"},
-		"... beside one that is broken": {uidOf(3), func(n *fullNode) {
+		"... beside one that is broken": {inspecttest.UIDOf(3), func(n *fullNode) {
 			manifest(n, "a.yaml", "}")
-			manifest(n, "new.yaml", "{metadata: {name: x, uid: "+uidOf(3)+"}}")
+			manifest(n, "new.yaml", "{metadata: {name: x, uid: "+inspecttest.UIDOf(3)+"}}")
 		}, "sets the UID"},
 		"kubelet ignores hidden manifests": {goneStatic, func(n *fullNode) { manifest(n, ".new.yaml", "}") }, ""},
-		"others' manifests do not concern": {uidOf(3), func(n *fullNode) {
+		"others' manifests do not concern": {inspecttest.UIDOf(3), func(n *fullNode) {
 			manifest(n, "new.yaml", "{metadata: {name: x}}")
 		}, ""},
-		"nor do broken ones": {uidOf(3), func(n *fullNode) { manifest(n, "new.yaml", "}") }, ""},
-		"a static pod by its sandbox": {uidOf(3), func(n *fullNode) {
+		"nor do broken ones": {inspecttest.UIDOf(3), func(n *fullNode) { manifest(n, "new.yaml", "}") }, ""},
+		"a static pod by its sandbox": {inspecttest.UIDOf(3), func(n *fullNode) {
 			manifest(n, "new.yaml", "{metadata: {name: x}}")
-			n.sandboxes[uidOf(3)].Annotations = map[string]string{sourceAnnotation: "file"}
+			n.sandboxes[inspecttest.UIDOf(3)].Annotations = map[string]string{witness.SourceAnnotation: "file"}
 		}, "its source is file"},
-		"a static pod for all that is known": {uidOf(3), func(n *fullNode) {
+		"a static pod for all that is known": {inspecttest.UIDOf(3), func(n *fullNode) {
 			manifest(n, "new.yaml", "{metadata: {name: x}}")
 			n.host.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) {
 				return nil, errors.New("away")
@@ -79,9 +82,9 @@ func TestStillGone(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
-			n.delete(uidOf(3))
+			n.delete(inspecttest.UIDOf(3))
 			test.bend(n)
-			err := n.inspector.StillGone(t.Context(), Pod{UID: test.uid})
+			err := n.inspector.StillGone(t.Context(), object.Pod{UID: test.uid})
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -95,26 +98,26 @@ func TestStillGone(t *testing.T) {
 // After a static pod's manifest is put back, none of its objects is a leftover, whatever kubelet reports by then. Its
 // UID may be set in the manifest.
 func TestManifestIsBack(t *testing.T) {
-	own := uidOf(30)
+	own := inspecttest.UIDOf(30)
 	for name, test := range map[string]struct {
 		uid, manifest string
-		want          Verdict
+		want          object.Verdict
 		why           string
 	}{
-		"none":          {goneStatic, "", Leftover, ""},
-		"none, own UID": {own, "", Leftover, ""},
-		"unread": {goneStatic, "{metadata: {name: x}}", Unknown,
+		"none":          {goneStatic, "", object.Leftover, ""},
+		"none, own UID": {own, "", object.Leftover, ""},
+		"unread": {goneStatic, "{metadata: {name: x}}", object.Unknown,
 			"no pod for the manifest of default/x-node-a yet"},
-		"unreadable": {goneStatic, "}", Unknown, "a static pod; read the manifests: "},
-		"unread, own UID": {own, "{metadata: {name: x, uid: " + own + "}}", Live,
+		"unreadable": {goneStatic, "}", object.Unknown, "a static pod; read the manifests: "},
+		"unread, own UID": {own, "{metadata: {name: x, uid: " + own + "}}", object.Live,
 			"new.yaml sets this UID for its pod"},
-		"too large": {goneStatic, "{metadata: {name: x}}" + strings.Repeat(" ", maxManifest), Unknown,
+		"too large": {goneStatic, "{metadata: {name: x}}" + strings.Repeat(" ", witness.MaxManifest), object.Unknown,
 			"not a regular file of at most"},
-		"another one, own UID":  {own, "{metadata: {name: x}}", Leftover, ""},
-		"one that kubelet has":  {goneStatic, "{metadata: {name: etcd, namespace: kube-system}}", Leftover, ""},
-		"of another namespace":  {goneStatic, "{metadata: {name: etcd}}", Unknown, "default/etcd-node-a"},
-		"no pod name":           {goneStatic, "{metadata: {namespace: x}}", Unknown, "no pod name"},
-		"of a form with no end": {goneStatic, "{metadata: ", Unknown, "new.yaml"},
+		"another one, own UID":  {own, "{metadata: {name: x}}", object.Leftover, ""},
+		"one that kubelet has":  {goneStatic, "{metadata: {name: etcd, namespace: kube-system}}", object.Leftover, ""},
+		"of another namespace":  {goneStatic, "{metadata: {name: etcd}}", object.Unknown, "default/etcd-node-a"},
+		"no pod name":           {goneStatic, "{metadata: {namespace: x}}", object.Unknown, "no pod name"},
+		"of a form with no end": {goneStatic, "{metadata: ", object.Unknown, "new.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
@@ -122,8 +125,8 @@ func TestManifestIsBack(t *testing.T) {
 			n.run(pod)
 			n.running[test.uid] = false
 			n.sandboxes[test.uid].State = cri.PodSandboxState_SANDBOX_NOTREADY
-			n.during(15*time.Minute, func(Report) {})
-			if verdict, why := n.verdict(n.pass(), test.uid); verdict != Leftover {
+			n.during(15*time.Minute, func(object.Report) {})
+			if verdict, why := n.verdict(n.pass(), test.uid); verdict != object.Leftover {
 				t.Fatalf("%s: %s", verdict, why)
 			}
 			if test.manifest != "" {

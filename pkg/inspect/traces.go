@@ -7,6 +7,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // restingPasses is how many passes in a row are skipped while no object is suspicious and no pod's traces change.
@@ -46,25 +48,25 @@ func (i *Inspector) still(now finding.Timestamp) bool {
 }
 
 // after takes the result of a pass over objects of the given kinds.
-func (r *rest) after(report Report, next History, kinds, optedIn []Kind) {
-	r.quiet, r.passes = r.known && len(kinds) == 0 && quiet(report, next, optedIn), 0
+func (r *rest) after(report object.Report, next object.History, only, optedIn []object.Kind) {
+	r.quiet, r.passes = r.known && len(only) == 0 && quiet(report, next, optedIn), 0
 }
 
 // quiet reports whether no part of a pass must be checked again: every object is a living pod's or foreign, or is
 // report-only and either proven or waiting for a lasting condition; every source was read, and the history has no other
 // entries. Opt-in objects count like report-only ones until proven: a release may follow.
-func quiet(report Report, next History, optedIn []Kind) bool {
+func quiet(report object.Report, next object.History, optedIn []object.Kind) bool {
 	// The task of a container that containerd has and CRI lost stays a candidate as long as that container.
 	const settledAfter = time.Hour
 	settled := 0
 	for _, o := range report.Suspicious().Objects {
-		waits := o.Verdict == Candidate && report.At.Since(o.FirstSeen) > settledAfter
-		lasts := waits || o.Verdict == Unowned
-		reported := Of(o.Kind).ReportOnly != "" || Of(o.Kind).OptIn && !slices.Contains(optedIn, o.Kind)
-		if !(reported && (lasts || o.Verdict == Leftover) || Of(o.Kind).OptIn && lasts) {
+		waits := o.Verdict == object.Candidate && report.At.Since(o.FirstSeen) > settledAfter
+		lasts := waits || o.Verdict == object.Unowned
+		reported := kinds.Of(o.Kind).ReportOnly != "" || kinds.Of(o.Kind).OptIn && !slices.Contains(optedIn, o.Kind)
+		if !(reported && (lasts || o.Verdict == object.Leftover) || kinds.Of(o.Kind).OptIn && lasts) {
 			return false
 		}
 		settled++
 	}
-	return len(next)-next.memories() == settled && len(report.Errors) == 0
+	return len(next)-next.Memories() == settled && len(report.Errors) == 0
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 const mountTable = "/proc/1/mountinfo"
@@ -28,8 +30,8 @@ func restingNode(t *testing.T) *fullNode {
 	}
 	n.sharesMounts("self", strconv.Itoa(kubelet.PID), otherPID)
 	for _, dir := range []string{
-		n.host.Paths.KubeletRoot + "/pods/" + uidOf(1), "/sys/class/net/eth0",
-		"/sys/fs/cgroup/memory/kubepods/besteffort/pod" + uidOf(1), n.host.Paths.NetnsDirs[0],
+		n.host.Paths.KubeletRoot + "/pods/" + inspecttest.UIDOf(1), "/sys/class/net/eth0",
+		"/sys/fs/cgroup/memory/kubepods/besteffort/pod" + inspecttest.UIDOf(1), n.host.Paths.NetnsDirs[0],
 		n.host.Paths.CNICacheDir + "/results",
 	} {
 		if err := os.MkdirAll(n.host.Files.Path(dir), 0o755); err != nil {
@@ -59,7 +61,7 @@ func (n *fullNode) sharesMounts(pids ...string) {
 }
 
 // wholePass makes a pass over all kinds.
-func (n *fullNode) wholePass() Report {
+func (n *fullNode) wholePass() object.Report {
 	n.t.Helper()
 	report, history := n.inspector.Pass(n.t.Context(), n.history)
 	n.history = history
@@ -114,19 +116,19 @@ func TestRestEnds(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*fullNode){
-		"a directory of a pod": func(n *fullNode) { mkdir(n.host.Paths.KubeletRoot + "/pods/" + uidOf(20))(n) },
+		"a directory of a pod": func(n *fullNode) { mkdir(n.host.Paths.KubeletRoot + "/pods/" + inspecttest.UIDOf(20))(n) },
 		"a directory that goes": func(n *fullNode) {
-			if err := os.Remove(n.host.Files.Path(n.host.Paths.KubeletRoot + "/pods/" + uidOf(1))); err != nil {
+			if err := os.Remove(n.host.Files.Path(n.host.Paths.KubeletRoot + "/pods/" + inspecttest.UIDOf(1))); err != nil {
 				n.t.Fatal(err)
 			}
 		},
 		"one directory for another": func(n *fullNode) {
 			pods := n.host.Files.Path(n.host.Paths.KubeletRoot + "/pods/")
-			if err := os.Rename(pods+"/"+uidOf(1), pods+"/"+uidOf(2)); err != nil {
+			if err := os.Rename(pods+"/"+inspecttest.UIDOf(1), pods+"/"+inspecttest.UIDOf(2)); err != nil {
 				n.t.Fatal(err)
 			}
 		},
-		"a cgroup":            mkdir("/sys/fs/cgroup/memory/kubepods/burstable/pod" + uidOf(20)),
+		"a cgroup":            mkdir("/sys/fs/cgroup/memory/kubepods/burstable/pod" + inspecttest.UIDOf(20)),
 		"a network device":    mkdir("/sys/class/net/veth1"),
 		"a network namespace": func(n *fullNode) { n.write(n.host.Paths.NetnsDirs[0]+"/cni-1", "") },
 		"an attachment":       func(n *fullNode) { n.write(n.host.Paths.CNICacheDir+"/results/net-1-eth0", "{}") },
@@ -162,10 +164,10 @@ func TestRestEnds(t *testing.T) {
 // Suspicious, unknown and remembered objects are checked in each pass.
 func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
 	for name, change := range map[string]func(*fullNode){
-		"a pod is gone":     func(n *fullNode) { n.delete(uidOf(1)) },
+		"a pod is gone":     func(n *fullNode) { n.delete(inspecttest.UIDOf(1)) },
 		"kubelet is silent": func(n *fullNode) { n.host.Kubelet.Pods = nil },
 		"another kubelet was here": func(n *fullNode) {
-			n.history["other-kubelet"] = Sighting{Identity: Identity{"kubelet": "k3s"}, First: n.now, Last: n.now}
+			n.history["other-kubelet"] = object.Sighting{Identity: object.Identity{"kubelet": "k3s"}, First: n.now, Last: n.now}
 		},
 		"the runtime is silent": func(n *fullNode) { n.host.Runtime.Sandboxes = nil },
 	} {
@@ -186,8 +188,39 @@ func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
 // A pass over some kinds tells nothing of the others.
 func TestNoRestAfterAPassOverSomeKinds(t *testing.T) {
 	n := restingNode(t)
-	n.inspector.Pass(t.Context(), nil, Mount)
+	n.inspector.Pass(t.Context(), nil, object.Mount)
 	if n.inspector.Rests(t.Context()) {
 		t.Error("rests")
+	}
+}
+
+// Opt-in objects do not keep the agent awake while none can be released; they and objects that are only reported are no
+// orphaned pods: they may stay forever. A release may follow their proof.
+func TestOptedInIsQuiet(t *testing.T) {
+	o := object.Assessment{Object: object.Object{Kind: object.Shim}, FirstSeen: inspecttest.At(time.Minute)}
+	next := object.History{"shim/x": {}}
+	for verdict, want := range map[object.Verdict]bool{object.Candidate: true, object.Unowned: true, object.Leftover: false, object.Unknown: false} {
+		o.Verdict = verdict
+		if got := quiet(object.Report{At: inspecttest.At(2 * time.Hour), Objects: []object.Assessment{o}}, next, []object.Kind{object.Shim}); got != want {
+			t.Errorf("%s: %t", verdict, got)
+		}
+		if verdict == object.Leftover && !quiet(object.Report{At: inspecttest.At(2 * time.Hour), Objects: []object.Assessment{o}}, next, nil) {
+			t.Error("awake beside what nobody has opted in")
+		}
+	}
+}
+
+// A report-only candidate does not keep the agent awake forever.
+func TestLastingCandidateIsQuiet(t *testing.T) {
+	o := object.Assessment{Object: object.Object{Kind: object.Task}, Verdict: object.Candidate, FirstSeen: inspecttest.At(time.Minute)}
+	next := object.History{"task/x": {}}
+	for age, want := range map[time.Duration]bool{30 * time.Minute: false, 2 * time.Hour: true} {
+		if got := quiet(object.Report{At: inspecttest.At(age), Objects: []object.Assessment{o}}, next, []object.Kind{object.Shim}); got != want {
+			t.Errorf("after %s: %t", age, got)
+		}
+	}
+	o.Kind = object.Mount
+	if quiet(object.Report{At: inspecttest.At(2 * time.Hour), Objects: []object.Assessment{o}}, next, []object.Kind{object.Shim}) {
+		t.Error("a release waits for the mount")
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
@@ -34,11 +34,11 @@ func TestOtherLeftoversByKubeletsCredentials(t *testing.T) {
 		"inspect": map[string]any{"massOrphaning": 100}})
 	living := newBystanders(t, l)
 
-	leased := newDeadPod(t, l, inspect.CNIAttachment, inspect.Netns, inspect.Link, inspect.Lease)
+	leased := newDeadPod(t, l, object.CNIAttachment, object.Netns, object.Link, object.Lease)
 	leased.attach()
 	leased.lease()
-	d := newDeadPod(t, l, inspect.CNIAttachment, inspect.Netns, inspect.Link, inspect.PortMapping, inspect.SandboxDirectory,
-		inspect.Snapshot, inspect.LogLink, inspect.DeviceAllocation)
+	d := newDeadPod(t, l, object.CNIAttachment, object.Netns, object.Link, object.PortMapping, object.SandboxDirectory,
+		object.Snapshot, object.LogLink, object.DeviceAllocation)
 	d.hostPort = 18_099
 	d.attach()
 	d.sandboxDirectories()
@@ -46,18 +46,18 @@ func TestOtherLeftoversByKubeletsCredentials(t *testing.T) {
 	d.logs()
 	d.checkpoint()
 	others := []struct {
-		kind    inspect.Kind
+		kind    object.Kind
 		id      string // part of it
-		verdict inspect.Verdict
+		verdict object.Verdict
 		why     string // part of it
 	}{
-		{inspect.PodLogs, "default_dead_" + d.uid, inspect.Candidate, "of 24h0m0s remaining"},
-		{inspect.BlockDevice, d.loopDevice(), inspect.Unknown, "podresources do not show the volumes"},
-		{inspect.StagedVolume, d.stagedVolume("of-the-dead", d.uid), inspect.Unknown, "podresources do not show the volumes"},
-		{inspect.StagedVolume, d.stagedVolume("of-nobody", ""), inspect.Unknown, "podresources do not show the volumes"},
-		{inspect.PluginSocket, deadSocket(t, filepath.Join(l.Paths.KubeletRoot, "plugins", goneDriver, "csi.sock")),
-			inspect.Unknown, "podresources do not show the volumes"},
-		{inspect.VolumeAttachment, d.attachedVolume(), inspect.Unknown, "podresources do not show the volumes"},
+		{object.PodLogs, "default_dead_" + d.uid, object.Candidate, "of 24h0m0s remaining"},
+		{object.BlockDevice, d.loopDevice(), object.Unknown, "podresources do not show the volumes"},
+		{object.StagedVolume, d.stagedVolume("of-the-dead", d.uid), object.Unknown, "podresources do not show the volumes"},
+		{object.StagedVolume, d.stagedVolume("of-nobody", ""), object.Unknown, "podresources do not show the volumes"},
+		{object.PluginSocket, deadSocket(t, filepath.Join(l.Paths.KubeletRoot, "plugins", goneDriver, "csi.sock")),
+			object.Unknown, "podresources do not show the volumes"},
+		{object.VolumeAttachment, d.attachedVolume(), object.Unknown, "podresources do not show the volumes"},
 	}
 
 	awaitLeftovers(t, a, leased, d)
@@ -80,8 +80,8 @@ func TestOtherLeftoversByKubeletsCredentials(t *testing.T) {
 		return err
 	})
 
-	d.wants = []inspect.Kind{inspect.CNIAttachment, inspect.Netns, inspect.Link, inspect.PortMapping, inspect.Mount,
-		inspect.PodDirectory, inspect.SandboxDirectory} // containerd and kubelet clean up the others
+	d.wants = []object.Kind{object.CNIAttachment, object.Netns, object.Link, object.PortMapping, object.Mount,
+		object.PodDirectory, object.SandboxDirectory} // containerd and kubelet clean up the others
 	awaitReleased(t, a, leased, d)
 	for _, o := range others {
 		if _, err := os.Lstat(o.id); strings.HasPrefix(o.id, "/") && err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
@@ -28,14 +28,14 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 	}
 	memory, _ := hosttest.SharedMemory(t, cgroups...)
 	t.Cleanup(func() { _ = frozen.Freeze("THAWED") }) // a frozen process cannot end
-	see.awaitMemory(memory, inspect.Live)
+	see.awaitMemory(memory, object.Live)
 	abandonBoth(t, gone, frozen)
 
 	see.await(gone, "candidate", "kubelet's allocated_pods_state still names it")
 	next := newVictim(t, a, "refused-next") // admitting it makes kubelet's record current
 	t.Cleanup(func() { deletePod(t, next) })
 	see.await(gone, "leftover", "no witness knows pod")
-	see.awaitMemory(memory, inspect.Candidate)
+	see.awaitMemory(memory, object.Candidate)
 	see.await(frozen, "candidate", "it is running, and only kubelet's /pods would show")
 	text, err := a.CLI(t.Context(), "inspect")
 	if err != nil || strings.Count(text.Stdout, "user=system:node:"+l.NodeName) != 1 ||
@@ -52,7 +52,7 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGone(t, a, frozen)
-	see.awaitMemory(memory, inspect.Leftover) // its creator has exited
+	see.awaitMemory(memory, object.Leftover) // its creator has exited
 	living.check(t)
 }
 
@@ -106,7 +106,7 @@ func (v verdicts) mayNotLeave(uid string) bool {
 }
 
 // awaitMemory inspects until a segment of shared memory created by the frozen pod has a verdict.
-func (v verdicts) awaitMemory(id string, verdict inspect.Verdict) {
+func (v verdicts) awaitMemory(id string, verdict object.Verdict) {
 	v.t.Helper()
 	await(v.t, "shared memory to be "+string(verdict), func() error {
 		var report inspected
@@ -114,7 +114,7 @@ func (v verdicts) awaitMemory(id string, verdict inspect.Verdict) {
 			return err
 		}
 		for _, o := range report.Objects {
-			if o.Kind == inspect.SharedMemory && o.ID == id && o.Pod.UID == v.frozen.UID {
+			if o.Kind == object.SharedMemory && o.ID == id && o.Pod.UID == v.frozen.UID {
 				if o.Verdict == verdict {
 					return nil
 				}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -31,29 +31,29 @@ func TestCRIOHealthyNode(t *testing.T) {
 	if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
 		t.Fatal(err)
 	}
-	kinds := map[inspect.Kind]int{}
+	kinds := map[object.Kind]int{}
 	containers := map[string]bool{}
 	for _, o := range report.Objects {
-		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+		if o.Verdict != object.Live && o.Verdict != object.Foreign {
 			t.Errorf("%s %s of %+v is %s: %s", o.Kind, o.ID, o.Pod, o.Verdict, o.Why)
 		}
 		if o.Pod.UID != living.pod.UID {
 			continue
 		}
 		kinds[o.Kind]++
-		if o.Kind == inspect.Container {
+		if o.Kind == object.Container {
 			containers[o.ID] = true
 		}
 	}
-	for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment,
-		inspect.Netns, inspect.Link, inspect.IPAMLease, inspect.Mount, inspect.Cgroup, inspect.PodDirectory,
-		inspect.Shim, inspect.PodLogs} {
+	for _, kind := range []object.Kind{object.Sandbox, object.Container, object.Process, object.CNIAttachment,
+		object.Netns, object.Link, object.IPAMLease, object.Mount, object.Cgroup, object.PodDirectory,
+		object.Shim, object.PodLogs} {
 		if kinds[kind] == 0 {
 			t.Errorf("no object of kind %s: is the agent blind here?", kind)
 		}
 	}
 	for _, o := range report.Objects {
-		if o.Pod.UID == living.pod.UID && o.Kind == inspect.Process && !containers[o.ContainerID] {
+		if o.Pod.UID == living.pod.UID && o.Kind == object.Process && !containers[o.ContainerID] {
 			t.Errorf("process %s is in no known container but %q: %v", o.ID, o.ContainerID, o.Facts)
 		}
 	}

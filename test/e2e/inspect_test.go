@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -63,7 +63,7 @@ func openInspectLab(t *testing.T, kubelets bool) *inspectLab {
 }
 
 // strict has no grace period: an object that a single pass denies is a leftover.
-func strict() inspect.Settings { return inspect.Settings{HostNamespaces: true, MassOrphaning: 1 << 20} }
+func strict() object.Settings { return object.Settings{HostNamespaces: true, MassOrphaning: 1 << 20} }
 
 // churn creates and deletes pods, a few at a time, in every way in which pods end.
 type churn struct {
@@ -225,24 +225,24 @@ func churnPods(t *testing.T, c *churn) {
 // inspectUntil makes passes in a tight loop, each with a new inspector, so that none uses an old list.
 func (c *churn) inspectUntil(finished <-chan struct{}, passes *atomic.Int64) {
 	t := c.t
-	verdicts := make(map[inspect.Verdict]int)
+	verdicts := make(map[object.Verdict]int)
 	defer func() { t.Logf("%d passes, verdicts %v, %d pods", passes.Load(), verdicts, len(c.uids)) }()
 	for {
 		select {
 		case <-finished:
-			if passes.Load() < c.passes || len(c.uids) < c.enough || verdicts[inspect.Live] == 0 {
+			if passes.Load() < c.passes || len(c.uids) < c.enough || verdicts[object.Live] == 0 {
 				t.Errorf("only %d passes and %d pods: this test proves little", passes.Load(), len(c.uids))
 			}
 			return
 		default:
 		}
 		report, _ := inspect.New(c.host, strict(),
-			slog.New(slog.DiscardHandler)).Listing(listers.All()).Pass(t.Context(), nil)
+			slog.New(slog.DiscardHandler)).Pass(t.Context(), nil)
 		passes.Add(1)
 		checked := make(map[string]bool)
 		for _, o := range report.Objects {
 			verdicts[o.Verdict]++
-			if o.Verdict != inspect.Leftover || checked[o.Pod.UID] {
+			if o.Verdict != object.Leftover || checked[o.Pod.UID] {
 				continue
 			}
 			checked[o.Pod.UID] = true
@@ -292,10 +292,10 @@ func asksNothing(t *testing.T, c *inspectLab) {
 	c.host.Cluster.Node = func(ctx context.Context) (*corev1.Node, error) { requests++; return node(ctx) }
 	began := time.Now()
 	report, _ := inspect.New(c.host, strict(),
-		slog.New(slog.DiscardHandler)).Listing(listers.All()).Pass(t.Context(), nil)
+		slog.New(slog.DiscardHandler)).Pass(t.Context(), nil)
 	suspicious := 0
 	for _, o := range report.Objects {
-		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+		if o.Verdict != object.Live && o.Verdict != object.Foreign {
 			suspicious++
 			t.Logf("%s %s %+v: %s: %s", o.Kind, o.ID, o.Pod, o.Verdict, o.Why)
 		}

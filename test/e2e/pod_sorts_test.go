@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -16,7 +16,7 @@ import (
 type podSort struct {
 	name     string
 	settings []string // lines of the pod's specification; nil: a static pod
-	never    []inspect.Kind
+	never    []object.Kind
 	check    func(t *testing.T, of *bystanders) // that the pod is of this sort
 }
 
@@ -26,7 +26,7 @@ func TestEverySortOfPod(t *testing.T) {
 	need.Flag(t, *users, "-users: on a node whose pods can have users of their own")
 	l := openLab(t)
 	a := install(t, l, nil)
-	ofNetwork := []inspect.Kind{inspect.Netns, inspect.Link, inspect.CNIAttachment, inspect.IPAMLease}
+	ofNetwork := []object.Kind{object.Netns, object.Link, object.CNIAttachment, object.IPAMLease}
 	var living []*bystanders
 	var dead []*harness.Victim
 	sorts := []podSort{
@@ -57,8 +57,8 @@ func TestEverySortOfPod(t *testing.T) {
 	if err := harness.Abandon(t.Context(), dead...); err != nil {
 		t.Fatal(err)
 	}
-	atLeast := []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.Mount, inspect.Cgroup, inspect.PodDirectory}
-	proven := map[string]map[inspect.Kind]bool{}
+	atLeast := []object.Kind{object.Sandbox, object.Process, object.Mount, object.Cgroup, object.PodDirectory}
+	proven := map[string]map[object.Kind]bool{}
 	var last harness.Answer
 	err := harness.WaitFor(t.Context(), "all that was left to be gone", func() error {
 		var report inspected
@@ -67,7 +67,7 @@ func TestEverySortOfPod(t *testing.T) {
 		}
 		for _, o := range report.Objects {
 			for i, b := range living {
-				if o.Pod.UID == b.pod.UID && o.Verdict != inspect.Live && o.Verdict != inspect.Unknown {
+				if o.Pod.UID == b.pod.UID && o.Verdict != object.Live && o.Verdict != object.Unknown {
 					t.Errorf("%s %s of the living pod %s is %s: %s", o.Kind, o.ID, b.pod.Name, o.Verdict, o.Why)
 				}
 				for _, kind := range sorts[i].never {
@@ -76,16 +76,16 @@ func TestEverySortOfPod(t *testing.T) {
 					}
 				}
 			}
-			if o.Verdict == inspect.Leftover {
+			if o.Verdict == object.Leftover {
 				if proven[o.Pod.UID] == nil {
-					proven[o.Pod.UID] = map[inspect.Kind]bool{}
+					proven[o.Pod.UID] = map[object.Kind]bool{}
 				}
 				proven[o.Pod.UID][o.Kind] = true
 			}
 		}
 		for _, v := range dead {
 			var err error
-			if !slices.ContainsFunc(atLeast, func(kind inspect.Kind) bool { return !proven[v.UID][kind] }) {
+			if !slices.ContainsFunc(atLeast, func(kind object.Kind) bool { return !proven[v.UID][kind] }) {
 				last, err = a.CLI(t.Context(), "clean", "--yes", "--pod", "default/"+v.Name)
 			}
 			if err != nil {

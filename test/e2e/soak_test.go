@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -226,14 +226,14 @@ func (s *soak) killUntil(finished <-chan struct{}) {
 }
 
 // pass checks one pass of the agent.
-func (s *soak) pass(report *inspect.Report) {
+func (s *soak) pass(report *object.Report) {
 	s.passes++
 	verdicts := make(map[string]string) // on planted leftovers, by UID: empty for a leftover
 	for _, o := range report.Objects {
-		if o.Kind == inspect.PodDirectory && o.Verdict != inspect.Leftover {
+		if o.Kind == object.PodDirectory && o.Verdict != object.Leftover {
 			verdicts[o.Pod.UID] = string(o.Verdict) + ": " + o.Why
 		}
-		if o.Verdict == inspect.Leftover {
+		if o.Verdict == object.Leftover {
 			verdicts[o.Pod.UID] = ""
 			s.confirm(&o, report.At)
 		}
@@ -266,14 +266,14 @@ func (s *soak) pass(report *inspect.Report) {
 
 // orphans counts the pods with a directory that no witness knows, by the pod's later fate, and by whether it ran when
 // it was listed.
-func (s *soak) orphans(report *inspect.Report) map[string]int {
+func (s *soak) orphans(report *object.Report) map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	directories, running := make(map[string]bool), make(map[string]bool)
 	for _, o := range report.Objects {
-		if o.Verdict != inspect.Live && o.Pod.UID != "" {
-			directories[o.Pod.UID] = directories[o.Pod.UID] || o.Kind == inspect.PodDirectory
-			running[o.Pod.UID] = running[o.Pod.UID] || o.Kind == inspect.Process || o.Facts["state"] == "RUNNING"
+		if o.Verdict != object.Live && o.Pod.UID != "" {
+			directories[o.Pod.UID] = directories[o.Pod.UID] || o.Kind == object.PodDirectory
+			running[o.Pod.UID] = running[o.Pod.UID] || o.Kind == object.Process || o.Facts["state"] == "RUNNING"
 		}
 	}
 	counts := make(map[string]int)
@@ -296,7 +296,7 @@ func (s *soak) orphans(report *inspect.Report) map[string]int {
 }
 
 // confirm checks that the pod of a leftover is gone. A pod that is in the apiserver now existed during all of the pass.
-func (s *soak) confirm(o *inspect.Assessment, at finding.Timestamp) {
+func (s *soak) confirm(o *object.Assessment, at finding.Timestamp) {
 	s.mu.Lock()
 	_, made := s.uids[o.Pod.UID]
 	ends := s.ending[o.Pod.UID]

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -33,18 +33,18 @@ type deadPod struct {
 	lab    *lab.Lab
 	uid    string
 	volume string
-	wants  []inspect.Kind // kinds to be found
+	wants  []object.Kind // kinds to be found
 
 	pid       int    // of the process in its scope
 	container string // the container created for it
 	hostPort  int    // the node's port that leads to it; 0: none
 }
 
-func newDeadPod(t *testing.T, l *lab.Lab, wants ...inspect.Kind) *deadPod {
+func newDeadPod(t *testing.T, l *lab.Lab, wants ...object.Kind) *deadPod {
 	t.Helper()
 	id := randomID()
 	uid := strings.Join([]string{id[:8], id[8:12], id[12:16], id[16:20], id[20:32]}, "-")
-	d := &deadPod{t: t, lab: l, uid: uid, wants: append(wants, inspect.Mount, inspect.PodDirectory),
+	d := &deadPod{t: t, lab: l, uid: uid, wants: append(wants, object.Mount, object.PodDirectory),
 		volume: filepath.Join(l.Paths.KubeletRoot, "pods", uid, "volumes/kubernetes.io~empty-dir/v")}
 	if err := errors.Join(os.MkdirAll(d.volume, 0o750), unix.Mount("tmpfs", d.volume, "tmpfs", 0, "size=1m")); err != nil {
 		t.Fatal(err)
@@ -107,14 +107,14 @@ func command(t *testing.T, name string, args ...string) string {
 
 // inspected is the output of "nodeagent inspect -o json".
 type inspected struct {
-	Objects []inspect.Assessment
-	Gates   []inspect.Gate
+	Objects []object.Assessment
+	Gates   []object.Gate
 	Errors  []struct{ What, Error string }
 }
 
 // of returns the pod's objects of a kind.
-func (i inspected) of(d *deadPod, kind inspect.Kind) []inspect.Assessment {
-	return slices.DeleteFunc(slices.Clone(i.Objects), func(o inspect.Assessment) bool {
+func (i inspected) of(d *deadPod, kind object.Kind) []object.Assessment {
+	return slices.DeleteFunc(slices.Clone(i.Objects), func(o object.Assessment) bool {
 		return o.Kind != kind || o.Pod.UID != d.uid
 	})
 }
@@ -135,7 +135,7 @@ func awaitLeftovers(t *testing.T, a *harness.Agent, pods ...*deadPod) (report in
 					missing = append(missing, fmt.Sprintf("no %s of %s", kind, d.uid))
 				}
 				for _, o := range found {
-					if o.Verdict != inspect.Leftover {
+					if o.Verdict != object.Leftover {
 						missing = append(missing, fmt.Sprintf("%s %s of %s is %s: %s", kind, o.ID, d.uid, o.Verdict, o.Why))
 					}
 				}

@@ -16,7 +16,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
@@ -68,17 +68,17 @@ func TestSystemdHealthyNode(t *testing.T) {
 	if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
 		t.Fatal(err)
 	}
-	kinds := map[inspect.Kind]int{}
+	kinds := map[object.Kind]int{}
 	for _, o := range report.Objects {
 		kinds[o.Kind]++
-		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+		if o.Verdict != object.Live && o.Verdict != object.Foreign {
 			t.Errorf("%s %s of %+v is %s: %s", o.Kind, o.ID, o.Pod, o.Verdict, o.Why)
 		}
 	}
 	t.Logf("%d objects: %v; errors %v", len(report.Objects), kinds, report.Errors)
-	for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment,
-		inspect.Netns, inspect.Link, inspect.Lease, inspect.Mount, inspect.Cgroup, inspect.PodDirectory,
-		inspect.Shim, inspect.Rootfs, inspect.Snapshot, inspect.IPAMLease} {
+	for _, kind := range []object.Kind{object.Sandbox, object.Container, object.Process, object.CNIAttachment,
+		object.Netns, object.Link, object.Lease, object.Mount, object.Cgroup, object.PodDirectory,
+		object.Shim, object.Rootfs, object.Snapshot, object.IPAMLease} {
 		if kinds[kind] == 0 {
 			t.Errorf("no object of kind %s: is the agent blind here?", kind)
 		}
@@ -93,17 +93,17 @@ func TestSystemdHealthyNode(t *testing.T) {
 
 // recipe creates a leftover of a kind that depends on systemd, on cgroup v2 or on containerd 2.
 type recipe struct {
-	wants []inspect.Kind // kinds that are proven and released, beside the pod's volume and directory
+	wants []object.Kind // kinds that are proven and released, beside the pod's volume and directory
 	make  func(d *deadPod)
 	check func(d *deadPod, report inspected) // checks the findings
 }
 
 func systemdRecipes() map[string]recipe {
-	processes := []inspect.Kind{inspect.Process, inspect.Cgroup}
+	processes := []object.Kind{object.Process, object.Cgroup}
 	return map[string]recipe{
 		"a process in the scope of a container": {wants: processes, make: func(d *deadPod) { d.scope() },
 			check: func(d *deadPod, report inspected) {
-				if got := report.of(d, inspect.Process); len(got) != 1 || got[0].ID != strconv.Itoa(d.pid) {
+				if got := report.of(d, object.Process); len(got) != 1 || got[0].ID != strconv.Itoa(d.pid) {
 					d.t.Errorf("processes %+v, want %d", got, d.pid)
 				}
 			}},
@@ -128,14 +128,14 @@ func systemdRecipes() map[string]recipe {
 		"an empty slice": {wants: processes[1:], make: func(d *deadPod) {
 			command(d.t, "systemctl", "start", d.slice())
 		}},
-		"a network": {wants: []inspect.Kind{inspect.CNIAttachment, inspect.Netns, inspect.Link},
+		"a network": {wants: []object.Kind{object.CNIAttachment, object.Netns, object.Link},
 			make: (*deadPod).attach},
 		"a container that CRI does not know": {wants: processes, make: (*deadPod).ghost,
 			check: func(d *deadPod, report inspected) {
-				for _, kind := range []inspect.Kind{inspect.ContainerdContainer, inspect.Task, inspect.Shim,
-					inspect.Rootfs} {
-					if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
-						return o.Kind == kind && o.ContainerID == d.container && o.Verdict != inspect.Live
+				for _, kind := range []object.Kind{object.ContainerdContainer, object.Task, object.Shim,
+					object.Rootfs} {
+					if !slices.ContainsFunc(report.Objects, func(o object.Assessment) bool {
+						return o.Kind == kind && o.ContainerID == d.container && o.Verdict != object.Live
 					}) {
 						d.t.Errorf("no %s of the ghost", kind)
 					}
@@ -146,7 +146,7 @@ func systemdRecipes() map[string]recipe {
 
 // frozenCgroups requires that the frozen cgroup is recognised as frozen.
 func frozenCgroups(d *deadPod, report inspected) {
-	for _, o := range report.of(d, inspect.Cgroup) {
+	for _, o := range report.of(d, object.Cgroup) {
 		if o.Facts["depth"] == "0" && o.Facts["frozen"] != "true" {
 			d.t.Errorf("%s: not known to be frozen: %v", o.ID, o.Facts)
 		}
@@ -246,8 +246,8 @@ func testLeftovers(t *testing.T, l *lab.Lab, paths map[string]any) {
 			r.check(pods[name], report)
 		}
 	}
-	if mounts := report.of(held, inspect.Mount); len(mounts) != 1 || !slices.ContainsFunc(mounts[0].Holders,
-		func(h inspect.Holder) bool { return h.PID == holder.Process.Pid && h.How == "cwd" }) {
+	if mounts := report.of(held, object.Mount); len(mounts) != 1 || !slices.ContainsFunc(mounts[0].Holders,
+		func(h object.Holder) bool { return h.PID == holder.Process.Pid && h.How == "cwd" }) {
 		t.Errorf("mounts %+v, want the holder %d", mounts, holder.Process.Pid)
 	}
 	kubeletHangs(t, l, a, pods["a process in the scope of a container"])
@@ -288,11 +288,11 @@ func kubeletHangs(t *testing.T, l *lab.Lab, a *harness.Agent, d *deadPod) {
 		t.Fatal(err)
 	}
 	for _, o := range report.Objects {
-		if o.Verdict == inspect.Leftover {
+		if o.Verdict == object.Leftover {
 			t.Errorf("%s %s is a leftover although kubelet hangs: %v", o.Kind, o.ID, o.Witnesses)
 		}
 	}
-	if i := slices.IndexFunc(report.Gates, func(g inspect.Gate) bool { return g.Name == "kubelet-heard" }); i < 0 ||
+	if i := slices.IndexFunc(report.Gates, func(g object.Gate) bool { return g.Name == "kubelet-heard" }); i < 0 ||
 		report.Gates[i].Open {
 		t.Errorf("gates %+v", report.Gates)
 	}
@@ -331,7 +331,7 @@ func testUnits(t *testing.T, l *lab.Lab, paths map[string]any) {
 			return err
 		}
 		for _, o := range report.Objects {
-			if o.Kind == inspect.SystemdUnit && o.ID == unit && o.Verdict != inspect.Live {
+			if o.Kind == object.SystemdUnit && o.ID == unit && o.Verdict != object.Live {
 				t.Logf("%s: %s", o.Verdict, o.Why)
 				return nil
 			}

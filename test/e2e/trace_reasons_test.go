@@ -217,10 +217,10 @@ func (c *traced) pod(r realCase) string {
 		c.t.Cleanup(func() { _ = server.Close() })
 		r.main, image = `"imagePullPolicy":"Always"`, server.Addr+"/team/app:1"
 	}
-	container := object{"name": "main", "image": lab.BusyboxImage, "imagePullPolicy": "Never", "command": []string{"sleep", "100000"}}
-	spec := object{"terminationGracePeriodSeconds": 1, "containers": []any{container}}
-	meta := object{"name": r.name, "namespace": "reasons"}
-	for into, text := range map[*object]string{&container: r.main, &spec: r.spec, &meta: r.meta} {
+	container := fields{"name": "main", "image": lab.BusyboxImage, "imagePullPolicy": "Never", "command": []string{"sleep", "100000"}}
+	spec := fields{"terminationGracePeriodSeconds": 1, "containers": []any{container}}
+	meta := fields{"name": r.name, "namespace": "reasons"}
+	for into, text := range map[*fields]string{&container: r.main, &spec: r.spec, &meta: r.meta} {
 		if err := json.Unmarshal([]byte("{"+text+"}"), into); err != nil {
 			c.t.Fatal(err)
 		}
@@ -228,12 +228,12 @@ func (c *traced) pod(r realCase) string {
 	if image != "" {
 		container["image"] = image
 	}
-	return c.text(object{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+	return c.text(fields{"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
 }
 
-type object = map[string]any
+type fields = map[string]any
 
-func (c *traced) text(o object) string {
+func (c *traced) text(o fields) string {
 	text, err := json.Marshal(o)
 	if err != nil {
 		c.t.Fatal(err)
@@ -243,10 +243,10 @@ func (c *traced) text(o object) string {
 
 // owner returns a ReplicaSet whose pods are refused.
 func (c *traced) owner(in string) string {
-	labels := object{"app": "owner"}
-	return c.text(object{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": object{"name": "owner", "namespace": in}, "spec": object{
-		"replicas": 1, "selector": object{"matchLabels": labels}, "template": object{"metadata": object{"labels": labels},
-			"spec": object{"containers": []any{object{"name": "main", "image": lab.BusyboxImage}}}}}})
+	labels := fields{"app": "owner"}
+	return c.text(fields{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": fields{"name": "owner", "namespace": in}, "spec": fields{
+		"replicas": 1, "selector": fields{"matchLabels": labels}, "template": fields{"metadata": fields{"labels": labels},
+			"spec": fields{"containers": []any{fields{"name": "main", "image": lab.BusyboxImage}}}}}})
 }
 
 // await waits for a verdict; the first other one is the failure.

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // An unusable kubeconfig blinds every check that asks the apiserver or kubelet: each of them becomes unknown, and one
@@ -84,16 +84,16 @@ func TestOneLackIsOneFinding(t *testing.T) {
 func TestInspectionLacks(t *testing.T) {
 	lack, other := &finding.Access{Lack: "a right", Grant: "give it"}, &finding.Access{Lack: "another"}
 	for name, test := range map[string]struct {
-		errors []inspect.Failure
+		errors []object.Failure
 		want   *finding.Access
 	}{
-		"one lack":    {[]inspect.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Error: "x", Access: lack}}, lack},
-		"two lacks":   {[]inspect.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Access: other}}, nil},
-		"a fault too": {[]inspect.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "cri", Error: "hung"}}, nil},
-		"a fault":     {[]inspect.Failure{{What: "cri", Error: "hung"}}, nil},
+		"one lack":    {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Error: "x", Access: lack}}, lack},
+		"two lacks":   {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Access: other}}, nil},
+		"a fault too": {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "cri", Error: "hung"}}, nil},
+		"a fault":     {[]object.Failure{{What: "cri", Error: "hung"}}, nil},
 	} {
-		err := passError(inspect.Report{Errors: test.errors,
-			Objects: []inspect.Assessment{{Object: inspect.Object{Kind: inspect.Sandbox}, Verdict: inspect.Unknown}}})
+		err := passError(object.Report{Errors: test.errors,
+			Objects: []object.Assessment{{Object: object.Object{Kind: object.Sandbox}, Verdict: object.Unknown}}})
 		got := finding.AccessOf(err)
 		if err == nil || (got == nil) != (test.want == nil) || got != nil && *got != *test.want {
 			t.Errorf("%s: %v, lack %v, want %v", name, err, got, test.want)

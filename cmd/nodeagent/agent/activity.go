@@ -11,7 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -64,7 +64,7 @@ func newActivities(state detect.StateStore, log *slog.Logger, stateDir string, n
 }
 
 // inspected reports which leftovers a pass found, and which earlier ones are gone.
-func (a *activities) inspected(report inspect.Report) {
+func (a *activities) inspected(report object.Report) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.publish(a.reported.inspect(report, !a.started))
@@ -98,14 +98,14 @@ func (a *activities) publish(news []finding.Activity) {
 	}
 }
 
-func objectKey(kind inspect.Kind, id string) string { return string(kind) + "/" + id }
+func objectKey(kind object.Kind, id string) string { return string(kind) + "/" + id }
 
-func objectSubject(kind inspect.Kind, id string, pod inspect.Pod) finding.Subject {
+func objectSubject(kind object.Kind, id string, pod object.Pod) finding.Subject {
 	return finding.Subject{Kind: string(kind), Name: id, UID: pod.UID}
 }
 
 // podSubject names a pod by its UID. If its name is not known, the group stands for both.
-func podSubject(pod inspect.Pod, group string) finding.Subject {
+func podSubject(pod object.Pod, group string) finding.Subject {
 	name := strings.Trim(pod.Namespace+"/"+pod.Name, "/")
 	if name == "" {
 		name, pod.UID = group, group
@@ -114,19 +114,19 @@ func podSubject(pod inspect.Pod, group string) finding.Subject {
 }
 
 // inspect returns the changes of one pass. As in the tracker, an error does not prove that an object is gone.
-func (r *reported) inspect(report inspect.Report, first bool) []finding.Activity {
+func (r *reported) inspect(report object.Report, first bool) []finding.Activity {
 	var news []finding.Activity
-	here := map[string]*inspect.Assessment{} // objects that are or were leftovers
+	here := map[string]*object.Assessment{} // objects that are or were leftovers
 	for i := range report.Objects {
 		o := &report.Objects[i]
-		if o.Verdict != inspect.Leftover && len(r.Leftovers) == 0 {
+		if o.Verdict != object.Leftover && len(r.Leftovers) == 0 {
 			continue
 		}
 		key := objectKey(o.Kind, o.ID)
 		here[key] = o
 		known := r.Leftovers[key]
 		switch {
-		case o.Verdict != inspect.Leftover:
+		case o.Verdict != object.Leftover:
 		case known == nil:
 			pod := podSubject(o.Pod, release.Group(o.Object))
 			found := finding.NewActivity(finding.LeftoverFound, leftoversCheck, objectSubject(o.Kind, o.ID, o.Pod),
@@ -146,7 +146,7 @@ func (r *reported) inspect(report inspect.Report, first bool) []finding.Activity
 		switch {
 		case !listed && len(report.Errors) == 0:
 			news = append(news, r.end(key, finding.LeftoverGone, "is gone", report.At))
-		case listed && (o.Verdict == inspect.Live || o.Verdict == inspect.Foreign):
+		case listed && (o.Verdict == object.Live || o.Verdict == object.Foreign):
 			news = append(news, r.end(key, finding.LeftoverGone, "is no longer a leftover: "+o.Why, report.At))
 		}
 	}
@@ -190,8 +190,8 @@ func (r *reported) plan(outcome release.Outcome, now finding.Timestamp) []findin
 // attempt is one release of a pod, built from the journal.
 type attempt struct {
 	begin    finding.Timestamp
-	pod      inspect.Pod // with its name, once a record contains it
-	acted    bool        // a step was intended
+	pod      object.Pod // with its name, once a record contains it
+	acted    bool       // a step was intended
 	released map[string]int
 	result   release.Result
 	before   release.Result // of the previous attempt
@@ -220,7 +220,7 @@ func (r *reported) record(attempts map[string]*attempt, record release.Record, i
 		try = &attempt{}
 		attempts[record.Group] = try
 	}
-	if record.Pod.Name != "" || try.pod == (inspect.Pod{}) {
+	if record.Pod.Name != "" || try.pod == (object.Pod{}) {
 		try.pod = record.Pod
 	}
 	pod := podSubject(try.pod, record.Group)

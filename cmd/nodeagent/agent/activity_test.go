@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -56,13 +56,13 @@ func second(n int) finding.Timestamp {
 	return finding.Timestamp{Wall: time.Unix(int64(n), 0).UTC(), Boot: "b", SinceBoot: time.Duration(n) * time.Second}
 }
 
-var web = inspect.Pod{UID: "u1", Namespace: "default", Name: "web"}
+var web = object.Pod{UID: "u1", Namespace: "default", Name: "web"}
 
-func passOf(at int, verdict inspect.Verdict, failures ...inspect.Failure) inspect.Report {
-	report := inspect.Report{At: second(at), Errors: failures}
+func passOf(at int, verdict object.Verdict, failures ...object.Failure) object.Report {
+	report := object.Report{At: second(at), Errors: failures}
 	if verdict != "" {
-		report.Objects = []inspect.Assessment{{Verdict: verdict, Why: "nobody knows its pod",
-			Object: inspect.Object{Kind: inspect.Mount, ID: "/m", Pod: web}}}
+		report.Objects = []object.Assessment{{Verdict: verdict, Why: "nobody knows its pod",
+			Object: object.Object{Kind: object.Mount, ID: "/m", Pod: web}}}
 	}
 	return report
 }
@@ -76,32 +76,32 @@ const (
 func TestLeftoversAreReportedOnTransitions(t *testing.T) {
 	state := stateMap{}
 	r := startReports(t, state, t.TempDir())
-	r.inspected(passOf(1, inspect.Candidate))
+	r.inspected(passOf(1, object.Candidate))
 	r.expect(t, "a candidate")
-	r.inspected(passOf(2, inspect.Leftover))
+	r.inspected(passOf(2, object.Leftover))
 	found := r.got[0]
 	r.expect(t, "proven", foundMount)
-	r.inspected(passOf(3, inspect.Leftover))
-	r.inspected(passOf(4, inspect.Unknown))
-	r.inspected(passOf(5, "", inspect.Failure{What: "mount", Error: "hangs"}))
+	r.inspected(passOf(3, object.Leftover))
+	r.inspected(passOf(4, object.Unknown))
+	r.inspected(passOf(5, "", object.Failure{What: "mount", Error: "hangs"}))
 	r.expect(t, "still there, or nothing could be learnt")
 
 	r = startReports(t, state, t.TempDir())
-	r.inspected(passOf(6, inspect.Leftover))
+	r.inspected(passOf(6, object.Leftover))
 	if len(r.got) != 1 || r.got[0].ID != found.ID || r.got[0].Kind != finding.LeftoverPresent {
 		t.Errorf("after a restart: %+v, want %s again", r.got, found.ID)
 	}
 	r.got = nil
-	r.inspected(passOf(7, inspect.Leftover))
+	r.inspected(passOf(7, object.Leftover))
 	r.expect(t, "still there after a restart")
 	r.inspected(passOf(8, ""))
 	r.expect(t, "gone", goneMount)
-	r.inspected(passOf(9, inspect.Leftover))
+	r.inspected(passOf(9, object.Leftover))
 	if again := r.got[0]; again.ID == found.ID {
 		t.Error("found once more under the ID of the first time")
 	}
 	r.expect(t, "once more", foundMount)
-	r.inspected(passOf(10, inspect.Live))
+	r.inspected(passOf(10, object.Live))
 	r.expect(t, "in use again",
 		"info leftover-gone mount//m: mount /m of pod default/web is no longer a leftover: nobody knows its pod")
 }
@@ -109,10 +109,10 @@ func TestLeftoversAreReportedOnTransitions(t *testing.T) {
 // In dry-run a plan is reported once; if the action is off, it is not reported.
 func TestPlansAreReportedOnce(t *testing.T) {
 	r := startReports(t, stateMap{}, t.TempDir())
-	r.inspected(passOf(1, inspect.Leftover))
+	r.inspected(passOf(1, object.Leftover))
 	r.got = nil
 	outcome := func(mode release.Mode, result release.Result) release.Outcome {
-		step := release.Step{Kind: inspect.Mount, ID: "/m", Pod: web, Description: "unmount it", Mode: mode,
+		step := release.Step{Kind: object.Mount, ID: "/m", Pod: web, Description: "unmount it", Mode: mode,
 			Blocked: "mode is " + string(mode)}
 		return release.Outcome{Pods: []release.PodOutcome{{Group: "u1", Result: release.NotActed,
 			Steps: []release.StepOutcome{{Step: step, Result: result}}}}}
@@ -134,7 +134,7 @@ func TestReleasesAreReportedFromTheJournal(t *testing.T) {
 	write := func(at int, event release.Event, result release.Result, why string) {
 		record := release.Record{At: second(at), Event: event, Group: "u1", Pod: web, Result: result, Why: why}
 		if event == release.Intent || event == release.End {
-			record.Kind, record.ID = inspect.Mount, "/m"
+			record.Kind, record.ID = object.Mount, "/m"
 		}
 		if event == release.Intent {
 			record.Does = "unmount it"
@@ -153,7 +153,7 @@ func TestReleasesAreReportedFromTheJournal(t *testing.T) {
 	write(2, release.Finish, release.Incomplete, "of an earlier version")
 
 	r := startReports(t, state, dir)
-	r.inspected(passOf(3, inspect.Leftover))
+	r.inspected(passOf(3, object.Leftover))
 	r.expect(t, "the journal of an earlier version is not reported", foundMount)
 	write(4, release.Begin, "", "")
 	write(5, release.Intent, "", "")

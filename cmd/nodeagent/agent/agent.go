@@ -24,7 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 	"github.com/nodeagent/nodeagent/pkg/report"
@@ -153,7 +153,7 @@ func (a *Agent) SinceStart() time.Duration { return host.Now().Since(a.started) 
 func (a *Agent) Wake(source detect.WakeSource) { a.engine.Wake(source, detect.Change{}) }
 
 // History returns the stored history of inspections.
-func (a *Agent) History() inspect.History { return a.leftovers.copyHistory() }
+func (a *Agent) History() object.History { return a.leftovers.copyHistory() }
 
 // stateStore keeps the state of checks from one run to the next.
 func (a *Agent) stateStore() memory { return memory{a.store.Bucket(memoryBucket), a.saver} }

@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
@@ -18,7 +19,7 @@ type deletions struct {
 
 // observe returns how many pods have ended since the last pass, and how many ended pods are now proven to have left
 // objects behind. An incomplete pass changes no count.
-func (d *deletions) observe(report inspect.Report, complete bool) (ended, left int) {
+func (d *deletions) observe(report object.Report, complete bool) (ended, left int) {
 	if !complete {
 		return 0, 0
 	}
@@ -30,9 +31,9 @@ func (d *deletions) observe(report inspect.Report, complete bool) (ended, left i
 		}
 		here[o.Pod.UID] = true
 		switch {
-		case o.Verdict == inspect.Live:
+		case o.Verdict == object.Live:
 			living[o.Pod.UID] = true
-		case o.Verdict == inspect.Leftover && !inspect.Of(o.Kind).Minor():
+		case o.Verdict == object.Leftover && !kinds.Of(o.Kind).Minor():
 			proven[o.Pod.UID] = true
 		}
 	}
@@ -60,11 +61,11 @@ func (d *deletions) observe(report inspect.Report, complete bool) (ended, left i
 }
 
 // measure returns the numbers of a pass.
-func measure(report inspect.Report, complete bool, now finding.Timestamp) metrics.Inspection {
+func measure(report object.Report, complete bool, now finding.Timestamp) metrics.Inspection {
 	m := metrics.Inspection{Complete: complete, Oldest: map[string]time.Duration{}, Bytes: map[string]uint64{}}
 	for i := range report.Objects {
 		o := &report.Objects[i]
-		if o.Verdict != inspect.Leftover && o.Verdict != inspect.Unowned {
+		if o.Verdict != object.Leftover && o.Verdict != object.Unowned {
 			continue
 		}
 		kind := string(o.Kind)

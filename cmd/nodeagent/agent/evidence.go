@@ -1,12 +1,12 @@
 package agent
 
 import (
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
+	"github.com/nodeagent/nodeagent/pkg/inspect/verdict"
 )
 
 // record keeps the evidence of the last pass.
-func (b *Bench) record(e inspect.Evidence) { b.evidence = e }
+func (b *Bench) record(e verdict.Evidence) { b.evidence = e }
 
 // Bundle returns the evidence of the last pass, with the facts about the node that are needed to understand it.
 func (b *Bench) Bundle() bundle.Bundle {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // gateOpensWithin is how long a gate may stay closed without a finding. Most gates open by themselves within this time.
@@ -20,7 +20,7 @@ var gateFault = detect.Fault{
 }
 
 // gateFindings returns one finding for each gate closed for longer than gateOpensWithin.
-func gateFindings(report inspect.Report) (findings []finding.Finding) {
+func gateFindings(report object.Report) (findings []finding.Finding) {
 	for _, g := range report.Gates {
 		since := report.At.Since(g.Since)
 		if g.Open || g.Since.IsZero() || since < gateOpensWithin {

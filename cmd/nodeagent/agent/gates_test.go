@@ -6,17 +6,17 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // A gate closed for an hour is a finding that names its reason and who can open it. Before that, and while the gate is
 // open, there is no finding.
 func TestClosedGateIsAFinding(t *testing.T) {
 	at := func(d time.Duration) finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: d} }
-	closed := func(name string, since time.Duration) inspect.Gate {
-		return inspect.Gate{Name: name, Why: "why of " + name, Opens: "by a person", Since: at(since)}
+	closed := func(name string, since time.Duration) object.Gate {
+		return object.Gate{Name: name, Why: "why of " + name, Opens: "by a person", Since: at(since)}
 	}
-	findings := gateFindings(inspect.Report{At: at(3 * time.Hour), Gates: []inspect.Gate{
+	findings := gateFindings(object.Report{At: at(3 * time.Hour), Gates: []object.Gate{
 		{Name: "open", Open: true, Why: "fine"}, closed("old", 2*time.Hour), closed("young", 2*time.Hour+time.Second),
 		closed("older", time.Hour), {Name: "not known since when"},
 	}})

@@ -21,7 +21,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
@@ -37,17 +38,17 @@ type leftovers struct {
 	mode      release.Mode
 	memory    store.Bucket
 	activity  *activities
-	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older reports are outdated
+	work      chan object.Report // size 1, the newest report: a release may take minutes, and older reports are outdated
 
 	quarantine quarantine
 	deletions  deletions
 	podsEnded  atomic.Pointer[uint64] // since the start; nil before the first complete inspection
 
 	mu      sync.Mutex // guards the fields below
-	history inspect.History
-	report  *inspect.Report // without the objects of living pods
-	done    []string        // by the last release that ran a step
-	planned []string        // steps that the last release did not run
+	history object.History
+	report  *object.Report // without the objects of living pods
+	done    []string       // by the last release that ran a step
+	planned []string       // steps that the last release did not run
 }
 
 const historyKey = "history"
@@ -57,7 +58,7 @@ func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *
 	l := &leftovers{
 		every: cfg.Inspect.Every, host: clients.Host, log: log, mode: cfg.Remediate.Mode,
 		memory:    store.Bucket("inspect"),
-		inspector: newInspector(cfg, clients, log), work: make(chan inspect.Report, 1), history: inspect.History{},
+		inspector: newInspector(cfg, clients, log), work: make(chan object.Report, 1), history: object.History{},
 	}
 	l.activity = newActivities(state, log, cfg.StateDir, clients.Host.Clock())
 	if data, ok := l.memory.Get(historyKey); ok {
@@ -73,13 +74,13 @@ func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *
 func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspect.Inspector {
 	settings := cfg.Inspect
 	settings.HostNamespaces = hostns.SeesHost(clients.Host.Paths.InitPID) == nil
-	for _, kind := range inspect.Kinds() {
-		if inspect.Of(kind).OptIn && cfg.Remediate.ModeOf(kind) == release.On {
+	for _, kind := range kinds.Kinds() {
+		if kinds.Of(kind).OptIn && cfg.Remediate.ModeOf(kind) == release.On {
 			settings.OptedIn = append(settings.OptedIn, kind)
 		}
 	}
 	settings.OptOutPods = cfg.Remediate.OptOutPods
-	return inspect.New(clients.Host, settings, log).Listing(listers.All())
+	return inspect.New(clients.Host, settings, log)
 }
 
 // check is the inspection as a check: one finding for each pod that left something behind.
@@ -120,8 +121,8 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	l.activity.inspected(report)
 	suspicious := report.Suspicious()
 	l.remember(history, suspicious, next)
-	if !slices.ContainsFunc(suspicious.Objects, func(a inspect.Assessment) bool {
-		return a.Verdict == inspect.Leftover
+	if !slices.ContainsFunc(suspicious.Objects, func(a object.Assessment) bool {
+		return a.Verdict == object.Leftover
 	}) {
 		report = suspicious // the objects of living pods take megabytes, and none is released
 	}
@@ -133,7 +134,7 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	return slices.Concat(leftoverFindings(report), unownedFindings(report, l.host.NodeName), gateFindings(report)), unread
 }
 
-func (l *leftovers) remember(old inspect.History, report inspect.Report, history inspect.History) {
+func (l *leftovers) remember(old object.History, report object.Report, history object.History) {
 	l.mu.Lock()
 	l.report, l.history = &report, history
 	l.mu.Unlock()
@@ -150,10 +151,10 @@ func (l *leftovers) remember(old inspect.History, report inspect.Report, history
 }
 
 // count adds a pass to the metrics; complete means that everything could be read and evaluated.
-func (l *leftovers) count(report inspect.Report, complete bool) {
+func (l *leftovers) count(report object.Report, complete bool) {
 	counts := map[metrics.Leftover]int{}
 	for i := range report.Objects {
-		if o := &report.Objects[i]; o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+		if o := &report.Objects[i]; o.Verdict != object.Live && o.Verdict != object.Foreign {
 			counts[metrics.Leftover{Kind: string(o.Kind), Verdict: string(o.Verdict)}]++
 		}
 	}
@@ -171,10 +172,10 @@ func (l *leftovers) count(report inspect.Report, complete bool) {
 }
 
 // leftoverFindings returns one finding for each pod with leftovers.
-func leftoverFindings(report inspect.Report) []finding.Finding {
-	byPod := map[string][]inspect.Assessment{}
+func leftoverFindings(report object.Report) []finding.Finding {
+	byPod := map[string][]object.Assessment{}
 	for _, o := range report.Objects {
-		if o.Verdict == inspect.Leftover {
+		if o.Verdict == object.Leftover {
 			group := release.Group(o.Object)
 			byPod[group] = append(byPod[group], o)
 		}
@@ -186,13 +187,13 @@ func leftoverFindings(report inspect.Report) []finding.Finding {
 	return findings
 }
 
-func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding {
-	kinds := map[string]int{}
-	pod := inspect.Pod{UID: group}
+func leftoverFinding(group string, objects []object.Assessment) finding.Finding {
+	counts := map[string]int{}
+	pod := object.Pod{UID: group}
 	severity := finding.Info // of minor kinds
 	for _, o := range objects {
-		kinds[string(o.Kind)]++
-		if !inspect.Of(o.Kind).Minor() {
+		counts[string(o.Kind)]++
+		if !kinds.Of(o.Kind).Minor() {
 			severity = finding.Warning
 		}
 		if o.Pod.Name != "" {
@@ -202,17 +203,17 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 	subject := podSubject(pod, group)
 	return finding.Finding{
 		Subject: subject, Severity: severity, Reason: "PodLeftovers",
-		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", subject.Name, subject.UID, countText(kinds)),
+		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", subject.Name, subject.UID, countText(counts)),
 	}
 }
 
 // passError returns why a pass could not be evaluated in full. While anything is unknown, the absence of a leftover is
 // no proof.
-func passError(report inspect.Report) error {
+func passError(report object.Report) error {
 	var problems []error
 	lacks := map[finding.Access]bool{}
 	for _, e := range report.Errors {
-		if inspect.Of(inspect.Kind(e.What)).ReportOnly != "" { // report-only kinds decide no release
+		if kinds.Of(object.Kind(e.What)).ReportOnly != "" { // report-only kinds decide no release
 			continue
 		}
 		problems = append(problems, fmt.Errorf("%s: %s", e.What, e.Error))
@@ -223,7 +224,7 @@ func passError(report inspect.Report) error {
 	}
 	unknown := 0
 	for i := range report.Objects {
-		if o := &report.Objects[i]; o.Verdict == inspect.Unknown && inspect.Of(o.Kind).ReportOnly == "" {
+		if o := &report.Objects[i]; o.Verdict == object.Unknown && kinds.Of(o.Kind).ReportOnly == "" {
 			unknown++
 		}
 	}
@@ -289,7 +290,7 @@ func (l *leftovers) record(outcome release.Outcome) {
 // cgroup in each hierarchy.
 func notActed(pod release.PodOutcome) []string {
 	type line struct {
-		kind    inspect.Kind
+		kind    object.Kind
 		blocked string
 	}
 	var lines []line
@@ -330,13 +331,13 @@ func (l *leftovers) status() status.ReleaseStatus {
 		Quarantine: l.quarantine.last()}
 }
 
-func (l *leftovers) last() *inspect.Report {
+func (l *leftovers) last() *object.Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.report
 }
 
-func (l *leftovers) copyHistory() inspect.History {
+func (l *leftovers) copyHistory() object.History {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.history)
@@ -345,7 +346,7 @@ func (l *leftovers) copyHistory() inspect.History {
 // newRunner returns the runner of releases. Before it touches a pod it inspects everything once more, with the same
 // history and an inspector that has not asked the apiserver yet.
 func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
-	history func() inspect.History) (*release.Runner, error) {
+	history func() object.History) (*release.Runner, error) {
 	mutator, err := clients.openMutator(log)
 	if err != nil {
 		return nil, err
@@ -359,7 +360,7 @@ func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
 			}
 			return paused(ctx, clients.Host.Cluster.Node)
 		},
-		Confirm: func(ctx context.Context, uid string) (inspect.Report, error) {
+		Confirm: func(ctx context.Context, uid string) (object.Report, error) {
 			report, _ := newInspector(cfg, clients, log).About(uid).Pass(ctx, history())
 			return report, ctx.Err()
 		},

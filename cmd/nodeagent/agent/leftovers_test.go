@@ -7,27 +7,27 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
 // The status keeps the released steps, and drops a plan once there is none.
 func TestRecord(t *testing.T) {
-	step := func(kind inspect.Kind, id string, result release.Result, blocked string) release.StepOutcome {
+	step := func(kind object.Kind, id string, result release.Result, blocked string) release.StepOutcome {
 		return release.StepOutcome{Step: release.Step{Kind: kind, ID: id, Description: "remove " + id,
 			Blocked: blocked}, Result: result}
 	}
-	pod := inspect.Pod{UID: "u", Namespace: "default", Name: "web"}
+	pod := object.Pod{UID: "u", Namespace: "default", Name: "web"}
 	planned := release.Outcome{Pods: []release.PodOutcome{{Group: "u", Pod: pod, Result: release.NotActed,
 		Steps: []release.StepOutcome{
-			step(inspect.Cgroup, "/a", release.NotActed, "dry-run"),
-			step(inspect.Mount, "/m", release.NotActed, "dry-run"),
-			step(inspect.Cgroup, "/b", release.NotActed, "dry-run"),
-			step(inspect.Cgroup, "/c", release.NotActed, "it is busy"),
+			step(object.Cgroup, "/a", release.NotActed, "dry-run"),
+			step(object.Mount, "/m", release.NotActed, "dry-run"),
+			step(object.Cgroup, "/b", release.NotActed, "dry-run"),
+			step(object.Cgroup, "/c", release.NotActed, "it is busy"),
 		}}}}
 	released := release.Outcome{Pods: []release.PodOutcome{{Group: "u", Pod: pod, Result: "released",
-		Steps: []release.StepOutcome{step(inspect.Cgroup, "/a", release.Released, "")}}}}
+		Steps: []release.StepOutcome{step(object.Cgroup, "/a", release.Released, "")}}}}
 	plan := []string{
 		"not-acted   cgroup         2 of pod default/web (not released: dry-run)",
 		"not-acted   mount          1 of pod default/web (not released: dry-run)",

@@ -13,6 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/verdict"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -23,8 +25,8 @@ type Bench struct {
 	store     *store.Store // nil while a daemon runs, which owns the history
 	inspector *inspect.Inspector
 	runner    *release.Runner
-	history   inspect.History
-	evidence  inspect.Evidence // of the last pass
+	history   object.History
+	evidence  verdict.Evidence // of the last pass
 	noHistory error            // why the history of the running daemon is not known; nil if it is known or no daemon runs
 }
 
@@ -42,9 +44,9 @@ func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench
 		return nil, err
 	}
 	b := &Bench{clients: clients, inspector: newInspector(cfg, clients, log).Within(passLimit),
-		history: inspect.History{}}
+		history: object.History{}}
 	b.inspector.Recording(b.record)
-	if b.runner, err = newRunner(cfg, clients, log, func() inspect.History { return b.history }); err != nil {
+	if b.runner, err = newRunner(cfg, clients, log, func() object.History { return b.history }); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	if err := b.loadHistory(ctx, cfg); err != nil {
@@ -98,14 +100,14 @@ func (b *Bench) FreeState() error {
 func (b *Bench) About(pod string) { b.inspector.About(pod) }
 
 // Pass inspects once; without kinds it inspects all of them.
-func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report, error) {
+func (b *Bench) Pass(ctx context.Context, kinds ...object.Kind) (object.Report, error) {
 	report, history := b.inspector.Pass(ctx, b.history, kinds...)
 	if err := ctx.Err(); err != nil {
 		return report, err
 	}
 	b.history = history
 	if b.noHistory != nil {
-		failure := inspect.Failure{What: "agent", Error: b.noHistory.Error()}
+		failure := object.Failure{What: "agent", Error: b.noHistory.Error()}
 		report.Errors, b.evidence.Failures = append(report.Errors, failure), append(b.evidence.Failures, failure)
 	}
 	if b.store == nil || len(kinds) > 0 {
@@ -128,7 +130,7 @@ func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report
 }
 
 // Plan returns the steps that would release the leftovers of a report.
-func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]release.Step, error) {
+func (b *Bench) Plan(ctx context.Context, report object.Report) ([]release.Step, error) {
 	return b.runner.Plan(ctx, report)
 }
 
@@ -136,7 +138,7 @@ func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]release.Step
 const LockWait = 30 * time.Second
 
 // Release releases the leftovers of a report. It waits at most LockWait for another release.
-func (b *Bench) Release(ctx context.Context, report inspect.Report, request release.Manual) (release.Outcome,
+func (b *Bench) Release(ctx context.Context, report object.Report, request release.Manual) (release.Outcome,
 	error) {
 	request.LockWait = LockWait
 	return b.runner.Manual(request).Release(ctx, report)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // unownedFault is the fault that the check "leftovers" reports besides objects of deleted pods.
@@ -17,12 +17,12 @@ var unownedFault = detect.Fault{
 
 // unownedFindings returns one finding for all objects that cannot be attributed to a pod. They are never released,
 // because their owner cannot be proven.
-func unownedFindings(report inspect.Report, node string) []finding.Finding {
+func unownedFindings(report object.Report, node string) []finding.Finding {
 	const most = 3
 	var names []string
 	n := 0
 	for _, o := range report.Objects {
-		if o.Verdict != inspect.Unowned {
+		if o.Verdict != object.Unowned {
 			continue
 		}
 		if n++; n <= most {

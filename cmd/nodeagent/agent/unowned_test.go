@@ -4,21 +4,21 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // An object that cannot be attributed to a pod is reported once and does not cast doubt on the rest of the inspection.
 // An object that is undecided because a witness did not answer does.
 func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
-	report := func(verdicts ...inspect.Verdict) inspect.Report {
-		var r inspect.Report
+	report := func(verdicts ...object.Verdict) object.Report {
+		var r object.Report
 		for _, v := range verdicts {
-			r.Objects = append(r.Objects, inspect.Assessment{Object: inspect.Object{Kind: inspect.Netns,
+			r.Objects = append(r.Objects, object.Assessment{Object: object.Object{Kind: object.Netns,
 				ID: "/run/netns/cni-1"}, Verdict: v})
 		}
 		return r
 	}
-	four := report(inspect.Unowned, inspect.Unowned, inspect.Unowned, inspect.Unowned, inspect.Live)
+	four := report(object.Unowned, object.Unowned, object.Unowned, object.Unowned, object.Live)
 	if err := passError(four); err != nil {
 		t.Errorf("the check learnt nothing: %v", err)
 	}
@@ -27,10 +27,10 @@ func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 		!strings.Contains(found[0].Message, "and 1 more") {
 		t.Errorf("%+v", found)
 	}
-	if found := unownedFindings(report(inspect.Live, inspect.Foreign), "node-a"); len(found) != 0 {
+	if found := unownedFindings(report(object.Live, object.Foreign), "node-a"); len(found) != 0 {
 		t.Errorf("%+v", found)
 	}
-	if err := passError(report(inspect.Unowned, inspect.Unknown)); err == nil {
+	if err := passError(report(object.Unowned, object.Unknown)); err == nil {
 		t.Error("an object that could not be evaluated is ignored")
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
@@ -35,7 +35,7 @@ type Config struct {
 	Socket    string           `yaml:"socket"`   // socket for "nodeagent status"
 	Paths     host.Paths       `yaml:"paths"`    // locations on this node; default: found from kubelet
 	Checks    checks.Settings  `yaml:"checks"`
-	Inspect   inspect.Settings `yaml:"inspect"`
+	Inspect   object.Settings  `yaml:"inspect"`
 	Remediate release.Settings `yaml:"remediate"`
 	Fleet     fleet.Settings   `yaml:"fleet"`
 	Repair    repair.Settings  `yaml:"repair"`
@@ -118,7 +118,7 @@ func Default() Config {
 		StateDir:  "/var/lib/nodeagent",
 		Socket:    "/run/nodeagent/nodeagent.sock",
 		Checks:    checks.DefaultSettings(),
-		Inspect:   inspect.DefaultSettings(),
+		Inspect:   object.DefaultSettings(),
 		Remediate: release.Defaults(),
 		Fleet:     fleet.Defaults(),
 		Repair:    repair.Defaults(),

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // anonymize replaces the names of pods, namespaces and nodes, the same name with the same hash everywhere. The key of
@@ -39,7 +39,7 @@ func (a *anonymizer) collect(b Bundle) {
 		namespace, name, _ := strings.Cut(name, "/")
 		names = append(names, namespace, name)
 	}
-	_ = rewrite(b, rewriter{pod: func(p inspect.Pod) inspect.Pod {
+	_ = rewrite(b, rewriter{pod: func(p object.Pod) object.Pod {
 		names = append(names, p.Namespace, p.Name)
 		return p
 	}})
@@ -63,8 +63,8 @@ func (a *anonymizer) hash(name string) string {
 	return "anon-" + hex.EncodeToString(sum.Sum(nil))[:12]
 }
 
-func (a *anonymizer) pod(p inspect.Pod) inspect.Pod {
-	return inspect.Pod{UID: p.UID, Namespace: a.hash(p.Namespace), Name: a.hash(p.Name)}
+func (a *anonymizer) pod(p object.Pod) object.Pod {
+	return object.Pod{UID: p.UID, Namespace: a.hash(p.Namespace), Name: a.hash(p.Name)}
 }
 
 // fact replaces facts that are names themselves. text does not replace a string that is a name as a whole: it may be a

@@ -16,7 +16,7 @@ import (
 	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/verdict"
 )
 
 // Format and Version are at the beginning of each file. A file of another version is refused: its evidence may lack
@@ -44,7 +44,7 @@ type Bundle struct {
 	Cut       []string         `json:"cut"`       // parts left out because of the limit
 	Paths     host.Paths       `json:"paths"`
 	Notes     []string         `json:"notes"` // about the discovery of the paths
-	Evidence  inspect.Evidence `json:"evidence"`
+	Evidence  verdict.Evidence `json:"evidence"`
 }
 
 // Encode returns the file: without secrets of the usual forms, and without names if it is to be anonymous. It leaves

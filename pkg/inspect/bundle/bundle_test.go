@@ -15,7 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/verdict"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
 // planted are texts that contain a secret, always "hunter2".
@@ -125,20 +127,20 @@ const uid = "5d8d2d6a-0000-4000-8000-000000000000"
 
 // withPod is an inspection of one pod with names and texts in every kind of place.
 func withPod(text string) Bundle {
-	pod := inspect.Pod{UID: uid, Namespace: "payroll", Name: "merger-0"}
-	known := map[string]inspect.PodFact{uid: {Pod: pod}}
+	pod := object.Pod{UID: uid, Namespace: "payroll", Name: "merger-0"}
+	known := map[string]witness.PodFact{uid: {Pod: pod}}
 	b := Bundle{Node: "node-7", Notes: []string{text}, Paths: host.Paths{KubeletAPI: text}}
-	b.Evidence = inspect.Evidence{
-		Objects: []inspect.Object{{Kind: inspect.Mount, ID: "/var/log/pods/payroll_merger-0_" + uid + "#" + text,
+	b.Evidence = verdict.Evidence{
+		Objects: []object.Object{{Kind: object.Mount, ID: "/var/log/pods/payroll_merger-0_" + uid + "#" + text,
 			Pod: pod, Foreign: text, Facts: map[string]string{"source": text, "name": "merger-0"},
-			Holders: []inspect.Holder{{PID: 1, Command: text, Pod: pod}}}},
-		History:  inspect.History{"mount/" + text: {Pod: pod}},
-		Failures: []inspect.Failure{{What: "mount", Error: "of payroll/merger-0 on node-7: " + text}},
+			Holders: []object.Holder{{PID: 1, Command: text, Pod: pod}}}},
+		History:  object.History{"mount/" + text: {Pod: pod}},
+		Failures: []object.Failure{{What: "mount", Error: "of payroll/merger-0 on node-7: " + text}},
 	}
-	b.Evidence.Inventory.Kubelet = inspect.KubeletInventory{Pods: known,
-		Response: inspect.Response{Asked: true, Err: errors.New(text)}}
-	b.Evidence.Inventory.Cluster = inspect.ClusterInventory{Pods: known, Node: "node-7",
-		OnOtherNodes: []string{`payroll/merger-0 on "node-8"`}, Comparison: inspect.Comparison{
+	b.Evidence.Inventory.Kubelet = witness.KubeletInventory{Pods: known,
+		Response: witness.Response{Asked: true, Err: errors.New(text)}}
+	b.Evidence.Inventory.Cluster = witness.ClusterInventory{Pods: known, Node: "node-7",
+		OnOtherNodes: []string{`payroll/merger-0 on "node-8"`}, Comparison: witness.Comparison{
 			Proven: []string{"payroll/merger-0"}}}
 	b.Evidence.Inventory.Static.Missing = []string{"audit/watch-node-7"}
 	b.Evidence.Inventory.Static.UIDs = map[string]string{"x": "/etc/kubernetes/manifests/watch.yaml"}
@@ -201,8 +203,8 @@ func TestAnonymous(t *testing.T) {
 }
 
 func TestNamesThatAreNoUTF8StayDifferent(t *testing.T) {
-	b := Bundle{Evidence: inspect.Evidence{Objects: []inspect.Object{
-		{Kind: inspect.Cgroup, ID: "/a\xff"}, {Kind: inspect.Cgroup, ID: "/a\xfe"}}}}
+	b := Bundle{Evidence: verdict.Evidence{Objects: []object.Object{
+		{Kind: object.Cgroup, ID: "/a\xff"}, {Kind: object.Cgroup, ID: "/a\xfe"}}}}
 	file, err := b.Encode(MaxFile)
 	if err != nil {
 		t.Fatal(err)
@@ -216,11 +218,11 @@ func TestNamesThatAreNoUTF8StayDifferent(t *testing.T) {
 func TestLimitCutsWhatDecidesNothing(t *testing.T) {
 	b := Bundle{}
 	for i := range 5000 {
-		b.Evidence.Objects = append(b.Evidence.Objects, inspect.Object{Kind: inspect.Mount,
+		b.Evidence.Objects = append(b.Evidence.Objects, object.Object{Kind: object.Mount,
 			ID: fmt.Sprintf("/%x", i*7919), Foreign: "of the host"})
 	}
-	b.Evidence.Objects = append(b.Evidence.Objects, inspect.Object{Kind: inspect.Mount, ID: "/suspect",
-		Pod: inspect.Pod{UID: uid}})
+	b.Evidence.Objects = append(b.Evidence.Objects, object.Object{Kind: object.Mount, ID: "/suspect",
+		Pod: object.Pod{UID: uid}})
 	file, err := b.Encode(10_000)
 	if err != nil {
 		t.Fatal(err)

@@ -6,13 +6,14 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/verdict"
 )
 
 // rewriter defines how strings are replaced. A nil function leaves them unchanged.
 type rewriter struct {
 	text func(string) string
-	pod  func(inspect.Pod) inspect.Pod  // before text
+	pod  func(object.Pod) object.Pod    // before text
 	fact func(key, value string) string // of a map from names to texts, instead of text
 }
 
@@ -25,7 +26,7 @@ func rewrite[T any](v T, r rewriter) T {
 }
 
 func (r rewriter) copy(to, from reflect.Value) {
-	if pod, ok := from.Interface().(inspect.Pod); ok && r.pod != nil {
+	if pod, ok := from.Interface().(object.Pod); ok && r.pod != nil {
 		to.Set(reflect.ValueOf(r.pod(pod)))
 		return
 	}
@@ -51,7 +52,7 @@ func (r rewriter) copy(to, from reflect.Value) {
 		}
 	case reflect.Interface:
 		if err, ok := from.Interface().(error); ok {
-			recorded := inspect.RecordError(err)
+			recorded := verdict.RecordError(err)
 			recorded.Text = r.string(recorded.Text)
 			to.Set(reflect.ValueOf(recorded))
 		}
@@ -91,7 +92,7 @@ func (r rewriter) copyMap(to, from reflect.Value) {
 	}
 }
 
-func historyType() reflect.Type { return reflect.TypeFor[inspect.History]() }
+func historyType() reflect.Type { return reflect.TypeFor[object.History]() }
 
 func (r rewriter) string(s string) string {
 	if r.text != nil {

@@ -18,29 +18,29 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Action defines how leftovers of one kind are released.
 type Action struct {
-	Kind    inspect.Kind
+	Kind    object.Kind
 	Order   int    // kinds with a lower value are released first
 	Summary string // one line for the documentation
 
 	// Plan returns what the action would do, or why not. It is pure.
-	Plan func(o inspect.Assessment, s Settings) (does, refuse string)
+	Plan func(o object.Assessment, s Settings) (does, refuse string)
 	// Less orders the objects of one pod; nil keeps the order of the report.
-	Less func(a, b inspect.Assessment) int
+	Less func(a, b object.Assessment) int
 	// Needs returns which objects must be gone before this one may be released, given the rest of its pod; empty: none.
-	Needs func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string
+	Needs func(o object.Assessment, rest []object.Assessment, s Settings) string
 	// Preview returns why Do would refuse, without changing anything; nil if Plan knows everything.
-	Preview func(ctx context.Context, t Tools, o inspect.Assessment) (refuse string)
+	Preview func(ctx context.Context, t Tools, o object.Assessment) (refuse string)
 	// Prepare runs once before the first object of a pod; may be nil.
-	Prepare func(ctx context.Context, t Tools, all []inspect.Assessment) error
+	Prepare func(ctx context.Context, t Tools, all []object.Assessment) error
 	// Do releases the object. It may be called again for an object that is partly released or gone.
-	Do func(ctx context.Context, t Tools, o inspect.Assessment) error
+	Do func(ctx context.Context, t Tools, o object.Assessment) error
 	// Verify reports whether the object is gone. An error means "not known".
-	Verify func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
+	Verify func(ctx context.Context, t Tools, o object.Assessment) (bool, error)
 }
 
 // Tools is what an action uses.
@@ -86,8 +86,8 @@ func (t timeouts) forServer() time.Duration { return cmp.Or(t.server, 5*time.Sec
 func (t timeouts) forSocket() time.Duration { return cmp.Or(t.socket, 2*time.Second) }
 
 // after returns a Needs that requires objects of some kinds of the same pod to be gone. A zombie holds no resources.
-func after(kinds ...inspect.Kind) func(inspect.Assessment, []inspect.Assessment, Settings) string {
-	return func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+func after(kinds ...object.Kind) func(object.Assessment, []object.Assessment, Settings) string {
+	return func(_ object.Assessment, rest []object.Assessment, _ Settings) string {
 		for _, other := range rest {
 			if slices.Contains(kinds, other.Kind) && !isDead(other) {
 				return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))

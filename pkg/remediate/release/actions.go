@@ -3,7 +3,7 @@ package release
 import (
 	"slices"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Actions lists all actions in the order in which leftovers of one pod are released: first the runtime's objects; CNI
@@ -34,7 +34,7 @@ func Actions() []Action {
 // actions holds at most one action for each kind.
 type actions []Action
 
-func (all actions) on(kind inspect.Kind) (Action, bool) {
+func (all actions) on(kind object.Kind) (Action, bool) {
 	at := slices.IndexFunc(all, func(a Action) bool { return a.Kind == kind })
 	if at < 0 {
 		return Action{}, false
@@ -42,4 +42,4 @@ func (all actions) on(kind inspect.Kind) (Action, bool) {
 	return all[at], true
 }
 
-func actionFor(kind inspect.Kind) (Action, bool) { return actions(Actions()).on(kind) }
+func actionFor(kind object.Kind) (Action, bool) { return actions(Actions()).on(kind) }

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Guard is the answer of one guard about a step at the time of the plan. Asking changes no state and uses up no budget.
@@ -61,16 +62,16 @@ const networkGate = "network-ready"
 
 // gateGuards are the gates of an inspection. If one is closed, the report should contain no leftovers; this is an
 // additional check.
-func gateGuards(report inspect.Report) (guards []Guard) {
+func gateGuards(report object.Report) (guards []Guard) {
 	for _, gate := range report.Gates {
-		if gate.Name != networkGate && gate.Name != inspect.Breaker {
+		if gate.Name != networkGate && gate.Name != object.Breaker {
 			guards = append(guards, gateGuard(gate))
 		}
 	}
 	return guards
 }
 
-func gateGuard(gate inspect.Gate) Guard {
+func gateGuard(gate object.Gate) Guard {
 	g := Guard{Name: "gate " + gate.Name, Open: gate.Open, Why: gate.Why}
 	if g.Open {
 		return g
@@ -84,17 +85,17 @@ func gateGuard(gate inspect.Gate) Guard {
 
 // breaker is the answer of the gate against mass orphaning about one pod. While the gate is closed, a stronger proof
 // lets one pod per pass through; first is that pod, if it is another one.
-func breaker(report inspect.Report, objects []inspect.Assessment, first string) []Guard {
-	i := slices.IndexFunc(report.Gates, func(g inspect.Gate) bool { return g.Name == inspect.Breaker })
+func breaker(report object.Report, objects []object.Assessment, first string) []Guard {
+	i := slices.IndexFunc(report.Gates, func(g object.Gate) bool { return g.Name == object.Breaker })
 	if i < 0 {
 		return nil
 	}
 	gate := gateGuard(report.Gates[i])
 	proven, others := 0, 0
 	for _, o := range objects {
-		if o.Verdict == inspect.Leftover && o.PassesBreaker {
+		if o.Verdict == object.Leftover && o.PassesBreaker {
 			proven++
-		} else if o.Verdict == inspect.Leftover {
+		} else if o.Verdict == object.Leftover {
 			others++
 		}
 	}
@@ -109,19 +110,19 @@ func breaker(report inspect.Report, objects []inspect.Assessment, first string) 
 }
 
 // closedGate returns why no object in the report may be released.
-func closedGate(report inspect.Report) string { return firstClosed(gateGuards(report)) }
+func closedGate(report object.Report) string { return firstClosed(gateGuards(report)) }
 
 // kept holds the reasons why a pod must not be released, as its objects show them.
 type kept struct{ namespace, pod, unknown string }
 
 // keptGroups returns by group why it must be kept: the pod, by annotation or labels, or its namespace is opted out, or
 // the verdict on one of its objects is unknown. One object in an opted-out namespace is enough.
-func keptGroups(report inspect.Report, s Settings) map[string]kept {
+func keptGroups(report object.Report, s Settings) map[string]kept {
 	groups := map[string]kept{}
 	for _, o := range report.Objects {
 		var k kept
 		k.namespace, k.pod = s.OptedOut(o)
-		if o.Verdict == inspect.Unknown && !inspect.Of(o.Kind).Minor() {
+		if o.Verdict == object.Unknown && !kinds.Of(o.Kind).Minor() {
 			k.unknown = fmt.Sprintf("the verdict on its %s %s is unknown: %s", o.Kind, o.ID, o.Why)
 		}
 		if k != (kept{}) {
@@ -135,11 +136,11 @@ func keptGroups(report inspect.Report, s Settings) map[string]kept {
 
 // OptedOut returns why the pod of an object is opted out, by its namespace and by its annotation or labels. Unknown
 // labels count for leftovers only: other objects of the pod may know them.
-func (s Settings) OptedOut(o inspect.Assessment) (namespace, pod string) {
-	if o.Verdict == inspect.Leftover || o.Pod.Namespace != "" {
+func (s Settings) OptedOut(o object.Assessment) (namespace, pod string) {
+	if o.Verdict == object.Leftover || o.Pod.Namespace != "" {
 		namespace = s.optedOut(o.Pod.Namespace)
 	}
-	if o.Verdict == inspect.Leftover || o.OptOut != "" {
+	if o.Verdict == object.Leftover || o.OptOut != "" {
 		pod = s.podOptedOut(o.Object)
 	}
 	return namespace, pod
@@ -199,7 +200,7 @@ func (p Policy) budget(left int, counted bool) Guard {
 	return answer("budget", "", fmt.Sprintf("%d of %d pods an hour are left", left, p.PodsPerHour))
 }
 
-func modeGuard(kind inspect.Kind, mode Mode) Guard {
+func modeGuard(kind object.Kind, mode Mode) Guard {
 	why := fmt.Sprintf("the mode for kind %s is %s", kind, mode)
 	return Guard{Name: "mode", Open: mode == On, Why: why}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // answersOf lists the answers about the step on an object: the reasons of closed guards, the names of open ones.
@@ -44,13 +44,13 @@ func answersOf(t *testing.T, steps []Step, id string) (closed, open []string) {
 
 // If several guards are closed, the plan names each, and contains the answers of the others too.
 func TestPlanHasEveryAnswer(t *testing.T) {
-	refused, plain, unknown := leftover(inspect.Mount, uid1, "m#1"), leftover(inspect.Cgroup, uid1, "/c1"),
-		leftover(inspect.Process, uid1, "7")
+	refused, plain, unknown := leftover(object.Mount, uid1, "m#1"), leftover(object.Cgroup, uid1, "/c1"),
+		leftover(object.Process, uid1, "7")
 	refused.Facts = map[string]string{"refused": "it is another pod's"}
 	plain.OptOut = "its annotation says so"
-	unknown.Verdict, unknown.Why = inspect.Unknown, "nobody could say"
-	report := inspect.Report{Objects: []inspect.Assessment{refused, plain, unknown, leftover(inspect.Cgroup, uid2, "/c2")},
-		Gates: []inspect.Gate{{Name: "list-is-ours", Why: "no pod of ours"}, {Name: "apiserver-heard", Open: true, Why: "now"},
+	unknown.Verdict, unknown.Why = object.Unknown, "nobody could say"
+	report := object.Report{Objects: []object.Assessment{refused, plain, unknown, leftover(object.Cgroup, uid2, "/c2")},
+		Gates: []object.Gate{{Name: "list-is-ours", Why: "no pod of ours"}, {Name: "apiserver-heard", Open: true, Why: "now"},
 			{Name: networkGate, Why: "it concerns the network only"}}}
 	report.Objects[3].Pod.Namespace = "other"
 	policy := on()
@@ -90,9 +90,9 @@ func TestPlanHasEveryAnswer(t *testing.T) {
 // Budgets are used by planned releases, not by asking: a pod stopped by another guard leaves them to the next.
 func TestAskingTakesNoBudget(t *testing.T) {
 	const uid3 = "33333333-3333-3333-3333-333333333333"
-	var report inspect.Report
+	var report object.Report
 	for _, uid := range []string{uid1, uid2, uid3} {
-		o := leftover(inspect.Cgroup, uid, "/"+uid[:1])
+		o := leftover(object.Cgroup, uid, "/"+uid[:1])
 		o.Running = true
 		report.Objects = append(report.Objects, o)
 	}
@@ -130,8 +130,8 @@ func TestPlanByHandAsksEverything(t *testing.T) {
 	s.trace = nil
 	before := s.files()
 	r := s.runner()
-	action := &r.options.actions[slices.IndexFunc(r.options.actions, func(a Action) bool { return a.Kind == inspect.Cgroup })]
-	action.Preview = func(_ context.Context, _ Tools, o inspect.Assessment) string {
+	action := &r.options.actions[slices.IndexFunc(r.options.actions, func(a Action) bool { return a.Kind == object.Cgroup })]
+	action.Preview = func(_ context.Context, _ Tools, o object.Assessment) string {
 		if o.ID == "c3" {
 			return "it has user data"
 		}
@@ -166,11 +166,11 @@ func TestPlanByHandAsksEverything(t *testing.T) {
 func TestPlanLooksAtSome(t *testing.T) {
 	s := newFailing(t, 0)
 	for n := range maxPreviews + 1 {
-		s.there = append(s.there, leftover(inspect.Cgroup, uid1, string(rune('a'+n))))
+		s.there = append(s.there, leftover(object.Cgroup, uid1, string(rune('a'+n))))
 	}
 	r, looks := s.runner(), 0
 	for i := range r.options.actions {
-		r.options.actions[i].Preview = func(context.Context, Tools, inspect.Assessment) string { looks++; return "" }
+		r.options.actions[i].Preview = func(context.Context, Tools, object.Assessment) string { looks++; return "" }
 	}
 	steps, err := r.Plan(t.Context(), s.report())
 	if err != nil || len(steps) != maxPreviews+1 || looks != maxPreviews {

@@ -4,23 +4,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // While the gate against mass orphaning is closed, a plan contains one pod with the stronger proof: the one tried
 // longest ago that no other guard stops. The other pods are left alone.
 func TestPlanTakesOnePodThroughTheBreaker(t *testing.T) {
 	const uid3, uid4 = "33333333-3333-3333-3333-333333333333", "44444444-4444-4444-4444-444444444444"
-	strong := func(uid string) inspect.Assessment {
-		o := leftover(inspect.Mount, uid, "m-"+uid)
+	strong := func(uid string) object.Assessment {
+		o := leftover(object.Mount, uid, "m-"+uid)
 		o.PassesBreaker = true
 		return o
 	}
-	weak, kept := leftover(inspect.Mount, uid1, "m-"+uid1), strong(uid2)
+	weak, kept := leftover(object.Mount, uid1, "m-"+uid1), strong(uid2)
 	kept.OptOut = "its annotation says so"
-	closed := inspect.Gate{Name: inspect.Breaker, Why: "ten of twenty", Opens: "by itself or by a person"}
+	closed := object.Gate{Name: object.Breaker, Why: "ten of twenty", Opens: "by itself or by a person"}
 	for name, test := range map[string]struct {
-		gate inspect.Gate
+		gate object.Gate
 		bend func(*Policy)
 		want map[string]string
 	}{
@@ -36,7 +36,7 @@ func TestPlanTakesOnePodThroughTheBreaker(t *testing.T) {
 			uid2: "annotation", uid3: "budget", uid4: "budget"}},
 		"dry run": {closed, func(p *Policy) { p.Mode = DryRun }, map[string]string{uid1: "dry-run", uid2: "dry-run",
 			uid3: "dry-run", uid4: "dry-run"}},
-		"open": {inspect.Gate{Name: inspect.Breaker, Open: true}, nil, map[string]string{uid1: "", uid2: "annotation",
+		"open": {object.Gate{Name: object.Breaker, Open: true}, nil, map[string]string{uid1: "", uid2: "annotation",
 			uid3: "", uid4: ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,8 +44,8 @@ func TestPlanTakesOnePodThroughTheBreaker(t *testing.T) {
 			if test.bend != nil {
 				test.bend(&policy)
 			}
-			report := inspect.Report{Objects: []inspect.Assessment{weak, kept, strong(uid3), strong(uid4)},
-				Gates: []inspect.Gate{test.gate}}
+			report := object.Report{Objects: []object.Assessment{weak, kept, strong(uid3), strong(uid4)},
+				Gates: []object.Gate{test.gate}}
 			for _, step := range Plan(report, policy, now) {
 				want := test.want[step.Group]
 				if step.Acts() != (want == "") || !strings.Contains(step.Blocked, want) {

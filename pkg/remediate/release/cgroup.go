@@ -6,38 +6,38 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // cgroupAction removes empty cgroups, children first. Volumes in memory must be unmounted before: otherwise their
 // memory would be charged to the parent permanently (kubelet uses the same order).
 func cgroupAction() Action {
 	return Action{
-		Kind: inspect.Cgroup, Order: 80,
+		Kind: object.Cgroup, Order: 80,
 		Summary: "StopUnit of the pod's slice and its containers' scopes, then rmdir, leaf first; v1 " +
 			"memory.force_empty before",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("remove the empty cgroup %s", o.ID), ""
 		},
-		Less: func(a, b inspect.Assessment) int {
+		Less: func(a, b object.Assessment) int {
 			return cmp.Or(
 				cmp.Compare(strings.Count(b.ID, "/"), strings.Count(a.ID, "/")),
 				cmp.Compare(ofSystemd(b), ofSystemd(a)), // systemd removes the others itself
 				cmp.Compare(a.ID, b.ID),
 			)
 		},
-		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+		Needs: func(_ object.Assessment, rest []object.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
-				case other.Kind == inspect.Mount && other.Identity["type"] == "tmpfs":
+				case other.Kind == object.Mount && other.Identity["type"] == "tmpfs":
 					return fmt.Sprintf("a volume in memory is still mounted on %s", other.Identity["point"])
-				case other.Kind == inspect.Container && other.Facts["state"] != "EXITED":
+				case other.Kind == object.Container && other.Facts["state"] != "EXITED":
 					return fmt.Sprintf("container %s still exists", shortID(other.ID))
 				}
 			}
 			return ""
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			c, err := cgroupOf(o)
 			if err != nil {
 				return err
@@ -49,7 +49,7 @@ func cgroupAction() Action {
 }
 
 // ofSystemd is 1 for a cgroup in the hierarchy that systemd keeps its units in on cgroup v1.
-func ofSystemd(o inspect.Assessment) int {
+func ofSystemd(o object.Assessment) int {
 	if o.Facts["hierarchy"] == "name=systemd" {
 		return 1
 	}

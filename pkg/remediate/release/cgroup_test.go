@@ -15,31 +15,31 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 func TestCgroupNeeds(t *testing.T) {
-	mount := func(kind string) inspect.Assessment {
-		return inspect.Assessment{Object: inspect.Object{Kind: inspect.Mount, Identity: inspect.Identity{"type": kind,
+	mount := func(kind string) object.Assessment {
+		return object.Assessment{Object: object.Object{Kind: object.Mount, Identity: object.Identity{"type": kind,
 			"point": "/p"}}}
 	}
-	container := func(state string) inspect.Assessment {
-		return inspect.Assessment{Object: inspect.Object{Kind: inspect.Container, ID: "c",
+	container := func(state string) object.Assessment {
+		return object.Assessment{Object: object.Object{Kind: object.Container, ID: "c",
 			Facts: map[string]string{"state": state}}}
 	}
 	for name, test := range map[string]struct {
-		rest []inspect.Assessment
+		rest []object.Assessment
 		want string
 	}{
 		"nothing": {nil, ""},
-		"a volume in memory": {[]inspect.Assessment{mount("ext4"), mount("tmpfs")},
+		"a volume in memory": {[]object.Assessment{mount("ext4"), mount("tmpfs")},
 			"a volume in memory is still mounted on /p"},
-		"other volumes":       {[]inspect.Assessment{mount("ext4"), mount("nfs4")}, ""},
-		"a running container": {[]inspect.Assessment{container("RUNNING")}, "container c still exists"},
-		"one that may run":    {[]inspect.Assessment{container("UNKNOWN")}, "container c still exists"},
-		"one that has ended":  {[]inspect.Assessment{container("EXITED")}, ""},
+		"other volumes":       {[]object.Assessment{mount("ext4"), mount("nfs4")}, ""},
+		"a running container": {[]object.Assessment{container("RUNNING")}, "container c still exists"},
+		"one that may run":    {[]object.Assessment{container("UNKNOWN")}, "container c still exists"},
+		"one that has ended":  {[]object.Assessment{container("EXITED")}, ""},
 	} {
-		if got := cgroupAction().Needs(inspect.Assessment{}, test.rest, Settings{}); got != test.want {
+		if got := cgroupAction().Needs(object.Assessment{}, test.rest, Settings{}); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
@@ -47,14 +47,14 @@ func TestCgroupNeeds(t *testing.T) {
 
 // Leaves first; at equal depth systemd's first, since systemd removes the others with it.
 func TestCgroupOrder(t *testing.T) {
-	var all []inspect.Assessment
+	var all []object.Assessment
 	for _, id := range []string{"memory/pod", "memory/pod/c", "pids/pod/c", "systemd/pod", "systemd/pod/c", "pids/pod",
 		"pids/pod/c/d"} {
 		hierarchy, _, _ := strings.Cut(id, "/")
 		if hierarchy == "systemd" {
 			hierarchy = "name=systemd"
 		}
-		all = append(all, inspect.Assessment{Object: inspect.Object{ID: id,
+		all = append(all, object.Assessment{Object: object.Object{ID: id,
 			Facts: map[string]string{"hierarchy": hierarchy}}})
 	}
 	slices.SortStableFunc(all, cgroupAction().Less)
@@ -70,10 +70,10 @@ func TestCgroupOrder(t *testing.T) {
 }
 
 // assessmentOf is the assessment that a lister makes of a process.
-func assessmentOf(p mutate.Process) inspect.Assessment {
-	return inspect.Assessment{Object: inspect.Object{
-		Kind: inspect.Process, ID: strconv.Itoa(p.PID), Pod: inspect.Pod{UID: p.UID},
-		Identity: inspect.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
+func assessmentOf(p mutate.Process) object.Assessment {
+	return object.Assessment{Object: object.Object{
+		Kind: object.Process, ID: strconv.Itoa(p.PID), Pod: object.Pod{UID: p.UID},
+		Identity: object.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
 	}}
 }
 
@@ -104,7 +104,7 @@ func TestChangedProcessStopsTheRound(t *testing.T) {
 	p := w.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
 	reused := other
 	reused.StartTime++
-	err := terminateAll(t.Context(), w.runner().tools, []inspect.Assessment{assessmentOf(reused), assessmentOf(p)})
+	err := terminateAll(t.Context(), w.runner().tools, []object.Assessment{assessmentOf(reused), assessmentOf(p)})
 	if !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("%v", err)
 	}

@@ -8,7 +8,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // confirm inspects the whole node again and asks all witnesses about the pod. If a witness knows it, or an object was
@@ -34,7 +35,7 @@ func (p *podRelease) confirm(ctx context.Context) error {
 	if err != nil {
 		return p.couldNotTell("ask the witnesses again: %v", err)
 	}
-	report = inspect.Releasable(report)
+	report = kinds.Releasable(report)
 	if err = p.evaluate(ctx, report); err != nil {
 		p.markReturned(report)
 	}
@@ -42,7 +43,7 @@ func (p *podRelease) confirm(ctx context.Context) error {
 }
 
 // evaluate compares an inspection with the plan: an error ends the release of the pod.
-func (p *podRelease) evaluate(ctx context.Context, report inspect.Report) error {
+func (p *podRelease) evaluate(ctx context.Context, report object.Report) error {
 	if why := inspectionError(report); why != "" {
 		return p.couldNotTell("the inspection is incomplete: %s", why)
 	}
@@ -52,7 +53,7 @@ func (p *podRelease) evaluate(ctx context.Context, report inspect.Report) error 
 	if err := p.updateRest(report); err != nil {
 		return err
 	}
-	exists := func(o inspect.Assessment) bool { return !isDead(o) }
+	exists := func(o object.Assessment) bool { return !isDead(o) }
 	if why := firstClosed(breaker(report, p.rest, "")); why != "" && slices.ContainsFunc(p.rest, exists) {
 		return p.stopFor("%s", why)
 	}
@@ -61,7 +62,7 @@ func (p *podRelease) evaluate(ctx context.Context, report inspect.Report) error 
 
 // markReturned corrects the outcome of steps of a release that ends early: an object verified to be gone exists again
 // if the inspection that ends the release lists it as the pod's.
-func (p *podRelease) markReturned(report inspect.Report) {
+func (p *podRelease) markReturned(report object.Report) {
 	for i := range p.outcome.Steps {
 		s := &p.outcome.Steps[i]
 		o, here := findObject(report.Objects, s.Kind, s.ID)
@@ -76,9 +77,9 @@ const holders = "holders"
 
 // inspectionError returns the unread part of an inspection. Missing holders do not matter here: they change neither
 // which objects exist nor who owns them. For kinds that do little harm, the steps verify the objects.
-func inspectionError(report inspect.Report) string {
+func inspectionError(report object.Report) string {
 	for _, failure := range report.Errors {
-		if failure.What != holders && !inspect.Of(inspect.Kind(failure.What)).Minor() {
+		if failure.What != holders && !kinds.Of(object.Kind(failure.What)).Minor() {
 			return failure.What + ": " + failure.Error
 		}
 	}
@@ -86,7 +87,7 @@ func inspectionError(report inspect.Report) string {
 }
 
 // updateRest records the remaining objects of the pod.
-func (p *podRelease) updateRest(report inspect.Report) error {
+func (p *podRelease) updateRest(report object.Report) error {
 	p.rest = nil
 	for _, o := range report.Objects {
 		if !p.belongsToPod(o.Object) {
@@ -96,37 +97,37 @@ func (p *podRelease) updateRest(report inspect.Report) error {
 		if why = cmp.Or(why, p.options.Settings.podOptedOut(o.Object)); why != "" {
 			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
 		}
-		if inspect.Of(o.Kind).Minor() && o.Verdict != inspect.Leftover && o.Verdict != inspect.Live {
+		if kinds.Of(o.Kind).Minor() && o.Verdict != object.Leftover && o.Verdict != object.Live {
 			continue // its proof may take a day, and no step waits for it
 		}
 		switch o.Verdict {
-		case inspect.Leftover, inspect.Candidate:
+		case object.Leftover, object.Candidate:
 			p.rest = append(p.rest, withUnknownHolders(o, report))
-		case inspect.Live:
+		case object.Live:
 			return p.stopFor("%s %s is %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
-		case inspect.Foreign: // never touched; if it was planned, checkPlan finds it
+		case object.Foreign: // never touched; if it was planned, checkPlan finds it
 		default:
-			return p.couldNotTell("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, inspect.Unknown), o.Why)
+			return p.couldNotTell("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, object.Unknown), o.Why)
 		}
 	}
 	return nil
 }
 
 // belongsToPod reports whether an object belongs to this pod: by its UID, or, if it has none, by the pod's sandbox.
-func (p *podRelease) belongsToPod(o inspect.Object) bool {
+func (p *podRelease) belongsToPod(o object.Object) bool {
 	if o.Pod.UID != "" || o.SandboxID == "" {
 		return Group(o) == p.outcome.Group
 	}
 	return slices.ContainsFunc(p.steps, func(s Step) bool {
-		return s.Object.SandboxID == o.SandboxID || s.Kind == inspect.Sandbox && s.ID == o.SandboxID
+		return s.Object.SandboxID == o.SandboxID || s.Kind == object.Sandbox && s.ID == o.SandboxID
 	})
 }
 
 // withUnknownHolders adds a holder when the search for holders failed, so that the object does not look unused.
-func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Assessment {
+func withUnknownHolders(o object.Assessment, report object.Report) object.Assessment {
 	for _, failure := range report.Errors {
 		if failure.What == holders {
-			o.Holders = append(slices.Clip(o.Holders), inspect.Holder{Command: "unknown", How: failure.Error})
+			o.Holders = append(slices.Clip(o.Holders), object.Holder{Command: "unknown", How: failure.Error})
 		}
 	}
 	return o
@@ -134,7 +135,7 @@ func withUnknownHolders(o inspect.Assessment, report inspect.Report) inspect.Ass
 
 // checkPlan compares the plan with the objects listed now. A listed object must be the one that was evaluated; one that
 // is not listed must be gone.
-func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error {
+func (p *podRelease) checkPlan(ctx context.Context, report object.Report) error {
 	for _, step := range p.steps {
 		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
 			if !maps.Equal(now.Identity, step.Object.Identity) {
@@ -159,7 +160,7 @@ func (p *podRelease) checkPlan(ctx context.Context, report inspect.Report) error
 }
 
 // verdictOf describes the verdict on a step's object that the inspection does not list as the pod's.
-func verdictOf(report inspect.Report, step Step) string {
+func verdictOf(report object.Report, step Step) string {
 	o, ok := findObject(report.Objects, step.Kind, step.ID)
 	if !ok {
 		return "the inspection did not find it"
@@ -168,7 +169,7 @@ func verdictOf(report inspect.Report, step Step) string {
 }
 
 // gone verifies whether an object is gone.
-func (p *podRelease) gone(ctx context.Context, o inspect.Assessment) (bool, error) {
+func (p *podRelease) gone(ctx context.Context, o object.Assessment) (bool, error) {
 	action, ok := p.options.actions.on(o.Kind)
 	if !ok {
 		return false, errors.New("there is no action for this kind to verify it")

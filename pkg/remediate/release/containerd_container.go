@@ -6,27 +6,27 @@ import (
 	"fmt"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // containerdContainerAction removes containers that containerd has and CRI has lost: kubelet cannot stop them, and they
 // run beside the new copy of the pod. It asks containerd itself, in the order of containerd's own client.
 func containerdContainerAction() Action {
 	return Action{
-		Kind: inspect.ContainerdContainer, Order: 25,
+		Kind: object.ContainerdContainer, Order: 25,
 		Summary: "containerd: SIGTERM to the task, after the grace SIGKILL, delete the task, then the container with its " +
 			"snapshot",
-		Plan: func(o inspect.Assessment, s Settings) (string, string) {
+		Plan: func(o object.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf("end the task of container %s (%s) with %s grace, delete it, and the container with its "+
 				"snapshot, through containerd", shortID(o.ID), cmp.Or(o.Facts["name"], o.Facts["kind"]), s.ContainerGrace), ""
 		},
 		// A sandbox goes after its containers, which may live in its namespaces.
-		Less: func(a, b inspect.Assessment) int {
+		Less: func(a, b object.Assessment) int {
 			return cmp.Or(cmp.Compare(isSandboxRecord(a), isSandboxRecord(b)), cmp.Compare(a.ID, b.ID))
 		},
-		Needs: func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string {
+		Needs: func(o object.Assessment, rest []object.Assessment, s Settings) string {
 			for _, other := range rest {
-				if other.Kind == inspect.Sandbox || other.Kind == inspect.Container {
+				if other.Kind == object.Sandbox || other.Kind == object.Container {
 					return fmt.Sprintf("the %s %s of its pod goes first, through CRI", other.Kind, shortID(other.ID))
 				}
 			}
@@ -38,14 +38,14 @@ func containerdContainerAction() Action {
 }
 
 // isSandboxRecord is 1 for the container of a sandbox.
-func isSandboxRecord(o inspect.Assessment) int {
+func isSandboxRecord(o object.Assessment) int {
 	if o.Facts["kind"] == "sandbox" {
 		return 1
 	}
 	return 0
 }
 
-func releaseContainerdContainer(ctx context.Context, t Tools, o inspect.Assessment) error {
+func releaseContainerdContainer(ctx context.Context, t Tools, o object.Assessment) error {
 	container, err := runtimeContainerOf(o)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func releaseContainerdContainer(ctx context.Context, t Tools, o inspect.Assessme
 }
 
 // containerdContainerGone reports whether containerd no longer has a container of that ID.
-func containerdContainerGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
+func containerdContainerGone(ctx context.Context, t Tools, o object.Assessment) (bool, error) {
 	if t.Host.Containerd.Containers == nil {
 		return false, fmt.Errorf("containers: %w", hosterr.ErrNotConfigured)
 	}

@@ -5,16 +5,16 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // isCSI reports whether a mount was made by a CSI driver for kubelet.
-func isCSI(o inspect.Assessment) bool {
+func isCSI(o object.Assessment) bool {
 	return strings.Contains(o.Identity["point"], "/pods/"+o.Pod.UID+"/"+csiVolumes)
 }
 
 // csiOwned returns why the agent must not unmount a CSI mount: its driver is unknown or not proven to be gone.
-func csiOwned(ctx context.Context, t Tools, o inspect.Assessment) string {
+func csiOwned(ctx context.Context, t Tools, o object.Assessment) string {
 	if !isCSI(o) || t.Settings.UnmountCSI {
 		return ""
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // A CSI driver is gone if the Node's CSINode does not name it and no process holds a socket of it below kubelet's
@@ -156,11 +156,11 @@ func (w *driverWatch) current(ctx context.Context, t Tools) (driverObservation, 
 
 // observe records an observation if a possible leftover may involve CSI and the last observation is old enough. A
 // failed observation is not recorded: it proves neither presence nor absence.
-func (w *driverWatch) observe(ctx context.Context, t Tools, report inspect.Report) error {
-	if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
-		stays := o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate &&
+func (w *driverWatch) observe(ctx context.Context, t Tools, report object.Report) error {
+	if !slices.ContainsFunc(report.Objects, func(o object.Assessment) bool {
+		stays := o.Verdict == object.Leftover || o.Verdict == object.Candidate &&
 			report.At.Since(o.FirstSeen) >= driverMinAge
-		return stays && (o.Kind == inspect.PodDirectory || isCSI(o))
+		return stays && (o.Kind == object.PodDirectory || isCSI(o))
 	}) {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // observedAt returns observations at the given minutes of one boot.
@@ -185,10 +185,10 @@ func TestDriverIsObservedOnlyIfNeeded(t *testing.T) {
 		t.Errorf("%v, %v", observations, err)
 	}
 	// A pod that is terminating causes no observation, which would fail without tools.
-	young := inspect.Assessment{Object: inspect.Object{Kind: inspect.PodDirectory}, Verdict: inspect.Candidate}
+	young := object.Assessment{Object: object.Object{Kind: object.PodDirectory}, Verdict: object.Candidate}
 	young.FirstSeen = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
 	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverMinAge - 1}
-	for _, report := range []inspect.Report{{}, {At: at, Objects: []inspect.Assessment{young}}} {
+	for _, report := range []object.Report{{}, {At: at, Objects: []object.Assessment{young}}} {
 		if err := new(driverWatch).observe(t.Context(), Tools{}, report); err != nil {
 			t.Error(err)
 		}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 func handleSum(handle string) string {
@@ -272,17 +272,17 @@ func TestForeignVolumeNotes(t *testing.T) {
 // The directory of a pod is removed last, and only if it is the inspected one.
 func TestPodDirectoryNeeds(t *testing.T) {
 	action := podDirectoryAction()
-	object := func(kind inspect.Kind, facts map[string]string) inspect.Assessment {
-		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: "0123456789",
-			Identity: inspect.Identity{"point": "/p"}, Facts: facts}}
+	thing := func(kind object.Kind, facts map[string]string) object.Assessment {
+		return object.Assessment{Object: object.Object{Kind: kind, ID: "0123456789",
+			Identity: object.Identity{"point": "/p"}, Facts: facts}}
 	}
 	var got []string
-	for _, rest := range []inspect.Assessment{
-		object(inspect.Mount, nil), object(inspect.Process, nil), object(inspect.Container, nil),
-		object(inspect.Process, map[string]string{"state": "Z"}), object(inspect.PodDirectory, nil),
-		object(inspect.Cgroup, nil),
+	for _, rest := range []object.Assessment{
+		thing(object.Mount, nil), thing(object.Process, nil), thing(object.Container, nil),
+		thing(object.Process, map[string]string{"state": "Z"}), thing(object.PodDirectory, nil),
+		thing(object.Cgroup, nil),
 	} {
-		got = append(got, action.Needs(object(inspect.PodDirectory, nil), []inspect.Assessment{rest}, Settings{}))
+		got = append(got, action.Needs(thing(object.PodDirectory, nil), []object.Assessment{rest}, Settings{}))
 	}
 	want := []string{"/p is still mounted", "process 0123456789 still exists", "container 0123456789 still exists",
 		"", "", ""}
@@ -298,10 +298,10 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 	w.Write(w.PodDir(other, "etc-hosts"), "hosts")
 	before := mutatetest.Snapshot(t, w.Host.Paths.KubeletRoot)
 	id := mutatetest.FileID(t, w.PodDir(uid))
-	assessment := func(uid, name string, id mutate.FileID) inspect.Assessment {
-		return inspect.Assessment{Object: inspect.Object{
-			Kind: inspect.PodDirectory, ID: name, Pod: inspect.Pod{UID: uid},
-			Identity: inspect.Identity{"device": id.Device, "inode": itoa(int(id.Inode))},
+	assessment := func(uid, name string, id mutate.FileID) object.Assessment {
+		return object.Assessment{Object: object.Object{
+			Kind: object.PodDirectory, ID: name, Pod: object.Pod{UID: uid},
+			Identity: object.Identity{"device": id.Device, "inode": itoa(int(id.Inode))},
 		}}
 	}
 	tools := w.runner().tools
@@ -311,7 +311,7 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 	}
 	var refusal mutate.Refusal
 	// The inode is right, the name is not: the directory's owner is unknown.
-	for _, o := range []inspect.Assessment{assessment(uid, w.PodDir(other), id), assessment("", w.PodDir(uid), id),
+	for _, o := range []object.Assessment{assessment(uid, w.PodDir(other), id), assessment("", w.PodDir(uid), id),
 		assessment("", "", id)} {
 		if err := removePodDirectory(t.Context(), tools, o); !errors.As(err, &refusal) {
 			t.Errorf("%s of %q: %v", o.ID, o.Pod.UID, err)

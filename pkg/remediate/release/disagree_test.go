@@ -13,7 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // The witnesses of a world, each of which can be blind on its own.
@@ -128,7 +128,7 @@ func TestRunningPodIsKept(t *testing.T) {
 		}
 	}
 	for _, o := range w.inspect().Objects {
-		if o.Pod.UID == uid && (o.Verdict != inspect.Live || o.Kind == inspect.Container &&
+		if o.Pod.UID == uid && (o.Verdict != object.Live || o.Kind == object.Container &&
 			o.Facts["state"] != "RUNNING") {
 			t.Errorf("%s %s: %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
 		}
@@ -137,11 +137,11 @@ func TestRunningPodIsKept(t *testing.T) {
 
 // Of two running pods one release takes one, whatever the report says.
 func TestPlanTakesOneRunningPod(t *testing.T) {
-	var report inspect.Report
+	var report object.Report
 	for _, uid := range []string{"c", "a", "b"} {
-		report.Objects = append(report.Objects, inspect.Assessment{
-			Object:  inspect.Object{Kind: inspect.Process, ID: uid, Pod: inspect.Pod{UID: uid}},
-			Verdict: inspect.Leftover, Running: uid != "b",
+		report.Objects = append(report.Objects, object.Assessment{
+			Object:  object.Object{Kind: object.Process, ID: uid, Pod: object.Pod{UID: uid}},
+			Verdict: object.Leftover, Running: uid != "b",
 		})
 	}
 	var got []string

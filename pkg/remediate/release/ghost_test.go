@@ -14,17 +14,15 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // ghostWorld is a world with a real containerd, in which objects below CRI are inspected too.
-func ghostWorld(t *testing.T, optIn ...inspect.Kind) (*world, *mutatetest.Containerd) {
+func ghostWorld(t *testing.T, optIn ...object.Kind) (*world, *mutatetest.Containerd) {
 	t.Helper()
 	w, c := runtimeWorld(t)
 	w.Host.Paths.ContainerdState, w.Host.Paths.ContainerdRoot = filepath.Join(c.Dir, "state"), filepath.Join(c.Dir, "root")
-	w.inspector.Listing(listers.All())
-	w.settings.Kinds = map[inspect.Kind]Mode{}
+	w.settings.Kinds = map[object.Kind]Mode{}
 	for _, kind := range optIn {
 		w.settings.Kinds[kind] = On
 	}
@@ -58,12 +56,12 @@ func (w *world) processOf(id string) (task, shim int) {
 }
 
 // proven inspects until each object of a kind of a pod is a leftover. Related objects stay candidates meanwhile.
-func (w *world) proven(uid string, kind inspect.Kind) {
+func (w *world) proven(uid string, kind object.Kind) {
 	w.t.Helper()
 	mutatetest.Await(w.t, func() bool {
 		n := 0
 		for _, o := range w.inspect().Objects {
-			if o.Pod.UID == uid && o.Kind == kind && o.Verdict != inspect.Leftover {
+			if o.Pod.UID == uid && o.Kind == kind && o.Verdict != object.Leftover {
 				return false
 			}
 			if o.Pod.UID == uid && o.Kind == kind {
@@ -87,23 +85,23 @@ func TestReleaseLostContainers(t *testing.T) {
 	dead := mutatetest.UID(t)
 	parent := w.podCgroup(dead)
 	ids := []string{c.Ghost(dead, "sandbox", parent), c.Ghost(dead, "container", parent)}
-	w.proven(dead, inspect.ContainerdContainer)
+	w.proven(dead, object.ContainerdContainer)
 	living := w.census(pod{uid: w.living, data: w.Mkdir(filepath.Join(w.Dir, "none"))})
 
 	task, shim := w.processOf(ids[1])
-	off := map[inspect.Kind]Mode{inspect.Process: DryRun, inspect.Cgroup: DryRun}
+	off := map[object.Kind]Mode{object.Process: DryRun, object.Cgroup: DryRun}
 	w.settings.Kinds = off // they would go first as processes
 	if outcome := w.release(); outcome.Acted() || !alive(task) || !alive(shim) {
 		t.Fatalf("it was not opted in: %s", describe(outcome))
 	}
-	w.settings.Kinds = map[inspect.Kind]Mode{}
+	w.settings.Kinds = map[object.Kind]Mode{}
 	w.settings.Attended = true
 	outcome := w.release()
 	if left := w.left(dead); len(left) > 0 || len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {
 		t.Fatalf("left: %q\n%s", left, describe(outcome))
 	}
 	for _, s := range outcome.Pods[0].Steps {
-		if s.Kind == inspect.ContainerdContainer && s.Result != Released {
+		if s.Kind == object.ContainerdContainer && s.Result != Released {
 			t.Errorf("%s %s: %s", s.Kind, s.ID, s.Result)
 		}
 	}
@@ -123,12 +121,12 @@ func TestReleaseLostContainers(t *testing.T) {
 
 // A crash between any two changes, then a new release.
 func TestCrashInLostContainer(t *testing.T) {
-	w, c := ghostWorld(t, inspect.ContainerdContainer)
+	w, c := ghostWorld(t, object.ContainerdContainer)
 	for _, point := range []string{"intent: containerd-container", "containerd-container: task ended",
 		"containerd-container: task deleted", "done: containerd-container"} {
 		dead := mutatetest.UID(t)
 		c.Ghost(dead, "container", w.podCgroup(dead))
-		w.proven(dead, inspect.ContainerdContainer)
+		w.proven(dead, object.ContainerdContainer)
 		w.crashAt(point)
 		outcome := w.release()
 		if left := w.left(dead); len(left) > 0 {
@@ -156,7 +154,7 @@ func (w *world) crashAt(point string) {
 // A shim without a container in containerd goes after the processes below it, and containerd removes its bundle. A shim
 // whose container containerd still has stays, even if the pod is dead.
 func TestReleaseLostShim(t *testing.T) {
-	w, c := ghostWorld(t, inspect.Shim)
+	w, c := ghostWorld(t, object.Shim)
 	dead := mutatetest.UID(t)
 	id := c.Ghost(dead, "container", w.podCgroup(dead))
 	kept := c.Ghost(w.living, "container", w.podCgroup(w.living))
@@ -170,10 +168,10 @@ func TestReleaseLostShim(t *testing.T) {
 	if err := api.ContainerService().Delete(namespaces.WithNamespace(t.Context(), cri.Namespace), id); err != nil {
 		t.Fatal(err)
 	}
-	w.proven(dead, inspect.Shim)
+	w.proven(dead, object.Shim)
 	outcome := w.release()
 	want := []Result{Released}
-	if got := results(outcome); cmp.Diff(want, got[inspect.Process]) != "" || cmp.Diff(want, got[inspect.Shim]) != "" {
+	if got := results(outcome); cmp.Diff(want, got[object.Process]) != "" || cmp.Diff(want, got[object.Shim]) != "" {
 		t.Error(describe(outcome))
 	}
 	if alive(task) || alive(shim) {
@@ -192,7 +190,7 @@ func TestReleaseLostShim(t *testing.T) {
 // and of podman stay.
 func TestReleaseAddressWithoutAttachment(t *testing.T) {
 	hosttest.PrivateNetwork(t)
-	w, _ := ghostWorld(t, inspect.IPAMLease)
+	w, _ := ghostWorld(t, object.IPAMLease)
 	w.attachPod(w.living)
 	before := w.networkCensus()
 	dead := mutatetest.UID(t)
@@ -204,7 +202,7 @@ func TestReleaseAddressWithoutAttachment(t *testing.T) {
 		t.Fatal(err)
 	}
 	outcome := w.release()
-	want := map[inspect.Kind][]Result{inspect.Netns: {Released}, inspect.Link: {Vanished}, inspect.IPAMLease: {Released}}
+	want := map[object.Kind][]Result{object.Netns: {Released}, object.Link: {Vanished}, object.IPAMLease: {Released}}
 	if diff := cmp.Diff(want, results(outcome)); diff != "" {
 		t.Error(diff, describe(outcome))
 	}
@@ -221,7 +219,7 @@ func TestReleaseAddressWithoutAttachment(t *testing.T) {
 
 // The directory of a sandbox that containerd lost goes with its shared memory mount; that of a living pod stays.
 func TestReleaseSandboxDirectory(t *testing.T) {
-	w, c := ghostWorld(t, inspect.SandboxDirectory)
+	w, c := ghostWorld(t, object.SandboxDirectory)
 	w.Cgroups(w.living, "")
 	w.sandboxed(c, w.living)
 	sandboxes := filepath.Join(c.Dir, "state/io.containerd.grpc.v1.cri/sandboxes")
@@ -230,10 +228,10 @@ func TestReleaseSandboxDirectory(t *testing.T) {
 	shm := w.Mkdir(filepath.Join(sandboxes, id, "shm"))
 	w.Mount("shm", shm, "tmpfs", 0)
 	w.Cgroups(dead, id) // names the pod
-	w.proven(dead, inspect.SandboxDirectory)
+	w.proven(dead, object.SandboxDirectory)
 	w.crashAt("sandbox-directory: unmounted")
 	outcome := w.release()
-	if got := results(outcome)[inspect.SandboxDirectory]; cmp.Diff([]Result{Released}, got) != "" {
+	if got := results(outcome)[object.SandboxDirectory]; cmp.Diff([]Result{Released}, got) != "" {
 		t.Error(describe(outcome))
 	}
 	unchanged(t, "the directory of the living pod", before, mutatetest.Snapshot(t, sandboxes))
@@ -242,7 +240,7 @@ func TestReleaseSandboxDirectory(t *testing.T) {
 // The bundle of a container that containerd lost during a removal goes with its root filesystem once its holders have
 // ended; that of a living pod stays.
 func TestReleaseLostBundle(t *testing.T) {
-	w, c := ghostWorld(t, inspect.Rootfs)
+	w, c := ghostWorld(t, object.Rootfs)
 	kept := c.Ghost(w.living, "container", w.podCgroup(w.living))
 	keptTask, keptShim := w.processOf(kept)
 	dead := mutatetest.UID(t)
@@ -253,9 +251,9 @@ func TestReleaseLostBundle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.proven(dead, inspect.Rootfs)
+	w.proven(dead, object.Rootfs)
 	outcome := w.release()
-	if got := results(outcome)[inspect.Rootfs]; cmp.Diff([]Result{Failed}, got) != "" ||
+	if got := results(outcome)[object.Rootfs]; cmp.Diff([]Result{Failed}, got) != "" ||
 		!strings.Contains(describe(outcome), "open-file") {
 		t.Fatalf("while a file is open: %s", describe(outcome))
 	}
@@ -264,9 +262,9 @@ func TestReleaseLostBundle(t *testing.T) {
 	}
 	held.Close()
 	w.crashAt("rootfs: unmounted")
-	w.proven(dead, inspect.Rootfs)
+	w.proven(dead, object.Rootfs)
 	outcome = w.release()
-	if got := results(outcome)[inspect.Rootfs]; cmp.Diff([]Result{Released}, got) != "" {
+	if got := results(outcome)[object.Rootfs]; cmp.Diff([]Result{Released}, got) != "" {
 		t.Error(describe(outcome))
 	}
 	if _, err := os.Lstat(bundle); !os.IsNotExist(err) {

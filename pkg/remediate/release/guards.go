@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Time limits for calls that could hang while the lock is held.
@@ -75,7 +75,7 @@ func (r *Runner) paused(ctx context.Context) Guard {
 
 // guard checks right before every change that the agent is not shutting down, the pod has not come back, the lock is
 // still held, and the kill switch does not exist. It runs after the intent, since writing that may take long.
-func (p *podRelease) guard(ctx context.Context, pod inspect.Pod) error {
+func (p *podRelease) guard(ctx context.Context, pod object.Pod) error {
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	err := p.options.StillGone(asking, pod)

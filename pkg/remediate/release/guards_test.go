@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // The grace period of a container is its pod's, limited by the configured one.
@@ -28,18 +28,18 @@ func TestContainerGrace(t *testing.T) {
 
 // A runtime cannot stop containers whose processes are frozen.
 func TestFrozenIsNotStopped(t *testing.T) {
-	frozen, thawed := leftover(inspect.Cgroup, uid1, "/c"), leftover(inspect.Cgroup, uid1, "/d")
+	frozen, thawed := leftover(object.Cgroup, uid1, "/c"), leftover(object.Cgroup, uid1, "/d")
 	frozen.Facts = map[string]string{"frozen": "true"}
-	alive, zombie := leftover(inspect.Process, uid1, "7"), leftover(inspect.Process, uid1, "8")
+	alive, zombie := leftover(object.Process, uid1, "7"), leftover(object.Process, uid1, "8")
 	zombie.Facts = map[string]string{"state": "Z"}
 	for name, test := range map[string]struct {
-		rest []inspect.Assessment
+		rest []object.Assessment
 		want string
 	}{
-		"frozen with a process":     {[]inspect.Assessment{thawed, frozen, zombie, alive}, "frozen"},
-		"frozen without a process":  {[]inspect.Assessment{thawed, frozen}, ""},
-		"frozen with a zombie":      {[]inspect.Assessment{frozen, zombie}, ""},
-		"not frozen with a process": {[]inspect.Assessment{thawed, alive}, ""},
+		"frozen with a process":     {[]object.Assessment{thawed, frozen, zombie, alive}, "frozen"},
+		"frozen without a process":  {[]object.Assessment{thawed, frozen}, ""},
+		"frozen with a zombie":      {[]object.Assessment{frozen, zombie}, ""},
+		"not frozen with a process": {[]object.Assessment{thawed, alive}, ""},
 	} {
 		for _, action := range []Action{sandboxAction(), containerAction()} {
 			got := action.Needs(leftover(action.Kind, uid1, "x"), test.rest, Settings{})
@@ -51,42 +51,42 @@ func TestFrozenIsNotStopped(t *testing.T) {
 }
 
 func TestOptOut(t *testing.T) {
-	object := func(kind inspect.Kind, id, namespace string, verdict inspect.Verdict) inspect.Assessment {
+	of := func(kind object.Kind, id, namespace string, verdict object.Verdict) object.Assessment {
 		o := leftover(kind, uid1, id)
 		o.Pod.Namespace, o.Verdict = namespace, verdict
 		return o
 	}
 	for name, test := range map[string]struct {
 		optOut  []string
-		objects []inspect.Assessment
+		objects []object.Assessment
 		want    string
 	}{
-		"nothing is opted out": {nil, []inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)},
+		"nothing is opted out": {nil, []object.Assessment{of(object.Cgroup, "c", "", object.Leftover)},
 			""},
 		"another one": {[]string{"kube-system"},
-			[]inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, ""},
+			[]object.Assessment{of(object.Cgroup, "c", "ns", object.Leftover)}, ""},
 		"this one": {[]string{"a", "ns"},
-			[]inspect.Assessment{object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "namespace ns is opted out"},
+			[]object.Assessment{of(object.Cgroup, "c", "ns", object.Leftover)}, "namespace ns is opted out"},
 		"not known, as no sandbox is": {[]string{"kube-system"},
-			[]inspect.Assessment{object(inspect.Cgroup, "c", "", inspect.Leftover)}, "namespace is not known"},
+			[]object.Assessment{of(object.Cgroup, "c", "", object.Leftover)}, "namespace is not known"},
 		"known of a part only": {[]string{"kube-system"},
-			[]inspect.Assessment{object(inspect.Sandbox, "s", "ns", inspect.Leftover),
-				object(inspect.Cgroup, "c", "", inspect.Leftover)}, "not known"},
+			[]object.Assessment{of(object.Sandbox, "s", "ns", object.Leftover),
+				of(object.Cgroup, "c", "", object.Leftover)}, "not known"},
 		"a part is in it": {[]string{"kube-system"},
-			[]inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Leftover),
-				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+			[]object.Assessment{of(object.Sandbox, "s", "kube-system", object.Leftover),
+				of(object.Cgroup, "c", "ns", object.Leftover)}, "kube-system is opted out"},
 		"a part that is not proven is": {[]string{"kube-system"},
-			[]inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Candidate),
-				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
+			[]object.Assessment{of(object.Sandbox, "s", "kube-system", object.Candidate),
+				of(object.Cgroup, "c", "ns", object.Leftover)}, "kube-system is opted out"},
 		"one that is not proven, of an unknown namespace": {
-			[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "", inspect.Candidate),
-				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "",
+			[]string{"kube-system"}, []object.Assessment{of(object.Sandbox, "s", "", object.Candidate),
+				of(object.Cgroup, "c", "ns", object.Leftover)}, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policy := on()
 			policy.OptOut = test.optOut
-			for _, step := range Plan(inspect.Report{Objects: test.objects}, policy, now) {
+			for _, step := range Plan(object.Report{Objects: test.objects}, policy, now) {
 				if step.Acts() != (test.want == "") || !strings.Contains(step.Blocked, test.want) {
 					t.Errorf("%s %s: %q, want %q", step.Kind, step.ID, step.Blocked, test.want)
 				}
@@ -98,30 +98,30 @@ func TestOptOut(t *testing.T) {
 // An opted-out pod is kept as a whole, even if only one object knows; with a selector, so is a pod of unknown labels.
 // The opt-out is checked again before each step.
 func TestPodOptOut(t *testing.T) {
-	object := func(id, optOut string, known bool, verdict inspect.Verdict) inspect.Assessment {
-		o := leftover(inspect.Cgroup, uid1, id)
+	of := func(id, optOut string, known bool, verdict object.Verdict) object.Assessment {
+		o := leftover(object.Cgroup, uid1, id)
 		o.OptOut, o.LabelsKnown, o.Verdict = optOut, known, verdict
 		return o
 	}
 	for name, test := range map[string]struct {
 		selectors []string
-		objects   []inspect.Assessment
+		objects   []object.Assessment
 		want      string
 	}{
-		"not opted out":                  {nil, []inspect.Assessment{object("a", "", true, inspect.Leftover)}, ""},
-		"nothing is known, no selectors": {nil, []inspect.Assessment{object("a", "", false, inspect.Leftover)}, ""},
-		"opted out": {nil, []inspect.Assessment{object("a", "its annotation", true, inspect.Leftover)},
+		"not opted out":                  {nil, []object.Assessment{of("a", "", true, object.Leftover)}, ""},
+		"nothing is known, no selectors": {nil, []object.Assessment{of("a", "", false, object.Leftover)}, ""},
+		"opted out": {nil, []object.Assessment{of("a", "its annotation", true, object.Leftover)},
 			"its annotation"},
-		"a part that is not proven": {nil, []inspect.Assessment{object("a", "its annotation", true, inspect.Candidate),
-			object("b", "", false, inspect.Leftover)}, "its annotation"},
-		"known, other labels": {[]string{"app=db"}, []inspect.Assessment{object("a", "", true, inspect.Leftover)}, ""},
-		"not known": {[]string{"app=db"}, []inspect.Assessment{object("a", "", false, inspect.Leftover)},
+		"a part that is not proven": {nil, []object.Assessment{of("a", "its annotation", true, object.Candidate),
+			of("b", "", false, object.Leftover)}, "its annotation"},
+		"known, other labels": {[]string{"app=db"}, []object.Assessment{of("a", "", true, object.Leftover)}, ""},
+		"not known": {[]string{"app=db"}, []object.Assessment{of("a", "", false, object.Leftover)},
 			"labels of its pod are not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policy := on()
 			policy.OptOutPods = test.selectors
-			for _, step := range Plan(inspect.Report{Objects: test.objects}, policy, now) {
+			for _, step := range Plan(object.Report{Objects: test.objects}, policy, now) {
 				if step.Acts() != (test.want == "") || !strings.Contains(step.Blocked, test.want) {
 					t.Errorf("%s: %q, want %q", step.ID, step.Blocked, test.want)
 				}
@@ -130,7 +130,7 @@ func TestPodOptOut(t *testing.T) {
 	}
 	t.Run("before a step", func(t *testing.T) {
 		s := newScript(t)
-		s.confirm = func(_ context.Context, n int, report *inspect.Report) error {
+		s.confirm = func(_ context.Context, n int, report *object.Report) error {
 			if n == 2 { // after the first kind
 				s.stop()
 				report.Objects[0].OptOut = "its annotation"
@@ -191,15 +191,15 @@ func writeTo(t *testing.T, file, content string) {
 // On a node without suspicious or releasable objects, the apiserver is not asked whether releases are paused.
 func TestQuietNodeIsNotAskedForItsPause(t *testing.T) {
 	for name, test := range map[string]struct {
-		verdict inspect.Verdict
+		verdict object.Verdict
 		mode    Mode
 		want    bool
 	}{
-		"at rest":       {inspect.Live, DryRun, false},
-		"on":            {inspect.Live, On, true},
-		"a candidate":   {inspect.Candidate, DryRun, true},
-		"a leftover":    {inspect.Leftover, DryRun, true},
-		"someone's own": {inspect.Foreign, Off, false},
+		"at rest":       {object.Live, DryRun, false},
+		"on":            {object.Live, On, true},
+		"a candidate":   {object.Candidate, DryRun, true},
+		"a leftover":    {object.Leftover, DryRun, true},
+		"someone's own": {object.Foreign, Off, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, asked := newScript(t), false

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // newFailing is a node with a cgroup for each of some pods, none of which can be removed.
@@ -21,7 +21,7 @@ func newFailing(t *testing.T, pods int) *script {
 	s.settings.PodsPerHour, s.there = 100, nil
 	for n := range pods {
 		uid := strings.Replace(uid1, "1", fmt.Sprint(n), 1)
-		o := leftover(inspect.Cgroup, uid, fmt.Sprint("c", n))
+		o := leftover(object.Cgroup, uid, fmt.Sprint("c", n))
 		s.there = append(s.there, o)
 		s.do[o.ID] = func(context.Context) error { return errScript }
 	}

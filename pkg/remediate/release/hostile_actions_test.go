@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // actions are the real ones with a simulated effect.
@@ -23,7 +24,7 @@ func (n *hostile) actions() actions {
 		}
 		a.Preview, a.Prepare = nil, nil
 		a.Do = n.act
-		a.Verify = func(_ context.Context, _ Tools, o inspect.Assessment) (bool, error) {
+		a.Verify = func(_ context.Context, _ Tools, o object.Assessment) (bool, error) {
 			if !n.calm && n.rng.Float64() < n.faults.errors {
 				return false, errors.New("simulated: nobody can say")
 			}
@@ -35,7 +36,7 @@ func (n *hostile) actions() actions {
 }
 
 // act does the requested action to the tree, after comparing it with the tree's real state.
-func (n *hostile) act(_ context.Context, _ Tools, o inspect.Assessment) error {
+func (n *hostile) act(_ context.Context, _ Tools, o object.Assessment) error {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok || !n.has(o) {
 		return mutate.ErrChanged // the real Mutator compares the identity right before the call
@@ -67,27 +68,27 @@ func (n *hostile) act(_ context.Context, _ Tools, o inspect.Assessment) error {
 }
 
 // take removes an object from the node.
-func (n *hostile) take(p *simPod, o inspect.Assessment) {
+func (n *hostile) take(p *simPod, o object.Assessment) {
 	switch o.Kind {
-	case inspect.Sandbox:
+	case object.Sandbox:
 		p.sandbox, p.container, p.runs = "", "", false
-	case inspect.Container:
+	case object.Container:
 		p.container, p.runs = "", false
-	case inspect.Process:
+	case object.Process:
 		pid, _ := strconv.Atoi(o.ID)
 		delete(p.pids, pid)
 		n.remove("/proc/" + o.ID)
-	case inspect.Mount:
+	case object.Mount:
 		id, _ := strconv.Atoi(o.Identity["id"])
 		delete(p.mounts, id)
 		n.table()
-	case inspect.Cgroup:
+	case object.Cgroup:
 		if n.populated(p) {
 			return // EBUSY
 		}
 		p.cgroups = slices.DeleteFunc(p.cgroups, func(c string) bool { return mount.Below("/sys/fs/cgroup"+c, o.ID) })
 		n.remove(o.ID)
-	case inspect.PodDirectory:
+	case object.PodDirectory:
 		if len(p.mounts) > 0 {
 			n.violate("the directory of pod %s was removed with mounts in it", p.name)
 		}
@@ -99,20 +100,20 @@ func (n *hostile) take(p *simPod, o inspect.Assessment) {
 func (n *hostile) populated(p *simPod) bool { return len(p.pids) > 0 }
 
 // has reports whether an inspected object still exists with the same identity.
-func (n *hostile) has(o inspect.Assessment) bool {
+func (n *hostile) has(o object.Assessment) bool {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok {
 		return false
 	}
 	switch o.Kind {
-	case inspect.Sandbox:
+	case object.Sandbox:
 		return p.sandbox == o.ID
-	case inspect.Container:
+	case object.Container:
 		return p.container == o.ID
-	case inspect.Process:
+	case object.Process:
 		pid, _ := strconv.Atoi(o.ID)
 		return p.pids[pid] != 0 && strconv.FormatUint(p.pids[pid], 10) == o.Identity["startTime"]
-	case inspect.Mount:
+	case object.Mount:
 		id, _ := strconv.Atoi(o.Identity["id"])
 		return p.mounts[id] != ""
 	}
@@ -121,7 +122,7 @@ func (n *hostile) has(o inspect.Assessment) bool {
 }
 
 // runner is the real one, with this node's actions.
-func (n *hostile) runner(inspector func() inspect.Report) *Runner {
+func (n *hostile) runner(inspector func() object.Report) *Runner {
 	n.t.Helper()
 	r, err := New(Options{
 		Settings: Settings{
@@ -131,9 +132,9 @@ func (n *hostile) runner(inspector func() inspect.Report) *Runner {
 		},
 		Host: n.host, Mutator: &mutate.Mutator{}, Log: slog.New(slog.DiscardHandler),
 		StateDir: filepath.Join(n.root, "state"),
-		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
+		Confirm: func(ctx context.Context, _ string) (object.Report, error) {
 			if err := n.called(ctx); err != nil {
-				return inspect.Report{}, err
+				return object.Report{}, err
 			}
 			return inspector(), nil
 		},
@@ -154,22 +155,22 @@ func (n *hostile) runner(inspector func() inspect.Report) *Runner {
 	return r
 }
 
-func (n *hostile) settings() inspect.Settings {
-	s := inspect.DefaultSettings()
+func (n *hostile) settings() object.Settings {
+	s := object.DefaultSettings()
 	s.HostNamespaces = true
 	return s
 }
 
 // run lets the agent work on the node for 40 minutes: a pass and a release every five.
 func (n *hostile) run() {
-	history := inspect.History{}
+	history := object.History{}
 	inspector := inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler))
 	for range 8 {
 		n.now += 5 * time.Minute
 		report, next := inspector.Pass(n.t.Context(), history, simulatedKinds...)
 		history = next
 		n.released = map[string]bool{}
-		outcome, err := n.runner(func() inspect.Report {
+		outcome, err := n.runner(func() object.Report {
 			confirming, _ := inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler)).Pass(n.t.Context(),
 				history, simulatedKinds...)
 			return confirming

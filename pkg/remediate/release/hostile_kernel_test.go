@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 var hostilePods = flag.Uint64("hostile.pods", 200, "how many hostile pods are made on the real kernel")
@@ -199,10 +199,10 @@ func (p *hostilePod) release() Outcome {
 	}
 	runner := p.runner()
 	if confirm := runner.options.Confirm; fail {
-		runner.options.Confirm = func(ctx context.Context, uid string) (inspect.Report, error) {
+		runner.options.Confirm = func(ctx context.Context, uid string) (object.Report, error) {
 			report, err := confirm(ctx, uid)
 			if confirms == at {
-				return inspect.Report{}, errors.New("simulated: no answer")
+				return object.Report{}, errors.New("simulated: no answer")
 			}
 			return report, err
 		}

@@ -15,13 +15,13 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // simulatedKinds are the kinds that a simulated node has: those for which a tree of files can stand in for the kernel.
 // Links and network namespaces need the kernel itself.
-var simulatedKinds = []inspect.Kind{
-	inspect.Sandbox, inspect.Container, inspect.Process, inspect.Mount, inspect.Cgroup, inspect.PodDirectory,
+var simulatedKinds = []object.Kind{
+	object.Sandbox, object.Container, object.Process, object.Mount, object.Cgroup, object.PodDirectory,
 }
 
 // life is the real state of a pod, which witnesses may not report.

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -126,5 +126,5 @@ func (n *hostile) provable() bool {
 			orphans++
 		}
 	}
-	return proof && orphans <= inspect.DefaultSettings().MassOrphaning
+	return proof && orphans <= object.DefaultSettings().MassOrphaning
 }

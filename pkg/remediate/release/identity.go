@@ -5,19 +5,19 @@ import (
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // The functions here translate the identity of an evaluated object into the form that package mutate compares before it
 // acts. The keys are those of the listers in pkg/inspect. A missing or malformed number is an error: an object without
 // a known identity is not touched.
 
-func runtimeObject(o inspect.Assessment) (mutate.RuntimeObject, error) {
+func runtimeObject(o object.Assessment) (mutate.RuntimeObject, error) {
 	created, err := integer(o, "created")
 	return mutate.RuntimeObject{ID: o.Identity["id"], CreatedAt: created}, err
 }
 
-func processOf(o inspect.Assessment) (mutate.Process, error) {
+func processOf(o object.Assessment) (mutate.Process, error) {
 	pid, err := integer(o, "pid")
 	if err != nil {
 		return mutate.Process{}, err
@@ -26,7 +26,7 @@ func processOf(o inspect.Assessment) (mutate.Process, error) {
 	return mutate.Process{PID: int(pid), StartTime: start, UID: o.Pod.UID, Driver: o.Facts["driver"]}, err
 }
 
-func mountOf(o inspect.Assessment) (mutate.Mount, error) {
+func mountOf(o object.Assessment) (mutate.Mount, error) {
 	id, err := integer(o, "id")
 	return mutate.Mount{
 		ID: int(id), Device: o.Identity["device"], Root: o.Identity["root"], Point: o.Identity["point"],
@@ -34,7 +34,7 @@ func mountOf(o inspect.Assessment) (mutate.Mount, error) {
 	}, err
 }
 
-func fileOf(o inspect.Assessment) (mutate.FileID, error) {
+func fileOf(o object.Assessment) (mutate.FileID, error) {
 	inode, err := unsigned(o, "inode")
 	if err == nil && o.Identity["device"] == "" {
 		err = fmt.Errorf("%s %s: no device in its identity", o.Kind, o.ID)
@@ -42,12 +42,12 @@ func fileOf(o inspect.Assessment) (mutate.FileID, error) {
 	return mutate.FileID{Device: o.Identity["device"], Inode: inode}, err
 }
 
-func cgroupOf(o inspect.Assessment) (mutate.Cgroup, error) {
+func cgroupOf(o object.Assessment) (mutate.Cgroup, error) {
 	file, err := fileOf(o)
 	return mutate.Cgroup{Dir: o.ID, UID: o.Pod.UID, Driver: o.Facts["driver"], File: file}, err
 }
 
-func attachmentOf(o inspect.Assessment) (mutate.Attachment, error) {
+func attachmentOf(o object.Assessment) (mutate.Attachment, error) {
 	file, err := fileOf(o)
 	if err != nil {
 		return mutate.Attachment{}, err
@@ -57,17 +57,17 @@ func attachmentOf(o inspect.Assessment) (mutate.Attachment, error) {
 }
 
 // netnsOf takes the inode of the namespace, or of the empty file when no namespace is mounted on it any more.
-func netnsOf(o inspect.Assessment) (mutate.Netns, error) {
+func netnsOf(o object.Assessment) (mutate.Netns, error) {
 	inode, err := unsigned(o, "inode")
 	return mutate.Netns{Path: o.ID, Inode: inode}, err
 }
 
-func leaseOf(o inspect.Assessment) (mutate.RuntimeLease, error) {
+func leaseOf(o object.Assessment) (mutate.RuntimeLease, error) {
 	created, err := integer(o, "created")
 	return mutate.RuntimeLease{ID: o.Identity["id"], CreatedAt: created}, err
 }
 
-func linkOf(o inspect.Assessment) (mutate.Link, error) {
+func linkOf(o object.Assessment) (mutate.Link, error) {
 	var numbers [3]int64
 	for i, key := range []string{"index", "peerIndex", "peerNamespace"} {
 		n, err := integer(o, key)
@@ -79,7 +79,7 @@ func linkOf(o inspect.Assessment) (mutate.Link, error) {
 	return mutate.Link{Index: int(numbers[0]), PeerIndex: int(numbers[1]), PeerNetns: int(numbers[2])}, nil
 }
 
-func integer(o inspect.Assessment, key string) (int64, error) {
+func integer(o object.Assessment, key string) (int64, error) {
 	n, err := strconv.ParseInt(o.Identity[key], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s %s: identity %s: %w", o.Kind, o.ID, key, err)
@@ -88,7 +88,7 @@ func integer(o inspect.Assessment, key string) (int64, error) {
 }
 
 // unsigned is for numbers that are never 0: 0 means that the lister did not know it.
-func unsigned(o inspect.Assessment, key string) (uint64, error) {
+func unsigned(o object.Assessment, key string) (uint64, error) {
 	n, err := strconv.ParseUint(o.Identity[key], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s %s: identity %s: %w", o.Kind, o.ID, key, err)
@@ -99,12 +99,12 @@ func unsigned(o inspect.Assessment, key string) (uint64, error) {
 	return n, nil
 }
 
-func runtimeContainerOf(o inspect.Assessment) (mutate.RuntimeContainer, error) {
+func runtimeContainerOf(o object.Assessment) (mutate.RuntimeContainer, error) {
 	created, err := integer(o, "created")
 	return mutate.RuntimeContainer{ID: o.Identity["id"], CreatedAt: created, UID: o.Pod.UID}, err
 }
 
-func shimOf(o inspect.Assessment) (mutate.Shim, error) {
+func shimOf(o object.Assessment) (mutate.Shim, error) {
 	pid, err := integer(o, "pid")
 	if err != nil {
 		return mutate.Shim{}, err
@@ -113,7 +113,7 @@ func shimOf(o inspect.Assessment) (mutate.Shim, error) {
 	return mutate.Shim{PID: int(pid), StartTime: start, ID: o.ContainerID}, err
 }
 
-func addressLeaseOf(o inspect.Assessment) (mutate.AddressLease, error) {
+func addressLeaseOf(o object.Assessment) (mutate.AddressLease, error) {
 	file, err := fileOf(o)
 	if err != nil {
 		return mutate.AddressLease{}, err

@@ -8,7 +8,7 @@ import (
 	"path"
 	"slices"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // ipamLeaseAction frees addresses that host-local still holds for a sandbox without an attachment. If CNI's cache still
@@ -16,9 +16,9 @@ import (
 // plugins can read their own records.
 func ipamLeaseAction() Action {
 	return Action{
-		Kind: inspect.IPAMLease, Order: 63,
+		Kind: object.IPAMLease, Order: 63,
 		Summary: "DEL of host-local itself, which takes its lock, for a sandbox whose attachment is gone",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			does := fmt.Sprintf("have host-local free address %s of network %s, which it holds for sandbox %s",
 				o.Facts["address"], o.Facts["network"], shortID(o.SandboxID))
 			if o.Facts["malformed"] != "" {
@@ -26,16 +26,16 @@ func ipamLeaseAction() Action {
 			}
 			return does, ""
 		},
-		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
-			inspect.CNIAttachment, inspect.Netns, inspect.Link),
-		Preview: func(ctx context.Context, t Tools, o inspect.Assessment) string {
+		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process,
+			object.CNIAttachment, object.Netns, object.Link),
+		Preview: func(ctx context.Context, t Tools, o object.Assessment) string {
 			lease, err := addressLeaseOf(o)
 			if err == nil {
 				err = t.Mutator.MayFreeAddress(ctx, lease)
 			}
 			return whyNot(err)
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			lease, err := addressLeaseOf(o)
 			if err != nil {
 				return err
@@ -48,7 +48,7 @@ func ipamLeaseAction() Action {
 
 // addressFree reports whether host-local holds no address for the sandbox: there is no lease, or it now belongs to
 // another sandbox.
-func addressFree(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+func addressFree(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 	held, err := t.Mutator.LeasesHeld(path.Dir(o.ID), o.SandboxID, o.Facts["interface"])
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil

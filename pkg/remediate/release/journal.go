@@ -6,7 +6,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 )
 
@@ -15,10 +15,10 @@ type Record struct {
 	At       finding.Timestamp `json:"at"`
 	Event    Event             `json:"event"`
 	Group    string            `json:"group"`
-	Pod      inspect.Pod       `json:"pod,omitzero"`
-	Kind     inspect.Kind      `json:"kind,omitempty"`
+	Pod      object.Pod        `json:"pod,omitzero"`
+	Kind     object.Kind       `json:"kind,omitempty"`
 	ID       string            `json:"id,omitempty"`
-	Identity inspect.Identity  `json:"identity,omitempty"`
+	Identity object.Identity   `json:"identity,omitempty"`
 	Does     string            `json:"does,omitempty"`
 	Result   Result            `json:"result,omitempty"`
 	Why      string            `json:"why,omitempty"`
@@ -117,7 +117,7 @@ func attempts(records []Record) map[string]Attempt {
 func unfinished(records []Record) []Record {
 	type key struct {
 		group string
-		kind  inspect.Kind
+		kind  object.Kind
 		id    string
 	}
 	open := map[key]int{}

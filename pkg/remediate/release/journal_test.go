@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -40,7 +40,7 @@ func TestJournalTornAnywhere(t *testing.T) {
 	whole := t.TempDir()
 	want := []Record{
 		{At: ago(time.Hour), Event: Begin, Group: uid1},
-		{At: ago(time.Minute), Event: Intent, Group: uid1, Kind: inspect.Cgroup, ID: "/c"},
+		{At: ago(time.Minute), Event: Intent, Group: uid1, Kind: object.Cgroup, ID: "/c"},
 	}
 	write(t, open(t, whole), want...)
 	data, err := os.ReadFile(filepath.Join(whole, journalName))
@@ -124,12 +124,12 @@ func TestJournalMemory(t *testing.T) {
 	records := []Record{
 		{At: ago(5 * time.Hour), Event: Begin, Group: "whole"}, {Event: Finish, Group: "whole", Result: Released},
 		{At: ago(4 * time.Hour), Event: Begin, Group: "part"},
-		{Event: Intent, Group: "part", Kind: inspect.Mount, ID: "m"}, {Event: End, Group: "part", Kind: inspect.Mount,
+		{Event: Intent, Group: "part", Kind: object.Mount, ID: "m"}, {Event: End, Group: "part", Kind: object.Mount,
 			ID: "m", Result: Failed},
 		{Event: Finish, Group: "part", Result: Incomplete},
 		{At: ago(3 * time.Hour), Event: Begin, Group: "stopped"},
 		{Event: Finish, Group: "stopped", Result: Interrupted},
-		{At: ago(time.Hour), Event: Begin, Group: "cut"}, {Event: Intent, Group: "cut", Kind: inspect.Process, ID: "7"},
+		{At: ago(time.Hour), Event: Begin, Group: "cut"}, {Event: Intent, Group: "cut", Kind: object.Process, ID: "7"},
 	}
 	want := map[string]Attempt{
 		"whole":   {At: ago(5 * time.Hour), Finished: true, Complete: true, Idle: true},

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	leases "github.com/containerd/containerd/api/services/leases/v1"
+	"github.com/containerd/containerd/api/services/leases/v1"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // leaseholder makes and lists leases of a real containerd in any namespace.
@@ -76,9 +76,9 @@ func TestReleaseLeaseOfADeadSandbox(t *testing.T) {
 	held.lease("moby", attached.ContainerID, nil) // another engine's, by the same ID
 	before["lease moby "+attached.ContainerID] = held.census(map[string]string{})["lease moby "+attached.ContainerID]
 	outcome := w.release()
-	want := map[inspect.Kind][]Result{
-		inspect.CNIAttachment: {Released}, inspect.Netns: {Released}, inspect.Link: {Vanished},
-		inspect.Lease: {Released},
+	want := map[object.Kind][]Result{
+		object.CNIAttachment: {Released}, object.Netns: {Released}, object.Link: {Vanished},
+		object.Lease: {Released},
 	}
 	if diff := cmp.Diff(want, results(outcome)); diff != "" {
 		t.Error(diff, describe(outcome))

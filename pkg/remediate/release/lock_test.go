@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Systemd removes the runtime directory of a service when the service ends, with the command line's lock in it.
@@ -146,7 +146,7 @@ func TestReleaseOfNothingTakesNoLock(t *testing.T) {
 		"dry run":              func(s *script) { s.settings.Mode = DryRun },
 		"kill switch":          func(s *script) { s.makeSwitch() },
 		"candidates only": func(s *script) {
-			s.change("s", func(o *inspect.Assessment) { o.Verdict = inspect.Candidate })
+			s.change("s", func(o *object.Assessment) { o.Verdict = object.Candidate })
 			s.there = s.there[:1]
 		},
 	} {

@@ -3,7 +3,7 @@ package release
 import (
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Manual defines how a release requested by a person differs from the daemon's. The zero value does not differ.
@@ -30,7 +30,7 @@ func (b Manual) limit(steps []Step) {
 		return
 	}
 	type key struct {
-		kind inspect.Kind
+		kind object.Kind
 		id   string
 	}
 	agreed := make(map[key]Step, len(b.Agreed))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // releaseByHand releases the pod of a script at a person's request.
@@ -87,7 +87,7 @@ func TestReleaseTellsItsRecords(t *testing.T) {
 	s := newScript(t)
 	state := s.host.Files.Path("state")
 	write(t, open(t, state), Record{At: now, Event: Begin, Group: uid2}, Record{At: now, Event: Intent, Group: uid2,
-		Kind: inspect.Mount, ID: "other"})
+		Kind: object.Mount, ID: "other"})
 	var told []Record
 	outcome, err := s.releaseByHand(Manual{OnRecord: func(r Record) {
 		told = append(told, r)
@@ -112,29 +112,29 @@ func TestReleaseTellsItsRecords(t *testing.T) {
 // An object verified to be gone that exists again when the release stops is not a gain.
 func TestStoppedReleaseGainsNothingThatReturned(t *testing.T) {
 	for name, test := range map[string]struct {
-		change  func(report *inspect.Report)
+		change  func(report *object.Report)
 		want    map[string]Result
 		savings Savings
 	}{
-		"the pod came back": {func(report *inspect.Report) {
-			m := leftover(inspect.Mount, uid1, "m")
-			m.Verdict = inspect.Live
+		"the pod came back": {func(report *object.Report) {
+			m := leftover(object.Mount, uid1, "m")
+			m.Verdict = object.Live
 			report.Objects = append(report.Objects, m)
 		}, map[string]Result{"m": Failed}, Savings{Objects: 3, Processes: 2, BytesUnknown: 1}},
-		"another's, of that name": {func(report *inspect.Report) {
-			m := leftover(inspect.Mount, uid2, "m")
-			m.Verdict = inspect.Live
+		"another's, of that name": {func(report *object.Report) {
+			m := leftover(object.Mount, uid2, "m")
+			m.Verdict = object.Live
 			report.Objects = append(report.Objects, m)
-			report.Errors = []inspect.Failure{{What: "mount", Error: "EIO"}}
+			report.Errors = []object.Failure{{What: "mount", Error: "EIO"}}
 		}, map[string]Result{"m": Released}, Savings{Objects: 4, Processes: 2, Mounts: 1, BytesUnknown: 1}},
-		"not all could be read": {func(report *inspect.Report) {
-			report.Objects = append(report.Objects, leftover(inspect.Mount, uid1, "m"))
-			report.Errors = []inspect.Failure{{What: "mount", Error: "EIO"}}
+		"not all could be read": {func(report *object.Report) {
+			report.Objects = append(report.Objects, leftover(object.Mount, uid1, "m"))
+			report.Errors = []object.Failure{{What: "mount", Error: "EIO"}}
 		}, map[string]Result{"m": Failed}, Savings{Objects: 3, Processes: 2, BytesUnknown: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t)
-			s.confirm = func(_ context.Context, n int, report *inspect.Report) error {
+			s.confirm = func(_ context.Context, n int, report *object.Report) error {
 				if n == 4 { // after the mounts
 					test.change(report)
 				}
@@ -158,28 +158,28 @@ func TestStoppedReleaseGainsNothingThatReturned(t *testing.T) {
 
 // Only objects verified to be gone are a gain, and each counts once.
 func TestGain(t *testing.T) {
-	of := func(result Result, kind inspect.Kind, facts ...string) StepOutcome {
+	of := func(result Result, kind object.Kind, facts ...string) StepOutcome {
 		o := leftover(kind, uid1, strings.Join(facts, " "))
-		o.Facts = inspect.Facts(facts...)
+		o.Facts = object.Facts(facts...)
 		return StepOutcome{Step: Step{Kind: kind, ID: o.ID, Object: o}, Result: result}
 	}
-	const logs, lease, attachment = inspect.PodLogs, inspect.IPAMLease, inspect.CNIAttachment
+	const logs, lease, attachment = object.PodLogs, object.IPAMLease, object.CNIAttachment
 	for name, test := range map[string]struct {
 		steps []StepOutcome
 		want  Savings
 	}{
 		"nothing": {nil, Savings{}},
 		"not gone": {[]StepOutcome{of(NotActed, logs, "bytes", "5"), of(Refused, logs, "bytes", "5"),
-			of(Blocked, logs, "bytes", "5"), of(Failed, inspect.Mount), of(Stopped, inspect.Cgroup),
-			of(Interrupted, inspect.Process), of(CouldNotTell, lease, "address", "10.0.0.1"), of("", inspect.Lease)},
+			of(Blocked, logs, "bytes", "5"), of(Failed, object.Mount), of(Stopped, object.Cgroup),
+			of(Interrupted, object.Process), of(CouldNotTell, lease, "address", "10.0.0.1"), of("", object.Lease)},
 			Savings{}},
-		"dead before": {[]StepOutcome{of(Vanished, inspect.Process, "state", "Z")}, Savings{}},
-		"gone, by us and by owners": {[]StepOutcome{of(Released, inspect.Mount), of(Vanished, inspect.Mount),
-			of(Released, inspect.Cgroup), of(Released, inspect.Process, "state", "S"), of(Vanished, inspect.Shim),
-			of(Released, inspect.Lease), of(Released, inspect.Netns)},
+		"dead before": {[]StepOutcome{of(Vanished, object.Process, "state", "Z")}, Savings{}},
+		"gone, by us and by owners": {[]StepOutcome{of(Released, object.Mount), of(Vanished, object.Mount),
+			of(Released, object.Cgroup), of(Released, object.Process, "state", "S"), of(Vanished, object.Shim),
+			of(Released, object.Lease), of(Released, object.Netns)},
 			Savings{Objects: 7, Mounts: 2, Cgroups: 1, Processes: 2, Leases: 1}},
 		"space": {[]StepOutcome{of(Released, logs, "bytes", "5"), of(Vanished, logs, "bytes", "6"), of(Released, logs),
-			of(Released, inspect.PodDirectory)}, Savings{Objects: 4, Bytes: 11, BytesUnknown: 2}},
+			of(Released, object.PodDirectory)}, Savings{Objects: 4, Bytes: 11, BytesUnknown: 2}},
 		"addresses": {[]StepOutcome{of(Released, lease, "address", "10.0.0.1"),
 			of(Vanished, attachment, "addresses", "10.0.0.1/24 fd00::1/64", "leaseDirectories", "/networks/a"),
 			of(Released, attachment, "addresses", "10.9.9.9/32")}, Savings{Objects: 3, Addresses: 2, AddressesUnknown: 1}},

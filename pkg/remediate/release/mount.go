@@ -12,7 +12,7 @@ import (
 	hostholders "github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // mountAction unmounts the mounts in the pod's directory, innermost first. A busy mount is reported with its holders
@@ -23,9 +23,9 @@ import (
 // its state.
 func mountAction() Action {
 	return Action{
-		Kind: inspect.Mount, Order: 70,
+		Kind: object.Mount, Order: 70,
 		Summary: "unmount, never lazily, and never by force unless it is a network filesystem or FUSE whose server is gone",
-		Plan: func(o inspect.Assessment, s Settings) (string, string) {
+		Plan: func(o object.Assessment, s Settings) (string, string) {
 			if o.Facts["table"] == "kubelet" {
 				return "", "it is in kubelet's own mount namespace"
 			}
@@ -45,7 +45,7 @@ func mountAction() Action {
 		Needs:   noContainers,
 		Preview: csiOwned,
 		Do:      unmount,
-		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 			m, err := mountOf(o)
 			if err != nil {
 				return false, err
@@ -60,9 +60,9 @@ func mountAction() Action {
 
 // innermostFirst sorts subpath binds before their volumes, deeper mounts before the mounts that contain them, and of
 // mounts stacked on one point the upper (newer) before the lower.
-func innermostFirst(a, b inspect.Assessment) int {
+func innermostFirst(a, b object.Assessment) int {
 	x, y := a.Identity["point"], b.Identity["point"]
-	subpath := func(o inspect.Assessment) int {
+	subpath := func(o object.Assessment) int {
 		if o.Facts["plugin"] == "subpath" {
 			return 0
 		}
@@ -75,9 +75,9 @@ func innermostFirst(a, b inspect.Assessment) int {
 }
 
 // noContainers keeps volumes while a container may be running.
-func noContainers(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+func noContainers(_ object.Assessment, rest []object.Assessment, _ Settings) string {
 	for _, other := range rest {
-		if other.Kind == inspect.Container && other.Facts["state"] != "EXITED" {
+		if other.Kind == object.Container && other.Facts["state"] != "EXITED" {
 			return fmt.Sprintf("container %s is %s", shortID(other.ID),
 				cmp.Or(other.Facts["state"], "in an unknown state"))
 		}
@@ -85,7 +85,7 @@ func noContainers(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) s
 	return ""
 }
 
-func unmount(ctx context.Context, t Tools, o inspect.Assessment) error {
+func unmount(ctx context.Context, t Tools, o object.Assessment) error {
 	if why := csiOwned(ctx, t, o); why != "" {
 		return mutate.Refusal{Why: why}
 	}
@@ -108,7 +108,7 @@ func unmount(ctx context.Context, t Tools, o inspect.Assessment) error {
 
 // unmountDead unmounts a mount whose server is gone. A forced unmount aborts the requests of the whole filesystem, so
 // it must not be mounted anywhere else. Only if no process uses it is it unmounted lazily.
-func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mount) error {
+func unmountDead(ctx context.Context, t Tools, o object.Assessment, m mutate.Mount) error {
 	uid := o.Pod.UID
 	// Requests that waited for the server fail now and release the mount a moment later: also our own probe.
 	var err error
@@ -131,7 +131,7 @@ func unmountDead(ctx context.Context, t Tools, o inspect.Assessment, m mutate.Mo
 }
 
 // otherUsers finds the processes that use a mount now, except our own children.
-func otherUsers(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder, error) {
+func otherUsers(ctx context.Context, t Tools, m mutate.Mount) ([]object.Holder, error) {
 	mounts, err := mount.Table(t.Host)
 	if err != nil {
 		return nil, err
@@ -148,19 +148,19 @@ func otherUsers(ctx context.Context, t Tools, m mutate.Mount) ([]inspect.Holder,
 	if err != nil {
 		return nil, err
 	}
-	var others []inspect.Holder
+	var others []object.Holder
 	for _, h := range held[0] {
 		stat, err := t.Host.ProcStat(h.PID)
 		if err != nil || stat.PPID != os.Getpid() {
-			others = append(others, inspect.Holder{PID: h.PID, Command: h.Comm, How: h.How,
-				Pod: inspect.Pod{UID: h.UID}})
+			others = append(others, object.Holder{PID: h.PID, Command: h.Comm, How: h.How,
+				Pod: object.Pod{UID: h.UID}})
 		}
 	}
 	return others, nil
 }
 
 // heldBy adds the processes that keep the mount busy to an error.
-func heldBy(err error, o inspect.Assessment) error {
+func heldBy(err error, o object.Assessment) error {
 	if err == nil || !errors.Is(err, mutate.ErrBusy) || len(o.Holders) == 0 {
 		return err
 	}

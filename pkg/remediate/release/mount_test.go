@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // A mount that another pod keeps busy stays, and the report names the holder.
@@ -49,7 +49,7 @@ func TestMountPlanRefuses(t *testing.T) {
 		"its unmount would reach others": {map[string]string{"table": "host", "refused": "mount 7 would go"},
 			"mount 7 would go"},
 	} {
-		does, refusal := action.Plan(inspect.Assessment{Object: inspect.Object{Kind: inspect.Mount, Facts: test.facts}},
+		does, refusal := action.Plan(object.Assessment{Object: object.Object{Kind: object.Mount, Facts: test.facts}},
 			Settings{})
 		if (refusal == "") != (test.want == "") || !strings.Contains(refusal, test.want) ||
 			(does == "") != (test.want != "") {
@@ -64,17 +64,17 @@ func TestMountNeedsEndedContainers(t *testing.T) {
 		"EXITED": "", "RUNNING": "is RUNNING", "CREATED": "is CREATED", "UNKNOWN": "is UNKNOWN",
 		"": "in an unknown state",
 	} {
-		rest := []inspect.Assessment{
-			{Object: inspect.Object{Kind: inspect.Sandbox, ID: "s",
+		rest := []object.Assessment{
+			{Object: object.Object{Kind: object.Sandbox, ID: "s",
 				Facts: map[string]string{"state": "SANDBOX_READY"}}},
-			{Object: inspect.Object{Kind: inspect.Container, ID: "c", Facts: map[string]string{"state": state}}},
+			{Object: object.Object{Kind: object.Container, ID: "c", Facts: map[string]string{"state": state}}},
 		}
-		if why := mountAction().Needs(inspect.Assessment{}, rest, Settings{}); (why == "") != (want == "") ||
+		if why := mountAction().Needs(object.Assessment{}, rest, Settings{}); (why == "") != (want == "") ||
 			!strings.Contains(why, want) {
 			t.Errorf("%q: %q, want %q", state, why, want)
 		}
 	}
-	if why := mountAction().Needs(inspect.Assessment{}, nil, Settings{}); why != "" {
+	if why := mountAction().Needs(object.Assessment{}, nil, Settings{}); why != "" {
 		t.Errorf("no container: %q", why)
 	}
 }

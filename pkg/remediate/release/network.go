@@ -10,33 +10,33 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // attachmentAction repeats the CNI DEL that a runtime did not run or finish. It comes before the removal of the network
 // namespace, because physical devices and virtual functions must be moved out of it first.
 func attachmentAction() Action {
 	return Action{
-		Kind: inspect.CNIAttachment, Order: 40,
+		Kind: object.CNIAttachment, Order: 40,
 		Summary: "CNI DEL with the configuration, arguments and capabilities that libcni kept of the ADD",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("repeat CNI DEL of network %s for sandbox %s and verify that its addresses %s are free",
 				o.Facts["network"], shortID(o.SandboxID), o.Facts["addresses"]), ""
 		},
-		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-			if s, ok := findObject(rest, inspect.Sandbox, o.SandboxID); ok && s.Facts["state"] != "NOTREADY" {
+		Needs: func(o object.Assessment, rest []object.Assessment, _ Settings) string {
+			if s, ok := findObject(rest, object.Sandbox, o.SandboxID); ok && s.Facts["state"] != "NOTREADY" {
 				return "its sandbox is still ready"
 			}
 			return ""
 		},
-		Preview: func(_ context.Context, t Tools, o inspect.Assessment) string {
+		Preview: func(_ context.Context, t Tools, o object.Assessment) string {
 			attachment, err := attachmentOf(o)
 			if err == nil {
 				err = t.Mutator.MayDelAttachment(attachment)
 			}
 			return whyNot(err)
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			attachment, err := attachmentOf(o)
 			if err != nil {
 				return err
@@ -50,35 +50,35 @@ func attachmentAction() Action {
 // netnsAction removes the mount that keeps an empty network namespace alive.
 func netnsAction() Action {
 	return Action{
-		Kind: inspect.Netns, Order: 50,
+		Kind: object.Netns, Order: 50,
 		Summary: "unmount and unlink the file of a network namespace without processes",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			does := fmt.Sprintf("unmount and unlink %s", o.ID)
 			if other := o.Facts["alsoAt"]; other != "" {
 				return does, fmt.Sprintf("its network namespace is also mounted at %s and would stay", other)
 			}
 			return does, ""
 		},
-		Needs: func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string {
+		Needs: func(o object.Assessment, rest []object.Assessment, s Settings) string {
 			if s.ForceNetwork {
 				return ""
 			}
 			for _, other := range rest {
 				if other.SandboxID == o.SandboxID && o.SandboxID != "" &&
-					(other.Kind == inspect.CNIAttachment || other.Kind == inspect.Sandbox) {
+					(other.Kind == object.CNIAttachment || other.Kind == object.Sandbox) {
 					return fmt.Sprintf("its %s %s still exists", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			netns, err := netnsOf(o)
 			if err != nil {
 				return err
 			}
 			return t.Mutator.RemoveNetns(ctx, netns)
 		},
-		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 			netns, err := netnsOf(o)
 			if err != nil {
 				return false, err
@@ -91,30 +91,30 @@ func netnsAction() Action {
 // linkAction deletes the host end of a pod's veth pair: by index, after its peer was compared, never by name.
 func linkAction() Action {
 	return Action{
-		Kind: inspect.Link, Order: 60,
+		Kind: object.Link, Order: 60,
 		Summary: "delete a veth by index",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("delete link %s by its index", o.ID), ""
 		},
-		Needs: func(o inspect.Assessment, rest []inspect.Assessment, s Settings) string {
+		Needs: func(o object.Assessment, rest []object.Assessment, s Settings) string {
 			if s.ForceNetwork || o.SandboxID == "" {
 				return ""
 			}
 			for _, other := range rest {
-				if other.Kind == inspect.CNIAttachment && other.SandboxID == o.SandboxID {
+				if other.Kind == object.CNIAttachment && other.SandboxID == o.SandboxID {
 					return fmt.Sprintf("its CNI attachment %s still exists", other.ID)
 				}
 			}
 			return ""
 		},
-		Do: func(_ context.Context, t Tools, o inspect.Assessment) error {
+		Do: func(_ context.Context, t Tools, o object.Assessment) error {
 			link, err := linkOf(o)
 			if err != nil {
 				return err
 			}
 			return t.Mutator.DeleteLink(link)
 		},
-		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 			link, err := linkOf(o)
 			if err != nil {
 				return false, err
@@ -128,22 +128,22 @@ func linkAction() Action {
 // down, in the runtime's own order: from then on containerd may garbage-collect the objects that the lease kept.
 func leaseAction() Action {
 	return Action{
-		Kind: inspect.Lease, Order: 65,
+		Kind: object.Lease, Order: 65,
 		Summary: "delete containerd's lease of a sandbox that is gone",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("delete lease %s in containerd's namespace k8s.io", shortID(o.ID)), ""
 		},
-		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+		Needs: func(o object.Assessment, rest []object.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch other.Kind {
-				case inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment, inspect.Netns,
-					inspect.Link:
+				case object.Sandbox, object.Container, object.Process, object.CNIAttachment, object.Netns,
+					object.Link:
 					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
 		},
-		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			lease, err := leaseOf(o)
 			if err != nil {
 				return err
@@ -155,7 +155,7 @@ func leaseAction() Action {
 }
 
 // leaseGone reports whether containerd no longer lists a lease.
-func leaseGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
+func leaseGone(ctx context.Context, t Tools, o object.Assessment) (bool, error) {
 	if t.Host.Containerd.Leases == nil {
 		return false, fmt.Errorf("leases: %w", hosterr.ErrNotConfigured)
 	}
@@ -172,7 +172,7 @@ func leaseGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error)
 }
 
 // attachmentGone verifies that libcni has no cached result any more and host-local holds no address for it.
-func attachmentGone(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+func attachmentGone(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 	if gone, err := pathGone(t.Host, o.ID); err != nil || !gone {
 		return false, err
 	}
@@ -192,7 +192,7 @@ func attachmentGone(_ context.Context, t Tools, o inspect.Assessment) (bool, err
 }
 
 // fileGone verifies objects whose ID is a path on the node's own filesystems.
-func fileGone(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+func fileGone(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 	return pathGone(t.Host, o.ID)
 }
 
@@ -204,10 +204,10 @@ func pathGone(h *host.Host, name string) (bool, error) {
 	return false, err
 }
 
-func findObject(objects []inspect.Assessment, kind inspect.Kind, id string) (inspect.Assessment, bool) {
-	at := slices.IndexFunc(objects, func(o inspect.Assessment) bool { return o.Kind == kind && o.ID == id })
+func findObject(objects []object.Assessment, kind object.Kind, id string) (object.Assessment, bool) {
+	at := slices.IndexFunc(objects, func(o object.Assessment) bool { return o.Kind == kind && o.ID == id })
 	if at < 0 {
-		return inspect.Assessment{}, false
+		return object.Assessment{}, false
 	}
 	return objects[at], true
 }

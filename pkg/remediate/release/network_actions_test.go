@@ -17,64 +17,64 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Which objects must be gone before an object of the network may go.
 func TestNetworkNeeds(t *testing.T) {
 	const sandbox, another = "5555", "6666"
-	of := func(kind inspect.Kind, sandbox, state string) inspect.Assessment {
+	of := func(kind object.Kind, sandbox, state string) object.Assessment {
 		id := sandbox
-		if kind != inspect.Sandbox {
+		if kind != object.Sandbox {
 			id = string(kind) + sandbox
 		}
-		return inspect.Assessment{Object: inspect.Object{Kind: kind, ID: id, SandboxID: sandbox,
+		return object.Assessment{Object: object.Object{Kind: kind, ID: id, SandboxID: sandbox,
 			Facts: map[string]string{"state": state}}}
 	}
 	force := Settings{ForceNetwork: true}
 	for name, test := range map[string]struct {
-		kind inspect.Kind
-		rest inspect.Assessment
+		kind object.Kind
+		rest object.Assessment
 		set  Settings
 		want string // part of the reason; empty: it may go
 	}{
-		"DEL, sandbox ready": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), Settings{},
+		"DEL, sandbox ready": {object.CNIAttachment, of(object.Sandbox, sandbox, "READY"), Settings{},
 			"still ready"},
-		"DEL, sandbox in a state unheard of": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, ""), Settings{},
+		"DEL, sandbox in a state unheard of": {object.CNIAttachment, of(object.Sandbox, sandbox, ""), Settings{},
 			"still ready"},
-		"DEL, sandbox stopped": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "NOTREADY"),
+		"DEL, sandbox stopped": {object.CNIAttachment, of(object.Sandbox, sandbox, "NOTREADY"),
 			Settings{}, ""},
-		"DEL, another sandbox ready": {inspect.CNIAttachment, of(inspect.Sandbox, another, "READY"), Settings{},
+		"DEL, another sandbox ready": {object.CNIAttachment, of(object.Sandbox, another, "READY"), Settings{},
 			""},
-		"DEL, even by force": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), force,
+		"DEL, even by force": {object.CNIAttachment, of(object.Sandbox, sandbox, "READY"), force,
 			"still ready"},
-		"netns, attachment left": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+		"netns, attachment left": {object.Netns, of(object.CNIAttachment, sandbox, ""), Settings{},
 			"cni-attachment"},
-		"netns, sandbox left": {inspect.Netns, of(inspect.Sandbox, sandbox, "NOTREADY"), Settings{},
+		"netns, sandbox left": {object.Netns, of(object.Sandbox, sandbox, "NOTREADY"), Settings{},
 			"sandbox"},
-		"netns, another's attachment":      {inspect.Netns, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
-		"netns, attachment left, by force": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), force, ""},
-		"link, attachment left": {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+		"netns, another's attachment":      {object.Netns, of(object.CNIAttachment, another, ""), Settings{}, ""},
+		"netns, attachment left, by force": {object.Netns, of(object.CNIAttachment, sandbox, ""), force, ""},
+		"link, attachment left": {object.Link, of(object.CNIAttachment, sandbox, ""), Settings{},
 			"CNI attachment"},
-		"link, another's attachment":      {inspect.Link, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
-		"link, netns left":                {inspect.Link, of(inspect.Netns, sandbox, ""), Settings{}, ""},
-		"link, attachment left, by force": {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), force, ""},
-		"lease, attachment left": {inspect.Lease, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+		"link, another's attachment":      {object.Link, of(object.CNIAttachment, another, ""), Settings{}, ""},
+		"link, netns left":                {object.Link, of(object.Netns, sandbox, ""), Settings{}, ""},
+		"link, attachment left, by force": {object.Link, of(object.CNIAttachment, sandbox, ""), force, ""},
+		"lease, attachment left": {object.Lease, of(object.CNIAttachment, sandbox, ""), Settings{},
 			"cni-attachment"},
-		"lease, netns left":   {inspect.Lease, of(inspect.Netns, sandbox, ""), Settings{}, "netns"},
-		"lease, link left":    {inspect.Lease, of(inspect.Link, sandbox, ""), Settings{}, "link"},
-		"lease, process left": {inspect.Lease, of(inspect.Process, "", ""), Settings{}, "process"},
-		"lease, container left": {inspect.Lease, of(inspect.Container, sandbox, ""), Settings{},
+		"lease, netns left":   {object.Lease, of(object.Netns, sandbox, ""), Settings{}, "netns"},
+		"lease, link left":    {object.Lease, of(object.Link, sandbox, ""), Settings{}, "link"},
+		"lease, process left": {object.Lease, of(object.Process, "", ""), Settings{}, "process"},
+		"lease, container left": {object.Lease, of(object.Container, sandbox, ""), Settings{},
 			"container"},
-		"lease, sandbox left, even by force": {inspect.Lease, of(inspect.Sandbox, sandbox, "NOTREADY"), force,
+		"lease, sandbox left, even by force": {object.Lease, of(object.Sandbox, sandbox, "NOTREADY"), force,
 			"sandbox"},
-		"lease, cgroup left": {inspect.Lease, of(inspect.Cgroup, "", ""), Settings{}, ""},
+		"lease, cgroup left": {object.Lease, of(object.Cgroup, "", ""), Settings{}, ""},
 	} {
 		action, ok := actionFor(test.kind)
 		if !ok {
 			t.Fatalf("no action on %s", test.kind)
 		}
-		why := action.Needs(of(test.kind, sandbox, ""), []inspect.Assessment{test.rest}, test.set)
+		why := action.Needs(of(test.kind, sandbox, ""), []object.Assessment{test.rest}, test.set)
 		if (why == "") != (test.want == "") || !strings.Contains(why, test.want) {
 			t.Errorf("%s: %q, want %q", name, why, test.want)
 		}
@@ -84,24 +84,24 @@ func TestNetworkNeeds(t *testing.T) {
 // The order is the runtime's own: its objects below CRI, the network with its plugins, the namespace, and last the
 // lease.
 func TestNetworkOrder(t *testing.T) {
-	var order []inspect.Kind
+	var order []object.Kind
 	for _, action := range Actions() {
 		switch action.Kind {
-		case inspect.Sandbox, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link, inspect.Lease:
+		case object.Sandbox, object.Process, object.CNIAttachment, object.Netns, object.Link, object.Lease:
 			order = append(order, action.Kind)
 		}
 	}
-	want := []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.CNIAttachment, inspect.Netns, inspect.Link,
-		inspect.Lease}
+	want := []object.Kind{object.Sandbox, object.Process, object.CNIAttachment, object.Netns, object.Link,
+		object.Lease}
 	if diff := cmp.Diff(want, order); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // objectsOf returns one object of each network kind of a pod.
-func (w *world) objectsOf(uid string) map[inspect.Kind]inspect.Assessment {
+func (w *world) objectsOf(uid string) map[object.Kind]object.Assessment {
 	w.t.Helper()
-	found := map[inspect.Kind]inspect.Assessment{}
+	found := map[object.Kind]object.Assessment{}
 	for _, o := range w.inspect().Objects {
 		if o.Pod.UID == uid {
 			found[o.Kind] = o
@@ -111,7 +111,7 @@ func (w *world) objectsOf(uid string) map[inspect.Kind]inspect.Assessment {
 }
 
 // with returns an object with one value of its identity changed; empty removes it.
-func with(o inspect.Assessment, key, value string) inspect.Assessment {
+func with(o object.Assessment, key, value string) object.Assessment {
 	o.Identity = maps.Clone(o.Identity)
 	if o.Identity[key] = value; value == "" {
 		delete(o.Identity, key)
@@ -128,18 +128,18 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 	objects := w.objectsOf(dead)
 	tools := w.runner().tools
 	for _, test := range []struct {
-		kind       inspect.Kind
+		kind       object.Kind
 		key, value string
 		changed    bool
 	}{
-		{inspect.CNIAttachment, "inode", "7", true}, {inspect.CNIAttachment, "size", "7", true},
-		{inspect.CNIAttachment, "inode", "", false}, {inspect.CNIAttachment, "size", "", false},
-		{inspect.CNIAttachment, "device", "", false},
-		{inspect.Netns, "inode", "7", true}, {inspect.Netns, "inode", "", false}, {inspect.Netns, "inode", "0", false},
-		{inspect.Link, "peerIndex", "77", true}, {inspect.Link, "peerNamespace", "77", true},
-		{inspect.Link, "index", "", false}, {inspect.Link, "peerIndex", "", false}, {inspect.Link, "peerNamespace", "",
+		{object.CNIAttachment, "inode", "7", true}, {object.CNIAttachment, "size", "7", true},
+		{object.CNIAttachment, "inode", "", false}, {object.CNIAttachment, "size", "", false},
+		{object.CNIAttachment, "device", "", false},
+		{object.Netns, "inode", "7", true}, {object.Netns, "inode", "", false}, {object.Netns, "inode", "0", false},
+		{object.Link, "peerIndex", "77", true}, {object.Link, "peerNamespace", "77", true},
+		{object.Link, "index", "", false}, {object.Link, "peerIndex", "", false}, {object.Link, "peerNamespace", "",
 			false},
-		{inspect.Link, "index", "0", false}, {inspect.Link, "index", "1", false},
+		{object.Link, "index", "0", false}, {object.Link, "index", "1", false},
 	} {
 		action, _ := actionFor(test.kind)
 		o, ok := objects[test.kind]
@@ -154,14 +154,14 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 	if diff := cmp.Diff(before, w.networkCensus()); diff != "" {
 		t.Error(diff)
 	}
-	link, _ := actionFor(inspect.Link)
-	if gone, err := link.Verify(t.Context(), tools, objects[inspect.Link]); gone || err != nil {
+	link, _ := actionFor(object.Link)
+	if gone, err := link.Verify(t.Context(), tools, objects[object.Link]); gone || err != nil {
 		t.Errorf("link: gone %v, %v", gone, err)
 	}
-	if err := link.Do(t.Context(), tools, objects[inspect.Link]); err != nil {
+	if err := link.Do(t.Context(), tools, objects[object.Link]); err != nil {
 		t.Error(err)
 	}
-	if gone, err := link.Verify(t.Context(), tools, objects[inspect.Link]); !gone || err != nil {
+	if gone, err := link.Verify(t.Context(), tools, objects[object.Link]); !gone || err != nil {
 		t.Errorf("link: gone %v, %v", gone, err)
 	}
 }
@@ -172,11 +172,11 @@ func TestNetworkGone(t *testing.T) {
 	dead := mutatetest.UID(t)
 	netns, attached := w.attachPod(dead)
 	objects, tools := w.objectsOf(dead), w.runner().tools
-	gone := func(kind inspect.Kind) (bool, error) {
+	gone := func(kind object.Kind) (bool, error) {
 		action, _ := actionFor(kind)
 		return action.Verify(t.Context(), tools, objects[kind])
 	}
-	for _, kind := range []inspect.Kind{inspect.CNIAttachment, inspect.Netns, inspect.Link} {
+	for _, kind := range []object.Kind{object.CNIAttachment, object.Netns, object.Link} {
 		if is, err := gone(kind); is || err != nil {
 			t.Errorf("%s: gone %v, %v", kind, is, err)
 		}
@@ -184,7 +184,7 @@ func TestNetworkGone(t *testing.T) {
 	if err := os.Remove(attached.File); err != nil {
 		t.Fatal(err)
 	}
-	if is, err := gone(inspect.CNIAttachment); is || err == nil || !strings.Contains(err.Error(), "still held") {
+	if is, err := gone(object.CNIAttachment); is || err == nil || !strings.Contains(err.Error(), "still held") {
 		t.Errorf("an address is held: gone %v, %v", is, err)
 	}
 	addresses, _ := filepath.Glob(filepath.Join(w.Host.Paths.CNINetworksDir, attached.Network, "10.*"))
@@ -193,22 +193,22 @@ func TestNetworkGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if is, err := gone(inspect.CNIAttachment); !is || err != nil {
+	if is, err := gone(object.CNIAttachment); !is || err != nil {
 		t.Errorf("the address is free: gone %v, %v", is, err)
 	}
 	if err := unix.Unmount(netns, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 		t.Fatal(err)
 	}
-	if is, err := gone(inspect.Netns); is || err != nil {
+	if is, err := gone(object.Netns); is || err != nil {
 		t.Errorf("the file is there: gone %v, %v", is, err)
 	}
 	if err := os.Remove(netns); err != nil {
 		t.Fatal(err)
 	}
-	if is, err := gone(inspect.Netns); !is || err != nil {
+	if is, err := gone(object.Netns); !is || err != nil {
 		t.Errorf("nothing is there: gone %v, %v", is, err)
 	}
-	lease := inspect.Assessment{Object: inspect.Object{Kind: inspect.Lease, ID: "x"}}
+	lease := object.Assessment{Object: object.Object{Kind: object.Lease, ID: "x"}}
 	for name, test := range map[string]struct {
 		leases func(context.Context) ([]leases.Lease, error)
 		gone   bool
@@ -237,7 +237,7 @@ func TestNetnsMountedElsewhereIsRefused(t *testing.T) {
 	}
 	outcome := w.release()
 	for _, step := range outcome.Pods[0].Steps {
-		if step.Kind == inspect.Netns && (step.Result != Refused || !strings.Contains(step.Blocked, copied)) {
+		if step.Kind == object.Netns && (step.Result != Refused || !strings.Contains(step.Blocked, copied)) {
 			t.Errorf("%s: %s", step.Result, step.Blocked)
 		}
 	}
@@ -253,7 +253,7 @@ func TestCrashAfterDEL(t *testing.T) {
 	w.attachPod(mutatetest.UID(t))
 	crash := errors.New("crash")
 	w.faultPoint = func(point string) error {
-		if point == "done: "+string(inspect.CNIAttachment) {
+		if point == "done: "+string(object.CNIAttachment) {
 			return crash
 		}
 		return nil

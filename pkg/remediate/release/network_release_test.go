@@ -8,7 +8,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // networkCensus lists all network objects of pods.
@@ -33,8 +33,8 @@ func newNetworkWorld(t *testing.T) *world {
 	return w
 }
 
-func results(outcome Outcome) map[inspect.Kind][]Result {
-	all := map[inspect.Kind][]Result{}
+func results(outcome Outcome) map[object.Kind][]Result {
+	all := map[object.Kind][]Result{}
 	for _, pod := range outcome.Pods {
 		for _, step := range pod.Steps {
 			all[step.Kind] = append(all[step.Kind], step.Result)
@@ -54,8 +54,8 @@ func TestReleaseEndsTheNetwork(t *testing.T) {
 	if len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {
 		t.Error(describe(outcome))
 	}
-	want := map[inspect.Kind][]Result{inspect.CNIAttachment: {Released}, inspect.Netns: {Released},
-		inspect.Link: {Vanished}}
+	want := map[object.Kind][]Result{object.CNIAttachment: {Released}, object.Netns: {Released},
+		object.Link: {Vanished}}
 	if diff := cmp.Diff(want, results(outcome)); diff != "" {
 		t.Error(diff, describe(outcome))
 	}
@@ -63,7 +63,7 @@ func TestReleaseEndsTheNetwork(t *testing.T) {
 		t.Errorf("the node is not as it was: %s", diff)
 	}
 	for _, o := range w.inspect().Objects {
-		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+		if o.Verdict != object.Live && o.Verdict != object.Foreign {
 			t.Errorf("%s %s is %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
 		}
 	}

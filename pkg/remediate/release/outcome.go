@@ -3,7 +3,7 @@ package release
 import (
 	"slices"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Result is how a step, or the release of a pod, ended.
@@ -39,7 +39,7 @@ type StepOutcome struct {
 // PodOutcome is how the release of one pod ended.
 type PodOutcome struct {
 	Group  string        `json:"group"`
-	Pod    inspect.Pod   `json:"pod"`
+	Pod    object.Pod    `json:"pod"`
 	Result Result        `json:"result"`
 	Why    string        `json:"why,omitempty"`
 	Steps  []StepOutcome `json:"steps"`

@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Policy is the input of a plan besides the report.
@@ -20,7 +21,7 @@ type Policy struct {
 }
 
 // withReport adds the parts of a policy that depend on the report.
-func (p Policy) withReport(report inspect.Report) Policy {
+func (p Policy) withReport(report object.Report) Policy {
 	if p.actions == nil {
 		p.actions = Actions()
 	}
@@ -51,17 +52,17 @@ func (s Settings) retryAfter(a Attempt) time.Duration {
 
 // Step is one object in the plan.
 type Step struct {
-	Group       string             `json:"group"` // released together: a pod's UID, or its substitute
-	Pod         inspect.Pod        `json:"pod"`
-	Kind        inspect.Kind       `json:"kind"`
-	ID          string             `json:"id"`
-	Why         string             `json:"why"`                // why it is a leftover
-	Description string             `json:"does"`               // what would be done
-	Mode        Mode               `json:"mode"`               // of the action
-	Blocked     string             `json:"notActed,omitempty"` // why it will not be done; empty: it will
-	Guards      Guards             `json:"guards"`             // Blocked is the first closed one
-	Object      inspect.Assessment `json:"-"`
-	refused     bool               // because of the object itself
+	Group       string            `json:"group"` // released together: a pod's UID, or its substitute
+	Pod         object.Pod        `json:"pod"`
+	Kind        object.Kind       `json:"kind"`
+	ID          string            `json:"id"`
+	Why         string            `json:"why"`                // why it is a leftover
+	Description string            `json:"does"`               // what would be done
+	Mode        Mode              `json:"mode"`               // of the action
+	Blocked     string            `json:"notActed,omitempty"` // why it will not be done; empty: it will
+	Guards      Guards            `json:"guards"`             // Blocked is the first closed one
+	Object      object.Assessment `json:"-"`
+	refused     bool              // because of the object itself
 }
 
 // Acts reports whether the step will run.
@@ -72,7 +73,7 @@ func (s Step) same(other Step) bool { return s.Kind == other.Kind && s.ID == oth
 
 // Group returns the key of objects released together: the pod's UID; its sandbox if the pod is unknown; the object
 // itself if both are unknown.
-func Group(o inspect.Object) string {
+func Group(o object.Object) string {
 	switch {
 	case o.Pod.UID != "":
 		return o.Pod.UID
@@ -85,7 +86,7 @@ func Group(o inspect.Object) string {
 // Plan lists the steps for the leftovers of a report, pod by pod, each with the reason if it will not run. It is pure,
 // and never contains an object that is not a leftover. Untried pods come first, so that one that cannot be released
 // does not use up the budget of others.
-func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
+func Plan(report object.Report, policy Policy, now finding.Timestamp) []Step {
 	policy = policy.withReport(report)
 	node := slices.Concat(policy.Node, gateGuards(report))
 	left := policy.PodsPerHour - releasedLastHour(policy.Attempts, now)
@@ -119,26 +120,26 @@ func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 }
 
 // anyRuns reports whether the pod of objects has a running container.
-func anyRuns(objects []inspect.Assessment) bool {
-	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Running })
+func anyRuns(objects []object.Assessment) bool {
+	return slices.ContainsFunc(objects, func(o object.Assessment) bool { return o.Running })
 }
 
 func anyActs(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
 
 // groups returns the leftovers of a report by group, least recently tried first; groups with only objects that do
 // little harm come last, so that they do not use up the budget of others.
-func groups(report inspect.Report, attempts map[string]Attempt, now finding.Timestamp) [][]inspect.Assessment {
-	by := map[string][]inspect.Assessment{}
+func groups(report object.Report, attempts map[string]Attempt, now finding.Timestamp) [][]object.Assessment {
+	by := map[string][]object.Assessment{}
 	for _, o := range report.Objects {
-		if o.Verdict == inspect.Leftover {
+		if o.Verdict == object.Leftover {
 			by[Group(o.Object)] = append(by[Group(o.Object)], o)
 		}
 	}
-	all := make([][]inspect.Assessment, 0, len(by))
+	all := make([][]object.Assessment, 0, len(by))
 	for _, objects := range by {
 		all = append(all, objects)
 	}
-	slices.SortFunc(all, func(a, b []inspect.Assessment) int {
+	slices.SortFunc(all, func(a, b []object.Assessment) int {
 		x, y := Group(a[0].Object), Group(b[0].Object)
 		return cmp.Or(cmp.Compare(harms(b), harms(a)), cmp.Compare(lastTry(attempts, y, now),
 			lastTry(attempts, x, now)), cmp.Compare(x, y))
@@ -147,8 +148,8 @@ func groups(report inspect.Report, attempts map[string]Attempt, now finding.Time
 }
 
 // harms is 1 if one of the objects does more than little harm.
-func harms(objects []inspect.Assessment) int {
-	if slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return !inspect.Of(o.Kind).Minor() }) {
+func harms(objects []object.Assessment) int {
+	if slices.ContainsFunc(objects, func(o object.Assessment) bool { return !kinds.Of(o.Kind).Minor() }) {
 		return 1
 	}
 	return 0
@@ -164,10 +165,10 @@ func lastTry(attempts map[string]Attempt, group string, now finding.Timestamp) t
 }
 
 // planGroup plans one pod independently of others.
-func planGroup(objects []inspect.Assessment, policy Policy) []Step {
+func planGroup(objects []object.Assessment, policy Policy) []Step {
 	var steps []Step
 	for _, action := range policy.actions {
-		mine := slices.DeleteFunc(slices.Clone(objects), func(o inspect.Assessment) bool {
+		mine := slices.DeleteFunc(slices.Clone(objects), func(o object.Assessment) bool {
 			return o.Kind != action.Kind
 		})
 		if action.Less != nil {
@@ -185,7 +186,7 @@ func planGroup(objects []inspect.Assessment, policy Policy) []Step {
 	return steps
 }
 
-func planOne(action Action, o inspect.Assessment, s Settings) Step {
+func planOne(action Action, o object.Assessment, s Settings) Step {
 	mode := s.ModeOf(o.Kind)
 	does, refusal := action.Plan(o, s)
 	if refusal != "" {
@@ -196,7 +197,7 @@ func planOne(action Action, o inspect.Assessment, s Settings) Step {
 	return step
 }
 
-func stepOf(o inspect.Assessment, mode Mode, does string, guards ...Guard) Step {
+func stepOf(o object.Assessment, mode Mode, does string, guards ...Guard) Step {
 	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Description: does, Mode: mode,
 		Blocked: firstClosed(guards), Guards: Guards{Object: guards}, Object: o}
 }

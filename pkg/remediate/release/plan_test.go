@@ -11,7 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 const uid1, uid2 = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
@@ -22,11 +23,11 @@ func ago(d time.Duration) finding.Timestamp {
 	return finding.Timestamp{Boot: "b", SinceBoot: now.SinceBoot - d}
 }
 
-func leftover(kind inspect.Kind, uid, id string) inspect.Assessment {
-	return inspect.Assessment{
-		Object: inspect.Object{Kind: kind, ID: id, Pod: inspect.Pod{UID: uid, Namespace: "ns"},
-			Identity: inspect.Identity{"id": "1"}},
-		Verdict: inspect.Leftover,
+func leftover(kind object.Kind, uid, id string) object.Assessment {
+	return object.Assessment{
+		Object: object.Object{Kind: kind, ID: id, Pod: object.Pod{UID: uid, Namespace: "ns"},
+			Identity: object.Identity{"id": "1"}},
+		Verdict: object.Leftover,
 	}
 }
 
@@ -37,21 +38,21 @@ func on() Policy {
 }
 
 func TestPlanOrder(t *testing.T) {
-	mount := func(point, plugin, id string) inspect.Assessment {
-		o := leftover(inspect.Mount, uid1, point+"#"+id)
-		o.Identity = inspect.Identity{"id": id, "point": point, "type": "tmpfs"}
+	mount := func(point, plugin, id string) object.Assessment {
+		o := leftover(object.Mount, uid1, point+"#"+id)
+		o.Identity = object.Identity{"id": id, "point": point, "type": "tmpfs"}
 		o.Facts = map[string]string{"plugin": plugin}
 		return o
 	}
-	report := inspect.Report{Objects: []inspect.Assessment{
-		leftover(inspect.PodDirectory, uid1, "/pods/1"),
-		leftover(inspect.Cgroup, uid1, "/sys/fs/cgroup/pod1"),
-		leftover(inspect.Cgroup, uid1, "/sys/fs/cgroup/pod1/c"),
+	report := object.Report{Objects: []object.Assessment{
+		leftover(object.PodDirectory, uid1, "/pods/1"),
+		leftover(object.Cgroup, uid1, "/sys/fs/cgroup/pod1"),
+		leftover(object.Cgroup, uid1, "/sys/fs/cgroup/pod1/c"),
 		mount("/p/volumes/a", "x", "1"), mount("/p/volumes/a", "x", "2"), mount("/p/volumes/a/b", "x", "3"),
 		mount("/p/volume-subpaths/v/c/0", "subpath", "4"),
-		leftover(inspect.Link, uid1, "veth#3"), leftover(inspect.Netns, uid1, "/run/netns/cni-1"),
-		leftover(inspect.CNIAttachment, uid1, "/cache"), leftover(inspect.Process, uid1, "7"),
-		leftover(inspect.Container, uid1, "c"), leftover(inspect.Sandbox, uid1, "s"),
+		leftover(object.Link, uid1, "veth#3"), leftover(object.Netns, uid1, "/run/netns/cni-1"),
+		leftover(object.CNIAttachment, uid1, "/cache"), leftover(object.Process, uid1, "7"),
+		leftover(object.Container, uid1, "c"), leftover(object.Sandbox, uid1, "s"),
 	}}
 	var got []string
 	for _, step := range Plan(report, on(), now) {
@@ -71,28 +72,28 @@ func TestPlanOrder(t *testing.T) {
 }
 
 func TestPlanNotNow(t *testing.T) {
-	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"),
-		leftover(inspect.Cgroup, uid2, "/c2")}}
+	report := object.Report{Objects: []object.Assessment{leftover(object.Cgroup, uid1, "/c1"),
+		leftover(object.Cgroup, uid2, "/c2")}}
 	for name, test := range map[string]struct {
 		policy func(*Policy)
-		gates  []inspect.Gate
+		gates  []object.Gate
 		want   []string // for the two pods, a part of the reason; empty: done
 	}{
 		"on":      {func(*Policy) {}, nil, []string{"", ""}},
 		"dry run": {func(p *Policy) { p.Mode = DryRun }, nil, []string{"dry-run", "dry-run"}},
 		"off":     {func(p *Policy) { p.Mode = Off }, nil, []string{"off", "off"}},
 		"off beats kinds": {func(p *Policy) {
-			p.Mode, p.Kinds = Off, map[inspect.Kind]Mode{inspect.Cgroup: On}
+			p.Mode, p.Kinds = Off, map[object.Kind]Mode{object.Cgroup: On}
 		}, nil, []string{"off", "off"}},
 		"no settings": {func(p *Policy) { p.Settings = Settings{PodsPerHour: 9} }, nil, []string{"off", "off"}},
 		"this kind only": {func(p *Policy) {
-			p.Mode, p.Kinds = DryRun, map[inspect.Kind]Mode{inspect.Cgroup: On}
+			p.Mode, p.Kinds = DryRun, map[object.Kind]Mode{object.Cgroup: On}
 		}, nil, []string{"", ""}},
 		"another kind": {func(p *Policy) {
-			p.Mode, p.Kinds = DryRun, map[inspect.Kind]Mode{inspect.Link: On}
+			p.Mode, p.Kinds = DryRun, map[object.Kind]Mode{object.Link: On}
 		}, nil, []string{"dry-run", "dry-run"}},
 		"stopped": {func(p *Policy) { p.Node = []Guard{{Name: "x", Why: "kill switch"}} }, nil, []string{"kill switch", "kill switch"}},
-		"closed gate": {func(*Policy) {}, []inspect.Gate{{Name: "g", Why: "no"}},
+		"closed gate": {func(*Policy) {}, []object.Gate{{Name: "g", Why: "no"}},
 			[]string{"gate g is closed: no", "gate g"}},
 		"opted out":     {func(p *Policy) { p.OptOut = []string{"ns"} }, nil, []string{"opted out", "opted out"}},
 		"budget of one": {func(p *Policy) { p.PodsPerHour = 1 }, nil, []string{"", "budget"}},
@@ -154,10 +155,10 @@ func TestPlanNotNow(t *testing.T) {
 
 // While the verdict on one object of a pod is unknown, no object of the pod is released.
 func TestPlanWaitsForTheUnknown(t *testing.T) {
-	unknown := leftover(inspect.Process, uid2, "7")
-	unknown.Verdict, unknown.Why = inspect.Unknown, "nobody could say"
-	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"),
-		leftover(inspect.Cgroup, uid2, "/c2"), unknown}}
+	unknown := leftover(object.Process, uid2, "7")
+	unknown.Verdict, unknown.Why = object.Unknown, "nobody could say"
+	report := object.Report{Objects: []object.Assessment{leftover(object.Cgroup, uid1, "/c1"),
+		leftover(object.Cgroup, uid2, "/c2"), unknown}}
 	for _, step := range Plan(report, on(), now) {
 		if step.Acts() != (step.Pod.UID == uid1) || !step.Acts() &&
 			!strings.Contains(step.Blocked, "the verdict on its process 7 is unknown: nobody could say") {
@@ -168,8 +169,8 @@ func TestPlanWaitsForTheUnknown(t *testing.T) {
 
 // One pod that can never be released does not use up the budget of the others.
 func TestPlanFair(t *testing.T) {
-	report := inspect.Report{Objects: []inspect.Assessment{leftover(inspect.Cgroup, uid1, "/c1"),
-		leftover(inspect.Cgroup, uid2, "/c2")}}
+	report := object.Report{Objects: []object.Assessment{leftover(object.Cgroup, uid1, "/c1"),
+		leftover(object.Cgroup, uid2, "/c2")}}
 	policy := on()
 	policy.PodsPerHour, policy.RetryAfter = 1, 0
 	policy.Attempts = map[string]Attempt{uid1: {At: ago(2 * time.Hour), Finished: true}}
@@ -178,21 +179,21 @@ func TestPlanFair(t *testing.T) {
 	}
 }
 
-var verdicts = []inspect.Verdict{inspect.Live, inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Foreign,
+var verdicts = []object.Verdict{object.Live, object.Leftover, object.Candidate, object.Unknown, object.Foreign,
 	""}
 
-func anyReport(t *rapid.T) inspect.Report {
-	kinds := append(inspect.Kinds(), "something-new")
-	report := inspect.Report{}
+func anyReport(t *rapid.T) object.Report {
+	all := append(kinds.Kinds(), "something-new")
+	report := object.Report{}
 	for i := range rapid.IntRange(0, 20).Draw(t, "objects") {
-		o := leftover(rapid.SampledFrom(kinds).Draw(t, "kind"), rapid.SampledFrom([]string{"", uid1, uid2}).Draw(t,
+		o := leftover(rapid.SampledFrom(all).Draw(t, "kind"), rapid.SampledFrom([]string{"", uid1, uid2}).Draw(t,
 			"uid"), fmt.Sprint(i))
 		o.Verdict = rapid.SampledFrom(verdicts).Draw(t, "verdict")
 		o.SandboxID = rapid.SampledFrom([]string{"", "s1", "s2"}).Draw(t, "sandbox")
 		report.Objects = append(report.Objects, o)
 	}
 	if rapid.Bool().Draw(t, "gate") {
-		report.Gates = append(report.Gates, inspect.Gate{Name: "g", Open: rapid.Bool().Draw(t, "open")})
+		report.Gates = append(report.Gates, object.Gate{Name: "g", Open: rapid.Bool().Draw(t, "open")})
 	}
 	return report
 }
@@ -205,7 +206,7 @@ func TestPlanProperties(t *testing.T) {
 		steps := Plan(report, policy, now)
 		planned, acting := map[string]bool{}, map[string]bool{}
 		for _, step := range steps {
-			if step.Object.Verdict != inspect.Leftover {
+			if step.Object.Verdict != object.Leftover {
 				t.Fatalf("%s %s is %q", step.Kind, step.ID, step.Object.Verdict)
 			}
 			if planned[step.ID] {
@@ -223,7 +224,7 @@ func TestPlanProperties(t *testing.T) {
 			t.Fatalf("%d pods of a budget of %d", len(acting), policy.PodsPerHour)
 		}
 		for _, o := range report.Objects {
-			if o.Verdict == inspect.Leftover && !planned[o.ID] {
+			if o.Verdict == object.Leftover && !planned[o.ID] {
 				t.Fatalf("%s is missing", o.ID)
 			}
 		}

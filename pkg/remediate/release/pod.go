@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // podRelease is the release of one pod in progress.
@@ -16,11 +17,11 @@ type podRelease struct {
 	journal *journal
 	held    func() error // the lock
 	outcome PodOutcome
-	steps   []Step               // of the plan: only objects evaluated at the beginning are touched
-	rest    []inspect.Assessment // the pod's remaining objects, as last confirmed
-	open    []Step               // intents in the journal without an end
-	tried   bool                 // the first round is over
-	unasked bool                 // it ended because a guard could not be asked, which is no failure of the release
+	steps   []Step              // of the plan: only objects evaluated at the beginning are touched
+	rest    []object.Assessment // the pod's remaining objects, as last confirmed
+	open    []Step              // intents in the journal without an end
+	tried   bool                // the first round is over
+	unasked bool                // it ended because a guard could not be asked, which is no failure of the release
 }
 
 // errStop ends the release of one pod; the reason is in its outcome.
@@ -101,8 +102,8 @@ func (p *podRelease) takeFailed() []Step {
 	return failed
 }
 
-func kindsOf(steps []Step) []inspect.Kind {
-	var kinds []inspect.Kind
+func kindsOf(steps []Step) []object.Kind {
+	var kinds []object.Kind
 	for _, step := range steps {
 		if !slices.Contains(kinds, step.Kind) {
 			kinds = append(kinds, step.Kind)
@@ -136,7 +137,7 @@ func (p *podRelease) interrupted(ctx context.Context) bool {
 }
 
 // releaseKind releases all objects of one kind, gives their owners time to finish, and asks the witnesses again.
-func (p *podRelease) releaseKind(ctx context.Context, kind inspect.Kind, steps []Step) error {
+func (p *podRelease) releaseKind(ctx context.Context, kind object.Kind, steps []Step) error {
 	action, ok := p.options.actions.on(kind)
 	if !ok {
 		p.skip(kind, steps)
@@ -160,7 +161,7 @@ func (p *podRelease) releaseKind(ctx context.Context, kind inspect.Kind, steps [
 	return p.confirm(ctx)
 }
 
-func (p *podRelease) skip(kind inspect.Kind, steps []Step) {
+func (p *podRelease) skip(kind object.Kind, steps []Step) {
 	for _, step := range steps {
 		if step.Kind == kind {
 			p.outcome.Steps = append(p.outcome.Steps, StepOutcome{Step: step, Result: resultOf(step)})
@@ -179,7 +180,7 @@ func (p *podRelease) precheck(ctx context.Context, action Action, step Step) Ste
 	case !step.Acts():
 		s.Result = resultOf(step)
 		return s
-	case now.Verdict != inspect.Leftover:
+	case now.Verdict != object.Leftover:
 		s.Result, s.Blocked = Blocked, fmt.Sprintf("is %s now: %s", now.Verdict, now.Why)
 		return s
 	}
@@ -226,7 +227,7 @@ func (p *podRelease) conclude() {
 		now, here := findObject(p.rest, s.Kind, s.ID)
 		switch {
 		case here && isDead(now): // it holds nothing but its PID
-		case here && s.Mode != On && inspect.Of(s.Kind).Minor(): // its release was not requested
+		case here && s.Mode != On && kinds.Of(s.Kind).Minor(): // its release was not requested
 		case here:
 			p.markLeft(s)
 		case s.Result != Released:

@@ -7,32 +7,32 @@ import (
 	"path"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // podDirectoryAction removes the directory of a pod if it holds only directories and the few files that kubelet itself
 // creates. Any other file may be user data, and then the whole directory is left untouched.
 func podDirectoryAction() Action {
 	return Action{
-		Kind: inspect.PodDirectory, Order: 90,
+		Kind: object.PodDirectory, Order: 90,
 		Summary: "remove kubelet's own files by an allow-list, move vol_data.json to quarantine, rmdir bottom-up",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf(
 				"remove kubelet's own files and the empty directories in %s; nothing if it holds any data", o.ID), ""
 		},
-		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+		Needs: func(_ object.Assessment, rest []object.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
 				case isDead(other):
-				case other.Kind == inspect.Mount:
+				case other.Kind == object.Mount:
 					return fmt.Sprintf("%s is still mounted", other.Identity["point"])
-				case other.Kind == inspect.Process, other.Kind == inspect.Container:
+				case other.Kind == object.Process, other.Kind == object.Container:
 					return fmt.Sprintf("%s %s still exists", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
 		},
-		Preview: func(ctx context.Context, t Tools, o inspect.Assessment) string {
+		Preview: func(ctx context.Context, t Tools, o object.Assessment) string {
 			_, err := clearance(ctx, t, o)
 			var refusal mutate.Refusal
 			if errors.As(err, &refusal) {
@@ -46,7 +46,7 @@ func podDirectoryAction() Action {
 }
 
 // clearance reads the whole directory and decides how to remove each entry.
-func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, error) {
+func clearance(ctx context.Context, t Tools, o object.Assessment) ([]removal, error) {
 	evaluated, err := fileOf(o)
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func mustStay(ctx context.Context, t Tools, uid string, tree []mutate.Entry, ste
 	return mutate.QuarantineFull(kept, need, t.Settings.Quarantine.MaxBytes)
 }
 
-func removePodDirectory(ctx context.Context, t Tools, o inspect.Assessment) error {
+func removePodDirectory(ctx context.Context, t Tools, o object.Assessment) error {
 	steps, err := clearance(ctx, t, o)
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Each fault at each point. The invariants of a release hold, no call hangs, and the result is never "released".
@@ -46,7 +46,7 @@ func TestPodReleaseFaults(t *testing.T) {
 			gone(t, s, ids[at], func(context.Context) (bool, error) { return false, nil })
 		},
 		"confirm fails": func(_ *testing.T, s *script, at int) {
-			s.confirm = func(_ context.Context, n int, _ *inspect.Report) error {
+			s.confirm = func(_ context.Context, n int, _ *object.Report) error {
 				if n <= at {
 					return nil
 				}
@@ -55,7 +55,7 @@ func TestPodReleaseFaults(t *testing.T) {
 			}
 		},
 		"confirm hangs": func(_ *testing.T, s *script, at int) {
-			s.confirm = func(ctx context.Context, n int, _ *inspect.Report) error {
+			s.confirm = func(ctx context.Context, n int, _ *object.Report) error {
 				if n <= at {
 					return nil
 				}
@@ -101,7 +101,7 @@ func TestPodReleaseInterruptedAnywhere(t *testing.T) {
 		"in a step":  func(s *script) { s.do["m"] = s.hangs },
 		"in SIGTERM": func(s *script) { s.prepare = s.hangs },
 		"while confirming": func(s *script) {
-			s.confirm = func(ctx context.Context, _ int, _ *inspect.Report) error { return s.hangs(ctx) }
+			s.confirm = func(ctx context.Context, _ int, _ *object.Report) error { return s.hangs(ctx) }
 		},
 		"in the last check": func(s *script) {
 			s.stillGone = func(ctx context.Context, _ int) error { return s.hangs(ctx) }
@@ -114,7 +114,7 @@ func TestPodReleaseInterruptedAnywhere(t *testing.T) {
 			}
 		},
 		"while the owner finishes": func(s *script) {
-			s.confirm = func(_ context.Context, n int, _ *inspect.Report) error {
+			s.confirm = func(_ context.Context, n int, _ *object.Report) error {
 				if n == 1 { // the sandbox is next; later steps are requested in vain
 					s.gone["c"] = func(ctx context.Context) (bool, error) { return false, s.hangs(ctx) }
 				}

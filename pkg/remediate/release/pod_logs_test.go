@@ -11,8 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Logs of a deleted pod are removed after they have been seen for a day, if opted in. Until then they block no release:
@@ -27,7 +26,6 @@ func TestReleasePodLogs(t *testing.T) {
 		now.SinceBoot, now.Wall = now.SinceBoot+passed, now.Wall.Add(passed)
 		return now
 	}
-	w.inspector.Listing(listers.All())
 	dead := mutatetest.UID(t)
 	for _, uid := range []string{dead, w.living} {
 		w.Write(filepath.Join(logs, "default_app_"+uid, "app/0.log"), "a line")
@@ -37,7 +35,7 @@ func TestReleasePodLogs(t *testing.T) {
 	before := mutatetest.Snapshot(t, living)
 	w.Cgroups(dead, "")
 	outcome := w.release()
-	if len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released || len(results(outcome)[inspect.PodLogs]) > 0 {
+	if len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released || len(results(outcome)[object.PodLogs]) > 0 {
 		t.Fatalf("before they are a day old: %s", describe(outcome))
 	}
 	passed = 25 * time.Hour
@@ -48,7 +46,7 @@ func TestReleasePodLogs(t *testing.T) {
 	if outcome := w.release(); len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {
 		t.Fatalf("beside logs that were not opted in: %s", describe(outcome))
 	}
-	w.settings.Kinds = map[inspect.Kind]Mode{inspect.PodLogs: On}
+	w.settings.Kinds = map[object.Kind]Mode{object.PodLogs: On}
 	for _, point := range []string{"intent: pod-logs", "done: pod-logs"} {
 		w.Write(filepath.Join(logs, "default_app_"+dead, "app/0.log"), "a line")
 		w.inspect()
@@ -64,25 +62,25 @@ func TestReleasePodLogs(t *testing.T) {
 
 // Which objects must go before logs and units, and which are never planned.
 func TestMinorActions(t *testing.T) {
-	thing := func(kind inspect.Kind) inspect.Assessment { return leftover(kind, uid1, "x") }
+	thing := func(kind object.Kind) object.Assessment { return leftover(kind, uid1, "x") }
 	for _, test := range []struct {
-		kind, beside inspect.Kind
+		kind, beside object.Kind
 		want         string
 	}{
-		{inspect.PodLogs, inspect.PodLogs, ""}, {inspect.PodLogs, inspect.PodDirectory, "pod-directory x"},
-		{inspect.PodLogs, inspect.Mount, "mount x"}, {inspect.SystemdUnit, inspect.PodLogs, ""},
-		{inspect.SystemdUnit, inspect.Process, "process x"}, {inspect.SystemdUnit, inspect.Cgroup, "cgroup x"},
+		{object.PodLogs, object.PodLogs, ""}, {object.PodLogs, object.PodDirectory, "pod-directory x"},
+		{object.PodLogs, object.Mount, "mount x"}, {object.SystemdUnit, object.PodLogs, ""},
+		{object.SystemdUnit, object.Process, "process x"}, {object.SystemdUnit, object.Cgroup, "cgroup x"},
 	} {
 		action, _ := actionFor(test.kind)
-		got := action.Needs(thing(test.kind), []inspect.Assessment{thing(test.beside)}, Defaults())
+		got := action.Needs(thing(test.kind), []object.Assessment{thing(test.beside)}, Defaults())
 		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%s beside %s: %q, want %q", test.kind, test.beside, got, test.want)
 		}
 	}
-	action, _ := actionFor(inspect.SystemdUnit)
+	action, _ := actionFor(object.SystemdUnit)
 	refused := map[string]bool{}
 	for _, state := range []string{"failed", "active", "inactive", ""} {
-		o := thing(inspect.SystemdUnit)
+		o := thing(object.SystemdUnit)
 		o.Facts = map[string]string{"active": state}
 		_, why := action.Plan(o, Defaults())
 		refused[state] = why != ""
@@ -94,12 +92,12 @@ func TestMinorActions(t *testing.T) {
 
 // Pods with only logs left do not use up the budget of others, and unknown facts about logs stop no release.
 func TestMinorComesLast(t *testing.T) {
-	logs, mount, unknown := leftover(inspect.PodLogs, uid1, "a"), leftover(inspect.Mount, uid2, "b"),
-		leftover(inspect.PodLogs, uid2, "c")
-	unknown.Verdict = inspect.Unknown
+	logs, mount, unknown := leftover(object.PodLogs, uid1, "a"), leftover(object.Mount, uid2, "b"),
+		leftover(object.PodLogs, uid2, "c")
+	unknown.Verdict = object.Unknown
 	s := Defaults()
-	s.Mode, s.PodsPerHour, s.Kinds = On, 1, map[inspect.Kind]Mode{inspect.PodLogs: On}
-	report := inspect.Report{Objects: []inspect.Assessment{logs, mount, unknown}}
+	s.Mode, s.PodsPerHour, s.Kinds = On, 1, map[object.Kind]Mode{object.PodLogs: On}
+	report := object.Report{Objects: []object.Assessment{logs, mount, unknown}}
 	acts := map[string]bool{}
 	for _, step := range Plan(report, Policy{Settings: s}, host.Now()) {
 		acts[step.ID] = step.Acts()

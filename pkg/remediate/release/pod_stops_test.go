@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Events that end the release of a pod, and how much of it is done by then.
@@ -22,9 +22,9 @@ func TestPodReleaseStops(t *testing.T) {
 		why    string
 		done   []string
 	}
-	confirmWith := func(n int, change func(s *script, report *inspect.Report) error) func(*script) {
+	confirmWith := func(n int, change func(s *script, report *object.Report) error) func(*script) {
 		return func(s *script) {
-			s.confirm = func(_ context.Context, call int, report *inspect.Report) error {
+			s.confirm = func(_ context.Context, call int, report *object.Report) error {
 				if call < n {
 					return nil
 				}
@@ -33,8 +33,8 @@ func TestPodReleaseStops(t *testing.T) {
 			}
 		}
 	}
-	verdict := func(id string, v inspect.Verdict) func(*script, *inspect.Report) error {
-		return func(_ *script, report *inspect.Report) error {
+	verdict := func(id string, v object.Verdict) func(*script, *object.Report) error {
+		return func(_ *script, report *object.Report) error {
 			for i := range report.Objects {
 				if report.Objects[i].ID == id {
 					report.Objects[i].Verdict, report.Objects[i].Why = v, "as the script says"
@@ -43,57 +43,57 @@ func TestPodReleaseStops(t *testing.T) {
 			return nil
 		}
 	}
-	failed := func(what string) func(*script, *inspect.Report) error {
-		return func(_ *script, report *inspect.Report) error {
-			report.Errors = append(report.Errors, inspect.Failure{What: what, Error: "as the script says"})
+	failed := func(what string) func(*script, *object.Report) error {
+		return func(_ *script, report *object.Report) error {
+			report.Errors = append(report.Errors, object.Failure{What: what, Error: "as the script says"})
 			return nil
 		}
 	}
-	unlist := func(ids ...string) func(*script, *inspect.Report) error {
-		return func(_ *script, report *inspect.Report) error {
-			report.Objects = slices.DeleteFunc(report.Objects, func(o inspect.Assessment) bool {
+	unlist := func(ids ...string) func(*script, *object.Report) error {
+		return func(_ *script, report *object.Report) error {
+			report.Objects = slices.DeleteFunc(report.Objects, func(o object.Assessment) bool {
 				return slices.Contains(ids, o.ID)
 			})
 			return nil
 		}
 	}
-	closed := func(name string) func(*script, *inspect.Report) error {
-		return func(_ *script, report *inspect.Report) error {
-			report.Gates = []inspect.Gate{{Name: name, Why: "as the script says"}}
+	closed := func(name string) func(*script, *object.Report) error {
+		return func(_ *script, report *object.Report) error {
+			report.Gates = []object.Gate{{Name: name, Why: "as the script says"}}
 			return nil
 		}
 	}
-	untied := func(_ *script, report *inspect.Report) error {
+	untied := func(_ *script, report *object.Report) error {
 		for i := range report.Objects {
 			if report.Objects[i].ID == "m" {
-				report.Objects[i].Pod, report.Objects[i].Verdict = inspect.Pod{}, inspect.Unknown
+				report.Objects[i].Pod, report.Objects[i].Verdict = object.Pod{}, object.Unknown
 			}
 		}
 		return nil
 	}
 	upToSandbox, upToProcesses := wholePod[:1], wholePod[:4]
 	for name, test := range (tests{
-		"a witness knows the pod": {confirmWith(1, verdict("c", inspect.Live)), Stopped,
+		"a witness knows the pod": {confirmWith(1, verdict("c", object.Live)), Stopped,
 			"cgroup c is live", nil},
-		"a witness knows the pod in the middle": {confirmWith(2, verdict("c", inspect.Live)), Stopped,
+		"a witness knows the pod in the middle": {confirmWith(2, verdict("c", object.Live)), Stopped,
 			"cgroup c is live", upToSandbox},
-		"an object cannot be evaluated": {confirmWith(1, verdict("c", inspect.Unknown)), CouldNotTell,
+		"an object cannot be evaluated": {confirmWith(1, verdict("c", object.Unknown)), CouldNotTell,
 			"cgroup c is unknown", nil},
-		"an object cannot be evaluated in the middle": {confirmWith(3, verdict("c", inspect.Unknown)), CouldNotTell,
+		"an object cannot be evaluated in the middle": {confirmWith(3, verdict("c", object.Unknown)), CouldNotTell,
 			"cgroup c is unknown", upToProcesses},
 		"a verdict that nobody knows": {confirmWith(1, verdict("c", "strange")), CouldNotTell,
 			"cgroup c is strange", nil},
 		"no verdict": {confirmWith(1, verdict("c", "")), CouldNotTell,
 			"cgroup c is unknown", nil},
 		"a gate is closed":  {confirmWith(1, closed("g")), Stopped, "gate g is closed", nil},
-		"many are orphaned": {confirmWith(1, closed(inspect.Breaker)), Stopped, "gate no-mass-orphaning is closed", nil},
-		"many are orphaned in the middle": {confirmWith(3, closed(inspect.Breaker)), Stopped,
+		"many are orphaned": {confirmWith(1, closed(object.Breaker)), Stopped, "gate no-mass-orphaning is closed", nil},
+		"many are orphaned in the middle": {confirmWith(3, closed(object.Breaker)), Stopped,
 			"gate no-mass-orphaning is closed", upToProcesses},
-		"many are orphaned, and the stronger proof is not of all": {confirmWith(1, func(s *script, report *inspect.Report) error {
+		"many are orphaned, and the stronger proof is not of all": {confirmWith(1, func(s *script, report *object.Report) error {
 			for i := range report.Objects {
 				report.Objects[i].PassesBreaker = report.Objects[i].ID != "m"
 			}
-			return closed(inspect.Breaker)(s, report)
+			return closed(object.Breaker)(s, report)
 		}), Stopped, "gate no-mass-orphaning is closed", nil},
 		"a gate closes in the middle": {confirmWith(2, closed("g")), Stopped, "gate g is closed",
 			upToSandbox},
@@ -107,13 +107,13 @@ func TestPodReleaseStops(t *testing.T) {
 			"apiserver: as the script", wholePod},
 		"owners of namespaces are not known at end": {confirmWith(5, failed("owners of network namespaces")),
 			CouldNotTell, "owners of", wholePod},
-		"the witnesses cannot be asked": {confirmWith(1, func(*script, *inspect.Report) error {
+		"the witnesses cannot be asked": {confirmWith(1, func(*script, *object.Report) error {
 			return errScript
 		}), CouldNotTell, "ask the witnesses again", nil},
-		"nor in the middle": {confirmWith(2, func(*script, *inspect.Report) error {
+		"nor in the middle": {confirmWith(2, func(*script, *object.Report) error {
 			return errScript
 		}), CouldNotTell, "ask the witnesses again", upToSandbox},
-		"nor at the end": {confirmWith(5, func(*script, *inspect.Report) error {
+		"nor at the end": {confirmWith(5, func(*script, *object.Report) error {
 			return errScript
 		}), CouldNotTell, "ask the witnesses again", wholePod},
 		"an object is not listed but there": {confirmWith(1, unlist("m")), CouldNotTell,
@@ -124,30 +124,30 @@ func TestPodReleaseStops(t *testing.T) {
 			"process 1 still exists", upToSandbox},
 		"an object is no longer attributed to the pod": {confirmWith(2, untied), CouldNotTell,
 			"mount m still exists, but it is no longer known to be the pod's: unknown", upToSandbox},
-		"an object is foreign now": {confirmWith(2, verdict("m", inspect.Foreign)), CouldNotTell,
+		"an object is foreign now": {confirmWith(2, verdict("m", object.Foreign)), CouldNotTell,
 			"no longer known to be the pod's: foreign", upToSandbox},
-		"whether it is gone is undecidable": {confirmWith(2, func(s *script, report *inspect.Report) error {
+		"whether it is gone is undecidable": {confirmWith(2, func(s *script, report *object.Report) error {
 			s.gone["m"] = func(context.Context) (bool, error) { return false, errScript }
 			return unlist("m")(s, report)
 		}), CouldNotTell, "whether mount m is gone: as the script", upToSandbox},
 		"an untied object of its sandbox": {func(s *script) {
-			s.change("m", func(o *inspect.Assessment) { o.SandboxID = "s" })
-			confirmWith(1, func(_ *script, report *inspect.Report) error {
-				o := leftover(inspect.Netns, "", "/run/netns/x")
-				o.Pod, o.SandboxID, o.Verdict, o.Why = inspect.Pod{}, "s", inspect.Unknown, "owner unknown"
+			s.change("m", func(o *object.Assessment) { o.SandboxID = "s" })
+			confirmWith(1, func(_ *script, report *object.Report) error {
+				o := leftover(object.Netns, "", "/run/netns/x")
+				o.Pod, o.SandboxID, o.Verdict, o.Why = object.Pod{}, "s", object.Unknown, "owner unknown"
 				report.Objects = append(report.Objects, o)
 				return nil
 			})(s)
 		}, CouldNotTell, "netns /run/netns/x is unknown", nil},
-		"an object is another one now": {confirmWith(2, func(s *script, report *inspect.Report) error {
-			s.change("m", func(o *inspect.Assessment) { o.Identity["id"] = "2" })
+		"an object is another one now": {confirmWith(2, func(s *script, report *object.Report) error {
+			s.change("m", func(o *object.Assessment) { o.Identity["id"] = "2" })
 			*report = s.report()
 			return nil
 		}), Stopped, "mount m is no longer the object that was inspected", upToSandbox},
 		"its namespace is opted out, as it turns out": {func(s *script) {
 			s.settings.OptOut = []string{"secret"}
-			confirmWith(2, func(s *script, report *inspect.Report) error {
-				s.change("c", func(o *inspect.Assessment) { o.Pod.Namespace = "secret" })
+			confirmWith(2, func(s *script, report *object.Report) error {
+				s.change("c", func(o *object.Assessment) { o.Pod.Namespace = "secret" })
 				*report = s.report()
 				return nil
 			})(s)
@@ -168,7 +168,7 @@ func TestPodReleaseStops(t *testing.T) {
 			}, CouldNotTell, "whether releases are paused is not known", upToProcesses,
 		},
 
-		"the switch is made while the witnesses are asked": {confirmWith(1, func(s *script, _ *inspect.Report) error {
+		"the switch is made while the witnesses are asked": {confirmWith(1, func(s *script, _ *object.Report) error {
 			s.makeSwitch()
 			return nil
 		}), Stopped, "kill switch", nil},

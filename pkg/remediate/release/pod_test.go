@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // wholePod lists the changes to the pod of a script if no fault is injected.
@@ -65,19 +65,19 @@ func TestPodReleaseLeaves(t *testing.T) {
 		done   []string
 	}{
 		"a candidate is not touched": {func(s *script) {
-			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
-				if at := slices.IndexFunc(report.Objects, func(o inspect.Assessment) bool {
+			s.confirm = func(_ context.Context, _ int, report *object.Report) error {
+				if at := slices.IndexFunc(report.Objects, func(o object.Assessment) bool {
 					return o.ID == "m"
 				}); at >= 0 {
-					report.Objects[at].Verdict, report.Objects[at].Why = inspect.Candidate, "not yet proven"
+					report.Objects[at].Verdict, report.Objects[at].Why = object.Candidate, "not yet proven"
 				}
 				return nil
 			}
 		}, Incomplete, "mount m: is candidate now: not yet proven", map[string]Result{"m": Blocked},
 			[]string{"sandbox s", "prepare process", "process 1", "process 2", "cgroup c"}},
 		"what has to go first is there": {func(s *script) {
-			s.needs = func(o inspect.Assessment, rest []inspect.Assessment) string {
-				if _, here := findObject(rest, inspect.Mount, "m"); here && o.ID == "s" {
+			s.needs = func(o object.Assessment, rest []object.Assessment) string {
+				if _, here := findObject(rest, object.Mount, "m"); here && o.ID == "s" {
 					return "the mount goes first"
 				}
 				return ""
@@ -85,13 +85,13 @@ func TestPodReleaseLeaves(t *testing.T) {
 		}, Released, "", nil, []string{"prepare process", "process 1", "process 2", "mount m", "cgroup c",
 			"sandbox s"}},
 		"what has to go first stays": {func(s *script) {
-			s.needs = func(o inspect.Assessment, rest []inspect.Assessment) string {
-				if _, here := findObject(rest, inspect.Mount, "m"); here && o.ID == "c" {
+			s.needs = func(o object.Assessment, rest []object.Assessment) string {
+				if _, here := findObject(rest, object.Mount, "m"); here && o.ID == "c" {
 					return "the mount goes first"
 				}
 				return ""
 			}
-			s.change("m", func(o *inspect.Assessment) { o.Facts = map[string]string{"refuse": "it is precious"} })
+			s.change("m", func(o *object.Assessment) { o.Facts = map[string]string{"refuse": "it is precious"} })
 		}, Incomplete, "mount m: refused: it is precious", map[string]Result{"m": Refused, "c": Blocked},
 			[]string{"sandbox s", "prepare process", "process 1", "process 2"}},
 		"it is still there after the step": {func(s *script) {
@@ -105,9 +105,9 @@ func TestPodReleaseLeaves(t *testing.T) {
 			s.goesAfter("m", s.settings.VerifyWithin+s.settings.OwnerGrace/2)
 		}, Released, "", map[string]Result{"m": Vanished}, wholePod},
 		"it comes again after it was released": {func(s *script) {
-			s.confirm = func(_ context.Context, n int, report *inspect.Report) error {
+			s.confirm = func(_ context.Context, n int, report *object.Report) error {
 				if n == 5 {
-					s.there = append(s.there, leftover(inspect.Mount, uid1, "m"))
+					s.there = append(s.there, leftover(object.Mount, uid1, "m"))
 					*report = s.report()
 				}
 				return nil
@@ -116,32 +116,32 @@ func TestPodReleaseLeaves(t *testing.T) {
 		"something new appears after the plan": {func(s *script) {
 			s.do["c"] = func(context.Context) error {
 				s.remove("c")
-				s.there = append(s.there, leftover(inspect.Cgroup, uid1, "new"))
+				s.there = append(s.there, leftover(object.Cgroup, uid1, "new"))
 				return nil
 			}
 		}, Incomplete, "cgroup new: appeared after the plan was made", map[string]Result{"new": NotActed}, wholePod},
 		"something new that is not proven": {func(s *script) {
 			s.do["c"] = func(context.Context) error {
 				s.remove("c")
-				o := leftover(inspect.Link, uid1, "veth1")
-				o.Verdict = inspect.Candidate
+				o := leftover(object.Link, uid1, "veth1")
+				o.Verdict = object.Candidate
 				s.there = append(s.there, o)
 				return nil
 			}
 		}, Incomplete, "link veth1: appeared", map[string]Result{"veth1": NotActed}, wholePod},
 		"a process that only waits for its parent is nothing": {func(s *script) {
 			s.do["1"] = func(context.Context) error {
-				s.change("1", func(o *inspect.Assessment) { o.Facts = map[string]string{"state": "Z"} })
+				s.change("1", func(o *object.Assessment) { o.Facts = map[string]string{"state": "Z"} })
 				return nil
 			}
 			s.gone["1"] = func(context.Context) (bool, error) { return true, nil }
 		}, Released, "", nil, wholePod},
 		"it was dead before": {func(s *script) {
-			s.change("1", func(o *inspect.Assessment) { o.Facts = map[string]string{"state": "Z"} })
+			s.change("1", func(o *object.Assessment) { o.Facts = map[string]string{"state": "Z"} })
 		}, Released, "", map[string]Result{"1": Vanished}, []string{"sandbox s", "prepare process", "process 2",
 			"mount m", "cgroup c"}},
 		"its owner took it away before anything was done": {func(s *script) {
-			s.confirm = func(_ context.Context, n int, report *inspect.Report) error {
+			s.confirm = func(_ context.Context, n int, report *object.Report) error {
 				if n == 1 {
 					s.remove("m")
 					*report = s.report()
@@ -151,11 +151,11 @@ func TestPodReleaseLeaves(t *testing.T) {
 		}, Released, "", map[string]Result{"m": Vanished}, []string{"sandbox s", "prepare process", "process 1",
 			"process 2", "cgroup c"}},
 		"not all holders could be found": {func(s *script) {
-			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
-				report.Errors = []inspect.Failure{{What: "holders", Error: "search cut short"}}
+			s.confirm = func(_ context.Context, _ int, report *object.Report) error {
+				report.Errors = []object.Failure{{What: "holders", Error: "search cut short"}}
 				return nil
 			}
-			s.needs = func(o inspect.Assessment, _ []inspect.Assessment) string {
+			s.needs = func(o object.Assessment, _ []object.Assessment) string {
 				if len(o.Holders) != 1 || o.Holders[0].How != "search cut short" {
 					return "the step does not know that there may be holders"
 				}
@@ -163,26 +163,26 @@ func TestPodReleaseLeaves(t *testing.T) {
 			}
 		}, Released, "", nil, wholePod},
 		"the network is not ready, which its own verdicts show": {func(s *script) {
-			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
-				report.Gates = []inspect.Gate{{Name: networkGate}}
+			s.confirm = func(_ context.Context, _ int, report *object.Report) error {
+				report.Gates = []object.Gate{{Name: networkGate}}
 				return nil
 			}
 		}, Released, "", nil, wholePod},
 		"many are orphaned, and the stronger proof is of this pod": {func(s *script) {
-			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
+			s.confirm = func(_ context.Context, _ int, report *object.Report) error {
 				for i := range report.Objects {
 					report.Objects[i].PassesBreaker = true
 				}
-				report.Gates = []inspect.Gate{{Name: inspect.Breaker}}
+				report.Gates = []object.Gate{{Name: object.Breaker}}
 				return nil
 			}
 		}, Released, "", nil, wholePod},
 		"other pods' objects are no matter": {func(s *script) {
-			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
-				other := leftover(inspect.Cgroup, uid2, "other")
-				other.Verdict = inspect.Unknown
-				untied := leftover(inspect.Netns, "", "untied")
-				untied.Pod, untied.SandboxID, untied.Verdict = inspect.Pod{}, "another", inspect.Unknown
+			s.confirm = func(_ context.Context, _ int, report *object.Report) error {
+				other := leftover(object.Cgroup, uid2, "other")
+				other.Verdict = object.Unknown
+				untied := leftover(object.Netns, "", "untied")
+				untied.Pod, untied.SandboxID, untied.Verdict = object.Pod{}, "another", object.Unknown
 				report.Objects = append(report.Objects, other, untied)
 				return nil
 			}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // processAction ends the processes left in the cgroups of a pod. They are thawed first, because a frozen process of
@@ -15,9 +15,9 @@ import (
 // the kernel: it is reported with its wait channel and not killed in a loop.
 func processAction() Action {
 	return Action{
-		Kind: inspect.Process, Order: 30,
+		Kind: object.Process, Order: 30,
 		Summary: "thaw its cgroups, SIGTERM, wait, SIGKILL, each through a pidfd",
-		Plan: func(o inspect.Assessment, s Settings) (string, string) {
+		Plan: func(o object.Assessment, s Settings) (string, string) {
 			if isDead(o) {
 				return "", "it is dead, and disappears when its parent reaps it"
 			}
@@ -26,7 +26,7 @@ func processAction() Action {
 		},
 		Prepare: terminateAll,
 		Do:      killProcess,
-		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 			p, err := processOf(o)
 			if err != nil {
 				return false, err
@@ -37,13 +37,13 @@ func processAction() Action {
 }
 
 // isDead reports whether a process is a zombie. It holds only its PID; cgroup v2 still lists it.
-func isDead(o inspect.Assessment) bool {
-	return o.Kind == inspect.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
+func isDead(o object.Assessment) bool {
+	return o.Kind == object.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
 // terminateAll sends SIGTERM to all processes of a pod and gives them one common grace period. It ignores an error
 // about one process: killProcess will meet and report it again.
-func terminateAll(ctx context.Context, t Tools, all []inspect.Assessment) error {
+func terminateAll(ctx context.Context, t Tools, all []object.Assessment) error {
 	var asked []mutate.Process
 	for _, o := range all {
 		p, err := processOf(o)
@@ -76,7 +76,7 @@ func terminateAll(ctx context.Context, t Tools, all []inspect.Assessment) error 
 	return nil
 }
 
-func killProcess(ctx context.Context, t Tools, o inspect.Assessment) error {
+func killProcess(ctx context.Context, t Tools, o object.Assessment) error {
 	p, err := processOf(o)
 	if err != nil {
 		return err

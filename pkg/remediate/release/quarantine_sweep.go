@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/faultpoint"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 const (
@@ -98,7 +98,7 @@ func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error
 // ExpiredQuarantine returns the entries of the quarantine that a sweep would remove now: kept for long enough, and
 // reported before. None if releases are not on: then no sweep runs either.
 func ExpiredQuarantine(ctx context.Context, o Options) (expired []mutate.Kept, err error) {
-	if o.Settings.ModeOf(inspect.PodDirectory) != On {
+	if o.Settings.ModeOf(object.PodDirectory) != On {
 		return nil, nil
 	}
 	all, err := o.Mutator.Quarantined(ctx)
@@ -112,7 +112,7 @@ func ExpiredQuarantine(ctx context.Context, o Options) (expired []mutate.Kept, e
 
 // SweepQuarantine runs the hourly sweep now. The caller holds the lock of releases: see Settings.LockNode.
 func SweepQuarantine(ctx context.Context, o Options) error {
-	if o.Settings.ModeOf(inspect.PodDirectory) != On {
+	if o.Settings.ModeOf(object.PodDirectory) != On {
 		return nil
 	}
 	r := &Runner{options: o, tools: Tools{FaultPoint: func(point string) error {
@@ -135,9 +135,9 @@ func SweepQuarantine(ctx context.Context, o Options) error {
 func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*journal, error)) error {
 	keep := r.options.Settings.Quarantine.Keep
 	record := Record{
-		Group: quarantineGroup, Pod: inspect.Pod{UID: kept.UID}, Kind: inspect.PodDirectory,
+		Group: quarantineGroup, Pod: object.Pod{UID: kept.UID}, Kind: object.PodDirectory,
 		ID:       path.Join(r.options.Mutator.QuarantineDir(), kept.Name),
-		Identity: inspect.Identity{"device": kept.File.Device, "inode": fmt.Sprint(kept.File.Inode)},
+		Identity: object.Identity{"device": kept.File.Device, "inode": fmt.Sprint(kept.File.Inode)},
 	}
 	what := fmt.Sprintf("%s of pod %s (%d bytes), kept for %s", kept.Path, kept.UID, kept.Bytes,
 		kept.Age.Round(time.Minute))

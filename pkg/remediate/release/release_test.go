@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 func TestReleaseCompletePod(t *testing.T) {
@@ -76,12 +76,12 @@ func TestCrashAnywhere(t *testing.T) {
 
 // crash lets a release crash at a point, by number; points of the kinds in skip do not count. It reports false if the
 // release ended before that point.
-func (w *world) crash(at int, skip ...inspect.Kind) (crashed bool) {
+func (w *world) crash(at int, skip ...object.Kind) (crashed bool) {
 	w.t.Helper()
 	crash := errors.New("crash")
 	n := 0
 	w.faultPoint = func(point string) error {
-		if slices.ContainsFunc(skip, func(k inspect.Kind) bool { return strings.HasSuffix(point, ": "+string(k)) }) {
+		if slices.ContainsFunc(skip, func(k object.Kind) bool { return strings.HasSuffix(point, ": "+string(k)) }) {
 			return nil
 		}
 		if n++; n == at {
@@ -170,8 +170,8 @@ func TestConfirmStops(t *testing.T) {
 
 	report := w.inspect()
 	for i := range report.Objects {
-		if report.Objects[i].Kind == inspect.Process {
-			report.Objects[i].Identity = inspect.Identity{"pid": report.Objects[i].ID, "startTime": "1"}
+		if report.Objects[i].Kind == object.Process {
+			report.Objects[i].Identity = object.Identity{"pid": report.Objects[i].ID, "startTime": "1"}
 		}
 	}
 	w.settings.RetryAfter = 0
@@ -197,7 +197,7 @@ func TestConfirmStopsInTheMiddle(t *testing.T) {
 		t.Error(describe(outcome))
 	}
 	for _, s := range outcome.Pods[0].Steps {
-		if (s.Result == Released) != (s.Kind == inspect.Process) {
+		if (s.Result == Released) != (s.Kind == object.Process) {
 			t.Errorf("%s %s is %s", s.Kind, s.ID, s.Result)
 		}
 	}
@@ -238,7 +238,7 @@ func TestPlanUnmountsFirst(t *testing.T) {
 	directory := func(when string) Step {
 		t.Helper()
 		steps, err := r.Plan(t.Context(), report)
-		if err != nil || len(steps) == 0 || steps[len(steps)-1].Kind != inspect.PodDirectory {
+		if err != nil || len(steps) == 0 || steps[len(steps)-1].Kind != object.PodDirectory {
 			t.Fatalf("%s: %v %+v", when, err, steps)
 		}
 		return steps[len(steps)-1]
@@ -246,14 +246,14 @@ func TestPlanUnmountsFirst(t *testing.T) {
 	if s := directory("all is unmounted"); strings.Contains(s.Blocked, "mount point") || s.refused {
 		t.Errorf("%+v", s)
 	}
-	r.options.Settings.Kinds = map[inspect.Kind]Mode{inspect.Mount: Off}
+	r.options.Settings.Kinds = map[object.Kind]Mode{object.Mount: Off}
 	if s := directory("mounts are off"); !s.refused {
 		t.Errorf("%+v", s)
 	}
 	r.options.Settings.Kinds = nil
-	unmount := &r.options.actions[slices.IndexFunc(r.options.actions, func(a Action) bool { return a.Kind == inspect.Mount })]
+	unmount := &r.options.actions[slices.IndexFunc(r.options.actions, func(a Action) bool { return a.Kind == object.Mount })]
 	refused := false
-	unmount.Preview = func(_ context.Context, _ Tools, o inspect.Assessment) string {
+	unmount.Preview = func(_ context.Context, _ Tools, o object.Assessment) string {
 		if o.Identity["point"] != volume || refused {
 			return ""
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // releaser is the input of a process that runs one release; the node is the same, as after a restart of the agent.
@@ -75,15 +76,15 @@ func releaseOnce(file string) error {
 	if err != nil {
 		return err
 	}
-	inspector := inspect.New(h, inspect.Settings{Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true}, log)
-	history := inspect.History{}
+	inspector := inspect.New(h, object.Settings{Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true}, log)
+	history := object.History{}
 	memory := filepath.Join(r.StateDir, "history.json")
 	if data, err := os.ReadFile(memory); err == nil {
 		if err := json.Unmarshal(data, &history); err != nil {
 			return err
 		}
 	}
-	pass := func(ctx context.Context) (report inspect.Report) {
+	pass := func(ctx context.Context) (report object.Report) {
 		report, history = inspector.Pass(ctx, history)
 		return report
 	}
@@ -96,7 +97,7 @@ func releaseOnce(file string) error {
 		return err
 	}
 	runner, err := New(Options{Settings: r.Settings, Host: h, Mutator: mutator, Log: log, StateDir: r.StateDir,
-		Confirm:   func(ctx context.Context, _ string) (inspect.Report, error) { return pass(ctx), nil },
+		Confirm:   func(ctx context.Context, _ string) (object.Report, error) { return pass(ctx), nil },
 		StillGone: inspector.StillGone,
 		faultPoint: func(string) error {
 			if hits++; hits == r.KillAt {

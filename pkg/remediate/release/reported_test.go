@@ -5,7 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Objects that are only reported block no release, are in no plan, and are no reason to retry.
@@ -14,12 +14,12 @@ func TestReportedOnlyHindersNoRelease(t *testing.T) { synctest.Test(t, reportedO
 func reportedOnly(t *testing.T) {
 	s := newScript(t)
 	report := s.report()
-	unknown := leftover(inspect.LogLink, uid1, "b")
-	unknown.Verdict = inspect.Unknown
-	reported := []inspect.Assessment{leftover(inspect.LogLink, uid1, "a"), unknown}
-	s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
+	unknown := leftover(object.LogLink, uid1, "b")
+	unknown.Verdict = object.Unknown
+	reported := []object.Assessment{leftover(object.LogLink, uid1, "a"), unknown}
+	s.confirm = func(_ context.Context, _ int, report *object.Report) error {
 		report.Objects = append(report.Objects, reported...)
-		report.Errors = append(report.Errors, inspect.Failure{What: string(inspect.LogLink), Error: "cannot be read"})
+		report.Errors = append(report.Errors, object.Failure{What: string(object.LogLink), Error: "cannot be read"})
 		return nil
 	}
 	report.Objects = append(report.Objects, reported...)
@@ -28,7 +28,7 @@ func reportedOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, step := range steps {
-		if step.Kind == inspect.LogLink {
+		if step.Kind == object.LogLink {
 			t.Errorf("%s %s is planned", step.Kind, step.ID)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // rootfsAction removes the bundle of a container that containerd has otherwise lost. containerd does so only at
@@ -13,15 +13,15 @@ import (
 // container, and that of a shim with the shim.
 func rootfsAction() Action {
 	return Action{
-		Kind: inspect.Rootfs, Order: 37, // before the lease that may keep its snapshot
+		Kind: object.Rootfs, Order: 37, // before the lease that may keep its snapshot
 		Summary: "unmount the root filesystem, without force, then remove containerd's own files by name and the " +
 			"directories by rmdir",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("unmount the root filesystem in %s (mounts: %s) and remove that bundle", o.ID,
 				o.Facts["mounts"]), ""
 		},
-		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process, inspect.Shim),
-		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process, object.Shim),
+		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			bundle, err := runtimeDirectoryOf(o)
 			if err != nil {
 				return err
@@ -38,7 +38,7 @@ func rootfsAction() Action {
 	}
 }
 
-func runtimeDirectoryOf(o inspect.Assessment) (mutate.RuntimeDirectory, error) {
+func runtimeDirectoryOf(o object.Assessment) (mutate.RuntimeDirectory, error) {
 	file, err := fileOf(o)
 	return mutate.RuntimeDirectory{Dir: o.ID, File: file}, err
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/faultpoint"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Options configure a Runner.
@@ -26,10 +27,10 @@ type Options struct {
 	// Confirm inspects the objects of one pod again, with all witnesses; the report may contain other pods too. It is
 	// called right before the first step of a pod, and again after each group of steps. The empty UID stands for
 	// objects without a known pod. It must use a fresh and consistent LIST of the apiserver.
-	Confirm func(ctx context.Context, uid string) (inspect.Report, error)
+	Confirm func(ctx context.Context, uid string) (object.Report, error)
 	// StillGone checks right before a step whether the pod has come back: an error if it has, or if this is unknown. It
 	// asks kubelet and the manifests of static pods, and takes well under a second.
-	StillGone func(ctx context.Context, pod inspect.Pod) error
+	StillGone func(ctx context.Context, pod object.Pod) error
 	// Paused returns why an operator has paused releases (an annotation of the Node), or "". Nil: there is no pause. An
 	// error means "not known", and no release runs.
 	Paused func(ctx context.Context) (string, error)
@@ -93,12 +94,12 @@ const maxPreviews = 100
 
 // Plan lists what Release would do for the report and why not, including facts found by reading (user data in a pod's
 // directory, a CSI driver that is alive), with every guard's answer. It changes and writes no data.
-func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error) {
+func (r *Runner) Plan(ctx context.Context, report object.Report) ([]Step, error) {
 	records, _, err := r.readJournal()
 	if err != nil {
 		return nil, err
 	}
-	report = inspect.Releasable(report)
+	report = kinds.Releasable(report)
 	steps := Plan(report, r.policy(ctx, report, records, true), r.options.Host.Clock())
 	previews := 0
 	for i := range steps {
@@ -122,7 +123,7 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 func unmountedFirst(steps []Step, before Step) map[string]bool {
 	points, stays := make(map[string]bool), make(map[string]bool) // several mounts may lie on one point
 	for i := range steps {
-		if s := &steps[i]; s.Group == before.Group && s.Kind == inspect.Mount {
+		if s := &steps[i]; s.Group == before.Group && s.Kind == object.Mount {
 			point := s.Object.Identity["point"]
 			stays[point] = stays[point] || s.refused || s.Mode == Off
 			points[point] = !stays[point]
@@ -132,7 +133,7 @@ func unmountedFirst(steps []Step, before Step) map[string]bool {
 }
 
 // preview looks at an object like its step would.
-func preview(ctx context.Context, action Action, tools Tools, o inspect.Assessment) Guard {
+func preview(ctx context.Context, action Action, tools Tools, o object.Assessment) Guard {
 	why := action.Preview(ctx, tools, o)
 	if why != "" {
 		why = "refused: " + why
@@ -148,11 +149,11 @@ func (s *Step) addPreview(g Guard) {
 
 // policy asks whether releases are paused, a request to the apiserver, only if a report has an object to release or to
 // wait for, or the quarantine may be swept. If the kill switch exists, it asks only if every answer is wanted.
-func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Record, every bool) Policy {
+func (r *Runner) policy(ctx context.Context, report object.Report, records []Record, every bool) Policy {
 	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), actions: r.options.actions}
 	kill := killSwitchGuard(r.options.Host.Files, p.KillSwitch)
 	p.Node = []Guard{kill}
-	asks := len(report.Suspicious().Objects) > 0 || p.ModeOf(inspect.PodDirectory) == On
+	asks := len(report.Suspicious().Objects) > 0 || p.ModeOf(object.PodDirectory) == On
 	if asks && (every || kill.Open) {
 		p.Node = append(p.Node, r.paused(ctx))
 	}
@@ -167,8 +168,8 @@ func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Re
 // Release executes the plan of a report, pod by pod. It may be called again with the same report at any time. An error
 // means that no more steps may run now: the journal cannot be written, or a fault point was hit. Without a journal no
 // step runs; if there is no step to run, the lock is not taken.
-func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, error) {
-	report = inspect.Releasable(report)
+func (r *Runner) Release(ctx context.Context, report object.Report) (Outcome, error) {
+	report = kinds.Releasable(report)
 	plan, err := r.survey(ctx, report)
 	if err != nil {
 		return Outcome{}, err
@@ -199,7 +200,7 @@ func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
 	if r.manual.Agreed != nil {
 		return false // the person agreed to steps only
 	}
-	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
+	if plan.stop != "" || r.options.Settings.ModeOf(object.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
 		return false
 	}
@@ -234,7 +235,7 @@ type survey struct {
 	cutOff []Record // steps that an earlier crash interrupted
 }
 
-func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, error) {
+func (r *Runner) survey(ctx context.Context, report object.Report) (survey, error) {
 	records, skipped, err := r.readJournal()
 	if err != nil {
 		return survey{}, err
@@ -244,7 +245,7 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	}
 	policy := r.policy(ctx, report, records, false)
 	stop := firstClosed(policy.Node)
-	if stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
+	if stop == "" && r.options.Settings.ModeOf(object.PodDirectory) != Off {
 		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNewError(err) {
 			r.options.Log.Warn("observe CSI drivers failed", "err", err)
 		}

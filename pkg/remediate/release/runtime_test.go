@@ -13,7 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // runtimeWorld is a world with a real containerd.
@@ -56,8 +57,8 @@ func (w *world) ripen(uid string) {
 		why := ""
 		for _, o := range w.inspect().Objects {
 			// a lease goes with its sandbox
-			if o.Pod.UID == uid && o.Verdict != inspect.Leftover && o.Kind != inspect.Lease &&
-				inspect.Of(o.Kind).ReportOnly == "" {
+			if o.Pod.UID == uid && o.Verdict != object.Leftover && o.Kind != object.Lease &&
+				kinds.Of(o.Kind).ReportOnly == "" {
 				why = string(o.Kind) + " is " + string(o.Verdict) + ": " + o.Why
 			}
 		}
@@ -86,7 +87,7 @@ func TestReleaseSandbox(t *testing.T) {
 		t.Fatalf("left: %q\n%s", left, describe(outcome))
 	}
 	for _, s := range outcome.Pods[0].Steps {
-		if s.Kind == inspect.Container && s.Result != Vanished {
+		if s.Kind == object.Container && s.Result != Vanished {
 			t.Errorf("container: %s, want it gone with its sandbox", s.Result)
 		}
 	}
@@ -108,7 +109,7 @@ func TestCrashInSandbox(t *testing.T) {
 		w.Cgroups(dead, "")
 		w.sandboxed(c, dead)
 		w.ripen(dead)
-		crashed = w.crash(at, inspect.Cgroup) // a dozen hierarchies; TestCrashAnywhere has them
+		crashed = w.crash(at, object.Cgroup) // a dozen hierarchies; TestCrashAnywhere has them
 		outcome := w.release()
 		if left := w.left(dead); len(left) > 0 {
 			t.Fatalf("crash at %d: left %q\n%s", at, left, describe(outcome))

@@ -11,16 +11,17 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
 // sandboxAction leaves as much as possible to the runtime: it stops containers, takes down the network through CNI, and
 // removes cgroups, root filesystems and the name. StopPodSandbox alone would kill containers without a grace period.
 func sandboxAction() Action {
 	return Action{
-		Kind: inspect.Sandbox, Order: 10,
+		Kind: object.Sandbox, Order: 10,
 		Summary: "CRI: StopContainer with grace for each container, StopPodSandbox, RemovePodSandbox",
-		Plan: func(o inspect.Assessment, s Settings) (string, string) {
+		Plan: func(o object.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf(
 				"stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
 				shortID(o.ID), s.ContainerGrace), ""
@@ -32,12 +33,12 @@ func sandboxAction() Action {
 }
 
 // notFrozen delays the runtime, which cannot stop containers whose processes are frozen. The process action thaws them.
-func notFrozen(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-	frozen := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
-		return o.Kind == inspect.Cgroup && o.Facts["frozen"] == "true"
+func notFrozen(_ object.Assessment, rest []object.Assessment, _ Settings) string {
+	frozen := slices.ContainsFunc(rest, func(o object.Assessment) bool {
+		return o.Kind == object.Cgroup && o.Facts["frozen"] == "true"
 	})
-	alive := slices.ContainsFunc(rest, func(o inspect.Assessment) bool {
-		return o.Kind == inspect.Process && !isDead(o)
+	alive := slices.ContainsFunc(rest, func(o object.Assessment) bool {
+		return o.Kind == object.Process && !isDead(o)
 	})
 	if frozen && alive {
 		return "its processes are frozen: they are thawed and ended first"
@@ -45,7 +46,7 @@ func notFrozen(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) stri
 	return ""
 }
 
-func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
+func releaseSandbox(ctx context.Context, t Tools, o object.Assessment) error {
 	sandbox, err := runtimeObject(o)
 	if err != nil {
 		return err
@@ -58,7 +59,7 @@ func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
 		if c.GetPodSandboxId() != o.ID || c.GetState() != cri.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
-		grace := graceOf(c.GetAnnotations()[inspect.GraceAnnotation], t.Settings)
+		grace := graceOf(c.GetAnnotations()[witness.GraceAnnotation], t.Settings)
 		if err := t.Mutator.StopContainer(ctx, mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()},
 			grace); err != nil {
 			return fmt.Errorf("stop container %s: %w", shortID(c.GetId()), err)
@@ -79,7 +80,7 @@ func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
 	return nil
 }
 
-func sandboxGone(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
+func sandboxGone(ctx context.Context, t Tools, o object.Assessment) (bool, error) {
 	sandboxes, err := listCRI(ctx, t.Host.Runtime.Sandboxes)
 	return err == nil && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool { return s.GetId() == o.ID }), err
 }

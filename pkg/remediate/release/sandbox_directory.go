@@ -4,21 +4,21 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // sandboxDirectoryAction removes the files that containerd's CRI plugin made for a sandbox. containerd removes them
 // itself, but those of a lost sandbox only at startup.
 func sandboxDirectoryAction() Action {
 	return Action{
-		Kind: inspect.SandboxDirectory, Order: 67,
+		Kind: object.SandboxDirectory, Order: 67,
 		Summary: "unmount shm, without force, then remove the plugin's own files by name and the directory by rmdir",
-		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("unmount the shared memory in %s (mounts: %s) and remove that directory", o.ID,
 				o.Facts["shmMounts"]), ""
 		},
-		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process, inspect.Shim),
-		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process, object.Shim),
+		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			directory, err := runtimeDirectoryOf(o)
 			if err != nil {
 				return err

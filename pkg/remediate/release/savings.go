@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Savings is what a release returned to the node: only objects verified to be gone count, whether the release or their
@@ -42,23 +42,23 @@ func (s StepOutcome) isGone() bool {
 	return (s.Result == Released || s.Result == Vanished) && !isDead(s.Object)
 }
 
-func (g *Savings) add(o inspect.Assessment, addresses map[string]bool) {
+func (g *Savings) add(o object.Assessment, addresses map[string]bool) {
 	g.Objects++
 	switch o.Kind {
-	case inspect.Process, inspect.Shim:
+	case object.Process, object.Shim:
 		g.Processes++
-	case inspect.Mount:
+	case object.Mount:
 		g.Mounts++
-	case inspect.Rootfs:
+	case object.Rootfs:
 		mounts, _ := strconv.Atoi(o.Facts["mounts"]) // absent: not known to have been mounted
 		g.Mounts += mounts
-	case inspect.Cgroup:
+	case object.Cgroup:
 		g.Cgroups++
-	case inspect.Lease:
+	case object.Lease:
 		g.Leases++
-	case inspect.IPAMLease:
+	case object.IPAMLease:
 		addresses[o.Facts["address"]] = true
-	case inspect.CNIAttachment:
+	case object.CNIAttachment:
 		if o.Facts["leaseDirectories"] == "" {
 			g.AddressesUnknown++
 			break
@@ -67,8 +67,8 @@ func (g *Savings) add(o inspect.Assessment, addresses map[string]bool) {
 			address, _, _ := strings.Cut(cidr, "/")
 			addresses[address] = true
 		}
-	case inspect.PodLogs, inspect.PodDirectory, inspect.SandboxDirectory, inspect.Sandbox, inspect.Container,
-		inspect.ContainerdContainer:
+	case object.PodLogs, object.PodDirectory, object.SandboxDirectory, object.Sandbox, object.Container,
+		object.ContainerdContainer:
 		bytes, err := strconv.ParseUint(o.Facts["bytes"], 10, 64)
 		if err != nil {
 			g.BytesUnknown++

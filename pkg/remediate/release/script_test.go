@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // script is the release of one pod in which all around the runner is made up: what is on the node, the actions, the
@@ -31,7 +31,7 @@ type script struct {
 	host     *host.Host
 	mutator  *mutate.Mutator
 	settings Settings
-	there    []inspect.Assessment // currently on the node
+	there    []object.Assessment // currently on the node
 	trace    []string
 	clock    finding.Timestamp
 	cancel   func() // ends the agent
@@ -39,8 +39,8 @@ type script struct {
 	prepare    func(ctx context.Context) error
 	do         map[string]func(ctx context.Context) error         // by ID; nil: the object disappears
 	gone       map[string]func(ctx context.Context) (bool, error) // by ID; nil: the truth
-	needs      func(o inspect.Assessment, rest []inspect.Assessment) string
-	confirm    func(ctx context.Context, n int, report *inspect.Report) error
+	needs      func(o object.Assessment, rest []object.Assessment) string
+	confirm    func(ctx context.Context, n int, report *object.Report) error
 	stillGone  func(ctx context.Context, n int) error
 	paused     func(ctx context.Context, n int) (string, error)
 	write      func(Record) error
@@ -62,10 +62,10 @@ func newScript(t *testing.T) *script {
 	s.settings = Defaults()
 	s.settings.Mode, s.settings.KillSwitch, s.settings.Lock = On, "/stop", filepath.Join(s.host.Files.Root, "lock")
 	for _, o := range []struct {
-		kind inspect.Kind
+		kind object.Kind
 		id   string
-	}{{inspect.Sandbox, "s"}, {inspect.Process, "1"}, {inspect.Process, "2"}, {inspect.Mount, "m"},
-		{inspect.Cgroup, "c"}} {
+	}{{object.Sandbox, "s"}, {object.Process, "1"}, {object.Process, "2"}, {object.Mount, "m"},
+		{object.Cgroup, "c"}} {
 		s.there = append(s.there, leftover(o.kind, uid1, o.id))
 	}
 	return s
@@ -105,16 +105,16 @@ func (s *script) makeSwitch() {
 	}
 }
 
-func (s *script) isThere(o inspect.Assessment) bool {
+func (s *script) isThere(o object.Assessment) bool {
 	_, there := findObject(s.there, o.Kind, o.ID)
 	return there
 }
 
 func (s *script) remove(id string) {
-	s.there = slices.DeleteFunc(s.there, func(o inspect.Assessment) bool { return o.ID == id })
+	s.there = slices.DeleteFunc(s.there, func(o object.Assessment) bool { return o.ID == id })
 }
 
-func (s *script) change(id string, set func(o *inspect.Assessment)) {
+func (s *script) change(id string, set func(o *object.Assessment)) {
 	s.there = slices.Clone(s.there)
 	for i := range s.there {
 		if s.there[i].ID == id {
@@ -126,22 +126,22 @@ func (s *script) change(id string, set func(o *inspect.Assessment)) {
 
 func (s *script) actions() actions {
 	var all actions
-	for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.Mount, inspect.Cgroup} {
+	for _, kind := range []object.Kind{object.Sandbox, object.Process, object.Mount, object.Cgroup} {
 		all = append(all, Action{
 			Kind: kind,
-			Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+			Plan: func(o object.Assessment, _ Settings) (string, string) {
 				if isDead(o) {
 					return "", "it is dead"
 				}
 				return "release " + o.ID, o.Facts["refuse"]
 			},
-			Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+			Needs: func(o object.Assessment, rest []object.Assessment, _ Settings) string {
 				if s.needs == nil {
 					return ""
 				}
 				return s.needs(o, rest)
 			},
-			Do: func(ctx context.Context, _ Tools, o inspect.Assessment) error {
+			Do: func(ctx context.Context, _ Tools, o object.Assessment) error {
 				s.say("do %s %s", kind, o.ID)
 				if do := s.do[o.ID]; do != nil {
 					return do(ctx)
@@ -149,7 +149,7 @@ func (s *script) actions() actions {
 				s.remove(o.ID)
 				return nil
 			},
-			Verify: func(ctx context.Context, _ Tools, o inspect.Assessment) (bool, error) {
+			Verify: func(ctx context.Context, _ Tools, o object.Assessment) (bool, error) {
 				if gone := s.gone[o.ID]; gone != nil {
 					return gone(ctx)
 				}
@@ -157,8 +157,8 @@ func (s *script) actions() actions {
 			},
 		})
 	}
-	all[1].Prepare = func(ctx context.Context, t Tools, _ []inspect.Assessment) error {
-		s.say("prepare %s", inspect.Process)
+	all[1].Prepare = func(ctx context.Context, t Tools, _ []object.Assessment) error {
+		s.say("prepare %s", object.Process)
 		if err := t.FaultPoint("SIGTERM sent"); err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func (s *script) runner() *Runner {
 	r, err := New(Options{
 		Settings: s.settings, Host: s.host, Mutator: s.mutator, Log: slog.New(slog.DiscardHandler),
 		StateDir: filepath.Join(s.host.Files.Root, "state"), faultPoint: s.faultPoint, actions: s.actions(),
-		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
+		Confirm: func(ctx context.Context, _ string) (object.Report, error) {
 			s.say("confirm")
 			report := s.report()
 			if s.confirm == nil {
@@ -184,7 +184,7 @@ func (s *script) runner() *Runner {
 			err := s.confirm(ctx, s.count("confirm"), &report)
 			return report, err
 		},
-		StillGone: func(ctx context.Context, pod inspect.Pod) error {
+		StillGone: func(ctx context.Context, pod object.Pod) error {
 			s.say("gone? %s", pod.UID)
 			if s.stillGone == nil {
 				return nil
@@ -212,8 +212,8 @@ func (s *script) runner() *Runner {
 	return r
 }
 
-func (s *script) report() inspect.Report {
-	return inspect.Report{At: s.clock, Objects: slices.Clone(s.there)}
+func (s *script) report() object.Report {
+	return object.Report{At: s.clock, Objects: slices.Clone(s.there)}
 }
 
 // release runs a release in a bubble of time, and checks the invariants of every release.

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Mode is how far an action may go.
@@ -26,8 +27,8 @@ const (
 // Settings define which objects may be released, and how. The zero value releases none; see Defaults.
 type Settings struct {
 	// Off switches all releases off; the other modes apply to kinds that are not in Kinds.
-	Mode  Mode                  `yaml:"mode"`
-	Kinds map[inspect.Kind]Mode `yaml:"kinds"` // by kind
+	Mode  Mode                 `yaml:"mode"`
+	Kinds map[object.Kind]Mode `yaml:"kinds"` // by kind
 	// Attended: a person asks for the release now; then Mode applies to opt-in kinds too.
 	Attended bool `yaml:"-"`
 
@@ -92,7 +93,7 @@ func (s Settings) optedOut(namespace string) string {
 
 // podOptedOut returns why no object of the pod may be released, by its annotation and labels. If any labels are opted
 // out, unknown ones may be those. An unknown annotation does not count: otherwise no pod would ever be released.
-func (s Settings) podOptedOut(o inspect.Object) string {
+func (s Settings) podOptedOut(o object.Object) string {
 	switch {
 	case o.OptOut != "":
 		return o.OptOut
@@ -113,7 +114,7 @@ type QuarantineSettings struct {
 // Defaults returns the settings of a new installation: all releases are planned and reported, none is done.
 func Defaults() Settings {
 	return Settings{
-		Mode: DryRun, Kinds: map[inspect.Kind]Mode{},
+		Mode: DryRun, Kinds: map[object.Kind]Mode{},
 		PodsPerHour: 6, StopAfter: 3, KillSwitch: "/etc/nodeagent/stop", Lock: defaultLock,
 		OwnerGrace: time.Minute, ContainerGrace: 30 * time.Second, ProcessGrace: 10 * time.Second,
 		VerifyWithin: 5 * time.Second, RetryAfter: time.Hour,
@@ -123,14 +124,14 @@ func Defaults() Settings {
 
 // ModeOf returns how far the action on a kind may go. The daemon releases an opt-in kind only if Kinds names it: until
 // then it is planned and reported.
-func (s Settings) ModeOf(kind inspect.Kind) Mode {
+func (s Settings) ModeOf(kind object.Kind) Mode {
 	if s.Mode != DryRun && s.Mode != On {
 		return Off
 	}
 	if mode, ok := s.Kinds[kind]; ok {
 		return mode
 	}
-	if inspect.Of(kind).OptIn && !s.Attended {
+	if kinds.Of(kind).OptIn && !s.Attended {
 		return DryRun
 	}
 	return s.Mode

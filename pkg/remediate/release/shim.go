@@ -5,32 +5,32 @@ import (
 	"fmt"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // shimAction ends shims that containerd has lost and that have no processes below them. containerd notices the end of a
 // shim, and removes its bundle and the mount of the root filesystem itself.
 func shimAction() Action {
 	return Action{
-		Kind: inspect.Shim, Order: 35,
+		Kind: object.Shim, Order: 35,
 		Summary: "SIGTERM to a shim without processes below it, after the grace SIGKILL, each through a pidfd",
-		Plan: func(o inspect.Assessment, s Settings) (string, string) {
+		Plan: func(o object.Assessment, s Settings) (string, string) {
 			does := fmt.Sprintf("end shim %s once no process is below it: SIGTERM, after %s SIGKILL", o.ID, s.ProcessGrace)
 			if o.Facts["command"] == "conmon" {
 				return does, "it is CRI-O's, which has no API to lose it"
 			}
 			return does, ""
 		},
-		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process),
+		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process),
 		// The processes below it are checked right before each signal: the inspection may be a minute old.
-		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			shim, err := shimOf(o)
 			if err != nil {
 				return err
 			}
 			return t.Mutator.EndShim(ctx, shim, t.Settings.ProcessGrace)
 		},
-		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 			shim, err := shimOf(o)
 			if err != nil {
 				return false, err

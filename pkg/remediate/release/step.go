@@ -8,7 +8,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // runSteps does the steps of one kind. Steps with a busy object are tried again while others succeed: of mounts stacked
@@ -52,7 +52,7 @@ func indexes(steps []StepOutcome) []int {
 
 // prepare runs the action's Prepare before the first object.
 func (p *podRelease) prepare(ctx context.Context, action Action, steps []StepOutcome, due []int) error {
-	objects := make([]inspect.Assessment, 0, len(due))
+	objects := make([]object.Assessment, 0, len(due))
 	for _, i := range due {
 		objects = append(objects, steps[i].Object)
 		if err := p.recordIntent(steps[i].Step); err != nil {
@@ -178,7 +178,7 @@ func clip(text string) string {
 }
 
 // verify waits until the object is gone.
-func (p *podRelease) verify(ctx context.Context, o inspect.Assessment) error {
+func (p *podRelease) verify(ctx context.Context, o object.Assessment) error {
 	gone := false
 	err := poll(ctx, p.options.Settings.VerifyWithin, func() (done bool, err error) {
 		gone, err = p.gone(ctx, o)

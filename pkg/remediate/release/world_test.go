@@ -24,6 +24,7 @@ import (
 	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // world is a private node with real objects, a real inspector, and fake witnesses: kubelet and the apiserver know one
@@ -36,7 +37,7 @@ type world struct {
 	beside     *mutatetest.Bystanders
 	settings   Settings
 	inspector  *inspect.Inspector
-	history    inspect.History
+	history    object.History
 	faultPoint func(string) error
 	paused     string
 	timeouts   timeouts
@@ -50,7 +51,7 @@ type world struct {
 }
 
 func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
-	w := &world{Node: mutatetest.New(t, set...), t: t, living: mutatetest.UID(t), history: inspect.History{},
+	w := &world{Node: mutatetest.New(t, set...), t: t, living: mutatetest.UID(t), history: object.History{},
 		working: map[string]float64{`config="desired",lifecycle="sync",static=""`: 1,
 			`config="orphan",lifecycle="terminated",static=""`: 0}}
 	w.known = map[string]bool{w.living: true}
@@ -72,7 +73,7 @@ func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
 		VerifyWithin: 5 * time.Second, Quarantine: QuarantineSettings{MaxBytes: 1 << 30, Keep: 30 * 24 * time.Hour},
 	}
 	w.driversGone()
-	w.inspector = inspect.New(w.Host, inspect.Settings{
+	w.inspector = inspect.New(w.Host, object.Settings{
 		Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true,
 	}, slog.New(slog.DiscardHandler))
 	return w
@@ -161,7 +162,7 @@ func noSandboxes() host.Runtime {
 }
 
 // inspect makes one pass.
-func (w *world) inspect() inspect.Report {
+func (w *world) inspect() object.Report {
 	w.t.Helper()
 	report, history := w.inspector.Pass(w.t.Context(), w.history)
 	w.history = history
@@ -178,7 +179,7 @@ func (w *world) runner() *Runner {
 	r, err := New(Options{
 		Settings: w.settings, Host: w.Host, Mutator: w.Mutator, Log: slog.New(slog.DiscardHandler),
 		StateDir: filepath.Join(w.Dir, "state"),
-		Confirm: func(context.Context, string) (inspect.Report, error) {
+		Confirm: func(context.Context, string) (object.Report, error) {
 			w.confirms++
 			if w.onConfirm != nil {
 				w.onConfirm(w.confirms)

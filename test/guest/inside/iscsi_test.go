@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // iscsiTarget is the kernel's iSCSI server in a network namespace, with one disk.
@@ -110,7 +110,7 @@ func TestISCSISession(t *testing.T) {
 	pass := inspector(t, n)
 	verdict := func() (told string) {
 		for _, o := range pass().Objects {
-			if o.Kind == inspect.StorageSession {
+			if o.Kind == object.StorageSession {
 				told += fmt.Sprintf("%s of %q on %s", o.Verdict, o.Pod.UID, o.Facts["devices"])
 			}
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
-	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // TestMappingsOfVolumes: encrypted mappings, with cryptsetup's names, of a volume that a living pod has mounted, of a
@@ -41,7 +41,7 @@ func TestMappingsOfVolumes(t *testing.T) {
 	report := inspector(t, n)()
 	got := map[string]string{}
 	for _, o := range report.Objects {
-		if o.Kind == inspect.BlockDevice && strings.HasPrefix(o.ID, "/dev/dm-") {
+		if o.Kind == object.BlockDevice && strings.HasPrefix(o.ID, "/dev/dm-") {
 			got[o.ID] = strings.TrimSpace(string(o.Verdict) + " " + o.InUse)
 			t.Logf("%s: %s: %s; %v %v", o.ID, o.Verdict, o.Why, o.Identity, o.Facts)
 		}
@@ -53,12 +53,12 @@ func TestMappingsOfVolumes(t *testing.T) {
 }
 
 // inspector returns a function that inspects this machine as a node, until the leftovers are proven.
-func inspector(t *testing.T, n *inspecttest.Node) func() inspect.Report {
-	settings := inspect.DefaultSettings()
+func inspector(t *testing.T, n *inspecttest.Node) func() object.Report {
+	settings := object.DefaultSettings()
 	settings.HostNamespaces = true
-	i := inspect.New(n.Host, settings, slog.New(slog.DiscardHandler)).Listing(listers.All())
-	var history inspect.History
-	return func() (report inspect.Report) {
+	i := inspect.New(n.Host, settings, slog.New(slog.DiscardHandler))
+	var history object.History
+	return func() (report object.Report) {
 		for range 4 {
 			report, history = i.Pass(t.Context(), history)
 			n.After(settings.Grace)

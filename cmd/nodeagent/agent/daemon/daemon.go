@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // daemon holds the parts that outlive a change of the configuration. Each configuration gets a new agent, which
@@ -263,7 +263,7 @@ func (d *daemon) status() (status.Status, error) {
 	return s, nil
 }
 
-func (d *daemon) history() (inspect.History, error) {
+func (d *daemon) history() (object.History, error) {
 	a := d.current.Load()
 	if a == nil {
 		return nil, errStarting

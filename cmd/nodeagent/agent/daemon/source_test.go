@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -48,7 +48,7 @@ func TestFallbacksReleaseNothing(t *testing.T) {
 	var got []string
 	for _, f := range s.fallbacks() {
 		got = append(got, strings.Join([]string{f.from, f.cfg.NodeName, f.cfg.ServiceAccountDir,
-			string(f.cfg.Remediate.Mode), string(f.cfg.Remediate.Kinds[inspect.Cgroup])}, ","))
+			string(f.cfg.Remediate.Mode), string(f.cfg.Remediate.Kinds[object.Cgroup])}, ","))
 		if f.file {
 			t.Errorf("%s is called what the operator wants", f.from)
 		}
@@ -57,7 +57,7 @@ func TestFallbacksReleaseNothing(t *testing.T) {
 		"the defaults,,/over,dry-run,"}, got); diff != "" {
 		t.Error(diff)
 	}
-	if e.cfg.Remediate.Kinds[inspect.Cgroup] != release.On {
+	if e.cfg.Remediate.Kinds[object.Cgroup] != release.On {
 		t.Error("the dry run of a fallback has changed the revision that it is made from")
 	}
 }

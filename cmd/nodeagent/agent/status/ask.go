@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // The reasons why the running agent did not answer.
@@ -43,8 +43,8 @@ func AskReload(ctx context.Context, socket string) error {
 }
 
 // AskHistory asks the running agent for the history of its inspections.
-func AskHistory(ctx context.Context, socket string) (inspect.History, error) {
-	var history inspect.History
+func AskHistory(ctx context.Context, socket string) (object.History, error) {
+	var history object.History
 	return history, ask(ctx, socket, http.MethodGet, "/history", &history)
 }
 

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
@@ -29,7 +29,7 @@ type Status struct {
 	Now       finding.Timestamp  `json:"now"`
 	Checks    []CheckStatus      `json:"checks"`
 	Findings  []finding.Believed `json:"findings"`
-	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection, without the objects of living pods
+	Leftovers *object.Report     `json:"leftovers,omitempty"` // the last inspection, without the objects of living pods
 	Release   ReleaseStatus      `json:"release"`
 	Repair    repair.Status      `json:"repair"`
 	Sinks     []SinkStatus       `json:"sinks"` // of the reporters
@@ -67,7 +67,7 @@ type ReleaseStatus struct {
 // Answers are the functions behind the socket.
 type Answers struct {
 	Status  func() (Status, error)
-	History func() (inspect.History, error)
+	History func() (object.History, error)
 	Paths   func() (ContainerPaths, error)
 	Reload  func(context.Context) error
 }
