@@ -57,7 +57,7 @@ func TestLifeOfAPod(t *testing.T) {
 		}
 	}
 	for _, kind := range kinds.Kinds() {
-		if verdicts(report)[kind] == nil && kinds.Of(kind).ReportOnly == "" && !kinds.Of(kind).OptIn { // those are in pkg/inspect/listers
+		if verdicts(report)[kind] == nil && kinds.Of(kind).ReportOnly == "" && !kinds.Of(kind).OptIn {
 			t.Errorf("no %s is listed", kind)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -22,13 +23,16 @@ func newNode(t testing.TB) *node {
 	return &node{inspecttest.NewNode(t), t}
 }
 
-// inspector returns one with the default settings.
+// inspector returns one with the default settings, of the kinds that the agent releases without an opt-in. The tests of
+// pkg/inspect/kinds have the others.
 func (n *node) inspector(change ...func(*object.Settings)) *Inspector {
 	s := inspecttest.Settings()
 	for _, f := range change {
 		f(&s)
 	}
-	return New(n.Host, s, slog.New(slog.DiscardHandler))
+	i := New(n.Host, s, slog.New(slog.DiscardHandler))
+	i.specs = slices.DeleteFunc(i.specs, func(s kinds.Spec) bool { return s.ReportOnly != "" || s.OptIn })
+	return i
 }
 
 // verdicts counts the verdicts of a report by kind.
