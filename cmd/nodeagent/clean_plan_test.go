@@ -22,7 +22,8 @@ func guardedPlan() (steps []release.Step) {
 			Object: object.Object{Kind: kind, ID: id, Pod: pod, Facts: facts, LabelsKnown: true,
 				Identity: object.Identity{"id": n, "point": point, "type": "tmpfs"}}})
 	}
-	web, db := object.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}, object.Pod{UID: other, Namespace: "db", Name: "db-0"}
+	web, db := object.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}, object.Pod{UID: other, Namespace: "db",
+		Name: "db-0"}
 	for _, h := range []string{"cpu", "memory"} {
 		add(web, object.Cgroup, "/sys/fs/cgroup/"+h+"/pod1", map[string]string{"hierarchy": h})
 	}

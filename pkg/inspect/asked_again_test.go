@@ -91,7 +91,8 @@ func TestPodsComeAndGoInAPass(t *testing.T) {
 			n.running[inspecttest.UIDOf(9)] = false
 			n.inThePass(func() { turn++; change(n, turn) }, nil)
 			n.during(9*time.Minute, func(report object.Report) {
-				if verdict, why := n.verdict(report, inspecttest.UIDOf(9)); verdict != object.Candidate || strings.Contains(why, "gate") {
+				if verdict, why := n.verdict(report, inspecttest.UIDOf(9)); verdict != object.Candidate ||
+					strings.Contains(why, "gate") {
 					t.Fatalf("%s: %s", verdict, why)
 				}
 			})
@@ -110,7 +111,10 @@ func TestSecondAnswerThatProvesNothing(t *testing.T) {
 	}
 	forgetful := func(n *fullNode) { forget(n.kubelet, inspecttest.UIDOf(1)) }
 	empty := func(n *fullNode) {
-		maps.DeleteFunc(n.list, func(_ string, pod corev1.Pod) bool { return pod.Annotations[witness.MirrorAnnotation] == "" })
+		maps.DeleteFunc(n.list, func(_ string,
+			pod corev1.Pod) bool {
+			return pod.Annotations[witness.MirrorAnnotation] == ""
+		})
 	}
 	var process host.Process // kubelet's
 	var processErr error
@@ -177,7 +181,10 @@ func TestSecondAnswerThatProvesNothing(t *testing.T) {
 				return test.again(n, all)
 			})
 			n.during(30*time.Minute, func(report object.Report) {
-				closed := slices.ContainsFunc(report.Gates, func(g object.Gate) bool { return g.Name == test.gate && !g.Open })
+				closed := slices.ContainsFunc(report.Gates, func(g object.Gate) bool {
+					return g.Name == test.gate &&
+						!g.Open
+				})
 				if verdict, why := n.verdict(report, inspecttest.UIDOf(9)); verdict != object.Unknown || !closed {
 					t.Fatalf("%s: %s; gates %+v", verdict, why, report.Gates)
 				}

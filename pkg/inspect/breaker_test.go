@@ -159,7 +159,8 @@ func gateOf(r object.Report, name string) object.Gate {
 // With any part of the stronger proof missing, pod 0 stays as it is; so do the others if the part concerns the node.
 func TestStrongerProofIsIncomplete(t *testing.T) {
 	of0 := func(kind object.Kind, facts ...string) object.Object {
-		o := object.Object{Kind: kind, ID: "more", Pod: object.Pod{UID: inspecttest.UIDOf(0), Namespace: "default", Name: "web-0"},
+		o := object.Object{Kind: kind, ID: "more", Pod: object.Pod{UID: inspecttest.UIDOf(0), Namespace: "default",
+			Name: "web-0"},
 			Identity: object.Identity{"id": "m"}, Facts: object.Facts(facts...)}
 		if kind == object.Container || kind == object.Sandbox {
 			o.SandboxID = strings.Repeat("a", 64)
@@ -172,18 +173,29 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 		why  string
 		all  bool // no pod is proven
 	}{
-		"a process":         {func(n *boundNode) { n.more = append(n.more, of0(object.Process)) }, 12 * time.Minute, "it has the process", false},
-		"a shim":            {func(n *boundNode) { n.more = append(n.more, of0(object.Shim)) }, 12 * time.Minute, "it has the shim", false},
-		"a task":            {func(n *boundNode) { n.more = append(n.more, of0(object.Task)) }, 12 * time.Minute, "it has the task", false},
-		"a cgroup in use":   {func(n *boundNode) { n.more = append(n.more, of0(object.Cgroup, "processes", "2")) }, 12 * time.Minute, "has processes", false},
-		"an unread cgroup":  {func(n *boundNode) { n.more = append(n.more, of0(object.Cgroup)) }, 12 * time.Minute, "has processes", false},
-		"a sandbox":         {func(n *boundNode) { n.more = append(n.more, of0(object.Sandbox, "state", "READY")) }, 12 * time.Minute, "is READY", false},
-		"a container":       {func(n *boundNode) { n.more = append(n.more, of0(object.Container, "state", "CREATED")) }, 12 * time.Minute, "is CREATED", false},
-		"ghosts":            {func(n *boundNode) { n.more = append(n.more, of0(object.ContainerdContainer)) }, 12 * time.Minute, "containerd-container", false},
-		"a new object":      {func(n *boundNode) { n.more = append(n.more, of0(object.Mount)) }, time.Minute, "is new", false},
+		"a process": {func(n *boundNode) { n.more = append(n.more, of0(object.Process)) }, 12 * time.Minute,
+			"it has the process", false},
+		"a shim": {func(n *boundNode) { n.more = append(n.more, of0(object.Shim)) }, 12 * time.Minute,
+			"it has the shim", false},
+		"a task": {func(n *boundNode) { n.more = append(n.more, of0(object.Task)) }, 12 * time.Minute,
+			"it has the task", false},
+		"a cgroup in use": {func(n *boundNode) { n.more = append(n.more, of0(object.Cgroup, "processes", "2")) },
+			12 * time.Minute, "has processes", false},
+		"an unread cgroup": {func(n *boundNode) { n.more = append(n.more, of0(object.Cgroup)) }, 12 * time.Minute,
+			"has processes", false},
+		"a sandbox": {func(n *boundNode) { n.more = append(n.more, of0(object.Sandbox, "state", "READY")) },
+			12 * time.Minute, "is READY", false},
+		"a container": {func(n *boundNode) { n.more = append(n.more, of0(object.Container, "state", "CREATED")) },
+			12 * time.Minute, "is CREATED", false},
+		"ghosts": {func(n *boundNode) { n.more = append(n.more, of0(object.ContainerdContainer)) },
+			12 * time.Minute, "containerd-container", false},
+		"a new object": {func(n *boundNode) { n.more = append(n.more, of0(object.Mount)) }, time.Minute, "is new",
+			false},
 		"a doubtful object": {func(n *boundNode) { o := of0(object.Netns); o.Doubt = "who knows"; n.more = append(n.more, o) }, 12 * time.Minute, "is unknown", false},
-		"no processes read": {func(n *boundNode) { n.broken = object.Process }, time.Minute, "objects of kind process must be listed", true},
-		"no cgroups read":   {func(n *boundNode) { n.broken = object.Cgroup }, time.Minute, "objects of kind cgroup must be listed", true},
+		"no processes read": {func(n *boundNode) { n.broken = object.Process }, time.Minute,
+			"objects of kind process must be listed", true},
+		"no cgroups read": {func(n *boundNode) { n.broken = object.Cgroup }, time.Minute,
+			"objects of kind cgroup must be listed", true},
 		"kubelet restarted": {func(n *boundNode) {
 			process, _ := n.host.Kubelet.Process()
 			process.StartTime = uint64(n.now.SinceBoot / (10 * time.Millisecond))
@@ -212,7 +224,8 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newBoundNode(t)
 			if before := n.looks(30 * time.Minute); len(count(before, object.Leftover)) != 10 {
-				t.Fatalf("%d are proven before\n%s", len(count(before, object.Leftover)), whys(before, inspecttest.UIDOf(0)))
+				t.Fatalf("%d are proven before\n%s", len(count(before, object.Leftover)), whys(before,
+					inspecttest.UIDOf(0)))
 			}
 			test.bend(n)
 			report := n.looks(test.then)
@@ -249,14 +262,17 @@ func TestHeldPodByAnotherName(t *testing.T) {
 	n := newBoundNode(t)
 	n.add(inspecttest.UIDOf(30), "web-0")
 	report := n.looks(30 * time.Minute)
-	if !count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(whys(report, inspecttest.UIDOf(0)), "is another one now") {
+	if !count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(whys(report, inspecttest.UIDOf(0)),
+		"is another one now") {
 		t.Error(whys(report, inspecttest.UIDOf(0)))
 	}
 	n = newBoundNode(t)
-	n.more = []object.Object{{Kind: object.Mount, ID: "n", Pod: object.Pod{UID: inspecttest.UIDOf(0), Namespace: "default", Name: "db"},
+	n.more = []object.Object{{Kind: object.Mount, ID: "n", Pod: object.Pod{UID: inspecttest.UIDOf(0),
+		Namespace: "default", Name: "db"},
 		Identity: object.Identity{"id": "n"}}}
 	report = n.looks(30 * time.Minute)
-	if count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(whys(report, inspecttest.UIDOf(0)), "name different pods") {
+	if count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(whys(report, inspecttest.UIDOf(0)),
+		"name different pods") {
 		t.Error(whys(report, inspecttest.UIDOf(0)))
 	}
 }
@@ -268,7 +284,8 @@ func TestAboutIsAskedFirst(t *testing.T) {
 	n.after(time.Minute)
 	for _, about := range []string{"default/web-7", inspecttest.UIDOf(8), "web-9"} {
 		n.look(about)
-		if got := n.asked[len(n.asked)-1]; !strings.HasSuffix(about, got) && about != inspecttest.UIDOf(8) || about == inspecttest.UIDOf(8) && got != "web-8" {
+		if got := n.asked[len(n.asked)-1]; !strings.HasSuffix(about, got) && about != inspecttest.UIDOf(8) ||
+			about == inspecttest.UIDOf(8) && got != "web-8" {
 			t.Errorf("about %s it asked for %s", about, got)
 		}
 		n.after(time.Minute)

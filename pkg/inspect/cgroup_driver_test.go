@@ -44,7 +44,7 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 				n.Host.Runtime.CgroupDriver = hosttest.Answer(test.runtime, nil)
 			}
 			if test.living {
-				n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + inspecttest.Living)
+				n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + living)
 			}
 			n.KubeletErr = test.kubelet
 			n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + ours)...)

@@ -34,7 +34,12 @@ func TestHalfBlindWitnesses(t *testing.T) {
 			n.metric = nil
 			forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7))
 		},
-		"the same, by an old kubelet": func(n *fullNode) { amnesia(n); old(n); forget(n.list, inspecttest.UIDOf(3), inspecttest.UIDOf(7)) },
+		"the same, by an old kubelet": func(n *fullNode) {
+			amnesia(n)
+			old(n)
+			forget(n.list, inspecttest.UIDOf(3),
+				inspecttest.UIDOf(7))
+		},
 		"the same, and names are forbidden": func(n *fullNode) {
 			amnesia(n)
 			old(n)
@@ -156,7 +161,8 @@ func TestOldHistoryIsReadable(t *testing.T) {
 	if err := json.Unmarshal([]byte(data), &n.history); err != nil {
 		t.Fatal(err)
 	}
-	if verdict, why := n.verdict(n.pass(), inspecttest.UIDOf(3)); verdict != object.Candidate || !strings.Contains(why, "10m0s apart") {
+	if verdict, why := n.verdict(n.pass(), inspecttest.UIDOf(3)); verdict != object.Candidate || !strings.Contains(why,
+		"10m0s apart") {
 		t.Errorf("%s: %s", verdict, why)
 	}
 }

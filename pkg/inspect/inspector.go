@@ -219,7 +219,8 @@ func (i *Inspector) mustAsk(suspects []*object.Object, running []string, local *
 	inventory := witness.Inventory{Cluster: last}
 	for _, o := range suspects {
 		sighting := history.Seen(o, now)
-		if inventory.ApiserverAnswer(o, sighting.First) != object.Denies || local.KubeletAnswer(o, sighting.First) != object.Denies {
+		if inventory.ApiserverAnswer(o, sighting.First) != object.Denies || local.KubeletAnswer(o,
+			sighting.First) != object.Denies {
 			return true
 		}
 		if _, spacing := verdict.Patience(o, local, i.settings); denyAgain(sighting.Denials, spacing, now) {

@@ -20,7 +20,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
-	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -40,10 +39,10 @@ func furnish(n *node, uid, sandbox string) {
 func TestLifeOfAPod(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.Add(inspecttest.Dead, "job")
-	furnish(n, inspecttest.Living, inspecttest.Sandbox)
-	furnish(n, inspecttest.Dead, inspecttest.DeadSandbox)
-	n.Sandbox(inspecttest.Living, inspecttest.Sandbox)
+	n.Add(dead, "job")
+	furnish(n, living, sandbox)
+	furnish(n, dead, deadSandbox)
+	n.Sandbox(living, sandbox)
 	i := n.inspector()
 
 	report, history := i.Pass(t.Context(), nil)
@@ -62,7 +61,7 @@ func TestLifeOfAPod(t *testing.T) {
 		}
 	}
 
-	n.Remove(inspecttest.Dead)
+	n.Remove(dead)
 	for pass, step := range []struct {
 		wait     time.Duration
 		requests int // in total: a list and a Node object each time
@@ -78,19 +77,19 @@ func TestLifeOfAPod(t *testing.T) {
 		n.After(step.wait)
 		report, history = i.Pass(t.Context(), history)
 		noErrors(t, report)
-		if diff := cmp.Diff([]object.Verdict{step.want}, ofPod(report, inspecttest.Dead)); diff != "" || n.Requests != step.requests {
-			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.Requests, diff, whys(report, inspecttest.Dead))
+		if diff := cmp.Diff([]object.Verdict{step.want}, ofPod(report, dead)); diff != "" || n.Requests != step.requests {
+			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.Requests, diff, whys(report, dead))
 		}
-		if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, inspecttest.Living)); diff != "" {
-			t.Errorf("pass %d, the living pod: %s\n%s", pass, diff, whys(report, inspecttest.Living))
+		if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, living)); diff != "" {
+			t.Errorf("pass %d, the living pod: %s\n%s", pass, diff, whys(report, living))
 		}
 	}
 	checkLeftovers(t, report)
 
-	n.Add(inspecttest.Dead, "job") // as if the list had been wrong
+	n.Add(dead, "job") // as if the list had been wrong
 	n.After(time.Minute)
 	report, history = i.Pass(t.Context(), history)
-	if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, inspecttest.Dead)); diff != "" || len(history) != 0 {
+	if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, dead)); diff != "" || len(history) != 0 {
 		t.Errorf("known again: %s, history %v", diff, history)
 	}
 }
@@ -108,7 +107,10 @@ func checkLeftovers(t *testing.T, report object.Report) {
 			t.Errorf("%s %s: %+v", o.Kind, o.ID, o)
 		}
 		held := func(how string) bool {
-			return slices.ContainsFunc(o.Holders, func(h object.Holder) bool { return h.How == how && h.Command == "sleep" })
+			return slices.ContainsFunc(o.Holders, func(h object.Holder) bool {
+				return h.How == how &&
+					h.Command == "sleep"
+			})
 		}
 		if o.Kind == object.Cgroup && o.Facts["processes"] == "1" && !held("cgroup") {
 			t.Errorf("cgroup %s: holders %+v", o.ID, o.Holders)
@@ -117,12 +119,13 @@ func checkLeftovers(t *testing.T, report object.Report) {
 			o.Facts["frozen"] == "" && o.Facts["depth"] != "" {
 			t.Errorf("cgroup %s: facts %v", o.ID, o.Facts)
 		}
-		if o.Kind.Networked() && (o.SandboxID != inspecttest.DeadSandbox || o.Pod.Name != "p") {
+		if o.Kind.Networked() && (o.SandboxID != deadSandbox || o.Pod.Name != "p") {
 			t.Errorf("%s %s: sandbox %s of %+v", o.Kind, o.ID, o.SandboxID, o.Pod)
 		}
 	}
 	mounts := 2
-	if counts[object.Mount] != mounts || counts[object.PodDirectory] != 1 || counts[object.Process] != 1 || counts[object.CNIAttachment] != 1 ||
+	if counts[object.Mount] != mounts || counts[object.PodDirectory] != 1 || counts[object.Process] != 1 ||
+		counts[object.CNIAttachment] != 1 ||
 		counts[object.Netns] != 1 || counts[object.Link] != 1 || counts[object.Cgroup] < 2 {
 		t.Errorf("leftovers: %v", counts)
 	}
@@ -148,7 +151,7 @@ func whys(report object.Report, uid string) string {
 // The witnesses are asked after the objects were listed, and the apiserver last of all.
 func TestOrderOfAsking(t *testing.T) {
 	n := newNode(t)
-	n.PodDir(inspecttest.Dead)
+	n.PodDir(dead)
 	n.inspector().Pass(t.Context(), nil)
 	want := []string{"runtime", "containerd", "kubelet", "apiserver"}
 	n.Order = slices.Compact(n.Order)
@@ -162,20 +165,20 @@ func TestOrderOfAsking(t *testing.T) {
 func TestStartingPodIsLive(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	furnish(n, inspecttest.Dead, inspecttest.NewSandbox) // all objects exist, and CRI does not list the sandbox yet
-	n.Leases = append(n.Leases, leases.Lease{ID: inspecttest.NewSandbox})
+	furnish(n, dead, newSandbox) // all objects exist, and CRI does not list the sandbox yet
+	n.Leases = append(n.Leases, leases.Lease{ID: newSandbox})
 	zero := func(s *object.Settings) { *s = object.Settings{HostNamespaces: true, MassOrphaning: 100, Passes: 2} }
 
 	report, _ := n.inspector(zero).Pass(t.Context(), nil)
 	for _, o := range report.Objects {
-		if o.Kind.Networked() && o.Pod.UID == inspecttest.Dead && o.Verdict != object.Candidate {
+		if o.Kind.Networked() && o.Pod.UID == dead && o.Verdict != object.Candidate {
 			t.Errorf("a lease alone must keep the network: %s %s: %s", o.Kind, o.Verdict, o.Why)
 		}
 	}
-	n.Add(inspecttest.Dead, "starting")
+	n.Add(dead, "starting")
 	report, _ = n.inspector(zero).Pass(t.Context(), nil)
-	if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, inspecttest.Dead)); diff != "" {
-		t.Error(diff, whys(report, inspecttest.Dead))
+	if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, dead)); diff != "" {
+		t.Error(diff, whys(report, dead))
 	}
 }
 
@@ -187,18 +190,18 @@ func TestForeignObjects(t *testing.T) {
 	hosttest.PinNetns(t, filepath.Join(netns, "foo")) // ip netns add foo
 	hosttest.Veth(t, "user0", "user1", "")
 	hosttest.Veth(t, "router0", "eth0", filepath.Join(netns, "foo"))
-	n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/docker/" + inspecttest.Sandbox + "/kubepods/burstable/pod" + inspecttest.Dead)...)
+	n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/docker/" + sandbox + "/kubepods/burstable/pod" + dead)...)
 	n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/podman")
 	n.PodDir("lost+found")
 	write(t, filepath.Join(n.Host.Paths.KubeletRoot, "pods", "notes"), "")
 	// Podman's and another kubelet's attachments in the shared cache.
 	results := n.Mkdir(n.Host.Paths.CNICacheDir, "results")
-	write(t, filepath.Join(results, "podman"), `{"kind":"cniCacheV1","containerId":"`+inspecttest.DeadSandbox+
-		`","ifName":"eth0","networkName":"podman","netns":"`+netns+`/cni-`+inspecttest.Dead+`"}`)
-	write(t, filepath.Join(results, "second"), `{"kind":"cniCacheV1","containerId":"`+inspecttest.NewSandbox+
-		`","ifName":"eth0","networkName":"x","netns":"/run/second/netns/cni-`+inspecttest.Other+`","cniArgs":[["K8S_POD_UID","`+
-		inspecttest.Other+`"]]}`)
-	n.Sandbox(inspecttest.Living, inspecttest.Sandbox)
+	write(t, filepath.Join(results, "podman"), `{"kind":"cniCacheV1","containerId":"`+deadSandbox+
+		`","ifName":"eth0","networkName":"podman","netns":"`+netns+`/cni-`+dead+`"}`)
+	write(t, filepath.Join(results, "second"), `{"kind":"cniCacheV1","containerId":"`+newSandbox+
+		`","ifName":"eth0","networkName":"x","netns":"/run/second/netns/cni-`+other+`","cniArgs":[["K8S_POD_UID","`+
+		other+`"]]}`)
+	n.Sandbox(living, sandbox)
 
 	report, history := n.inspector(func(s *object.Settings) {
 		*s = object.Settings{HostNamespaces: true, MassOrphaning: 100}
@@ -215,7 +218,7 @@ func TestForeignObjects(t *testing.T) {
 		if o.Verdict == object.Foreign {
 			foreign[o.Kind]++
 		}
-		if o.Kind == object.Cgroup && o.Pod.UID != inspecttest.Living {
+		if o.Kind == object.Cgroup && o.Pod.UID != living {
 			t.Errorf("listed cgroup %s", o.ID)
 		}
 	}
@@ -241,17 +244,17 @@ func write(t *testing.T, name, data string) {
 func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	netns := n.Attach(inspecttest.Dead, inspecttest.DeadSandbox)
+	netns := n.Attach(dead, deadSandbox)
 	inhabitant := n.ProcessIn(netns)
 	report, _ := n.inspector(func(s *object.Settings) {
 		*s = object.Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(t.Context(), nil)
 	noErrors(t, report)
-	if diff := cmp.Diff([]object.Verdict{object.Foreign}, ofPod(report, inspecttest.Dead)); diff != "" {
-		t.Error(diff, whys(report, inspecttest.Dead))
+	if diff := cmp.Diff([]object.Verdict{object.Foreign}, ofPod(report, dead)); diff != "" {
+		t.Error(diff, whys(report, dead))
 	}
 	for _, o := range report.Objects {
-		if o.Pod.UID == inspecttest.Dead && (len(o.Holders) != 1 || o.Holders[0].PID != inhabitant) {
+		if o.Pod.UID == dead && (len(o.Holders) != 1 || o.Holders[0].PID != inhabitant) {
 			t.Errorf("%s: holders %+v", o.Kind, o.Holders)
 		}
 	}
@@ -259,7 +262,7 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 
 // Each way in which a list can be wrong, with and without an error.
 func TestWitnessFaults(t *testing.T) {
-	foreignPod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: inspecttest.Other, Namespace: "a", Name: "b"},
+	foreignPod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
 		Spec: corev1.PodSpec{NodeName: "node-b"}}
 	for name, fault := range map[string]func(*node){
 		"empty list":                   func(n *node) { n.Cluster = nil },
@@ -279,9 +282,9 @@ func TestWitnessFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.PodDir(inspecttest.Dead)
+			n.PodDir(dead)
 			if name == "kubelet has no pods" {
-				n.PodDir(inspecttest.Living) // kubelet has just started: the apiserver has more pods
+				n.PodDir(living) // kubelet has just started: the apiserver has more pods
 			}
 			fault(n)
 			i := n.inspector(func(s *object.Settings) {
@@ -292,7 +295,7 @@ func TestWitnessFaults(t *testing.T) {
 				var report object.Report
 				report, history = i.Pass(t.Context(), history)
 				for _, o := range report.Objects {
-					if o.Verdict == object.Leftover || o.Pod.UID == inspecttest.Dead && o.Verdict != object.Unknown {
+					if o.Verdict == object.Leftover || o.Pod.UID == dead && o.Verdict != object.Unknown {
 						t.Errorf("%s %s: %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
 					}
 				}
@@ -314,8 +317,8 @@ func manyPods(countPods int) []corev1.Pod {
 func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 	n := newNode(t)
 	hung := hosttest.HangingFUSE(t)
-	n.Mount(hung, n.PodDir(inspecttest.Dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
-	n.Mount(hung, n.PodDir(inspecttest.Other), "", unix.MS_BIND)
+	n.Mount(hung, n.PodDir(dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
+	n.Mount(hung, n.PodDir(other), "", unix.MS_BIND)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	report, _ := n.inspector(func(s *object.Settings) {
@@ -336,7 +339,7 @@ func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 // A kind that was not asked for, or whose lister failed, keeps its history.
 func TestHistoryOfUnlistedObjects(t *testing.T) {
 	n := newNode(t)
-	n.PodDir(inspecttest.Dead)
+	n.PodDir(dead)
 	i := n.inspector()
 	_, history := i.Pass(t.Context(), nil)
 	n.After(time.Minute)
@@ -354,7 +357,7 @@ func TestHistoryOfUnlistedObjects(t *testing.T) {
 		t.Errorf("lister failed: %v, %v", history, report.Errors)
 	}
 	n.Host.Paths.KubeletRoot = root
-	if err := os.Remove(filepath.Join(root, "pods", inspecttest.Dead)); err != nil {
+	if err := os.Remove(filepath.Join(root, "pods", dead)); err != nil {
 		t.Fatal(err)
 	}
 	if _, history = i.Pass(t.Context(), history); len(history) != 0 {

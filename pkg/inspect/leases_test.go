@@ -18,7 +18,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
-	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
@@ -29,8 +28,8 @@ func leaseWorld(t *testing.T) *node {
 	t.Helper()
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.Attach(inspecttest.Dead, inspecttest.DeadSandbox)
-	n.Leases = append(n.Leases, leases.Lease{ID: inspecttest.DeadSandbox})
+	n.Attach(dead, deadSandbox)
+	n.Leases = append(n.Leases, leases.Lease{ID: deadSandbox})
 	return n
 }
 
@@ -51,13 +50,14 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 	}
 	report, history = passes(t, n, i, history, 1, 4*time.Minute)
 	if diff := cmp.Diff(allOf(object.Leftover), verdictsOf(report, leaseKinds...)); diff != "" {
-		t.Error(diff, whys(report, inspecttest.Dead))
+		t.Error(diff, whys(report, dead))
 	}
 	if err := os.RemoveAll(filepath.Join(n.Host.Paths.CNICacheDir, "results")); err != nil { // as after CNI DEL
 		t.Fatal(err)
 	}
 	report, _ = passes(t, n, i, history, 1, time.Minute)
-	if diff := cmp.Diff(map[object.Kind]object.Verdict{object.Lease: object.Leftover}, verdictsOf(report, object.Lease)); diff != "" {
+	if diff := cmp.Diff(map[object.Kind]object.Verdict{object.Lease: object.Leftover}, verdictsOf(report,
+		object.Lease)); diff != "" {
 		t.Error("after DEL: ", diff)
 	}
 }
@@ -66,17 +66,17 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 	for name, bend := range map[string]func(n *node){
 		"CRI has it": func(n *node) {
-			n.Sandboxes = append(n.Sandboxes, &cri.PodSandbox{Id: inspecttest.DeadSandbox,
-				Metadata: &cri.PodSandboxMetadata{Uid: inspecttest.Dead}})
+			n.Sandboxes = append(n.Sandboxes, &cri.PodSandbox{Id: deadSandbox,
+				Metadata: &cri.PodSandboxMetadata{Uid: dead}})
 		},
 		"containerd's container": func(n *node) {
-			n.Records = append(n.Records, containers.Container{ID: inspecttest.DeadSandbox,
+			n.Records = append(n.Records, containers.Container{ID: deadSandbox,
 				Labels: map[string]string{witness.KindLabel: "sandbox"}})
 		},
-		"containerd's record": func(n *node) { n.Stored = []string{inspecttest.DeadSandbox} },
-		"containerd's task":   func(n *node) { n.Tasks = []*tasks.Process{{ID: inspecttest.DeadSandbox}} },
+		"containerd's record": func(n *node) { n.Stored = []string{deadSandbox} },
+		"containerd's task":   func(n *node) { n.Tasks = []*tasks.Process{{ID: deadSandbox}} },
 		"nobody can say":      func(n *node) { n.CarrierErr = errors.New("away") },
-		"the pod is known":    func(n *node) { n.Add(inspecttest.Dead, "p") },
+		"the pod is known":    func(n *node) { n.Add(dead, "p") },
 		"the lease has a label": func(n *node) {
 			n.Leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"}
 		},
@@ -94,7 +94,7 @@ func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 
 // A shim that outlived its sandbox, too.
 func TestLeaseOfASandboxWithAShim(t *testing.T) {
-	checkLease(t, "a shim", func(n *node) { n.Shim(inspecttest.DeadSandbox) }, false)
+	checkLease(t, "a shim", func(n *node) { n.Shim(deadSandbox) }, false)
 }
 
 // checkLease makes enough passes and checks whether the lease, and the network with it, has become a leftover.
@@ -111,7 +111,7 @@ func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
 	}
 	for _, kind := range leaseKinds {
 		if got := verdictsOf(report, kind)[kind]; (got == object.Leftover) != leftover {
-			t.Errorf("%s: %s is %q\n%s", name, kind, got, whys(report, inspecttest.Dead))
+			t.Errorf("%s: %s is %q\n%s", name, kind, got, whys(report, dead))
 		}
 	}
 }
@@ -120,8 +120,8 @@ func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
 func TestLeasesOfOthers(t *testing.T) {
 	n := newNode(t)
 	n.Leases = []leases.Lease{
-		{ID: "1234-abcd"}, {ID: strings.ToUpper(strings.Repeat("ab", 32))}, {ID: inspecttest.DeadSandbox + "0"},
-		{ID: inspecttest.DeadSandbox, Labels: map[string]string{"containerd.io/gc.flat": "1"}}, {ID: inspecttest.NewSandbox},
+		{ID: "1234-abcd"}, {ID: strings.ToUpper(strings.Repeat("ab", 32))}, {ID: deadSandbox + "0"},
+		{ID: deadSandbox, Labels: map[string]string{"containerd.io/gc.flat": "1"}}, {ID: newSandbox},
 	}
 	report, _ := passes(t, n, n.inspector(), nil, 1, time.Minute)
 	got := verdicts(report)[object.Lease]
@@ -131,7 +131,8 @@ func TestLeasesOfOthers(t *testing.T) {
 	report, _ = n.inspector(func(s *object.Settings) {
 		*s = object.Settings{HostNamespaces: true, MassOrphaning: 9}
 	}).Pass(t.Context(), nil)
-	if diff := cmp.Diff(map[object.Verdict]int{object.Foreign: 4, object.Unowned: 1}, verdicts(report)[object.Lease]); diff != "" {
+	if diff := cmp.Diff(map[object.Verdict]int{object.Foreign: 4, object.Unowned: 1},
+		verdicts(report)[object.Lease]); diff != "" {
 		t.Error(diff)
 	}
 	n.Host.Containerd = host.Containerd{} // another runtime
@@ -146,7 +147,7 @@ func TestLeasesOfOthers(t *testing.T) {
 func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.Leases = append(n.Leases, leases.Lease{ID: inspecttest.NewSandbox})
+	n.Leases = append(n.Leases, leases.Lease{ID: newSandbox})
 	i := n.inspector()
 	never := func(report object.Report, what string) {
 		t.Helper()
@@ -158,15 +159,15 @@ func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	}
 	report, history := passes(t, n, i, nil, 3, time.Minute)
 	never(report, "lease alone")
-	n.Attach(inspecttest.Other, inspecttest.NewSandbox)
+	n.Attach(other, newSandbox)
 	report, history = passes(t, n, i, history, 3, 3*time.Minute)
 	never(report, "attached, and no list has the pod")
-	n.Add(inspecttest.Other, "late")
+	n.Add(other, "late")
 	report, history = passes(t, n, i, history, 2, 10*time.Minute)
 	if diff := cmp.Diff(allOf(object.Live), verdictsOf(report, leaseKinds...)); diff != "" {
 		t.Error("listed: ", diff)
 	}
-	n.Remove(inspecttest.Other)
+	n.Remove(other)
 	report, _ = passes(t, n, i, history, 2, 4*time.Minute)
 	never(report, "deleted a moment ago")
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -24,12 +23,13 @@ func namespaces(report object.Report, uid string) map[object.Kind]string {
 // A directory shows only a UID. Its namespace is known while a sandbox has it, and is remembered after that.
 func TestNamespaceIsRemembered(t *testing.T) {
 	n := newNode(t)
-	n.PodDir(inspecttest.Dead)
-	n.Sandbox(inspecttest.Dead, inspecttest.DeadSandbox)
+	n.PodDir(dead)
+	n.Sandbox(dead, deadSandbox)
 	i := n.inspector()
 	report, history := i.Pass(t.Context(), nil)
-	want := map[object.Kind]string{object.Sandbox: "default", object.Container: "default", object.Lease: "default", object.PodDirectory: "default"}
-	if diff := cmp.Diff(want, namespaces(report, inspecttest.Dead)); diff != "" {
+	want := map[object.Kind]string{object.Sandbox: "default", object.Container: "default", object.Lease: "default",
+		object.PodDirectory: "default"}
+	if diff := cmp.Diff(want, namespaces(report, dead)); diff != "" {
 		t.Error(diff)
 	}
 	n.Sandboxes, n.Containers, n.Records = nil, nil, nil
@@ -37,18 +37,19 @@ func TestNamespaceIsRemembered(t *testing.T) {
 	for range 2 {
 		n.After(time.Minute)
 		report, history = i.Pass(t.Context(), history)
-		if diff := cmp.Diff(want, namespaces(report, inspecttest.Dead)); diff != "" {
+		if diff := cmp.Diff(want, namespaces(report, dead)); diff != "" {
 			t.Error(diff)
 		}
 	}
 	n.Leases = nil // only the history names it now
 	n.After(time.Minute)
 	report, history = i.Pass(t.Context(), history)
-	if diff := cmp.Diff(map[object.Kind]string{object.PodDirectory: "default"}, namespaces(report, inspecttest.Dead)); diff != "" {
+	if diff := cmp.Diff(map[object.Kind]string{object.PodDirectory: "default"}, namespaces(report, dead)); diff != "" {
 		t.Error(diff)
 	}
-	n.PodDir(inspecttest.Dead, "volumes") // another object of the pod, not seen with the sandbox
-	fresh := []object.Object{{Kind: object.Mount, ID: "m", Pod: object.Pod{UID: inspecttest.Dead}}, {Kind: object.Mount, ID: "other", Pod: object.Pod{UID: inspecttest.Living}},
+	n.PodDir(dead, "volumes") // another object of the pod, not seen with the sandbox
+	fresh := []object.Object{{Kind: object.Mount, ID: "m", Pod: object.Pod{UID: dead}}, {Kind: object.Mount,
+		ID: "other", Pod: object.Pod{UID: living}},
 		{Kind: object.Netns, ID: "untied"}}
 	addNames(fresh, history)
 	for _, o := range fresh {
@@ -64,9 +65,9 @@ func TestNamespaceIsRemembered(t *testing.T) {
 // Without the history it is not known.
 func TestNamespaceIsNotGuessed(t *testing.T) {
 	n := newNode(t)
-	n.PodDir(inspecttest.Dead)
+	n.PodDir(dead)
 	report, _ := n.inspector().Pass(t.Context(), nil)
-	if diff := cmp.Diff(map[object.Kind]string{object.PodDirectory: ""}, namespaces(report, inspecttest.Dead)); diff != "" {
+	if diff := cmp.Diff(map[object.Kind]string{object.PodDirectory: ""}, namespaces(report, dead)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -74,8 +75,8 @@ func TestNamespaceIsNotGuessed(t *testing.T) {
 // One object with the namespace is enough for the whole pod, even if the runtime no longer has a sandbox.
 func TestNamespaceOfOneIsThatOfAll(t *testing.T) {
 	objects := []object.Object{
-		{Kind: object.Mount, ID: "m", Pod: object.Pod{UID: inspecttest.Dead}},
-		{Kind: object.CNIAttachment, ID: "a", Pod: object.Pod{UID: inspecttest.Dead, Namespace: "default", Name: "job"}},
+		{Kind: object.Mount, ID: "m", Pod: object.Pod{UID: dead}},
+		{Kind: object.CNIAttachment, ID: "a", Pod: object.Pod{UID: dead, Namespace: "default", Name: "job"}},
 	}
 	addNames(objects, nil)
 	if diff := cmp.Diff(objects[1].Pod, objects[0].Pod); diff != "" {

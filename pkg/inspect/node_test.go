@@ -11,6 +11,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
+const (
+	living      = inspecttest.Living
+	dead        = inspecttest.Dead
+	other       = inspecttest.Other
+	sandbox     = inspecttest.Sandbox
+	deadSandbox = inspecttest.DeadSandbox
+	newSandbox  = inspecttest.NewSandbox
+)
+
 // node is a node with real objects.
 type node struct {
 	*inspecttest.Node

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/optout"
 )
@@ -38,14 +37,14 @@ func TestOptOutIsRemembered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.PodDir(inspecttest.Dead)
+			n.PodDir(dead)
 			if test.sandbox {
-				n.Sandbox(inspecttest.Dead, inspecttest.DeadSandbox)
+				n.Sandbox(dead, deadSandbox)
 				n.Sandboxes[len(n.Sandboxes)-1].Labels = test.labels
 				n.Sandboxes[len(n.Sandboxes)-1].Annotations = test.annotations
 			}
 			if test.kubelet {
-				n.Add(inspecttest.Dead, "db")
+				n.Add(dead, "db")
 				pod := &n.Kubelet[len(n.Kubelet)-1]
 				pod.Labels, pod.Annotations = test.labels, test.annotations
 			}
@@ -57,10 +56,10 @@ func TestOptOutIsRemembered(t *testing.T) {
 				n.After(time.Minute)
 				found := 0
 				for _, o := range report.Objects {
-					if o.Pod.UID == inspecttest.Living && o.OptOut != "" {
+					if o.Pod.UID == living && o.OptOut != "" {
 						t.Errorf("%s: the other pod is opted out: %s", stage, o.OptOut)
 					}
-					if o.Pod.UID != inspecttest.Dead {
+					if o.Pod.UID != dead {
 						continue
 					}
 					found++
@@ -74,7 +73,7 @@ func TestOptOutIsRemembered(t *testing.T) {
 				}
 			}
 			pass("seen")
-			n.Remove(inspecttest.Dead)
+			n.Remove(dead)
 			pass("deleted")
 			n.Sandboxes, n.Containers, n.Records, n.Leases = nil, nil, nil, nil
 			pass("its sandbox is gone")
@@ -89,7 +88,7 @@ func TestOptOutIsRemembered(t *testing.T) {
 // without objects is forgotten.
 func TestOptOutIsForgotten(t *testing.T) {
 	n := newNode(t)
-	n.PodDir(inspecttest.Living)
+	n.PodDir(living)
 	pod := &n.Kubelet[0]
 	history, selectors := object.History{}, []string(nil)
 	pass := func(want string, remembered bool) {
@@ -97,11 +96,11 @@ func TestOptOutIsForgotten(t *testing.T) {
 		report, next := n.optingOut(selectors...).Pass(t.Context(), history)
 		history = next
 		n.After(time.Minute)
-		i := slices.IndexFunc(report.Objects, func(o object.Assessment) bool { return o.Pod.UID == inspecttest.Living })
+		i := slices.IndexFunc(report.Objects, func(o object.Assessment) bool { return o.Pod.UID == living })
 		if i < 0 || !strings.HasPrefix(report.Objects[i].OptOut, want) || (report.Objects[i].OptOut == "") != (want == "") {
 			t.Errorf("%+v, want %q", report.Objects, want)
 		}
-		if _, ok := history[optout.Key(inspecttest.Living)]; ok != remembered {
+		if _, ok := history[optout.Key(living)]; ok != remembered {
 			t.Errorf("remembered: %v, %+v", ok, history)
 		}
 	}
@@ -124,12 +123,12 @@ func TestOptOutIsForgotten(t *testing.T) {
 	n.Kubelet = kept
 	selectors = []string{"app=database"}
 	pass("its labels match", true)
-	n.Remove(inspecttest.Living)
+	n.Remove(living)
 	for _, failure := range []error{errors.New("no answer"), nil} {
 		n.RuntimeErr = failure // then objects of it may have been missed
 		_, history = n.optingOut(selectors...).Pass(t.Context(),
-			object.History{optout.Key(inspecttest.Other): object.Sighting{Identity: object.Identity{"optOut": optout.By}}})
-		if _, ok := history[optout.Key(inspecttest.Other)]; ok != (failure != nil) {
+			object.History{optout.Key(other): object.Sighting{Identity: object.Identity{"optOut": optout.By}}})
+		if _, ok := history[optout.Key(other)]; ok != (failure != nil) {
 			t.Errorf("a pod of which nothing is left, %v: %v", failure, history)
 		}
 	}

@@ -25,7 +25,8 @@ import (
 )
 
 // passes makes this many passes, each a while after the last.
-func passes(t *testing.T, n *node, i *Inspector, history object.History, times int, apart time.Duration) (object.Report, object.History) {
+func passes(t *testing.T, n *node, i *Inspector, history object.History, times int, apart time.Duration) (object.Report,
+	object.History) {
 	t.Helper()
 	var report object.Report
 	for range times {
@@ -52,7 +53,7 @@ func verdictsOf(report object.Report, only ...object.Kind) map[object.Kind]objec
 func TestOwnerOutlivesTheCache(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	netns := n.Attach(inspecttest.Dead, inspecttest.DeadSandbox)
+	netns := n.Attach(dead, deadSandbox)
 	i := n.inspector()
 	_, history := passes(t, n, i, nil, 4, 4*time.Minute)
 	if err := os.RemoveAll(filepath.Join(n.Host.Paths.CNICacheDir, "results")); err != nil {
@@ -61,7 +62,7 @@ func TestOwnerOutlivesTheCache(t *testing.T) {
 	want := map[object.Kind]object.Verdict{object.Netns: object.Leftover, object.Link: object.Leftover}
 	report, history := passes(t, n, i, history, 1, time.Minute)
 	if diff := cmp.Diff(want, verdictsOf(report, object.Netns, object.Link)); diff != "" {
-		t.Error(diff, whys(report, inspecttest.Dead))
+		t.Error(diff, whys(report, dead))
 	}
 	visitor := n.ProcessIn(netns)
 	report, history = passes(t, n, i, history, 1, time.Minute)
@@ -126,8 +127,10 @@ func TestRecall(t *testing.T) {
 	otherPeer := maps.Clone(loose)
 	otherPeer["peerNamespace"] = "6"
 	history := object.History{
-		"netns/p": {Identity: netns, First: inspecttest.At(time.Minute), Passes: 3, Pod: object.Pod{UID: inspecttest.Dead}, SandboxID: inspecttest.DeadSandbox},
-		"link/l":  {Identity: link, First: inspecttest.At(time.Minute), Passes: 3, Pod: object.Pod{UID: inspecttest.Dead}, SandboxID: inspecttest.DeadSandbox},
+		"netns/p": {Identity: netns, First: inspecttest.At(time.Minute), Passes: 3, Pod: object.Pod{UID: dead},
+			SandboxID: deadSandbox},
+		"link/l": {Identity: link, First: inspecttest.At(time.Minute), Passes: 3, Pod: object.Pod{UID: dead},
+			SandboxID: deadSandbox},
 	}
 	for name, test := range map[string]struct {
 		object   object.Object
@@ -135,27 +138,33 @@ func TestRecall(t *testing.T) {
 		foreign  bool
 		recalled bool
 	}{
-		"the same netns":    {object.Object{Kind: object.Netns, ID: "p", Identity: netns}, inspecttest.Dead, false, true},
-		"another namespace": {object.Object{Kind: object.Netns, ID: "p", Identity: object.Identity{"inode": "8"}}, "", false, false},
-		"another path":      {object.Object{Kind: object.Netns, ID: "q", Identity: netns}, "", false, false},
-		"only the file": {object.Object{Kind: object.Netns, ID: "p", Identity: object.Identity{"device": "1:2", "inode": "9"},
-			Facts: object.Facts("state", kinds.EmptyFile)}, inspecttest.Dead, false, true},
-		"a foreign netns": {object.Object{Kind: object.Netns, ID: "p", Identity: netns, Foreign: "created by hand"}, "", true,
+		"the same netns": {object.Object{Kind: object.Netns, ID: "p", Identity: netns}, dead, false, true},
+		"another namespace": {object.Object{Kind: object.Netns, ID: "p", Identity: object.Identity{"inode": "8"}}, "",
+			false, false},
+		"another path": {object.Object{Kind: object.Netns, ID: "q", Identity: netns}, "", false, false},
+		"only the file": {object.Object{Kind: object.Netns, ID: "p", Identity: object.Identity{"device": "1:2",
+			"inode": "9"},
+			Facts: object.Facts("state", kinds.EmptyFile)}, dead, false, true},
+		"a foreign netns": {object.Object{Kind: object.Netns, ID: "p", Identity: netns, Foreign: "created by hand"}, "",
+			true,
 			false},
-		"still attributed": {object.Object{Kind: object.Netns, ID: "p", Identity: netns, Pod: object.Pod{UID: inspecttest.Dead},
-			SandboxID: inspecttest.DeadSandbox}, inspecttest.Dead, false, false},
-		"another claims it": {object.Object{Kind: object.Netns, ID: "p", Identity: netns, Pod: object.Pod{UID: inspecttest.Dead},
-			SandboxID: inspecttest.NewSandbox}, inspecttest.Dead, true, false},
-		"the same link": {object.Object{Kind: object.Link, ID: "l", Identity: link}, inspecttest.Dead, false, true},
-		"its netns is gone": {object.Object{Kind: object.Link, ID: "l", Identity: loose, Foreign: "no runtime pinned"}, inspecttest.Dead,
+		"still attributed": {object.Object{Kind: object.Netns, ID: "p", Identity: netns, Pod: object.Pod{UID: dead},
+			SandboxID: deadSandbox}, dead, false, false},
+		"another claims it": {object.Object{Kind: object.Netns, ID: "p", Identity: netns, Pod: object.Pod{UID: dead},
+			SandboxID: newSandbox}, dead, true, false},
+		"the same link": {object.Object{Kind: object.Link, ID: "l", Identity: link}, dead, false, true},
+		"its netns is gone": {object.Object{Kind: object.Link, ID: "l", Identity: loose, Foreign: "no runtime pinned"},
+			dead,
 			false, true},
 		"its peer moved": {object.Object{Kind: object.Link, ID: "l", Identity: otherPeer, Foreign: "no runtime pinned"}, "",
 			true, false},
-		"not remembered": {object.Object{Kind: object.Link, ID: "k", Identity: loose, Foreign: "no runtime pinned"}, "", true,
+		"not remembered": {object.Object{Kind: object.Link, ID: "k", Identity: loose, Foreign: "no runtime pinned"}, "",
+			true,
 			false},
 		"no kind to remember": {object.Object{Kind: object.CNIAttachment, ID: "p", Identity: netns}, "", false, false},
-		"both ends on the host": {object.Object{Kind: object.Link, ID: "l", Identity: object.Identity{"peerNamespace": "-1"},
-			Foreign: "both ends"}, "", true, false},
+		"both ends on the host": {object.Object{Kind: object.Link, ID: "l",
+			Identity: object.Identity{"peerNamespace": "-1"},
+			Foreign:  "both ends"}, "", true, false},
 	} {
 		objects := []object.Object{test.object}
 		objects[0].Identity = maps.Clone(objects[0].Identity)
@@ -175,7 +184,7 @@ func TestRecall(t *testing.T) {
 func TestNamespaceWithoutOwner(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	netns := filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+inspecttest.Other)
+	netns := filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+other)
 	hosttest.PinNetns(t, netns)
 	n.Mkdir(n.Host.Paths.CNICacheDir, "results")
 	// a crash in the middle of a write
@@ -183,7 +192,8 @@ func TestNamespaceWithoutOwner(t *testing.T) {
 	network := []object.Kind{object.Netns, object.CNIAttachment}
 	i := n.inspector()
 	report, history := passes(t, n, i, nil, 1, time.Minute)
-	if diff := cmp.Diff(map[object.Kind]object.Verdict{object.Netns: object.Live, object.CNIAttachment: object.Live}, verdictsOf(report, network...)); diff != "" {
+	if diff := cmp.Diff(map[object.Kind]object.Verdict{object.Netns: object.Live, object.CNIAttachment: object.Live},
+		verdictsOf(report, network...)); diff != "" {
 		t.Error("young: ", diff)
 	}
 	report, history = passes(t, n, i, history, 3, 4*time.Minute)
@@ -204,14 +214,14 @@ func TestNamespaceWithoutOwner(t *testing.T) {
 // The owner of a network namespace without a cached result comes from the runtime's status of its sandbox. Without that
 // status the owner is unknown; a sandbox removed meanwhile owns no namespace.
 func TestOwnerByTheRuntime(t *testing.T) {
-	netns := func(n *node) string { return filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+inspecttest.Other) }
+	netns := func(n *node) string { return filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+other) }
 	for name, test := range map[string]struct {
 		info string
 		err  error
 		want object.Verdict
 		uid  string
 	}{
-		"known":         {`{"sandboxMetadata":{"Metadata":{"NetNSPath":"%"}}}`, nil, object.Live, inspecttest.Living},
+		"known":         {`{"sandboxMetadata":{"Metadata":{"NetNSPath":"%"}}}`, nil, object.Live, living},
 		"elsewhere":     {`{"sandboxMetadata":{"Metadata":{"NetNSPath":"/run/netns/x"}}}`, nil, object.Unowned, ""},
 		"removed":       {"", status.Error(codes.NotFound, "gone"), object.Unowned, ""},
 		"not to be had": {"", errors.New("away"), object.Unknown, ""},
@@ -219,7 +229,7 @@ func TestOwnerByTheRuntime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			hosttest.PinNetns(t, netns(n))
-			n.Sandbox(inspecttest.Living, inspecttest.Sandbox)
+			n.Sandbox(living, sandbox)
 			n.Host.Runtime.SandboxStatus = func(context.Context, string) (*cri.PodSandboxStatusResponse, error) {
 				return &cri.PodSandboxStatusResponse{Info: map[string]string{"info": strings.ReplaceAll(test.info, "%",
 					netns(n))}}, test.err

@@ -21,10 +21,11 @@ func TestUserIDsOfPodDirectory(t *testing.T) {
 		`{"uidMappings":[]}`: "", `{"uidMappings":[{"hostId":-1}]}`: "", `null`: "",
 	} {
 		n := newNode(t)
-		n.Write(text, "pods", inspecttest.Dead, "userns")
+		n.Write(text, "pods", dead, "userns")
 		report := n.ripen(t, object.History{}, n.inspector())
 		for _, o := range report.Objects {
-			if o.Kind == object.PodDirectory && o.Pod.UID == inspecttest.Dead && (o.Facts["userIDs"] != want || o.Verdict != object.Leftover) {
+			if o.Kind == object.PodDirectory && o.Pod.UID == dead && (o.Facts["userIDs"] != want ||
+				o.Verdict != object.Leftover) {
 				t.Errorf("%s: %s %q", text, o.Verdict, o.Facts["userIDs"])
 			}
 		}
@@ -40,11 +41,12 @@ func TestDirectoriesRemovedInAPass(t *testing.T) {
 		bend func(dir string) error
 		want object.Verdict
 	}{
-		"none":                    {6, nil, object.Candidate},
-		"too few":                 {3, nil, object.Candidate},
-		"enough":                  {2, nil, object.Leftover},
-		"all":                     {0, nil, object.Leftover},
-		"the list cannot be read": {0, func(dir string) error { return os.Rename(dir, dir+"-elsewhere") }, object.Candidate},
+		"none":    {6, nil, object.Candidate},
+		"too few": {3, nil, object.Candidate},
+		"enough":  {2, nil, object.Leftover},
+		"all":     {0, nil, object.Leftover},
+		"the list cannot be read": {0, func(dir string) error { return os.Rename(dir, dir+"-elsewhere") },
+			object.Candidate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
@@ -52,7 +54,8 @@ func TestDirectoriesRemovedInAPass(t *testing.T) {
 			n.write(mountTable, "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
 			dir := func(i int) string { return n.host.Files.Path(filepath.Join(root, inspecttest.UIDOf(i))) }
 			pass := func() (verdict object.Verdict, why string) {
-				report, history := n.inspector.Pass(t.Context(), n.history, object.Sandbox, object.Container, object.PodDirectory)
+				report, history := n.inspector.Pass(t.Context(), n.history, object.Sandbox, object.Container,
+					object.PodDirectory)
 				n.history = history
 				for _, o := range report.Objects {
 					if o.Pod.UID == inspecttest.UIDOf(9) {
@@ -103,7 +106,8 @@ func TestDirectoriesRemovedInAPass(t *testing.T) {
 // A pod without a directory has been removed only if none of its processes can still run.
 func TestRemovedPod(t *testing.T) {
 	const stat = "%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0\n"
-	process := object.Object{Kind: object.Process, Identity: object.Identity{"pid": "77", "startTime": "5"}, Facts: object.Facts("state", "S")}
+	process := object.Object{Kind: object.Process, Identity: object.Identity{"pid": "77", "startTime": "5"},
+		Facts: object.Facts("state", "S")}
 	ready := object.Object{Kind: object.Sandbox, Facts: object.Facts("state", "READY")}
 	runs := object.Object{Kind: object.Container, Facts: object.Facts("state", "RUNNING")}
 	doubtful := process
@@ -116,13 +120,16 @@ func TestRemovedPod(t *testing.T) {
 		unseen  bool // the directories of kubelet's own pods
 		want    bool
 	}{
-		"nothing else was there":                 {want: true},
-		"its directory is there":                 {stays: true},
-		"as many as may be":                      {n: 4},
-		"what it ran had ended":                  {objects: []object.Object{{Kind: object.Sandbox, Facts: object.Facts("state", "NOTREADY")}, {Kind: object.Container, Facts: object.Facts("state", "EXITED")}}, want: true},
-		"its process is gone":                    {objects: []object.Object{process, ready, runs}, want: true},
-		"its PID is another's":                   {objects: []object.Object{process, ready, runs}, stat: fmt.Sprintf(stat, 77, 6), want: true},
-		"its process is there":                   {objects: []object.Object{process, ready, runs}, stat: fmt.Sprintf(stat, 77, 5)},
+		"nothing else was there": {want: true},
+		"its directory is there": {stays: true},
+		"as many as may be":      {n: 4},
+		"what it ran had ended": {objects: []object.Object{{Kind: object.Sandbox,
+			Facts: object.Facts("state", "NOTREADY")}, {Kind: object.Container, Facts: object.Facts("state", "EXITED")}}, want: true},
+		"its process is gone": {objects: []object.Object{process, ready, runs}, want: true},
+		"its PID is another's": {objects: []object.Object{process, ready, runs},
+			stat: fmt.Sprintf(stat, 77, 6), want: true},
+		"its process is there": {objects: []object.Object{process, ready, runs},
+			stat: fmt.Sprintf(stat, 77, 5)},
 		"only a process is there":                {objects: []object.Object{process}, stat: fmt.Sprintf(stat, 77, 5)},
 		"its process is not shown":               {objects: []object.Object{process, ready, runs}, stat: "what?"},
 		"no process was listed":                  {objects: []object.Object{ready}},
@@ -135,10 +142,10 @@ func TestRemovedPod(t *testing.T) {
 			pods := filepath.Join(n.host.Paths.KubeletRoot, "pods")
 			n.write(filepath.Join(pods, "another", "file"), "")
 			if !test.unseen {
-				n.write(filepath.Join(pods, inspecttest.Living, "file"), "")
+				n.write(filepath.Join(pods, living, "file"), "")
 			}
 			if test.stays {
-				n.write(filepath.Join(pods, inspecttest.Dead, "file"), "")
+				n.write(filepath.Join(pods, dead, "file"), "")
 			}
 			if test.stat != "" {
 				n.write("proc/77/stat", test.stat)
@@ -146,19 +153,20 @@ func TestRemovedPod(t *testing.T) {
 			var objects []object.Object
 			var suspects []*object.Object
 			for i := range 3 {
-				suspects = append(suspects, &object.Object{Kind: object.PodDirectory, Pod: object.Pod{UID: inspecttest.UIDOf(i)}})
+				suspects = append(suspects, &object.Object{Kind: object.PodDirectory,
+					Pod: object.Pod{UID: inspecttest.UIDOf(i)}})
 			}
 			for _, o := range append(test.objects, object.Object{Kind: object.PodDirectory}) {
-				o.Pod.UID = inspecttest.Dead
+				o.Pod.UID = dead
 				objects = append(objects, o)
 				if o.Doubt == "" {
 					suspects = append(suspects, &o)
 				}
 			}
-			inventory := witness.Inventory{Kubelet: witness.KubeletInventory{Pods: map[string]witness.PodFact{inspecttest.Living: {}}}}
+			inventory := witness.Inventory{Kubelet: witness.KubeletInventory{Pods: map[string]witness.PodFact{living: {}}}}
 			kinds.NoteRemoved(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}), &inventory, objects,
 				suspects, max(test.n, 3))
-			if got := inventory.Removed[inspecttest.Dead]; got != test.want {
+			if got := inventory.Removed[dead]; got != test.want {
 				t.Errorf("%t, %v", got, inventory.Removed)
 			}
 		})

@@ -49,7 +49,8 @@ func TestLeftoverByName(t *testing.T) {
 			}
 			n.delete(inspecttest.UIDOf(3))
 			n.during(2*time.Hour, func(report object.Report) {
-				if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != object.Candidate || !strings.Contains(why, "it is running") {
+				if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != object.Candidate ||
+					!strings.Contains(why, "it is running") {
 					t.Fatalf("%s: %s", verdict, why)
 				}
 			})
@@ -123,10 +124,12 @@ func TestNamesAreAskedOnlyWhereRefused(t *testing.T) {
 		pods, names error
 		want        string
 	}{
-		"refused":                {inspecttest.ErrRefused, nil, ""},
-		"not in time":            {context.DeadlineExceeded, nil, "deadline exceeded"},
-		"refused, no socket":     {inspecttest.ErrRefused, fs.ErrNotExist, "permission denied; nor do its podresources answer: file does"},
-		"refused, does not know": {inspecttest.ErrRefused, context.DeadlineExceeded, "nor do its podresources answer: context deadline"},
+		"refused":     {inspecttest.ErrRefused, nil, ""},
+		"not in time": {context.DeadlineExceeded, nil, "deadline exceeded"},
+		"refused, no socket": {inspecttest.ErrRefused, fs.ErrNotExist,
+			"permission denied; nor do its podresources answer: file does"},
+		"refused, does not know": {inspecttest.ErrRefused, context.DeadlineExceeded,
+			"nor do its podresources answer: context deadline"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
@@ -142,7 +145,8 @@ func TestNamesAreAskedOnlyWhereRefused(t *testing.T) {
 				n.allLive(report)
 				return
 			}
-			if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != object.Unknown || !strings.Contains(why, test.want) {
+			if verdict, why := n.verdict(report, inspecttest.UIDOf(3)); verdict != object.Unknown ||
+				!strings.Contains(why, test.want) {
 				t.Errorf("%s: %s", verdict, why)
 			}
 		})

@@ -24,7 +24,11 @@ func TestStillGoneByName(t *testing.T) {
 	}{
 		"a pod":   {web3, func(*fullNode) {}, "", 0},
 		"it runs": {web3, func(n *fullNode) { n.running[inspecttest.UIDOf(3)] = true }, "runs again", 0},
-		"kubelet has it again": {web3, func(n *fullNode) { n.add(inspecttest.UIDOf(3), "web-3"); n.running[inspecttest.UIDOf(3)] = false },
+		"kubelet has it again": {web3, func(n *fullNode) {
+			n.add(inspecttest.UIDOf(3),
+				"web-3")
+			n.running[inspecttest.UIDOf(3)] = false
+		},
 			"the apiserver", 1},
 		"only kubelet has it again": {web3, func(n *fullNode) {
 			n.kubelet[inspecttest.UIDOf(3)] = n.pod(inspecttest.UIDOf(3), "default", "web-3")

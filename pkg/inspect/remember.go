@@ -41,7 +41,8 @@ func recall(objects []object.Object, history object.History, now finding.Timesta
 // reason than a missing owner.
 func remembered(o *object.Object, history object.History, now finding.Timestamp) object.Sighting {
 	s, ok := history[object.Key(o)]
-	if !ok || !object.SameBoot(s.First, now) || o.Foreign != "" && !kinds.LostNetns(o) && o.Foreign != object.CreatorEnded &&
+	if !ok || !object.SameBoot(s.First, now) || o.Foreign != "" && !kinds.LostNetns(o) &&
+		o.Foreign != object.CreatorEnded &&
 		o.Kind != object.StrayCgroup {
 		return object.Sighting{}
 	}

@@ -167,7 +167,8 @@ func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
 		"a pod is gone":     func(n *fullNode) { n.delete(inspecttest.UIDOf(1)) },
 		"kubelet is silent": func(n *fullNode) { n.host.Kubelet.Pods = nil },
 		"another kubelet was here": func(n *fullNode) {
-			n.history["other-kubelet"] = object.Sighting{Identity: object.Identity{"kubelet": "k3s"}, First: n.now, Last: n.now}
+			n.history["other-kubelet"] = object.Sighting{Identity: object.Identity{"kubelet": "k3s"}, First: n.now,
+				Last: n.now}
 		},
 		"the runtime is silent": func(n *fullNode) { n.host.Runtime.Sandboxes = nil },
 	} {
@@ -199,12 +200,15 @@ func TestNoRestAfterAPassOverSomeKinds(t *testing.T) {
 func TestOptedInIsQuiet(t *testing.T) {
 	o := object.Assessment{Object: object.Object{Kind: object.Shim}, FirstSeen: inspecttest.At(time.Minute)}
 	next := object.History{"shim/x": {}}
-	for verdict, want := range map[object.Verdict]bool{object.Candidate: true, object.Unowned: true, object.Leftover: false, object.Unknown: false} {
+	for verdict, want := range map[object.Verdict]bool{object.Candidate: true, object.Unowned: true,
+		object.Leftover: false, object.Unknown: false} {
 		o.Verdict = verdict
-		if got := quiet(object.Report{At: inspecttest.At(2 * time.Hour), Objects: []object.Assessment{o}}, next, []object.Kind{object.Shim}); got != want {
+		if got := quiet(object.Report{At: inspecttest.At(2 * time.Hour), Objects: []object.Assessment{o}}, next,
+			[]object.Kind{object.Shim}); got != want {
 			t.Errorf("%s: %t", verdict, got)
 		}
-		if verdict == object.Leftover && !quiet(object.Report{At: inspecttest.At(2 * time.Hour), Objects: []object.Assessment{o}}, next, nil) {
+		if verdict == object.Leftover && !quiet(object.Report{At: inspecttest.At(2 * time.Hour),
+			Objects: []object.Assessment{o}}, next, nil) {
 			t.Error("awake beside what nobody has opted in")
 		}
 	}
@@ -212,15 +216,18 @@ func TestOptedInIsQuiet(t *testing.T) {
 
 // A report-only candidate does not keep the agent awake forever.
 func TestLastingCandidateIsQuiet(t *testing.T) {
-	o := object.Assessment{Object: object.Object{Kind: object.Task}, Verdict: object.Candidate, FirstSeen: inspecttest.At(time.Minute)}
+	o := object.Assessment{Object: object.Object{Kind: object.Task}, Verdict: object.Candidate,
+		FirstSeen: inspecttest.At(time.Minute)}
 	next := object.History{"task/x": {}}
 	for age, want := range map[time.Duration]bool{30 * time.Minute: false, 2 * time.Hour: true} {
-		if got := quiet(object.Report{At: inspecttest.At(age), Objects: []object.Assessment{o}}, next, []object.Kind{object.Shim}); got != want {
+		if got := quiet(object.Report{At: inspecttest.At(age), Objects: []object.Assessment{o}}, next,
+			[]object.Kind{object.Shim}); got != want {
 			t.Errorf("after %s: %t", age, got)
 		}
 	}
 	o.Kind = object.Mount
-	if quiet(object.Report{At: inspecttest.At(2 * time.Hour), Objects: []object.Assessment{o}}, next, []object.Kind{object.Shim}) {
+	if quiet(object.Report{At: inspecttest.At(2 * time.Hour), Objects: []object.Assessment{o}}, next,
+		[]object.Kind{object.Shim}) {
 		t.Error("a release waits for the mount")
 	}
 }

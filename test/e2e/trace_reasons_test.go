@@ -217,7 +217,8 @@ func (c *traced) pod(r realCase) string {
 		c.t.Cleanup(func() { _ = server.Close() })
 		r.main, image = `"imagePullPolicy":"Always"`, server.Addr+"/team/app:1"
 	}
-	container := fields{"name": "main", "image": lab.BusyboxImage, "imagePullPolicy": "Never", "command": []string{"sleep", "100000"}}
+	container := fields{"name": "main", "image": lab.BusyboxImage, "imagePullPolicy": "Never",
+		"command": []string{"sleep", "100000"}}
 	spec := fields{"terminationGracePeriodSeconds": 1, "containers": []any{container}}
 	meta := fields{"name": r.name, "namespace": "reasons"}
 	for into, text := range map[*fields]string{&container: r.main, &spec: r.spec, &meta: r.meta} {
@@ -244,7 +245,8 @@ func (c *traced) text(o fields) string {
 // owner returns a ReplicaSet whose pods are refused.
 func (c *traced) owner(in string) string {
 	labels := fields{"app": "owner"}
-	return c.text(fields{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": fields{"name": "owner", "namespace": in}, "spec": fields{
+	return c.text(fields{"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": fields{"name": "owner",
+		"namespace": in}, "spec": fields{
 		"replicas": 1, "selector": fields{"matchLabels": labels}, "template": fields{"metadata": fields{"labels": labels},
 			"spec": fields{"containers": []any{fields{"name": "main", "image": lab.BusyboxImage}}}}}})
 }

@@ -87,10 +87,13 @@ func TestInspectionLacks(t *testing.T) {
 		errors []object.Failure
 		want   *finding.Access
 	}{
-		"one lack":    {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Error: "x", Access: lack}}, lack},
-		"two lacks":   {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Access: other}}, nil},
-		"a fault too": {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "cri", Error: "hung"}}, nil},
-		"a fault":     {[]object.Failure{{What: "cri", Error: "hung"}}, nil},
+		"one lack": {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Error: "x",
+			Access: lack}}, lack},
+		"two lacks": {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet",
+			Access: other}}, nil},
+		"a fault too": {[]object.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "cri",
+			Error: "hung"}}, nil},
+		"a fault": {[]object.Failure{{What: "cri", Error: "hung"}}, nil},
 	} {
 		err := passError(object.Report{Errors: test.errors,
 			Objects: []object.Assessment{{Object: object.Object{Kind: object.Sandbox}, Verdict: object.Unknown}}})

@@ -36,8 +36,9 @@ func Healthy() witness.Inventory {
 	return witness.Inventory{
 		Runtime: witness.RuntimeInventory{
 			Response: answered, Name: "containerd", Age: time.Hour,
-			Sandboxes: map[string]witness.SandboxFact{}, Pods: map[string]witness.SandboxFact{}, Containers: map[string]string{},
-			Grace: map[string]time.Duration{}, Ready: witness.Condition{OK: true}, NetReady: witness.Condition{OK: true},
+			Sandboxes: map[string]witness.SandboxFact{}, Pods: map[string]witness.SandboxFact{},
+			Containers: map[string]string{},
+			Grace:      map[string]time.Duration{}, Ready: witness.Condition{OK: true}, NetReady: witness.Condition{OK: true},
 		},
 		Containerd: witness.ContainerdInventory{Response: answered, Known: map[string]string{}, Pods: map[string]bool{}},
 		Kubelet: witness.KubeletInventory{Response: answered, Pods: map[string]witness.PodFact{Living: Pod(Living, "web")},
@@ -68,7 +69,8 @@ func SeenLong(objects ...object.Object) object.History {
 // Object is one of a pod, with a sandbox if the runtime must know it.
 func Object(kind object.Kind, uid string) object.Object {
 	o := object.Object{Kind: kind, ID: "x", Pod: object.Pod{UID: uid}, Identity: object.Identity{"inode": "7"}}
-	if kind.Networked() || kind.NamedByID() || slices.Contains([]object.Kind{object.Sandbox, object.Lease, object.SystemdUnit, object.LogLink}, kind) {
+	if kind.Networked() || kind.NamedByID() || slices.Contains([]object.Kind{object.Sandbox, object.Lease,
+		object.SystemdUnit, object.LogLink}, kind) {
 		o.SandboxID = Sandbox
 	}
 	return o

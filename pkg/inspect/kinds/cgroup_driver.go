@@ -95,7 +95,8 @@ func ClaimStrays(objects []object.Object, kubelet witness.KubeletInventory) {
 		ours[uid] = true
 	}
 	for i := range objects {
-		if o := &objects[i]; o.Foreign == "" && slices.Contains([]object.Kind{object.PodDirectory, object.Sandbox, object.Container}, o.Kind) {
+		if o := &objects[i]; o.Foreign == "" && slices.Contains([]object.Kind{object.PodDirectory, object.Sandbox,
+			object.Container}, o.Kind) {
 			ours[o.Pod.UID] = true
 		}
 	}

@@ -18,7 +18,8 @@ import (
 
 func containerdContainerSpec() Spec {
 	return Spec{
-		Kind: object.ContainerdContainer, List: listContainerdContainers, FromRuntime: true, GoneFrom: []string{object.Runtime}, OptIn: true,
+		Kind: object.ContainerdContainer, List: listContainerdContainers, FromRuntime: true,
+		GoneFrom: []string{object.Runtime}, OptIn: true,
 		What: "a container of containerd in the namespace `k8s.io` that CRI made and does not list, with its task",
 		Harm: "kubelet cannot see, stop or remove it: its process may run beside the new copy of its pod, and its " +
 			"name and snapshot stay taken",

@@ -30,9 +30,10 @@ func listContainers(_ context.Context, scan *hostscan.Scan) ([]object.Object, er
 	for _, c := range containers {
 		labels := c.GetLabels()
 		objects = append(objects, object.Object{
-			Kind:        object.Container,
-			ID:          c.GetId(),
-			Pod:         object.Pod{UID: labels[witness.UIDLabel], Namespace: labels[witness.NamespaceLabel], Name: labels[witness.NameLabel]},
+			Kind: object.Container,
+			ID:   c.GetId(),
+			Pod: object.Pod{UID: labels[witness.UIDLabel], Namespace: labels[witness.NamespaceLabel],
+				Name: labels[witness.NameLabel]},
 			SandboxID:   c.GetPodSandboxId(),
 			ContainerID: c.GetId(),
 			Identity:    object.Identity{"id": c.GetId(), "created": strconv.FormatInt(c.GetCreatedAt(), 10)},

@@ -51,7 +51,8 @@ func TestDetachedVolumes(t *testing.T) {
 		volume.HandleSum("directory"), "vol_data.json")
 	detached(39) // until the Node is asked again
 	n.stage("new")
-	if diff := cmp.Diff(map[string]object.Verdict{"taken": object.Unowned, "used": object.Unowned}, detached(25)); diff != "" {
+	if diff := cmp.Diff(map[string]object.Verdict{"taken": object.Unowned, "used": object.Unowned},
+		detached(25)); diff != "" {
 		t.Error("detached by force", diff)
 	}
 	n.attachedTo(ofDriver+"kept", ofDriver+"new", ofDriver+"used")

@@ -22,12 +22,14 @@ func TestServerOfFUSE(t *testing.T) {
 		mature bool
 		want   string
 	}{
-		"its connection":                   {all: []serving{{inspecttest.Dead, shown}}, want: inspecttest.Dead},
-		"its connection, of an old mount":  {all: []serving{{inspecttest.Dead, shown}, {"", shown}}, mature: true, want: inspecttest.Dead},
-		"another connection":               {all: []serving{{inspecttest.Dead, other}}},
-		"two pods serve it":                {all: []serving{{inspecttest.Dead, shown}, {inspecttest.Living, shown}}},
-		"the host serves it":               {all: []serving{{"", shown}}},
-		"old kernel":                       {all: []serving{{inspecttest.Dead, untold}, {inspecttest.Dead, untold}}, want: inspecttest.Dead},
+		"its connection": {all: []serving{{inspecttest.Dead, shown}}, want: inspecttest.Dead},
+		"its connection, of an old mount": {all: []serving{{inspecttest.Dead, shown}, {"", shown}}, mature: true,
+			want: inspecttest.Dead},
+		"another connection": {all: []serving{{inspecttest.Dead, other}}},
+		"two pods serve it":  {all: []serving{{inspecttest.Dead, shown}, {inspecttest.Living, shown}}},
+		"the host serves it": {all: []serving{{"", shown}}},
+		"old kernel": {all: []serving{{inspecttest.Dead, untold}, {inspecttest.Dead, untold}},
+			want: inspecttest.Dead},
 		"old kernel, old mount":            {all: []serving{{inspecttest.Dead, untold}}, mature: true},
 		"old kernel, the host may":         {all: []serving{{inspecttest.Dead, untold}, {"", untold}}},
 		"old kernel, two pods may":         {all: []serving{{inspecttest.Dead, untold}, {inspecttest.Living, untold}}},
@@ -50,9 +52,12 @@ func TestNextServerOfFUSE(t *testing.T) {
 	}{
 		"the pod has other processes": {all: []serving{{inspecttest.Dead, ""}}, uid: inspecttest.Dead},
 		"none serves it":              {all: []serving{{inspecttest.Living, ""}}, uid: inspecttest.Dead},
-		"another pod serves it":       {all: []serving{{inspecttest.Living, "fuse_connection:\t46\n"}}, uid: inspecttest.Living},
-		"the host serves it":          {all: []serving{{"", "fuse_connection:\t46\n"}}, uid: inspecttest.Dead, foreign: "process 10, which is of no pod"},
-		"not known":                   {broken: errors.New("/proc is away"), uid: inspecttest.Dead, doubts: "/proc is away"},
+		"another pod serves it": {all: []serving{{inspecttest.Living, "fuse_connection:\t46\n"}},
+			uid: inspecttest.Living},
+		"the host serves it": {all: []serving{{"", "fuse_connection:\t46\n"}}, uid: inspecttest.Dead,
+			foreign: "process 10, which is of no pod"},
+		"not known": {broken: errors.New("/proc is away"), uid: inspecttest.Dead,
+			doubts: "/proc is away"},
 	} {
 		scan, s := scanOf(t, test.all), server{uid: inspecttest.Dead, passes: maxPasses}
 		if test.broken != nil {

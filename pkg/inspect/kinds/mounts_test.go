@@ -35,7 +35,8 @@ func TestMountOfAnotherPod(t *testing.T) {
 		}
 	}
 	foreign := " in the directory of pod " + inspecttest.MountsDead + ", but it contains the UID of pod " + inspecttest.MountsLiving
-	want := map[string]string{"2": inspecttest.MountsDead + " ", "3": inspecttest.MountsLiving + " ", "4": foreign, "5": foreign,
+	want := map[string]string{"2": inspecttest.MountsDead + " ", "3": inspecttest.MountsLiving + " ", "4": foreign,
+		"5": foreign,
 		"6": inspecttest.MountsDead + " "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

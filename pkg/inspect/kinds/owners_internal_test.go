@@ -19,7 +19,8 @@ func TestClaimedByTwo(t *testing.T) {
 	add(owners, "p", Owner{inspecttest.Sandbox, object.Pod{UID: inspecttest.Dead, Name: "a"}})
 	add(owners, "p", Owner{inspecttest.Sandbox, object.Pod{UID: inspecttest.Dead}}) // the same
 	o := object.Object{Kind: object.Netns, ID: "p"}
-	if AttachOwner(&o, owners["p"]); o.Foreign != "" || o.Pod.UID != inspecttest.Dead || o.SandboxID != inspecttest.Sandbox {
+	if AttachOwner(&o, owners["p"]); o.Foreign != "" || o.Pod.UID != inspecttest.Dead ||
+		o.SandboxID != inspecttest.Sandbox {
 		t.Errorf("one: %+v", o)
 	}
 	add(owners, "p", Owner{inspecttest.NewSandbox, object.Pod{UID: inspecttest.Other}})

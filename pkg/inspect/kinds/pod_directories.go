@@ -75,7 +75,8 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]object.Object
 // directories. A pod whose directory has disappeared since has ended meanwhile, and kubelet has removed it, unless one
 // of its processes still exists, or may. Pods that the runtime had running must have had processes. A list without most
 // of kubelet's pods is not trusted.
-func NoteRemoved(ctx context.Context, scan *hostscan.Scan, t *witness.Inventory, objects []object.Object, suspects []*object.Object, n int) {
+func NoteRemoved(ctx context.Context, scan *hostscan.Scan, t *witness.Inventory, objects []object.Object,
+	suspects []*object.Object, n int) {
 	removed := make(map[string]bool)
 	for _, o := range suspects {
 		if o.Kind == object.PodDirectory {

@@ -18,7 +18,8 @@ import (
 
 func TestProcessOfTwoPodsIsForeign(t *testing.T) {
 	scan := &hostscan.Scan{Processes: func() (hostscan.ProcessTable, error) {
-		return hostscan.ProcessTable{Pods: []hostscan.PodProcess{{UID: inspecttest.Dead, Conflict: "in cgroups of two pods"}}}, nil
+		return hostscan.ProcessTable{Pods: []hostscan.PodProcess{{UID: inspecttest.Dead,
+			Conflict: "in cgroups of two pods"}}}, nil
 	}}
 	objects, err := listProcesses(t.Context(), scan)
 	if err != nil || len(objects) != 1 || objects[0].Foreign == "" {

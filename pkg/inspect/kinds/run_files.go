@@ -62,7 +62,8 @@ func listRunFiles(_ context.Context, scan *hostscan.Scan) ([]object.Object, erro
 				more++
 				continue
 			}
-			objects = append(objects, object.Object{Kind: object.RunFile, ID: path.Join(dir, entry.Name), Pod: object.Pod{UID: uid},
+			objects = append(objects, object.Object{Kind: object.RunFile, ID: path.Join(dir, entry.Name),
+				Pod:         object.Pod{UID: uid},
 				ContainerID: container, Facts: object.Facts("what", what),
 				Identity: object.Identity{"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)}})
 		}

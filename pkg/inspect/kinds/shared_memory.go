@@ -25,7 +25,8 @@ type creators struct {
 
 func sharedMemorySpec() Spec {
 	return Spec{
-		Kind: object.SharedMemory, List: new(creators).list, Unused: "its creator has ended more than an hour ago, and nothing has it attached",
+		Kind: object.SharedMemory, List: new(creators).list,
+		Unused: "its creator has ended more than an hour ago, and nothing has it attached",
 		ReportOnly: "its content may be meant for another pod that shares the node's IPC namespace; `ipcrm -m ID` " +
 			"removes it",
 		What: "a segment of System V shared memory in the node's IPC namespace that a process of a pod (`hostIPC`) " +

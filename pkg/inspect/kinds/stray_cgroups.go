@@ -72,8 +72,9 @@ func listStrayCgroups(_ context.Context, scan *hostscan.Scan) ([]object.Object, 
 				dir := path.Join(parent, entry.Name)
 				o := object.Object{Kind: object.StrayCgroup, ID: path.Join(hierarchy.Point, dir), Pod: object.Pod{UID: uid},
 					ContainerID: container,
-					Identity:    object.Identity{"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)},
-					Facts:       object.Facts("hierarchy", hierarchy.Name, "path", dir)}
+					Identity: object.Identity{"device": hosterr.Device(device),
+						"inode": strconv.FormatUint(entry.Inode, 10)},
+					Facts: object.Facts("hierarchy", hierarchy.Name, "path", dir)}
 				if populated(scan.Host.Files, o.ID, hierarchy.V2) {
 					o.Facts["populated"] = "true"
 				}

@@ -16,7 +16,8 @@ const sourcesKey = "open/kubelet-sources"
 // mayRun returns why a process of the object's pod may be running.
 func mayRun(o *object.Object) string {
 	switch {
-	case o.Kind == object.Sandbox && o.Facts["state"] != "NOTREADY", o.Kind == object.Container && o.Facts["state"] != "EXITED":
+	case o.Kind == object.Sandbox && o.Facts["state"] != "NOTREADY", o.Kind == object.Container &&
+		o.Facts["state"] != "EXITED":
 		return fmt.Sprintf("its %s %s is %s", o.Kind, o.ID, cmp.Or(o.Facts["state"], "in an unknown state"))
 	case o.Kind == object.Process || o.Kind == object.Shim || o.Kind == object.Task || o.Kind == object.ContainerdContainer:
 		return fmt.Sprintf("it has the %s %s", o.Kind, o.ID)
@@ -49,7 +50,8 @@ func (e *evaluation) passBreaker(all []object.Assessment) {
 		}
 		o.Verdict, o.PassesBreaker = object.Leftover, true
 		o.Why = fmt.Sprintf("%s; gate %s is closed, and the stronger proof passes it: nothing of the pod runs, kubelet "+
-			"has had its pods since %s, %s", proof, object.Breaker, e.next[sourcesKey].First.Wall.UTC().Format(time.TimeOnly+"Z"),
+			"has had its pods since %s, %s", proof, object.Breaker,
+			e.next[sourcesKey].First.Wall.UTC().Format(time.TimeOnly+"Z"),
 			e.next[object.NamedKey(o.Pod.UID)].Named.Why)
 	}
 }
@@ -59,7 +61,8 @@ func (e *evaluation) passBreaker(all []object.Assessment) {
 // doubt.
 func (e *evaluation) strongerProof(uid string, all []object.Assessment) (missing []string) {
 	// the kinds that show a running process
-	for _, kind := range []object.Kind{object.Sandbox, object.Container, object.ContainerdContainer, object.Process, object.Shim, object.Task, object.Cgroup} {
+	for _, kind := range []object.Kind{object.Sandbox, object.Container, object.ContainerdContainer, object.Process,
+		object.Shim, object.Task, object.Cgroup} {
 		if e.inventory.Unlisted[kind] {
 			missing = append(missing, fmt.Sprintf("objects of kind %s must be listed", kind))
 		}
@@ -136,7 +139,8 @@ func (e *evaluation) keepNamed() {
 		return
 	}
 	for uid, answer := range e.inventory.HeldAnswers(e.history) {
-		if object.SameBoot(answer.At, e.now) && e.now.Since(answer.At) < object.StrongLasts && !e.inventory.Runtime.Running[uid] {
+		if object.SameBoot(answer.At, e.now) && e.now.Since(answer.At) < object.StrongLasts &&
+			!e.inventory.Runtime.Running[uid] {
 			e.next[object.NamedKey(uid)] = object.Sighting{First: e.now, Last: e.now, Named: answer}
 		}
 	}

@@ -13,7 +13,8 @@ import (
 
 // Each gate says who can open it.
 func TestClosedGatesSayWhoOpensThem(t *testing.T) {
-	report, _ := Evaluate([]object.Object{inspecttest.Object(object.Mount, inspecttest.Dead)}, witness.Inventory{}, nil, object.Settings{}, inspecttest.Hour)
+	report, _ := Evaluate([]object.Object{inspecttest.Object(object.Mount, dead)}, witness.Inventory{}, nil,
+		object.Settings{}, inspecttest.Hour)
 	texts := map[string]string{}
 	for _, g := range report.Gates {
 		text := gate{Gate: g}.opens()

@@ -18,7 +18,8 @@ import (
 // answered and none knows its pod, all gates are open, and it was seen as the same object often and long enough.
 // Otherwise it is a candidate, or unknown if a witness did not answer or could not be trusted. The returned history is
 // for the next pass: it holds the objects that kubelet denies, and keeps those that this pass could not check.
-func Evaluate(objects []object.Object, inventory witness.Inventory, history object.History, s object.Settings, now finding.Timestamp) (object.Report,
+func Evaluate(objects []object.Object, inventory witness.Inventory, history object.History, s object.Settings,
+	now finding.Timestamp) (object.Report,
 	object.History) {
 	specs := make(map[object.Kind]kinds.Spec)
 	ranks := make(map[object.Kind]int)
@@ -38,8 +39,9 @@ func Evaluate(objects []object.Object, inventory witness.Inventory, history obje
 		missingFromList(&inventory, history, now))
 	e.noteGates()
 	e.keepNamed()
-	report := object.Report{At: now, Objects: make([]object.Assessment, 0, len(objects)), Gates: []object.Gate{}, Errors: []object.Failure{},
-		Notes: notes(&inventory)}
+	report := object.Report{At: now, Objects: make([]object.Assessment, 0, len(objects)), Gates: []object.Gate{},
+		Errors: []object.Failure{},
+		Notes:  notes(&inventory)}
 	for _, leases := range []bool{true, false} { // the verdict on a lease decides about the network of its sandbox
 		for i := range objects {
 			if leases == (objects[i].Kind == object.Lease) {
@@ -184,7 +186,8 @@ func (e *evaluation) object(o *object.Object) object.Assessment {
 		return a
 	}
 	if e.onlyDeadLease(o) {
-		a.Witnesses = set(a.Witnesses, object.Containerd, object.Denies+": it has only the lease, which is a leftover itself")
+		a.Witnesses = set(a.Witnesses, object.Containerd,
+			object.Denies+": it has only the lease, which is a leftover itself")
 	}
 	a.Verdict, a.Why = e.belongs(o, a.Witnesses)
 	if a.Verdict != "" {
@@ -266,7 +269,8 @@ func (e *evaluation) belongs(o *object.Object, witnesses map[string]object.Answe
 }
 
 // proven gives the verdict on an object that kubelet denies and the apiserver does not know.
-func (e *evaluation) proven(o *object.Object, witnesses map[string]object.Answer, sighting object.Sighting) (object.Verdict, string) {
+func (e *evaluation) proven(o *object.Object, witnesses map[string]object.Answer,
+	sighting object.Sighting) (object.Verdict, string) {
 	if o.InUse != "" && o.Kind == object.Lease {
 		return object.Candidate, "its sandbox is not gone: " + o.InUse
 	}
@@ -381,7 +385,8 @@ func (e *evaluation) static(o *object.Object) (object.Verdict, string) {
 }
 
 // Nominate returns the objects that no local witness knows.
-func Nominate(objects []object.Object, inventory *witness.Inventory, history object.History, now finding.Timestamp) []*object.Object {
+func Nominate(objects []object.Object, inventory *witness.Inventory, history object.History,
+	now finding.Timestamp) []*object.Object {
 	var suspects []*object.Object
 	for i := range objects {
 		if suspicious(&objects[i], inventory, history.Seen(&objects[i], now).First) {

@@ -18,7 +18,7 @@ import (
 
 // Any state: witnesses that answer or not, pods known or not, gates open or not, any history, any settings.
 
-var drawUID = rapid.SampledFrom([]string{inspecttest.Living, inspecttest.Dead, inspecttest.Other, inspecttest.Static, ""})
+var drawUID = rapid.SampledFrom([]string{living, dead, other, static, ""})
 
 // rare is true in one of 32 draws. Rapid's numbers are not evenly distributed, its coins are.
 func rare(t *rapid.T, label string) bool {
@@ -44,11 +44,11 @@ func drawResponse(t *rapid.T, label string) witness.Response {
 func drawPods(t *rapid.T, label string) map[string]witness.PodFact {
 	pods := make(map[string]witness.PodFact)
 	if !rare(t, label+" lack the living") {
-		pods[inspecttest.Living] = inspecttest.Pod(inspecttest.Living, "web")
+		pods[living] = inspecttest.Pod(living, "web")
 	}
 	for _, uid := range rapid.SliceOfN(drawUID, 0, 3).Draw(t, label) {
 		if uid != "" {
-			pods[uid] = witness.PodFact{Pod: object.Pod{UID: uid}, Static: uid == inspecttest.Static, Mirror: uid == inspecttest.Static}
+			pods[uid] = witness.PodFact{Pod: object.Pod{UID: uid}, Static: uid == static, Mirror: uid == static}
 		}
 	}
 	return pods
@@ -70,11 +70,11 @@ func drawTruth(t *rapid.T) witness.Inventory {
 	inventory.Runtime.NetReady.OK = drawOften(t, "network ready")
 	inventory.Runtime.Age, inventory.Runtime.AgeErr = drawAge(t, "runtime age"), drawError(t, "runtime process")
 	if rapid.Bool().Draw(t, "runtime knows") {
-		inventory.Runtime.Sandboxes[inspecttest.Sandbox] = witness.SandboxFact{ID: inspecttest.Sandbox}
+		inventory.Runtime.Sandboxes[sandbox] = witness.SandboxFact{ID: sandbox}
 	}
 	inventory.Containerd.Response = drawResponse(t, "containerd")
 	if rapid.Bool().Draw(t, "containerd knows") {
-		inventory.Containerd.Known[inspecttest.Sandbox] = "lease"
+		inventory.Containerd.Known[sandbox] = "lease"
 	}
 	inventory.Kubelet.Response = drawResponse(t, "kubelet")
 	inventory.Kubelet.Pods = drawPods(t, "kubelet's pods")
@@ -87,11 +87,12 @@ func drawTruth(t *rapid.T) witness.Inventory {
 		drawError(t, "metric")
 	inventory.Cluster.Response = drawResponse(t, "apiserver")
 	inventory.Cluster.Pods = drawPods(t, "apiserver's pods")
-	inventory.Cluster.Comparison = witness.Compare(inventory.Cluster.Pods, inventory.Kubelet.Pods, inventory.Runtime.Running)
+	inventory.Cluster.Comparison = witness.Compare(inventory.Cluster.Pods, inventory.Kubelet.Pods,
+		inventory.Runtime.Running)
 	inventory.Cluster.NodeErr = drawError(t, "node")
 	inventory.Cluster.Boot = rapid.SampledFrom([]string{"b", "b", "b", "b", "b", "x", ""}).Draw(t, "bootID")
 	inventory.Static.Err = drawError(t, "manifests")
-	inventory.Removed = map[string]bool{inspecttest.Dead: rapid.Bool().Draw(t, "its directory was removed")}
+	inventory.Removed = map[string]bool{dead: rapid.Bool().Draw(t, "its directory was removed")}
 	if rapid.Bool().Draw(t, "refused") {
 		drawNames(t, &inventory)
 	}
@@ -106,9 +107,9 @@ func drawNames(t *rapid.T, inventory *witness.Inventory) {
 		inventory.Kubelet.Names["default/gone"] = rapid.IntRange(1, 2).Draw(t, "times")
 	}
 	inventory.Kubelet.HealthErr = drawError(t, "healthz")
-	inventory.Kubelet.Record, inventory.Kubelet.RecordErr = inspecttest.Living, drawError(t, "record")
-	inventory.Runtime.Running = map[string]bool{inspecttest.Living: true, inspecttest.Dead: rare(t, "runs")}
-	inventory.Runtime.Pods[inspecttest.Living] = witness.SandboxFact{Pod: inspecttest.Pod(inspecttest.Living, "web").Pod, ID: "web", State: "READY"}
+	inventory.Kubelet.Record, inventory.Kubelet.RecordErr = living, drawError(t, "record")
+	inventory.Runtime.Running = map[string]bool{living: true, dead: rare(t, "runs")}
+	inventory.Runtime.Pods[living] = witness.SandboxFact{Pod: inspecttest.Pod(living, "web").Pod, ID: "web", State: "READY"}
 	inventory.Cluster.Comparison = inventory.CompareNames(inventory.Cluster.Pods)
 }
 
@@ -123,8 +124,8 @@ func drawSettings(t *rapid.T) object.Settings {
 
 func drawObject(t *rapid.T) object.Object {
 	o := inspecttest.Object(rapid.SampledFrom(kinds.Kinds()).Draw(t, "kind"), drawUID.Draw(t, "uid"))
-	if o.Pod.UID == inspecttest.Dead && rapid.Bool().Draw(t, "named") {
-		o.Pod = object.Pod{UID: inspecttest.Dead, Namespace: "default", Name: "gone"}
+	if o.Pod.UID == dead && rapid.Bool().Draw(t, "named") {
+		o.Pod = object.Pod{UID: dead, Namespace: "default", Name: "gone"}
 	}
 	o.ID = rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "id")
 	o.Identity["inode"] = rapid.SampledFrom([]string{"7", "8"}).Draw(t, "inode")
@@ -229,7 +230,8 @@ func checkLeftover(t *rapid.T, w world, o object.Assessment) {
 		t.Fatalf("leftover %s of a sandbox that the runtime or containerd knows", o.ID)
 	}
 	s := w.next[object.Key(&o.Object)]
-	if w.inventory.Kubelet.ByName() && (o.Running || len(o.Pod.UID) == 32 || inspecttest.Hour.Since(s.First) < 2*w.settings.Grace ||
+	if w.inventory.Kubelet.ByName() && (o.Running || len(o.Pod.UID) == 32 ||
+		inspecttest.Hour.Since(s.First) < 2*w.settings.Grace ||
 		w.inventory.Kubelet.Names[witness.FullName(o.Pod)] > 0) {
 		t.Fatalf("leftover %s of a pod that kubelet may have: %+v", o.ID, o.Object)
 	}

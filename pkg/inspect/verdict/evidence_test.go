@@ -21,16 +21,18 @@ import (
 // DrawEvidence draws any evidence, including errors of every kind.
 func DrawEvidence(t *rapid.T) Evidence {
 	w := drawWorld(t)
-	e := Evidence{Objects: w.objects, Inventory: w.inventory, History: w.history, Settings: w.settings, Now: inspecttest.Hour,
+	e := Evidence{Objects: w.objects, Inventory: w.inventory, History: w.history, Settings: w.settings,
+		Now:      inspecttest.Hour,
 		Failures: []object.Failure{{What: "mount", Error: "EIO"}}}
 	for i := range e.Objects { // names that are also other words
 		word := rapid.SampledFrom([]string{"web", "x", "y", "api", "mount", "sandbox", "7"})
 		e.Objects[i].Pod.Namespace, e.Objects[i].Pod.Name = word.Draw(t, "namespace"), word.Draw(t, "name")
 	}
 	if rapid.Bool().Draw(t, "a pod runs that only the apiserver has, by name") {
-		e.Inventory.Runtime.Running = map[string]bool{inspecttest.Dead: true}
-		e.Inventory.Runtime.Pods[inspecttest.Dead] = witness.SandboxFact{Pod: object.Pod{UID: inspecttest.Dead, Namespace: "n", Name: "p"}, State: "READY"}
-		e.Inventory.Named = map[string]object.NameAnswer{inspecttest.Dead: {At: inspecttest.Hour, Alive: true, Why: "it has it"}}
+		e.Inventory.Runtime.Running = map[string]bool{dead: true}
+		e.Inventory.Runtime.Pods[dead] = witness.SandboxFact{Pod: object.Pod{UID: dead, Namespace: "n", Name: "p"},
+			State: "READY"}
+		e.Inventory.Named = map[string]object.NameAnswer{dead: {At: inspecttest.Hour, Alive: true, Why: "it has it"}}
 	}
 	if rapid.Bool().Draw(t, "kubelet counts") {
 		return e

@@ -62,27 +62,31 @@ func TestEachGateCloses(t *testing.T) {
 		{"runtime of unknown age", func(t *witness.Inventory, _ *object.Settings) {
 			t.Runtime.AgeErr = broken
 		}, "runtime-uptime", "broken"},
-		{"runtime not ready", func(t *witness.Inventory, _ *object.Settings) { t.Runtime.Ready.OK = false }, "runtime-ready", ""},
-		{"network not ready", func(t *witness.Inventory, _ *object.Settings) { t.Runtime.NetReady.OK = false }, "network-ready", ""},
+		{"runtime not ready", func(t *witness.Inventory, _ *object.Settings) { t.Runtime.Ready.OK = false },
+			"runtime-ready", ""},
+		{"network not ready", func(t *witness.Inventory, _ *object.Settings) { t.Runtime.NetReady.OK = false },
+			"network-ready", ""},
 		{"other namespaces", func(_ *witness.Inventory, s *object.Settings) {
 			s.HostNamespaces = false
 		}, "host-namespaces", "does not see"},
 		{"mass orphaning", func(_ *witness.Inventory, s *object.Settings) { s.MassOrphaning = 0 }, "no-mass-orphaning",
 			"1 of 2 pods"},
-		{"apiserver unheard", func(t *witness.Inventory, _ *object.Settings) { t.Cluster.Err = broken }, needList, "broken"},
-		{"apiserver unasked", func(t *witness.Inventory, _ *object.Settings) { t.Cluster.Asked = false }, needList, "not asked"},
+		{"apiserver unheard", func(t *witness.Inventory, _ *object.Settings) { t.Cluster.Err = broken }, needList,
+			"broken"},
+		{"apiserver unasked", func(t *witness.Inventory, _ *object.Settings) { t.Cluster.Asked = false }, needList,
+			"not asked"},
 		{"nothing shared", func(t *witness.Inventory, _ *object.Settings) {
 			t.Cluster.Shared = 0
 		}, "list-is-ours", "none of kubelet's pods is in the list"},
 		{"nothing shared but the agent's own pod", func(t *witness.Inventory, _ *object.Settings) {
-			t.Cluster.Shared, t.Own = 0, inspecttest.Living
+			t.Cluster.Shared, t.Own = 0, living
 		}, "", ""},
 		{"the agent's own pod is a mirror", func(t *witness.Inventory, _ *object.Settings) {
-			t.Cluster.Shared, t.Own = 0, inspecttest.Living
-			t.Cluster.Pods = map[string]witness.PodFact{inspecttest.Living: {Pod: object.Pod{UID: inspecttest.Living}, Mirror: true}}
+			t.Cluster.Shared, t.Own = 0, living
+			t.Cluster.Pods = map[string]witness.PodFact{living: {Pod: object.Pod{UID: living}, Mirror: true}}
 		}, "list-is-ours", "none of kubelet's pods"},
 		{"the agent's own pod is unlisted", func(t *witness.Inventory, _ *object.Settings) {
-			t.Own = inspecttest.Other
+			t.Own = other
 		}, "list-is-ours", "lacks the agent's own pod"},
 		{"the agent's own pod is unknown", func(t *witness.Inventory, _ *object.Settings) {
 			t.Own = witness.UnknownPod
@@ -97,14 +101,14 @@ func TestEachGateCloses(t *testing.T) {
 			t.Cluster.Wanted, t.Cluster.Missing = 50, 10
 		}, "", ""},
 		{"kubelet lacks the agent's own pod", func(t *witness.Inventory, _ *object.Settings) {
-			t.Own = inspecttest.Other
-			t.Cluster.Pods[inspecttest.Other] = inspecttest.Pod(inspecttest.Other, "nodeagent")
+			t.Own = other
+			t.Cluster.Pods[other] = inspecttest.Pod(other, "nodeagent")
 		}, "kubelet-sources", "lacks the agent's own pod"},
 		{"kubelet's second answer lacks the agent's own pod", func(t *witness.Inventory, _ *object.Settings) {
-			t.Own, t.Kubelet.Again = inspecttest.Living, map[string]witness.PodFact{}
+			t.Own, t.Kubelet.Again = living, map[string]witness.PodFact{}
 		}, "kubelet-sources", "lacks the agent's own pod"},
 		{"kubelet's second answer has the agent's own pod", func(t *witness.Inventory, _ *object.Settings) {
-			t.Own, t.Kubelet.Again = inspecttest.Living, t.Kubelet.Pods
+			t.Own, t.Kubelet.Again = living, t.Kubelet.Pods
 		}, "", ""},
 		{"kubelet lacks what it has known", func(t *witness.Inventory, _ *object.Settings) {
 			t.Cluster.Listed, t.Cluster.Lacked, t.Cluster.Proven = 10, 1, []string{"default/web"}
@@ -116,13 +120,13 @@ func TestEachGateCloses(t *testing.T) {
 			t.Cluster.Listed, t.Cluster.Lacked = 2, 1
 		}, "", ""},
 		{"kubelet has static pods only, others run", func(t *witness.Inventory, _ *object.Settings) {
-			t.Kubelet.Pods = map[string]witness.PodFact{inspecttest.Static: {Pod: object.Pod{UID: inspecttest.Static}, Static: true}}
-			t.Runtime.Running = map[string]bool{inspecttest.Other: true, inspecttest.Static: true}
-		}, "kubelet-sources", "no pod from the apiserver, while these are running: " + inspecttest.Other},
+			t.Kubelet.Pods = map[string]witness.PodFact{static: {Pod: object.Pod{UID: static}, Static: true}}
+			t.Runtime.Running = map[string]bool{other: true, static: true}
+		}, "kubelet-sources", "no pod from the apiserver, while these are running: " + other},
 		{"kubelet has static pods only, and they run", func(t *witness.Inventory, _ *object.Settings) {
-			t.Kubelet.Pods = map[string]witness.PodFact{inspecttest.Static: {Pod: object.Pod{UID: inspecttest.Static}, Static: true}}
-			t.Runtime.Running = map[string]bool{inspecttest.Static: true, strings.Repeat("7", 32): true, inspecttest.Dead: true}
-			t.Runtime.Pods[inspecttest.Dead] = witness.SandboxFact{Source: "file"}
+			t.Kubelet.Pods = map[string]witness.PodFact{static: {Pod: object.Pod{UID: static}, Static: true}}
+			t.Runtime.Running = map[string]bool{static: true, strings.Repeat("7", 32): true, dead: true}
+			t.Runtime.Pods[dead] = witness.SandboxFact{Source: "file"}
 		}, "", ""},
 		{"another machine", func(t *witness.Inventory, _ *object.Settings) {
 			t.Cluster.Machine = "x"
@@ -131,7 +135,8 @@ func TestEachGateCloses(t *testing.T) {
 		{"no boot", func(t *witness.Inventory, _ *object.Settings) {
 			t.Cluster.Boot, t.Cluster.LocalBoot = "", ""
 		}, "node-identity", `bootID ""`},
-		{"node unheard", func(t *witness.Inventory, _ *object.Settings) { t.Cluster.NodeErr = broken }, "node-identity", "broken"},
+		{"node unheard", func(t *witness.Inventory, _ *object.Settings) { t.Cluster.NodeErr = broken }, "node-identity",
+			"broken"},
 		{"this machine unknown", func(t *witness.Inventory, _ *object.Settings) {
 			t.Cluster.LocalErr = broken
 		}, "node-identity", "broken"},
@@ -191,8 +196,8 @@ func TestBreaker(t *testing.T) {
 // On a busy node, the sandboxes of many pods wait for kubelet's garbage collector. They close no gate; existing objects
 // of a pod that a wrong witness denies do.
 func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
-	leftover := inspecttest.Object(object.PodDirectory, inspecttest.Dead)
-	leftover.ID = inspecttest.Dead
+	leftover := inspecttest.Object(object.PodDirectory, dead)
+	leftover.ID = dead
 	for name, test := range map[string]struct {
 		state       string
 		more        object.Kind
@@ -215,7 +220,7 @@ func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			objects, inventory := []object.Object{leftover}, inspecttest.Healthy()
 			inventory.Removed = make(map[string]bool)
-			delete(inventory.Kubelet.Pods, inspecttest.Living)
+			delete(inventory.Kubelet.Pods, living)
 			for n := range 3 {
 				inventory.Kubelet.Pods[inspecttest.UIDOf(100+n)] = inspecttest.Pod(inspecttest.UIDOf(100+n), "web")
 				if o := inspecttest.Object(object.PodDirectory, inspecttest.UIDOf(100+n)); n < test.directories {
@@ -233,9 +238,10 @@ func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 					}
 				}
 			}
-			report, _ := Evaluate(objects, inventory, inspecttest.SeenLong(objects...), inspecttest.Settings(), inspecttest.Hour)
+			report, _ := Evaluate(objects, inventory, inspecttest.SeenLong(objects...), inspecttest.Settings(),
+				inspecttest.Hour)
 			for _, o := range report.Objects {
-				if o.Pod.UID == inspecttest.Dead && o.Verdict != test.want {
+				if o.Pod.UID == dead && o.Verdict != test.want {
 					t.Errorf("%s: %s", o.Verdict, o.Why)
 				}
 			}

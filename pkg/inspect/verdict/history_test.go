@@ -13,8 +13,9 @@ import (
 
 // A proof takes three passes and ten minutes; these events interrupt it.
 func TestHistoryOverPasses(t *testing.T) {
-	o := inspecttest.Object(object.Mount, inspecttest.Dead)
-	pass := func(history object.History, now time.Duration, bend func(*witness.Inventory)) (object.Verdict, object.History) {
+	o := inspecttest.Object(object.Mount, dead)
+	pass := func(history object.History, now time.Duration, bend func(*witness.Inventory)) (object.Verdict,
+		object.History) {
 		inventory := inspecttest.Healthy()
 		inventory.Cluster.At = inspecttest.At(now + time.Second)
 		if bend != nil {
@@ -37,7 +38,7 @@ func TestHistoryOverPasses(t *testing.T) {
 		{time.Hour + 9*time.Minute, nil, object.Candidate, 3},
 		{time.Hour + 10*time.Minute, nil, object.Leftover, 4},
 		{time.Hour + 11*time.Minute, func(t *witness.Inventory) {
-			t.Kubelet.Pods[inspecttest.Dead] = inspecttest.Pod(inspecttest.Dead, "back")
+			t.Kubelet.Pods[dead] = inspecttest.Pod(dead, "back")
 		}, object.Live, 0},
 		{time.Hour + 12*time.Minute, nil, object.Candidate, 1},
 	}
@@ -57,7 +58,8 @@ func TestHistoryOverPasses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, next := Evaluate(nil, inspecttest.Healthy(), history, inspecttest.Settings(), inspecttest.At(2*time.Hour)); len(next) != 0 {
+	if _, next := Evaluate(nil, inspecttest.Healthy(), history, inspecttest.Settings(),
+		inspecttest.At(2*time.Hour)); len(next) != 0 {
 		t.Errorf("what is gone is remembered: %v", next)
 	}
 }

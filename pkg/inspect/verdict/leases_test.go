@@ -12,16 +12,16 @@ import (
 // beside one: this holds even if that were wrong.)
 func TestDeadLeaseDoesNotHideContainers(t *testing.T) {
 	inventory := inspecttest.Healthy()
-	j := evaluation{inventory: &inventory, deadLeases: map[string]bool{inspecttest.DeadSandbox: true}}
-	o := object.Object{Kind: object.Netns, SandboxID: inspecttest.DeadSandbox}
+	j := evaluation{inventory: &inventory, deadLeases: map[string]bool{deadSandbox: true}}
+	o := object.Object{Kind: object.Netns, SandboxID: deadSandbox}
 	for known, want := range map[string]bool{witness.LeaseName: true, "container": false} {
-		inventory.Containerd.Known[inspecttest.DeadSandbox] = known
+		inventory.Containerd.Known[deadSandbox] = known
 		if got := j.onlyDeadLease(&o); got != want {
 			t.Errorf("%s: %v", known, got)
 		}
 	}
 	o.Kind = object.Cgroup
-	inventory.Containerd.Known[inspecttest.DeadSandbox] = witness.LeaseName
+	inventory.Containerd.Known[deadSandbox] = witness.LeaseName
 	if j.onlyDeadLease(&o) {
 		t.Error("a cgroup is no matter of leases")
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func TestEvaluateByName(t *testing.T) {
-	gone, nameless := inspecttest.Named(inspecttest.Dead, "gone"), inspecttest.Object(object.PodDirectory, inspecttest.Dead)
+	gone, nameless := inspecttest.Named(dead, "gone"), inspecttest.Object(object.PodDirectory, dead)
 	tests := []struct {
 		name   string
 		object object.Object
@@ -24,14 +24,14 @@ func TestEvaluateByName(t *testing.T) {
 		why    string // part of it
 	}{
 		{"kubelet lacks the name", gone, 0, nil, object.Leftover, "seen in 6 passes over 30m0s"},
-		{"kubelet has the pod", inspecttest.Named(inspecttest.Living, "web"), 0, nil, object.Live, "kubelet has its pod"},
+		{"kubelet has the pod", inspecttest.Named(living, "web"), 0, nil, object.Live, "kubelet has its pod"},
 		{"it has ended: only the apiserver has it", gone, 0, func(t *witness.Inventory, _ object.History) {
-			t.Cluster.Pods[inspecttest.Dead] = witness.PodFact{Pod: gone.Pod, Phase: "Succeeded"}
+			t.Cluster.Pods[dead] = witness.PodFact{Pod: gone.Pod, Phase: "Succeeded"}
 		}, object.Live, "the apiserver has its pod"},
 		{"twice the grace period", gone, 20 * time.Minute, nil, object.Leftover, ""},
 		{"less than twice the grace period", gone, 19 * time.Minute, nil, object.Candidate, "1m0s of 20m0s remaining"},
 		{"less than twice its own", gone, 0, func(t *witness.Inventory, _ object.History) {
-			t.Runtime.Grace[inspecttest.Dead] = 20 * time.Minute
+			t.Runtime.Grace[dead] = 20 * time.Minute
 		}, object.Candidate, "10m0s of 40m0s remaining"},
 		{"the denials are not a grace period apart", gone, 0, func(_ *witness.Inventory, h object.History) {
 			s := h[object.Key(&gone)]
@@ -39,10 +39,10 @@ func TestEvaluateByName(t *testing.T) {
 			h[object.Key(&gone)] = s
 		}, object.Candidate, "deny it twice, at least 10m0s apart"},
 		{"it runs", gone, 0, func(t *witness.Inventory, _ object.History) {
-			t.Runtime.Running[inspecttest.Dead] = true
+			t.Runtime.Running[dead] = true
 		}, object.Candidate, "it is running, and only kubelet's /pods would show"},
 		{"it is READY, but nothing runs", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.SandboxOf(t, inspecttest.Dead, "gone", "READY")
+			inspecttest.SandboxOf(t, dead, "gone", "READY")
 		}, object.Leftover, ""},
 
 		{"kubelet has the name, and nothing is known of it", gone, 0, func(t *witness.Inventory, _ object.History) {
@@ -50,23 +50,23 @@ func TestEvaluateByName(t *testing.T) {
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"kubelet has the name, and its sandbox", gone, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Names["default/gone"] = 1
-			inspecttest.SandboxOf(t, inspecttest.Dead, "gone", "READY")
+			inspecttest.SandboxOf(t, dead, "gone", "READY")
 		}, object.Live, "kubelet has its pod"},
 		{"kubelet has the name, and there are two sandboxes", gone, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Names["default/gone"] = 1
-			inspecttest.SandboxOf(t, inspecttest.Dead, "gone", "READY")
-			inspecttest.SandboxOf(t, inspecttest.Other, "gone", "READY")
+			inspecttest.SandboxOf(t, dead, "gone", "READY")
+			inspecttest.SandboxOf(t, other, "gone", "READY")
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"another pod has the name, by its sandbox", gone, 0, func(t *witness.Inventory, _ object.History) {
 			inspecttest.Replaced(t, false)
-			inspecttest.SandboxOf(t, inspecttest.Other, "gone", "READY")
+			inspecttest.SandboxOf(t, other, "gone", "READY")
 		}, object.Leftover, ""},
 		{"another pod has the name, by its status", gone, 0, func(t *witness.Inventory, _ object.History) {
 			inspecttest.Replaced(t, true)
 		}, object.Leftover, ""},
 		{"... although the old sandbox is READY", gone, 0, func(t *witness.Inventory, _ object.History) {
 			inspecttest.Replaced(t, true)
-			inspecttest.SandboxOf(t, inspecttest.Dead, "gone", "READY")
+			inspecttest.SandboxOf(t, dead, "gone", "READY")
 		}, object.Leftover, ""},
 		{"... but the list is older", gone, 0, func(t *witness.Inventory, _ object.History) {
 			inspecttest.Replaced(t, true)
@@ -74,7 +74,7 @@ func TestEvaluateByName(t *testing.T) {
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"... but the list is older, and its sandbox READY", gone, 0, func(t *witness.Inventory, _ object.History) {
 			inspecttest.Replaced(t, true)
-			inspecttest.SandboxOf(t, inspecttest.Dead, "gone", "READY")
+			inspecttest.SandboxOf(t, dead, "gone", "READY")
 			t.Cluster.At = inspecttest.At(29 * time.Minute)
 		}, object.Live, "kubelet has its pod"},
 		{"another pod has the name, but kubelet may not have it", gone, 0, func(t *witness.Inventory, _ object.History) {
@@ -82,41 +82,43 @@ func TestEvaluateByName(t *testing.T) {
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"another pod has the name, but its sandbox is not READY", gone, 0, func(t *witness.Inventory, _ object.History) {
 			inspecttest.Replaced(t, false)
-			inspecttest.SandboxOf(t, inspecttest.Other, "gone", "NOTREADY")
+			inspecttest.SandboxOf(t, other, "gone", "NOTREADY")
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"another pod has the name, and kubelet two of it", gone, 0, func(t *witness.Inventory, _ object.History) {
 			inspecttest.Replaced(t, true)
 			t.Kubelet.Names["default/gone"] = 2
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"its sandboxes have two names", gone, 0, func(t *witness.Inventory, _ object.History) {
-			t.Runtime.Misnamed = map[string]bool{inspecttest.Dead: true}
+			t.Runtime.Misnamed = map[string]bool{dead: true}
 		}, object.Candidate, "its sandboxes have different pod names"},
 
 		{"no name, and each of kubelet's is another's", nameless, 0, nil, object.Leftover, ""},
-		{"no name, less than three grace periods", nameless, 29 * time.Minute, nil, object.Candidate, "1m0s of 30m0s remaining"},
+		{"no name, less than three grace periods", nameless, 29 * time.Minute, nil, object.Candidate,
+			"1m0s of 30m0s remaining"},
 		{"no name, and one of kubelet's is nobody's", nameless, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Names["default/new"] = 1
 		}, object.Candidate, "which pod default/new of kubelet's is"},
 		{"no name, and one of kubelet's has only a sandbox", nameless, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Names["default/new"] = 1
-			inspecttest.SandboxOf(t, inspecttest.Other, "new", "READY")
+			inspecttest.SandboxOf(t, other, "new", "READY")
 		}, object.Candidate, "which pod default/new of kubelet's is"},
 		{"no name, and an older list", nameless, 0, func(t *witness.Inventory, _ object.History) {
 			t.Cluster.At = inspecttest.At(29 * time.Minute)
 		}, object.Candidate, "has not been asked since it was first seen"},
 
 		{"kubelet's record names it", gone, 0, func(t *witness.Inventory, _ object.History) {
-			t.Kubelet.Record += inspecttest.Dead
-		}, object.Candidate, "it may be a pod that has ended, which kubelet's podresources lack: kubelet's allocated_pods_state " +
-			"still names it"},
+			t.Kubelet.Record += dead
+		}, object.Candidate,
+			"it may be a pod that has ended, which kubelet's podresources lack: kubelet's allocated_pods_state " +
+				"still names it"},
 		{"kubelet's record names it, and it has no name", nameless, 0, func(t *witness.Inventory, _ object.History) {
-			t.Kubelet.Record += inspecttest.Dead
+			t.Kubelet.Record += dead
 		}, object.Candidate, "still names it"},
 		{"kubelet has no record", gone, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Record, t.Kubelet.RecordErr = "", fs.ErrNotExist
 		}, object.Candidate, "kubelet's record of its pods: file does not exist"},
 		{"kubelet's record is an old one", gone, 0, func(t *witness.Inventory, _ object.History) {
-			t.Kubelet.Record = inspecttest.Other
+			t.Kubelet.Record = other
 		}, object.Candidate, "is not current: it lacks the pod default/web"},
 		{"an old kubelet lists pods that have ended", gone, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Record, t.Kubelet.RecordErr, t.Cluster.Version = "", fs.ErrNotExist, "v1.33.9"
@@ -125,19 +127,20 @@ func TestEvaluateByName(t *testing.T) {
 			t.Kubelet.Record, t.Kubelet.RecordErr, t.Cluster.Version = "", fs.ErrNotExist, ""
 		}, object.Candidate, "kubelet's record of its pods"},
 
-		{"static, by its UID", inspecttest.Named(inspecttest.Static, "etcd-n"), 0, nil, object.Unknown, "a static pod, whose UID only"},
+		{"static, by its UID", inspecttest.Named(static, "etcd-n"), 0, nil, object.Unknown, "a static pod, whose UID only"},
 		{"static, by its sandbox", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.SandboxOf(t, inspecttest.Dead, "gone", "NOTREADY")
-			s := t.Runtime.Pods[inspecttest.Dead]
+			inspecttest.SandboxOf(t, dead, "gone", "NOTREADY")
+			s := t.Runtime.Pods[dead]
 			s.Source = "file"
-			t.Runtime.Pods[inspecttest.Dead] = s
+			t.Runtime.Pods[dead] = s
 		}, object.Unknown, "a static pod, whose UID only"},
 		{"its UID is in a manifest", nameless, 0, func(t *witness.Inventory, _ object.History) {
-			t.Static.UIDs = map[string]string{inspecttest.Dead: "x.yaml"}
+			t.Static.UIDs = map[string]string{dead: "x.yaml"}
 		}, object.Live, "x.yaml sets this UID"},
 		{"kubelet is sick", gone, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.HealthErr = errors.New("syncloop")
-		}, object.Unknown, "kubelet-not-working is closed: its metrics are refused, and it is not known to be healthy: syncloop"},
+		}, object.Unknown,
+			"kubelet-not-working is closed: its metrics are refused, and it is not known to be healthy: syncloop"},
 		{"kubelet tells that it works", gone, 20 * time.Minute, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Working, t.Kubelet.WorkingErr = 1, nil
 		}, object.Candidate, "kubelet is still terminating 1 pods"},
@@ -158,16 +161,18 @@ func TestEvaluateByName(t *testing.T) {
 				}
 				history[k] = s
 			}
-			inventory.Cluster.Pods[inspecttest.Living] = witness.PodFact{Pod: inspecttest.Pod(inspecttest.Living, "web").Pod, Phase: "Running", Started: true}
+			inventory.Cluster.Pods[living] = witness.PodFact{Pod: inspecttest.Pod(living, "web").Pod, Phase: "Running",
+				Started: true}
 			if test.bend != nil {
 				test.bend(&inventory, history)
 			}
-			report, next := Evaluate([]object.Object{test.object}, inventory, history, inspecttest.Settings(), inspecttest.Hour)
+			report, next := Evaluate([]object.Object{test.object}, inventory, history, inspecttest.Settings(),
+				inspecttest.Hour)
 			got := report.Objects[0]
 			if got.Verdict != test.want || !strings.Contains(got.Why, test.why) {
 				t.Errorf("%s: %s\n%v", got.Verdict, got.Why, got.Witnesses)
 			}
-			if _, kept := next[object.Key(&test.object)]; kept && inventory.Runtime.Running[inspecttest.Dead] {
+			if _, kept := next[object.Key(&test.object)]; kept && inventory.Runtime.Running[dead] {
 				t.Error("the time in which it runs counts")
 			}
 			if len(report.Notes) != 1 || !strings.Contains(report.Notes[0], "system:node:n") {

@@ -12,7 +12,8 @@ import (
 )
 
 // RunningSuspects returns the UIDs of the running suspects, sorted by when they are due to be requested by name.
-func RunningSuspects(suspects []*object.Object, t *witness.Inventory, history object.History, now finding.Timestamp) []string {
+func RunningSuspects(suspects []*object.Object, t *witness.Inventory, history object.History,
+	now finding.Timestamp) []string {
 	var uids []string
 	for _, o := range suspects {
 		if uid := o.Pod.UID; t.Runs(uid, history, now) && !slices.Contains(uids, uid) {
@@ -60,7 +61,8 @@ func (p *runningPod) count(t *witness.Inventory, now finding.Timestamp) {
 		return
 	}
 	p.counted = true
-	older := !object.SameBoot(t.Cluster.At, p.First) || t.Cluster.At.SinceBoot < p.First.SinceBoot // than the first sighting
+	older := !object.SameBoot(t.Cluster.At, p.First) ||
+		t.Cluster.At.SinceBoot < p.First.SinceBoot // than the first sighting
 	p.Sighting = p.AddPass(now)
 	if t.Cluster.OK() && !older {
 		p.Sighting = p.AddDenial(t.Cluster.At)

@@ -28,7 +28,8 @@ func TestRunningPodRules(t *testing.T) {
 		"never denied": {nil, answer(func(*object.NameAnswer) {}), "must deny it twice"},
 		"denied once": {[]time.Duration{40 * time.Minute}, answer(func(*object.NameAnswer) {}),
 			"must deny it twice"},
-		"denied twice, too soon": {[]time.Duration{40*time.Minute + 1, 50 * time.Minute}, answer(func(*object.NameAnswer) {}),
+		"denied twice, too soon": {[]time.Duration{40*time.Minute + 1, 50 * time.Minute},
+			answer(func(*object.NameAnswer) {}),
 			"must deny it twice"},
 		"not asked by name": {[]time.Duration{40 * time.Minute, 50 * time.Minute}, object.NameAnswer{},
 			"was not asked for it by name yet"},
@@ -49,16 +50,17 @@ func TestRunningPodRules(t *testing.T) {
 		}), "has its"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := inspecttest.Object(object.Cgroup, inspecttest.Dead)
+			o := inspecttest.Object(object.Cgroup, dead)
 			inventory, history := inspecttest.Healthy(), inspecttest.SeenLong(o)
-			inventory.Runtime.Running = map[string]bool{inspecttest.Dead: true}
-			inventory.Runtime.Pods[inspecttest.Dead] = witness.SandboxFact{Pod: object.Pod{UID: inspecttest.Dead, Namespace: "default", Name: "x"},
+			inventory.Runtime.Running = map[string]bool{dead: true}
+			inventory.Runtime.Pods[dead] = witness.SandboxFact{Pod: object.Pod{UID: dead, Namespace: "default", Name: "x"},
 				State: "READY"}
-			s := object.Sighting{First: inspecttest.At(30 * time.Minute), Last: inspecttest.At(50 * time.Minute), Passes: 5, Named: test.named}
+			s := object.Sighting{First: inspecttest.At(30 * time.Minute), Last: inspecttest.At(50 * time.Minute),
+				Passes: 5, Named: test.named}
 			for _, d := range test.denials {
 				s.Denials = append(s.Denials, inspecttest.At(d))
 			}
-			history[object.PodKey(inspecttest.Dead)] = s
+			history[object.PodKey(dead)] = s
 			inventory.Cluster.At = inspecttest.At(50 * time.Minute) // the list of the last denial
 			if len(test.denials) < 2 {
 				inventory.Cluster.At = inspecttest.At(40 * time.Minute)
@@ -67,7 +69,8 @@ func TestRunningPodRules(t *testing.T) {
 				inventory.Cluster.At = inspecttest.At(30 * time.Minute)
 			}
 			history[object.Key(&o)] = object.Sighting{
-				Identity: o.Identity, First: inspecttest.At(30 * time.Minute), Last: inspecttest.At(50 * time.Minute), Passes: 5,
+				Identity: o.Identity, First: inspecttest.At(30 * time.Minute), Last: inspecttest.At(50 * time.Minute),
+				Passes:  5,
 				Denials: []finding.Timestamp{inspecttest.At(31 * time.Minute), inspecttest.At(40 * time.Minute)},
 			}
 			report, _ := Evaluate([]object.Object{o}, inventory, history, inspecttest.Settings(), inspecttest.Hour)
@@ -98,9 +101,11 @@ func TestFirstDeniedIsFirst(t *testing.T) {
 			"c": denied(time.Minute)}}
 		var objects []object.Assessment
 		for _, uid := range order {
-			objects = append(objects, object.Assessment{Object: inspecttest.Object(object.Process, uid), Verdict: object.Leftover, Running: true})
+			objects = append(objects, object.Assessment{Object: inspecttest.Object(object.Process, uid),
+				Verdict: object.Leftover, Running: true})
 		}
-		objects = append(objects, object.Assessment{Object: inspecttest.Object(object.Process, "d"), Verdict: object.Leftover})
+		objects = append(objects, object.Assessment{Object: inspecttest.Object(object.Process, "d"),
+			Verdict: object.Leftover})
 		j.onlyOneRuns(objects)
 		for _, o := range objects {
 			if want := map[string]object.Verdict{"a": object.Candidate, "b": object.Leftover, "c": object.Candidate,

@@ -9,7 +9,8 @@ import (
 
 // unowned evaluates such an object. Objects of a starting sandbox have no owner for a moment either; if that lasts, the
 // object is reported once. It is never released, and does not affect the other verdicts of a pass.
-func (e *evaluation) unowned(o *object.Object, witnesses map[string]object.Answer, sighting object.Sighting) (object.Verdict, string) {
+func (e *evaluation) unowned(o *object.Object, witnesses map[string]object.Answer,
+	sighting object.Sighting) (object.Verdict, string) {
 	for _, name := range e.specs[o.Kind].GoneFrom {
 		if witnesses[name].Confirms() {
 			return object.Live, name + " still knows its sandbox, but not its pod"

@@ -18,11 +18,14 @@ func TestSharedAnswers(t *testing.T) {
 	now := inspecttest.At(time.Hour)
 	asked := witness.Response{Asked: true, At: now}
 	inventory := witness.Inventory{
-		Kubelet: witness.KubeletInventory{Response: asked, Pods: map[string]witness.PodFact{"a": {Pod: object.Pod{UID: "a"}}}},
-		Cluster: witness.ClusterInventory{Response: asked, Pods: map[string]witness.PodFact{"b": {Pod: object.Pod{UID: "b"}}}},
+		Kubelet: witness.KubeletInventory{Response: asked,
+			Pods: map[string]witness.PodFact{"a": {Pod: object.Pod{UID: "a"}}}},
+		Cluster: witness.ClusterInventory{Response: asked,
+			Pods: map[string]witness.PodFact{"b": {Pod: object.Pod{UID: "b"}}}},
 		Runtime: witness.RuntimeInventory{Response: asked, Sandboxes: map[string]witness.SandboxFact{"s": {ID: "s"}},
 			Containers: map[string]string{"c": "s"}, Pods: map[string]witness.SandboxFact{"a": {ID: "s"}}},
-		Containerd: witness.ContainerdInventory{Response: asked, Known: map[string]string{"s": witness.LeaseName, "c": "container"},
+		Containerd: witness.ContainerdInventory{Response: asked, Known: map[string]string{"s": witness.LeaseName,
+			"c": "container"},
 			Pods: map[string]bool{"b": true}},
 	}
 	e := evaluation{inventory: &inventory, answers: make(map[question]map[string]object.Answer)}
@@ -33,7 +36,8 @@ func TestSharedAnswers(t *testing.T) {
 			for _, sandbox := range []string{"", "s", "x"} {
 				for _, container := range []string{"", "c", "x"} {
 					for _, first := range []finding.Timestamp{now, later} {
-						o := object.Object{Kind: kind, Pod: object.Pod{UID: uid}, SandboxID: sandbox, ContainerID: container}
+						o := object.Object{Kind: kind, Pod: object.Pod{UID: uid}, SandboxID: sandbox,
+							ContainerID: container}
 						if diff := cmp.Diff(inventory.Answers(&o, first), e.ask(&o, first)); diff != "" {
 							t.Errorf("%+v:\n%s", o, diff)
 						}

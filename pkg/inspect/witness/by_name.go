@@ -40,7 +40,8 @@ func (t *Inventory) NameOf(uid string, objects []*object.Object) (pod object.Pod
 // HeldByName returns the pods that the breaker may hold and whose answer by name is missing or due for renewal, the one
 // asked longest ago first. The breaker was closed in the last pass. pinned is the UID or name of the pod that a person
 // or a release is about; it is asked first.
-func (t *Inventory) HeldByName(suspects []*object.Object, history object.History, now finding.Timestamp, pinned string) []object.Pod {
+func (t *Inventory) HeldByName(suspects []*object.Object, history object.History, now finding.Timestamp,
+	pinned string) []object.Pod {
 	if _, closed := history["closed/"+object.Breaker]; !closed || !t.Cluster.OK() {
 		return nil
 	}

@@ -276,7 +276,8 @@ func (t *Inventory) Failures() []object.Failure {
 	for _, witness := range []struct {
 		name string
 		err  error
-	}{{object.Runtime, t.Runtime.Err}, {object.Containerd, t.Containerd.Err}, {object.Kubelet, t.Kubelet.Err}, {object.Apiserver, t.Cluster.Err},
+	}{{object.Runtime, t.Runtime.Err}, {object.Containerd, t.Containerd.Err}, {object.Kubelet, t.Kubelet.Err},
+		{object.Apiserver, t.Cluster.Err},
 		{object.Apiserver, t.Cluster.NodeErr}} {
 		if witness.err != nil {
 			failures = append(failures, object.FailureOf(witness.name, witness.err))

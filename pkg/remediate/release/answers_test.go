@@ -50,7 +50,8 @@ func TestPlanHasEveryAnswer(t *testing.T) {
 	plain.OptOut = "its annotation says so"
 	unknown.Verdict, unknown.Why = object.Unknown, "nobody could say"
 	report := object.Report{Objects: []object.Assessment{refused, plain, unknown, leftover(object.Cgroup, uid2, "/c2")},
-		Gates: []object.Gate{{Name: "list-is-ours", Why: "no pod of ours"}, {Name: "apiserver-heard", Open: true, Why: "now"},
+		Gates: []object.Gate{{Name: "list-is-ours", Why: "no pod of ours"}, {Name: "apiserver-heard", Open: true,
+			Why: "now"},
 			{Name: networkGate, Why: "it concerns the network only"}}}
 	report.Objects[3].Pod.Namespace = "other"
 	policy := on()
@@ -130,7 +131,8 @@ func TestPlanByHandAsksEverything(t *testing.T) {
 	s.trace = nil
 	before := s.files()
 	r := s.runner()
-	action := &r.options.actions[slices.IndexFunc(r.options.actions, func(a Action) bool { return a.Kind == object.Cgroup })]
+	action := &r.options.actions[slices.IndexFunc(r.options.actions,
+		func(a Action) bool { return a.Kind == object.Cgroup })]
 	action.Preview = func(_ context.Context, _ Tools, o object.Assessment) string {
 		if o.ID == "c3" {
 			return "it has user data"

@@ -89,7 +89,8 @@ func TestPodReleaseStops(t *testing.T) {
 		"many are orphaned": {confirmWith(1, closed(object.Breaker)), Stopped, "gate no-mass-orphaning is closed", nil},
 		"many are orphaned in the middle": {confirmWith(3, closed(object.Breaker)), Stopped,
 			"gate no-mass-orphaning is closed", upToProcesses},
-		"many are orphaned, and the stronger proof is not of all": {confirmWith(1, func(s *script, report *object.Report) error {
+		"many are orphaned, and the stronger proof is not of all": {confirmWith(1, func(s *script,
+			report *object.Report) error {
 			for i := range report.Objects {
 				report.Objects[i].PassesBreaker = report.Objects[i].ID != "m"
 			}

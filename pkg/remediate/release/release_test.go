@@ -251,7 +251,8 @@ func TestPlanUnmountsFirst(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	r.options.Settings.Kinds = nil
-	unmount := &r.options.actions[slices.IndexFunc(r.options.actions, func(a Action) bool { return a.Kind == object.Mount })]
+	unmount := &r.options.actions[slices.IndexFunc(r.options.actions,
+		func(a Action) bool { return a.Kind == object.Mount })]
 	refused := false
 	unmount.Preview = func(_ context.Context, _ Tools, o object.Assessment) string {
 		if o.Identity["point"] != volume || refused {

@@ -76,7 +76,8 @@ func releaseOnce(file string) error {
 	if err != nil {
 		return err
 	}
-	inspector := inspect.New(h, object.Settings{Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true}, log)
+	inspector := inspect.New(h, object.Settings{Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true},
+		log)
 	history := object.History{}
 	memory := filepath.Join(r.StateDir, "history.json")
 	if data, err := os.ReadFile(memory); err == nil {
