@@ -21,6 +21,14 @@ var mayImport = map[string][]string{
 	"pkg/detect":           {"pkg/finding", "pkg/detect", "internal/host"},
 	"pkg/detect/checktest": {"pkg/finding", "pkg/detect", "internal/host", "test/need"},
 	"pkg/inspect":          {"pkg/finding", "pkg/inspect", "internal/host"},
+	// One looks up only: objects, who knows their pods, the kinds with their listers, and the verdict, which is pure.
+	"pkg/inspect/object":   {"pkg/finding", "pkg/inspect/optout", "internal/host"},
+	"pkg/inspect/hostscan": {"pkg/finding", "internal/host"},
+	"pkg/inspect/witness":  {"pkg/finding", "pkg/inspect/object", "pkg/inspect/hostscan", "internal/host"},
+	"pkg/inspect/kinds": {"pkg/finding", "pkg/inspect/object", "pkg/inspect/witness", "pkg/inspect/hostscan",
+		"internal/host"},
+	"pkg/inspect/verdict": {"pkg/finding", "pkg/inspect/object", "pkg/inspect/witness", "pkg/inspect/kinds",
+		"internal/host/hosterr"},
 	"pkg/remediate": {"pkg/finding", "pkg/inspect", "pkg/remediate", "internal/host", "internal/mutate",
 		"internal/atomicfile", "internal/faultpoint"},
 	"pkg/report":          {"pkg/finding", "pkg/report"},
@@ -45,9 +53,10 @@ var mayImport = map[string][]string{
 	// A child of the agent initializes all that its package imports: see TestChildrenAreLight.
 	"internal/mutate/child": {"internal/host", "pkg/finding"},
 
-	"pkg/report/eventcenter":     {"pkg/finding", "pkg/report", "pkg/event"},
-	"internal/host/hosttest":     {"pkg/finding", "internal/host", "test/need"},
-	"pkg/inspect/inspecttest":    {"pkg/finding", "pkg/inspect/hostscan", "internal/host", "test/need"},
+	"pkg/report/eventcenter": {"pkg/finding", "pkg/report", "pkg/event"},
+	"internal/host/hosttest": {"pkg/finding", "internal/host", "test/need"},
+	"pkg/inspect/inspecttest": {"pkg/finding", "pkg/inspect/hostscan", "pkg/inspect/object", "pkg/inspect/witness",
+		"internal/host", "test/need"},
 	"internal/mutate/mutatetest": {"pkg/finding", "internal/host", "internal/mutate", "test/need"},
 	"test/need":                  {},
 
@@ -59,10 +68,11 @@ var mayImport = map[string][]string{
 
 // pure lists the packages whose result depends only on their arguments, with the standard library packages they import.
 var pure = map[string][]string{
-	"pkg/trace/record":  {"hash/fnv", "strconv", "time"},
-	"pkg/trace/stage":   {"slices", "time"},
-	"pkg/trace/verdict": {"time"},
-	"pkg/trace/reason":  {"slices", "strings", "time"},
+	"pkg/inspect/verdict": {"bytes", "cmp", "encoding/json", "errors", "fmt", "io/fs", "maps", "slices", "strings", "time"},
+	"pkg/trace/record":    {"hash/fnv", "strconv", "time"},
+	"pkg/trace/stage":     {"slices", "time"},
+	"pkg/trace/verdict":   {"time"},
+	"pkg/trace/reason":    {"slices", "strings", "time"},
 }
 
 // systemPackages are the only ones that may make system calls or start a process.

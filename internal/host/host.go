@@ -75,7 +75,7 @@ type Paths struct {
 	CgroupMount      string `yaml:"cgroupMount"`      // /sys/fs/cgroup
 	// kubelet's cgroupRoot: "/" or e.g. "/lab"; kubepods is below it
 	CgroupRoot string `yaml:"cgroupRoot"`
-	// systemd or cgroupfs; empty: an inspection finds it (pkg/inspect/cgroup_driver.go)
+	// systemd or cgroupfs; empty: an inspection finds it (pkg/inspect/kinds/cgroup_driver.go)
 	CgroupDriver   string   `yaml:"cgroupDriver"`
 	CNIConfDir     string   `yaml:"cniConfDir"`     // /etc/cni/net.d
 	CNIBinDirs     []string `yaml:"cniBinDirs"`     // /opt/cni/bin, /usr/lib/cni

@@ -1,3 +1,6 @@
+// Package inspect finds the leftovers of deleted pods on the node. A pass lists the objects that exist (kinds), asks which
+// pods may own them (witness) and compares the two (verdict). It only reads. If a witness does not answer, the verdict is
+// "unknown", never "leftover".
 package inspect
 
 import (
@@ -250,4 +253,12 @@ func keepUnseen(old, next object.History, blind map[object.Kind]bool, objects []
 			next[k] = s
 		}
 	}
+}
+
+// recent returns the last list of the apiserver, if it may still count for pods that have ended.
+func (i *Inspector) recent(now finding.Timestamp) witness.ClusterInventory {
+	if last := i.cluster; last.OK() && object.SameBoot(last.At, now) && now.Since(last.At) < recheck {
+		return last
+	}
+	return witness.ClusterInventory{}
 }

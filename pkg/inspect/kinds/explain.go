@@ -7,15 +7,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
-// DoubtNetwork marks network objects whose processes could not be determined.
-func DoubtNetwork(suspects []*object.Object, err error) {
-	for _, o := range suspects {
-		if o.Kind.Networked() || o.Kind.NamedByID() {
-			o.Doubt = "processes in its network namespace: " + err.Error()
-		}
-	}
-}
-
 // Explain adds facts to suspects that are too expensive to read for all objects.
 func Explain(scan *hostscan.Scan, suspects []*object.Object) {
 	var network, mounts, directories, logs []*object.Object
@@ -71,4 +62,13 @@ func ExplainUnowned(scan *hostscan.Scan, objects []object.Object) {
 		}
 	}
 	explainNetwork(scan, network)
+}
+
+// DoubtNetwork marks network objects whose processes could not be determined.
+func DoubtNetwork(suspects []*object.Object, err error) {
+	for _, o := range suspects {
+		if o.Kind.Networked() || o.Kind.NamedByID() {
+			o.Doubt = "processes in its network namespace: " + err.Error()
+		}
+	}
 }

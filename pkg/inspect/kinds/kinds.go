@@ -23,7 +23,7 @@ type Spec struct {
 	object.Kind
 	List Lister
 	// FromRuntime marks the kinds listed by asking the runtime. They are listed after local objects, so that the
-	// runtime's answers are newer than the objects they are compared with: see Inventory.
+	// runtime's answers are newer than the objects they are compared with: see witness.Inventory.
 	FromRuntime bool
 	// GoneFrom names the witnesses that must not know the object's sandbox or container either (Runtime, Containerd),
 	// besides the apiserver and kubelet, which must not know its pod.

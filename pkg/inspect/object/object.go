@@ -1,3 +1,5 @@
+// Package object has the objects that pods can leave on a node, as plain data: kinds, identities, verdicts, and the
+// history that passes share.
 package object
 
 import (
@@ -297,7 +299,7 @@ const (
 )
 
 // Networked reports whether objects of a kind belong to the network of a sandbox. The witnesses that must deny an object
-// before it can be a leftover are the apiserver and kubelet, and those of its KindSpec.GoneFrom:
+// before it can be a leftover are the apiserver and kubelet, and those of its kinds.Spec.GoneFrom:
 //
 //	kind                                                apiserver  kubelet  runtime      containerd
 //	sandbox, container                                  UID        UID      -            -

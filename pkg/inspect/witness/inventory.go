@@ -1,3 +1,5 @@
+// Package witness asks who knows a pod: kubelet, the runtime, containerd, the apiserver, the manifests of static pods. An
+// Inventory holds their answers, and says what each of them answers about an object.
 package witness
 
 import (

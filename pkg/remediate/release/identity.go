@@ -9,7 +9,7 @@ import (
 )
 
 // The functions here translate the identity of an evaluated object into the form that package mutate compares before it
-// acts. The keys are those of the listers in pkg/inspect. A missing or malformed number is an error: an object without
+// acts. The keys are those of the listers in pkg/inspect/kinds. A missing or malformed number is an error: an object without
 // a known identity is not touched.
 
 func runtimeObject(o object.Assessment) (mutate.RuntimeObject, error) {
