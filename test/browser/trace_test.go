@@ -6,7 +6,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/pages/pagestest"
+	"github.com/nodeagent/nodeagent/test/trace/pagestest"
 )
 
 // The pages of tracecenter: a person comes from the health board to the reason of a late pod, and every page is accessible.

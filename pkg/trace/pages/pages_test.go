@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/pages/pagestest"
 	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/test/trace/pagestest"
 )
 
 type site struct {
