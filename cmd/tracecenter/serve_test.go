@@ -93,7 +93,7 @@ func TestServe(t *testing.T) {
 	if strings.Contains(text, "\x1b") || strings.Count(text, "\n") > 10 {
 		t.Errorf("not plain, or more than ten lines:\n%s", text)
 	}
-	if text := cli(t, "slis", "--dir", dir); !strings.Contains(text, "(<20)") {
+	if text := cli(t, "slis", "--dir", dir); !strings.Contains(text, "fewer than 20") {
 		t.Error(text)
 	}
 	if text := cli(t, "terminating", "--dir", dir); text != "" {
