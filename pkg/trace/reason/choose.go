@@ -91,7 +91,7 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 		if !ok || e.Arrival.After(deadline) || !belongs(t, row.Stage) || overcome(t, row.Stage, e.Container, stages, deadline) {
 			continue
 		}
-		if mounted := t.At(record.Mounted); slices.Contains(mountEvents, e.From) && mounted.Known() && !mounted.Arrival.After(deadline) {
+		if mounted := t.At(record.Mounted); (e.From == "FailedMount" || e.From == "FailedMapVolume") && mounted.Known() && !mounted.Arrival.After(deadline) {
 			continue // all volumes are mounted since
 		}
 		r := row.Reason
