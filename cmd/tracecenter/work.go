@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/api"
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/probe"
+	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/watch"
+	remote "github.com/nodeagent/nodeagent/pkg/web/client"
+)
+
+const (
+	turn      = time.Second     // between judgements, each with a save
+	tick      = time.Second / 4 // between signs that this process runs
+	saveLimit = 30 * time.Second
+	stopLimit = 5 * time.Second
+	headLimit = 10 * time.Second
+	idleLimit = 2 * time.Minute
+	headBytes = 32 << 10 // of request headers: a token has at most 16 KiB
+
+	maxConnections, networkConnections = 2_000, 500 // in total, and per network
+)
+
+// work is the work of an open tracecenter.
+type work struct {
+	*serveOptions
+	follower *follow.Follower
+	kept     *store.Store
+	prober   *probe.Prober
+	api      *api.Server
+	log      *slog.Logger
+	readers  []func(context.Context) // each runs until its context ends
+}
+
+// serve answers requests and judges until ctx ends or a part of the program has failed.
+func (s *work) serve(ctx context.Context, client *watch.Client) error {
+	listener, address, err := s.endpoint.Listen(maxConnections, networkConnections, nil)
+	if err != nil {
+		return err
+	}
+	answers := &http.Server{Handler: s.api.Handler(), ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	if err := remote.Publish(s.directory(), address); err != nil {
+		s.log.Error("write the address for other commands failed: they need --server", "err", err)
+	}
+	fmt.Fprintf(os.Stderr, "tracecenter: listening on %s; its token is in %s; \"tracecenter login\" opens the pages\n", address,
+		plain(remote.TokenFile(s.directory())))
+	parts, ctx := errgroup.WithContext(ctx)
+	parts.Go(func() error {
+		if err := answers.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	parts.Go(func() error { return client.Run(ctx, s.follower) })
+	for _, run := range append(s.readers,
+		func(ctx context.Context) { s.repeat(ctx, tick, chore{do: s.tick}) },
+		func(ctx context.Context) { s.repeat(ctx, turn, chore{"keep the report of the last week", time.Hour, s.api.KeepWeek}) }) {
+		parts.Go(func() error {
+			run(ctx)
+			return nil
+		})
+	}
+	parts.Go(func() error {
+		s.repeat(ctx, turn, s.chores()...)
+		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		err := s.save(final, time.Now())
+		if closing := answers.Shutdown(final); closing != nil {
+			err = errors.Join(err, answers.Close())
+		}
+		return err
+	})
+	return parts.Wait()
+}
+
+// chore is work that is done again and again.
+type chore struct {
+	name  string
+	every time.Duration // 0: each turn
+	do    func(ctx context.Context, now time.Time) error
+}
+
+// chores are those that write to the store: they follow each other, because the store has one writer.
+func (s *work) chores() []chore {
+	return []chore{
+		{"store verdicts", 0, s.save},
+		{"judge the health", 5 * time.Second, func(ctx context.Context, now time.Time) error {
+			s.api.Judge(ctx, now)
+			return nil
+		}},
+		{"add up the acts of an hour", 5 * time.Second, func(ctx context.Context, now time.Time) error {
+			return s.kept.CountHour(ctx, now, s.follower.Builds())
+		}},
+		{"compare the nodes", time.Minute, s.api.JudgeNodes},
+		{"drop old days", time.Hour, s.kept.Expire},
+	}
+}
+
+// repeat does chores until ctx ends. It does a failed one again when it is due, and logs when it begins to fail or works
+// again.
+func (s *work) repeat(ctx context.Context, turn time.Duration, chores ...chore) {
+	last, failing := make([]time.Time, len(chores)), make([]bool, len(chores))
+	ticker := time.NewTicker(turn)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			for i, c := range chores {
+				if now.Sub(last[i]) < c.every {
+					continue
+				}
+				last[i] = now
+				if err := c.do(ctx, now); (err != nil) != failing[i] && ctx.Err() == nil {
+					failing[i] = err != nil
+					s.log.Warn("a chore began to fail or works again", "chore", c.name, "failing", failing[i], "err", err)
+				}
+			}
+		}
+	}
+}
+
+// tick tells the follower that this process runs: a stopped one must not take its own delay for that of others.
+func (s *work) tick(_ context.Context, now time.Time) error {
+	s.follower.Tick(now)
+	return nil
+}
+
+// save stores the new verdicts, and those whose storing failed before.
+func (s *work) save(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, saveLimit)
+	defer cancel()
+	leads, fresh, err := s.kept.Lead(ctx)
+	if fresh && err == nil {
+		var acts []follow.Act
+		acts, _, err = s.kept.Load(ctx)
+		s.follower.Adopt(acts, now)
+	}
+	probes, batch := s.prober.Take(), s.follower.Judge(now)
+	if err == nil && !leads { // the writing replica stores its own probes
+		if err = standBy(ctx, s.follower, s.kept, batch); err == nil {
+			s.api.Saved(now)
+		}
+		return err
+	}
+	if err == nil {
+		err = s.kept.Save(ctx, batch)
+	}
+	if err != nil {
+		s.follower.Failed(batch)
+		s.prober.Return(probes)
+		return err
+	}
+	s.follower.Stored(batch)
+	s.api.Saved(now)
+	if err := s.kept.SaveProbes(ctx, probes); err != nil {
+		s.prober.Return(probes)
+		return err
+	}
+	return nil
+}
+
+// overlap is how much later than the writing replica this one may judge an act.
+const overlap = time.Minute
+
+// standBy keeps the verdicts that the writing replica may not have stored yet.
+func standBy(ctx context.Context, f *follow.Follower, kept *store.Store, b follow.Batch) error {
+	alive, err := kept.Alive(ctx)
+	if err != nil {
+		f.Failed(b)
+		return err
+	}
+	f.Elsewhere(b, alive.Add(-overlap))
+	return nil
+}
