@@ -21,6 +21,8 @@ const (
 	// maxRecent limits the compared acts: half an hour of 100 creations and deletions a second.
 	maxRecent = 200_000
 	maxRows   = 50 // of one pod and file
+	// maxIndexed is the longest time whose acts are looked up by index: to read a whole file from begin to end takes less.
+	maxIndexed = 6 * time.Hour
 )
 
 // Row is a stored verdict.
@@ -92,7 +94,11 @@ func (s *Store) MissesOf(ctx context.Context, from, to time.Time, namespace stri
 
 // Acts visits the acts of a time, of one namespace if it is not empty.
 func (s *Store) Acts(ctx context.Context, from, to time.Time, namespace string, visit func(report.Act)) error {
-	where, args := Filter{Namespace: namespace}.judged(from.Add(-time.Millisecond), to.Add(-time.Millisecond))
+	at := "at"
+	if to.Sub(from) > maxIndexed {
+		at = "+at" // without the index
+	}
+	where, args := Filter{Namespace: namespace}.narrow(` WHERE `+at+` >= $1 AND `+at+` < $2`, moment{from}, moment{to})
 	query := `SELECT namespace, act, outcome, class, reason, owner, node, stages, build FROM acts` + where
 	return each(ctx, s.since(from), query, args, func(rows *sql.Rows) error {
 		var a report.Act
