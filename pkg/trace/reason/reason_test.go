@@ -55,7 +55,7 @@ func started(t *record.Timeline) {
 
 func pulled(from, to float64) play {
 	return func(t *record.Timeline) {
-		p := t.PullOf("c", "a:1")
+		p := t.PullOf(&record.Container{Name: "c", Image: "a:1"})
 		p.Began = at(from)
 		if to > 0 {
 			p.Ended = at(to)
