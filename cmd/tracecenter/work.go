@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
@@ -64,15 +65,17 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	})
 	parts.Go(func() error { return client.Run(ctx, s.follower) })
 	for _, run := range append(s.readers,
-		func(ctx context.Context) { s.repeat(ctx, tick, chore{do: s.tick}) },
-		func(ctx context.Context) { s.repeat(ctx, turn, chore{"keep the report of the last week", time.Hour, s.api.KeepWeek}) }) {
+		func(ctx context.Context) { chore.Repeat(ctx, s.log, tick, chore.Chore{Do: s.tick}) },
+		func(ctx context.Context) {
+			chore.Repeat(ctx, s.log, time.Hour, chore.Chore{Name: "keep the report of the last week", Do: s.api.KeepWeek})
+		}) {
 		parts.Go(func() error {
 			run(ctx)
 			return nil
 		})
 	}
 	parts.Go(func() error {
-		s.repeat(ctx, turn, s.chores()...)
+		chore.Repeat(ctx, s.log, turn, s.chores()...)
 		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
 		err := s.save(final, time.Now())
@@ -84,51 +87,19 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	return parts.Wait()
 }
 
-// chore is work that is done again and again.
-type chore struct {
-	name  string
-	every time.Duration // 0: each turn
-	do    func(ctx context.Context, now time.Time) error
-}
-
 // chores are those that write to the store: they follow each other, because the store has one writer.
-func (s *work) chores() []chore {
-	return []chore{
-		{"store verdicts", 0, s.save},
-		{"judge the health", 5 * time.Second, func(ctx context.Context, now time.Time) error {
+func (s *work) chores() []chore.Chore {
+	return []chore.Chore{
+		{Name: "store verdicts", Do: s.save},
+		{Name: "judge the health", Every: 5 * time.Second, Do: func(ctx context.Context, now time.Time) error {
 			s.api.Judge(ctx, now)
 			return nil
 		}},
-		{"add up the acts of an hour", 5 * time.Second, func(ctx context.Context, now time.Time) error {
+		{Name: "add up the acts of an hour", Every: 5 * time.Second, Do: func(ctx context.Context, now time.Time) error {
 			return s.kept.CountHour(ctx, now, s.follower.Builds())
 		}},
-		{"compare the nodes", time.Minute, s.api.JudgeNodes},
-		{"drop old days", time.Hour, s.kept.Expire},
-	}
-}
-
-// repeat does chores until ctx ends. It does a failed one again when it is due, and logs when it begins to fail or works
-// again.
-func (s *work) repeat(ctx context.Context, turn time.Duration, chores ...chore) {
-	last, failing := make([]time.Time, len(chores)), make([]bool, len(chores))
-	ticker := time.NewTicker(turn)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			for i, c := range chores {
-				if now.Sub(last[i]) < c.every {
-					continue
-				}
-				last[i] = now
-				if err := c.do(ctx, now); (err != nil) != failing[i] && ctx.Err() == nil {
-					failing[i] = err != nil
-					s.log.Warn("a chore began to fail or works again", "chore", c.name, "failing", failing[i], "err", err)
-				}
-			}
-		}
+		{Name: "compare the nodes", Every: time.Minute, Do: s.api.JudgeNodes},
+		{Name: "drop old days", Every: time.Hour, Do: s.kept.Expire},
 	}
 }
 
