@@ -11,10 +11,8 @@ package watch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"time"
 
@@ -25,13 +23,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/nodeagent/nodeagent/internal/kube/groups"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 )
 
@@ -46,54 +41,27 @@ const (
 
 // Client reads a cluster.
 type Client struct {
-	config       *rest.Config
-	core, leases *rest.RESTClient
-	params       runtime.ParameterCodec
-	log          *slog.Logger
+	config *rest.Config
+	groups groups.Clients
+	params runtime.ParameterCodec
+	log    *slog.Logger
 }
 
 // New returns a client. Without a kubeconfig it uses the ServiceAccount of its pod. It does not connect yet.
 func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
-	config, err := rest.InClusterConfig()
-	if kubeconfig != "" {
-		if config, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
-			err = fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
-		}
-	}
+	config, err := groups.Credentials(kubeconfig, userAgent)
 	if err != nil {
 		return nil, err
 	}
-	if config.ExecProvider != nil || config.AuthProvider != nil {
-		return nil, fmt.Errorf("kubeconfig %s: it names a program for credentials: give it a token file or a client certificate", kubeconfig)
-	}
-	scheme := runtime.NewScheme()
-	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, coordinationv1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme)
-	if err := builder.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	config.UserAgent = userAgent
-	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json",
-		"application/vnd.kubernetes.protobuf"
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // five watches; pages come one after the other
-	config.WarningHandlerWithContext = rest.NoWarnings{}
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{config: config, params: runtime.NewParameterCodec(scheme), log: log}
-	if c.core, err = group(config, transport, "/api", corev1.SchemeGroupVersion); err != nil {
-		return nil, err
-	}
-	c.leases, err = group(config, transport, "/apis", coordinationv1.SchemeGroupVersion)
+	c := &Client{config: config, log: log}
+	c.groups, c.params, err = groups.New(config, transport, groups.Group{Version: corev1.SchemeGroupVersion, AddToScheme: corev1.AddToScheme},
+		groups.Group{Version: coordinationv1.SchemeGroupVersion, AddToScheme: coordinationv1.AddToScheme},
+		groups.Group{Version: discoveryv1.SchemeGroupVersion, AddToScheme: discoveryv1.AddToScheme})
 	return c, err
-}
-
-func group(config *rest.Config, transport *http.Client, path string, version schema.GroupVersion) (*rest.RESTClient, error) {
-	c := rest.CopyConfig(config)
-	c.APIPath, c.GroupVersion = path, &version
-	return rest.RESTClientForConfigAndClient(c, transport)
 }
 
 // stream is a list and the watch after it.
@@ -120,11 +88,12 @@ func (c *Client) Run(ctx context.Context, f *follow.Follower) error {
 
 func (c *Client) streams(f *follow.Follower) []stream {
 	live, nothing := func(bool) {}, func() {}
+	core, leases := c.groups[corev1.SchemeGroupVersion], c.groups[coordinationv1.SchemeGroupVersion]
 	return []stream{
-		{what: "nodes", client: c.core, list: &corev1.NodeList{}, take: of(func(n *corev1.Node, kind apiwatch.EventType, _ bool) {
+		{what: "nodes", client: core, list: &corev1.NodeList{}, take: of(func(n *corev1.Node, kind apiwatch.EventType, _ bool) {
 			f.Node(n, kind == apiwatch.Deleted, time.Now())
 		}), synced: live, broken: nothing},
-		{what: "pods", client: c.core, list: &corev1.PodList{}, take: of(func(p *corev1.Pod, kind apiwatch.EventType, listed bool) {
+		{what: "pods", client: core, list: &corev1.PodList{}, take: of(func(p *corev1.Pod, kind apiwatch.EventType, listed bool) {
 			change := follow.Watched
 			switch {
 			case listed:
@@ -134,11 +103,11 @@ func (c *Client) streams(f *follow.Follower) []stream {
 			}
 			f.Pod(p, change, time.Now())
 		}), synced: func(list bool) { f.Synced(time.Now(), list) }, broken: func() { f.Broken(time.Now()) }},
-		{what: "events", client: c.core, selector: "involvedObject.kind=Pod", list: &corev1.EventList{}, take: recent(f.Event),
+		{what: "events", client: core, selector: "involvedObject.kind=Pod", list: &corev1.EventList{}, take: recent(f.Event),
 			synced: func(bool) { f.Events(true, time.Now()) }, broken: func() { f.Events(false, time.Now()) }},
-		{what: "events", client: c.core, selector: "reason=FailedCreate", list: &corev1.EventList{}, take: recent(f.Refused),
+		{what: "events", client: core, selector: "reason=FailedCreate", list: &corev1.EventList{}, take: recent(f.Refused),
 			synced: live, broken: nothing},
-		{what: "leases", client: c.leases, namespace: metav1.NamespaceSystem, list: &coordinationv1.LeaseList{},
+		{what: "leases", client: leases, namespace: metav1.NamespaceSystem, list: &coordinationv1.LeaseList{},
 			take: of(func(l *coordinationv1.Lease, kind apiwatch.EventType, listed bool) {
 				if kind != apiwatch.Deleted {
 					f.Lease(l.Name, listed, time.Now())
