@@ -75,7 +75,11 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 		})
 	}
 	parts.Go(func() error {
-		chore.Repeat(ctx, s.log, turn, s.chores()...)
+		select { // before the first lists, the health would be unknown
+		case <-ctx.Done():
+		case <-time.After(turn):
+			chore.Repeat(ctx, s.log, turn, s.chores()...)
+		}
 		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
 		err := s.save(final, time.Now())
