@@ -30,10 +30,13 @@ func Repeat(ctx context.Context, log *slog.Logger, turn time.Duration, chores ..
 			if ctx.Err() != nil {
 				return
 			}
-			if (err != nil) != failing[i] {
-				failing[i] = err != nil
-				log.Warn("repeated work began to fail, or works again", "work", c.Name, "failing", failing[i], "err", err)
+			switch {
+			case err != nil && !failing[i]:
+				log.Warn("repeated work fails, retrying", "work", c.Name, "err", err)
+			case err == nil && failing[i]:
+				log.Info("repeated work succeeds again", "work", c.Name)
 			}
+			failing[i] = err != nil
 		}
 		select {
 		case <-ctx.Done():

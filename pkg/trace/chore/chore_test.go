@@ -37,7 +37,7 @@ func TestRepeat(t *testing.T) {
 		if want := "a0 b0 a1 a2 a3 b3 a4 a5 a6 b6 "; done != want {
 			t.Errorf("%s, want %s", done, want)
 		}
-		if text := log.String(); strings.Count(text, "work=first") != 2 || !strings.Contains(text, "failing=true err=\"no disk\"") || !strings.Contains(text, "failing=false") {
+		if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "fails, retrying\" work=first err=\"no disk\"") || !strings.Contains(text, "succeeds again\" work=first") {
 			t.Error(text)
 		}
 	})

@@ -64,7 +64,6 @@ const (
 	RefusedLast     Point = "refused-last"
 	Created         Point = "created"
 	Ungated         Point = "ungated"
-	ClaimsBound     Point = "claims-bound"
 	Nominated       Point = "nominated"
 	Scheduled       Point = "scheduled"
 	KubeletSaw      Point = "kubelet-saw" // status.startTime
