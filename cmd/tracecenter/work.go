@@ -107,9 +107,10 @@ func (s *work) chores() []chore.Chore {
 	}
 }
 
-// tick tells the follower that this process runs: a stopped one must not take its own delay for that of others.
-func (s *work) tick(_ context.Context, now time.Time) error {
-	s.follower.Tick(now)
+// tick tells the follower that this process runs: a stopped one must not take its own delay for that of others. A
+// ticker's time may be older than the present.
+func (s *work) tick(context.Context, time.Time) error {
+	s.follower.Tick(time.Now())
 	return nil
 }
 
