@@ -48,6 +48,8 @@ type Server struct {
 
 	reports sync.Mutex // held while a report is made
 
+	announcer announcer
+
 	mu      sync.Mutex // guards the fields below
 	tracker health.Tracker
 	health  health.State

@@ -12,9 +12,9 @@ import (
 
 // collector reads the follower's counts on each scrape.
 type collector struct {
-	s                                                         *Server
-	pods, open, lag, texts, acts, missed, remaining, refusals *prometheus.Desc
-	nodes, faulty, online, health, unstored, lost, evidence   *prometheus.Desc
+	s                                                              *Server
+	pods, open, lag, texts, acts, missed, remaining, refusals      *prometheus.Desc
+	nodes, faulty, online, health, unstored, lost, evidence, pools *prometheus.Desc
 }
 
 func (s *Server) metrics() http.Handler {
@@ -34,7 +34,8 @@ func (s *Server) metrics() http.Handler {
 		describe("health", "1 for the level of the cluster's health.", "level"),
 		describe("unstored_verdicts", "Verdicts that wait for the store."),
 		describe("lost_verdicts_total", "Verdicts that had no room to wait for the store."),
-		describe("evidence_total", "Evidence of agents: taken, or ignored because it is about an unknown pod or cannot be true.", "result")})
+		describe("evidence_total", "Evidence of agents: taken, or ignored because it is about an unknown pod or cannot be true.", "result"),
+		describe("failing_pools", "Pools of which so many nodes fail their pods that the fault is the cluster's.")})
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
@@ -59,6 +60,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	nodes, faulty := c.s.Follower.Nodes()
 	gauge(c.nodes, float64(nodes))
 	gauge(c.faulty, float64(faulty))
+	gauge(c.pools, float64(len(c.s.NodeFaults().Mass)))
 	for _, state := range c.s.Prober.States() {
 		if state.State != probe.Unclear {
 			to <- prometheus.MustNewConstMetric(c.online, prometheus.GaugeValue, map[string]float64{probe.Online: 1}[state.State], state.Component,

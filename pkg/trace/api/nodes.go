@@ -12,8 +12,8 @@ import (
 type Nodes struct {
 	AsOf   time.Time         `json:"asof"`
 	Faults []nodefault.Fault `json:"faults"`
-	// Mass means that so many nodes fail their pods that the fault is the cluster's: new faults of nodes are not raised.
-	Mass bool `json:"mass"`
+	// Mass are the pools of which so many nodes fail their pods that the fault is the cluster's: their nodes have no faults.
+	Mass []string `json:"failingPools"`
 }
 
 // JudgeNodes looks for nodes that fail their pods, and reports changes. It must be called regularly.
@@ -21,6 +21,10 @@ func (s *Server) JudgeNodes(ctx context.Context, now time.Time) error {
 	acts, err := s.Store.Recent(ctx, now, nodefault.Window)
 	if err != nil {
 		return err
+	}
+	pools := s.Follower.Pools()
+	for i := range acts {
+		acts[i].Pool = pools[acts[i].Node]
 	}
 	s.mu.Lock()
 	active, ended, mass := s.nodes.Take(acts, now)
@@ -47,6 +51,9 @@ func (s *Server) NodeFaults() Nodes {
 	answer := s.nodeFaults
 	if answer.Faults == nil {
 		answer.Faults = []nodefault.Fault{}
+	}
+	if answer.Mass == nil {
+		answer.Mass = []string{}
 	}
 	return answer
 }

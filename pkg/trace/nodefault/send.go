@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
-	"net/url"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,16 +24,18 @@ import (
 )
 
 const (
-	detector  = "tracecenter"
+	// Detector is the name of tracecenter as a detector.
+	Detector = "tracecenter"
+
 	check     = "pod-delivery"
 	repeat    = 10 * time.Minute // between reports of an active fault
 	sendLimit = 10 * time.Second
 	sendRetry = 5 * time.Second
-	maxWait   = 10_000 // events that wait: one for each fault
+	maxWait   = 10_000 // events that wait: one for each fault, and those queued
 )
 
-// Sender reports faults of nodes to an event center, as a detector beside the agents. Without repetition, a fault ends
-// there by itself after two hours. It is safe for concurrent use.
+// Sender reports faults of nodes and other events to an event center, as a detector beside the agents. Without repetition,
+// a fault ends there by itself after two hours. It is safe for concurrent use.
 type Sender struct {
 	Center  *client.Client
 	Cluster string
@@ -77,11 +79,36 @@ func (s *Sender) Report(active, ended []Fault, now time.Time) error {
 			return err
 		}
 	}
+	s.awake()
+	return nil
+}
+
+// Queue queues events, which are sent once each, in the order of their times. It queues all or none: none if too many wait.
+func (s *Sender) Queue(events []cloudevents.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting)+len(events) > maxWait {
+		return fmt.Errorf("%d events wait already", len(s.waiting))
+	}
+	for _, e := range events {
+		s.waiting[[2]string{e.ID()}] = e
+	}
+	s.awake()
+	return nil
+}
+
+// Idle reports whether no event waits.
+func (s *Sender) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) == 0
+}
+
+func (s *Sender) awake() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // queue needs mu.
@@ -89,12 +116,7 @@ func (s *Sender) queue(key [2]string, kind event.Type, f Fault, now time.Time) e
 	if _, replaces := s.waiting[key]; !replaces && len(s.waiting) >= maxWait {
 		return fmt.Errorf("report %s of node %s: %d reports wait already", f.Kind, f.Node, maxWait)
 	}
-	e := cloudevents.New()
-	e.SetID(rand.Text())
-	e.SetType(string(kind))
-	e.SetSource(strings.Join([]string{"/clusters", url.PathEscape(s.Cluster), "nodes", url.PathEscape(f.Node), detector}, "/"))
-	e.SetTime(now)
-	err := e.SetData("application/json", event.Fault{Check: check, Reason: string(f.Kind), Severity: finding.Warning,
+	e, err := event.OfDetector(kind, s.Cluster, f.Node, Detector, rand.Text(), now, event.Fault{Check: check, Reason: string(f.Kind), Severity: finding.Warning,
 		Subject:    finding.Subject{Kind: "Node", Name: f.Node},
 		Message:    fmt.Sprintf("%d of %d pods were not delivered in time in %v, for reasons of this node", f.Misses, f.Acts, Window),
 		Facts:      map[string]string{"misses": strconv.Itoa(f.Misses), "pods": strconv.Itoa(f.Acts), "othersShare": fmt.Sprintf("%.4f", f.Others)},
@@ -116,7 +138,7 @@ func (s *Sender) Run(ctx context.Context) {
 		}
 		if (err != nil) != failing {
 			failing = err != nil
-			s.Log.Warn("reporting faults of nodes to the event center changed", "failing", failing, "err", err)
+			s.Log.Warn("reporting to the event center changed", "failing", failing, "err", err)
 		}
 		retry := (<-chan time.Time)(nil)
 		if failing {
@@ -133,10 +155,7 @@ func (s *Sender) Run(ctx context.Context) {
 
 func (s *Sender) send(ctx context.Context) error {
 	s.mu.Lock()
-	var keys [][2]string
-	for key := range s.waiting {
-		keys = append(keys, key)
-	}
+	keys := slices.SortedFunc(maps.Keys(s.waiting), func(a, b [2]string) int { return s.waiting[a].Time().Compare(s.waiting[b].Time()) })
 	s.mu.Unlock()
 	for _, key := range keys {
 		s.mu.Lock()
@@ -151,7 +170,7 @@ func (s *Sender) send(ctx context.Context) error {
 		}
 		err = s.post(ctx, body)
 		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusUnprocessableEntity {
-			s.Log.Error("the event center refuses a fault of a node", "node", key[0], "reason", key[1], "err", err) // so it always will
+			s.Log.Error("the event center refuses an event", "subject", key, "err", err) // so it always will
 		} else if err != nil {
 			return err
 		}
