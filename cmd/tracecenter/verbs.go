@@ -28,7 +28,7 @@ func newVerbs(o *options) []*cobra.Command {
 			path: "/v1/terminating", name: "terminating",
 			problem: func(found *[]follow.Terminating) error { return problemIf(len(*found) > 0) }}.command(o),
 		newHealth(o),
-		verb[api.Nodes]{use: "nodes", short: "Which nodes fail their pods?", path: "/v1/nodes", name: "nodes",
+		verb[api.Nodes]{use: "nodes", short: "Which nodes fail their pods, and how well does each deliver?", path: "/v1/nodes", name: "nodes",
 			problem: func(n *api.Nodes) error { return problemIf(len(n.Mass)+len(n.Faults) > 0) }}.command(o),
 		verb[api.Tenants]{use: "tenants", short: "Whose requests were throttled, and whose pods took the last capacity?", path: "/v1/tenants",
 			name: "tenants", window: "1d", filters: []string{"namespace"}}.command(o),

@@ -55,9 +55,11 @@ func TestVerbTexts(t *testing.T) {
 			"Fatal since 2026-03-08T12:00:00Z; 5 nodes, 2 faulty; 1 pods stay in Terminating", "  Fatal: a?b?[31m"}},
 		"components": {&api.Components{Components: []api.Component{{State: probe.State{Component: "etcd", Instance: "by the apiservers", State: "offline", Why: foreign}, Rate: half}}}, []string{
 			"  etcd               by the apiservers            offline  online in a day: 50.00 %  a?b?[31m"}},
-		"nodes": {&api.Nodes{Mass: []string{foreign}, Faults: []nodefault.Fault{{Node: foreign, Kind: "SandboxFailsOnNode", Misses: 3, Acts: 4, Others: 0.01, Since: at}}}, []string{
+		"nodes": {&api.Nodes{Mass: []string{foreign}, Faults: []nodefault.Fault{{Node: foreign, Kind: "SandboxFailsOnNode", Misses: 3, Acts: 4, Others: 0.01, Since: at}},
+			Scores: []nodefault.Score{{Node: foreign, Score: 30, Why: []string{"20 points: a", "50 points: b"}}, {Node: "best", Score: 100}}}, []string{
 			`So many nodes of pool "a?b?[31m" fail their pods that the fault is the cluster's.`,
-			"a?b?[31m  SandboxFailsOnNode  3 of 4 pods, 1.00 % on the other nodes, since 2026-03-08T12:00:00Z"}},
+			"a?b?[31m  SandboxFailsOnNode  3 of 4 pods, 1.00 % on the other nodes, since 2026-03-08T12:00:00Z",
+			"a?b?[31m  score 30 of 100; 20 points: a; 50 points: b"}},
 		"tenants": {&api.Tenants{Window: "1d", AsOf: at, Requests: []api.Requests{{FlowSchema: foreign, Served: 1, Throttled: 1, Share: half}}, Exhausted: 7,
 			Took: []report.Placed{placed}}, []string{"1d until 2026-03-08T12:00:00Z", "", "FLOWSCHEMA  SERVED  THROTTLED  SHARE", "a?b?[31m    1       1          50.00 %", "",
 			"7 creations were missed because no node had room", "Pods placed in those hours, and in the hour before:", "NAMESPACE  PODS  CPU  MEMORY GIB", "greedy     2     8.0  2.0"}},

@@ -24,5 +24,5 @@ func TestTracePages(t *testing.T) {
 	}
 	shown(t, ctx, address, map[string]string{"trace-board": "/", "trace-failures": "/failures?window=1d&reason=CapacityExhausted",
 		"trace-pod": "/pods/team/gone", "trace-search": "/pods", "trace-none": "/pods/a/b", "trace-terminating": "/terminating",
-		"trace-components": "/components", "trace-versions": "/versions", "trace-report": "/report"})
+		"trace-nodes": "/nodes", "trace-components": "/components", "trace-versions": "/versions", "trace-report": "/report"})
 }

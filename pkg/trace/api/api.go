@@ -49,6 +49,7 @@ type Server struct {
 	reports sync.Mutex // held while a report is made
 
 	announcer announcer
+	center    centerList
 
 	mu      sync.Mutex // guards the fields below
 	tracker health.Tracker
@@ -76,7 +77,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.ofPods(s.byName))
 	mux.HandleFunc("GET /v1/components", s.ofPath("/v1/components", s.getComponents))
 	mux.HandleFunc("GET /v1/health", s.ofPath("/v1/health", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Health()) }))
-	mux.HandleFunc("GET /v1/nodes", s.ofPath("/v1/nodes", s.getNodes))
+	mux.HandleFunc("GET /v1/nodes", s.ofCluster(s.getNodes))
+	mux.HandleFunc("GET /v1/avoid", s.ofPath("/v1/avoid", s.getAvoid))
 	mux.HandleFunc("GET /metrics", s.ofPath("/metrics", s.metrics().ServeHTTP))
 	mux.HandleFunc("POST /v1/sign-in-codes", s.identified(s.signInCode))
 	if s.Pages != nil {

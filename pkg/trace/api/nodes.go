@@ -2,18 +2,24 @@ package api
 
 import (
 	"context"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 )
 
-// Nodes is the response about nodes that fail their pods.
+const maxScores = 500 // nodes of one response
+
+// Nodes is the response about nodes: those that fail their pods, and the scores of the last day.
 type Nodes struct {
 	AsOf   time.Time         `json:"asof"`
 	Faults []nodefault.Fault `json:"faults"`
 	// Mass are the pools of which so many nodes fail their pods that the fault is the cluster's: their nodes have no faults.
-	Mass []string `json:"failingPools"`
+	Mass   []string          `json:"failingPools"`
+	Scores []nodefault.Score `json:"scores"` // the worst first
+	Total  int               `json:"total"`  // nodes
 }
 
 // JudgeNodes looks for nodes that fail their pods, and reports changes. It must be called regularly.
@@ -22,9 +28,9 @@ func (s *Server) JudgeNodes(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	pools := s.Follower.Pools()
+	nodes := s.Follower.NodeList()
 	for i := range acts {
-		acts[i].Pool = pools[acts[i].Node]
+		acts[i].Pool = nodes[acts[i].Node].Pool
 	}
 	s.mu.Lock()
 	active, ended, mass := s.nodes.Take(acts, now)
@@ -58,4 +64,22 @@ func (s *Server) NodeFaults() Nodes {
 	return answer
 }
 
-func (s *Server) getNodes(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.NodeFaults()) }
+// Nodes returns the nodes that fail their pods, and the scores of all.
+func (s *Server) Nodes(ctx context.Context) (Nodes, error) {
+	answer, days := s.NodeFaults(), s.Follower.NodeList()
+	if err := s.Store.CountNodes(ctx, s.Now(), 24*time.Hour, days); err != nil {
+		return answer, err
+	}
+	scores := nodefault.Scores(slices.Collect(maps.Values(days)), answer.Faults)
+	answer.Scores, answer.Total = scores[:min(len(scores), maxScores)], len(scores)
+	return answer, nil
+}
+
+func (s *Server) getNodes(w http.ResponseWriter, r *http.Request) {
+	answer, err := s.Nodes(r.Context())
+	if err != nil {
+		s.fail(w, "count the acts of nodes", err)
+		return
+	}
+	s.answer(w, answer)
+}

@@ -158,6 +158,9 @@ func (f *Follower) timeline(o observation, act record.Act, uid string) *record.T
 		Volumes: mounts(p), Skews: map[record.Clock]time.Duration{}}
 	t.OwnerKind, t.OwnerName = owner(p)
 	t.OwnerKind, t.OwnerName = f.share(t.OwnerKind), strings.Clone(t.OwnerName)
+	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+		t.OwnerUID = strings.Clone(string(ref.UID))
+	}
 	if g := p.Spec.TerminationGracePeriodSeconds; g != nil {
 		t.Grace = time.Duration(max(0, *g)) * time.Second
 	}

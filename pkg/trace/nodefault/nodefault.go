@@ -41,8 +41,8 @@ const (
 	Terminating    Kind = "PodsStuckTerminating"
 )
 
-// kindOf returns the kind that a node-side reason counts for; empty: none.
-func kindOf(act record.Act, r reason.Reason) Kind {
+// KindOf returns the kind that a node-side reason counts for; empty: none.
+func KindOf(act record.Act, r reason.Reason) Kind {
 	if act == record.Deletion {
 		switch r {
 		case "StopNotNoticed", "ContainerUnkillable", "SandboxStopFailed", "NetworkReleaseFailed", "UnmountStuck", "CgroupStuck", "GoneNotReported":
@@ -143,7 +143,7 @@ func find(acts []Act) (faults []Fault, mass bool) {
 			delivered[owner][a.Node] = true
 			continue
 		}
-		kind := kindOf(a.Act, a.Reason)
+		kind := KindOf(a.Act, a.Reason)
 		if kind == "" {
 			continue
 		}

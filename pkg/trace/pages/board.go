@@ -65,6 +65,21 @@ func (p *pages) versions(w http.ResponseWriter, r *http.Request, _ web.Session) 
 	p.Show(w, r, http.StatusOK, "versions", web.View{Title: "Versions", JSON: "/v1/versions", Data: answer})
 }
 
+func (p *pages) nodes(w http.ResponseWriter, r *http.Request, who web.Session) {
+	if err := p.MayRead(r.Context(), who.Identity(), ""); err != nil {
+		refusal := web.RefusalOf(err, http.StatusForbidden)
+		p.Message(w, r, refusal.Status, refusal.Reason)
+		return
+	}
+	answer, err := p.Nodes(r.Context())
+	if err != nil {
+		p.log.Error("count the acts of nodes failed", "err", err)
+		p.Message(w, r, http.StatusServiceUnavailable, "The acts of the nodes cannot be counted now: try again.")
+		return
+	}
+	p.Show(w, r, http.StatusOK, "nodes", web.View{Title: "Nodes", JSON: "/v1/nodes", Data: answer})
+}
+
 func (p *pages) components(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	answer, err := p.Components(r.Context(), "1d")
 	if err != nil {

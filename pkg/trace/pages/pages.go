@@ -46,6 +46,7 @@ func New(c Config) http.Handler {
 			{Page: "failures", Name: "Failures", Path: "/failures"},
 			{Page: "pod", Name: "Pod", Path: "/pods"},
 			{Page: "terminating", Name: "Terminating", Path: "/terminating"},
+			{Page: "nodes", Name: "Nodes", Path: "/nodes"},
 			{Page: "components", Name: "Components", Path: "/components"},
 			{Page: "versions", Name: "Versions", Path: "/versions"},
 			{Page: "report", Name: "Report", Path: "/report"},
@@ -58,6 +59,7 @@ func New(c Config) http.Handler {
 		"GET /pods/{uid}":              p.pod,
 		"GET /pods/{namespace}/{name}": p.pod,
 		"GET /terminating":             p.terminating,
+		"GET /nodes":                   p.nodes,
 		"GET /components":              p.components,
 		"GET /versions":                p.versions,
 		"GET /report":                  p.report,
@@ -74,6 +76,7 @@ var functions = template.FuncMap{
 		}
 		return fmt.Sprintf("%.2f %%", 100**r)
 	},
+	"enough":  func() int { return sli.Enough },
 	"seconds": func(s float64) string { return fmt.Sprintf("%.1f s", s) },
 	"stage":   stage.Describe,
 	"names":   names,

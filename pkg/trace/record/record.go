@@ -167,6 +167,7 @@ type Timeline struct {
 	Node           string                  `json:"node,omitempty"`
 	OwnerKind      string                  `json:"ownerKind,omitempty"`
 	OwnerName      string                  `json:"ownerName,omitempty"`
+	OwnerUID       string                  `json:"ownerUID,omitempty"` // of the controller
 	RestartAlways  bool                    `json:"restartAlways,omitempty"`
 	Gated          bool                    `json:"gated,omitempty"` // created with scheduling gates
 	Volumes        bool                    `json:"volumes,omitempty"`
