@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -90,16 +91,16 @@ func (c *centerList) read(ctx context.Context, from *nodefault.Sender, now time.
 
 var isUID = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`).MatchString
 
-func (s *Server) getAvoid(w http.ResponseWriter, r *http.Request) {
-	owner, now := r.URL.Query().Get("owner"), s.Now()
+// Avoid returns the nodes that new pods of an owner should avoid.
+func (s *Server) Avoid(ctx context.Context, q url.Values) (Avoid, error) {
+	owner, now := q.Get("owner"), s.Now()
+	answer := Avoid{AsOf: now, Owner: owner, Nodes: []AvoidNode{}}
 	if !isUID(owner) {
-		http.Error(w, "owner: must be the UID of a controller of pods", http.StatusBadRequest)
-		return
+		return answer, badRequest("owner: must be the UID of a controller of pods")
 	}
-	found, err := s.Store.MissesOfOwner(r.Context(), now, avoidFor, owner)
+	found, err := s.Store.MissesOfOwner(ctx, now, avoidFor, owner)
 	if err != nil {
-		s.fail(w, "read the misses of an owner", err)
-		return
+		return answer, err
 	}
 	missed := map[string][]AvoidReason{}
 	for _, m := range found {
@@ -108,8 +109,7 @@ func (s *Server) getAvoid(w http.ResponseWriter, r *http.Request) {
 			missed[m.Node] = append(missed[m.Node], AvoidReason{"owner", m.Reason, m.At})
 		}
 	}
-	answer := Avoid{AsOf: now, Owner: owner, Nodes: []AvoidNode{}}
-	nodes, without := s.center.read(r.Context(), s.Sender, now)
+	nodes, without := s.center.read(ctx, s.Sender, now)
 	answer.Without = without
 	all, _ := s.Follower.Nodes()
 	if answer.Storm = len(missed) > 1 && float64(len(missed)) > stormShare*float64(all); answer.Storm {
@@ -124,5 +124,5 @@ func (s *Server) getAvoid(w http.ResponseWriter, r *http.Request) {
 	}
 	slices.SortFunc(answer.Nodes, func(a, b AvoidNode) int { return strings.Compare(a.Node, b.Node) })
 	answer.Nodes = answer.Nodes[:min(len(answer.Nodes), maxAvoid)]
-	s.answer(w, answer)
+	return answer, nil
 }

@@ -3,7 +3,7 @@ package api
 import (
 	"context"
 	"maps"
-	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -65,7 +65,7 @@ func (s *Server) NodeFaults() Nodes {
 }
 
 // Nodes returns the nodes that fail their pods, and the scores of all.
-func (s *Server) Nodes(ctx context.Context) (Nodes, error) {
+func (s *Server) Nodes(ctx context.Context, _ url.Values) (Nodes, error) {
 	answer, days := s.NodeFaults(), s.Follower.NodeList()
 	if err := s.Store.CountNodes(ctx, s.Now(), 24*time.Hour, days); err != nil {
 		return answer, err
@@ -73,13 +73,4 @@ func (s *Server) Nodes(ctx context.Context) (Nodes, error) {
 	scores := nodefault.Scores(slices.Collect(maps.Values(days)), answer.Faults)
 	answer.Scores, answer.Total = scores[:min(len(scores), maxScores)], len(scores)
 	return answer, nil
-}
-
-func (s *Server) getNodes(w http.ResponseWriter, r *http.Request) {
-	answer, err := s.Nodes(r.Context())
-	if err != nil {
-		s.fail(w, "count the acts of nodes", err)
-		return
-	}
-	s.answer(w, answer)
 }

@@ -31,7 +31,7 @@ func TestNodes(t *testing.T) {
 	for i := range 10 {
 		f.save(act(record.Creation, fmt.Sprint("am", i), verdict.Missed, at, "SandboxFailed"))
 	}
-	nodes, err := f.api.Nodes(t.Context())
+	nodes, err := f.api.Nodes(t.Context(), nil)
 	if err != nil || len(nodes.Scores) != 2 || nodes.Total != 2 {
 		t.Fatalf("%v %+v", err, nodes)
 	}
