@@ -103,6 +103,7 @@ func (s *work) chores() []chore.Chore {
 			return s.kept.CountHour(ctx, now, s.follower.Builds())
 		}},
 		{Name: "compare the nodes", Every: time.Minute, Do: s.api.JudgeNodes},
+		{Name: "announce to the event center", Every: 5 * time.Second, Do: s.api.Announce},
 		{Name: "drop old days", Every: time.Hour, Do: s.kept.Expire},
 	}
 }

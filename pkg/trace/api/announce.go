@@ -26,12 +26,12 @@ type announcer struct {
 	unkept bool           // it is not stored
 	burnt  time.Time      // when the burn rates were computed last
 	burns  []announce.Rule
-	fails  bool
 }
 
-// announce tells the event center of changes since the last turn. Sent is stored only if all events have arrived; otherwise,
+// Announce tells the event center of changes since the last turn. It must be called regularly, by the goroutine that writes to the
+// store. Its state is stored only if all events have arrived; otherwise,
 // another process makes the same events, with the same IDs, again.
-func (s *Server) announce(ctx context.Context, now time.Time) error {
+func (s *Server) Announce(ctx context.Context, now time.Time) error {
 	a := &s.announcer
 	if s.Sender == nil || !s.Store.Leads() {
 		a.sent = nil

@@ -55,17 +55,8 @@ func (s *Server) Components(ctx context.Context, q url.Values) (Components, erro
 	return answer, nil
 }
 
-// Judge judges the health of the cluster now, and announces changes. It must be called regularly.
+// Judge judges the health of the cluster now. It must be called regularly.
 func (s *Server) Judge(ctx context.Context, now time.Time) {
-	s.judge(ctx, now)
-	err := s.announce(ctx, now)
-	if (err != nil) != s.announcer.fails && ctx.Err() == nil {
-		s.announcer.fails = err != nil
-		s.Log.Warn("announcing to the event center changed", "failing", s.announcer.fails, "err", err)
-	}
-}
-
-func (s *Server) judge(ctx context.Context, now time.Time) {
 	in := health.Inputs{}
 	in.Now.Nodes, in.Now.FaultyNodes = s.Follower.Nodes()
 	in.Now.Leftovers = len(s.Follower.Terminating(now, leftover))

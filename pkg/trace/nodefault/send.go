@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
@@ -30,7 +31,7 @@ const (
 	check     = "pod-delivery"
 	repeat    = 10 * time.Minute // between reports of an active fault
 	sendLimit = 10 * time.Second
-	sendRetry = 5 * time.Second
+	sendTurn  = time.Second
 	maxWait   = 10_000 // events that wait: one for each fault, and those queued
 )
 
@@ -44,13 +45,11 @@ type Sender struct {
 	mu      sync.Mutex // guards the fields below
 	waiting map[[2]string]cloudevents.Event
 	sent    map[[2]string]time.Time // of active faults
-	wake    chan struct{}
 }
 
 // NewSender returns a sender of the faults of a cluster's nodes.
 func NewSender(center *client.Client, cluster string, log *slog.Logger) *Sender {
-	return &Sender{Center: center, Cluster: cluster, Log: log, waiting: map[[2]string]cloudevents.Event{}, sent: map[[2]string]time.Time{},
-		wake: make(chan struct{}, 1)}
+	return &Sender{Center: center, Cluster: cluster, Log: log, waiting: map[[2]string]cloudevents.Event{}, sent: map[[2]string]time.Time{}}
 }
 
 // Report queues what has changed. Of each fault only the newest state waits.
@@ -79,7 +78,6 @@ func (s *Sender) Report(active, ended []Fault, now time.Time) error {
 			return err
 		}
 	}
-	s.awake()
 	return nil
 }
 
@@ -87,13 +85,12 @@ func (s *Sender) Report(active, ended []Fault, now time.Time) error {
 func (s *Sender) Queue(events []cloudevents.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.waiting)+len(events) > maxWait {
+	if len(s.waiting)+len(events) > maxWait/2 { // the rest is for faults
 		return fmt.Errorf("%d events wait already", len(s.waiting))
 	}
 	for _, e := range events {
 		s.waiting[[2]string{e.ID()}] = e
 	}
-	s.awake()
 	return nil
 }
 
@@ -102,13 +99,6 @@ func (s *Sender) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.waiting) == 0
-}
-
-func (s *Sender) awake() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 // queue needs mu.
@@ -130,38 +120,20 @@ func (s *Sender) queue(key [2]string, kind event.Type, f Fault, now time.Time) e
 
 // Run sends until ctx ends. An event that the center does not take is sent again, with the same ID.
 func (s *Sender) Run(ctx context.Context) {
-	failing := false
-	for {
-		err := s.send(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if (err != nil) != failing {
-			failing = err != nil
-			s.Log.Warn("reporting to the event center changed", "failing", failing, "err", err)
-		}
-		retry := (<-chan time.Time)(nil)
-		if failing {
-			retry = time.After(sendRetry)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.wake:
-		case <-retry:
-		}
-	}
+	chore.Repeat(ctx, s.Log, sendTurn, chore.Chore{Name: "report to the event center", Do: s.send})
 }
 
-func (s *Sender) send(ctx context.Context) error {
+func (s *Sender) send(ctx context.Context, _ time.Time) error {
 	s.mu.Lock()
 	keys := slices.SortedFunc(maps.Keys(s.waiting), func(a, b [2]string) int { return s.waiting[a].Time().Compare(s.waiting[b].Time()) })
 	s.mu.Unlock()
+	var forbidden error // to speak for the cluster: an event center of an earlier version forbids it, and takes the faults of nodes
 	for _, key := range keys {
 		s.mu.Lock()
 		e, waits := s.waiting[key]
 		s.mu.Unlock()
-		if !waits {
+		_, node, _, _ := event.ReadSource(e.Source())
+		if !waits || node == "" && forbidden != nil {
 			continue
 		}
 		body, err := json.Marshal(e)
@@ -169,9 +141,14 @@ func (s *Sender) send(ctx context.Context) error {
 			return err
 		}
 		err = s.post(ctx, body)
-		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusUnprocessableEntity {
-			s.Log.Error("the event center refuses an event", "subject", key, "err", err) // so it always will
-		} else if err != nil {
+		refused, ok := errors.AsType[*client.RefusedError](err)
+		switch {
+		case ok && refused.Status == http.StatusUnprocessableEntity: // so it always will be
+			s.Log.Error("the event center refuses an event", "subject", key, "err", err)
+		case ok && refused.Status == http.StatusForbidden && node == "":
+			forbidden = err
+			continue
+		case err != nil:
 			return err
 		}
 		s.mu.Lock()
@@ -180,7 +157,7 @@ func (s *Sender) send(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 	}
-	return nil
+	return forbidden
 }
 
 func (s *Sender) post(ctx context.Context, body []byte) error {
