@@ -83,7 +83,7 @@ func TestAvoid(t *testing.T) {
 	}{
 		{"uid-1", "node-2", reason.System, "MountFailed", time.Minute}, {"uid-1", "node-2", reason.System, "SandboxFailed", 3 * time.Minute},
 		{"uid-1", "node-2", reason.System, "MountFailed", 4 * time.Minute}, {"uid-1", "node-1", reason.System, "SandboxTimeout", time.Minute},
-		{"uid-1", "node-3", reason.User, "InitFailed", time.Minute}, {"uid-1", "node-4", reason.System, "ControlPlaneSlow", time.Minute},
+		{"uid-1", "node-3", reason.User, "ImagePullFailed", time.Minute}, {"uid-1", "node-4", reason.System, "ControlPlaneSlow", time.Minute},
 		{"uid-1", "node-5", reason.System, "SandboxFailed", 61 * time.Minute}, {"uid-10", "node-6", reason.System, "SandboxFailed", time.Minute},
 		{"storm", "node-1", reason.System, "SandboxFailed", time.Minute}, {"storm", "node-2", reason.System, "SandboxFailed", time.Minute},
 		{"storm", "node-3", reason.System, "SandboxFailed", time.Minute}, {"storm", "node-4", reason.System, "SandboxFailed", time.Minute},

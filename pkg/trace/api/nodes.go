@@ -67,7 +67,8 @@ func (s *Server) NodeFaults() Nodes {
 // Nodes returns the nodes that fail their pods, and the scores of all.
 func (s *Server) Nodes(ctx context.Context, _ url.Values) (Nodes, error) {
 	answer, days := s.NodeFaults(), s.Follower.NodeList()
-	if err := s.Store.CountNodes(ctx, s.Now(), 24*time.Hour, days); err != nil {
+	answer.AsOf = s.Now()
+	if err := s.Store.CountNodes(ctx, answer.AsOf, 24*time.Hour, days); err != nil {
 		return answer, err
 	}
 	scores := nodefault.Scores(slices.Collect(maps.Values(days)), answer.Faults)

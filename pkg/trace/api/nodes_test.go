@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
-// The scores count what the system missed in the last day, on the nodes that exist; they need a right to all pods.
+// The scores count the misses of the system in the last day, on the nodes that exist. They need a right to all pods.
 func TestNodes(t *testing.T) {
 	f := newFixture(t, 8)
 	for _, name := range []string{"node-a", "node-b"} {

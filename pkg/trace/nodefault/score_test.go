@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A node loses points for what it does worse than its pool, and each loss is explained; few acts cost none.
+// A node loses points if it is worse than its pool, and each loss is explained. Few acts cost none.
 func TestScores(t *testing.T) {
 	nodes := []Day{{Node: "good", Pool: "gpu", Delivered: 200}, {Node: "late", Pool: "gpu", Delivered: 80, Missed: 20}, {Node: "few", Pool: "gpu", Missed: 19},
 		{Node: "cordoned", Pool: "cpu", Delivered: 50, Missed: 50}, {Node: "like it", Pool: "cpu", Delivered: 50, Missed: 50},

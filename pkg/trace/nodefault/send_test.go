@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
-// An event center that does not let tracecenter speak for the cluster still gets what concerns nodes. Events wait in bounded
+// An event center that does not let tracecenter speak for the cluster still gets the events about nodes. Events wait in bounded
 // number, and leave room for faults.
 func TestForbiddenEvents(t *testing.T) {
 	var got []string

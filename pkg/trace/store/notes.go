@@ -9,7 +9,7 @@ import (
 // Leads reports whether this process writes. Only the goroutine that calls Lead may ask.
 func (s *Store) Leads() bool { return !s.pg || s.lead != nil }
 
-// Note reads what SetNote stored under a name into a value, which stays unchanged if there is nothing.
+// Note reads a value that SetNote stored under a name; without one, it leaves into unchanged.
 func (s *Store) Note(ctx context.Context, name string, into any) error {
 	err := s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = $1`, name).Scan(document{into})
 	if errors.Is(err, sql.ErrNoRows) {
