@@ -98,7 +98,10 @@ type Level struct {
 	AsOf  time.Time    `json:"asof"`
 }
 
-const maxCauses = 10
+const (
+	maxCauses = 10
+	maxCause  = 300 // bytes
+)
 
 // Changes returns the events about the rules whose level has changed, and the state after them.
 func (s Sent) Changes(cluster string, rules []Rule, now time.Time) (events []cloudevents.Event, after Sent, err error) {
@@ -109,11 +112,14 @@ func (s Sent) Changes(cluster string, rules []Rule, now time.Time) (events []clo
 		if before.Level = cmp.Or(before.Level, health.Healthy); r.Level == before.Level {
 			continue
 		}
+		var causes []string
+		for _, cause := range r.Causes[:min(len(r.Causes), maxCauses)] {
+			causes = append(causes, event.Brief(cause, maxCause))
+		}
 		e, err := event.OfDetector(event.SLOState, cluster, "", nodefault.Detector,
 			id(cluster, r.Name, string(before.Level), before.AsOf.UTC().Format(time.RFC3339Nano), string(r.Level)), now.UTC(),
 			event.SLO{Rule: r.Name, Cluster: cluster, Before: string(before.Level), After: string(r.Level), AsOf: now.UTC(),
-				Causes:  r.Causes[:min(len(r.Causes), maxCauses)],
-				Message: strings.Join(append([]string{fmt.Sprintf("%s of the cluster: %s", r.Name, r.Level)}, r.Causes[:min(len(r.Causes), 3)]...), "; ")})
+				Causes: causes, Message: strings.Join(append([]string{r.Name + ": " + string(r.Level)}, causes...), "; ")})
 		if err != nil {
 			return nil, s, err
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,7 +63,7 @@ func TestStorm(t *testing.T) {
 // Each change is one event. Made again from the same state, it has the same ID; later, the same change has another one.
 func TestChanges(t *testing.T) {
 	change := func(s Sent, level health.Level, at time.Time) ([]cloudevents.Event, Sent) {
-		events, after, err := s.Changes("prod", []Rule{{Health, level, []string{"because"}}}, at)
+		events, after, err := s.Changes("prod", []Rule{{Health, level, slices.Repeat([]string{strings.Repeat("because ", 1000)}, 100)}}, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,6 +74,9 @@ func TestChanges(t *testing.T) {
 		t.Errorf("healthy from the start: %v", events)
 	}
 	first, fatal := change(s, health.Fatal, minute)
+	if _, err := event.FromDetector(first[0], len(first[0].Data())); err != nil {
+		t.Errorf("the event center refuses many long causes: %v", err)
+	}
 	again, _ := change(s, health.Fatal, minute.Add(time.Second))
 	same, _ := change(fatal, health.Fatal, minute.Add(time.Minute))
 	back, healthy := change(fatal, health.Healthy, minute.Add(time.Minute))

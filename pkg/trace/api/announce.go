@@ -20,7 +20,7 @@ const (
 	perTurn      = 60               // minutes announced at once
 )
 
-// announcer tells the event center of misses and changed levels. It is used by the judging goroutine only.
+// announcer is the state of Announce, for the goroutine that calls it.
 type announcer struct {
 	sent   *announce.Sent // nil: not read yet
 	unkept bool           // it is not stored
@@ -28,9 +28,9 @@ type announcer struct {
 	burns  []announce.Rule
 }
 
-// Announce tells the event center of changes since the last turn. It must be called regularly, by the goroutine that writes to the
-// store. Its state is stored only if all events have arrived; otherwise,
-// another process makes the same events, with the same IDs, again.
+// Announce tells the event center of the misses and changes since the last turn. The goroutine that writes to the store must
+// call it regularly. It stores how far it came only after all events have arrived: until then, a program that starts makes the
+// same events again, with the same IDs.
 func (s *Server) Announce(ctx context.Context, now time.Time) error {
 	a := &s.announcer
 	if s.Sender == nil || !s.Store.Leads() {
