@@ -260,7 +260,7 @@ func (c *cluster) page(dir, uid string) {
 		!strings.Contains(text, "system:serviceaccount:team:dev") {
 		c.t.Errorf("%d %s", status, text)
 	}
-	for path, want := range map[string]int{"/failures": 403, "/failures?namespace=default": 403, "/failures?namespace=team": 200, "/terminating": 403,
+	for path, want := range map[string]int{"/failures": 403, "/failures?namespace=default": 403, "/failures?namespace=team": 200, "/terminating": 403, "/nodes": 403, "/v1/nodes?namespace=team": 403, "/v1/avoid?owner=u": 403,
 		"/pods/default/pull": 404, "/pods/" + uid: 404, "/pods?pod=default/pull": 404, "/?namespace=default": 200, "/components": 200,
 		"/v1/pods/" + uid: 404, "/v1/pods/default/pull": 403} {
 		status, text := open(path, nil)

@@ -2,123 +2,102 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"text/tabwriter"
+	"text/template"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
-	"github.com/nodeagent/nodeagent/pkg/trace/follow"
-	"github.com/nodeagent/nodeagent/pkg/trace/sli"
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
-	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const (
 	askLimit = 30 * time.Second
 	width    = 30 // columns of the waterfall
+	few      = 8  // lines of a list in the report: -o json has all
 )
+
+// verbTexts has a template for each verb.
+//
+//go:embed verbs.txt
+var verbTexts string
 
 // remote is the tracecenter to query.
 func (o *options) remote() *remote.Client {
 	return &remote.Client{Dir: o.directory(), Server: o.server, Default: "http://" + defaultListen, CA: o.ca, Token: o.token}
 }
 
-// ask sends a request to the server, and prints the response unchanged if JSON is wanted.
-func (o *options) ask(ctx context.Context, w io.Writer, path string, into any) (printed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+// ask sends a request to the server, and prints the answer by a template, or unchanged if JSON is wanted.
+func (o *options) ask(cmd *cobra.Command, path, name string, answer any) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
 	defer cancel()
-	text, err := o.remote().Decode(ctx, http.MethodGet, path, nil, into)
-	if err != nil || o.output != "json" {
-		return false, err
+	text, err := o.remote().Decode(ctx, http.MethodGet, path, nil, answer)
+	if err != nil {
+		return err
 	}
-	_, err = w.Write(text)
-	return true, err
+	if o.output == "json" {
+		_, err = cmd.OutOrStdout().Write(text)
+		return err
+	}
+	return printText(cmd.OutOrStdout(), name, answer)
 }
 
-func newPod(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "pod NAMESPACE/NAME|UID",
-		Short: "What happened to a pod, and whose fault was it?",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var parts []string
-			for _, part := range strings.Split(args[0], "/") {
-				parts = append(parts, url.PathEscape(part))
+func printText(to io.Writer, name string, answer any) error {
+	t, err := template.New("verbs").Funcs(functions()).Parse(verbTexts)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	if err := t.ExecuteTemplate(w, name, answer); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"plain": func(text any) string { return plain(fmt.Sprint(text)) },
+		"dash": func(text string) string {
+			if text == "" {
+				return "-"
 			}
-			if len(parts) > 2 || slices.Contains(parts, "") {
-				return fmt.Errorf("%q: must be NAMESPACE/NAME or a UID", args[0])
+			return plain(text)
+		},
+		"moment":  func(t time.Time) string { return t.Format(time.RFC3339) },
+		"minute":  func(t time.Time) string { return t.Format("2006-01-02 15:04 MST") },
+		"seconds": func(d time.Duration) time.Duration { return d.Round(time.Second) },
+		"percent": report.Percent,
+		"share":   func(ratio float64) string { return report.Percent(&ratio) },
+		"time":    report.Seconds,
+		"stage":   stage.Describe,
+		"days":    func() int { return report.Days },
+		"few":     func() int { return few },
+		"bar":     bar,
+		"lasting": func(bars []api.Bar) (end float64) {
+			for _, b := range bars {
+				end = max(end, b.From+b.Seconds)
 			}
-			var pod api.Pod
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/pods/"+strings.Join(parts, "/"), &pod)
-			if err != nil {
-				return err
-			}
-			missed := false
-			for i := range pod.Acts {
-				if missed = missed || pod.Acts[i].Outcome == verdict.Missed; !printed {
-					printAct(cmd.OutOrStdout(), &pod.Acts[i])
-				}
-			}
-			if missed {
-				return errProblems
-			}
-			return nil
+			return end
 		},
 	}
 }
 
-func printAct(w io.Writer, a *api.Act) {
-	outcome := string(a.Outcome)
-	if outcome == "" {
-		outcome = "open"
-	}
-	if a.Why != "" {
-		outcome += " (" + a.Why + ")"
-	}
-	fmt.Fprintf(w, "%s of %s/%s: %s, %.1f s", a.Act, plain(a.Namespace), plain(a.Name), outcome, a.Judged)
-	if a.User > 0 {
-		fmt.Fprintf(w, " without %.1f s of its user", a.User)
-	}
-	fmt.Fprintf(w, "\n  uid %s, node %s, owner %s, at %s\n", plain(a.UID), orDash(a.Node), orDash(a.Owner), a.At.Format(time.RFC3339))
-	if a.Reason != "" {
-		fmt.Fprintf(w, "  reason: %s (%s)", plain(a.Reason), plain(a.Class))
-		if a.First != a.Reason && a.First != "" {
-			fmt.Fprintf(w, ", first %s", plain(a.First))
-		}
-		for _, r := range a.Others {
-			fmt.Fprintf(w, ", also %s", plain(string(r)))
-		}
-		info := stage.Describe(a.Cost)
-		fmt.Fprintf(w, "\n  stage:  %s, of %s\n", info.Name, info.Owner)
-		if a.Detail != "" {
-			fmt.Fprintf(w, "  text:   %s\n", plain(a.Detail))
-		}
-		fmt.Fprintf(w, "  to do:  %s\n", plain(a.Advice))
-	}
-	end := 0.0
-	for _, b := range a.Bars {
-		end = max(end, b.From+b.Seconds)
-	}
-	for _, b := range a.Bars {
-		fmt.Fprintf(w, "  %-19s |%s| %6.1f s", plain(b.Name), bar(b, end), b.Seconds)
-		if b.Uncertainty >= 0.1 {
-			fmt.Fprintf(w, " ±%.1f", b.Uncertainty)
-		}
-		if b.Open {
-			fmt.Fprint(w, ", open")
-		}
-		fmt.Fprintln(w)
-	}
-}
+// plain makes foreign text safe for one line of a terminal.
+func plain(s string) string { return event.Plain(s) }
 
+// bar draws a stage of an act that lasts until end.
 func bar(b api.Bar, end float64) string {
 	column := func(at float64) int { return min(width, max(0, int(at/max(end, 0.001)*width))) }
 	from := min(column(b.From), width-1)
@@ -126,74 +105,66 @@ func bar(b api.Bar, end float64) string {
 	return strings.Repeat(" ", from) + strings.Repeat("#", to-from) + strings.Repeat(" ", width-to)
 }
 
-func newSLIs(o *options) *cobra.Command {
-	var window, namespace, nodes string
-	cmd := &cobra.Command{
-		Use:   "slis",
-		Short: "How many deliveries are in time?",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer api.SLIs
-			query := url.Values{"window": {window}, "namespace": {namespace}, "nodes": {nodes}}
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/slis?"+query.Encode(), &answer)
-			if err != nil || printed {
-				return err
-			}
-			w := cmd.OutOrStdout()
-			fmt.Fprintf(w, "%s until %s, the watch is %.0f s behind\n", answer.Window, answer.AsOf.Format(time.RFC3339), answer.Lag)
-			fmt.Fprintf(w, "%-9s %8s %10s %9s %7s %6s %9s %8s\n", "ACT", "SUCCESS", "WITH USER", "DELIVERED", "SYSTEM", "USER", "EXCLUDED", "UNKNOWN")
-			for _, i := range answer.SLIs {
-				fmt.Fprintf(w, "%-9s %8s %10s %9d %7d %6d %9d %8d\n", i.Act, percent(i.Success), percent(i.WithUser), i.Delivered, i.System, i.User,
-					i.Excluded, i.Unknown)
-			}
-			return nil
-		},
+// verb is a command that prints the answer to one request.
+type verb[T any] struct {
+	use, short, long string
+	path             string         // of the request
+	name             string         // of the template
+	window           string         // default of --window; empty: there is no such flag
+	filters          []string       // further flags
+	problem          func(*T) error // in the answer; nil: there is none
+}
+
+// command returns the verb. Its flags are the parameters of the request.
+func (v verb[T]) command(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.NoArgs}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var answer T
+		if err := o.ask(cmd, v.path+"?"+parameters(cmd), v.name, &answer); err != nil || v.problem == nil {
+			return err
+		}
+		return v.problem(&answer)
 	}
-	cmd.Flags().StringVar(&window, "window", "5m", "5m, 1h, 1d or 7d")
-	cmd.Flags().StringVar(&namespace, "namespace", "", "only pods of a namespace")
-	cmd.Flags().StringVar(&nodes, "nodes", "", "only pods of nodes, separated by commas")
+	if v.window != "" {
+		cmd.Flags().String("window", v.window, "5m, 1h, 1d or 7d")
+	}
+	for _, filter := range v.filters {
+		cmd.Flags().String(filter, "", map[string]string{
+			"namespace": "only pods of a namespace",
+			"nodes":     "only pods of nodes, separated by commas",
+			"reason":    "only misses with a reason",
+			"week":      "an ISO week, as 2026-W48 (default: the last 7 days)",
+		}[filter])
+	}
 	return cmd
 }
 
-// percent returns a dash if there is no value, below sli.Enough samples.
-func percent(ratio *float64) string {
-	if ratio == nil {
-		return fmt.Sprintf("(<%d)", sli.Enough)
-	}
-	return fmt.Sprintf("%.2f %%", 100**ratio)
+func parameters(cmd *cobra.Command) string {
+	query := url.Values{}
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" {
+			query.Set(f.Name, f.Value.String())
+		}
+	})
+	return query.Encode()
 }
 
-func newTerminating(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "terminating",
-		Short: "Which pods are Terminating for more than 10 minutes and their grace period?",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var found []follow.Terminating
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/terminating", &found)
-			if err != nil {
-				return err
-			}
-			for _, t := range found {
-				if !printed {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s/%s  %s  node %s  %s  %s\n", plain(t.Namespace), plain(t.Name), t.For.Round(time.Second),
-						orDash(t.Node), plain(string(t.Reason)), plain(t.Detail))
-				}
-			}
-			if len(found) > 0 {
-				return errProblems
-			}
-			return nil
-		},
+// problemIf returns the error of a verb that has printed problems.
+func problemIf(found bool) error {
+	if found {
+		return errProblems
 	}
+	return nil
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
+// podPath returns the path of NAMESPACE/NAME or a UID.
+func podPath(pod string) (string, error) {
+	var parts []string
+	for part := range strings.SplitSeq(pod, "/") {
+		parts = append(parts, url.PathEscape(part))
 	}
-	return plain(s)
+	if len(parts) > 2 || slices.Contains(parts, "") {
+		return "", fmt.Errorf("%q: must be NAMESPACE/NAME or a UID", pod)
+	}
+	return "/v1/pods/" + strings.Join(parts, "/"), nil
 }
-
-// plain makes foreign text safe for one line of a terminal.
-func plain(s string) string { return event.Plain(s) }

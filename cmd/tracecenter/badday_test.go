@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
-	"github.com/nodeagent/nodeagent/pkg/trace/watch/watchtest"
 	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
+	"github.com/nodeagent/nodeagent/test/trace/watchtest"
 )
 
 // TestMain lets the test binary act as the program itself: tests kill it.

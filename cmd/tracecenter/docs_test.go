@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+	"github.com/nodeagent/nodeagent/test/trace/texts"
 )
 
 var update = flag.Bool("update", false, "write the generated documents")
@@ -17,7 +18,7 @@ var update = flag.Bool("update", false, "write the generated documents")
 // docs/trace-reasons.md is generated: go test -run TestDocs ./cmd/tracecenter -update.
 func TestDocs(t *testing.T) {
 	const name = "../../docs/trace-reasons.md"
-	want := reasonsPage()
+	want := reasonsPage(t)
 	if *update {
 		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -46,7 +47,8 @@ func TestDocsNameVerbsAndFlags(t *testing.T) {
 	}
 }
 
-func reasonsPage() string {
+func reasonsPage(t *testing.T) string {
+	t.Helper()
 	var b strings.Builder
 	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 	b.WriteString("# Reasons of misses\n\nGenerated from `pkg/trace/reason`; `go test -run TestDocs ./cmd/tracecenter -update` writes it.\n" +
@@ -56,10 +58,9 @@ func reasonsPage() string {
 	}
 	b.WriteString("\n## Texts\n\nThe first row that fits decides. The example is a text as the component of that version writes it.\n\n" +
 		"| reason | stage | example | source |\n|---|---|---|---|\n")
-	for _, row := range reason.Texts() {
-		for _, e := range row.Examples {
-			fmt.Fprintf(&b, "| `%s` | %s | %s: `%s` | %s |\n", row.Reason, stage.Describe(row.Stage).Name, e.From, cell(strings.ReplaceAll(e.Text, "`", "'")), e.Source)
-		}
+	for _, e := range texts.All(t) {
+		row, _ := reason.Match(reason.Texts(), e.From, e.Text)
+		fmt.Fprintf(&b, "| `%s` | %s | %s: `%s` | %s |\n", row.Reason, stage.Describe(row.Stage).Name, e.From, cell(strings.ReplaceAll(e.Text, "`", "'")), e.Source)
 	}
 	return b.String()
 }

@@ -96,7 +96,8 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	flags.StringVar(&o.ca, "ca", "", "file with the CA certificates of an https server")
 	flags.StringVar(&o.token, "token-file", "", "file with a token of a user of the cluster (default: the program's own, in the directory)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	root.AddCommand(newServe(o), newPod(o), newSLIs(o), newFailures(o), newTerminating(o), newHealth(o), newNodes(o), newTenants(o), newReport(o), newLogin(o))
+	root.AddCommand(newServe(o), newLogin(o))
+	root.AddCommand(newVerbs(o)...)
 	return root
 }
 

@@ -23,9 +23,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
-	"github.com/nodeagent/nodeagent/pkg/trace/watch/watchtest"
 	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
+	"github.com/nodeagent/nodeagent/test/trace/watchtest"
 )
 
 // postgres is a server of PostgreSQL on a socket, which runs as an unprivileged user.

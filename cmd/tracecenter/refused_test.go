@@ -10,8 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/watch/watchtest"
 	"github.com/nodeagent/nodeagent/test/loopback"
+	"github.com/nodeagent/nodeagent/test/trace/watchtest"
 )
 
 // The whole program: an owner with refused pods is missed once, though there is no pod, with the class from the file of

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,21 +23,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
-)
-
-const (
-	turn       = time.Second     // between judgements, each with a save
-	tick       = time.Second / 4 // between signs that this process runs
-	compare    = time.Minute     // between comparisons of the nodes
-	reportTurn = time.Hour       // between looks for a week that is over
-	assess     = 5 * time.Second // between judgements of the cluster's health
-	saveLimit  = 30 * time.Second
-	stopLimit  = 5 * time.Second
-	headLimit  = 10 * time.Second
-	idleLimit  = 2 * time.Minute
-	headBytes  = 32 << 10 // of request headers: a token has at most 16 KiB
-
-	maxConnections, networkConnections = 2_000, 500 // in total, and per network
 )
 
 type serveOptions struct {
@@ -162,10 +145,12 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	}
 	w := &work{serveOptions: s, follower: follower, kept: kept, prober: probe.New(servers, follower, log), log: log}
 	w.api = &api.Server{Follower: follower, Store: kept, Prober: w.prober, Log: log, Now: time.Now, Loopback: s.endpoint.Loopback()}
+	w.readers = append(w.readers, w.prober.Run)
 	if s.center != "" {
 		center := &remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}
 		w.api.Sender = nodefault.NewSender(center, s.cluster, log)
-		w.evidence = &evidence.Reader{Center: center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
+		reader := &evidence.Reader{Center: center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
+		w.readers = append(w.readers, w.api.Sender.Run, reader.Run)
 	}
 	if s.alertmanager != "" {
 		if err := w.readAlerts(); err != nil {
@@ -173,9 +158,11 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		}
 	}
 	if len(s.flowSchemas) > 0 {
-		if w.tenants, err = tenant.New(s.flowSchemas, servers, w.prober, log); err != nil {
+		tenants, err := tenant.New(s.flowSchemas, servers, w.prober, log)
+		if err != nil {
 			return fmt.Errorf("--flow-schemas: %w", err)
 		}
+		w.readers = append(w.readers, tenants.Run)
 	}
 	closer, err := w.people(ctx)
 	if err != nil {
@@ -183,20 +170,6 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, closer.Close()) }()
 	return w.serve(ctx, client)
-}
-
-// work is the work of an open tracecenter.
-type work struct {
-	*serveOptions
-	follower *follow.Follower
-	kept     *store.Store
-	prober   *probe.Prober
-	api      *api.Server
-	log      *slog.Logger
-	alerts   *alert.Reader    // nil: there is no Alertmanager
-	evidence *evidence.Reader // nil: there is no event center
-	tenants  *tenant.Reader   // nil: there are no FlowSchemas
-	ended    chan error       // of a part of the program
 }
 
 func (s *work) readAlerts() error {
@@ -207,172 +180,8 @@ func (s *work) readAlerts() error {
 	if err != nil {
 		return fmt.Errorf("--alert-levels %w", err)
 	}
-	s.alerts = &alert.Reader{Address: s.alertmanager, Levels: levels, Log: s.log}
-	s.api.Alerts = s.alerts.Firing
-	return nil
-}
-
-// serve answers requests and judges until ctx ends or a part of the program has failed.
-func (s *work) serve(ctx context.Context, client *watch.Client) error {
-	listener, address, err := s.endpoint.Listen(maxConnections, networkConnections, nil)
-	if err != nil {
-		return err
-	}
-	answers := &http.Server{Handler: s.api.Handler(), ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
-	if err := remote.Publish(s.directory(), address); err != nil {
-		s.log.Error("write the address for other commands failed: they need --server", "err", err)
-	}
-	fmt.Fprintf(os.Stderr, "tracecenter: listening on %s; its token is in %s; \"tracecenter login\" opens the pages\n", address,
-		plain(remote.TokenFile(s.directory())))
-	ctx, stop := context.WithCancel(ctx)
-	var parts sync.WaitGroup
-	defer parts.Wait()
-	defer stop()
-	s.ended = make(chan error, 2)
-	parts.Go(func() { s.ended <- answers.Serve(listener) })
-	parts.Go(func() { s.ended <- client.Run(ctx, s.follower) })
-	parts.Go(func() { s.prober.Run(ctx) })
-	parts.Go(func() { s.keepWeeks(ctx) })
-	parts.Go(func() { s.tick(ctx) })
-	if s.alerts != nil {
-		parts.Go(func() { s.alerts.Run(ctx) })
-	}
-	if s.tenants != nil {
-		parts.Go(func() { s.tenants.Run(ctx) })
-	}
-	if s.api.Sender != nil {
-		parts.Go(func() { s.api.Sender.Run(ctx) })
-		parts.Go(func() { s.evidence.Run(ctx) })
-	}
-	err = s.judge(ctx)
-	stop()
-	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-	defer cancel()
-	err = errors.Join(err, s.save(final, time.Now()))
-	if closing := answers.Shutdown(final); closing != nil {
-		err = errors.Join(err, answers.Close())
-	}
-	return err
-}
-
-// tick tells the follower that this process runs: a stopped one must not take its own delay for that of others.
-func (s *work) tick(ctx context.Context) {
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			s.follower.Tick(time.Now())
-		}
-	}
-}
-
-// judge judges and saves each second, until ctx ends or a part of the program has failed. It retries failed saves.
-func (s *work) judge(ctx context.Context) error {
-	ticker := time.NewTicker(turn)
-	defer ticker.Stop()
-	failing, uncounted, day, assessed, compared := false, false, 0, time.Time{}, time.Time{}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-s.ended:
-			if ctx.Err() != nil {
-				err = nil // it was asked to stop
-			}
-			return err
-		case now := <-ticker.C:
-			err := s.save(ctx, now)
-			if (err != nil) != failing && ctx.Err() == nil {
-				failing = err != nil
-				s.log.Warn("storing of verdicts changed", "failing", failing, "err", err)
-			}
-			if now.Sub(assessed) >= assess {
-				s.api.Judge(ctx, now)
-				assessed = now
-				if err := s.kept.CountHour(ctx, now, s.follower.Builds()); (err != nil) != uncounted && ctx.Err() == nil {
-					uncounted = err != nil
-					s.log.Warn("adding up of the acts of hours changed", "failing", uncounted, "err", err)
-				}
-			}
-			if now.Sub(compared) >= compare {
-				if err := s.api.JudgeNodes(ctx, now); err != nil && ctx.Err() == nil {
-					s.log.Warn("comparing the nodes failed", "err", err)
-				}
-				compared = now
-			}
-			if now.YearDay() != day {
-				day = now.YearDay()
-				if err := s.kept.Expire(ctx, now); err != nil {
-					s.log.Warn("drop old days failed", "err", err)
-				}
-			}
-		}
-	}
-}
-
-// keepWeeks keeps the report of each week when it is over.
-func (s *work) keepWeeks(ctx context.Context) {
-	ticker := time.NewTicker(reportTurn)
-	defer ticker.Stop()
-	for {
-		if err := s.api.KeepWeek(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			s.log.Warn("keep the report of the last week failed", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-func (s *work) save(ctx context.Context, now time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, saveLimit)
-	defer cancel()
-	leads, fresh, err := s.kept.Lead(ctx)
-	if fresh && err == nil {
-		var acts []follow.Act
-		acts, _, err = s.kept.Load(ctx)
-		s.follower.Adopt(acts, now)
-	}
-	probes, batch := s.prober.Take(), s.follower.Judge(now)
-	if err == nil && !leads { // the writing replica stores its own probes
-		if err = standBy(ctx, s.follower, s.kept, batch); err == nil {
-			s.api.Saved(now)
-		}
-		return err
-	}
-	if err == nil {
-		err = s.kept.Save(ctx, batch)
-	}
-	if err != nil {
-		s.follower.Failed(batch)
-		s.prober.Return(probes)
-		return err
-	}
-	s.follower.Stored(batch)
-	s.api.Saved(now)
-	if err := s.kept.SaveProbes(ctx, probes); err != nil {
-		s.prober.Return(probes)
-		return err
-	}
-	return nil
-}
-
-// overlap is how much later than the writing replica this one may judge an act.
-const overlap = time.Minute
-
-// standBy keeps the verdicts that the writing replica may not have stored yet.
-func standBy(ctx context.Context, f *follow.Follower, kept *store.Store, b follow.Batch) error {
-	alive, err := kept.Alive(ctx)
-	if err != nil {
-		f.Failed(b)
-		return err
-	}
-	f.Elsewhere(b, alive.Add(-overlap))
+	alerts := &alert.Reader{Address: s.alertmanager, Levels: levels, Log: s.log}
+	s.api.Alerts = alerts.Firing
+	s.readers = append(s.readers, alerts.Run)
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/watch/watchtest"
 	"github.com/nodeagent/nodeagent/test/loopback"
+	"github.com/nodeagent/nodeagent/test/trace/watchtest"
 )
 
 // ask sends a request with the token in a directory; without one, without a token.
@@ -93,7 +93,7 @@ func TestServe(t *testing.T) {
 	if strings.Contains(text, "\x1b") || strings.Count(text, "\n") > 10 {
 		t.Errorf("not plain, or more than ten lines:\n%s", text)
 	}
-	if text := cli(t, "slis", "--dir", dir); !strings.Contains(text, "(<20)") {
+	if text := cli(t, "slis", "--dir", dir); !strings.Contains(text, "fewer than 20") {
 		t.Error(text)
 	}
 	if text := cli(t, "terminating", "--dir", dir); text != "" {

@@ -46,7 +46,8 @@ var mayImport = map[string][]string{
 	"pkg/trace/verdict": {"pkg/trace/record", "pkg/trace/stage"},
 	"pkg/trace/reason":  {"pkg/trace/record", "pkg/trace/stage"},
 	"pkg/trace/health":  {"pkg/trace/sli"},
-	"pkg/trace/alert":   {"pkg/trace/health"},
+	"pkg/trace/alert":   {"pkg/trace/chore", "pkg/trace/health"},
+	"pkg/trace/watch":   {"pkg/trace/follow", "internal/kube/groups"},
 	"pkg/trace":         {"pkg/event", "pkg/finding", "pkg/trace", "pkg/web", "internal/atomicfile"},
 
 	"internal/mutate": {"internal/host", "pkg/finding", "internal/mutate"},
@@ -60,7 +61,8 @@ var mayImport = map[string][]string{
 	"internal/mutate/mutatetest": {"pkg/finding", "internal/host", "internal/mutate", "test/need"},
 	"test/need":                  {},
 
-	"internal/kube":        {"internal/host", "pkg/finding"},
+	"internal/kube":        {"internal/host", "internal/kube/groups", "pkg/finding"},
+	"internal/kube/groups": {},
 	"cmd/nodeagent/config": {"internal/host", "pkg/finding", "pkg/detect", "pkg/inspect", "pkg/remediate", "pkg/report"},
 	"internal/store":       {"pkg/finding"},
 	"internal/faultpoint":  {},
@@ -69,10 +71,10 @@ var mayImport = map[string][]string{
 // pure lists the packages whose result depends only on their arguments, with the standard library packages they import.
 var pure = map[string][]string{
 	"pkg/inspect/verdict": {"bytes", "cmp", "encoding/json", "errors", "fmt", "io/fs", "maps", "slices", "strings", "time"},
-	"pkg/trace/record":    {"hash/fnv", "strconv", "time"},
+	"pkg/trace/record":    {"hash/fnv", "slices", "strconv", "time"},
 	"pkg/trace/stage":     {"slices", "time"},
 	"pkg/trace/verdict":   {"time"},
-	"pkg/trace/reason":    {"slices", "strings", "time"},
+	"pkg/trace/reason":    {"cmp", "slices", "strings", "time"},
 }
 
 // systemPackages are the only ones that may make system calls or start a process.

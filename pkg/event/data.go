@@ -132,6 +132,10 @@ func readData(t Type, data []byte) (any, error) {
 		return readAs[Gap](data)
 	case PodEvidence:
 		return readAs[Evidence](data)
+	case PodMissed:
+		return readAs[Missed](data)
+	case SLOState:
+		return readAs[SLO](data)
 	}
 	return json.RawMessage(data), nil
 }

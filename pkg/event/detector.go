@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // The bounds of the time to live of a detector's fault.
@@ -21,10 +24,22 @@ const (
 // IsDetector reports whether a text can be the name of a detector.
 var IsDetector = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?$`).MatchString
 
-// ReadSource reads the source of a node's agent, /clusters/CLUSTER/nodes/NODE, or of a detector beside it, which adds its
-// name: /clusters/CLUSTER/nodes/NODE/DETECTOR.
+// centerName stands in the sources of the event center itself, in the place of a detector.
+const centerName = "eventcenter"
+
+// ReadSource reads the source of a node's agent, /clusters/CLUSTER/nodes/NODE; of a detector beside it, which adds its
+// name: /clusters/CLUSTER/nodes/NODE/DETECTOR; or of a detector of a whole cluster, /clusters/CLUSTER/DETECTOR: then node is
+// empty.
 func ReadSource(source string) (cluster, node, detector string, ok bool) {
 	parts := strings.Split(source, "/")
+	if len(parts) == 4 && parts[0] == "" && parts[1] == "clusters" && IsDetector(parts[3]) && parts[3] != centerName {
+		cluster, err := url.PathUnescape(parts[2])
+		ok = err == nil && cluster != "" && url.PathEscape(cluster) == parts[2]
+		if !ok {
+			return "", "", "", false
+		}
+		return cluster, "", parts[3], true
+	}
 	if len(parts) == 6 && IsDetector(parts[5]) {
 		parts, detector = parts[:5], parts[5]
 	}
@@ -65,8 +80,34 @@ func Earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// FromDetector reads a fault that a detector beside the agent raises, updates or ends. Its events have no stream and no
-// sequence: the attribute "time" orders them.
+// OfDetector returns an event of a detector about a node; an empty node: about the whole cluster.
+func OfDetector(t Type, cluster, node, detector, id string, at time.Time, data any) (cloudevents.Event, error) {
+	e := cloudevents.New()
+	e.SetID(id)
+	e.SetType(string(t))
+	e.SetDataSchema(t.Schema())
+	source := "/clusters/" + url.PathEscape(cluster)
+	if node != "" {
+		source = Event{Cluster: cluster, Node: node}.source()
+	}
+	e.SetSource(source + "/" + detector)
+	e.SetTime(at)
+	if about, ok := data.(delivery); ok {
+		subject, severity := about.about()
+		e.SetSubject(subject.encode())
+		e.SetExtension("severity", string(severity))
+	}
+	return e, e.SetData(cloudevents.ApplicationJSON, data)
+}
+
+// delivery is data that a detector sends beside faults.
+type delivery interface {
+	about() (Subject, finding.Severity)
+	problem() error
+}
+
+// FromDetector reads an event that a detector beside the agent sends: about a fault, pod.missed or slo.state. It has no
+// stream and no sequence: the attribute "time" orders them.
 func FromDetector(c cloudevents.Event, size int) (Event, error) {
 	e, err := readDetector(c, size)
 	if err != nil {
@@ -79,9 +120,10 @@ func readDetector(c cloudevents.Event, size int) (Event, error) {
 	e := Event{Type: Type(c.Type()), Time: c.Time()}
 	cluster, node, detector, ok := ReadSource(c.Source())
 	switch {
-	case e.Type != FaultRaised && e.Type != FaultUpdated && e.Type != FaultCleared:
-		return e, fmt.Errorf("a detector sends %s, %s and %s, and types of its own", FaultRaised, FaultUpdated, FaultCleared)
-	case !ok || detector == "":
+	case !slices.Contains([]Type{FaultRaised, FaultUpdated, FaultCleared, PodMissed, SLOState}, e.Type):
+		return e, fmt.Errorf("a detector sends %s, %s, %s, %s and %s, and types of its own", FaultRaised, FaultUpdated, FaultCleared,
+			PodMissed, SLOState)
+	case !ok || detector == "" || node == "" && e.Type != PodMissed && e.Type != SLOState:
 		return e, fmt.Errorf("source %.80q: want /clusters/CLUSTER/nodes/NODE/DETECTOR", c.Source())
 	case size > MaxSize:
 		return e, fmt.Errorf("%d bytes, %d are possible", size, MaxSize)
@@ -92,16 +134,21 @@ func readDetector(c cloudevents.Event, size int) (Event, error) {
 	case c.DataBase64 || len(c.Data()) == 0 || !isJSON(mediaOf(c.DataContentType())):
 		return e, errors.New("data must be JSON")
 	}
-	f, err := readAs[Fault](c.Data())
-	if err != nil {
+	var err error
+	if e.Data, err = readData(e.Type, c.Data()); err != nil {
 		return e, err
 	}
-	fault, _ := f.(Fault)
+	e.Cluster, e.Node = cluster, node
+	if about, ok := e.Data.(delivery); ok {
+		e.Subject, e.Severity = about.about()
+		return e, about.problem()
+	}
+	fault, _ := e.Data.(Fault)
 	if fault.Detector != "" && fault.Detector != detector {
 		return e, fmt.Errorf("data: detector %.80q is not the source's", fault.Detector)
 	}
 	fault.Detector = detector
-	e.Cluster, e.Node, e.Severity, e.Data = cluster, node, fault.Severity, fault
+	e.Severity, e.Data = fault.Severity, fault
 	e.Subject = Subject{fault.Check, fault.Reason, fault.Subject.Kind, fault.Subject.Name}
 	return e, fault.problem()
 }

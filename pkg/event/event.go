@@ -44,6 +44,12 @@ const (
 	PodEvidence      Type = typePrefix + "pod.evidence.v1" // Evidence
 )
 
+// The types that tracecenter sends as a detector, beside fault.*.
+const (
+	PodMissed Type = typePrefix + "pod.missed.v1" // Missed
+	SLOState  Type = typePrefix + "slo.state.v1"  // SLO
+)
+
 // The types of operators' entries about a fault at the center, with Operator as their data.
 const (
 	OperatorAcknowledged Type = typePrefix + "operator.acknowledged.v1"

@@ -6,7 +6,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/pages/pagestest"
+	"github.com/nodeagent/nodeagent/test/trace/pagestest"
 )
 
 // The pages of tracecenter: a person comes from the health board to the reason of a late pod, and every page is accessible.
@@ -24,5 +24,5 @@ func TestTracePages(t *testing.T) {
 	}
 	shown(t, ctx, address, map[string]string{"trace-board": "/", "trace-failures": "/failures?window=1d&reason=CapacityExhausted",
 		"trace-pod": "/pods/team/gone", "trace-search": "/pods", "trace-none": "/pods/a/b", "trace-terminating": "/terminating",
-		"trace-components": "/components", "trace-versions": "/versions", "trace-report": "/report"})
+		"trace-nodes": "/nodes", "trace-components": "/components", "trace-versions": "/versions", "trace-report": "/report"})
 }

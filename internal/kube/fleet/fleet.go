@@ -25,15 +25,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/nodeagent/nodeagent/internal/kube/groups"
 )
 
 const (
@@ -59,7 +57,7 @@ type Config struct {
 type Client struct {
 	config   Config
 	selector labels.Selector
-	groups   map[schema.GroupVersion]*rest.RESTClient
+	groups   groups.Clients
 	metadata metadata.Interface
 	nodes    nodes
 }
@@ -70,61 +68,24 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node selector: %w", err)
 	}
-	config, err := credentials(c.Kubeconfig)
+	config, err := groups.Credentials(c.Kubeconfig, c.UserAgent)
 	if err != nil {
 		return nil, err
 	}
-	config.UserAgent = c.UserAgent
-	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // its callers limit their own requests
-	config.WarningHandlerWithContext = rest.NoWarnings{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	f := &Client{config: c, selector: selector, groups: map[schema.GroupVersion]*rest.RESTClient{}}
+	f := &Client{config: c, selector: selector}
 	if f.metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(config), client); err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, coordinationv1.AddToScheme, authenticationv1.AddToScheme,
-		authorizationv1.AddToScheme)
-	if err := builder.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	codecs := serializer.NewCodecFactory(scheme)
-	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
-		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion} {
-		of := rest.CopyConfig(config)
-		of.APIPath, of.GroupVersion, of.NegotiatedSerializer = "/apis", &group, codecs.WithoutConversion()
-		if group.Group == "" {
-			of.APIPath = "/api"
-		}
-		of.ContentType = runtime.ContentTypeProtobuf
-		of.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-		if f.groups[group], err = rest.RESTClientForConfigAndClient(of, client); err != nil {
-			return nil, err
-		}
-	}
-	return f, nil
-}
-
-// credentials reads a kubeconfig, which must not name a program, or uses the ServiceAccount of this pod. The connection
-// rereads the files in it as they rotate.
-func credentials(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		return rest.InClusterConfig()
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
-	}
-	if config.ExecProvider != nil || config.AuthProvider != nil {
-		return nil, fmt.Errorf("kubeconfig %s: it names a program for credentials: give it a token file or a client "+
-			"certificate", kubeconfig)
-	}
-	return config, nil
+	f.groups, _, err = groups.New(config, client, groups.Group{Version: corev1.SchemeGroupVersion, AddToScheme: corev1.AddToScheme},
+		groups.Group{Version: coordinationv1.SchemeGroupVersion, AddToScheme: coordinationv1.AddToScheme},
+		groups.Group{Version: authenticationv1.SchemeGroupVersion, AddToScheme: authenticationv1.AddToScheme},
+		groups.Group{Version: authorizationv1.SchemeGroupVersion, AddToScheme: authorizationv1.AddToScheme})
+	return f, err
 }
 
 // bounded limits the size of answers.

@@ -80,6 +80,7 @@ func StartContainerd(t testing.TB) *Containerd {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = connection.Close() })
 	c.Client, c.Images = cri.NewRuntimeServiceClient(connection), cri.NewImageServiceClient(connection)
 	c.ready()
 	t.Cleanup(c.removeAll)

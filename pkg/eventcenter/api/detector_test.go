@@ -235,3 +235,47 @@ func TestDetectorNotes(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 }
+
+// A detector for all nodes also speaks for its cluster, under its own name: of misses and levels, but not of faults, which are
+// those of a node.
+func TestDetectorOfACluster(t *testing.T) {
+	missed := event.Missed{Reason: "CapacityExhausted", Minute: time.Unix(60, 0).UTC(), Count: 3, Examples: []event.MissedPod{{Name: "p"}}}
+	state := event.SLO{Rule: "Health", Cluster: "c", Before: "Healthy", After: "Fatal", AsOf: time.Unix(60, 0).UTC()}
+	everyNode := web.Identity{Cluster: "c", Node: "a", Detector: "trace", EveryNode: true}
+	many := missed
+	many.Examples = make([]event.MissedPod, event.MaxExamples+1)
+	for name, test := range map[string]struct {
+		who      web.Identity
+		kind     event.Type
+		detector string
+		data     any
+		want     int
+	}{
+		"misses":            {everyNode, event.PodMissed, "trace", missed, 200},
+		"a level":           {everyNode, event.SLOState, "trace", state, 200},
+		"another name":      {everyNode, event.SLOState, "other", state, 403},
+		"the center's name": {web.Identity{Any: true}, event.SLOState, "eventcenter", state, 422},
+		"another cluster":   {web.Identity{Cluster: "d", Node: "a", Detector: "trace", EveryNode: true}, event.SLOState, "trace", state, 403},
+		"of one node":       {web.Identity{Cluster: "c", Node: "a", Detector: "trace"}, event.SLOState, "trace", state, 403},
+		"an agent":          {web.Identity{Cluster: "c", Node: "a"}, event.SLOState, "trace", state, 403},
+		"a fault":           {everyNode, event.FaultRaised, "trace", event.Fault{Check: "c", Reason: "R", Severity: finding.Fatal}, 422},
+		"no count":          {everyNode, event.PodMissed, "trace", event.Missed{Reason: "R", Minute: missed.Minute}, 422},
+		"too many examples": {everyNode, event.PodMissed, "trace", many, 422},
+		"no rule":           {everyNode, event.SLOState, "trace", event.SLO{}, 422},
+		"a long text":       {everyNode, event.SLOState, "trace", event.SLO{Rule: "R", Before: "Healthy", After: "Fatal", AsOf: state.AsOf, Message: strings.Repeat("x", 9000)}, 422},
+	} {
+		c := newCenter(t, func(config *api.Config) {
+			config.Authenticate = func(*http.Request) (web.Identity, error) { return test.who, nil }
+		})
+		e, err := event.OfDetector(test.kind, "c", "", test.detector, "1", time.Unix(120, 0), test.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, answer := c.detect(e); r.StatusCode != test.want {
+			t.Errorf("%s: %d %s", name, r.StatusCode, answer)
+		}
+		if nodes, _ := c.Model.Nodes(""); len(nodes) != 0 {
+			t.Errorf("%s: it makes a node: %+v", name, nodes)
+		}
+	}
+}

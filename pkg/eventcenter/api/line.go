@@ -49,7 +49,9 @@ func LineOf(i Item) Line {
 		}
 	}
 	if cluster, node, detector, ok := event.ReadSource(e.Source); ok && detector != "" {
-		l.Cluster, l.Node, l.Detector = cluster, node, detector
+		if l.Detector = detector; node != "" {
+			l.Cluster, l.Node = cluster, node
+		}
 	}
 	if l.Detector == "" {
 		l.Detector = e.Data.Detector // for events inferred by the center

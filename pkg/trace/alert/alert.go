@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
 )
 
@@ -66,29 +67,16 @@ func Valid(address string) error {
 
 // Run asks until ctx ends.
 func (r *Reader) Run(ctx context.Context) {
-	failing := false
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
+	chore.Repeat(ctx, r.Log, interval, chore.Chore{Name: "read the alerts", Do: func(ctx context.Context, _ time.Time) error {
 		firing, err := r.ask(ctx)
-		if ctx.Err() != nil {
-			return
+		if err != nil {
+			return err
 		}
-		if (err != nil) != failing {
-			failing = err != nil
-			r.Log.Warn("reading the alerts changed", "failing", failing, "err", err)
-		}
-		if err == nil {
-			r.mu.Lock()
-			r.firing, r.asOf = firing, time.Now()
-			r.mu.Unlock()
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.firing, r.asOf = firing, time.Now()
+		return nil
+	}})
 }
 
 // Firing returns the alerts that fire, one of a name and level; none if the Alertmanager did not answer lately.

@@ -41,8 +41,17 @@ func (s *Server) MayRead(ctx context.Context, who web.Identity, namespace string
 
 // ofPods serves those who may get the pods of the namespace in the path or the query; without one, of all namespaces.
 func (s *Server) ofPods(next http.HandlerFunc) http.HandlerFunc {
+	return s.ofNamespace(next, func(r *http.Request) string { return cmp.Or(r.PathValue("namespace"), r.URL.Query().Get("namespace")) })
+}
+
+// ofCluster serves those who may get the pods of all namespaces.
+func (s *Server) ofCluster(next http.HandlerFunc) http.HandlerFunc {
+	return s.ofNamespace(next, func(*http.Request) string { return "" })
+}
+
+func (s *Server) ofNamespace(next http.HandlerFunc, of func(*http.Request) string) http.HandlerFunc {
 	return s.identified(func(w http.ResponseWriter, r *http.Request, who web.Identity) {
-		namespace := cmp.Or(r.PathValue("namespace"), r.URL.Query().Get("namespace"))
+		namespace := of(r)
 		if len(namespace) > maxName {
 			http.Error(w, "namespace: too long", http.StatusBadRequest)
 			return

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -88,6 +89,8 @@ func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
 		}
 		answer.Acts = append(answer.Acts, a)
 	}
-	slices.SortStableFunc(answer.Acts, func(x, y Act) int { return y.At.Compare(x.At) })
+	slices.SortStableFunc(answer.Acts, func(x, y Act) int { // judged at once: a deletion follows the creation
+		return cmp.Or(y.At.Compare(x.At), cmp.Compare(y.Row.Act, x.Row.Act))
+	})
 	return answer
 }

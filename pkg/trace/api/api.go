@@ -2,11 +2,14 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,6 +51,9 @@ type Server struct {
 
 	reports sync.Mutex // held while a report is made
 
+	announcer announcer
+	center    centerList
+
 	mu      sync.Mutex // guards the fields below
 	tracker health.Tracker
 	health  health.State
@@ -64,17 +70,18 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("GET /v1/slis", s.ofPods(s.slis))
-	mux.HandleFunc("GET /v1/failures", s.ofPods(s.getFailures))
+	mux.HandleFunc("GET /v1/slis", s.ofPods(answers(s, s.SLIs)))
+	mux.HandleFunc("GET /v1/failures", s.ofPods(answers(s, s.Failures)))
 	mux.HandleFunc("GET /v1/report", s.ofPods(s.getReport))
-	mux.HandleFunc("GET /v1/terminating", s.ofPods(s.terminating))
-	mux.HandleFunc("GET /v1/versions", s.ofPath("/v1/versions", s.getVersions))
-	mux.HandleFunc("GET /v1/tenants", s.ofPods(s.getTenants))
+	mux.HandleFunc("GET /v1/terminating", s.ofPods(answers(s, s.Terminating)))
+	mux.HandleFunc("GET /v1/versions", s.ofPath("/v1/versions", answers(s, s.Versions)))
+	mux.HandleFunc("GET /v1/tenants", s.ofPods(answers(s, s.Tenants)))
 	mux.HandleFunc("GET /v1/pods/{uid}", s.identified(s.byUID))
 	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.ofPods(s.byName))
-	mux.HandleFunc("GET /v1/components", s.ofPath("/v1/components", s.getComponents))
+	mux.HandleFunc("GET /v1/components", s.ofPath("/v1/components", answers(s, s.Components)))
 	mux.HandleFunc("GET /v1/health", s.ofPath("/v1/health", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Health()) }))
-	mux.HandleFunc("GET /v1/nodes", s.ofPath("/v1/nodes", s.getNodes))
+	mux.HandleFunc("GET /v1/nodes", s.ofCluster(answers(s, s.Nodes)))
+	mux.HandleFunc("GET /v1/avoid", s.ofPath("/v1/avoid", answers(s, s.Avoid)))
 	mux.HandleFunc("GET /metrics", s.ofPath("/metrics", s.metrics().ServeHTTP))
 	mux.HandleFunc("POST /v1/sign-in-codes", s.identified(s.signInCode))
 	if s.Pages != nil {
@@ -111,54 +118,47 @@ type SLIs struct {
 	SLIs   []sli.Indicator `json:"slis"`
 }
 
-func (s *Server) slis(w http.ResponseWriter, r *http.Request) {
-	if answer, ok := s.SLIs(w, r); ok {
-		s.answer(w, answer)
-	}
-}
-
-// SLIs returns the indicators that a request asks for. It answers the request itself if it cannot.
-func (s *Server) SLIs(w http.ResponseWriter, r *http.Request) (answer SLIs, ok bool) {
-	name, window, ok := windowOf(w, r, "5m")
-	if !ok {
-		return answer, false
-	}
-	filter, ok := filterOf(w, r)
-	if !ok {
-		return answer, false
-	}
+// SLIs returns the indicators of a window, a namespace and nodes.
+func (s *Server) SLIs(ctx context.Context, q url.Values) (SLIs, error) {
 	now := s.Now()
-	counts, err := s.Store.Count(r.Context(), now, window, filter)
+	answer := SLIs{AsOf: now, Lag: s.lag(now)}
+	name, window, err := windowOf(q, "5m")
 	if err != nil {
-		s.fail(w, "count verdicts", err)
-		return answer, false
+		return answer, err
 	}
-	return SLIs{AsOf: now, Window: name, Lag: s.lag(now), SLIs: sli.Add(counts)}, true
+	filter, err := filterOf(q)
+	if err != nil {
+		return answer, err
+	}
+	counts, err := s.Store.Count(ctx, now, window, filter)
+	answer.Window, answer.SLIs = name, sli.Add(counts)
+	return answer, err
 }
 
-// windowOf returns the window that a request names. It refuses an unknown one.
-func windowOf(w http.ResponseWriter, r *http.Request, otherwise string) (name string, window time.Duration, ok bool) {
-	if name = r.URL.Query().Get("window"); name == "" {
-		name = otherwise
+// windowOf returns the window that a query names.
+func windowOf(q url.Values, otherwise string) (name string, window time.Duration, err error) {
+	name = cmp.Or(q.Get("window"), otherwise)
+	window, ok := sli.Windows()[name]
+	if !ok {
+		err = badRequest("window: must be 5m, 1h, 1d or 7d")
 	}
-	if window, ok = sli.Windows()[name]; !ok {
-		http.Error(w, "window: must be 5m, 1h, 1d or 7d", http.StatusBadRequest)
-	}
-	return name, window, ok
+	return name, window, err
 }
 
-// filterOf returns the filter in a request. It refuses a too large one.
-func filterOf(w http.ResponseWriter, r *http.Request) (filter store.Filter, ok bool) {
-	q := r.URL.Query()
+// filterOf returns the filter in a query.
+func filterOf(q url.Values) (filter store.Filter, err error) {
 	filter = store.Filter{Namespace: q.Get("namespace"), Reason: q.Get("reason")}
 	if nodes := q.Get("nodes"); nodes != "" {
 		filter.Nodes = strings.Split(nodes, ",")
 	}
 	if len(filter.Nodes) > maxNodes || max(len(filter.Namespace), len(filter.Reason)) > maxName {
-		http.Error(w, "nodes, namespace, reason: too many, or too long", http.StatusBadRequest)
-		return filter, false
+		err = badRequest("nodes, namespace, reason: too many, or too long")
 	}
-	return filter, true
+	return filter, err
+}
+
+func badRequest(reason string) error {
+	return &web.Refusal{Status: http.StatusBadRequest, Reason: reason}
 }
 
 func (s *Server) lag(now time.Time) float64 {
@@ -169,23 +169,17 @@ func (s *Server) lag(now time.Time) float64 {
 	return behind.Seconds()
 }
 
-func (s *Server) terminating(w http.ResponseWriter, r *http.Request) {
-	s.answer(w, s.Terminating(r.URL.Query().Get("namespace")))
-}
-
-// Terminating returns the leftover pods of a namespace; empty: of all.
-func (s *Server) Terminating(namespace string) []follow.Terminating {
-	found := []follow.Terminating{}
-	for _, t := range s.Follower.Terminating(s.Now(), leftover) {
-		if namespace == "" || t.Namespace == namespace {
-			found = append(found, t)
-		}
-	}
-	return found
+// Terminating returns the leftover pods of a namespace; without one, of all.
+func (s *Server) Terminating(_ context.Context, q url.Values) ([]follow.Terminating, error) {
+	namespace := q.Get("namespace")
+	return slices.DeleteFunc(append([]follow.Terminating{}, s.Follower.Terminating(s.Now(), leftover)...), func(t follow.Terminating) bool {
+		return namespace != "" && t.Namespace != namespace
+	}), nil
 }
 
 func (s *Server) byName(w http.ResponseWriter, r *http.Request) {
-	s.pod(w, r, "", r.PathValue("namespace"), r.PathValue("name"))
+	pod, err := s.Pod(r.Context(), "", r.PathValue("namespace"), r.PathValue("name"))
+	s.answerPod(w, r, pod, err)
 }
 
 // byUID answers about the pod of a UID. To somebody without a right to its namespace, it is unknown.
@@ -194,18 +188,13 @@ func (s *Server) byUID(w http.ResponseWriter, r *http.Request, who web.Identity)
 	if err == nil && len(pod.Acts) > 0 && s.MayRead(r.Context(), who, pod.Acts[0].Namespace) != nil {
 		pod = Pod{}
 	}
-	s.answerPod(w, pod, err)
-}
-
-func (s *Server) pod(w http.ResponseWriter, r *http.Request, uid, namespace, name string) {
-	pod, err := s.Pod(r.Context(), uid, namespace, name)
-	s.answerPod(w, pod, err)
+	s.answerPod(w, r, pod, err)
 }
 
 // Pod returns the acts of a pod, by UID or by namespace and name; none if it is unknown.
 func (s *Server) Pod(ctx context.Context, uid, namespace, name string) (Pod, error) {
 	if max(len(uid), len(namespace), len(name)) > maxName {
-		return Pod{}, errLong
+		return Pod{}, badRequest("the name is too long")
 	}
 	acts := s.Follower.Find(uid, namespace, name)
 	rows, err := s.Store.Find(ctx, uid, namespace, name)
@@ -215,24 +204,33 @@ func (s *Server) Pod(ctx context.Context, uid, namespace, name string) (Pod, err
 	return merge(rows, acts, s.Now()), nil
 }
 
-var errLong = errors.New("the name is too long")
+func (s *Server) answerPod(w http.ResponseWriter, r *http.Request, pod Pod, err error) {
+	if err == nil && len(pod.Acts) == 0 {
+		err = &web.Refusal{Status: http.StatusNotFound, Reason: "no act of such a pod is known"}
+	}
+	s.respond(w, r, pod, err)
+}
 
-func (s *Server) answerPod(w http.ResponseWriter, pod Pod, err error) {
-	switch {
-	case errors.Is(err, errLong):
-		http.Error(w, err.Error(), http.StatusBadRequest)
-	case err != nil:
-		s.fail(w, "find verdicts", err)
-	case len(pod.Acts) == 0:
-		http.Error(w, "no act of such a pod is known", http.StatusNotFound)
-	default:
-		s.answer(w, pod)
+// answers serves the answer to a question.
+func answers[T any](s *Server, ask func(context.Context, url.Values) (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answer, err := ask(r.Context(), r.URL.Query())
+		s.respond(w, r, answer, err)
 	}
 }
 
-func (s *Server) fail(w http.ResponseWriter, what string, err error) {
-	s.Log.Error(what+" failed", "err", err)
-	http.Error(w, what+" failed", http.StatusInternalServerError)
+// respond writes an answer, or the error instead.
+func (s *Server) respond(w http.ResponseWriter, r *http.Request, answer any, err error) {
+	refusal, ok := errors.AsType[*web.Refusal](err)
+	switch {
+	case ok:
+		refuse(w, refusal)
+	case err != nil:
+		s.Log.Error("answer a request failed", "path", r.URL.Path, "err", err)
+		http.Error(w, "the answer failed", http.StatusInternalServerError)
+	default:
+		s.answer(w, answer)
+	}
 }
 
 func (s *Server) answer(w http.ResponseWriter, v any) {

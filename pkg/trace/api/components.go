@@ -2,7 +2,7 @@ package api
 
 import (
 	"context"
-	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -31,10 +31,14 @@ type Components struct {
 }
 
 // Components returns the state of each component, and its online rate in a window.
-func (s *Server) Components(ctx context.Context, name string) (Components, error) {
+func (s *Server) Components(ctx context.Context, q url.Values) (Components, error) {
 	now := s.Now()
+	name, window, err := windowOf(q, "1d")
 	answer := Components{AsOf: now, Window: name, Components: []Component{}}
-	sums, err := s.Store.Probes(ctx, now, sli.Windows()[name])
+	if err != nil {
+		return answer, err
+	}
+	sums, err := s.Store.Probes(ctx, now, window)
 	if err != nil {
 		return answer, err
 	}
@@ -49,19 +53,6 @@ func (s *Server) Components(ctx context.Context, name string) (Components, error
 		answer.Components = append(answer.Components, c)
 	}
 	return answer, nil
-}
-
-func (s *Server) getComponents(w http.ResponseWriter, r *http.Request) {
-	name, _, ok := windowOf(w, r, "1d")
-	if !ok {
-		return
-	}
-	answer, err := s.Components(r.Context(), name)
-	if err != nil {
-		s.fail(w, "count probes", err)
-		return
-	}
-	s.answer(w, answer)
 }
 
 // Judge judges the health of the cluster now. It must be called regularly.

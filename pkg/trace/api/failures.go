@@ -2,7 +2,8 @@ package api
 
 import (
 	"cmp"
-	"net/http"
+	"context"
+	"net/url"
 	"slices"
 	"time"
 
@@ -74,32 +75,22 @@ func group(rows []store.Row) []Group {
 	return groups
 }
 
-func (s *Server) getFailures(w http.ResponseWriter, r *http.Request) {
-	answer, ok := s.Failures(w, r)
-	if ok {
-		s.answer(w, answer)
-	}
-}
-
-// Failures returns the misses that a request asks for. It answers the request itself if it cannot.
-func (s *Server) Failures(w http.ResponseWriter, r *http.Request) (answer Failures, ok bool) {
-	name, window, ok := windowOf(w, r, "1h")
-	if !ok {
-		return answer, false
-	}
-	filter, ok := filterOf(w, r)
-	if !ok {
-		return answer, false
-	}
+// Failures returns the misses of a window, a namespace, nodes and a reason.
+func (s *Server) Failures(ctx context.Context, q url.Values) (Failures, error) {
 	now := s.Now()
-	rows, err := s.Store.Misses(r.Context(), now, window, filter)
+	answer := Failures{AsOf: now, Misses: []Act{}}
+	name, window, err := windowOf(q, "1h")
 	if err != nil {
-		s.fail(w, "read misses", err)
-		return answer, false
+		return answer, err
 	}
-	answer = Failures{AsOf: now, Window: name, Groups: group(rows), Misses: []Act{}, Total: len(rows), Capped: len(rows) == store.MaxMisses}
+	filter, err := filterOf(q)
+	if err != nil {
+		return answer, err
+	}
+	rows, err := s.Store.Misses(ctx, now, window, filter)
+	answer.Window, answer.Groups, answer.Total, answer.Capped = name, group(rows), len(rows), len(rows) == store.MaxMisses
 	for _, row := range rows[:min(len(rows), maxListed)] {
 		answer.Misses = append(answer.Misses, Act{Row: row})
 	}
-	return answer, true
+	return answer, err
 }

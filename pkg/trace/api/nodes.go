@@ -2,18 +2,24 @@ package api
 
 import (
 	"context"
-	"net/http"
+	"maps"
+	"net/url"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 )
 
-// Nodes is the response about nodes that fail their pods.
+const maxScores = 500 // nodes of one response
+
+// Nodes is the response about nodes: those that fail their pods, and the scores of the last day.
 type Nodes struct {
 	AsOf   time.Time         `json:"asof"`
 	Faults []nodefault.Fault `json:"faults"`
-	// Mass means that so many nodes fail their pods that the fault is the cluster's: new faults of nodes are not raised.
-	Mass bool `json:"mass"`
+	// Mass are the pools of which so many nodes fail their pods that the fault is the cluster's: their nodes have no faults.
+	Mass   []string          `json:"failingPools"`
+	Scores []nodefault.Score `json:"scores"` // the worst first
+	Total  int               `json:"total"`  // nodes
 }
 
 // JudgeNodes looks for nodes that fail their pods, and reports changes. It must be called regularly.
@@ -21,6 +27,10 @@ func (s *Server) JudgeNodes(ctx context.Context, now time.Time) error {
 	acts, err := s.Store.Recent(ctx, now, nodefault.Window)
 	if err != nil {
 		return err
+	}
+	nodes := s.Follower.NodeList()
+	for i := range acts {
+		acts[i].Pool = nodes[acts[i].Node].Pool
 	}
 	s.mu.Lock()
 	active, ended, mass := s.nodes.Take(acts, now)
@@ -48,7 +58,20 @@ func (s *Server) NodeFaults() Nodes {
 	if answer.Faults == nil {
 		answer.Faults = []nodefault.Fault{}
 	}
+	if answer.Mass == nil {
+		answer.Mass = []string{}
+	}
 	return answer
 }
 
-func (s *Server) getNodes(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.NodeFaults()) }
+// Nodes returns the nodes that fail their pods, and the scores of all.
+func (s *Server) Nodes(ctx context.Context, _ url.Values) (Nodes, error) {
+	answer, days := s.NodeFaults(), s.Follower.NodeList()
+	answer.AsOf = s.Now()
+	if err := s.Store.CountNodes(ctx, answer.AsOf, 24*time.Hour, days); err != nil {
+		return answer, err
+	}
+	scores := nodefault.Scores(slices.Collect(maps.Values(days)), answer.Faults)
+	answer.Scores, answer.Total = scores[:min(len(scores), maxScores)], len(scores)
+	return answer, nil
+}

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -23,11 +22,6 @@ const (
 	unseen   = 5 * time.Minute // the end of a deletion may be stored so much later
 )
 
-// WeekError is a week without a report.
-type WeekError struct{ text string }
-
-func (e *WeekError) Error() string { return e.text }
-
 // Report returns the report of an ISO week; empty: of the last 7 days. A finished one is kept.
 func (s *Server) Report(ctx context.Context, name, namespace string) (report.Report, error) {
 	now := s.Now().UTC()
@@ -35,7 +29,7 @@ func (s *Server) Report(ctx context.Context, name, namespace string) (report.Rep
 	if name != "" {
 		from, to, err := report.Bounds(name)
 		if err != nil || !from.Before(now) {
-			return r, &WeekError{cmp.Or(err, fmt.Errorf("week %s has not begun", name)).Error()}
+			return r, badRequest(cmp.Or(err, fmt.Errorf("week %s has not begun", name)).Error())
 		}
 		if r.From = from; to.Before(now) {
 			r.To = to
@@ -138,10 +132,6 @@ func (s *Server) KeepWeek(ctx context.Context, now time.Time) error {
 func (s *Server) getReport(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	made, err := s.Report(r.Context(), q.Get("week"), q.Get("namespace"))
-	if wrong, ok := errors.AsType[*WeekError](err); ok {
-		http.Error(w, wrong.Error(), http.StatusBadRequest)
-		return
-	}
 	if err == nil && q.Get("format") == "html" {
 		var text []byte
 		if text, err = made.Mail(); err == nil {
@@ -151,9 +141,5 @@ func (s *Server) getReport(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if err != nil {
-		s.fail(w, "make the report", err)
-		return
-	}
-	s.answer(w, made)
+	s.respond(w, r, made, err)
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -294,8 +295,39 @@ func BenchmarkReport(b *testing.B) {
 		}
 	}
 	began := time.Now()
+	for day := range 7 { // the machine's own speed
+		db, err := sql.Open("sqlite", filepath.Join(f.dir, sunday.AddDate(0, 0, -day).Format(time.DateOnly)+".db"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		var bytes int
+		err = db.QueryRowContext(b.Context(), `SELECT sum(length(stages)) FROM acts NOT INDEXED`).Scan(&bytes)
+		if err := errors.Join(err, db.Close()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Logf("reading all stages by SQLite itself: %v", time.Since(began))
+	began = time.Now()
 	f.count(24 * 8)
 	b.Logf("adding up 7 days of hours: %v", time.Since(began))
+	began = time.Now()
+	for i := range 20 {
+		if rows, err := f.kept.Find(b.Context(), "", "ns-7", fmt.Sprintf("pod-%08x", i)); err != nil {
+			b.Fatal(rows, err)
+		}
+		if rows, err := f.kept.Find(b.Context(), fmt.Sprintf("a%d", i%7), "", ""); err != nil || len(rows) != 1 {
+			b.Fatal(rows, err)
+		}
+	}
+	b.Logf("finding a pod: %v", time.Since(began)/40)
+	disk := int64(0)
+	files, err := filepath.Glob(filepath.Join(f.dir, "*.db"))
+	for _, name := range files {
+		if info, err := os.Stat(name); err == nil {
+			disk += info.Size()
+		}
+	}
+	b.Logf("disk: %d MB, %v", disk/1e6, err)
 	for _, namespace := range []string{"", "ns-7"} {
 		b.Run("namespace="+namespace, func(b *testing.B) {
 			for b.Loop() {

@@ -1,7 +1,8 @@
 package api
 
 import (
-	"net/http"
+	"context"
+	"net/url"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
@@ -28,35 +29,24 @@ type Requests struct {
 	Share      *float64 `json:"share"`     // of served ones; null if there are too few
 }
 
-func (s *Server) getTenants(w http.ResponseWriter, r *http.Request) {
-	if answer, ok := s.Tenants(w, r); ok {
-		s.answer(w, answer)
-	}
-}
-
-// Tenants returns the tenants that a request asks for. It answers the request itself if it cannot.
-func (s *Server) Tenants(w http.ResponseWriter, r *http.Request) (answer Tenants, ok bool) {
-	name, window, ok := windowOf(w, r, "1d")
-	if !ok {
-		return answer, false
-	}
-	now, namespace := s.Now(), r.URL.Query().Get("namespace")
-	answer = Tenants{AsOf: now, Window: name, Requests: []Requests{}, Took: []report.Placed{}}
-	counts, err := s.Store.Probes(r.Context(), now, window)
+// Tenants returns the tenants of a window, and of a namespace.
+func (s *Server) Tenants(ctx context.Context, q url.Values) (Tenants, error) {
+	now, namespace := s.Now(), q.Get("namespace")
+	name, window, err := windowOf(q, "1d")
+	answer := Tenants{AsOf: now, Window: name, Requests: []Requests{}, Took: []report.Placed{}}
 	if err != nil {
-		s.fail(w, "count requests", err)
-		return answer, false
+		return answer, err
+	}
+	counts, err := s.Store.Probes(ctx, now, window)
+	if err != nil {
+		return answer, err
 	}
 	for _, c := range counts {
 		if c.Component == tenant.Component && namespace == "" {
 			answer.Requests = append(answer.Requests, Requests{c.Instance, c.Good, c.Bad, sli.Ratio(c.Good, c.Good+c.Bad)})
 		}
 	}
-	misses, took, err := s.Store.LastCapacity(r.Context(), now, window, namespace)
-	if err != nil {
-		s.fail(w, "add up requests of pods", err)
-		return answer, false
-	}
+	misses, took, err := s.Store.LastCapacity(ctx, now, window, namespace)
 	answer.Exhausted, answer.Took = misses, append(answer.Took, took[:min(len(took), maxTook)]...)
-	return answer, true
+	return answer, err
 }

@@ -2,7 +2,7 @@ package api
 
 import (
 	"context"
-	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/baseline"
@@ -17,7 +17,7 @@ type Versions struct {
 }
 
 // Versions returns the time of each stage by version of the node's software, and the versions that are slower.
-func (s *Server) Versions(ctx context.Context) (Versions, error) {
+func (s *Server) Versions(ctx context.Context, _ url.Values) (Versions, error) {
 	to := s.Now().UTC().Truncate(time.Hour)
 	answer := Versions{From: to.Add(-week), To: to, Slower: []baseline.Slower{}, Versions: []baseline.Version{}}
 	cells, err := s.Store.Cells(ctx, answer.From, answer.To)
@@ -27,13 +27,4 @@ func (s *Server) Versions(ctx context.Context) (Versions, error) {
 	versions, slower := baseline.Compare(cells)
 	answer.Versions, answer.Slower = append(answer.Versions, versions...), append(answer.Slower, slower...)
 	return answer, nil
-}
-
-func (s *Server) getVersions(w http.ResponseWriter, r *http.Request) {
-	answer, err := s.Versions(r.Context())
-	if err != nil {
-		s.fail(w, "compare versions", err)
-		return
-	}
-	s.answer(w, answer)
 }

@@ -35,13 +35,13 @@ func TestVersions(t *testing.T) {
 	if err := f.kept.Save(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := f.api.Versions(t.Context()); err != nil || len(answer.Versions) != 0 {
+	if answer, err := f.api.Versions(t.Context(), nil); err != nil || len(answer.Versions) != 0 {
 		t.Fatalf("before the hour is added up: %+v, %v", answer, err)
 	}
 	if err := f.kept.CountHour(t.Context(), sunday, map[int64]record.Build{fast.ID(): fast, slow.ID(): slow}); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := f.api.Versions(t.Context())
+	answer, err := f.api.Versions(t.Context(), nil)
 	if err != nil || len(answer.Slower) != 1 {
 		t.Fatalf("%+v, %v", answer, err)
 	}

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const (
-	every    = 2 * time.Second  // between questions
-	failWait = 15 * time.Second // after a failure
+	every    = 2 * time.Second // between questions
 	askLimit = 10 * time.Second
 	page     = 500
 	back     = 5000 // events before the start that are read again: evidence about open acts may be among them
@@ -46,24 +46,12 @@ type list struct {
 
 // Run reads until ctx ends.
 func (r *Reader) Run(ctx context.Context) {
-	for failing := false; ctx.Err() == nil; {
-		wait := every
-		more, err := r.read(ctx)
-		if (err != nil) != failing && ctx.Err() == nil {
-			failing = err != nil
-			r.Log.Warn("reading evidence from the event center changed", "failing", failing, "err", err)
+	chore.Repeat(ctx, r.Log, every, chore.Chore{Name: "read evidence from the event center", Do: func(ctx context.Context, _ time.Time) (err error) {
+		for more := true; more && err == nil; {
+			more, err = r.read(ctx)
 		}
-		switch {
-		case err != nil:
-			wait = failWait
-		case more:
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-	}
+		return err
+	}})
 }
 
 // read reads a page. more reports whether another one is there.

@@ -79,8 +79,8 @@ func (f *Follower) event(t *record.Timeline, e *corev1.Event, name string, m rec
 		delete(t.Marks, record.Attached) // the last one counts
 		t.Set(record.Attached, m)
 	case "Started":
-		if c != nil && (t.Act == record.Creation || t.Replaces != "") && !c.Started.Known() {
-			c.Started = m
+		if c != nil && (t.Act == record.Creation || t.Replaces != "") {
+			c.Started.Set(m)
 		}
 	case "Killing":
 		if t.Act == record.Deletion {
@@ -112,19 +112,15 @@ func pull(t *record.Timeline, e *corev1.Event, c *record.Container, m record.Mar
 	if c == nil {
 		return
 	}
-	p := t.PullOf(c.Name, c.Image)
-	if p == nil {
+	p := t.PullOf(c)
+	switch {
+	case p == nil:
+		return
+	case e.Reason == "Pulling":
+		p.Began.Set(m)
 		return
 	}
-	if e.Reason == "Pulling" {
-		if !p.Began.Known() {
-			p.Began = m
-		}
-		return
-	}
-	if !p.Ended.Known() {
-		p.Ended = m
-	}
+	p.Ended.Set(m)
 	if strings.Contains(e.Message, "already present") {
 		p.Cached = true
 		return

@@ -109,8 +109,8 @@ func (w *witness) containers(e event.Evidence) {
 		return
 	}
 	for _, seen := range e.Containers {
-		if c := w.t.Container(seen.Name); c != nil && !c.Imaged.Known() {
-			c.Imaged = w.mark(seen.Created)
+		if c := w.t.Container(seen.Name); c != nil {
+			c.Imaged.Set(w.mark(seen.Created))
 		}
 	}
 }

@@ -313,15 +313,11 @@ func (f *Follower) Behind(now time.Time) time.Duration {
 func (f *Follower) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := Counts{Pods: len(f.pods), Open: len(f.open), UnknownTexts: f.counts.UnknownTexts,
-		Evidence: f.counts.Evidence, EvidenceIgnored: f.counts.EvidenceIgnored,
-		UnfollowedRefusals: f.counts.UnfollowedRefusals, Unstored: f.unstored, Lost: f.counts.Lost, Outcomes: map[record.Act]map[verdict.Outcome]int{},
-		Missed: maps.Clone(f.counts.Missed)}
-	for act, outcomes := range f.counts.Outcomes {
-		c.Outcomes[act] = map[verdict.Outcome]int{}
-		for o, n := range outcomes {
-			c.Outcomes[act][o] = n
-		}
+	c := f.counts
+	c.Pods, c.Open, c.Unstored = len(f.pods), len(f.open), f.unstored
+	c.Missed, c.Outcomes = maps.Clone(c.Missed), maps.Clone(c.Outcomes)
+	for act, outcomes := range c.Outcomes {
+		c.Outcomes[act] = maps.Clone(outcomes)
 	}
 	return c
 }
@@ -369,10 +365,7 @@ func (f *Follower) Find(uid, namespace, name string) (found []Act) {
 func clone(a *Act) Act {
 	c := *a
 	t := &c.Timeline
-	t.Marks = map[record.Point]record.Mark{}
-	for p, m := range a.Timeline.Marks {
-		t.Marks[p] = m
-	}
+	t.Marks = maps.Clone(t.Marks)
 	t.Containers, t.Pulls, t.Errors = slices.Clone(t.Containers), slices.Clone(t.Pulls), slices.Clone(t.Errors)
 	t.Finalizers = slices.Clone(t.Finalizers)
 	return c

@@ -34,25 +34,24 @@ func (f *Follower) Judge(now time.Time) Batch {
 				continue
 			}
 		}
+		missed := a.Verdict.Outcome == verdict.Missed
 		switch {
-		case a.JudgedAt.IsZero() || a.stored && a.Verdict.Outcome == verdict.Missed && now.Sub(a.JudgedAt) < refineFor:
+		case a.JudgedAt.IsZero():
 		case !a.stored && len(b.Judged) >= maxBatch: // the next turn
 			continue
 		case !a.stored:
 			b.Judged = append(b.Judged, clone(a))
-			if a.Verdict.Outcome == verdict.Missed || continues(a, now) {
-				a.changed = true
-				break
+			if !missed && !continues(a, now) {
+				b.Finished = append(b.Finished, key)
+				continue
 			}
-			b.Finished = append(b.Finished, key)
-			continue
-		case leftover(a) || continues(a, now):
-		case a.Verdict.Outcome != verdict.Missed:
-			b.Finished = append(b.Finished, key)
-			continue
+			a.changed = true
+		case missed && now.Sub(a.JudgedAt) < refineFor, leftover(a), continues(a, now):
 		default:
-			f.refine(a)
-			b.Refined = append(b.Refined, clone(a))
+			if missed {
+				f.refine(a)
+				b.Refined = append(b.Refined, clone(a))
+			}
 			b.Finished = append(b.Finished, key)
 			continue
 		}

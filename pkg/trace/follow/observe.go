@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -112,8 +113,7 @@ func (o observation) creation(t *record.Timeline) {
 	if c := condition(p, corev1.DisruptionTarget); c != nil && c.Status == corev1.ConditionTrue {
 		t.Disruption = strings.Clone(c.Reason)
 	}
-	started := o.containers(t)
-	o.phase(t, started)
+	o.phase(t, o.containers(t))
 }
 
 type source struct {
@@ -170,73 +170,53 @@ func (o observation) containers(t *record.Timeline) (started bool) {
 func (o observation) proves(t *record.Timeline, c *record.Container) {
 	switch stage.OfWaiting(c.Waiting) {
 	case stage.Pull:
-		if p := t.PullOf(c.Name, c.Image); p != nil && !p.Began.Known() {
-			p.Began = o.own()
-		}
+		t.BeginPull(c, o.own())
 	case stage.PostStart:
-		if !c.Started.Known() && !startFailed(c) {
-			c.Started = o.own()
+		if !c.StartFailed() {
+			c.Started.Set(o.own())
 		}
 		fallthrough
 	case stage.Start:
-		if !c.Imaged.Known() {
-			c.Imaged = o.own()
-		}
+		c.Imaged.Set(o.own())
 	}
-}
-
-// startFailed reports whether the runtime could not start the program.
-func startFailed(c *record.Container) bool {
-	return c.ExitReason == "StartError" || c.ExitReason == "ContainerCannotRun"
 }
 
 func (o observation) state(t *record.Timeline, c *record.Container, state corev1.ContainerState) {
 	if r := state.Running; r != nil {
-		if !c.Started.Known() {
-			c.Started = o.mark(r.StartedAt, record.Node)
-			c.Started.Late = c.Started.Late || c.Hook // kubelet waits for the hook before it reports
-		}
-		if !c.Shown.Known() {
-			c.Shown = o.own()
-		}
+		started := o.mark(r.StartedAt, record.Node)
+		started.Late = started.Late || c.Hook // kubelet waits for the hook before it reports
+		c.Started.Set(started)
+		c.Shown.Set(o.own())
 	}
 	e := state.Terminated
 	if e == nil || e.Reason == "ContainerStatusUnknown" {
 		return
 	}
-	if e.Reason == "StartError" || e.Reason == "ContainerCannotRun" {
-		t.AddError(record.Error{Mark: o.own(), From: e.Reason, Container: c.Name, Text: redact(e.Message)})
-	} else if !c.Started.Known() && !e.StartedAt.IsZero() {
-		c.Started = o.mark(e.StartedAt, record.Node)
+	c.ExitCode, c.ExitReason = e.ExitCode, strings.Clone(e.Reason) // the runtime may learn of an OOM kill later
+	if c.StartFailed() {
+		t.AddError(record.Error{Mark: o.own(), From: c.ExitReason, Container: c.Name, Text: redact(e.Message)})
+	} else if !e.StartedAt.IsZero() {
+		c.Started.Set(o.mark(e.StartedAt, record.Node))
 	}
-	if !c.Shown.Known() {
-		c.Shown = o.own()
-	}
+	c.Shown.Set(o.own())
 	if !c.Exited.Known() || !c.Exited.Time.Equal(e.FinishedAt.Time) {
 		c.Exited = o.mark(e.FinishedAt, record.Node)
 	}
-	c.ExitCode, c.ExitReason = e.ExitCode, strings.Clone(e.Reason) // the runtime may learn of an OOM kill later
 }
 
 func (o observation) deletion(t *record.Timeline) {
 	p := o.p
-	if t.Finalizers == nil && len(p.Finalizers) == 0 {
-		t.Finalizers = nil
-	} else if len(p.Finalizers) == 0 {
-		t.Finalizers = nil
+	if len(t.Finalizers) > 0 && len(p.Finalizers) == 0 {
 		t.Set(record.FinalizersGone, o.own())
-	} else {
-		t.Finalizers = nil
-		for _, name := range p.Finalizers {
-			t.Finalizers = append(t.Finalizers, strings.Clone(name))
-		}
+	}
+	t.Finalizers = nil
+	for _, name := range p.Finalizers {
+		t.Finalizers = append(t.Finalizers, strings.Clone(name))
 	}
 	ended, some := true, false
-	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
-		for i := range list {
-			some = some || list[i].State.Terminated != nil
-			ended = ended && list[i].State.Running == nil
-		}
+	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses) {
+		some = some || s.State.Terminated != nil
+		ended = ended && s.State.Running == nil
 	}
 	if some {
 		t.Set(record.KillNoticed, o.own())
@@ -279,9 +259,7 @@ func (o observation) upgrade(t *record.Timeline) {
 		}
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" {
 			if stage.OfWaiting(w.Reason) == stage.Pull {
-				if p := t.PullOf(c.Name, c.Image); p != nil && !p.Began.Known() {
-					p.Began = o.own()
-				}
+				t.BeginPull(c, o.own())
 			}
 			t.AddError(record.Error{Mark: o.own(), From: strings.Clone(w.Reason), Container: c.Name, Text: redact(w.Message)})
 		}

@@ -2,6 +2,7 @@ package follow
 
 import (
 	"hash/fnv"
+	"slices"
 	"strings"
 	"time"
 
@@ -157,6 +158,9 @@ func (f *Follower) timeline(o observation, act record.Act, uid string) *record.T
 		Volumes: mounts(p), Skews: map[record.Clock]time.Duration{}}
 	t.OwnerKind, t.OwnerName = owner(p)
 	t.OwnerKind, t.OwnerName = f.share(t.OwnerKind), strings.Clone(t.OwnerName)
+	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
+		t.OwnerUID = strings.Clone(string(ref.UID))
+	}
 	if g := p.Spec.TerminationGracePeriodSeconds; g != nil {
 		t.Grace = time.Duration(max(0, *g)) * time.Second
 	}
@@ -195,12 +199,9 @@ func owner(p *corev1.Pod) (kind, name string) {
 
 // mounts reports whether a pod has volumes that take time: the others are files written by kubelet.
 func mounts(p *corev1.Pod) bool {
-	for _, v := range p.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil || v.CSI != nil || v.NFS != nil || v.ISCSI != nil || v.Ephemeral != nil || v.Image != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil || v.CSI != nil || v.NFS != nil || v.ISCSI != nil || v.Ephemeral != nil || v.Image != nil
+	})
 }
 
 // changeable returns a digest of everything that an upgrade in place changes.
@@ -219,10 +220,8 @@ func changeable(p *corev1.Pod) uint64 {
 
 func statusOf(p *corev1.Pod, name string) *corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
+		if i := slices.IndexFunc(list, func(s corev1.ContainerStatus) bool { return s.Name == name }); i >= 0 {
+			return &list[i]
 		}
 	}
 	return nil
@@ -234,10 +233,8 @@ func isTrue(p *corev1.Pod, kind corev1.PodConditionType) bool {
 }
 
 func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range p.Status.Conditions {
-		if p.Status.Conditions[i].Type == kind {
-			return &p.Status.Conditions[i]
-		}
+	if i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind }); i >= 0 {
+		return &p.Status.Conditions[i]
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ package nodefault
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -19,11 +20,12 @@ const (
 	// Window is the time whose acts are compared.
 	Window = 30 * time.Minute
 
-	fewest    = 3     // misses
-	factor    = 5     // times the share of the other nodes
-	chance    = 0.001 // of so many misses if the node were like the others
-	massShare = 0.20  // of the nodes: then the fault is the cluster's
-	proof     = 20    // deliveries without a miss, which clear
+	fewest    = 3                // misses
+	factor    = 5                // times the share of the other nodes
+	chance    = 0.001            // of so many misses if the node were like the others
+	massShare = 0.20             // of the nodes of a pool: then the fault is the cluster's
+	massHold  = 10 * time.Minute // how long it lasts after the last time
+	proof     = 20               // deliveries without a miss, which clear
 	forgotten = 2 * time.Hour
 )
 
@@ -39,8 +41,8 @@ const (
 	Terminating    Kind = "PodsStuckTerminating"
 )
 
-// kindOf returns the kind that a node-side reason counts for; empty: none.
-func kindOf(act record.Act, r reason.Reason) Kind {
+// KindOf returns the kind that a node-side reason counts for; empty: none.
+func KindOf(act record.Act, r reason.Reason) Kind {
 	if act == record.Deletion {
 		switch r {
 		case "StopNotNoticed", "ContainerUnkillable", "SandboxStopFailed", "NetworkReleaseFailed", "UnmountStuck", "CgroupStuck", "GoneNotReported":
@@ -65,6 +67,7 @@ func kindOf(act record.Act, r reason.Reason) Kind {
 type Act struct {
 	Act       record.Act
 	Node      string
+	Pool      string // of the node
 	Namespace string
 	Owner     string
 	Outcome   verdict.Outcome
@@ -76,10 +79,11 @@ type Act struct {
 // Fault is a node that fails its pods.
 type Fault struct {
 	Node   string    `json:"node"`
+	Pool   string    `json:"pool,omitempty"`
 	Kind   Kind      `json:"reason"`
 	Misses int       `json:"misses"` // of Acts
 	Acts   int       `json:"acts"`
-	Others float64   `json:"othersShare"` // of misses of that kind on the other nodes
+	Others float64   `json:"othersShare"` // of misses of that kind on the other nodes of the pool
 	Last   time.Time `json:"lastMiss"`
 	Since  time.Time `json:"since"`
 }
@@ -91,9 +95,32 @@ type tally struct {
 	owners     map[string]int // misses by owner
 }
 
-// Find returns the nodes that fail their pods according to the acts of one Window. mass is true if so many nodes fail that
-// the fault is the cluster's; then there are no faults of nodes.
-func Find(acts []Act) (faults []Fault, mass bool) {
+// Find returns the nodes that fail their pods according to the acts of one Window. mass are the pools of which so many nodes
+// fail that the fault is the cluster's; then there are no faults of their nodes.
+func Find(acts []Act) (faults []Fault, mass []string) {
+	pools := map[string][]Act{}
+	for _, a := range acts {
+		pools[a.Pool] = append(pools[a.Pool], a)
+	}
+	for pool, acts := range pools {
+		found, all := find(acts)
+		if all {
+			mass = append(mass, pool)
+		}
+		for _, f := range found {
+			f.Pool = pool
+			faults = append(faults, f)
+		}
+	}
+	slices.Sort(mass)
+	slices.SortFunc(faults, byName)
+	return faults, mass
+}
+
+func byName(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) }
+
+// find is Find for one pool.
+func find(acts []Act) (faults []Fault, mass bool) {
 	nodes := map[string]bool{}
 	delivered := map[string]map[string]bool{} // by owner: nodes
 	total := map[record.Act]int{}
@@ -116,7 +143,7 @@ func Find(acts []Act) (faults []Fault, mass bool) {
 			delivered[owner][a.Node] = true
 			continue
 		}
-		kind := kindOf(a.Act, a.Reason)
+		kind := KindOf(a.Act, a.Reason)
 		if kind == "" {
 			continue
 		}
@@ -153,7 +180,6 @@ func Find(acts []Act) (faults []Fault, mass bool) {
 	if len(nodes) > 0 && len(failing) > 1 && float64(len(failing)) > massShare*float64(len(nodes)) {
 		return nil, true
 	}
-	slices.SortFunc(faults, func(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) })
 	return faults, false
 }
 
@@ -191,19 +217,27 @@ func tail(n, k int, p float64) float64 {
 // Tracker holds the faults until deliveries have proven the node, or two hours have passed.
 type Tracker struct {
 	active map[[2]string]Fault
+	mass   map[string]time.Time // when a pool had too many last
 }
 
-// Take compares the acts of one Window with the active faults. ended are the faults that ended.
-func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass bool) {
+// Take compares the acts of one Window with the active faults. ended are the faults that ended, mass the pools whose faults are
+// the cluster's.
+func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass []string) {
 	if t.active == nil {
-		t.active = map[[2]string]Fault{}
+		t.active, t.mass = map[[2]string]Fault{}, map[string]time.Time{}
 	}
-	found, mass := Find(acts)
+	found, many := Find(acts)
+	for _, pool := range many {
+		t.mass[pool] = now
+	}
+	maps.DeleteFunc(t.mass, func(_ string, last time.Time) bool { return now.Sub(last) >= massHold })
 	for _, f := range found {
 		key := [2]string{f.Node, string(f.Kind)}
 		f.Since = now
 		if old, known := t.active[key]; known {
 			f.Since = old.Since
+		} else if !t.mass[f.Pool].IsZero() {
+			continue
 		}
 		t.active[key] = f
 	}
@@ -214,15 +248,14 @@ func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass b
 				good++
 			}
 		}
-		if good >= proof || now.Sub(f.Last) >= forgotten {
+		if good >= proof || now.Sub(f.Last) >= forgotten || !t.mass[f.Pool].IsZero() {
 			ended = append(ended, f)
 			delete(t.active, key)
 			continue
 		}
 		active = append(active, f)
 	}
-	byName := func(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) }
 	slices.SortFunc(active, byName)
 	slices.SortFunc(ended, byName)
-	return active, ended, mass
+	return active, ended, slices.Sorted(maps.Keys(t.mass))
 }

@@ -86,7 +86,7 @@ func TestFind(t *testing.T) {
 		for _, f := range faults {
 			got = append(got, fmt.Sprintf("%s %s %d/%d", f.Node, f.Kind, f.Misses, f.Acts))
 		}
-		if mass {
+		if len(mass) > 0 {
 			got = append(got, "mass")
 		}
 		if strings.Join(got, ", ") != c.want {
@@ -126,6 +126,40 @@ func TestNoFalseFault(t *testing.T) {
 	}
 	if false_ > windows*50/1000 { // the level of significance
 		t.Errorf("%d false faults in %d windows of 50 nodes", false_, windows)
+	}
+}
+
+// Each pool is compared by itself: one in which too many nodes fail ends the faults of its nodes, and raises none until ten
+// minutes after the last time.
+func TestMassOfAPool(t *testing.T) {
+	in := func(pool string, all []Act) []Act {
+		for i := range all {
+			all[i].Pool, all[i].Node = pool, pool+all[i].Node
+		}
+		return all
+	}
+	one := in("gpu-", join(fleet(6, 10), acts("n0", "a/web", 9, "NetworkFailed")))
+	two := join(one, in("gpu-", acts("n1", "a/web", 9, "MountFailed")))
+	other := in("cpu-", join(fleet(20, 10), acts("n7", "a/web", 5, "SandboxFailed")))
+	var tracker Tracker
+	var got []string
+	for _, step := range []struct {
+		after time.Duration
+		acts  []Act
+	}{{0, one}, {time.Minute, two}, {2 * time.Minute, one}, {12 * time.Minute, one}} {
+		active, ended, mass := tracker.Take(join(step.acts, other), now.Add(step.after))
+		line := fmt.Sprint(step.after, " mass ", mass)
+		for _, f := range active {
+			line += " " + f.Node
+		}
+		for _, f := range ended {
+			line += " ended " + f.Node
+		}
+		got = append(got, line)
+	}
+	want := "0s mass [] cpu-n7 gpu-n0, 1m0s mass [gpu-] cpu-n7 ended gpu-n0, 2m0s mass [gpu-] cpu-n7, 12m0s mass [] cpu-n7 gpu-n0"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("%s, want %s", strings.Join(got, ", "), want)
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
-	"net/url"
+	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,20 +20,23 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const (
-	detector  = "tracecenter"
+	// Detector is the name of tracecenter as a detector.
+	Detector = "tracecenter"
+
 	check     = "pod-delivery"
 	repeat    = 10 * time.Minute // between reports of an active fault
 	sendLimit = 10 * time.Second
-	sendRetry = 5 * time.Second
-	maxWait   = 10_000 // events that wait: one for each fault
+	sendTurn  = time.Second
+	maxWait   = 10_000 // events that wait: one for each fault, and those queued
 )
 
-// Sender reports faults of nodes to an event center, as a detector beside the agents. Without repetition, a fault ends
-// there by itself after two hours. It is safe for concurrent use.
+// Sender reports faults of nodes and other events to an event center, as a detector beside the agents. Without repetition,
+// a fault ends there by itself after two hours. It is safe for concurrent use.
 type Sender struct {
 	Center  *client.Client
 	Cluster string
@@ -42,13 +45,11 @@ type Sender struct {
 	mu      sync.Mutex // guards the fields below
 	waiting map[[2]string]cloudevents.Event
 	sent    map[[2]string]time.Time // of active faults
-	wake    chan struct{}
 }
 
 // NewSender returns a sender of the faults of a cluster's nodes.
 func NewSender(center *client.Client, cluster string, log *slog.Logger) *Sender {
-	return &Sender{Center: center, Cluster: cluster, Log: log, waiting: map[[2]string]cloudevents.Event{}, sent: map[[2]string]time.Time{},
-		wake: make(chan struct{}, 1)}
+	return &Sender{Center: center, Cluster: cluster, Log: log, waiting: map[[2]string]cloudevents.Event{}, sent: map[[2]string]time.Time{}}
 }
 
 // Report queues what has changed. Of each fault only the newest state waits.
@@ -77,11 +78,27 @@ func (s *Sender) Report(active, ended []Fault, now time.Time) error {
 			return err
 		}
 	}
-	select {
-	case s.wake <- struct{}{}:
-	default:
+	return nil
+}
+
+// Queue queues events, which are sent once each, in the order of their times. It queues all or none: none if too many wait.
+func (s *Sender) Queue(events []cloudevents.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting)+len(events) > maxWait/2 { // the rest is for faults
+		return fmt.Errorf("%d events wait already", len(s.waiting))
+	}
+	for _, e := range events {
+		s.waiting[[2]string{e.ID()}] = e
 	}
 	return nil
+}
+
+// Idle reports whether no event waits.
+func (s *Sender) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) == 0
 }
 
 // queue needs mu.
@@ -89,12 +106,7 @@ func (s *Sender) queue(key [2]string, kind event.Type, f Fault, now time.Time) e
 	if _, replaces := s.waiting[key]; !replaces && len(s.waiting) >= maxWait {
 		return fmt.Errorf("report %s of node %s: %d reports wait already", f.Kind, f.Node, maxWait)
 	}
-	e := cloudevents.New()
-	e.SetID(rand.Text())
-	e.SetType(string(kind))
-	e.SetSource(strings.Join([]string{"/clusters", url.PathEscape(s.Cluster), "nodes", url.PathEscape(f.Node), detector}, "/"))
-	e.SetTime(now)
-	err := e.SetData("application/json", event.Fault{Check: check, Reason: string(f.Kind), Severity: finding.Warning,
+	e, err := event.OfDetector(kind, s.Cluster, f.Node, Detector, rand.Text(), now, event.Fault{Check: check, Reason: string(f.Kind), Severity: finding.Warning,
 		Subject:    finding.Subject{Kind: "Node", Name: f.Node},
 		Message:    fmt.Sprintf("%d of %d pods were not delivered in time in %v, for reasons of this node", f.Misses, f.Acts, Window),
 		Facts:      map[string]string{"misses": strconv.Itoa(f.Misses), "pods": strconv.Itoa(f.Acts), "othersShare": fmt.Sprintf("%.4f", f.Others)},
@@ -108,41 +120,20 @@ func (s *Sender) queue(key [2]string, kind event.Type, f Fault, now time.Time) e
 
 // Run sends until ctx ends. An event that the center does not take is sent again, with the same ID.
 func (s *Sender) Run(ctx context.Context) {
-	failing := false
-	for {
-		err := s.send(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if (err != nil) != failing {
-			failing = err != nil
-			s.Log.Warn("reporting faults of nodes to the event center changed", "failing", failing, "err", err)
-		}
-		retry := (<-chan time.Time)(nil)
-		if failing {
-			retry = time.After(sendRetry)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.wake:
-		case <-retry:
-		}
-	}
+	chore.Repeat(ctx, s.Log, sendTurn, chore.Chore{Name: "report to the event center", Do: s.send})
 }
 
-func (s *Sender) send(ctx context.Context) error {
+func (s *Sender) send(ctx context.Context, _ time.Time) error {
 	s.mu.Lock()
-	var keys [][2]string
-	for key := range s.waiting {
-		keys = append(keys, key)
-	}
+	keys := slices.SortedFunc(maps.Keys(s.waiting), func(a, b [2]string) int { return s.waiting[a].Time().Compare(s.waiting[b].Time()) })
 	s.mu.Unlock()
+	var forbidden error // to speak for the cluster: an event center of an earlier version forbids it, and takes the faults of nodes
 	for _, key := range keys {
 		s.mu.Lock()
 		e, waits := s.waiting[key]
 		s.mu.Unlock()
-		if !waits {
+		_, node, _, _ := event.ReadSource(e.Source())
+		if !waits || node == "" && forbidden != nil {
 			continue
 		}
 		body, err := json.Marshal(e)
@@ -150,9 +141,14 @@ func (s *Sender) send(ctx context.Context) error {
 			return err
 		}
 		err = s.post(ctx, body)
-		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusUnprocessableEntity {
-			s.Log.Error("the event center refuses a fault of a node", "node", key[0], "reason", key[1], "err", err) // so it always will
-		} else if err != nil {
+		refused, ok := errors.AsType[*client.RefusedError](err)
+		switch {
+		case ok && refused.Status == http.StatusUnprocessableEntity: // so it always will be
+			s.Log.Error("the event center refuses an event", "subject", key, "err", err)
+		case ok && refused.Status == http.StatusForbidden && node == "":
+			forbidden = err
+			continue
+		case err != nil:
 			return err
 		}
 		s.mu.Lock()
@@ -161,7 +157,7 @@ func (s *Sender) send(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 	}
-	return nil
+	return forbidden
 }
 
 func (s *Sender) post(ctx context.Context, body []byte) error {

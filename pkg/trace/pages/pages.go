@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -46,6 +47,7 @@ func New(c Config) http.Handler {
 			{Page: "failures", Name: "Failures", Path: "/failures"},
 			{Page: "pod", Name: "Pod", Path: "/pods"},
 			{Page: "terminating", Name: "Terminating", Path: "/terminating"},
+			{Page: "nodes", Name: "Nodes", Path: "/nodes"},
 			{Page: "components", Name: "Components", Path: "/components"},
 			{Page: "versions", Name: "Versions", Path: "/versions"},
 			{Page: "report", Name: "Report", Path: "/report"},
@@ -58,8 +60,9 @@ func New(c Config) http.Handler {
 		"GET /pods/{uid}":              p.pod,
 		"GET /pods/{namespace}/{name}": p.pod,
 		"GET /terminating":             p.terminating,
-		"GET /components":              p.components,
-		"GET /versions":                p.versions,
+		"GET /nodes":                   p.ofCluster(page(p, "nodes", "Nodes", "/v1/nodes", p.Nodes)),
+		"GET /components":              page(p, "components", "Components online", "/v1/components?window=1d", p.Components),
+		"GET /versions":                page(p, "versions", "Versions", "/v1/versions", p.Versions),
 		"GET /report":                  p.report,
 	} {
 		mux.HandleFunc(pattern, p.SignedIn(answer))
@@ -74,6 +77,7 @@ var functions = template.FuncMap{
 		}
 		return fmt.Sprintf("%.2f %%", 100**r)
 	},
+	"enough":  func() int { return sli.Enough },
 	"seconds": func(s float64) string { return fmt.Sprintf("%.1f s", s) },
 	"stage":   stage.Describe,
 	"names":   names,
@@ -120,10 +124,13 @@ func (p *pages) failures(w http.ResponseWriter, r *http.Request, who web.Session
 	if !p.permitted(w, r, who) {
 		return
 	}
-	if answer, ok := p.Failures(w, r); ok {
-		p.Show(w, r, http.StatusOK, "failures", web.View{Title: "Failures", JSON: "/v1/failures?" + r.URL.RawQuery, Data: failuresView{answer,
-			fields(r, "reason", "nodes", "window"), web.With(r.URL.Query(), "reason", "").Encode(), r.URL.Query().Get("reason")}})
+	answer, err := p.Failures(r.Context(), r.URL.Query())
+	if err != nil {
+		p.fails(w, r, err)
+		return
 	}
+	p.Show(w, r, http.StatusOK, "failures", web.View{Title: "Failures", JSON: "/v1/failures?" + r.URL.RawQuery, Data: failuresView{answer,
+		fields(r, "reason", "nodes", "window"), web.With(r.URL.Query(), "reason", "").Encode(), r.URL.Query().Get("reason")}})
 }
 
 type failuresView struct {
@@ -156,8 +163,7 @@ func (p *pages) pod(w http.ResponseWriter, r *http.Request, who web.Session) {
 	uid, namespace, name := r.PathValue("uid"), r.PathValue("namespace"), r.PathValue("name")
 	pod, err := p.Pod(r.Context(), uid, namespace, name)
 	if err != nil {
-		p.log.Error("find verdicts failed", "err", err)
-		p.Message(w, r, http.StatusServiceUnavailable, "The verdicts cannot be read now: try again.")
+		p.fails(w, r, err)
 		return
 	}
 	if len(pod.Acts) > 0 {
@@ -179,9 +185,19 @@ func (p *pages) pod(w http.ResponseWriter, r *http.Request, who web.Session) {
 	p.Show(w, r, status, "pod", web.View{Title: title, JSON: "/v1" + r.URL.EscapedPath(), Data: podView{pod, query}})
 }
 
+type terminatingView struct {
+	Pods   []follow.Terminating
+	Filter []web.Field
+}
+
 func (p *pages) terminating(w http.ResponseWriter, r *http.Request, who web.Session) {
-	if p.permitted(w, r, who) {
-		p.Show(w, r, http.StatusOK, "terminating", web.View{Title: "Terminating", JSON: "/v1/terminating?" + r.URL.RawQuery,
-			Data: terminatingView{p.Terminating(r.URL.Query().Get("namespace")), fields(r)}})
+	if !p.permitted(w, r, who) {
+		return
 	}
+	pods, err := p.Terminating(r.Context(), r.URL.Query())
+	if err != nil {
+		p.fails(w, r, err)
+		return
+	}
+	p.Show(w, r, http.StatusOK, "terminating", web.View{Title: "Terminating", JSON: "/v1/terminating?" + r.URL.RawQuery, Data: terminatingView{pods, fields(r)}})
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/pages/pagestest"
 	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/test/trace/pagestest"
 )
 
 type site struct {
@@ -68,6 +68,7 @@ func TestPages(t *testing.T) {
 		"/pods?pod=team/gone":                          {"CapacityExhausted (system)"},
 		"/pods":                                        {"Namespace/name, or UID"},
 		"/terminating":                                 {"There is none."},
+		"/nodes":                                       {"node-&lt;b&gt;1", `<td class="n">50</td>`, "50 points: it is not ready", "with 20 acts of each"},
 		"/components":                                  {"No component is probed yet"},
 		"/versions":                                    {`<th scope="row">kubelet v1.36.1</th><td>v1.36.0</td><td>mount and sandbox, image cached</td><td>gpu</td>`, "of 250", "containerd://2.1"},
 		"/report":                                      {"Last 7 days", "CapacityExhausted", "There are no verdicts before", "&lt;b&gt;late", "/v1/report?format=html"},
@@ -79,7 +80,7 @@ func TestPages(t *testing.T) {
 				t.Errorf("%s: %d, no %q in %s", path, status, want, text)
 			}
 		}
-		if strings.Contains(text, "<b>late") {
+		if strings.Contains(text, "<b>late") || strings.Contains(text, "<b>1") {
 			t.Errorf("%s: a name is shown as markup", path)
 		}
 	}
@@ -93,7 +94,7 @@ func TestPages(t *testing.T) {
 // Whoever may get the pods of one namespace sees no pod of another: not by page, JSON, search, or a guessed UID.
 func TestPagesOfOneNamespace(t *testing.T) {
 	s := start(t, map[string]bool{"team": true})
-	for path, want := range map[string]int{"/": 200, "/?namespace=team": 200, "/?namespace=default": 200, "/failures": 403, "/failures?namespace=default": 403,
+	for path, want := range map[string]int{"/": 200, "/?namespace=team": 200, "/?namespace=default": 200, "/failures": 403, "/failures?namespace=default": 403, "/nodes": 403, "/nodes?namespace=team": 403, "/v1/nodes?namespace=team": 403, "/v1/nodes": 403,
 		"/failures?namespace=team": 200, "/report": 403, "/report?namespace=default": 403, "/report?namespace=team": 200, "/terminating": 403, "/terminating?namespace=team": 200, "/pods/team/gone": 200, "/pods/uid-team": 200,
 		"/pods/default/%3Cb%3Elate": 404, "/pods/uid-default": 404, "/pods?pod=uid-default": 404, "/v1/pods/uid-default": 404, "/v1/pods/uid-team": 200,
 		"/v1/pods/default/%3Cb%3Elate": 403, "/v1/failures": 403, "/v1/failures?namespace=team": 200, "/v1/slis": 403, "/v1/slis?namespace=default": 403} {

@@ -1,13 +1,11 @@
 package pages
 
 import (
-	"errors"
 	"html/template"
 	"net/http"
 	"net/url"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
@@ -25,17 +23,12 @@ func (p *pages) report(w http.ResponseWriter, r *http.Request, who web.Session) 
 	}
 	q := r.URL.Query()
 	made, err := p.Report(r.Context(), q.Get("week"), q.Get("namespace"))
-	if wrong, ok := errors.AsType[*api.WeekError](err); ok {
-		p.Message(w, r, http.StatusBadRequest, wrong.Error())
-		return
-	}
 	var content template.HTML
 	if err == nil {
 		content, err = made.Page()
 	}
 	if err != nil {
-		p.log.Error("make the report failed", "err", err)
-		p.Message(w, r, http.StatusServiceUnavailable, "The report cannot be made now: try again.")
+		p.fails(w, r, err)
 		return
 	}
 	asked := url.Values{"week": {made.Week}, "namespace": {made.Namespace}}

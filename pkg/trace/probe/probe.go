@@ -6,6 +6,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -16,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 )
 
 const (
@@ -104,28 +107,18 @@ func New(servers Apiservers, leaders Leaders, log *slog.Logger) *Prober {
 // Run probes until ctx ends.
 func (p *Prober) Run(ctx context.Context) {
 	var addresses []string
-	var found time.Time
-	failing := false
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		if now := time.Now(); now.Sub(found) >= findEvery {
-			next, err := p.find(ctx)
-			if (err != nil) != failing && ctx.Err() == nil {
-				failing = err != nil
-				p.log.Warn("finding the apiservers changed", "failing", failing, "err", err)
-			}
-			if found = now; err == nil {
-				addresses = next
-			}
+	find := func(ctx context.Context, _ time.Time) error {
+		found, err := p.find(ctx)
+		if err == nil {
+			addresses = found
 		}
-		p.round(ctx, p.reachable(addresses), time.Now())
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+		return err
 	}
+	probe := func(ctx context.Context, _ time.Time) error {
+		p.round(ctx, p.reachable(addresses), time.Now())
+		return nil
+	}
+	chore.Repeat(ctx, p.log, interval, chore.Chore{Name: "find the apiservers", Every: findEvery, Do: find}, chore.Chore{Name: "probe", Do: probe})
 }
 
 // reachable adds the address that the program itself uses, unless one of the published addresses could be reached.
@@ -287,10 +280,9 @@ func (p *Prober) take(component, name string, outcome result, why string, now ti
 
 // close makes the counts of a complete minute available to Take.
 func (p *Prober) close(i *instance) {
-	if i.now.Minute.IsZero() {
-		return
+	if !i.now.Minute.IsZero() {
+		p.keep(i.now)
 	}
-	p.keep(i.now)
 }
 
 // Add adds a count of another reader, to be stored with the others.
@@ -356,7 +348,7 @@ func (p *Prober) States() (states []State) {
 		states = append(states, i.State)
 	}
 	slices.SortFunc(states, func(a, b State) int {
-		return slices.Compare([]string{a.Component, a.Instance}, []string{b.Component, b.Instance})
+		return cmp.Or(cmp.Compare(a.Component, b.Component), cmp.Compare(a.Instance, b.Instance))
 	})
 	return states
 }

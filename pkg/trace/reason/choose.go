@@ -1,7 +1,9 @@
 package reason
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
@@ -64,13 +66,7 @@ func (c *Chooser) byError(t *record.Timeline, stages []stage.Stage, deadline tim
 		return Result{}, false
 	}
 	deepest := slices.MaxFunc(found, func(a, b candidate) int {
-		if a.stage != b.stage {
-			if a.stage < b.stage {
-				return -1
-			}
-			return 1
-		}
-		return a.at.Compare(b.at)
+		return cmp.Or(cmp.Compare(a.stage, b.stage), a.at.Compare(b.at))
 	})
 	r := Result{Reason: deepest.reason, Stage: deepest.stage, Detail: deepest.detail}
 	for _, f := range found {
@@ -91,15 +87,15 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 		if !ok || e.Arrival.After(deadline) || !belongs(t, row.Stage) || overcome(t, row.Stage, e.Container, stages, deadline) {
 			continue
 		}
-		if mounted := t.At(record.Mounted); slices.Contains(mountEvents, e.From) && mounted.Known() && !mounted.Arrival.After(deadline) {
+		if (e.From == "FailedMount" || e.From == "FailedMapVolume") && t.At(record.Mounted).By(deadline) {
 			continue // all volumes are mounted since
 		}
 		r := row.Reason
 		if c := t.Container(e.Container); c != nil && r == crashLoop {
-			if startFailed(*c) || hookFailed(t, c.Name, deadline) {
+			if c.StartFailed() || hookFailed(t, c.Name, deadline) {
 				continue // kubelet waits before it retries: the error of the start or of the hook is the reason
 			}
-			if m := t.At(record.Initialized); c.Init && t.Act == record.Creation && (!m.Known() || m.Arrival.After(deadline)) {
+			if c.Init && t.Act == record.Creation && !t.At(record.Initialized).By(deadline) {
 				found = append(found, candidate{initFailed, stage.Init, e.Arrival, c.Name})
 				continue
 			}
@@ -107,7 +103,7 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 		switch {
 		case r == capacityExhausted && t.Around.ExceedsNodes:
 			r = impossibleRequest
-		case r == constraints && t.Around.FaultTaints && containsTaint(e.Text):
+		case r == constraints && t.Around.FaultTaints && strings.Contains(e.Text, "untolerated taint"):
 			r = taintedByFaults
 		}
 		found = append(found, candidate{r, row.Stage, e.Arrival, e.Text})
@@ -136,75 +132,53 @@ func belongs(t *record.Timeline, id stage.ID) bool {
 
 // overcome reports whether a stage ended before the deadline; for errors of a container, its own stage.
 func overcome(t *record.Timeline, id stage.ID, container string, stages []stage.Stage, deadline time.Time) bool {
-	before := func(m record.Mark) bool { return m.Known() && !m.Arrival.After(deadline) }
 	if t.InPlace() {
-		return before(t.At(record.ReadyAgain)) || id < stage.BecomeReady && before(t.At(record.NewStarted))
+		return t.At(record.ReadyAgain).By(deadline) || id < stage.BecomeReady && t.At(record.NewStarted).By(deadline)
 	}
-	if before(t.At(record.ContainersReady)) && id[0] == 'c' && id <= stage.BecomeReady {
+	if t.At(record.ContainersReady).By(deadline) && id[0] == 'c' && id <= stage.BecomeReady {
 		return true
 	}
-	if c := t.Container(container); c != nil && id == stage.PostStart && c.Exited.Known() {
+	switch c := t.Container(container); {
+	case c == nil:
+	case id == stage.PostStart && c.Exited.Known():
 		return false // kubelet ends the container of a failed hook
-	}
-	if c := t.Container(container); c != nil && id <= stage.Start {
-		if before(c.Started) {
-			return true
-		}
-		p := pullOf(t, container)
-		return id == stage.Pull && p != nil && before(p.Ended)
+	case id <= stage.Start:
+		p := t.FirstPull(container)
+		return c.Started.By(deadline) || id == stage.Pull && p != nil && p.Ended.By(deadline)
 	}
 	switch id {
 	case stage.Schedule:
-		return before(t.At(record.Scheduled))
+		return t.At(record.Scheduled).By(deadline)
 	case stage.Notice:
-		return before(t.At(record.KubeletSaw))
+		return t.At(record.KubeletSaw).By(deadline)
 	case stage.AdmitOnNode:
 		return false // kubelet's refusal is final
 	case stage.Attach:
-		return before(t.At(record.Attached)) || before(t.At(record.SandboxReady))
+		return t.At(record.Attached).By(deadline) || t.At(record.SandboxReady).By(deadline)
 	}
-	for _, s := range stages {
-		if s.ID == id {
-			return before(s.End)
-		}
-	}
-	return false
-}
-
-func pullOf(t *record.Timeline, container string) *record.Pull {
-	for i := range t.Pulls {
-		if t.Pulls[i].Container == container {
-			return &t.Pulls[i]
-		}
-	}
-	return nil
+	i := slices.IndexFunc(stages, func(s stage.Stage) bool { return s.ID == id })
+	return i >= 0 && stages[i].End.By(deadline)
 }
 
 // ofContainers returns exits and failed probes of containers that explain why the pod is not ready.
 func ofContainers(t *record.Timeline, deadline time.Time) (found []candidate) {
-	if t.Act == record.Deletion {
-		return nil
-	}
-	if m := t.End(); m.Known() && !m.Arrival.After(deadline) {
+	if t.Act == record.Deletion || t.End().By(deadline) {
 		return nil
 	}
 	for _, c := range t.Containers {
-		ended := c.Exited.Known() && !c.Exited.Arrival.After(deadline) && !c.Ready
-		id := stage.BecomeReady
+		ended, id := c.Exited.By(deadline) && !c.Ready, stage.BecomeReady
 		if c.Init {
 			id = stage.Init
-			if m := t.At(record.Initialized); m.Known() && !m.Arrival.After(deadline) {
-				continue
-			}
 		}
 		switch {
+		case c.Init && t.At(record.Initialized).By(deadline):
 		case ended && c.ExitReason == "OOMKilled" && c.MemLimit:
 			found = append(found, candidate{oomByLimit, id, c.Exited.Arrival, c.Name})
 		case ended && c.ExitReason == "OOMKilled":
 			found = append(found, candidate{oomByNode, id, c.Exited.Arrival, c.Name})
 		case ended && c.Init && c.ExitCode != 0:
 			found = append(found, candidate{initFailed, id, c.Exited.Arrival, c.Name})
-		case ended && !c.Init && !startFailed(c) && !hookFailed(t, c.Name, deadline):
+		case ended && !c.Init && !c.StartFailed() && !hookFailed(t, c.Name, deadline):
 			found = append(found, candidate{crashLoop, id, c.Exited.Arrival, c.Name})
 		case c.Unhealthy && !c.Ready && !c.Init:
 			found = append(found, candidate{probeFailing, id, deadline.Add(-time.Hour), c.Name})
@@ -218,9 +192,4 @@ func hookFailed(t *record.Timeline, container string, deadline time.Time) bool {
 	return slices.ContainsFunc(t.Errors, func(e record.Error) bool {
 		return e.Container == container && (e.From == "FailedPostStartHook" || e.From == "PostStartHookError") && !e.Arrival.After(deadline)
 	})
-}
-
-// startFailed reports whether the runtime could not start the program; its text is the reason.
-func startFailed(c record.Container) bool {
-	return c.ExitReason == "StartError" || c.ExitReason == "ContainerCannotRun"
 }

@@ -1,11 +1,14 @@
 package reason
 
 import (
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+	"github.com/nodeagent/nodeagent/test/trace/texts"
 )
 
 var start = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
@@ -52,7 +55,7 @@ func started(t *record.Timeline) {
 
 func pulled(from, to float64) play {
 	return func(t *record.Timeline) {
-		p := t.PullOf("c", "a:1")
+		p := t.PullOf(&record.Container{Name: "c", Image: "a:1"})
 		p.Began = at(from)
 		if to > 0 {
 			p.Ended = at(to)
@@ -97,61 +100,65 @@ func choose(t *record.Timeline) Result {
 	return NewChooser(nil).Choose(t, start.Add(promised), promised)
 }
 
-// Each text of the table yields its reason while its stage is open, alone and after an error of another stage; once the
-// stage has ended, it does not.
+// Each example yields its reason while its stage is open, alone and after an error of another stage; once the stage has
+// ended, it does not.
 func TestTexts(t *testing.T) {
-	for _, row := range Texts() {
-		if len(row.Examples) == 0 {
-			t.Errorf("%s, %s: no example", row.Reason, row.Stage)
+	for _, e := range texts.All(t) {
+		row, ok := Match(Texts(), e.From, e.Text)
+		if !ok || string(row.Reason) != e.Reason {
+			t.Errorf("%s: %q is matched by %q", e.Reason, e.Text, row.Reason)
+			continue
 		}
-		for _, e := range row.Examples {
-			t.Run(string(row.Reason)+" "+e.Text, func(t *testing.T) {
-				make := creation
-				switch {
-				case row.Stage == stage.Admit:
-					make = refusal
-				case row.Stage[0] == 'd':
-					make = deletion
-				case row.Stage[0] == 'u':
-					make = upgrade
-				}
-				if got := choose(make(bound, report(e.From, e.Text, "c", 5))); got.Reason != row.Reason {
-					t.Errorf("alone: %+v", got)
-				}
-				late := make(bound, report("FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu.", "", 0.5), report(e.From, e.Text, "c", 59))
-				if got := choose(late); got.Reason != row.Reason && row.Stage != stage.Schedule {
-					t.Errorf("after another error: %+v", got)
-				}
-				if after := choose(make(bound, report(e.From, e.Text, "c", 60.5))); after.Reason == row.Reason && row.Reason != sandboxFailed && row.Reason != createFailed {
-					t.Errorf("after the deadline: %+v", after)
-				}
-				if row.Stage == stage.Admit || row.Stage == stage.AdmitOnNode || row.Stage[0] != 'c' {
-					return // it is final, or of another act
-				}
-				overcome := creation(started, report(e.From, e.Text, "c", 2), report(e.From, e.Text, "c", 2.5), mark(record.ContainersReady, 20))
-				overcome.ReadinessGates = []string{"lb.example/ready"}
-				if got := choose(overcome); got.Reason != gateWaiting || got.Detail != "lb.example/ready" {
-					t.Errorf("overcome: %+v", got)
-				}
-				inTime := creation(started, report(e.From, e.Text, "c", 2))
-				if got := choose(inTime); got.Reason != readinessSlow && row.Stage <= stage.Start {
-					t.Errorf("overcome by the start: %+v", got)
-				}
-			})
-		}
+		t.Run(e.Reason+" "+e.Text, func(t *testing.T) {
+			make := creation
+			switch {
+			case row.Stage == stage.Admit:
+				make = refusal
+			case row.Stage[0] == 'd':
+				make = deletion
+			case row.Stage[0] == 'u':
+				make = upgrade
+			}
+			if got := choose(make(bound, report(e.From, e.Text, "c", 5))); got.Reason != row.Reason {
+				t.Errorf("alone: %+v", got)
+			}
+			late := make(bound, report("FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu.", "", 0.5), report(e.From, e.Text, "c", 59))
+			if got := choose(late); got.Reason != row.Reason && row.Stage != stage.Schedule {
+				t.Errorf("after another error: %+v", got)
+			}
+			if after := choose(make(bound, report(e.From, e.Text, "c", 60.5))); after.Reason == row.Reason && row.Reason != sandboxFailed && row.Reason != createFailed {
+				t.Errorf("after the deadline: %+v", after)
+			}
+			if row.Stage == stage.Admit || row.Stage == stage.AdmitOnNode || row.Stage[0] != 'c' {
+				return // it is final, or of another act
+			}
+			overcome := creation(started, report(e.From, e.Text, "c", 2), report(e.From, e.Text, "c", 2.5), mark(record.ContainersReady, 20))
+			overcome.ReadinessGates = []string{"lb.example/ready"}
+			if got := choose(overcome); got.Reason != gateWaiting || got.Detail != "lb.example/ready" {
+				t.Errorf("overcome: %+v", got)
+			}
+			inTime := creation(started, report(e.From, e.Text, "c", 2))
+			if got := choose(inTime); got.Reason != readinessSlow && row.Stage <= stage.Start {
+				t.Errorf("overcome by the start: %+v", got)
+			}
+		})
 	}
 }
 
-// Each text of the table has a row that no earlier row hides, and every row's reason has a description.
-func TestTextsAreDescribed(t *testing.T) {
+// Each row of the table has an example that no earlier row matches, and a reason with a description.
+func TestTextsHaveExamples(t *testing.T) {
+	matches := func(row Text) bool {
+		return slices.ContainsFunc(texts.All(t), func(e texts.Example) bool {
+			got, ok := Match(Texts(), e.From, e.Text)
+			return ok && reflect.DeepEqual(got, row)
+		})
+	}
 	for _, row := range Texts() {
+		if !matches(row) {
+			t.Errorf("%s, %s: no example", row.Reason, row.Stage)
+		}
 		if Describe(row.Reason).Advice == "" {
 			t.Errorf("%s is not described", row.Reason)
-		}
-		for _, e := range row.Examples {
-			if got, ok := Match(Texts(), e.From, e.Text); !ok || got.Reason != row.Reason || got.Stage != row.Stage {
-				t.Errorf("%s: %q is matched by %s", row.Reason, e.Text, got.Reason)
-			}
 		}
 	}
 }

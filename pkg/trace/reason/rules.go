@@ -8,8 +8,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 )
 
-func containsTaint(text string) bool { return strings.Contains(text, "untolerated taint") }
-
 // byOpenStage blames the owner of the deepest stage open at the deadline.
 func byOpenStage(t *record.Timeline, stages []stage.Stage, deadline time.Time) (Result, bool) {
 	if reportedLate(t, deadline) {
@@ -20,13 +18,8 @@ func byOpenStage(t *record.Timeline, stages []stage.Stage, deadline time.Time) (
 	}
 	var open *stage.Stage
 	for i, s := range stages {
-		if s.End.Known() && !s.End.Arrival.After(deadline) || s.Start.Arrival.After(deadline) {
-			continue
-		}
-		if s.ID == stage.AdmitOnNode {
-			continue
-		}
-		if open == nil || s.ID > open.ID {
+		isOpen := s.Start.By(deadline) && !s.End.By(deadline) && s.ID != stage.AdmitOnNode
+		if isOpen && (open == nil || s.ID > open.ID) {
 			open = &stages[i]
 		}
 	}
@@ -111,7 +104,7 @@ func nodeText(t *record.Timeline, deadline time.Time) string {
 
 // ofNode returns the finding of the node's agent that explains an open stage, otherwise the stage's own reason.
 func ofNode(t *record.Timeline, otherwise Reason, deadline time.Time) (Reason, string) {
-	if !t.Says.Known() || t.Says.Arrival.After(deadline) {
+	if !t.Says.By(deadline) {
 		return otherwise, ""
 	}
 	for _, f := range t.Says.Findings {
@@ -143,7 +136,7 @@ func ofPull(t *record.Timeline, deadline time.Time) (Reason, string) {
 		}
 	}
 	for _, p := range t.Pulls {
-		if !p.Ended.Known() || p.Ended.Arrival.After(deadline) {
+		if !p.Ended.By(deadline) {
 			return pullCost, p.Image
 		}
 	}

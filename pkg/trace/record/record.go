@@ -4,6 +4,7 @@
 package record
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -43,6 +44,16 @@ type Mark struct {
 // Known reports whether the mark is set.
 func (m Mark) Known() bool { return !m.Arrival.IsZero() }
 
+// By reports whether the mark is set, and arrived until a time.
+func (m Mark) By(at time.Time) bool { return m.Known() && !m.Arrival.After(at) }
+
+// Set sets the mark unless it is set.
+func (m *Mark) Set(to Mark) {
+	if !m.Known() {
+		*m = to
+	}
+}
+
 // Point names a mark of a timeline.
 type Point string
 
@@ -53,7 +64,6 @@ const (
 	RefusedLast     Point = "refused-last"
 	Created         Point = "created"
 	Ungated         Point = "ungated"
-	ClaimsBound     Point = "claims-bound"
 	Nominated       Point = "nominated"
 	Scheduled       Point = "scheduled"
 	KubeletSaw      Point = "kubelet-saw" // status.startTime
@@ -97,6 +107,11 @@ type Container struct {
 	Waiting    string `json:"waiting,omitempty"`    // the present reason of waiting
 	Unhealthy  bool   `json:"unhealthy,omitempty"`  // kubelet reported a failed probe
 	Ready      bool   `json:"ready,omitempty"`
+}
+
+// StartFailed reports whether the runtime could not start the program.
+func (c *Container) StartFailed() bool {
+	return c.ExitReason == "StartError" || c.ExitReason == "ContainerCannotRun"
 }
 
 // Pull is the pull of an image.
@@ -152,6 +167,7 @@ type Timeline struct {
 	Node           string                  `json:"node,omitempty"`
 	OwnerKind      string                  `json:"ownerKind,omitempty"`
 	OwnerName      string                  `json:"ownerName,omitempty"`
+	OwnerUID       string                  `json:"ownerUID,omitempty"` // of the controller
 	RestartAlways  bool                    `json:"restartAlways,omitempty"`
 	Gated          bool                    `json:"gated,omitempty"` // created with scheduling gates
 	Volumes        bool                    `json:"volumes,omitempty"`
@@ -212,30 +228,41 @@ func (t *Timeline) AddError(e Error) {
 		}
 	}
 	if len(t.Errors) >= maxErrors {
-		t.Errors = append(t.Errors[:0], t.Errors[1:]...)
+		t.Errors = slices.Delete(t.Errors, 0, 1)
 	}
 	t.Errors = append(t.Errors, e)
 }
 
 // PullOf returns the pull of a container's image, a new one if there is none; nil if there are too many.
-func (t *Timeline) PullOf(container, image string) *Pull {
-	for i := range t.Pulls {
-		if t.Pulls[i].Container == container && t.Pulls[i].Image == image {
-			return &t.Pulls[i]
-		}
+func (t *Timeline) PullOf(c *Container) *Pull {
+	if p := find(t.Pulls, func(p *Pull) bool { return p.Container == c.Name && p.Image == c.Image }); p != nil || len(t.Pulls) >= maxPulls {
+		return p
 	}
-	if len(t.Pulls) >= maxPulls {
-		return nil
-	}
-	t.Pulls = append(t.Pulls, Pull{Container: container, Image: image})
+	t.Pulls = append(t.Pulls, Pull{Container: c.Name, Image: c.Image})
 	return &t.Pulls[len(t.Pulls)-1]
+}
+
+// BeginPull sets the begin of the pull of a container's image, unless it is set.
+func (t *Timeline) BeginPull(c *Container, m Mark) {
+	if p := t.PullOf(c); p != nil {
+		p.Began.Set(m)
+	}
+}
+
+// FirstPull returns the first pull for a container, nil if there is none.
+func (t *Timeline) FirstPull(container string) *Pull {
+	return find(t.Pulls, func(p *Pull) bool { return p.Container == container })
 }
 
 // Container returns the container of a name, nil if there is none.
 func (t *Timeline) Container(name string) *Container {
-	for i := range t.Containers {
-		if t.Containers[i].Name == name {
-			return &t.Containers[i]
+	return find(t.Containers, func(c *Container) bool { return c.Name == name })
+}
+
+func find[T any](all []T, is func(*T) bool) *T {
+	for i := range all {
+		if is(&all[i]) {
+			return &all[i]
 		}
 	}
 	return nil

@@ -104,6 +104,7 @@ type Stage struct {
 	P50     *float64   `json:"p50"`
 	P90     *float64   `json:"p90"`
 	Share   *float64   `json:"share"` // of the time of all stages of this kind of act
+	times   baseline.Histogram
 	spent   int64
 }
 
@@ -229,7 +230,7 @@ type Sum struct {
 	nodes     map[string]*Worst
 	misses    map[Reason]found
 	leftovers map[Reason]found
-	stages    map[StageKey]*timed
+	stages    map[StageKey]*Stage
 }
 
 // found are misses with one reason.
@@ -246,15 +247,10 @@ func (f found) add(pod string, at time.Time) found {
 	return f
 }
 
-type timed struct {
-	baseline.Histogram
-	spent int64
-}
-
 // NewSum returns an empty sum.
 func NewSum() *Sum {
 	return &Sum{owners: map[string]*Worst{}, nodes: map[string]*Worst{}, misses: map[Reason]found{}, leftovers: map[Reason]found{},
-		stages: map[StageKey]*timed{}}
+		stages: map[StageKey]*Stage{}}
 }
 
 // Miss adds the miss of a pod. left means that it is a deletion that did not end.
@@ -304,9 +300,10 @@ func (s *Sum) Act(a Act) {
 	baseline.Times(a.Stages, func(id string, took int64) {
 		k := StageKey{Act: a.Act, Stage: stage.ID(id)}
 		if s.stages[k] == nil {
-			s.stages[k] = &timed{Histogram: baseline.Histogram{}}
+			info := stage.Describe(k.Stage)
+			s.stages[k] = &Stage{Act: a.Act, Stage: k.Stage, Name: info.Name, Owner: info.Owner, times: baseline.Histogram{}}
 		}
-		s.stages[k].Add(took)
+		s.stages[k].times.Add(took)
 		s.stages[k].spent += took
 	})
 }
@@ -373,11 +370,10 @@ func top(of map[string]*Worst, missed int) (all []Worst) {
 
 func (s *Sum) times() (all []Stage) {
 	spent := map[record.Act]int64{}
-	for k, t := range s.stages {
-		info := stage.Describe(k.Stage)
-		all = append(all, Stage{Act: k.Act, Stage: k.Stage, Name: info.Name, Owner: info.Owner, Samples: t.N(), P50: t.Quantile(0.5),
-			P90: t.Quantile(0.9), spent: t.spent})
-		spent[k.Act] += t.spent
+	for _, x := range s.stages {
+		x.Samples, x.P50, x.P90 = x.times.N(), x.times.Quantile(0.5), x.times.Quantile(0.9)
+		spent[x.Act] += x.spent
+		all = append(all, *x)
 	}
 	for i := range all {
 		if of := spent[all[i].Act]; of > 0 && all[i].Samples >= sli.Enough {

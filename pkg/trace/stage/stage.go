@@ -164,7 +164,7 @@ func (b *builder) containers() {
 		if c.Hook && c.Started.Known() {
 			hooks = append(hooks, [2]record.Mark{c.Started, hookEnd(t, i)})
 		}
-		if p := pullFor(t, c); p != nil && pullEnd(t, p).Known() {
+		if p := t.FirstPull(c.Name); p != nil && pullEnd(t, p).Known() {
 			starts = append(starts, [2]record.Mark{pullEnd(t, p), c.Started})
 		} else if p == nil && c.Imaged.Known() {
 			starts = append(starts, [2]record.Mark{c.Imaged, c.Started})
@@ -210,15 +210,6 @@ func pullEnd(t *record.Timeline, p *record.Pull) record.Mark {
 		return t.At(record.NewStarted)
 	}
 	return first(c.Imaged, c.Started)
-}
-
-func pullFor(t *record.Timeline, c record.Container) *record.Pull {
-	for i := range t.Pulls {
-		if t.Pulls[i].Container == c.Name {
-			return &t.Pulls[i]
-		}
-	}
-	return nil
 }
 
 // allRunning is the last start of the containers except init containers; unknown until all have started.

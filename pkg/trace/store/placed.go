@@ -3,7 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
-	"errors"
+	"database/sql"
 	"slices"
 	"time"
 
@@ -17,12 +17,12 @@ const placedSchema = `
 CREATE TABLE IF NOT EXISTS placed (hour BIGINT, namespace TEXT, pods BIGINT NOT NULL, cpu BIGINT NOT NULL, bytes BIGINT NOT NULL,
  PRIMARY KEY (hour, namespace)) WITHOUT ROWID;`
 
-func savePlaced(ctx context.Context, tx writer, a *follow.Act) error {
+func savePlaced(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 	t := &a.Timeline
 	if t.Act != record.Creation || t.Node == "" {
 		return nil
 	}
-	return tx.exec(ctx, `INSERT INTO placed VALUES (?, ?, 1, ?, ?) ON CONFLICT (hour, namespace)
+	return exec(ctx, tx, `INSERT INTO placed VALUES ($1, $2, 1, $3, $4) ON CONFLICT (hour, namespace)
  DO UPDATE SET pods = placed.pods + 1, cpu = placed.cpu + excluded.cpu, bytes = placed.bytes + excluded.bytes`,
 		hourOf(a.JudgedAt), t.Namespace, t.CPU, t.Bytes)
 }
@@ -34,47 +34,32 @@ func hourOf(at time.Time) int64 { return at.Unix() / int64(time.Hour/time.Second
 // largest requests of CPU first.
 func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Duration, namespace string) (misses int, took []report.Placed, err error) {
 	begin := now.Add(-window)
-	hours := map[int64]bool{}
-	by := map[string]report.Placed{}
-	dbs := s.since(begin.Add(-time.Hour).UTC().Format(dayFormat))
-	for _, db := range dbs {
-		rows, err := db.QueryContext(ctx, s.rebind(`SELECT at / 3600000, count(*) FROM acts WHERE at > ? AND at <= ? AND act = 'creation'
- AND outcome = 'missed' AND reason = 'CapacityExhausted' GROUP BY at / 3600000`), begin.UnixMilli(), now.UnixMilli())
-		if err != nil {
-			return 0, nil, err
-		}
-		for rows.Next() {
+	dbs := s.since(begin.Add(-time.Hour))
+	full := map[int64]bool{} // hours
+	where, args := Filter{Reason: "CapacityExhausted"}.judged(begin, now)
+	if err := each(ctx, dbs, `SELECT at / 3600000, count(*) FROM acts`+where+` AND act = 'creation' AND outcome = 'missed' GROUP BY at / 3600000`,
+		args, func(rows *sql.Rows) error {
 			var hour int64
 			var n int
-			if err := rows.Scan(&hour, &n); err != nil {
-				return 0, nil, errors.Join(err, rows.Close())
-			}
+			err := rows.Scan(&hour, &n)
+			full[hour], full[hour-1] = true, true
 			misses += n
-			hours[hour], hours[hour-1] = true, true
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			return 0, nil, err
-		}
+			return err
+		}); err != nil {
+		return 0, nil, err
 	}
-	for _, db := range dbs {
-		rows, err := db.QueryContext(ctx, s.rebind(`SELECT hour, namespace, pods, cpu, bytes FROM placed WHERE hour >= ? AND hour <= ?`),
-			hourOf(begin)-1, hourOf(now))
-		if err != nil {
-			return 0, nil, err
+	by := map[string]report.Placed{}
+	where, args = Filter{Namespace: namespace}.narrow(` WHERE hour >= $1 AND hour <= $2`, hourOf(begin)-1, hourOf(now))
+	if err := each(ctx, dbs, `SELECT hour, namespace, pods, cpu, bytes FROM placed`+where, args, func(rows *sql.Rows) error {
+		var hour int64
+		var p report.Placed
+		err := rows.Scan(&hour, &p.Namespace, &p.Pods, &p.CPU, &p.Bytes)
+		if sum := by[p.Namespace]; full[hour] {
+			by[p.Namespace] = report.Placed{Namespace: p.Namespace, Pods: sum.Pods + p.Pods, CPU: sum.CPU + p.CPU, Bytes: sum.Bytes + p.Bytes}
 		}
-		for rows.Next() {
-			var hour int64
-			var p report.Placed
-			if err := rows.Scan(&hour, &p.Namespace, &p.Pods, &p.CPU, &p.Bytes); err != nil {
-				return 0, nil, errors.Join(err, rows.Close())
-			}
-			if sum := by[p.Namespace]; hours[hour] && (namespace == "" || namespace == p.Namespace) {
-				by[p.Namespace] = report.Placed{Namespace: p.Namespace, Pods: sum.Pods + p.Pods, CPU: sum.CPU + p.CPU, Bytes: sum.Bytes + p.Bytes}
-			}
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			return 0, nil, err
-		}
+		return err
+	}); err != nil {
+		return 0, nil, err
 	}
 	for _, p := range by {
 		took = append(took, p)

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -52,13 +51,14 @@ func (s *Store) createTables(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, do := range []string{fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, schemaLock),
-		strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", ""), strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1)} {
-		if _, err := tx.ExecContext(ctx, do); err != nil {
+	schema := strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", "")
+	for _, do := range []string{fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, schemaLock), schema,
+		strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1)} {
+		if err := exec(ctx, tx, do); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
 	}
-	if err := (writer{tx, s}).exec(ctx, setFirst, time.Now().UTC().Format(time.RFC3339Nano)); err != nil {
+	if err := setFirst(ctx, tx); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	return tx.Commit()
@@ -105,51 +105,12 @@ func (s *Store) Alive(ctx context.Context) (time.Time, error) { return s.meta(ct
 // First returns when the store was created.
 func (s *Store) First(ctx context.Context) (time.Time, error) { return s.meta(ctx, "first") }
 
-func (s *Store) expireRows(ctx context.Context, oldest int64) error {
-	err := s.inTransaction(ctx, s.open, func(tx writer) error {
-		if err := tx.exec(ctx, `DELETE FROM evidence WHERE key IN (SELECT key FROM acts WHERE at < ?)`, oldest); err != nil {
-			return err
-		}
-		if err := tx.exec(ctx, `DELETE FROM acts WHERE at < ?`, oldest); err != nil {
-			return err
-		}
-		if err := tx.exec(ctx, `DELETE FROM placed WHERE hour < ?`, oldest/time.Hour.Milliseconds()); err != nil {
-			return err
-		}
-		return tx.exec(ctx, `DELETE FROM probes WHERE minute < ?`, oldest/time.Minute.Milliseconds())
+// expireRows drops the rows that are too old.
+func (s *Store) expireRows(ctx context.Context, oldest time.Time) error {
+	return s.inTransaction(ctx, s.open, func(tx *sql.Tx) error {
+		return errors.Join(exec(ctx, tx, `DELETE FROM evidence WHERE key IN (SELECT key FROM acts WHERE at < $1)`, moment{oldest}),
+			exec(ctx, tx, `DELETE FROM acts WHERE at < $1`, moment{oldest}),
+			exec(ctx, tx, `DELETE FROM placed WHERE hour < $1`, hourOf(oldest)),
+			exec(ctx, tx, `DELETE FROM probes WHERE minute < $1`, minuteOf(oldest)))
 	})
-	if errors.Is(err, errStandby) {
-		return nil
-	}
-	return err
-}
-
-// writer is a transaction.
-type writer struct {
-	tx *sql.Tx
-	s  *Store
-}
-
-func (w writer) exec(ctx context.Context, query string, args ...any) error {
-	_, err := w.execute(ctx, query, args...)
-	return err
-}
-
-func (w writer) execute(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return w.tx.ExecContext(ctx, w.s.rebind(query), args...)
-}
-
-// rebind numbers the parameters of a query for PostgreSQL. No query has a question mark in a text.
-func (s *Store) rebind(query string) string {
-	if !s.pg {
-		return query
-	}
-	parts := strings.Split(query, "?")
-	var b strings.Builder
-	for i, part := range parts {
-		if b.WriteString(part); i < len(parts)-1 {
-			b.WriteString("$" + strconv.Itoa(i+1))
-		}
-	}
-	return b.String()
 }

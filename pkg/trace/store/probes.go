@@ -2,8 +2,9 @@ package store
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
@@ -25,41 +26,31 @@ func (s *Store) SaveProbes(ctx context.Context, counts []probe.Count) (err error
 			return err
 		}
 		// A minute is saved once; after a restart within a minute, its two parts add up.
-		if _, err := db.ExecContext(ctx, s.rebind(`INSERT INTO probes VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (minute, component, instance)
- DO UPDATE SET good = probes.good + excluded.good, bad = probes.bad + excluded.bad, blind = probes.blind + excluded.blind`),
-			c.Minute.Unix()/60, c.Component, c.Instance, c.Good, c.Bad, c.Blind); err != nil {
+		if _, err := db.ExecContext(ctx, `INSERT INTO probes VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (minute, component, instance)
+ DO UPDATE SET good = probes.good + excluded.good, bad = probes.bad + excluded.bad, blind = probes.blind + excluded.blind`,
+			minuteOf(c.Minute), c.Component, c.Instance, c.Good, c.Bad, c.Blind); err != nil {
 			return fmt.Errorf("store probes: %w", err)
 		}
 	}
 	return nil
 }
 
+func minuteOf(at time.Time) int64 { return at.Unix() / 60 }
+
 // Probes adds up the probes of a window that ends now.
 func (s *Store) Probes(ctx context.Context, now time.Time, window time.Duration) (sums []Probed, err error) {
-	byInstance := map[[2]string]int{}
-	for _, db := range s.since(now.Add(-window).UTC().Format(dayFormat)) {
-		rows, err := db.QueryContext(ctx, s.rebind(`SELECT component, instance, sum(good), sum(bad), sum(blind) FROM probes WHERE minute >= ?
- AND minute <= ? GROUP BY component, instance`), now.Add(-window).Unix()/60, now.Unix()/60)
-		if err != nil {
-			return nil, err
-		}
-		for rows.Next() {
-			var p Probed
-			if err := rows.Scan(&p.Component, &p.Instance, &p.Good, &p.Bad, &p.Blind); err != nil {
-				return nil, errors.Join(err, rows.Close())
-			}
-			key := [2]string{p.Component, p.Instance}
-			at, known := byInstance[key]
-			if !known {
-				byInstance[key] = len(sums)
-				sums = append(sums, p)
-				continue
-			}
+	begin := now.Add(-window)
+	err = each(ctx, s.since(begin), `SELECT component, instance, sum(good), sum(bad), sum(blind) FROM probes WHERE minute >= $1
+ AND minute <= $2 GROUP BY component, instance`, []any{minuteOf(begin), minuteOf(now)}, func(rows *sql.Rows) error {
+		var p Probed
+		err := rows.Scan(&p.Component, &p.Instance, &p.Good, &p.Bad, &p.Blind)
+		same := func(q Probed) bool { return q.Component == p.Component && q.Instance == p.Instance }
+		if at := slices.IndexFunc(sums, same); at >= 0 { // of another day
 			sums[at].Good, sums[at].Bad, sums[at].Blind = sums[at].Good+p.Good, sums[at].Bad+p.Bad, sums[at].Blind+p.Blind
+			return err
 		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			return nil, err
-		}
-	}
-	return sums, nil
+		sums = append(sums, p)
+		return err
+	})
+	return sums, err
 }

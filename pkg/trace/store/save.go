@@ -3,11 +3,9 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
@@ -20,69 +18,65 @@ func (s *Store) Save(ctx context.Context, b follow.Batch) error {
 	if err := s.recount(ctx, b); err != nil {
 		return fmt.Errorf("store late verdicts: %w", err)
 	}
-	byDay := map[string][]follow.Act{}
-	for _, a := range b.Judged {
-		day := a.JudgedAt.UTC().Format(dayFormat)
-		byDay[day] = append(byDay[day], a)
+	if err := s.saveDays(ctx, b.Judged, insertAct); err != nil {
+		return fmt.Errorf("store verdicts: %w", err)
 	}
-	for day, acts := range byDay {
-		if err := s.saveDay(ctx, day, acts, insertAct); err != nil {
-			return fmt.Errorf("store verdicts: %w", err)
-		}
+	if err := s.saveDays(ctx, b.Refined, refineAct); err != nil {
+		return fmt.Errorf("store reasons: %w", err)
 	}
-	for _, a := range b.Refined {
-		if err := s.saveDay(ctx, a.JudgedAt.UTC().Format(dayFormat), []follow.Act{a}, refineAct); err != nil {
-			return fmt.Errorf("store reasons: %w", err)
-		}
-	}
-	err := s.inTransaction(ctx, s.open, func(tx writer) error { return saveOpen(ctx, tx, b) })
-	if err != nil {
+	if err := s.inTransaction(ctx, s.open, func(tx *sql.Tx) error { return saveOpen(ctx, tx, b) }); err != nil {
 		return fmt.Errorf("store open acts: %w", err)
 	}
 	return nil
 }
 
-func saveOpen(ctx context.Context, tx writer, b follow.Batch) error {
-	for _, a := range b.Open {
-		text, err := json.Marshal(a)
-		if err != nil {
-			return err
-		}
-		if err := tx.exec(ctx, `INSERT INTO open VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET act = excluded.act`, a.Key().String(),
-			string(text)); err != nil {
+func saveOpen(ctx context.Context, tx *sql.Tx, b follow.Batch) error {
+	for i := range b.Open {
+		if err := exec(ctx, tx, `INSERT INTO open VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET act = excluded.act`, b.Open[i].Key().String(),
+			document{&b.Open[i]}); err != nil {
 			return err
 		}
 	}
 	for _, key := range b.Finished {
-		if err := tx.exec(ctx, `DELETE FROM open WHERE key = ?`, key.String()); err != nil {
+		if err := exec(ctx, tx, `DELETE FROM open WHERE key = $1`, key.String()); err != nil {
 			return err
 		}
 	}
 	if b.Alive.IsZero() {
 		return nil
 	}
-	return tx.exec(ctx, `INSERT INTO meta VALUES ('alive', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`,
-		b.Alive.UTC().Format(time.RFC3339Nano))
+	return setMeta(ctx, tx, "alive", b.Alive)
 }
 
-func (s *Store) saveDay(ctx context.Context, day string, acts []follow.Act, save func(context.Context, writer, *follow.Act) error) error {
-	db, err := s.day(ctx, day)
-	if err != nil {
-		return err
+// saveDays saves acts in the files of their days.
+func (s *Store) saveDays(ctx context.Context, acts []follow.Act, save func(context.Context, *sql.Tx, *follow.Act) error) error {
+	byDay := map[string][]*follow.Act{}
+	for i := range acts {
+		day := acts[i].JudgedAt.UTC().Format(dayFormat)
+		byDay[day] = append(byDay[day], &acts[i])
 	}
-	return s.inTransaction(ctx, db, func(tx writer) error {
-		for i := range acts {
-			if err := save(ctx, tx, &acts[i]); err != nil {
-				return err
-			}
+	for day, acts := range byDay {
+		db, err := s.day(ctx, day)
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+		if err := s.inTransaction(ctx, db, func(tx *sql.Tx) error {
+			for _, a := range acts {
+				if err := save(ctx, tx, a); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inTransaction writes to a database. PostgreSQL's transactions run in the session with the writer's lock: if
 // the session ends, the transaction ends too, so that a replica never writes without the lock.
-func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(writer) error) error {
+func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(*sql.Tx) error) error {
 	begin := db.BeginTx
 	if s.pg {
 		if s.lead == nil {
@@ -94,22 +88,26 @@ func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(writer) e
 	if err != nil {
 		return err
 	}
-	if err := do(writer{tx, s}); err != nil {
+	if err := do(tx); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	return tx.Commit()
 }
 
-func insertAct(ctx context.Context, tx writer, a *follow.Act) error {
+func exec(ctx context.Context, tx *sql.Tx, query string, args ...any) error {
+	_, err := tx.ExecContext(ctx, query, args...)
+	return err
+}
+
+func insertAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 	t := &a.Timeline
 	owner := ""
 	if t.OwnerKind != "" {
 		owner = t.OwnerKind + "/" + t.OwnerName
 	}
-	stored, err := tx.execute(ctx, `INSERT INTO acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`, a.Key().String(), t.UID, string(t.Act),
-		t.Namespace, t.Name, t.Node, owner, string(a.Verdict.Outcome), a.Verdict.Why, string(a.Final.Class), string(a.First.Reason),
-		string(a.Final.Reason), a.JudgedAt.UnixMilli(), a.Verdict.Judged.Middle().Milliseconds(), a.Verdict.User.Milliseconds(),
-		stagesOf(a), t.Build)
+	stored, err := tx.ExecContext(ctx, `INSERT INTO acts VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+ ON CONFLICT DO NOTHING`, a.Key().String(), t.UID, t.Act, t.Namespace, t.Name, t.Node, owner, a.Verdict.Outcome, a.Verdict.Why, a.Final.Class,
+		a.First.Reason, a.Final.Reason, moment{a.JudgedAt}, a.Verdict.Judged.Middle().Milliseconds(), a.Verdict.User.Milliseconds(), stagesOf(a), t.Build)
 	if err != nil {
 		return err
 	}
@@ -119,24 +117,20 @@ func insertAct(ctx context.Context, tx writer, a *follow.Act) error {
 	return errors.Join(savePlaced(ctx, tx, a), saveEvidence(ctx, tx, a))
 }
 
-func refineAct(ctx context.Context, tx writer, a *follow.Act) error {
-	if err := tx.exec(ctx, `UPDATE acts SET reason = ?, class = ?, stages = ? WHERE key = ?`, string(a.Final.Reason),
-		string(a.Final.Class), stagesOf(a), a.Key().String()); err != nil {
+func refineAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
+	if err := exec(ctx, tx, `UPDATE acts SET reason = $1, class = $2, stages = $3 WHERE key = $4`, a.Final.Reason, a.Final.Class, stagesOf(a),
+		a.Key().String()); err != nil {
 		return err
 	}
 	return saveEvidence(ctx, tx, a)
 }
 
 // saveEvidence stores the timeline of a miss.
-func saveEvidence(ctx context.Context, tx writer, a *follow.Act) error {
+func saveEvidence(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
 	if a.Verdict.Outcome != verdict.Missed {
 		return nil
 	}
-	text, err := json.Marshal(a)
-	if err != nil {
-		return err
-	}
-	return tx.exec(ctx, `INSERT INTO evidence VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET act = excluded.act`, a.Key().String(), string(text))
+	return exec(ctx, tx, `INSERT INTO evidence VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET act = excluded.act`, a.Key().String(), document{a})
 }
 
 // stagesOf encodes the times of stages: id=milliseconds.

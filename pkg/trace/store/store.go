@@ -6,7 +6,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -34,6 +33,7 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WIT
  first TEXT NOT NULL, reason TEXT NOT NULL, at BIGINT NOT NULL, judged BIGINT NOT NULL, "user" BIGINT NOT NULL, stages TEXT NOT NULL,
  build BIGINT NOT NULL DEFAULT 0) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS acts_at ON acts (at);
+CREATE INDEX IF NOT EXISTS acts_missed ON acts (at) WHERE outcome = 'missed';
 CREATE INDEX IF NOT EXISTS acts_name ON acts (namespace, name);
 CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS probes (minute INTEGER, component TEXT, instance TEXT, good INTEGER NOT NULL, bad INTEGER NOT NULL,
@@ -81,7 +81,7 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if s.hours, err = database(ctx, filepath.Join(s.dir, hoursFile), hoursSchema); err != nil {
 		return err
 	}
-	if _, err := s.open.ExecContext(ctx, setFirst, time.Now().UTC().Format(time.RFC3339Nano)); err != nil {
+	if err := s.inTransaction(ctx, s.open, func(tx *sql.Tx) error { return setFirst(ctx, tx) }); err != nil {
 		return err
 	}
 	names, err := filepath.Glob(filepath.Join(strings.NewReplacer("[", `\[`, "*", `\*`, "?", `\?`).Replace(s.dir), "????-??-??.db"))
@@ -97,8 +97,6 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 }
 
 const addBuild = `ALTER TABLE acts ADD COLUMN build BIGINT NOT NULL DEFAULT 0`
-
-const setFirst = `INSERT INTO meta VALUES ('first', ?) ON CONFLICT DO NOTHING`
 
 func database(ctx context.Context, name, schema string) (*sql.DB, error) {
 	values := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", "busy_timeout(5000)"}, "_txlock": {"immediate"}}
@@ -184,31 +182,23 @@ func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, e
 	case first.Before(s.at): // the first run ended before its first save
 		since = first.Truncate(time.Second) // the resolution of Kubernetes' times
 	}
-	rows, err := s.open.QueryContext(ctx, `SELECT key, act FROM open`)
-	if err != nil {
-		return nil, since, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var key, text string
+	err = each(ctx, []*sql.DB{s.open}, `SELECT act FROM open`, nil, func(rows *sql.Rows) error {
 		var act follow.Act
-		if err := rows.Scan(&key, &text); err != nil {
-			return nil, since, err
-		}
-		if err := json.Unmarshal([]byte(text), &act); err != nil {
-			return nil, since, fmt.Errorf("open act %s: %w", key, err)
+		if err := rows.Scan(document{&act}); err != nil {
+			return err
 		}
 		if !act.JudgedAt.IsZero() || !s.Judged(ctx, act.Key()) {
 			acts = append(acts, act)
 		}
-	}
-	return acts, since, rows.Err()
+		return nil
+	})
+	return acts, since, err
 }
 
 // meta returns a stored time; zero if there is none.
 func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error) {
 	var text string
-	err = s.open.QueryRowContext(ctx, s.rebind(`SELECT value FROM meta WHERE name = ?`), name).Scan(&text)
+	err = s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = $1`, name).Scan(&text)
 	if errors.Is(err, sql.ErrNoRows) {
 		return at, nil
 	}
@@ -218,11 +208,21 @@ func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error)
 	return time.Parse(time.RFC3339Nano, text)
 }
 
+func setMeta(ctx context.Context, tx *sql.Tx, name string, at time.Time) error {
+	return exec(ctx, tx, `INSERT INTO meta VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name,
+		at.UTC().Format(time.RFC3339Nano))
+}
+
+// setFirst keeps the time of the first run.
+func setFirst(ctx context.Context, tx *sql.Tx) error {
+	return exec(ctx, tx, `INSERT INTO meta VALUES ('first', $1) ON CONFLICT DO NOTHING`, time.Now().UTC().Format(time.RFC3339Nano))
+}
+
 // Judged reports whether an act has a verdict in any file.
 func (s *Store) Judged(ctx context.Context, key follow.Key) bool {
 	for _, db := range s.all() {
 		var one int
-		if db.QueryRowContext(ctx, s.rebind(`SELECT 1 FROM acts WHERE key = ?`), key.String()).Scan(&one) == nil {
+		if db.QueryRowContext(ctx, `SELECT 1 FROM acts WHERE key = $1`, key.String()).Scan(&one) == nil {
 			return true
 		}
 	}
@@ -230,15 +230,34 @@ func (s *Store) Judged(ctx context.Context, key follow.Key) bool {
 }
 
 // all returns the files of all days.
-func (s *Store) all() []*sql.DB { return s.since("") }
+func (s *Store) all() []*sql.DB { return s.since(time.Time{}) }
 
-// Expire drops the days that are too old.
+// since returns the files of a time's day and of later ones.
+func (s *Store) since(at time.Time) (dbs []*sql.DB) {
+	if s.pg {
+		return []*sql.DB{s.open}
+	}
+	oldest := at.UTC().Format(dayFormat)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for day, db := range s.days {
+		if day >= oldest {
+			dbs = append(dbs, db)
+		}
+	}
+	return dbs
+}
+
+// Expire drops the days that are too old. A replica that does not write does nothing.
 func (s *Store) Expire(ctx context.Context, now time.Time) error {
+	if s.pg && s.lead == nil {
+		return nil
+	}
 	if err := s.expireHours(ctx, now); err != nil {
 		return err
 	}
 	if s.pg {
-		return s.expireRows(ctx, now.AddDate(0, 0, -s.keep).UnixMilli())
+		return s.expireRows(ctx, now.AddDate(0, 0, -s.keep))
 	}
 	oldest := now.UTC().AddDate(0, 0, -s.keep).Format(dayFormat)
 	s.mu.Lock()

@@ -45,7 +45,7 @@ func TestKilledBetween(t *testing.T) {
 		t.Fatal(err)
 	}
 	judged := act("a", verdict.Delivered, now)
-	if err := s.saveDay(t.Context(), "2026-03-01", []follow.Act{judged}, insertAct); err != nil { // and no more of the batch
+	if err := s.saveDays(t.Context(), []follow.Act{judged}, insertAct); err != nil { // and no more of the batch
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {

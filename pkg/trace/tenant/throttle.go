@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 )
 
@@ -69,21 +70,7 @@ func New(schemas []string, servers probe.Apiservers, prober *probe.Prober, log *
 
 // Run reads until ctx ends.
 func (r *Reader) Run(ctx context.Context) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	failing := false
-	for {
-		err := r.Round(ctx, time.Now())
-		if (err != nil) != failing && ctx.Err() == nil {
-			failing = err != nil
-			r.Log.Warn("reading the apiservers' metrics changed", "failing", failing, "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
+	chore.Repeat(ctx, r.Log, interval, chore.Chore{Name: "read the apiservers' metrics", Do: r.Round})
 }
 
 // Round counts the requests since the last round. The first answer of an apiserver is only a beginning.

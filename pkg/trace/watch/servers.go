@@ -24,7 +24,6 @@ const dialLimit = 2 * time.Second
 type Servers struct {
 	config *rest.Config
 	base   *url.URL
-	slices *rest.RESTClient
 	client *Client
 
 	mu      sync.Mutex // guards clients
@@ -37,20 +36,15 @@ func (c *Client) Servers() (*Servers, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Servers{config: c.config, base: base, client: c, clients: map[string]*http.Client{}}
-	transport, err := rest.HTTPClientFor(c.config)
-	if err != nil {
-		return nil, err
-	}
-	s.slices, err = group(c.config, transport, "/apis", discoveryv1.SchemeGroupVersion)
-	return s, err
+	return &Servers{config: c.config, base: base, client: c, clients: map[string]*http.Client{}}, nil
 }
 
 // Addresses returns the addresses behind the Service kubernetes; if there are none, the configured one.
 func (s *Servers) Addresses(ctx context.Context) (addresses []string, err error) {
 	list := &discoveryv1.EndpointSliceList{}
 	options := &metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes", Limit: pageSize}
-	err = s.slices.Get().Namespace(metav1.NamespaceDefault).Resource("endpointslices").VersionedParams(options, s.client.params).Do(ctx).Into(list)
+	err = s.client.groups[discoveryv1.SchemeGroupVersion].Get().Namespace(metav1.NamespaceDefault).Resource("endpointslices").
+		VersionedParams(options, s.client.params).Do(ctx).Into(list)
 	for i := range list.Items {
 		for _, port := range list.Items[i].Ports {
 			if port.Port == nil || port.Name == nil || *port.Name != "https" {

@@ -11,10 +11,9 @@ package watch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -24,13 +23,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/nodeagent/nodeagent/internal/kube/groups"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 )
 
@@ -45,54 +41,27 @@ const (
 
 // Client reads a cluster.
 type Client struct {
-	config       *rest.Config
-	core, leases *rest.RESTClient
-	params       runtime.ParameterCodec
-	log          *slog.Logger
+	config *rest.Config
+	groups groups.Clients
+	params runtime.ParameterCodec
+	log    *slog.Logger
 }
 
 // New returns a client. Without a kubeconfig it uses the ServiceAccount of its pod. It does not connect yet.
 func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
-	config, err := rest.InClusterConfig()
-	if kubeconfig != "" {
-		if config, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
-			err = fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
-		}
-	}
+	config, err := groups.Credentials(kubeconfig, userAgent)
 	if err != nil {
 		return nil, err
 	}
-	if config.ExecProvider != nil || config.AuthProvider != nil {
-		return nil, fmt.Errorf("kubeconfig %s: it names a program for credentials: give it a token file or a client certificate", kubeconfig)
-	}
-	scheme := runtime.NewScheme()
-	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, coordinationv1.AddToScheme, discoveryv1.AddToScheme, metav1.AddMetaToScheme)
-	if err := builder.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	config.UserAgent = userAgent
-	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json",
-		"application/vnd.kubernetes.protobuf"
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // five watches; pages come one after the other
-	config.WarningHandlerWithContext = rest.NoWarnings{}
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{config: config, params: runtime.NewParameterCodec(scheme), log: log}
-	if c.core, err = group(config, transport, "/api", corev1.SchemeGroupVersion); err != nil {
-		return nil, err
-	}
-	c.leases, err = group(config, transport, "/apis", coordinationv1.SchemeGroupVersion)
+	c := &Client{config: config, log: log}
+	c.groups, c.params, err = groups.New(config, transport, groups.Group{Version: corev1.SchemeGroupVersion, AddToScheme: corev1.AddToScheme},
+		groups.Group{Version: coordinationv1.SchemeGroupVersion, AddToScheme: coordinationv1.AddToScheme},
+		groups.Group{Version: discoveryv1.SchemeGroupVersion, AddToScheme: discoveryv1.AddToScheme})
 	return c, err
-}
-
-func group(config *rest.Config, transport *http.Client, path string, version schema.GroupVersion) (*rest.RESTClient, error) {
-	c := rest.CopyConfig(config)
-	c.APIPath, c.GroupVersion = path, &version
-	return rest.RESTClientForConfigAndClient(c, transport)
 }
 
 // stream is a list and the watch after it.
@@ -101,94 +70,69 @@ type stream struct {
 	client    *rest.RESTClient
 	namespace string
 	selector  string // of fields
-	list      func() runtime.Object
-	listed    func(object runtime.Object)
-	changed   func(kind apiwatch.EventType, object runtime.Object)
+	list      runtime.Object
+	take      func(object runtime.Object, kind apiwatch.EventType, listed bool)
 	synced    func(list bool)
 	broken    func()
 }
 
 // Run feeds a follower until ctx ends.
 func (c *Client) Run(ctx context.Context, f *follow.Follower) error {
-	streams := c.streams(f)
-	ended := make(chan struct{}, len(streams))
-	for _, s := range streams {
-		go func() {
-			c.follow(ctx, s, f)
-			ended <- struct{}{}
-		}()
+	var all sync.WaitGroup
+	for _, s := range c.streams(f) {
+		all.Go(func() { c.follow(ctx, s, f) })
 	}
-	for range streams {
-		<-ended
-	}
+	all.Wait()
 	return nil
 }
 
 func (c *Client) streams(f *follow.Follower) []stream {
-	nothing := func() {}
-	live := func(bool) {}
+	live, nothing := func(bool) {}, func() {}
+	core, leases := c.groups[corev1.SchemeGroupVersion], c.groups[coordinationv1.SchemeGroupVersion]
 	return []stream{
-		{what: "nodes", client: c.core, list: func() runtime.Object { return &corev1.NodeList{} },
-			listed: func(o runtime.Object) {
-				if n, ok := o.(*corev1.Node); ok {
-					f.Node(n, false, time.Now())
+		{what: "nodes", client: core, list: &corev1.NodeList{}, take: of(func(n *corev1.Node, kind apiwatch.EventType, _ bool) {
+			f.Node(n, kind == apiwatch.Deleted, time.Now())
+		}), synced: live, broken: nothing},
+		{what: "pods", client: core, list: &corev1.PodList{}, take: of(func(p *corev1.Pod, kind apiwatch.EventType, listed bool) {
+			change := follow.Watched
+			switch {
+			case listed:
+				change = follow.Listed
+			case kind == apiwatch.Deleted:
+				change = follow.Gone
+			}
+			f.Pod(p, change, time.Now())
+		}), synced: func(list bool) { f.Synced(time.Now(), list) }, broken: func() { f.Broken(time.Now()) }},
+		{what: "events", client: core, selector: "involvedObject.kind=Pod", list: &corev1.EventList{}, take: recent(f.Event),
+			synced: func(bool) { f.Events(true, time.Now()) }, broken: func() { f.Events(false, time.Now()) }},
+		{what: "events", client: core, selector: "reason=FailedCreate", list: &corev1.EventList{}, take: recent(f.Refused),
+			synced: live, broken: nothing},
+		{what: "leases", client: leases, namespace: metav1.NamespaceSystem, list: &coordinationv1.LeaseList{},
+			take: of(func(l *coordinationv1.Lease, kind apiwatch.EventType, listed bool) {
+				if kind != apiwatch.Deleted {
+					f.Lease(l.Name, listed, time.Now())
 				}
-			},
-			changed: func(kind apiwatch.EventType, o runtime.Object) {
-				if n, ok := o.(*corev1.Node); ok {
-					f.Node(n, kind == apiwatch.Deleted, time.Now())
-				}
-			}, synced: live, broken: nothing},
-		{what: "pods", client: c.core, list: func() runtime.Object { return &corev1.PodList{} },
-			listed: func(o runtime.Object) {
-				if p, ok := o.(*corev1.Pod); ok {
-					f.Pod(p, follow.Listed, time.Now())
-				}
-			},
-			changed: func(kind apiwatch.EventType, o runtime.Object) {
-				if p, ok := o.(*corev1.Pod); ok {
-					change := follow.Watched
-					if kind == apiwatch.Deleted {
-						change = follow.Gone
-					}
-					f.Pod(p, change, time.Now())
-				}
-			},
-			synced: func(list bool) { f.Synced(time.Now(), list) }, broken: func() { f.Broken(time.Now()) }},
-		{what: "events", client: c.core, selector: "involvedObject.kind=Pod", list: func() runtime.Object { return &corev1.EventList{} },
-			listed: func(o runtime.Object) {
-				if e, ok := o.(*corev1.Event); ok && time.Since(e.LastTimestamp.Time) < recentEvents {
-					f.Event(e, true, time.Now())
-				}
-			},
-			changed: func(kind apiwatch.EventType, o runtime.Object) {
-				if e, ok := o.(*corev1.Event); ok && kind != apiwatch.Deleted {
-					f.Event(e, false, time.Now())
-				}
-			}, synced: func(bool) { f.Events(true, time.Now()) }, broken: func() { f.Events(false, time.Now()) }},
-		{what: "events", client: c.core, selector: "reason=FailedCreate", list: func() runtime.Object { return &corev1.EventList{} },
-			listed: func(o runtime.Object) {
-				if e, ok := o.(*corev1.Event); ok && time.Since(e.LastTimestamp.Time) < recentEvents {
-					f.Refused(e, true, time.Now())
-				}
-			},
-			changed: func(kind apiwatch.EventType, o runtime.Object) {
-				if e, ok := o.(*corev1.Event); ok && kind != apiwatch.Deleted {
-					f.Refused(e, false, time.Now())
-				}
-			}, synced: live, broken: nothing},
-		{what: "leases", client: c.leases, namespace: metav1.NamespaceSystem, list: func() runtime.Object { return &coordinationv1.LeaseList{} },
-			listed: func(o runtime.Object) {
-				if l, ok := o.(*coordinationv1.Lease); ok {
-					f.Lease(l.Name, true, time.Now())
-				}
-			},
-			changed: func(kind apiwatch.EventType, o runtime.Object) {
-				if l, ok := o.(*coordinationv1.Lease); ok && kind != apiwatch.Deleted {
-					f.Lease(l.Name, false, time.Now())
-				}
-			}, synced: live, broken: nothing},
+			}), synced: live, broken: nothing},
 	}
+}
+
+// of returns a function that takes the objects of one type.
+func of[T runtime.Object](take func(object T, kind apiwatch.EventType, listed bool)) func(runtime.Object, apiwatch.EventType, bool) {
+	return func(object runtime.Object, kind apiwatch.EventType, listed bool) {
+		if typed, ok := object.(T); ok {
+			take(typed, kind, listed)
+		}
+	}
+}
+
+// recent returns a function that takes Events, without the old ones of a list.
+func recent(take func(e *corev1.Event, listed bool, now time.Time)) func(runtime.Object, apiwatch.EventType, bool) {
+	return of(func(e *corev1.Event, kind apiwatch.EventType, listed bool) {
+		now := time.Now()
+		if kind != apiwatch.Deleted && (!listed || now.Sub(e.LastTimestamp.Time) < recentEvents) {
+			take(e, listed, now)
+		}
+	})
 }
 
 // follow lists and watches one kind repeatedly.
@@ -228,8 +172,8 @@ func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version
 		s.synced(true)
 	}
 	options := &metav1.ListOptions{FieldSelector: s.selector, ResourceVersion: version, AllowWatchBookmarks: true,
-		TimeoutSeconds: new(int64(watchSeconds))}
-	events, err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(withWatch(options), c.params).Watch(ctx)
+		TimeoutSeconds: new(int64(watchSeconds)), Watch: true}
+	events, err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(options, c.params).Watch(ctx)
 	if err != nil {
 		return unlessExpired(version, err), err
 	}
@@ -251,7 +195,7 @@ func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version
 			f.Alive(time.Now())
 			continue
 		}
-		s.changed(event.Type, event.Object)
+		s.take(event.Object, event.Type, false)
 	}
 	return version, nil
 }
@@ -265,23 +209,18 @@ func unlessExpired(version string, err error) string {
 	return version
 }
 
-func withWatch(o *metav1.ListOptions) *metav1.ListOptions {
-	o.Watch = true
-	return o
-}
-
 // list reads all objects in pages, and returns the version of the list.
 func (c *Client) list(ctx context.Context, s stream) (version string, err error) {
 	options := &metav1.ListOptions{FieldSelector: s.selector, Limit: pageSize}
 	for {
-		page := s.list()
+		page := s.list.DeepCopyObject() // an empty one
 		limited, cancel := context.WithTimeout(ctx, listLimit)
 		err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(options, c.params).Do(limited).Into(page)
 		cancel()
 		if err != nil {
 			return "", err
 		}
-		if err := meta.EachListItem(page, func(o runtime.Object) error { s.listed(o); return nil }); err != nil {
+		if err := meta.EachListItem(page, func(o runtime.Object) error { s.take(o, apiwatch.Added, true); return nil }); err != nil {
 			return "", err
 		}
 		list, err := meta.ListAccessor(page)

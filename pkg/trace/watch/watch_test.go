@@ -13,7 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
-	"github.com/nodeagent/nodeagent/pkg/trace/watch/watchtest"
+	"github.com/nodeagent/nodeagent/test/trace/watchtest"
 )
 
 func pod(name string) *corev1.Pod {

@@ -64,6 +64,16 @@ func (t *tracker) saw(pod *corev1.Pod, gone bool, now time.Time) {
 	}
 }
 
+// of returns the unfinished acts of a pod.
+func (t *tracker) of(uid string) (acts []*act) {
+	for _, kind := range []string{creation, deletion} {
+		if a := t.acts[key{uid, kind}]; a != nil {
+			acts = append(acts, a)
+		}
+	}
+	return acts
+}
+
 // begin returns a new act; nil if there are too many.
 func (t *tracker) begin(pod *corev1.Pod, kind string, now time.Time) *act {
 	if len(t.acts) >= maxActs {
@@ -90,9 +100,8 @@ func (a *act) end(now time.Time) {
 // took takes an event of the runtime.
 func (t *tracker) took(r *cri.ContainerEventResponse) {
 	s := r.GetPodSandboxStatus()
-	for _, kind := range []string{creation, deletion} {
-		a := t.acts[key{s.GetMetadata().GetUid(), kind}]
-		if a == nil || !a.takeSandbox(s.GetId(), s.GetMetadata().GetAttempt(), s.GetCreatedAt()) {
+	for _, a := range t.of(s.GetMetadata().GetUid()) {
+		if !a.takeSandbox(s.GetId(), s.GetMetadata().GetAttempt(), s.GetCreatedAt()) {
 			continue
 		}
 		if at := moment(r.CreatedAt); r.ContainerId == a.sandbox {
@@ -113,16 +122,15 @@ func (t *tracker) took(r *cri.ContainerEventResponse) {
 // listed takes the runtime's lists: without the times of starts and exits, and with the stop of a sandbox up to a tick late.
 func (t *tracker) listed(sandboxes []*cri.PodSandbox, containers []*cri.Container, now time.Time) {
 	for _, s := range sandboxes {
-		for _, kind := range []string{creation, deletion} {
-			a := t.acts[key{s.GetMetadata().GetUid(), kind}]
-			if a != nil && a.takeSandbox(s.Id, s.GetMetadata().GetAttempt(), s.CreatedAt) && s.State == cri.PodSandboxState_SANDBOX_NOTREADY {
+		for _, a := range t.of(s.GetMetadata().GetUid()) {
+			if a.takeSandbox(s.Id, s.GetMetadata().GetAttempt(), s.CreatedAt) && s.State == cri.PodSandboxState_SANDBOX_NOTREADY {
 				a.stopped(now)
 			}
 		}
 	}
 	for _, c := range containers {
-		for _, kind := range []string{creation, deletion} {
-			if a := t.acts[key{c.Labels["io.kubernetes.pod.uid"], kind}]; a != nil && c.PodSandboxId == a.sandbox {
+		for _, a := range t.of(c.Labels["io.kubernetes.pod.uid"]) {
+			if c.PodSandboxId == a.sandbox {
 				a.takeContainer(c.GetMetadata(), event.Lifetimes{Created: moment(c.CreatedAt)})
 			}
 		}
@@ -218,19 +226,14 @@ func (t *tracker) due(now time.Time) (send []*act, next time.Time) {
 			a.sent = true
 			send = append(send, a)
 		default:
-			if again := earlier(limit, now.Add(tick)); next.IsZero() || again.Before(next) {
-				next = again
+			for _, again := range []time.Time{limit, now.Add(tick)} {
+				if next.IsZero() || again.Before(next) {
+					next = again
+				}
 			}
 		}
 	}
 	return send, next
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 func isSampled(uid string) bool {

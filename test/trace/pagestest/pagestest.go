@@ -100,6 +100,7 @@ func Serve(t testing.TB, namespaces map[string]bool) (url string, sessions *web.
 	}
 	follower.Stored(batch)
 	versions(t, kept, now)
+	follower.Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-<b>1"}}, false, now)
 	control, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
 	if err != nil {
 		t.Fatal(err)
