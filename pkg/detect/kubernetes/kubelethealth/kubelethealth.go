@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -38,6 +39,9 @@ type Settings struct {
 func DefaultSettings() Settings {
 	return Settings{Timeout: 5 * time.Second, SlowAfter: 2 * time.Second, SlowBefore: time.Second}
 }
+
+// interceptTimeout bounds the connection that shows whether requests reach kubelet at all.
+const interceptTimeout = 2 * time.Second
 
 // New finds a dead, stopped, hung or slow kubelet, or one that reports itself unhealthy.
 func New(s Settings) detect.Check {
@@ -65,7 +69,7 @@ func New(s Settings) detect.Check {
 						"commonly allow"},
 				{Reason: "KubeletNotListening", Severity: finding.Fatal,
 					When: "its process runs, but no process listens on the healthz port"},
-				{Reason: "KubeletPortTaken", Severity: finding.Fatal,
+				{Reason: "KubeletPortTaken", Severity: finding.Warning,
 					When: "another process listens on the healthz port"},
 				{Reason: "KubeletHealthzFailed", Severity: finding.Fatal, When: "healthz answers that kubelet is not " +
 					"healthy; the message names the checks that failed"},
@@ -73,7 +77,8 @@ func New(s Settings) detect.Check {
 					When: "healthz takes longer than 2 s; healthy again below 1 s"},
 			},
 			FalseAlarms: "A kubelet that restarts for an upgrade is not reported before 20 s. For one that is part " +
-				"of another process an answer from healthz is enough.",
+				"of another process an answer from healthz is enough. If a pod has the port of healthz as its hostPort, " +
+				"a failure of healthz says nothing about kubelet, and the check cannot tell.",
 		},
 		Condition: checkkit.KubeletProblem(),
 
@@ -101,6 +106,8 @@ type observation struct {
 	HealthzErr error
 	Latency    time.Duration
 	Impostor   bool // proven: another process than kubelet holds the healthz port
+	// Intercepted is why the request is proven not to have reached kubelet, if it failed
+	Intercepted string
 }
 
 func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOwner) (observation, error) {
@@ -133,6 +140,11 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 		seen.Threads = checkkit.ReadThreadStates(h, seen.Process.PID)
 	}
 	seen.Impostor = owners.impostor(h, seen.Process, seen.URL, answered(seen.HealthzErr))
+	if !seen.Impostor && (seen.HealthzErr != nil || seen.Latency >= s.SlowBefore) {
+		call, cancel := context.WithTimeout(ctx, interceptTimeout)
+		defer cancel()
+		seen.Intercepted = socket.Intercepted(call, h, seen.Process.PID, addressOf(seen.URL))
+	}
 	return seen, nil
 }
 
@@ -153,9 +165,13 @@ func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	ms := seen.Latency.Round(time.Millisecond)
 	switch {
 	case seen.Impostor:
-		return seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet (pid %d): `ss -ltnp` "+
+		found, err := seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet (pid %d): `ss -ltnp` "+
 			"names it; kubelet takes its port within seconds after it is free. If both are kubelets of this node, "+
 			"set paths.kubeletRoot", seen.URL, seen.Process.PID)
+		found[0].Severity = finding.Warning // kubelet goes on without it, and a pod on the node's network can take it
+		return found, err
+	case seen.Intercepted != "" && !gone && seen.Threads.Main != 'T' && seen.Threads.Main != 't':
+		return nil, fmt.Errorf("kubelet's healthz: %s", seen.Intercepted)
 	case seen.HealthzErr == nil && seen.Latency < s.SlowBefore:
 		return nil, nil
 	case seen.HealthzErr == nil:
