@@ -27,14 +27,16 @@ func TestOutputPage(t *testing.T) {
 	}
 	names := regexp.MustCompile(`"([a-zA-Z]+)"`)
 	for verb, types := range map[string][]any{
-		"check":                      {checkResult{}, checkError{}, notApplicable{}},
-		"inspect":                    {inspect.Report{}, inspect.Assessment{}, inspect.Object{}, inspect.Gate{}, inspect.Failure{}, inspect.Holder{}},
+		"check": {checkResult{}, checkError{}, notApplicable{}},
+		"inspect": {inspect.Report{}, inspect.Assessment{}, inspect.Object{}, inspect.Gate{}, inspect.Failure{},
+			inspect.Holder{}},
 		"inspect pod NAMESPACE/NAME": {podstage.Answer{}, podstage.Evidence{}},
 		"inspect --explain OBJECT":   {explanation{}, inspect.Sighting{}},
 		"capture":                    {capture.Manifest{}, capture.Member{}},
-		"clean":                      {release.Step{}, release.Guards{}, release.Guard{}, release.Outcome{}, release.PodOutcome{}, release.Savings{}},
-		"status":                     {status.Status{}, status.SinkStatus{}, status.Seen{}, status.Readiness{}},
-		"replay":                     {replayMatch{}},
+		"clean": {release.Step{}, release.Guards{}, release.Guard{}, release.Outcome{}, release.PodOutcome{},
+			release.Savings{}},
+		"status": {status.Status{}, status.SinkStatus{}, status.Seen{}, status.Readiness{}},
+		"replay": {replayMatch{}},
 	} {
 		section, ok := sections[verb]
 		if !ok {

@@ -162,7 +162,8 @@ func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now t
 // isKubeProxyPod recognizes the pod by its container, whose name is the same in all distributions, and ignores pods
 // that are not meant to run.
 func isKubeProxyPod(pod corev1.Pod) bool {
-	return pod.Namespace == metav1.NamespaceSystem && pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
+	return pod.Namespace == metav1.NamespaceSystem && pod.Spec.HostNetwork && pod.DeletionTimestamp == nil &&
+		pod.Status.Phase != corev1.PodSucceeded &&
 		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "kube-proxy" })
 }
 
