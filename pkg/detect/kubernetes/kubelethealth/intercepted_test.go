@@ -6,12 +6,14 @@ import (
 	"net/http"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -22,18 +24,16 @@ func TestHostPortOfHealthz(t *testing.T) {
 	}
 	iptables := need.Program(t, "iptables")
 	const address, pod = "127.0.0.1:10248", "127.0.0.1:8080"
-	serve := func(address string, code int, delay time.Duration) {
+	var code atomic.Int32 // of the pod's answers
+	serve := func(address string, first int) {
+		code.Store(int32(first)) //nolint:gosec // a status
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		server := &http.Server{ReadHeaderTimeout: time.Minute,
-			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				select {
-				case <-time.After(delay):
-				case <-r.Context().Done():
-				}
-				w.WriteHeader(code)
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(int(code.Load()))
 				_, _ = io.WriteString(w, "ok")
 			})}
 		t.Cleanup(func() { _ = server.Close() })
@@ -50,7 +50,7 @@ func TestHostPortOfHealthz(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, found, err)
 		}
 	}
-	serve(address, 200, 0)
+	serve(address, 200)
 	h := kubeletHost(t, address, self)
 	if found, err := run(h, time.Minute); found != "" || err != nil {
 		t.Fatal(found, err)
@@ -60,6 +60,17 @@ func TestHostPortOfHealthz(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	expectUnknown("nothing listens in the pod", h, time.Minute)
-	serve(pod, 500, 0)
+	serve(pod, 500)
 	expectUnknown("the pod answers 500", h, time.Minute)
+	code.Store(200)
+	expectUnknown("the pod answers ok in kubelet's place", h, time.Minute)
+	check := New(Settings{Timeout: time.Minute, SlowAfter: time.Minute, SlowBefore: time.Minute})
+	now := host.Now()
+	h.Clock = func() finding.Timestamp { return now }
+	for _, want := range []bool{true, false, true} { // not in each run: it costs more than the request itself
+		if _, err := check.Run(t.Context(), h); (err != nil) != want {
+			t.Errorf("after %s: %v, want an error: %t", now.SinceBoot, err, want)
+		}
+		now.SinceBoot += verifyEvery/2 + time.Second
+	}
 }

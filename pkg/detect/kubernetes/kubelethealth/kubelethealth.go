@@ -40,8 +40,11 @@ func DefaultSettings() Settings {
 	return Settings{Timeout: 5 * time.Second, SlowAfter: 2 * time.Second, SlowBefore: time.Second}
 }
 
-// interceptTimeout bounds the connection that shows whether requests reach kubelet at all.
-const interceptTimeout = 2 * time.Second
+// Whether requests reach kubelet at all is verified by a connection, after a failure and now and then.
+const (
+	interceptTimeout = 2 * time.Second
+	verifyEvery      = 10 * time.Minute
+)
 
 // New finds a dead, stopped, hung or slow kubelet, or one that reports itself unhealthy.
 func New(s Settings) detect.Check {
@@ -78,7 +81,7 @@ func New(s Settings) detect.Check {
 			},
 			FalseAlarms: "A kubelet that restarts for an upgrade is not reported before 20 s. For one that is part " +
 				"of another process an answer from healthz is enough. If a pod has the port of healthz as its hostPort, " +
-				"a failure of healthz says nothing about kubelet, and the check cannot tell.",
+				"no answer says anything about kubelet, and the check cannot tell.",
 		},
 		Condition: checkkit.KubeletProblem(),
 
@@ -106,7 +109,7 @@ type observation struct {
 	HealthzErr error
 	Latency    time.Duration
 	Impostor   bool // proven: another process than kubelet holds the healthz port
-	// Intercepted is why the request is proven not to have reached kubelet, if it failed
+	// Intercepted is why requests are proven not to reach kubelet; empty if not, or not verified in this run
 	Intercepted string
 }
 
@@ -140,7 +143,8 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 		seen.Threads = checkkit.ReadThreadStates(h, seen.Process.PID)
 	}
 	seen.Impostor = owners.impostor(h, seen.Process, seen.URL, answered(seen.HealthzErr))
-	if !seen.Impostor && (seen.HealthzErr != nil || seen.Latency >= s.SlowBefore) {
+	if !seen.Impostor && (seen.HealthzErr != nil || seen.Latency >= s.SlowBefore || owners.due(h.Clock())) {
+		owners.verified = h.Clock()
 		call, cancel := context.WithTimeout(ctx, interceptTimeout)
 		defer cancel()
 		seen.Intercepted = socket.Intercepted(call, h, seen.Process.PID, addressOf(seen.URL))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/socket"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // portOwner is the kubelet process that provably holds the healthz port: once bound, the port belongs to the process
@@ -15,6 +16,13 @@ import (
 type portOwner struct {
 	pid   int
 	start uint64
+
+	verified finding.Timestamp // when a connection last showed whether requests reach kubelet
+}
+
+// due reports whether a connection must show that again, although kubelet seems well.
+func (o *portOwner) due(now finding.Timestamp) bool {
+	return o.verified.IsZero() || now.Since(o.verified) >= verifyEvery
 }
 
 // impostor reports whether it is proven that another process than kubelet listens at the address that answered. A
