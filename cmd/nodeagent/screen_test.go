@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -81,5 +82,21 @@ func TestStatusFoldsLeftovers(t *testing.T) {
 	}
 	if strings.Count(text, "\n") > 5 || strings.Contains(text, "more:") {
 		t.Errorf("not folded:\n%s", text)
+	}
+}
+
+// TestStatusShowsWhatIsThere: status names what the agent last saw at the apiserver, beside when it wrote.
+func TestStatusShowsWhatIsThere(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	written := status.SinkStatus{Reporter: "taint", Last: now.Add(-time.Hour)}
+	seen := written
+	seen.Seen = &status.Seen{At: now.Add(-time.Minute), Shows: "no taint"}
+	for want, sink := range map[string]status.SinkStatus{
+		"last written 1h0m0s ago":                                written,
+		"last written 1h0m0s ago; seen there 1m0s ago: no taint": seen,
+	} {
+		if got := sinkText(sink, now); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -132,6 +133,22 @@ func TestWatchedNode(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Without the right to watch, the next read is due within two minutes after there is a reason for it.
+func TestRestEndsWithAReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		(&Client{}).restNode(t.Context(), nodeReadCalm, func() bool { return time.Since(began) >= 10*time.Minute+time.Second })
+		if rested := time.Since(began); rested > 12*time.Minute {
+			t.Errorf("rested for %s", rested)
+		}
+		began = time.Now()
+		(&Client{}).restNode(t.Context(), nodeReadCalm, func() bool { return false })
+		if rested := time.Since(began); rested != nodeReadCalm {
+			t.Errorf("in peace: rested for %s", rested)
+		}
+	})
 }
 
 func waitFor(t *testing.T, is func() bool) {

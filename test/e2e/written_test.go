@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,14 +13,21 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
+// mark is the agent's taint; this one needs no place in the fleet's budget.
+const mark = "nodeagent.github.io/unhealthy"
+
 // TestWrittenAgain: while a disk is broken, others take away what the agent wrote about it. A condition that another
-// writer has changed, a ConfigMap that a person has deleted, and all of it on a Node that was deleted and has registered
-// again under its name: the agent writes it anew.
+// writer has changed, a ConfigMap that a person has deleted, a taint that another writer has removed, and all of it on a
+// Node that was deleted and has registered again under its name: the agent writes it anew.
 func TestWrittenAgain(t *testing.T) {
 	ofTheProcess(t, "the pod of an agent goes with its Node, and its next one writes everything anyway")
 	l := openLab(t)
+	t.Cleanup(func() { // after the agent has ended
+		_, _ = l.Kubectl(context.WithoutCancel(t.Context()), "taint", "node", l.NodeName, mark+"-")
+	})
 	a := install(t, l, harness.Overrides{"report": map[string]any{
-		"configMap": map[string]any{"enabled": true, "namespace": "nodeagent"}}})
+		"configMap": map[string]any{"enabled": true, "namespace": "nodeagent"},
+		"taint":     map[string]any{"mode": "on", "prefer": []string{"filesystem-readonly"}}}})
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +45,10 @@ func TestWrittenAgain(t *testing.T) {
 	})
 	t.Run("ConfigMap deleted", func(t *testing.T) {
 		kubectl(t, l, "delete", "configmap", "-n", "nodeagent", "node-"+l.NodeName)
+		awaitWritten(t, a, before)
+	})
+	t.Run("taint removed", func(t *testing.T) {
+		kubectl(t, l, "taint", "node", l.NodeName, mark+"-")
 		awaitWritten(t, a, before)
 	})
 	t.Run("Node registered again", func(t *testing.T) {
@@ -77,7 +89,7 @@ func kubectl(t *testing.T, l *lab.Lab, args ...string) string {
 }
 
 // awaitWritten waits until the Node and the ConfigMap, which this Node owns, both report the broken disk, and the same
-// time of it.
+// time of it, and the Node has the taint.
 func awaitWritten(t *testing.T, a *harness.Agent, uid string) {
 	t.Helper()
 	began := time.Now()
@@ -98,6 +110,11 @@ func awaitWritten(t *testing.T, a *harness.Agent, uid string) {
 		if err := errors.Join(json.Unmarshal(out, &object),
 			json.Unmarshal([]byte(object.Data["ReadonlyFilesystem"]), &kept)); err != nil {
 			return err
+		}
+		effect, err := a.Lab.Kubectl(t.Context(), "get", "node", a.Lab.NodeName, "-o",
+			`jsonpath={.spec.taints[?(@.key=="`+mark+`")].effect}`)
+		if err != nil || string(effect) != "PreferNoSchedule" {
+			return fmt.Errorf("the taint has the effect %q, %w", effect, err)
 		}
 		owners := object.Metadata.OwnerReferences
 		if shown.Status != "True" || kept.Status != "True" || len(owners) != 1 || owners[0].UID != uid ||

@@ -57,11 +57,11 @@ func (a *Agent) slots() fleet.Slots {
 	return a.fleet
 }
 
-// repairsCheck reports that repairs or releases have stopped, or that a repair did not help.
+// repairsCheck reports that repairs or releases have stopped or are held, or that a repair did not help.
 func (a *Agent) repairsCheck() detect.Check {
 	return detect.Check{
 		ID: "repairs", Domain: "agent", Every: time.Minute,
-		Summary: "a repair did not help, or too many repairs or releases have failed and no more are tried",
+		Summary: "a repair did not help or is held, or too many repairs or releases have failed and no more are tried",
 		Advice: "`nodeagent status` shows past and refused repairs, `nodeagent events` the journal of repairs. " +
 			"Repair the fault by hand; if the repair itself is wrong, set its mode to off. `nodeagent clean` works even " +
 			"if releases have stopped: once it releases a pod completely, releases continue.",
@@ -72,6 +72,9 @@ func (a *Agent) repairsCheck() detect.Check {
 			Faults: []detect.Fault{
 				{Reason: "RepairDidNotHelp", Severity: finding.Warning, When: "the last repair of a fault that is still " +
 					"active has failed, the agent could not tell whether it helped, or another repair undoes it"},
+				{Reason: "RepairHeld", Severity: finding.Warning, When: "the kill switch, a pause, other software that works " +
+					"on the Node or a missing slot of the fleet budget has held a repair for an hour; the message says who " +
+					"can open it, and when"},
 				{Reason: "RepairsStopped", Severity: finding.Warning, When: "`repair.stopAfter` repairs (3) have failed " +
 					"within a day, or the journal of repairs cannot be read"},
 				{Reason: "ReleasesStopped", Severity: finding.Warning, When: "the releases of `remediate.stopAfter` pods (3) " +

@@ -50,6 +50,10 @@ func readBounded(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
+	return readUpTo(name, file)
+}
+
+func readUpTo(name string, file io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err == nil && len(data) > maxFile {
 		err = fmt.Errorf("%s: larger than %d bytes", name, maxFile)

@@ -4,9 +4,13 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 )
 
@@ -27,15 +31,19 @@ func ReadMonitors(s npd.Settings) Monitors {
 	names, problems := monitorFiles(s.Files)
 	m.Broken = problems
 	for _, name := range names {
-		data, err := readBounded(name)
+		data, err := readMonitor(name)
+		doubt := errors.Is(err, owned.ErrOthers)
 		fmt.Fprintf(sum, "%d %s %d %s %v\n", len(name), name, len(data), data, err)
-		if err != nil {
+		if err != nil && !doubt {
 			m.Broken = append(m.Broken, fmt.Errorf("%s: %w", name, bare(err)))
 			continue
 		}
-		file, err := npd.Decode(name, data)
+		file, broken := npd.Decode(name, data)
+		if !doubt {
+			err = broken
+		}
 		if err != nil {
-			m.Broken = append(m.Broken, err)
+			m.Broken = append(m.Broken, &npd.DoubtError{File: file, Err: err})
 			continue
 		}
 		m.Files = append(m.Files, file)
@@ -44,6 +52,36 @@ func ReadMonitors(s npd.Settings) Monitors {
 	sum.Sum(m.Digest[:0])
 	return m
 }
+
+// readMonitor reads a file of node-problem-detector. If users other than root can change it, it comes with an
+// owned.ErrOthers that has its mode. Its folder does not count: kubelet lets everybody write to that of a ConfigMap's
+// volume, into which no other pod can see.
+func readMonitor(name string) ([]byte, error) {
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // waits for no FIFO
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
+		return nil, err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errNotRegular
+	}
+	data, err := readUpTo(name, file)
+	switch {
+	case err != nil:
+		return nil, err
+	case !owned.UID(stat.Uid):
+		return data, fmt.Errorf("%s: owned by user %d: %w", name, stat.Uid, owned.ErrOthers)
+	case stat.Mode&0o022 != 0:
+		return data, fmt.Errorf("%s: mode %04o: %w", name, stat.Mode&0o7777, owned.ErrOthers)
+	}
+	return data, nil
+}
+
+var errNotRegular = errors.New("not a regular file")
 
 // bare returns an error without the name of its file, if it has one.
 func bare(err error) error {

@@ -204,4 +204,13 @@ func TestProgramIsRoots(t *testing.T) {
 	if p, err := (&discover.Program{Comm: "kube-proxy"}).Find(h); err != nil || p.PID != 900 {
 		t.Errorf("process %d, %v", p.PID, err)
 	}
+	// One that may be a tenant's only counts until the real one runs.
+	program := &discover.Program{Comm: "kube-proxy", Doubtful: func(p host.Process) bool { return p.PID == 900 }}
+	if p, err := program.Find(h); err != nil || p.PID != 900 {
+		t.Errorf("process %d, %v", p.PID, err)
+	}
+	proc{comm: "kube-proxy", cgroup: "0::/kubepods/y"}.write(t, root, 950)
+	if p, err := program.Find(h); err != nil || p.PID != 950 {
+		t.Errorf("process %d, %v", p.PID, err)
+	}
 }

@@ -30,7 +30,7 @@ func Table(h *host.Host) ([]Mount, error) {
 // nobody, needs Filesystems; who changes something, Table. Reading costs the kernel some 5 microseconds for each mount.
 //
 // A table that costs too much (see mountinfo.Reader.Known) is read little by little: Recent then returns what is known of it,
-// with the error. Who can use that calls Known.
+// with the error. Who can use that calls Known or Visible.
 func Recent(h *host.Host) ([]Mount, error) { return recent(h, nil) }
 
 // Filesystems is Recent for those who want to know, too, whether a filesystem with a wanted mount became read-only.
@@ -48,8 +48,18 @@ func recent(h *host.Host, wanted func(Mount) bool) ([]Mount, error) {
 	return mounts, err
 }
 
-// Known separates why a table is known only in part (cut) from why nothing is known of it.
+// Visible returns a table for who wants to know what is mounted where: that mounts are not known which lie covered in a
+// stack is no error. Who releases anything needs those, too.
+func Visible(mounts []Mount, err error) ([]Mount, error) {
+	if cut, ok := errors.AsType[*mountinfo.CutError](err); ok && cut.Hidden > 0 {
+		return mounts, nil
+	}
+	return mounts, err
+}
+
+// Known is Visible for who can use a part of the table: it separates why only a part is known (cut) from why nothing is.
 func Known(mounts []Mount, err error) (known []Mount, cut *mountinfo.CutError, failed error) {
+	mounts, err = Visible(mounts, err)
 	if cut, ok := errors.AsType[*mountinfo.CutError](err); ok && len(mounts) > 0 {
 		return mounts, cut, nil
 	}

@@ -59,6 +59,37 @@ func (p *pass) add(r *Reader, line []byte) error {
 	return nil
 }
 
+// withBeside returns what is known, and how many mounts of the stack are not, if these are the only ones.
+func (g *going) withBeside(r *Reader, name string) (known []Mount, hidden int) {
+	if g.beside != nil && g.beside.file.changed() {
+		_ = g.beside.close()
+		g.beside = nil
+	}
+	read := g.fresh.table
+	if g.fresh.at == nil {
+		read = r.last.table[:g.same]
+	}
+	if g.beside == nil && !g.failed && g.file.counts() {
+		var err error
+		g.beside, err = r.readBeside(name, read)
+		g.failed = err != nil
+	}
+	if g.beside == nil {
+		return g.known(r), 0
+	}
+	known = slices.Clone(read)
+	seen := make(map[int]bool, len(known))
+	for _, m := range known {
+		seen[m.ID] = true
+	}
+	for _, m := range g.beside.mounts {
+		if !seen[m.ID] {
+			known = append(known, m)
+		}
+	}
+	return known, max(0, g.beside.total-len(known))
+}
+
 // end makes the table the last one of the reader, and returns it.
 func (p *pass) end(r *Reader) []Mount {
 	if p.fresh.at == nil && p.same < len(r.last.table) {
@@ -90,9 +121,10 @@ func (p *pass) known(r *Reader) []Mount {
 
 // CutError means that reading the whole table would cost too much.
 type CutError struct {
-	Lines int  // were read
-	First bool // no table was read to its end before: mounts may exist of which nothing is known
-	Stack Stack
+	Lines  int  // were read
+	First  bool // no table was read to its end before: mounts may exist of which nothing is known
+	Hidden int  // mounts of the stack, the only ones that are not known; 0: others may not be known
+	Stack  Stack
 }
 
 func (e *CutError) Error() string {
@@ -131,11 +163,15 @@ type going struct {
 	size  *io.LimitedReader
 	from  *metered
 	at    time.Time // when it began
+
+	beside *beside // nil: it is not known
+	failed bool    // it cannot be known
 }
 
 // Known reads a table that may cost too much to be read at once. It returns all of it, or what is known of it and a
-// CutError; each call goes on where the last one ended. What is known is what this reading has read, and behind that the
-// lines of the last whole reading, which may be gone. The table is shared: it must not be modified.
+// CutError; each call goes on where the last one ended. What is known is what this reading has read, and behind that all
+// mounts beside the stack (see beside) or, if the kernel cannot list these, the lines of the last whole reading, which
+// may be gone. The table is shared: it must not be modified.
 func (r *Reader) Known(name string, limit int64) ([]Mount, error) {
 	if r == nil {
 		r = &Reader{}
@@ -160,16 +196,16 @@ func (r *Reader) Known(name string, limit int64) ([]Mount, error) {
 	if !done {
 		r.budget.found(g.from)
 		g.from.free = 0
-		known := g.known(r)
-		return known, &CutError{max(g.same, len(g.fresh.table)), r.last.at == nil, HighestStack(known)}
+		known, hidden := g.withBeside(r, name)
+		return known, &CutError{max(g.same, len(g.fresh.table)), r.last.at == nil, hidden, HighestStack(known)}
 	}
 	r.budget.found(g.from)
 	r.going = nil
-	table := g.end(r)
+	table, closed := g.end(r), g.beside.close()
 	if !g.file.counts() {
-		return table, g.file.Close()
+		return table, errors.Join(closed, g.file.Close())
 	}
-	closed := r.forget()
+	closed = errors.Join(closed, r.forget())
 	r.kept = kept{g.file, table, r.last, g.at, g.from.cost}
 	return table, closed
 }
@@ -194,7 +230,7 @@ func (r *Reader) drop() error {
 	if r.going == nil {
 		return nil
 	}
-	file := r.going.file
+	file, beside := r.going.file, r.going.beside
 	r.going = nil
-	return file.Close()
+	return errors.Join(file.Close(), beside.close())
 }

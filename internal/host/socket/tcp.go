@@ -18,12 +18,14 @@ import (
 type TCP struct {
 	Local, Remote netip.AddrPort
 	Listens       bool
-	Inode         uint64 // 0: no process holds it, as of those that the kernel serves itself
+	Waiting       uint64 // connections that a listening socket has not accepted
+	Inode         uint64 // 0: no process holds it, as of those that the kernel serves itself, or has not accepted yet
 }
 
 // States in /proc/net/tcp: include/net/tcp_states.h.
 const (
 	tcpEstablished = "01"
+	tcpSynReceived = "03" // the client may take it for established
 	tcpListen      = "0A"
 	udpBound       = "07" // TCP_CLOSE: without a peer
 )
@@ -68,14 +70,17 @@ func parseSockets(text, listen string) (all []TCP, err error) {
 		if len(fields) < 10 {
 			return nil, fmt.Errorf("line %q has %d fields", strings.TrimSpace(line), len(fields))
 		}
-		if fields[3] != tcpEstablished && fields[3] != listen {
+		if fields[3] != tcpEstablished && fields[3] != tcpSynReceived && fields[3] != listen {
 			continue
 		}
 		t := TCP{Listens: fields[3] == listen}
-		var problems [3]error
+		var problems [4]error
 		t.Local, problems[0] = parseEnd(fields[1])
 		t.Remote, problems[1] = parseEnd(fields[2])
 		t.Inode, problems[2] = strconv.ParseUint(fields[9], 10, 64)
+		if _, queue, _ := strings.Cut(fields[4], ":"); t.Listens && listen == tcpListen {
+			t.Waiting, problems[3] = strconv.ParseUint(queue, 16, 32)
+		}
 		if err := errors.Join(problems[:]...); err != nil {
 			return nil, fmt.Errorf("line %q: %w", strings.TrimSpace(line), err)
 		}

@@ -86,7 +86,7 @@ func foreignKind(kind string) bool {
 }
 
 func refuseForeign(h *host.Host, path string) error {
-	mounts, err := mount.Table(h)
+	mounts, err := mount.Visible(mount.Recent(h))
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func ForgetUnmounted(h *host.Host, doubts map[finding.Subject]error) {
 	if len(doubts) == 0 {
 		return
 	}
-	mounts, err := mount.Recent(h)
+	mounts, err := mount.Visible(mount.Recent(h))
 	if err != nil {
 		return // the doubts remain
 	}

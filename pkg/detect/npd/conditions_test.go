@@ -1,8 +1,25 @@
 package npd
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 )
+
+// TestConditionsOfOthers: a file may not claim a condition that kubelet or the network writes, whatever its kind, and
+// whichever of its conditions it is; a condition with a similar name is the file's own.
+func TestConditionsOfOthers(t *testing.T) {
+	for _, kind := range []string{`"plugin":"custom"`, `"plugin":"kmsg"`, `"plugin":"journald","pluginConfig":{"source":"x"}`} {
+		for condition, refused := range map[string]bool{"Ready": true, "MemoryPressure": true, "DiskPressure": true, "PIDPressure": true,
+			"OutOfDisk": true, "NetworkUnavailable": true, "ReadyToo": false, "DiskPressureOfData": false, "memorypressure": false} {
+			text := fmt.Sprintf(`{%s,"source":"c","conditions":[{"type":"Own","reason":"Fine"},{"type":%q,"reason":"Fine"}],"rules":[]}`, kind, condition)
+			_, err := Decode("/etc/m.json", []byte(text))
+			if (err != nil) != refused || refused && (!strings.Contains(err.Error(), condition) || !strings.HasPrefix(err.Error(), "/etc/m.json:1:")) {
+				t.Errorf("%s, %s: %v", kind, condition, err)
+			}
+		}
+	}
+}
 
 // TestConditionWithoutRule: like node-problem-detector, report each declared condition from the start, even one that no
 // rule can make True, whatever the state of the log; each is one check.

@@ -11,18 +11,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
+const filesAdvice = "Correct the file (see `nodeagent config from-npd FILE`), then run `nodeagent reload`; or remove it from " +
+	"nodeProblemDetector.files"
+
 // filesCheck reports files that cannot be run. The other files are run.
 func filesCheck(broken []error) detect.Check {
 	return detect.Check{
 		ID: "npd-files", Domain: domain, Every: time.Minute,
 		Summary: "a configuration file of node-problem-detector cannot be run",
-		Advice: "Correct the file (see `nodeagent config from-npd FILE`), then run `nodeagent reload`; or remove it " +
-			"from nodeProblemDetector.files",
+		Advice:  filesAdvice,
 		Doc: detect.Doc{
 			Reads: []string{"the files that nodeProblemDetector.files names, at the start and at each reload"},
-			Why:   "The faults that such a file describes are not detected; the other files are run.",
+			Why: "The faults that such a file describes are not detected, and the checks of its conditions cannot tell; the " +
+				"other files are run.",
 			Faults: []detect.Fault{{Reason: "MonitorFileInvalid", Severity: finding.Warning,
-				When: "a file is not JSON, of an unknown monitor, or invalid"}},
+				When: "a file is not JSON, of an unknown monitor, invalid, or others than root can change it"}},
 		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 			var findings []finding.Finding

@@ -2,10 +2,9 @@ package npd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"path"
-	"strings"
 	"sync"
 	"time"
 
@@ -60,7 +59,8 @@ type Wording struct {
 // relay is the source through which monitors wake their checks.
 const relay detect.WakeSource = "npd"
 
-// New creates the monitors of files. The check "npd-files" reports a file that cannot be run.
+// New creates the monitors of files. The check "npd-files" reports a file that is not run, and the conditions of a
+// DoubtError are unknown.
 func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -75,10 +75,17 @@ func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	ids := map[string]bool{}
 	taken := func(id string) bool { return ids[id] }
 	for _, f := range files {
-		id := unique("npd-"+kebab(strings.TrimSuffix(path.Base(f.Name), ".json")), taken)
+		id := unique(idOf(f.Name), taken)
 		ids[id] = true
 		if err := m.add(f, id); err != nil {
-			broken = append(broken, fmt.Errorf("%s: %w", f.Name, err))
+			broken = append(broken, &DoubtError{f, fmt.Errorf("%s: %w", f.Name, err)})
+		}
+	}
+	for _, err := range broken {
+		if e, ok := errors.AsType[*DoubtError](err); ok {
+			id := unique(idOf(e.File.Name), taken)
+			ids[id] = true
+			m.addDoubt(e, id)
 		}
 	}
 	m.addJournals()

@@ -38,6 +38,9 @@ type File struct {
 	Stats  *statstypes.SystemStatsConfig
 	Notes  []string // harmless peculiarities
 
+	Source     string            // declared, even if Decode returns an error
+	Conditions []types.Condition // likewise
+
 	data []byte
 }
 
@@ -88,6 +91,7 @@ func Decode(name string, data []byte) (File, error) {
 		f.Notes = append(f.Notes,
 			"node-problem-detector itself refuses this file: it has a comma before a closing bracket")
 	}
+	f.declare(top)
 	kind, err := kindOf(top)
 	if err != nil {
 		return f, f.at(err)

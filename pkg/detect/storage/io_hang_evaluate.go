@@ -17,7 +17,7 @@ import (
 // hung device hangs for that reason: the finding of the lowest one names it.
 func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding,
 	error) {
-	mounts, mountsErr := mount.Recent(h)
+	mounts, mountsErr := mount.Visible(mount.Recent(h))
 	doubts := make(map[finding.Subject]error)
 	causes := make(map[string][]string) // disk to all devices that hang because of it, including itself
 	for _, name := range hung {

@@ -119,15 +119,21 @@ func (l *limits) near(subject finding.Subject, reason, what string, u usage, may
 }
 
 func (l *limits) mounts(subject finding.Subject) error {
-	table, cut, err := mount.Known(mount.Recent(l.host))
+	hidden, atLeast := 0, ""
+	table, err := mount.Recent(l.host)
+	if cut, ok := errors.AsType[*mountinfo.CutError](err); ok {
+		hidden = cut.Hidden
+	}
+	table, cut, err := mount.Known(table, err)
 	if err != nil {
 		return err
 	}
-	atLeast := ""
 	if cut != nil {
 		atLeast = "at least "
 	}
 	most := mountinfo.HighestStack(table)
+	all := len(table) + hidden
+	most.Mounts += hidden
 	point := checkkit.Sanitize(most.Point, 256)
 	stack := fmt.Sprintf("; most, %s%d, on %s", atLeast, most.Mounts, point)
 	if most.Mounts < stacked {
@@ -135,8 +141,8 @@ func (l *limits) mounts(subject finding.Subject) error {
 	} else {
 		l.findings = append(l.findings, finding.Finding{
 			Subject: finding.Subject{Kind: "directory", Name: most.Point}, Severity: finding.Warning, Reason: "MountsStacked",
-			Message: fmt.Sprintf("%s%d mounts lie on %s, of %d of the host", atLeast, most.Mounts, point, len(table)),
-			Facts:   map[string]string{"mounts": fmt.Sprint(most.Mounts), "all": fmt.Sprint(len(table))},
+			Message: fmt.Sprintf("%s%d mounts lie on %s, of %d of the host", atLeast, most.Mounts, point, all),
+			Facts:   map[string]string{"mounts": fmt.Sprint(most.Mounts), "all": fmt.Sprint(all)},
 		})
 	}
 	limit, err := checkkit.ReadCount(l.host.Files, "/proc/sys/fs/mount-max")
@@ -147,7 +153,7 @@ func (l *limits) mounts(subject finding.Subject) error {
 		return err
 	}
 	l.near(subject, "MountsNearLimit", "the host has "+atLeast+"%s mounts, by fs.mount-max"+strings.ReplaceAll(stack, "%", "%%"),
-		usage{uint64(len(table)), limit}, true)
+		usage{uint64(all), limit}, true)
 	if cut != nil { // their number is not known
 		return cut
 	}

@@ -93,7 +93,7 @@ func isDump(name string) bool {
 
 // onLocalDisk reports whether the deepest mount above a path is a filesystem that needs no server.
 func onLocalDisk(h *host.Host, name string) (bool, error) {
-	mounts, err := mount.Table(h)
+	mounts, err := mount.Visible(mount.Recent(h))
 	if err != nil {
 		return false, err
 	}

@@ -67,12 +67,25 @@ func planted() map[string]string {
 		"a key of a wireless network":   "psk=hunter2",
 		"a key of age":                  "AGE-SECRET-KEY-1HUNTER2hunter2hunter2hunter2",
 		"a registry's login in base64":  `{"auths":{"r":{"auth":"aHVudGVyMhunter2"}}}`,
+		"a flag that comes first":       "--token hunter2",
+		"a flag in quotes":              `"--db-password" "hunter2"`,
+		"a short flag of a database":    "mysql -ujoe -phunter2 shop",
+		"a short flag of a registry":    "docker login -u joe -p hunter2 registry",
+		"a password of sshpass":         "sshpass -p hunter2 ssh server",
+		"a password of OpenSSL":         "openssl rsa -passin pass:hunter2 -in a",
+		"a secret key":                  "SECRET_KEY=hunter2",
+		"a cookie":                      "Cookie: session=hunter2",
+		"a key of a model":              "sk-hunter2hunter2hunter2hunter2",
+		"a key of Ceph":                 "client.admin key AQhunter2hunter2hunter2hunter2hunter2hun==",
 		"a private key of another kind": "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----",
 	}
 }
 
 func TestScrub(t *testing.T) {
 	for name, text := range planted() {
+		if got := Scrub(text); strings.Contains(strings.ToLower(got), "hunter2") {
+			t.Errorf("%s, alone: %s", name, got)
+		}
 		if got := Scrub("before " + text + " after"); strings.Contains(got, "hunter2") ||
 			!strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") && !strings.Contains(name, "cut") {
 			t.Errorf("%s: %s", name, got)

@@ -23,7 +23,7 @@ func form(has, pattern, replace string) secret {
 
 // name matches the end of a secret's name: of a setting, a flag, a variable, a mount option, a JSON member.
 const name = `(?:passw(?:or)?d|passphrase|secret|token|credentials?|signature|` +
-	`(?:api|access|account|private|preshared|shared|master|encryption|signing)[_-]?key)(?:_in|[0-9])?`
+	`(?:api|access|account|private|preshared|secret|shared|master|encryption|signing)[_-]?key)(?:_in|[0-9])?`
 
 // assigned matches a name and everything between it and its value.
 const assigned = `(?i)\b([a-z0-9_.-]*` + name + `\\?"?[ \t]{0,2}[:=][ \t]{0,2}`
@@ -43,19 +43,21 @@ var secrets = []secret{
 	form("-", `(?i)AGE-SECRET-KEY-1[0-9a-z]+`, removed),
 	// Authorization: Bearer …
 	form(":=", `(?i)(authorization\\?"?[ \t]{0,4}[:=][ \t]{0,4}\\?"?)(?:[a-z]+ +)?[^\s"\\,]+`, "${1}"+removed),
+	form(":", `(?i)\b((?:set-)?cookie\\?"?[ \t]{0,2}:[ \t]{0,2})[^\s"]+(?:;[ \t]*[^\s";]+)*`, "${1}"+removed),
 	form(" ", `(?i)\b(bearer|basic) +[A-Za-z0-9._~+/-]{12,}=*`, "${1} "+removed),
 	// JSON web tokens, signed or encrypted
 	form(".", `\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){0,3}`, removed),
 	// bootstrap tokens of kubeadm
 	form(".", `\b[a-z0-9]{6}\.[a-z0-9]{16}\b`, removed),
 	// tokens with their issuer's prefix: AWS, Tencent, Alibaba; Google; GitHub, GitLab; Slack; vaults; npm, Docker,
-	// DigitalOcean
+	// DigitalOcean; OpenAI, Anthropic
 	form("A", `\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:AKID|LTAI)[A-Za-z0-9]{12,}|\bAIza[A-Za-z0-9_-]{30,}`, removed),
 	form(".", `\bya29\.[A-Za-z0-9_-]{16,}|\bhv[sbr]\.[A-Za-z0-9_-]{20,}`, removed),
 	form("_", `\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}`, removed),
 	form("_", `\b(?:npm|dckr_pat|dop_v1|glpat|sk_live|rk_live)_[A-Za-z0-9_-]{20,}`, removed),
 	form("-", `\bgl[a-z]{2,5}-[A-Za-z0-9_.-]{16,}|\bGOCSPX-[A-Za-z0-9_-]{16,}`, removed),
-	form("-", `\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}`, removed),
+	form("-", `\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}|\bsk-[A-Za-z0-9_-]{20,}`, removed),
+	form("=", `\bAQ[A-Za-z0-9+/]{36,38}==`, removed), // of Ceph
 	form("/", `(hooks\.slack\.com/[a-z]+/)[^\s"]+`, "${1}"+removed),
 	// https://user:password@host, https://token@host
 	form("@", `([A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"]*:)[^/\s"]*@`, "${1}"+removed+"@"),
@@ -67,8 +69,10 @@ var secrets = []secret{
 	form(":=", assigned+`\\?"?)`+value, "${1}"+removed),
 	form("=", `(?i)\b((?:pass|psk|pwd)[ \t]{0,2}=[ \t]{0,2})[^\s,"]+`, "${1}"+removed),
 	form(":", `("auth"[ \t]{0,2}:[ \t]{0,2})"[^"\n]+"`, `${1}"`+removed+`"`), // of a registry
-	// --password a, -u user:password
-	form("-", `(?i)(\s--?[a-z0-9_-]*`+name+`[ \t]+)(?:"[^"\n]*"|'[^'\n]*'|[^\s"',]+)`, "${1}"+removed),
+	// --password a, -u user:password, the short flags of some programs
+	form("-", `(?i)((?:^|[^\w/.-])--?[a-z0-9_-]*`+name+`["']?[ \t]+)(?:"[^"\n]*"|'[^'\n]*'|[^\s"',]+)`, "${1}"+removed),
+	form("-", `\b((?:mysql|mariadb|sshpass|(?:docker|podman|nerdctl|registry) login)\b[^\n|;]*?\s-p ?)[^\s"',]+`, "${1}"+removed),
+	form("-", `(\s-pass(?:in|out)?[ \t]+pass:)[^\s"',]+`, "${1}"+removed),
 	form("-", `(\s(?:-u|-U|--user|--proxy-user)[ =]?[^\s:=/]+:)[^\s"',]+`, "${1}"+removed),
 	form("-", cutPEM, "[removed: PEM]"),
 	// arguments of programs, in kernel audit records

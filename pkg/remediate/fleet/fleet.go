@@ -101,6 +101,7 @@ type Fleet struct {
 	slot     *slot         // held or waited for
 	dates    dates
 	isolated isolation
+	freed    map[string]bool // UIDs of claims whose time is over and whose place is free
 	status   Status
 }
 

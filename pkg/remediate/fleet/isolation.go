@@ -70,12 +70,18 @@ const maxAsked = 20
 
 // stand finds the claims whose time is over while their nodes are still isolated: their places are taken while the
 // taints stand; otherwise a fault that kills its nodes would isolate one more every half hour. An unknown place counts
-// as taken.
+// as taken. A place that is free stays free: to be isolated again, its node needs another claim. So each look asks for
+// other Nodes, and many dead claims do not close the budget for ever.
 func (f *Fleet) stand(ctx context.Context, claims []Claim, date time.Time) {
-	known, self := map[string]bool{}, f.self()
+	known, sure, self, freed := map[string]bool{}, map[string]bool{}, f.self(), map[string]bool{}
+	defer func() { f.setFreed(freed) }()
 	for i := range claims {
 		c := &claims[i]
 		if !c.over(date) {
+			continue
+		}
+		if f.wasFreed(c.UID) {
+			freed[c.UID] = true
 			continue
 		}
 		stands, ok := known[c.Node]
@@ -85,10 +91,23 @@ func (f *Fleet) stand(ctx context.Context, claims []Claim, date time.Time) {
 				isolated, err = f.config.Cluster.Isolated(ctx, c.Node)
 			}
 			stands = isolated || err != nil && c.Node != self
-			known[c.Node] = stands
+			known[c.Node], sure[c.Node] = stands, err == nil
 		}
-		c.Stands = stands
+		c.Stands, freed[c.UID] = stands, !stands && sure[c.Node]
 	}
+}
+
+// wasFreed reports whether the node of a claim was not isolated after the claim's time.
+func (f *Fleet) wasFreed(claim string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.freed[claim]
+}
+
+func (f *Fleet) setFreed(claims map[string]bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.freed = claims
 }
 
 // best returns the claim of this node with the best standing, and the standing.

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -113,6 +114,28 @@ func TestPlaceOfADeadAgent(t *testing.T) {
 		}
 		if held, _, err := w.node("a", three).Hold(t.Context()); !held || err != nil { // the agent is back
 			t.Errorf("one that has kept its place: %t, %v", held, err)
+		}
+	})
+}
+
+// More agents have died than one look asks for: their nodes are no longer isolated, and a few looks find that out. Until
+// then the places count as taken.
+func TestManyDeadClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const dead = 2*maxAsked + 5
+		w := &world{}
+		many := func(s *Settings) { s.Isolated = dead }
+		for i := range dead {
+			if held, _, err := w.node(fmt.Sprintf("dead-%d", i), many).Hold(t.Context()); !held || err != nil {
+				t.Fatal(i, held, err)
+			}
+		}
+		time.Sleep(time.Hour)
+		f := w.node("sick")
+		for _, want := range []bool{false, false, true} {
+			if held, _, err := f.Hold(t.Context()); held != want || err != nil {
+				t.Errorf("Hold() = %t, %v, want %t", held, err, want)
+			}
 		}
 	})
 }

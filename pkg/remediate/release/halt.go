@@ -102,6 +102,9 @@ func (r *Runner) Findings() []finding.Finding {
 	r.halt.mu.Lock()
 	why := r.halt.trouble
 	r.halt.mu.Unlock()
+	if why != "" {
+		why += "; they go on once an administrator makes the journal readable"
+	}
 	if why = cmp.Or(why, r.tooManyFailed()); why == "" || r.options.Settings.Mode == Off {
 		return nil
 	}

@@ -75,6 +75,7 @@ func (s *Step) title() string { return fmt.Sprintf("%s of %s", s.Action, s.Subje
 // before asks everything that must agree before the check runs again. On success t holds a slot.
 func (t *try) before(ctx context.Context) string {
 	if why := t.killSwitch(); why != "" {
+		t.step.opens = opensSwitch
 		return why
 	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
@@ -82,9 +83,10 @@ func (t *try) before(ctx context.Context) string {
 	if t.options.Paused != nil {
 		why, err := t.options.Paused(ctx)
 		if err != nil {
-			return fmt.Sprintf("cannot tell whether repairs are paused: %v", err)
+			why = fmt.Sprintf("cannot tell whether repairs are paused: %v", err)
 		}
 		if why != "" {
+			t.step.opens = opensPause
 			return why
 		}
 	}
@@ -93,10 +95,12 @@ func (t *try) before(ctx context.Context) string {
 		return ""
 	}
 	if t.options.Slots == nil {
+		t.step.opens = opensRight
 		return "refused: no fleet budget: all nodes might do this at the same time (fleetBudget: none permits that)"
 	}
 	slot, err := t.options.Slots.Acquire(ctx, string(t.step.Action), t.longest())
 	if err != nil {
+		t.step.opens = opensSlot(err)
 		return err.Error()
 	}
 	t.slot = slot

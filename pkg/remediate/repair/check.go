@@ -14,7 +14,7 @@ const (
 	reasonNoHelp  = "RepairDidNotHelp"
 )
 
-// Findings returns the findings about repairs themselves: repairs have stopped, or a fault needs a person.
+// Findings returns the findings about repairs themselves: repairs have stopped or are held, or a fault needs a person.
 func (r *Runner) Findings() []finding.Finding {
 	r.readHistory()
 	now := r.options.Host.Clock()
@@ -22,8 +22,8 @@ func (r *Runner) Findings() []finding.Finding {
 	defer r.mu.Unlock()
 	var found []finding.Finding
 	why := stopped(r.history, r.options.Settings, now)
-	if why == "" {
-		why = r.trouble
+	if why == "" && r.trouble != "" {
+		why = r.trouble + "; they go on once an administrator makes the journal readable"
 	}
 	if why != "" {
 		found = append(found, finding.Finding{Subject: finding.Subject{Kind: "agent", Name: "repairs"},
@@ -35,6 +35,7 @@ func (r *Runner) Findings() []finding.Finding {
 			found = append(found, noHelp(step.believed, step.Action, strings.TrimPrefix(why, needsHelp)))
 		}
 	}
+	found = append(found, r.heldFindings(now)...)
 	for _, b := range r.state.Raised() {
 		last, ok := r.lastOf(b)
 		if !ok || !last.failed() {

@@ -24,6 +24,7 @@ type Step struct {
 
 	believed finding.Believed
 	action   Action
+	opens    string // who opens the gate that holds it, and when; empty: none holds it
 }
 
 // Acts reports whether the step will run.

@@ -52,8 +52,9 @@ type Runner struct {
 	mu       sync.Mutex // guards the fields below
 	state    finding.State
 	steps    []Step
-	current  string // the current repair
-	trouble  string // why the journal cannot be read or written
+	held     map[occurrence]finding.Timestamp // since when a gate holds them
+	current  string                           // the current repair
+	trouble  string                           // why the journal cannot be read or written
 	history  []attempt
 	reported map[string]finding.ActivityKind // by occurrence and action: planned or refused
 }
@@ -153,6 +154,7 @@ func (r *Runner) round(ctx context.Context) bool {
 	}
 	r.mu.Lock()
 	r.steps, r.current = steps, ""
+	r.noteHeld(steps)
 	r.mu.Unlock()
 	r.reportPlan(steps)
 	return len(steps) > 0

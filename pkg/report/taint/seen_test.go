@@ -42,7 +42,14 @@ func TestTaintIsSetAgain(t *testing.T) {
 				shows(t, n, time.Minute, readonly)
 				n.Change(change)
 				saw(t, r, n)
+				if at, seen := r.Seen(); at != time.Now() || seen == readonly { // not what the reporter has sent
+					t.Errorf("at %s it has seen %q", at, seen)
+				}
 				shows(t, n, 2*time.Minute, readonly)
+				saw(t, r, n)
+				if _, seen := r.Seen(); seen != readonly {
+					t.Errorf("it has seen %q", seen)
+				}
 				_, before := n.Shown()
 				for range 600 {
 					if _, i := n.Shown(); i > 0 {

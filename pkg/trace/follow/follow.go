@@ -208,12 +208,15 @@ func (f *Follower) alive(now time.Time) {
 	}
 }
 
-// Broken records that the watch is interrupted: until the next list the state is uncertain.
+// Broken records that the watch is interrupted, or that a list begins: until it is read the state is uncertain.
 func (f *Follower) Broken(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seen(now)
-	f.synced, f.broken = false, now
+	if f.synced || f.broken.IsZero() { // a failed attempt to continue does not shorten the gap
+		f.broken = now
+	}
+	f.synced = false
 }
 
 // Events records whether Events can be read.

@@ -379,3 +379,31 @@ func TestPullText(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 }
+
+// A gap lasts from the first failure, or the begin of the first list, until the watch continues: what arrives right after a
+// long one is late.
+func TestGapWithRetries(t *testing.T) {
+	late := func(w *world, at float64) bool {
+		w.Pod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "u", CreationTimestamp: metav1.NewTime(second(at))}}, Watched, second(at))
+		return w.Find("u", "", "")[0].Timeline.Begin().Late
+	}
+	first := &world{Follower: New(Config{Promised: time.Minute})}
+	first.Broken(second(0))
+	first.Synced(second(5), true)
+	if !late(first, 5.1) {
+		t.Error("after a first list of five seconds: in time")
+	}
+	again := newWorld(Config{})
+	again.Broken(second(1))
+	again.Broken(second(3))
+	again.Synced(second(4), false)
+	if !late(again, 4.1) {
+		t.Error("after two failures: in time")
+	}
+	short := newWorld(Config{})
+	short.Broken(second(1))
+	short.Synced(second(1.5), false)
+	if late(short, 1.6) {
+		t.Error("after a short gap: late")
+	}
+}

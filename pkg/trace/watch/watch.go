@@ -164,6 +164,7 @@ func (c *Client) follow(ctx context.Context, s stream, f *follow.Follower) {
 // once watches from a version, or lists if there is none. It returns the version to continue from.
 func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version string) (string, error) {
 	if version == "" {
+		s.broken() // a list takes time
 		listed, err := c.list(ctx, s)
 		if err != nil {
 			return "", err

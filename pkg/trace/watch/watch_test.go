@@ -9,7 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
@@ -107,5 +109,29 @@ func TestExpired(t *testing.T) {
 func TestKubeconfig(t *testing.T) {
 	if _, err := New("/does/not/exist", "test", slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("no error")
+	}
+}
+
+// The follower knows that a list takes time: changes that follow it may be late.
+func TestListIsAGap(t *testing.T) {
+	c := watchtest.New(t)
+	c.Pod("ADDED", pod("a"))
+	client, err := New(c.Kubeconfig(), "test", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	told := ""
+	s := client.streams(follow.New(follow.Config{}))[1]
+	s.broken = func() { told += "broken " }
+	s.take = func(runtime.Object, apiwatch.EventType, bool) { told += "listed " }
+	s.synced = func(list bool) {
+		if told += fmt.Sprintf("synced %t ", list); !list {
+			cancel()
+		}
+	}
+	_, _ = client.once(ctx, s, follow.New(follow.Config{}), "")
+	if want := "broken listed synced true synced false "; told != want {
+		t.Errorf("%q, want %q", told, want)
 	}
 }

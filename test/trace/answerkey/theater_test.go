@@ -130,7 +130,7 @@ func prepare(t *testing.T, etcd, policy string, flags ...string) *theater {
 		t.Fatal(err)
 	}
 	server := apiserver.StartWith(t, etcd, root, append(flags, "--audit-policy-file", policyFile, "--audit-log-path", s.audit,
-		"--audit-log-mode=blocking", "--allow-privileged")...)
+		"--audit-log-maxsize=10000", "--audit-log-mode=blocking", "--allow-privileged")...) // in one file of at most 10 GB
 	patient := []string{"--leader-elect-lease-duration=5m", "--leader-elect-renew-deadline=4m"} // a busy machine must not end them
 	s.scheduler = server.Run("kube-scheduler", patient...)
 	server.Run("kube-controller-manager", append(patient,

@@ -101,26 +101,6 @@ func TestDockersOwnLog(t *testing.T) {
 	}
 }
 
-// TestForeignForms: an unsupported form is reported as such, and no line in it is evidence.
-func TestForeignForms(t *testing.T) {
-	for name, c := range map[string]struct{ log, strange string }{
-		"export": {"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1700528523123456\n_TRANSPORT=kernel\nMESSAGE=EXT4-fs (sda1): " +
-			"Remounting filesystem read-only\n\n", "journalctl -o export"},
-		"verbose": {"Tue 2023-11-21 01:02:03.123456 UTC [s=3f;i=1;b=ab]\n    _TRANSPORT=kernel\n    MESSAGE=EXT4-fs " +
-			"(sda1): Remounting filesystem read-only\n", "journalctl -o verbose"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			sum, err := Replay{}.Read(kernelMatcher(t), strings.NewReader(c.log), func(f Found) error {
-				t.Errorf("%+v", f)
-				return nil
-			})
-			if err != nil || sum.Understood() || sum.Strange != c.strange || sum.FirstBad != 1 {
-				t.Errorf("%+v, %v", sum, err)
-			}
-		})
-	}
-}
-
 func TestCompressed(t *testing.T) {
 	var gz bytes.Buffer
 	w := gzip.NewWriter(&gz)

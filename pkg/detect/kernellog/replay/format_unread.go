@@ -40,13 +40,14 @@ func unpacked(r *bufio.Reader) (*bufio.Reader, error) {
 		decoder := unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewDecoder()
 		r = bufio.NewReaderSize(decoder.Reader(r), maxLine)
 	}
-	return r, nil
+	return withFields(r), nil
 }
 
-// Unsupported forms of the journal: a line break in a message could pass for a field in them.
+// Forms of the journal that are read only if the log begins with them: within another log, a line break in a message
+// could pass for a field.
 var (
 	exportField   = kernellog.WhenNeeded(`^_{0,2}[A-Z][A-Z0-9_]{0,63}=`)
-	verboseRecord = kernellog.WhenNeeded(`^[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} \S+ \[[a-z]=`)
+	verboseRecord = kernellog.WhenNeeded(`^\pL{1,8}\.? \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})? \S+ \[[a-z]=`)
 )
 
 // unread reports whether a line has a known but unsupported form, and notes which.

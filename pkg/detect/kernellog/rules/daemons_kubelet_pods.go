@@ -64,6 +64,21 @@ func kubeletPodRules() []Rule {
 		Exclude: `not registered|failed to sync (?:secret|configmap) cache`,
 		Kind:    "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
+		// pkg/kubelet/volumemanager/reconciler, pkg/volume/csi. Kubelet cannot reconstruct local and inline volumes of healthy pods
+		// either, and mounts them anew.
+		ID: "kubelet-volume-reconstruction", Reason: "VolumeReconstructionFails", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: emitters,
+		Advice: "The words after \"err=\" have the cause; `ls -l /var/lib/kubelet/pods/UID/volumes/*/*` (is vol_data.json there?), `findmnt`; " +
+			"`nodeagent inspect` proves what is left behind.",
+		Summary: "kubelet started and did not recognise a volume on its disk: it may never unmount it, and its pod stays Terminating",
+		Literals: []string{"ould not construct volume information", "annot get volumes from disk", "ould not read volume plugin directory",
+			"to actual state of world", "ould not list global volumes", "ConstructVolumeSpec failed "},
+		Patterns: []string{quoted + `(?:Could not (?:construct volume information|read volume plugin directory|list global volumes)|Cannot get volumes from disk)`,
+			quoted + `Could not (?:add|mark) .{1,80} to actual state of world`,
+			`^.*kubernetes\.io/csi: plugin\.ConstructVolumeSpec failed `},
+		Exclude: `local volume source is nil|unexpected api\.CSIVolumeSource found`,
+		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "volume-mounts",
+	}, {
 		ID: "kubelet-volume-unmount", Reason: "VolumeUnmountsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice:   "`findmnt`, `lsof +f -- PATH`: who still uses it? `nodeagent inspect` names the holder.",

@@ -101,7 +101,7 @@ func countedRules() []Rule {
 // spaceRules match the remaining ENOSPC and EDQUOT: disks, the mount table, and lines without a cause.
 func spaceRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime, Systemd}
-	writers := append(daemons, Journald, Auditd)
+	writers := slices.Concat(daemons, []Emitter{Journald}, hostDaemons)
 	space := []string{"no space left on device", "No space left on device"}
 	return []Rule{{
 		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning,
@@ -115,6 +115,8 @@ func spaceRules() []Rule {
 			`^.*\b` + onFile + `\\*"?: ` + noSpace,
 			`^.*(?:layer|snapshot|image|blob|content|commit|download|unpack|cop(?:y|ied)|untar|archive|boltdb|database|checkpoint)\b[^:]{0,200}: ` + noSpace,
 			`^(?:\S+: )?Failed to (?:write|create|open|rotate|sync|allocate|save|copy|truncate|serialize)\b.*: ` + noSpace,
+			// multipath-tools libmultipath/{alias,wwids,file}.c
+			`^(?:update_bindings_file: (?:mkstemp|rename)|[Cc](?:an't|annot|ould not) (?:write|truncate|make|open) .{1,300}?) ?: ` + noSpace,
 			`^Audit daemon (?:is low on disk space for logging|has no space left on logging partition|is suspending logging due to)`,
 		},
 		Exclude: `\b` + fileOperation + ` \\*"?/(?:sys|proc)/\S*: ` + noSpace +
@@ -125,8 +127,9 @@ func spaceRules() []Rule {
 		Advice:   "`repquota -a`, `xfs_quota -x -c 'report -h'` or the quota of the directory on its server: `df` shows free space.",
 		Summary:  "a daemon could not write: a quota of its user, group or project is used up",
 		Literals: []string{"isk quota exceeded"},
-		Patterns: []string{`^.*\b` + onFile + `\\*"?: [Dd]isk quota exceeded`},
-		Kind:     NodeKind, Expiry: hour,
+		Patterns: []string{`^.*\b` + onFile + `\\*"?: [Dd]isk quota exceeded`,
+			`^(?:update_bindings_file: (?:mkstemp|rename)|[Cc](?:an't|annot|ould not) (?:write|truncate|make|open) .{1,300}?) ?: [Dd]isk quota exceeded`},
+		Kind: NodeKind, Expiry: hour,
 	}, {
 		// fs/namespace.c, count_mounts
 		ID: "daemon-mounts-exhausted", Reason: "MountLimitReached", Domain: Storage, Severity: finding.Warning, Emitters: daemons,

@@ -61,14 +61,26 @@ func stuckRules() []Rule {
 		Summary: "a user has as many connections, replies or matches of D-Bus as it may have: systemd cannot be asked for cgroups, and pods do not start",
 		Literals: []string{"aximum number of active connections", "aximum number of pending replies", "DBus.Error.LimitsExceeded",
 			"is not allowed to add more match rules", "is not allowed to own more services", "connect: resource temporarily unavailable",
-			"quota on UID", "being disconnected as it does not have the resources"},
-		Patterns: []string{`^.*[Mm]aximum number of (?:active connections(?: for UID \d+)?|pending replies (?:per connection|for .{1,200})) has been reached`,
+			"pending activations has been reached", "quota on UID", "being disconnected as it does not have the resources"},
+		Patterns: []string{`^.*[Mm]aximum number of (?:active connections(?: for UID \d+)?|pending (?:activations|replies (?:per connection|for .{1,200}))) has been reached`,
 			`^.*org\.freedesktop\.DBus\.Error\.LimitsExceeded`,
 			`^.*Connection \S+ is not allowed to (?:add more match rules|own more services)`,
 			// the queue of the socket is full
 			`^.*dial unix \S*(?:/dbus/system_bus_socket|/systemd/private): connect: resource temporarily unavailable`,
 			`^UID \d+ exceeded its '\w+' quota on UID \d+`, `^Peer \S+ is being disconnected as it does not have the resources`},
 		Kind: NodeKind, Expiry: hour,
+	}, {
+		// dbus bus/activation.c. Bluetooth is asked for on machines that have none.
+		ID: "dbus-activation", Reason: "DBusServiceNotStarting", Domain: System, Severity: finding.Warning,
+		Emitters: []Emitter{DBus, Systemd, Kubelet, Runtime},
+		Advice: "`systemctl status dbus` and the service's unit (`busctl status NAME`); if it is systemd1 or login1: `systemctl " +
+			"list-jobs` for a job that hangs, `systemctl daemon-reexec`, else a reboot.",
+		Summary:  "a service of the system bus did not start in time: without systemd's, no pod starts; without logind's, logins hang",
+		Literals: []string{"ailed to activate service "},
+		Patterns: []string{`^(?:\[system\] )?Failed to activate service '(?P<subject>[\w.-]{1,255})': timed out`,
+			`^(?:level=|").*Failed to activate service '(?P<subject>[\w.-]{1,255})': timed out`},
+		Exclude: `service 'org\.bluez'`,
+		Kind:    "bus-name", Expiry: hour,
 	}, {
 		// pkg/kubelet/stats/cri_stats_provider.go; once at start, until cAdvisor has data
 		ID: "kubelet-filesystem-stats", Reason: "FilesystemStatsFail", Domain: Kubernetes, Severity: finding.Warning,

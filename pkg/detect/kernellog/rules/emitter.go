@@ -26,3 +26,7 @@ const (
 	Coredump       Emitter = "coredump"
 	Abrt           Emitter = "abrt" // Fedora's and Red Hat's bug reporting tool
 )
+
+// hostDaemons are the emitters with short logs of their own; kubelet, the runtime, systemd and journald are not among them.
+var hostDaemons = []Emitter{Oomd, Udev, TimeDaemon, NetworkManager, Resolved, Smartd, Multipathd, Mdadm, HardwareDaemon, DBus, Auditd,
+	ISCSI, Coredump, Abrt}

@@ -100,6 +100,17 @@ func filesystemRules() []Rule {
 		Patterns: []string{`^erofs:? \(device (?P<subject>[^)\s]+)\): .*(?:corrupted|failed to (?:decompress|read)|bogus|invalid (?:checksum|lookback|de|i_mode|xattr)|i/o error|unhandlable)`},
 		Kind:     "filesystem", Expiry: time.Hour,
 	}, {
+		// fs/verity/{verify,open,signature}.c
+		ID: "fsverity-corrupted", Reason: "FileCorrupted", Domain: Storage, Severity: finding.Warning,
+		Advice: "Reading this file fails: write it (image, package, system) anew; `find MOUNT -xdev -inum INODE` names it; `smartctl -a " +
+			"/dev/sdX` and `dmesg` for its disk; on a healthy disk: somebody changed the file.",
+		Summary:  "a file does not match its checksum or signature (fs-verity)",
+		Literals: []string{"fs-verity ("},
+		Patterns: []string{
+			`^fs-verity \((?P<subject>[^,)\s]+), inode (?P<inode>\d+)\): (?:FILE CORRUPTED!|Error -\d+ (?:reading|getting) |Wrong data_size|Verity descriptor is too large|Unrecognized descriptor|Reserved bits set|Signature overflows|(?:Incorrect|Malformed) file signature)`,
+		},
+		Kind: "filesystem", Report: "fsverity-corrupted", Expiry: 24 * time.Hour,
+	}, {
 		// fs/fat/misc.c, fs/exfat/misc.c, fs/f2fs, fs/ubifs/misc.c, fs/ntfs3/fsntfs.c
 		ID: "filesystem-corruption", Reason: "FilesystemCorruption", Domain: Storage, Severity: finding.Warning,
 		Advice: "`umount` and check it with its own tool (`fsck.fat`, `fsck.exfat`, `fsck.f2fs`, `ntfsfix`); " +

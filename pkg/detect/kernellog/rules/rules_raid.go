@@ -155,9 +155,9 @@ func mapperRules() []Rule {
 			"device-mapper: thin metadata: ", "device-mapper: array: ", "device-mapper: dirty region log: ",
 		},
 		Patterns: []string{
-			`^device-mapper: verity: (?P<subject>[\w:-]+): (?:data|metadata) block \d+ is corrupted`,
-			`^device-mapper: (?:integrity|crypt): (?P<subject2>\S+?): (?:Checksum failed at sector|INTEGRITY AEAD ERROR)`,
-			`^device-mapper: (?:integrity: Checksum failed|crypt: INTEGRITY AEAD ERROR)`,
+			`^(?:trusted_key: )?device-mapper: verity: (?P<subject>[\w:-]+): (?:data|metadata) block \d+ is corrupted`,
+			`^(?:trusted_key: )?device-mapper: (?:integrity|crypt): (?P<subject2>\S+?): (?:Checksum failed at sector|INTEGRITY AEAD ERROR)`,
+			`^(?:trusted_key: )?device-mapper: (?:integrity: Checksum failed|crypt: INTEGRITY AEAD ERROR)`,
 			`^device-mapper: snapshots: (?:Invalidating snapshot|Corruption detected|Snapshot is marked invalid)`,
 			`^device-mapper: raid1: (?:.*Mirror (?:read|write) failed|All (?:sides of mirror|replicated volumes) (?:have failed|dead)|Primary mirror \(\S+\) failed|A (?:read|write) failure occurred on a mirror device|log device \S+ has failed)`,
 			`^device-mapper: raid: Failed to (?:read superblock|load bitmap)`,

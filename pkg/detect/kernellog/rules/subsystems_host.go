@@ -46,7 +46,7 @@ func filesystemTroubleRules() []Rule {
 			"run fsck", "ASSERTION(", "hecksum bad", "nknown journal entry", "doesn't match ", "no device to read", "not point back",
 			"last error at", "not happen", "invalidation failure", "Busy inodes after"),
 		Patterns: []string{
-			`^` + oneOf(local) + `(?: error| warning)?:? \((?:device )?(?P<subject>[^)\s]+)\):? `,
+			`^` + oneOf(local) + `(?: error| warning)?:? \((?:device )?(?P<subject>[^),\s]+)(?:, inode \d+)?\):? `,
 			`^` + oneOf(local) + `(?: error)?: `,
 			`^Quota error \(device (?P<subject4>[^)\s]+)\): `,
 			`^\((?:[^)]{1,64})\):\w+:\d+ ERROR: \S`,

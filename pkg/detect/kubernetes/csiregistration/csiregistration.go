@@ -85,7 +85,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 					When: "a pod uses a volume of a driver that was never here"},
 			},
 			FalseAlarms: "Updates of drivers are not reported before 30 s, and a pod that has just started has a " +
-				"minute. A driver that was removed permanently is forgotten after a day, if no pod uses it. Fatal " +
+				"minute. A driver that was removed permanently is forgotten after a day, if no pod has a volume of it. Fatal " +
 				"only for drivers that the configuration lists, that were registered here and whose volumes pods " +
 				"use, or whose pod in kube-system is system-node-critical; else a warning, since whoever may create " +
 				"pods can name any driver.",

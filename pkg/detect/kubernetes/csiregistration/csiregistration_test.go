@@ -120,6 +120,12 @@ func TestCSIRegistrationReasons(t *testing.T) {
 					HostPath: &corev1.HostPathVolumeSource{Path: filepath.Join(root, dir)}}})
 			}
 		}, want: []string{subject + "CSISocketMissing warning"}},
+		// Without a directory of the host it can register nothing, so that its start is no reason to wait.
+		{name: "pod that imitates one by its arguments", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.claims(fakeName), n.driverPod(fakeName, 5*time.Second)}
+			n.pods[1].Namespace, n.pods[1].Spec.Volumes = "tenant", nil
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverPodMissing"}},
 		{name: "apiserver unreachable", arrange: func(n *csiNode) {
 			n.start(fakecsi.Options{})
 			n.start(fakecsi.Options{Name: "sick.example.com", Knobs: fakecsi.Knobs{NotReady: true}})
@@ -238,6 +244,40 @@ func TestCSIRegistrationLifeOfADriver(t *testing.T) {
 	}
 	if _, err := check.Run(t.Context(), n.host); err == nil || !strings.Contains(err.Error(), "not applicable") {
 		t.Errorf("a driver that was removed long ago: %v, want not applicable", err)
+	}
+}
+
+// A driver that was removed for good is forgotten after a day, although a pod names it: otherwise anyone who may create pods
+// could keep each node of a former driver fatal. A pod that has a volume of it is in trouble as long as it runs.
+func TestCSIRegistrationForgetsANamedDriver(t *testing.T) {
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	crashed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
+	for name, test := range map[string]struct {
+		status corev1.PodStatus
+		want   string
+	}{
+		"named only": {corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}},
+			"CSIDriverUnknown warning"},
+		"mounted": {corev1.PodStatus{Phase: corev1.PodRunning,
+			ContainerStatuses: []corev1.ContainerStatus{{State: running}}}, "CSIDriverPodMissing"},
+		"mounted for an init container": {corev1.PodStatus{Phase: corev1.PodPending,
+			InitContainerStatuses: []corev1.ContainerStatus{{LastTerminationState: crashed}}}, "CSIDriverPodMissing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newCSINode(t)
+			n.nodeIDs[fakeName] = "fake-node"
+			n.pods = []corev1.Pod{inline(fakeName)}
+			n.pods[0].Status = test.status
+			check := New(testCSISettings(), nil)
+			checktest.Expect(t, check, n.host, "csi-driver/"+fakeName+"=CSIDriverPodMissing")
+			delete(n.nodeIDs, fakeName)
+			for range 26 * 6 {
+				n.pass(10 * time.Minute)
+				_, _ = check.Run(t.Context(), n.host)
+			}
+			checktest.Expect(t, check, n.host, "csi-driver/"+fakeName+"="+test.want)
+		})
 	}
 }
 

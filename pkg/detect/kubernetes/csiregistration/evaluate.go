@@ -25,6 +25,7 @@ type csiDriver struct {
 	Here    bool     // it is or was registered, according to kubelet or its socket
 	Pods    []csiPod // that run it here
 	UsedBy  []string // pods with volumes of it, as namespace/name
+	Mounted bool     // some of these volumes are or were mounted here, or kubelet knows their claims
 
 	Critical bool // one of its pods is, which takes an administrator
 

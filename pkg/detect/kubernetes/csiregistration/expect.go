@@ -46,7 +46,8 @@ func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now find
 		e.driver(name, "it was in the node's CSINode before").Here = true
 	}
 	for name, pods := range c.pods.usedBy {
-		e.driver(name, "pods use volumes of it").UsedBy = pods
+		d := e.driver(name, "pods use volumes of it")
+		d.UsedBy, d.Mounted = pods, c.pods.mounted[name]
 	}
 	for _, pod := range csiPodsOf(c.pods.pods, h.Paths.KubeletRoot, now.Wall) {
 		if !pod.Sure && c.notCSI(h, pod.Driver) {

@@ -61,7 +61,8 @@ func (p *csiHistory) registered(nodeIDs map[string]string, drivers []csiDriver) 
 	}
 }
 
-// forget drops drivers that have not been in CSINode for long and that the node does not need.
+// forget drops drivers that have not been in CSINode for long and that the node does not need. A pod that merely names a
+// driver does not keep it: its author only needs the right to create pods.
 func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, after, up time.Duration) {
 	changed := false
 	var passed time.Duration
@@ -79,7 +80,7 @@ func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, afte
 	}
 	for _, d := range drivers {
 		old, known := p.Drivers[d.Name]
-		wanted := d.Listed || len(d.Pods) > 0 || len(d.UsedBy) > 0 || d.Socket != ""
+		wanted := d.Listed || len(d.Pods) > 0 || d.Mounted || d.Socket != ""
 		if known && !wanted && old.Absent >= after {
 			delete(p.Drivers, d.Name)
 			changed = true

@@ -88,7 +88,8 @@ func (n *csiNode) driverPod(name string, age time.Duration) corev1.Pod {
 			{Name: "driver"},
 			{Name: "registrar", Args: []string{"--v=2", "--kubelet-registration-path=$(SOCKET)"},
 				Env: []corev1.EnvVar{{Name: "SOCKET", Value: endpoint}}},
-		}},
+		}, Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: n.host.Paths.PluginRegistry}}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
 			{Name: "registrar",
 				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}},

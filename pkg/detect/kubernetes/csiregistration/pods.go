@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,8 @@ type csiPods struct {
 	read   finding.Timestamp
 	pods   []corev1.Pod
 	usedBy map[string][]string // by driver: pods with volumes of it
+	// drivers whose volumes are or were mounted here
+	mounted map[string]bool
 }
 
 // refresh reads the pods if they are old, or at once during a fault.
@@ -40,7 +43,8 @@ func (p *csiPods) refresh(ctx context.Context, h *host.Host, now finding.Timesta
 	if err != nil {
 		return fmt.Errorf("pods of kubelet: %w", err)
 	}
-	p.read, p.pods, p.usedBy = now, pods, csiVolumesUsed(h, pods)
+	p.read, p.pods = now, pods
+	p.usedBy, p.mounted = csiVolumesUsed(h, pods)
 	return nil
 }
 
@@ -76,8 +80,12 @@ func csiPodsOf(pods []corev1.Pod, kubeletRoot string, now time.Time) []csiPod {
 	return found
 }
 
-// csiPodOf derives the driver from a registrar's arguments, or else from the folders that the pod mounts.
+// csiPodOf derives the driver from a registrar's arguments, or else from the folders that the pod mounts. A pod without
+// a directory of the host cannot register a driver, whatever its arguments name.
 func csiPodOf(pod *corev1.Pod, kubeletRoot string) (csiPod, bool) {
+	if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }) {
+		return csiPod{}, false
+	}
 	for i := range pod.Spec.Containers {
 		endpoint := kubelet.RegistrationPath(&pod.Spec.Containers[i])
 		driver := path.Base(path.Dir(endpoint))

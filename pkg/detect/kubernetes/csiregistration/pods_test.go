@@ -16,7 +16,9 @@ func TestCSIPodOf(t *testing.T) {
 		return spec
 	}
 	args := func(words ...string) corev1.PodSpec {
-		return corev1.PodSpec{Containers: []corev1.Container{{Command: words[:1], Args: words[1:]}}}
+		spec := hostPath("/var/lib/kubelet/plugins_registry")
+		spec.Containers = []corev1.Container{{Command: words[:1], Args: words[1:]}}
+		return spec
 	}
 	tests := []struct {
 		name string
@@ -26,6 +28,8 @@ func TestCSIPodOf(t *testing.T) {
 		{"registrar", args("/r", "--kubelet-registration-path=/var/lib/kubelet/plugins/ebs.csi.aws.com/csi.sock"),
 			"ebs.csi.aws.com"},
 		{"registrar, two words", args("/r", "-kubelet-registration-path", "/k/plugins/x/csi.sock"), "x"},
+		{"registrar without a directory of the host", corev1.PodSpec{Containers: []corev1.Container{
+			{Args: []string{"--kubelet-registration-path=/k/plugins/x/csi.sock"}}}}, ""},
 		{"registrar, variable unknown", args("/r", "--kubelet-registration-path=$(X)"), ""},
 		{"registrar, relative", args("/r", "--kubelet-registration-path=x/csi.sock"), ""},
 		{"folders", hostPath("/var/lib/kubelet/plugins_registry/", "/var/lib/kubelet/plugins/nfs.csi.k8s.io"),

@@ -15,34 +15,46 @@ import (
 
 // csiVolumesUsed returns, by driver, the pods (namespace/name) that have volumes of it: inline volumes by their spec,
 // claims by the file that kubelet writes beside the mount before it calls the driver. A claim whose driver kubelet did
-// not know leaves no such file.
+// not know leaves no such file. mounted are the drivers that more than a specification shows: by such a file, or by a
+// container of the pod that has started, since kubelet mounts all volumes before.
 //
 //	<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json
 //	<kubelet root>/plugins/kubernetes.io/csi/volumeDevices/<volume>/data/vol_data.json   of raw block volumes
-func csiVolumesUsed(h *host.Host, pods []corev1.Pod) map[string][]string {
-	used := map[string][]string{}
+func csiVolumesUsed(h *host.Host, pods []corev1.Pod) (used map[string][]string, mounted map[string]bool) {
+	used, mounted = map[string][]string{}, map[string]bool{}
 	for i := range pods {
 		pod := &pods[i]
 		if checkkit.PodFinished(pod) {
 			continue
 		}
 		var drivers []string
-		claims := false
+		claims, started := false, hasStarted(pod)
 		for _, volume := range pod.Spec.Volumes {
 			claims = claims || volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil
 			if volume.CSI != nil {
 				drivers = append(drivers, volume.CSI.Driver)
+				mounted[volume.CSI.Driver] = mounted[volume.CSI.Driver] || started
 			}
 		}
 		if claims {
-			drivers = append(drivers, claimedDrivers(h, host.NodePodUID(pod))...)
+			for _, driver := range claimedDrivers(h, host.NodePodUID(pod)) {
+				drivers, mounted[driver] = append(drivers, driver), true
+			}
 		}
 		slices.Sort(drivers)
 		for _, driver := range slices.Compact(drivers) {
 			used[driver] = append(used[driver], pod.Namespace+"/"+pod.Name)
 		}
 	}
-	return used
+	return used, mounted
+}
+
+// hasStarted reports whether a container of the pod runs or has run.
+func hasStarted(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+		func(c corev1.ContainerStatus) bool {
+			return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+		})
 }
 
 // claimedDrivers reads kubelet's files about the volumes of a pod and ignores unreadable ones.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -38,6 +39,12 @@ type Settings struct {
 func DefaultSettings() Settings {
 	return Settings{Timeout: 5 * time.Second, SlowAfter: 2 * time.Second, SlowBefore: time.Second}
 }
+
+// Whether requests reach kubelet at all is verified by a connection, after a failure and now and then.
+const (
+	interceptTimeout = 2 * time.Second
+	verifyEvery      = 10 * time.Minute
+)
 
 // New finds a dead, stopped, hung or slow kubelet, or one that reports itself unhealthy.
 func New(s Settings) detect.Check {
@@ -65,7 +72,7 @@ func New(s Settings) detect.Check {
 						"commonly allow"},
 				{Reason: "KubeletNotListening", Severity: finding.Fatal,
 					When: "its process runs, but no process listens on the healthz port"},
-				{Reason: "KubeletPortTaken", Severity: finding.Fatal,
+				{Reason: "KubeletPortTaken", Severity: finding.Warning,
 					When: "another process listens on the healthz port"},
 				{Reason: "KubeletHealthzFailed", Severity: finding.Fatal, When: "healthz answers that kubelet is not " +
 					"healthy; the message names the checks that failed"},
@@ -73,7 +80,8 @@ func New(s Settings) detect.Check {
 					When: "healthz takes longer than 2 s; healthy again below 1 s"},
 			},
 			FalseAlarms: "A kubelet that restarts for an upgrade is not reported before 20 s. For one that is part " +
-				"of another process an answer from healthz is enough.",
+				"of another process an answer from healthz is enough. If a pod has the port of healthz as its hostPort, " +
+				"no answer says anything about kubelet, and the check cannot tell.",
 		},
 		Condition: checkkit.KubeletProblem(),
 
@@ -101,6 +109,8 @@ type observation struct {
 	HealthzErr error
 	Latency    time.Duration
 	Impostor   bool // proven: another process than kubelet holds the healthz port
+	// Intercepted is why requests are proven not to reach kubelet; empty if not, or not verified in this run
+	Intercepted string
 }
 
 func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOwner) (observation, error) {
@@ -133,6 +143,12 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 		seen.Threads = checkkit.ReadThreadStates(h, seen.Process.PID)
 	}
 	seen.Impostor = owners.impostor(h, seen.Process, seen.URL, answered(seen.HealthzErr))
+	if !seen.Impostor && (seen.HealthzErr != nil || seen.Latency >= s.SlowBefore || owners.due(h.Clock())) {
+		owners.verified = h.Clock()
+		call, cancel := context.WithTimeout(ctx, interceptTimeout)
+		defer cancel()
+		seen.Intercepted = socket.Intercepted(call, h, seen.Process.PID, addressOf(seen.URL))
+	}
 	return seen, nil
 }
 
@@ -153,9 +169,13 @@ func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	ms := seen.Latency.Round(time.Millisecond)
 	switch {
 	case seen.Impostor:
-		return seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet (pid %d): `ss -ltnp` "+
+		found, err := seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet (pid %d): `ss -ltnp` "+
 			"names it; kubelet takes its port within seconds after it is free. If both are kubelets of this node, "+
 			"set paths.kubeletRoot", seen.URL, seen.Process.PID)
+		found[0].Severity = finding.Warning // kubelet goes on without it, and a pod on the node's network can take it
+		return found, err
+	case seen.Intercepted != "" && !gone && seen.Threads.Main != 'T' && seen.Threads.Main != 't':
+		return nil, fmt.Errorf("kubelet's healthz: %s", seen.Intercepted)
 	case seen.HealthzErr == nil && seen.Latency < s.SlowBefore:
 		return nil, nil
 	case seen.HealthzErr == nil:

@@ -63,7 +63,15 @@ func TestEvaluateKubelet(t *testing.T) {
 		{name: "says 500", seen: observation{HealthzErr: errors.New("status 500"), Body: "[-]syncloop failed"},
 			want: []string{"kubelet/kubelet=KubeletHealthzFailed"}},
 		{name: "somebody else answers", seen: observation{Body: "ok", Impostor: true},
-			want: []string{"kubelet/kubelet=KubeletPortTaken"}},
+			want: []string{"kubelet/kubelet=KubeletPortTaken warning"}},
+		{name: "a pod answers 500", seen: observation{HealthzErr: errors.New("status 500"), Intercepted: "hostPort"},
+			wantErr: true},
+		{name: "a pod refuses", seen: observation{HealthzErr: refused, Intercepted: "hostPort"}, wantErr: true},
+		{name: "a pod is silent", seen: observation{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S'},
+			Intercepted: "hostPort"}, wantErr: true},
+		{name: "a pod is silent, and kubelet is stopped", seen: observation{HealthzErr: timeout,
+			Threads: checkkit.ThreadStates{Main: 'T'}, Intercepted: "hostPort"},
+			want: []string{"kubelet/kubelet=KubeletStopped"}},
 		{name: "both unknown", seen: observation{HealthzErr: &url.Error{Op: "Get", Err: errors.New("EOF")},
 			ProcessErr: errors.New("EPERM")}, wantErr: true},
 	}
@@ -186,7 +194,7 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 		}, func(t *testing.T) func() (host.Process, error) {
 			pid := stopped(t) // it runs without the port, which the test holds
 			return func() (host.Process, error) { return processOf(pid) }
-		}, []string{"kubelet/kubelet=KubeletPortTaken"}},
+		}, []string{"kubelet/kubelet=KubeletPortTaken warning"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -213,41 +221,9 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 	})
 }
 
-func TestParseListeners(t *testing.T) {
-	data, err := os.ReadFile("testdata/kubelet-health/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := parseListeners(data, 10248)
-	if diff := cmp.Diff([]string{"24342"}, got); diff != "" || err != nil {
-		t.Errorf("error %v (-want +got):\n%s", err, diff)
-	}
-	for _, bad := range []string{"head\n 0: x", "head\n0: 0100007F 0:0 0A a b 0 0 0 1",
-		"head\n0: 0100007F:XYZ 0:0 0A a b 0 0 0 1"} {
-		if _, err := parseListeners([]byte(bad), 1); err == nil {
-			t.Errorf("%q: no error", bad)
-		}
-	}
-}
-
-func FuzzParseListeners(f *testing.F) {
-	f.Add(
-		[]byte(
-			"head\n   0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 24342 " +
-				"1\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if got, err := parseListeners(data, 10248); err != nil && got != nil {
-			t.Errorf("both %v and %v", got, err)
-		}
-	})
-}
-
 // A recorded kubelet is healthy, and holds its healthz port.
 func TestRecordedKubelet(t *testing.T) {
 	files := checktest.Recorded(t, "testdata/kubelet-health/ok-recorded.txtar")
-	if inodes, err := parseListeners(files["tcp"], 10248); err != nil || len(inodes) != 1 {
-		t.Errorf("listeners %v, %v", inodes, err)
-	}
 	found, err := evaluateKubelet(observation{Body: string(files["healthz"]), Latency: time.Millisecond},
 		DefaultSettings())
 	if found != nil || err != nil {

@@ -84,7 +84,7 @@ func (e *podEvidence) ask(ctx context.Context) error {
 // readMounts reads the mount table, once.
 func (e *podEvidence) readMounts() {
 	if e.mounts == nil {
-		if mounts, err := mount.Recent(e.host); err == nil { // without them volumes are evaluated by their directories alone
+		if mounts, err := mount.Visible(mount.Recent(e.host)); err == nil { // without them volumes are evaluated by their directories alone
 			e.mounts = mounts
 		}
 	}

@@ -134,7 +134,7 @@ func (m *oomCheck) count(ctx context.Context, h *host.Host, hierarchy cgroup.Cgr
 
 // oomCountsAreHierarchical checks that the counts of a cgroup contain those below it.
 func oomCountsAreHierarchical(h *host.Host, hierarchy cgroup.CgroupHierarchy) error {
-	mounts, err := mount.Recent(h)
+	mounts, err := mount.Visible(mount.Recent(h))
 	if err != nil {
 		return err
 	}

@@ -176,6 +176,9 @@ func TestKubeProxyForReal(t *testing.T) {
 	}
 	hosttest.Stop(t, w.cmd.Process.Pid)
 	expect("stopped", "KubeProxyNotAnswering")
+	w.hostPort(check, h)
+	expect("the pod with the hostPort is gone", "KubeProxyNotAnswering")
+	w.imitate(h, expect)
 	if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

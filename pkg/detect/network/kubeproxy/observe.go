@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -54,6 +55,7 @@ func (c *kubeProxyCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 	}
 	c.absent = 0
 	seen := observation{}
+	c.program.Doubtful = func(p host.Process) bool { return tenants(h, p.PID) }
 	process, err := c.program.Find(h)
 	switch {
 	case err == nil:
@@ -69,15 +71,64 @@ func (c *kubeProxyCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 		return nil, fmt.Errorf("ask kube-proxy: %w", ctx.Err())
 	}
 	switch {
-	case seen.isProxy():
-		return seen.evaluate(), nil
-	case seen.runs && listens:
-		return seen.evaluate(), nil
+	case seen.isProxy(), seen.runs && listens:
+		return c.certain(ctx, h, seen, address)
 	case seen.runs:
 		return nil, finding.NotApplicable("kube-proxy (pid %d) serves no health on port %d: set the port of this check",
 			seen.process.PID, c.settings.Port)
 	}
 	return c.evaluateAbsent(ctx, h, now)
+}
+
+// certain returns the faults of kube-proxy, or why they may be another's: anyone who may create pods can take its port, and
+// on the node's network its name.
+func (c *kubeProxyCheck) certain(ctx context.Context, h *host.Host, seen observation, address string) ([]finding.Finding,
+	error) {
+	found := seen.evaluate()
+	if len(found) == 0 {
+		return nil, nil
+	}
+	owner := seen.process
+	if !seen.runs { // it may be a part of kubelet's process
+		if h.Kubelet.Process == nil {
+			return nil, fmt.Errorf("no kube-proxy runs, and it is not known who answers %s", seen.url)
+		}
+		var err error
+		if owner, err = h.Kubelet.Process(); err != nil {
+			return nil, fmt.Errorf("no kube-proxy runs, and it is not known who answers %s: %w", seen.url, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(c.settings.Timeout, time.Second))
+	defer cancel()
+	if why := socket.Intercepted(ctx, h, owner.PID, address); why != "" {
+		return nil, fmt.Errorf("kube-proxy's health: %s", why)
+	}
+	if seen.runs && tenants(h, owner.PID) {
+		found[0].Severity = finding.Warning
+	}
+	return found, nil
+}
+
+// tenants reports whether a process runs in a pod that is not known to be in a namespace of the cluster's own. kubelet makes
+// the directory of a pod's logs, NAMESPACE_NAME_UID, before its first container.
+func tenants(h *host.Host, pid int) bool {
+	cgroups, err := h.ProcCgroups(pid)
+	if err != nil {
+		return true
+	}
+	for _, name := range cgroups {
+		uid, _, inPod := h.Paths.PodOfCgroup(name)
+		if !inPod {
+			continue
+		}
+		logs, _ := h.Files.List(h.Paths.PodLogs)
+		return !slices.ContainsFunc(logs, func(dir string) bool {
+			namespace, _, _ := strings.Cut(dir, "_")
+			return strings.HasSuffix(dir, "_"+uid) &&
+				(namespace == metav1.NamespaceSystem || strings.HasPrefix(namespace, "openshift-"))
+		})
+	}
+	return false
 }
 
 func errNoKubeProxy() error {
@@ -111,7 +162,8 @@ func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now t
 // isKubeProxyPod recognizes the pod by its container, whose name is the same in all distributions, and ignores pods
 // that are not meant to run.
 func isKubeProxyPod(pod corev1.Pod) bool {
-	return pod.Namespace == metav1.NamespaceSystem && pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
+	return pod.Namespace == metav1.NamespaceSystem && pod.Spec.HostNetwork && pod.DeletionTimestamp == nil &&
+		pod.Status.Phase != corev1.PodSucceeded &&
 		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "kube-proxy" })
 }
 
@@ -178,7 +230,7 @@ func dialable(ip netip.Addr) netip.Addr {
 	return ip
 }
 
-// listeningAddress finds the listening address for a port in /proc/net/tcp or tcp6 (see parseListeners). Addresses are
+// listeningAddress finds the listening address for a port in /proc/net/tcp or tcp6. Addresses are
 // groups of four bytes in the byte order of the machine: little-endian wherever Kubernetes runs, except s390x.
 func listeningAddress(data []byte, port int) (netip.Addr, bool) {
 	for line := range strings.Lines(string(data)) {

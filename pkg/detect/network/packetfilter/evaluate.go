@@ -37,7 +37,7 @@ func (c *packetFilterCheck) observe(ctx context.Context, h *host.Host) ([]findin
 	if podsErr != nil {
 		podsErr = fmt.Errorf("pods that may shadow kubelet's port: %w", podsErr)
 	}
-	port := kubeletPort(h)
+	port := portOf(h.Paths.KubeletAPI, 10250)
 	var found []finding.Finding
 	for _, sample := range c.samples(h, pods, port) {
 		drop := findDrop(filter, sample.packetSample)
@@ -50,15 +50,18 @@ func (c *packetFilterCheck) observe(ctx context.Context, h *host.Host) ([]findin
 		}
 	}
 	found = append(found, shadowingPods(pods, port)...)
+	if healthz := portOf(h.Paths.KubeletHealthz, 10248); healthz != port {
+		found = append(found, shadowingPods(pods, healthz)...)
+	}
 	if podsErr != nil {
 		return found, checkkit.Inconclusive(podsErr, notRead(filter))
 	}
 	return found, finding.Partial(notRead(filter))
 }
 
-func kubeletPort(h *host.Host) uint16 {
-	const standard = 10250
-	address, err := url.Parse(h.Paths.KubeletAPI)
+// portOf returns the port of one of kubelet's servers.
+func portOf(server string, standard uint16) uint16 {
+	address, err := url.Parse(server)
 	if err != nil {
 		return standard
 	}
@@ -97,7 +100,7 @@ func notRead(filter packetfilter.PacketFilter) map[finding.Subject]error {
 	}
 }
 
-// shadowingPods finds pods whose hostPort is kubelet's: the translation comes before any socket.
+// shadowingPods finds pods whose hostPort is one of kubelet's: the translation comes before any socket.
 func shadowingPods(pods []corev1.Pod, port uint16) []finding.Finding {
 	var found []finding.Finding
 	for i := range pods {

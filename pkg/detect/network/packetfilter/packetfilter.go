@@ -69,8 +69,8 @@ func New() detect.Check {
 				{Reason: "KubeletPortDropped", Severity: finding.Warning,
 					When: "the same for connections to kubelet's port: logs, exec and metrics do not work"},
 				{Reason: "HostPortShadowsKubelet", Severity: finding.Warning,
-					When: "a pod has the hostPort of kubelet: address translation redirects all requests for " +
-						"kubelet to the pod"},
+					When: "a pod has the hostPort of kubelet, or of its healthz: address translation redirects all " +
+						"requests for it to the pod"},
 			},
 			FalseAlarms: "Rules that are not understood may accept, so rules after them are not evaluated. " +
 				"Forwarding is not evaluated where pods bypass the packet filter: with devices of Cilium, of " +

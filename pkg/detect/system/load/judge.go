@@ -81,14 +81,15 @@ func (l LoadSeen) evaluate(s Settings) []loadFault {
 	return faults
 }
 
-// isFatal reports whether the node cannot serve pods, by the longest windows available. A fatal finding stays fatal
-// until well below the threshold.
+// isFatal reports whether the node cannot serve pods, by the longest windows available. Tasks that are blocked in the
+// kernel are part of the load and use no processor: a pod whose file server is gone has as many as it likes. A fatal
+// finding stays fatal until well below the threshold.
 func (l LoadSeen) isFatal(s Settings, was bool) bool {
 	share := 1.0
 	if was {
 		share = checkkit.ClearRatio
 	}
-	return s.FatalLoadPerCPU > 0 && l.perCPU(l.Load15) >= s.FatalLoadPerCPU*share ||
+	return s.FatalLoadPerCPU > 0 && l.perCPU(l.Load15-float64(l.Blocked)) >= s.FatalLoadPerCPU*share ||
 		s.FatalMemoryStalls > 0 && l.Memory.Full300 >= s.FatalMemoryStalls*share
 }
 

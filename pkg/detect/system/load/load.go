@@ -72,7 +72,7 @@ func New(s Settings) detect.Check {
 				{Reason: "IOPressureStall", Severity: finding.Warning, When: "all tasks waited for I/O in half of " +
 					"the last minute, on a machine with work for each processor"},
 				{Reason: "HighLoad", Severity: finding.Fatal, When: "4 tasks for each processor over 5 minutes; " +
-					"fatal at 20 over 15 minutes: kubelet gets one twentieth of a processor"},
+					"fatal at 20 over 15 minutes without those blocked in the kernel: kubelet gets one twentieth of a processor"},
 				{Reason: "CPUPressure", Severity: finding.Warning, When: "some task waited for a processor in 80 % " +
 					"of the last minute, on a machine with work for each processor"},
 			},

@@ -1,0 +1,64 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Intercepted returns why requests to a TCP address of this node do not reach the process that should serve it; empty if
+// that is not proven. Anyone who may create pods can take a port of the node: with a hostPort, since the translation of
+// addresses comes before any socket, or with a pod on the node's network. Then neither an answer nor silence is that of
+// the process. address is "IP:port" in the network namespace of the process; one connection is made to it.
+//
+// The kernel shows both ends of a connection within a network namespace:
+//
+//	127.0.0.1:41268 -> 127.0.0.1:10248    the agent's
+//	127.0.0.1:10248 -> 127.0.0.1:41268    the other one, accepted or not: missing if the address is translated
+func Intercepted(ctx context.Context, h *host.Host, pid int, address string) string {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return ""
+	}
+	connection, dialErr := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if dialErr == nil {
+		defer connection.Close()
+	}
+	all, err := OfTCP(h, pid)
+	if err != nil {
+		return ""
+	}
+	listening := slices.DeleteFunc(slices.Clone(all), func(s TCP) bool { return !s.Listens || s.Local.Port() != to.Port() })
+	held, err := Held(h, pid)
+	switch {
+	case dialErr != nil && len(listening) == 0:
+		return ""
+	case err == nil && len(listening) > 0 && !slices.ContainsFunc(listening, func(s TCP) bool { return held[s.Inode] }):
+		return fmt.Sprintf("another process than %d listens on %s", pid, address)
+	}
+	const translated = "requests to %s do not reach its server: look for a pod with this hostPort, or a rule of the packet filter"
+	if dialErr == nil {
+		from := netip.AddrPort{}
+		if local, ok := connection.LocalAddr().(*net.TCPAddr); ok {
+			from = local.AddrPort()
+		}
+		if slices.ContainsFunc(all, func(s TCP) bool {
+			return !s.Listens && s.Local.Port() == to.Port() && s.Remote.Port() == from.Port()
+		}) {
+			return ""
+		}
+		return fmt.Sprintf(translated, address)
+	}
+	// a listening port refuses nothing, and ignores only those for whom its queue has no room
+	empty := !slices.ContainsFunc(listening, func(s TCP) bool { return s.Waiting > 0 })
+	if errors.Is(dialErr, syscall.ECONNREFUSED) || empty && ctx.Err() != nil {
+		return fmt.Sprintf(translated, address)
+	}
+	return ""
+}
