@@ -9,7 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/capture"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
@@ -28,10 +28,10 @@ func TestOutputPage(t *testing.T) {
 	names := regexp.MustCompile(`"([a-zA-Z]+)"`)
 	for verb, types := range map[string][]any{
 		"check": {checkResult{}, checkError{}, notApplicable{}},
-		"inspect": {inspect.Report{}, inspect.Assessment{}, inspect.Object{}, inspect.Gate{}, inspect.Failure{},
-			inspect.Holder{}},
+		"inspect": {object.Report{}, object.Assessment{}, object.Object{}, object.Gate{}, object.Failure{},
+			object.Holder{}},
 		"inspect pod NAMESPACE/NAME": {podstage.Answer{}, podstage.Evidence{}},
-		"inspect --explain OBJECT":   {explanation{}, inspect.Sighting{}},
+		"inspect --explain OBJECT":   {explanation{}, object.Sighting{}},
 		"capture":                    {capture.Manifest{}, capture.Member{}},
 		"clean": {release.Step{}, release.Guards{}, release.Guard{}, release.Outcome{}, release.PodOutcome{},
 			release.Savings{}},
