@@ -22,7 +22,7 @@ func ghostWorld(t *testing.T, optIn ...object.Kind) (*world, *mutatetest.Contain
 	t.Helper()
 	w, c := runtimeWorld(t)
 	w.Host.Paths.ContainerdState, w.Host.Paths.ContainerdRoot = filepath.Join(c.Dir, "state"), filepath.Join(c.Dir, "root")
-	w.settings.Kinds = map[object.Kind]Mode{}
+	w.kinds, w.settings.Kinds = nil, map[object.Kind]Mode{}
 	for _, kind := range optIn {
 		w.settings.Kinds[kind] = On
 	}

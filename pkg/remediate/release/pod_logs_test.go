@@ -18,6 +18,7 @@ import (
 // the pod's release is complete without them. Those of a living pod stay.
 func TestReleasePodLogs(t *testing.T) {
 	w := newWorld(t)
+	w.kinds = nil
 	logs := w.Mkdir(filepath.Join(w.Dir, "pod-logs"))
 	w.Host.Paths.PodLogs = logs
 	var passed time.Duration

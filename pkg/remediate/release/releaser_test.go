@@ -86,7 +86,7 @@ func releaseOnce(file string) error {
 		}
 	}
 	pass := func(ctx context.Context) (report object.Report) {
-		report, history = inspector.Pass(ctx, history)
+		report, history = inspector.Pass(ctx, history, withoutOptIn()...)
 		return report
 	}
 	first := pass(context.Background())

@@ -24,6 +24,7 @@ import (
 	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -37,6 +38,7 @@ type world struct {
 	beside     *mutatetest.Bystanders
 	settings   Settings
 	inspector  *inspect.Inspector
+	kinds      []object.Kind // that a pass lists; nil: all
 	history    object.History
 	faultPoint func(string) error
 	paused     string
@@ -76,7 +78,15 @@ func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
 	w.inspector = inspect.New(w.Host, object.Settings{
 		Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true,
 	}, slog.New(slog.DiscardHandler))
+	w.kinds = withoutOptIn()
 	return w
+}
+
+// withoutOptIn are the kinds that are released unless configured otherwise.
+func withoutOptIn() []object.Kind {
+	return slices.DeleteFunc(kinds.Kinds(), func(kind object.Kind) bool {
+		return kinds.Of(kind).OptIn || kinds.Of(kind).ReportOnly != ""
+	})
 }
 
 // pods lists the bystanders and what is known now.
@@ -164,7 +174,7 @@ func noSandboxes() host.Runtime {
 // inspect makes one pass.
 func (w *world) inspect() object.Report {
 	w.t.Helper()
-	report, history := w.inspector.Pass(w.t.Context(), w.history)
+	report, history := w.inspector.Pass(w.t.Context(), w.history, w.kinds...)
 	w.history = history
 	for _, failure := range report.Errors {
 		if failure.What != "kubelet" { // its process does not exist here
