@@ -28,7 +28,8 @@ type mountRequest struct {
 // these are.
 func listMounts(below, behind uint64, ids []uint64) (int, error) {
 	r := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: below, parameter: behind}
-	n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&r)), uintptr(unsafe.Pointer(&ids[0])), uintptr(len(ids)), 0, 0, 0)
+	n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&r)), uintptr(unsafe.Pointer(&ids[0])), //nolint:gosec // x/sys has no such call
+		uintptr(len(ids)), 0, 0, 0)
 	runtime.KeepAlive(ids)
 	if errno != 0 {
 		return 0, fmt.Errorf("listmount: %w", errno)
@@ -48,7 +49,8 @@ const (
 // statMount fills buffer with struct statmount of a mount. A mount that does not exist is an ENOENT.
 func statMount(id, fields uint64, buffer []byte) error {
 	r := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: id, parameter: fields}
-	_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&r)), uintptr(unsafe.Pointer(&buffer[0])), uintptr(len(buffer)), 0, 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&r)), uintptr(unsafe.Pointer(&buffer[0])), //nolint:gosec // x/sys has no such call
+		uintptr(len(buffer)), 0, 0, 0)
 	runtime.KeepAlive(buffer)
 	if errno != 0 {
 		return fmt.Errorf("statmount: %w", errno)

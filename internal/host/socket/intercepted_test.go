@@ -76,7 +76,7 @@ func TestIntercepted(t *testing.T) {
 	expect("translated to a server that answers", self, long, "hostPort")
 	_ = own.Close()
 	expect("translated, and its own server has ended", self, long, "hostPort")
-	own = listen(address)
+	listen(address)
 	rule("-A INPUT -p tcp --dport 8080 -j DROP")
 	expect("translated, and dropped there", self, 300*time.Millisecond, "hostPort")
 }
