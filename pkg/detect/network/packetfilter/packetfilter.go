@@ -80,7 +80,7 @@ func New() detect.Check {
 				"`ip6tables-legacy-save` show them; a migration to iptables-nft leaves tables that a reboot of the " +
 				"node clears. IPv6 is evaluated if pods, the node's first address or the cluster's name server use it.",
 		},
-		UsesPartly: []host.Setting{host.KubeletAPI},
+		UsesPartly: []host.Setting{host.KubeletAPI, host.KubeletHealthz},
 		Every:      5 * time.Minute,
 		Policy:     finding.Policy{Raise: finding.Hold{Runs: 2, For: 3 * time.Minute}},
 		Run:        c.observe,
