@@ -3,6 +3,7 @@ package deliver_test
 import (
 	"context"
 	"encoding/pem"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
@@ -88,20 +90,38 @@ func TestRedirect(t *testing.T) {
 	c.check(k)
 }
 
+// samePort listens at 127.0.0.1 and 127.0.0.2 on one port that no other program has at either.
+func samePort(t *testing.T) (first, second net.Listener, port string) {
+	t.Helper()
+	for {
+		first, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ = net.SplitHostPort(first.Addr().String())
+		second, err = net.Listen("tcp", "127.0.0.2:"+port)
+		if err == nil {
+			return first, second, port
+		}
+		_ = first.Close()
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A name that resolved to a permitted address when it was checked, and to this machine's own when it is connected to,
 // leads nowhere: each connection checks its own address.
 func TestRebinding(t *testing.T) {
-	victim := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		t.Error("the subscription has reached this machine's own server")
-	}))
+	own, other, port := samePort(t)
+	victim := &httptest.Server{Listener: own, Config: &http.Server{
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			t.Error("the subscription has reached this machine's own server")
+		})}}
+	victim.Start()
 	defer victim.Close()
-	_, port, _ := net.SplitHostPort(victim.Listener.Addr().String())
-	listener, err := net.Listen("tcp", "127.0.0.2:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := &receiver{}
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: c}}
+	server := &httptest.Server{Listener: other, Config: &http.Server{Handler: c}}
 	server.Start()
 	defer server.Close()
 
