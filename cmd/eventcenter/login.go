@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os/user"
@@ -26,24 +23,15 @@ func newLogin(o *options) *cobra.Command {
 the person's actions under the name given here.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
-			defer cancel()
 			role := "operator"
 			if reader {
 				role = "reader"
 			}
-			response, err := o.send(ctx, http.MethodPost, "/v1/sign-in-codes?"+
-				url.Values{"name": {name}, "role": {role}}.Encode(), nil, nil)
-			if err != nil {
-				return err
-			}
-			defer response.Body.Close()
 			var answer api.SignInCode
-			if err := json.NewDecoder(io.LimitReader(response.Body, 4096)).Decode(&answer); err != nil {
-				return fmt.Errorf("answer of the center: %w", err)
-			}
-			if o.json() {
-				return printJSON(cmd.OutOrStdout(), answer)
+			printed, err := o.call(cmd.Context(), cmd.OutOrStdout(), http.MethodPost, "/v1/sign-in-codes?"+
+				url.Values{"name": {name}, "role": {role}}.Encode(), nil, &answer)
+			if err != nil || printed {
+				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.address(),
 				event.Plain(answer.Code), answer.Ends.Local().Format(time.TimeOnly))

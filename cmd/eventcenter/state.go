@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/web"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 func newNodes(o *options) *cobra.Command {
@@ -79,7 +79,7 @@ func nodeRows(nodes []model.Summary) [][]string {
 			state += fmt.Sprintf(", clock %+d s", int(n.ClockAhead))
 		}
 		rows = append(rows, []string{n.Cluster, n.Node, state, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
-			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.LastSeen), n.Version, web.Few(n.Blind)})
+			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.LastSeen), n.Version, finding.JoinFirst(n.Blind, 3)})
 	}
 	return rows
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
@@ -92,17 +93,12 @@ func (c cleaning) ask(ctx context.Context, steps, due []release.Step) (agreed bo
 
 // question names the objects about to be released.
 func question(due []release.Step) string {
-	const most = 5
 	var pods []string
 	for _, pod := range groupedBy(bundle.Printable(due), func(s release.Step) string { return s.Group }) {
 		pods = append(pods, cmp.Or(shortPod(pod[0].Pod), pod[0].Group))
 	}
-	named := strings.Join(pods[:min(len(pods), most)], ", ")
-	if more := len(pods) - most; more > 0 {
-		named += fmt.Sprintf(" and %d more", more)
-	}
 	return wholeID.ReplaceAllString(fmt.Sprintf("This releases %s of %s: %s.\nRelease? Only y or yes does. [y/N] ",
-		counted(len(due), "object", "objects"), counted(len(pods), "pod", "pods"), named), "$1")
+		counted(len(due), "object", "objects"), counted(len(pods), "pod", "pods"), finding.JoinFirst(pods, 5)), "$1")
 }
 
 func counted(n int, one, many string) string {

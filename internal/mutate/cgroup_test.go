@@ -75,12 +75,17 @@ func TestRemoveCgroupRefuses(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+		below := filepath.Join(dir, "below")
+		if err := os.Mkdir(below, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(below)
 		again := podCgroup(t, uid, dir)
 		again.File.Inode++
 		if err := n.Mutator.RemoveCgroup(t.Context(), again); !errors.Is(err, mutate.ErrChanged) {
 			t.Errorf("made again: %v", err)
 		}
-		if _, err := os.Lstat(dir); err != nil {
+		if _, err := os.Lstat(below); err != nil {
 			t.Error(err)
 		}
 	}

@@ -104,20 +104,3 @@ func hierarchy(mounts []mount.Mount, controller string) string {
 	}
 	return ""
 }
-
-// KillCgroup kills all processes in the v2 cgroup of a pod and below it, forking ones too (Linux 5.14).
-func (d *Mutator) KillCgroup(c Cgroup) error {
-	at, err := d.placeCgroup(c)
-	if err != nil {
-		return err
-	}
-	dir, err := child.OpenCgroup(at.mount.Point, at.name, &c.File)
-	if errors.Is(err, errGone) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(dir)
-	return child.Write(dir, "cgroup.kill", "1")
-}

@@ -302,29 +302,3 @@ func TestThawV2(t *testing.T) {
 		t.Errorf("cgroup.freeze is %q", now)
 	}
 }
-
-func TestKillCgroup(t *testing.T) {
-	n, uid := mutatetest.New(t), mutatetest.UID(t)
-	cgroups := n.Cgroups(uid, "")
-	p := n.Shell(uid, cgroups, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
-	tried := false
-	for _, dir := range cgroups {
-		if _, err := os.Lstat(filepath.Join(dir, "cgroup.kill")); err != nil {
-			continue
-		}
-		tried = true
-		id := mutatetest.FileID(t, dir)
-		wrong := mutate.FileID{Inode: id.Inode + 1}
-		if err := n.Mutator.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: wrong}); !errors.Is(err,
-			mutate.ErrChanged) {
-			t.Errorf("another cgroup: %v", err)
-		}
-		if err := n.Mutator.KillCgroup(mutate.Cgroup{Dir: dir, UID: uid, File: id}); err != nil {
-			t.Error(err)
-		}
-	}
-	need.Has(t, tried, "cgroup v2 with cgroup.kill (Linux 5.14)")
-	if !ended(t, n, p, time.Minute) {
-		t.Error("it lives on")
-	}
-}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -239,7 +238,7 @@ func (b Bucket) PutAll(values map[string][]byte) error {
 			}
 			return nil
 		}
-		err = fmt.Errorf("store %s/%s: %w", b.name, someOf(values), err)
+		err = fmt.Errorf("store %s/%s: %w", b.name, finding.JoinFirst(slices.Sorted(maps.Keys(values)), 3), err)
 	}
 	if s.memory[b.name] == nil {
 		s.memory[b.name] = map[string][]byte{}
@@ -248,15 +247,6 @@ func (b Bucket) PutAll(values map[string][]byte) error {
 		s.memory[b.name][key] = slices.Clone(value) // nil: deleted
 	}
 	return err
-}
-
-// someOf names a few of the values that could not be written, so as not to fill the log.
-func someOf(values map[string][]byte) string {
-	keys := slices.Sorted(maps.Keys(values))
-	if more := len(keys) - 3; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(keys[:3], ", "), more)
-	}
-	return strings.Join(keys, ", ")
 }
 
 func (b Bucket) write(tx *bbolt.Tx, values map[string][]byte) error {

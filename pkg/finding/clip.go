@@ -1,6 +1,10 @@
 package finding
 
-import "unicode/utf8"
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
 
 // Clip returns at most limit bytes of a text, cut between two characters.
 func Clip(text string, limit int) string {
@@ -11,4 +15,12 @@ func Clip(text string, limit int) string {
 		limit--
 	}
 	return text[:max(limit, 0)]
+}
+
+// JoinFirst joins the first names of a list and the number of the others.
+func JoinFirst(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html/template"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -22,7 +21,6 @@ var Functions = template.FuncMap{
 		}
 		return fmt.Sprintf("%.1f", 100*float64(part)/float64(all))
 	},
-	"few": Few,
 }
 
 // Field is one field of a filter, for the template "filter".
@@ -65,13 +63,4 @@ func Ago(now, at time.Time) string {
 		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%d d", int(d.Hours()/24))
-}
-
-// Few returns the first few names.
-func Few(names []string) string {
-	const most = 3
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

@@ -35,7 +35,7 @@ func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
 func (a *Agent) believed(check string) (finding.CheckState, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := a.tracker.State()[check]
+	c := a.tracker.Of(check)
 	if c == nil {
 		return finding.CheckState{}, false
 	}

@@ -109,7 +109,7 @@ func (a *Agent) openConfigMap(namings map[string]finding.Condition,
 }
 
 // sources returns the sources that wake checks between their intervals.
-func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveKernelLog,
+func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.Log,
 	monitors *npd.Monitors) []detect.Source {
 	return []detect.Source{
 		kernellog.KernelLogSource(kernelLog, log, monitors.Kernel(kmsg.WatchKernelLog), func(records uint64) {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -18,29 +17,19 @@ var unownedFault = detect.Fault{
 // unownedFindings returns one finding for all objects that cannot be attributed to a pod. They are never released,
 // because their owner cannot be proven.
 func unownedFindings(report object.Report, node string) []finding.Finding {
-	const most = 3
 	var names []string
-	n := 0
 	for _, o := range report.Objects {
-		if o.Verdict != object.Unowned {
-			continue
-		}
-		if n++; n <= most {
+		if o.Verdict == object.Unowned {
 			names = append(names, fmt.Sprintf("%s %s", o.Kind, o.ID))
 		}
 	}
-	if n == 0 {
+	if len(names) == 0 {
 		return nil
-	}
-	text := strings.Join(names, ", ")
-	if n > most {
-		text += fmt.Sprintf(" and %d more", n-most)
 	}
 	return []finding.Finding{{
 		Subject: finding.Subject{Kind: "node", Name: node}, Severity: unownedFault.Severity,
 		Reason: unownedFault.Reason,
-		Message: fmt.Sprintf(
-			"no source names the pod of %d objects; the agent never releases them by itself: %s", n,
-			text),
+		Message: fmt.Sprintf("no source names the pod of %d objects; the agent never releases them by itself: %s",
+			len(names), finding.JoinFirst(names, 3)),
 	}}
 }

@@ -22,14 +22,6 @@ const (
 // Sanitize shortens text from outside for a message: see hosterr.Sanitize.
 func Sanitize(text string, most int) string { return hosterr.Sanitize(text, most) }
 
-// JoinFirst joins the first names of a list and the number of the others.
-func JoinFirst(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
 // AddAffectedPods adds the affected pods to a finding.
 func AddAffectedPods(f *finding.Finding, pods []string) {
 	AddPods(f, fmt.Sprintf("; hits %d pods: ", len(pods)), pods)
@@ -40,8 +32,8 @@ func AddPods(f *finding.Finding, words string, pods []string) {
 	if len(pods) == 0 {
 		return
 	}
-	f.Facts["pods"], f.Facts["podCount"] = JoinFirst(pods, 20), strconv.Itoa(len(pods))
-	f.Message += words + JoinFirst(pods, 5)
+	f.Facts["pods"], f.Facts["podCount"] = finding.JoinFirst(pods, 20), strconv.Itoa(len(pods))
+	f.Message += words + finding.JoinFirst(pods, 5)
 }
 
 // AddNeededFor adds the paths for which the node needs a disk to a finding.

@@ -158,8 +158,8 @@ func list() []entry {
 type Deps struct {
 	State      detect.StateStore
 	DaemonSets criticaldaemonsets.DaemonSetLookups
-	KernelLog  *kernellog.LiveKernelLog // fed by a source; nil: each run reads the existing records
-	Sources    *detect.StateSources     // of all checks; nil: the kernel's log alone is the evidence
+	KernelLog  *kernellog.Log       // fed by a source; nil: each run reads the existing records
+	Sources    *detect.StateSources // of all checks; nil: the kernel's log alone is the evidence
 }
 
 // With holds the settings of one check together with those that every check has.

@@ -97,7 +97,7 @@ func deprecated(h *host.Host, message string) finding.Finding {
 			ids[i] = checkkit.Sanitize(id, 100)
 		}
 		message, facts = strings.Join(texts[:min(len(texts), 3)], "; "),
-			map[string]string{"deprecations": checkkit.JoinFirst(ids, 20)}
+			map[string]string{"deprecations": finding.JoinFirst(ids, 20)}
 	}
 	return finding.Finding{
 		Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Info,

@@ -181,8 +181,8 @@ func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why strin
 	f.Message += fmt.Sprintf("; processes that still run below it: %d", len(children))
 	if uid, ok := checkkit.PodOfProcess(h, children[0]); ok {
 		names := checkkit.PodNames(ctx, h, []string{uid})
-		f.Facts["pods"] = checkkit.JoinFirst(names, 1)
-		f.Message += ", of pod " + checkkit.JoinFirst(names, 1)
+		f.Facts["pods"] = finding.JoinFirst(names, 1)
+		f.Message += ", of pod " + finding.JoinFirst(names, 1)
 	}
 	return f
 }

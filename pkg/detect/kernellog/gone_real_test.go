@@ -26,7 +26,7 @@ type faultLog struct {
 	t     *testing.T
 	up    time.Duration
 	next  uint64
-	log   *LiveKernelLog
+	log   *Log
 	host  *host.Host
 	store checktest.StateStore
 }

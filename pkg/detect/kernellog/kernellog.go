@@ -83,23 +83,19 @@ func (s Settings) Table() []rules.Rule {
 
 const ID = "kernel-log"
 
-// LiveKernelLog is the kernel's log that the daemon follows.
-type LiveKernelLog struct {
-	*Log
-	programs bool
-}
-
-// NewKernelLog returns an empty log.
-func NewKernelLog(s Settings) (*LiveKernelLog, error) {
+// NewKernelLog returns an empty log for the rules of the settings.
+func NewKernelLog(s Settings) (*Log, error) {
 	matcher, err := NewMatcher(s.Table())
 	if err != nil {
 		return nil, err
 	}
-	return &LiveKernelLog{Log: NewLog(matcher), programs: s.Programs}, nil
+	log := NewLog(matcher)
+	log.programs = s.Programs
+	return log, nil
 }
 
-// observe takes a record and returns the rule that matched it.
-func (l *LiveKernelLog) observe(r kmsg.KernelRecord) (*rules.Rule, bool) {
+// observeRecord takes a record of /dev/kmsg and returns the rule that matched it.
+func (l *Log) observeRecord(r kmsg.KernelRecord) (*rules.Rule, bool) {
 	return l.Observe(LogRecord{
 		Sequence: r.Sequence, Up: r.Up, Text: r.Text, Level: LevelOf(r.Level),
 		Foreign: r.Fragment || !r.FromKernel() && !l.programs,
@@ -109,7 +105,7 @@ func (l *LiveKernelLog) observe(r kmsg.KernelRecord) (*rules.Rule, bool) {
 // New reports faults that the kernel of this boot logged about itself, its hardware and its filesystems. If a check can
 // read the state, it decides: the record only wakes it. A followed log is saved across restarts; without one, each run
 // reads the existing records.
-func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore) detect.Check {
+func New(s Settings, follow *Log, sources *detect.StateSources, memory detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: ID, Domain: "kernel",
 		Summary: "the kernel reported a fault in its log",
@@ -177,7 +173,7 @@ func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory
 }
 
 // readKernelLog reads the existing records.
-func readKernelLog(ctx context.Context, h *host.Host, s Settings) (*LiveKernelLog, error) {
+func readKernelLog(ctx context.Context, h *host.Host, s Settings) (*Log, error) {
 	if h.KernelLog == nil {
 		return nil, fmt.Errorf("the kernel's log: %w", hosterr.ErrNotConfigured)
 	}
@@ -185,7 +181,7 @@ func readKernelLog(ctx context.Context, h *host.Host, s Settings) (*LiveKernelLo
 	if err != nil {
 		return nil, err
 	}
-	return log, kernelLogError(h.KernelLog(ctx, func(r kmsg.KernelRecord) { log.observe(r) }))
+	return log, kernelLogError(h.KernelLog(ctx, func(r kmsg.KernelRecord) { log.observeRecord(r) }))
 }
 
 // kernelLogError distinguishes a host without its own kernel log from one whose log cannot be read.
@@ -197,7 +193,7 @@ func kernelLogError(err error) error {
 }
 
 // SaveKernelLog saves the state for the next run of the agent in this boot. last means that the agent exits cleanly.
-func SaveKernelLog(follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore,
+func SaveKernelLog(follow *Log, sources *detect.StateSources, memory detect.StateStore,
 	at finding.Timestamp, last bool) {
 	if memory == nil {
 		return
@@ -212,7 +208,7 @@ type KernelWatch func(ctx context.Context, log *slog.Logger, each func(kmsg.Kern
 // KernelLogSource feeds follow with the records of watch, and wakes checks: those that subscribed to a text, the one
 // that confirms the matching rule, and kernel-log itself. lost receives the number of lost records; it may be nil.
 // Existing records do not wake checks: every check runs at start.
-func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch,
+func KernelLogSource(follow *Log, logger *slog.Logger, watch KernelWatch,
 	lost func(records uint64)) detect.Source {
 	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(detect.Change)) error {
 		live := false
@@ -223,7 +219,7 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 				}
 				wake(detect.Change{}) // their content is unknown
 			}
-			rule, ok := follow.observe(r)
+			rule, ok := follow.observeRecord(r)
 			if !live || !r.FromKernel() && !follow.programs {
 				return
 			}
@@ -247,7 +243,7 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 }
 
 // RestoreKernelLog takes the state that an earlier run of the agent in this boot has saved.
-func RestoreKernelLog(follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore, boot string) {
+func RestoreKernelLog(follow *Log, sources *detect.StateSources, memory detect.StateStore, boot string) {
 	sources.Restore(memory, boot)
 	stored := detect.Saved[saved]{Store: memory, Key: ID}
 	if s, ok := stored.Load(func(s saved) bool { return s.Boot == boot }); ok {

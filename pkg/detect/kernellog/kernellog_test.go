@@ -25,7 +25,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-func testLog(t *testing.T) *LiveKernelLog {
+func testLog(t *testing.T) *Log {
 	t.Helper()
 	log, err := NewKernelLog(DefaultSettings())
 	if err != nil {

@@ -25,6 +25,8 @@ const lostExpiry = 10 * time.Minute
 // Log keeps the matches of this boot, each until its rule expires. Records come from one source; findings can be read
 // at any time.
 type Log struct {
+	programs bool // a record that a program wrote counts like one of the kernel
+
 	mu     sync.Mutex // guards all below
 	tally  *Tally
 	held   map[tallyKey]*held

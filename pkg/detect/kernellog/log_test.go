@@ -167,10 +167,9 @@ func TestLogAcrossRuns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := checktest.StateStore{}
-			saving, restored := &LiveKernelLog{Log: first}, &LiveKernelLog{Log: NewLog(newTable(t))}
-			SaveKernelLog(saving, nil, store, finding.Timestamp{Boot: "b"}, test.last)
-			RestoreKernelLog(restored, nil, store, test.boot)
-			second := restored.Log
+			second := NewLog(newTable(t))
+			SaveKernelLog(first, nil, store, finding.Timestamp{Boot: "b"}, test.last)
+			RestoreKernelLog(second, nil, store, test.boot)
 			for range 2 { // a restarted source reads from the beginning
 				read(second, test.from, test.to)
 			}

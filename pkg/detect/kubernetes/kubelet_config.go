@@ -116,6 +116,6 @@ func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Findin
 		Subject: checkkit.KubeletSubject(), Severity: finding.Info, Reason: "KubeletConfigNotApplied",
 		Message: fmt.Sprintf(
 			"kubelet (pid %d) runs with an older configuration than %s: it reads it only when it starts", process.PID,
-			checkkit.Sanitize(checkkit.JoinFirst(names, 3), checkkit.MaxReported)),
+			checkkit.Sanitize(finding.JoinFirst(names, 3), checkkit.MaxReported)),
 	}}, nil
 }

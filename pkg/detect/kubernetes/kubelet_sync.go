@@ -136,7 +136,7 @@ func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding
 		Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning,
 		Reason: "ApiserverRequestsFail",
 		Message: fmt.Sprintf("%.0f of kubelet's %.0f requests to the apiserver failed within %s (%s)", bad, all, minutes,
-			checkkit.JoinFirst(codes, 5)),
+			finding.JoinFirst(codes, 5)),
 		Facts:      map[string]string{"failed": checkkit.WholeNumber(bad), "requests": checkkit.WholeNumber(all)},
 		BelowRaise: bad < syncLeast || bad < 0.2*all,
 	}}

@@ -205,7 +205,7 @@ func addressesOf(node *corev1.Node) string {
 	for _, a := range node.Status.Addresses {
 		addresses = append(addresses, checkkit.Sanitize(a.Address, 64))
 	}
-	return checkkit.JoinFirst(addresses, 4)
+	return finding.JoinFirst(addresses, 4)
 }
 
 func registrationFinding(h *host.Host, reason, format string, args ...any) finding.Finding {

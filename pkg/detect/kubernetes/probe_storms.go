@@ -101,9 +101,9 @@ func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Findi
 	return []finding.Finding{{
 		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
 		Message: fmt.Sprintf("probes of %d of %d pods, of %d different owners, began to fail within %s: %s",
-			len(failing), probed, owners, probeStormsWindow, checkkit.JoinFirst(names, 5)),
+			len(failing), probed, owners, probeStormsWindow, finding.JoinFirst(names, 5)),
 		Facts: map[string]string{"failing": strconv.Itoa(len(failing)), "probed": strconv.Itoa(probed),
-			"owners": strconv.Itoa(owners), "pods": checkkit.JoinFirst(names, 50)},
+			"owners": strconv.Itoa(owners), "pods": finding.JoinFirst(names, 50)},
 		BelowRaise: len(failing) < probeStormPods || float64(len(failing)) < probeStormShare*float64(probed),
 	}}, nil
 }

@@ -160,11 +160,11 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 		f.Reason, f.Severity = "VolumeObjectsMissing", finding.Info
 	}
 	if len(p.codes) > 0 {
-		f.Message += "; the driver answers " + checkkit.Sanitize(checkkit.JoinFirst(p.codes, 3), 200)
+		f.Message += "; the driver answers " + checkkit.Sanitize(finding.JoinFirst(p.codes, 3), 200)
 	}
 	if waiting := podsWaiting(name, pods, ending); len(waiting) > 0 {
-		f.Message += "; pods that may wait for it: " + checkkit.JoinFirst(waiting, 3)
-		f.Facts["pods"] = checkkit.JoinFirst(waiting, 20)
+		f.Message += "; pods that may wait for it: " + finding.JoinFirst(waiting, 3)
+		f.Facts["pods"] = finding.JoinFirst(waiting, 20)
 	}
 	return f
 }

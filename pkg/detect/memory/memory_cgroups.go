@@ -34,8 +34,8 @@ func memoryOf(h *host.Host, hierarchy cgroup.CgroupHierarchy, dir string) (uint6
 // addLargestPods adds the pods that use most memory to a finding.
 func addLargestPods(ctx context.Context, h *host.Host, f *finding.Finding) {
 	if pods := podsByMemory(ctx, h); len(pods) > 0 {
-		f.Message += "; most: " + checkkit.JoinFirst(pods, 3)
-		f.Facts["topMemory"] = checkkit.JoinFirst(pods, 10)
+		f.Message += "; most: " + finding.JoinFirst(pods, 3)
+		f.Facts["topMemory"] = finding.JoinFirst(pods, 10)
 	}
 }
 

@@ -99,8 +99,8 @@ func checkKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, err
 	if worst == "SUnreclaim" {
 		f.Reason = "SlabLeak"
 		if caches := largestCaches(h.Files); len(caches) > 0 {
-			f.Message += "; largest: " + checkkit.JoinFirst(caches, 3)
-			f.Facts["caches"] = checkkit.JoinFirst(caches, 10)
+			f.Message += "; largest: " + finding.JoinFirst(caches, 3)
+			f.Facts["caches"] = finding.JoinFirst(caches, 10)
 		}
 	}
 	return []finding.Finding{f}, nil

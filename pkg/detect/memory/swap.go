@@ -80,7 +80,7 @@ func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	}
 	f := finding.Finding{
 		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
-		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": fmt.Sprint(total),
+		Facts: map[string]string{"areas": finding.JoinFirst(names, 10), "totalBytes": fmt.Sprint(total),
 			"usedBytes": fmt.Sprint(used)},
 	}
 	if checkkit.PercentOf(used, total) > 90 && checkkit.PercentOf(info["MemAvailable"], info["MemTotal"]) < 10 {
@@ -95,7 +95,7 @@ func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	}
 	f.Reason = "SwapUnexpected"
 	f.Message = fmt.Sprintf("swap is on (%s), and kubelet is configured with failSwapOn: it will not start again",
-		checkkit.JoinFirst(names, 3))
+		finding.JoinFirst(names, 3))
 	return []finding.Finding{f}, nil
 }
 

@@ -193,7 +193,7 @@ func (b bond) evaluate(othersWork bool) (finding.Finding, bool) {
 	facts := map[string]string{"mode": checkkit.Sanitize(b.mode, checkkit.MaxName),
 		"members": strconv.Itoa(len(b.members)), "up": strconv.Itoa(up)}
 	if len(down) > 0 {
-		facts["down"] = checkkit.JoinFirst(down, 10)
+		facts["down"] = finding.JoinFirst(down, 10)
 	}
 	f := finding.Finding{Severity: finding.Warning, Facts: facts}
 	switch {
@@ -206,12 +206,12 @@ func (b bond) evaluate(othersWork bool) (finding.Finding, bool) {
 		}
 	case len(down) > 0:
 		f.Reason, f.Message = "BondDegraded", fmt.Sprintf("%s has %d of %d links: %s is down", b.name, up,
-			len(b.members), checkkit.JoinFirst(down, 5))
+			len(b.members), finding.JoinFirst(down, 5))
 	case b.partner == "00:00:00:00:00:00":
 		f.Reason, f.Message = "BondNoPartner", b.name+": no switch answers LACP"
 	case len(apart) > 0:
 		f.Reason, f.Message = "BondSplit", fmt.Sprintf("%s: %s is in another aggregator than the active one and "+
-			"carries no traffic", b.name, checkkit.JoinFirst(apart, 5))
+			"carries no traffic", b.name, finding.JoinFirst(apart, 5))
 	default:
 		return finding.Finding{}, false
 	}

@@ -59,8 +59,8 @@ func DuplicateAddress() detect.Check {
 				findings = append(findings, finding.Finding{
 					Subject: finding.Subject{Kind: kindNetDevice, Name: device}, Severity: finding.Warning,
 					Reason: "DuplicateAddress", Message: fmt.Sprintf("%s: another machine uses %s", device,
-						checkkit.JoinFirst(failed[device], 5)),
-					Facts: map[string]string{"addresses": checkkit.JoinFirst(failed[device], 20)},
+						finding.JoinFirst(failed[device], 5)),
+					Facts: map[string]string{"addresses": finding.JoinFirst(failed[device], 20)},
 				})
 			}
 			return findings, nil

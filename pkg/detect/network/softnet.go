@@ -90,18 +90,18 @@ func (c *softnetCheck) observe(_ context.Context, h *host.Host) ([]finding.Findi
 		faults = append(faults, networkFault{
 			reason: "BacklogDrops", belowRaise: belowRaise,
 			text: fmt.Sprintf("%s/s packets were dropped by CPU %s", formatRate(drops),
-				checkkit.JoinFirst(dropping, 5)),
+				finding.JoinFirst(dropping, 5)),
 		})
 	}
 	if len(squeezed) > 0 {
 		faults = append(faults, networkFault{
 			reason: "BacklogSqueezed", info: true, belowRaise: squeeze < softnetSqueeze,
 			text: fmt.Sprintf("CPU %s exhausted the budget for packets up to %s times per second",
-				checkkit.JoinFirst(squeezed, 5), formatRate(squeeze)),
+				finding.JoinFirst(squeezed, 5), formatRate(squeeze)),
 		})
 	}
-	return mergeForNode(h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
-		"squeezed": checkkit.JoinFirst(squeezed, 20)}), nil
+	return mergeForNode(h, faults, map[string]string{"dropping": finding.JoinFirst(dropping, 20),
+		"squeezed": finding.JoinFirst(squeezed, 20)}), nil
 }
 
 // parseSoftnet returns the counters, and the processors in the order of their lines.

@@ -90,11 +90,11 @@ func (d btrfsDevice) evaluate(subject finding.Subject, history btrfsHistory,
 	up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
 		Subject: subject, Severity: finding.Warning,
-		Facts: map[string]string{"uuid": d.uuid, "devices": checkkit.JoinFirst(d.devices, 16)},
+		Facts: map[string]string{"uuid": d.uuid, "devices": finding.JoinFirst(d.devices, 16)},
 	}
 	what := fmt.Sprintf("device %s of btrfs %s", d.id, d.uuid)
 	if len(d.devices) > 0 {
-		what += fmt.Sprintf(" (on %s)", checkkit.JoinFirst(d.devices, 4))
+		what += fmt.Sprintf(" (on %s)", finding.JoinFirst(d.devices, 4))
 	}
 	var counts []string
 	for _, name := range []string{"write_errs", "read_errs", "flush_errs", "corruption_errs", "generation_errs"} {

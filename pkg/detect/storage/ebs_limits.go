@@ -12,7 +12,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -170,7 +169,7 @@ func (s ebsStats) evaluate(d nvmeDisk, last ebsStats) (finding.Finding, bool) {
 	return finding.Finding{
 		Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: over[0].reason,
 		Message: fmt.Sprintf("volume %s (%s) is held back by %s", d.name, d.serial,
-			checkkit.JoinFirst(texts, len(texts))),
+			finding.JoinFirst(texts, len(texts))),
 		Facts: map[string]string{"volume": d.serial},
 	}, true
 }

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
+
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"slices"
-	"strings"
-	"time"
 )
 
 // evaluate finds which of the hung devices are the cause, and the severity for the node. A device that is stacked on a
@@ -121,8 +122,8 @@ func (m *ioHangState) finding(ctx context.Context, h *host.Host, mounts []mount.
 	checkkit.AddNeededFor(&f, d.vital)
 	slices.Sort(d.above)
 	if others := slices.DeleteFunc(d.above, func(n string) bool { return n == d.name }); len(others) > 0 {
-		f.Facts["hangTogether"] = checkkit.JoinFirst(others, 20)
-		f.Message += fmt.Sprintf("; also hang: %s", checkkit.JoinFirst(others, 5))
+		f.Facts["hangTogether"] = finding.JoinFirst(others, 20)
+		f.Message += fmt.Sprintf("; also hang: %s", finding.JoinFirst(others, 5))
 	}
 	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, d.name))
 	return f

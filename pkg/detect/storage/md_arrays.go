@@ -225,7 +225,7 @@ func (a mdArray) fault() (reason, text string) {
 		return reasonRAIDDisk, "is complete, but has a faulty member that was not removed"
 	case len(a.badBlocks) > 0:
 		return reasonRAIDBadBlocks, "has unreadable blocks that cannot be repaired on " +
-			checkkit.JoinFirst(a.badBlocks, 5)
+			finding.JoinFirst(a.badBlocks, 5)
 	}
 	return "", ""
 }
@@ -256,8 +256,8 @@ func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subj
 		f.Facts["syncAction"] = a.syncAction
 	}
 	if len(a.faulty) > 0 {
-		f.Facts["faulty"] = checkkit.JoinFirst(a.faulty, 20)
-		f.Message += "; faulty: " + checkkit.JoinFirst(a.faulty, 5)
+		f.Facts["faulty"] = finding.JoinFirst(a.faulty, 20)
+		f.Message += "; faulty: " + finding.JoinFirst(a.faulty, 5)
 	}
 	if reason == reasonRAIDFailed || reason == reasonRAIDInactive { // pods on any other array are not affected
 		addImpact(ctx, h, &f, reason == reasonRAIDFailed, true, a.name)

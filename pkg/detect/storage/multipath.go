@@ -202,8 +202,8 @@ func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long 
 			"standby": fmt.Sprint(s.standby)},
 	}
 	if len(s.lost) > 0 {
-		f.Facts["lost"] = checkkit.JoinFirst(s.lost, 20)
-		f.Message += "; lost: " + checkkit.JoinFirst(s.lost, 5)
+		f.Facts["lost"] = finding.JoinFirst(s.lost, 20)
+		f.Message += "; lost: " + finding.JoinFirst(s.lost, 5)
 	}
 	if reason == reasonNoPath {
 		addImpact(ctx, h, &f, long, true, s.disk)

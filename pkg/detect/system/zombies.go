@@ -139,8 +139,8 @@ func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, pa
 	f := finding.Finding{
 		Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning, Reason: "ZombieProcesses",
 		Message: fmt.Sprintf("%s (PID %s) has %d zombie children that it does not reap", name,
-			checkkit.JoinFirst(pids, 3), total),
-		Facts:      map[string]string{"zombies": strconv.Itoa(total), "pids": checkkit.JoinFirst(pids, 20)},
+			finding.JoinFirst(pids, 3), total),
+		Facts:      map[string]string{"zombies": strconv.Itoa(total), "pids": finding.JoinFirst(pids, 20)},
 		BelowRaise: parents[0].count < s.PerParent,
 	}
 	if elapsed := h.Clock().SinceBoot - since; elapsed >= time.Minute && total > before {

@@ -277,7 +277,7 @@ type daemonFault struct {
 func (f daemonFault) finding() finding.Finding {
 	return finding.Finding{
 		Subject: daemonSubject(f.comm), Severity: finding.Warning, Reason: f.reason,
-		Message: fmt.Sprintf("%s (%s; PID %s) %s", f.comm, daemonRole(f.comm), checkkit.JoinFirst(f.pids, 5), f.text),
-		Facts:   map[string]string{"pids": checkkit.JoinFirst(f.pids, 20), "role": daemonRole(f.comm)},
+		Message: fmt.Sprintf("%s (%s; PID %s) %s", f.comm, daemonRole(f.comm), finding.JoinFirst(f.pids, 5), f.text),
+		Facts:   map[string]string{"pids": finding.JoinFirst(f.pids, 20), "role": daemonRole(f.comm)},
 	}
 }

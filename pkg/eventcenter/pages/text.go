@@ -9,6 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
@@ -19,6 +20,7 @@ var functions = template.FuncMap{
 	"node": func(cluster, node string) string {
 		return "/nodes/" + url.PathEscape(cluster) + "/" + url.PathEscape(node)
 	},
+	"few":      func(names []string) string { return finding.JoinFirst(names, 3) },
 	"muted":    func(n *model.Note, now time.Time) bool { return n.Muted(now) },
 	"more":     func(q url.Values, before string) string { return "?" + web.With(q, "before", before).Encode() },
 	"groupsAt": func(groups []group, now time.Time) groupsAt { return groupsAt{groups, now} },

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
@@ -144,7 +145,7 @@ func kubeletSources(t *witness.Inventory, orphans int) gate {
 		return unknownGate(name, "kubelet lacks the agent's own pod %s, which the apiserver lists", t.Own)
 	case len(c.Proven) > 0:
 		return unknownGate(name, "kubelet lacks pods that the apiserver lists and that it has known before: %s",
-			firstThree(c.Proven))
+			finding.JoinFirst(c.Proven, 3))
 	case c.LacksMost():
 		return unknownGate(name, "kubelet lacks %d of %d pods that the apiserver lists", c.Lacked, c.Listed)
 	}
@@ -156,17 +157,9 @@ func kubeletSources(t *witness.Inventory, orphans int) gate {
 	}
 	if others := othersRunning(t); ordinary == 0 && len(others) > 0 {
 		return unknownGate(name, "kubelet has no pod from the apiserver, while these are running: %s",
-			firstThree(others))
+			finding.JoinFirst(others, 3))
 	}
 	return openGate(name, "kubelet has %d of %d pods that the apiserver lists", c.Listed-c.Lacked, c.Listed)
-}
-
-// firstThree lists at most three names.
-func firstThree(names []string) string {
-	if len(names) <= 3 {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)
 }
 
 // othersRunning names the running pods that kubelet lacks, except static ones.
@@ -244,10 +237,10 @@ func listIsOurs(t *witness.Inventory, s object.Settings, orphans int, missingFro
 	case !c.OK():
 		return unknownGate(name, "there is no list")
 	case len(c.OnOtherNodes) > 0:
-		return unknownGate(name, "the list has pods of other nodes: %s", firstThree(c.OnOtherNodes))
+		return unknownGate(name, "the list has pods of other nodes: %s", finding.JoinFirst(c.OnOtherNodes, 3))
 	case len(missingFromList) > 0:
 		return unknownGate(name, "the list lacks pods that the apiserver returns by name: %s",
-			firstThree(missingFromList))
+			finding.JoinFirst(missingFromList, 3))
 	case t.Own != "" && !listed:
 		return unknownGate(name, "the list lacks the agent's own pod %s", t.Own)
 	case c.Shared == 0 && (!listed || own.Mirror):

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 const (
@@ -178,15 +179,9 @@ func (f *Fleet) held(again time.Duration) time.Duration {
 
 // spent notes that the budget has no room, and returns when to ask again.
 func (f *Fleet) spent(standing Standing, limit int) time.Duration {
-	holders := standing.Holders
-	more := ""
-	if len(holders) > 5 {
-		more = fmt.Sprintf(" and %d more", len(holders)-5)
-		holders = holders[:5]
-	}
 	f.setStatus(func(s *Status) {
-		s.IsolationSpent = fmt.Sprintf("%d nodes of pool %q are isolated, as many as may be: %s%s", limit, s.Pool,
-			strings.Join(holders, ", "), more)
+		s.IsolationSpent = fmt.Sprintf("%d nodes of pool %q are isolated, as many as may be: %s", limit, s.Pool,
+			finding.JoinFirst(standing.Holders, 5))
 	})
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 )
 
 // podRelease is the release of one pod in progress.
@@ -123,7 +124,7 @@ func (p *podRelease) couldNotTell(format string, args ...any) error {
 }
 
 func (p *podRelease) stopAs(result Result, format string, args ...any) error {
-	p.outcome.Result, p.outcome.Why = result, clip(fmt.Sprintf(format, args...))
+	p.outcome.Result, p.outcome.Why = result, wal.Clip(fmt.Sprintf(format, args...))
 	return errStop
 }
 
@@ -266,5 +267,5 @@ func (p *podRelease) markLeft(s *StepOutcome) {
 		s.Result, s.Error = Failed, existsAgain
 	}
 	why := fmt.Sprintf("%s %s: %s", s.Kind, s.ID, cmp.Or(s.Error, s.Blocked))
-	p.outcome.Result, p.outcome.Why = Incomplete, cmp.Or(p.outcome.Why, clip(why))
+	p.outcome.Result, p.outcome.Why = Incomplete, cmp.Or(p.outcome.Why, wal.Clip(why))
 }

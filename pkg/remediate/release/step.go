@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 )
 
 // runSteps does the steps of one kind. Steps with a busy object are tried again while others succeed: of mounts stacked
@@ -160,21 +160,15 @@ func resultOfDo(failure error) (Result, string) {
 		return Refused, refusal.Why
 	}
 	if doubt, ok := errors.AsType[unproven](failure); ok {
-		return CouldNotTell, clip("whether it is gone: " + doubt.Error())
+		return CouldNotTell, wal.Clip("whether it is gone: " + doubt.Error())
 	}
-	return Failed, clip(failure.Error())
+	return Failed, wal.Clip(failure.Error())
 }
 
 // wasNotBegun reports whether a step failed before any change, since a requirement is missing or could not be asked. A
 // busy object was tried.
 func wasNotBegun(failure error) bool {
 	return failure != nil && mutate.WasNotBegun(failure) && !errors.Is(failure, mutate.ErrBusy)
-}
-
-// clip limits messages of plugins and runtimes to a size that fits the journal.
-func clip(text string) string {
-	const most = 4 << 10
-	return finding.Clip(text, most)
 }
 
 // verify waits until the object is gone.

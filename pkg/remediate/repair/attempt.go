@@ -188,9 +188,9 @@ func (t *try) act(ctx context.Context, job Job) (release.Result, string, error) 
 		return release.Refused, err.Error(), nil
 	}
 	if err != nil { // it may have helped nevertheless: the check decides
-		return release.Failed, clip(withNote(err.Error(), did)), nil
+		return release.Failed, wal.Clip(withNote(err.Error(), did)), nil
 	}
-	return Done, clip(did), nil
+	return Done, wal.Clip(did), nil
 }
 
 // guard returns why the step must not run despite its intent.
@@ -246,10 +246,4 @@ func (t *try) write(r Record) error {
 	}
 	t.options.Report([]finding.Activity{activityOf(r, t.step)})
 	return nil
-}
-
-// clip limits foreign messages to a size that fits the journal.
-func clip(text string) string {
-	const most = 4 << 10
-	return finding.Clip(text, most)
 }

@@ -13,12 +13,14 @@ import (
 	"path/filepath"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 const (
 	// MaxSize is when a log becomes NAME.1, in bytes: both hold more than a year of normal use.
 	MaxSize   = 1 << 20
 	maxRecord = 64 << 10
+	maxText   = 4 << 10
 )
 
 // File is an append-only file of JSON lines. It must have one writer: open it only while a lock is held.
@@ -110,6 +112,9 @@ func (f *File) Rotate() error {
 	}
 	return f.open()
 }
+
+// Clip limits a message of a plugin or a runtime to a size that fits a record.
+func Clip(text string) string { return finding.Clip(text, maxText) }
 
 // Close closes the file. All records are on disk already.
 func (f *File) Close() error { return f.file.Close() }

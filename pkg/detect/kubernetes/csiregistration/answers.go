@@ -4,11 +4,11 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
-	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -38,9 +38,15 @@ func (a csiAnswer) csi() bool { return a.InfoErr == nil && a.Info.Type == regist
 // ask calls all plugins, several at a time, so that a silent one costs its own time only.
 func (c *csiCheck) ask(ctx context.Context, h *host.Host, sockets []kubelet.PluginSocket, now finding.Timestamp) {
 	answers := make([]csiAnswer, len(sockets))
-	checkkit.Parallel(maxParallel, len(sockets), func(i int) {
-		answers[i] = c.askOne(ctx, h, sockets[i], c.answers[sockets[i].Path], now)
-	})
+	var asking errgroup.Group
+	asking.SetLimit(maxParallel)
+	for i, socket := range sockets {
+		asking.Go(func() error {
+			answers[i] = c.askOne(ctx, h, socket, c.answers[socket.Path], now)
+			return nil
+		})
+	}
+	_ = asking.Wait() // an answer has its own error
 	clear(c.answers)
 	for i, socket := range sockets {
 		c.answers[socket.Path] = answers[i]

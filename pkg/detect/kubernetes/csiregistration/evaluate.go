@@ -165,7 +165,7 @@ func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 		f.Severity = finding.Fatal
 	}
 	for key, value := range map[string]string{"socket": d.Socket, "endpoint": d.Endpoint, "nodeID": d.NodeID,
-		"usedBy": checkkit.JoinFirst(d.UsedBy, 10)} {
+		"usedBy": finding.JoinFirst(d.UsedBy, 10)} {
 		if value != "" {
 			f.Facts[key] = value
 		}
@@ -175,7 +175,7 @@ func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 	}
 	if len(d.UsedBy) > 0 {
 		f.Message += fmt.Sprintf(" (volumes of %d pods on this node are its: %s)", len(d.UsedBy),
-			checkkit.JoinFirst(d.UsedBy, 3))
+			finding.JoinFirst(d.UsedBy, 3))
 	}
 	return &f
 }

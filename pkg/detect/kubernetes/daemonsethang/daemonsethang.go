@@ -8,10 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -135,10 +136,15 @@ func (c *hangCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 			c.watches[w.Name] = &watch{}
 		}
 	}
-	checkkit.Parallel(maxParallel, len(listed), func(i int) {
-		observations[i], failures[i] = observe(ctx, h, listed[i], pods, c.watches[listed[i].Name].main,
-			c.patience)
-	})
+	var observing errgroup.Group
+	observing.SetLimit(maxParallel)
+	for i, w := range listed {
+		observing.Go(func() error {
+			observations[i], failures[i] = observe(ctx, h, w, pods, c.watches[w.Name].main, c.patience)
+			return nil
+		})
+	}
+	_ = observing.Wait() // an observation has its own failure
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // endStage returns the step for which a pod that does not end waits.
@@ -49,10 +50,10 @@ func (e *podEvidence) endText(is podstate.Stage, end podstate.End, uid string) s
 	case podstate.Volumes:
 		points := e.mountNames(end, uid)
 		return fmt.Sprintf("its containers have exited, but %d volumes are still mounted: %s", len(points),
-			checkkit.JoinFirst(points, 3))
+			finding.JoinFirst(points, 3))
 	case podstate.Finalizers:
 		return "nothing of it is left on the node; its finalizers keep the object: " +
-			checkkit.Sanitize(checkkit.JoinFirst(end.Finalizers, 5), checkkit.MaxReported)
+			checkkit.Sanitize(finding.JoinFirst(end.Finalizers, 5), checkkit.MaxReported)
 	}
 	return "nothing of it is left on the node, but kubelet has not let the apiserver delete it: check " +
 		"`journalctl -u kubelet`, and whether kubelet reaches the apiserver"
@@ -78,5 +79,5 @@ func processNames(processes []podstate.Process) string {
 		}
 		names = append(names, name)
 	}
-	return checkkit.JoinFirst(names, 5)
+	return finding.JoinFirst(names, 5)
 }

@@ -72,8 +72,8 @@ func manyStuck(h *host.Host, stuck []latePod, many int) []finding.Finding {
 		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ManyPodsStuck",
 		Message: fmt.Sprintf(
 			"%d pods are stuck in the same stage (%s): the cause is most likely the node, not the pods: %s", len(pods),
-			worst, checkkit.JoinFirst(pods, 5)),
+			worst, finding.JoinFirst(pods, 5)),
 		Facts: map[string]string{"stage": worst, "count": strconv.Itoa(len(pods)),
-			"pods": checkkit.JoinFirst(pods, 50)},
+			"pods": finding.JoinFirst(pods, 50)},
 	}}
 }

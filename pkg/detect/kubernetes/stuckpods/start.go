@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // startStage returns the step for which a pod that does not start waits.
@@ -61,7 +62,7 @@ func startText(is podstate.Stage, s podstate.Start, pod *corev1.Pod) string {
 			"pulled, or the runtime hangs in creating the container", s.Waiting.Name,
 			checkkit.Sanitize(podstate.ImageOf(pod, s.Waiting.Name), checkkit.MaxReported))
 	case podstate.Volumes:
-		return "waits for volumes: " + checkkit.JoinFirst(s.Missing, 5) +
+		return "waits for volumes: " + finding.JoinFirst(s.Missing, 5) +
 			"; kubelet's log and `kubectl describe pod` show why"
 	case podstate.Network:
 		return "has no sandbox, because the runtime has no network: " + s.NetworkNotReady

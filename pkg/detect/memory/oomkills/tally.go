@@ -128,7 +128,7 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 		f.Message = fmt.Sprintf("%s reached its memory limit: %s", t.Name, times)
 		if len(t.Victims) > 0 {
 			f.Facts["containers"] = strings.Join(t.Victims, ", ")
-			f.Message += ", in container " + checkkit.JoinFirst(t.Victims, 3)
+			f.Message += ", in container " + finding.JoinFirst(t.Victims, 3)
 		}
 		if lately < oomEscalate {
 			f.Severity = finding.Info
@@ -144,13 +144,13 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 			checkkit.Sanitize(key, checkkit.MaxLine), times)
 	case key != "":
 		f.Subject = finding.Subject{Kind: "cgroup", Name: key}
-		f.Reason, f.Facts["victims"] = "CgroupOOMKilled", checkkit.JoinFirst(t.Victims, 10)
+		f.Reason, f.Facts["victims"] = "CgroupOOMKilled", finding.JoinFirst(t.Victims, 10)
 		f.Message = fmt.Sprintf("%s reached its memory limit: %s, in %s", checkkit.Sanitize(key, checkkit.MaxLine),
-			times, checkkit.JoinFirst(t.Victims, 3))
+			times, finding.JoinFirst(t.Victims, 3))
 	default:
 		f.Subject = finding.Subject{Kind: "node", Name: node}
-		f.Reason, f.Facts["victims"] = "OOMKilling", checkkit.JoinFirst(t.Victims, 10)
-		f.Message = fmt.Sprintf("the node ran out of memory: %s, in %s", times, checkkit.JoinFirst(t.Victims, 3))
+		f.Reason, f.Facts["victims"] = "OOMKilling", finding.JoinFirst(t.Victims, 10)
+		f.Message = fmt.Sprintf("the node ran out of memory: %s, in %s", times, finding.JoinFirst(t.Victims, 3))
 		if lately >= oomEscalate {
 			f.Severity = finding.Fatal
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 const (
@@ -174,11 +175,11 @@ func (c cniConfig) withBinaries(h *host.Host) cniConfig {
 	switch {
 	case len(missing) > 0:
 		c.reason = "CNIPluginMissing"
-		c.problem = fmt.Sprintf("%s needs plugins that are not in %s: %s", c.file, dirs, checkkit.JoinFirst(missing, 5))
+		c.problem = fmt.Sprintf("%s needs plugins that are not in %s: %s", c.file, dirs, finding.JoinFirst(missing, 5))
 	case len(broken) > 0:
 		c.reason = "CNIPluginNotExecutable"
 		c.problem = fmt.Sprintf("%s needs plugins in %s that cannot be run: %s", c.file, dirs,
-			checkkit.JoinFirst(broken, 5))
+			finding.JoinFirst(broken, 5))
 	}
 	return c
 }

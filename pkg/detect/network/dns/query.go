@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -123,9 +124,11 @@ func (c *dnsCheck) query(ctx context.Context, servers []dnsServer, domain string
 		}
 	}
 	seen := make([]serverResult, len(servers))
-	checkkit.Parallel(len(servers), len(servers), func(i int) {
-		seen[i] = c.queryOne(ctx, servers[i], c.servers[servers[i]], domain, now)
-	})
+	var all sync.WaitGroup
+	for i, server := range servers {
+		all.Go(func() { seen[i] = c.queryOne(ctx, server, c.servers[server], domain, now) })
+	}
+	all.Wait()
 	return seen
 }
 

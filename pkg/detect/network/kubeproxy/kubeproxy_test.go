@@ -2,6 +2,7 @@ package kubeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -219,32 +220,30 @@ func TestKubeProxyRecorded(t *testing.T) {
 	}
 }
 
-func TestListeningAddress(t *testing.T) {
-	const head = "  sl  local_address rem_address   st\n"
+func TestHealthAddress(t *testing.T) {
+	const (
+		rest = " 00000000:00000000 00:00000000 00000000     0        0 1 1\n"
+		none = "00000000000000000000000000000000"
+	)
 	for text, want := range map[string]string{
-		head +
-			"   0: 0100007F:2810 00000000:0000 0A 0 0\n": "127.0.0.1",
-		head +
-			"   0: 00000000:2810 00000000:0000 0A 0 0\n": "127.0.0.1",
-		head + "   0: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A 0 0\n": "::1",
-		head + "   0: 0000000000000000FFFF00000200000A:2810 00000000000000000000000000000000:0000 0A 0 0\n": "10.0.0.2",
-		head +
-			"   0: 0200000A:2810 0300000A:1234 01 0 0\n": "invalid IP",
-		head +
-			"   0: zz:2810 0300000A:1234 0A\n   0: 00:2810 x 0A\n": "invalid IP",
+		"0: 0100007F:2810 00000000:0000 0A":                             "127.0.0.1:10256 true",
+		"0: 00000000:2810 00000000:0000 0A":                             "127.0.0.1:10256 true",
+		"0: " + none + ":2810 " + none + ":0000 0A":                     "[::1]:10256 true",
+		"0: 0000000000000000FFFF00000200000A:2810 " + none + ":0000 0A": "10.0.0.2:10256 true",
+		"0: 0200000A:2810 0300000A:1234 01":                             "127.0.0.1:10256 false",
+		"0: 0200000A:2811 00000000:0000 0A":                             "127.0.0.1:10256 false",
+		"0: zz:2810 00000000:0000 0A":                                   "127.0.0.1:10256 false",
 	} {
-		ip, _ := listeningAddress([]byte(text), 10256)
-		if diff := cmp.Diff(want, ip.String()); diff != "" {
-			t.Errorf("%s: (-want +got):\n%s", text, diff)
+		root := t.TempDir()
+		if err := errors.Join(os.MkdirAll(root+"/proc/7/net", 0o700),
+			os.WriteFile(root+"/proc/7/net/tcp", []byte(text+rest), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		check := kubeProxyCheck{settings: Settings{Port: 10256}}
+		address, listens := check.address(&host.Host{Files: host.Files{Root: root}},
+			observation{runs: true, process: host.Process{PID: 7}})
+		if got := fmt.Sprint(address, " ", listens); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
 		}
 	}
-}
-
-func FuzzListeningAddress(f *testing.F) {
-	f.Add([]byte("   0: 0100007F:2810 00000000:0000 0A 0 0\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if ip, ok := listeningAddress(data, 10256); ok != ip.IsValid() {
-			t.Errorf("%v, %v", ip, ok)
-		}
-	})
 }

@@ -3,7 +3,6 @@ package kubeproxy
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -188,13 +187,13 @@ func (c *kubeProxyCheck) address(h *host.Host, seen observation) (address string
 	if flag, ok := healthzFlag(seen.process.Args); ok {
 		return flag, true
 	}
-	for _, table := range []string{"tcp", "tcp6"} {
-		data, err := h.Files.Read(fmt.Sprintf("/proc/%d/net/%s", seen.process.PID, table))
-		if err != nil {
-			continue
-		}
-		if ip, ok := listeningAddress(data, port); ok {
-			return netip.AddrPortFrom(ip, uint16(port)).String(), true //nolint:gosec // a port
+	sockets, err := socket.OfTCP(h, seen.process.PID)
+	if err != nil {
+		return local, false
+	}
+	for _, s := range sockets {
+		if s.Listens && int(s.Local.Port()) == port {
+			return netip.AddrPortFrom(dialable(s.Local.Addr()), s.Local.Port()).String(), true
 		}
 	}
 	return local, false
@@ -228,30 +227,6 @@ func dialable(ip netip.Addr) netip.Addr {
 		return netip.IPv6Loopback()
 	}
 	return ip
-}
-
-// listeningAddress finds the listening address for a port in /proc/net/tcp or tcp6. Addresses are
-// groups of four bytes in the byte order of the machine: little-endian wherever Kubernetes runs, except s390x.
-func listeningAddress(data []byte, port int) (netip.Addr, bool) {
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) < 4 || fields[3] != "0A" {
-			continue
-		}
-		address, number, _ := strings.Cut(fields[1], ":")
-		local, err := strconv.ParseUint(number, 16, 16)
-		raw, bad := hex.DecodeString(address)
-		if err != nil || bad != nil || int(local) != port {
-			continue
-		}
-		for i := 0; i+4 <= len(raw); i += 4 {
-			slices.Reverse(raw[i : i+4])
-		}
-		if ip, ok := netip.AddrFromSlice(raw); ok {
-			return dialable(ip.Unmap()), true
-		}
-	}
-	return netip.Addr{}, false
 }
 
 // ask queries /livez, and /healthz if that does not exist.

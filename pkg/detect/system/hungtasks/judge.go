@@ -96,10 +96,10 @@ func (g *hungGroup) finding(ctx context.Context, h *host.Host, now time.Duration
 	f := finding.Finding{
 		Subject: finding.Subject{Kind: "process", Name: g.name}, Severity: finding.Warning, Reason: g.reason,
 		Message: fmt.Sprintf("%s been blocked in the kernel for at least %s: %s", what,
-			waited.Round(time.Second), checkkit.JoinFirst(places, 3)),
+			waited.Round(time.Second), finding.JoinFirst(places, 3)),
 		Facts: map[string]string{
-			"tasks": strconv.Itoa(len(g.tasks)), "tids": checkkit.JoinFirst(ids, 20),
-			"waitsIn": checkkit.JoinFirst(places, 10),
+			"tasks": strconv.Itoa(len(g.tasks)), "tids": finding.JoinFirst(ids, 20),
+			"waitsIn": finding.JoinFirst(places, 10),
 			"seconds": strconv.Itoa(int(waited.Seconds())),
 		},
 	}

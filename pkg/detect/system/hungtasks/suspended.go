@@ -60,7 +60,7 @@ func addSuspended(findings []finding.Finding, files host.Files) {
 	if len(suspended) > 1 {
 		is = "are"
 	}
-	text := checkkit.JoinFirst(suspended, maxSuspended)
+	text := finding.JoinFirst(suspended, maxSuspended)
 	for i := range findings {
 		findings[i].Facts["suspended"] = text
 		findings[i].Message += fmt.Sprintf("; of mapped devices %s %s suspended, which holds back all I/O to it", text,

@@ -101,10 +101,10 @@ func loadFinding(h *host.Host, l LoadSeen, faults []loadFault, fatal bool, c tas
 	}
 	message := strings.Join(texts, ", ")
 	if len(c.CPU) > 0 {
-		message += "; most CPU: " + checkkit.JoinFirst(c.CPU, 3)
+		message += "; most CPU: " + finding.JoinFirst(c.CPU, 3)
 	}
 	if len(c.Blocked) > 0 {
-		message += "; blocked: " + checkkit.JoinFirst(c.Blocked, 3)
+		message += "; blocked: " + finding.JoinFirst(c.Blocked, 3)
 	}
 	severity := finding.Warning
 	if fatal {
@@ -132,10 +132,10 @@ func (l LoadSeen) facts(c tasks.LoadCauses) map[string]string {
 		facts["ioFullAvg60"] = number(l.IO.Full60)
 	}
 	if len(c.CPU) > 0 {
-		facts["topCPU"] = checkkit.JoinFirst(c.CPU, 10)
+		facts["topCPU"] = finding.JoinFirst(c.CPU, 10)
 	}
 	if len(c.Blocked) > 0 {
-		facts["blockedIn"] = checkkit.JoinFirst(c.Blocked, 10)
+		facts["blockedIn"] = finding.JoinFirst(c.Blocked, 10)
 	}
 	if c.Cut {
 		facts["tasksCut"] = "true" // more tasks than a scan covers
