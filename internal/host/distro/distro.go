@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Distribution is one way to install Kubernetes on a node. In paths, {data} stands for the data directory, which the
@@ -74,39 +75,39 @@ type Runtime struct {
 // Commands are the commands of a distribution whose kubelet no unit of systemd runs.
 type Commands struct{ Start, Restart, Status, Logs string }
 
-// All returns the table. Distributions that are recognised by more come first: a node is of the first one that fits.
-func All() []Distribution {
+// All returns the table. Distributions that are recognised by more come first: a node is of the first one that fits. The
+// table and the lists made of it are made once, because checks ask them about each process of the node: do not change
+// them.
+func All() []Distribution { return table() }
+
+var table = sync.OnceValue(func() []Distribution {
 	return slices.Concat(embedding(), snaps(), clouds(), containers(), plain())
+})
+
+// first returns the first distribution of the table that fits.
+func first(fits func(*Distribution) bool) (Distribution, bool) {
+	all := All()
+	for i := range all {
+		if fits(&all[i]) {
+			return all[i], true
+		}
+	}
+	return Distribution{}, false
 }
 
 // ByID returns a distribution of the table.
 func ByID(id string) (Distribution, bool) {
-	for _, d := range All() {
-		if d.ID == id {
-			return d, true
-		}
-	}
-	return Distribution{}, false
+	return first(func(d *Distribution) bool { return d.ID == id })
 }
 
 // Embedding returns the distribution whose kubelet is part of a program of this name.
 func Embedding(comm string) (Distribution, bool) {
-	for _, d := range All() {
-		if slices.Contains(d.Programs, comm) {
-			return d, true
-		}
-	}
-	return Distribution{}, false
+	return first(func(d *Distribution) bool { return slices.Contains(d.Programs, comm) })
 }
 
 // OfUnit returns the distribution that a unit's name belongs to, with or without ".service".
 func OfUnit(unit string) (Distribution, bool) {
-	for _, d := range All() {
-		if matches(d.Units, unit) {
-			return d, true
-		}
-	}
-	return Distribution{}, false
+	return first(func(d *Distribution) bool { return matches(d.Units, unit) })
 }
 
 // IsKubeletUnit reports whether a unit of that name runs a kubelet.
@@ -127,21 +128,14 @@ func matches(patterns []string, unit string) bool {
 }
 
 // KubeletUnits are the units of all distributions that run kubelet, without ".service": patterns of path.Match.
-func KubeletUnits() []string {
-	return union(func(d Distribution) []string { return d.Units })
-}
+func KubeletUnits() []string { return kubeletUnits() }
 
 // RuntimeUnits are the units of all distributions that run a container runtime, without ".service".
-func RuntimeUnits() []string {
-	return union(func(d Distribution) []string { return d.RuntimeUnits })
-}
+func RuntimeUnits() []string { return runtimeUnits() }
 
 // KubeletPrograms are the names of programs, as the kernel and the tags of a journal have them, that are a kubelet or
 // have one in them.
-func KubeletPrograms() []string {
-	names := union(func(d Distribution) []string { return d.Programs })
-	return append([]string{"kubelet", "hyperkube", "kubenswrapper", "kubelet-wrapper"}, names...)
-}
+func KubeletPrograms() []string { return kubeletPrograms() }
 
 // RuntimePrograms are the names of programs that are a container runtime.
 func RuntimePrograms() []string {
@@ -150,24 +144,24 @@ func RuntimePrograms() []string {
 
 // Launchers are the programs that units of a distribution start, other than kubelet: a kubelet is part of them or a
 // child of theirs, and its log is theirs.
-func Launchers() []string {
-	return union(func(d Distribution) []string { return []string{d.Launcher} })
-}
+func Launchers() []string { return launchers() }
 
 // OfLauncher returns the distribution whose units start a program file of this name.
 func OfLauncher(name string) (Distribution, bool) {
-	for _, d := range All() {
-		if d.Launcher != "" && d.Launcher == name {
-			return d, true
-		}
-	}
-	return Distribution{}, false
+	return first(func(d *Distribution) bool { return d.Launcher != "" && d.Launcher == name })
 }
 
 // Sockets are where the runtimes of all distributions serve CRI.
-func Sockets() []string {
-	return union(func(d Distribution) []string { return []string{d.Expand(d.Runtime.Socket, "")} })
-}
+func Sockets() []string { return sockets() }
+
+var (
+	kubeletUnits    = union(nil, func(d Distribution) []string { return d.Units })
+	runtimeUnits    = union(nil, func(d Distribution) []string { return d.RuntimeUnits })
+	kubeletPrograms = union([]string{"kubelet", "hyperkube", "kubenswrapper", "kubelet-wrapper"},
+		func(d Distribution) []string { return d.Programs })
+	launchers = union(nil, func(d Distribution) []string { return []string{d.Launcher} })
+	sockets   = union(nil, func(d Distribution) []string { return []string{d.Expand(d.Runtime.Socket, "")} })
+)
 
 // EtcdDirs are where the distributions' control planes keep etcd's data.
 func EtcdDirs() []string {
@@ -182,17 +176,19 @@ func LocalVolumeDirs() []string {
 		"/var/openebs/local", "/mnt/fast-disks", "/mnt/disks"}
 }
 
-// union gathers without doubles, in the order of the table.
-func union(of func(Distribution) []string) []string {
-	var all []string
-	for _, d := range All() {
-		for _, value := range of(d) {
-			if value != "" && !slices.Contains(all, value) {
-				all = append(all, value)
+// union gathers once, without doubles, in the order of the table, after those given.
+func union(given []string, of func(Distribution) []string) func() []string {
+	return sync.OnceValue(func() []string {
+		all := given
+		for _, d := range All() {
+			for _, value := range of(d) {
+				if value != "" && !slices.Contains(all, value) {
+					all = append(all, value)
+				}
 			}
 		}
-	}
-	return all
+		return slices.Clip(all) // so that an append makes a copy
+	})
 }
 
 // Expand puts the data directory into a path, or into a flag; the default where data is empty.

@@ -146,3 +146,16 @@ func TestDataOf(t *testing.T) {
 		}
 	}
 }
+
+// Checks ask the table about each process of the node, every minute: an answer allocates no memory.
+func TestAnswersAllocateNothing(t *testing.T) {
+	if got := testing.AllocsPerRun(10, func() {
+		distro.Embedding("bash")
+		distro.OfUnit("ssh.service")
+		distro.KubeletPrograms()
+		distro.Launchers()
+		distro.IsRuntimeUnit("ssh")
+	}); got > 0 {
+		t.Errorf("%.0f allocations", got)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -52,30 +53,31 @@ const (
 )
 
 // daemonRole returns why a node needs a daemon, by the daemon's name in the kernel: 15 bytes.
-func daemonRole(comm string) string {
-	for _, r := range []struct {
-		role  string
-		comms []string
-	}{
-		{"kubelet", append(distro.KubeletPrograms(), distro.Launchers()...)},
-		{"a container runtime", distro.RuntimePrograms()},
-		{"a time daemon", []string{"chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster", "ntp-daemon",
-			"openntpd"}},
-		{"the journal", []string{"systemd-journal"}},
-		{"the device manager", []string{"systemd-udevd", "udevd"}},
-		{"the message bus", []string{"dbus-daemon", "dbus-broker", "dbus-broker-lau"}},
-		{"the login manager", []string{"systemd-logind"}},
-		{"of the network", []string{"NetworkManager", "systemd-network", "systemd-resolve", "wickedd", "wickedd-nanny",
+func daemonRole(comm string) string { return daemonRoles()[comm] }
+
+// daemonRoles is made once: a check looks up each process of the node.
+var daemonRoles = sync.OnceValue(func() map[string]string {
+	roles := make(map[string]string)
+	for role, comms := range map[string][]string{
+		"kubelet":             slices.Concat(distro.KubeletPrograms(), distro.Launchers()),
+		"a container runtime": distro.RuntimePrograms(),
+		"a time daemon": {"chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster", "ntp-daemon",
+			"openntpd"},
+		"the journal":        {"systemd-journal"},
+		"the device manager": {"systemd-udevd", "udevd"},
+		"the message bus":    {"dbus-daemon", "dbus-broker", "dbus-broker-lau"},
+		"the login manager":  {"systemd-logind"},
+		"of the network": {"NetworkManager", "systemd-network", "systemd-resolve", "wickedd", "wickedd-nanny",
 			"dhclient", "dhcpcd", "teamd", "ovs-vswitchd", "ovsdb-server", "watchfrr", "zebra", "bgpd", "ospfd", "ospf6d",
-			"isisd", "bfdd", "bird", "bird6", "keepalived"}},
-		{"of the storage", []string{"multipathd", "iscsid", "dmeventd"}},
+			"isisd", "bfdd", "bird", "bird6", "keepalived"},
+		"of the storage": {"multipathd", "iscsid", "dmeventd"},
 	} {
-		if slices.Contains(r.comms, comm) {
-			return r.role
+		for _, comm := range comms {
+			roles[comm] = role
 		}
 	}
-	return ""
-}
+	return roles
+})
 
 // DaemonStopped finds daemons of the node that exist and do not run.
 func DaemonStopped() detect.Check {
