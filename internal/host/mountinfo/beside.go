@@ -173,7 +173,7 @@ func (l *lister) between(base uint64, stack []uint64) (others []uint64, err erro
 	last := base
 	for _, id := range stack {
 		for last++; last < id; last++ {
-			err := statMount(last, basicField, l.buffer)
+			err := statMount(last, mountBasic, l.buffer)
 			switch {
 			case err == nil:
 				others = append(others, last)

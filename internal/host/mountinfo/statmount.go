@@ -37,14 +37,39 @@ func listMounts(below, behind uint64, ids []uint64) (int, error) {
 	return int(n), nil
 }
 
-// Fields of statmount: STATMOUNT_SB_BASIC and the like. The source is there since Linux 6.13.
+// Fields of statmount. The source is there since Linux 6.13.
 const (
-	basicField  = 0x2
-	everyField  = 0x1 | basicField | 0x4 | 0x8 | 0x10 | 0x20 | 0x80 | 0x200
-	subtype     = 0x100
-	textsBegin  = 512
+	superBasic = 1 << iota // STATMOUNT_SB_BASIC
+	mountBasic
+	propagateFrom
+	mountRoot
+	mountPoint
+	filesystemType
+	namespaceID
+	mountOptionsText
+	filesystemSubtype
+	superSource
+
+	everyField  = superBasic | mountBasic | propagateFrom | mountRoot | mountPoint | filesystemType | mountOptionsText | superSource
 	maxMountLen = 64 << 10
 )
+
+// statMounted is the beginning of struct statmount; texts are offsets into the buffer, from textsBegin on.
+type statMounted struct {
+	_, Options                                                uint32
+	Mask                                                      uint64
+	Major, Minor                                              uint32
+	_                                                         uint64
+	SuperFlags, FSType                                        uint32
+	_, _                                                      uint64
+	ID, Parent                                                uint32
+	Attributes, Propagation, PeerGroup, Master, PropagateFrom uint64
+	Root, Point                                               uint32
+	_                                                         uint64
+	Subtype, Source                                           uint32
+}
+
+const textsBegin = 512
 
 // statMount fills buffer with struct statmount of a mount. A mount that does not exist is an ENOENT.
 func statMount(id, fields uint64, buffer []byte) error {
@@ -60,38 +85,42 @@ func statMount(id, fields uint64, buffer []byte) error {
 
 // readMount returns a mount as its line in the mount table has it.
 func readMount(id uint64, buffer []byte) (Mount, error) {
-	if err := statMount(id, everyField|subtype, buffer); err != nil {
+	if err := statMount(id, everyField|filesystemSubtype, buffer); err != nil {
 		return Mount{}, err
 	}
-	number := func(at int) int { return int(binary.NativeEndian.Uint32(buffer[at:])) }
-	large := func(at int) uint64 { return binary.NativeEndian.Uint64(buffer[at:]) }
-	text := func(at int) string {
-		from := buffer[min(textsBegin+number(at), len(buffer)):]
+	var s statMounted
+	if _, err := binary.Decode(buffer, binary.NativeEndian, &s); err != nil {
+		return Mount{}, fmt.Errorf("statmount: %w", err)
+	}
+	text := func(at uint32) string {
+		from := buffer[min(textsBegin+int(at), len(buffer)):]
 		return string(from[:max(0, bytes.IndexByte(from, 0))])
 	}
-	// The options of a filesystem without any are not among the fields.
-	if have := large(8); have&(everyField&^0x84) != everyField&^0x84 {
-		return Mount{}, fmt.Errorf("statmount: the kernel knows %#x of the fields %#x", have, everyField)
+	// A filesystem without options of its own has no text of them, and not every mount gets its changes from another.
+	const needed = everyField &^ (mountOptionsText | propagateFrom)
+	if s.Mask&needed != needed {
+		return Mount{}, fmt.Errorf("statmount: the kernel knows %#x of the fields %#x", s.Mask, needed)
 	}
-	m := Mount{ID: number(56), Parent: number(60), Major: number(16), Minor: number(20), Root: text(104), Point: text(108),
-		FSType: text(36), Source: text(124), Options: mountOptions(large(64)), SuperOptions: superOptions(number(32))}
-	if large(8)&subtype != 0 && text(120) != "" {
-		m.FSType += "." + text(120)
+	m := Mount{ID: int(s.ID), Parent: int(s.Parent), Major: int(s.Major), Minor: int(s.Minor), Root: text(s.Root),
+		Point: text(s.Point), FSType: text(s.FSType), Source: text(s.Source), Options: mountOptions(s.Attributes),
+		SuperOptions: superOptions(s.SuperFlags)}
+	if s.Mask&filesystemSubtype != 0 && text(s.Subtype) != "" {
+		m.FSType += "." + text(s.Subtype)
 	}
-	if large(8)&0x80 != 0 && text(4) != "" {
-		m.SuperOptions = append(m.SuperOptions, splitOptions(text(4))...)
+	if s.Mask&mountOptionsText != 0 && text(s.Options) != "" {
+		m.SuperOptions = append(m.SuperOptions, splitOptions(text(s.Options))...)
 	}
 	var tags []string
-	if group := large(80); large(72)&unix.MS_SHARED != 0 {
-		tags = append(tags, fmt.Sprintf("shared:%d", group))
+	if s.Propagation&unix.MS_SHARED != 0 {
+		tags = append(tags, fmt.Sprintf("shared:%d", s.PeerGroup))
 	}
-	if large(72)&unix.MS_SLAVE != 0 {
-		tags = append(tags, fmt.Sprintf("master:%d", large(88)))
-		if from := large(96); from != 0 && from != large(88) {
-			tags = append(tags, fmt.Sprintf("propagate_from:%d", from))
+	if s.Propagation&unix.MS_SLAVE != 0 {
+		tags = append(tags, fmt.Sprintf("master:%d", s.Master))
+		if s.PropagateFrom != 0 && s.PropagateFrom != s.Master {
+			tags = append(tags, fmt.Sprintf("propagate_from:%d", s.PropagateFrom))
 		}
 	}
-	if large(72)&unix.MS_UNBINDABLE != 0 {
+	if s.Propagation&unix.MS_UNBINDABLE != 0 {
 		tags = append(tags, "unbindable")
 	}
 	m.Optional = strings.Join(tags, " ")
@@ -119,12 +148,12 @@ func mountOptions(attributes uint64) []string {
 }
 
 // superOptions are the options that every filesystem may have.
-func superOptions(flags int) []string {
+func superOptions(flags uint32) []string {
 	options := []string{"rw"}
 	if flags&unix.MS_RDONLY != 0 {
 		options[0] = "ro"
 	}
-	return chosen(options, uint64(flags), []named{{unix.MS_SYNCHRONOUS, "sync"}, {unix.MS_DIRSYNC, "dirsync"}, {unix.MS_LAZYTIME, "lazytime"}}) //nolint:gosec // bits
+	return chosen(options, uint64(flags), []named{{unix.MS_SYNCHRONOUS, "sync"}, {unix.MS_DIRSYNC, "dirsync"}, {unix.MS_LAZYTIME, "lazytime"}})
 }
 
 func chosen(options []string, bits uint64, of []named) []string {
