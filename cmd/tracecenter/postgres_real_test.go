@@ -120,6 +120,36 @@ func (p *postgres) replica(kubeconfig string) replica {
 	}}
 }
 
+// A writer whose session was ended by the server takes a new one at once, and its end is no error.
+func TestRealPostgreSQLSessionEnds(t *testing.T) {
+	p := newPostgres(t)
+	kept, err := store.OpenPostgres(t.Context(), p.url(), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads := func(how string) {
+		t.Helper()
+		wait(t, how, func() bool { // the server may not know yet that the old session has ended
+			leads, fresh, err := kept.Lead(t.Context())
+			if err != nil {
+				t.Error(how, err)
+			}
+			return leads && fresh || err != nil
+		})
+	}
+	leads("at first")
+	if _, err := p.count("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'tracecenter'"); err != nil {
+		t.Fatal(err)
+	}
+	leads("ended by the server")
+	if _, err := p.count("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'tracecenter'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := kept.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Two replicas share a database, which is away for a while. Each pod gets one verdict.
 func TestRealPostgreSQL(t *testing.T) {
 	p := newPostgres(t)

@@ -49,7 +49,7 @@ func (s *Store) CountHour(ctx context.Context, now time.Time, builds map[int64]r
 	if err := s.countHour(ctx, hour, builds); err != nil {
 		return err
 	}
-	return s.inTransaction(ctx, s.open, func(tx *sql.Tx) error { return setMeta(ctx, tx, countedMeta, end) })
+	return s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error { return setMeta(ctx, tx, countedMeta, end) })
 }
 
 // counted returns the hour up to which the acts are added up.
@@ -86,7 +86,7 @@ func (s *Store) recount(ctx context.Context, b follow.Batch) error {
 	if first.Equal(counted) {
 		return nil
 	}
-	return s.inTransaction(ctx, s.open, func(tx *sql.Tx) error { return setMeta(ctx, tx, countedMeta, first) })
+	return s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error { return setMeta(ctx, tx, countedMeta, first) })
 }
 
 func (s *Store) countHour(ctx context.Context, hour time.Time, builds map[int64]record.Build) error {
@@ -98,7 +98,7 @@ func (s *Store) countHour(ctx context.Context, hour time.Time, builds map[int64]
 		return err
 	}
 	at := moment{hour}
-	return s.inTransaction(ctx, s.hours, func(tx *sql.Tx) error {
+	return s.inTransaction(ctx, s.hours, func(ctx context.Context, tx *sql.Tx) error {
 		for _, clear := range []string{`DELETE FROM hours WHERE hour = $1`, `DELETE FROM stages WHERE hour = $1`} {
 			if err := exec(ctx, tx, clear, at); err != nil {
 				return err
@@ -128,7 +128,7 @@ func (s *Store) countHour(ctx context.Context, hour time.Time, builds map[int64]
 // expireHours drops sums that are too old.
 func (s *Store) expireHours(ctx context.Context, now time.Time) error {
 	oldest := now.AddDate(0, -monthsKept, 0)
-	return s.inTransaction(ctx, s.hours, func(tx *sql.Tx) error {
+	return s.inTransaction(ctx, s.hours, func(ctx context.Context, tx *sql.Tx) error {
 		return errors.Join(exec(ctx, tx, `DELETE FROM hours WHERE hour < $1`, moment{oldest}),
 			exec(ctx, tx, `DELETE FROM stages WHERE hour < $1`, moment{oldest}),
 			exec(ctx, tx, `DELETE FROM weeks WHERE week < $1`, report.WeekOf(oldest)))

@@ -20,7 +20,7 @@ func (s *Store) Note(ctx context.Context, name string, into any) error {
 
 // SetNote stores a value under a name.
 func (s *Store) SetNote(ctx context.Context, name string, value any) error {
-	return s.inTransaction(ctx, s.open, func(tx *sql.Tx) error {
+	return s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error {
 		return exec(ctx, tx, `INSERT INTO meta VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name, document{value})
 	})
 }

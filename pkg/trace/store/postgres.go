@@ -71,12 +71,11 @@ func (s *Store) Lead(ctx context.Context) (leads, fresh bool, err error) {
 		return true, false, nil
 	}
 	if s.lead != nil {
-		if err := s.lead.PingContext(ctx); err != nil {
-			discard(s.lead)
-			s.lead = nil
-			return false, false, err
+		if s.lead.PingContext(ctx) == nil {
+			return true, false, nil
 		}
-		return true, false, nil
+		discard(s.lead) // the session has ended
+		s.lead = nil
 	}
 	conn, err := s.open.Conn(ctx)
 	if err != nil {
@@ -107,7 +106,7 @@ func (s *Store) First(ctx context.Context) (time.Time, error) { return s.meta(ct
 
 // expireRows drops the rows that are too old.
 func (s *Store) expireRows(ctx context.Context, oldest time.Time) error {
-	return s.inTransaction(ctx, s.open, func(tx *sql.Tx) error {
+	return s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error {
 		return errors.Join(exec(ctx, tx, `DELETE FROM evidence WHERE key IN (SELECT key FROM acts WHERE at < $1)`, moment{oldest}),
 			exec(ctx, tx, `DELETE FROM acts WHERE at < $1`, moment{oldest}),
 			exec(ctx, tx, `DELETE FROM placed WHERE hour < $1`, hourOf(oldest)),

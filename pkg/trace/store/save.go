@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
@@ -24,7 +25,7 @@ func (s *Store) Save(ctx context.Context, b follow.Batch) error {
 	if err := s.saveDays(ctx, b.Refined, refineAct); err != nil {
 		return fmt.Errorf("store reasons: %w", err)
 	}
-	if err := s.inTransaction(ctx, s.open, func(tx *sql.Tx) error { return saveOpen(ctx, tx, b) }); err != nil {
+	if err := s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error { return saveOpen(ctx, tx, b) }); err != nil {
 		return fmt.Errorf("store open acts: %w", err)
 	}
 	return nil
@@ -60,7 +61,7 @@ func (s *Store) saveDays(ctx context.Context, acts []follow.Act, save func(conte
 		if err != nil {
 			return err
 		}
-		if err := s.inTransaction(ctx, db, func(tx *sql.Tx) error {
+		if err := s.inTransaction(ctx, db, func(ctx context.Context, tx *sql.Tx) error {
 			for _, a := range acts {
 				if err := save(ctx, tx, a); err != nil {
 					return err
@@ -74,9 +75,23 @@ func (s *Store) saveDays(ctx context.Context, acts []follow.Act, save func(conte
 	return nil
 }
 
-// inTransaction writes to a database. PostgreSQL's transactions run in the session with the writer's lock: if
-// the session ends, the transaction ends too, so that a replica never writes without the lock.
-func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(*sql.Tx) error) error {
+// transactionLimit bounds a transaction whose context has no deadline.
+const transactionLimit = 30 * time.Second
+
+// inTransaction writes to a database, unless ctx has ended. PostgreSQL's transactions run in the session with the writer's
+// lock: if the session ends, the transaction ends too, so that a replica never writes without the lock. The end of the
+// program does not cancel a transaction that has begun: database/sql would close the session a moment later, under the last
+// save.
+func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	deadline, bounded := ctx.Deadline()
+	if !bounded {
+		deadline = time.Now().Add(transactionLimit)
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	defer cancel()
 	begin := db.BeginTx
 	if s.pg {
 		if s.lead == nil {
@@ -88,7 +103,7 @@ func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(*sql.Tx) 
 	if err != nil {
 		return err
 	}
-	if err := do(tx); err != nil {
+	if err := do(ctx, tx); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	return tx.Commit()

@@ -81,7 +81,7 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if s.hours, err = database(ctx, filepath.Join(s.dir, hoursFile), hoursSchema); err != nil {
 		return err
 	}
-	if err := s.inTransaction(ctx, s.open, func(tx *sql.Tx) error { return setFirst(ctx, tx) }); err != nil {
+	if err := s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error { return setFirst(ctx, tx) }); err != nil {
 		return err
 	}
 	names, err := filepath.Glob(filepath.Join(strings.NewReplacer("[", `\[`, "*", `\*`, "?", `\?`).Replace(s.dir), "????-??-??.db"))
@@ -142,7 +142,7 @@ func (s *Store) Close() error {
 	defer s.mu.Unlock()
 	var errs []error
 	if s.lead != nil {
-		errs = append(errs, s.lead.Close())
+		discard(s.lead)
 	}
 	for _, db := range s.days {
 		errs = append(errs, db.Close())
