@@ -21,7 +21,7 @@ const (
 
 // Group identifies times that can be compared: those of one stage, with or without a pull, on nodes of one pool.
 type Group struct {
-	Component string   `json:"component"` // kubelet, runtime, system
+	Component string   `json:"component"` // see components
 	Stage     stage.ID `json:"stage"`
 	Name      string   `json:"name"`
 	Pool      string   `json:"pool,omitempty"`
@@ -52,6 +52,21 @@ type Slower struct {
 var onNode = []stage.ID{stage.Notice, stage.AdmitOnNode, stage.Mount, stage.Sandbox, stage.Pull, stage.Start, stage.Noticed, stage.StopSandbox,
 	stage.Unmount, stage.ChangeSeen, stage.NewPull, stage.NewRun}
 
+// components are those whose versions are compared, with the stages that each is responsible for.
+var components = []struct {
+	name    string
+	version func(record.Build) string
+	stages  []stage.ID
+}{
+	{"kubelet", func(b record.Build) string { return b.Kubelet }, onNode},
+	{"runtime", func(b record.Build) string { return b.Runtime }, onNode},
+	{"system", func(b record.Build) string { return b.System }, onNode},
+	{"network", func(b record.Build) string { return b.Network }, []stage.ID{stage.Sandbox, stage.StopSandbox}},
+	{"storage", func(b record.Build) string { return b.Storage }, []stage.ID{stage.Attach, stage.Mount, stage.Unmount}},
+	{"scheduler", func(b record.Build) string { return b.Scheduler }, []stage.ID{stage.Schedule, stage.Preempt}},
+	{"apiserver", func(b record.Build) string { return b.Apiserver }, []stage.ID{stage.Admit, stage.Reported, stage.Accepted, stage.Disappear}},
+}
+
 // Compare returns the times by version, and the versions that are slower than others. If two components always change
 // together, both are named: only nodes on which one of them is older can tell.
 func Compare(cells []Cell) (versions []Version, slower []Slower) {
@@ -61,11 +76,12 @@ func Compare(cells []Cell) (versions []Version, slower []Slower) {
 	}
 	sums := map[key]Histogram{}
 	for _, c := range cells {
-		if !slices.Contains(onNode, c.Stage) || c.Build == (record.Build{}) {
-			continue
-		}
-		for component, version := range map[string]string{"kubelet": c.Build.Kubelet, "runtime": c.Build.Runtime, "system": c.Build.System} {
-			k := key{Group{component, c.Stage, stage.Describe(c.Stage).Name, c.Build.Pool, c.Cached}, version}
+		for _, component := range components {
+			version := component.version(c.Build)
+			if version == "" || !slices.Contains(component.stages, c.Stage) {
+				continue
+			}
+			k := key{Group{component.name, c.Stage, stage.Describe(c.Stage).Name, c.Build.Pool, c.Cached}, version}
 			if sums[k] == nil {
 				sums[k] = Histogram{}
 			}
@@ -73,7 +89,7 @@ func Compare(cells []Cell) (versions []Version, slower []Slower) {
 		}
 	}
 	for k, h := range sums {
-		if k.version != "" && h.N() >= sli.Enough {
+		if h.N() >= sli.Enough {
 			versions = append(versions, Version{k.Group, k.version, h.N(), h.Quantile(0.5), h.Quantile(0.9), h})
 		}
 	}

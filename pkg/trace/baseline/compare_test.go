@@ -81,3 +81,31 @@ func TestLarger(t *testing.T) {
 		t.Error(p)
 	}
 }
+
+// A component is compared in the stages that it is responsible for.
+func TestComponents(t *testing.T) {
+	for name, of := range map[string]struct {
+		stage stage.ID
+		build func(version string) record.Build
+		want  string
+	}{
+		"network":                    {stage.Sandbox, func(v string) record.Build { return record.Build{Network: v} }, "network"},
+		"network, of another stage":  {stage.Mount, func(v string) record.Build { return record.Build{Network: v} }, ""},
+		"storage":                    {stage.Mount, func(v string) record.Build { return record.Build{Storage: v} }, "storage"},
+		"scheduler":                  {stage.Schedule, func(v string) record.Build { return record.Build{Scheduler: v} }, "scheduler"},
+		"apiserver":                  {stage.Reported, func(v string) record.Build { return record.Build{Apiserver: v} }, "apiserver"},
+		"kubelet, not the scheduler": {stage.Schedule, func(v string) record.Build { return record.Build{Kubelet: v} }, ""},
+		"nothing is known":           {stage.Sandbox, func(string) record.Build { return record.Build{} }, ""},
+	} {
+		r := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a simulation
+		_, slower := Compare([]Cell{{Stage: of.stage, Build: of.build("v1"), Times: times(r, 2000, 1000)},
+			{Stage: of.stage, Build: of.build("v2"), Times: times(r, 2000, 2000)}})
+		got := ""
+		for _, s := range slower {
+			got += s.Component
+		}
+		if got != of.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

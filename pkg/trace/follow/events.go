@@ -144,7 +144,7 @@ func containerOf(path string) string {
 	return strings.Clone(name)
 }
 
-// maxBuilds limits the combinations of software that are told apart: pools, and versions of kubelet, runtime and system.
+// maxBuilds limits the combinations of software that are told apart: pools, and versions of the parts of record.Build.
 const maxBuilds = 1000
 
 // node is the recorded state of a Node.
@@ -163,6 +163,7 @@ func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
 	f.alive(now)
 	if gone {
 		delete(f.nodes, n.Name)
+		delete(f.plugins, n.Name)
 		delete(f.skews, "node/"+n.Name)
 		return
 	}
@@ -191,14 +192,11 @@ func (f *Follower) built(n *corev1.Node) int64 {
 	if f.config.PoolLabel != "" {
 		b.Pool = n.Labels[f.config.PoolLabel]
 	}
-	id := b.ID()
-	if _, known := f.builds[id]; !known {
-		if info.KubeletVersion == "" || len(f.builds) >= maxBuilds {
-			return 0
-		}
-		f.builds[id] = record.Build{Pool: strings.Clone(b.Pool), Kubelet: strings.Clone(b.Kubelet), Runtime: strings.Clone(b.Runtime), System: b.System}
+	if info.KubeletVersion == "" {
+		return 0
 	}
-	return id
+	return f.buildID(record.Build{Pool: f.share(strings.Clone(b.Pool)), Kubelet: f.share(strings.Clone(b.Kubelet)),
+		Runtime: f.share(strings.Clone(b.Runtime)), System: f.share(b.System)})
 }
 
 // Builds returns the software of the Nodes that were seen, by ID.

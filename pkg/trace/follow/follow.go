@@ -95,8 +95,10 @@ type Follower struct {
 	newest    map[string]record.Mark // the newest pod of each owner, by the owner's UID
 	nodes     map[string]node
 	leases    map[string]time.Time   // arrival of the last renewal
-	builds    map[int64]record.Build // of Nodes, by ID
-	eventless time.Time              // since when Events cannot be read; zero: they can
+	builds    map[int64]record.Build // by ID
+	plugins   map[string][]plugin    // by node
+	control   map[controlPlane]string
+	eventless time.Time // since when Events cannot be read; zero: they can
 	skews     map[string]time.Duration
 	beat      time.Duration
 	sign      time.Time // the watch's latest sign of life
@@ -135,7 +137,8 @@ type Miss struct {
 // New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
 	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
-		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]record.Mark{}, nodes: map[string]node{}, builds: map[int64]record.Build{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
+		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]record.Mark{}, nodes: map[string]node{}, builds: map[int64]record.Build{},
+		plugins: map[string][]plugin{}, control: map[controlPlane]string{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
 		beat: slowBeat, room: maxUnstored, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
 	for i := range c.Open {
 		a := c.Open[i]

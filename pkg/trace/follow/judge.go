@@ -87,7 +87,7 @@ func (f *Follower) judge(a *Act, now time.Time) {
 	}
 	f.unstored++
 	a.JudgedAt = now
-	a.Timeline.Build = f.nodes[a.Timeline.Node].build
+	a.Timeline.Build = f.buildOf(a.Timeline.Node)
 	if a.Verdict.Outcome == verdict.Missed {
 		a.Timeline.Around = f.around(&a.Timeline, now)
 		a.First = f.chooser.Choose(&a.Timeline, f.deadline(a), f.config.Promised)

@@ -43,6 +43,9 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 	if !there || placed {
 		f.replaces(o, uid)
 	}
+	if !there || placed || change == Gone {
+		f.software(p, change)
+	}
 	f.upgraded(o, uid, &known)
 	if p.DeletionTimestamp != nil && known.flags&deleting == 0 {
 		known.flags |= deleting

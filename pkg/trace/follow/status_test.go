@@ -1,10 +1,12 @@
 package follow
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
@@ -121,5 +123,44 @@ func TestBuildOfTheNode(t *testing.T) {
 	want := record.Build{Pool: "gpu", Kubelet: "v1.36.3", Runtime: "containerd://2.1", System: "Debian, 6.1"}
 	if got := w.Builds()[w.judged[0].Timeline.Build]; got != want {
 		t.Errorf("%+v of %d", got, w.judged[0].Timeline.Build)
+	}
+}
+
+// A verdict carries the versions of the plugins that set up networks and volumes on the pod's node, also while these restart, and
+// those of the control plane, unless its replicas differ.
+func TestBuildOfTheCluster(t *testing.T) {
+	w := newWorld(Config{})
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	n.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "r", OSImage: "o", KernelVersion: "k"}
+	w.Node(n, false, second(0))
+	software := func(name, owner, image, path string) *corev1.Pod {
+		return newPod(name, bound, func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: owner, UID: types.UID(owner)}}
+			p.Spec.Containers[0].Image = image
+			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}}
+		})
+	}
+	static := func(component, on, image string) *corev1.Pod {
+		return newPod(component+on, func(p *corev1.Pod) {
+			p.Namespace, p.Spec.NodeName, p.Labels = "kube-system", on, map[string]string{"component": component}
+			p.Annotations = map[string]string{"kubernetes.io/config.mirror": "x"}
+			p.Spec.Containers[0].Image = "registry.k8s.io/" + image
+		})
+	}
+	imitated := static("kube-scheduler", "n", "evil:v1")
+	imitated.Namespace, imitated.UID = "tenant", "imitated"
+	network := software("net", "cni", "quay.io/calico/node:v3.30.1", "/etc/cni/net.d/")
+	for _, p := range []*corev1.Pod{network, software("csi", "csi", "example.com/csi:v2", "/var/lib/kubelet/plugins_registry"),
+		software("log", "logs", "logs:v9", "/var/log"), static("kube-scheduler", "n", "kube-scheduler:v1.36.3"), imitated,
+		static("kube-apiserver", "n", "kube-apiserver:v1.36.3"), static("kube-apiserver", "m", "kube-apiserver:v1.36.4")} {
+		w.shows(p, 1)
+	}
+	w.Pod(network, Gone, second(2))
+	w.shows(newPod("a", readyAt(3)), 3)
+	w.until(10)
+	want := record.Build{Kubelet: "v1.36.3", Runtime: "r", System: "o, k", Network: "node:v3.30.1", Storage: "csi:v2", Scheduler: "kube-scheduler:v1.36.3"}
+	i := slices.IndexFunc(w.judged, func(a Act) bool { return a.Timeline.Name == "a" })
+	if got := w.Builds()[w.judged[i].Timeline.Build]; got != want {
+		t.Errorf("%+v", got)
 	}
 }
