@@ -2,6 +2,7 @@ package nodefault
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -125,7 +127,9 @@ func (s *Sender) Run(ctx context.Context) {
 
 func (s *Sender) send(ctx context.Context, _ time.Time) error {
 	s.mu.Lock()
-	keys := slices.SortedFunc(maps.Keys(s.waiting), func(a, b [2]string) int { return s.waiting[a].Time().Compare(s.waiting[b].Time()) })
+	keys := slices.SortedFunc(maps.Keys(s.waiting), func(a, b [2]string) int {
+		return cmp.Or(s.waiting[a].Time().Compare(s.waiting[b].Time()), strings.Compare(s.waiting[a].ID(), s.waiting[b].ID()))
+	})
 	s.mu.Unlock()
 	var forbidden error // to speak for the cluster: an event center of an earlier version forbids it, and takes the faults of nodes
 	for _, key := range keys {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
@@ -45,7 +46,7 @@ func TestForbiddenEvents(t *testing.T) {
 		}
 	}
 	fault := Fault{Node: "n1", Kind: SandboxFails, Last: now, Since: now}
-	if err := s.Report([]Fault{fault}, nil, now); err != nil {
+	if err := s.Report([]Fault{fault}, nil, now.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.send(t.Context(), now); err == nil || strings.Join(got, " ") != "forbidden taken" || s.Idle() {
