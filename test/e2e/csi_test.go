@@ -171,14 +171,17 @@ func TestCSIRegistration(t *testing.T) {
 	c.await("")
 }
 
-// A registrar's pod on the node makes its driver expected, and its socket missing.
+// A registrar's pod on the node, which mounts kubelet's plugin registry, makes its driver expected, and its socket missing.
 func TestCSIRegistrationSocketMissing(t *testing.T) {
 	t.Parallel()
 	c := openCSILab(t)
 	const pod = "fake-registrar"
 	endpoint := filepath.Join(c.lab.Paths.KubeletRoot, "plugins", c.name, "csi.sock")
-	if err := c.lab.RunPod(t.Context(), "default", pod, "sh", "-c", "sleep 100000; exit",
-		"--kubelet-registration-path="+endpoint); err != nil {
+	err := c.lab.KubectlApply(t.Context(), fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":"default"},
+"spec":{"nodeName":%q,"terminationGracePeriodSeconds":1,"tolerations":[{"operator":"Exists"}],
+"containers":[{"name":"main","image":%q,"imagePullPolicy":"Never","command":["sh","-c","sleep 100000; exit","--kubelet-registration-path=%s"]}],
+"volumes":[{"name":"registry","hostPath":{"path":"%s/plugins_registry"}}]}}`, pod, c.lab.NodeName, lab.BusyboxImage, endpoint, c.lab.Paths.KubeletRoot))
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
