@@ -9,6 +9,24 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/optout"
 )
 
+// Sighting is the record kept between passes about an object that no witness knows.
+type Sighting struct {
+	Identity Identity            `json:"identity"`
+	First    finding.Timestamp   `json:"first"`
+	Last     finding.Timestamp   `json:"last"`
+	Passes   int                 `json:"passes"`            // in which every witness could be trusted
+	Denials  []finding.Timestamp `json:"denials,omitempty"` // times of fresh LISTs of the apiserver without its pod
+	Named    NameAnswer          `json:"named,omitzero"`    // only for a running pod: see PodKey
+
+	// The owner, for objects that can outlive the source of their pod's name: see LosesOwner.
+	Pod       Pod    `json:"pod,omitzero"`
+	SandboxID string `json:"sandboxID,omitempty"`
+}
+
+// History holds sightings by kind and ID, and those of running pods by PodKey. It survives a restart of the agent but
+// not of the machine: a boot starts a new history.
+type History map[string]Sighting
+
 // Key is the key of an object in the history.
 func Key(o *Object) string { return string(o.Kind) + "/" + o.ID }
 
@@ -53,8 +71,8 @@ func (s Sighting) AddDenial(at finding.Timestamp) Sighting {
 // Inspector.About.
 const StrongLasts = time.Hour
 
-// NamedKey is the key in the history of the apiserver's answer about a pod that the breaker holds, and sourcesKey the
-// key of the time since when kubelet has had its pods. No kind of object has such keys.
+// NamedKey is the key in the history of the apiserver's answer about a pod that the breaker holds. No kind of object has
+// such keys.
 func NamedKey(uid string) string { return "named/" + uid }
 
 // Sighting returns the history's entry about an object; zero if there is none.
@@ -85,13 +103,6 @@ func (h History) Memories() int {
 	}
 	return n
 }
-
-// A running container is a witness for its pod: two lists without a pod can be wrong for the same reason, and a mistake
-// would kill a workload. So a running pod is a leftover only if, in addition to all other conditions,
-//
-//   - a second list lacks it, Settings.RunningSpacing after the first one,
-//   - the apiserver, asked for it by name, does not have it, or has another one of that name,
-//   - it is the first one: a report never has more than one such pod.
 
 // NameAnswer is the apiserver's answer to a request for a pod by name. It is a proof only if Gone or Alive is set.
 type NameAnswer struct {

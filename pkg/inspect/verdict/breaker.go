@@ -11,6 +11,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
+// The gate against mass orphaning protects living pods that a witness wrongly denies. If a node was away and its pods
+// were removed by force, many real leftovers close it, and would forever. So a pod without running processes may pass
+// by a second, stronger proof (see strongerProof). A release takes one such pod per pass: see release.Plan.
+
+// sourcesKey is the key in the history of the time since when kubelet has had its pods. No kind of object has such keys.
 const sourcesKey = "open/kubelet-sources"
 
 // mayRun returns why a process of the object's pod may be running.

@@ -11,6 +11,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
+// A running container is a witness for its pod: two lists without a pod can be wrong for the same reason, and a mistake
+// would kill a workload. So a running pod is a leftover only if, in addition to all other conditions,
+//
+//   - a second list lacks it, Settings.RunningSpacing after the first one,
+//   - the apiserver, asked for it by name, does not have it, or has another one of that name,
+//   - it is the first one: a report never has more than one such pod.
+
 // RunningSuspects returns the UIDs of the running suspects, sorted by when they are due to be requested by name.
 func RunningSuspects(suspects []*object.Object, t *witness.Inventory, history object.History,
 	now finding.Timestamp) []string {

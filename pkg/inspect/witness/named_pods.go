@@ -19,6 +19,23 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
+// Kubelet lets a node's own identity read neither its /pods nor its metrics. Then its podresources socket is asked
+// instead, which needs no credentials (see kubelet.PodNames). It is a weaker witness, so the proof needs more:
+//
+//   - It names pods and has no UIDs. A missing name is a denial; a present name denies a pod only if the apiserver
+//     lists another pod of that name, which kubelet is proven to have. A pod without a name is not denied until this is
+//     so for every name.
+//   - It does not show which force-deleted pods kubelet is still terminating. So a pod with a running container is
+//     never a leftover, and an object must be seen for twice the grace period after the last of them ended, or three
+//     times if the pod has no name. The apiserver must deny it over a whole grace period, and kubelet must be healthy
+//     if its metrics are refused, too.
+//   - It does not show the UIDs of static pods: theirs are unknown.
+//   - Since 1.34 it lacks pods that have ended. So that not the apiserver's list alone denies those, the UID must not
+//     be in allocatedPods either.
+//
+// The last list of the apiserver counts for pods that have ended, so that a node with completed pods costs no list in
+// every pass.
+
 // AllocatedPods is kubelet's record of the pods that it has admitted, ended and static ones too, by UID, in kubelet's
 // root directory (pkg/kubelet/allocation; in place resizing, on by default since 1.33). It is written when a pod is
 // admitted: one that is removed stays in it until then. It is only searched for UIDs, whatever its form:
