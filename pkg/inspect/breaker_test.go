@@ -131,7 +131,7 @@ func TestBreakerHasAWayOut(t *testing.T) {
 	}
 	report := n.look("")
 	if got := len(count(report, object.Leftover)); got != 10 {
-		t.Errorf("%d of ten are proven\n%s", got, whys(report, inspecttest.UIDOf(0)))
+		t.Errorf("%d of ten are proven\n%s", got, inspecttest.Whys(report, inspecttest.UIDOf(0)))
 	}
 	if most := 30; len(n.asked) > most {
 		t.Errorf("asked by name %d times in 40 minutes", len(n.asked))
@@ -224,7 +224,7 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newBoundNode(t)
 			if before := n.looks(30 * time.Minute); len(count(before, object.Leftover)) != 10 {
-				t.Fatalf("%d are proven before\n%s", len(count(before, object.Leftover)), whys(before,
+				t.Fatalf("%d are proven before\n%s", len(count(before, object.Leftover)), inspecttest.Whys(before,
 					inspecttest.UIDOf(0)))
 			}
 			test.bend(n)
@@ -233,7 +233,7 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 			if dead[inspecttest.UIDOf(0)] || test.all && len(dead) > 0 || !test.all && len(dead) == 0 {
 				t.Errorf("%v are proven", dead)
 			}
-			if why := whys(report, inspecttest.UIDOf(0)); !strings.Contains(why, test.why) {
+			if why := inspecttest.Whys(report, inspecttest.UIDOf(0)); !strings.Contains(why, test.why) {
 				t.Errorf("want %q:\n%s", test.why, why)
 			}
 		})
@@ -248,7 +248,7 @@ func TestHeldPodIsThereByName(t *testing.T) {
 		report := n.look("")
 		dead, asked := count(report, object.Leftover), slices.Contains(n.asked, "web-3")
 		if dead[inspecttest.UIDOf(3)] || asked && (len(dead) > 0 || gateOf(report, "list-is-ours").Open) {
-			t.Fatalf("%v, gate %+v\n%s", dead, gateOf(report, "list-is-ours"), whys(report, inspecttest.UIDOf(3)))
+			t.Fatalf("%v, gate %+v\n%s", dead, gateOf(report, "list-is-ours"), inspecttest.Whys(report, inspecttest.UIDOf(3)))
 		}
 		n.after(time.Minute)
 	}
@@ -262,18 +262,18 @@ func TestHeldPodByAnotherName(t *testing.T) {
 	n := newBoundNode(t)
 	n.add(inspecttest.UIDOf(30), "web-0")
 	report := n.looks(30 * time.Minute)
-	if !count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(whys(report, inspecttest.UIDOf(0)),
+	if !count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(inspecttest.Whys(report, inspecttest.UIDOf(0)),
 		"is another one now") {
-		t.Error(whys(report, inspecttest.UIDOf(0)))
+		t.Error(inspecttest.Whys(report, inspecttest.UIDOf(0)))
 	}
 	n = newBoundNode(t)
 	n.more = []object.Object{{Kind: object.Mount, ID: "n", Pod: object.Pod{UID: inspecttest.UIDOf(0),
 		Namespace: "default", Name: "db"},
 		Identity: object.Identity{"id": "n"}}}
 	report = n.looks(30 * time.Minute)
-	if count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(whys(report, inspecttest.UIDOf(0)),
+	if count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(inspecttest.Whys(report, inspecttest.UIDOf(0)),
 		"name different pods") {
-		t.Error(whys(report, inspecttest.UIDOf(0)))
+		t.Error(inspecttest.Whys(report, inspecttest.UIDOf(0)))
 	}
 }
 

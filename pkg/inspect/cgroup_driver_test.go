@@ -54,7 +54,7 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 			report := n.ripen(t, object.History{}, n.inspector())
 			for uid, want := range map[string]object.Verdict{ours: test.ofOurs, theirs: test.ofOther} {
 				if got := ofPod(report, uid); !slices.Equal(got, []object.Verdict{want}) {
-					t.Errorf("pod %s: %v, want %s: %s", uid, got, want, whys(report, uid))
+					t.Errorf("pod %s: %v, want %s: %s", uid, got, want, inspecttest.Whys(report, uid))
 				}
 			}
 		})

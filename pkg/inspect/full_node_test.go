@@ -219,7 +219,7 @@ func (n *fullNode) verdict(report object.Report, uid string) (object.Verdict, st
 	n.t.Helper()
 	found := ofPod(report, uid)
 	if len(found) != 1 {
-		n.t.Fatalf("pod %s: verdicts %v\n%s", uid, found, whys(report, uid))
+		n.t.Fatalf("pod %s: verdicts %v\n%s", uid, found, inspecttest.Whys(report, uid))
 	}
 	for _, o := range report.Objects {
 		if o.Pod.UID == uid {

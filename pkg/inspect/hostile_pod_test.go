@@ -89,9 +89,9 @@ func TestHostilePodAffectsOnlyItself(t *testing.T) {
 		}
 	})
 	report := n.ripen(t, object.History{}, n.inspector())
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	if got := ofPod(report, ordinary); !slices.Equal(got, []object.Verdict{object.Leftover}) {
-		t.Errorf("the other pod: %v %s", got, whys(report, ordinary))
+		t.Errorf("the other pod: %v %s", got, inspecttest.Whys(report, ordinary))
 	}
 	if got := objectsOf(report, ordinary); got != 2*len(left) {
 		t.Errorf("%d objects of the other pod, want %d", got, 2*len(left))

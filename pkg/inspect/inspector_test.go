@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -46,7 +46,7 @@ func TestLifeOfAPod(t *testing.T) {
 	i := n.inspector()
 
 	report, history := i.Pass(t.Context(), nil)
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	if n.Requests != 0 || len(history) != 0 {
 		t.Errorf("nothing is suspicious: %d requests to the apiserver, history %v", n.Requests, history)
 	}
@@ -76,12 +76,12 @@ func TestLifeOfAPod(t *testing.T) {
 	} {
 		n.After(step.wait)
 		report, history = i.Pass(t.Context(), history)
-		noErrors(t, report)
+		inspecttest.NoErrors(t, report)
 		if diff := cmp.Diff([]object.Verdict{step.want}, ofPod(report, dead)); diff != "" || n.Requests != step.requests {
-			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.Requests, diff, whys(report, dead))
+			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.Requests, diff, inspecttest.Whys(report, dead))
 		}
 		if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, living)); diff != "" {
-			t.Errorf("pass %d, the living pod: %s\n%s", pass, diff, whys(report, living))
+			t.Errorf("pass %d, the living pod: %s\n%s", pass, diff, inspecttest.Whys(report, living))
 		}
 	}
 	checkLeftovers(t, report)
@@ -131,23 +131,6 @@ func checkLeftovers(t *testing.T, report object.Report) {
 	}
 }
 
-func noErrors(t *testing.T, report object.Report) {
-	t.Helper()
-	for _, failure := range report.Errors {
-		t.Errorf("%s: %s", failure.What, failure.Error)
-	}
-}
-
-func whys(report object.Report, uid string) string {
-	var b strings.Builder
-	for _, o := range report.Objects {
-		if o.Pod.UID == uid {
-			b.WriteString(string(o.Kind) + " " + o.ID + ": " + string(o.Verdict) + ": " + o.Why + "\n")
-		}
-	}
-	return b.String()
-}
-
 // The witnesses are asked after the objects were listed, and the apiserver last of all.
 func TestOrderOfAsking(t *testing.T) {
 	n := newNode(t)
@@ -178,7 +161,7 @@ func TestStartingPodIsLive(t *testing.T) {
 	n.Add(dead, "starting")
 	report, _ = n.inspector(zero).Pass(t.Context(), nil)
 	if diff := cmp.Diff([]object.Verdict{object.Live}, ofPod(report, dead)); diff != "" {
-		t.Error(diff, whys(report, dead))
+		t.Error(diff, inspecttest.Whys(report, dead))
 	}
 }
 
@@ -206,7 +189,7 @@ func TestForeignObjects(t *testing.T) {
 	report, history := n.inspector(func(s *object.Settings) {
 		*s = object.Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(t.Context(), nil)
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	if n.Requests != 0 || len(history) != 0 {
 		t.Errorf("%d requests, history %v", n.Requests, history)
 	}
@@ -249,9 +232,9 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	report, _ := n.inspector(func(s *object.Settings) {
 		*s = object.Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(t.Context(), nil)
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	if diff := cmp.Diff([]object.Verdict{object.Foreign}, ofPod(report, dead)); diff != "" {
-		t.Error(diff, whys(report, dead))
+		t.Error(diff, inspecttest.Whys(report, dead))
 	}
 	for _, o := range report.Objects {
 		if o.Pod.UID == dead && (len(o.Holders) != 1 || o.Holders[0].PID != inhabitant) {
@@ -324,7 +307,7 @@ func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 	report, _ := n.inspector(func(s *object.Settings) {
 		*s = object.Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(ctx, nil)
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	got := verdicts(report)
 	if got[object.Mount][object.Leftover] != 2 || got[object.PodDirectory][object.Leftover] != 2 {
 		t.Errorf("got %v", got)

@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
@@ -50,7 +51,7 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 	}
 	report, history = passes(t, n, i, history, 1, 4*time.Minute)
 	if diff := cmp.Diff(allOf(object.Leftover), verdictsOf(report, leaseKinds...)); diff != "" {
-		t.Error(diff, whys(report, dead))
+		t.Error(diff, inspecttest.Whys(report, dead))
 	}
 	if err := os.RemoveAll(filepath.Join(n.Host.Paths.CNICacheDir, "results")); err != nil { // as after CNI DEL
 		t.Fatal(err)
@@ -111,7 +112,7 @@ func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
 	}
 	for _, kind := range leaseKinds {
 		if got := verdictsOf(report, kind)[kind]; (got == object.Leftover) != leftover {
-			t.Errorf("%s: %s is %q\n%s", name, kind, got, whys(report, dead))
+			t.Errorf("%s: %s is %q\n%s", name, kind, got, inspecttest.Whys(report, dead))
 		}
 	}
 }

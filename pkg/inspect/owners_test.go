@@ -32,7 +32,7 @@ func passes(t *testing.T, n *node, i *Inspector, history object.History, times i
 	for range times {
 		n.After(apart)
 		report, history = i.Pass(t.Context(), history)
-		noErrors(t, report)
+		inspecttest.NoErrors(t, report)
 	}
 	return report, history
 }
@@ -62,7 +62,7 @@ func TestOwnerOutlivesTheCache(t *testing.T) {
 	want := map[object.Kind]object.Verdict{object.Netns: object.Leftover, object.Link: object.Leftover}
 	report, history := passes(t, n, i, history, 1, time.Minute)
 	if diff := cmp.Diff(want, verdictsOf(report, object.Netns, object.Link)); diff != "" {
-		t.Error(diff, whys(report, dead))
+		t.Error(diff, inspecttest.Whys(report, dead))
 	}
 	visitor := n.ProcessIn(netns)
 	report, history = passes(t, n, i, history, 1, time.Minute)

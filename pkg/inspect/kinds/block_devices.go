@@ -33,22 +33,9 @@ func listBlockDevices(_ context.Context, scan *hostscan.Scan) ([]object.Object, 
 	if len(found) == 0 {
 		return nil, failed
 	}
-	objects, err := blockObjects(scan, found)
-	return objects, errors.Join(failed, err)
-}
-
-func blockObjects(scan *hostscan.Scan, found []volume.Device) ([]object.Object, error) {
-	mounts, err := scan.Mounts()
+	use, err := readDeviceUse(scan)
 	if err != nil {
-		return nil, err
-	}
-	swaps, err := scan.Host.Files.Text("/proc/swaps")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	used, err := volume.UsedByPods(scan.Host)
-	if err != nil {
-		return nil, err
+		return nil, errors.Join(failed, err)
 	}
 	objects := make([]object.Object, 0, len(found))
 	for _, d := range found {
@@ -56,24 +43,45 @@ func blockObjects(scan *hostscan.Scan, found []volume.Device) ([]object.Object, 
 		o := object.Object{Kind: object.BlockDevice, ID: "/dev/" + d.Name,
 			Identity: object.Identity{"device": d.Number,
 				"sequence": d.Sequence, "volume": named}, Facts: object.Facts("volume", named)}
-		users, elsewhere := blockUsers(scan, d, mounts, used)
+		users, elsewhere := use.ofDevice(scan, d)
 		switch {
 		case len(d.Holders) > 0:
 			elsewhere = "/dev/" + d.Holders[0]
-		case strings.Contains(swaps, o.ID+" "):
+		case use.swaps(o.ID):
 			elsewhere = "swap"
 		}
 		attachUsers(&o, users, elsewhere)
-		doubtUnused(&o, used)
+		doubtUnused(&o, use.volumes)
 		objects = append(objects, o)
 	}
-	return objects, nil
+	return objects, failed
 }
 
-// blockUsers returns the pods whose volume a device is, and a mount of it outside pods.
-func blockUsers(scan *hostscan.Scan, d volume.Device, mounts []mount.Mount, used volume.Used) (users []string,
-	elsewhere string) {
-	for _, m := range mounts {
+// deviceUse has the users of block devices on the node.
+type deviceUse struct {
+	mounts   []mount.Mount
+	swapFile string // /proc/swaps; empty without swap
+	volumes  volume.Used
+}
+
+func readDeviceUse(scan *hostscan.Scan) (use deviceUse, err error) {
+	if use.mounts, err = scan.Mounts(); err != nil {
+		return use, err
+	}
+	use.swapFile, err = scan.Host.Files.Text("/proc/swaps")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return use, err
+	}
+	use.volumes, err = volume.UsedByPods(scan.Host)
+	return use, err
+}
+
+// swaps reports whether the node swaps on a device.
+func (u deviceUse) swaps(device string) bool { return strings.Contains(u.swapFile, device+" ") }
+
+// ofDevice returns the pods whose volume a device is, and a mount of it outside pods.
+func (u deviceUse) ofDevice(scan *hostscan.Scan, d volume.Device) (users []string, elsewhere string) {
+	for _, m := range u.mounts {
 		if m.Device() != d.Number {
 			continue
 		}
@@ -87,10 +95,10 @@ func blockUsers(scan *hostscan.Scan, d volume.Device, mounts []mount.Mount, used
 		users = append(users, uid)
 	}
 	for part := range strings.SplitSeq(strings.TrimSuffix(d.Volume, " (deleted)"), "/") {
-		if users = append(users, used.Volumes[part]...); host.IsPodUID(part) {
+		if users = append(users, u.volumes.Volumes[part]...); host.IsPodUID(part) {
 			users = append(users, part)
 		}
-		users = append(users, used.Handles[part]...) // the directory of a staged volume
+		users = append(users, u.volumes.Handles[part]...) // the directory of a staged volume
 	}
 	return users, elsewhere
 }

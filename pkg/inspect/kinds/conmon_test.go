@@ -16,6 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -90,6 +91,6 @@ func TestConmonLeftAlone(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(pids, got); diff != "" {
-		t.Error(diff, whys(report, dead), whys(report, living))
+		t.Error(diff, inspecttest.Whys(report, dead), inspecttest.Whys(report, living))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/volume"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -34,7 +35,7 @@ func TestDetachedVolumes(t *testing.T) {
 		for range minutes {
 			n.After(time.Minute)
 			report, history = i.Pass(t.Context(), history)
-			noErrors(t, report)
+			inspecttest.NoErrors(t, report)
 			for _, o := range kinds.Releasable(report).Objects {
 				if o.Kind == object.DetachedVolume {
 					t.Error("it would be released")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -25,7 +26,7 @@ func TestDeviceAllocations(t *testing.T) {
 	n.Write(fmt.Sprintf(`{"policyName":"Static","machineState":{},"entries":{%q:{"app":[{"numaAffinity":[0],"type":"memory",
 		"size":1}]}},"checksum":1}`, dead), "memory_manager_state")
 	report := n.ripen(t, object.History{}, n.inspector())
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	want := map[string]object.Verdict{
 		"device-plugins/kubelet_internal_checkpoint#" + dead + "/nvidia.com/gpu":   object.Leftover,
 		"device-plugins/kubelet_internal_checkpoint#" + living + "/nvidia.com/gpu": object.Live,

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -103,7 +104,7 @@ func TestHostMounts(t *testing.T) {
 	report, _ = passes(t, n, n.inspector(), history, 4, 5*time.Minute) // the agent was started again
 	want["bind"], want["fuse"] = object.Leftover, object.Leftover
 	if diff := cmp.Diff(want, mounts(report)); diff != "" {
-		t.Errorf("proven: %s\n%s", diff, whys(report, dead))
+		t.Errorf("proven: %s\n%s", diff, inspecttest.Whys(report, dead))
 	}
 }
 
@@ -113,7 +114,7 @@ func TestDeadFUSEIsNobodys(t *testing.T) {
 	dir := n.Mkdir(t.TempDir(), "fuse")
 	n.fuse(dir)()
 	report := n.ripen(t, object.History{}, n.inspector())
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	if o := one(t, report, object.HostMount, dir); o.Verdict != object.Foreign || o.Foreign != object.CreatorEnded {
 		t.Errorf("%s: %s", o.Verdict, o.Why)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -55,7 +56,7 @@ func TestTwoNetworksAndBothFamilies(t *testing.T) {
 			"link " + string(verdict): 2, "ipam-lease " + string(verdict): 3}
 		got := countsOf(report, uid, object.CNIAttachment, object.Netns, object.Link, object.IPAMLease)
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s:\n%s\n%s", verdict, diff, whys(report, uid))
+			t.Errorf("%s:\n%s\n%s", verdict, diff, inspecttest.Whys(report, uid))
 		}
 	}
 }
@@ -83,7 +84,7 @@ func TestNetnsOfCRIO(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff, whys(report, dead))
+				t.Error(diff, inspecttest.Whys(report, dead))
 			}
 		})
 	}
@@ -125,7 +126,7 @@ func TestKubeletDirectoryElsewhere(t *testing.T) {
 			for uid, verdict := range map[string]object.Verdict{dead: object.Leftover, living: object.Live} {
 				want := map[string]int{"mount " + string(verdict): 1, "pod-directory " + string(verdict): 1}
 				if diff := cmp.Diff(want, countsOf(report, uid, object.Mount, object.PodDirectory)); diff != "" {
-					t.Errorf("%s:\n%s\n%s", verdict, diff, whys(report, uid))
+					t.Errorf("%s:\n%s\n%s", verdict, diff, inspecttest.Whys(report, uid))
 				}
 			}
 			for _, o := range report.Objects {

@@ -63,26 +63,9 @@ func passes(t *testing.T, n *node, i *inspect.Inspector, history object.History,
 	for range times {
 		n.After(apart)
 		report, history = i.Pass(t.Context(), history)
-		noErrors(t, report)
+		inspecttest.NoErrors(t, report)
 	}
 	return report, history
-}
-
-func noErrors(t *testing.T, report object.Report) {
-	t.Helper()
-	for _, failure := range report.Errors {
-		t.Errorf("%s: %s", failure.What, failure.Error)
-	}
-}
-
-func whys(report object.Report, uid string) string {
-	var b strings.Builder
-	for _, o := range report.Objects {
-		if o.Pod.UID == uid {
-			b.WriteString(string(o.Kind) + " " + o.ID + ": " + string(o.Verdict) + ": " + o.Why + "\n")
-		}
-	}
-	return b.String()
 }
 
 // verdicts counts the verdicts on objects of a kind.

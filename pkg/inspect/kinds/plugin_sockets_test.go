@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -118,7 +119,7 @@ func TestPluginSockets(t *testing.T) {
 				want[socket] = verdict
 			}
 			report := n.ripen(t, object.History{}, n.inspector().Within(time.Minute))
-			noErrors(t, report)
+			inspecttest.NoErrors(t, report)
 			if diff := cmp.Diff(want, verdictsByName(report, object.PluginSocket, func(o object.Assessment) string {
 				return strings.TrimPrefix(o.ID, n.Host.Paths.KubeletRoot+"/")
 			})); diff != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -39,7 +40,7 @@ func TestPodLogs(t *testing.T) {
 		report, history = i.Pass(t.Context(), history)
 		n.After(13 * time.Hour)
 	}
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	want := map[string]object.Verdict{"default_web_" + living: object.Live, "lost+found": object.Foreign,
 		"default_job_" + dead: object.Leftover}
 	got := map[string]object.Verdict{}

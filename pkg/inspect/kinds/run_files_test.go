@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
@@ -30,11 +31,11 @@ func TestRunFiles(t *testing.T) {
 	n.Containers = append(n.Containers, &cri.Container{Id: id("a"), Labels: map[string]string{witness.UIDLabel: living}})
 	n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + dead + "/" + id("b"))
 	report := n.ripen(t, object.History{}, n.inspector())
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	want := map[string]object.Verdict{"a": object.Live, "b": object.Leftover, "c": object.Unowned, "17": object.Unowned}
 	ids := map[string]string{"a": id("a"), "b": id("b"), "c": id("c"), "17": "fifo/17", "18": "fifo/18", "19": "fifo/19",
 		"other": "containers/other"}
 	if diff := cmp.Diff(want, of(report, object.RunFile, ids)); diff != "" {
-		t.Errorf("%s\n%s", diff, whys(report, dead))
+		t.Errorf("%s\n%s", diff, inspecttest.Whys(report, dead))
 	}
 }

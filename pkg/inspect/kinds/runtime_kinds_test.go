@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
@@ -130,12 +131,12 @@ func TestContainerdContainers(t *testing.T) {
 	report, history := passes(t, n.node, i, nil, 3, 4*time.Minute)
 	want := map[string]object.Verdict{"lost": object.Candidate, "starting": object.Live, "mine": object.Foreign}
 	if diff := cmp.Diff(want, of(report, object.ContainerdContainer, ids)); diff != "" {
-		t.Error("before the grace: ", diff, whys(report, dead))
+		t.Error("before the grace: ", diff, inspecttest.Whys(report, dead))
 	}
 	report, _ = passes(t, n.node, i, history, 1, 4*time.Minute)
 	want["lost"] = object.Leftover
 	if diff := cmp.Diff(want, of(report, object.ContainerdContainer, ids)); diff != "" {
-		t.Error(diff, whys(report, dead))
+		t.Error(diff, inspecttest.Whys(report, dead))
 	}
 	if o := one(t, report, object.ContainerdContainer, ids["lost"]); o.Pod != (object.Pod{UID: dead,
 		Namespace: "default", Name: "p"}) ||
@@ -195,7 +196,7 @@ func TestWhatALostSandboxLeaves(t *testing.T) {
 				delete(want, "mine")
 			}
 			if diff := cmp.Diff(want, of(report, kind, ids)); diff != "" {
-				t.Error(kind, diff, whys(report, dead))
+				t.Error(kind, diff, inspecttest.Whys(report, dead))
 			}
 		}
 	}

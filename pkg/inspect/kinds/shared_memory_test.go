@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -35,7 +36,7 @@ func TestSharedMemory(t *testing.T) {
 		}
 		if diff := cmp.Diff(map[string]object.Verdict{"living": object.Live, "dead": want, "admin": object.Foreign,
 			"unseen": object.Foreign}, got); diff != "" {
-			t.Error(diff, whys(report, dead))
+			t.Error(diff, inspecttest.Whys(report, dead))
 		}
 	}
 	i := n.inspector()

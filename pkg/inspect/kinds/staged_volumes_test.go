@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/volume"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -65,7 +66,7 @@ func TestStagedVolumes(t *testing.T) {
 	n.Mkdir(root, csiPlugins, "d.example.com", "no-volume")
 	n.Mount("tmpfs", n.Mkdir(root, "plugins/kubernetes.io/rbd/mounts/image"), "tmpfs", 0)
 	report := n.ripen(t, object.History{}, n.inspector())
-	noErrors(t, report)
+	inspecttest.NoErrors(t, report)
 	csi := strings.TrimPrefix(csiPlugins, "plugins/kubernetes.io/") + "/"
 	want := map[string]object.Verdict{"unused": object.Unowned, "living": object.Live, "dead": object.Leftover,
 		"shared": object.Live, "in-use": object.Live,

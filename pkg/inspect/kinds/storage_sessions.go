@@ -3,12 +3,10 @@ package kinds
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/volume"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -34,17 +32,9 @@ func listStorageSessions(_ context.Context, scan *hostscan.Scan) ([]object.Objec
 	if len(found) == 0 {
 		return nil, failed
 	}
-	mounts, err := scan.Mounts()
+	use, err := readDeviceUse(scan)
 	if err != nil {
-		return nil, err
-	}
-	swaps, err := scan.Host.Files.Text("/proc/swaps")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	used, err := volume.UsedByPods(scan.Host)
-	if err != nil {
-		return nil, err
+		return nil, errors.Join(failed, err)
 	}
 	objects := make([]object.Object, 0, len(found))
 	for i := range found {
@@ -56,25 +46,25 @@ func listStorageSessions(_ context.Context, scan *hostscan.Scan) ([]object.Objec
 			Facts: object.Facts("target", target, "volume", s.Volume, "state", s.State,
 				"devices", strings.Join(s.Disks, " ")),
 		}
-		users, elsewhere := sessionUsers(scan, s, mounts)
+		users, elsewhere := use.ofSession(scan, s)
 		for _, disk := range s.Disks {
-			if strings.Contains(swaps, "/dev/"+disk+" ") {
+			if use.swaps("/dev/" + disk) {
 				elsewhere = "swap"
 			}
 		}
 		if s.Other != "" {
 			elsewhere = s.Other
 		}
-		attachUsers(&o, append(users, used.Volumes[s.Volume]...), elsewhere)
-		doubtUnused(&o, used)
+		attachUsers(&o, append(users, use.volumes.Volumes[s.Volume]...), elsewhere)
+		doubtUnused(&o, use.volumes)
 		objects = append(objects, o)
 	}
 	return objects, failed
 }
 
-// sessionUsers returns the pods that mount a device of a session, or its device file, and another mount point of one.
-func sessionUsers(scan *hostscan.Scan, s *volume.Session, mounts []mount.Mount) (users []string, elsewhere string) {
-	for _, m := range mounts {
+// ofSession returns the pods that mount a device of a session, or its device file, and another mount point of one.
+func (u deviceUse) ofSession(scan *hostscan.Scan, s *volume.Session) (users []string, elsewhere string) {
+	for _, m := range u.mounts {
 		file := m.FSType == "devtmpfs" && slices.Contains(s.Disks, path.Base(m.Root))
 		if !file && !slices.Contains(s.Numbers, m.Device()) {
 			continue

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -35,7 +36,7 @@ func TestVolumeAttachments(t *testing.T) {
 		for range minutes {
 			n.After(time.Minute)
 			report, history = i.Pass(t.Context(), history)
-			noErrors(t, report)
+			inspecttest.NoErrors(t, report)
 		}
 		return verdictsByName(report, object.VolumeAttachment, func(o object.Assessment) string { return handleOf(o) })
 	}
