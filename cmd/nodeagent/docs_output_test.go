@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
-// TestOutputPage: docs/output.md is the contract of -o json. Each section names every field, and none that has gone.
+// TestOutputPage: docs/output.md is the contract of -o json. Each section names every field, and no former one.
 func TestOutputPage(t *testing.T) {
 	data, err := os.ReadFile("../../docs/output.md")
 	if err != nil {

@@ -22,7 +22,7 @@ type explanation struct {
 	Asked    map[string]finding.Timestamp `json:"asked"`               // when each witness was asked
 	Gates    []object.Gate                `json:"gates"`               // that apply to the object
 	Sighting object.Sighting              `json:"sighting"`            // after this pass
-	Running  object.Sighting              `json:"runningPod,omitzero"` // of its pod, if that has a running container
+	Running  object.Sighting              `json:"runningPod,omitzero"` // of its pod, if a container of it runs
 	Settings object.Settings              `json:"-"`
 	Missing  []string                     `json:"missing"`               // to a proof
 	Release  string                       `json:"release,omitempty"`     // the action of a release

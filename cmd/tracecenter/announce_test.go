@@ -128,7 +128,7 @@ func TestAnnouncements(t *testing.T) {
 		"/clusters/prod/tracecenter Health 0 0 HealthyFatal"}; !slices.Equal(got, want) {
 		t.Errorf("%q,\nwant %q", got, want)
 	}
-	start(now.Add(time.Second)) // nothing has changed
+	start(now.Add(time.Second)) // no level has changed
 	if err := kept.SetNote(t.Context(), "announced", map[string]any{"minute": minute}); err != nil {
 		t.Fatal(err)
 	}

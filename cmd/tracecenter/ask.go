@@ -149,7 +149,7 @@ func parameters(cmd *cobra.Command) string {
 	return query.Encode()
 }
 
-// problemIf returns the error of a verb that has printed problems.
+// problemIf returns the error of a verb after it printed problems.
 func problemIf(found bool) error {
 	if found {
 		return errProblems

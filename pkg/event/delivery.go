@@ -13,7 +13,7 @@ const (
 	maxCauses   = 20
 )
 
-// Missed is the data of pod.missed: acts of pods that were not done in time, for one reason of the system, on one node.
+// Missed is the data of pod.missed: late acts of pods, for one reason of the system, on one node.
 type Missed struct {
 	Reason   string      `json:"reason"` // "other": of the reasons and nodes for which the minute had no room
 	Node     string      `json:"node,omitempty"`

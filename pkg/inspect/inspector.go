@@ -255,7 +255,7 @@ func keepUnseen(old, next object.History, blind map[object.Kind]bool, objects []
 	}
 }
 
-// recent returns the last list of the apiserver, if it may still count for pods that have ended.
+// recent returns the last list of the apiserver, if it may still count for ended pods.
 func (i *Inspector) recent(now finding.Timestamp) witness.ClusterInventory {
 	if last := i.cluster; last.OK() && object.SameBoot(last.At, now) && now.Since(last.At) < recheck {
 		return last

@@ -175,7 +175,7 @@ func TestMisnamedPodIsNotProven(t *testing.T) {
 	}
 }
 
-// If a request by name is forbidden and the pods of that name cannot be listed either, the answer proves nothing.
+// If a request by name is forbidden and the pods of that name cannot be listed either, the answer is no proof.
 func TestForbiddenNameProvesNothing(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(inspecttest.UIDOf(3))

@@ -195,7 +195,7 @@ func TestNoRestAfterAPassOverSomeKinds(t *testing.T) {
 	}
 }
 
-// Opt-in objects do not keep the agent awake while none can be released; they and objects that are only reported are no
+// Opt-in objects do not keep the agent awake while none can be released; they and report-only objects are no
 // orphaned pods: they may stay forever. A release may follow their proof.
 func TestOptedInIsQuiet(t *testing.T) {
 	o := object.Assessment{Object: object.Object{Kind: object.Shim}, FirstSeen: inspecttest.At(time.Minute)}

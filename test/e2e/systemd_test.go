@@ -93,7 +93,7 @@ func TestSystemdHealthyNode(t *testing.T) {
 
 // recipe creates a leftover of a kind that depends on systemd, on cgroup v2 or on containerd 2.
 type recipe struct {
-	wants []object.Kind // kinds that are proven and released, beside the pod's volume and directory
+	wants []object.Kind // released kinds, beside the pod's volume and directory
 	make  func(d *deadPod)
 	check func(d *deadPod, report inspected) // checks the findings
 }

@@ -18,7 +18,7 @@ const mark = "nodeagent.github.io/unhealthy"
 
 // TestWrittenAgain: while a disk is broken, others take away what the agent wrote about it. A condition that another
 // writer has changed, a ConfigMap that a person has deleted, a taint that another writer has removed, and all of it on a
-// Node that was deleted and has registered again under its name: the agent writes it anew.
+// Node that registered again under its name after its deletion: the agent writes it anew.
 func TestWrittenAgain(t *testing.T) {
 	ofTheProcess(t, "the pod of an agent goes with its Node, and its next one writes everything anyway")
 	l := openLab(t)

@@ -116,7 +116,7 @@ func podSubject(pod object.Pod, group string) finding.Subject {
 // inspect returns the changes of one pass. As in the tracker, an error does not prove that an object is gone.
 func (r *reported) inspect(report object.Report, first bool) []finding.Activity {
 	var news []finding.Activity
-	here := map[string]*object.Assessment{} // objects that are or were leftovers
+	here := map[string]*object.Assessment{} // present and former leftovers
 	for i := range report.Objects {
 		o := &report.Objects[i]
 		if o.Verdict != object.Leftover && len(r.Leftovers) == 0 {

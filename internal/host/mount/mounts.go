@@ -48,8 +48,8 @@ func recent(h *host.Host, wanted func(Mount) bool) ([]Mount, error) {
 	return mounts, err
 }
 
-// Visible returns a table for who wants to know what is mounted where: that mounts are not known which lie covered in a
-// stack is no error. Who releases anything needs those, too.
+// Visible returns a table for readers that need the visible mounts only: unknown mounts covered by a stack are no error. A
+// release needs those too.
 func Visible(mounts []Mount, err error) ([]Mount, error) {
 	if cut, ok := errors.AsType[*mountinfo.CutError](err); ok && cut.Hidden > 0 {
 		return mounts, nil
@@ -57,7 +57,7 @@ func Visible(mounts []Mount, err error) ([]Mount, error) {
 	return mounts, err
 }
 
-// Known is Visible for who can use a part of the table: it separates why only a part is known (cut) from why nothing is.
+// Known is Visible for who can use a part of the table: it separates the reason for a partial table (cut) from a failure.
 func Known(mounts []Mount, err error) (known []Mount, cut *mountinfo.CutError, failed error) {
 	mounts, err = Visible(mounts, err)
 	if cut, ok := errors.AsType[*mountinfo.CutError](err); ok && len(mounts) > 0 {

@@ -20,7 +20,7 @@ const (
 	atOnce     = 512                    // mounts to list
 )
 
-// beside has the mounts that are not in the stack of a table that costs too much.
+// beside has the mounts outside the stack of a table that costs too much.
 //
 // If listmount(2) lists the mounts below one within the stack, it walks only up to that one: in steps of 512 mounts it
 // lists a stack of 32,768 in 0.06 s of a processor; the mount table takes 17 s. The IDs of the other mounts lie between
@@ -39,7 +39,7 @@ func (b *beside) close() error {
 	return b.file.Close()
 }
 
-// readBeside returns the mounts of the table that are not in its stack; read are its first lines.
+// readBeside returns the mounts of the table outside its stack; read are its first lines.
 func (r *Reader) readBeside(name string, read []Mount) (*beside, error) {
 	runtime.LockOSThread() // namespace and clock are the thread's
 	defer runtime.UnlockOSThread()
@@ -86,7 +86,7 @@ type lister struct {
 	buffer []byte // of statmount
 }
 
-// beside returns the mounts that are not in the stack, those on top of it and its top, and the number of all mounts.
+// beside returns the mounts outside the stack, those on top of it and its top, and the number of all mounts.
 func (l *lister) beside(read []Mount) (found []Mount, total int, err error) {
 	most := HighestStack(read)
 	if most.Mounts < lowStack {
@@ -168,7 +168,7 @@ func (l *lister) below(base uint64) (stack []uint64, err error) {
 	}
 }
 
-// between returns the mounts with an ID behind base that are not in the stack.
+// between returns the mounts with an ID behind base outside the stack.
 func (l *lister) between(base uint64, stack []uint64) (others []uint64, err error) {
 	last := base
 	for _, id := range stack {

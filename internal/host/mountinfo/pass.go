@@ -59,7 +59,7 @@ func (p *pass) add(r *Reader, line []byte) error {
 	return nil
 }
 
-// withBeside returns what is known, and how many mounts of the stack are not, if these are the only ones.
+// withBeside returns the known mounts, and the number of unknown ones if all of these are in the stack.
 func (g *going) withBeside(r *Reader, name string) (known []Mount, hidden int) {
 	if g.beside != nil && g.beside.file.changed() {
 		_ = g.beside.close()
@@ -122,8 +122,8 @@ func (p *pass) known(r *Reader) []Mount {
 // CutError means that reading the whole table would cost too much.
 type CutError struct {
 	Lines  int  // were read
-	First  bool // no table was read to its end before: mounts may exist of which nothing is known
-	Hidden int  // mounts of the stack, the only ones that are not known; 0: others may not be known
+	First  bool // no table was read to its end before: there may be unknown mounts
+	Hidden int  // unknown mounts, if all are in the stack; 0: others may be unknown too
 	Stack  Stack
 }
 

@@ -55,7 +55,7 @@ func Intercepted(ctx context.Context, h *host.Host, pid int, address string) str
 		}
 		return fmt.Sprintf(translated, address)
 	}
-	// a listening port refuses nothing, and ignores only those for whom its queue has no room
+	// a listening port refuses no connection, and ignores one only if its queue is full
 	empty := !slices.ContainsFunc(listening, func(s TCP) bool { return s.Waiting > 0 })
 	if errors.Is(dialErr, syscall.ECONNREFUSED) || empty && ctx.Err() != nil {
 		return fmt.Sprintf(translated, address)

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// DoubtError is a file that is not run: users other than root can change it, or it is broken. The conditions that it
+// DoubtError is the reason not to run a file: users other than root can change it, or it is broken. The conditions that it
 // declares, as far as it can be read, are unknown.
 type DoubtError struct {
 	File File
@@ -42,10 +42,10 @@ func (f *File) declare(top map[string]json.RawMessage) {
 	}
 }
 
-// maxDoubtful bounds the conditions of a file that is not run.
+// maxDoubtful bounds the conditions of a doubtful file.
 const maxDoubtful = 32
 
-// addDoubt adds a check for each condition of a file that is not run: it cannot tell, and names the file and the reason.
+// addDoubt adds a check for each condition of a doubtful file: it cannot tell, and names the file and the reason.
 // A file that others can change does not choose conditions of the Node.
 func (m *Monitors) addDoubt(e *DoubtError, id string) {
 	o := native{m.deps.Own, m.deps.Believed}

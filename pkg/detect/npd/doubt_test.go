@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// TestConditionsInDoubt: each condition of a file that is not run is unknown, and the check names the file and the
+// TestConditionsInDoubt: each condition of a doubtful file is unknown, and the check names the file and the
 // reason. A file that others can change chooses no condition of the Node.
 func TestConditionsInDoubt(t *testing.T) {
 	const log = `{"plugin":"kmsg","source":"k","conditions":[{"type":"KernelDeadlock","reason":"Fine"},{"type":"ReadonlyFilesystem"}],"rules":[`

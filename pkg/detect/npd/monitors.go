@@ -59,7 +59,7 @@ type Wording struct {
 // relay is the source through which monitors wake their checks.
 const relay detect.WakeSource = "npd"
 
-// New creates the monitors of files. The check "npd-files" reports a file that is not run, and the conditions of a
+// New creates the monitors of files. The check "npd-files" reports a doubtful file, and the conditions of a
 // DoubtError are unknown.
 func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	if d.Log == nil {

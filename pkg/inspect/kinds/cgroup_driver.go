@@ -123,7 +123,7 @@ func ClaimStrays(objects []object.Object, kubelet witness.KubeletInventory) {
 // strayRuns is the reason why a cgroup outside our kubelet's tree is foreign.
 const strayRuns = "processes run in it, and nothing shows that they are a pod's of our kubelet"
 
-// DisownStrays marks those at the root that have processes and are still without a named pod.
+// DisownStrays marks those at the root with processes and without a named pod.
 func DisownStrays(objects []object.Object) {
 	for i := range objects {
 		if o := &objects[i]; o.Kind == object.StrayCgroup && object.IsUnowned(o) && o.Facts["populated"] != "" {

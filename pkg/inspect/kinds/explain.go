@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
-// Explain adds facts to suspects that are too expensive to read for all objects.
+// Explain adds facts to suspects that would cost too much for all objects.
 func Explain(scan *hostscan.Scan, suspects []*object.Object) {
 	var network, mounts, directories, logs []*object.Object
 	serves := make(map[string]string) // by pod: what its processes serve

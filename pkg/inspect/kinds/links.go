@@ -14,7 +14,7 @@ import (
 // can be resolved to it only while a runtime keeps that namespace mounted.
 const NamespaceKey = "namespace"
 
-// LostNetns reports whether o is a link that is foreign only because no runtime keeps the namespace of its other end
+// LostNetns reports whether a link is foreign only because no runtime keeps the namespace of its other end
 // mounted.
 func LostNetns(o *object.Object) bool {
 	return o.Kind == object.Link && o.Identity[NamespaceKey] == "" && o.Identity["peerNamespace"] != "-1"

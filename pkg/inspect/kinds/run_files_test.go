@@ -14,7 +14,7 @@ import (
 )
 
 // What containerd made for a container in /run is a leftover once its pod and the container are gone; of a container
-// that nothing knows it is unowned.
+// unknown to all it is unowned.
 func TestRunFiles(t *testing.T) {
 	n := newNode(t)
 	state := n.Host.Paths.ContainerdState

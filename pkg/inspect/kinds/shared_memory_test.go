@@ -12,7 +12,7 @@ import (
 )
 
 // Shared memory is a leftover of the pod whose process created it, if a pass has seen that process; also after a
-// restart of the agent. Segments of a living pod, of no pod, and with a creator that was never seen are not reported.
+// restart of the agent. Segments of a living pod, of no pod, and with an unseen creator are not reported.
 func TestSharedMemory(t *testing.T) {
 	n := newNode(t)
 	n.Add(dead, "job")

@@ -66,13 +66,13 @@ func LosesOwner(kind Kind) bool {
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
 //	systemd-unit, log-link                              UID        UID      container    container
 //	pod-logs                                            UID        UID      -            -
-//	other kinds that are only reported                  UID        UID      -            -
+//	other report-only kinds                             UID        UID      -            -
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //	containerd-container                                UID        UID      ID, pod      -
 //	task, shim, rootfs, snapshot, run-file              UID        UID      ID, pod      ID, pod
 //	sandbox-directory, ipam-lease, port-mapping         UID        UID      sandbox ID   sandbox ID
 //
-// When the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so it is no
+// When the runtime still lists the sandbox of a vanished pod, that sandbox is itself the leftover, so it is no
 // evidence for the pod's other objects. But as long as the runtime knows the sandbox, its network is released by
 // removing the sandbox, and never without the runtime. A lease also means that containerd knows a sandbox, until it is
 // proven to be a leftover itself. Every witness must answer for every kind.

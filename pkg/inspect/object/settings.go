@@ -34,7 +34,7 @@ type Settings struct {
 	// … and more than this share of all pods on the node stop everything
 	MassPercent    int  `yaml:"massPercent"`
 	HostNamespaces bool `yaml:"-"` // the agent sees the host's processes
-	// OptedIn are the opt-in kinds that are opted in: a release may follow their proof.
+	// OptedIn are the opt-in kinds of the configuration: a release may follow their proof.
 	OptedIn []Kind `yaml:"-"`
 	// OptOutPods are label selectors of pods that must not be released.
 	OptOutPods []string `yaml:"-"`

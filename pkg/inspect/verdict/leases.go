@@ -12,7 +12,7 @@ func (e *evaluation) noteDeadLease(o object.Assessment) {
 	}
 }
 
-// onlyDeadLease reports whether containerd knows the sandbox of o only by a lease that is itself a leftover.
+// onlyDeadLease reports whether containerd knows the sandbox of o only by a leftover lease.
 func (e *evaluation) onlyDeadLease(o *object.Object) bool {
 	return o.Kind.Networked() && e.deadLeases[o.SandboxID] && e.inventory.Containerd.Known[o.SandboxID] == witness.LeaseName
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
-// A lease that is a leftover no longer protects the network; a container of that ID does. (No lease is a leftover
+// A leftover lease no longer protects the network; a container of that ID does. (No lease is a leftover
 // beside one: this holds even if that were wrong.)
 func TestDeadLeaseDoesNotHideContainers(t *testing.T) {
 	inventory := inspecttest.Healthy()

@@ -49,7 +49,7 @@ func (e *evaluation) orphanAges(objects []object.Object) map[string]time.Duratio
 	return ages
 }
 
-// ended counts the orphans that kubelet has ended. Some have only a sandbox and containers left that have ended:
+// ended counts the orphans that kubelet has ended. Some have only ended sandboxes and containers left:
 // kubelet's garbage collector removes them every minute, or later if it is busy, restarts or the runtime fails. Others
 // still existed when the pass began: see noteRemoved. On a busy node they are many. They are no sign of a wrong
 // witness: a living pod has its directory. Most of kubelet's pods must have one, or no orphan is counted.

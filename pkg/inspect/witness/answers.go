@@ -6,7 +6,7 @@ import (
 )
 
 // Answers returns the answer of every witness about o. first is when o was first seen: an older list of the apiserver
-// proves nothing.
+// is no proof.
 func (t *Inventory) Answers(o *object.Object, first finding.Timestamp) map[string]object.Answer {
 	return map[string]object.Answer{
 		object.Apiserver:  t.ApiserverAnswer(o, first),

@@ -30,10 +30,10 @@ import (
 //     times if the pod has no name. The apiserver must deny it over a whole grace period, and kubelet must be healthy
 //     if its metrics are refused, too.
 //   - It does not show the UIDs of static pods: theirs are unknown.
-//   - Since 1.34 it lacks pods that have ended. So that not the apiserver's list alone denies those, the UID must not
+//   - Since 1.34 it lacks ended pods. So that not the apiserver's list alone denies those, the UID must not
 //     be in allocatedPods either.
 //
-// The last list of the apiserver counts for pods that have ended, so that a node with completed pods costs no list in
+// The last list of the apiserver counts for ended pods, so that a node with completed pods costs no list in
 // every pass.
 
 // AllocatedPods is kubelet's record of the pods that it has admitted, ended and static ones too, by UID, in kubelet's

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 )
 
-// A gate that others have closed holds a repair: after an hour that is a finding, with the reason and who opens the gate.
+// A repair held for an hour by a gate that others closed is a finding, with the reason and who opens the gate.
 func TestHeldForAnHourIsAFinding(t *testing.T) {
 	budget := func(err error) func(*world) {
 		return func(w *world) {

@@ -64,7 +64,7 @@ func (s *Server) Announce(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// announceMisses announces the misses of the minutes that are over and stored.
+// announceMisses announces the misses of past minutes after they are stored.
 func (s *Server) announceMisses(ctx context.Context, now time.Time) error {
 	sent := s.announcer.sent
 	stored := time.Unix(0, s.saved.Load())

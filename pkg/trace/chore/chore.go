@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Chore is work that is done again and again.
+// Chore is repeated work.
 type Chore struct {
 	Name  string
 	Every time.Duration // 0: each turn

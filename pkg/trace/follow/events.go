@@ -144,7 +144,7 @@ func containerOf(path string) string {
 	return strings.Clone(name)
 }
 
-// maxBuilds limits the combinations of software that are told apart: pools, and versions of the parts of record.Build.
+// maxBuilds limits the combinations of software to tell apart: pools, and versions of the parts of record.Build.
 const maxBuilds = 1000
 
 // node is the recorded state of a Node.

@@ -31,7 +31,7 @@ type plugin struct {
 // controlPlane is a static pod of the control plane.
 type controlPlane struct{ component, node string }
 
-// software takes the images of a pod that is part of the cluster's software: of a DaemonSet that mounts the directory of CNI's
+// software takes the images of a pod of the cluster's own software: of a DaemonSet that mounts the directory of CNI's
 // configuration or of kubelet's plugins, or a static pod of the control plane.
 func (f *Follower) software(p *corev1.Pod, change Change) {
 	owner := ""
@@ -48,7 +48,7 @@ func (f *Follower) software(p *corev1.Pod, change Change) {
 			return
 		}
 		f.control[key] = f.share(imagesOf(p))
-	case owner != "" && change != Gone: // the version of one that is gone is that of the node until the next one starts
+	case owner != "" && change != Gone: // between two pods of a DaemonSet, the node keeps the version of the first
 		set := plugin{owner: p.Namespace + "/" + owner, network: mountsHost(p, networksDir), storage: mountsHost(p, pluginsDir)}
 		if !set.network && !set.storage {
 			return
@@ -78,7 +78,7 @@ func imagesOf(p *corev1.Pod) string {
 	return strings.Clone(text[:min(len(text), maxVersion)])
 }
 
-// buildOf returns the ID of the software that is responsible for the pods of a node; 0 if the Node is not known.
+// buildOf returns the ID of the software responsible for the pods of a node; 0 if the Node is unknown.
 func (f *Follower) buildOf(node string) int64 {
 	base := f.nodes[node].build
 	b := f.builds[base]

@@ -2,7 +2,7 @@ package record
 
 import "hash/fnv"
 
-// Build is the software that is responsible for the pods of a node, and the pool of the node. An unknown part is empty.
+// Build is the software responsible for the pods of a node, and the pool of the node. An unknown part is empty.
 type Build struct {
 	Pool      string `json:"pool,omitempty"`
 	Kubelet   string `json:"kubelet,omitempty"`

@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS weeks (week TEXT PRIMARY KEY, report TEXT NOT NULL) W
 )
 
 // CountHour adds up the acts of the oldest complete hour without sums, if there is one: the sums are kept longer than
-// the acts. A replica that does not write does nothing.
+// the acts. A standby replica adds none up.
 func (s *Store) CountHour(ctx context.Context, now time.Time, builds map[int64]record.Build) error {
 	if s.pg && s.lead == nil {
 		return nil

@@ -104,7 +104,7 @@ func (s *Store) Alive(ctx context.Context) (time.Time, error) { return s.meta(ct
 // First returns when the store was created.
 func (s *Store) First(ctx context.Context) (time.Time, error) { return s.meta(ctx, "first") }
 
-// expireRows drops the rows that are too old.
+// expireRows drops old rows.
 func (s *Store) expireRows(ctx context.Context, oldest time.Time) error {
 	return s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error {
 		return errors.Join(exec(ctx, tx, `DELETE FROM evidence WHERE key IN (SELECT key FROM acts WHERE at < $1)`, moment{oldest}),

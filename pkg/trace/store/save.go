@@ -80,7 +80,7 @@ const transactionLimit = 30 * time.Second
 
 // inTransaction writes to a database, unless ctx has ended. PostgreSQL's transactions run in the session with the writer's
 // lock: if the session ends, the transaction ends too, so that a replica never writes without the lock. The end of the
-// program does not cancel a transaction that has begun: database/sql would close the session a moment later, under the last
+// program does not cancel a begun transaction: database/sql would close the session a moment later, under the last
 // save.
 func (s *Store) inTransaction(ctx context.Context, db *sql.DB, do func(context.Context, *sql.Tx) error) error {
 	if err := ctx.Err(); err != nil {

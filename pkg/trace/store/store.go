@@ -248,7 +248,7 @@ func (s *Store) since(at time.Time) (dbs []*sql.DB) {
 	return dbs
 }
 
-// Expire drops the days that are too old. A replica that does not write does nothing.
+// Expire drops old days. A standby replica drops none.
 func (s *Store) Expire(ctx context.Context, now time.Time) error {
 	if s.pg && s.lead == nil {
 		return nil

@@ -128,7 +128,7 @@ func (f *fieldReader) head(line []byte) {
 	}
 }
 
-// readSized reads the value of a field that is not one line of text: its size in 8 bytes, the value, a line break.
+// readSized reads the value of a field of several lines or bytes: its size in 8 bytes, the value, a line break.
 func (f *fieldReader) readSized(name string) error {
 	var size [8]byte
 	if _, err := io.ReadFull(f.in, size[:]); err != nil {

@@ -60,7 +60,7 @@ func TestJournalFields(t *testing.T) {
 	}
 }
 
-// TestChangedExport: a paste lost bytes of a size; that is an error, not a healthy log.
+// TestChangedExport: a paste lost bytes of a size: an error, not a healthy log.
 func TestChangedExport(t *testing.T) {
 	for _, rest := range []string{"MESSAGE\nEXT4-fs error (device sda1)\n", "MESSAGE\n", sized("MESSAGE", readOnly)[:30]} {
 		sum, err := Replay{}.Read(kernelMatcher(t), strings.NewReader(exportHead+rest), func(Found) error { return nil })

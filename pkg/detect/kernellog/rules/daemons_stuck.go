@@ -70,7 +70,7 @@ func stuckRules() []Rule {
 			`^UID \d+ exceeded its '\w+' quota on UID \d+`, `^Peer \S+ is being disconnected as it does not have the resources`},
 		Kind: NodeKind, Expiry: hour,
 	}, {
-		// dbus bus/activation.c. Bluetooth is asked for on machines that have none.
+		// dbus bus/activation.c. Desktops ask for Bluetooth on machines without it.
 		ID: "dbus-activation", Reason: "DBusServiceNotStarting", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{DBus, Systemd, Kubelet, Runtime},
 		Advice: "`systemctl status dbus` and the service's unit (`busctl status NAME`); if it is systemd1 or login1: `systemctl " +

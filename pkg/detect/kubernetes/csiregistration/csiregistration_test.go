@@ -120,7 +120,7 @@ func TestCSIRegistrationReasons(t *testing.T) {
 					HostPath: &corev1.HostPathVolumeSource{Path: filepath.Join(root, dir)}}})
 			}
 		}, want: []string{subject + "CSISocketMissing warning"}},
-		// Without a directory of the host it can register nothing, so that its start is no reason to wait.
+		// Without a directory of the host it cannot register a driver, so its start is no reason to wait.
 		{name: "pod that imitates one by its arguments", arrange: func(n *csiNode) {
 			n.pods = []corev1.Pod{n.claims(fakeName), n.driverPod(fakeName, 5*time.Second)}
 			n.pods[1].Namespace, n.pods[1].Spec.Volumes = "tenant", nil
@@ -247,8 +247,8 @@ func TestCSIRegistrationLifeOfADriver(t *testing.T) {
 	}
 }
 
-// A driver that was removed for good is forgotten after a day, although a pod names it: otherwise anyone who may create pods
-// could keep each node of a former driver fatal. A pod that has a volume of it is in trouble as long as it runs.
+// The check forgets a removed driver after a day, although a pod names it: otherwise anyone who may create pods
+// could keep each node of a former driver fatal. A pod with a mounted volume of it is in trouble as long as it runs.
 func TestCSIRegistrationForgetsANamedDriver(t *testing.T) {
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	crashed := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}

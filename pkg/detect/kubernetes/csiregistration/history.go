@@ -61,7 +61,7 @@ func (p *csiHistory) registered(nodeIDs map[string]string, drivers []csiDriver) 
 	}
 }
 
-// forget drops drivers that have not been in CSINode for long and that the node does not need. A pod that merely names a
+// forget drops drivers that CSINode has lacked for long and the node does not need. A pod that merely names a
 // driver does not keep it: its author only needs the right to create pods.
 func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, after, up time.Duration) {
 	changed := false

@@ -16,7 +16,7 @@ import (
 // csiVolumesUsed returns, by driver, the pods (namespace/name) that have volumes of it: inline volumes by their spec,
 // claims by the file that kubelet writes beside the mount before it calls the driver. A claim whose driver kubelet did
 // not know leaves no such file. mounted are the drivers that more than a specification shows: by such a file, or by a
-// container of the pod that has started, since kubelet mounts all volumes before.
+// started container of the pod, since kubelet mounts all volumes before.
 //
 //	<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json
 //	<kubelet root>/plugins/kubernetes.io/csi/volumeDevices/<volume>/data/vol_data.json   of raw block volumes

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// TestHostPortOfHealthz: a pod with the hostPort of kubelet's healthz gets its requests, and decides nothing about kubelet.
+// TestHostPortOfHealthz: a pod with the hostPort of kubelet's healthz gets its requests, and does not decide about kubelet.
 func TestHostPortOfHealthz(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return

@@ -108,7 +108,7 @@ func (c *kubeProxyCheck) certain(ctx context.Context, h *host.Host, seen observa
 	return found, nil
 }
 
-// tenants reports whether a process runs in a pod that is not known to be in a namespace of the cluster's own. kubelet makes
+// tenants reports whether a process runs in a pod outside the cluster's own namespaces, or in an unknown one. kubelet makes
 // the directory of a pod's logs, NAMESPACE_NAME_UID, before its first container.
 func tenants(h *host.Host, pid int) bool {
 	cgroups, err := h.ProcCgroups(pid)

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// hostPort is a pod that has kube-proxy's port: it gets the requests, and nothing is known of kube-proxy.
+// hostPort is a pod with kube-proxy's port: it gets the requests, and the check cannot tell.
 func (w *proxyWorld) hostPort(check detect.Check, h *host.Host) {
 	w.t.Helper()
 	rule := func(do string) {
@@ -28,7 +28,7 @@ func (w *proxyWorld) hostPort(check detect.Check, h *host.Host) {
 	}
 	unknown := func(err error) bool { return err != nil && strings.Contains(err.Error(), "hostPort") }
 	rule("-A")
-	checktest.AwaitError(w.t, check, h, unknown) // nothing listens in the pod
+	checktest.AwaitError(w.t, check, h, unknown) // no process of the pod listens
 	listener, err := net.Listen("tcp", "127.0.0.1:8080")
 	if err != nil {
 		w.t.Fatal(err)

@@ -28,7 +28,7 @@ func TestBlockedTasksMustShowInTheLoad(t *testing.T) {
 	}
 }
 
-// TestBlockedTasksAreNoFatalLoad: tasks that are blocked in the kernel use no processor, and a pod whose file server is gone
+// TestBlockedTasksAreNoFatalLoad: tasks blocked in the kernel use no processor, and a pod whose file server is gone
 // has as many of them as it likes. The load is fatal by the others alone.
 func TestBlockedTasksAreNoFatalLoad(t *testing.T) {
 	s := DefaultSettings()
