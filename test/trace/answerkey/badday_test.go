@@ -167,13 +167,13 @@ func TestRealAPIServerWithoutEvents(t *testing.T) {
 	s.kubeconfig = s.reader(`"pods","nodes"`)
 	s.serve()
 	var parts sync.WaitGroup
-	limit := make(chan struct{}, 16)
+	begin := make(places, 16)
 	for _, p := range plays() {
 		if strings.HasSuffix(p.name, "e-hook") {
 			continue // kwok writes the start of the container into its first status, which comes after the hook; kubelet knows it
 		}
-		limit <- struct{}{}
-		parts.Go(func() { <-limit; s.perform(p) })
+		begin.take()
+		parts.Go(func() { s.perform(p, begin) })
 	}
 	parts.Go(s.taint)
 	parts.Wait()

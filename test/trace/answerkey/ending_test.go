@@ -124,8 +124,10 @@ func sharp() (all []*play) {
 func (s *theater) withoutScheduler(parts *sync.WaitGroup) []*play {
 	_ = s.scheduler.Process.Kill()
 	all := slices.Concat(schedulerDown(), sharp())
+	begin := make(places, len(all))
 	for _, p := range all {
-		parts.Go(func() { s.perform(p) })
+		begin.take()
+		parts.Go(func() { s.perform(p, begin) })
 	}
 	return all
 }

@@ -250,9 +250,18 @@ func (s *theater) made(p *corev1.Pod) time.Time {
 	return s.created[p.Name]
 }
 
-// perform plays a pod, and returns when its part is over.
-func (s *theater) perform(p *play) {
+// places are those for plays that begin. A play gives its place back when kwok has shown its first status: on a busy
+// machine kwok is slow, and a late status would be another play.
+type places chan struct{}
+
+func (l places) take()  { l <- struct{}{} }
+func (l places) leave() { <-l }
+
+// perform plays a pod in a place that it has taken, and returns when its part is over.
+func (s *theater) perform(p *play, on places) {
 	pod := p.object()
+	left := sync.OnceFunc(on.leave)
+	defer left()
 	if s.call(http.MethodPost, podsPath, pod, pod); pod.UID == "" {
 		return
 	}
@@ -268,12 +277,26 @@ func (s *theater) perform(p *play) {
 	case p.from != "":
 		s.patch(pod, "status", strategic, object{"status": object{"conditions": []any{condition("PodScheduled", "False", p.from, p.schedule)}}})
 	}
+	if p.from == "" && len(p.steps) > 0 && p.steps[0].after < time.Second {
+		s.awaitKwok(pod)
+	}
+	left()
 	if p.bindIn > 0 {
 		s.sleep(p.bindIn)
 		s.bind(pod)
 	}
 	if p.then != nil {
 		p.then(s, pod)
+	}
+}
+
+// awaitKwok waits for kwok's first status of a pod, at most for the promised time.
+func (s *theater) awaitKwok(pod *corev1.Pod) {
+	for end := time.Now().Add(promised); time.Now().Before(end) && s.ctx.Err() == nil; s.sleep(300 * time.Millisecond) {
+		var now corev1.Pod
+		if err := s.do(http.MethodGet, podsPath+"/"+pod.Name, plain, nil, &now); err != nil || now.Status.StartTime != nil {
+			return
+		}
 	}
 }
 
@@ -294,10 +317,10 @@ func (s *theater) answerKey() {
 	all := plays()
 	s.rollouts(&upgrades)
 	refusals := s.refuse(&parts)
-	limit := make(chan struct{}, 16) // pods created at the same time
+	begin := make(places, 16)
 	for _, p := range all {
-		limit <- struct{}{}
-		parts.Go(func() { <-limit; s.perform(p) })
+		begin.take()
+		parts.Go(func() { s.perform(p, begin) })
 	}
 	parts.Go(s.taint)
 	upgrades.Wait()
