@@ -17,7 +17,7 @@ import (
 	eventcenter "github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
-	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
@@ -81,10 +81,10 @@ func TestAnnouncements(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	start := func(at time.Time) *nodefault.Sender {
+	start := func(at time.Time) *messages.Sender {
 		follower := follow.New(follow.Config{Promised: time.Minute})
 		follower.Synced(at, true)
-		sender := nodefault.NewSender(center, "prod", log)
+		sender := messages.NewSender(center, "prod", log)
 		go sender.Run(t.Context())
 		server := &api.Server{Follower: follower, Store: kept, Prober: probe.New(nil, follower, log), Log: log, Now: time.Now, Sender: sender}
 		server.Saved(at)

@@ -20,6 +20,7 @@ import (
 	report "github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
@@ -42,7 +43,7 @@ func (openAccess) AuthorizeResource(context.Context, web.Identity, string, strin
 func TestAvoid(t *testing.T) {
 	center, token := openCenter(t)
 	log, now := slog.New(slog.DiscardHandler), time.Now()
-	sender := nodefault.NewSender(center, "prod", log)
+	sender := messages.NewSender(center, "prod", log)
 	go sender.Run(t.Context())
 	fault := nodefault.Fault{Node: "node-1", Kind: nodefault.SandboxFails, Misses: 4, Acts: 9, Last: now, Since: now}
 	if err := sender.Report([]nodefault.Fault{fault}, nil, now); err != nil {
@@ -96,10 +97,10 @@ func TestAvoid(t *testing.T) {
 	if err := kept.Save(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	away := nodefault.NewSender(&remote.Client{Server: "http://127.0.0.1:1", Token: token}, "prod", log)
+	away := messages.NewSender(&remote.Client{Server: "http://127.0.0.1:1", Token: token}, "prod", log)
 	for _, test := range []struct {
 		owner  string
-		sender *nodefault.Sender
+		sender *messages.Sender
 		want   string
 	}{
 		{"uid-1", sender, "node-1: pod-delivery/SandboxFailsOnNode owner/SandboxTimeout; node-2: owner/MountFailed owner/SandboxFailed"},

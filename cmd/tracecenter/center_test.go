@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	report "github.com/nodeagent/nodeagent/pkg/report/eventcenter"
-	"github.com/nodeagent/nodeagent/pkg/trace/evidence"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
 	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
@@ -69,7 +69,7 @@ func TestEvidenceFromTheEventCenter(t *testing.T) {
 			VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{Time: began}}}
 	follower.Pod(pod, follow.Watched, began)
-	reader := evidence.Reader{Center: center, Cluster: "prod", Log: slog.New(slog.DiscardHandler),
+	reader := messages.Reader{Center: center, Cluster: "prod", Log: slog.New(slog.DiscardHandler),
 		Take: func(e event.Evidence, node string, _ time.Time) bool {
 			return follower.Evidence(e, node, began.Add(50*time.Second))
 		}}
@@ -92,7 +92,7 @@ func TestEvidenceFromTheEventCenter(t *testing.T) {
 // A real event center gets a fault, once although it was away at first, and its end.
 func TestFaultsAtTheEventCenter(t *testing.T) {
 	client, _ := openCenter(t)
-	sender := nodefault.NewSender(client, "prod", slog.New(slog.DiscardHandler))
+	sender := messages.NewSender(client, "prod", slog.New(slog.DiscardHandler))
 	go sender.Run(t.Context())
 	fault := nodefault.Fault{Node: "node-1", Kind: nodefault.SandboxFails, Misses: 4, Acts: 9, Last: time.Now(), Since: time.Now()}
 	if err := sender.Report([]nodefault.Fault{fault}, nil, time.Now()); err != nil {

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/announce"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
@@ -23,14 +23,14 @@ func TestRealPostgreSQLNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = kept.Close() })
-	sent := announce.Sent{Minute: now.UTC().Truncate(time.Minute), Levels: map[string]announce.Level{announce.Health: {Level: health.Fatal, AsOf: now.UTC().Truncate(0)}}}
+	sent := messages.Sent{Minute: now.UTC().Truncate(time.Minute), Levels: map[string]messages.Level{messages.Health: {Level: health.Fatal, AsOf: now.UTC().Truncate(0)}}}
 	if err := kept.SetNote(ctx, "announced", sent); err == nil || kept.Leads() {
 		t.Error("a replica without the lock writes")
 	}
 	if _, _, err := kept.Lead(ctx); err != nil || !kept.Leads() {
 		t.Fatal(err)
 	}
-	var none, read announce.Sent
+	var none, read messages.Sent
 	if err := kept.Note(ctx, "announced", &none); err != nil || !none.Minute.IsZero() {
 		t.Errorf("%v %+v", err, none)
 	}

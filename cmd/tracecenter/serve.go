@@ -10,16 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/alert"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
-	"github.com/nodeagent/nodeagent/pkg/trace/evidence"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
-	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/override"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
-	"github.com/nodeagent/nodeagent/pkg/trace/tenant"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
@@ -148,8 +145,8 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	w.readers = append(w.readers, w.prober.Run)
 	if s.center != "" {
 		center := &remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}
-		w.api.Sender = nodefault.NewSender(center, s.cluster, log)
-		reader := &evidence.Reader{Center: center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
+		w.api.Sender = messages.NewSender(center, s.cluster, log)
+		reader := &messages.Reader{Center: center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
 		w.readers = append(w.readers, w.api.Sender.Run, reader.Run)
 	}
 	if s.alertmanager != "" {
@@ -158,7 +155,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		}
 	}
 	if len(s.flowSchemas) > 0 {
-		tenants, err := tenant.New(s.flowSchemas, servers, w.prober, log)
+		tenants, err := probe.NewTenants(s.flowSchemas, w.prober)
 		if err != nil {
 			return fmt.Errorf("--flow-schemas: %w", err)
 		}
@@ -173,14 +170,14 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 }
 
 func (s *work) readAlerts() error {
-	if err := alert.Valid(s.alertmanager); err != nil {
+	if err := probe.ValidAddress(s.alertmanager); err != nil {
 		return fmt.Errorf("--alertmanager %w", err)
 	}
-	levels, err := alert.ParseLevels(s.alertLevels)
+	levels, err := probe.ParseLevels(s.alertLevels)
 	if err != nil {
 		return fmt.Errorf("--alert-levels %w", err)
 	}
-	alerts := &alert.Reader{Address: s.alertmanager, Levels: levels, Log: s.log}
+	alerts := &probe.Alerts{Address: s.alertmanager, Levels: levels, Log: s.log}
 	s.api.Alerts = alerts.Firing
 	s.readers = append(s.readers, alerts.Run)
 	return nil

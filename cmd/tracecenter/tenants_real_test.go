@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
-	"github.com/nodeagent/nodeagent/pkg/trace/tenant"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 )
 
@@ -65,7 +64,7 @@ func (c *cluster) tenants() {
 		c.t.Fatal(err)
 	}
 	prober := probe.New(servers, nil, log)
-	reader, err := tenant.New([]string{"closed", "tenant-red"}, servers, prober, log)
+	reader, err := probe.NewTenants([]string{"closed", "tenant-red"}, prober)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
-	"github.com/nodeagent/nodeagent/pkg/trace/baseline"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
@@ -66,7 +65,7 @@ func TestVerbTexts(t *testing.T) {
 		"report": {&report.Report{Week: "2026-W10", From: at, To: at, Missing: []string{foreign}, Acts: []report.Success{{Indicator: success, Before: success}},
 			Reasons: append(make([]report.Reason, few), missed, report.Reason{Reason: "not printed"}), Owners: []report.Worst{worst}, Nodes: []report.Worst{worst},
 			Leftovers: []report.Reason{missed}, Stages: []report.Stage{{Act: record.Creation, Name: "pull", Samples: 20, P50: half, P90: half, Share: half}},
-			Slower: []baseline.Slower{{Group: baseline.Group{Component: "kubelet", Name: "pull"}, Version: "v2", Than: "v1", P90: 2, ThanP90: 1}},
+			Slower: []report.Slower{{Group: report.Group{Component: "kubelet", Name: "pull"}, Version: "v2", Than: "v1", P90: 2, ThanP90: 1}},
 			Online: []report.Online{{Component: "etcd", Instance: foreign, Rate: half, Samples: 20}}, Requests: []report.Online{{Instance: foreign, Rate: half, Samples: 20}},
 			Exhausted: 4, Took: []report.Placed{placed}, Budget: report.Budget{Objective: 0.99, Success: half, Samples: 100, Left: half, Days: 7},
 			Center: &report.NodesOnline{Week: "2026-W10", Nodes: 5, Available: 0.9, Unknown: 0.1, Found: 2, Repaired: 1}}, []string{

@@ -46,7 +46,6 @@ var mayImport = map[string][]string{
 	"pkg/trace/verdict": {"pkg/trace/record", "pkg/trace/stage"},
 	"pkg/trace/reason":  {"pkg/trace/record", "pkg/trace/stage"},
 	"pkg/trace/health":  {"pkg/trace/sli"},
-	"pkg/trace/alert":   {"pkg/trace/chore", "pkg/trace/health"},
 	"pkg/trace/watch":   {"pkg/trace/follow", "internal/kube/groups"},
 	"pkg/trace":         {"pkg/event", "pkg/finding", "pkg/trace", "pkg/web", "internal/atomicfile"},
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/alert"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -54,7 +54,7 @@ func TestAlertmanager(t *testing.T) {
 			`","endsAt":"`+ends+`","createdBy":"test","comment":"test"}`)
 	})
 	want := []health.Alert{{Name: "Disk", Level: health.Warning}, {Name: "EtcdSlow", Level: health.Fatal}}
-	reader := &alert.Reader{Address: "http://" + on, Levels: alert.Levels{"critical": health.Fatal, "warning": health.Warning}, Log: slog.Default()}
+	reader := &probe.Alerts{Address: "http://" + on, Levels: probe.Levels{"critical": health.Fatal, "warning": health.Warning}, Log: slog.Default()}
 	go reader.Run(t.Context())
 	await("read", func() bool {
 		got := reader.Firing()

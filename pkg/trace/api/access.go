@@ -39,39 +39,40 @@ func (s *Server) MayRead(ctx context.Context, who web.Identity, namespace string
 	return s.Access.AuthorizeResource(ctx, who, "get", "pods", namespace)
 }
 
-// ofPods serves those who may get the pods of the namespace in the path or the query; without one, of all namespaces.
-func (s *Server) ofPods(next http.HandlerFunc) http.HandlerFunc {
-	return s.ofNamespace(next, func(r *http.Request) string { return cmp.Or(r.PathValue("namespace"), r.URL.Query().Get("namespace")) })
-}
-
-// ofCluster serves those who may get the pods of all namespaces.
-func (s *Server) ofCluster(next http.HandlerFunc) http.HandlerFunc {
-	return s.ofNamespace(next, func(*http.Request) string { return "" })
-}
-
-func (s *Server) ofNamespace(next http.HandlerFunc, of func(*http.Request) string) http.HandlerFunc {
+// permitted serves senders who are known, and whom may does not refuse.
+func (s *Server) permitted(next http.HandlerFunc, may func(*http.Request, web.Identity) error) http.HandlerFunc {
 	return s.identified(func(w http.ResponseWriter, r *http.Request, who web.Identity) {
-		namespace := of(r)
-		if len(namespace) > maxName {
-			http.Error(w, "namespace: too long", http.StatusBadRequest)
-			return
-		}
-		if err := s.MayRead(r.Context(), who, namespace); err != nil {
-			refuse(w, web.RefusalOf(err, http.StatusForbidden))
+		if refusal := web.RefusalOf(may(r, who), http.StatusForbidden); refusal != nil {
+			refuse(w, refusal)
 			return
 		}
 		next(w, r)
 	})
 }
 
-// ofPath serves those who may get the nonResourceURL of a path.
-func (s *Server) ofPath(path string, next http.HandlerFunc) http.HandlerFunc {
-	return s.identified(func(w http.ResponseWriter, r *http.Request, who web.Identity) {
-		if refusal := web.Permit(r, s.Access, who, path); refusal != nil {
-			refuse(w, refusal)
-			return
+// ofPods serves those who may get the pods of the namespace in the path or the query; without one, of all namespaces.
+func (s *Server) ofPods(next http.HandlerFunc) http.HandlerFunc {
+	return s.permitted(next, func(r *http.Request, who web.Identity) error {
+		namespace := cmp.Or(r.PathValue("namespace"), r.URL.Query().Get("namespace"))
+		if len(namespace) > maxName {
+			return badRequest("namespace: too long")
 		}
-		next(w, r)
+		return s.MayRead(r.Context(), who, namespace)
+	})
+}
+
+// ofCluster serves those who may get the pods of all namespaces.
+func (s *Server) ofCluster(next http.HandlerFunc) http.HandlerFunc {
+	return s.permitted(next, func(r *http.Request, who web.Identity) error { return s.MayRead(r.Context(), who, "") })
+}
+
+// ofPath serves those who may get the nonResourceURL of the request.
+func (s *Server) ofPath(next http.HandlerFunc) http.HandlerFunc {
+	return s.permitted(next, func(r *http.Request, who web.Identity) error {
+		if refusal := web.Permit(r, s.Access, who, r.URL.Path); refusal != nil {
+			return refusal
+		}
+		return nil
 	})
 }
 

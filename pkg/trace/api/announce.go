@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/announce"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
@@ -22,10 +22,10 @@ const (
 
 // announcer is the state of Announce, for the goroutine that calls it.
 type announcer struct {
-	sent   *announce.Sent // nil: not read yet
+	sent   *messages.Sent // nil: not read yet
 	unkept bool           // it is not stored
 	burnt  time.Time      // when the burn rates were computed last
-	burns  []announce.Rule
+	burns  []messages.Rule
 }
 
 // Announce tells the event center of the misses and changes since the last turn. The goroutine that writes to the store must
@@ -38,7 +38,7 @@ func (s *Server) Announce(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	if a.sent == nil {
-		var read announce.Sent
+		var read messages.Sent
 		if err := s.Store.Note(ctx, announceNote, &read); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (s *Server) announceMisses(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		events, err := announce.Misses(s.Sender.Cluster, sent.Minute, misses)
+		events, err := messages.Misses(s.Sender.Cluster, sent.Minute, misses)
 		if err == nil {
 			err = s.Sender.Queue(events)
 		}
@@ -101,18 +101,18 @@ func (s *Server) announceMisses(ctx context.Context, now time.Time) error {
 }
 
 // rules returns the rules whose level is known now. A blindness is announced when it has lasted: a start is none.
-func (s *Server) rules(ctx context.Context, now time.Time) (rules []announce.Rule, err error) {
+func (s *Server) rules(ctx context.Context, now time.Time) (rules []messages.Rule, err error) {
 	state, nodes := s.Health(), s.NodeFaults()
 	blind := state.Level == health.Unknown
 	if !blind || now.Sub(state.Since) >= health.Hold {
-		r := announce.Rule{Name: announce.Health, Level: state.Level}
+		r := messages.Rule{Name: messages.Health, Level: state.Level}
 		for _, c := range state.Causes {
 			r.Causes = append(r.Causes, c.Text)
 		}
 		rules = append(rules, r)
 	}
 	if !nodes.AsOf.IsZero() {
-		r := announce.Rule{Name: announce.NodesFailPods, Level: health.Healthy}
+		r := messages.Rule{Name: messages.NodesFailPods, Level: health.Healthy}
 		for _, pool := range nodes.Mass {
 			r.Level, r.Causes = health.Fatal, append(r.Causes, fmt.Sprintf("more than a fifth of the nodes of pool %q fail their pods", pool))
 		}
@@ -132,19 +132,19 @@ func (s *Server) rules(ctx context.Context, now time.Time) (rules []announce.Rul
 
 // burnRates returns the rules of the error budget, as the alerts of the same names: the budget burns faster than it may
 // by a factor, in a long and a short window.
-func (s *Server) burnRates(ctx context.Context, now time.Time) (rules []announce.Rule, err error) {
+func (s *Server) burnRates(ctx context.Context, now time.Time) (rules []messages.Rule, err error) {
 	for _, b := range []struct {
 		rule        string
 		level       health.Level
 		factor      float64
 		long, short time.Duration
 	}{
-		{announce.BurnsFast, health.Fatal, 14.4, time.Hour, 5 * time.Minute},
-		{announce.BurnsFast, health.Fatal, 6, 6 * time.Hour, 30 * time.Minute},
-		{announce.Burns, health.Warning, 1, 72 * time.Hour, 6 * time.Hour},
+		{messages.BurnsFast, health.Fatal, 14.4, time.Hour, 5 * time.Minute},
+		{messages.BurnsFast, health.Fatal, 6, 6 * time.Hour, 30 * time.Minute},
+		{messages.Burns, health.Warning, 1, 72 * time.Hour, 6 * time.Hour},
 	} {
 		if n := len(rules); n == 0 || rules[n-1].Name != b.rule {
-			rules = append(rules, announce.Rule{Name: b.rule, Level: health.Healthy})
+			rules = append(rules, messages.Rule{Name: b.rule, Level: health.Healthy})
 		}
 		rate := 0.0
 		for _, window := range []time.Duration{b.short, b.long} { // the long one is needed seldom

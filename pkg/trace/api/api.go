@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
@@ -39,7 +39,7 @@ type Server struct {
 	Store    *store.Store
 	Prober   *probe.Prober
 	Alerts   func() []health.Alert // firing ones; nil: none are known
-	Sender   *nodefault.Sender     // of faults of nodes, to an event center; nil: there is none
+	Sender   *messages.Sender      // of faults of nodes, to an event center; nil: there is none
 	Access   Access
 	SignIn   func(context.Context, web.Person) (code string, ends time.Time, err error) // nil: there are no pages
 	Pages    http.Handler                                                               // nil: there are none
@@ -74,15 +74,15 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /v1/failures", s.ofPods(answers(s, s.Failures)))
 	mux.HandleFunc("GET /v1/report", s.ofPods(s.getReport))
 	mux.HandleFunc("GET /v1/terminating", s.ofPods(answers(s, s.Terminating)))
-	mux.HandleFunc("GET /v1/versions", s.ofPath("/v1/versions", answers(s, s.Versions)))
+	mux.HandleFunc("GET /v1/versions", s.ofPath(answers(s, s.Versions)))
 	mux.HandleFunc("GET /v1/tenants", s.ofPods(answers(s, s.Tenants)))
 	mux.HandleFunc("GET /v1/pods/{uid}", s.identified(s.byUID))
 	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.ofPods(s.byName))
-	mux.HandleFunc("GET /v1/components", s.ofPath("/v1/components", answers(s, s.Components)))
-	mux.HandleFunc("GET /v1/health", s.ofPath("/v1/health", func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Health()) }))
+	mux.HandleFunc("GET /v1/components", s.ofPath(answers(s, s.Components)))
+	mux.HandleFunc("GET /v1/health", s.ofPath(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Health()) }))
 	mux.HandleFunc("GET /v1/nodes", s.ofCluster(answers(s, s.Nodes)))
-	mux.HandleFunc("GET /v1/avoid", s.ofPath("/v1/avoid", answers(s, s.Avoid)))
-	mux.HandleFunc("GET /metrics", s.ofPath("/metrics", s.metrics().ServeHTTP))
+	mux.HandleFunc("GET /v1/avoid", s.ofPath(answers(s, s.Avoid)))
+	mux.HandleFunc("GET /metrics", s.ofPath(s.metrics().ServeHTTP))
 	mux.HandleFunc("POST /v1/sign-in-codes", s.identified(s.signInCode))
 	if s.Pages != nil {
 		mux.Handle("/", s.Pages)
@@ -110,105 +110,32 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// SLIs is the response about indicators.
-type SLIs struct {
-	AsOf   time.Time       `json:"asof"`
-	Window string          `json:"window"`
-	Lag    float64         `json:"lagSeconds"` // delay of the watch; -1: not running
-	SLIs   []sli.Indicator `json:"slis"`
+// scope is the part of the verdicts that a question is about.
+type scope struct {
+	store.Filter
+	now    time.Time
+	name   string // of the window
+	window time.Duration
 }
 
-// SLIs returns the indicators of a window, a namespace and nodes.
-func (s *Server) SLIs(ctx context.Context, q url.Values) (SLIs, error) {
-	now := s.Now()
-	answer := SLIs{AsOf: now, Lag: s.lag(now)}
-	name, window, err := windowOf(q, "5m")
-	if err != nil {
-		return answer, err
-	}
-	filter, err := filterOf(q)
-	if err != nil {
-		return answer, err
-	}
-	counts, err := s.Store.Count(ctx, now, window, filter)
-	answer.Window, answer.SLIs = name, sli.Add(counts)
-	return answer, err
-}
-
-// windowOf returns the window that a query names.
-func windowOf(q url.Values, otherwise string) (name string, window time.Duration, err error) {
-	name = cmp.Or(q.Get("window"), otherwise)
-	window, ok := sli.Windows()[name]
-	if !ok {
-		err = badRequest("window: must be 5m, 1h, 1d or 7d")
-	}
-	return name, window, err
-}
-
-// filterOf returns the filter in a query.
-func filterOf(q url.Values) (filter store.Filter, err error) {
-	filter = store.Filter{Namespace: q.Get("namespace"), Reason: q.Get("reason")}
+// scopeOf returns the scope in a query. otherwise is the name of the window if the query has none.
+func (s *Server) scopeOf(q url.Values, otherwise string) (c scope, err error) {
+	c = scope{store.Filter{Namespace: q.Get("namespace"), Reason: q.Get("reason")}, s.Now(), cmp.Or(q.Get("window"), otherwise), 0}
 	if nodes := q.Get("nodes"); nodes != "" {
-		filter.Nodes = strings.Split(nodes, ",")
+		c.Nodes = strings.Split(nodes, ",")
 	}
-	if len(filter.Nodes) > maxNodes || max(len(filter.Namespace), len(filter.Reason)) > maxName {
+	known := false
+	switch c.window, known = sli.Windows()[c.name]; {
+	case !known:
+		err = badRequest("window: must be 5m, 1h, 1d or 7d")
+	case len(c.Nodes) > maxNodes || max(len(c.Namespace), len(c.Reason)) > maxName:
 		err = badRequest("nodes, namespace, reason: too many, or too long")
 	}
-	return filter, err
+	return c, err
 }
 
 func badRequest(reason string) error {
 	return &web.Refusal{Status: http.StatusBadRequest, Reason: reason}
-}
-
-func (s *Server) lag(now time.Time) float64 {
-	behind := s.Follower.Behind(now)
-	if behind < 0 {
-		return -1
-	}
-	return behind.Seconds()
-}
-
-// Terminating returns the leftover pods of a namespace; without one, of all.
-func (s *Server) Terminating(_ context.Context, q url.Values) ([]follow.Terminating, error) {
-	namespace := q.Get("namespace")
-	return slices.DeleteFunc(append([]follow.Terminating{}, s.Follower.Terminating(s.Now(), leftover)...), func(t follow.Terminating) bool {
-		return namespace != "" && t.Namespace != namespace
-	}), nil
-}
-
-func (s *Server) byName(w http.ResponseWriter, r *http.Request) {
-	pod, err := s.Pod(r.Context(), "", r.PathValue("namespace"), r.PathValue("name"))
-	s.answerPod(w, r, pod, err)
-}
-
-// byUID answers about the pod of a UID. To somebody without a right to its namespace, it is unknown.
-func (s *Server) byUID(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	pod, err := s.Pod(r.Context(), r.PathValue("uid"), "", "")
-	if err == nil && len(pod.Acts) > 0 && s.MayRead(r.Context(), who, pod.Acts[0].Namespace) != nil {
-		pod = Pod{}
-	}
-	s.answerPod(w, r, pod, err)
-}
-
-// Pod returns the acts of a pod, by UID or by namespace and name; none if it is unknown.
-func (s *Server) Pod(ctx context.Context, uid, namespace, name string) (Pod, error) {
-	if max(len(uid), len(namespace), len(name)) > maxName {
-		return Pod{}, badRequest("the name is too long")
-	}
-	acts := s.Follower.Find(uid, namespace, name)
-	rows, err := s.Store.Find(ctx, uid, namespace, name)
-	if err != nil {
-		return Pod{}, err
-	}
-	return merge(rows, acts, s.Now()), nil
-}
-
-func (s *Server) answerPod(w http.ResponseWriter, r *http.Request, pod Pod, err error) {
-	if err == nil && len(pod.Acts) == 0 {
-		err = &web.Refusal{Status: http.StatusNotFound, Reason: "no act of such a pod is known"}
-	}
-	s.respond(w, r, pod, err)
 }
 
 // answers serves the answer to a question.

@@ -3,14 +3,27 @@ package api
 import (
 	"context"
 	"maps"
+	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 )
 
-const maxScores = 500 // nodes of one response
+const (
+	maxScores  = 500       // nodes of one response
+	avoidFor   = time.Hour // after an owner's miss
+	avoidAge   = 5 * time.Second
+	avoidLimit = 2 * time.Second // for the event center's answer
+	maxAvoid   = 500             // nodes
+	stormShare = 0.2             // of all nodes
+)
 
 // Nodes is the response about nodes: those that fail their pods, and the scores of the last day.
 type Nodes struct {
@@ -73,5 +86,110 @@ func (s *Server) Nodes(ctx context.Context, _ url.Values) (Nodes, error) {
 	}
 	scores := nodefault.Scores(slices.Collect(maps.Values(days)), answer.Faults)
 	answer.Scores, answer.Total = scores[:min(len(scores), maxScores)], len(scores)
+	return answer, nil
+}
+
+// Avoid is the response about the nodes that new pods of an owner should avoid. A consumer that cannot read it uses all nodes.
+type Avoid struct {
+	AsOf  time.Time   `json:"asof"`
+	Owner string      `json:"owner"` // UID of the pods' controller
+	Nodes []AvoidNode `json:"nodes"`
+	// Storm means that the owner's pods missed on so many nodes that these are not listed: the cause is elsewhere.
+	Storm bool `json:"storm"`
+	// Without is why the event center's list is left out; empty: it is not.
+	Without string `json:"without,omitempty"`
+}
+
+// AvoidNode is a node to avoid.
+type AvoidNode struct {
+	Node    string        `json:"node"`
+	Reasons []AvoidReason `json:"reasons"`
+}
+
+// AvoidReason is a fault that the event center names, or the latest miss of the owner's pods for a reason.
+type AvoidReason struct {
+	Check  string    `json:"check"` // of the event center; "owner": a miss
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// centerList is the event center's list of this cluster, as of the last question.
+type centerList struct {
+	mu      sync.Mutex // guards the fields below
+	at      time.Time
+	nodes   []AvoidNode
+	without string
+}
+
+// read returns the list, asked for at most once each avoidAge.
+func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.Time) ([]AvoidNode, string) {
+	if from == nil {
+		return nil, "there is no event center"
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if age := now.Sub(c.at); age >= 0 && age < avoidAge {
+		return c.nodes, c.without
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), avoidLimit) // others wait for the same answer
+	defer cancel()
+	var answer struct {
+		StaleSince *time.Time
+		Pools      []struct {
+			Cluster string
+			Avoid   []AvoidNode
+		}
+	}
+	_, err := from.Center.Decode(ctx, http.MethodGet, "/v1/avoid", nil, &answer)
+	c.at, c.nodes, c.without = now, nil, ""
+	switch {
+	case err != nil:
+		c.without = "the event center does not answer"
+	case answer.StaleSince != nil:
+		c.without = "the event center gets no reports of agents"
+	}
+	for _, pool := range answer.Pools {
+		if c.without == "" && pool.Cluster == from.Cluster {
+			c.nodes = append(c.nodes, pool.Avoid...)
+		}
+	}
+	return c.nodes, c.without
+}
+
+var isUID = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`).MatchString
+
+// Avoid returns the nodes that new pods of an owner should avoid.
+func (s *Server) Avoid(ctx context.Context, q url.Values) (Avoid, error) {
+	owner, now := q.Get("owner"), s.Now()
+	answer := Avoid{AsOf: now, Owner: owner, Nodes: []AvoidNode{}}
+	if !isUID(owner) {
+		return answer, badRequest("owner: must be the UID of a controller of pods")
+	}
+	found, err := s.Store.MissesOfOwner(ctx, now, avoidFor, owner)
+	if err != nil {
+		return answer, err
+	}
+	missed := map[string][]AvoidReason{}
+	for _, m := range found {
+		known := func(a AvoidReason) bool { return a.Reason == m.Reason }
+		if nodefault.KindOf(m.Act, reason.Reason(m.Reason)) != "" && !slices.ContainsFunc(missed[m.Node], known) {
+			missed[m.Node] = append(missed[m.Node], AvoidReason{"owner", m.Reason, m.At})
+		}
+	}
+	nodes, without := s.center.read(ctx, s.Sender, now)
+	answer.Without = without
+	all, _ := s.Follower.Nodes()
+	if answer.Storm = len(missed) > 1 && float64(len(missed)) > stormShare*float64(all); answer.Storm {
+		missed = nil
+	}
+	for _, n := range nodes {
+		answer.Nodes = append(answer.Nodes, AvoidNode{n.Node, append(slices.Clone(n.Reasons), missed[n.Node]...)})
+		delete(missed, n.Node)
+	}
+	for node, reasons := range missed {
+		answer.Nodes = append(answer.Nodes, AvoidNode{node, reasons})
+	}
+	slices.SortFunc(answer.Nodes, func(a, b AvoidNode) int { return strings.Compare(a.Node, b.Node) })
+	answer.Nodes = answer.Nodes[:min(len(answer.Nodes), maxAvoid)]
 	return answer, nil
 }

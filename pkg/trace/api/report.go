@@ -5,21 +5,22 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/baseline"
+	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
-	"github.com/nodeagent/nodeagent/pkg/trace/tenant"
 )
 
 const (
 	week     = 7 * 24 * time.Hour
 	weekDone = time.Hour       // after its end, the report of a week is final
 	unseen   = 5 * time.Minute // the end of a deletion may be stored so much later
+	maxTook  = 50              // namespaces of one response
 )
 
 // Report returns the report of an ISO week; empty: of the last 7 days. A finished one is kept.
@@ -82,7 +83,7 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 	probes, err := s.Store.Probes(ctx, r.To, r.To.Sub(r.From))
 	for _, p := range probes {
 		of := &r.Online
-		if p.Component == tenant.Component {
+		if p.Component == probe.FlowSchemas {
 			of = &r.Requests
 		}
 		*of = append(*of, report.Online{Component: p.Component, Instance: p.Instance, Rate: sli.Ratio(p.Good, p.Good+p.Bad), Samples: p.Good + p.Bad})
@@ -95,7 +96,7 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 		return err
 	}
 	if r.Namespace == "" { // the times are not kept by namespace
-		_, r.Slower = baseline.Compare(cells)
+		_, r.Slower = report.Compare(cells)
 	}
 	var took []report.Placed
 	r.Exhausted, took, err = s.Store.LastCapacity(ctx, r.To, r.To.Sub(r.From), r.Namespace)
@@ -142,4 +143,63 @@ func (s *Server) getReport(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	s.respond(w, r, made, err)
+}
+
+// Tenants is the response about tenants: whose requests the apiservers throttled, and whose pods took the last capacity.
+type Tenants struct {
+	AsOf      time.Time       `json:"asof"`
+	Window    string          `json:"window"`
+	Requests  []Requests      `json:"requests"`  // by FlowSchema; without a namespace only
+	Exhausted int             `json:"exhausted"` // creations missed because no node had room
+	Took      []report.Placed `json:"took"`      // the pods placed in the hours of these misses, and in the hour before
+}
+
+// Requests are the requests of a FlowSchema.
+type Requests struct {
+	FlowSchema string   `json:"flowSchema"`
+	Served     int      `json:"served"`    // within a second
+	Throttled  int      `json:"throttled"` // rejected, or held for longer
+	Share      *float64 `json:"share"`     // of served ones; null if there are too few
+}
+
+// Tenants returns the tenants of a window, and of a namespace.
+func (s *Server) Tenants(ctx context.Context, q url.Values) (Tenants, error) {
+	c, err := s.scopeOf(q, "1d")
+	if err != nil {
+		return Tenants{}, err
+	}
+	answer := Tenants{AsOf: c.now, Window: c.name, Requests: []Requests{}}
+	counts, err := s.Store.Probes(ctx, c.now, c.window)
+	if err != nil {
+		return answer, err
+	}
+	for _, of := range counts {
+		if of.Component == probe.FlowSchemas && c.Namespace == "" {
+			answer.Requests = append(answer.Requests, Requests{of.Instance, of.Good, of.Bad, sli.Ratio(of.Good, of.Good+of.Bad)})
+		}
+	}
+	misses, took, err := s.Store.LastCapacity(ctx, c.now, c.window, c.Namespace)
+	answer.Exhausted, answer.Took = misses, append([]report.Placed{}, took[:min(len(took), maxTook)]...)
+	return answer, err
+}
+
+// Versions is the response about versions of the nodes' software in the last 7 days.
+type Versions struct {
+	From     time.Time        `json:"from"`
+	To       time.Time        `json:"to"`
+	Slower   []report.Slower  `json:"slower"`
+	Versions []report.Version `json:"versions"`
+}
+
+// Versions returns the time of each stage by version of the node's software, and the versions that are slower.
+func (s *Server) Versions(ctx context.Context, _ url.Values) (Versions, error) {
+	to := s.Now().UTC().Truncate(time.Hour)
+	answer := Versions{From: to.Add(-week), To: to, Slower: []report.Slower{}, Versions: []report.Version{}}
+	cells, err := s.Store.Cells(ctx, answer.From, answer.To)
+	if err != nil {
+		return answer, err
+	}
+	versions, slower := report.Compare(cells)
+	answer.Versions, answer.Slower = append(answer.Versions, versions...), append(answer.Slower, slower...)
+	return answer, nil
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
-	"github.com/nodeagent/nodeagent/pkg/trace/tenant"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
@@ -21,7 +20,7 @@ func TestReportOfTenants(t *testing.T) {
 	if err := f.kept.Save(t.Context(), follow.Batch{Judged: []follow.Act{placed, full}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.kept.SaveProbes(t.Context(), []probe.Count{{Minute: sunday.Add(-3600e9), Component: tenant.Component, Instance: "tenant-red", Good: 30, Bad: 10},
+	if err := f.kept.SaveProbes(t.Context(), []probe.Count{{Minute: sunday.Add(-3600e9), Component: probe.FlowSchemas, Instance: "tenant-red", Good: 30, Bad: 10},
 		{Minute: sunday.Add(-3600e9), Component: "apiserver", Instance: "10.0.0.1:6443", Good: 700}}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,10 +9,22 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
+)
+
+const (
+	maxEarly     = 1000 // Events kept for pods not seen yet
+	maxEarlyText = 1024 // bytes
+
+	maxRefused = 10_000           // owners that are followed at the same time
+	quietFor   = 20 * time.Minute // a controller waits at most 1,000 s between two attempts
+	// eventsDelayed is how long after a pod an Event of an earlier refusal is recognized as such.
+	eventsDelayed = 2 * time.Minute
 )
 
 // pulledText is kubelet's: Successfully pulled image "a:1" in 2.5s (4.1s including waiting). Image size: 1234 bytes.
@@ -38,12 +50,6 @@ func (f *Follower) Event(e *corev1.Event, listed bool, now time.Time) {
 		a.changed = true
 	}
 }
-
-// maxEarly bounds the Events kept for pods not seen yet.
-const (
-	maxEarly     = 1000
-	maxEarlyText = 1024 // bytes
-)
 
 // early is an Event that arrived before its pod: they come in different streams.
 type early struct {
@@ -144,97 +150,102 @@ func containerOf(path string) string {
 	return strings.Clone(name)
 }
 
-// maxBuilds limits the combinations of software to tell apart: pools, and versions of the parts of record.Build.
-const maxBuilds = 1000
-
-// node is the recorded state of a Node.
-type node struct {
-	ready      time.Time // since when; zero: not ready
-	faulty     bool      // it has a taint of a fault, or is cordoned
-	cordoned   bool      // its only such taint is that of a person who cordoned it
-	cpu, bytes int64     // allocatable
-	build      int64     // ID of its software
-}
-
-// Node takes a Node.
-func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
+// Refused takes an Event FailedCreate of an owner of pods. All refusals of one owner are one act, until a pod of the
+// owner is created, or the owner has been quiet for longer than controllers wait.
+func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.alive(now)
-	if gone {
-		delete(f.nodes, n.Name)
-		delete(f.plugins, n.Name)
-		delete(f.skews, "node/"+n.Name)
+	if !createsPods(e) || listed && (f.config.Since.IsZero() || e.LastTimestamp.Time.Before(f.config.Since)) {
 		return
 	}
-	kept := node{cpu: n.Status.Allocatable.Cpu().MilliValue(), bytes: n.Status.Allocatable.Memory().Value()}
-	for i := range n.Status.Conditions {
-		c := &n.Status.Conditions[i]
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			kept.ready = c.LastTransitionTime.Time
+	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
+	a := f.refusalOf(e.InvolvedObject.UID)
+	if a == nil {
+		if f.refusals >= maxRefused {
+			f.counts.UnfollowedRefusals++
+			return
+		}
+		o := &e.InvolvedObject
+		a = &Act{Timeline: record.Timeline{Act: record.Refusal, UID: strings.Clone(string(o.UID)), Generation: now.UnixNano(),
+			Namespace: f.share(strings.Clone(o.Namespace)), Name: strings.Clone(o.Name), OwnerKind: f.share(strings.Clone(o.Kind)),
+			OwnerName: strings.Clone(o.Name), Exclude: f.excluded(o.Namespace)}}
+		f.add(a)
+	}
+	t := &a.Timeline
+	text := withoutValues(e.Message)
+	if _, known := reason.Match(f.chooser.Texts(), e.Reason, text); !known {
+		f.counts.UnknownTexts++
+	}
+	t.Set(record.Refused, m)
+	delete(t.Marks, record.RefusedLast)
+	t.Set(record.RefusedLast, m)
+	delete(t.Marks, record.Admitted)
+	if pod := f.newest[t.UID]; before(e, pod) {
+		t.Set(record.Admitted, pod)
+	}
+	t.Refusals++
+	t.AddError(record.Error{Mark: m, From: strings.Clone(e.Reason), Text: text})
+	a.changed = true
+}
+
+// before reports whether the last refusal of an Event was before a pod was created: controllers send Events later than
+// they create pods. In doubt within a second it was: who is refused again reports it again.
+func before(e *corev1.Event, admitted record.Mark) bool {
+	at := e.LastTimestamp.Time
+	if at.IsZero() {
+		at = e.EventTime.Time
+	}
+	return !at.IsZero() && !admitted.Time.IsZero() && !at.After(admitted.Time)
+}
+
+// createsPods reports whether the refused object is a pod: a CronJob creates Jobs.
+func createsPods(e *corev1.Event) bool {
+	return e.Reason == "FailedCreate" &&
+		slices.Contains([]string{"ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"}, e.InvolvedObject.Kind)
+}
+
+func (f *Follower) refusalOf(uid types.UID) *Act {
+	for _, a := range f.acts[string(uid)] {
+		if a.Timeline.Act == record.Refusal {
+			return a
 		}
 	}
-	isFault := func(t corev1.Taint) bool {
-		return strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.Contains(t.Key, "nodeagent")
-	}
-	kept.faulty = slices.ContainsFunc(n.Spec.Taints, isFault)
-	kept.cordoned = kept.faulty && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return isFault(t) && t.Key != corev1.TaintNodeUnschedulable
-	})
-	kept.build = f.built(n)
-	f.nodes[f.share(strings.Clone(n.Name))] = kept
+	return nil
 }
 
-// built returns the ID of the software of a Node; 0 if there are too many.
-func (f *Follower) built(n *corev1.Node) int64 {
-	info := &n.Status.NodeInfo
-	b := record.Build{Kubelet: info.KubeletVersion, Runtime: info.ContainerRuntimeVersion, System: info.OSImage + ", " + info.KernelVersion}
-	if f.config.PoolLabel != "" {
-		b.Pool = n.Labels[f.config.PoolLabel]
+// admitted records that the apiserver has accepted a pod of an owner.
+func (f *Follower) admitted(o observation) {
+	ref := metav1.GetControllerOfNoCopy(o.p)
+	if ref == nil {
+		return
 	}
-	if info.KubeletVersion == "" {
-		return 0
+	m := o.mark(o.p.CreationTimestamp, record.APIServer)
+	if !o.late {
+		f.newest[strings.Clone(string(ref.UID))] = m
 	}
-	return f.buildID(record.Build{Pool: f.share(strings.Clone(b.Pool)), Kubelet: f.share(strings.Clone(b.Kubelet)),
-		Runtime: f.share(strings.Clone(b.Runtime)), System: f.share(b.System)})
-}
-
-// Builds returns the software of the Nodes that were seen, by ID.
-func (f *Follower) Builds() map[int64]record.Build {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return maps.Clone(f.builds)
-}
-
-// Lease takes a component's Lease. Leaders renew theirs every 2 s, which proves that the watch is current.
-func (f *Follower) Lease(name string, listed bool, now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.alive(now)
-	f.leases[strings.Clone(name)] = now
-	if (name == "kube-scheduler" || name == "kube-controller-manager") && !listed {
-		f.beat = fastBeat
+	if a := f.refusalOf(ref.UID); a != nil {
+		a.Timeline.Set(record.Admitted, m)
+		a.changed = true
 	}
 }
 
-// Nodes returns the number of Nodes, and of those not ready or with the taint of a fault.
-func (f *Follower) Nodes() (all, faulty int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, n := range f.nodes {
-		if n.ready.IsZero() || n.faulty && !n.cordoned {
-			faulty++
+// forget drops the newest pods of owners whose Events are not to be expected any more.
+func (f *Follower) forget(now time.Time) {
+	maps.DeleteFunc(f.newest, func(_ string, m record.Mark) bool { return now.Sub(m.Arrival) > eventsDelayed })
+}
+
+// refusedStill reports whether further refusals belong to the act.
+func refusedStill(t *record.Timeline, now time.Time) bool {
+	return t.Act == record.Refusal && !t.At(record.Admitted).Known() && now.Sub(t.At(record.RefusedLast).Arrival) < quietFor
+}
+
+// withoutValues removes text that may repeat the pod's specification: a webhook's or policy's text, and field values.
+func withoutValues(text string) string {
+	for _, sign := range []string{"denied the request", "denied request", " value: "} {
+		if before, _, found := strings.Cut(text, sign); found {
+			text = before + sign + " …"
 		}
 	}
-	return len(f.nodes), faulty
-}
-
-// Renewed reports whether a leader renews its Lease. known is false if the cluster never showed the Lease, or the watch
-// is behind.
-func (f *Follower) Renewed(lease string, now time.Time) (renewed, known bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	last, shown := f.leases[lease]
-	seen := f.seen(now)
-	return seen.Sub(last) <= leaseStale, shown && f.synced && now.Sub(seen) <= f.beat
+	return strings.Clone(text)
 }

@@ -100,10 +100,17 @@ func (o observation) creation(t *record.Timeline) {
 		}
 		t.AddError(record.Error{Mark: o.own(), From: from, Text: redact(c.Message)})
 	}
-	o.conditions(t, map[corev1.PodConditionType]source{
-		corev1.PodScheduled: {record.Scheduled, record.Scheduler}, corev1.PodReadyToStartContainers: {record.SandboxReady, record.Node},
-		corev1.PodInitialized: {record.Initialized, record.Node}, corev1.ContainersReady: {record.ContainersReady, record.Node},
-		corev1.PodReady: {record.Ready, record.Node}})
+	for kind, point := range map[corev1.PodConditionType]record.Point{corev1.PodScheduled: record.Scheduled,
+		corev1.PodReadyToStartContainers: record.SandboxReady, corev1.PodInitialized: record.Initialized,
+		corev1.ContainersReady: record.ContainersReady, corev1.PodReady: record.Ready} {
+		clock := record.Node
+		if kind == corev1.PodScheduled {
+			clock = record.Scheduler
+		}
+		if c := condition(p, kind); c != nil && c.Status == corev1.ConditionTrue {
+			t.Set(point, o.mark(c.LastTransitionTime, clock))
+		}
+	}
 	if p.Spec.NodeName != "" {
 		t.Set(record.Scheduled, o.own()) // bound at its creation: there may be no condition
 	}
@@ -114,20 +121,6 @@ func (o observation) creation(t *record.Timeline) {
 		t.Disruption = strings.Clone(c.Reason)
 	}
 	o.phase(t, o.containers(t))
-}
-
-type source struct {
-	point record.Point
-	clock record.Clock
-}
-
-func (o observation) conditions(t *record.Timeline, points map[corev1.PodConditionType]source) {
-	for i := range o.p.Status.Conditions {
-		c := &o.p.Status.Conditions[i]
-		if to, ok := points[c.Type]; ok && c.Status == corev1.ConditionTrue {
-			t.Set(to.point, o.mark(c.LastTransitionTime, to.clock))
-		}
-	}
 }
 
 // phase sets the marks that follow from the phase. A pod refused by its node has failed without a start.

@@ -19,6 +19,8 @@ import (
 const (
 	// Window is the time whose acts are compared.
 	Window = 30 * time.Minute
+	// Forgotten is how long after its last miss a fault ends.
+	Forgotten = 2 * time.Hour
 
 	fewest    = 3                // misses
 	factor    = 5                // times the share of the other nodes
@@ -26,7 +28,6 @@ const (
 	massShare = 0.20             // of the nodes of a pool: then the fault is the cluster's
 	massHold  = 10 * time.Minute // how long it lasts after the last time
 	proof     = 20               // deliveries without a miss, which clear
-	forgotten = 2 * time.Hour
 )
 
 // Kind is the reason of a fault.
@@ -248,7 +249,7 @@ func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass [
 				good++
 			}
 		}
-		if good >= proof || now.Sub(f.Last) >= forgotten || !t.mass[f.Pool].IsZero() {
+		if good >= proof || now.Sub(f.Last) >= Forgotten || !t.mass[f.Pool].IsZero() {
 			ended = append(ended, f)
 			delete(t.active, key)
 			continue

@@ -3,7 +3,10 @@
 package pages
 
 import (
+	"cmp"
+	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
@@ -14,6 +17,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -54,16 +59,16 @@ func New(c Config) http.Handler {
 		}})}
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request, web.Session){
-		"GET /{$}":                     p.board,
-		"GET /failures":                p.failures,
+		"GET /{$}":                     p.page("board", p.board),
+		"GET /failures":                p.page("failures", p.ofPods(p.failures)),
 		"GET /pods":                    p.search,
 		"GET /pods/{uid}":              p.pod,
 		"GET /pods/{namespace}/{name}": p.pod,
-		"GET /terminating":             p.terminating,
-		"GET /nodes":                   p.ofCluster(page(p, "nodes", "Nodes", "/v1/nodes", p.Nodes)),
-		"GET /components":              page(p, "components", "Components online", "/v1/components?window=1d", p.Components),
-		"GET /versions":                page(p, "versions", "Versions", "/v1/versions", p.Versions),
-		"GET /report":                  p.report,
+		"GET /terminating":             p.page("terminating", p.ofPods(p.terminating)),
+		"GET /nodes":                   p.page("nodes", p.ofCluster(answer("Nodes", "/v1/nodes", p.Nodes))),
+		"GET /components":              p.page("components", answer("Components online", "/v1/components?window=1d", p.Components)),
+		"GET /versions":                p.page("versions", answer("Versions", "/v1/versions", p.Versions)),
+		"GET /report":                  p.page("report", p.ofPods(p.report)),
 	} {
 		mux.HandleFunc(pattern, p.SignedIn(answer))
 	}
@@ -99,38 +104,98 @@ func names(tops sli.Tops) string {
 	return strings.Join(parts, ", ")
 }
 
-// permitted reports whether a person may get the pods of the namespace in the query; without one, of all namespaces.
-// If not, it answers with a page that says so.
-func (p *pages) permitted(w http.ResponseWriter, r *http.Request, who web.Session) bool {
-	err := p.MayRead(r.Context(), who.Identity(), r.URL.Query().Get("namespace"))
-	if err == nil {
-		return true
+// view makes the content of a page.
+type view func(*http.Request, web.Session) (web.View, error)
+
+// page shows a view, or why there is none.
+func (p *pages) page(name string, of view) func(http.ResponseWriter, *http.Request, web.Session) {
+	return func(w http.ResponseWriter, r *http.Request, who web.Session) {
+		v, err := of(r, who)
+		if err != nil {
+			p.fails(w, r, err)
+			return
+		}
+		p.Show(w, r, http.StatusOK, name, v)
 	}
-	refusal := web.RefusalOf(err, http.StatusForbidden)
-	p.Show(w, r, refusal.Status, "denied", web.View{Title: "No right to read this", Data: denied{refusal.Reason, fields(r)}})
-	return false
 }
 
+// fails shows that there is no answer, and the reason if it is the request's.
+func (p *pages) fails(w http.ResponseWriter, r *http.Request, err error) {
+	denied, isDenied := errors.AsType[denied](err)
+	refusal, isRefusal := errors.AsType[*web.Refusal](err)
+	switch {
+	case isDenied:
+		p.Show(w, r, denied.Status, "denied", web.View{Title: "No right to read this", Data: denied})
+	case isRefusal:
+		p.Message(w, r, refusal.Status, refusal.Reason)
+	default:
+		p.log.Error("show a page failed", "path", r.URL.Path, "err", err)
+		p.Message(w, r, http.StatusServiceUnavailable, "This cannot be read now: try again.")
+	}
+}
+
+// denied says that a person may not get the pods of a namespace, and lets them choose another.
 type denied struct {
-	Reason string
+	*web.Refusal
 	Filter []web.Field
+}
+
+// ofPods is for those who may get the pods of the namespace in the query; without one, of all namespaces.
+func (p *pages) ofPods(next view) view {
+	return func(r *http.Request, who web.Session) (web.View, error) {
+		if err := p.MayRead(r.Context(), who.Identity(), r.URL.Query().Get("namespace")); err != nil {
+			return web.View{}, denied{web.RefusalOf(err, http.StatusForbidden), fields(r)}
+		}
+		return next(r, who)
+	}
+}
+
+// ofCluster is for those who may get the pods of all namespaces.
+func (p *pages) ofCluster(next view) view {
+	return func(r *http.Request, who web.Session) (web.View, error) {
+		if err := p.MayRead(r.Context(), who.Identity(), ""); err != nil {
+			return web.View{}, web.RefusalOf(err, http.StatusForbidden)
+		}
+		return next(r, who)
+	}
+}
+
+// answer shows the answer to a question.
+func answer[T any](title, json string, ask func(context.Context, url.Values) (T, error)) view {
+	return func(r *http.Request, _ web.Session) (web.View, error) {
+		answer, err := ask(r.Context(), nil)
+		return web.View{Title: title, JSON: json, Data: answer}, err
+	}
 }
 
 func fields(r *http.Request, more ...string) []web.Field {
 	return web.Fields(r.URL.Query(), map[string][]string{"window": {"5m", "1h", "1d", "7d"}}, append([]string{"namespace"}, more...)...)
 }
 
-func (p *pages) failures(w http.ResponseWriter, r *http.Request, who web.Session) {
-	if !p.permitted(w, r, who) {
-		return
+// boardView is the first page. Health and components name no pods; the rest needs a right.
+type boardView struct {
+	Health     health.State
+	Components api.Components
+	Windows    []api.SLIs // nil: the person may not read all pods
+	Failures   api.Failures
+	Namespace  string
+	Filter     []web.Field
+}
+
+func (p *pages) board(r *http.Request, who web.Session) (web.View, error) {
+	namespace := r.URL.Query().Get("namespace")
+	v := boardView{Health: p.Health(), Namespace: namespace, Filter: fields(r)}
+	var err error
+	if v.Components, err = p.Components(r.Context(), nil); err == nil && p.MayRead(r.Context(), who.Identity(), namespace) == nil {
+		for _, window := range []string{"5m", "1h", "1d"} {
+			answer, failed := p.SLIs(r.Context(), url.Values{"window": {window}, "namespace": {namespace}})
+			v.Windows, err = append(v.Windows, answer), cmp.Or(err, failed)
+		}
+		var failed error
+		v.Failures, failed = p.Failures(r.Context(), url.Values{"namespace": {namespace}})
+		err = cmp.Or(err, failed)
 	}
-	answer, err := p.Failures(r.Context(), r.URL.Query())
-	if err != nil {
-		p.fails(w, r, err)
-		return
-	}
-	p.Show(w, r, http.StatusOK, "failures", web.View{Title: "Failures", JSON: "/v1/failures?" + r.URL.RawQuery, Data: failuresView{answer,
-		fields(r, "reason", "nodes", "window"), web.With(r.URL.Query(), "reason", "").Encode(), r.URL.Query().Get("reason")}})
+	return web.View{Title: "Health of the cluster", JSON: "/v1/health", Data: v}, err
 }
 
 type failuresView struct {
@@ -138,6 +203,44 @@ type failuresView struct {
 	Filter []web.Field
 	Query  string // without the reason
 	Reason string
+}
+
+func (p *pages) failures(r *http.Request, _ web.Session) (web.View, error) {
+	q := r.URL.Query()
+	answer, err := p.Failures(r.Context(), q)
+	return web.View{Title: "Failures", JSON: "/v1/failures?" + r.URL.RawQuery, Data: failuresView{answer, fields(r, "reason", "nodes", "window"),
+		web.With(q, "reason", "").Encode(), q.Get("reason")}}, err
+}
+
+type terminatingView struct {
+	Pods   []follow.Terminating
+	Filter []web.Field
+}
+
+func (p *pages) terminating(r *http.Request, _ web.Session) (web.View, error) {
+	pods, err := p.Terminating(r.Context(), r.URL.Query())
+	return web.View{Title: "Terminating", JSON: "/v1/terminating?" + r.URL.RawQuery, Data: terminatingView{pods, fields(r)}}, err
+}
+
+type reportView struct {
+	Filter        []web.Field
+	Namespace     string
+	Content       template.HTML
+	Earlier, Mail template.URL // queries
+}
+
+func (p *pages) report(r *http.Request, _ web.Session) (web.View, error) {
+	q := r.URL.Query()
+	made, err := p.Report(r.Context(), q.Get("week"), q.Get("namespace"))
+	if err != nil {
+		return web.View{}, err
+	}
+	content, err := made.Page()
+	asked := url.Values{"week": {made.Week}, "namespace": {made.Namespace}}
+	before := report.WeekOf(made.From.Add(-24 * time.Hour))
+	v := reportView{fields(r, "week"), made.Namespace, content, template.URL(web.With(asked, "week", before).Encode()), //nolint:gosec // encoded
+		template.URL(web.With(asked, "format", "html").Encode())} //nolint:gosec // encoded
+	return web.View{Title: made.Title(), JSON: "/v1/report?" + asked.Encode(), Data: v}, err
 }
 
 // search leads to the page of a pod.
@@ -161,43 +264,21 @@ type podView struct {
 
 func (p *pages) pod(w http.ResponseWriter, r *http.Request, who web.Session) {
 	uid, namespace, name := r.PathValue("uid"), r.PathValue("namespace"), r.PathValue("name")
+	query := cmp.Or(uid, namespace+"/"+name)
 	pod, err := p.Pod(r.Context(), uid, namespace, name)
 	if err != nil {
 		p.fails(w, r, err)
 		return
 	}
 	if len(pod.Acts) > 0 {
-		namespace = pod.Acts[0].Namespace
+		namespace, name = pod.Acts[0].Namespace, pod.Acts[0].Name
 	}
+	title, status := "Pod "+namespace+"/"+name, http.StatusOK
 	if namespace == "" || p.MayRead(r.Context(), who.Identity(), namespace) != nil {
 		pod = api.Pod{} // whether it exists is not told
 	}
-	query, title, status := uid, "Pod "+uid, http.StatusOK
-	if uid == "" {
-		query = namespace + "/" + name
-		title = "Pod " + query
-	}
 	if len(pod.Acts) == 0 {
-		status = http.StatusNotFound
-	} else {
-		title = fmt.Sprintf("Pod %s/%s", pod.Acts[0].Namespace, pod.Acts[0].Name)
+		title, status = "Pod "+query, http.StatusNotFound
 	}
 	p.Show(w, r, status, "pod", web.View{Title: title, JSON: "/v1" + r.URL.EscapedPath(), Data: podView{pod, query}})
-}
-
-type terminatingView struct {
-	Pods   []follow.Terminating
-	Filter []web.Field
-}
-
-func (p *pages) terminating(w http.ResponseWriter, r *http.Request, who web.Session) {
-	if !p.permitted(w, r, who) {
-		return
-	}
-	pods, err := p.Terminating(r.Context(), r.URL.Query())
-	if err != nil {
-		p.fails(w, r, err)
-		return
-	}
-	p.Show(w, r, http.StatusOK, "terminating", web.View{Title: "Terminating", JSON: "/v1/terminating?" + r.URL.RawQuery, Data: terminatingView{pods, fields(r)}})
 }

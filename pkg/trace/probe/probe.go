@@ -3,6 +3,8 @@
 //
 // A probe that fails while the prober itself may be cut off counts against no component; nor does one of an address that
 // never answered, because apiservers may publish addresses that others cannot reach.
+//
+// It also counts the throttled requests of tenants, and reads the firing alerts of an Alertmanager.
 package probe
 
 import (
@@ -223,12 +225,7 @@ func (p *Prober) ask(ctx context.Context, address, path string) answer {
 	if err != nil {
 		return answer{err: err}
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return answer{err: err}
-	}
-	request.Close = true // a new connection each time: an old one may be all that still works
-	response, err := client.Do(request)
+	response, err := get(ctx, client, url, true)
 	if err != nil {
 		var network net.Error
 		isLost := errors.As(err, &network) && network.Timeout() || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
@@ -239,6 +236,16 @@ func (p *Prober) ask(ctx context.Context, address, path string) answer {
 	return answer{reached: true, status: response.StatusCode}
 }
 
+// get sends a request; once over a connection of its own: an old one may be all that still works.
+func get(ctx context.Context, client *http.Client, url string, once bool) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Close = once
+	return client.Do(request)
+}
+
 // take counts a probe.
 func (p *Prober) take(component, name string, outcome result, why string, now time.Time) {
 	key := [2]string{component, name}
@@ -247,8 +254,7 @@ func (p *Prober) take(component, name string, outcome result, why string, now ti
 		i = &instance{State: State{Component: component, Instance: name, State: Unclear, Since: now}}
 		p.instances[key] = i
 	}
-	minute := now.Truncate(time.Minute)
-	if !i.now.Minute.Equal(minute) {
+	if minute := now.Truncate(time.Minute); !i.now.Minute.Equal(minute) {
 		p.close(i)
 		i.now = Count{Minute: minute, Component: component, Instance: name}
 	}
@@ -285,32 +291,27 @@ func (p *Prober) close(i *instance) {
 	}
 }
 
-// Add adds a count of another reader, to be stored with the others.
-func (p *Prober) Add(c Count) {
+// keep needs mu.
+func (p *Prober) keep(counts ...Count) {
+	p.counts = append(p.counts, counts...)
+	p.counts = p.counts[max(0, len(p.counts)-unsaved):]
+}
+
+// add adds a count of another reader, to be stored with the others.
+func (p *Prober) add(c Count) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keep(c)
 }
 
-// Online returns the addresses of the apiservers that answer.
-func (p *Prober) Online() (addresses []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for key, i := range p.instances {
-		if key[0] == "apiserver" && i.State.State == Online {
-			addresses = append(addresses, key[1])
+// online returns the addresses of the apiservers that answer.
+func (p *Prober) online() (addresses []string) {
+	for _, s := range p.States() {
+		if s.Component == "apiserver" && s.State == Online {
+			addresses = append(addresses, s.Instance)
 		}
 	}
-	slices.Sort(addresses)
 	return addresses
-}
-
-// keep needs mu.
-func (p *Prober) keep(c Count) {
-	if len(p.counts) >= unsaved {
-		p.counts = p.counts[1:]
-	}
-	p.counts = append(p.counts, c)
 }
 
 // forget removes instances no longer probed: a removed apiserver is not offline.
@@ -336,8 +337,9 @@ func (p *Prober) Take() []Count {
 func (p *Prober) Return(counts []Count) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.counts = append(counts, p.counts...)
-	p.counts = p.counts[max(0, len(p.counts)-unsaved):]
+	newer := p.counts
+	p.counts = counts
+	p.keep(newer...)
 }
 
 // States returns the components' states, sorted.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/baseline"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
@@ -28,26 +27,26 @@ const (
 
 // Report covers the acts of a week, UTC. Numbers before are those of the same time a week earlier.
 type Report struct {
-	Week      string            `json:"week,omitempty"` // 2026-W48; empty: the last 7 days
-	From      time.Time         `json:"from"`
-	To        time.Time         `json:"to"`
-	AsOf      time.Time         `json:"asof"`
-	Namespace string            `json:"namespace,omitempty"` // empty: all
-	Since     time.Time         `json:"since,omitzero"`      // of the oldest verdicts before it; zero: there are none
-	Missing   []string          `json:"missing,omitempty"`   // parts that could not be told
-	Acts      []Success         `json:"acts"`
-	Reasons   []Reason          `json:"reasons"` // of misses, the most frequent first
-	Owners    []Worst           `json:"worstOwners"`
-	Nodes     []Worst           `json:"worstNodes"`
-	Leftovers []Reason          `json:"newLeftovers"`
-	Stages    []Stage           `json:"stages"`
-	Slower    []baseline.Slower `json:"slowerVersions"`
-	Online    []Online          `json:"components"`
-	Requests  []Online          `json:"requestsOfTenants"` // by FlowSchema: those that were not throttled
-	Exhausted int               `json:"capacityExhausted"` // creations missed because no node had room
-	Took      []Placed          `json:"tookCapacity"`      // the last one before them
-	Budget    Budget            `json:"budget"`
-	Center    *NodesOnline      `json:"nodes,omitempty"` // of the event center; null: see Missing
+	Week      string       `json:"week,omitempty"` // 2026-W48; empty: the last 7 days
+	From      time.Time    `json:"from"`
+	To        time.Time    `json:"to"`
+	AsOf      time.Time    `json:"asof"`
+	Namespace string       `json:"namespace,omitempty"` // empty: all
+	Since     time.Time    `json:"since,omitzero"`      // of the oldest verdicts before it; zero: there are none
+	Missing   []string     `json:"missing,omitempty"`   // parts that could not be told
+	Acts      []Success    `json:"acts"`
+	Reasons   []Reason     `json:"reasons"` // of misses, the most frequent first
+	Owners    []Worst      `json:"worstOwners"`
+	Nodes     []Worst      `json:"worstNodes"`
+	Leftovers []Reason     `json:"newLeftovers"`
+	Stages    []Stage      `json:"stages"`
+	Slower    []Slower     `json:"slowerVersions"`
+	Online    []Online     `json:"components"`
+	Requests  []Online     `json:"requestsOfTenants"` // by FlowSchema: those that were not throttled
+	Exhausted int          `json:"capacityExhausted"` // creations missed because no node had room
+	Took      []Placed     `json:"tookCapacity"`      // the last one before them
+	Budget    Budget       `json:"budget"`
+	Center    *NodesOnline `json:"nodes,omitempty"` // of the event center; null: see Missing
 }
 
 // Judged reports whether the report has any verdict.
@@ -104,7 +103,7 @@ type Stage struct {
 	P50     *float64   `json:"p50"`
 	P90     *float64   `json:"p90"`
 	Share   *float64   `json:"share"` // of the time of all stages of this kind of act
-	times   baseline.Histogram
+	times   Histogram
 	spent   int64
 }
 
@@ -197,7 +196,7 @@ type StageKey struct {
 }
 
 // Stages are the times of stages.
-type Stages map[StageKey]baseline.Histogram
+type Stages map[StageKey]Histogram
 
 // Add adds the times of an act.
 func (s Stages) Add(a Act) {
@@ -205,13 +204,13 @@ func (s Stages) Add(a Act) {
 		return
 	}
 	cached := true
-	baseline.Times(a.Stages, func(id string, _ int64) {
+	Times(a.Stages, func(id string, _ int64) {
 		cached = cached && stage.ID(id) != stage.Pull && stage.ID(id) != stage.NewPull
 	})
-	baseline.Times(a.Stages, func(id string, took int64) {
+	Times(a.Stages, func(id string, took int64) {
 		k := StageKey{a.Act, stage.ID(id), a.Build, cached}
 		if s[k] == nil {
-			s[k] = baseline.Histogram{}
+			s[k] = Histogram{}
 		}
 		s[k].Add(took)
 	})
@@ -297,11 +296,11 @@ func (s *Sum) Act(a Act) {
 	if w := s.nodes[a.Node]; w != nil {
 		w.Samples++
 	}
-	baseline.Times(a.Stages, func(id string, took int64) {
+	Times(a.Stages, func(id string, took int64) {
 		k := StageKey{Act: a.Act, Stage: stage.ID(id)}
 		if s.stages[k] == nil {
 			info := stage.Describe(k.Stage)
-			s.stages[k] = &Stage{Act: a.Act, Stage: k.Stage, Name: info.Name, Owner: info.Owner, times: baseline.Histogram{}}
+			s.stages[k] = &Stage{Act: a.Act, Stage: k.Stage, Name: info.Name, Owner: info.Owner, times: Histogram{}}
 		}
 		s.stages[k].times.Add(took)
 		s.stages[k].spent += took

@@ -47,22 +47,16 @@ func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, erro
 }
 
 func (s *Store) createTables(ctx context.Context) error {
-	tx, err := s.open.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	schema := strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", "")
-	for _, do := range []string{fmt.Sprintf(`SELECT pg_advisory_xact_lock(%d)`, schemaLock), schema,
-		strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1)} {
-		if err := exec(ctx, tx, do); err != nil {
-			return errors.Join(err, tx.Rollback())
-		}
-	}
-	if err := setFirst(ctx, tx); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
+	return transact(ctx, s.open.BeginTx, func(run run) {
+		run(`SELECT pg_advisory_xact_lock($1)`, schemaLock)
+		run(strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", ""))
+		run(strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1))
+		run(setFirst, metaTime(time.Now()))
+	})
 }
+
+// Leads reports whether this process writes. Only the goroutine that calls Lead may ask.
+func (s *Store) Leads() bool { return !s.pg || s.lead != nil }
 
 // Lead reports whether this process is the one that writes, and whether it has just become that. With PostgreSQL, it is
 // the one whose session has the lock: the server releases it when the session ends.
@@ -103,13 +97,3 @@ func (s *Store) Alive(ctx context.Context) (time.Time, error) { return s.meta(ct
 
 // First returns when the store was created.
 func (s *Store) First(ctx context.Context) (time.Time, error) { return s.meta(ctx, "first") }
-
-// expireRows drops old rows.
-func (s *Store) expireRows(ctx context.Context, oldest time.Time) error {
-	return s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error {
-		return errors.Join(exec(ctx, tx, `DELETE FROM evidence WHERE key IN (SELECT key FROM acts WHERE at < $1)`, moment{oldest}),
-			exec(ctx, tx, `DELETE FROM acts WHERE at < $1`, moment{oldest}),
-			exec(ctx, tx, `DELETE FROM placed WHERE hour < $1`, hourOf(oldest)),
-			exec(ctx, tx, `DELETE FROM probes WHERE minute < $1`, minuteOf(oldest)))
-	})
-}

@@ -6,6 +6,8 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -19,11 +21,11 @@ import (
 	_ "modernc.org/sqlite" // database/sql's driver
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
 )
 
 const (
-	dayFormat = "2006-01-02"
-	openFile  = "open.db"
+	dayFormat = time.DateOnly
 
 	openSchema = `CREATE TABLE IF NOT EXISTS open (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;`
@@ -37,7 +39,23 @@ CREATE INDEX IF NOT EXISTS acts_missed ON acts (at) WHERE outcome = 'missed';
 CREATE INDEX IF NOT EXISTS acts_name ON acts (namespace, name);
 CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS probes (minute INTEGER, component TEXT, instance TEXT, good INTEGER NOT NULL, bad INTEGER NOT NULL,
- blind INTEGER NOT NULL, PRIMARY KEY (minute, component, instance)) WITHOUT ROWID;` + placedSchema
+ blind INTEGER NOT NULL, PRIMARY KEY (minute, component, instance)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS placed (hour BIGINT, namespace TEXT, pods BIGINT NOT NULL, cpu BIGINT NOT NULL, bytes BIGINT NOT NULL,
+ PRIMARY KEY (hour, namespace)) WITHOUT ROWID;` // the requests of the pods that got a node, by hour of their verdict
+
+	// Hours are the begin of the hour, in milliseconds as the time of an act.
+	hoursSchema = `CREATE TABLE IF NOT EXISTS hours (hour BIGINT, namespace TEXT, act TEXT, outcome TEXT, class TEXT, reason TEXT, n INTEGER NOT NULL,
+ PRIMARY KEY (hour, namespace, act, outcome, class, reason)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS stages (hour BIGINT, act TEXT, stage TEXT, build BIGINT, cached BOOLEAN, histogram TEXT NOT NULL,
+ PRIMARY KEY (hour, act, stage, build, cached)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS builds (id BIGINT PRIMARY KEY, build TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS weeks (week TEXT PRIMARY KEY, report TEXT NOT NULL) WITHOUT ROWID;`
+
+	// A table of an earlier release has no builds.
+	addBuild = `ALTER TABLE acts ADD COLUMN build BIGINT NOT NULL DEFAULT 0`
+
+	setMeta  = `INSERT INTO meta VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
+	setFirst = `INSERT INTO meta VALUES ('first', $1) ON CONFLICT DO NOTHING` // the time of the first run
 )
 
 // Store is an open store. Only one process may have SQLite's files open; of several with PostgreSQL, one writes.
@@ -75,13 +93,13 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("in use by another process: %w", err)
 	}
-	if s.open, err = database(ctx, filepath.Join(s.dir, openFile), openSchema); err != nil {
+	if s.open, err = database(ctx, filepath.Join(s.dir, "open.db"), openSchema); err != nil {
 		return err
 	}
-	if s.hours, err = database(ctx, filepath.Join(s.dir, hoursFile), hoursSchema); err != nil {
+	if s.hours, err = database(ctx, filepath.Join(s.dir, "hours.db"), hoursSchema); err != nil {
 		return err
 	}
-	if err := s.inTransaction(ctx, s.open, func(ctx context.Context, tx *sql.Tx) error { return setFirst(ctx, tx) }); err != nil {
+	if err := s.write(ctx, s.open, func(run run) { run(setFirst, metaTime(time.Now())) }); err != nil {
 		return err
 	}
 	names, err := filepath.Glob(filepath.Join(strings.NewReplacer("[", `\[`, "*", `\*`, "?", `\?`).Replace(s.dir), "????-??-??.db"))
@@ -95,8 +113,6 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	}
 	return nil
 }
-
-const addBuild = `ALTER TABLE acts ADD COLUMN build BIGINT NOT NULL DEFAULT 0`
 
 func database(ctx context.Context, name, schema string) (*sql.DB, error) {
 	values := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", "busy_timeout(5000)"}, "_txlock": {"immediate"}}
@@ -128,7 +144,7 @@ func (s *Store) day(ctx context.Context, day string) (*sql.DB, error) {
 		return nil, err
 	}
 	s.days[day] = db
-	var known int // a file of an earlier release has no builds
+	var known int
 	err = db.QueryRowContext(ctx, `SELECT count(*) FROM pragma_table_info('acts') WHERE name = 'build'`).Scan(&known)
 	if err == nil && known == 0 {
 		_, err = db.ExecContext(ctx, addBuild)
@@ -182,40 +198,64 @@ func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, e
 	case first.Before(s.at): // the first run ended before its first save
 		since = first.Truncate(time.Second) // the resolution of Kubernetes' times
 	}
-	err = each(ctx, []*sql.DB{s.open}, `SELECT act FROM open`, nil, func(rows *sql.Rows) error {
-		var act follow.Act
-		if err := rows.Scan(document{&act}); err != nil {
-			return err
+	err = each(ctx, []*sql.DB{s.open}, `SELECT act FROM open`, nil, func(o struct{ Act follow.Act }) {
+		if !o.Act.JudgedAt.IsZero() || !s.Judged(ctx, o.Act.Key()) {
+			acts = append(acts, o.Act)
 		}
-		if !act.JudgedAt.IsZero() || !s.Judged(ctx, act.Key()) {
-			acts = append(acts, act)
-		}
-		return nil
 	})
 	return acts, since, err
 }
 
+// one reads a value of at most one row; if there is none, it stays unchanged.
+func one(ctx context.Context, db *sql.DB, query string, arg, into any) error {
+	if err := db.QueryRowContext(ctx, query, arg).Scan(into); !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	return nil
+}
+
+const getMeta = `SELECT value FROM meta WHERE name = $1`
+
 // meta returns a stored time; zero if there is none.
 func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error) {
 	var text string
-	err = s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = $1`, name).Scan(&text)
-	if errors.Is(err, sql.ErrNoRows) {
-		return at, nil
-	}
-	if err != nil {
+	if err := one(ctx, s.open, getMeta, name, &text); err != nil || text == "" {
 		return at, err
 	}
 	return time.Parse(time.RFC3339Nano, text)
 }
 
-func setMeta(ctx context.Context, tx *sql.Tx, name string, at time.Time) error {
-	return exec(ctx, tx, `INSERT INTO meta VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`, name,
-		at.UTC().Format(time.RFC3339Nano))
+func metaTime(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
+
+// Note reads a value that SetNote stored under a name; without one, it leaves into unchanged.
+func (s *Store) Note(ctx context.Context, name string, into any) error {
+	return one(ctx, s.open, getMeta, name, document{into})
 }
 
-// setFirst keeps the time of the first run.
-func setFirst(ctx context.Context, tx *sql.Tx) error {
-	return exec(ctx, tx, `INSERT INTO meta VALUES ('first', $1) ON CONFLICT DO NOTHING`, time.Now().UTC().Format(time.RFC3339Nano))
+// SetNote stores a value under a name.
+func (s *Store) SetNote(ctx context.Context, name string, value any) error {
+	return s.write(ctx, s.open, func(run run) { run(setMeta, name, document{value}) })
+}
+
+// document is a value stored as JSON. An empty text leaves it unchanged.
+type document struct{ of any }
+
+// Value encodes the document.
+func (d document) Value() (driver.Value, error) {
+	text, err := json.Marshal(d.of)
+	return string(text), err
+}
+
+// Scan decodes the document.
+func (d document) Scan(stored any) error {
+	text, ok := stored.(string)
+	if !ok {
+		return fmt.Errorf("a stored document is %T, not a text", stored)
+	}
+	if text == "" {
+		return nil
+	}
+	return json.Unmarshal([]byte(text), d.of)
 }
 
 // Judged reports whether an act has a verdict in any file.
@@ -250,16 +290,24 @@ func (s *Store) since(at time.Time) (dbs []*sql.DB) {
 
 // Expire drops old days. A standby replica drops none.
 func (s *Store) Expire(ctx context.Context, now time.Time) error {
-	if s.pg && s.lead == nil {
+	if !s.Leads() {
 		return nil
 	}
-	if err := s.expireHours(ctx, now); err != nil {
+	sums, acts := now.AddDate(0, -monthsKept, 0), now.AddDate(0, 0, -s.keep)
+	if err := s.write(ctx, s.hours, func(run run) {
+		run(`DELETE FROM hours WHERE hour < $1`, sums.UnixMilli())
+		run(`DELETE FROM stages WHERE hour < $1`, sums.UnixMilli())
+		run(`DELETE FROM weeks WHERE week < $1`, report.WeekOf(sums))
+		if s.pg {
+			run(`DELETE FROM evidence WHERE key IN (SELECT key FROM acts WHERE at < $1)`, acts.UnixMilli())
+			run(`DELETE FROM acts WHERE at < $1`, acts.UnixMilli())
+			run(`DELETE FROM placed WHERE hour < $1`, hourOf(acts))
+			run(`DELETE FROM probes WHERE minute < $1`, minuteOf(acts))
+		}
+	}); err != nil || s.pg {
 		return err
 	}
-	if s.pg {
-		return s.expireRows(ctx, now.AddDate(0, 0, -s.keep))
-	}
-	oldest := now.UTC().AddDate(0, 0, -s.keep).Format(dayFormat)
+	oldest := acts.UTC().Format(dayFormat)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error

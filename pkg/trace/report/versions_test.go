@@ -1,4 +1,4 @@
-package baseline
+package report
 
 import (
 	"fmt"
@@ -33,7 +33,7 @@ func cells(r *rand.Rand, of ...any) (all []Cell) { // pool, kubelet, n, median
 	return all
 }
 
-func found(slower []Slower) string {
+func named(slower []Slower) string {
 	text := ""
 	for _, s := range slower {
 		text += fmt.Sprintf("%s %s of pool %q slower than %s; ", s.Component, s.Version, s.Pool, s.Than)
@@ -47,7 +47,7 @@ func TestSlowerVersion(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a simulation
 		_, slower := Compare(cells(r, "a", "v1.36.3", 2500, 2000.0, "a", "v1.36.4", 2500, 2800.0, "b", "v1.35.0", 2500, 9000.0, "a", "v1.34.0", 150, 9000.0))
-		if got := found(slower); got != `kubelet v1.36.4 of pool "a" slower than v1.36.3; ` {
+		if got := named(slower); got != `kubelet v1.36.4 of pool "a" slower than v1.36.3; ` {
 			t.Errorf("seed %d: %s", seed, got)
 		}
 	}
@@ -60,7 +60,7 @@ func TestEqualVersions(t *testing.T) {
 		n := 500 + r.IntN(4000)
 		versions, slower := Compare(cells(r, "fast", "v1", n, 1500.0, "fast", "v2", 5000-n, 1500.0, "slow", "v1", 5000-n, 6000.0, "slow", "v2", n, 6000.0))
 		if len(slower) > 0 || len(versions) != 6 { // kubelet in two pools, and the runtime
-			t.Errorf("week %d: %s of %d", week, found(slower), len(versions))
+			t.Errorf("week %d: %s of %d", week, named(slower), len(versions))
 		}
 	}
 }

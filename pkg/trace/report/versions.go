@@ -1,10 +1,12 @@
-package baseline
+package report
 
 import (
 	"cmp"
 	"maps"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
@@ -65,6 +67,15 @@ var components = []struct {
 	{"storage", func(b record.Build) string { return b.Storage }, []stage.ID{stage.Attach, stage.Mount, stage.Unmount}},
 	{"scheduler", func(b record.Build) string { return b.Scheduler }, []stage.ID{stage.Schedule, stage.Preempt}},
 	{"apiserver", func(b record.Build) string { return b.Apiserver }, []stage.ID{stage.Admit, stage.Reported, stage.Accepted, stage.Disappear}},
+}
+
+// Cell are the times of a stage in one hour on nodes of one build.
+type Cell struct {
+	Hour   int64
+	Stage  stage.ID
+	Cached bool // no image was pulled
+	Build  record.Build
+	Times  Histogram
 }
 
 // Compare returns the times by version, and the versions that are slower than others. If two components always change
@@ -142,4 +153,75 @@ func larger(a, b Histogram) float64 {
 		return 1
 	}
 	return math.Erfc((u-m*n/2)/deviation/math.Sqrt2) / 2
+}
+
+const (
+	buckets   = 64
+	perDouble = 4  // buckets in each doubling: the histogram covers 10 ms to 11 min
+	smallest  = 10 // ms
+)
+
+// Histogram counts times in 64 logarithmic buckets, by bucket.
+type Histogram map[int]int
+
+// Add adds a time in milliseconds.
+func (h Histogram) Add(milliseconds int64) {
+	b := int(math.Floor(perDouble * math.Log2(max(float64(milliseconds), smallest)/smallest)))
+	h[min(b, buckets-1)]++
+}
+
+// Merge adds another histogram.
+func (h Histogram) Merge(other Histogram) {
+	for b, n := range other {
+		h[b] += n
+	}
+}
+
+// N is the number of times.
+func (h Histogram) N() (n int) {
+	for _, c := range h {
+		n += c
+	}
+	return n
+}
+
+// Quantile returns the time in seconds below which a share of the times lies; nil below sli.Enough times. It interpolates
+// between the middles of the buckets: Kubernetes' times are whole seconds, so many of them are equal, and a quantile that
+// jumps from one to the next would exaggerate a small difference.
+func (h Histogram) Quantile(share float64) *float64 {
+	all, below := h.N(), 0
+	if all < sli.Enough {
+		return nil
+	}
+	at, position, known := 0.0, 0.0, false
+	for b := range buckets {
+		if h[b] == 0 {
+			continue
+		}
+		middle := (float64(b) + 0.5) / perDouble
+		next := (float64(below) + float64(h[b])/2) / float64(all)
+		below += h[b]
+		switch {
+		case next < share:
+			at, position, known = middle, next, true
+			continue
+		case known:
+			at += (middle - at) * (share - position) / (next - position)
+		default:
+			at = middle
+		}
+		break
+	}
+	return new(math.Exp2(at) * smallest / 1000)
+}
+
+// Times parses the stored times of stages: id=milliseconds, separated by spaces. visit gets each stage.
+func Times(stages string, visit func(id string, milliseconds int64)) {
+	for part := range strings.SplitSeq(stages, " ") {
+		if id, text, ok := strings.Cut(part, "="); ok {
+			if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+				visit(id, n)
+			}
+		}
+	}
 }

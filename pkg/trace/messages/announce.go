@@ -1,6 +1,4 @@
-// Package announce makes the events that an event center gets about misses and levels. It is pure: the same verdicts give the
-// same events with the same IDs, so that the event center keeps each once, however often tracecenter starts.
-package announce
+package messages
 
 import (
 	"cmp"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
-	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 )
@@ -27,7 +24,8 @@ const (
 )
 
 // Misses returns the events about the misses of one minute: one for each reason of the system and node, by the reason
-// known at the deadline. The smallest groups beyond maxGroups share one event.
+// known at the deadline. The smallest groups beyond maxGroups share one event. The same verdicts give the same events with
+// the same IDs, so that the event center keeps each once, however often tracecenter starts.
 func Misses(cluster string, minute time.Time, misses []store.Row) (events []cloudevents.Event, err error) {
 	misses = slices.DeleteFunc(slices.Clone(misses), func(r store.Row) bool { return r.Class == string(reason.User) })
 	slices.SortFunc(misses, func(a, b store.Row) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Key, b.Key)) })
@@ -51,7 +49,7 @@ func Misses(cluster string, minute time.Time, misses []store.Row) (events []clou
 	}
 	for _, m := range sorted {
 		m.Message = fmt.Sprintf("%d acts of pods were late: %s", m.Count, m.Reason)
-		e, err := event.OfDetector(event.PodMissed, cluster, m.Node, nodefault.Detector, id(cluster, minute.UTC().Format(time.RFC3339), m.Reason, m.Node),
+		e, err := event.OfDetector(event.PodMissed, cluster, m.Node, detector, id(cluster, minute.UTC().Format(time.RFC3339), m.Reason, m.Node),
 			minute.Add(time.Minute).UTC(), *m)
 		if err != nil {
 			return nil, err
@@ -116,7 +114,7 @@ func (s Sent) Changes(cluster string, rules []Rule, now time.Time) (events []clo
 		for _, cause := range r.Causes[:min(len(r.Causes), maxCauses)] {
 			causes = append(causes, event.Brief(cause, maxCause))
 		}
-		e, err := event.OfDetector(event.SLOState, cluster, "", nodefault.Detector,
+		e, err := event.OfDetector(event.SLOState, cluster, "", detector,
 			id(cluster, r.Name, string(before.Level), before.AsOf.UTC().Format(time.RFC3339Nano), string(r.Level)), now.UTC(),
 			event.SLO{Rule: r.Name, Cluster: cluster, Before: string(before.Level), After: string(r.Level), AsOf: now.UTC(),
 				Causes: causes, Message: strings.Join(append([]string{r.Name + ": " + string(r.Level)}, causes...), "; ")})

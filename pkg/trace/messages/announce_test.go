@@ -1,4 +1,4 @@
-package announce
+package messages
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package nodefault
+package messages
 
 import (
 	"io"
@@ -14,6 +14,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
@@ -37,7 +38,7 @@ func TestForbiddenEvents(t *testing.T) {
 	}
 	s := NewSender(&client.Client{Server: server.URL, Token: token}, "prod", slog.New(slog.DiscardHandler))
 	for _, id := range []string{"1", "2"} {
-		e, err := event.OfDetector(event.SLOState, "prod", "", Detector, id, now, event.SLO{})
+		e, err := event.OfDetector(event.SLOState, "prod", "", detector, id, minute, event.SLO{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,18 +46,18 @@ func TestForbiddenEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fault := Fault{Node: "n1", Kind: SandboxFails, Last: now, Since: now}
-	if err := s.Report([]Fault{fault}, nil, now.Add(time.Second)); err != nil {
+	fault := nodefault.Fault{Node: "n1", Kind: nodefault.SandboxFails, Last: minute, Since: minute}
+	if err := s.Report([]nodefault.Fault{fault}, nil, minute.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.send(t.Context(), now); err == nil || strings.Join(got, " ") != "forbidden taken" || s.Idle() {
+	if err := s.send(t.Context(), minute); err == nil || strings.Join(got, " ") != "forbidden taken" || s.Idle() {
 		t.Errorf("%v, %q", err, got)
 	}
 	if err := s.Queue(make([]cloudevents.Event, maxWait/2)); err == nil {
 		t.Error("there is no bound")
 	}
 	fault.Node = "n2"
-	if err := s.Report([]Fault{fault}, nil, now); err != nil {
+	if err := s.Report([]nodefault.Fault{fault}, nil, minute); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,5 +1,4 @@
-// Package evidence reads what the agents report about pods from an event center.
-package evidence
+package messages
 
 import (
 	"context"
@@ -17,8 +16,7 @@ import (
 )
 
 const (
-	every    = 2 * time.Second // between questions
-	askLimit = 10 * time.Second
+	readTurn = 2 * time.Second // between questions
 	page     = 500
 	back     = 5000 // events before the start that are read again: evidence about open acts may be among them
 )
@@ -46,7 +44,7 @@ type list struct {
 
 // Run reads until ctx ends.
 func (r *Reader) Run(ctx context.Context) {
-	chore.Repeat(ctx, r.Log, every, chore.Chore{Name: "read evidence from the event center", Do: func(ctx context.Context, _ time.Time) (err error) {
+	chore.Repeat(ctx, r.Log, readTurn, chore.Chore{Name: "read evidence from the event center", Do: func(ctx context.Context, _ time.Time) (err error) {
 		for more := true; more && err == nil; {
 			more, err = r.read(ctx)
 		}
@@ -56,7 +54,7 @@ func (r *Reader) Run(ctx context.Context) {
 
 // read reads a page. more reports whether another one is there.
 func (r *Reader) read(ctx context.Context) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if r.journal == "" {
 		return true, r.begin(ctx)

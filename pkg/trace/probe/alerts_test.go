@@ -1,4 +1,4 @@
-package alert
+package probe
 
 import (
 	"fmt"
@@ -27,7 +27,7 @@ func TestAsk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Reader{Address: server.URL + "/am/", Levels: levels, Log: slog.New(slog.DiscardHandler)}
+	r := &Alerts{Address: server.URL + "/am/", Levels: levels, Log: slog.New(slog.DiscardHandler)}
 	for _, c := range []struct {
 		answer string
 		want   []health.Alert
@@ -63,7 +63,7 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	for address, valid := range map[string]bool{"http://a:9093": true, "https://a/am": true, "a:9093": false, "http://": false, "http://u:p@a": false, "http://a?x": false} {
-		if err := Valid(address); (err == nil) != valid {
+		if err := ValidAddress(address); (err == nil) != valid {
 			t.Errorf("%s: %v", address, err)
 		}
 	}

@@ -1,4 +1,6 @@
-package nodefault
+// Package messages speaks with an event center: it sends faults of nodes, misses and levels, and reads what the agents report
+// about pods.
+package messages
 
 import (
 	"bytes"
@@ -8,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -23,18 +24,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/trace/chore"
+	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const (
-	// Detector is the name of tracecenter as a detector.
-	Detector = "tracecenter"
-
-	check     = "pod-delivery"
-	repeat    = 10 * time.Minute // between reports of an active fault
-	sendLimit = 10 * time.Second
-	sendTurn  = time.Second
-	maxWait   = 10_000 // events that wait: one for each fault, and those queued
+	detector = "tracecenter" // the name of tracecenter as a detector
+	check    = "pod-delivery"
+	repeat   = 10 * time.Minute // between reports of an active fault
+	limit    = 10 * time.Second // for an answer
+	sendTurn = time.Second
+	maxWait  = 10_000 // events that wait: one for each fault, and those queued
 )
 
 // Sender reports faults of nodes and other events to an event center, as a detector beside the agents. Without repetition,
@@ -55,7 +55,7 @@ func NewSender(center *client.Client, cluster string, log *slog.Logger) *Sender 
 }
 
 // Report queues what has changed. Of each fault only the newest state waits.
-func (s *Sender) Report(active, ended []Fault, now time.Time) error {
+func (s *Sender) Report(active, ended []nodefault.Fault, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range active {
@@ -104,15 +104,15 @@ func (s *Sender) Idle() bool {
 }
 
 // queue needs mu.
-func (s *Sender) queue(key [2]string, kind event.Type, f Fault, now time.Time) error {
+func (s *Sender) queue(key [2]string, kind event.Type, f nodefault.Fault, now time.Time) error {
 	if _, replaces := s.waiting[key]; !replaces && len(s.waiting) >= maxWait {
 		return fmt.Errorf("report %s of node %s: %d reports wait already", f.Kind, f.Node, maxWait)
 	}
-	e, err := event.OfDetector(kind, s.Cluster, f.Node, Detector, rand.Text(), now, event.Fault{Check: check, Reason: string(f.Kind), Severity: finding.Warning,
+	e, err := event.OfDetector(kind, s.Cluster, f.Node, detector, rand.Text(), now, event.Fault{Check: check, Reason: string(f.Kind), Severity: finding.Warning,
 		Subject:    finding.Subject{Kind: "Node", Name: f.Node},
-		Message:    fmt.Sprintf("%d of %d pods were not delivered in time in %v, for reasons of this node", f.Misses, f.Acts, Window),
+		Message:    fmt.Sprintf("%d of %d pods were not delivered in time in %v, for reasons of this node", f.Misses, f.Acts, nodefault.Window),
 		Facts:      map[string]string{"misses": strconv.Itoa(f.Misses), "pods": strconv.Itoa(f.Acts), "othersShare": fmt.Sprintf("%.4f", f.Others)},
-		ObservedAt: f.Last, RaisedAt: f.Since, TTLSeconds: int(forgotten / time.Second)})
+		ObservedAt: f.Last, RaisedAt: f.Since, TTLSeconds: int(nodefault.Forgotten / time.Second)})
 	if err != nil {
 		return err
 	}
@@ -127,24 +127,18 @@ func (s *Sender) Run(ctx context.Context) {
 
 func (s *Sender) send(ctx context.Context, _ time.Time) error {
 	s.mu.Lock()
-	keys := slices.SortedFunc(maps.Keys(s.waiting), func(a, b [2]string) int {
-		return cmp.Or(s.waiting[a].Time().Compare(s.waiting[b].Time()), strings.Compare(s.waiting[a].ID(), s.waiting[b].ID()))
-	})
+	waiting := maps.Clone(s.waiting)
 	s.mu.Unlock()
 	var forbidden error // to speak for the cluster: an event center of an earlier version forbids it, and takes the faults of nodes
-	for _, key := range keys {
-		s.mu.Lock()
-		e, waits := s.waiting[key]
-		s.mu.Unlock()
+	for _, key := range slices.SortedFunc(maps.Keys(waiting), func(a, b [2]string) int {
+		return cmp.Or(waiting[a].Time().Compare(waiting[b].Time()), strings.Compare(waiting[a].ID(), waiting[b].ID()))
+	}) {
+		e := waiting[key]
 		_, node, _, _ := event.ReadSource(e.Source())
-		if !waits || node == "" && forbidden != nil {
+		if node == "" && forbidden != nil {
 			continue
 		}
-		body, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		err = s.post(ctx, body)
+		err := s.post(ctx, e)
 		refused, ok := errors.AsType[*client.RefusedError](err)
 		switch {
 		case ok && refused.Status == http.StatusUnprocessableEntity: // so it always will be
@@ -164,14 +158,16 @@ func (s *Sender) send(ctx context.Context, _ time.Time) error {
 	return forbidden
 }
 
-func (s *Sender) post(ctx context.Context, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, sendLimit)
+func (s *Sender) post(ctx context.Context, e cloudevents.Event) error {
+	body, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	response, err := s.Center.Send(ctx, http.MethodPost, "/v1/events", map[string]string{"Content-Type": event.MediaType}, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, client.MaxAnswer))
-	return nil
+	return response.Body.Close()
 }

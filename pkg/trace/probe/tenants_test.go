@@ -1,7 +1,6 @@
-package tenant
+package probe
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,20 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 )
-
-// direct connects to addresses.
-type direct struct{}
-
-func (direct) Configured() string { return "" }
-
-func (direct) Addresses(context.Context) ([]string, error) { return nil, nil }
-
-func (direct) At(address, path string) (*http.Client, string, error) {
-	return http.DefaultClient, "http://" + address + path, nil
-}
 
 // metrics are lines as a kube-apiserver 1.36 writes them.
 func metrics(served, within, rejected int) string {
@@ -56,8 +42,8 @@ func TestThrottled(t *testing.T) {
 		_, _ = io.WriteString(w, body.Load().(string))
 	}))
 	defer server.Close()
-	prober := probe.New(direct{}, nil, slog.New(slog.DiscardHandler))
-	r, err := New([]string{"team"}, direct{}, prober, slog.New(slog.DiscardHandler))
+	prober := New(direct{}, nil, slog.New(slog.DiscardHandler))
+	r, err := NewTenants([]string{"team"}, prober)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +69,7 @@ func TestThrottled(t *testing.T) {
 		}
 		for _, c := range prober.Take() {
 			got += fmt.Sprint(c.Good, " ", c.Bad)
-			if c.Component != Component || c.Instance != "team" {
+			if c.Component != FlowSchemas || c.Instance != "team" {
 				t.Errorf("%+v", c)
 			}
 		}
@@ -91,7 +77,7 @@ func TestThrottled(t *testing.T) {
 			t.Errorf("%.40q: %q, want %q", step.text, got, step.want)
 		}
 	}
-	if _, err := New(make([]string, MaxSchemas+1), direct{}, prober, nil); err == nil {
+	if _, err := NewTenants(make([]string, maxSchemas+1), prober); err == nil {
 		t.Error("too many FlowSchemas were taken")
 	}
 }

@@ -1,5 +1,4 @@
-// Package alert reads the firing alerts of an Alertmanager, as an input of the cluster's health.
-package alert
+package probe
 
 import (
 	"context"
@@ -19,10 +18,10 @@ import (
 )
 
 const (
-	interval = 15 * time.Second
-	limit    = 10 * time.Second
-	stale    = time.Minute // alerts of an older answer do not count
-	maxBytes = 16 << 20
+	alertInterval = 15 * time.Second
+	alertLimit    = 10 * time.Second
+	stale         = time.Minute // alerts of an older answer do not count
+	maxAlerts     = 16 << 20    // bytes
 )
 
 // own are the alerts of tracecenter itself: one that fires because of the health must not hold it.
@@ -45,8 +44,9 @@ func ParseLevels(text string) (Levels, error) {
 	return levels, nil
 }
 
-// Reader asks an Alertmanager regularly. It is safe for concurrent use.
-type Reader struct {
+// Alerts reads the firing alerts of an Alertmanager regularly, as an input of the cluster's health. It is safe for
+// concurrent use.
+type Alerts struct {
 	Address string // of the Alertmanager, with the path before /api if it has one
 	Levels  Levels
 	Log     *slog.Logger
@@ -56,8 +56,8 @@ type Reader struct {
 	asOf   time.Time
 }
 
-// Valid returns the error in an address.
-func Valid(address string) error {
+// ValidAddress returns the error in the address of an Alertmanager.
+func ValidAddress(address string) error {
 	u, err := url.Parse(address)
 	if err == nil && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "") {
 		err = fmt.Errorf("%q: must be http:// or https:// with a host, without user or query", address)
@@ -66,8 +66,8 @@ func Valid(address string) error {
 }
 
 // Run asks until ctx ends.
-func (r *Reader) Run(ctx context.Context) {
-	chore.Repeat(ctx, r.Log, interval, chore.Chore{Name: "read the alerts", Do: func(ctx context.Context, _ time.Time) error {
+func (r *Alerts) Run(ctx context.Context) {
+	chore.Repeat(ctx, r.Log, alertInterval, chore.Chore{Name: "read the alerts", Do: func(ctx context.Context, _ time.Time) error {
 		firing, err := r.ask(ctx)
 		if err != nil {
 			return err
@@ -80,7 +80,7 @@ func (r *Reader) Run(ctx context.Context) {
 }
 
 // Firing returns the alerts that fire, one of a name and level; none if the Alertmanager did not answer lately.
-func (r *Reader) Firing() []health.Alert {
+func (r *Alerts) Firing() []health.Alert {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.asOf) > stale {
@@ -89,15 +89,11 @@ func (r *Reader) Firing() []health.Alert {
 	return slices.Clone(r.firing)
 }
 
-func (r *Reader) ask(ctx context.Context) (firing []health.Alert, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+func (r *Alerts) ask(ctx context.Context) (firing []health.Alert, err error) {
+	ctx, cancel := context.WithTimeout(ctx, alertLimit)
 	defer cancel()
 	address := strings.TrimSuffix(r.Address, "/") + "/api/v2/alerts?active=true&silenced=false&inhibited=false"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := get(ctx, http.DefaultClient, address, false)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +104,7 @@ func (r *Reader) ask(ctx context.Context) (firing []health.Alert, err error) {
 	var alerts []struct {
 		Labels map[string]string `json:"labels"`
 	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxBytes)).Decode(&alerts); err != nil {
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAlerts)).Decode(&alerts); err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
 	}
 	for _, a := range alerts {

@@ -1,6 +1,4 @@
-// Package tenant measures how the apiservers serve the requests of tenants, each of which has a FlowSchema. A request is
-// throttled if it was rejected, or waited in a queue for more than a second.
-package tenant
+package probe
 
 import (
 	"bufio"
@@ -9,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -18,21 +15,18 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/chore"
-	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 )
 
-// Component is the component of the counts: Good are the served requests, Bad the throttled ones, by FlowSchema.
-const Component = "flow-schema"
-
-// MaxSchemas limits the FlowSchemas of one reader.
-const MaxSchemas = 200
+// FlowSchemas is the component of the counts of tenants: Good are the served requests, Bad the throttled ones, by FlowSchema.
+const FlowSchemas = "flow-schema"
 
 const (
-	interval   = time.Minute
-	limit      = 20 * time.Second
-	maxLine    = 64 << 10
-	maxMetrics = 256 << 20 // of one apiserver; a large cluster's has tens of MB
-	maxKept    = 8 << 20   // of it, about flow control
+	maxSchemas   = 200
+	readInterval = time.Minute
+	readLimit    = 20 * time.Second
+	maxLine      = 64 << 10
+	maxMetrics   = 256 << 20 // of one apiserver; a large cluster's has tens of MB
+	maxKept      = 8 << 20   // of it, about flow control
 )
 
 // The apiserver's metrics: k8s.io/apiserver/pkg/util/flowcontrol/metrics.
@@ -41,13 +35,13 @@ const (
 	waits            = "apiserver_flowcontrol_request_wait_duration_seconds"
 )
 
-// Reader reads the metrics of all apiservers once a minute. Its identity needs the right to get the nonResourceURL /metrics.
-type Reader struct {
-	Servers probe.Apiservers
-	Online  func() []string // the addresses of the apiservers that answer
-	Add     func(probe.Count)
-	Log     *slog.Logger
+// Tenants measures how the apiservers serve the requests of tenants, each of which has a FlowSchema. A request is throttled
+// if it was rejected, or waited in a queue for more than a second. It reads the metrics of all apiservers that answer, once
+// a minute: its identity needs the right to get the nonResourceURL /metrics.
+type Tenants struct {
+	Online func() []string // the addresses of the apiservers that answer
 
+	prober *Prober
 	wanted map[string]bool
 	last   map[string]map[string]requests // by apiserver and FlowSchema
 }
@@ -55,13 +49,12 @@ type Reader struct {
 // requests are counters of one FlowSchema since the start of an apiserver.
 type requests struct{ served, throttled float64 }
 
-// New returns a reader for FlowSchemas.
-func New(schemas []string, servers probe.Apiservers, prober *probe.Prober, log *slog.Logger) (*Reader, error) {
-	if len(schemas) > MaxSchemas {
-		return nil, fmt.Errorf("%d FlowSchemas: at most %d", len(schemas), MaxSchemas)
+// NewTenants returns a reader for FlowSchemas, at most 200, which adds its counts to a prober's.
+func NewTenants(schemas []string, p *Prober) (*Tenants, error) {
+	if len(schemas) > maxSchemas {
+		return nil, fmt.Errorf("%d FlowSchemas: at most %d", len(schemas), maxSchemas)
 	}
-	r := &Reader{Servers: servers, Online: prober.Online, Add: prober.Add, Log: log, wanted: map[string]bool{},
-		last: map[string]map[string]requests{}}
+	r := &Tenants{Online: p.online, prober: p, wanted: map[string]bool{}, last: map[string]map[string]requests{}}
 	for _, name := range schemas {
 		r.wanted[name] = true
 	}
@@ -69,12 +62,12 @@ func New(schemas []string, servers probe.Apiservers, prober *probe.Prober, log *
 }
 
 // Run reads until ctx ends.
-func (r *Reader) Run(ctx context.Context) {
-	chore.Repeat(ctx, r.Log, interval, chore.Chore{Name: "read the apiservers' metrics", Do: r.Round})
+func (r *Tenants) Run(ctx context.Context) {
+	chore.Repeat(ctx, r.prober.log, readInterval, chore.Chore{Name: "read the apiservers' metrics", Do: r.Round})
 }
 
 // Round counts the requests since the last round. The first answer of an apiserver is only a beginning.
-func (r *Reader) Round(ctx context.Context, now time.Time) error {
+func (r *Tenants) Round(ctx context.Context, now time.Time) error {
 	var errs []error
 	sums, next := map[string]requests{}, map[string]map[string]requests{}
 	for _, address := range r.Online() {
@@ -91,20 +84,17 @@ func (r *Reader) Round(ctx context.Context, now time.Time) error {
 			continue
 		}
 		for name, total := range read {
-			sums[name] = sums[name].plus(total.since(last[name]))
+			since := total.since(last[name])
+			sums[name] = requests{sums[name].served + since.served, sums[name].throttled + since.throttled}
 		}
 	}
 	r.last = next
 	for name, sum := range sums {
 		if sum != (requests{}) {
-			r.Add(probe.Count{Minute: now.Truncate(time.Minute), Component: Component, Instance: name, Good: int(sum.served), Bad: int(sum.throttled)})
+			r.prober.add(Count{Minute: now.Truncate(time.Minute), Component: FlowSchemas, Instance: name, Good: int(sum.served), Bad: int(sum.throttled)})
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (q requests) plus(other requests) requests {
-	return requests{q.served + other.served, q.throttled + other.throttled}
 }
 
 // since returns the requests after an earlier reading. After a restart of the apiserver, its counters begin at zero.
@@ -115,18 +105,14 @@ func (q requests) since(last requests) requests {
 	return requests{q.served - last.served, q.throttled - last.throttled}
 }
 
-func (r *Reader) read(ctx context.Context, address string) (map[string]requests, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+func (r *Tenants) read(ctx context.Context, address string) (map[string]requests, error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	client, url, err := r.Servers.At(address, "/metrics")
+	client, url, err := r.prober.servers.At(address, "/metrics")
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
+	response, err := get(ctx, client, url, false)
 	if err != nil {
 		return nil, err
 	}
@@ -167,31 +153,26 @@ func ofFlowControl(metrics io.Reader) (*bytes.Buffer, error) {
 
 // count adds up the requests of the wanted FlowSchemas. Of a histogram, the sample of the bucket of one second and the
 // count of all samples are enough.
-func (r *Reader) count(families map[string]*dto.MetricFamily) map[string]requests {
+func (r *Tenants) count(families map[string]*dto.MetricFamily) map[string]requests {
 	sums := map[string]requests{}
-	add := func(family string, of func(labels map[string]string, value float64) requests) {
-		for _, m := range families[family].GetMetric() {
+	for family, metrics := range families {
+		for _, m := range metrics.GetMetric() {
 			labels := map[string]string{}
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			if name := labels["flow_schema"]; r.wanted[name] {
-				sums[name] = sums[name].plus(of(labels, m.GetUntyped().GetValue()))
+			name, n := labels["flow_schema"], m.GetUntyped().GetValue()
+			sum, executed := sums[name], labels["execute"] == "true"
+			switch {
+			case !r.wanted[name]:
+				continue
+			case family == rejectedRequests, family == waits+"_count" && executed:
+				sum.throttled += n
+			case family == waits+"_bucket" && executed && labels["le"] == "1":
+				sum.served, sum.throttled = sum.served+n, sum.throttled-n
 			}
+			sums[name] = sum
 		}
 	}
-	add(rejectedRequests, func(_ map[string]string, n float64) requests { return requests{throttled: n} })
-	add(waits+"_count", func(labels map[string]string, n float64) requests {
-		if labels["execute"] != "true" {
-			return requests{}
-		}
-		return requests{throttled: n}
-	})
-	add(waits+"_bucket", func(labels map[string]string, n float64) requests {
-		if labels["execute"] != "true" || labels["le"] != "1" {
-			return requests{}
-		}
-		return requests{served: n, throttled: -n}
-	})
 	return sums
 }

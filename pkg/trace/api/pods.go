@@ -1,0 +1,205 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+	"github.com/nodeagent/nodeagent/pkg/web"
+)
+
+const (
+	maxListed = 200 // misses of one response
+	maxTop    = 3   // owners and nodes of a group
+)
+
+// Pod is the response about a pod: its acts, newest first.
+type Pod struct {
+	Acts []Act `json:"acts"`
+}
+
+// Act is the response about one act.
+type Act struct {
+	store.Row
+	Detail string          `json:"detail,omitempty"` // the text or name that decided
+	Cost   stage.ID        `json:"stage,omitempty"`  // the stage that took the time
+	Others []reason.Reason `json:"otherReasons,omitempty"`
+	Advice string          `json:"advice,omitempty"`
+	Bars   []Bar           `json:"waterfall,omitempty"` // for open acts and misses
+}
+
+// Bar is a stage in the waterfall. Times are seconds since the begin of the act.
+type Bar struct {
+	Stage       stage.ID `json:"stage"`
+	Name        string   `json:"name"`
+	Owner       string   `json:"owner"`
+	From        float64  `json:"from"`
+	Seconds     float64  `json:"seconds"`
+	Uncertainty float64  `json:"uncertaintySeconds"`
+	Open        bool     `json:"open,omitempty"`
+}
+
+// explain adds the evidence.
+func (a *Act) explain(of *follow.Act, now time.Time) {
+	if end := of.Timeline.End(); end.Known() {
+		now = end.Arrival
+	}
+	for _, s := range stage.Of(&of.Timeline, now) {
+		info := stage.In(&of.Timeline, s.ID)
+		a.Bars = append(a.Bars, Bar{s.ID, info.Name, info.Owner, of.Timeline.ByOurs(of.Timeline.Begin(), s.Start).Middle().Seconds(),
+			s.Spent.Middle().Seconds(), s.Spent.Uncertainty().Seconds(), s.Open()})
+	}
+	if of.Verdict.Outcome == verdict.Missed {
+		a.Detail, a.Cost, a.Others = of.Final.Detail, of.Final.Stage, of.Final.Others
+		a.Advice = reason.Describe(of.Final.Reason).Advice
+	}
+}
+
+// merge combines the acts of the store and of the follower: of an act in both, the follower has the newer state.
+func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
+	var answer Pod
+	live := map[string]bool{}
+	for i := range acts {
+		live[acts[i].Key().String()] = true
+		a := Act{Row: store.RowOf(&acts[i])}
+		if a.At.IsZero() { // it is open
+			a.At = now
+		}
+		a.explain(&acts[i], now)
+		answer.Acts = append(answer.Acts, a)
+	}
+	for _, r := range rows {
+		if live[r.Key] {
+			continue
+		}
+		a := Act{Row: r}
+		if r.Evidence != nil {
+			a.explain(r.Evidence, r.Evidence.JudgedAt)
+		}
+		answer.Acts = append(answer.Acts, a)
+	}
+	slices.SortStableFunc(answer.Acts, func(x, y Act) int { // judged at once: a deletion follows the creation
+		return cmp.Or(y.At.Compare(x.At), cmp.Compare(y.Row.Act, x.Row.Act))
+	})
+	return answer
+}
+
+func (s *Server) byName(w http.ResponseWriter, r *http.Request) {
+	pod, err := s.Pod(r.Context(), "", r.PathValue("namespace"), r.PathValue("name"))
+	s.answerPod(w, r, pod, err)
+}
+
+// byUID answers about the pod of a UID. To somebody without a right to its namespace, it is unknown.
+func (s *Server) byUID(w http.ResponseWriter, r *http.Request, who web.Identity) {
+	pod, err := s.Pod(r.Context(), r.PathValue("uid"), "", "")
+	if err == nil && len(pod.Acts) > 0 && s.MayRead(r.Context(), who, pod.Acts[0].Namespace) != nil {
+		pod = Pod{}
+	}
+	s.answerPod(w, r, pod, err)
+}
+
+// Pod returns the acts of a pod, by UID or by namespace and name; none if it is unknown.
+func (s *Server) Pod(ctx context.Context, uid, namespace, name string) (Pod, error) {
+	if max(len(uid), len(namespace), len(name)) > maxName {
+		return Pod{}, badRequest("the name is too long")
+	}
+	acts := s.Follower.Find(uid, namespace, name)
+	rows, err := s.Store.Find(ctx, uid, namespace, name)
+	if err != nil {
+		return Pod{}, err
+	}
+	return merge(rows, acts, s.Now()), nil
+}
+
+func (s *Server) answerPod(w http.ResponseWriter, r *http.Request, pod Pod, err error) {
+	if err == nil && len(pod.Acts) == 0 {
+		err = &web.Refusal{Status: http.StatusNotFound, Reason: "no act of such a pod is known"}
+	}
+	s.respond(w, r, pod, err)
+}
+
+// Failures is the response about misses, grouped by act and reason.
+type Failures struct {
+	AsOf   time.Time `json:"asof"`
+	Window string    `json:"window"`
+	Groups []Group   `json:"groups"`
+	Misses []Act     `json:"misses"`           // the newest
+	Total  int       `json:"total"`            // of all groups
+	Capped bool      `json:"capped,omitempty"` // there are more misses than are counted
+}
+
+// Group are the misses of one act with one reason.
+type Group struct {
+	Act    record.Act `json:"act"`
+	Reason string     `json:"reason"`
+	Class  string     `json:"class"`
+	N      int        `json:"n"`
+	Nodes  sli.Tops   `json:"nodes,omitempty"`  // the most frequent
+	Owners sli.Tops   `json:"owners,omitempty"` // the most frequent
+	Newest store.Row  `json:"newest"`
+}
+
+// group groups misses, the newest first, and returns the largest group first.
+func group(rows []store.Row) []Group {
+	type parts struct {
+		Group
+		nodes, owners map[string]int
+	}
+	byKey := map[[3]string]*parts{}
+	for _, r := range rows {
+		key := [3]string{string(r.Act), r.Reason, r.Class}
+		g := byKey[key]
+		if g == nil {
+			g = &parts{Group{Act: r.Act, Reason: r.Reason, Class: r.Class, Newest: r}, map[string]int{}, map[string]int{}}
+			byKey[key] = g
+		}
+		g.N++
+		if r.Node != "" {
+			g.nodes[r.Node]++
+		}
+		if r.Owner != "" {
+			g.owners[r.Namespace+"/"+r.Owner]++
+		}
+	}
+	groups := []Group{}
+	for _, g := range byKey {
+		g.Nodes, g.Owners = sli.TopOf(g.nodes, maxTop), sli.TopOf(g.owners, maxTop)
+		groups = append(groups, g.Group)
+	}
+	slices.SortFunc(groups, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Class, b.Class))
+	})
+	return groups
+}
+
+// Failures returns the misses of a window, a namespace, nodes and a reason.
+func (s *Server) Failures(ctx context.Context, q url.Values) (Failures, error) {
+	c, err := s.scopeOf(q, "1h")
+	if err != nil {
+		return Failures{}, err
+	}
+	rows, err := s.Store.Misses(ctx, c.now, c.window, c.Filter)
+	answer := Failures{AsOf: c.now, Window: c.name, Groups: group(rows), Misses: []Act{}, Total: len(rows), Capped: len(rows) == store.MaxMisses}
+	for _, row := range rows[:min(len(rows), maxListed)] {
+		answer.Misses = append(answer.Misses, Act{Row: row})
+	}
+	return answer, err
+}
+
+// Terminating returns the leftover pods of a namespace; without one, of all.
+func (s *Server) Terminating(_ context.Context, q url.Values) ([]follow.Terminating, error) {
+	namespace := q.Get("namespace")
+	return slices.DeleteFunc(append([]follow.Terminating{}, s.Follower.Terminating(s.Now(), leftover)...), func(t follow.Terminating) bool {
+		return namespace != "" && t.Namespace != namespace
+	}), nil
+}

@@ -1,0 +1,192 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/health"
+	"github.com/nodeagent/nodeagent/pkg/trace/probe"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
+	"github.com/nodeagent/nodeagent/pkg/trace/store"
+)
+
+// SLIs is the response about indicators.
+type SLIs struct {
+	AsOf   time.Time       `json:"asof"`
+	Window string          `json:"window"`
+	Lag    float64         `json:"lagSeconds"` // delay of the watch; -1: not running
+	SLIs   []sli.Indicator `json:"slis"`
+}
+
+// SLIs returns the indicators of a window, a namespace and nodes.
+func (s *Server) SLIs(ctx context.Context, q url.Values) (SLIs, error) {
+	c, err := s.scopeOf(q, "5m")
+	if err != nil {
+		return SLIs{}, err
+	}
+	counts, err := s.Store.Count(ctx, c.now, c.window, c.Filter)
+	return SLIs{c.now, c.name, s.lag(c.now), sli.Add(counts)}, err
+}
+
+func (s *Server) lag(now time.Time) float64 {
+	behind := s.Follower.Behind(now)
+	if behind < 0 {
+		return -1
+	}
+	return behind.Seconds()
+}
+
+// Component is a component of the control plane, with its online rate in a window.
+type Component struct {
+	probe.State
+	// Online is good probes / (good and failed ones); null if there are too few.
+	Rate  *float64 `json:"onlineRate"`
+	Good  int      `json:"good"`
+	Bad   int      `json:"failed"`
+	Blind int      `json:"blind"` // probes that do not count
+}
+
+// Components is the response about components.
+type Components struct {
+	AsOf       time.Time   `json:"asof"`
+	Window     string      `json:"window"`
+	Components []Component `json:"components"`
+}
+
+// Components returns the state of each component, and its online rate in a window.
+func (s *Server) Components(ctx context.Context, q url.Values) (Components, error) {
+	c, err := s.scopeOf(q, "1d")
+	if err != nil {
+		return Components{}, err
+	}
+	sums, err := s.Store.Probes(ctx, c.now, c.window)
+	answer := Components{AsOf: c.now, Window: c.name, Components: []Component{}}
+	for _, state := range s.Prober.States() {
+		of := Component{State: state}
+		if i := slices.IndexFunc(sums, func(p store.Probed) bool {
+			return p.Component == state.Component && p.Instance == state.Instance
+		}); i >= 0 {
+			of.Good, of.Bad, of.Blind = sums[i].Good, sums[i].Bad, sums[i].Blind
+		}
+		of.Rate = sli.Ratio(of.Good, of.Good+of.Bad)
+		answer.Components = append(answer.Components, of)
+	}
+	return answer, err
+}
+
+// Judge judges the health of the cluster now. It must be called regularly.
+func (s *Server) Judge(ctx context.Context, now time.Time) {
+	in := health.Inputs{}
+	in.Now.Nodes, in.Now.FaultyNodes = s.Follower.Nodes()
+	in.Now.Leftovers = len(s.Follower.Terminating(now, leftover))
+	for _, state := range s.Prober.States() {
+		in.Components = append(in.Components, health.Component{Name: state.Component, Instance: state.Instance,
+			Offline: state.State == probe.Offline})
+	}
+	counts, err := s.Store.Count(ctx, now, sli.Windows()["5m"], store.Filter{})
+	switch behind := s.Follower.Behind(now); {
+	case err != nil:
+		in.Blind = "the verdicts cannot be read"
+	case behind < 0 && !s.offline():
+		in.Blind = "the pods are not listed yet, or their watch has ended"
+	case behind > blindFrom && !s.offline():
+		in.Blind = "the watch is " + behind.Round(time.Second).String() + " behind"
+	}
+	for _, i := range sli.Add(counts) {
+		if i.Act == record.Creation {
+			in.Creation = &i
+		}
+	}
+	if s.Alerts != nil {
+		in.Alerts = s.Alerts()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.health = s.tracker.Take(in, now)
+}
+
+// offline reports whether an apiserver is known to be offline: then the watch has ended because of the cluster.
+func (s *Server) offline() bool {
+	return slices.ContainsFunc(s.Prober.States(), func(p probe.State) bool {
+		return p.Component == "apiserver" && p.State == probe.Offline
+	})
+}
+
+// Health returns the health of the cluster as of the last judgement.
+func (s *Server) Health() health.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.health.Level == "" {
+		return health.State{Level: health.Unknown, Since: s.Now(), Causes: []health.Cause{{Level: health.Unknown, Text: "not judged yet"}}}
+	}
+	return s.health
+}
+
+// collector reads the metrics on each scrape.
+type collector struct{ *Server }
+
+func (s *Server) metrics() http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collector{s})
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, to) }
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(to chan<- prometheus.Metric) {
+	now, counts, present := c.Now(), c.Follower.Counts(), c.Health().Level
+	// metric adds a value. labels are names, each followed by its value.
+	metric := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
+		var names, values []string
+		for i := 0; i < len(labels); i += 2 {
+			names, values = append(names, labels[i]), append(values, labels[i+1])
+		}
+		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("tracecenter_"+name, help, names, nil), kind, value, values...)
+	}
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	nodes, faulty := c.Follower.Nodes()
+	metric(gauge, "pods", "Pods that live.", float64(counts.Pods))
+	metric(gauge, "open_acts", "Acts whose verdict or reason is not final.", float64(counts.Open))
+	metric(gauge, "watch_lag_seconds", "How far the watch is behind; -1 if it does not run.", c.lag(now))
+	metric(gauge, "terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period.",
+		float64(len(c.Follower.Terminating(now, leftover))))
+	metric(counter, "unknown_texts_total", "Warnings whose text no reason knows.", float64(counts.UnknownTexts))
+	metric(counter, "unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many.",
+		float64(counts.UnfollowedRefusals))
+	for result, n := range map[string]int{"taken": counts.Evidence, "ignored": counts.EvidenceIgnored} {
+		metric(counter, "evidence_total", "Evidence of agents: taken, or ignored because it is about an unknown pod or cannot be true.", float64(n),
+			"result", result)
+	}
+	metric(gauge, "nodes", "Nodes of the cluster.", float64(nodes))
+	metric(gauge, "faulty_nodes", "Nodes that are not ready, or have the taint of a fault.", float64(faulty))
+	metric(gauge, "failing_pools", "Pools of which so many nodes fail their pods that the fault is the cluster's.", float64(len(c.NodeFaults().Mass)))
+	for _, state := range c.Prober.States() {
+		if state.State != probe.Unclear {
+			metric(gauge, "component_online", "1: online, 0: offline; absent while it cannot be told.", map[string]float64{probe.Online: 1}[state.State],
+				"component", state.Component, "instance", state.Instance)
+		}
+	}
+	for _, level := range []health.Level{health.Healthy, health.Warning, health.Fatal, health.Unknown} {
+		metric(gauge, "health", "1 for the level of the cluster's health.", map[health.Level]float64{present: 1}[level], "level", string(level))
+	}
+	metric(gauge, "unstored_verdicts", "Verdicts that wait for the store.", float64(counts.Unstored))
+	metric(counter, "lost_verdicts_total", "Verdicts that had no room to wait for the store.", float64(counts.Lost))
+	for miss, n := range counts.Missed {
+		metric(counter, "missed_total", "Misses by the reason known at their deadline, and by whose it is.", float64(n), "act", string(miss.Act),
+			"reason", string(miss.Reason), "class", string(miss.Class))
+	}
+	for act, outcomes := range counts.Outcomes {
+		for outcome, n := range outcomes {
+			metric(counter, "acts_total", "Acts by verdict.", float64(n), "act", string(act), "outcome", string(outcome))
+		}
+	}
+}

@@ -1,0 +1,342 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+)
+
+const (
+	// MaxMisses limits the misses of one answer.
+	MaxMisses = 20_000
+	// maxRecent limits the compared acts: half an hour of 100 creations and deletions a second.
+	maxRecent = 200_000
+	maxRows   = 50 // of one pod and file
+	// maxIndexed is the longest time whose acts are looked up by index: to read a whole file from begin to end takes less.
+	maxIndexed = 6 * time.Hour
+)
+
+// Row is a stored verdict.
+type Row struct {
+	Key       string          `json:"-"` // of the act
+	UID       string          `json:"uid"`
+	Act       record.Act      `json:"act"`
+	Namespace string          `json:"namespace"`
+	Name      string          `json:"name"`
+	Node      string          `json:"node,omitempty"`
+	Owner     string          `json:"owner,omitempty"`
+	Outcome   verdict.Outcome `json:"outcome"`
+	Why       string          `json:"why,omitempty"`
+	Class     string          `json:"class,omitempty"`
+	First     string          `json:"reasonFirst,omitempty"`
+	Reason    string          `json:"reason,omitempty"`
+	At        time.Time       `json:"at"`
+	Judged    float64         `json:"judgedSeconds"`
+	User      float64         `json:"userSeconds"`
+	Stages    string          `json:"stages,omitempty"`
+	Evidence  *follow.Act     `json:"-"`
+}
+
+// columns selects a Row without its evidence.
+const columns = `SELECT key, uid, act, namespace, name, node, owner, outcome, why, class, first, reason, at, judged / 1000.0, "user" / 1000.0, stages`
+
+// The evidence of a Row.
+const (
+	noEvidence = `, '' FROM acts`
+	evidence   = `coalesce((SELECT evidence.act FROM evidence WHERE evidence.key = acts.key), '')`
+)
+
+// Filter selects verdicts.
+type Filter struct {
+	Namespace string   // empty: all
+	Nodes     []string // none: all
+	Reason    string   // of misses; empty: all
+}
+
+// judged returns the condition of the acts judged after a time and until another one, and its arguments.
+func (f Filter) judged(after, until time.Time) (where string, args []any) {
+	return f.narrow(` WHERE at > $1 AND at <= $2`, after.UnixMilli(), until.UnixMilli())
+}
+
+// narrow adds the filter to a condition.
+func (f Filter) narrow(where string, args ...any) (string, []any) {
+	in := func(column string, values ...string) {
+		places := make([]string, len(values))
+		for i, value := range values {
+			args = append(args, value)
+			places[i] = "$" + strconv.Itoa(len(args))
+		}
+		where += " AND " + column + " IN (" + strings.Join(places, ", ") + ")"
+	}
+	if f.Namespace != "" {
+		in("namespace", f.Namespace)
+	}
+	if f.Reason != "" {
+		in("reason", f.Reason)
+	}
+	if len(f.Nodes) > 0 {
+		in("node", f.Nodes...)
+	}
+	return where, args
+}
+
+// each visits the rows of a query in several files. A row is a struct: its fields are the columns, in order. SQLite and
+// PostgreSQL both number parameters as $1.
+func each[T any](ctx context.Context, dbs []*sql.DB, query string, args []any, visit func(T)) error {
+	for _, db := range dbs {
+		rows, err := db.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			var row T
+			if err := rows.Scan(fields(reflect.ValueOf(&row).Elem())...); err != nil {
+				return errors.Join(err, rows.Close())
+			}
+			visit(row)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fields returns where the columns of a row are read into. Times are milliseconds; other structs, pointers and maps are
+// documents, except embedded structs.
+func fields(row reflect.Value) (into []any) {
+	for i := range row.NumField() {
+		field := row.Field(i)
+		switch at, isTime := field.Addr().Interface().(*time.Time); {
+		case isTime:
+			into = append(into, moment{at})
+		case row.Type().Field(i).Anonymous:
+			into = append(into, fields(field)...)
+		case slices.Contains([]reflect.Kind{reflect.Struct, reflect.Pointer, reflect.Map}, field.Kind()):
+			into = append(into, document{field.Addr().Interface()})
+		default:
+			into = append(into, field.Addr().Interface())
+		}
+	}
+	return into
+}
+
+// moment reads milliseconds. NULL leaves the time unchanged.
+type moment struct{ at *time.Time }
+
+// Scan decodes the time.
+func (m moment) Scan(stored any) error {
+	switch ms := stored.(type) {
+	case nil:
+	case int64:
+		*m.at = time.UnixMilli(ms).UTC()
+	default:
+		return fmt.Errorf("a stored time is %T, not a number", stored)
+	}
+	return nil
+}
+
+// Find returns the newest verdicts of a pod, by UID or by namespace and name, with the evidence of misses.
+func (s *Store) Find(ctx context.Context, uid, namespace, name string) (found []Row, err error) {
+	where, args := ` WHERE namespace = $1 AND name = $2`, []any{namespace, name}
+	if uid != "" { // the key begins with the UID, and has an index
+		where, args = ` WHERE key > $1 AND key < $1 || 'z' AND uid = $1`, []any{uid}
+	}
+	query := columns + `, ` + evidence + ` FROM acts` + where + ` ORDER BY at DESC LIMIT ` + strconv.Itoa(maxRows)
+	err = each(ctx, s.all(), query, args, func(r Row) { found = append(found, r) })
+	return found, err
+}
+
+// Misses returns the misses of a window that ends now, the newest first and at most MaxMisses, without their evidence.
+func (s *Store) Misses(ctx context.Context, now time.Time, window time.Duration, f Filter) ([]Row, error) {
+	where, args := f.judged(now.Add(-window), now)
+	return s.newest(ctx, now.Add(-window), where, args)
+}
+
+// MissesOfOwner returns the system's misses on nodes in a window that ends now, of the pods of a controller: its UID must have
+// letters, digits and dashes only. The newest come first, at most MaxMisses.
+func (s *Store) MissesOfOwner(ctx context.Context, now time.Time, window time.Duration, uid string) ([]Row, error) {
+	where, args := Filter{}.judged(now.Add(-window), now)
+	where += ` AND class <> 'user' AND node <> '' AND ` + evidence + ` LIKE $3`
+	return s.newest(ctx, now.Add(-window), where, append(args, `%"ownerUID":"`+uid+`"%`))
+}
+
+func (s *Store) newest(ctx context.Context, since time.Time, where string, args []any) (found []Row, err error) {
+	query := columns + noEvidence + where + ` AND outcome = 'missed' ORDER BY at DESC LIMIT ` + strconv.Itoa(MaxMisses)
+	err = each(ctx, s.since(since), query, args, func(r Row) { found = append(found, r) })
+	slices.SortStableFunc(found, func(a, b Row) int { return b.At.Compare(a.At) })
+	return found[:min(len(found), MaxMisses)], err
+}
+
+// MissesOf visits the misses of a time, those of deletions with their evidence.
+func (s *Store) MissesOf(ctx context.Context, from, to time.Time, namespace string, visit func(Row)) error {
+	where, args := Filter{Namespace: namespace}.narrow(` WHERE at >= $1 AND at < $2`, from.UnixMilli(), to.UnixMilli())
+	query := columns + `, CASE WHEN act = 'deletion' THEN ` + evidence + ` ELSE '' END FROM acts` + where + ` AND outcome = 'missed'`
+	return each(ctx, s.since(from), query, args, visit)
+}
+
+// Acts visits the acts of a time, of one namespace if it is not empty.
+func (s *Store) Acts(ctx context.Context, from, to time.Time, namespace string, visit func(report.Act)) error {
+	at := "at"
+	if to.Sub(from) > maxIndexed {
+		at = "+at" // without the index
+	}
+	where, args := Filter{Namespace: namespace}.narrow(` WHERE `+at+` >= $1 AND `+at+` < $2`, from.UnixMilli(), to.UnixMilli())
+	query := `SELECT namespace, owner, node, act, outcome, class, reason, stages, build FROM acts` + where
+	return each(ctx, s.since(from), query, args, visit)
+}
+
+// Recent returns the newest delivered or missed creations and deletions on nodes, of a window that ends now.
+func (s *Store) Recent(ctx context.Context, now time.Time, window time.Duration) (acts []nodefault.Act, err error) {
+	where, args := Filter{}.judged(now.Add(-window), now)
+	query := `SELECT act, node, '', namespace, owner, outcome, class, reason, at FROM acts` + where + ` AND node <> ''
+ AND act IN ('creation', 'deletion') AND outcome IN ('delivered', 'missed') ORDER BY at DESC LIMIT ` + strconv.Itoa(maxRecent)
+	err = each(ctx, s.since(now.Add(-window)), query, args, func(a nodefault.Act) { acts = append(acts, a) })
+	return acts, err
+}
+
+// CountNodes adds the acts of a window that ends now to the named nodes.
+func (s *Store) CountNodes(ctx context.Context, now time.Time, window time.Duration, nodes map[string]nodefault.Day) error {
+	where, args := Filter{}.judged(now.Add(-window), now)
+	query := `SELECT node, count(CASE WHEN outcome = 'delivered' THEN 1 END), count(CASE WHEN outcome = 'missed' AND class <> 'user' THEN 1 END)
+ FROM acts` + where + ` GROUP BY node`
+	return each(ctx, s.since(now.Add(-window)), query, args, func(n struct {
+		Node              string
+		Delivered, Missed int
+	}) {
+		if day, known := nodes[n.Node]; known {
+			day.Delivered, day.Missed = day.Delivered+n.Delivered, day.Missed+n.Missed
+			nodes[n.Node] = day
+		}
+	})
+}
+
+// Count counts the verdicts of a window that ends now.
+func (s *Store) Count(ctx context.Context, now time.Time, window time.Duration, f Filter) ([]sli.Count, error) {
+	where, args := f.judged(now.Add(-window), now)
+	return counts(ctx, s.since(now.Add(-window)), `count(*) FROM acts`+where, args)
+}
+
+// counts adds up verdicts. sum is the rest of the query, from their number on.
+func counts(ctx context.Context, dbs []*sql.DB, sum string, args []any) (all []sli.Count, err error) {
+	query := `SELECT act, outcome, class, reason, ` + sum + ` GROUP BY act, outcome, class, reason`
+	err = each(ctx, dbs, query, args, func(c sli.Count) { all = append(all, c) })
+	return all, err
+}
+
+// Sums counts the verdicts of a time that begins with an hour, from the hours added up and the acts after them.
+func (s *Store) Sums(ctx context.Context, from, to time.Time, namespace string) ([]sli.Count, error) {
+	counted, err := s.counted(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	if counted.After(to) {
+		counted = to
+	}
+	where, args := Filter{Namespace: namespace}.narrow(` WHERE hour >= $1 AND hour < $2`, from.UnixMilli(), counted.UnixMilli())
+	sums, err := counts(ctx, []*sql.DB{s.hours}, `sum(n) FROM hours`+where, args)
+	if err != nil || counted.Equal(to) {
+		return sums, err
+	}
+	if counted.Before(from) {
+		counted = from
+	}
+	live, err := s.Count(ctx, to, to.Sub(counted)+time.Millisecond, Filter{Namespace: namespace}) // Count is without its begin
+	return append(sums, live...), err
+}
+
+// History returns the reasons of misses before a time, and since when there are verdicts; zero: there are none before it.
+func (s *Store) History(ctx context.Context, before time.Time, namespace string) (since time.Time, known map[reason.Reason]bool, err error) {
+	known = map[reason.Reason]bool{}
+	if err := one(ctx, s.hours, `SELECT min(hour) FROM hours WHERE hour < $1`, before.UnixMilli(), moment{&since}); err != nil {
+		return since, known, err
+	}
+	where, args := Filter{Namespace: namespace}.narrow(` WHERE hour < $1 AND outcome = 'missed'`, before.UnixMilli())
+	err = each(ctx, []*sql.DB{s.hours}, `SELECT DISTINCT reason FROM hours`+where, args, func(r struct{ Reason reason.Reason }) { known[r.Reason] = true })
+	return since, known, err
+}
+
+// Cells returns the times of the stages in a time that begins with an hour, by hour and build. They are without a build if it is
+// unknown now.
+func (s *Store) Cells(ctx context.Context, from, to time.Time) (cells []report.Cell, err error) {
+	err = each(ctx, []*sql.DB{s.hours}, `SELECT hour, stage, cached, coalesce(builds.build, ''), histogram
+ FROM stages LEFT JOIN builds ON stages.build = builds.id WHERE hour >= $1 AND hour < $2 AND stages.build <> 0`,
+		[]any{from.UnixMilli(), to.UnixMilli()}, func(c report.Cell) { cells = append(cells, c) })
+	return cells, err
+}
+
+// Week returns the kept report of a week; nil if there is none.
+func (s *Store) Week(ctx context.Context, week string) (made *report.Report, err error) {
+	err = one(ctx, s.hours, `SELECT report FROM weeks WHERE week = $1`, week, document{&made})
+	return made, err
+}
+
+// Probed is the number of probes of a component's instance.
+type Probed struct {
+	Component, Instance string
+	Good, Bad, Blind    int
+}
+
+// Probes adds up the probes of a window that ends now.
+func (s *Store) Probes(ctx context.Context, now time.Time, window time.Duration) (sums []Probed, err error) {
+	begin := now.Add(-window)
+	err = each(ctx, s.since(begin), `SELECT component, instance, sum(good), sum(bad), sum(blind) FROM probes WHERE minute >= $1
+ AND minute <= $2 GROUP BY component, instance`, []any{minuteOf(begin), minuteOf(now)}, func(p Probed) {
+		same := func(q Probed) bool { return q.Component == p.Component && q.Instance == p.Instance }
+		if at := slices.IndexFunc(sums, same); at >= 0 { // of another day
+			p.Good, p.Bad, p.Blind = p.Good+sums[at].Good, p.Bad+sums[at].Bad, p.Blind+sums[at].Blind
+			sums[at] = p
+			return
+		}
+		sums = append(sums, p)
+	})
+	return sums, err
+}
+
+// LastCapacity returns how many creations of a window that ends now were missed because no node had room, and which
+// namespaces took the room: the pods that got a node in the hours of these misses and in the hour before each, the
+// largest requests of CPU first.
+func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Duration, namespace string) (misses int, took []report.Placed, err error) {
+	begin := now.Add(-window)
+	dbs := s.since(begin.Add(-time.Hour))
+	full := map[int64]bool{} // hours
+	where, args := Filter{Reason: "CapacityExhausted"}.judged(begin, now)
+	err = each(ctx, dbs, `SELECT at / 3600000, count(*) FROM acts`+where+` AND act = 'creation' AND outcome = 'missed' GROUP BY at / 3600000`,
+		args, func(m struct{ Hour, N int64 }) {
+			full[m.Hour], full[m.Hour-1] = true, true
+			misses += int(m.N)
+		})
+	if err != nil {
+		return 0, nil, err
+	}
+	type placed struct {
+		Hour int64
+		report.Placed
+	}
+	by := map[string]report.Placed{}
+	where, args = Filter{Namespace: namespace}.narrow(` WHERE hour >= $1 AND hour <= $2`, hourOf(begin)-1, hourOf(now))
+	err = each(ctx, dbs, `SELECT hour, namespace, pods, cpu, bytes FROM placed`+where, args, func(p placed) {
+		if sum := by[p.Namespace]; full[p.Hour] {
+			by[p.Namespace] = report.Placed{Namespace: p.Namespace, Pods: sum.Pods + p.Pods, CPU: sum.CPU + p.CPU, Bytes: sum.Bytes + p.Bytes}
+		}
+	})
+	return misses, slices.SortedFunc(maps.Values(by), func(a, b report.Placed) int {
+		return cmp.Or(cmp.Compare(b.CPU, a.CPU), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Namespace, b.Namespace))
+	}), err
+}
