@@ -41,17 +41,22 @@ func (o *options) remote() *remote.Client {
 
 // ask sends a request to the server, and prints the answer by a template, or unchanged if JSON is wanted.
 func (o *options) ask(cmd *cobra.Command, path, name string, answer any) error {
+	return o.call(cmd, http.MethodGet, path, answer, func() error { return printText(cmd.OutOrStdout(), name, answer) })
+}
+
+// call sends a request to the server, and prints the answer, or unchanged if JSON is wanted.
+func (o *options) call(cmd *cobra.Command, method, path string, answer any, print func() error) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
 	defer cancel()
-	text, err := o.remote().Decode(ctx, http.MethodGet, path, nil, answer)
-	if err != nil {
+	text, err := o.remote().Decode(ctx, method, path, nil, answer)
+	switch {
+	case err != nil:
 		return err
+	case o.output != "json":
+		return print()
 	}
-	if o.output == "json" {
-		_, err = cmd.OutOrStdout().Write(text)
-		return err
-	}
-	return printText(cmd.OutOrStdout(), name, answer)
+	_, err = cmd.OutOrStdout().Write(text)
+	return err
 }
 
 func printText(to io.Writer, name string, answer any) error {
@@ -108,19 +113,29 @@ func bar(b api.Bar, end float64) string {
 // verb is a command that prints the answer to one request.
 type verb[T any] struct {
 	use, short, long string
-	path             string         // of the request
-	name             string         // of the template
-	window           string         // default of --window; empty: there is no such flag
-	filters          []string       // further flags
-	problem          func(*T) error // in the answer; nil: there is none
+	path             string                       // of the request
+	pathOf           func(string) (string, error) // of the request about an argument; nil: the verb has none
+	name             string                       // of the template
+	window           string                       // default of --window; empty: there is no such flag
+	filters          []string                     // further flags
+	problem          func(*T) error               // in the answer; nil: there is none
 }
 
 // command returns the verb. Its flags are the parameters of the request.
 func (v verb[T]) command(o *options) *cobra.Command {
 	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.NoArgs}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	if v.pathOf != nil {
+		cmd.Args = cobra.ExactArgs(1)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		path := v.path
+		if v.pathOf != nil {
+			if path, err = v.pathOf(args[0]); err != nil {
+				return err
+			}
+		}
 		var answer T
-		if err := o.ask(cmd, v.path+"?"+parameters(cmd), v.name, &answer); err != nil || v.problem == nil {
+		if err := o.ask(cmd, path+"?"+parameters(cmd), v.name, &answer); err != nil || v.problem == nil {
 			return err
 		}
 		return v.problem(&answer)

@@ -83,19 +83,11 @@ token the person may read everything; with --token-file, what the token's user m
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var answer api.SignInCode
-			ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
-			defer cancel()
-			text, err := o.remote().Decode(ctx, http.MethodPost, "/v1/sign-in-codes?name="+url.QueryEscape(name), nil, &answer)
-			if err != nil {
+			return o.call(cmd, http.MethodPost, "/v1/sign-in-codes?name="+url.QueryEscape(name), &answer, func() error {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.remote().Address(), plain(answer.Code),
+					answer.Ends.Local().Format(time.TimeOnly))
 				return err
-			}
-			if o.output == "json" {
-				_, err = cmd.OutOrStdout().Write(text)
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.remote().Address(), plain(answer.Code),
-				answer.Ends.Local().Format(time.TimeOnly))
-			return err
+			})
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of the person who signs in")

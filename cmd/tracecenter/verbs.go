@@ -18,7 +18,10 @@ import (
 // newVerbs returns the verbs that query a running tracecenter.
 func newVerbs(o *options) []*cobra.Command {
 	return []*cobra.Command{
-		newPod(o),
+		verb[api.Pod]{use: "pod NAMESPACE/NAME|UID", short: "What happened to a pod, and whose fault was it?", pathOf: podPath, name: "pod",
+			problem: func(p *api.Pod) error {
+				return problemIf(slices.ContainsFunc(p.Acts, func(a api.Act) bool { return a.Outcome == verdict.Missed }))
+			}}.command(o),
 		verb[api.SLIs]{use: "slis", short: "How many deliveries are in time?", path: "/v1/slis", name: "slis", window: "5m",
 			filters: []string{"namespace", "nodes"}}.command(o),
 		verb[api.Failures]{use: "failures", short: "Why were deliveries late? The misses, grouped by reason", path: "/v1/failures", name: "failures",
@@ -33,25 +36,6 @@ func newVerbs(o *options) []*cobra.Command {
 		verb[api.Tenants]{use: "tenants", short: "Whose requests were throttled, and whose pods took the last capacity?", path: "/v1/tenants",
 			name: "tenants", window: "1d", filters: []string{"namespace"}}.command(o),
 		newReport(o),
-	}
-}
-
-func newPod(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "pod NAMESPACE/NAME|UID",
-		Short: "What happened to a pod, and whose fault was it?",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := podPath(args[0])
-			if err != nil {
-				return err
-			}
-			var pod api.Pod
-			if err := o.ask(cmd, path, "pod", &pod); err != nil {
-				return err
-			}
-			return problemIf(slices.ContainsFunc(pod.Acts, func(a api.Act) bool { return a.Outcome == verdict.Missed }))
-		},
 	}
 }
 

@@ -14,32 +14,18 @@ const outside = 5 * time.Second
 
 // Evidence takes what a node's agent reported about a pod. It reports false, and counts that, if the evidence cannot be true: the pod is
 // unknown or on another node, or a time lies outside of the act.
-func (f *Follower) Evidence(e event.Evidence, node string, now time.Time) bool {
+func (f *Follower) Evidence(e event.Evidence, node string, now time.Time) (taken bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	taken := false
 	for _, a := range f.acts[e.UID] {
 		t := &a.Timeline
 		if t.Node != node || t.Namespace != e.Namespace || t.Name != e.Name || !concerns(t, e.Act) {
 			continue
 		}
 		f.applySkews(t)
-		w := witness{t: t, now: now, from: t.Begin().Arrival.Add(-outside)}
-		if w.marks(e); w.false {
-			continue
+		if witnessed(t, e, now) {
+			a.changed, taken = true, true
 		}
-		for p, m := range w.set {
-			t.Set(p, m)
-		}
-		w.containers(e)
-		t.Says = record.NodeSays{Mark: record.Mark{Source: record.Own, Arrival: now}, Text: finding.Clip(strings.Clone(e.Text), maxSays)}
-		if e.Ended.IsZero() {
-			t.Says.Stage = finding.Clip(strings.Clone(e.Stage), maxSays)
-		}
-		for _, found := range e.Findings[:min(len(e.Findings), maxFindings)] {
-			t.Says.Findings = append(t.Says.Findings, finding.Clip(strings.Clone(found), maxSays))
-		}
-		a.changed, taken = true, true
 	}
 	if taken {
 		f.counts.Evidence++
@@ -55,62 +41,54 @@ const (
 )
 
 func concerns(t *record.Timeline, act string) bool {
-	switch act {
-	case string(record.Creation):
-		return t.Act == record.Creation || t.Act == record.Upgrade && t.Replaces != ""
-	case string(record.Deletion):
-		return t.Act == record.Deletion
-	}
-	return false
+	return act == string(record.Creation) && (t.Act == record.Creation || t.Replaces != "") || act == string(record.Deletion) && t.Act == record.Deletion
 }
 
-// witness converts the times of an evidence to marks of a timeline.
-type witness struct {
-	t         *record.Timeline
-	now, from time.Time
-	set       map[record.Point]record.Mark
-	false     bool // a time lies outside of the act
-}
-
-// mark is a mark of the node's clock, whose arrival is an estimate. It is unknown for a zero time.
-func (w *witness) mark(at time.Time) record.Mark {
-	if at.IsZero() {
-		return record.Mark{}
+// witnessed converts an evidence to marks of a timeline: of the node's clock, with an estimated arrival. It reports false,
+// and sets none, if a time lies outside of the act.
+func witnessed(t *record.Timeline, e event.Evidence, now time.Time) bool {
+	from, plausible := t.Begin().Arrival.Add(-outside), true
+	mark := func(at time.Time) record.Mark {
+		if at.IsZero() {
+			return record.Mark{}
+		}
+		ours := at.Add(t.Skews[record.Node])
+		plausible = plausible && !ours.Before(from) && !ours.After(now.Add(outside))
+		if ours.After(now) {
+			ours = now
+		}
+		return record.Mark{Time: at, Source: record.Node, Arrival: ours, Late: true}
 	}
-	ours := at.Add(w.t.Skews[record.Node])
-	if ours.Before(w.from) || ours.After(w.now.Add(outside)) {
-		w.false = true
+	marks, images := map[record.Point]record.Mark{}, map[string]record.Mark{} // images by container: a created one has its image
+	switch record.Act(e.Act) {
+	case record.Creation:
+		marks[record.Mounted], marks[record.SandboxReady] = mark(e.SandboxRequested), mark(e.SandboxCreated)
+		if !e.SandboxReady.IsZero() {
+			marks[record.SandboxReady] = mark(e.SandboxReady)
+		}
+		for _, c := range e.Containers {
+			images[c.Name] = mark(c.Created)
+		}
+	case record.Deletion:
+		marks[record.SandboxStopped], marks[record.Unmounted] = mark(e.SandboxStopped), mark(e.Unmounted)
 	}
-	if ours.After(w.now) {
-		ours = w.now
+	if !plausible {
+		return false
 	}
-	return record.Mark{Time: at, Source: record.Node, Arrival: ours, Late: true}
-}
-
-func (w *witness) marks(e event.Evidence) {
-	w.set = map[record.Point]record.Mark{}
-	if e.Act == string(record.Deletion) {
-		w.set[record.SandboxStopped], w.set[record.Unmounted] = w.mark(e.SandboxStopped), w.mark(e.Unmounted)
-		return
+	for p, m := range marks {
+		t.Set(p, m)
 	}
-	ready := e.SandboxReady
-	if ready.IsZero() {
-		ready = e.SandboxCreated
-	}
-	w.set[record.Mounted], w.set[record.SandboxReady] = w.mark(e.SandboxRequested), w.mark(ready)
-	for _, c := range e.Containers {
-		w.mark(c.Created)
-	}
-}
-
-// containers sets when the node had the image of a container, unless the watch has shown it: a created container has one.
-func (w *witness) containers(e event.Evidence) {
-	if e.Act != string(record.Creation) {
-		return
-	}
-	for _, seen := range e.Containers {
-		if c := w.t.Container(seen.Name); c != nil {
-			c.Imaged.Set(w.mark(seen.Created))
+	for name, m := range images {
+		if c := t.Container(name); c != nil {
+			c.Imaged.Set(m)
 		}
 	}
+	t.Says = record.NodeSays{Mark: record.Mark{Source: record.Own, Arrival: now}, Text: finding.Clip(strings.Clone(e.Text), maxSays)}
+	if e.Ended.IsZero() {
+		t.Says.Stage = finding.Clip(strings.Clone(e.Stage), maxSays)
+	}
+	for _, found := range e.Findings[:min(len(e.Findings), maxFindings)] {
+		t.Says.Findings = append(t.Says.Findings, finding.Clip(strings.Clone(found), maxSays))
+	}
+	return true
 }

@@ -255,7 +255,7 @@ func (p *Prober) take(component, name string, outcome result, why string, now ti
 		p.instances[key] = i
 	}
 	if minute := now.Truncate(time.Minute); !i.now.Minute.Equal(minute) {
-		p.close(i)
+		p.keep(i.now)
 		i.now = Count{Minute: minute, Component: component, Instance: name}
 	}
 	i.probed = now
@@ -284,16 +284,13 @@ func (p *Prober) take(component, name string, outcome result, why string, now ti
 	}
 }
 
-// close makes the counts of a complete minute available to Take.
-func (p *Prober) close(i *instance) {
-	if !i.now.Minute.IsZero() {
-		p.keep(i.now)
-	}
-}
-
-// keep needs mu.
+// keep makes the counts of complete minutes available to Take. It needs mu.
 func (p *Prober) keep(counts ...Count) {
-	p.counts = append(p.counts, counts...)
+	for _, c := range counts {
+		if !c.Minute.IsZero() { // of a new instance
+			p.counts = append(p.counts, c)
+		}
+	}
 	p.counts = p.counts[max(0, len(p.counts)-unsaved):]
 }
 
@@ -318,7 +315,7 @@ func (p *Prober) online() (addresses []string) {
 func (p *Prober) forget(now time.Time) {
 	for key, i := range p.instances {
 		if now.Sub(i.probed) > findEvery {
-			p.close(i)
+			p.keep(i.now)
 			delete(p.instances, key)
 		}
 	}

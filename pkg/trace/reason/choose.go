@@ -91,20 +91,20 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 			continue // all volumes are mounted since
 		}
 		r := row.Reason
-		if c := t.Container(e.Container); c != nil && r == crashLoop {
+		if c := t.Container(e.Container); c != nil && r == "CrashLoopBackOff" {
 			if c.StartFailed() || hookFailed(t, c.Name, deadline) {
 				continue // kubelet waits before it retries: the error of the start or of the hook is the reason
 			}
 			if c.Init && t.Act == record.Creation && !t.At(record.Initialized).By(deadline) {
-				found = append(found, candidate{initFailed, stage.Init, e.Arrival, c.Name})
+				found = append(found, candidate{"InitFailed", stage.Init, e.Arrival, c.Name})
 				continue
 			}
 		}
 		switch {
-		case r == capacityExhausted && t.Around.ExceedsNodes:
-			r = impossibleRequest
-		case r == constraints && t.Around.FaultTaints && strings.Contains(e.Text, "untolerated taint"):
-			r = taintedByFaults
+		case r == "CapacityExhausted" && t.Around.ExceedsNodes:
+			r = "ImpossibleRequest"
+		case r == "UnschedulableConstraints" && t.Around.FaultTaints && strings.Contains(e.Text, "untolerated taint"):
+			r = "NodesTaintedByFaults"
 		}
 		found = append(found, candidate{r, row.Stage, e.Arrival, e.Text})
 	}
@@ -112,8 +112,8 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 }
 
 func disruptions() map[string]Reason {
-	return map[string]Reason{"PreemptionByScheduler": preempted, "DeletionByTaintManager": evictedByTaint,
-		"EvictionByEvictionAPI": evictedByAPI, "TerminationByKubelet": evictedByPressure}
+	return map[string]Reason{"PreemptionByScheduler": "Preempted", "DeletionByTaintManager": "EvictedByTaint",
+		"EvictionByEvictionAPI": "EvictedByApi", "TerminationByKubelet": "EvictedByPressure"}
 }
 
 // belongs reports whether an error of a stage can delay an act. The errors of a start can delay an upgrade too; those
@@ -173,15 +173,15 @@ func ofContainers(t *record.Timeline, deadline time.Time) (found []candidate) {
 		switch {
 		case c.Init && t.At(record.Initialized).By(deadline):
 		case ended && c.ExitReason == "OOMKilled" && c.MemLimit:
-			found = append(found, candidate{oomByLimit, id, c.Exited.Arrival, c.Name})
+			found = append(found, candidate{"OOMKilledByLimit", id, c.Exited.Arrival, c.Name})
 		case ended && c.ExitReason == "OOMKilled":
-			found = append(found, candidate{oomByNode, id, c.Exited.Arrival, c.Name})
+			found = append(found, candidate{"OOMKilledByNode", id, c.Exited.Arrival, c.Name})
 		case ended && c.Init && c.ExitCode != 0:
-			found = append(found, candidate{initFailed, id, c.Exited.Arrival, c.Name})
+			found = append(found, candidate{"InitFailed", id, c.Exited.Arrival, c.Name})
 		case ended && !c.Init && !c.StartFailed() && !hookFailed(t, c.Name, deadline):
-			found = append(found, candidate{crashLoop, id, c.Exited.Arrival, c.Name})
+			found = append(found, candidate{"CrashLoopBackOff", id, c.Exited.Arrival, c.Name})
 		case c.Unhealthy && !c.Ready && !c.Init:
-			found = append(found, candidate{probeFailing, id, deadline.Add(-time.Hour), c.Name})
+			found = append(found, candidate{"ProbeFailing", id, deadline.Add(-time.Hour), c.Name})
 		}
 	}
 	return found

@@ -126,7 +126,7 @@ func TestTexts(t *testing.T) {
 			if got := choose(late); got.Reason != row.Reason && row.Stage != stage.Schedule {
 				t.Errorf("after another error: %+v", got)
 			}
-			if after := choose(make(bound, report(e.From, e.Text, "c", 60.5))); after.Reason == row.Reason && row.Reason != sandboxFailed && row.Reason != createFailed {
+			if after := choose(make(bound, report(e.From, e.Text, "c", 60.5))); after.Reason == row.Reason && row.Reason != "SandboxFailed" && row.Reason != "CreateFailed" {
 				t.Errorf("after the deadline: %+v", after)
 			}
 			if row.Stage == stage.Admit || row.Stage == stage.AdmitOnNode || row.Stage[0] != 'c' {
@@ -134,11 +134,11 @@ func TestTexts(t *testing.T) {
 			}
 			overcome := creation(started, report(e.From, e.Text, "c", 2), report(e.From, e.Text, "c", 2.5), mark(record.ContainersReady, 20))
 			overcome.ReadinessGates = []string{"lb.example/ready"}
-			if got := choose(overcome); got.Reason != gateWaiting || got.Detail != "lb.example/ready" {
+			if got := choose(overcome); got.Reason != "ReadinessGateWaiting" || got.Detail != "lb.example/ready" {
 				t.Errorf("overcome: %+v", got)
 			}
 			inTime := creation(started, report(e.From, e.Text, "c", 2))
-			if got := choose(inTime); got.Reason != readinessSlow && row.Stage <= stage.Start {
+			if got := choose(inTime); got.Reason != "ReadinessSlow" && row.Stage <= stage.Start {
 				t.Errorf("overcome by the start: %+v", got)
 			}
 		})
@@ -175,60 +175,60 @@ func TestRules(t *testing.T) {
 		want     Reason
 		class    Class
 	}{
-		"no result":             {creation(), schedulerSlow, System},
-		"no result, stale":      {creation(around(func(s *record.Surroundings) { s.SchedulerStale = true })), schedulerDown, System},
-		"nominated":             {creation(mark(record.Nominated, 3), around(func(s *record.Surroundings) { s.VictimsPresent = true })), preemptionWait, System},
-		"gated":                 {creation(func(t *record.Timeline) { t.Gated = true }), schedulingGated, User},
-		"too large":             {creation(insufficient, around(func(s *record.Surroundings) { s.ExceedsNodes = true })), impossibleRequest, User},
-		"full":                  {creation(insufficient), capacityExhausted, System},
-		"tainted by a fault":    {creation(taint, around(func(s *record.Surroundings) { s.FaultTaints = true })), taintedByFaults, System},
-		"cordoned":              {creation(cordoned), taintedByFaults, System},
-		"cordoned, and others":  {creation(cordonedAndOthers), constraints, User},
-		"tainted":               {creation(taint), constraints, User},
-		"kubelet":               {creation(mark(record.Scheduled, 1)), kubeletSlow, System},
-		"kubelet's node lost":   {creation(mark(record.Scheduled, 1), around(func(s *record.Surroundings) { s.NodeLost = true })), nodeLost, System},
-		"lost while it started": {creation(bound, around(func(s *record.Surroundings) { s.NodeLost = true })), nodeLost, System},
-		"sandbox":               {creation(bound), sandboxFailed, System},
-		"volumes":               {creation(bound, func(t *record.Timeline) { t.Volumes = true }), mountSlow, System},
-		"pull is open":          {creation(bound, mark(record.SandboxReady, 3), mark(record.Initialized, 3), pulled(4, 0)), pullCost, System},
-		"pull took it":          {creation(started, pulled(4, 50), mark(record.ContainersReady, 70), mark(record.Ready, 70)), pullCost, System},
+		"no result":             {creation(), "SchedulerSlow", System},
+		"no result, stale":      {creation(around(func(s *record.Surroundings) { s.SchedulerStale = true })), "SchedulerDown", System},
+		"nominated":             {creation(mark(record.Nominated, 3), around(func(s *record.Surroundings) { s.VictimsPresent = true })), "PreemptionWait", System},
+		"gated":                 {creation(func(t *record.Timeline) { t.Gated = true }), "SchedulingGated", User},
+		"too large":             {creation(insufficient, around(func(s *record.Surroundings) { s.ExceedsNodes = true })), "ImpossibleRequest", User},
+		"full":                  {creation(insufficient), "CapacityExhausted", System},
+		"tainted by a fault":    {creation(taint, around(func(s *record.Surroundings) { s.FaultTaints = true })), "NodesTaintedByFaults", System},
+		"cordoned":              {creation(cordoned), "NodesTaintedByFaults", System},
+		"cordoned, and others":  {creation(cordonedAndOthers), "UnschedulableConstraints", User},
+		"tainted":               {creation(taint), "UnschedulableConstraints", User},
+		"kubelet":               {creation(mark(record.Scheduled, 1)), "KubeletSlow", System},
+		"kubelet's node lost":   {creation(mark(record.Scheduled, 1), around(func(s *record.Surroundings) { s.NodeLost = true })), "NodeLost", System},
+		"lost while it started": {creation(bound, around(func(s *record.Surroundings) { s.NodeLost = true })), "NodeLost", System},
+		"sandbox":               {creation(bound), "SandboxFailed", System},
+		"volumes":               {creation(bound, func(t *record.Timeline) { t.Volumes = true }), "MountSlow", System},
+		"pull is open":          {creation(bound, mark(record.SandboxReady, 3), mark(record.Initialized, 3), pulled(4, 0)), "ImagePullCostTime", System},
+		"pull took it":          {creation(started, pulled(4, 50), mark(record.ContainersReady, 70), mark(record.Ready, 70)), "ImagePullCostTime", System},
 		"late without the pull": {creation(started, pulled(4, 20), container(func(c *record.Container) { c.Started = at(21) }),
-			mark(record.ContainersReady, 100), mark(record.Ready, 100)), stageSlow, User},
+			mark(record.ContainersReady, 100), mark(record.Ready, 100)), "StageSlow", User},
 		"pull queued": {creation(bound, mark(record.SandboxReady, 3), mark(record.Initialized, 3), pulled(4, 59),
 			func(t *record.Timeline) { t.Pulls[0].Took, t.Pulls[0].Waited = 5*time.Second, 50*time.Second },
-			container(func(c *record.Container) { c.Started = at(59.5) }), mark(record.ContainersReady, 61), mark(record.Ready, 61)), pullQueued, System},
-		"no start": {creation(bound, mark(record.SandboxReady, 3), mark(record.Initialized, 3), pulled(4, 6)), runtimeError, System},
+			container(func(c *record.Container) { c.Started = at(59.5) }), mark(record.ContainersReady, 61), mark(record.Ready, 61)), "ImagePullQueued", System},
+		"no start": {creation(bound, mark(record.SandboxReady, 3), mark(record.Initialized, 3), pulled(4, 6)), "RuntimeError", System},
 		"init runs": {creation(bound, mark(record.SandboxReady, 3), container(func(c *record.Container) {
 			c.Init, c.Started = true, at(5)
-		})), initSlow, User},
+		})), "InitSlow", User},
 		"init failed": {creation(bound, mark(record.SandboxReady, 3), container(func(c *record.Container) {
 			c.Init, c.Started, c.Exited, c.ExitCode = true, at(5), at(9), 1
-		})), initFailed, User},
+		})), "InitFailed", User},
 		"init failed, then did not": {creation(started, mark(record.Initialized, 10), func(t *record.Timeline) {
 			t.Containers = append(t.Containers, record.Container{Name: "i", Init: true, Started: at(3), Exited: at(4), ExitCode: 1})
-		}), readinessSlow, User},
-		"crash": {creation(started, container(func(c *record.Container) { c.Exited, c.ExitCode = at(6), 2 })), crashLoop, User},
+		}), "ReadinessSlow", User},
+		"crash": {creation(started, container(func(c *record.Container) { c.Exited, c.ExitCode = at(6), 2 })), "CrashLoopBackOff", User},
 		"the hook failed, and kubelet ended the container": {creation(started, report("FailedPostStartHook", "", "c", 5.5),
 			container(func(c *record.Container) { c.Exited, c.ExitCode = at(6), 137 }),
-			report("CrashLoopBackOff", "back-off 10s restarting failed container=c", "c", 7)), postStartFailed, User},
+			report("CrashLoopBackOff", "back-off 10s restarting failed container=c", "c", 7)), "PostStartFailed", User},
 		"crash, then ready": {creation(started, container(func(c *record.Container) { c.Exited, c.ExitCode, c.Ready = at(6), 2, true }),
-			mark(record.ContainersReady, 20), func(t *record.Timeline) { t.ReadinessGates = []string{"g"} }), gateWaiting, System},
+			mark(record.ContainersReady, 20), func(t *record.Timeline) { t.ReadinessGates = []string{"g"} }), "ReadinessGateWaiting", System},
 		"oom by limit": {creation(started, container(func(c *record.Container) {
 			c.Exited, c.ExitReason, c.MemLimit = at(6), "OOMKilled", true
-		})), oomByLimit, User},
-		"oom by node":            {creation(started, container(func(c *record.Container) { c.Exited, c.ExitReason = at(6), "OOMKilled" })), oomByNode, System},
-		"probe":                  {creation(started, container(func(c *record.Container) { c.Unhealthy = true })), probeFailing, User},
-		"not ready":              {creation(started), readinessSlow, User},
-		"taint":                  {creation(started, func(t *record.Timeline) { t.Disruption = "DeletionByTaintManager" }), evictedByTaint, System},
-		"preempted":              {creation(started, func(t *record.Timeline) { t.Disruption = "PreemptionByScheduler" }), preempted, System},
-		"drained":                {creation(bound, func(t *record.Timeline) { t.Disruption = "EvictionByEvictionAPI" }), evictedByAPI, System},
-		"not stopped":            {deletion(), stopNotNoticed, System},
-		"unkillable":             {deletion(mark(record.KillNoticed, 1)), unkillable, System},
-		"not gone":               {deletion(mark(record.KillNoticed, 1), mark(record.ContainersEnded, 5)), goneNotReported, System},
-		"finalizer":              {deletion(mark(record.KillNoticed, 1), mark(record.ContainersEnded, 5), func(t *record.Timeline) { t.Finalizers = []string{"x/y"} }), finalizerHeld, System},
-		"deleted on a lost node": {deletion(around(func(s *record.Surroundings) { s.NodeLost = true })), nodeLost, System},
+		})), "OOMKilledByLimit", User},
+		"oom by node":            {creation(started, container(func(c *record.Container) { c.Exited, c.ExitReason = at(6), "OOMKilled" })), "OOMKilledByNode", System},
+		"probe":                  {creation(started, container(func(c *record.Container) { c.Unhealthy = true })), "ProbeFailing", User},
+		"not ready":              {creation(started), "ReadinessSlow", User},
+		"taint":                  {creation(started, func(t *record.Timeline) { t.Disruption = "DeletionByTaintManager" }), "EvictedByTaint", System},
+		"preempted":              {creation(started, func(t *record.Timeline) { t.Disruption = "PreemptionByScheduler" }), "Preempted", System},
+		"drained":                {creation(bound, func(t *record.Timeline) { t.Disruption = "EvictionByEvictionAPI" }), "EvictedByApi", System},
+		"not stopped":            {deletion(), "StopNotNoticed", System},
+		"unkillable":             {deletion(mark(record.KillNoticed, 1)), "ContainerUnkillable", System},
+		"not gone":               {deletion(mark(record.KillNoticed, 1), mark(record.ContainersEnded, 5)), "GoneNotReported", System},
+		"finalizer":              {deletion(mark(record.KillNoticed, 1), mark(record.ContainersEnded, 5), func(t *record.Timeline) { t.Finalizers = []string{"x/y"} }), "FinalizerHeld", System},
+		"deleted on a lost node": {deletion(around(func(s *record.Surroundings) { s.NodeLost = true })), "NodeLost", System},
 		"slow schedule": {creation(mark(record.Scheduled, 55), mark(record.KubeletSaw, 56), mark(record.SandboxReady, 57), mark(record.Initialized, 57),
-			container(func(c *record.Container) { c.Started = at(58) }), mark(record.ContainersReady, 59.5), mark(record.Ready, 61)), stageSlow, System},
+			container(func(c *record.Container) { c.Started = at(58) }), mark(record.ContainersReady, 59.5), mark(record.Ready, 61)), "StageSlow", System},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -248,11 +248,11 @@ func TestControlPlaneSlow(t *testing.T) {
 			t.Set(record.ContainersReady, ready)
 			t.Skews = map[record.Clock]time.Duration{record.Node: -ahead}
 		})
-		if got := choose(timeline); got.Reason != controlPlaneSlow {
+		if got := choose(timeline); got.Reason != "ControlPlaneSlow" {
 			t.Errorf("ahead %v: %+v", ahead, got)
 		}
 		timeline.Skews = nil // without a measured offset, the times are no proof
-		if got := choose(timeline); got.Reason == controlPlaneSlow {
+		if got := choose(timeline); got.Reason == "ControlPlaneSlow" {
 			t.Errorf("ahead %v, not measured: %+v", ahead, got)
 		}
 	}
@@ -260,7 +260,7 @@ func TestControlPlaneSlow(t *testing.T) {
 
 func TestUnknownText(t *testing.T) {
 	got := choose(creation(bound, report("FailedSomethingNew", "a text that is new", "", 5)))
-	if got.Reason != sandboxFailed || got.Stage != stage.Sandbox {
+	if got.Reason != "SandboxFailed" || got.Stage != stage.Sandbox {
 		t.Errorf("%+v: an unknown text must leave the reason to the stage", got)
 	}
 }

@@ -28,78 +28,50 @@ type Info struct {
 // Unknown is the reason of a miss without any other.
 const Unknown Reason = "Unknown"
 
-// Reasons found by rules, not by texts.
-const (
-	schedulerSlow, schedulerDown              Reason = "SchedulerSlow", "SchedulerDown"
-	capacityExhausted, impossibleRequest      Reason = "CapacityExhausted", "ImpossibleRequest"
-	taintedByFaults, constraints              Reason = "NodesTaintedByFaults", "UnschedulableConstraints"
-	schedulingGated, preemptionWait           Reason = "SchedulingGated", "PreemptionWait"
-	nodeLost, kubeletSlow                     Reason = "NodeLost", "KubeletSlow"
-	attachFailed, mountSlow                   Reason = "AttachFailed", "MountSlow"
-	sandboxFailed, runtimeError               Reason = "SandboxFailed", "RuntimeError"
-	pullCost, pullQueued                      Reason = "ImagePullCostTime", "ImagePullQueued"
-	initFailed, initSlow                      Reason = "InitFailed", "InitSlow"
-	crashLoop, oomByLimit, oomByNode          Reason = "CrashLoopBackOff", "OOMKilledByLimit", "OOMKilledByNode"
-	probeFailing, readinessSlow               Reason = "ProbeFailing", "ReadinessSlow"
-	gateWaiting, controlPlaneSlow             Reason = "ReadinessGateWaiting", "ControlPlaneSlow"
-	stageSlow, finalizerHeld                  Reason = "StageSlow", "FinalizerHeld"
-	stopNotNoticed, unkillable                Reason = "StopNotNoticed", "ContainerUnkillable"
-	goneNotReported, postStartFailed          Reason = "GoneNotReported", "PostStartFailed"
-	rejectedByNode, nodeShutdown              Reason = "RejectedByNode", "NodeShutdown"
-	evictedByPressure, evictedByLimit         Reason = "EvictedByPressure", "EvictedByOwnLimit"
-	preempted, evictedByTaint, evictedByAPI   Reason = "Preempted", "EvictedByTaint", "EvictedByApi"
-	resizeDeferred, resizeInfeasible          Reason = "ResizeDeferred", "ResizeInfeasible"
-	imagePullFailed, mountFailed, volumeInUse Reason = "ImagePullFailed", "MountFailed", "VolumeInUse"
-	configInvalid, createFailed               Reason = "ContainerConfigInvalid", "CreateFailed"
-	nodeReadOnly, csiMissing                  Reason = "NodeReadOnly", "CSIDriverMissing"
-	unmountStuck, cgroupStuck                 Reason = "UnmountStuck", "CgroupStuck"
-	sandboxStopFailed                         Reason = "SandboxStopFailed"
-)
-
 // Reasons returns all reasons, in the order of the stages. UnmountStuck and CgroupStuck need evidence from the node.
 func Reasons() []Info {
 	return []Info{
 		{"QuotaExceeded", User, "FailedCreate of the owner: exceeded quota", "Raise the quota, or request less."},
 		{"AdmissionDenied", User, "FailedCreate: denied by a webhook or policy, PodSecurity or LimitRange", "Correct the pod's template."},
 		{"AdmissionUnavailable", System, "FailedCreate: the webhook cannot be called", "Look at the service of the webhook."},
-		{createFailed, System, "FailedCreate: the apiserver or etcd failed, or the text is not known", "Look at the apiserver and etcd."},
+		{"CreateFailed", System, "FailedCreate: the apiserver or etcd failed, or the text is not known", "Look at the apiserver and etcd."},
 		{"InvalidSpec", User, "FailedCreate: is invalid, or service account or priority class not found", "Correct the owner's template."},
-		{schedulingGated, User, "PodScheduled has this reason", "Remove the gate, or ask the controller that owns it."},
-		{constraints, User, "FailedScheduling: selector, affinity, spread or ports", "Compare the pod's constraints with the labels and taints of the nodes."},
-		{impossibleRequest, User, "the requests exceed the allocatable of each node", "Request less, or add larger nodes."},
-		{capacityExhausted, System, "FailedScheduling: Insufficient …, Too many pods", "Add nodes, or free some."},
-		{taintedByFaults, System, "FailedScheduling: taints, and nodes have taints of faults; or all nodes that fit are cordoned", "Repair the nodes that have the taints, or uncordon some."},
+		{"SchedulingGated", User, "PodScheduled has this reason", "Remove the gate, or ask the controller that owns it."},
+		{"UnschedulableConstraints", User, "FailedScheduling: selector, affinity, spread or ports", "Compare the pod's constraints with the labels and taints of the nodes."},
+		{"ImpossibleRequest", User, "the requests exceed the allocatable of each node", "Request less, or add larger nodes."},
+		{"CapacityExhausted", System, "FailedScheduling: Insufficient …, Too many pods", "Add nodes, or free some."},
+		{"NodesTaintedByFaults", System, "FailedScheduling: taints, and nodes have taints of faults; or all nodes that fit are cordoned", "Repair the nodes that have the taints, or uncordon some."},
 		{"PVCMissing", User, "persistentvolumeclaim not found", "Create the claim that the pod names."},
 		{"VolumeUnbound", System, "FailedScheduling: the claim is not bound", "Look at the claim's Events and at the provisioner."},
 		{"VolumeZoneConflict", System, "volume node affinity conflict", "Add a node in the volume's zone."},
 		{"DevicesUnavailable", System, "resource claims not allocated, FailedPrepareDynamicResources, or UnexpectedAdmissionError", "Look at the device plugin or DRA driver of the node."},
-		{preemptionWait, System, "a node is nominated, and its victims are still present", "Look at the victims: their deletion is late."},
-		{schedulerSlow, System, "no result from the scheduler, its Lease is fresh", "Look at the scheduler's queue and latency."},
-		{schedulerDown, System, "no result from the scheduler, its Lease is stale", "Restart the scheduler."},
+		{"PreemptionWait", System, "a node is nominated, and its victims are still present", "Look at the victims: their deletion is late."},
+		{"SchedulerSlow", System, "no result from the scheduler, its Lease is fresh", "Look at the scheduler's queue and latency."},
+		{"SchedulerDown", System, "no result from the scheduler, its Lease is stale", "Restart the scheduler."},
 		{"SchedulerError", System, "FailedScheduling: binding rejected, or an error of the scheduler", "Read the scheduler's log."},
-		{nodeLost, System, "the Node is not ready, or unknown", "Repair the node."},
-		{kubeletSlow, System, "no status from kubelet, its node is alive", "Look at kubelet on the node."},
-		{rejectedByNode, System, "Failed with OutOfcpu, OutOfmemory, OutOfpods, NodeAffinity, TopologyAffinityError or AppArmor", "The scheduler and the node disagree about the room: compare them."},
-		{nodeReadOnly, System, "read-only file system, in any text; or the agent's finding filesystem-readonly", "Repair the node's disk."},
+		{"NodeLost", System, "the Node is not ready, or unknown", "Repair the node."},
+		{"KubeletSlow", System, "no status from kubelet, its node is alive", "Look at kubelet on the node."},
+		{"RejectedByNode", System, "Failed with OutOfcpu, OutOfmemory, OutOfpods, NodeAffinity, TopologyAffinityError or AppArmor", "The scheduler and the node disagree about the room: compare them."},
+		{"NodeReadOnly", System, "read-only file system, in any text; or the agent's finding filesystem-readonly", "Repair the node's disk."},
 		{"NodeDiskFull", System, "no space left on device, in any text", "Free space on the node."},
-		{nodeShutdown, System, "rejected or ended by the node's shutdown", "The node shuts down: place the pod elsewhere."},
-		{evictedByPressure, System, "Evicted: the node was low on a resource", "Find who uses the node's resource."},
-		{evictedByLimit, User, "Evicted: the pod's own ephemeral or emptyDir limit", "Raise the limit, or write less."},
-		{preempted, System, "DisruptionTarget: PreemptionByScheduler", "A pod of higher priority took the place: add nodes."},
-		{evictedByTaint, System, "DisruptionTarget: DeletionByTaintManager", "Repair the node that has the taint."},
-		{evictedByAPI, System, "DisruptionTarget: EvictionByEvictionAPI", "Somebody drained the node."},
-		{attachFailed, System, "FailedAttachVolume", "Look at the CSI driver's controller."},
-		{volumeInUse, System, "Multi-Attach error", "The volume is still attached elsewhere: look at that node."},
-		{mountFailed, System, "FailedMount", "Look at the CSI driver on the node."},
-		{mountSlow, System, "no sandbox, the pod has volumes, no error", "Look at the CSI driver on the node."},
-		{csiMissing, System, "the driver is not in the list of registered drivers; or the agent's finding csi-registration", "Start the driver's DaemonSet on the node."},
+		{"NodeShutdown", System, "rejected or ended by the node's shutdown", "The node shuts down: place the pod elsewhere."},
+		{"EvictedByPressure", System, "Evicted: the node was low on a resource", "Find who uses the node's resource."},
+		{"EvictedByOwnLimit", User, "Evicted: the pod's own ephemeral or emptyDir limit", "Raise the limit, or write less."},
+		{"Preempted", System, "DisruptionTarget: PreemptionByScheduler", "A pod of higher priority took the place: add nodes."},
+		{"EvictedByTaint", System, "DisruptionTarget: DeletionByTaintManager", "Repair the node that has the taint."},
+		{"EvictedByApi", System, "DisruptionTarget: EvictionByEvictionAPI", "Somebody drained the node."},
+		{"AttachFailed", System, "FailedAttachVolume", "Look at the CSI driver's controller."},
+		{"VolumeInUse", System, "Multi-Attach error", "The volume is still attached elsewhere: look at that node."},
+		{"MountFailed", System, "FailedMount", "Look at the CSI driver on the node."},
+		{"MountSlow", System, "no sandbox, the pod has volumes, no error", "Look at the CSI driver on the node."},
+		{"CSIDriverMissing", System, "the driver is not in the list of registered drivers; or the agent's finding csi-registration", "Start the driver's DaemonSet on the node."},
 		{"ConfigMissing", User, "ConfigMap, Secret or key not found", "Create the object that the pod names."},
 		{"HostPathInvalid", User, "hostPath type check failed", "Correct the path or its type."},
 		{"VolumeOwnershipSlow", User, "VolumePermissionChangeInProgress", "Set fsGroupChangePolicy: OnRootMismatch."},
 		{"NetworkNotReady", System, "network is not ready", "Start the network plugin on the node."},
 		{"IPExhausted", System, "no address left, by the plugins' texts", "Find leaked addresses, or enlarge the range."},
 		{"NetworkFailed", System, "setup network for sandbox", "Look at the network plugin on the node."},
-		{sandboxFailed, System, "FailedCreatePodSandBox, or no sandbox without an error", "Look at the container runtime."},
+		{"SandboxFailed", System, "FailedCreatePodSandBox, or no sandbox without an error", "Look at the container runtime."},
 		{"SandboxTimeout", System, "FailedCreatePodSandBox: deadline exceeded", "Look at the container runtime, and at the node's disk."},
 		{"RuntimeClassMissing", User, "the runtime's handler is not known", "Correct the pod's runtimeClassName, or place it on a node that has the handler."},
 		{"InvalidImageName", User, "waiting reason", "Correct the image's name."},
@@ -107,34 +79,34 @@ func Reasons() []Info {
 		{"ImageNotFound", User, "not found, manifest unknown, no matching platform", "Correct the image's name or tag."},
 		{"ImagePullDenied", User, "401, 403, no credentials", "Correct the imagePullSecrets."},
 		{"RegistryUnavailable", System, "connection error, TLS error, 429, 5xx", "Look at the registry and the way to it."},
-		{imagePullFailed, System, "any other error of a pull", "Read the text."},
+		{"ImagePullFailed", System, "any other error of a pull", "Read the text."},
 		{"ImageInspectError", System, "waiting reason", "Look at the container runtime."},
-		{pullCost, System, "the pull took the time", "Make the image smaller, or bring it to the node before."},
-		{pullQueued, System, "waiting takes over half of the pull", "Let kubelet pull in parallel (serializeImagePulls)."},
-		{initFailed, User, "an init container ended with an error", "Read the init container's log."},
-		{initSlow, User, "an init container still runs", "Read the init container's log."},
-		{configInvalid, User, "CreateContainerConfigError", "Read the text, and correct the pod."},
+		{"ImagePullCostTime", System, "the pull took the time", "Make the image smaller, or bring it to the node before."},
+		{"ImagePullQueued", System, "waiting takes over half of the pull", "Let kubelet pull in parallel (serializeImagePulls)."},
+		{"InitFailed", User, "an init container ended with an error", "Read the init container's log."},
+		{"InitSlow", User, "an init container still runs", "Read the init container's log."},
+		{"ContainerConfigInvalid", User, "CreateContainerConfigError", "Read the text, and correct the pod."},
 		{"CommandFailed", User, "executable not found or not permitted", "Correct the command or the image."},
-		{runtimeError, System, "CreateContainerError or RunContainerError of the runtime itself, or no start without an error", "Look at the container runtime."},
-		{postStartFailed, User, "FailedPostStartHook", "Correct the hook."},
-		{crashLoop, User, "waiting reason, or a container ended before Ready", "Read the container's log."},
-		{oomByLimit, User, "OOMKilled, the container has a limit", "Raise the limit, or use less."},
-		{oomByNode, System, "OOMKilled, the container has no limit", "Find who uses the node's memory."},
-		{probeFailing, User, "Unhealthy", "Read the container's log, and the probe."},
-		{readinessSlow, User, "running, and no probe failed", "Look at the time that the program needs to start."},
-		{gateWaiting, System, "ContainersReady, but not Ready", "Ask the controller that writes the gate."},
-		{controlPlaneSlow, System, "in time by the node's clock, but reported late", "Look at the apiserver and etcd."},
-		{stageSlow, System, "all stages ended, but late; its class is that of the stage's owner", "Look at the owner of the stage."},
-		{finalizerHeld, System, "deletion: only finalizers are left", "Ask the controller that owns the finalizer."},
-		{stopNotNoticed, System, "kubelet has not begun to stop the pod, its node is alive", "Look at kubelet on the node."},
-		{unkillable, System, "containers run longer than the grace period", "Look for processes in state D on the node."},
+		{"RuntimeError", System, "CreateContainerError or RunContainerError of the runtime itself, or no start without an error", "Look at the container runtime."},
+		{"PostStartFailed", User, "FailedPostStartHook", "Correct the hook."},
+		{"CrashLoopBackOff", User, "waiting reason, or a container ended before Ready", "Read the container's log."},
+		{"OOMKilledByLimit", User, "OOMKilled, the container has a limit", "Raise the limit, or use less."},
+		{"OOMKilledByNode", System, "OOMKilled, the container has no limit", "Find who uses the node's memory."},
+		{"ProbeFailing", User, "Unhealthy", "Read the container's log, and the probe."},
+		{"ReadinessSlow", User, "running, and no probe failed", "Look at the time that the program needs to start."},
+		{"ReadinessGateWaiting", System, "ContainersReady, but not Ready", "Ask the controller that writes the gate."},
+		{"ControlPlaneSlow", System, "in time by the node's clock, but reported late", "Look at the apiserver and etcd."},
+		{"StageSlow", System, "all stages ended, but late; its class is that of the stage's owner", "Look at the owner of the stage."},
+		{"FinalizerHeld", System, "deletion: only finalizers are left", "Ask the controller that owns the finalizer."},
+		{"StopNotNoticed", System, "kubelet has not begun to stop the pod, its node is alive", "Look at kubelet on the node."},
+		{"ContainerUnkillable", System, "containers run longer than the grace period", "Look for processes in state D on the node."},
 		{"NetworkReleaseFailed", System, "FailedKillPod: the network plugin", "Look at the network plugin on the node."},
-		{sandboxStopFailed, System, "FailedKillPod; or the agent sees the sandbox still", "Look at the container runtime."},
-		{unmountStuck, System, "deletion: the agent sees volumes that are still mounted", "The text names the mount: nodeagent inspect --pod on the node shows its holder."},
-		{cgroupStuck, System, "deletion: the agent sees processes in the pod's cgroup, although its containers have ended", "Look for processes in state D on the node."},
-		{goneNotReported, System, "all containers have ended, but the object is there", "nodeagent inspect --pod on the node shows what holds it."},
-		{resizeDeferred, System, "ResizeDeferred", "The node has no room now: free some, or move the pod."},
-		{resizeInfeasible, User, "ResizeInfeasible", "Request less."},
+		{"SandboxStopFailed", System, "FailedKillPod; or the agent sees the sandbox still", "Look at the container runtime."},
+		{"UnmountStuck", System, "deletion: the agent sees volumes that are still mounted", "The text names the mount: nodeagent inspect --pod on the node shows its holder."},
+		{"CgroupStuck", System, "deletion: the agent sees processes in the pod's cgroup, although its containers have ended", "Look for processes in state D on the node."},
+		{"GoneNotReported", System, "all containers have ended, but the object is there", "nodeagent inspect --pod on the node shows what holds it."},
+		{"ResizeDeferred", System, "ResizeDeferred", "The node has no room now: free some, or move the pod."},
+		{"ResizeInfeasible", User, "ResizeInfeasible", "Request less."},
 		{Unknown, None, "no rule fits", "Please report it with the pod's timeline."},
 	}
 }
@@ -151,7 +123,7 @@ func Describe(r Reason) Info {
 
 // classOf returns the class of a reason found in a stage.
 func classOf(r Reason, id stage.ID) Class {
-	if r == stageSlow && stage.Describe(id).User {
+	if r == "StageSlow" && stage.Describe(id).User {
 		return User
 	}
 	return Describe(r).Class

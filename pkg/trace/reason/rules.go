@@ -11,7 +11,7 @@ import (
 // byOpenStage blames the owner of the deepest stage open at the deadline.
 func byOpenStage(t *record.Timeline, stages []stage.Stage, deadline time.Time) (Result, bool) {
 	if reportedLate(t, deadline) {
-		return Result{Reason: controlPlaneSlow, Stage: stage.Reported}, true
+		return Result{Reason: "ControlPlaneSlow", Stage: stage.Reported}, true
 	}
 	if t.End().Known() {
 		return Result{}, false // all stages have ended by now
@@ -27,7 +27,7 @@ func byOpenStage(t *record.Timeline, stages []stage.Stage, deadline time.Time) (
 		return Result{}, false
 	}
 	if t.Around.NodeLost && open.ID >= stage.Notice && open.ID != stage.Finalizers {
-		return Result{Reason: nodeLost, Stage: open.ID, Detail: t.Node}, true
+		return Result{Reason: "NodeLost", Stage: open.ID, Detail: t.Node}, true
 	}
 	r, detail := ofStage(t, *open, deadline)
 	return Result{Reason: r, Stage: open.ID, Detail: detail}, true
@@ -44,52 +44,52 @@ func reportedLate(t *record.Timeline, deadline time.Time) bool {
 func ofStage(t *record.Timeline, s stage.Stage, deadline time.Time) (Reason, string) {
 	switch s.ID {
 	case stage.Admit:
-		return createFailed, ""
+		return "CreateFailed", ""
 	case stage.Gated:
-		return schedulingGated, ""
+		return "SchedulingGated", ""
 	case stage.Schedule:
 		return ofScheduler(t), ""
 	case stage.Notice, stage.ChangeSeen:
-		return kubeletSlow, t.Node
+		return "KubeletSlow", t.Node
 	case stage.Attach:
-		return attachFailed, ""
+		return "AttachFailed", ""
 	case stage.Mount:
-		return ofNode(t, mountSlow, deadline)
+		return ofNode(t, "MountSlow", deadline)
 	case stage.Sandbox:
 		if t.At(record.Mounted).Known() || t.Says.Fresh(deadline) {
-			return ofNode(t, sandboxFailed, deadline)
+			return ofNode(t, "SandboxFailed", deadline)
 		}
 		if t.Volumes {
-			return mountSlow, ""
+			return "MountSlow", ""
 		}
-		return sandboxFailed, ""
+		return "SandboxFailed", ""
 	case stage.Pull, stage.NewPull:
 		return ofPull(t, deadline)
 	case stage.Init:
-		return initSlow, ""
+		return "InitSlow", ""
 	case stage.Start, stage.NewRun:
-		return ofNode(t, runtimeError, deadline)
+		return ofNode(t, "RuntimeError", deadline)
 	case stage.PostStart:
-		return stageSlow, stage.Describe(s.ID).Name
+		return "StageSlow", stage.Describe(s.ID).Name
 	case stage.BecomeReady, stage.ReadyAgain:
-		return readinessSlow, ""
+		return "ReadinessSlow", ""
 	case stage.ReadinessGate:
-		return gateWaiting, strings.Join(t.ReadinessGates, ", ")
+		return "ReadinessGateWaiting", strings.Join(t.ReadinessGates, ", ")
 	case stage.Noticed:
-		return stopNotNoticed, t.Node
+		return "StopNotNoticed", t.Node
 	case stage.Stop, stage.OldStop:
-		return unkillable, nodeText(t, deadline)
+		return "ContainerUnkillable", nodeText(t, deadline)
 	case stage.StopSandbox:
-		return sandboxStopFailed, nodeText(t, deadline)
+		return "SandboxStopFailed", nodeText(t, deadline)
 	case stage.Unmount:
 		if t.Says.Fresh(deadline) && t.Says.Stage != "volumes" {
-			return cgroupStuck, nodeText(t, deadline)
+			return "CgroupStuck", nodeText(t, deadline)
 		}
-		return unmountStuck, nodeText(t, deadline)
+		return "UnmountStuck", nodeText(t, deadline)
 	case stage.Finalizers:
-		return finalizerHeld, strings.Join(t.Finalizers, ", ")
+		return "FinalizerHeld", strings.Join(t.Finalizers, ", ")
 	case stage.Disappear:
-		return goneNotReported, t.Node
+		return "GoneNotReported", t.Node
 	}
 	return Unknown, ""
 }
@@ -110,9 +110,9 @@ func ofNode(t *record.Timeline, otherwise Reason, deadline time.Time) (Reason, s
 	for _, f := range t.Says.Findings {
 		switch check, rest, _ := strings.Cut(f, "/"); {
 		case check == "filesystem-readonly":
-			return nodeReadOnly, rest
-		case check == "csi-registration" && otherwise == mountSlow:
-			return csiMissing, rest
+			return "NodeReadOnly", rest
+		case check == "csi-registration" && otherwise == "MountSlow":
+			return "CSIDriverMissing", rest
 		}
 	}
 	return otherwise, t.Says.Text
@@ -121,29 +121,29 @@ func ofNode(t *record.Timeline, otherwise Reason, deadline time.Time) (Reason, s
 func ofScheduler(t *record.Timeline) Reason {
 	switch {
 	case t.At(record.Nominated).Known() && t.Around.VictimsPresent:
-		return preemptionWait
+		return "PreemptionWait"
 	case t.Around.SchedulerStale:
-		return schedulerDown
+		return "SchedulerDown"
 	}
-	return schedulerSlow
+	return "SchedulerSlow"
 }
 
 // ofPull distinguishes a slow pull from one that waited for others.
 func ofPull(t *record.Timeline, deadline time.Time) (Reason, string) {
 	for _, p := range t.Pulls {
 		if p.Waited > 0 && 2*p.Waited > p.Took+p.Waited {
-			return pullQueued, p.Image
+			return "ImagePullQueued", p.Image
 		}
 	}
 	for _, p := range t.Pulls {
 		if !p.Ended.By(deadline) {
-			return pullCost, p.Image
+			return "ImagePullCostTime", p.Image
 		}
 	}
 	if len(t.Pulls) > 0 {
-		return pullCost, t.Pulls[0].Image
+		return "ImagePullCostTime", t.Pulls[0].Image
 	}
-	return pullCost, ""
+	return "ImagePullCostTime", ""
 }
 
 // bySlowStage blames a stage if all have ended, but late. Without a baseline of the cluster, it blames the pull if the
@@ -177,5 +177,5 @@ func bySlowStage(t *record.Timeline, promised time.Duration) (Result, bool) {
 		r, image := ofPull(t, t.End().Arrival)
 		return Result{Reason: r, Stage: pullStage, Detail: image}, true
 	}
-	return Result{Reason: stageSlow, Stage: longest.ID, Detail: stage.In(t, longest.ID).Name}, true
+	return Result{Reason: "StageSlow", Stage: longest.ID, Detail: stage.In(t, longest.ID).Name}, true
 }

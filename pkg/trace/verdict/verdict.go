@@ -40,18 +40,21 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	if !begin.Known() {
 		return Verdict{Outcome: Unknown, Why: "its begin was not observed"}
 	}
-	if end.Known() && !mayBeRefusedAgain(t, promised, now, seen) && !deletedBefore(t, end) {
+	until := now
+	if seen.Before(now) {
+		until = seen
+	}
+	passed := t.Passed(begin, until)
+	// A pod in between does not end the act of an owner if other creations are refused within the promised time.
+	refusable := t.Act == record.Refusal && passed.Low <= promised
+	if end.Known() && !refusable && !deletedBefore(t, end) {
 		user := userTime(t, end.Arrival)
 		v := Verdict{Judged: minus(t.ByOurs(begin, end), user), User: user.Middle()}
 		v.Outcome, v.Why = compare(v.Judged, promised)
 		return v
 	}
-	until := now
-	if seen.Before(now) {
-		until = seen
-	}
 	user := userTime(t, until)
-	v := Verdict{Judged: minus(t.Passed(begin, until), user), User: user.Middle()}
+	v := Verdict{Judged: minus(passed, user), User: user.Middle()}
 	switch {
 	case (t.Act == record.Creation || t.Replaces != "") && over(t):
 		v.Outcome, v.Why = ended(t, v.Judged, promised)
@@ -64,16 +67,6 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 		v.Outcome = Missed
 	}
 	return v
-}
-
-// mayBeRefusedAgain reports whether an owner with refused creations is still within the promised time: a pod in between
-// does not end the act if other creations are refused.
-func mayBeRefusedAgain(t *record.Timeline, promised time.Duration, now, seen time.Time) bool {
-	until := now
-	if seen.Before(now) {
-		until = seen
-	}
-	return t.Act == record.Refusal && t.Passed(t.Begin(), until).Low <= promised
 }
 
 // deletedBefore reports whether the deletion of a pod was requested before it became ready. Otherwise the verdict would

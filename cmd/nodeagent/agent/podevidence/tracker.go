@@ -44,24 +44,36 @@ func (t *tracker) saw(pod *corev1.Pod, gone bool, now time.Time) {
 		return // the node uses another UID for it
 	}
 	pending := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
-	a := t.acts[key{string(pod.UID), creation}]
-	if a == nil && pending && !gone && pod.DeletionTimestamp == nil {
-		if a = t.begin(pod, creation, now); a != nil && pod.Status.StartTime != nil && pod.Status.StartTime.Time.Before(now.Add(-2*time.Second)) {
-			a.e.Began = pod.Status.StartTime.Time
-		}
+	deleting := pod.DeletionTimestamp != nil
+	a, fresh := t.act(pod, creation, pending && !gone && !deleting, now)
+	if started := pod.Status.StartTime; fresh && started != nil && started.Time.Before(now.Add(-2*time.Second)) {
+		a.e.Began = started.Time
 	}
-	if a.observe(pod); a != nil && (gone || !pending || pod.DeletionTimestamp != nil) {
+	if a != nil && (gone || !pending || deleting) {
 		a.end(now)
 	}
-	a = t.acts[key{string(pod.UID), deletion}]
-	if a == nil && !gone && pod.DeletionTimestamp != nil {
-		if a = t.begin(pod, deletion, now); a != nil && pod.DeletionGracePeriodSeconds != nil {
-			a.grace = now.Add(time.Duration(min(max(*pod.DeletionGracePeriodSeconds, 0), 1<<31)) * time.Second)
-		}
+	a, fresh = t.act(pod, deletion, deleting && !gone, now)
+	if grace := pod.DeletionGracePeriodSeconds; fresh && grace != nil {
+		a.grace = now.Add(time.Duration(min(max(*grace, 0), 1<<31)) * time.Second)
 	}
-	if a.observe(pod); a != nil && gone {
+	if a != nil && gone {
 		a.end(now)
 	}
+}
+
+// act returns the unfinished act of a pod; a fresh one if it begins now, unless there are too many.
+func (t *tracker) act(pod *corev1.Pod, kind string, begins bool, now time.Time) (a *act, fresh bool) {
+	k := key{string(pod.UID), kind}
+	if a = t.acts[k]; a != nil {
+		a.pod = pod
+		return a, false
+	}
+	if !begins || len(t.acts) >= maxActs {
+		return nil, false
+	}
+	a = &act{pod: pod, grace: now, e: event.Evidence{Act: kind, UID: k.uid, Namespace: pod.Namespace, Name: pod.Name, Began: now}}
+	t.acts[k] = a
+	return a, true
 }
 
 // of returns the unfinished acts of a pod.
@@ -72,23 +84,6 @@ func (t *tracker) of(uid string) (acts []*act) {
 		}
 	}
 	return acts
-}
-
-// begin returns a new act; nil if there are too many.
-func (t *tracker) begin(pod *corev1.Pod, kind string, now time.Time) *act {
-	if len(t.acts) >= maxActs {
-		return nil
-	}
-	a := &act{pod: pod, grace: now,
-		e: event.Evidence{Act: kind, UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Began: now}}
-	t.acts[key{a.e.UID, kind}] = a
-	return a
-}
-
-func (a *act) observe(pod *corev1.Pod) {
-	if a != nil {
-		a.pod = pod
-	}
 }
 
 func (a *act) end(now time.Time) {
@@ -226,10 +221,11 @@ func (t *tracker) due(now time.Time) (send []*act, next time.Time) {
 			a.sent = true
 			send = append(send, a)
 		default:
-			for _, again := range []time.Time{limit, now.Add(tick)} {
-				if next.IsZero() || again.Before(next) {
-					next = again
-				}
+			if next.IsZero() {
+				next = now.Add(tick)
+			}
+			if limit.Before(next) {
+				next = limit
 			}
 		}
 	}
