@@ -111,7 +111,7 @@ func TestAvoid(t *testing.T) {
 		{"%25", sender, "400"}, {"", sender, "400"}, {strings.Repeat("a", 65), sender, "400"},
 	} {
 		server := &api.Server{Follower: follower, Store: kept, Prober: probe.New(nil, follower, log), Log: log, Now: func() time.Time { return now },
-			Sender: test.sender, Access: openAccess{}}
+			Sender: test.sender, Access: openAccess{}, Authenticate: openAccess{}.Authenticate}
 		answer := httptest.NewRecorder()
 		server.Handler().ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/avoid?owner="+test.owner, nil))
 		if got := avoided(t, answer); got != test.want {

@@ -59,7 +59,7 @@ func reasonsPage(t *testing.T) string {
 	b.WriteString("\n## Texts\n\nThe first row that fits decides. The example is a text as the component of that version writes it.\n\n" +
 		"| reason | stage | example | source |\n|---|---|---|---|\n")
 	for _, e := range texts.All(t) {
-		row, _ := reason.Match(reason.Texts(), e.From, e.Text)
+		row, _ := reason.Match(e.From, e.Text)
 		fmt.Fprintf(&b, "| `%s` | %s | %s: `%s` | %s |\n", row.Reason, stage.Describe(row.Stage).Name, e.From, cell(strings.ReplaceAll(e.Text, "`", "'")), e.Source)
 	}
 	return b.String()

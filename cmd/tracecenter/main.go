@@ -67,17 +67,6 @@ func newRoot() *cobra.Command {
 		Short: "Judge each delivery of a pod, and explain the misses",
 		Long: `tracecenter follows the pods of one cluster, and judges each creation, deletion and upgrade.
 
-  tracecenter serve          follow the cluster
-  tracecenter pod X          what happened to a pod (NAMESPACE/NAME or UID), and whose fault was it?
-  tracecenter slis           how many deliveries are in time?
-  tracecenter failures       why were deliveries late?
-  tracecenter terminating    which pods stay in Terminating?
-  tracecenter health         is the cluster healthy, and are its components online?
-  tracecenter nodes          which nodes fail their pods?
-  tracecenter tenants        whose requests were throttled, and whose pods took the last capacity?
-  tracecenter report weekly  how was the week?
-  tracecenter login          a code for the pages, which show all of this in a browser
-
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		Version:       Version,
 		SilenceErrors: true,

@@ -25,15 +25,6 @@ import (
 // clusterName stands for the cluster in identities: there is only one.
 const clusterName = "cluster"
 
-// access identifies senders, by session, identity provider or token, and asks the cluster for their rights.
-type access struct {
-	*identity.Authority
-	authenticate func(*http.Request) (web.Identity, error)
-}
-
-// Authenticate identifies the sender of a request.
-func (a access) Authenticate(r *http.Request) (web.Identity, error) { return a.authenticate(r) }
-
 // people adds the access of people and programs to the interface, and the pages. The returned store must be closed.
 func (s *work) people(ctx context.Context) (io.Closer, error) {
 	token, err := web.Token(remote.TokenFile(s.directory()))
@@ -68,7 +59,7 @@ func (s *work) people(ctx context.Context) (io.Closer, error) {
 	if provider != nil {
 		authenticate, signIn = provider.Authenticate(authenticate), provider
 	}
-	s.api.Access, s.api.SignIn = access{authority, sessions.Authenticate(authenticate)}, sessions.Code
+	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Code
 	s.api.Pages = pages.New(pages.Config{Server: s.api, Sessions: sessions, Provider: signIn, Log: s.log, Version: Version})
 	return control, nil
 }

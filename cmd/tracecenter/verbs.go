@@ -1,16 +1,27 @@
 package main
 
 import (
+	"context"
+	_ "embed"
+	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
+	"strings"
+	"text/tabwriter"
+	"text/template"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
 )
@@ -89,4 +100,165 @@ is 1 if the budget of errors is spent, and 2 if it has too few samples.`,
 	}
 	cmd.AddCommand(weekly)
 	return cmd
+}
+
+const (
+	askLimit = 30 * time.Second
+	width    = 30 // columns of the waterfall
+	few      = 8  // lines of a list in the report: -o json has all
+)
+
+// verbTexts has a template for each verb.
+//
+//go:embed verbs.txt
+var verbTexts string
+
+// remote is the tracecenter to query.
+func (o *options) remote() *remote.Client {
+	return &remote.Client{Dir: o.directory(), Server: o.server, Default: "http://" + defaultListen, CA: o.ca, Token: o.token}
+}
+
+// ask sends a request to the server, and prints the answer by a template, or unchanged if JSON is wanted.
+func (o *options) ask(cmd *cobra.Command, path, name string, answer any) error {
+	return o.call(cmd, http.MethodGet, path, answer, func() error { return printText(cmd.OutOrStdout(), name, answer) })
+}
+
+// call sends a request to the server, and prints the answer, or unchanged if JSON is wanted.
+func (o *options) call(cmd *cobra.Command, method, path string, answer any, print func() error) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
+	defer cancel()
+	text, err := o.remote().Decode(ctx, method, path, nil, answer)
+	switch {
+	case err != nil:
+		return err
+	case o.output != "json":
+		return print()
+	}
+	_, err = cmd.OutOrStdout().Write(text)
+	return err
+}
+
+func printText(to io.Writer, name string, answer any) error {
+	t, err := template.New("verbs").Funcs(functions()).Parse(verbTexts)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	if err := t.ExecuteTemplate(w, name, answer); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"plain": func(text any) string { return plain(fmt.Sprint(text)) },
+		"dash": func(text string) string {
+			if text == "" {
+				return "-"
+			}
+			return plain(text)
+		},
+		"moment":  func(t time.Time) string { return t.Format(time.RFC3339) },
+		"minute":  func(t time.Time) string { return t.Format("2006-01-02 15:04 MST") },
+		"seconds": func(d time.Duration) time.Duration { return d.Round(time.Second) },
+		"percent": report.Percent,
+		"share":   func(ratio float64) string { return report.Percent(&ratio) },
+		"time":    report.Seconds,
+		"stage":   stage.Describe,
+		"days":    func() int { return report.Days },
+		"few":     func() int { return few },
+		"bar":     bar,
+		"lasting": func(bars []api.Bar) (end float64) {
+			for _, b := range bars {
+				end = max(end, b.From+b.Seconds)
+			}
+			return end
+		},
+	}
+}
+
+// plain makes foreign text safe for one line of a terminal.
+func plain(s string) string { return event.Plain(s) }
+
+// bar draws a stage of an act that lasts until end.
+func bar(b api.Bar, end float64) string {
+	column := func(at float64) int { return min(width, max(0, int(at/max(end, 0.001)*width))) }
+	from := min(column(b.From), width-1)
+	to := max(from+1, column(b.From+b.Seconds))
+	return strings.Repeat(" ", from) + strings.Repeat("#", to-from) + strings.Repeat(" ", width-to)
+}
+
+// verb is a command that prints the answer to one request.
+type verb[T any] struct {
+	use, short, long string
+	path             string                       // of the request
+	pathOf           func(string) (string, error) // of the request about an argument; nil: the verb has none
+	name             string                       // of the template
+	window           string                       // default of --window; empty: there is no such flag
+	filters          []string                     // further flags
+	problem          func(*T) error               // in the answer; nil: there is none
+}
+
+// command returns the verb. Its flags are the parameters of the request.
+func (v verb[T]) command(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.NoArgs}
+	if v.pathOf != nil {
+		cmd.Args = cobra.ExactArgs(1)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		path := v.path
+		if v.pathOf != nil {
+			if path, err = v.pathOf(args[0]); err != nil {
+				return err
+			}
+		}
+		var answer T
+		if err := o.ask(cmd, path+"?"+parameters(cmd), v.name, &answer); err != nil || v.problem == nil {
+			return err
+		}
+		return v.problem(&answer)
+	}
+	if v.window != "" {
+		cmd.Flags().String("window", v.window, "5m, 1h, 1d or 7d")
+	}
+	for _, filter := range v.filters {
+		cmd.Flags().String(filter, "", map[string]string{
+			"namespace": "only pods of a namespace",
+			"nodes":     "only pods of nodes, separated by commas",
+			"reason":    "only misses with a reason",
+			"week":      "an ISO week, as 2026-W48 (default: the last 7 days)",
+		}[filter])
+	}
+	return cmd
+}
+
+func parameters(cmd *cobra.Command) string {
+	query := url.Values{}
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Value.Type() == "string" {
+			query.Set(f.Name, f.Value.String())
+		}
+	})
+	return query.Encode()
+}
+
+// problemIf returns the error of a verb after it printed problems.
+func problemIf(found bool) error {
+	if found {
+		return errProblems
+	}
+	return nil
+}
+
+// podPath returns the path of NAMESPACE/NAME or a UID.
+func podPath(pod string) (string, error) {
+	var parts []string
+	for part := range strings.SplitSeq(pod, "/") {
+		parts = append(parts, url.PathEscape(part))
+	}
+	if len(parts) > 2 || slices.Contains(parts, "") {
+		return "", fmt.Errorf("%q: must be NAMESPACE/NAME or a UID", pod)
+	}
+	return "/v1/pods/" + strings.Join(parts, "/"), nil
 }

@@ -217,7 +217,7 @@ func TestWeeks(t *testing.T) {
 // everyone may read the namespace team only.
 type everyone struct{}
 
-func (everyone) Authenticate(*http.Request) (web.Identity, error) { return web.Identity{}, nil }
+func anybody(*http.Request) (web.Identity, error) { return web.Identity{}, nil }
 
 func (everyone) Authorize(context.Context, web.Identity, string, string) error {
 	return errors.New("no")
@@ -233,7 +233,7 @@ func (everyone) AuthorizeResource(_ context.Context, _ web.Identity, _, _, names
 // A user reads the report of their namespace; a document for an email has its styles in it, and shows names as text.
 func TestReportAsMail(t *testing.T) {
 	f := newFixture(t, 8)
-	f.api.Access = everyone{}
+	f.api.Access, f.api.Authenticate = everyone{}, anybody
 	f.twoWeeks()
 	f.save(follow.Act{Timeline: record.Timeline{Act: record.Creation, UID: "t", Namespace: "team", Name: "<b>x"}, JudgedAt: sunday.Add(-time.Hour),
 		Verdict: verdict.Verdict{Outcome: verdict.Missed}, Final: reason.Result{Reason: "NodeLost", Class: reason.System}})

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
@@ -35,32 +36,29 @@ func (f *Follower) Event(e *corev1.Event, listed bool, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.alive(now)
-	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
-	name := containerOf(e.InvolvedObject.FieldPath)
-	uid := string(e.InvolvedObject.UID)
+	said := record.Error{Mark: record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}, From: strings.Clone(e.Reason),
+		Container: containerOf(e.InvolvedObject.FieldPath), Text: e.Message}
+	uid, warning := string(e.InvolvedObject.UID), e.Type == corev1.EventTypeWarning
 	if _, there := f.pods[uid]; !there && !listed {
-		f.early = append(f.early, early{uid: uid, at: m, e: trimmed(e)})
+		kept := said
+		kept.Text = finding.Clip(strings.Clone(said.Text), maxEarlyText)
+		f.early = append(f.early, early{strings.Clone(uid), warning, kept})
 		f.early = f.early[max(0, len(f.early)-maxEarly):]
 	}
 	for _, a := range f.acts[uid] {
 		if listed && e.LastTimestamp.Time.Before(a.Timeline.Begin().Time.Add(-time.Second)) {
 			continue
 		}
-		f.event(&a.Timeline, e, name, m)
+		f.event(&a.Timeline, said, warning)
 		a.changed = true
 	}
 }
 
 // early is an Event that arrived before its pod: they come in different streams.
 type early struct {
-	uid string
-	at  record.Mark
-	e   *corev1.Event
-}
-
-func trimmed(e *corev1.Event) *corev1.Event {
-	return &corev1.Event{Type: e.Type, Reason: strings.Clone(e.Reason), Message: finding.Clip(strings.Clone(e.Message), maxEarlyText),
-		InvolvedObject: corev1.ObjectReference{FieldPath: strings.Clone(e.InvolvedObject.FieldPath)}}
+	uid     string
+	warning bool
+	said    record.Error
 }
 
 // recall takes the Events that arrived before their pod.
@@ -70,68 +68,75 @@ func (f *Follower) recall(uid string) {
 			return false
 		}
 		for _, a := range f.acts[uid] {
-			f.event(&a.Timeline, x.e, containerOf(x.e.InvolvedObject.FieldPath), x.at)
+			f.event(&a.Timeline, x.said, x.warning)
 		}
 		return true
 	})
 }
 
-func (f *Follower) event(t *record.Timeline, e *corev1.Event, name string, m record.Mark) {
-	c := t.Container(name)
-	switch e.Reason {
+func (f *Follower) event(t *record.Timeline, e record.Error, warning bool) {
+	c := t.Container(e.Container)
+	switch e.From {
 	case "Pulling", "Pulled":
-		pull(t, e, c, m)
+		if c != nil {
+			pull(t.PullOf(c), e)
+		}
+		return
 	case "SuccessfulAttachVolume":
 		delete(t.Marks, record.Attached) // the last one counts
-		t.Set(record.Attached, m)
+		t.Set(record.Attached, e.Mark)
+		return
 	case "Started":
 		if c != nil && (t.Act == record.Creation || t.Replaces != "") {
-			c.Started.Set(m)
+			c.Started.Set(e.Mark)
 		}
+		return
 	case "Killing":
 		if t.Act == record.Deletion {
-			t.Set(record.KillNoticed, m)
+			t.Set(record.KillNoticed, e.Mark)
 		}
+		return
 	case "Unhealthy":
-		if c != nil && !strings.HasPrefix(e.Message, "Liveness") {
+		if c != nil && !strings.HasPrefix(e.Text, "Liveness") {
 			c.Unhealthy = true
 		}
-	case "Failed":
-		if strings.HasPrefix(e.Message, "Failed to pull image") {
-			t.AddError(record.Error{Mark: m, From: "Failed:pull", Container: name, Text: redact(e.Message)})
-		}
+		return
 	case "BackOff", "FailedSync": // they repeat others
-	case "FailedPostStartHook", "FailedPreStopHook":
-		t.AddError(record.Error{Mark: m, From: e.Reason, Container: name})
-	default:
-		if e.Type != corev1.EventTypeWarning && e.Reason != "VolumePermissionChangeInProgress" {
+		return
+	case "Failed":
+		if !strings.HasPrefix(e.Text, "Failed to pull image") {
 			return
 		}
-		if _, known := reason.Match(f.chooser.Texts(), e.Reason, e.Message); !known {
+		e.From = "Failed:pull"
+	case "FailedPostStartHook", "FailedPreStopHook":
+		e.Text = ""
+	default:
+		if !warning && e.From != "VolumePermissionChangeInProgress" {
+			return
+		}
+		if _, known := reason.Match(e.From, e.Text); !known {
 			f.counts.UnknownTexts++
 		}
-		t.AddError(record.Error{Mark: m, From: strings.Clone(e.Reason), Container: name, Text: redact(e.Message)})
 	}
+	e.Text = redact(e.Text)
+	t.AddError(e)
 }
 
-func pull(t *record.Timeline, e *corev1.Event, c *record.Container, m record.Mark) {
-	if c == nil {
-		return
-	}
-	p := t.PullOf(c)
+// pull takes an Event of a pull; nil if there are too many.
+func pull(p *record.Pull, e record.Error) {
 	switch {
 	case p == nil:
 		return
-	case e.Reason == "Pulling":
-		p.Began.Set(m)
+	case e.From == "Pulling":
+		p.Began.Set(e.Mark)
 		return
 	}
-	p.Ended.Set(m)
-	if strings.Contains(e.Message, "already present") {
+	p.Ended.Set(e.Mark)
+	if strings.Contains(e.Text, "already present") {
 		p.Cached = true
 		return
 	}
-	if parts := pulledText.FindStringSubmatch(e.Message); parts != nil {
+	if parts := pulledText.FindStringSubmatch(e.Text); parts != nil {
 		p.Took, _ = time.ParseDuration(parts[1])
 		if whole, err := time.ParseDuration(parts[2]); err == nil {
 			p.Waited = max(0, whole-p.Took)
@@ -174,7 +179,7 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	}
 	t := &a.Timeline
 	text := withoutValues(e.Message)
-	if _, known := reason.Match(f.chooser.Texts(), e.Reason, text); !known {
+	if _, known := reason.Match(e.Reason, text); !known {
 		f.counts.UnknownTexts++
 	}
 	t.Set(record.Refused, m)
@@ -248,4 +253,88 @@ func withoutValues(text string) string {
 		}
 	}
 	return strings.Clone(text)
+}
+
+// outside is how far a time of the node may lie outside of the act: clocks are measured from whole seconds.
+const outside = 5 * time.Second
+
+// Evidence takes what a node's agent reported about a pod. It reports false, and counts that, if the evidence cannot be true: the pod is
+// unknown or on another node, or a time lies outside of the act.
+func (f *Follower) Evidence(e event.Evidence, node string, now time.Time) (taken bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range f.acts[e.UID] {
+		t := &a.Timeline
+		if t.Node != node || t.Namespace != e.Namespace || t.Name != e.Name || !concerns(t, e.Act) {
+			continue
+		}
+		f.applySkews(t)
+		if witnessed(t, e, now) {
+			a.changed, taken = true, true
+		}
+	}
+	if taken {
+		f.counts.Evidence++
+	} else {
+		f.counts.EvidenceIgnored++
+	}
+	return taken
+}
+
+const (
+	maxSays     = 512 // bytes
+	maxFindings = 16
+)
+
+func concerns(t *record.Timeline, act string) bool {
+	return act == string(record.Creation) && (t.Act == record.Creation || t.Replaces != "") || act == string(record.Deletion) && t.Act == record.Deletion
+}
+
+// witnessed converts an evidence to marks of a timeline: of the node's clock, with an estimated arrival. It reports false,
+// and sets none, if a time lies outside of the act.
+func witnessed(t *record.Timeline, e event.Evidence, now time.Time) bool {
+	from, plausible := t.Begin().Arrival.Add(-outside), true
+	mark := func(at time.Time) record.Mark {
+		if at.IsZero() {
+			return record.Mark{}
+		}
+		ours := at.Add(t.Skews[record.Node])
+		plausible = plausible && !ours.Before(from) && !ours.After(now.Add(outside))
+		if ours.After(now) {
+			ours = now
+		}
+		return record.Mark{Time: at, Source: record.Node, Arrival: ours, Late: true}
+	}
+	marks, images := map[record.Point]record.Mark{}, map[string]record.Mark{} // images by container: a created one has its image
+	switch record.Act(e.Act) {
+	case record.Creation:
+		marks[record.Mounted], marks[record.SandboxReady] = mark(e.SandboxRequested), mark(e.SandboxCreated)
+		if !e.SandboxReady.IsZero() {
+			marks[record.SandboxReady] = mark(e.SandboxReady)
+		}
+		for _, c := range e.Containers {
+			images[c.Name] = mark(c.Created)
+		}
+	case record.Deletion:
+		marks[record.SandboxStopped], marks[record.Unmounted] = mark(e.SandboxStopped), mark(e.Unmounted)
+	}
+	if !plausible {
+		return false
+	}
+	for p, m := range marks {
+		t.Set(p, m)
+	}
+	for name, m := range images {
+		if c := t.Container(name); c != nil {
+			c.Imaged.Set(m)
+		}
+	}
+	t.Says = record.NodeSays{Mark: record.Mark{Source: record.Own, Arrival: now}, Text: finding.Clip(strings.Clone(e.Text), maxSays)}
+	if e.Ended.IsZero() {
+		t.Says.Stage = finding.Clip(strings.Clone(e.Stage), maxSays)
+	}
+	for _, found := range e.Findings[:min(len(e.Findings), maxFindings)] {
+		t.Says.Findings = append(t.Says.Findings, finding.Clip(strings.Clone(found), maxSays))
+	}
+	return true
 }

@@ -82,8 +82,7 @@ const (
 
 // Follower is safe for concurrent use.
 type Follower struct {
-	config  Config
-	chooser *reason.Chooser
+	config Config
 
 	mu        sync.Mutex // guards the fields below
 	pods      map[string]pod
@@ -136,7 +135,7 @@ type Miss struct {
 
 // New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
-	f := &Follower{config: c, chooser: reason.NewChooser(c.Classes), pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
+	f := &Follower{config: c, pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
 		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]record.Mark{}, nodes: map[string]node{}, builds: map[int64]record.Build{},
 		plugins: map[string][]plugin{}, control: map[controlPlane]string{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
 		beat: slowBeat, room: maxUnstored, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
@@ -347,7 +346,7 @@ func (f *Follower) Terminating(now time.Time, longer time.Duration) (found []Ter
 			continue
 		}
 		if age := t.Passed(requested, now).Low - t.Grace; age > longer {
-			r := f.chooser.Choose(t, now, f.config.Promised)
+			r := f.config.Classes.Choose(t, now, f.config.Promised)
 			found = append(found, Terminating{t.Namespace, t.Name, t.UID, t.Node, age, r.Reason, r.Detail})
 		}
 	}

@@ -90,7 +90,7 @@ func (f *Follower) judge(a *Act, now time.Time) {
 	a.Timeline.Build = f.buildOf(a.Timeline.Node)
 	if a.Verdict.Outcome == verdict.Missed {
 		a.Timeline.Around = f.around(&a.Timeline, now)
-		a.First = f.chooser.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
+		a.First = f.config.Classes.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
 		a.Final = a.First
 		f.counts.Missed[Miss{a.Timeline.Act, a.First.Reason, a.First.Class}]++
 	}
@@ -112,7 +112,7 @@ func (f *Follower) deadline(a *Act) time.Time {
 // refine finds the final reason, with everything learnt since.
 func (f *Follower) refine(a *Act) {
 	f.applySkews(&a.Timeline)
-	a.Final = f.chooser.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
+	a.Final = f.config.Classes.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
 }
 
 // around returns the present state of other objects.

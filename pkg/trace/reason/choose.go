@@ -27,30 +27,18 @@ type candidate struct {
 	detail string
 }
 
-// Chooser has the table of texts, and the classes that the cluster overrides.
-type Chooser struct {
-	texts   []Text
-	classes Overrides
-}
-
-// NewChooser returns a Chooser.
-func NewChooser(o Overrides) *Chooser { return &Chooser{Texts(), o} }
-
-// Texts returns the table of texts.
-func (c *Chooser) Texts() []Text { return c.texts }
-
 // Choose finds the reason of a miss at its deadline: an error that was not overcome, the open stage, or the stage that
 // took the time, in this order. promised is the act's promised time.
-func (c *Chooser) Choose(t *record.Timeline, deadline time.Time, promised time.Duration) Result {
+func (o Overrides) Choose(t *record.Timeline, deadline time.Time, promised time.Duration) Result {
 	stages := stage.Of(t, deadline)
 	for _, rule := range []func() (Result, bool){
-		func() (Result, bool) { return c.byError(t, stages, deadline) },
+		func() (Result, bool) { return byError(t, stages, deadline) },
 		func() (Result, bool) { return byOpenStage(t, stages, deadline) },
 		func() (Result, bool) { return bySlowStage(t, promised) },
 	} {
 		if r, found := rule(); found {
 			r.Class = classOf(r.Reason, r.Stage)
-			if class, ok := c.classes[r.Reason]; ok {
+			if class, ok := o[r.Reason]; ok {
 				r.Class = class
 			}
 			return r
@@ -59,9 +47,8 @@ func (c *Chooser) Choose(t *record.Timeline, deadline time.Time, promised time.D
 	return Result{Reason: Unknown, Class: None}
 }
 
-func (c *Chooser) byError(t *record.Timeline, stages []stage.Stage, deadline time.Time) (Result, bool) {
-	found := c.errorsOf(t, stages, deadline)
-	found = append(found, ofContainers(t, deadline)...)
+func byError(t *record.Timeline, stages []stage.Stage, deadline time.Time) (Result, bool) {
+	found := append(errorsOf(t, stages, deadline), ofContainers(t, deadline)...)
 	if len(found) == 0 {
 		return Result{}, false
 	}
@@ -78,12 +65,12 @@ func (c *Chooser) byError(t *record.Timeline, stages []stage.Stage, deadline tim
 }
 
 // errorsOf returns the act's reported errors that were not overcome before the deadline.
-func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline time.Time) (found []candidate) {
+func errorsOf(t *record.Timeline, stages []stage.Stage, deadline time.Time) (found []candidate) {
 	if r, ok := disruptions()[t.Disruption]; ok && t.Act == record.Creation {
 		found = append(found, candidate{r, stage.ReadinessGate, deadline, t.Disruption})
 	}
 	for _, e := range t.Errors {
-		row, ok := Match(c.texts, e.From, e.Text)
+		row, ok := Match(e.From, e.Text)
 		if !ok || e.Arrival.After(deadline) || !belongs(t, row.Stage) || overcome(t, row.Stage, e.Container, stages, deadline) {
 			continue
 		}

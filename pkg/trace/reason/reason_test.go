@@ -97,14 +97,14 @@ func refusal(plays ...play) *record.Timeline {
 }
 
 func choose(t *record.Timeline) Result {
-	return NewChooser(nil).Choose(t, start.Add(promised), promised)
+	return Overrides(nil).Choose(t, start.Add(promised), promised)
 }
 
 // Each example yields its reason while its stage is open, alone and after an error of another stage; once the stage has
 // ended, it does not.
 func TestTexts(t *testing.T) {
 	for _, e := range texts.All(t) {
-		row, ok := Match(Texts(), e.From, e.Text)
+		row, ok := Match(e.From, e.Text)
 		if !ok || string(row.Reason) != e.Reason {
 			t.Errorf("%s: %q is matched by %q", e.Reason, e.Text, row.Reason)
 			continue
@@ -149,7 +149,7 @@ func TestTexts(t *testing.T) {
 func TestTextsHaveExamples(t *testing.T) {
 	matches := func(row Text) bool {
 		return slices.ContainsFunc(texts.All(t), func(e texts.Example) bool {
-			got, ok := Match(Texts(), e.From, e.Text)
+			got, ok := Match(e.From, e.Text)
 			return ok && reflect.DeepEqual(got, row)
 		})
 	}
