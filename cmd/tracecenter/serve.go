@@ -136,11 +136,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	servers, err := client.Servers()
-	if err != nil {
-		return err
-	}
-	w := &work{serveOptions: s, follower: follower, kept: kept, prober: probe.New(servers, follower, log), log: log}
+	w := &work{serveOptions: s, follower: follower, kept: kept, prober: probe.New(client, follower, log), log: log}
 	w.api = &api.Server{Follower: follower, Store: kept, Prober: w.prober, Log: log, Now: time.Now, Loopback: s.endpoint.Loopback()}
 	w.readers = append(w.readers, w.prober.Run)
 	if s.center != "" {

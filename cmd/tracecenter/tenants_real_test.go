@@ -59,16 +59,12 @@ func (c *cluster) tenants() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	servers, err := client.Servers()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	prober := probe.New(servers, nil, log)
+	prober := probe.New(client, nil, log)
 	reader, err := probe.NewTenants([]string{"closed", "tenant-red"}, prober)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	reader.Online = func() []string { return []string{servers.Configured()} }
+	reader.Online = func() []string { return []string{client.Configured()} }
 	own := func() { // flow control takes a moment to know the new objects
 		c.await("answered the tenant", func() bool { return c.answers(token.Status.Token, 1)[http.StatusForbidden] == 1 })
 	}

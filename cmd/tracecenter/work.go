@@ -95,10 +95,7 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 func (s *work) chores() []chore.Chore {
 	return []chore.Chore{
 		{Name: "store verdicts", Do: s.save},
-		{Name: "judge the health", Every: 5 * time.Second, Do: func(ctx context.Context, now time.Time) error {
-			s.api.Judge(ctx, now)
-			return nil
-		}},
+		{Name: "judge the health", Every: 5 * time.Second, Do: s.api.Judge},
 		{Name: "add up the acts of an hour", Every: 5 * time.Second, Do: func(ctx context.Context, now time.Time) error {
 			return s.kept.CountHour(ctx, now, s.follower.Builds())
 		}},

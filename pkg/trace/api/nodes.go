@@ -67,20 +67,13 @@ func (s *Server) JudgeNodes(ctx context.Context, now time.Time) error {
 func (s *Server) NodeFaults() Nodes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answer := s.nodeFaults
-	if answer.Faults == nil {
-		answer.Faults = []nodefault.Fault{}
-	}
-	if answer.Mass == nil {
-		answer.Mass = []string{}
-	}
-	return answer
+	return s.nodeFaults
 }
 
 // Nodes returns the nodes that fail their pods, and the scores of all.
 func (s *Server) Nodes(ctx context.Context, _ url.Values) (Nodes, error) {
 	answer, days := s.NodeFaults(), s.Follower.NodeList()
-	answer.AsOf = s.Now()
+	answer.AsOf, answer.Faults, answer.Mass = s.Now(), append([]nodefault.Fault{}, answer.Faults...), append([]string{}, answer.Mass...)
 	if err := s.Store.CountNodes(ctx, answer.AsOf, 24*time.Hour, days); err != nil {
 		return answer, err
 	}

@@ -70,7 +70,7 @@ func (s *Server) Components(ctx context.Context, q url.Values) (Components, erro
 	answer := Components{AsOf: c.now, Window: c.name, Components: []Component{}}
 	for _, state := range s.Prober.States() {
 		of := Component{State: state}
-		if i := slices.IndexFunc(sums, func(p store.Probed) bool {
+		if i := slices.IndexFunc(sums, func(p probe.Count) bool {
 			return p.Component == state.Component && p.Instance == state.Instance
 		}); i >= 0 {
 			of.Good, of.Bad, of.Blind = sums[i].Good, sums[i].Bad, sums[i].Blind
@@ -81,8 +81,8 @@ func (s *Server) Components(ctx context.Context, q url.Values) (Components, erro
 	return answer, err
 }
 
-// Judge judges the health of the cluster now. It must be called regularly.
-func (s *Server) Judge(ctx context.Context, now time.Time) {
+// Judge judges the health of the cluster now. It must be called regularly. An error makes the health Unknown.
+func (s *Server) Judge(ctx context.Context, now time.Time) error {
 	in := health.Inputs{}
 	in.Now.Nodes, in.Now.FaultyNodes = s.Follower.Nodes()
 	in.Now.Leftovers = len(s.Follower.Terminating(now, leftover))
@@ -110,6 +110,7 @@ func (s *Server) Judge(ctx context.Context, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.health = s.tracker.Take(in, now)
+	return err
 }
 
 // offline reports whether an apiserver is known to be offline: then the watch has ended because of the cluster.

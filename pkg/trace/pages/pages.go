@@ -76,12 +76,7 @@ func New(c Config) http.Handler {
 }
 
 var functions = template.FuncMap{
-	"ratio": func(r *float64) string {
-		if r == nil {
-			return fmt.Sprintf("fewer than %d", sli.Enough)
-		}
-		return fmt.Sprintf("%.2f %%", 100**r)
-	},
+	"ratio":   report.Percent,
 	"enough":  func() int { return sli.Enough },
 	"seconds": func(s float64) string { return fmt.Sprintf("%.1f s", s) },
 	"stage":   stage.Describe,

@@ -82,6 +82,7 @@ type Reason struct {
 	// New means that no miss had it since Since.
 	New     bool   `json:"new,omitempty"`
 	Example string `json:"example,omitempty"` // the newest pod: namespace/name
+	at      time.Time
 }
 
 // Worst is an owner or a node. Only misses of the system count.
@@ -227,43 +228,39 @@ type Sum struct {
 	Capped    bool // more owners or nodes had misses than are counted
 	owners    map[string]*Worst
 	nodes     map[string]*Worst
-	misses    map[Reason]found
-	leftovers map[Reason]found
+	misses    map[Reason]*Reason
+	leftovers map[Reason]*Reason
 	stages    map[StageKey]*Stage
-}
-
-// found are misses with one reason.
-type found struct {
-	n      int
-	newest string // pod
-	at     time.Time
-}
-
-func (f found) add(pod string, at time.Time) found {
-	if f.n++; at.After(f.at) {
-		f.newest, f.at = pod, at
-	}
-	return f
 }
 
 // NewSum returns an empty sum.
 func NewSum() *Sum {
-	return &Sum{owners: map[string]*Worst{}, nodes: map[string]*Worst{}, misses: map[Reason]found{}, leftovers: map[Reason]found{},
+	return &Sum{owners: map[string]*Worst{}, nodes: map[string]*Worst{}, misses: map[Reason]*Reason{}, leftovers: map[Reason]*Reason{},
 		stages: map[StageKey]*Stage{}}
 }
 
 // Miss adds the miss of a pod. left means that it is a deletion that did not end.
 func (s *Sum) Miss(a Act, pod string, at time.Time, left bool) {
 	key := Reason{Act: a.Act, Reason: string(a.Reason), Class: string(a.Class)}
-	s.misses[key] = s.misses[key].add(pod, at)
+	count(s.misses, key, pod, at)
 	if left {
-		s.leftovers[key] = s.leftovers[key].add(pod, at)
+		count(s.leftovers, key, pod, at)
 	}
 	if !a.counts() {
 		return
 	}
 	s.missed(s.owners, a.owner())
 	s.missed(s.nodes, a.Node)
+}
+
+func count(of map[Reason]*Reason, key Reason, pod string, at time.Time) {
+	if of[key] == nil {
+		of[key] = new(key)
+	}
+	if r := of[key]; at.After(r.at) {
+		r.Example, r.at = pod, at
+	}
+	of[key].N++
 }
 
 func (s *Sum) missed(of map[string]*Worst, name string) {
@@ -317,9 +314,8 @@ func (s *Sum) Fill(r *Report, c Counts) {
 	}
 	r.Reasons = s.reasons(c, !r.Since.IsZero())
 	r.Owners, r.Nodes = top(s.owners, missed), top(s.nodes, missed)
-	for l, f := range s.leftovers {
-		l.N, l.Example = f.n, f.newest
-		r.Leftovers = append(r.Leftovers, l)
+	for _, l := range s.leftovers {
+		r.Leftovers = append(r.Leftovers, *l)
 	}
 	slices.SortFunc(r.Leftovers, byNumber)
 	r.Stages = s.times()
@@ -336,9 +332,12 @@ func (s *Sum) reasons(c Counts, history bool) (all []Reason) {
 			}
 			key := Reason{Act: x.Act, Reason: x.Reason, Class: string(x.Class)}
 			if counts[key] == nil {
-				r := key
-				r.Example, r.New = s.misses[key].newest, history && !c.Known[reason.Reason(x.Reason)]
-				counts[key] = &r
+				r := new(key)
+				if m := s.misses[key]; m != nil {
+					r.Example = m.Example
+				}
+				r.New = history && !c.Known[reason.Reason(x.Reason)]
+				counts[key] = r
 			}
 			*into(counts[key]) += x.N
 		}

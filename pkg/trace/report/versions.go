@@ -105,7 +105,7 @@ func Compare(cells []Cell) (versions []Version, slower []Slower) {
 		}
 	}
 	slices.SortFunc(versions, func(a, b Version) int {
-		return cmp.Or(cmp.Compare(a.Component, b.Component), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Stage, b.Stage), bools(a.Cached, b.Cached),
+		return cmp.Or(cmp.Compare(a.Component, b.Component), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Stage, b.Stage), strings.Compare(strconv.FormatBool(a.Cached), strconv.FormatBool(b.Cached)),
 			cmp.Compare(a.Version, b.Version))
 	})
 	for _, a := range versions {
@@ -116,16 +116,6 @@ func Compare(cells []Cell) (versions []Version, slower []Slower) {
 		}
 	}
 	return versions, slower
-}
-
-func bools(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }
 
 func isSlower(a, b Version) bool {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
+	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
@@ -287,18 +288,12 @@ func (s *Store) Week(ctx context.Context, week string) (made *report.Report, err
 	return made, err
 }
 
-// Probed is the number of probes of a component's instance.
-type Probed struct {
-	Component, Instance string
-	Good, Bad, Blind    int
-}
-
-// Probes adds up the probes of a window that ends now.
-func (s *Store) Probes(ctx context.Context, now time.Time, window time.Duration) (sums []Probed, err error) {
+// Probes adds up the probes of a window that ends now: one count of each instance, without a minute.
+func (s *Store) Probes(ctx context.Context, now time.Time, window time.Duration) (sums []probe.Count, err error) {
 	begin := now.Add(-window)
-	err = each(ctx, s.since(begin), `SELECT component, instance, sum(good), sum(bad), sum(blind) FROM probes WHERE minute >= $1
- AND minute <= $2 GROUP BY component, instance`, []any{minuteOf(begin), minuteOf(now)}, func(p Probed) {
-		same := func(q Probed) bool { return q.Component == p.Component && q.Instance == p.Instance }
+	err = each(ctx, s.since(begin), `SELECT NULL, component, instance, sum(good), sum(bad), sum(blind) FROM probes WHERE minute >= $1
+ AND minute <= $2 GROUP BY component, instance`, []any{minuteOf(begin), minuteOf(now)}, func(p probe.Count) {
+		same := func(q probe.Count) bool { return q.Component == p.Component && q.Instance == p.Instance }
 		if at := slices.IndexFunc(sums, same); at >= 0 { // of another day
 			p.Good, p.Bad, p.Blind = p.Good+sums[at].Good, p.Bad+sums[at].Bad, p.Blind+sums[at].Blind
 			sums[at] = p

@@ -6,6 +6,8 @@
 //
 //	list, watch  pods, events, nodes
 //	list, watch  leases.coordination.k8s.io in kube-system
+//	list         endpointslices.discovery.k8s.io in default
+//	get          the nonResourceURLs /readyz and /readyz/etcd
 package watch
 
 import (
@@ -13,6 +15,8 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -39,12 +43,16 @@ const (
 	recentEvents = 10 * time.Minute
 )
 
-// Client reads a cluster.
+// Client reads a cluster, and gives access to each apiserver by its own address.
 type Client struct {
 	config *rest.Config
+	base   *url.URL
 	groups groups.Clients
 	params runtime.ParameterCodec
 	log    *slog.Logger
+
+	mu      sync.Mutex // guards clients
+	clients map[string]*http.Client
 }
 
 // New returns a client. Without a kubeconfig it uses the ServiceAccount of its pod. It does not connect yet.
@@ -57,7 +65,11 @@ func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{config: config, log: log}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{config: config, base: base, log: log, clients: map[string]*http.Client{}}
 	c.groups, c.params, err = groups.New(config, transport, groups.Group{Version: corev1.SchemeGroupVersion, AddToScheme: corev1.AddToScheme},
 		groups.Group{Version: coordinationv1.SchemeGroupVersion, AddToScheme: coordinationv1.AddToScheme},
 		groups.Group{Version: discoveryv1.SchemeGroupVersion, AddToScheme: discoveryv1.AddToScheme})
