@@ -36,11 +36,11 @@ func (s *work) people(ctx context.Context) (io.Closer, error) {
 			return nil, fmt.Errorf("--kubeconfig: %w", err)
 		}
 	}
-	reviewer, err := fleet.New(fleet.Config{Kubeconfig: s.kubeconfig, UserAgent: "tracecenter/" + Version, Log: s.log})
+	reviewer, err := fleet.New(fleet.Config{Kubeconfig: s.kubeconfig, UserAgent: "tracecenter/" + Version, Log: s.api.Log})
 	if err != nil {
 		return nil, err
 	}
-	authority, err := identity.New(identity.Config{Program: "tracecenter", Local: token, Dir: s.directory(), Log: s.log,
+	authority, err := identity.New(identity.Config{Program: "tracecenter", Local: token, Dir: s.directory(), Log: s.api.Log,
 		Vouchers: []identity.Voucher{{Cluster: identity.Cluster{Name: clusterName, Readers: true}, Apiserver: reviewer, Node: reviewer.UID}}})
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (s *work) people(ctx context.Context) (io.Closer, error) {
 		authenticate, signIn = provider.Authenticate(authenticate), provider
 	}
 	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Code
-	s.api.Pages = pages.New(pages.Config{Server: s.api, Sessions: sessions, Provider: signIn, Log: s.log, Version: Version})
+	s.api.Pages = pages.New(pages.Config{Server: s.api, Sessions: sessions, Provider: signIn, Version: Version})
 	return control, nil
 }
 

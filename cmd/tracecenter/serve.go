@@ -136,9 +136,9 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	w := &work{serveOptions: s, follower: follower, kept: kept, prober: probe.New(client, follower, log), log: log}
-	w.api = &api.Server{Follower: follower, Store: kept, Prober: w.prober, Log: log, Now: time.Now, Loopback: s.endpoint.Loopback()}
-	w.readers = append(w.readers, w.prober.Run)
+	prober := probe.New(client, follower, log)
+	w := &work{serveOptions: s, readers: []func(context.Context){prober.Run}, api: &api.Server{Follower: follower, Store: kept, Prober: prober, Log: log,
+		Now: time.Now, Loopback: s.endpoint.Loopback()}}
 	if s.center != "" {
 		center := &remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}
 		w.api.Sender = messages.NewSender(center, s.cluster, log)
@@ -151,7 +151,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		}
 	}
 	if len(s.flowSchemas) > 0 {
-		tenants, err := probe.NewTenants(s.flowSchemas, w.prober)
+		tenants, err := probe.NewTenants(s.flowSchemas, prober)
 		if err != nil {
 			return fmt.Errorf("--flow-schemas: %w", err)
 		}
@@ -173,7 +173,7 @@ func (s *work) readAlerts() error {
 	if err != nil {
 		return fmt.Errorf("--alert-levels %w", err)
 	}
-	alerts := &probe.Alerts{Address: s.alertmanager, Levels: levels, Log: s.log}
+	alerts := &probe.Alerts{Address: s.alertmanager, Levels: levels, Log: s.api.Log}
 	s.api.Alerts = alerts.Firing
 	s.readers = append(s.readers, alerts.Run)
 	return nil

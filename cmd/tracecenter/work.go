@@ -14,7 +14,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
-	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
@@ -35,12 +34,8 @@ const (
 // work is the work of an open tracecenter.
 type work struct {
 	*serveOptions
-	follower *follow.Follower
-	kept     *store.Store
-	prober   *probe.Prober
-	api      *api.Server
-	log      *slog.Logger
-	readers  []func(context.Context) // each runs until its context ends
+	api     *api.Server
+	readers []func(context.Context) // each runs until its context ends
 }
 
 // serve answers requests and judges until ctx ends or a part of the program has failed.
@@ -50,9 +45,9 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 		return err
 	}
 	answers := &http.Server{Handler: s.api.Handler(), ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+		ErrorLog: slog.NewLogLogger(s.api.Log.Handler(), slog.LevelDebug)}
 	if err := remote.Publish(s.directory(), address); err != nil {
-		s.log.Error("write the address for other commands failed: they need --server", "err", err)
+		s.api.Log.Error("write the address for other commands failed: they need --server", "err", err)
 	}
 	fmt.Fprintf(os.Stderr, "tracecenter: listening on %s; its token is in %s; \"tracecenter login\" opens the pages\n", address,
 		plain(remote.TokenFile(s.directory())))
@@ -63,12 +58,10 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 		}
 		return nil
 	})
-	parts.Go(func() error { return client.Run(ctx, s.follower) })
+	parts.Go(func() error { return client.Run(ctx, s.api.Follower) })
 	for _, run := range append(s.readers,
-		func(ctx context.Context) { chore.Repeat(ctx, s.log, tick, chore.Chore{Do: s.tick}) },
-		func(ctx context.Context) {
-			chore.Repeat(ctx, s.log, time.Hour, chore.Chore{Name: "keep the report of the last week", Do: s.api.KeepWeek})
-		}) {
+		s.repeat(tick, chore.Chore{Do: s.tick}),
+		s.repeat(time.Hour, chore.Chore{Name: "keep the report of the last week", Do: s.api.KeepWeek})) {
 		parts.Go(func() error {
 			run(ctx)
 			return nil
@@ -78,7 +71,7 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 		select { // before the first lists, the health would be unknown
 		case <-ctx.Done():
 		case <-time.After(turn):
-			chore.Repeat(ctx, s.log, turn, s.chores()...)
+			s.repeat(turn, s.chores()...)(ctx)
 		}
 		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
@@ -91,24 +84,28 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	return parts.Wait()
 }
 
+func (s *work) repeat(turn time.Duration, chores ...chore.Chore) func(context.Context) {
+	return func(ctx context.Context) { chore.Repeat(ctx, s.api.Log, turn, chores...) }
+}
+
 // chores are those that write to the store: they follow each other, because the store has one writer.
 func (s *work) chores() []chore.Chore {
 	return []chore.Chore{
 		{Name: "store verdicts", Do: s.save},
 		{Name: "judge the health", Every: 5 * time.Second, Do: s.api.Judge},
 		{Name: "add up the acts of an hour", Every: 5 * time.Second, Do: func(ctx context.Context, now time.Time) error {
-			return s.kept.CountHour(ctx, now, s.follower.Builds())
+			return s.api.Store.CountHour(ctx, now, s.api.Follower.Builds())
 		}},
 		{Name: "compare the nodes", Every: time.Minute, Do: s.api.JudgeNodes},
 		{Name: "announce to the event center", Every: 5 * time.Second, Do: s.api.Announce},
-		{Name: "drop old days", Every: time.Hour, Do: s.kept.Expire},
+		{Name: "drop old days", Every: time.Hour, Do: s.api.Store.Expire},
 	}
 }
 
 // tick tells the follower that this process runs: a stopped one must not take its own delay for that of others. A
 // ticker's time may be older than the present.
 func (s *work) tick(context.Context, time.Time) error {
-	s.follower.Tick(time.Now())
+	s.api.Follower.Tick(time.Now())
 	return nil
 }
 
@@ -116,31 +113,31 @@ func (s *work) tick(context.Context, time.Time) error {
 func (s *work) save(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, saveLimit)
 	defer cancel()
-	leads, fresh, err := s.kept.Lead(ctx)
+	leads, fresh, err := s.api.Store.Lead(ctx)
 	if fresh && err == nil {
 		var acts []follow.Act
-		acts, _, err = s.kept.Load(ctx)
-		s.follower.Adopt(acts, now)
+		acts, _, err = s.api.Store.Load(ctx)
+		s.api.Follower.Adopt(acts, now)
 	}
-	probes, batch := s.prober.Take(), s.follower.Judge(now)
+	probes, batch := s.api.Prober.Take(), s.api.Follower.Judge(now)
 	if err == nil && !leads { // the writing replica stores its own probes
-		if err = standBy(ctx, s.follower, s.kept, batch); err == nil {
+		if err = standBy(ctx, s.api.Follower, s.api.Store, batch); err == nil {
 			s.api.Saved(now)
 		}
 		return err
 	}
 	if err == nil {
-		err = s.kept.Save(ctx, batch)
+		err = s.api.Store.Save(ctx, batch)
 	}
 	if err != nil {
-		s.follower.Failed(batch)
-		s.prober.Return(probes)
+		s.api.Follower.Failed(batch)
+		s.api.Prober.Return(probes)
 		return err
 	}
-	s.follower.Stored(batch)
+	s.api.Follower.Stored(batch)
 	s.api.Saved(now)
-	if err := s.kept.SaveProbes(ctx, probes); err != nil {
-		s.prober.Return(probes)
+	if err := s.api.Store.SaveProbes(ctx, probes); err != nil {
+		s.api.Prober.Return(probes)
 		return err
 	}
 	return nil

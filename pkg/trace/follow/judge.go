@@ -119,11 +119,8 @@ func (f *Follower) refine(a *Act) {
 func (f *Follower) around(t *record.Timeline, now time.Time) (s record.Surroundings) {
 	n, known := f.nodes[t.Node]
 	s.NodeLost = known && n.ready.IsZero() || t.Node != "" && !known && len(f.nodes) > 0
-	stale := func(name string) bool {
-		renewed, ok := f.leases[name]
-		return ok && f.seen(now).Sub(renewed) > leaseStale
-	}
-	s.SchedulerStale, s.ControllerStale = stale("kube-scheduler"), stale("kube-controller-manager")
+	renewed, led := f.leases["kube-scheduler"]
+	s.SchedulerStale = led && f.seen(now).Sub(renewed) > leaseStale
 	s.VictimsPresent = t.At(record.Nominated).Known() && t.Node == ""
 	s.ExceedsNodes = len(f.nodes) > 0 && (t.CPU > 0 || t.Bytes > 0)
 	for _, n := range f.nodes {

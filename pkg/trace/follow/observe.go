@@ -107,7 +107,7 @@ func (o observation) creation(t *record.Timeline) {
 		if kind == corev1.PodScheduled {
 			clock = record.Scheduler
 		}
-		if c := condition(p, kind); c != nil && c.Status == corev1.ConditionTrue {
+		if c := holds(p, kind); c != nil {
 			t.Set(point, o.mark(c.LastTransitionTime, clock))
 		}
 	}
@@ -117,7 +117,7 @@ func (o observation) creation(t *record.Timeline) {
 	if p.Status.StartTime != nil && p.Spec.NodeName != "" {
 		t.Set(record.KubeletSaw, o.mark(*p.Status.StartTime, record.Node))
 	}
-	if c := condition(p, corev1.DisruptionTarget); c != nil && c.Status == corev1.ConditionTrue {
+	if c := holds(p, corev1.DisruptionTarget); c != nil {
 		t.Disruption = strings.Clone(c.Reason)
 	}
 	o.phase(t, o.containers(t))
@@ -228,7 +228,7 @@ func (o observation) upgrade(t *record.Timeline) {
 		t.Set(record.ChangeNoticed, o.own())
 	}
 	for kind, from := range map[corev1.PodConditionType]string{corev1.PodResizePending: "Resize", corev1.PodResizeInProgress: "ResizeError"} {
-		if c := condition(p, kind); c != nil && c.Status == corev1.ConditionTrue && c.Message != "" {
+		if c := holds(p, kind); c != nil && c.Message != "" {
 			if kind == corev1.PodResizePending {
 				from += c.Reason // Deferred, Infeasible
 			}
@@ -259,7 +259,7 @@ func (o observation) upgrade(t *record.Timeline) {
 	}
 	noticed := t.At(record.ChangeNoticed).Known()
 	resized := condition(p, corev1.PodResizePending) == nil && condition(p, corev1.PodResizeInProgress) == nil
-	if noticed && current && resized && isTrue(p, corev1.PodReady) && (restarted || sameImages(p)) {
+	if noticed && current && resized && holds(p, corev1.PodReady) != nil && (restarted || sameImages(p)) {
 		t.Set(record.ReadyAgain, o.own())
 	}
 }

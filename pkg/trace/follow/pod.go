@@ -51,7 +51,7 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 		known.flags |= deleting
 		f.deletionBegins(o, uid, change == Listed && !there, known.flags&ready != 0)
 	}
-	if isTrue(p, corev1.PodReady) {
+	if holds(p, corev1.PodReady) != nil {
 		known.flags |= ready
 	}
 	f.measure(o)
@@ -230,9 +230,12 @@ func statusOf(p *corev1.Pod, name string) *corev1.ContainerStatus {
 	return nil
 }
 
-func isTrue(p *corev1.Pod, kind corev1.PodConditionType) bool {
-	c := condition(p, kind)
-	return c != nil && c.Status == corev1.ConditionTrue
+// holds returns a condition that is true; nil if it is not.
+func holds(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	if c := condition(p, kind); c != nil && c.Status == corev1.ConditionTrue {
+		return c
+	}
+	return nil
 }
 
 func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

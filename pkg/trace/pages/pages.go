@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
@@ -29,7 +28,6 @@ type Config struct {
 	Server   *api.Server
 	Sessions *web.Sessions
 	Provider web.SignIn // nil: people sign in only with codes
-	Log      *slog.Logger
 	Version  string
 }
 
@@ -39,14 +37,13 @@ var files embed.FS
 type pages struct {
 	*api.Server
 	*web.Site
-	log *slog.Logger
 }
 
 // New returns the handler of all pages.
 func New(c Config) http.Handler {
-	p := &pages{Server: c.Server, log: c.Log, Site: web.New(web.Config{Program: "tracecenter", Name: "trace center", Templates: files,
+	p := &pages{Server: c.Server, Site: web.New(web.Config{Program: "tracecenter", Name: "trace center", Templates: files,
 		Blocks:    []string{"templates/blocks.html"},
-		Functions: functions, Sessions: c.Sessions, Provider: c.Provider, Log: c.Log, Now: c.Server.Now, Version: c.Version,
+		Functions: functions, Sessions: c.Sessions, Provider: c.Provider, Log: c.Server.Log, Now: c.Server.Now, Version: c.Version,
 		Navigation: []web.Link{
 			{Page: "board", Name: "Health", Path: "/"},
 			{Page: "failures", Name: "Failures", Path: "/failures"},
@@ -124,7 +121,7 @@ func (p *pages) fails(w http.ResponseWriter, r *http.Request, err error) {
 	case isRefusal:
 		p.Message(w, r, refusal.Status, refusal.Reason)
 	default:
-		p.log.Error("show a page failed", "path", r.URL.Path, "err", err)
+		p.Server.Log.Error("show a page failed", "path", r.URL.Path, "err", err)
 		p.Message(w, r, http.StatusServiceUnavailable, "This cannot be read now: try again.")
 	}
 }

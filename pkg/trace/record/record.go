@@ -137,12 +137,11 @@ type Error struct {
 
 // Surroundings are the state of other objects at the time of the judgement.
 type Surroundings struct {
-	NodeLost        bool `json:"nodeLost,omitempty"`
-	SchedulerStale  bool `json:"schedulerStale,omitempty"`  // its Lease is not renewed
-	ExceedsNodes    bool `json:"exceedsNodes,omitempty"`    // the requests exceed every node's allocatable
-	FaultTaints     bool `json:"faultTaints,omitempty"`     // nodes have taints for faults
-	VictimsPresent  bool `json:"victimsPresent,omitempty"`  // pods preempted for this one still exist
-	ControllerStale bool `json:"controllerStale,omitempty"` // the controller-manager's Lease is not renewed
+	NodeLost       bool `json:"nodeLost,omitempty"`
+	SchedulerStale bool `json:"schedulerStale,omitempty"` // its Lease is not renewed
+	ExceedsNodes   bool `json:"exceedsNodes,omitempty"`   // the requests exceed every node's allocatable
+	FaultTaints    bool `json:"faultTaints,omitempty"`    // nodes have taints for faults
+	VictimsPresent bool `json:"victimsPresent,omitempty"` // pods preempted for this one still exist
 }
 
 // NodeSays is the report of the node's agent about a late pod.
