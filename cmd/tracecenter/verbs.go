@@ -152,13 +152,7 @@ func printText(to io.Writer, name string, answer any) error {
 
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"plain": func(text any) string { return plain(fmt.Sprint(text)) },
-		"dash": func(text string) string {
-			if text == "" {
-				return "-"
-			}
-			return plain(text)
-		},
+		"plain":   func(text any) string { return plain(fmt.Sprint(text)) },
 		"moment":  func(t time.Time) string { return t.Format(time.RFC3339) },
 		"minute":  func(t time.Time) string { return t.Format("2006-01-02 15:04 MST") },
 		"seconds": func(d time.Duration) time.Duration { return d.Round(time.Second) },

@@ -100,14 +100,16 @@ func (f Filter) narrow(where string, args ...any) (string, []any) {
 // each visits the rows of a query in several files. A row is a struct: its fields are the columns, in order. SQLite and
 // PostgreSQL both number parameters as $1.
 func each[T any](ctx context.Context, dbs []*sql.DB, query string, args []any, visit func(T)) error {
+	var row, empty T
+	into := fields(reflect.ValueOf(&row).Elem())
 	for _, db := range dbs {
 		rows, err := db.QueryContext(ctx, query, args...)
 		if err != nil {
 			return err
 		}
 		for rows.Next() {
-			var row T
-			if err := rows.Scan(fields(reflect.ValueOf(&row).Elem())...); err != nil {
+			row = empty
+			if err := rows.Scan(into...); err != nil {
 				return errors.Join(err, rows.Close())
 			}
 			visit(row)
