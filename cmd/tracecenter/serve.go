@@ -184,7 +184,7 @@ func (s *work) readAlerts() error {
 
 const (
 	turn      = time.Second     // between judgements, each with a save
-	tick      = time.Second / 4 // between signs that this process runs
+	tick      = time.Second / 4 // between signs that this process runs: a stopped one must not take its own delay for that of others
 	saveLimit = 30 * time.Second
 	stopLimit = 5 * time.Second
 	headLimit = 10 * time.Second
@@ -223,7 +223,10 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	})
 	parts.Go(func() error { return client.Run(ctx, s.api.Follower) })
 	for _, run := range append(s.readers,
-		s.repeat(tick, chore.Chore{Do: s.tick}),
+		s.repeat(tick, chore.Chore{Do: func(context.Context, time.Time) error {
+			s.api.Follower.Tick(time.Now()) // a ticker's time may be older than the present
+			return nil
+		}}),
 		s.repeat(time.Hour, chore.Chore{Name: "keep the report of the last week", Do: s.api.KeepWeek})) {
 		parts.Go(func() error {
 			run(ctx)
@@ -263,13 +266,6 @@ func (s *work) chores() []chore.Chore {
 		{Name: "announce to the event center", Every: 5 * time.Second, Do: s.api.Announce},
 		{Name: "drop old days", Every: time.Hour, Do: s.api.Store.Expire},
 	}
-}
-
-// tick tells the follower that this process runs: a stopped one must not take its own delay for that of others. A
-// ticker's time may be older than the present.
-func (s *work) tick(context.Context, time.Time) error {
-	s.api.Follower.Tick(time.Now())
-	return nil
 }
 
 // save stores the new verdicts, and those whose storing failed before.

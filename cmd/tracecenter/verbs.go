@@ -41,35 +41,21 @@ func newVerbs(o *options) []*cobra.Command {
 		verb[[]follow.Terminating]{use: "terminating", short: "Which pods are Terminating for more than 10 minutes and their grace period?",
 			path: "/v1/terminating", name: "terminating",
 			problem: func(found *[]follow.Terminating) error { return problemIf(len(*found) > 0) }}.command(o),
-		newHealth(o),
+		verb[health.State]{use: "health", short: "Is the cluster healthy, and are its components online?", path: "/v1/health", name: "health",
+			more: func(cmd *cobra.Command) error {
+				return o.ask(cmd, "/v1/components?window=1d", "components", &api.Components{})
+			},
+			problem: func(h *health.State) error {
+				if h.Level == health.Unknown {
+					return errCouldNotTell
+				}
+				return problemIf(h.Level != health.Healthy)
+			}}.command(o),
 		verb[api.Nodes]{use: "nodes", short: "Which nodes fail their pods, and how well does each deliver?", path: "/v1/nodes", name: "nodes",
 			problem: func(n *api.Nodes) error { return problemIf(len(n.Mass)+len(n.Faults) > 0) }}.command(o),
 		verb[api.Tenants]{use: "tenants", short: "Whose requests were throttled, and whose pods took the last capacity?", path: "/v1/tenants",
 			name: "tenants", window: "1d", filters: []string{"namespace"}}.command(o),
 		newReport(o),
-	}
-}
-
-func newHealth(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "health",
-		Short: "Is the cluster healthy, and are its components online?",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var state health.State
-			if err := o.ask(cmd, "/v1/health", "health", &state); err != nil {
-				return err
-			}
-			if o.output != "json" {
-				if err := o.ask(cmd, "/v1/components?window=1d", "components", &api.Components{}); err != nil {
-					return err
-				}
-			}
-			if state.Level == health.Unknown {
-				return errCouldNotTell
-			}
-			return problemIf(state.Level != health.Healthy)
-		},
 	}
 }
 
@@ -191,6 +177,7 @@ type verb[T any] struct {
 	name             string                       // of the template
 	window           string                       // default of --window; empty: there is no such flag
 	filters          []string                     // further flags
+	more             func(*cobra.Command) error   // prints more text after the answer; nil: there is none
 	problem          func(*T) error               // in the answer; nil: there is none
 }
 
@@ -208,10 +195,14 @@ func (v verb[T]) command(o *options) *cobra.Command {
 			}
 		}
 		var answer T
-		if err := o.ask(cmd, path+"?"+parameters(cmd), v.name, &answer); err != nil || v.problem == nil {
-			return err
+		err = o.ask(cmd, path+"?"+parameters(cmd), v.name, &answer)
+		if err == nil && v.more != nil && o.output != "json" {
+			err = v.more(cmd)
 		}
-		return v.problem(&answer)
+		if err == nil && v.problem != nil {
+			err = v.problem(&answer)
+		}
+		return err
 	}
 	if v.window != "" {
 		cmd.Flags().String("window", v.window, "5m, 1h, 1d or 7d")

@@ -89,11 +89,13 @@ type Fault struct {
 	Since  time.Time `json:"since"`
 }
 
+// owner names the owner of the act's pod.
+func (a *Act) owner() string { return a.Namespace + "/" + a.Owner }
+
+// tally are the acts of a node.
 type tally struct {
-	misses     int
-	last       time.Time
-	namespaces map[string]bool
-	owners     map[string]int // misses by owner
+	acts   map[record.Act]int
+	misses map[Kind][]Act
 }
 
 // Find returns the nodes that fail their pods according to the acts of one Window. mass are the pools of which so many nodes
@@ -122,81 +124,68 @@ func byName(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Com
 
 // find is Find for one pool.
 func find(acts []Act) (faults []Fault, mass bool) {
-	nodes := map[string]bool{}
+	nodes := map[string]*tally{}
 	delivered := map[string]map[string]bool{} // by owner: nodes
-	total := map[record.Act]int{}
-	perNode := map[[2]string]int{} // acts by node and act
-	misses := map[[2]string]*tally{}
-	allMisses := map[Kind]int{}
+	total, allMisses := map[record.Act]int{}, map[Kind]int{}
 	for _, a := range acts {
 		isMiss := a.Outcome == verdict.Missed && a.Class == reason.System
 		if a.Node == "" || a.Outcome != verdict.Delivered && !isMiss || a.Act != record.Creation && a.Act != record.Deletion {
 			continue
 		}
-		nodes[a.Node] = true
+		n := nodes[a.Node]
+		if n == nil {
+			n = &tally{map[record.Act]int{}, map[Kind][]Act{}}
+			nodes[a.Node] = n
+		}
+		n.acts[a.Act]++
 		total[a.Act]++
-		perNode[[2]string{a.Node, string(a.Act)}]++
-		owner := a.Namespace + "/" + a.Owner
 		if !isMiss {
-			if delivered[owner] == nil {
-				delivered[owner] = map[string]bool{}
+			if delivered[a.owner()] == nil {
+				delivered[a.owner()] = map[string]bool{}
 			}
-			delivered[owner][a.Node] = true
-			continue
-		}
-		kind := KindOf(a.Act, a.Reason)
-		if kind == "" {
-			continue
-		}
-		allMisses[kind]++
-		t := misses[[2]string{a.Node, string(kind)}]
-		if t == nil {
-			t = &tally{namespaces: map[string]bool{}, owners: map[string]int{}}
-			misses[[2]string{a.Node, string(kind)}] = t
-		}
-		t.misses++
-		t.namespaces[a.Namespace] = true
-		t.owners[owner]++
-		if a.At.After(t.last) {
-			t.last = a.At
+			delivered[a.owner()][a.Node] = true
+		} else if kind := KindOf(a.Act, a.Reason); kind != "" {
+			n.misses[kind] = append(n.misses[kind], a)
+			allMisses[kind]++
 		}
 	}
-	failing := map[string]bool{}
-	for key, t := range misses {
-		node, kind := key[0], Kind(key[1])
-		act := record.Creation
-		if kind == Terminating {
-			act = record.Deletion
+	failing := 0
+	for name, node := range nodes {
+		before := len(faults)
+		for kind, misses := range node.misses {
+			act := misses[0].Act
+			n, k := node.acts[act], counted(misses, delivered)
+			others, othersMissed := total[act]-n, allMisses[kind]-len(misses)
+			share := math.Max(float64(othersMissed), 0.5) / math.Max(float64(others), 1)
+			if k < fewest || others == 0 || float64(k)/float64(n) < factor*share || tail(n, k, share) >= chance {
+				continue
+			}
+			last := slices.MaxFunc(misses, func(a, b Act) int { return a.At.Compare(b.At) }).At
+			faults = append(faults, Fault{Node: name, Kind: kind, Misses: k, Acts: n, Others: float64(othersMissed) / float64(others), Last: last})
 		}
-		n := perNode[[2]string{node, string(act)}]
-		k := t.counted(node, delivered)
-		others, othersMissed := total[act]-n, allMisses[kind]-t.misses
-		share := math.Max(float64(othersMissed), 0.5) / math.Max(float64(others), 1)
-		if k < fewest || others == 0 || float64(k)/float64(n) < factor*share || tail(n, k, share) >= chance {
-			continue
+		if len(faults) > before {
+			failing++
 		}
-		failing[node] = true
-		faults = append(faults, Fault{Node: node, Kind: kind, Misses: k, Acts: n, Others: float64(othersMissed) / float64(others), Last: t.last})
 	}
-	if len(nodes) > 0 && len(failing) > 1 && float64(len(failing)) > massShare*float64(len(nodes)) {
+	if failing > 1 && float64(failing) > massShare*float64(len(nodes)) {
 		return nil, true
 	}
 	return faults, false
 }
 
-// counted returns the misses that count: all if pods of two namespaces missed, otherwise those of owners whose pods were
-// delivered on another node.
-func (t *tally) counted(node string, delivered map[string]map[string]bool) (n int) {
-	if len(t.namespaces) > 1 {
-		return t.misses
-	}
-	for owner, misses := range t.owners {
-		elsewhere := len(delivered[owner])
-		if delivered[owner][node] {
+// counted returns how many misses of a node count: all if pods of two namespaces missed, otherwise those of owners whose
+// pods were delivered on another node.
+func counted(misses []Act, delivered map[string]map[string]bool) (n int) {
+	for _, m := range misses {
+		if m.Namespace != misses[0].Namespace {
+			return len(misses)
+		}
+		elsewhere := len(delivered[m.owner()])
+		if delivered[m.owner()][m.Node] {
 			elsewhere--
 		}
 		if elsewhere > 0 {
-			n += misses
+			n++
 		}
 	}
 	return n

@@ -47,7 +47,7 @@ func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, erro
 }
 
 func (s *Store) createTables(ctx context.Context) error {
-	return transact(ctx, s.open.BeginTx, func(run run) {
+	return transact(ctx, s.open.BeginTx, func(run statement) {
 		run(`SELECT pg_advisory_xact_lock($1)`, schemaLock)
 		run(strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", ""))
 		run(strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1))

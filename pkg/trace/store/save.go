@@ -25,14 +25,14 @@ const (
 	countedMeta = "counted"
 )
 
-// run executes a statement of a transaction, unless an earlier one failed, and returns the number of rows it changed.
-type run func(query string, args ...any) (changed int64)
+// statement executes one in a transaction, unless an earlier one failed, and returns the number of rows it changed.
+type statement func(query string, args ...any) (changed int64)
 
 // write writes to a database in one transaction, unless ctx has ended. PostgreSQL's transactions run in the session with
 // the writer's lock: if the session ends, the transaction ends too, so that a replica never writes without the lock. The
 // end of the program does not cancel a begun transaction: database/sql would close the session a moment later, under the
 // last save.
-func (s *Store) write(ctx context.Context, db *sql.DB, do func(run)) error {
+func (s *Store) write(ctx context.Context, db *sql.DB, do func(statement)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (s *Store) write(ctx context.Context, db *sql.DB, do func(run)) error {
 	return transact(ctx, s.lead.BeginTx, do)
 }
 
-func transact(ctx context.Context, begin func(context.Context, *sql.TxOptions) (*sql.Tx, error), do func(run)) error {
+func transact(ctx context.Context, begin func(context.Context, *sql.TxOptions) (*sql.Tx, error), do func(statement)) error {
 	tx, err := begin(ctx, nil)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (s *Store) Save(ctx context.Context, b follow.Batch) error {
 	if err := s.saveDays(ctx, b.Refined, refineAct); err != nil {
 		return fmt.Errorf("store reasons: %w", err)
 	}
-	if err := s.write(ctx, s.open, func(run run) {
+	if err := s.write(ctx, s.open, func(run statement) {
 		for i := range b.Open {
 			run(`INSERT INTO open VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET act = excluded.act`, b.Open[i].Key().String(), document{&b.Open[i]})
 		}
@@ -101,7 +101,7 @@ func (s *Store) Save(ctx context.Context, b follow.Batch) error {
 }
 
 // saveDays saves acts in the files of their days.
-func (s *Store) saveDays(ctx context.Context, acts []follow.Act, save func(run, *follow.Act)) error {
+func (s *Store) saveDays(ctx context.Context, acts []follow.Act, save func(statement, *follow.Act)) error {
 	byDay := map[string][]*follow.Act{}
 	for i := range acts {
 		day := acts[i].JudgedAt.UTC().Format(dayFormat)
@@ -112,7 +112,7 @@ func (s *Store) saveDays(ctx context.Context, acts []follow.Act, save func(run, 
 		if err != nil {
 			return err
 		}
-		if err := s.write(ctx, db, func(run run) {
+		if err := s.write(ctx, db, func(run statement) {
 			for _, a := range acts {
 				save(run, a)
 			}
@@ -136,7 +136,7 @@ func RowOf(a *follow.Act) Row {
 }
 
 // insertAct stores a verdict; one that was stored before stays unchanged.
-func insertAct(run run, a *follow.Act) {
+func insertAct(run statement, a *follow.Act) {
 	r, t := RowOf(a), &a.Timeline
 	if run(`INSERT INTO acts VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING`,
 		r.Key, r.UID, r.Act, r.Namespace, r.Name, r.Node, r.Owner, r.Outcome, r.Why, r.Class, r.First, r.Reason, r.At.UnixMilli(),
@@ -151,13 +151,13 @@ func insertAct(run run, a *follow.Act) {
 	saveEvidence(run, a)
 }
 
-func refineAct(run run, a *follow.Act) {
+func refineAct(run statement, a *follow.Act) {
 	run(`UPDATE acts SET reason = $1, class = $2, stages = $3 WHERE key = $4`, a.Final.Reason, a.Final.Class, stagesOf(a), a.Key().String())
 	saveEvidence(run, a)
 }
 
 // saveEvidence stores the timeline of a miss.
-func saveEvidence(run run, a *follow.Act) {
+func saveEvidence(run statement, a *follow.Act) {
 	if a.Verdict.Outcome == verdict.Missed {
 		run(`INSERT INTO evidence VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET act = excluded.act`, a.Key().String(), document{a})
 	}
@@ -215,7 +215,7 @@ func (s *Store) CountHour(ctx context.Context, now time.Time, builds map[int64]r
 	if err := s.countHour(ctx, hour, builds); err != nil {
 		return err
 	}
-	return s.write(ctx, s.open, func(run run) { run(setMeta, countedMeta, metaTime(end)) })
+	return s.write(ctx, s.open, func(run statement) { run(setMeta, countedMeta, metaTime(end)) })
 }
 
 // counted returns the hour up to which the acts are added up.
@@ -249,7 +249,7 @@ func (s *Store) recount(ctx context.Context, b follow.Batch) error {
 	if first.Equal(counted) {
 		return nil
 	}
-	return s.write(ctx, s.open, func(run run) { run(setMeta, countedMeta, metaTime(first)) })
+	return s.write(ctx, s.open, func(run statement) { run(setMeta, countedMeta, metaTime(first)) })
 }
 
 func (s *Store) countHour(ctx context.Context, hour time.Time, builds map[int64]record.Build) error {
@@ -261,7 +261,7 @@ func (s *Store) countHour(ctx context.Context, hour time.Time, builds map[int64]
 		return err
 	}
 	at := hour.UnixMilli()
-	return s.write(ctx, s.hours, func(run run) {
+	return s.write(ctx, s.hours, func(run statement) {
 		run(`DELETE FROM hours WHERE hour = $1`, at)
 		run(`DELETE FROM stages WHERE hour = $1`, at)
 		for a, n := range counts {

@@ -99,7 +99,7 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if s.hours, err = database(ctx, filepath.Join(s.dir, "hours.db"), hoursSchema); err != nil {
 		return err
 	}
-	if err := s.write(ctx, s.open, func(run run) { run(setFirst, metaTime(time.Now())) }); err != nil {
+	if err := s.write(ctx, s.open, func(run statement) { run(setFirst, metaTime(time.Now())) }); err != nil {
 		return err
 	}
 	names, err := filepath.Glob(filepath.Join(strings.NewReplacer("[", `\[`, "*", `\*`, "?", `\?`).Replace(s.dir), "????-??-??.db"))
@@ -234,7 +234,7 @@ func (s *Store) Note(ctx context.Context, name string, into any) error {
 
 // SetNote stores a value under a name.
 func (s *Store) SetNote(ctx context.Context, name string, value any) error {
-	return s.write(ctx, s.open, func(run run) { run(setMeta, name, document{value}) })
+	return s.write(ctx, s.open, func(run statement) { run(setMeta, name, document{value}) })
 }
 
 // document is a value stored as JSON. An empty text leaves it unchanged.
@@ -294,7 +294,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	sums, acts := now.AddDate(0, -monthsKept, 0), now.AddDate(0, 0, -s.keep)
-	if err := s.write(ctx, s.hours, func(run run) {
+	if err := s.write(ctx, s.hours, func(run statement) {
 		run(`DELETE FROM hours WHERE hour < $1`, sums.UnixMilli())
 		run(`DELETE FROM stages WHERE hour < $1`, sums.UnixMilli())
 		run(`DELETE FROM weeks WHERE week < $1`, report.WeekOf(sums))
