@@ -1,7 +1,6 @@
 package follow
 
 import (
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -233,11 +232,6 @@ func (f *Follower) admitted(o observation) {
 		a.Timeline.Set(record.Admitted, m)
 		a.changed = true
 	}
-}
-
-// forget drops the newest pods of owners whose Events are not to be expected any more.
-func (f *Follower) forget(now time.Time) {
-	maps.DeleteFunc(f.newest, func(_ string, m record.Mark) bool { return now.Sub(m.Arrival) > eventsDelayed })
 }
 
 // refusedStill reports whether further refusals belong to the act.

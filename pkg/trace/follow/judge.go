@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"maps"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
@@ -26,7 +27,8 @@ type Batch struct {
 func (f *Follower) Judge(now time.Time) Batch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.forget(now)
+	// Events of earlier refusals are not to be expected any more.
+	maps.DeleteFunc(f.newest, func(_ string, m record.Mark) bool { return now.Sub(m.Arrival) > eventsDelayed })
 	b := Batch{Alive: f.seen(now)}
 	for key, a := range f.open {
 		if a.JudgedAt.IsZero() {
@@ -49,7 +51,8 @@ func (f *Follower) Judge(now time.Time) Batch {
 		case missed && now.Sub(a.JudgedAt) < refineFor, leftover(a), continues(a, now):
 		default:
 			if missed {
-				f.refine(a)
+				f.applySkews(&a.Timeline) // with everything learnt since
+				a.Final = f.config.Classes.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
 				b.Refined = append(b.Refined, clone(a))
 			}
 			b.Finished = append(b.Finished, key)
@@ -107,12 +110,6 @@ func (f *Follower) deadline(a *Act) time.Time {
 		return a.JudgedAt
 	}
 	return due
-}
-
-// refine finds the final reason, with everything learnt since.
-func (f *Follower) refine(a *Act) {
-	f.applySkews(&a.Timeline)
-	a.Final = f.config.Classes.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
 }
 
 // around returns the present state of other objects.

@@ -33,7 +33,7 @@ type node struct {
 	faulty     bool      // it has a taint of a fault, or is cordoned
 	cordoned   bool      // its only such taint is that of a person who cordoned it
 	cpu, bytes int64     // allocatable
-	build      int64     // ID of its software
+	build      int64     // ID of its software; 0: unknown, or there are too many
 }
 
 // fails reports whether the Node cannot take pods; a person who cordons it has a reason of their own.
@@ -64,18 +64,11 @@ func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
 	kept.cordoned = kept.faulty && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return isFault(t) && t.Key != corev1.TaintNodeUnschedulable
 	})
-	kept.build = f.built(n)
-	f.nodes[f.share(strings.Clone(n.Name))] = kept
-}
-
-// built returns the ID of the software of a Node; 0 if there are too many.
-func (f *Follower) built(n *corev1.Node) int64 {
-	info := &n.Status.NodeInfo
-	if info.KubeletVersion == "" {
-		return 0
+	if info := &n.Status.NodeInfo; info.KubeletVersion != "" {
+		kept.build = f.buildID(record.Build{Pool: f.share(strings.Clone(n.Labels[f.config.PoolLabel])), Kubelet: f.share(strings.Clone(info.KubeletVersion)),
+			Runtime: f.share(strings.Clone(info.ContainerRuntimeVersion)), System: f.share(info.OSImage + ", " + info.KernelVersion)})
 	}
-	return f.buildID(record.Build{Pool: f.share(strings.Clone(n.Labels[f.config.PoolLabel])), Kubelet: f.share(strings.Clone(info.KubeletVersion)),
-		Runtime: f.share(strings.Clone(info.ContainerRuntimeVersion)), System: f.share(info.OSImage + ", " + info.KernelVersion)})
+	f.nodes[f.share(strings.Clone(n.Name))] = kept
 }
 
 // Builds returns the software of the Nodes that were seen, by ID.

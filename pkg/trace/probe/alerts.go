@@ -93,7 +93,11 @@ func (r *Alerts) ask(ctx context.Context) (firing []health.Alert, err error) {
 	ctx, cancel := context.WithTimeout(ctx, alertLimit)
 	defer cancel()
 	address := strings.TrimSuffix(r.Address, "/") + "/api/v2/alerts?active=true&silenced=false&inhibited=false"
-	response, err := get(ctx, http.DefaultClient, address, false)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, err
 	}

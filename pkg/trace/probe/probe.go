@@ -13,8 +13,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"syscall"
@@ -110,9 +110,12 @@ func New(servers Apiservers, leaders Leaders, log *slog.Logger) *Prober {
 func (p *Prober) Run(ctx context.Context) {
 	var addresses []string
 	find := func(ctx context.Context, _ time.Time) error {
-		found, err := p.find(ctx)
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		found, err := p.servers.Addresses(ctx)
 		if err == nil {
-			addresses = found
+			slices.Sort(found)
+			addresses = found[:min(len(found), maxServers)]
 		}
 		return err
 	}
@@ -136,14 +139,6 @@ func (p *Prober) reachable(published []string) []string {
 		return append(slices.Clone(published), own)
 	}
 	return published
-}
-
-func (p *Prober) find(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	addresses, err := p.servers.Addresses(ctx)
-	slices.Sort(addresses)
-	return addresses[:min(len(addresses), maxServers)], err
 }
 
 // answer is what an apiserver said to a probe.
@@ -186,7 +181,12 @@ func (p *Prober) round(ctx context.Context, addresses []string, now time.Time) {
 			p.take(component, "Lease "+lease, bad, "its Lease is not renewed", now)
 		}
 	}
-	p.forget(now)
+	for key, i := range p.instances { // a removed apiserver is not offline
+		if now.Sub(i.probed) > findEvery {
+			p.keep(i.now)
+			delete(p.instances, key)
+		}
+	}
 }
 
 // judge judges an apiserver. reached means that the prober has reached one of the apiservers in this round.
@@ -221,14 +221,10 @@ func judgeEtcd(answers []answer) (outcome result, why string) {
 func (p *Prober) ask(ctx context.Context, address, path string) answer {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	client, url, err := p.servers.At(address, path)
+	response, err := p.get(ctx, address, path, true)
 	if err != nil {
-		return answer{err: err}
-	}
-	response, err := get(ctx, client, url, true)
-	if err != nil {
-		var network net.Error
-		isLost := errors.As(err, &network) && network.Timeout() || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+		sent, ok := errors.AsType[*url.Error](err)
+		isLost := !ok || sent.Timeout() || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 		return answer{reached: !isLost, err: err}
 	}
 	_, _ = io.CopyN(io.Discard, response.Body, maxBody)
@@ -236,8 +232,12 @@ func (p *Prober) ask(ctx context.Context, address, path string) answer {
 	return answer{reached: true, status: response.StatusCode}
 }
 
-// get sends a request; once over a connection of its own: an old one may be all that still works.
-func get(ctx context.Context, client *http.Client, url string, once bool) (*http.Response, error) {
+// get asks one apiserver; once over a connection of its own: an old one may be all that still works.
+func (p *Prober) get(ctx context.Context, address, path string, once bool) (*http.Response, error) {
+	client, url, err := p.servers.At(address, path)
+	if err != nil {
+		return nil, err
+	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -309,16 +309,6 @@ func (p *Prober) online() (addresses []string) {
 		}
 	}
 	return addresses
-}
-
-// forget removes instances no longer probed: a removed apiserver is not offline.
-func (p *Prober) forget(now time.Time) {
-	for key, i := range p.instances {
-		if now.Sub(i.probed) > findEvery {
-			p.keep(i.now)
-			delete(p.instances, key)
-		}
-	}
 }
 
 // Take returns the counts of complete minutes, once.

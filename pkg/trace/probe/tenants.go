@@ -108,11 +108,7 @@ func (q requests) since(last requests) requests {
 func (r *Tenants) read(ctx context.Context, address string) (map[string]requests, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	client, url, err := r.prober.servers.At(address, "/metrics")
-	if err != nil {
-		return nil, err
-	}
-	response, err := get(ctx, client, url, false)
+	response, err := r.prober.get(ctx, address, "/metrics", false)
 	if err != nil {
 		return nil, err
 	}
