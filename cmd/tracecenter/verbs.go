@@ -110,7 +110,7 @@ func (o *options) ask(cmd *cobra.Command, path, name string, answer any) error {
 }
 
 // call sends a request to the server, and prints the answer, or unchanged if JSON is wanted.
-func (o *options) call(cmd *cobra.Command, method, path string, answer any, print func() error) error {
+func (o *options) call(cmd *cobra.Command, method, path string, answer any, show func() error) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
 	defer cancel()
 	text, err := o.remote().Decode(ctx, method, path, nil, answer)
@@ -118,7 +118,7 @@ func (o *options) call(cmd *cobra.Command, method, path string, answer any, prin
 	case err != nil:
 		return err
 	case o.output != "json":
-		return print()
+		return show()
 	}
 	_, err = cmd.OutOrStdout().Write(text)
 	return err

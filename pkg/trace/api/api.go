@@ -38,20 +38,18 @@ const (
 
 // Server answers requests. Its exported fields are set before the first request.
 type Server struct {
-	Follower *follow.Follower
-	Store    *store.Store
-	Prober   *probe.Prober
-	Alerts   func() []health.Alert // firing ones; nil: none are known
-	Sender   *messages.Sender      // of faults of nodes, to an event center; nil: there is none
-	Access   Access
-	// Authenticate identifies the sender of a request.
-	Authenticate func(*http.Request) (web.Identity, error)
-
-	SignIn   func(context.Context, web.Person) (code string, ends time.Time, err error) // nil: there are no pages
-	Pages    http.Handler                                                               // nil: there are none
-	Loopback bool                                                                       // it listens on loopback only
-	Log      *slog.Logger
-	Now      func() time.Time
+	Follower     *follow.Follower
+	Store        *store.Store
+	Prober       *probe.Prober
+	Alerts       func() []health.Alert // firing ones; nil: none are known
+	Sender       *messages.Sender      // of faults of nodes, to an event center; nil: there is none
+	Access       Access
+	Authenticate func(*http.Request) (web.Identity, error)                                  // identifies the sender of a request
+	SignIn       func(context.Context, web.Person) (code string, ends time.Time, err error) // nil: there are no pages
+	Pages        http.Handler                                                               // nil: there are none
+	Loopback     bool                                                                       // it listens on loopback only
+	Log          *slog.Logger
+	Now          func() time.Time
 
 	saved atomic.Int64 // when the last batch was stored, in Unix ns
 

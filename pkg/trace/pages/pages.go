@@ -113,11 +113,11 @@ func (p *pages) page(name string, of view) func(http.ResponseWriter, *http.Reque
 
 // fails shows that there is no answer, and the reason if it is the request's.
 func (p *pages) fails(w http.ResponseWriter, r *http.Request, err error) {
-	denied, isDenied := errors.AsType[denied](err)
+	no, isDenied := errors.AsType[denied](err)
 	refusal, isRefusal := errors.AsType[*web.Refusal](err)
 	switch {
 	case isDenied:
-		p.Show(w, r, denied.Status, "denied", web.View{Title: "No right to read this", Data: denied})
+		p.Show(w, r, no.Status, "denied", web.View{Title: "No right to read this", Data: no})
 	case isRefusal:
 		p.Message(w, r, refusal.Status, refusal.Reason)
 	default:
