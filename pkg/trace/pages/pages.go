@@ -297,8 +297,8 @@ type Chart struct {
 type Line struct {
 	api.Bar
 	Y, TextY, X, Width int
-	LabelX             int // of the duration
-	Class              string
+	LabelX             int    // of the duration
+	Class              string // whose time it is
 }
 
 // chart returns the waterfall of an act; one without stages has no lines.
@@ -313,17 +313,12 @@ func chart(a api.Act) Chart {
 	scale := float64(chartWidth-labelWidth-durationWidth) / c.Seconds
 	for i, b := range a.Bars {
 		l := Line{Bar: b, Y: i*lineHeight + (lineHeight-barHeight)/2, TextY: i*lineHeight + lineHeight - 6, X: labelWidth + int(b.From*scale),
-			Width: max(minBar, int(b.Seconds*scale)), Class: ownerClass(b)}
+			Width: max(minBar, int(b.Seconds*scale)), Class: "system"}
 		l.LabelX = l.X + l.Width + 6
+		if stage.Describe(b.Stage).User || strings.HasPrefix(b.Owner, "user") {
+			l.Class = "user"
+		}
 		c.Lines = append(c.Lines, l)
 	}
 	return c
-}
-
-// ownerClass returns the style of a stage: whose time it is.
-func ownerClass(b api.Bar) string {
-	if stage.Describe(b.Stage).User || strings.HasPrefix(b.Owner, "user") {
-		return "user"
-	}
-	return "system"
 }

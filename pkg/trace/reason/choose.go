@@ -37,7 +37,10 @@ func (o Overrides) Choose(t *record.Timeline, deadline time.Time, promised time.
 		func() (Result, bool) { return bySlowStage(t, promised) },
 	} {
 		if r, found := rule(); found {
-			r.Class = classOf(r.Reason, r.Stage)
+			r.Class = Describe(r.Reason).Class
+			if r.Reason == "StageSlow" && stage.Describe(r.Stage).User {
+				r.Class = User
+			}
 			if class, ok := o[r.Reason]; ok {
 				r.Class = class
 			}
@@ -221,7 +224,13 @@ func ofStage(t *record.Timeline, s stage.Stage, deadline time.Time) (Reason, str
 	case stage.Gated:
 		return "SchedulingGated", ""
 	case stage.Schedule:
-		return ofScheduler(t), ""
+		switch {
+		case t.At(record.Nominated).Known() && t.Around.VictimsPresent:
+			return "PreemptionWait", ""
+		case t.Around.SchedulerStale:
+			return "SchedulerDown", ""
+		}
+		return "SchedulerSlow", ""
 	case stage.Notice, stage.ChangeSeen:
 		return "KubeletSlow", t.Node
 	case stage.Attach:
@@ -289,16 +298,6 @@ func ofNode(t *record.Timeline, otherwise Reason, deadline time.Time) (Reason, s
 		}
 	}
 	return otherwise, t.Says.Text
-}
-
-func ofScheduler(t *record.Timeline) Reason {
-	switch {
-	case t.At(record.Nominated).Known() && t.Around.VictimsPresent:
-		return "PreemptionWait"
-	case t.Around.SchedulerStale:
-		return "SchedulerDown"
-	}
-	return "SchedulerSlow"
 }
 
 // ofPull distinguishes a slow pull from one that waited for others.

@@ -126,14 +126,6 @@ func Describe(r Reason) Info {
 	return Info{Reason: r, Class: None}
 }
 
-// classOf returns the class of a reason found in a stage.
-func classOf(r Reason, id stage.ID) Class {
-	if r == "StageSlow" && stage.Describe(id).User {
-		return User
-	}
-	return Describe(r).Class
-}
-
 // Overrides are a cluster's classes for reasons, instead of the table's.
 type Overrides map[Reason]Class
 

@@ -31,13 +31,6 @@ func Seconds(s *float64) string {
 	return fmt.Sprintf("%.2f s", *s)
 }
 
-func functions(mail bool) template.FuncMap {
-	return template.FuncMap{"at": web.Styled(mail), "plain": event.Plain, "percent": Percent, "seconds": Seconds,
-		"time":   func(s float64) string { return Seconds(&s) },
-		"share":  func(s float64) string { return Percent(&s) },
-		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }}
-}
-
 // Page returns the report as the content of a page.
 func (r *Report) Page() (template.HTML, error) {
 	text, err := r.render("body", false)
@@ -48,7 +41,10 @@ func (r *Report) Page() (template.HTML, error) {
 func (r *Report) Mail() ([]byte, error) { return r.render("mail", true) }
 
 func (r *Report) render(name string, mail bool) ([]byte, error) {
-	t, err := template.New("report").Funcs(functions(mail)).Parse(source)
+	t, err := template.New("report").Funcs(template.FuncMap{"at": web.Styled(mail), "plain": event.Plain, "percent": Percent, "seconds": Seconds,
+		"time":   func(s float64) string { return Seconds(&s) },
+		"share":  func(s float64) string { return Percent(&s) },
+		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }}).Parse(source)
 	if err != nil {
 		return nil, err
 	}

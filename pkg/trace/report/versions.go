@@ -110,16 +110,12 @@ func Compare(cells []Cell) (versions []Version, slower []Slower) {
 	})
 	for _, a := range versions {
 		for _, b := range versions {
-			if a.Group == b.Group && isSlower(a, b) {
+			if a.Group == b.Group && a.Samples >= enough && b.Samples >= enough && *a.P90 >= slowerBy**b.P90 && larger(a.times, b.times) < chance {
 				slower = append(slower, Slower{a.Group, a.Version, b.Version, *a.P90, *b.P90, [2]int{a.Samples, b.Samples}})
 			}
 		}
 	}
 	return versions, slower
-}
-
-func isSlower(a, b Version) bool {
-	return a.Samples >= enough && b.Samples >= enough && *a.P90 >= slowerBy**b.P90 && larger(a.times, b.times) < chance
 }
 
 // larger returns the probability that times of one distribution look as much larger as a's do: the test of Mann and Whitney

@@ -4,8 +4,8 @@ package sli
 
 import (
 	"cmp"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
@@ -78,12 +78,12 @@ func Add(counts []Count) []Indicator {
 		}
 	}
 	var all []Indicator
-	for _, i := range byAct {
+	for _, act := range slices.Sorted(maps.Keys(byAct)) {
+		i := byAct[act]
 		i.Samples = i.Delivered + i.System
 		i.Success, i.WithUser = Ratio(i.Delivered, i.Samples), Ratio(i.Delivered, i.Delivered+i.Missed)
 		all = append(all, *i)
 	}
-	slices.SortFunc(all, func(a, b Indicator) int { return strings.Compare(string(a.Act), string(b.Act)) })
 	return all
 }
 

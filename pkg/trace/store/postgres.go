@@ -40,19 +40,15 @@ func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, erro
 	s := &Store{keep: keepDays, pg: true, at: time.Now(), open: stdlib.OpenDB(*config), days: map[string]*sql.DB{}}
 	s.open.SetMaxOpenConns(4)
 	s.hours = s.open
-	if err := s.createTables(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("store in PostgreSQL: %w", err), s.Close())
-	}
-	return s, nil
-}
-
-func (s *Store) createTables(ctx context.Context) error {
-	return transact(ctx, s.open.BeginTx, func(run statement) {
+	if err := transact(ctx, s.open.BeginTx, func(run statement) {
 		run(`SELECT pg_advisory_xact_lock($1)`, schemaLock)
 		run(strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", ""))
 		run(strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1))
 		run(setFirst, metaTime(time.Now()))
-	})
+	}); err != nil {
+		return nil, errors.Join(fmt.Errorf("store in PostgreSQL: %w", err), s.Close())
+	}
+	return s, nil
 }
 
 // Leads reports whether this process writes. Only the goroutine that calls Lead may ask.
