@@ -65,8 +65,9 @@ func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
 		return isFault(t) && t.Key != corev1.TaintNodeUnschedulable
 	})
 	if info := &n.Status.NodeInfo; info.KubeletVersion != "" {
-		kept.build = f.buildID(record.Build{Pool: f.share(strings.Clone(n.Labels[f.config.PoolLabel])), Kubelet: f.share(strings.Clone(info.KubeletVersion)),
-			Runtime: f.share(strings.Clone(info.ContainerRuntimeVersion)), System: f.share(info.OSImage + ", " + info.KernelVersion)})
+		kept.build = f.buildID(record.Build{Pool: f.share(strings.Clone(n.Labels[f.config.PoolLabel])),
+			Kubelet: f.share(strings.Clone(info.KubeletVersion)), Runtime: f.share(strings.Clone(info.ContainerRuntimeVersion)),
+			System: f.share(info.OSImage + ", " + info.KernelVersion)})
 	}
 	f.nodes[f.share(strings.Clone(n.Name))] = kept
 }

@@ -105,8 +105,8 @@ func Compare(cells []Cell) (versions []Version, slower []Slower) {
 		}
 	}
 	slices.SortFunc(versions, func(a, b Version) int {
-		return cmp.Or(cmp.Compare(a.Component, b.Component), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Stage, b.Stage), strings.Compare(strconv.FormatBool(a.Cached), strconv.FormatBool(b.Cached)),
-			cmp.Compare(a.Version, b.Version))
+		return cmp.Or(cmp.Compare(a.Component, b.Component), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Stage, b.Stage),
+			cmp.Compare(strconv.FormatBool(a.Cached), strconv.FormatBool(b.Cached)), cmp.Compare(a.Version, b.Version))
 	})
 	for _, a := range versions {
 		for _, b := range versions {

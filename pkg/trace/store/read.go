@@ -271,7 +271,9 @@ func (s *Store) History(ctx context.Context, before time.Time, namespace string)
 		return since, known, err
 	}
 	where, args := Filter{Namespace: namespace}.narrow(` WHERE hour < $1 AND outcome = 'missed'`, before.UnixMilli())
-	err = each(ctx, []*sql.DB{s.hours}, `SELECT DISTINCT reason FROM hours`+where, args, func(r struct{ Reason reason.Reason }) { known[r.Reason] = true })
+	err = each(ctx, []*sql.DB{s.hours}, `SELECT DISTINCT reason FROM hours`+where, args, func(r struct{ Reason reason.Reason }) {
+		known[r.Reason] = true
+	})
 	return since, known, err
 }
 
