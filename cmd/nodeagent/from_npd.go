@@ -65,9 +65,6 @@ func printTranslation(w io.Writer, read config.Monitors, t npd.Translation) erro
 			}
 			fmt.Fprintf(&b, "#   %-8s %s: %s\n", r.Fate, what, r.Why)
 		}
-		if missing := f.NotServed(); len(missing) > 0 {
-			fmt.Fprintf(&b, "#   not served: %s\n", strings.Join(missing, ", "))
-		}
 	}
 	out := map[string]any{}
 	if len(t.Plugins) > 0 {

@@ -3,12 +3,10 @@ package npd
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
 
-	"github.com/prometheus/procfs"
 	"k8s.io/node-problem-detector/pkg/types"
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
@@ -66,8 +64,6 @@ func Translate(files []File, checks []detect.Check, table []rules.Rule) Translat
 			t.log(f)
 		case PluginMonitor:
 			t.plugins(f)
-		case StatsMonitor:
-			t.stays[f.Name] = true
 		}
 		if t.stays[f.Name] {
 			t.Files = append(t.Files, f.Name)
@@ -251,31 +247,8 @@ func (t *translation) health(rule RuleFate, args []string) {
 	t.add(rule, Stays, "check %s answers instead of health-checker%s", id, note)
 }
 
-// NotServed lists the metrics that a system stats monitor asks for and that do not exist, not even in
-// node-problem-detector.
-func (f File) NotServed() []string {
-	if f.Kind != StatsMonitor {
-		return nil
-	}
-	asked, known := slices.Sorted(maps.Keys(newStatsMonitor(f, "").names)), knownMetrics()
-	return slices.DeleteFunc(asked, func(id string) bool { return slices.Contains(known, id) })
-}
-
-// knownMetrics lists the IDs of all metrics that are served.
-func knownMetrics() []string {
-	ids := []string{
-		"cpu/runnable_task_count", "cpu/usage_time", "cpu/load_1m", "cpu/load_5m", "cpu/load_15m", "system/cpu_stat",
-		"system/interrupts_total", "system/processes_total", "system/procs_blocked", "system/procs_running",
-		"disk/avg_queue_len", "disk/bytes_used", "disk/percent_used", "disk/io_time", "disk/merged_operation_count",
-		"disk/operation_bytes_count", "disk/operation_count", "disk/operation_time", "disk/weighted_io",
-		"host/uptime", "memory/anonymous_used", "memory/bytes_used", "memory/dirty_used", "memory/page_cache_used",
-		"memory/unevictable_used", "memory/percent_used", "system/os_feature",
-	}
-	for _, c := range netCounters(procfs.NetDevLine{}) {
-		ids = append(ids, "net/"+c.id)
-	}
-	return ids
-}
+// notRun is why a system stats monitor has no effect.
+const notRun = "it is not run: node_exporter serves its metrics"
 
 // Headline describes a file in one line.
 func (f File) Headline() string {
@@ -285,5 +258,5 @@ func (f File) Headline() string {
 	case PluginMonitor:
 		return fmt.Sprintf("%s, source %s", f.Kind, cmp.Or(f.Plugin.Source, "unnamed"))
 	}
-	return fmt.Sprintf("%s: metrics, served on the agent's own endpoint", f.Kind)
+	return string(f.Kind) + ": " + notRun
 }

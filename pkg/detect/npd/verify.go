@@ -13,6 +13,9 @@ import (
 // Verify returns the errors that make rules of a file ineffective, each with its position; it does not change which
 // rules are run. program returns why a program may not be run, log why a log file cannot be read.
 func (f *File) Verify(s Settings, program, log func(name string) error) []error {
+	if f.Kind == StatsMonitor {
+		return []error{f.at(errors.New(notRun))}
+	}
 	problems := f.unknownKeys()
 	switch f.Kind {
 	case LogMonitor:
