@@ -20,7 +20,6 @@ func newConfig(o *options) *cobra.Command {
 		},
 	}
 	cmd.AddCommand(
-		newFromNPD(o),
 		&cobra.Command{
 			Use:   "defaults",
 			Short: "Print the default configuration",

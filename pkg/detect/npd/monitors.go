@@ -145,7 +145,9 @@ func (m *Monitors) Reasons() map[string][]string {
 		if metrics != nil && !*metrics {
 			return
 		}
-		condition = conditionOf(kind, condition)
+		if kind == types.Temp {
+			condition = ""
+		}
 		reasons[condition] = append(reasons[condition], reason)
 	}
 	for _, f := range m.files {

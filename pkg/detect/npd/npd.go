@@ -35,7 +35,6 @@ type File struct {
 	Kind   Kind
 	Log    *LogConfig
 	Plugin *PluginConfig
-	Notes  []string // harmless peculiarities
 
 	Source     string            // declared, even if Decode returns an error
 	Conditions []types.Condition // likewise
@@ -87,8 +86,6 @@ func Decode(name string, data []byte) (File, error) {
 			return f, f.syntax(err)
 		}
 		f.data = mended
-		f.Notes = append(f.Notes,
-			"node-problem-detector itself refuses this file: it has a comma before a closing bracket")
 	}
 	f.declare(top)
 	kind, err := kindOf(top)
