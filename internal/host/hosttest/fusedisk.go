@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,9 +17,8 @@ import (
 // HangingDisk is a real block device that stops answering on request: a loop device on a file served by our FUSE
 // server. Requests meanwhile wait in the kernel, as with a disk whose controller is gone.
 type HangingDisk struct {
-	Device string // /dev/loopN
+	LoopFS
 
-	t       testing.TB
 	image   *os.File
 	mu      sync.Mutex // guards the two fields below
 	hanging bool
@@ -35,9 +33,8 @@ func NewHangingDisk(t testing.TB) *HangingDisk {
 	t.Helper()
 	need.Root(t, "mounts a FUSE filesystem")
 	need.Program(t, "losetup", "mkfs.ext4")
-	d := &HangingDisk{t: t}
-	name := filepath.Join(t.TempDir(), "image")
-	image, err := os.Create(name)
+	d := &HangingDisk{LoopFS: LoopFS{FSType: "ext4", Image: filepath.Join(t.TempDir(), "image"), t: t}}
+	image, err := os.Create(d.Image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +43,7 @@ func NewHangingDisk(t testing.TB) *HangingDisk {
 		t.Fatal(err)
 	}
 	d.image = image
-	d.run("mkfs.ext4", "-q", name)
+	d.run("mkfs.ext4", "-q", d.Image)
 	point := serveFUSE(t, "disk", d.take).point
 	d.Device = strings.TrimSpace(d.run("losetup", "--find", "--show", filepath.Join(point, "disk")))
 	t.Cleanup(func() {
@@ -152,26 +149,9 @@ func putAttributes(out []byte, node uint64) {
 	native.PutUint32(out[80:], 4096)
 }
 
-func (d *HangingDisk) run(program string, arguments ...string) string {
-	d.t.Helper()
-	out, err := exec.Command(program, arguments...).CombinedOutput() //nolint:gosec // a fixed set of programs
-	if err != nil {
-		d.t.Fatalf("%s %s: %v: %s", program, strings.Join(arguments, " "), err, out)
-	}
-	return string(out)
-}
-
 // Mount mounts the disk's filesystem on a directory until the test ends.
 func (d *HangingDisk) Mount(dir string) {
 	d.t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		d.t.Fatal(err)
-	}
-	d.run("mount", "-t", "ext4", d.Device, dir)
-	d.t.Cleanup(func() {
-		d.Recover()
-		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
-			d.t.Errorf("unmount %s: %v", dir, err)
-		}
-	})
+	d.LoopFS.Mount(dir, "rw")
+	d.t.Cleanup(d.Recover) // before it is unmounted
 }
