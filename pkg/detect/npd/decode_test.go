@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 const kernelMonitor = `{
@@ -42,15 +40,14 @@ func TestDecode(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	f = mustDecode(t, "plugins.json", `{"plugin": "custom", "pluginConfig": {"invoke_interval": "10s", "timeout": "1m"}, "source": "x", "rules": [
-		{"type": "temporary", "reason": "A", "path": "/a", "timeout": "3s", "invoke_interval": "1h"}, {"type": "temporary", "path": "b"}]}`)
+		{"type": "temporary", "reason": "A", "path": "/a", "timeout": "3s"}, {"type": "temporary", "path": "b"}]}`)
 	g := f.Plugin.PluginGlobalConfig
 	if *g.InvokeInterval != 10*time.Second || *g.Timeout != time.Minute || *g.MaxOutputLength != 80 ||
 		*g.Concurrency != 3 || *f.Plugin.Rules[0].Timeout != 3*time.Second {
 		t.Errorf("%+v", g)
 	}
-	if diff := cmp.Diff([]time.Duration{time.Hour, 0}, f.Plugin.Intervals); diff != "" ||
-		f.Plugin.Rules[1].Reason != "Unspecified" {
-		t.Error(diff)
+	if reason := f.Plugin.Rules[1].Reason; reason != "Unspecified" {
+		t.Error(reason)
 	}
 	f = mustDecode(t, "stats.json", `{"cpu": {"metricsConfigs": {"cpu/load_1m": {"displayName": "load"}}}}`)
 	if f.Kind != StatsMonitor {
@@ -101,8 +98,6 @@ func TestDecodeErrors(t *testing.T) {
 			"f.json:1:58: rules[0].timeout: 6s is longer than the timeout of the file, 5s"},
 		{"rule timeout", `{"plugin": "custom", "rules": [{"path": "/x", "timeout": "x"}]}`,
 			`f.json:1:58: rules[0].timeout: "x" is no duration`},
-		{"rule interval", `{"plugin": "custom", "rules": [{"path": "/x", "invoke_interval": "x"}]}`,
-			`f.json:1:66: rules[0].invoke_interval: "x" is no duration`},
 		{"concurrency", `{"plugin": "custom", "pluginConfig": {"concurrency": 0}}`,
 			"f.json:1:54: pluginConfig.concurrency: 0: must be from 1 to 32"},
 		{"output", `{"plugin": "custom", "pluginConfig": {"max_output_length": -1}}`,

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	cpmtypes "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
 	watchertypes "k8s.io/node-problem-detector/pkg/systemlogmonitor/logwatchers/types"
@@ -64,12 +63,7 @@ type LogRule struct {
 }
 
 // PluginConfig is the configuration of a custom plugin monitor.
-type PluginConfig struct {
-	cpmtypes.CustomPluginConfig
-	// Intervals are the intervals of rules. Zero: the interval of the file. node-problem-detector has no such key yet
-	// and ignores "invoke_interval" of a rule.
-	Intervals []time.Duration
-}
+type PluginConfig struct{ cpmtypes.CustomPluginConfig }
 
 // maxRules bounds the rules of one file.
 const maxRules = 500

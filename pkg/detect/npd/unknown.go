@@ -7,8 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-
-	cpmtypes "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
 )
 
 // unknownKeys returns an error for each key that neither node-problem-detector nor the agent reads: most are spelled
@@ -58,9 +56,6 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 		case name != "" && name != "-":
 			keys[strings.ToLower(name)] = field.Type
 		}
-	}
-	if t == reflect.TypeFor[cpmtypes.CustomRule]() {
-		keys["invoke_interval"] = reflect.TypeFor[string]()
 	}
 	return keys
 }
