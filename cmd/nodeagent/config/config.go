@@ -139,8 +139,8 @@ func Default() Config {
 func (c Config) Ignored() []string {
 	ignored := slices.Clone(c.Checks.Ignored)
 	if c.NodeProblemDetector.SystemStats != nil {
-		ignored = append(ignored, "nodeProblemDetector.systemStats is ignored: this setting was removed: node_exporter serves "+
-			"the metrics of system stats monitors")
+		ignored = append(ignored, "nodeProblemDetector.systemStats is ignored: this setting was removed: node_exporter "+
+			"serves the metrics of system stats monitors")
 	}
 	return ignored
 }

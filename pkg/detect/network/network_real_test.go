@@ -36,8 +36,8 @@ func newNetNode(t *testing.T) *netNode {
 	return n
 }
 
-// privateNetworkFiles is hosttest.PrivateNetwork with the files of that namespace: /proc/net, /proc/sys and a private /sys. They
-// are correct on this goroutine only, whose thread has the namespace.
+// privateNetworkFiles is hosttest.PrivateNetwork with the files of that namespace: /proc/net, /proc/sys and a private
+// /sys. They are correct on this goroutine only, whose thread has the namespace.
 func privateNetworkFiles(t testing.TB) host.Files {
 	t.Helper()
 	root := t.TempDir()
