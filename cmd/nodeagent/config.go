@@ -20,7 +20,6 @@ func newConfig(o *options) *cobra.Command {
 		},
 	}
 	cmd.AddCommand(
-		newFromNPD(o),
 		&cobra.Command{
 			Use:   "defaults",
 			Short: "Print the default configuration",
@@ -47,7 +46,7 @@ Exit codes: 0 valid; 1 it has errors; 2 the file could not be read.`,
 				if err != nil {
 					return &exitError{Code: exitProblems, Err: err}
 				}
-				for _, ignored := range cfg.Checks.Ignored {
+				for _, ignored := range cfg.Ignored() {
 					fmt.Fprintln(cmd.ErrOrStderr(), "warning:", ignored)
 				}
 				if err := config.Verify(file); err != nil {

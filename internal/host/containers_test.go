@@ -9,7 +9,10 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // The processes of a container are those in its cgroup and below it, in any hierarchy; its main process is the oldest
 // of those not started inside.

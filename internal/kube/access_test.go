@@ -12,8 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // forbiddenBody is the apiserver's answer when RBAC denies: k8s.io/apiserver/pkg/endpoints/handlers/responsewriters.
 func forbiddenBody(message string) http.HandlerFunc {

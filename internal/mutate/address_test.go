@@ -15,6 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
+func TestMain(m *testing.M) { os.Exit(mutatetest.Main(m)) }
+
 // leaseOf returns the identity of a lease.
 func (g *ghosts) leaseOf(file, container string) mutate.AddressLease {
 	g.t.Helper()

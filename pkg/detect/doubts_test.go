@@ -9,9 +9,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // TestSettingsInDoubt: a check with a setting in doubt does not run and names the file; a check that uses the setting
 // only for a part adds the reason to its findings; a check that does not use it is not affected.

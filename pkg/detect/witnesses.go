@@ -10,7 +10,7 @@ import (
 )
 
 // StateSources knows which checks can read their state on this host. If the check for a kernel log line can, the check
-// decides; if not, the line alone is the evidence.
+// decides; if not, the line alone is the evidence. The zero value knows none.
 type StateSources struct {
 	mu     sync.Mutex // guards checks and past
 	checks map[string]witness
@@ -50,9 +50,6 @@ const witnessesKey = "witnesses"
 
 // Enable sets the enabled checks. A check that has not run yet counts as working.
 func (w *StateSources) Enable(checks []Check) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before := w.checks
@@ -89,9 +86,6 @@ func (w *StateSources) Observe(l finding.Observation) {
 // CanConfirm reports whether a check can now decide about a line that the kernel logged at a time. Both times are since
 // boot.
 func (w *StateSources) CanConfirm(check string, at, now time.Duration) bool {
-	if w == nil {
-		return false
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c, known := w.checks[check]
@@ -107,9 +101,6 @@ func (p pastWatch) watched(check string, at time.Duration) bool {
 
 // Save saves when counter-based checks observed, for the next run of the agent.
 func (w *StateSources) Save(memory StateStore, at finding.Timestamp) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	watch := pastWatch{Boot: at.Boot, Watched: map[string][]watchSpan{}}
 	for id, c := range w.checks {
@@ -146,7 +137,7 @@ func fewSpans(spans []watchSpan) []watchSpan {
 // Restore takes the record of an earlier run in this boot. Without it the kernel log alone is the evidence.
 func (w *StateSources) Restore(memory StateStore, boot string) {
 	past, ok := Saved[pastWatch]{memory, witnessesKey}.Load(func(p pastWatch) bool { return p.Boot == boot })
-	if w == nil || !ok {
+	if !ok {
 		return
 	}
 	w.mu.Lock()

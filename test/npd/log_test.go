@@ -55,9 +55,10 @@ func monitors(t *testing.T) map[string][]byte {
 	found := map[string][]byte{}
 	names, _ := filepath.Glob(filepath.Join(shipped(t), "*.json"))
 	for _, name := range names {
-		file, err := npd.Decode(name, read(t, name))
-		if err == nil && file.Kind == npd.LogMonitor && len(file.Notes) == 0 {
-			found[filepath.Base(name)] = read(t, name)
+		data := read(t, name) // node-problem-detector refuses one of them: it has a comma before a closing bracket
+		file, err := npd.Decode(name, data)
+		if err == nil && file.Kind == npd.LogMonitor && json.Valid(data) {
+			found[filepath.Base(name)] = data
 		}
 	}
 	found["corners"] = []byte(`{"PLUGIN": "kmsg", "BufferSize": 3, "source": "corners",

@@ -133,7 +133,9 @@ func runCheck(id string, again time.Duration) error {
 		probes[r.Path] = answer
 		return answer, err
 	}}
-	all := agent.Checks(config.Default(), h, checks.Deps{Sources: &detect.StateSources{}})
+	sources := &detect.StateSources{}
+	all := agent.Checks(config.Default(), h, checks.Deps{Sources: sources})
+	sources.Enable(all)
 	i := slices.IndexFunc(all, func(c detect.Check) bool { return c.ID == id })
 	if i < 0 {
 		return fmt.Errorf("no check %s", id)

@@ -94,6 +94,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	own := checks.Checks(cfg.Checks, a.deps)
+	a.deps.Sources.Enable(own)
 	a.monitors = a.openMonitors(own)
 	if o.Clients.Client != nil {
 		a.fleet = newFleet(cfg.Fleet, o.Clients.Client, ownNamespace(cfg), cfg.Report.Taint.Key,

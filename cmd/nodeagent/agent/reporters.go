@@ -52,9 +52,6 @@ func (a *Agent) openReporters() meter {
 	}
 	m := meter{metrics.New(metrics.Config{Version: Version, Conditions: namings})}
 	m.Expect(a.monitors.Reasons())
-	if err := m.Serve(a.monitors.Collectors()...); err != nil {
-		a.log.Error("serve metrics of system stats monitors failed", "err", err)
-	}
 	a.reporters = append(a.reporters, m)
 	a.leftovers.meter, a.meter = m, m
 	a.sinks = newSinkMonitor(m)

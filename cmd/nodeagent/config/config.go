@@ -135,6 +135,16 @@ func Default() Config {
 	}
 }
 
+// Ignored returns the settings that earlier releases had, and why they were removed.
+func (c Config) Ignored() []string {
+	ignored := slices.Clone(c.Checks.Ignored)
+	if c.NodeProblemDetector.SystemStats != nil {
+		ignored = append(ignored, "nodeProblemDetector.systemStats is ignored: this setting was removed: node_exporter "+
+			"serves the metrics of system stats monitors")
+	}
+	return ignored
+}
+
 // YAML returns c as a configuration file.
 func (c Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
 

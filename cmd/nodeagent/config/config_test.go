@@ -115,7 +115,7 @@ func TestRemovedChecks(t *testing.T) {
 		"line 6: checks.address-overlap is ignored: this check was removed: a node knows only the part of the " +
 			"cluster's ranges that its own pods get",
 	}
-	if diff := cmp.Diff(want, c.Checks.Ignored); diff != "" {
+	if diff := cmp.Diff(want, c.Ignored()); diff != "" {
 		t.Error(diff)
 	}
 	if checks.SettingsOf[load.Settings](c.Checks, "load").Settings.LoadPerCPU != 8 {
@@ -124,6 +124,22 @@ func TestRemovedChecks(t *testing.T) {
 	text, err := c.YAML()
 	if err != nil || strings.Contains(string(text), "entropy") {
 		t.Errorf("error %v; a check that was removed is printed", err)
+	}
+}
+
+// TestRemovedSetting: the same for a setting.
+func TestRemovedSetting(t *testing.T) {
+	c, err := Parse("f", []byte("nodeProblemDetector: {systemStats: true, kernelOnly: true}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"nodeProblemDetector.systemStats is ignored: this setting was removed: node_exporter serves the " +
+		"metrics of system stats monitors"}
+	if diff := cmp.Diff(want, c.Ignored()); diff != "" {
+		t.Error(diff)
+	}
+	if c.NodeProblemDetector.KernelOnly != true || Default().Ignored() != nil {
+		t.Error("the rest of the configuration is lost")
 	}
 }
 

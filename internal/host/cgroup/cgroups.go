@@ -1,10 +1,16 @@
 // Package cgroup lists the cgroups of pods, and the hierarchies.
 //
-// The agent uses only the parser of /proc/PID/cgroup from opencontainers/cgroups (internal/host, ProcCgroups). The rest
-// of it does not fit. It reads only /sys/fs/cgroup (its files must be cgroupfs below that directory, and
-// IsCgroup2UnifiedMode caches its first result), but the agent reads below a configured root, such as the host's files
-// mounted into a pod. Its GetStats reads all files of a cgroup, of which a check needs one number. And RemovePath
-// removes recursively by path, with retries, but the agent removes cgroups that it has compared by inode.
+// The agent uses only the parser of /proc/PID/cgroup from opencontainers/cgroups v0.1.0 (internal/host, ProcCgroups). The
+// rest of it does not fit:
+//
+//   - Safe files: OpenFile takes a path below /sys/fs/cgroup. The agent reads below a configured root, such as the host's
+//     files mounted into a pod, and opens the files of a pod through the directory that it has compared by inode.
+//   - Mode: IsCgroup2UnifiedMode reads /sys/fs/cgroup only, and caches its first result.
+//   - Statistics: GetStats reads all files of a cgroup, of which a check needs one number.
+//   - Freezing: a manager freezes and thaws one cgroup by its path. The agent thaws those from a process up to its pod's.
+//   - Killing: the agent kills processes that it has compared by start time, through a pidfd, and no cgroup as a whole.
+//   - Removing: RemovePath removes recursively by path, with retries. The agent compares inodes, and its children, which
+//     change cgroups, link no library (internal/archtest).
 package cgroup
 
 import (

@@ -12,7 +12,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // As written by libcni for the bridge and host-local plugins of containernetworking/plugins 1.1.1.
 const cachedAttachment = `{"kind":"cniCacheV1","containerId":"` + hosttest.ContainerID + `","config":"e30=","ifName":"eth0","networkName":"pods",

@@ -11,7 +11,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // configuredRuntime answers RuntimeConfig; without an answer it lacks the call, like containerd 1.6.
 type configuredRuntime struct {

@@ -4,7 +4,11 @@ import (
 	"testing"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func FuzzParseDNS(f *testing.F) {
 	question := dnsmessage.Question{Name: dnsmessage.MustNewName("a."), Type: dnsmessage.TypeA,

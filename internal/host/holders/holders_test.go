@@ -18,8 +18,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/test/need"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // tmpfs mounts a tmpfs that the test may keep busy.
 func tmpfs(t *testing.T) string {

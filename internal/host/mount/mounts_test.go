@@ -11,7 +11,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func TestParseMounts(t *testing.T) {
 	for name, test := range map[string]struct {

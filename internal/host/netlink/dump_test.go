@@ -8,7 +8,10 @@ import (
 	"github.com/vishvananda/netlink"
 
 	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func TestWholeDump(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// sock_diag(7) by hand: github.com/vishvananda/netlink v1.3.1 has it, and does not fit. Its SocketGet dumps by ports alone
+// and returns the first of two sockets, so the user that it names may be another connection's; SocketDiagTCPInfo returns
+// all sockets of the node at once. Here the kernel finds the one socket, or filters by state and port.
+
 // The parts of include/uapi/linux/inet_diag.h and tcp.h in use. Ports and addresses are in network byte order.
 const (
 	diagRequestSize = 56 // struct inet_diag_req_v2

@@ -10,7 +10,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/network"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // Real veth pairs: to a pinned namespace, to another one, and with both ends here.
 func TestVeths(t *testing.T) {

@@ -17,12 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-func TestMain(m *testing.M) {
-	remove := ownedtest.Temp()
-	code := m.Run()
-	remove()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func must(t *testing.T, errs ...error) {
 	t.Helper()

@@ -7,8 +7,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // A device that does not know a command refuses it, and a file that is not a device gets none.
 func TestProbeOfDevicesThatDoNotKnow(t *testing.T) {

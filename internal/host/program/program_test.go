@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
@@ -20,13 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-func TestMain(m *testing.M) {
-	remove := ownedtest.Temp()
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		remove()
-		os.Exit(code)
-	}))
-}
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // script writes a program.
 func script(t *testing.T, lines ...string) string {

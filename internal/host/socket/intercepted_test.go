@@ -12,9 +12,12 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/test/need"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // TestIntercepted: a server of this process, and the ways in which others get its requests, with the kernel's own
 // translation of addresses.

@@ -14,8 +14,11 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // here returns the real machine, as this process sees it.
 func here() *host.Host { return &host.Host{Paths: host.Paths{InitPID: os.Getpid()}, Clock: host.Now} }

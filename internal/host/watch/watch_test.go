@@ -9,9 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/host/watch"
 	"github.com/nodeagent/nodeagent/test/need"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func TestWatchMounts(t *testing.T) {
 	need.Root(t, "mounts a tmpfs")

@@ -9,7 +9,10 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/mutate/child"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
+
+func TestMain(m *testing.M) { os.Exit(mutatetest.Main(m)) }
 
 // late is initialized after package child, as most of the agent's libraries are.
 var late = announce()

@@ -65,17 +65,7 @@ func StartContainerd(t testing.TB) *Containerd {
 			t.Fatal(err)
 		}
 	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	c.process = exec.Command("containerd", "--config", filepath.Join(dir, "config.toml"))
-	c.process.Stdout, c.process.Stderr = log, log
-	c.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := c.process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	c.Start()
 	connection, err := grpc.NewClient("unix://"+c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +78,28 @@ func StartContainerd(t testing.TB) *Containerd {
 	return c
 }
 
+// Start starts the daemon, also after Kill.
+func (c *Containerd) Start() {
+	c.t.Helper()
+	log, err := os.OpenFile(filepath.Join(c.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer log.Close()
+	c.process = exec.Command("containerd", "--config", filepath.Join(c.Dir, "config.toml"))
+	c.process.Stdout, c.process.Stderr = log, log
+	c.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.process.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Kill kills the daemon; its shims go on.
+func (c *Containerd) Kill() {
+	_ = c.process.Process.Kill()
+	_ = c.process.Wait()
+}
+
 // Import gives the runtime an image of busybox, and of data in a file. The archive of one without data stays, image.tar
 // in Dir, for other namespaces of containerd.
 func (c *Containerd) Import(name string, data []byte) {
@@ -97,10 +109,7 @@ func (c *Containerd) Import(name string, data []byte) {
 		file = "data.tar"
 	}
 	archive := c.write(file, string(imageArchive(c.t, name, data)))
-	if out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "image", "import",
-		archive).CombinedOutput(); err != nil {
-		c.t.Fatalf("import image: %v: %s", err, out)
-	}
+	c.Ctr("k8s.io", "image", "import", archive)
 	if data == nil {
 		return
 	}
@@ -113,18 +122,11 @@ func (c *Containerd) Import(name string, data []byte) {
 // label marks the manifest of an image as pulled from a registry, and gives the image a name with its digest.
 func (c *Containerd) label(name string) {
 	c.t.Helper()
-	ctr := func(args ...string) string {
-		out, err := exec.Command("ctr", append([]string{"-a", c.Socket, "-n", "k8s.io"}, args...)...).CombinedOutput()
-		if err != nil {
-			c.t.Fatalf("ctr %q: %v: %s", args, err, out)
-		}
-		return string(out)
-	}
-	digest := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(ctr("image", "list", "name=="+name))
+	digest := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(c.Ctr("k8s.io", "image", "list", "name=="+name))
 	repository, _, _ := strings.Cut(path.Base(name), ":")
 	registry, _, _ := strings.Cut(name, "/")
-	ctr("content", "label", digest, "containerd.io/distribution.source."+registry+"="+repository)
-	ctr("image", "tag", name, registry+"/"+repository+"@"+digest)
+	c.Ctr("k8s.io", "content", "label", digest, "containerd.io/distribution.source."+registry+"="+repository)
+	c.Ctr("k8s.io", "image", "tag", name, registry+"/"+repository+"@"+digest)
 }
 
 func (c *Containerd) config() string {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -59,17 +58,8 @@ func podLabels(kind, uid string) []string {
 func (e engines) run(namespace, id, parent string, labels ...string) {
 	n, c := e.node, e.containerd
 	n.t.Helper()
-	ctr := func(args ...string) error {
-		out, err := exec.Command("ctr", append([]string{"-a", c.Socket, "-n", namespace}, args...)...).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("ctr -n %s %q: %w: %s", namespace, args, err, out)
-		}
-		return err
-	}
 	if namespace != "k8s.io" { // which already has the image
-		if err := ctr("image", "import", filepath.Join(c.Dir, "image.tar")); err != nil {
-			n.t.Fatal(err)
-		}
+		c.Ctr(namespace, "image", "import", filepath.Join(c.Dir, "image.tar"))
 	}
 	run := []string{"run", "-d", "--null-io", "--runc-root", filepath.Join(c.Dir, "runc"),
 		"--cgroup", filepath.Join(n.Host.Paths.CgroupRoot, parent, Hex(n.t, 64))}
@@ -77,13 +67,11 @@ func (e engines) run(namespace, id, parent string, labels ...string) {
 		run = append(run, "--label", label)
 	}
 	n.t.Cleanup(func() {
-		if err := ctr("task", "rm", "-f", id); err != nil && !n.t.Failed() {
+		if _, err := c.ctr(namespace, "task", "rm", "-f", id); err != nil && !n.t.Failed() {
 			n.t.Error(err)
 		}
 	})
-	if err := ctr(append(run, Image, id)...); err != nil {
-		n.t.Fatal(err)
-	}
+	c.Ctr(namespace, append(run, Image, id)...)
 	if _, err := leases.NewLeasesClient(e.api).Create(e.in(namespace), &leases.CreateRequest{ID: id}); err != nil {
 		n.t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package mutatetest
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,13 +15,22 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Ctr runs ctr in a namespace of containerd.
-func (c *Containerd) Ctr(namespace string, args ...string) {
+// Ctr runs ctr in a namespace of containerd and returns its output.
+func (c *Containerd) Ctr(namespace string, args ...string) string {
 	c.t.Helper()
+	out, err := c.ctr(namespace, args...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+func (c *Containerd) ctr(namespace string, args ...string) (string, error) {
 	out, err := exec.Command("ctr", append([]string{"-a", c.Socket, "-n", namespace}, args...)...).CombinedOutput()
 	if err != nil {
-		c.t.Fatalf("ctr -n %s %q: %v: %s", namespace, args, err, out)
+		err = fmt.Errorf("ctr -n %s %q: %w: %s", namespace, args, err, out)
 	}
+	return string(out), err
 }
 
 // Ghost runs a container in a cgroup with the labels that the CRI plugin gives to a pod's container, which CRI never
@@ -37,9 +47,9 @@ func (c *Containerd) Ghost(uid, kind, cgroup string, command ...string) (id stri
 		}
 	}
 	c.t.Cleanup(func() {
-		out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "task", "rm", "-f", id).CombinedOutput()
-		if err != nil && !strings.Contains(string(out), "not found") && !c.t.Failed() {
-			c.t.Errorf("task %s: %v: %s", id, err, out)
+		if out, err := c.ctr("k8s.io", "task", "rm", "-f", id); err != nil && !strings.Contains(out, "not found") &&
+			!c.t.Failed() {
+			c.t.Error(err)
 		}
 	})
 	c.Ctr("k8s.io", append(append(run, Image, id), command...)...)
@@ -92,8 +102,8 @@ func (c *Containerd) Lose(id string) string {
 		c.t.Fatal(err)
 	}
 	Await(c.t, func() bool {
-		out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "task", "ls").CombinedOutput()
-		return err == nil && !strings.Contains(string(out), id) && syscall.Kill(pid, 0) != nil
+		out, err := c.ctr("k8s.io", "task", "ls")
+		return err == nil && !strings.Contains(out, id) && syscall.Kill(pid, 0) != nil
 	})
 	c.Ctr("k8s.io", "container", "rm", id)
 	return hidden

@@ -10,12 +10,24 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+// Main runs the tests of a package in SharedRoot, with ownedtest.Temp, and returns the exit status. For TestMain.
+func Main(m *testing.M) int {
+	status, inside := SharedRoot()
+	if inside {
+		defer ownedtest.Temp()()
+		status = m.Run()
+	}
+	return status
+}
 
 // sharedRootMark is the environment variable with the role of a test program: see SharedRoot.
 const sharedRootMark = "NODEAGENT_TEST_SHARED_ROOT"

@@ -6,8 +6,11 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // A probe of a removed filesystem that hung is forgotten once the kernel has released it.
 func TestHungProbesAreForgotten(t *testing.T) {

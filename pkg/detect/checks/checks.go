@@ -159,7 +159,7 @@ type Deps struct {
 	State      detect.StateStore
 	DaemonSets criticaldaemonsets.DaemonSetLookups
 	KernelLog  *kernellog.Log       // fed by a source; nil: each run reads the existing records
-	Sources    *detect.StateSources // of all checks; nil: the kernel's log alone is the evidence
+	Sources    *detect.StateSources // of all checks; kernel-log asks it when it runs
 }
 
 // With holds the settings of one check together with those that every check has.

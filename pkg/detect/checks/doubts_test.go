@@ -12,11 +12,14 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // doubtful is a setting, with values of Paths that a default would wrongly give.
 type doubtful struct {
@@ -70,7 +73,7 @@ func allDoubtful(h *host.Host) {
 // So a check that reads a setting without declaring it fails.
 func TestChecksDeclareTheirSettings(t *testing.T) {
 	need.Nothing(t)
-	for _, check := range Checks(DefaultSettings(), Deps{}) {
+	for _, check := range Checks(DefaultSettings(), Deps{Sources: &detect.StateSources{}}) {
 		t.Run(check.ID, func(t *testing.T) {
 			for name, run := range nodes(t, check.ID) {
 				right := run(t, nil)

@@ -43,7 +43,7 @@ var conversing = []string{
 
 func TestFixtures(t *testing.T) {
 	need.Nothing(t)
-	for _, check := range Checks(DefaultSettings(), Deps{}) {
+	for _, check := range Checks(DefaultSettings(), Deps{Sources: &detect.StateSources{}}) {
 		if slices.Contains(conversing, check.ID) {
 			continue
 		}
@@ -82,7 +82,7 @@ func fixtureFiles(id, kind string) ([]string, error) {
 // fresh returns a check before its first run.
 func fresh(t *testing.T, id string) detect.Check {
 	t.Helper()
-	for _, check := range Checks(DefaultSettings(), Deps{}) {
+	for _, check := range Checks(DefaultSettings(), Deps{Sources: &detect.StateSources{}}) {
 		if check.ID == id {
 			return check
 		}
@@ -93,7 +93,7 @@ func fresh(t *testing.T, id string) detect.Check {
 
 // TestDoc: each check documents its sources, reason, findings and false alarms, and has no undocumented findings.
 func TestDoc(t *testing.T) {
-	for _, check := range Checks(DefaultSettings(), Deps{}) {
+	for _, check := range Checks(DefaultSettings(), Deps{Sources: &detect.StateSources{}}) {
 		t.Run(check.ID, func(t *testing.T) {
 			d := check.Doc
 			if check.Summary == "" || check.Advice == "" || len(d.Reads) == 0 || d.Why == "" || len(d.Faults) == 0 ||

@@ -94,7 +94,6 @@ func Checks(s Settings, deps Deps) []detect.Check {
 			checks = append(checks, check)
 		}
 	}
-	deps.Sources.Enable(checks)
 	return checks
 }
 

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -15,7 +14,7 @@ import (
 // Each reason of the table belongs to a check or rule, and appears once; each fatal one is in the table.
 func TestSuggestedActions(t *testing.T) {
 	known := map[string]bool{} // reasons; whether they may be fatal
-	for _, c := range Checks(DefaultSettings(), Deps{Sources: &detect.StateSources{}}) {
+	for _, c := range Checks(DefaultSettings(), Deps{}) {
 		for _, f := range c.Doc.Faults {
 			known[f.Reason] = known[f.Reason] || f.Severity == finding.Fatal
 		}

@@ -1,3 +1,4 @@
+// Package checktest runs checks against machines made of files, and fakes the answers that are not files.
 package checktest
 
 import (

@@ -19,12 +19,15 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // criStatus is an answer with the two conditions that kubelet uses.
 func criStatus(runtime, network bool) *cri.StatusResponse {
@@ -118,8 +121,8 @@ func TestRuntimeWeMayNotAsk(t *testing.T) {
 }
 
 func TestRuntimeHealthAgainstContainerd(t *testing.T) {
-	c := checktest.StartContainerd(t)
-	h := c.RuntimeHost(t)
+	c := mutatetest.StartContainerd(t)
+	h := checktest.RuntimeHost(t, c.Socket)
 	check := RuntimeHealth(RuntimeHealthSettings{Timeout: 3 * time.Second, SlowAfter: 3 * time.Second,
 		SlowBefore: 3 * time.Second})
 	subject := "container-runtime/" + c.Socket + "="
@@ -128,12 +131,10 @@ func TestRuntimeHealthAgainstContainerd(t *testing.T) {
 	found := checktest.AwaitFindings(t, check, h, []string{"runtime-condition/NetworkReady=NetworkNotReady"})
 	t.Log(found[0].Message)
 
-	hosttest.Stop(t, c.Cmd.Process.Pid)
+	c.Signal(syscall.SIGSTOP)
 	found = checktest.AwaitFindings(t, check, h, []string{subject + "RuntimeStopped"})
 	t.Log(found[0].Message, found[0].Facts)
-	if err := c.Cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	c.Signal(syscall.SIGCONT)
 	checktest.AwaitFindings(t, check, h, []string{"runtime-condition/NetworkReady=NetworkNotReady"})
 
 	c.Kill()
@@ -144,14 +145,11 @@ func TestRuntimeHealthAgainstContainerd(t *testing.T) {
 	}
 	checktest.AwaitFindings(t, check, h, []string{subject + "RuntimeSocketMissing"})
 
-	if err := os.MkdirAll(filepath.Join(c.Dir, "net.d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	conf := `{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback"}]}`
-	if err := os.WriteFile(filepath.Join(c.Dir, "net.d", "10-lo.conflist"), []byte(conf), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(c.ConfDir, "10-lo.conflist"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.Start(t)
+	c.Start()
 	checktest.AwaitFindings(t, check, h, nil)
 }
 

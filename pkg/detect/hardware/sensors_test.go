@@ -6,9 +6,12 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // A failed fan is still reported after a restart of the agent, in the first run.
 func TestSensorsSurviveTheAgent(t *testing.T) {

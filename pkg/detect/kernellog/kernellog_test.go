@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
@@ -24,6 +25,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func testLog(t *testing.T) *Log {
 	t.Helper()
@@ -93,7 +96,7 @@ func TestKernelLog(t *testing.T) {
 		[]kmsg.KernelRecord{record(1, time.Minute, "Oops: 0000 [#1] PREEMPT SMP NOPTI")},
 		[]kmsg.KernelRecord{record(2, time.Minute, "EXT4-fs error (device sda1): x"), forged, fragment, late},
 	), func(records uint64) { lost += int(records) })
-	all := New(DefaultSettings(), log, nil, nil)
+	all := New(DefaultSettings(), log, &detect.StateSources{}, nil)
 	ext4 := detect.Check{ID: "filesystem-readonly", Wakes: []detect.Wake{checkkit.KernelWake()}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
@@ -157,7 +160,7 @@ func TestKernelLogLevels(t *testing.T) {
 		if err := source.Run(t.Context(), func(detect.Change) {}); err != nil {
 			t.Fatal(err)
 		}
-		got := kernelFindings(t, New(DefaultSettings(), log, nil, nil), time.Hour)
+		got := kernelFindings(t, New(DefaultSettings(), log, &detect.StateSources{}, nil), time.Hour)
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("level %d, %v after boot: %s (-want +got):\n%s", c.level, c.up, c.text, diff)
 		}
@@ -218,7 +221,7 @@ func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 		each(record(2, time.Minute, "EXT4-fs error (device sda1): x"))
 		return nil
 	}}
-	findings, err := New(s, nil, nil, nil).Run(t.Context(), h)
+	findings, err := New(s, nil, &detect.StateSources{}, nil).Run(t.Context(), h)
 	if err != nil || len(findings) != 1 || findings[0].Severity != finding.Info {
 		t.Errorf("%+v, %v", findings, err)
 	}
@@ -245,7 +248,7 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 		began := time.Now()
 		var found time.Duration
 		e := detect.NewEngine(&host.Host{Clock: clock}, slog.New(slog.DiscardHandler),
-			[]detect.Check{New(DefaultSettings(), log, nil, nil)}, []detect.Source{source}, detect.Observer{},
+			[]detect.Check{New(DefaultSettings(), log, &detect.StateSources{}, nil)}, []detect.Source{source}, detect.Observer{},
 			func(l finding.Observation) {
 				if l.Check == ID && len(l.Findings) > 0 && found == 0 {
 					found = time.Since(began)
@@ -292,7 +295,7 @@ func TestRealKernelLog(t *testing.T) {
 	fs.TriggerError()
 	awaitRecord(t, received, "Remounting filesystem read-only")
 	subject := finding.Subject{Kind: "filesystem", Name: fs.Name()}
-	findings, err := New(DefaultSettings(), log, nil, nil).Run(t.Context(), &host.Host{Clock: host.Now})
+	findings, err := New(DefaultSettings(), log, &detect.StateSources{}, nil).Run(t.Context(), &host.Host{Clock: host.Now})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules/rulestest"
@@ -168,8 +169,8 @@ func TestLogAcrossRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := checktest.StateStore{}
 			second := NewLog(newTable(t))
-			SaveKernelLog(first, nil, store, finding.Timestamp{Boot: "b"}, test.last)
-			RestoreKernelLog(second, nil, store, test.boot)
+			SaveKernelLog(first, &detect.StateSources{}, store, finding.Timestamp{Boot: "b"}, test.last)
+			RestoreKernelLog(second, &detect.StateSources{}, store, test.boot)
 			for range 2 { // a restarted source reads from the beginning
 				read(second, test.from, test.to)
 			}

@@ -8,10 +8,13 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // The count of restarts survives restarts of the agent, but not reboots.
 func TestKubeletRestartsSurviveTheAgent(t *testing.T) {

@@ -3,8 +3,11 @@ package memory
 import (
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func FuzzMemoryFiles(f *testing.F) {
 	f.Add("MemTotal:       24683656 kB\nHugePages_Total:       0\n", "low 0\noom_kill 3\n",

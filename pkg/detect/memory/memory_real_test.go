@@ -220,7 +220,7 @@ func (p *realPod) kernelLog() detect.Check {
 			p.t.Error(err)
 		}
 	})
-	return kernellog.New(kernellog.DefaultSettings(), log, nil, nil)
+	return kernellog.New(kernellog.DefaultSettings(), log, &detect.StateSources{}, nil)
 }
 
 // eventually waits until a check finds want: the log is read a moment after it was written.

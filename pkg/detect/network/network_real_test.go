@@ -3,6 +3,8 @@ package network
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -26,12 +28,36 @@ type netNode struct {
 func newNetNode(t *testing.T) *netNode {
 	t.Helper()
 	n := &netNode{t: t}
-	n.host = &host.Host{NodeName: "lab", Files: hosttest.PrivateNetworkFiles(t), Network: host.NewNetwork(),
+	n.host = &host.Host{NodeName: "lab", Files: privateNetworkFiles(t), Network: host.NewNetwork(),
 		Clock: func() finding.Timestamp {
 			return finding.Timestamp{Wall: time.Unix(0, 0), Boot: "lab", SinceBoot: time.Hour + n.later}
 		}}
 	n.must(netlink.LinkSetUp(n.link("lo")))
 	return n
+}
+
+// privateNetworkFiles is hosttest.PrivateNetwork with the files of that namespace: /proc/net, /proc/sys and a private
+// /sys. They are correct on this goroutine only, whose thread has the namespace.
+func privateNetworkFiles(t testing.TB) host.Files {
+	t.Helper()
+	root := t.TempDir()
+	hosttest.PrivateNetwork(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS))
+	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	must(os.MkdirAll(filepath.Join(root, "proc"), 0o755))
+	must(os.Mkdir(filepath.Join(root, "sys"), 0o755))
+	// /proc/net is the process's, not the thread's.
+	must(os.Symlink("/proc/thread-self/net", filepath.Join(root, "proc/net")))
+	must(os.Symlink("/proc/sys", filepath.Join(root, "proc/sys")))
+	must(unix.Mount("nodeagent-test", filepath.Join(root, "sys"), "sysfs", unix.MS_RDONLY, ""))
+	t.Cleanup(func() { must(unix.Unmount(filepath.Join(root, "sys"), unix.MNT_DETACH)) })
+	return host.Files{Root: root}
 }
 
 func (n *netNode) must(err error) {

@@ -2,7 +2,11 @@ package network
 
 import (
 	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func FuzzParseCounterPairs(f *testing.F) {
 	f.Add("Tcp: RtoAlgorithm MaxConn InSegs\nTcp: 1 -1 5\nUdp: InErrors\nUdp: 0\n")

@@ -53,12 +53,6 @@ func (f *File) decodeLog() error {
 	if err := c.problem(); err != nil {
 		return f.at(err)
 	}
-	for i, r := range c.Rules {
-		if r.Type != types.Temp && !hasCondition(c.DefaultConditions, r.Condition) {
-			f.Notes = append(f.Notes, fmt.Sprintf("rules[%d] (%s) has no effect: the file has no condition %q", i,
-				r.Reason, r.Condition))
-		}
-	}
 	f.Log = c
 	return nil
 }

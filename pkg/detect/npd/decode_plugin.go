@@ -19,21 +19,6 @@ func (f *File) decodePlugin() error {
 	if err := f.decodeInto(&c.CustomPluginConfig); err != nil {
 		return err
 	}
-	var own struct {
-		Rules []struct {
-			InvokeInterval string `json:"invoke_interval"`
-		} `json:"rules"`
-	}
-	if err := f.decodeInto(&own); err != nil {
-		return err
-	}
-	for i, r := range own.Rules {
-		every, err := duration(r.InvokeInterval, 0, steps("rules", i, "invoke_interval"))
-		if err != nil {
-			return f.at(err)
-		}
-		c.Intervals = append(c.Intervals, every)
-	}
 	if err := c.problem(); err != nil {
 		return f.at(err)
 	}

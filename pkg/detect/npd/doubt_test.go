@@ -9,7 +9,10 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // TestConditionsInDoubt: each condition of a doubtful file is unknown, and the check names the file and the
 // reason. A file that others can change chooses no condition of the Node.

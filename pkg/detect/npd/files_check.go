@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-const filesAdvice = "Correct the file (see `nodeagent config from-npd FILE`), then run `nodeagent reload`; or remove it from " +
-	"nodeProblemDetector.files"
+const filesAdvice = "Correct the file (`nodeagent config validate` names the place), then run `nodeagent reload`; or remove it " +
+	"from nodeProblemDetector.files"
 
 // filesCheck reports files that cannot be run. The other files are run.
 func filesCheck(broken []error) detect.Check {

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/node-problem-detector/pkg/types"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -43,7 +42,6 @@ type Monitors struct {
 	sources  []detect.Source
 	checks   []detect.Check
 	wordings map[string]Wording
-	stats    []*statsMonitor
 	states   []func(boot string, always bool) // functions that save state
 
 	mu   sync.Mutex // guards wake
@@ -113,14 +111,6 @@ func (m *Monitors) add(f File, id string) error {
 			return err
 		}
 		checks, source = p.checks(), f.Plugin.Source
-	case StatsMonitor:
-		if !m.settings.SystemStats {
-			return nil
-		}
-		s := newStatsMonitor(f, id)
-		m.stats = append(m.stats, s)
-		m.checks = append(m.checks, s.check())
-		return nil
 	}
 	for _, c := range checks {
 		m.wordings[c.ID] = Wording{Source: source, Condition: c.Condition}
@@ -155,7 +145,9 @@ func (m *Monitors) Reasons() map[string][]string {
 		if metrics != nil && !*metrics {
 			return
 		}
-		condition = conditionOf(kind, condition)
+		if kind == types.Temp {
+			condition = ""
+		}
 		reasons[condition] = append(reasons[condition], reason)
 	}
 	for _, f := range m.files {
@@ -171,14 +163,6 @@ func (m *Monitors) Reasons() map[string][]string {
 		}
 	}
 	return reasons
-}
-
-// Collectors returns the metrics of system stats monitors.
-func (m *Monitors) Collectors() []prometheus.Collector {
-	if len(m.stats) == 0 {
-		return nil
-	}
-	return []prometheus.Collector{collector(m.stats)}
 }
 
 // relay forwards the wakes of monitors while the engine runs, and saves the states at the end.

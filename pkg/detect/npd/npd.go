@@ -1,6 +1,7 @@
-// Package npd runs the configuration files of node-problem-detector unchanged: system log monitors, custom plugin
-// monitors and system stats monitors. It uses the schema of node-problem-detector's own modules; the running code is
-// the agent's. A broken file affects only itself, and is reported with its position.
+// Package npd runs the configuration files of node-problem-detector unchanged: system log monitors and custom plugin
+// monitors. It uses the schema of node-problem-detector's own modules; the running code is the agent's. A broken file
+// affects only itself, and is reported with its position. It runs no system stats monitor: node_exporter serves their
+// metrics, and more.
 package npd
 
 import (
@@ -10,12 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	cpmtypes "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
 	watchertypes "k8s.io/node-problem-detector/pkg/systemlogmonitor/logwatchers/types"
 	logtypes "k8s.io/node-problem-detector/pkg/systemlogmonitor/types"
-	statstypes "k8s.io/node-problem-detector/pkg/systemstatsmonitor/types"
 	"k8s.io/node-problem-detector/pkg/types"
 )
 
@@ -29,14 +28,12 @@ const (
 	StatsMonitor  Kind = "system-stats-monitor"
 )
 
-// File is one configuration file. Kind selects which of Log, Plugin and Stats is set.
+// File is one configuration file. Kind selects which of Log and Plugin is set; a stats monitor has neither.
 type File struct {
 	Name   string // its path
 	Kind   Kind
 	Log    *LogConfig
 	Plugin *PluginConfig
-	Stats  *statstypes.SystemStatsConfig
-	Notes  []string // harmless peculiarities
 
 	Source     string            // declared, even if Decode returns an error
 	Conditions []types.Condition // likewise
@@ -66,12 +63,7 @@ type LogRule struct {
 }
 
 // PluginConfig is the configuration of a custom plugin monitor.
-type PluginConfig struct {
-	cpmtypes.CustomPluginConfig
-	// Intervals are the intervals of rules. Zero: the interval of the file. node-problem-detector has no such key yet
-	// and ignores "invoke_interval" of a rule.
-	Intervals []time.Duration
-}
+type PluginConfig struct{ cpmtypes.CustomPluginConfig }
 
 // maxRules bounds the rules of one file.
 const maxRules = 500
@@ -88,8 +80,6 @@ func Decode(name string, data []byte) (File, error) {
 			return f, f.syntax(err)
 		}
 		f.data = mended
-		f.Notes = append(f.Notes,
-			"node-problem-detector itself refuses this file: it has a comma before a closing bracket")
 	}
 	f.declare(top)
 	kind, err := kindOf(top)
@@ -102,8 +92,6 @@ func Decode(name string, data []byte) (File, error) {
 		err = f.decodeLog()
 	case PluginMonitor:
 		err = f.decodePlugin()
-	case StatsMonitor:
-		err = f.decodeStats()
 	}
 	return f, err
 }

@@ -53,9 +53,6 @@ func newPluginMonitor(f File, id string, s Settings, o native) (*pluginMonitor, 
 		if r.Timeout != nil && *r.Timeout > 0 && *r.Timeout < rule.timeout {
 			rule.timeout = *r.Timeout
 		}
-		if i < len(f.Plugin.Intervals) && f.Plugin.Intervals[i] > 0 {
-			rule.every = f.Plugin.Intervals[i]
-		}
 		if err := m.prepare(rule); err != nil {
 			return nil, err
 		}

@@ -29,13 +29,13 @@ type Settings struct {
 	// RunHealthChecker runs the program health-checker, which restarts unhealthy components, instead of the agent's own
 	// checks.
 	RunHealthChecker bool `yaml:"runHealthChecker"`
-	// SystemStats serves the metrics of system stats monitors.
-	SystemStats bool `yaml:"systemStats"`
+	// SystemStats was removed: a configuration that sets it stays valid.
+	SystemStats any `yaml:"systemStats,omitempty"`
 }
 
 // DefaultSettings returns the default settings: no file is run.
 func DefaultSettings() Settings {
-	return Settings{Files: []string{}, ClearByState: true, SystemStats: true}
+	return Settings{Files: []string{}, ClearByState: true}
 }
 
 // Problems returns the invalid settings.

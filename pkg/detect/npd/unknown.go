@@ -7,17 +7,15 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-
-	cpmtypes "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
-	statstypes "k8s.io/node-problem-detector/pkg/systemstatsmonitor/types"
 )
 
 // unknownKeys returns an error for each key that neither node-problem-detector nor the agent reads: most are spelled
 // wrongly, and so have no effect. Keys like "_comment" and "//" are comments.
 func (f *File) unknownKeys() []error {
-	types := map[Kind]reflect.Type{LogMonitor: reflect.TypeFor[LogConfig](), PluginMonitor: reflect.TypeFor[PluginConfig](),
-		StatsMonitor: reflect.TypeFor[statstypes.SystemStatsConfig]()}
-	return f.unknownIn(f.data, types[f.Kind], nil)
+	if f.Kind == LogMonitor {
+		return f.unknownIn(f.data, reflect.TypeFor[LogConfig](), nil)
+	}
+	return f.unknownIn(f.data, reflect.TypeFor[PluginConfig](), nil)
 }
 
 func (f *File) unknownIn(data json.RawMessage, t reflect.Type, path []any) (problems []error) {
@@ -58,9 +56,6 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 		case name != "" && name != "-":
 			keys[strings.ToLower(name)] = field.Type
 		}
-	}
-	if t == reflect.TypeFor[cpmtypes.CustomRule]() {
-		keys["invoke_interval"] = reflect.TypeFor[string]()
 	}
 	return keys
 }

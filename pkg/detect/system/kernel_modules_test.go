@@ -7,8 +7,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // The default wants no module, so these cases are not fixtures.
 func TestKernelModules(t *testing.T) {

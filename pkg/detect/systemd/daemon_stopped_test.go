@@ -6,8 +6,11 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // The set of daemons may come from a table of a minute ago, their state may not: a daemon stopped after the table was
 // made is found at once, one started since within a minute, and an ended one is ignored.

@@ -3,7 +3,6 @@ package inspecttest
 import (
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"time"
 
@@ -52,20 +51,6 @@ func Healthy() witness.Inventory {
 	}
 }
 
-// SeenLong is a history in which o was seen in five passes over 20 minutes, and denied twice by the apiserver.
-func SeenLong(objects ...object.Object) object.History {
-	history := make(object.History)
-	for i := range objects {
-		history[object.Key(&objects[i])] = object.Sighting{
-			Identity: maps.Clone(objects[i].Identity), First: At(40 * time.Minute), Last: At(59 * time.Minute),
-			Passes:  5,
-			Pod:     objects[i].Pod,
-			Denials: []finding.Timestamp{At(40 * time.Minute), At(50 * time.Minute)},
-		}
-	}
-	return history
-}
-
 // Object is one of a pod, with a sandbox if the runtime must know it.
 func Object(kind object.Kind, uid string) object.Object {
 	o := object.Object{Kind: kind, ID: "x", Pod: object.Pod{UID: uid}, Identity: object.Identity{"inode": "7"}}
@@ -97,24 +82,4 @@ func ByName() witness.Inventory {
 	t.Runtime.Pods[Living] = witness.SandboxFact{Pod: Pod(Living, "web").Pod, ID: "web", State: "READY"}
 	t.Runtime.Running = map[string]bool{Living: true}
 	return t
-}
-
-// Named is an object whose pod has a name.
-func Named(uid, name string) object.Object {
-	o := Object(object.PodDirectory, uid)
-	o.Pod = object.Pod{UID: uid, Namespace: "default", Name: name}
-	return o
-}
-
-// Replaced gives kubelet and the apiserver another pod with the name of the dead one.
-func Replaced(t *witness.Inventory, started bool) {
-	p := Pod(Other, "gone")
-	p.Started = started
-	t.Kubelet.Names["default/gone"], t.Cluster.Pods[Other] = 1, p
-	t.Kubelet.Record += Other
-}
-
-// SandboxOf gives the runtime a sandbox of a pod.
-func SandboxOf(t *witness.Inventory, uid, name, state string) {
-	t.Runtime.Pods[uid] = witness.SandboxFact{Pod: Pod(uid, name).Pod, ID: uid, State: state}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
-	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -17,21 +16,21 @@ import (
 func TestBlockDevices(t *testing.T) {
 	const claim = "pvc-33333333-3333-4333-8333-333333333333"
 	pods := "/var/lib/kubelet/pods/"
-	scan := inspecttest.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+	scan := MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 7:4 / /mnt rw shared:1 - ext4 /dev/loop4 rw
 3 1 253:1 / PODS/LIVE/volumes/kubernetes.io~csi/`+claim+`/mount rw shared:1 - ext4 /dev/dm-1 rw
 `)
 	for name, text := range map[string]string{
 		"loop0/loop/backing_file": "/home/admin/disk.img",
 		"loop1/loop/backing_file": "",
-		"loop2/loop/backing_file": pods + inspecttest.MountsDead + "/volumes/v/disk (deleted)",
-		"loop3/loop/backing_file": "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-1/" + inspecttest.MountsDead,
-		"loop4/loop/backing_file": pods + inspecttest.MountsDead + "/volumes/v/mounted",
+		"loop2/loop/backing_file": pods + MountsDead + "/volumes/v/disk (deleted)",
+		"loop3/loop/backing_file": "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-1/" + MountsDead,
+		"loop4/loop/backing_file": pods + MountsDead + "/volumes/v/mounted",
 		"loop5/loop/backing_file": "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-2/x\xff",
 		"loop6/loop/backing_file": "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-live",
-		"loop7/loop/backing_file": pods + inspecttest.MountsDead + "/volumes/v/held",
+		"loop7/loop/backing_file": pods + MountsDead + "/volumes/v/held",
 		"loop7/holders/dm-9":      "",
-		"loop8/loop/backing_file": pods + inspecttest.MountsDead + "/volumes/v/swap",
+		"loop8/loop/backing_file": pods + MountsDead + "/volumes/v/swap",
 		"loop9/dev":               "7:9",
 		"dm-0/dm/uuid":            "LVM-abc",
 		"dm-0/dm/name":            "vg-" + claim,
@@ -43,7 +42,7 @@ func TestBlockDevices(t *testing.T) {
 		"dm-3/dm/name":            strings.ReplaceAll(claim, "3", "4"),
 		"/proc/swaps":             "Filename Type Size Used Priority\n/dev/loop8 partition 1 0 -2\n",
 		"sda/dev":                 "8:0",
-		pods + inspecttest.MountsLiving + "/volumeDevices/kubernetes.io~csi/pv-live": "",
+		pods + MountsLiving + "/volumeDevices/kubernetes.io~csi/pv-live": "",
 	} {
 		if !filepath.IsAbs(name) {
 			name = "/sys/block/" + name
@@ -71,10 +70,10 @@ func TestBlockDevices(t *testing.T) {
 	for _, o := range objects {
 		got[o.ID] = o.Pod.UID + o.InUse
 	}
-	want := map[string]string{"/dev/loop2": inspecttest.MountsDead, "/dev/loop3": inspecttest.MountsDead,
+	want := map[string]string{"/dev/loop2": MountsDead, "/dev/loop3": MountsDead,
 		"/dev/loop4": "it is used by /mnt",
-		"/dev/loop5": "", "/dev/loop6": inspecttest.MountsLiving, "/dev/loop7": "it is used by /dev/dm-9",
-		"/dev/loop8": "it is used by swap", "/dev/dm-1": inspecttest.MountsLiving, "/dev/dm-3": ""}
+		"/dev/loop5": "", "/dev/loop6": MountsLiving, "/dev/loop7": "it is used by /dev/dm-9",
+		"/dev/loop8": "it is used by swap", "/dev/dm-1": MountsLiving, "/dev/dm-3": ""}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -83,10 +82,10 @@ func TestBlockDevices(t *testing.T) {
 // If the volumes of a pod cannot be read, a device may be one of them.
 func TestBlockDeviceBesideUnreadVolumes(t *testing.T) {
 	const claim = "pvc-33333333-3333-4333-8333-333333333333"
-	scan := inspecttest.MountScan(t, "1 0 8:1 / / rw - ext4 /dev/sda rw\n")
+	scan := MountScan(t, "1 0 8:1 / / rw - ext4 /dev/sda rw\n")
 	for name, text := range map[string]string{"/sys/block/dm-0/dm/uuid": "CRYPT-LUKS2-abc-" + claim,
 		"/sys/block/dm-0/dm/name": claim, "/sys/block/dm-0/dev": "253:0", "/proc/swaps": "",
-		"/var/lib/kubelet/pods/" + inspecttest.MountsLiving + "/volumes/other": ""} {
+		"/var/lib/kubelet/pods/" + MountsLiving + "/volumes/other": ""} {
 		name = scan.Host.Files.Path(name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			t.Fatal(err)
@@ -104,7 +103,7 @@ func TestBlockDeviceBesideUnreadVolumes(t *testing.T) {
 	if o := list(); o.Doubt != "" || o.InUse != "" || o.Pod.UID != "" {
 		t.Errorf("all could be read: %+v", o)
 	}
-	link := "/var/lib/kubelet/pods/" + inspecttest.MountsLiving + "/volumes/kubernetes.io~csi"
+	link := "/var/lib/kubelet/pods/" + MountsLiving + "/volumes/kubernetes.io~csi"
 	if err := os.Symlink("/", scan.Host.Files.Path(link)); err != nil {
 		t.Fatal(err)
 	}

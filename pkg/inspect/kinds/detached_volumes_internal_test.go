@@ -14,7 +14,7 @@ import (
 
 // The session of a volume is reported if the Node's status has listed that volume and lacks it now.
 func TestDetachedSession(t *testing.T) {
-	scan := inspecttest.MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
+	scan := MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
 	n := inspecttest.NewNode(t)
 	attach := func(claims ...string) {
 		n.NodeObject.Status.VolumesAttached = nil

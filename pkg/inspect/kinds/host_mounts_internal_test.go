@@ -77,7 +77,7 @@ type serving struct{ uid, info string }
 // scanOf makes a node with these processes, whose PIDs begin with 10.
 func scanOf(t *testing.T, all []serving) *hostscan.Scan {
 	t.Helper()
-	scan := inspecttest.MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
+	scan := MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
 	table := hostscan.ProcessTable{Count: map[string]int{}}
 	for i, p := range all {
 		dir := fmt.Sprintf("proc/%d/task/%[1]d", 10+i)

@@ -6,13 +6,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
-	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // For suspects the report shows the effects of their unmount, and why it is refused.
 func TestExplainMounts(t *testing.T) {
-	scan := inspecttest.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+	scan := MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 8:1 /data PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw
 3 1 8:2 / /data/disk rw shared:3 - ext4 /dev/sdb rw
 4 2 8:2 / PODS/DEAD/volume-subpaths/v/c/0/disk rw shared:3 - ext4 /dev/sdb rw
@@ -31,7 +30,7 @@ func TestExplainMounts(t *testing.T) {
 		suspects = append(suspects, &objects[i])
 	}
 	Explain(scan, suspects)
-	bind := "/var/lib/kubelet/pods/" + inspecttest.MountsDead + "/volume-subpaths/v/c/0"
+	bind := "/var/lib/kubelet/pods/" + MountsDead + "/volume-subpaths/v/c/0"
 	want := map[string][4]string{
 		"2": {"shared:1", "/ (mount 1)", "", ""},
 		"4": {"shared:3", "/data/disk (mount 3)", bind, ""},
@@ -64,15 +63,15 @@ func TestMountsOfKubelet(t *testing.T) {
 		return tables
 	}
 	own := "11 0 8:1 / / rw - ext4 /dev/sda rw\n12 11 0:9 / PODS/DEAD/volumes/a/v rw - tmpfs tmpfs rw\n"
-	if diff := cmp.Diff(map[string]string{"2": "host", "12": "kubelet"}, list(inspecttest.MountScan(t, table,
+	if diff := cmp.Diff(map[string]string{"2": "host", "12": "kubelet"}, list(MountScan(t, table,
 		own))); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]string{"2": "host"}, list(inspecttest.MountScan(t, table, table))); diff != "" {
+	if diff := cmp.Diff(map[string]string{"2": "host"}, list(MountScan(t, table, table))); diff != "" {
 		t.Error("the same mounts:", diff)
 	}
 	// Mounts in an unreadable table are unknown.
-	if objects, err := listMounts(t.Context(), inspecttest.MountScan(t, table, "")); err == nil || len(objects) != 1 {
+	if objects, err := listMounts(t.Context(), MountScan(t, table, "")); err == nil || len(objects) != 1 {
 		t.Errorf("%v, %v", objects, err)
 	}
 }

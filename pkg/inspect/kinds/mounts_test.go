@@ -6,7 +6,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/verdict"
@@ -15,7 +14,7 @@ import (
 
 // A mount in a pod's directory that contains another pod's UID is not a leftover.
 func TestMountOfAnotherPod(t *testing.T) {
-	scan := inspecttest.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+	scan := kinds.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 8:1 /var/lib/kubelet PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw
 3 1 0:9 / PODS/LIVE/volumes/kubernetes.io~secret/s rw shared:3 - tmpfs tmpfs rw
 4 2 0:9 / PODS/DEAD/volume-subpaths/v/c/0/pods/LIVE/volumes/kubernetes.io~secret/s rw shared:3 - tmpfs tmpfs rw
@@ -34,10 +33,10 @@ func TestMountOfAnotherPod(t *testing.T) {
 			t.Errorf("mount %s: %q", o.Identity["id"], subpath)
 		}
 	}
-	foreign := " in the directory of pod " + inspecttest.MountsDead + ", but it contains the UID of pod " + inspecttest.MountsLiving
-	want := map[string]string{"2": inspecttest.MountsDead + " ", "3": inspecttest.MountsLiving + " ", "4": foreign,
+	foreign := " in the directory of pod " + kinds.MountsDead + ", but it contains the UID of pod " + kinds.MountsLiving
+	want := map[string]string{"2": kinds.MountsDead + " ", "3": kinds.MountsLiving + " ", "4": foreign,
 		"5": foreign,
-		"6": inspecttest.MountsDead + " "}
+		"6": kinds.MountsDead + " "}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -12,7 +12,7 @@ import (
 
 // udev's records are those of a kernel before 5.9, as of the issue that listRunFiles names. There may be very many.
 func TestRecordsOfUdev(t *testing.T) {
-	scan := inspecttest.MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
+	scan := MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
 	scan.Host.Paths.CgroupRoot = "/"
 	dir := scan.Host.Files.Path("/run/udev/data")
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
@@ -21,7 +20,7 @@ func claim(n string) string { return claims[:11] + n + claims[12:] }
 // unowned, and others are not listed. The layout is that of drivers/scsi/scsi_transport_iscsi.c,
 // drivers/nvme/host/sysfs.c and Documentation/ABI/testing/sysfs-block.
 func TestStorageSessions(t *testing.T) {
-	scan := inspecttest.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+	scan := MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 253:0 / PODS/LIVE/volumes/kubernetes.io~csi/x/mount rw shared:1 - ext4 /dev/mapper/mpatha rw
 3 1 259:4 / /mnt rw shared:1 - ext4 /dev/nvme4n1 rw
 4 1 0:5 /nvme5n1 /var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv/x rw shared:1 - devtmpfs udev rw
@@ -74,7 +73,7 @@ func TestStorageSessions(t *testing.T) {
 	write("/sys/class/block/sde/holders/dm-1", "")
 	disk("dm-1", "253:1")
 	write("/sys/class/block/dm-1/dm/uuid", "LVM-abc\n")
-	write("/var/lib/kubelet/pods/"+inspecttest.MountsDead+"/volumeDevices/kubernetes.io~csi/"+claim("3"), "")
+	write("/var/lib/kubelet/pods/"+MountsDead+"/volumeDevices/kubernetes.io~csi/"+claim("3"), "")
 	nvme("nvme0", "pcie", "nqn.2014-08.com.example:"+claim("9"), "nvme0n1")
 	nvme("nvme4", "tcp", "nqn.2014-08.com.example:"+claim("4"), "nvme4c4n1", "hwmon1") // mounted by an administrator
 	disk("nvme4n1", "259:4")
@@ -90,7 +89,7 @@ func TestStorageSessions(t *testing.T) {
 		got[filepath.Base(o.ID)] = o.Pod.UID + o.InUse
 		devices[filepath.Base(o.ID)] = o.Facts["devices"]
 	}
-	want := map[string]string{"session1": inspecttest.MountsLiving, "session2": "", "session3": inspecttest.MountsDead,
+	want := map[string]string{"session1": MountsLiving, "session2": "", "session3": MountsDead,
 		"session5": "it is used by /dev/dm-1", "nvme4": "it is used by /mnt",
 		"nvme5": "it is used by /var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv/x", "nvme6": ""}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -120,7 +119,7 @@ func TestStorageSessionInUse(t *testing.T) {
 
 // A node without such storage has none, and a session that ends meanwhile is no error.
 func TestNoStorageSessions(t *testing.T) {
-	scan := inspecttest.MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
+	scan := MountScan(t, "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n")
 	if err := os.MkdirAll(scan.Host.Files.Path("/sys/class/iscsi_session/session1"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func drawObjects(t *rapid.T) []object.Object {
 }
 
 func drawHistory(t *rapid.T, objects []object.Object) object.History {
-	history := inspecttest.SeenLong(objects...)
+	history := seenLong(objects...)
 	for k := range history {
 		if rapid.IntRange(0, 3).Draw(t, "forget "+k) == 0 {
 			delete(history, k)

@@ -307,7 +307,7 @@ func TestEvaluateRules(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			inventory, history, s := inspecttest.Healthy(), inspecttest.SeenLong(test.object), inspecttest.Settings()
+			inventory, history, s := inspecttest.Healthy(), seenLong(test.object), inspecttest.Settings()
 			if test.bend != nil {
 				test.bend(&inventory, history, &s)
 			}
@@ -330,7 +330,7 @@ func TestMassOrphaningStopsEverything(t *testing.T) {
 	}
 	verdicts := func(n int) map[object.Verdict]int {
 		counts := make(map[object.Verdict]int)
-		report, _ := Evaluate(objects[:n], inspecttest.Healthy(), inspecttest.SeenLong(objects[:n]...),
+		report, _ := Evaluate(objects[:n], inspecttest.Healthy(), seenLong(objects[:n]...),
 			inspecttest.Settings(), inspecttest.Hour)
 		for _, o := range report.Objects {
 			counts[o.Verdict]++

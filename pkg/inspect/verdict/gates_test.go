@@ -158,7 +158,7 @@ func TestEachGateCloses(t *testing.T) {
 				t.Errorf("closed: %s: %s\nwant %s: … %s …", got, why, test.want, test.why)
 			}
 			o := inspecttest.Object(object.Netns, "66666666-6666-4666-8666-666666666666")
-			report, _ := Evaluate([]object.Object{o}, inventory, inspecttest.SeenLong(o), s, inspecttest.Hour)
+			report, _ := Evaluate([]object.Object{o}, inventory, seenLong(o), s, inspecttest.Hour)
 			if got := report.Objects[0]; (got.Verdict == object.Leftover) != (test.want == "") {
 				t.Errorf("%s: %s", got.Verdict, got.Why)
 			}
@@ -238,7 +238,7 @@ func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 					}
 				}
 			}
-			report, _ := Evaluate(objects, inventory, inspecttest.SeenLong(objects...), inspecttest.Settings(),
+			report, _ := Evaluate(objects, inventory, seenLong(objects...), inspecttest.Settings(),
 				inspecttest.Hour)
 			for _, o := range report.Objects {
 				if o.Pod.UID == dead && o.Verdict != test.want {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestEvaluateByName(t *testing.T) {
-	gone, nameless := inspecttest.Named(dead, "gone"), inspecttest.Object(object.PodDirectory, dead)
+	gone, nameless := named(dead, "gone"), inspecttest.Object(object.PodDirectory, dead)
 	tests := []struct {
 		name   string
 		object object.Object
@@ -24,7 +24,7 @@ func TestEvaluateByName(t *testing.T) {
 		why    string // part of it
 	}{
 		{"kubelet lacks the name", gone, 0, nil, object.Leftover, "seen in 6 passes over 30m0s"},
-		{"kubelet has the pod", inspecttest.Named(living, "web"), 0, nil, object.Live, "kubelet has its pod"},
+		{"kubelet has the pod", named(living, "web"), 0, nil, object.Live, "kubelet has its pod"},
 		{"it has ended: only the apiserver has it", gone, 0, func(t *witness.Inventory, _ object.History) {
 			t.Cluster.Pods[dead] = witness.PodFact{Pod: gone.Pod, Phase: "Succeeded"}
 		}, object.Live, "the apiserver has its pod"},
@@ -42,7 +42,7 @@ func TestEvaluateByName(t *testing.T) {
 			t.Runtime.Running[dead] = true
 		}, object.Candidate, "it is running, and only kubelet's /pods would show"},
 		{"it is READY, but nothing runs", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.SandboxOf(t, dead, "gone", "READY")
+			sandboxOf(t, dead, "gone", "READY")
 		}, object.Leftover, ""},
 
 		{"kubelet has the name, and nothing is known of it", gone, 0, func(t *witness.Inventory, _ object.History) {
@@ -50,42 +50,42 @@ func TestEvaluateByName(t *testing.T) {
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"kubelet has the name, and its sandbox", gone, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Names["default/gone"] = 1
-			inspecttest.SandboxOf(t, dead, "gone", "READY")
+			sandboxOf(t, dead, "gone", "READY")
 		}, object.Live, "kubelet has its pod"},
 		{"kubelet has the name, and there are two sandboxes", gone, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Names["default/gone"] = 1
-			inspecttest.SandboxOf(t, dead, "gone", "READY")
-			inspecttest.SandboxOf(t, other, "gone", "READY")
+			sandboxOf(t, dead, "gone", "READY")
+			sandboxOf(t, other, "gone", "READY")
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"another pod has the name, by its sandbox", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.Replaced(t, false)
-			inspecttest.SandboxOf(t, other, "gone", "READY")
+			replaced(t, false)
+			sandboxOf(t, other, "gone", "READY")
 		}, object.Leftover, ""},
 		{"another pod has the name, by its status", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.Replaced(t, true)
+			replaced(t, true)
 		}, object.Leftover, ""},
 		{"... although the old sandbox is READY", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.Replaced(t, true)
-			inspecttest.SandboxOf(t, dead, "gone", "READY")
+			replaced(t, true)
+			sandboxOf(t, dead, "gone", "READY")
 		}, object.Leftover, ""},
 		{"... but the list is older", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.Replaced(t, true)
+			replaced(t, true)
 			t.Cluster.At = inspecttest.At(29 * time.Minute)
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"... but the list is older, and its sandbox READY", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.Replaced(t, true)
-			inspecttest.SandboxOf(t, dead, "gone", "READY")
+			replaced(t, true)
+			sandboxOf(t, dead, "gone", "READY")
 			t.Cluster.At = inspecttest.At(29 * time.Minute)
 		}, object.Live, "kubelet has its pod"},
 		{"another pod has the name, but kubelet may not have it", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.Replaced(t, false)
+			replaced(t, false)
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"another pod has the name, but its sandbox is not READY", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.Replaced(t, false)
-			inspecttest.SandboxOf(t, other, "gone", "NOTREADY")
+			replaced(t, false)
+			sandboxOf(t, other, "gone", "NOTREADY")
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"another pod has the name, and kubelet two of it", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.Replaced(t, true)
+			replaced(t, true)
 			t.Kubelet.Names["default/gone"] = 2
 		}, object.Candidate, "nothing shows that it is another one"},
 		{"its sandboxes have two names", gone, 0, func(t *witness.Inventory, _ object.History) {
@@ -100,7 +100,7 @@ func TestEvaluateByName(t *testing.T) {
 		}, object.Candidate, "which pod default/new of kubelet's is"},
 		{"no name, and one of kubelet's has only a sandbox", nameless, 0, func(t *witness.Inventory, _ object.History) {
 			t.Kubelet.Names["default/new"] = 1
-			inspecttest.SandboxOf(t, other, "new", "READY")
+			sandboxOf(t, other, "new", "READY")
 		}, object.Candidate, "which pod default/new of kubelet's is"},
 		{"no name, and an older list", nameless, 0, func(t *witness.Inventory, _ object.History) {
 			t.Cluster.At = inspecttest.At(29 * time.Minute)
@@ -127,9 +127,9 @@ func TestEvaluateByName(t *testing.T) {
 			t.Kubelet.Record, t.Kubelet.RecordErr, t.Cluster.Version = "", fs.ErrNotExist, ""
 		}, object.Candidate, "kubelet's record of its pods"},
 
-		{"static, by its UID", inspecttest.Named(static, "etcd-n"), 0, nil, object.Unknown, "a static pod, whose UID only"},
+		{"static, by its UID", named(static, "etcd-n"), 0, nil, object.Unknown, "a static pod, whose UID only"},
 		{"static, by its sandbox", gone, 0, func(t *witness.Inventory, _ object.History) {
-			inspecttest.SandboxOf(t, dead, "gone", "NOTREADY")
+			sandboxOf(t, dead, "gone", "NOTREADY")
 			s := t.Runtime.Pods[dead]
 			s.Source = "file"
 			t.Runtime.Pods[dead] = s
@@ -153,7 +153,7 @@ func TestEvaluateByName(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			inventory, history := inspecttest.ByName(), inspecttest.SeenLong(test.object)
+			inventory, history := inspecttest.ByName(), seenLong(test.object)
 			for k, s := range history {
 				s.First = inspecttest.At(time.Hour - max(test.since, 30*time.Minute))
 				if test.since != 0 {

@@ -26,7 +26,7 @@ func TestIDsThatTheRuntimeKnows(t *testing.T) {
 				Identity: object.Identity{"inode": "7"}}
 			inventory := inspecttest.Healthy()
 			know(&inventory)
-			report, _ := Evaluate([]object.Object{o}, inventory, inspecttest.SeenLong(o), inspecttest.Settings(),
+			report, _ := Evaluate([]object.Object{o}, inventory, seenLong(o), inspecttest.Settings(),
 				inspecttest.Hour)
 			want := object.Candidate
 			if name == "nobody" || name == "containerd" && kind == object.ContainerdContainer {

@@ -51,7 +51,7 @@ func TestRunningPodRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := inspecttest.Object(object.Cgroup, dead)
-			inventory, history := inspecttest.Healthy(), inspecttest.SeenLong(o)
+			inventory, history := inspecttest.Healthy(), seenLong(o)
 			inventory.Runtime.Running = map[string]bool{dead: true}
 			inventory.Runtime.Pods[dead] = witness.SandboxFact{Pod: object.Pod{UID: dead, Namespace: "default", Name: "x"},
 				State: "READY"}

@@ -27,7 +27,7 @@ func testConfig(sink Sink) Config {
 
 func TestBehaviour(t *testing.T) {
 	reporttest.Behaviour(t, func(t *testing.T) reporttest.Subject {
-		events := &reporttest.Events{}
+		events := &fakeEvents{}
 		return reporttest.Subject{
 			Reporter: New(testConfig(events)), Sink: &events.Fault, Edge: true,
 			Reports: func() []string {
@@ -43,7 +43,7 @@ func TestBehaviour(t *testing.T) {
 
 func TestEventIsWhatTheApiserverTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		state, updates := w.Run("disk", nil, "Ext4Error")
@@ -127,7 +127,7 @@ func TestNames(t *testing.T) {
 // A storm of one reason is reported ten times and then aggregated, and hides no other reason.
 func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		var storm []string
@@ -158,7 +158,7 @@ func TestStorm(t *testing.T) {
 // A day of outage with a storm in it: the backlog is bounded, the storm's count is complete, and no reason is hidden.
 func TestStormDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		events.Fail(errors.New("away"))
@@ -191,7 +191,7 @@ func TestStormDuringAnOutage(t *testing.T) {
 
 func TestOverflowIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		c := testConfig(events)
 		c.Limit = 5
 		r := New(c)
@@ -218,7 +218,7 @@ func TestOverflowIsReported(t *testing.T) {
 // The answer to a create is lost: the event exists once, and the next ones follow.
 func TestLostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		events.LoseAnswers(errors.New("EOF"))
@@ -249,7 +249,7 @@ func TestRejectedEventHoldsUpNothing(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.code), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				events, w := &reporttest.Events{}, reporttest.NewWorld()
+				events, w := &fakeEvents{}, reporttest.NewWorld()
 				r := New(testConfig(events))
 				reporttest.Start(t, r)
 				events.Fail(reporttest.Status(test.code, test.reason, 17))
@@ -276,7 +276,7 @@ func TestRejectedEventHoldsUpNothing(t *testing.T) {
 
 func TestRestartGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		c := testConfig(events)
 		c.Store = reporttest.NewStore()
 		r := New(c)
@@ -299,7 +299,7 @@ func TestRestartGoesOn(t *testing.T) {
 
 func TestResend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		c := testConfig(events)
 		c.Resend = 6 * time.Hour
 		r := New(c)
@@ -321,7 +321,7 @@ func TestResend(t *testing.T) {
 // The client allows one request a second; the conditions must get through while events have a backlog.
 func TestBacklogLeavesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		for i := range 100 {
@@ -340,7 +340,7 @@ func TestActivities(t *testing.T) {
 	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
 	mount := finding.Subject{Kind: "mount", Name: "/var/lib/kubelet/pods/u1/volumes/v", UID: "u1"}
 	synctest.Test(t, func(t *testing.T) {
-		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		events, w := &fakeEvents{}, reporttest.NewWorld()
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		report := func(kind finding.ActivityKind, subject finding.Subject, severity finding.Severity, repeated bool) {

@@ -17,7 +17,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
-	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
 // center is a receiver of CloudEvents that uses the SDK instead of our code to read requests. It also decodes each
@@ -162,8 +161,8 @@ func (c *center) check(t *testing.T) {
 }
 
 // config configures a reporter that sends to c without a network.
-func config(c *center) (eventcenter.Config, *reporttest.Receiver) {
-	receiver := &reporttest.Receiver{Handler: c}
+func config(c *center) (eventcenter.Config, *fakeCenter) {
+	receiver := &fakeCenter{Handler: c}
 	return eventcenter.Config{
 		Settings: eventcenter.Settings{Endpoints: []string{"https://center/v1/events"}, Cluster: "prod"},
 		Node:     "node-1", Boot: "boot-1", Version: "1.2", Transport: receiver,

@@ -9,7 +9,8 @@ import (
 // crockford is the alphabet of ULIDs.
 const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-// newULID returns a ULID: 48 bits of milliseconds, 80 random bits, in 26 characters.
+// newULID returns a ULID: 48 bits of milliseconds, 80 random bits, in 26 characters. A library for these lines would be
+// one more module of the agent.
 func newULID(now time.Time) string {
 	var raw [16]byte
 	_, _ = rand.Read(raw[6:]) // never fails

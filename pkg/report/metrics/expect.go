@@ -3,8 +3,6 @@ package metrics
 import (
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
@@ -31,14 +29,4 @@ func (m *Metrics) Expect(reasons map[string][]string) {
 // Happened counts problems that are not reported individually, because too many came at once.
 func (m *Metrics) Happened(reason string, n int) {
 	m.problems.WithLabelValues(m.reasons.bound(report.Reason(reason, maxLabel))).Add(float64(max(n, 0)))
-}
-
-// Serve adds collectors of other parts of the agent.
-func (m *Metrics) Serve(others ...prometheus.Collector) error {
-	for _, c := range others {
-		if err := m.registry.Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -50,7 +50,7 @@ const preferred = DefaultKey + "=DiskReadonly:PreferNoSchedule"
 
 func TestBudgetOfIsolatedNodes(t *testing.T) {
 	p := &purse{room: true}
-	run(t, func(c *Config) { c.Budget = p }, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+	run(t, func(c *Config) { c.Budget = p }, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil, "DiskReadonly"))
 		shows(t, n, time.Second, readonly)
 		shows(t, n, time.Hour, readonly)
@@ -79,7 +79,7 @@ func TestBudgetOfIsolatedNodes(t *testing.T) {
 
 func TestWithoutRoomTheTaintIsWeaker(t *testing.T) {
 	p := &purse{}
-	run(t, func(c *Config) { c.Budget = p }, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+	run(t, func(c *Config) { c.Budget = p }, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil, "DiskReadonly"))
 		shows(t, n, time.Second, preferred)
 		_, writes := n.Shown()
@@ -95,7 +95,7 @@ func TestWithoutRoomTheTaintIsWeaker(t *testing.T) {
 // If the budget cannot be asked, the node stays as it is: it is neither tainted nor freed.
 func TestBudgetCannotBeAsked(t *testing.T) {
 	p := &purse{err: errors.New("no apiserver")}
-	run(t, func(c *Config) { c.Budget = p }, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+	run(t, func(c *Config) { c.Budget = p }, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil, "DiskReadonly"))
 		shows(t, n, time.Hour)
 		p.set(true, nil)
@@ -116,7 +116,7 @@ func TestBudgetIsNotAsked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &purse{room: true}
-			run(t, func(c *Config) { c.Budget = p; change(c) }, func(t *testing.T, r *Reporter, _ *reporttest.Taints,
+			run(t, func(c *Config) { c.Budget = p; change(c) }, func(t *testing.T, r *Reporter, _ *fakeTaints,
 				w *reporttest.World) {
 				r.Update(w.Run("disk", nil, "DiskReadonly"))
 				time.Sleep(time.Hour)

@@ -11,7 +11,7 @@ import (
 )
 
 // saw lets the reporter see the current node.
-func saw(t *testing.T, r *Reporter, n *reporttest.Taints) {
+func saw(t *testing.T, r *Reporter, n *fakeTaints) {
 	t.Helper()
 	node, err := n.GetNode(t.Context())
 	if err != nil {
@@ -34,7 +34,7 @@ func TestTaintIsSetAgain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+			run(t, nil, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 				r.Update(w.Run("disk", nil, "DiskReadonly"))
 				shows(t, n, time.Minute, readonly)
 				n.Change(func(n *corev1.Node) { n.UID = "one" })
@@ -68,7 +68,7 @@ func TestTaintIsSetAgain(t *testing.T) {
 
 // A taint of our key that somebody sets while there is no fault is theirs.
 func TestTaintOfAnotherIsLeft(t *testing.T) {
-	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+	run(t, nil, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil))
 		shows(t, n, time.Minute)
 		n.Change(func(n *corev1.Node) {

@@ -21,11 +21,11 @@ import (
 var foreign = corev1.Taint{Key: "team", Value: "red", Effect: corev1.TaintEffectNoExecute}
 
 // run tests a reporter on a node with a foreign taint.
-func run(t *testing.T, change func(*Config), test func(t *testing.T, r *Reporter, n *reporttest.Taints,
+func run(t *testing.T, change func(*Config), test func(t *testing.T, r *Reporter, n *fakeTaints,
 	w *reporttest.World)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		node := reporttest.NewTaints(foreign)
+		node := newFakeTaints(foreign)
 		c := Config{Node: node, Mode: On, Store: reporttest.NewStore(), Rand: func() float64 { return 0.5 }}
 		if change != nil {
 			change(&c)
@@ -37,7 +37,7 @@ func run(t *testing.T, change func(*Config), test func(t *testing.T, r *Reporter
 }
 
 // shows waits, and fails the test unless the node has these taints besides the foreign one.
-func shows(t *testing.T, n *reporttest.Taints, wait time.Duration, want ...string) {
+func shows(t *testing.T, n *fakeTaints, wait time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(wait)
 	synctest.Wait()
@@ -50,7 +50,7 @@ func shows(t *testing.T, n *reporttest.Taints, wait time.Duration, want ...strin
 const readonly = DefaultKey + "=DiskReadonly:NoSchedule"
 
 func TestTaintLastsAsLongAsTheFault(t *testing.T) {
-	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+	run(t, nil, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil))
 		shows(t, n, time.Hour)
 		r.Update(w.Run("disk", nil, "DiskReadonly"))
@@ -71,7 +71,7 @@ func TestTaintLastsAsLongAsTheFault(t *testing.T) {
 
 // Unknown is not healthy.
 func TestTaintStaysWhileNothingIsKnown(t *testing.T) {
-	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+	run(t, nil, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil, "DiskReadonly"))
 		shows(t, n, time.Second, readonly)
 		state, _ := w.Run("disk", errors.New("hangs"))
@@ -88,7 +88,7 @@ func TestTaintStaysWhileNothingIsKnown(t *testing.T) {
 // An identity that can never taint is reported at the start, before any fault asks for it; and what keeps the taint from
 // being what is believed, the kill switch say, is reported while it does.
 func TestTaintInTheWay(t *testing.T) {
-	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+	run(t, nil, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 		n.Refuse()
 		r.Update(w.Run("disk", nil))
 		time.Sleep(time.Second)
@@ -106,7 +106,7 @@ func TestTaintInTheWay(t *testing.T) {
 			return ""
 		}
 	},
-		func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+		func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 			r.Update(w.Run("disk", nil))
 			time.Sleep(time.Second)
 			if why := r.Trouble(); why != "" {
@@ -135,7 +135,7 @@ func TestTaintIsTheReportersOwn(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		change func(*Config)
-		node   func(*reporttest.Taints)
+		node   func(*fakeTaints)
 		want   []string
 	}{
 		"set":                      {want: []string{readonly}},
@@ -143,13 +143,13 @@ func TestTaintIsTheReportersOwn(t *testing.T) {
 		"an unknown mode":          {change: func(c *Config) { c.Mode = "yes" }},
 		"dry-run":                  {change: func(c *Config) { c.Mode = DryRun }},
 		"kill switch":              {change: func(c *Config) { c.Stopped = func() string { return "stop file" } }},
-		"others write meanwhile":   {node: func(n *reporttest.Taints) { n.Rival(3) }, want: []string{readonly}},
-		"without admission policy": {node: func(n *reporttest.Taints) { n.Unconfined = true }},
-		"Karpenter drains it": {node: func(n *reporttest.Taints) { n.Change(drained) },
+		"others write meanwhile":   {node: func(n *fakeTaints) { n.Rival(3) }, want: []string{readonly}},
+		"without admission policy": {node: func(n *fakeTaints) { n.Unconfined = true }},
+		"Karpenter drains it": {node: func(n *fakeTaints) { n.Change(drained) },
 			want: []string{"karpenter.sh/disrupted:NoSchedule"}},
 		"a check that only degrades": {change: func(c *Config) { c.Prefer = []string{"disk"} },
 			want: []string{DefaultKey + "=DiskReadonly:PreferNoSchedule"}},
-		"paused": {node: func(n *reporttest.Taints) {
+		"paused": {node: func(n *fakeTaints) {
 			n.Change(func(n *corev1.Node) { n.Annotations = map[string]string{"nodeagent.github.io/pause": ""} })
 		}},
 		"kured has its lock": {change: func(c *Config) {
@@ -161,12 +161,12 @@ func TestTaintIsTheReportersOwn(t *testing.T) {
 		"kured has it for another": {change: func(c *Config) {
 			c.Elsewhere = func(context.Context) (string, error) { return "", nil }
 		}, want: []string{readonly}},
-		"the Node is being deleted": {node: func(n *reporttest.Taints) {
+		"the Node is being deleted": {node: func(n *fakeTaints) {
 			n.Change(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} })
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run(t, test.change, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+			run(t, test.change, func(t *testing.T, r *Reporter, n *fakeTaints, w *reporttest.World) {
 				if test.node != nil {
 					test.node(n)
 				}
@@ -187,7 +187,7 @@ func TestTaintOfAnEarlierAgent(t *testing.T) {
 	for _, mode := range []Mode{On, Off} {
 		t.Run(string(mode), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store, node, w := reporttest.NewStore(), reporttest.NewTaints(foreign), reporttest.NewWorld()
+				store, node, w := reporttest.NewStore(), newFakeTaints(foreign), reporttest.NewWorld()
 				first := New(Config{Node: node, Mode: On, Store: store})
 				stop := reporttest.Start(t, first)
 				first.Update(w.Run("disk", nil, "DiskReadonly"))
@@ -213,7 +213,7 @@ func TestTaintOfAnEarlierAgent(t *testing.T) {
 
 func TestBehaviour(t *testing.T) {
 	reporttest.Behaviour(t, func(t *testing.T) reporttest.Subject {
-		node := reporttest.NewTaints()
+		node := newFakeTaints()
 		return reporttest.Subject{
 			Reporter: New(Config{Node: node, Mode: On, Hold: time.Millisecond}), Sink: &node.Fault,
 			Reports: func() []string {

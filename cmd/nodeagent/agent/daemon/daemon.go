@@ -159,7 +159,7 @@ func (d *daemon) build(r revision) (*running, error) {
 	for _, note := range clients.Notes {
 		d.log.Info("discovered", "what", note)
 	}
-	for _, ignored := range r.cfg.Checks.Ignored {
+	for _, ignored := range r.cfg.Ignored() {
 		d.log.Warn("ignore removed settings of the configuration", "file", r.from, "what", ignored)
 	}
 	clients.KeepLayout(r.cfg)

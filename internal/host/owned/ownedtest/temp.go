@@ -11,13 +11,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Main runs the tests of a package with Temp, and fails if they leak goroutines. It ends with exit, normally os.Exit.
-func Main(m *testing.M, exit func(code int)) {
-	remove := Temp()
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		remove()
-		exit(code)
-	}))
+// Main is the TestMain of a package: it runs the tests with Temp, and fails if they leak goroutines.
+func Main(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+
+// tests are the tests of a package.
+type tests struct{ m *testing.M }
+
+// Run runs the tests with Temp and returns the exit status.
+func (t tests) Run() int {
+	defer Temp()()
+	return t.m.Run()
 }
 
 // Temp creates such a directory and makes t.TempDir use it, if one can be created. It is for TestMain, or for one test.

@@ -14,9 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/test/fakecsi"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func TestCSIRegistrationReasons(t *testing.T) {
 	const ok, subject = "ok", "csi-driver/" + fakeName + "="

@@ -17,9 +17,12 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // node has a pod of DaemonSet kube-system/agent, whose container is the recorded process.
 type node struct {

@@ -21,12 +21,15 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 func TestEvaluateKubelet(t *testing.T) {
 	refused := &url.Error{Op: "Get", Err: syscall.ECONNREFUSED}

@@ -9,10 +9,13 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // oomMachine is the machine of a fixture on which processes are killed.
 func oomMachine(t *testing.T) (*host.Host, func(total string, events string)) {

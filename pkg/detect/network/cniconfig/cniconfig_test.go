@@ -8,14 +8,18 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
 
+func TestMain(m *testing.M) { ownedtest.Main(m) }
+
 // TestCNIConfigAgainstContainerd: the check agrees with a real containerd about the same directory.
 func TestCNIConfigAgainstContainerd(t *testing.T) {
-	c := checktest.StartContainerd(t)
-	h := c.RuntimeHost(t)
-	h.Paths.CNIConfDir, h.Paths.CNIBinDirs = filepath.Join(c.Dir, "net.d"), []string{filepath.Join(c.Dir, "bin")}
+	c := mutatetest.StartContainerd(t)
+	h := checktest.RuntimeHost(t, c.Socket)
+	h.Paths.CNIConfDir, h.Paths.CNIBinDirs = c.ConfDir, []string{c.BinDir}
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(c.Dir, name)), 0o755); err != nil {

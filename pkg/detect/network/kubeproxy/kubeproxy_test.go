@@ -21,10 +21,13 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // standIn is a process called kube-proxy with a real health server, which gives the answers in a file.
 const standIn = "NODEAGENT_TEST_KUBE_PROXY"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -56,7 +57,7 @@ func newFilterBench(t *testing.T) *filterBench {
 		}
 	}
 	real := &host.Host{Network: host.NewNetwork()}
-	hosttest.Sysfs(t, dir)
+	mountSysfs(t, dir)
 	b.host = &host.Host{NodeName: "node-a", Paths: discover.DefaultPaths(), Clock: host.Now,
 		Files: host.Files{Root: dir}, Network: real.Network}
 	b.host.Network.PacketFilter = func() (packetfilter.PacketFilter, error) { return network.ReadPacketFilter(real) }
@@ -70,6 +71,23 @@ func newFilterBench(t *testing.T) *filterBench {
 		"kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS: [10.96.0.10, "+
 			"fd00:96::10]\n")
 	return b
+}
+
+// mountSysfs mounts a /sys of this network namespace below root until the test ends.
+func mountSysfs(t testing.TB, root string) {
+	t.Helper()
+	point := filepath.Join(root, "sys")
+	if err := os.Mkdir(point, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("nodeagent-test", point, "sysfs", unix.MS_RDONLY, ""); err != nil {
+		t.Fatalf("mount sysfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(point, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // connects reports whether a pod reaches the outside, and the outside the pod.

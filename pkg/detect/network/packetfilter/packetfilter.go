@@ -1,4 +1,11 @@
-// Package packetfilter finds rules of the packet filter that drop packets which Kubernetes needs.
+// Package packetfilter finds rules of the packet filter that drop packets which Kubernetes needs. The agent's probes do
+// not see them: they come from the node itself, whose packets are not forwarded. Reports that the check answers, each with
+// the chain and the rule:
+//
+//   - https://github.com/k3s-io/k3s/issues/1114 and https://github.com/kubernetes/kubernetes/issues/72370: Docker sets the
+//     policy of FORWARD to DROP with iptables-nft, and the network plugin accepts its pods in iptables-legacy.
+//   - https://github.com/flannel-io/flannel/issues/2055: firewalld with nftables rejects packets to pods after the rules of
+//     flannel accepted them.
 package packetfilter
 
 import (

@@ -2,15 +2,22 @@ package packetfilter
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // ruleSet is a set of rules and its expected effects: whether a pod's connections really pass, and the findings of the
 // check.
@@ -121,6 +128,7 @@ func TestPacketFilterForReal(t *testing.T) {
 	if found, err := bench.check.Run(t.Context(), bench.host); found != nil || err != nil {
 		t.Errorf("cleared: %v, %v", found, err)
 	}
+	bench.bothBackends(t)
 	hosttest.Iptables(t, "legacy", "-A", "FORWARD", "-j", "DROP")
 	if out, in := bench.connects(ipv4); out || in {
 		t.Errorf("the other backend drops: out %t, in %t", out, in)
@@ -128,6 +136,36 @@ func TestPacketFilterForReal(t *testing.T) {
 	if found, err := bench.check.Run(t.Context(), bench.host); found != nil || err == nil ||
 		!strings.Contains(err.Error(), "tables of it: ip filter") {
 		t.Errorf("the other backend drops: %v, %v, want that it is undecided", found, err)
+	}
+}
+
+// bothBackends is https://github.com/k3s-io/k3s/issues/1114 and https://github.com/kubernetes/kubernetes/issues/72370:
+// Docker closes FORWARD with iptables-nft, the network opens that of iptables-legacy. Pods are cut off, and the node's own
+// connections, those of its probes included, all pass.
+func (b *filterBench) bothBackends(t *testing.T) {
+	t.Helper()
+	for line := range strings.Lines(dockerRules) {
+		hosttest.Iptables(t, "nft", strings.Fields(line)...)
+	}
+	for line := range strings.Lines(flannelRules) {
+		hosttest.Iptables(t, "legacy", strings.Fields(line)...)
+	}
+	defer flush(t, ipv4)
+	defer hosttest.Iptables(t, "legacy", "-F")
+	if out, in := b.connects(ipv4); out || in {
+		t.Errorf("both backends: a pod is not cut off: out %t, in %t", out, in)
+	}
+	for _, address := range []string{"10.244.0.2:80", "192.0.2.2:80"} {
+		conn, err := net.DialTimeout("tcp", address, time.Minute)
+		if err != nil {
+			t.Fatalf("the node itself: %v", err)
+		}
+		conn.Close()
+	}
+	found, err := b.check.Run(t.Context(), b.host)
+	want := []string{"packet-filter/nft ip filter FORWARD=PodTrafficDropped warning"}
+	if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err == nil {
+		t.Errorf("both backends: error %v (-want +got):\n%s", err, diff)
 	}
 }
 
@@ -214,6 +252,7 @@ func TestPacketFilterNative(t *testing.T) {
 	}
 	bench := newFilterBench(t)
 	for _, s := range []ruleSet{
+		// https://github.com/flannel-io/flannel/issues/2055
 		{name: "firewalld as it is installed", rules: firewalld(""), out: true, want: []string{input, forward}},
 		// of other pods
 		{name: "firewalld trusts the device of pods", rules: firewalld(`iifname "cali0" goto filter_FWD_trusted`),

@@ -5,8 +5,11 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 )
+
+func TestMain(m *testing.M) { ownedtest.Main(m) }
 
 // The boot of an error is decided once: no later change of the clock changes it.
 func TestExt4ErrorsKeepTheirBoot(t *testing.T) {

@@ -1,10 +1,9 @@
 package hungtasks
 
 import (
-	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(checktest.Main(m)) }
+func TestMain(m *testing.M) { ownedtest.Main(m) }

@@ -1,4 +1,4 @@
-package inspecttest
+package kinds
 
 import (
 	"errors"
