@@ -25,6 +25,7 @@ type rest struct {
 	known  bool              // before could be read
 	began  finding.Timestamp // the last pass
 	quiet  bool              // it found no object to check again
+	gated  bool              // a gate was closed that time alone does not open
 	passes int               // skipped since then
 }
 
@@ -33,7 +34,7 @@ type rest struct {
 func (i *Inspector) Rests(ctx context.Context) bool {
 	now, err := hostscan.ReadTraces(ctx, i.host)
 	began := i.host.Clock()
-	if r := &i.rest; r.quiet && err == nil && now == r.before && (r.passes < restingPasses || i.still(began)) {
+	if r := &i.rest; r.quiet && err == nil && now == r.before && (r.passes < restingPasses || !r.gated && i.still(began)) {
 		r.passes++
 		return true
 	}
@@ -50,11 +51,13 @@ func (i *Inspector) still(now finding.Timestamp) bool {
 // after takes the result of a pass over objects of the given kinds.
 func (r *rest) after(report object.Report, next object.History, only, optedIn []object.Kind) {
 	r.quiet, r.passes = r.known && len(only) == 0 && quiet(report, next, optedIn), 0
+	r.gated = slices.ContainsFunc(report.Gates, object.Gate.Stays)
 }
 
 // quiet reports whether no part of a pass must be checked again: every object is a living pod's or foreign, or is
 // report-only and either proven or waiting for a lasting condition; every source was read, and the history has no other
-// entries. Opt-in objects count like report-only ones until proven: a release may follow.
+// entries. Opt-in objects count like report-only ones until proven: a release may follow. A closed gate holds no object
+// then; see gated.
 func quiet(report object.Report, next object.History, optedIn []object.Kind) bool {
 	// The task of a container that containerd has and CRI lost stays a candidate as long as that container.
 	const settledAfter = time.Hour

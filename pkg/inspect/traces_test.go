@@ -107,6 +107,47 @@ func TestRestsWhileNoPodChanges(t *testing.T) {
 	}
 }
 
+// A young kubelet closes its gate for ten minutes. No object waits for it, so the agent rests; the gate's own entry in the
+// history is no reason for a pass.
+func TestRestsBesideAYoungKubelet(t *testing.T) {
+	n := restingNode(t)
+	n.host.Cluster.Still = func(time.Duration) bool { return true }
+	n.inspector.settings.KubeletUptime = 1000 * time.Hour
+	n.inspector.rest.quiet = false // the next whole pass is due
+	n.inspector.Rests(t.Context())
+	if report := n.wholePass(); gateOf(report, object.KubeletUptime).Open || gateOf(report, object.KubeletUptime).Since.IsZero() {
+		t.Fatalf("%+v", report.Gates)
+	}
+	for i := range stillPasses {
+		if !n.inspector.Rests(t.Context()) {
+			t.Fatalf("no rest before pass %d, although nothing waits for the gate", i+2)
+		}
+	}
+}
+
+// Time alone opens no other gate. Passes then come so often that the report says since when it is closed.
+func TestClosedGateShortensTheRest(t *testing.T) {
+	n := restingNode(t)
+	n.host.Cluster.Still = func(time.Duration) bool { return true }
+	n.inspector.settings.HostNamespaces = false
+	n.inspector.rest.quiet = false
+	passes := 0
+	var report object.Report
+	for range 61 {
+		if !n.inspector.Rests(t.Context()) {
+			report = n.wholePass()
+			passes++
+		}
+		n.after(n.inspector.settings.Every + n.inspector.settings.Every/20) // as late as the engine is
+	}
+	if got := report.At.Since(gateOf(report, "host-namespaces").Since); got < time.Hour {
+		t.Errorf("closed for %s after an hour and %d passes", got, passes)
+	}
+	if passes > 61/(restingPasses+1)+1 {
+		t.Errorf("%d passes in an hour", passes)
+	}
+}
+
 func TestRestEnds(t *testing.T) {
 	mkdir := func(dir string) func(*fullNode) {
 		return func(n *fullNode) {
