@@ -8,15 +8,20 @@ import (
 // grid is the distance between the moments at which timed runs start: each moment costs wake-ups of the processor, of
 // Go's threads and of its monitor, even with little work, and data that several checks need are read once. Checks of
 // the same interval do not share a moment for long: see spread.
-const grid = 5 * time.Second
+const grid = 10 * time.Second
 
-// onGrid returns the time to the moment of the grid nearest to the end of next.
+// onGrid returns the time to the moment of the grid nearest to the end of next, but never one much later: a fault is not
+// found later than the check's interval says.
 func (e *Engine) onGrid(next time.Duration) time.Duration {
-	if next < 2*grid-grid/5 { // for example after a wake
+	if next < grid-grid/5 { // for example after a wake
 		return next
 	}
 	since := time.Since(e.begun)
-	return (since + next).Round(grid) - since
+	until := (since + next).Round(grid) - since
+	if until > next+max(grid/10, next/20) {
+		until -= grid
+	}
+	return until
 }
 
 // spread keeps checks with the same interval from running at the same time.

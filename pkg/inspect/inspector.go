@@ -129,7 +129,10 @@ func (i *Inspector) Pass(ctx context.Context, history object.History, only ...ob
 		kinds.NoteRemoved(ctx, scan, &inventory, objects, suspects, i.settings.MassOrphaning)
 	}
 	report, next := verdict.Evaluate(objects, inventory, history, i.settings, started)
-	defer func() { i.rest.after(report, next, only, i.settings.OptedIn) }()
+	defer func() {
+		i.rest.after(report, next, only, i.settings.OptedIn)
+		i.rest.pods = phases(inventory.Kubelet)
+	}()
 	keepNames(objects, next)
 	report.Errors = append(report.Errors, failures...)
 	report.Errors = append(report.Errors, inventory.Failures()...)

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
 )
 
 // restingPasses is how many passes in a row are skipped while no object is suspicious and no pod's traces change.
@@ -25,7 +27,9 @@ type rest struct {
 	known  bool              // before could be read
 	began  finding.Timestamp // the last pass
 	quiet  bool              // it found no object to check again
+	gated  bool              // a gate was closed that time alone does not open
 	passes int               // skipped since then
+	pods   map[string]string // kubelet's pods in it: UID and phase; nil if kubelet did not list them
 }
 
 // Rests reports whether the next pass may be skipped: the last one found only objects of living pods and foreign ones,
@@ -33,12 +37,39 @@ type rest struct {
 func (i *Inspector) Rests(ctx context.Context) bool {
 	now, err := hostscan.ReadTraces(ctx, i.host)
 	began := i.host.Clock()
-	if r := &i.rest; r.quiet && err == nil && now == r.before && (r.passes < restingPasses || i.still(began)) {
-		r.passes++
-		return true
+	if r := &i.rest; r.quiet && err == nil && now == r.before {
+		rests := r.passes < restingPasses || !r.gated && i.still(began)
+		if !rests && !r.gated && r.passes == restingPasses && i.samePods(ctx) {
+			r.began, rests = began, true // as if the pass had been made now
+		}
+		if rests {
+			r.passes++
+			return true
+		}
 	}
 	i.rest = rest{before: now, known: err == nil, began: began}
 	return false
+}
+
+// samePods reports whether kubelet has the pods of the last pass, each in the same phase, and the watch shows no change now.
+// The watch may have begun with the pass, so that it does not show the changes just before; from now on it shows all.
+func (i *Inspector) samePods(ctx context.Context) bool {
+	if i.host.Cluster.Still == nil || !i.host.Cluster.Still(0) || i.rest.pods == nil {
+		return false
+	}
+	return maps.Equal(i.rest.pods, phases(witness.AskKubelet(ctx, hostscan.New(ctx, i.host, hostscan.Deadline{}))))
+}
+
+// phases returns kubelet's pods by UID with their phases; nil if kubelet did not list them.
+func phases(k witness.KubeletInventory) map[string]string {
+	if !k.OK() || k.ByName() {
+		return nil
+	}
+	pods := make(map[string]string, len(k.Pods))
+	for uid, pod := range k.Pods {
+		pods[uid] = pod.Phase
+	}
+	return pods
 }
 
 // still reports whether no pod of the node has changed since the last pass.
@@ -50,11 +81,13 @@ func (i *Inspector) still(now finding.Timestamp) bool {
 // after takes the result of a pass over objects of the given kinds.
 func (r *rest) after(report object.Report, next object.History, only, optedIn []object.Kind) {
 	r.quiet, r.passes = r.known && len(only) == 0 && quiet(report, next, optedIn), 0
+	r.gated = slices.ContainsFunc(report.Gates, object.Gate.Stays)
 }
 
 // quiet reports whether no part of a pass must be checked again: every object is a living pod's or foreign, or is
 // report-only and either proven or waiting for a lasting condition; every source was read, and the history has no other
-// entries. Opt-in objects count like report-only ones until proven: a release may follow.
+// entries. Opt-in objects count like report-only ones until proven: a release may follow. A closed gate holds no object
+// then; see gated.
 func quiet(report object.Report, next object.History, optedIn []object.Kind) bool {
 	// The task of a container that containerd has and CRI lost stays a candidate as long as that container.
 	const settledAfter = time.Hour

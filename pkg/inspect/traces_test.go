@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -104,6 +106,92 @@ func TestRestsWhileNoPodChanges(t *testing.T) {
 	}
 	if n.inspector.Rests(t.Context()) {
 		t.Error("rests although a pod has changed")
+	}
+}
+
+// The watch begins shortly before the first pass, so it does not show whether pods changed just before. Kubelet's own list
+// shows that later: no second pass is needed if it has the same pods.
+func TestOnePassAtTheStart(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*fullNode)
+		rests  bool
+	}{
+		"the same pods":          {func(*fullNode) {}, true},
+		"kubelet forgets a pod":  {func(n *fullNode) { delete(n.kubelet, inspecttest.UIDOf(3)) }, false},
+		"a pod of kubelet ended": {func(n *fullNode) { n.kubelet[inspecttest.UIDOf(3)] = ended(n.kubelet[inspecttest.UIDOf(3)]) }, false},
+		"kubelet is silent":      {func(n *fullNode) { n.host.Kubelet.Pods = nil }, false},
+		"the watch is lost":      {func(n *fullNode) { n.host.Cluster.Still = func(time.Duration) bool { return false } }, false},
+		"there is no watch":      {func(n *fullNode) { n.host.Cluster.Still = nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := restingNode(t)
+			watched := n.now
+			n.host.Cluster.Still = func(ago time.Duration) bool { return n.now.Since(watched)-ago >= 30*time.Second }
+			for range restingPasses {
+				n.after(time.Minute)
+				if !n.inspector.Rests(t.Context()) {
+					t.Fatal("no rest, although nothing has changed")
+				}
+			}
+			test.change(n)
+			for run := restingPasses; run < stillPasses; run++ {
+				n.after(time.Minute)
+				if got := n.inspector.Rests(t.Context()); got != test.rests {
+					t.Fatalf("rests in run %d: %t", run+1, got)
+				} else if !got {
+					return
+				}
+			}
+			if n.after(time.Minute); n.inspector.Rests(t.Context()) {
+				t.Error("rests forever")
+			}
+		})
+	}
+}
+
+func ended(pod corev1.Pod) corev1.Pod {
+	pod.Status.Phase = corev1.PodSucceeded
+	return pod
+}
+
+// A young kubelet closes its gate for ten minutes. No object waits for it, so the agent rests; the gate's own entry in the
+// history is no reason for a pass.
+func TestRestsBesideAYoungKubelet(t *testing.T) {
+	n := restingNode(t)
+	n.host.Cluster.Still = func(time.Duration) bool { return true }
+	n.inspector.settings.KubeletUptime = 1000 * time.Hour
+	n.inspector.rest.quiet = false // the next whole pass is due
+	n.inspector.Rests(t.Context())
+	if report := n.wholePass(); gateOf(report, object.KubeletUptime).Open || gateOf(report, object.KubeletUptime).Since.IsZero() {
+		t.Fatalf("%+v", report.Gates)
+	}
+	for i := range stillPasses {
+		if !n.inspector.Rests(t.Context()) {
+			t.Fatalf("no rest before pass %d, although nothing waits for the gate", i+2)
+		}
+	}
+}
+
+// Time alone opens no other gate. Passes then come so often that the report says since when it is closed.
+func TestClosedGateShortensTheRest(t *testing.T) {
+	n := restingNode(t)
+	n.host.Cluster.Still = func(time.Duration) bool { return true }
+	n.inspector.settings.HostNamespaces = false
+	n.inspector.rest.quiet = false
+	passes := 0
+	var report object.Report
+	for range 61 {
+		if !n.inspector.Rests(t.Context()) {
+			report = n.wholePass()
+			passes++
+		}
+		n.after(n.inspector.settings.Every + n.inspector.settings.Every/20) // as late as the engine is
+	}
+	if got := report.At.Since(gateOf(report, "host-namespaces").Since); got < time.Hour {
+		t.Errorf("closed for %s after an hour and %d passes", got, passes)
+	}
+	if passes > 61/(restingPasses+1)+1 {
+		t.Errorf("%d passes in an hour", passes)
 	}
 }
 

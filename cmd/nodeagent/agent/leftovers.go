@@ -27,13 +27,20 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
+// inspector makes passes, and reports whether the next one may be skipped: see inspect.Inspector.
+type inspector interface {
+	Rests(ctx context.Context) bool
+	Pass(ctx context.Context, history object.History, only ...object.Kind) (object.Report, object.History)
+}
+
 // leftovers inspects the node as a check, keeps the history of passes and passes proven leftovers to the runner.
 type leftovers struct {
 	every     time.Duration
 	host      *host.Host
 	log       *slog.Logger
 	meter     meter
-	inspector *inspect.Inspector
+	inspector inspector
+	found     []finding.Finding // by the last pass; they hold while the inspector rests
 	runner    *release.Runner
 	mode      release.Mode
 	memory    store.Bucket
@@ -107,7 +114,7 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 		return nil, finding.NotApplicable("no kubelet on this host")
 	}
 	if l.inspector.Rests(ctx) {
-		return nil, nil
+		return slices.Clone(l.found), nil
 	}
 	l.mu.Lock()
 	history := l.history
@@ -131,7 +138,8 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	default:
 	}
 	l.work <- report
-	return slices.Concat(leftoverFindings(report), unownedFindings(report, l.host.NodeName), gateFindings(report)), unread
+	l.found = slices.Concat(leftoverFindings(report), unownedFindings(report, l.host.NodeName), gateFindings(report))
+	return slices.Clone(l.found), unread
 }
 
 func (l *leftovers) remember(old object.History, report object.Report, history object.History) {

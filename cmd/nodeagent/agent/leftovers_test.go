@@ -1,16 +1,54 @@
 package agent
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
+
+// scripted is an inspector that makes one pass and then rests.
+type scripted struct {
+	report object.Report
+	passes int
+}
+
+func (s *scripted) Rests(context.Context) bool { return s.passes > 0 }
+
+func (s *scripted) Pass(context.Context, object.History, ...object.Kind) (object.Report, object.History) {
+	s.passes++
+	return s.report, nil
+}
+
+// The findings of a pass hold while the inspection rests: a gate that stays closed, or an object without an owner, is
+// not reported as gone.
+func TestFindingsHoldAtRest(t *testing.T) {
+	report := object.Report{At: second(4000), Objects: []object.Assessment{assessed(object.Netns, "", object.Unowned)},
+		Gates: []object.Gate{{Name: "host-namespaces", Why: "the agent does not see them", Since: second(1)}}}
+	passes := &scripted{report: report}
+	h := &host.Host{Clock: func() finding.Timestamp { return second(4000) }}
+	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, nil }
+	l := &leftovers{host: h, log: slog.New(slog.DiscardHandler), meter: meter{metrics.New(metrics.Config{})},
+		inspector: passes, activity: startReports(t, stateMap{}, t.TempDir()).activities, work: make(chan object.Report, 1)}
+	for run := range 3 {
+		found, err := l.run(t.Context())
+		if err != nil || len(found) != 2 {
+			t.Errorf("run %d: %v, %v", run, found, err)
+		}
+	}
+	if passes.passes != 1 {
+		t.Errorf("%d passes", passes.passes)
+	}
+}
 
 // The status keeps the released steps, and drops a plan once there is none.
 func TestRecord(t *testing.T) {

@@ -19,8 +19,9 @@ const (
 	// WatchGap is the minimum time between two calls of a watcher: a thousand mounts in a second are reported twenty
 	// times.
 	WatchGap = 50 * time.Millisecond
-	// RecheckEvery is how often a watcher checks that the watched object is still the same.
-	RecheckEvery = 10 * time.Second
+	// RecheckEvery is how often a watcher checks that the watched object is still the same. The checks that it wakes run
+	// as often or more often by themselves.
+	RecheckEvery = time.Minute
 	// absentEvery is how often a watcher checks whether an absent directory exists again.
 	absentEvery = time.Second
 )

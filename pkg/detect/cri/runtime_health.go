@@ -80,7 +80,7 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 			HealthyReason:  "ContainerRuntimeIsHealthy",
 			HealthyMessage: "Container runtime on the node is functioning properly",
 		},
-		Every:    15 * time.Second,
+		Every:    10 * time.Second,
 		Deadline: 2*s.Timeout + 5*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 30 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {

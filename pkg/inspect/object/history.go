@@ -93,11 +93,16 @@ func KindOf(key string) Kind {
 	return Kind(kind)
 }
 
-// Memories returns how many entries of a history hold pods' labels and annotations.
+const gateKind = "closed"
+
+// GateKey is the key in the history of the time since when a gate is closed. No kind of object has such keys.
+func GateKey(gate string) string { return gateKind + "/" + gate }
+
+// Memories returns how many entries of a history wait for no pass: pods' labels and annotations, and closed gates.
 func (h History) Memories() int {
 	n := 0
 	for key := range h {
-		if _, ok := optout.UIDOf(key); ok {
+		if _, ok := optout.UIDOf(key); ok || KindOf(key) == gateKind {
 			n++
 		}
 	}

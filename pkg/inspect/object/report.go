@@ -76,6 +76,15 @@ func (r Report) Suspicious() Report {
 // Breaker is the name of the gate against mass orphaning.
 const Breaker = "no-mass-orphaning"
 
+// KubeletUptime and RuntimeUptime are the names of the gates that time alone opens.
+const (
+	KubeletUptime = "kubelet-uptime"
+	RuntimeUptime = "runtime-uptime"
+)
+
+// Stays reports whether a gate is closed and time alone will not open it.
+func (g Gate) Stays() bool { return !g.Open && g.Name != KubeletUptime && g.Name != RuntimeUptime }
+
 // GateApplies reports whether a closed gate matters for objects of a kind.
 func GateApplies(g Gate, kind Kind) bool { return g.Name != NetworkReady || kind.Networked() }
 

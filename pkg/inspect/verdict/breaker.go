@@ -140,7 +140,7 @@ func (e *evaluation) nameless(uid string, all []object.Assessment) string {
 // keepNamed keeps the apiserver's answers about pods that the breaker may hold, while they count. An answer that a pod
 // exists by name while the list lacks it also counts in passes in which other gates hold the pod.
 func (e *evaluation) keepNamed() {
-	if _, closed := e.history["closed/"+object.Breaker]; !closed && e.gate(object.Breaker).Open {
+	if _, closed := e.history[object.GateKey(object.Breaker)]; !closed && e.gate(object.Breaker).Open {
 		return
 	}
 	for uid, answer := range e.inventory.HeldAnswers(e.history) {
@@ -151,22 +151,27 @@ func (e *evaluation) keepNamed() {
 	}
 }
 
-// noteGates stores since when gates are closed, and since when kubelet has had its pods while the breaker was closed.
+// restGap is more passes than an inspection skips at a time while a gate stays closed.
+const restGap = 6
+
+// noteGates stores since when gates are closed, and since when kubelet has had its pods while the breaker was closed. A
+// daemon that restarts again and again causes a pass each time, before its uptime has opened its gate.
 func (e *evaluation) noteGates() {
 	for i := range e.gates {
 		g := &e.gates[i]
 		if g.Open {
 			continue
 		}
-		s := e.unbroken("closed/" + g.Name)
+		key := object.GateKey(g.Name)
+		s := e.unbroken(key, max(e.settings.KubeletUptime, e.settings.RuntimeUptime)+restGap*e.settings.Every)
 		g.Since, g.Opens = s.First, g.opens()
-		e.next["closed/"+g.Name] = s
+		e.next[key] = s
 	}
 	if e.gate(object.Breaker).Open || !e.inventory.Cluster.OK() || !e.gate("kubelet-heard").Open ||
-		!e.gate("kubelet-sources").Open || !e.gate("kubelet-uptime").Open {
+		!e.gate("kubelet-sources").Open || !e.gate(object.KubeletUptime).Open {
 		return
 	}
-	s := e.unbroken(sourcesKey)
+	s := e.unbroken(sourcesKey, max(e.settings.Grace/2, 3*e.settings.Every))
 	if k := &e.inventory.Kubelet; k.AgeErr != nil || e.now.SinceBoot-k.Age > s.First.SinceBoot {
 		s = object.Sighting{First: e.now, Last: e.now, Passes: 1} // a new process has to show it anew
 	}
@@ -178,11 +183,10 @@ func (e *evaluation) gate(name string) gate {
 	return e.gates[n]
 }
 
-// unbroken counts a pass in which a condition held. It starts anew after a gap.
-func (e *evaluation) unbroken(k string) object.Sighting {
+// unbroken counts a pass in which a condition held. It starts anew after a longer gap between passes than most.
+func (e *evaluation) unbroken(k string, most time.Duration) object.Sighting {
 	s, ok := e.history[k]
-	if !ok || !object.SameBoot(s.Last, e.now) || s.Last.SinceBoot > e.now.SinceBoot ||
-		e.now.Since(s.Last) > max(e.settings.Grace/2, 3*e.settings.Every) {
+	if !ok || !object.SameBoot(s.Last, e.now) || s.Last.SinceBoot > e.now.SinceBoot || e.now.Since(s.Last) > most {
 		s = object.Sighting{First: e.now}
 	}
 	return s.AddPass(e.now)

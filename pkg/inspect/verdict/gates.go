@@ -52,10 +52,10 @@ func gates(t *witness.Inventory, s object.Settings, orphans, ended, stuck int, m
 	network.network = true
 	return []gate{
 		kubeletAnswers(t),
-		UptimeGate("kubelet-uptime", "kubelet", t.Kubelet.Age, t.Kubelet.AgeErr, s.KubeletUptime),
+		UptimeGate(object.KubeletUptime, "kubelet", t.Kubelet.Age, t.Kubelet.AgeErr, s.KubeletUptime),
 		kubeletNotWorking(t, orphans, stuck),
 		runtimeAnswers(t),
-		UptimeGate("runtime-uptime", "the runtime", t.Runtime.Age, t.Runtime.AgeErr, s.RuntimeUptime),
+		UptimeGate(object.RuntimeUptime, "the runtime", t.Runtime.Age, t.Runtime.AgeErr, s.RuntimeUptime),
 		conditionGate("runtime-ready", t.Runtime, t.Runtime.Ready),
 		network,
 		hostNamespaces(s),
@@ -279,11 +279,11 @@ func (g gate) opens() string {
 	return map[string]string{
 		"kubelet-heard": "by itself, once kubelet answers: `systemctl status kubelet`; where it refuses, an administrator " +
 			"grants the right (docs/security.md)",
-		"kubelet-uptime": "by itself, once kubelet has been up long enough; where it restarts again and again, an " +
+		object.KubeletUptime: "by itself, once kubelet has been up long enough; where it restarts again and again, an " +
 			"administrator ends that",
 		"kubelet-not-working": "by itself, once kubelet has ended these pods, at the latest after twice the grace period",
 		"runtime-heard":       "by itself, once the runtime answers: an administrator looks at its service",
-		"runtime-uptime": "by itself, once the runtime has been up long enough; where it restarts again and again, an " +
+		object.RuntimeUptime: "by itself, once the runtime has been up long enough; where it restarts again and again, an " +
 			"administrator ends that",
 		"runtime-ready":     "by itself, once the runtime reports that it is ready: `crictl info` says what it lacks",
 		object.NetworkReady: "by itself, once the runtime reports that its network is ready: the network plugin has to be installed",

@@ -42,7 +42,7 @@ func (t *Inventory) NameOf(uid string, objects []*object.Object) (pod object.Pod
 // or a release is about; it is asked first.
 func (t *Inventory) HeldByName(suspects []*object.Object, history object.History, now finding.Timestamp,
 	pinned string) []object.Pod {
-	if _, closed := history["closed/"+object.Breaker]; !closed || !t.Cluster.OK() {
+	if _, closed := history[object.GateKey(object.Breaker)]; !closed || !t.Cluster.OK() {
 		return nil
 	}
 	firsts := make(map[string]finding.Timestamp)

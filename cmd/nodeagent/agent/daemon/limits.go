@@ -16,7 +16,7 @@ const (
 	garbage      = 50 // percent: GOGC
 	releaseAfter = 15 * time.Second
 	releaseEvery = time.Minute
-	unused       = 3 << 20 // bytes: less is not worth a collection, which takes some milliseconds
+	unused       = 3 << 20 // bytes: less is not worth a collection, which takes some milliseconds of two processors
 )
 
 // setRuntimeLimits sets the limits of this process.
@@ -34,7 +34,7 @@ func releaseMemory(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-memory.C:
-			if unusedMemory() > unused {
+			if readHeap().excessive() {
 				debug.FreeOSMemory()
 			}
 			memory.Reset(releaseEvery)
@@ -42,11 +42,19 @@ func releaseMemory(ctx context.Context) error {
 	}
 }
 
-// unusedMemory returns the bytes of the heap that hold no live objects.
-func unusedMemory() uint64 {
+// heap is the use of Go's heap in bytes: free memory that the kernel has not got back, objects with the dead ones among
+// them, and the objects that the last collection found alive.
+type heap struct{ free, objects, live uint64 }
+
+func readHeap() heap {
 	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"},
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(samples)
-	free, objects, live := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
-	return free + objects - min(objects, live)
+	return heap{samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()}
+}
+
+// excessive reports whether the heap holds much more without live objects than it does between two collections of an
+// agent at rest.
+func (h heap) excessive() bool {
+	return h.free+h.objects-min(h.objects, h.live) > h.live*garbage/100+unused
 }

@@ -96,7 +96,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 			HealthyReason:  "CSIPluginsAreRegistered",
 			HealthyMessage: "All CSI drivers of the node are registered and ready",
 		},
-		Every:    15 * time.Second,
+		Every:    20 * time.Second,
 		Deadline: 30 * time.Second,
 		Wakes:    []detect.Wake{{Source: detect.WakePlugins}},
 		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 30 * time.Second}},

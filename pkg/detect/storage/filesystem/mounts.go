@@ -1,6 +1,9 @@
 package filesystem
 
 import (
+	"path"
+	"strings"
+
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -36,9 +39,15 @@ func Writable(m mount.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign
 
 // MountHolding returns the mount that a path is on: the deepest one above it, and of several at one point the last.
 func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {
+	name = path.Clean(name)
+	if !path.IsAbs(name) {
+		return mount.Mount{}, false
+	}
 	best := -1
 	for i, m := range mounts {
-		if (best < 0 || len(m.Point) >= len(mounts[best].Point)) && mount.Below(name, m.Point) {
+		// The kernel's paths are clean. This runs for each mount of each pod.
+		above := m.Point == "/" || name == m.Point || strings.HasPrefix(name, m.Point) && name[len(m.Point)] == '/'
+		if above && (best < 0 || len(m.Point) >= len(mounts[best].Point)) {
 			best = i
 		}
 	}
