@@ -145,3 +145,49 @@ func avoided(t *testing.T, answer *httptest.ResponseRecorder) (text string) {
 	}
 	return text + strings.Join(nodes, "; ")
 }
+
+// The weekly report has the availability of the cluster's nodes from a real event center's report, and names the reason if
+// that is missing.
+func TestReportOfNodes(t *testing.T) {
+	center, token := openCenter(t)
+	log := slog.New(slog.DiscardHandler)
+	agent := report.New(report.Config{Settings: report.Settings{Endpoints: []string{center.Server + "/v1/events"}, Cluster: "prod", TokenFile: token},
+		Node: "node-11", Boot: "boot", ReadFile: os.ReadFile})
+	go func() { _ = agent.Run(t.Context()) }()
+	agent.Evidence(event.Evidence{Act: "creation", UID: "u", Namespace: "default", Name: "web", Began: time.Now()})
+	kept, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "data"), 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = kept.Close() })
+	follower := follow.New(follow.Config{Promised: time.Minute})
+	of := func(sender *messages.Sender, week, namespace string) (text string) {
+		server := &api.Server{Follower: follower, Store: kept, Prober: probe.New(nil, follower, log), Log: log, Now: time.Now, Sender: sender}
+		made, err := server.Report(t.Context(), week, namespace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if made.Center != nil {
+			return fmt.Sprintf("%d nodes, %.0f", made.Center.Nodes, made.Center.Available+made.Center.Unavailable+made.Center.Unknown)
+		}
+		return strings.Join(made.Missing, ", ")
+	}
+	sender := messages.NewSender(center, "prod", log)
+	wait(t, "the node is counted", func() bool { return of(sender, "", "") == "1 nodes, 1" })
+	away := messages.NewSender(&remote.Client{Server: "http://127.0.0.1:1", Token: token}, "prod", log)
+	for _, test := range []struct {
+		sender          *messages.Sender
+		week, namespace string
+		want            string
+	}{
+		{sender, "", "team", ""}, // whoever sees one namespace learns of no node
+		{sender, "2020-W10", "", "the nodes: the event center has no report of that week"},
+		{messages.NewSender(center, "another", log), "", "", "the nodes: the event center's report has none of this cluster"},
+		{away, "", "", "the nodes: the event center does not answer"},
+		{nil, "", "", ""},
+	} {
+		if got := of(test.sender, test.week, test.namespace); !strings.HasSuffix(got, test.want) || test.want == "" && strings.Contains(got, "nodes:") {
+			t.Errorf("week %q, namespace %q: %q, want %q", test.week, test.namespace, got, test.want)
+		}
+	}
+}

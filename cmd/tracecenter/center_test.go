@@ -36,7 +36,7 @@ func openCenter(t *testing.T) (center *remote.Client, token string) {
 	t.Cleanup(func() { _ = c.Close() })
 	secret := strings.Repeat("secret", 8)
 	interfaces := api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler), Loopback: true,
-		Authenticate: identitytest.Administrator(t, secret), Alive: time.Minute})
+		Authenticate: identitytest.Administrator(t, secret), Alive: time.Minute, Reports: c.Reports})
 	var away atomic.Bool
 	away.Store(true)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

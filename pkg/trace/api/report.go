@@ -3,17 +3,20 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const (
@@ -21,6 +24,9 @@ const (
 	weekDone = time.Hour       // after its end, the report of a week is final
 	unseen   = 5 * time.Minute // the end of a deletion may be stored so much later
 	maxTook  = 50              // namespaces of one response
+
+	centerLimit = 5 * time.Second // for the event center's report
+	centerWait  = 24 * time.Hour  // after its end, the report of a week is kept without it
 )
 
 // Report returns the report of an ISO week; empty: of the last 7 days. A finished one is kept.
@@ -101,7 +107,57 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 	var took []report.Placed
 	r.Exhausted, took, err = s.Store.LastCapacity(ctx, r.To, r.To.Sub(r.From), r.Namespace)
 	r.Took = took[:min(len(took), maxTook)]
+	if s.Sender != nil && r.Namespace == "" {
+		day := r.From
+		if r.Week == "" {
+			day = r.To
+		}
+		var missing string
+		if r.Center, missing = nodesOnline(ctx, s.Sender, day); missing != "" {
+			r.Missing = append(r.Missing, "the nodes: "+missing)
+		}
+	}
 	return err
+}
+
+// nodesOnline returns the cluster's part of the event center's report of the week of a day, or why it is missing.
+func nodesOnline(ctx context.Context, from *messages.Sender, day time.Time) (online *report.NodesOnline, missing string) {
+	ctx, cancel := context.WithTimeout(ctx, centerLimit)
+	defer cancel()
+	var answer struct {
+		Name    string
+		Partial bool
+		ByPool  []struct {
+			Cluster                string
+			Nodes, Found, Repaired int
+			Availability           struct{ Available, Unavailable, Unknown float64 } // the mean of its nodes
+		}
+	}
+	query := url.Values{"date": {day.Format(time.DateOnly)}}
+	if _, err := from.Center.Decode(ctx, http.MethodGet, "/v1/reports/weekly?"+query.Encode(), nil, &answer); err != nil {
+		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusNotFound {
+			return nil, "the event center has no report of that week"
+		}
+		return nil, "the event center does not answer"
+	}
+	online = &report.NodesOnline{Week: answer.Name, Partial: answer.Partial}
+	for _, pool := range answer.ByPool {
+		if pool.Cluster != from.Cluster {
+			continue
+		}
+		n := float64(pool.Nodes)
+		online.Nodes, online.Found, online.Repaired = online.Nodes+pool.Nodes, online.Found+pool.Found, online.Repaired+pool.Repaired
+		online.Available += n * pool.Availability.Available
+		online.Unavailable += n * pool.Availability.Unavailable
+		online.Unknown += n * pool.Availability.Unknown
+	}
+	if online.Nodes == 0 {
+		return nil, "the event center's report has none of this cluster"
+	}
+	for _, share := range []*float64{&online.Available, &online.Unavailable, &online.Unknown} {
+		*share /= float64(online.Nodes)
+	}
+	return online, ""
 }
 
 // isLeft reports whether a deletion did not end in time for leftovers.
@@ -124,7 +180,8 @@ func (s *Server) KeepWeek(ctx context.Context, now time.Time) error {
 		return err
 	}
 	made, err := s.Report(ctx, name, "")
-	if err != nil || !made.Judged() {
+	_, end, _ := report.Bounds(name)
+	if err != nil || !made.Judged() || s.Sender != nil && made.Center == nil && now.Before(end.Add(centerWait)) {
 		return err
 	}
 	return s.Store.KeepWeek(ctx, name, made)

@@ -139,18 +139,17 @@ type Budget struct {
 	Days      float64  `json:"days"` // with verdicts
 }
 
-// NodesOnline is the availability of the nodes according to the event center's report.
+// NodesOnline is the availability of the cluster's nodes according to the event center's report of a week. Shares are
+// between 0 and 1.
 type NodesOnline struct {
-	Week               string  `json:"week"`
-	Nodes              int     `json:"nodes"`
-	Available          float64 `json:"available"`
-	Unavailable        float64 `json:"unavailable"`
-	Unknown            float64 `json:"unknown"`
-	Joined             int     `json:"joined"`
-	Removed            int     `json:"removed"`
-	Found              int     `json:"faultsFound"`
-	Repaired           int     `json:"faultsRepaired"`
-	MaintenanceSeconds int64   `json:"maintenanceSeconds"`
+	Week        string  `json:"week"`
+	Partial     bool    `json:"partial,omitempty"` // the week is not over, or not completely counted
+	Nodes       int     `json:"nodes"`
+	Available   float64 `json:"available"`
+	Unavailable float64 `json:"unavailable"`
+	Unknown     float64 `json:"unknown"`
+	Found       int     `json:"faultsFound"`
+	Repaired    int     `json:"faultsRepaired"` // after a successful action of the agent
 }
 
 // WeekOf returns the name of a time's ISO week.
