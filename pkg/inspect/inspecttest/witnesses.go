@@ -3,7 +3,6 @@ package inspecttest
 import (
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"time"
 
@@ -57,7 +56,7 @@ func SeenLong(objects ...object.Object) object.History {
 	history := make(object.History)
 	for i := range objects {
 		history[object.Key(&objects[i])] = object.Sighting{
-			Identity: maps.Clone(objects[i].Identity), First: At(40 * time.Minute), Last: At(59 * time.Minute),
+			Identity: objects[i].Identity, First: At(40 * time.Minute), Last: At(59 * time.Minute),
 			Passes:  5,
 			Pod:     objects[i].Pod,
 			Denials: []finding.Timestamp{At(40 * time.Minute), At(50 * time.Minute)},
@@ -68,7 +67,7 @@ func SeenLong(objects ...object.Object) object.History {
 
 // Object is one of a pod, with a sandbox if the runtime must know it.
 func Object(kind object.Kind, uid string) object.Object {
-	o := object.Object{Kind: kind, ID: "x", Pod: object.Pod{UID: uid}, Identity: object.Identity{"inode": "7"}}
+	o := object.Object{Kind: kind, ID: "x", Pod: object.Pod{UID: uid}, Identity: object.Identity{File: object.FileID{Inode: 7}}}
 	if kind.Networked() || kind.NamedByID() || slices.Contains([]object.Kind{object.Sandbox, object.Lease,
 		object.SystemdUnit, object.LogLink}, kind) {
 		o.SandboxID = Sandbox

@@ -10,7 +10,7 @@ import (
 // plugins take down the network before its namespace is removed; volumes go before cgroups, so that their memory is not
 // charged to the parent; the directory and the logs are last.
 func Actions() []Action {
-	return []Action{
+	all := []Action{
 		sandboxAction(),
 		containerAction(),
 		containerdContainerAction(),
@@ -29,6 +29,10 @@ func Actions() []Action {
 		systemdUnitAction(),
 		podLogsAction(),
 	}
+	for i := range all {
+		all[i] = onlyIdentified(all[i])
+	}
+	return all
 }
 
 // actions holds at most one action for each kind.

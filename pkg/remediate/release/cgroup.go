@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -29,8 +30,8 @@ func cgroupAction() Action {
 		Needs: func(_ object.Assessment, rest []object.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
-				case other.Kind == object.Mount && other.Identity["type"] == "tmpfs":
-					return fmt.Sprintf("a volume in memory is still mounted on %s", other.Identity["point"])
+				case other.Kind == object.Mount && other.Identity.Mount.Type == "tmpfs":
+					return fmt.Sprintf("a volume in memory is still mounted on %s", other.Identity.Mount.Point)
 				case other.Kind == object.Container && other.Facts["state"] != "EXITED":
 					return fmt.Sprintf("container %s still exists", shortID(other.ID))
 				}
@@ -38,11 +39,8 @@ func cgroupAction() Action {
 			return ""
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			c, err := cgroupOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.RemoveCgroup(ctx, c)
+			return t.Mutator.RemoveCgroup(ctx,
+				mutate.Cgroup{Dir: o.ID, UID: o.Pod.UID, Driver: o.Facts["driver"], File: fileOf(o)})
 		},
 		Verify: fileGone,
 	}

@@ -20,8 +20,8 @@ import (
 
 func TestCgroupNeeds(t *testing.T) {
 	mount := func(kind string) object.Assessment {
-		return object.Assessment{Object: object.Object{Kind: object.Mount, Identity: object.Identity{"type": kind,
-			"point": "/p"}}}
+		return object.Assessment{Object: object.Object{Kind: object.Mount, Identity: object.Identity{
+			Mount: object.MountID{Type: kind, Point: "/p"}}}}
 	}
 	container := func(state string) object.Assessment {
 		return object.Assessment{Object: object.Object{Kind: object.Container, ID: "c",
@@ -73,7 +73,7 @@ func TestCgroupOrder(t *testing.T) {
 func assessmentOf(p mutate.Process) object.Assessment {
 	return object.Assessment{Object: object.Object{
 		Kind: object.Process, ID: strconv.Itoa(p.PID), Pod: object.Pod{UID: p.UID},
-		Identity: object.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
+		Identity: object.Identity{Process: object.ProcessID{PID: p.PID, StartTime: p.StartTime}},
 	}}
 }
 

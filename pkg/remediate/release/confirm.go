@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
@@ -138,10 +137,9 @@ func withUnknownHolders(o object.Assessment, report object.Report) object.Assess
 func (p *podRelease) checkPlan(ctx context.Context, report object.Report) error {
 	for _, step := range p.steps {
 		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
-			if !maps.Equal(now.Identity, step.Object.Identity) {
+			if !now.Identity.Equal(step.Object.Identity) {
 				return p.stopFor("%s %s is no longer the object that was inspected: %v instead of %v", step.Kind,
-					step.ID,
-					now.Identity, step.Object.Identity)
+					step.ID, now.Identity.Values(), step.Object.Identity.Values())
 			}
 			continue
 		}

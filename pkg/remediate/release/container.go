@@ -21,10 +21,7 @@ func containerAction() Action {
 		},
 		Needs: notFrozen,
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			container, err := runtimeObject(o)
-			if err != nil {
-				return err
-			}
+			container := runtimeObject(o)
 			if err := t.Mutator.StopContainer(ctx, container, graceOf(o.Facts["terminationGracePeriod"],
 				t.Settings)); err != nil {
 				return fmt.Errorf("stop container: %w", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -46,10 +47,7 @@ func isSandboxRecord(o object.Assessment) int {
 }
 
 func releaseContainerdContainer(ctx context.Context, t Tools, o object.Assessment) error {
-	container, err := runtimeContainerOf(o)
-	if err != nil {
-		return err
-	}
+	container := mutate.RuntimeContainer{ID: o.Identity.Runtime.ID, CreatedAt: o.Identity.Runtime.Created, UID: o.Pod.UID}
 	if err := t.Mutator.EndRuntimeTask(ctx, container, t.Settings.ContainerGrace); err != nil {
 		return fmt.Errorf("end the task: %w", err)
 	}

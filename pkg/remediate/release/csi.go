@@ -10,7 +10,7 @@ import (
 
 // isCSI reports whether a mount was made by a CSI driver for kubelet.
 func isCSI(o object.Assessment) bool {
-	return strings.Contains(o.Identity["point"], "/pods/"+o.Pod.UID+"/"+csiVolumes)
+	return strings.Contains(o.Identity.Mount.Point, "/pods/"+o.Pod.UID+"/"+csiVolumes)
 }
 
 // csiOwned returns why the agent must not unmount a CSI mount: its driver is unknown or not proven to be gone.
@@ -18,7 +18,7 @@ func csiOwned(ctx context.Context, t Tools, o object.Assessment) string {
 	if !isCSI(o) || t.Settings.UnmountCSI {
 		return ""
 	}
-	_, rest, _ := strings.Cut(o.Identity["point"], "/pods/"+o.Pod.UID+"/"+csiVolumes)
+	_, rest, _ := strings.Cut(o.Identity.Mount.Point, "/pods/"+o.Pod.UID+"/"+csiVolumes)
 	volume, _, _ := strings.Cut(rest, "/")
 	note, err := readVolumeNote(ctx, t, o.Pod.UID, csiVolumes+volume+"/"+noteName)
 	if err != nil {

@@ -274,7 +274,7 @@ func TestPodDirectoryNeeds(t *testing.T) {
 	action := podDirectoryAction()
 	thing := func(kind object.Kind, facts map[string]string) object.Assessment {
 		return object.Assessment{Object: object.Object{Kind: kind, ID: "0123456789",
-			Identity: object.Identity{"point": "/p"}, Facts: facts}}
+			Identity: object.Identity{Mount: object.MountID{Point: "/p"}}, Facts: facts}}
 	}
 	var got []string
 	for _, rest := range []object.Assessment{
@@ -301,7 +301,7 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 	assessment := func(uid, name string, id mutate.FileID) object.Assessment {
 		return object.Assessment{Object: object.Object{
 			Kind: object.PodDirectory, ID: name, Pod: object.Pod{UID: uid},
-			Identity: object.Identity{"device": id.Device, "inode": itoa(int(id.Inode))},
+			Identity: object.Identity{File: object.FileID{Device: id.Device, Inode: id.Inode}},
 		}}
 	}
 	tools := w.runner().tools

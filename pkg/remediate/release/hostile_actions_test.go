@@ -79,8 +79,7 @@ func (n *hostile) take(p *simPod, o object.Assessment) {
 		delete(p.pids, pid)
 		n.remove("/proc/" + o.ID)
 	case object.Mount:
-		id, _ := strconv.Atoi(o.Identity["id"])
-		delete(p.mounts, id)
+		delete(p.mounts, o.Identity.Mount.ID)
 		n.table()
 	case object.Cgroup:
 		if n.populated(p) {
@@ -112,10 +111,9 @@ func (n *hostile) has(o object.Assessment) bool {
 		return p.container == o.ID
 	case object.Process:
 		pid, _ := strconv.Atoi(o.ID)
-		return p.pids[pid] != 0 && strconv.FormatUint(p.pids[pid], 10) == o.Identity["startTime"]
+		return p.pids[pid] != 0 && p.pids[pid] == o.Identity.Process.StartTime
 	case object.Mount:
-		id, _ := strconv.Atoi(o.Identity["id"])
-		return p.mounts[id] != ""
+		return p.mounts[o.Identity.Mount.ID] != ""
 	}
 	_, err := n.host.Files.Stat(o.ID)
 	return err == nil

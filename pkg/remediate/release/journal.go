@@ -18,7 +18,7 @@ type Record struct {
 	Pod      object.Pod        `json:"pod,omitzero"`
 	Kind     object.Kind       `json:"kind,omitempty"`
 	ID       string            `json:"id,omitempty"`
-	Identity object.Identity   `json:"identity,omitempty"`
+	Identity object.Identity   `json:"identity,omitzero"`
 	Does     string            `json:"does,omitempty"`
 	Result   Result            `json:"result,omitempty"`
 	Why      string            `json:"why,omitempty"`

@@ -120,6 +120,35 @@ func TestJournalFullDisk(t *testing.T) {
 	}
 }
 
+// Records that earlier versions wrote, with identities as objects of texts, are read, and written in the same form.
+func TestJournalOfEarlierVersions(t *testing.T) {
+	const head = `{"at":{"wall":"2026-01-02T03:04:05Z","boot":"b","up":6000000000},"event":"intent","group":"u",` +
+		`"pod":{"uid":"u","namespace":"n","name":"p"},`
+	dir := t.TempDir()
+	lines := head + `"kind":"mount","id":"/p#31","identity":{"device":"0:9","id":"31","point":"/p","root":"/",` +
+		`"source":"tmpfs","type":"tmpfs"},"does":"unmount /p (tmpfs)"}` + "\n" +
+		head + `"kind":"process","id":"7","identity":{"pid":"7","startTime":"5"},"does":"thaw"}` + "\n" +
+		head + `"kind":"pod-directory","id":"/d","identity":{"device":"8:1","inode":"12"},"does":"remove"}` + "\n" +
+		`{"at":{"wall":"2026-01-02T03:04:05Z","boot":"b","up":6000000000},"event":"begin","group":"u"}` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, journalName), []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	records, skipped, err := ReadJournal(dir)
+	if err != nil || skipped > 0 || len(records) != 4 {
+		t.Fatalf("%d records, %d skipped, %v", len(records), skipped, err)
+	}
+	mount := object.MountID{ID: 31, Device: "0:9", Root: "/", Point: "/p", Source: "tmpfs", Type: "tmpfs"}
+	if records[0].Identity.Mount != mount || records[1].Identity.Process != (object.ProcessID{PID: 7, StartTime: 5}) ||
+		records[2].Identity.File != (object.FileID{Device: "8:1", Inode: 12}) {
+		t.Errorf("%+v", records)
+	}
+	again := t.TempDir()
+	write(t, open(t, again), records...)
+	if text, err := os.ReadFile(filepath.Join(again, journalName)); err != nil || string(text) != lines {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
 func TestJournalMemory(t *testing.T) {
 	records := []Record{
 		{At: ago(5 * time.Hour), Event: Begin, Group: "whole"}, {Event: Finish, Group: "whole", Result: Released},

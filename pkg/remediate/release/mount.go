@@ -32,7 +32,7 @@ func mountAction() Action {
 			if why := o.Facts["refused"]; why != "" {
 				return "", why
 			}
-			does := fmt.Sprintf("unmount %s (%s)", o.Identity["point"], o.Identity["type"])
+			does := fmt.Sprintf("unmount %s (%s)", o.Identity.Mount.Point, o.Identity.Mount.Type)
 			if bind := o.Facts["private"]; bind != "" {
 				does += fmt.Sprintf(", after %s was made private", bind)
 			}
@@ -46,10 +46,7 @@ func mountAction() Action {
 		Preview: csiOwned,
 		Do:      unmount,
 		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
-			m, err := mountOf(o)
-			if err != nil {
-				return false, err
-			}
+			m := mountOf(o)
 			mounts, err := mount.Table(t.Host)
 			return err == nil && !slices.ContainsFunc(mounts, func(now mount.Mount) bool {
 				return now.ID == m.ID && now.Point == m.Point
@@ -61,17 +58,15 @@ func mountAction() Action {
 // innermostFirst sorts subpath binds before their volumes, deeper mounts before the mounts that contain them, and of
 // mounts stacked on one point the upper (newer) before the lower.
 func innermostFirst(a, b object.Assessment) int {
-	x, y := a.Identity["point"], b.Identity["point"]
+	x, y := a.Identity.Mount.Point, b.Identity.Mount.Point
 	subpath := func(o object.Assessment) int {
 		if o.Facts["plugin"] == "subpath" {
 			return 0
 		}
 		return 1
 	}
-	i, _ := integer(a, "id")
-	j, _ := integer(b, "id")
 	return cmp.Or(cmp.Compare(subpath(a), subpath(b)),
-		cmp.Compare(strings.Count(y, "/"), strings.Count(x, "/")), cmp.Compare(x, y), cmp.Compare(j, i))
+		cmp.Compare(strings.Count(y, "/"), strings.Count(x, "/")), cmp.Compare(x, y), cmp.Compare(b.Identity.Mount.ID, a.Identity.Mount.ID))
 }
 
 // noContainers keeps volumes while a container may be running.
@@ -89,10 +84,7 @@ func unmount(ctx context.Context, t Tools, o object.Assessment) error {
 	if why := csiOwned(ctx, t, o); why != "" {
 		return mutate.Refusal{Why: why}
 	}
-	m, err := mountOf(o)
-	if err != nil {
-		return err
-	}
+	m := mountOf(o)
 	if mutate.Remote(m.FSType) {
 		sign, err := serverDead(ctx, t, m)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -30,21 +31,18 @@ func attachmentAction() Action {
 			return ""
 		},
 		Preview: func(_ context.Context, t Tools, o object.Assessment) string {
-			attachment, err := attachmentOf(o)
-			if err == nil {
-				err = t.Mutator.MayDelAttachment(attachment)
-			}
-			return whyNot(err)
+			return whyNot(t.Mutator.MayDelAttachment(attachmentOf(o)))
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			attachment, err := attachmentOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.DelAttachment(ctx, attachment)
+			return t.Mutator.DelAttachment(ctx, attachmentOf(o))
 		},
 		Verify: attachmentGone,
 	}
+}
+
+func attachmentOf(o object.Assessment) mutate.Attachment {
+	return mutate.Attachment{File: o.ID, Inode: o.Identity.File.Inode, Size: int64(o.Identity.File.Size),
+		ContainerID: o.SandboxID}
 }
 
 // netnsAction removes the mount that keeps an empty network namespace alive.
@@ -72,20 +70,17 @@ func netnsAction() Action {
 			return ""
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			netns, err := netnsOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.RemoveNetns(ctx, netns)
+			return t.Mutator.RemoveNetns(ctx, netnsOf(o))
 		},
 		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
-			netns, err := netnsOf(o)
-			if err != nil {
-				return false, err
-			}
-			return t.Mutator.NetnsGone(netns)
+			return t.Mutator.NetnsGone(netnsOf(o))
 		},
 	}
+}
+
+// netnsOf takes the inode of the namespace, or of the empty file when no namespace is mounted on it any more.
+func netnsOf(o object.Assessment) mutate.Netns {
+	return mutate.Netns{Path: o.ID, Inode: o.Identity.File.Inode}
 }
 
 // linkAction deletes the host end of a pod's veth pair: by index, after its peer was compared, never by name.
@@ -108,20 +103,17 @@ func linkAction() Action {
 			return ""
 		},
 		Do: func(_ context.Context, t Tools, o object.Assessment) error {
-			link, err := linkOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.DeleteLink(link)
+			return t.Mutator.DeleteLink(linkOf(o))
 		},
 		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
-			link, err := linkOf(o)
-			if err != nil {
-				return false, err
-			}
-			return t.Mutator.LinkGone(link)
+			return t.Mutator.LinkGone(linkOf(o))
 		},
 	}
+}
+
+func linkOf(o object.Assessment) mutate.Link {
+	link := o.Identity.Link
+	return mutate.Link{Index: link.Index, PeerIndex: link.PeerIndex, PeerNetns: link.PeerNamespace}
 }
 
 // leaseAction deletes containerd's lease of a sandbox. It comes when no process of the sandbox runs and its network is
@@ -144,11 +136,8 @@ func leaseAction() Action {
 			return ""
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			lease, err := leaseOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.DeleteRuntimeLease(ctx, lease)
+			id := o.Identity.Runtime
+			return t.Mutator.DeleteRuntimeLease(ctx, mutate.RuntimeLease{ID: id.ID, CreatedAt: id.Created})
 		},
 		Verify: leaseGone,
 	}

@@ -3,7 +3,6 @@ package release
 import (
 	"context"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -110,15 +109,6 @@ func (w *world) objectsOf(uid string) map[object.Kind]object.Assessment {
 	return found
 }
 
-// with returns an object with one value of its identity changed; empty removes it.
-func with(o object.Assessment, key, value string) object.Assessment {
-	o.Identity = maps.Clone(o.Identity)
-	if o.Identity[key] = value; value == "" {
-		delete(o.Identity, key)
-	}
-	return o
-}
-
 // Each number of an identity is compared with the current one; if one differs or is missing, the action does not run.
 func TestNetworkActionsCompareIdentity(t *testing.T) {
 	w := newNetworkWorld(t)
@@ -128,27 +118,32 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 	objects := w.objectsOf(dead)
 	tools := w.runner().tools
 	for _, test := range []struct {
-		kind       object.Kind
-		key, value string
-		changed    bool
+		kind    object.Kind
+		change  func(*object.Identity)
+		changed bool
 	}{
-		{object.CNIAttachment, "inode", "7", true}, {object.CNIAttachment, "size", "7", true},
-		{object.CNIAttachment, "inode", "", false}, {object.CNIAttachment, "size", "", false},
-		{object.CNIAttachment, "device", "", false},
-		{object.Netns, "inode", "7", true}, {object.Netns, "inode", "", false}, {object.Netns, "inode", "0", false},
-		{object.Link, "peerIndex", "77", true}, {object.Link, "peerNamespace", "77", true},
-		{object.Link, "index", "", false}, {object.Link, "peerIndex", "", false}, {object.Link, "peerNamespace", "",
-			false},
-		{object.Link, "index", "0", false}, {object.Link, "index", "1", false},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Inode = 7 }, true},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Size = 7 }, true},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Inode = 0 }, false},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Size = 0 }, false},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Device = "" }, false},
+		{object.Netns, func(i *object.Identity) { i.File.Inode = 7 }, true},
+		{object.Netns, func(i *object.Identity) { i.File.Inode = 0 }, false},
+		{object.Link, func(i *object.Identity) { i.Link.PeerIndex = 77 }, true},
+		{object.Link, func(i *object.Identity) { i.Link.PeerNamespace = 77 }, true},
+		{object.Link, func(i *object.Identity) { i.Link.Index = 0 }, false},
+		{object.Link, func(i *object.Identity) { i.Link.PeerIndex = 0 }, false},
+		{object.Link, func(i *object.Identity) { i.Link.Index = 1 }, false},
+		{object.Link, func(i *object.Identity) { *i = object.Identity{} }, false},
 	} {
 		action, _ := actionFor(test.kind)
 		o, ok := objects[test.kind]
 		if !ok {
 			t.Fatalf("no %s", test.kind)
 		}
-		if err := action.Do(t.Context(), tools, with(o, test.key, test.value)); err == nil ||
-			errors.Is(err, mutate.ErrChanged) != test.changed {
-			t.Errorf("%s with %s %q: %v", test.kind, test.key, test.value, err)
+		test.change(&o.Identity)
+		if err := action.Do(t.Context(), tools, o); err == nil || errors.Is(err, mutate.ErrChanged) != test.changed {
+			t.Errorf("%s with %v: %v", test.kind, o.Identity.Values(), err)
 		}
 	}
 	if diff := cmp.Diff(before, w.networkCensus()); diff != "" {

@@ -25,7 +25,7 @@ func podDirectoryAction() Action {
 				switch {
 				case isDead(other):
 				case other.Kind == object.Mount:
-					return fmt.Sprintf("%s is still mounted", other.Identity["point"])
+					return fmt.Sprintf("%s is still mounted", other.Identity.Mount.Point)
 				case other.Kind == object.Process, other.Kind == object.Container:
 					return fmt.Sprintf("%s %s still exists", other.Kind, shortID(other.ID))
 				}
@@ -47,10 +47,6 @@ func podDirectoryAction() Action {
 
 // clearance reads the whole directory and decides how to remove each entry.
 func clearance(ctx context.Context, t Tools, o object.Assessment) ([]removal, error) {
-	evaluated, err := fileOf(o)
-	if err != nil {
-		return nil, err
-	}
 	if path.Base(o.ID) != o.Pod.UID || o.Pod.UID == "" {
 		return nil, mutate.Refusal{Why: fmt.Sprintf("%s is not the directory of pod %q", o.ID, o.Pod.UID)}
 	}
@@ -58,7 +54,7 @@ func clearance(ctx context.Context, t Tools, o object.Assessment) ([]removal, er
 	if err != nil || len(tree) == 0 {
 		return nil, err
 	}
-	if tree[0].File != evaluated {
+	if tree[0].File != fileOf(o) {
 		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, mutate.ErrChanged)
 	}
 	for i := range tree { // only in a plan: files below a mount are read once it is gone

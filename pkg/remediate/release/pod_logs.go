@@ -26,11 +26,7 @@ func podLogsAction() Action {
 			return ""
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			file, err := fileOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.RemovePodLogs(ctx, mutate.PodLogs{Dir: o.ID, UID: o.Pod.UID, File: file})
+			return t.Mutator.RemovePodLogs(ctx, mutate.PodLogs{Dir: o.ID, UID: o.Pod.UID, File: fileOf(o)})
 		},
 		Verify: fileGone,
 	}

@@ -27,11 +27,7 @@ func processAction() Action {
 		Prepare: terminateAll,
 		Do:      killProcess,
 		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
-			p, err := processOf(o)
-			if err != nil {
-				return false, err
-			}
-			return t.Mutator.Ended(p)
+			return t.Mutator.Ended(processOf(o))
 		},
 	}
 }
@@ -46,10 +42,10 @@ func isDead(o object.Assessment) bool {
 func terminateAll(ctx context.Context, t Tools, all []object.Assessment) error {
 	var asked []mutate.Process
 	for _, o := range all {
-		p, err := processOf(o)
-		if err != nil {
+		if err := identified(o); err != nil {
 			return err
 		}
+		p := processOf(o)
 		thawed, err := t.Mutator.Thaw(p)
 		if thawed {
 			t.Log.Info("thawed", "pod", o.Pod.UID, "process", p.PID)
@@ -77,10 +73,7 @@ func terminateAll(ctx context.Context, t Tools, all []object.Assessment) error {
 }
 
 func killProcess(ctx context.Context, t Tools, o object.Assessment) error {
-	p, err := processOf(o)
-	if err != nil {
-		return err
-	}
+	p := processOf(o)
 	if ended, err := t.Mutator.Ended(p); ended || err != nil {
 		return err
 	}

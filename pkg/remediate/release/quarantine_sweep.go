@@ -137,7 +137,7 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*j
 	record := Record{
 		Group: quarantineGroup, Pod: object.Pod{UID: kept.UID}, Kind: object.PodDirectory,
 		ID:       path.Join(r.options.Mutator.QuarantineDir(), kept.Name),
-		Identity: object.Identity{"device": kept.File.Device, "inode": fmt.Sprint(kept.File.Inode)},
+		Identity: object.Identity{File: object.FileID{Device: kept.File.Device, Inode: kept.File.Inode}},
 	}
 	what := fmt.Sprintf("%s of pod %s (%d bytes), kept for %s", kept.Path, kept.UID, kept.Bytes,
 		kept.Age.Round(time.Minute))

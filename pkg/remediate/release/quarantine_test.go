@@ -123,7 +123,7 @@ func TestQuarantineLifeCycle(t *testing.T) {
 	notices := records(Notice)
 	if len(notices) != 1 || !strings.Contains(notices[0].Does, "will be removed from quarantine when it has been "+
 		"kept for 72h0m0s") ||
-		notices[0].Pod.UID != uid || notices[0].Identity["inode"] == "" {
+		notices[0].Pod.UID != uid || notices[0].Identity.File.Inode == 0 {
 		t.Errorf("%+v", notices)
 	}
 	if s := state(); s.Entries != 2 || s.Due != 1 || s.Oldest != 49*time.Hour {

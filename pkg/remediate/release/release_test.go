@@ -171,7 +171,7 @@ func TestConfirmStops(t *testing.T) {
 	report := w.inspect()
 	for i := range report.Objects {
 		if report.Objects[i].Kind == object.Process {
-			report.Objects[i].Identity = object.Identity{"pid": report.Objects[i].ID, "startTime": "1"}
+			report.Objects[i].Identity.Process.StartTime = 1
 		}
 	}
 	w.settings.RetryAfter = 0
@@ -255,7 +255,7 @@ func TestPlanUnmountsFirst(t *testing.T) {
 		func(a Action) bool { return a.Kind == object.Mount })]
 	refused := false
 	unmount.Preview = func(_ context.Context, _ Tools, o object.Assessment) string {
-		if o.Identity["point"] != volume || refused {
+		if o.Identity.Mount.Point != volume || refused {
 			return ""
 		}
 		refused = true

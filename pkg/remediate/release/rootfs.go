@@ -22,10 +22,7 @@ func rootfsAction() Action {
 		},
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process, object.Shim),
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			bundle, err := runtimeDirectoryOf(o)
-			if err != nil {
-				return err
-			}
+			bundle := runtimeDirectoryOf(o)
 			if err := t.Mutator.UnmountRootfs(ctx, bundle); err != nil {
 				return err
 			}
@@ -38,7 +35,6 @@ func rootfsAction() Action {
 	}
 }
 
-func runtimeDirectoryOf(o object.Assessment) (mutate.RuntimeDirectory, error) {
-	file, err := fileOf(o)
-	return mutate.RuntimeDirectory{Dir: o.ID, File: file}, err
+func runtimeDirectoryOf(o object.Assessment) mutate.RuntimeDirectory {
+	return mutate.RuntimeDirectory{Dir: o.ID, File: fileOf(o)}
 }

@@ -124,7 +124,7 @@ func unmountedFirst(steps []Step, before Step) map[string]bool {
 	points, stays := make(map[string]bool), make(map[string]bool) // several mounts may lie on one point
 	for i := range steps {
 		if s := &steps[i]; s.Group == before.Group && s.Kind == object.Mount {
-			point := s.Object.Identity["point"]
+			point := s.Object.Identity.Mount.Point
 			stays[point] = stays[point] || s.refused || s.Mode == Off
 			points[point] = !stays[point]
 		}

@@ -47,10 +47,7 @@ func notFrozen(_ object.Assessment, rest []object.Assessment, _ Settings) string
 }
 
 func releaseSandbox(ctx context.Context, t Tools, o object.Assessment) error {
-	sandbox, err := runtimeObject(o)
-	if err != nil {
-		return err
-	}
+	sandbox := runtimeObject(o)
 	containers, err := listCRI(ctx, t.Host.Runtime.Containers)
 	if err != nil {
 		return err
@@ -78,6 +75,10 @@ func releaseSandbox(ctx context.Context, t Tools, o object.Assessment) error {
 		return fmt.Errorf("remove sandbox: %w", err)
 	}
 	return nil
+}
+
+func runtimeObject(o object.Assessment) mutate.RuntimeObject {
+	return mutate.RuntimeObject{ID: o.Identity.Runtime.ID, CreatedAt: o.Identity.Runtime.Created}
 }
 
 func sandboxGone(ctx context.Context, t Tools, o object.Assessment) (bool, error) {

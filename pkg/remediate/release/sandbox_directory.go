@@ -19,10 +19,7 @@ func sandboxDirectoryAction() Action {
 		},
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process, object.Shim),
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			directory, err := runtimeDirectoryOf(o)
-			if err != nil {
-				return err
-			}
+			directory := runtimeDirectoryOf(o)
 			if err := t.Mutator.UnmountShm(ctx, directory); err != nil {
 				return err
 			}

@@ -118,7 +118,7 @@ func (s *script) change(id string, set func(o *object.Assessment)) {
 	s.there = slices.Clone(s.there)
 	for i := range s.there {
 		if s.there[i].ID == id {
-			s.there[i].Identity, s.there[i].Facts = maps.Clone(s.there[i].Identity), maps.Clone(s.there[i].Facts)
+			s.there[i].Facts = maps.Clone(s.there[i].Facts)
 			set(&s.there[i])
 		}
 	}

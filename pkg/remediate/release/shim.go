@@ -24,18 +24,11 @@ func shimAction() Action {
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process),
 		// The processes below it are checked right before each signal: the inspection may be a minute old.
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			shim, err := shimOf(o)
-			if err != nil {
-				return err
-			}
+			shim := mutate.Shim{PID: o.Identity.Process.PID, StartTime: o.Identity.Process.StartTime, ID: o.ContainerID}
 			return t.Mutator.EndShim(ctx, shim, t.Settings.ProcessGrace)
 		},
 		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
-			shim, err := shimOf(o)
-			if err != nil {
-				return false, err
-			}
-			return t.Mutator.Ended(mutate.Process{PID: shim.PID, StartTime: shim.StartTime})
+			return t.Mutator.Ended(mutate.Process{PID: o.Identity.Process.PID, StartTime: o.Identity.Process.StartTime})
 		},
 	}
 }

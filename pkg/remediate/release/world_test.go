@@ -265,10 +265,10 @@ func (w *world) census(p pod) map[string]string {
 		if o.Pod.UID != p.uid {
 			continue
 		}
-		text := string(o.Verdict)
+		text, values := string(o.Verdict), o.Identity.Values()
 		for _, key := range []string{"id", "inode", "device", "startTime", "index", "peerIndex", "namespace",
 			"created"} {
-			text += " " + key + "=" + o.Identity[key]
+			text += " " + key + "=" + values[key]
 		}
 		all[string(o.Kind)+" "+o.ID] = text
 	}
