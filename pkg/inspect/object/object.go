@@ -47,6 +47,11 @@ func (o *Object) HasEnded() bool {
 		o.Kind == Container && o.Facts["state"] == "EXITED"
 }
 
+// IsDead reports whether o is a zombie. It holds only its PID; cgroup v2 still lists it.
+func (o *Object) IsDead() bool {
+	return o.Kind == Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
+}
+
 // CreatorEnded is why shared memory or a FUSE filesystem is foreign if only an earlier pass could name its pod.
 const CreatorEnded = "nothing shows whether the process that created it belonged to a pod"
 

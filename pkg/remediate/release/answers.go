@@ -109,9 +109,6 @@ func breaker(report object.Report, objects []object.Assessment, first string) []
 	return []Guard{gate}
 }
 
-// closedGate returns why no object in the report may be released.
-func closedGate(report object.Report) string { return firstClosed(gateGuards(report)) }
-
 // kept holds the reasons why a pod must not be released, as its objects show them.
 type kept struct{ namespace, pod, unknown string }
 

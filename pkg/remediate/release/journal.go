@@ -45,7 +45,7 @@ const (
 // journal is the log of releases. It is open only while the release lock is held, since the daemon and the command line
 // write the same file.
 type journal struct {
-	file     *wal.File
+	*wal.File
 	onRecord func(Record)       // called with records on disk; may be nil
 	onWrite  func(Record) error // tests only; may be nil
 }
@@ -66,7 +66,7 @@ func openJournal(dir string) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &journal{file: file}, nil
+	return &journal{File: file}, nil
 }
 
 // write appends one record and syncs it to disk.
@@ -76,17 +76,12 @@ func (j *journal) write(r Record) error {
 			return fmt.Errorf("journal: %w", err)
 		}
 	}
-	err := j.file.Write(r)
+	err := j.Write(r)
 	if err == nil && j.onRecord != nil {
 		j.onRecord(r)
 	}
 	return err
 }
-
-// rotate renames a journal that has grown too large. It replaces the previous one.
-func (j *journal) rotate() error { return j.file.Rotate() }
-
-func (j *journal) close() error { return j.file.Close() }
 
 // attempts returns the last release of each pod according to the journal.
 func attempts(records []Record) map[string]Attempt {

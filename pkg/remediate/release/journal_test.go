@@ -22,7 +22,7 @@ func open(t *testing.T, dir string) *journal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { j.file.Close() })
+	t.Cleanup(func() { j.Close() })
 	return j
 }
 
@@ -73,7 +73,7 @@ func TestJournalRotates(t *testing.T) {
 	j := open(t, dir)
 	for range 40 {
 		write(t, j, Record{Event: End, Group: uid1, Why: strings.Repeat("x", 60<<10)})
-		if err := j.rotate(); err != nil {
+		if err := j.Rotate(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +111,7 @@ func TestJournalFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("got %v", err)
 	}
-	j.file.Close()
+	j.Close()
 	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}

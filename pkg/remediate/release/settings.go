@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 // Mode is how far an action may go.
@@ -137,6 +138,15 @@ func (s Settings) ModeOf(kind object.Kind) Mode {
 	return s.Mode
 }
 
+// forActions returns the limits of the actions.
+func (s Settings) forActions() actions.Settings {
+	return actions.Settings{
+		AllowEmptyDir: s.AllowEmptyDir, UnmountCSI: s.UnmountCSI, ForceNetwork: s.ForceNetwork,
+		QuarantineBytes: s.Quarantine.MaxBytes, ContainerGrace: s.ContainerGrace, ProcessGrace: s.ProcessGrace,
+		VerifyWithin: s.VerifyWithin,
+	}
+}
+
 // Problems returns the invalid keys of s, each with the reason.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
@@ -144,7 +154,7 @@ func (s Settings) Problems() map[string]string {
 		problems["mode"] = wrongMode(s.Mode)
 	}
 	for kind, mode := range s.Kinds {
-		if _, ok := actionFor(kind); !ok {
+		if _, ok := actions.All().On(kind); !ok {
 			problems["kinds."+string(kind)] = "there is no action for this kind"
 		} else if !validMode(mode) {
 			problems["kinds."+string(kind)] = wrongMode(mode)

@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -143,9 +145,31 @@ func (w *world) driversGone() {
 		at.SinceBoot -= ago
 		observations = append(observations, driverObservation{At: at, CSINode: "csinode"})
 	}
-	if err := (&driverWatch{dir: filepath.Join(w.Dir, "state")}).write(observations); err != nil {
+	data, err := json.Marshal(observations)
+	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.Write(w.driverFile(), string(data))
+}
+
+// driverObservation is an observation of CSI drivers in the file that agents share, as it is on disk.
+type driverObservation struct {
+	At      finding.Timestamp `json:"at"`
+	CSINode string            `json:"csiNode"`
+}
+
+func (w *world) driverFile() string { return filepath.Join(w.Dir, "state", "csi-drivers.json") }
+
+func (w *world) driverObservations() (observations []driverObservation) {
+	w.t.Helper()
+	data, err := os.ReadFile(w.driverFile())
+	if err == nil {
+		err = json.Unmarshal(data, &observations)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return observations
 }
 
 // volumeNoteOf is kubelet's note beside a volume.

@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -15,10 +15,9 @@ import (
 // the kernel: it is reported with its wait channel and not killed in a loop.
 func processAction() Action {
 	return Action{
-		Kind: object.Process, Order: 30,
-		Summary: "thaw its cgroups, SIGTERM, wait, SIGKILL, each through a pidfd",
+		Kind: object.Process,
 		Plan: func(o object.Assessment, s Settings) (string, string) {
-			if isDead(o) {
+			if o.IsDead() {
 				return "", "it is dead, and disappears when its parent reaps it"
 			}
 			return fmt.Sprintf("thaw process %s (%s) if it is frozen, SIGTERM, after %s SIGKILL", o.ID,
@@ -30,11 +29,6 @@ func processAction() Action {
 			return t.Mutator.Ended(processOf(o))
 		},
 	}
-}
-
-// isDead reports whether a process is a zombie. It holds only its PID; cgroup v2 still lists it.
-func isDead(o object.Assessment) bool {
-	return o.Kind == object.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
 // terminateAll sends SIGTERM to all processes of a pod and gives them one common grace period. It ignores an error

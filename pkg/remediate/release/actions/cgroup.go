@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"cmp"
@@ -14,9 +14,7 @@ import (
 // memory would be charged to the parent permanently (kubelet uses the same order).
 func cgroupAction() Action {
 	return Action{
-		Kind: object.Cgroup, Order: 80,
-		Summary: "StopUnit of the pod's slice and its containers' scopes, then rmdir, leaf first; v1 " +
-			"memory.force_empty before",
+		Kind: object.Cgroup,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("remove the empty cgroup %s", o.ID), ""
 		},

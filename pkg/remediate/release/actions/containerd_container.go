@@ -1,11 +1,12 @@
-package release
+package actions
 
 import (
 	"cmp"
 	"context"
 	"fmt"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/containerd/containerd/v2/core/containers"
+
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -14,9 +15,7 @@ import (
 // run beside the new copy of the pod. It asks containerd itself, in the order of containerd's own client.
 func containerdContainerAction() Action {
 	return Action{
-		Kind: object.ContainerdContainer, Order: 25,
-		Summary: "containerd: SIGTERM to the task, after the grace SIGKILL, delete the task, then the container with its " +
-			"snapshot",
+		Kind: object.ContainerdContainer,
 		Plan: func(o object.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf("end the task of container %s (%s) with %s grace, delete it, and the container with its "+
 				"snapshot, through containerd", shortID(o.ID), cmp.Or(o.Facts["name"], o.Facts["kind"]), s.ContainerGrace), ""
@@ -33,8 +32,11 @@ func containerdContainerAction() Action {
 			}
 			return notFrozen(o, rest, s)
 		},
-		Do:     releaseContainerdContainer,
-		Verify: containerdContainerGone,
+		Do: releaseContainerdContainer,
+		Verify: func(ctx context.Context, t Tools, o object.Assessment) (bool, error) {
+			return unlisted(ctx, "containers", t.Host.Containerd.Containers,
+				func(c containers.Container) bool { return c.ID == o.ID })
+		},
 	}
 }
 
@@ -48,34 +50,8 @@ func isSandboxRecord(o object.Assessment) int {
 
 func releaseContainerdContainer(ctx context.Context, t Tools, o object.Assessment) error {
 	container := mutate.RuntimeContainer{ID: o.Identity.Runtime.ID, CreatedAt: o.Identity.Runtime.Created, UID: o.Pod.UID}
-	if err := t.Mutator.EndRuntimeTask(ctx, container, t.Settings.ContainerGrace); err != nil {
-		return fmt.Errorf("end the task: %w", err)
-	}
-	if err := t.goOn("containerd-container: task ended"); err != nil {
-		return err
-	}
-	if err := t.Mutator.DeleteRuntimeTask(ctx, container); err != nil {
-		return err
-	}
-	if err := t.goOn("containerd-container: task deleted"); err != nil {
-		return err
-	}
-	return t.Mutator.DeleteRuntimeContainer(ctx, container)
-}
-
-// containerdContainerGone reports whether containerd no longer has a container of that ID.
-func containerdContainerGone(ctx context.Context, t Tools, o object.Assessment) (bool, error) {
-	if t.Host.Containerd.Containers == nil {
-		return false, fmt.Errorf("containers: %w", hosterr.ErrNotConfigured)
-	}
-	all, err := listCRI(ctx, t.Host.Containerd.Containers)
-	if err != nil {
-		return false, err
-	}
-	for _, record := range all {
-		if record.ID == o.ID {
-			return false, nil
-		}
-	}
-	return true, nil
+	err := within("end the task", t.Mutator.EndRuntimeTask(ctx, container, t.Settings.ContainerGrace))
+	err = t.then(err, "containerd-container: task ended", func() error { return t.Mutator.DeleteRuntimeTask(ctx, container) })
+	return t.then(err, "containerd-container: task deleted",
+		func() error { return t.Mutator.DeleteRuntimeContainer(ctx, container) })
 }

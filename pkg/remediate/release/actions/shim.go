@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -12,8 +12,7 @@ import (
 // shim, and removes its bundle and the mount of the root filesystem itself.
 func shimAction() Action {
 	return Action{
-		Kind: object.Shim, Order: 35,
-		Summary: "SIGTERM to a shim without processes below it, after the grace SIGKILL, each through a pidfd",
+		Kind: object.Shim,
 		Plan: func(o object.Assessment, s Settings) (string, string) {
 			does := fmt.Sprintf("end shim %s once no process is below it: SIGTERM, after %s SIGKILL", o.ID, s.ProcessGrace)
 			if o.Facts["command"] == "conmon" {

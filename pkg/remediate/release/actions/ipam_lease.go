@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -17,8 +17,7 @@ import (
 // plugins can read their own records.
 func ipamLeaseAction() Action {
 	return Action{
-		Kind: object.IPAMLease, Order: 63,
-		Summary: "DEL of host-local itself, which takes its lock, for a sandbox whose attachment is gone",
+		Kind: object.IPAMLease,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			does := fmt.Sprintf("have host-local free address %s of network %s, which it holds for sandbox %s",
 				o.Facts["address"], o.Facts["network"], shortID(o.SandboxID))
@@ -29,7 +28,7 @@ func ipamLeaseAction() Action {
 		},
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process,
 			object.CNIAttachment, object.Netns, object.Link),
-		Preview: func(ctx context.Context, t Tools, o object.Assessment) string {
+		Look: func(ctx context.Context, t Tools, o object.Assessment) string {
 			return whyNot(t.Mutator.MayFreeAddress(ctx, addressLeaseOf(o)))
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {

@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -8,14 +8,14 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/csi"
 )
 
 // podDirectoryAction removes the directory of a pod if it holds only directories and the few files that kubelet itself
 // creates. Any other file may be user data, and then the whole directory is left untouched.
 func podDirectoryAction() Action {
 	return Action{
-		Kind: object.PodDirectory, Order: 90,
-		Summary: "remove kubelet's own files by an allow-list, move vol_data.json to quarantine, rmdir bottom-up",
+		Kind: object.PodDirectory,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf(
 				"remove kubelet's own files and the empty directories in %s; nothing if it holds any data", o.ID), ""
@@ -23,7 +23,7 @@ func podDirectoryAction() Action {
 		Needs: func(_ object.Assessment, rest []object.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
-				case isDead(other):
+				case other.IsDead():
 				case other.Kind == object.Mount:
 					return fmt.Sprintf("%s is still mounted", other.Identity.Mount.Point)
 				case other.Kind == object.Process, other.Kind == object.Container:
@@ -32,7 +32,7 @@ func podDirectoryAction() Action {
 			}
 			return ""
 		},
-		Preview: func(ctx context.Context, t Tools, o object.Assessment) string {
+		Look: func(ctx context.Context, t Tools, o object.Assessment) string {
 			_, err := clearance(ctx, t, o)
 			var refusal mutate.Refusal
 			if errors.As(err, &refusal) {
@@ -58,7 +58,7 @@ func clearance(ctx context.Context, t Tools, o object.Assessment) ([]removal, er
 		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, mutate.ErrChanged)
 	}
 	for i := range tree { // only in a plan: files below a mount are read once it is gone
-		if entry := &tree[i]; entry.Mount && t.unmounted[path.Join(o.ID, entry.Path)] {
+		if entry := &tree[i]; entry.Mount && t.Unmounted[path.Join(o.ID, entry.Path)] {
 			entry.Mount, entry.Size = false, 0
 		}
 	}
@@ -79,8 +79,8 @@ func mustStay(ctx context.Context, t Tools, uid string, tree []mutate.Entry, ste
 		if step.kind != moveAway {
 			continue
 		}
-		if isVolumeNote(step.entry.Path) {
-			if why := volumeNeeded(ctx, t, uid, step.entry); why != "" {
+		if csi.IsVolumeNote(step.entry.Path) {
+			if why := t.CSI.VolumeNeeded(ctx, uid, step.entry); why != "" {
 				return why
 			}
 		}
@@ -93,7 +93,7 @@ func mustStay(ctx context.Context, t Tools, uid string, tree []mutate.Entry, ste
 	if err != nil {
 		return fmt.Sprintf("the size of the quarantine is not known: %v", err)
 	}
-	return mutate.QuarantineFull(kept, need, t.Settings.Quarantine.MaxBytes)
+	return mutate.QuarantineFull(kept, need, t.Settings.QuarantineBytes)
 }
 
 func removePodDirectory(ctx context.Context, t Tools, o object.Assessment) error {
@@ -104,7 +104,7 @@ func removePodDirectory(ctx context.Context, t Tools, o object.Assessment) error
 	for _, step := range steps {
 		switch step.kind {
 		case moveAway:
-			err = t.Mutator.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File, t.Settings.Quarantine.MaxBytes)
+			err = t.Mutator.Quarantine(ctx, o.Pod.UID, step.entry.Path, step.entry.File, t.Settings.QuarantineBytes)
 			t.Log.Info("moved to quarantine", "pod", o.Pod.UID, "file", step.entry.Path, "to",
 				t.Mutator.QuarantineDir(), "err", err)
 		case unlink:

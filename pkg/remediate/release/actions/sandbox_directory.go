@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -11,8 +11,7 @@ import (
 // itself, but those of a lost sandbox only at startup.
 func sandboxDirectoryAction() Action {
 	return Action{
-		Kind: object.SandboxDirectory, Order: 67,
-		Summary: "unmount shm, without force, then remove the plugin's own files by name and the directory by rmdir",
+		Kind: object.SandboxDirectory,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("unmount the shared memory in %s (mounts: %s) and remove that directory", o.ID,
 				o.Facts["shmMounts"]), ""
@@ -20,13 +19,8 @@ func sandboxDirectoryAction() Action {
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process, object.Shim),
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
 			directory := runtimeDirectoryOf(o)
-			if err := t.Mutator.UnmountShm(ctx, directory); err != nil {
-				return err
-			}
-			if err := t.goOn("sandbox-directory: unmounted"); err != nil {
-				return err
-			}
-			return t.Mutator.RemoveSandboxDirectory(ctx, directory)
+			return t.then(t.Mutator.UnmountShm(ctx, directory), "sandbox-directory: unmounted",
+				func() error { return t.Mutator.RemoveSandboxDirectory(ctx, directory) })
 		},
 		Verify: fileGone,
 	}

@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"cmp"
@@ -12,35 +12,36 @@ import (
 // identified is an error for an object without a known identity, which is not touched: a lister leaves 0 for a number
 // that it does not know.
 func identified(o object.Assessment) error {
-	missing := func(name string, known bool) string {
-		if known {
-			return ""
-		}
-		return name
-	}
-	i, name := o.Identity, ""
+	i, missing := o.Identity, ""
 	switch o.Kind {
-	case object.Sandbox, object.Container, object.ContainerdContainer, object.Lease:
-		name = missing("id", i.Runtime.ID != "")
-	case object.Process, object.Shim:
-		name = cmp.Or(missing("pid", i.Process.PID != 0), missing("startTime", i.Process.StartTime != 0))
-	case object.Mount:
-		name = missing("id", i.Mount.ID != 0)
-	case object.Link:
-		name = cmp.Or(missing("index", i.Link.Index != 0), missing("peerIndex", i.Link.PeerIndex != 0))
-	case object.Netns:
-		name = missing("inode", i.File.Inode != 0)
 	case object.SystemdUnit: // its name is its identity
+	case object.Sandbox, object.Container, object.ContainerdContainer, object.Lease:
+		missing = zero(i.Runtime.ID, "id")
+	case object.Process, object.Shim:
+		missing = cmp.Or(zero(i.Process.PID, "pid"), zero(i.Process.StartTime, "startTime"))
+	case object.Mount:
+		missing = zero(i.Mount.ID, "id")
+	case object.Link:
+		missing = cmp.Or(zero(i.Link.Index, "index"), zero(i.Link.PeerIndex, "peerIndex"))
+	case object.Netns:
+		missing = zero(i.File.Inode, "inode")
 	case object.CNIAttachment:
-		name = cmp.Or(missing("inode", i.File.Inode != 0), missing("size", i.File.Size != 0),
-			missing("device", i.File.Device != ""))
+		missing = cmp.Or(zero(i.File.Inode, "inode"), zero(i.File.Device, "device"), zero(i.File.Size, "size"))
 	default:
-		name = cmp.Or(missing("inode", i.File.Inode != 0), missing("device", i.File.Device != ""))
+		missing = cmp.Or(zero(i.File.Inode, "inode"), zero(i.File.Device, "device"))
 	}
-	if name != "" {
-		return fmt.Errorf("%s %s: identity %s is 0", o.Kind, o.ID, name)
+	if missing != "" {
+		return fmt.Errorf("%s %s: identity %s is 0", o.Kind, o.ID, missing)
 	}
 	return nil
+}
+
+// zero returns the name of a part that is zero.
+func zero[T comparable](value T, name string) string {
+	if value == *new(T) {
+		return name
+	}
+	return ""
 }
 
 // onlyIdentified returns the action for objects with a known identity only.

@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/csi"
 )
 
 // removal is the removal of one entry of a pod's directory.
@@ -53,9 +54,9 @@ func planRemoval(tree []mutate.Entry, allowEmptyDir bool) (steps []removal, refu
 		switch {
 		case entry.Mount:
 			return nil, fmt.Sprintf("%s is a mount point", entry.Path)
-		case isBlockVolume(entry.Path):
+		case matches(blockVolumes, entry.Path):
 			return nil, fmt.Sprintf("%s: a block volume is still mapped", entry.Path)
-		case entry.Type == mutate.Directory && allowEmptyDir && isEmptyDir(entry.Path) && hasChildren(tree, entry.Path):
+		case entry.Type == mutate.Directory && allowEmptyDir && matches(emptyDirs, entry.Path) && hasChildren(tree, entry.Path):
 			moved[entry.Path] = true
 			steps = append(steps, removal{entry, moveAway})
 		case entry.Type == mutate.Directory:
@@ -80,15 +81,13 @@ func inMoved(moved map[string]bool, name string) bool {
 	return len(parts) == 4 && moved[strings.Join(parts[:3], "/")]
 }
 
-// isEmptyDir reports whether a path is the root of a disk-backed emptyDir volume.
-func isEmptyDir(name string) bool {
-	ok, _ := path.Match("volumes/kubernetes.io~empty-dir/*", name)
-	return ok
-}
+const (
+	emptyDirs    = "volumes/kubernetes.io~empty-dir/*" // the roots of disk-backed emptyDir volumes
+	blockVolumes = "volumeDevices/*/*"                 // volumes that kubelet maps as devices
+)
 
-// isBlockVolume reports whether a path stands for a volume that kubelet maps as a device.
-func isBlockVolume(name string) bool {
-	ok, _ := path.Match("volumeDevices/*/*", name)
+func matches(pattern, name string) bool {
+	ok, _ := path.Match(pattern, name)
 	return ok
 }
 
@@ -113,11 +112,11 @@ func planFile(tree []mutate.Entry, entry mutate.Entry) (removalKind, string) {
 		return 0, fmt.Sprintf("%s is neither a directory nor a regular file", entry.Path)
 	}
 	for _, file := range kubeletFiles {
-		if ok, _ := path.Match(file.pattern, entry.Path); ok && (!file.empty || entry.Size == 0) {
+		if matches(file.pattern, entry.Path) && (!file.empty || entry.Size == 0) {
 			return unlink, ""
 		}
 	}
-	if isVolumeNote(entry.Path) {
+	if csi.IsVolumeNote(entry.Path) {
 		mount := path.Join(path.Dir(entry.Path), "mount")
 		if hasChildren(tree, mount) {
 			return 0, fmt.Sprintf("%s is not empty: data of the volume may have been written below its mount point",

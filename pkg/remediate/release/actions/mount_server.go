@@ -1,12 +1,14 @@
-package release
+package actions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	hostholders "github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
@@ -20,7 +22,7 @@ func serverDead(ctx context.Context, t Tools, m mutate.Mount) (evidence string, 
 		return "", mutate.Refusal{Why: fmt.Sprintf("%s: there is no prober to check whether its server is alive",
 			m.Point)}
 	}
-	patience := t.timeouts.forServer()
+	patience := cmp.Or(t.ServerTimeout, 5*time.Second)
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	answer, err := t.Host.Prober.Do(limited, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: m.Point})

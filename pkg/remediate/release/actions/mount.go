@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/csi"
 )
 
 // mountAction unmounts the mounts in the pod's directory, innermost first. A busy mount is reported with its holders
@@ -23,8 +24,7 @@ import (
 // its state.
 func mountAction() Action {
 	return Action{
-		Kind: object.Mount, Order: 70,
-		Summary: "unmount, never lazily, and never by force unless it is a network filesystem or FUSE whose server is gone",
+		Kind: object.Mount,
 		Plan: func(o object.Assessment, s Settings) (string, string) {
 			if o.Facts["table"] == "kubelet" {
 				return "", "it is in kubelet's own mount namespace"
@@ -36,15 +36,15 @@ func mountAction() Action {
 			if bind := o.Facts["private"]; bind != "" {
 				does += fmt.Sprintf(", after %s was made private", bind)
 			}
-			if isCSI(o) && !s.UnmountCSI {
+			if csi.IsMount(o) && !s.UnmountCSI {
 				does += " if its CSI driver is gone"
 			}
 			return does, ""
 		},
-		Less:    innermostFirst,
-		Needs:   noContainers,
-		Preview: csiOwned,
-		Do:      unmount,
+		Less:  innermostFirst,
+		Needs: noContainers,
+		Look:  ownedByDriver,
+		Do:    unmount,
 		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
 			m := mountOf(o)
 			mounts, err := mount.Table(t.Host)
@@ -80,8 +80,16 @@ func noContainers(_ object.Assessment, rest []object.Assessment, _ Settings) str
 	return ""
 }
 
+// ownedByDriver returns why the agent must not unmount a CSI mount: its driver is unknown or not proven to be gone.
+func ownedByDriver(ctx context.Context, t Tools, o object.Assessment) string {
+	if !csi.IsMount(o) || t.Settings.UnmountCSI {
+		return ""
+	}
+	return t.CSI.MountOwned(ctx, o)
+}
+
 func unmount(ctx context.Context, t Tools, o object.Assessment) error {
-	if why := csiOwned(ctx, t, o); why != "" {
+	if why := ownedByDriver(ctx, t, o); why != "" {
 		return mutate.Refusal{Why: why}
 	}
 	m := mountOf(o)
@@ -104,7 +112,7 @@ func unmountDead(ctx context.Context, t Tools, o object.Assessment, m mutate.Mou
 	uid := o.Pod.UID
 	// Requests that waited for the server fail now and release the mount a moment later: also our own probe.
 	var err error
-	pollErr := poll(ctx, t.Settings.VerifyWithin, func() (bool, error) {
+	pollErr := Poll(ctx, t.Settings.VerifyWithin, func() (bool, error) {
 		err = t.Mutator.Unmount(ctx, uid, m, mutate.Forced)
 		return !errors.Is(err, mutate.ErrBusy), nil
 	})
