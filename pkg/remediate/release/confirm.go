@@ -18,7 +18,10 @@ func (p *podRelease) confirm(ctx context.Context) {
 	if p.over() {
 		return
 	}
-	stop := p.stop(ctx)
+	stop := killSwitchGuard(p.options.Host.Files, p.options.Settings.KillSwitch)
+	if stop.Open {
+		stop = p.paused(ctx)
+	}
 	switch {
 	case p.interrupted(ctx):
 	case stop.Unknown:

@@ -17,12 +17,12 @@ const (
 	stepLimit = 15 * time.Minute // one step: of a sandbox, many containers with their grace, and CNI
 )
 
-// KillSwitch returns why all releases are stopped: the kill switch exists, or its existence is unknown.
+// KillSwitch returns why all releases are stopped.
 func (r *Runner) KillSwitch() string {
 	return KillSwitch(r.options.Host.Files, r.options.Settings.KillSwitch)
 }
 
-// KillSwitch returns why all changes are stopped while a file exists.
+// KillSwitch returns why all changes are stopped: a file exists, or its existence is unknown.
 func KillSwitch(files host.Files, name string) string {
 	return firstClosed([]Guard{killSwitchGuard(files, name)})
 }
@@ -37,14 +37,6 @@ func killSwitchGuard(files host.Files, name string) Guard {
 		return answer("kill-switch", fmt.Sprintf("the kill switch %s exists", name), "")
 	}
 	return Guard{Name: "kill-switch", Why: fmt.Sprintf("the kill switch %s may exist: %v", name, err), Unknown: true}
-}
-
-// stop returns the guard that stops all steps now. It may make a request to the apiserver.
-func (r *Runner) stop(ctx context.Context) Guard {
-	if kill := killSwitchGuard(r.options.Host.Files, r.options.Settings.KillSwitch); !kill.Open {
-		return kill
-	}
-	return r.paused(ctx)
 }
 
 // paused returns whether releases are paused. It may make a request to the apiserver.

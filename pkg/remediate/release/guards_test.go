@@ -136,7 +136,8 @@ func TestKillSwitch(t *testing.T) {
 				os.Mkdir(s.host.Files.Path("/etc"), 0o700)
 			}
 			test.make(t, s.host.Files.Path(s.settings.KillSwitch))
-			if got := s.runner().KillSwitch(); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+			got := KillSwitch(s.host.Files, s.settings.KillSwitch)
+			if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})

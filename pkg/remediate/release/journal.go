@@ -87,47 +87,40 @@ func (j *journal) write(r Record) error {
 func attempts(records []Record) map[string]Attempt {
 	all := map[string]Attempt{}
 	for _, r := range records {
-		switch r.Event {
-		case Begin:
-			all[r.Group] = Attempt{At: r.At, Idle: true, Failures: all[r.Group].Failures}
-		case Intent:
-			if attempt, ok := all[r.Group]; ok {
-				attempt.Idle = false
-				all[r.Group] = attempt
-			}
-		case Finish:
-			if attempt, ok := all[r.Group]; ok && r.Result != Interrupted {
-				attempt.Finished, attempt.Complete = true, r.Result == Released
-				if r.Failed {
-					attempt.Failures = append(attempt.Failures, r.At)
-				}
-				all[r.Group] = attempt
+		attempt, begun := all[r.Group]
+		switch {
+		case r.Event == Begin:
+			attempt = Attempt{At: r.At, Idle: true, Failures: attempt.Failures}
+		case !begun:
+			continue
+		case r.Event == Intent:
+			attempt.Idle = false
+		case r.Event == Finish && r.Result != Interrupted:
+			attempt.Finished, attempt.Complete = true, r.Result == Released
+			if r.Failed {
+				attempt.Failures = append(attempt.Failures, r.At)
 			}
 		}
+		all[r.Group] = attempt
 	}
 	return all
 }
 
 // unfinished returns the intents without an end, and the releases without a finish: a crash interrupted them.
 func unfinished(records []Record) []Record {
-	type key struct {
-		group string
-		kind  object.Kind
-		id    string
-	}
-	open := map[key]int{}
+	key := func(r Record) [3]string { return [3]string{r.Group, string(r.Kind), r.ID} }
+	open := map[[3]string]int{}
 	for at, r := range records {
-		k := key{r.Group, r.Kind, r.ID}
 		switch r.Event {
 		case Begin, Intent:
-			open[k] = at
+			open[key(r)] = at
 		case End, Finish:
-			delete(open, k)
+			delete(open, key(r))
 		}
 	}
 	var cut []Record
 	for at, r := range records {
-		if last, ok := open[key{r.Group, r.Kind, r.ID}]; ok && last == at {
+		if last, ok := open[key(r)]; ok && last == at {
 			cut = append(cut, r)
 		}
 	}

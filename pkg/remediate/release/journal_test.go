@@ -185,7 +185,7 @@ func FuzzParseJournal(f *testing.F) {
 	})
 }
 
-// A release that only waited does not count as a try: see retryAfter.
+// A release that only waited does not count as a try: see idleRetry.
 func TestAttemptsIdle(t *testing.T) {
 	records := []Record{
 		{Event: Begin, Group: "waited"}, {Event: Finish, Group: "waited", Result: Incomplete},

@@ -34,14 +34,6 @@ type Attempt struct {
 // go first may not have been proven yet.
 const idleRetry = time.Minute
 
-// retryAfter is how long to wait after an attempt.
-func (s Settings) retryAfter(a Attempt) time.Duration {
-	if a.Idle {
-		return min(s.RetryAfter, idleRetry)
-	}
-	return s.RetryAfter
-}
-
 // Step is one object in the plan.
 type Step struct {
 	Group       string            `json:"group"` // released together: a pod's UID, or its substitute
@@ -190,7 +182,8 @@ func planGroup(objects []object.Assessment, policy Policy) []Step {
 func planOne(action actions.Action, o object.Assessment, s Settings) Step {
 	mode := s.ModeOf(o.Kind)
 	does, refusal := action.Plan(o, s.forActions())
-	step := stepOf(o, mode, does, answer("action", refused(refusal), "it may act on such an object"), modeGuard(o.Kind, mode))
+	may := answer("action", refused(refusal), "it may act on such an object")
+	step := stepOf(o, mode, does, may, modeGuard(o.Kind, mode))
 	step.refused = refusal != ""
 	return step
 }

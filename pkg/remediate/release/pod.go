@@ -96,10 +96,10 @@ func (p *podRelease) interrupted(ctx context.Context) bool {
 	return true
 }
 
-// round does steps in order.
+// round does steps, which are in the order of their kinds.
 func (p *podRelease) round(ctx context.Context, steps []Step) {
-	for _, kind := range kindsOf(steps) {
-		p.releaseKind(ctx, kind, steps)
+	for _, same := range chunks(steps, func(s Step) string { return string(s.Kind) }) {
+		p.releaseKind(ctx, same)
 	}
 }
 
@@ -113,7 +113,8 @@ func (p *podRelease) takeFailed() []Step {
 	var failed []Step
 	p.outcome.Steps = slices.DeleteFunc(p.outcome.Steps, func(s StepOutcome) bool {
 		_, here := object.Find(p.rest, s.Kind, s.ID)
-		again := here && (slices.Contains([]Result{Failed, Blocked, CouldNotTell}, s.Result) || s.Result == Refused && s.unbegun)
+		again := here && (slices.Contains([]Result{Failed, Blocked, CouldNotTell}, s.Result) ||
+			s.Result == Refused && s.unbegun)
 		if again {
 			s.Blocked = ""
 			failed = append(failed, s.Step)
@@ -123,32 +124,20 @@ func (p *podRelease) takeFailed() []Step {
 	return failed
 }
 
-func kindsOf(steps []Step) []object.Kind {
-	var kinds []object.Kind
-	for _, step := range steps {
-		if !slices.Contains(kinds, step.Kind) {
-			kinds = append(kinds, step.Kind)
-		}
-	}
-	return kinds
-}
-
 // releaseKind releases all objects of one kind, gives their owners time to finish, and asks the witnesses again.
-func (p *podRelease) releaseKind(ctx context.Context, kind object.Kind, steps []Step) {
+func (p *podRelease) releaseKind(ctx context.Context, steps []Step) {
 	if p.over() {
 		return
 	}
-	action, _ := p.options.table.On(kind)
-	var todo []StepOutcome
+	action, _ := p.options.table.On(steps[0].Kind)
+	todo := make([]StepOutcome, 0, len(steps))
 	for _, step := range steps {
-		if step.Kind == kind {
-			todo = append(todo, p.precheck(ctx, action, step))
-		}
+		todo = append(todo, p.precheck(ctx, action, step))
 	}
 	acted := p.runSteps(ctx, action, todo)
 	p.outcome.Steps = append(p.outcome.Steps, todo...)
 	if acted && !p.over() {
-		p.hit("group done: " + string(kind))
+		p.hit("group done: " + string(steps[0].Kind))
 		p.ownerFinishes(ctx)
 		p.confirm(ctx)
 	}

@@ -114,7 +114,7 @@ func (r *Runner) sweep(ctx context.Context, opened *lazyJournal) error {
 		if kept.Foreign != "" {
 			continue
 		}
-		if why := r.KillSwitch(); why != "" || ctx.Err() != nil {
+		if r.KillSwitch() != "" || ctx.Err() != nil {
 			break
 		}
 		if err := r.sweepOne(ctx, older(kept, r.options.Host.Clock()), opened); err != nil {
@@ -148,7 +148,7 @@ func SweepQuarantine(ctx context.Context, o Options) error {
 		return nil
 	}
 	r := &Runner{options: o, tools: actions.Tools{FaultPoint: o.hit}}
-	opened := r.lazyJournal(nil)
+	opened := &lazyJournal{Runner: r}
 	defer opened.close()
 	return r.sweep(ctx, opened)
 }
@@ -168,7 +168,7 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, opened *lazyJou
 		log.Warn("quarantine entry will be removed", "keep", keep)
 		record.Event, record.Does = Notice,
 			fmt.Sprintf("will be removed from quarantine when it has been kept for %s: %s", keep, what)
-		if err := r.record(opened, record); err != nil {
+		if err := opened.write(record); err != nil {
 			return err
 		}
 		kept.Reported, kept.ReportedAt = true, kept.Age
@@ -182,7 +182,7 @@ func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, opened *lazyJou
 
 // removeEntry removes an entry permanently, between its intent and its end in the journal.
 func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Record, opened *lazyJournal) error {
-	err := r.record(opened, record)
+	err := opened.write(record)
 	if err == nil {
 		err = r.tools.FaultPoint("quarantine: intent")
 	}
@@ -192,18 +192,8 @@ func (r *Runner) removeEntry(ctx context.Context, kept mutate.Kept, record Recor
 	failure := r.options.Mutator.EmptyQuarantine(ctx, kept)
 	record.Event, record.Does = End, ""
 	record.Result, record.Why = resultOfDo(failure)
-	if err := r.record(opened, record); err != nil || failure == nil {
+	if err := opened.write(record); err != nil || failure == nil {
 		return err
 	}
 	return errors.Join(failure, r.options.Mutator.NoteQuarantine(ctx, kept))
-}
-
-// record writes to the journal. Without a journal no entry is removed.
-func (r *Runner) record(opened *lazyJournal, record Record) error {
-	j, err := opened.journal()
-	if err != nil {
-		return err
-	}
-	record.At = r.options.Host.Clock()
-	return j.write(record)
 }

@@ -1,12 +1,10 @@
 // Package release releases the leftovers of deleted pods. It acts only on objects that an inspection judged to be
 // leftovers, one pod at a time, in the order of the actions. It removes the smallest blocker first and then gives the
-// owner (kubelet, the runtime) time to finish its own work. With its actions it is the only package, besides repair, that
-// is given a Mutator.
+// owner (kubelet, the runtime) time to finish its own work.
 //
-// Each step looks at the object, writes its intent to the journal, passes the guards, makes the change, verifies it, and
-// writes its end to the journal. The object's identity is compared again by package mutate, right before the system call.
-// A crash between any two of them is harmless: the next release starts from the state of the node, never from an old
-// plan.
+// Each step is: a look at the object, intent in the journal, guards, another check of the object's identity (by package
+// mutate, right before the system call), the change, verification, end in the journal. A crash between any two of them
+// is harmless: the next release starts from the state of the node, never from an old plan.
 package release
 
 import (
@@ -48,16 +46,10 @@ type Options struct {
 	Paused func(ctx context.Context) (string, error)
 
 	// Tests only.
-	faultPoint func(point string) error // an error stops the release there, like a crash
-	table      actions.Table            // in place of the real actions
-	timeouts   timeouts
-	onWrite    func(Record) error // called before a journal write; an error stands for a disk error
-}
-
-// timeouts limit the wait for answers that may never come; 0: the default.
-type timeouts struct {
-	server time.Duration // of a mount
-	socket time.Duration // of a plugin
+	faultPoint                   func(point string) error // an error stops the release there, like a crash
+	table                        actions.Table            // in place of the real actions
+	onWrite                      func(Record) error       // called before a journal write; an error stands for a disk error
+	serverTimeout, socketTimeout time.Duration            // of the actions.Tools and csi.Evidence
 }
 
 // Runner releases leftovers. Its only state is the journal: a Runner may be re-created at any time.
@@ -85,8 +77,8 @@ func New(o Options) (*Runner, error) {
 		options: o, swept: &quarantineClock{}, halt: &halted{},
 		tools: actions.Tools{
 			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings.forActions(), Log: o.Log, FaultPoint: o.hit,
-			CSI:           &csi.Evidence{Dir: o.StateDir, Host: o.Host, Mutator: o.Mutator, SocketTimeout: o.timeouts.socket},
-			ServerTimeout: o.timeouts.server,
+			CSI:           &csi.Evidence{Dir: o.StateDir, Host: o.Host, Mutator: o.Mutator, SocketTimeout: o.socketTimeout},
+			ServerTimeout: o.serverTimeout,
 		},
 	}, nil
 }
@@ -127,7 +119,8 @@ func (r *Runner) Plan(ctx context.Context, report object.Report) ([]Step, error)
 		if previews++; previews <= maxPreviews {
 			tools := r.tools
 			tools.Unmounted = unmountedFirst(steps, steps[i])
-			seen = answer("look", refused(action.Look(ctx, tools, steps[i].Object)), "the state of the object permits it")
+			why := action.Look(ctx, tools, steps[i].Object)
+			seen = answer("look", refused(why), "the state of the object permits it")
 		}
 		s := &steps[i]
 		s.Guards.Object = slices.Insert(s.Guards.Object, 1, seen) // before the mode
@@ -159,11 +152,7 @@ func (r *Runner) policy(ctx context.Context, report object.Report, records []Rec
 	if asks && (every || kill.Open) {
 		p.Node = append(p.Node, r.paused(ctx))
 	}
-	open := fmt.Sprintf("fewer than %d pods in a row have failed within a day", p.StopAfter)
-	if p.Attended {
-		open = attended
-	}
-	p.Node = append(p.Node, answer("failures", r.tooManyFailed(), open))
+	p.Node = append(p.Node, p.failureGuard("failures", r.tooManyFailed(), "pods in a row"))
 	return p
 }
 
@@ -199,10 +188,8 @@ func (r *Runner) Release(ctx context.Context, report object.Report) (Outcome, er
 
 // sweepDue reports whether a sweep of the quarantine is due and the quarantine has entries.
 func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
-	if r.manual.Agreed != nil {
-		return false // the person agreed to steps only
-	}
-	if plan.stop != "" || r.options.Settings.ModeOf(object.PodDirectory) != On ||
+	byHand := r.manual.Agreed != nil // the person agreed to steps only
+	if byHand || plan.stop != "" || r.options.Settings.ModeOf(object.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
 		return false
 	}
@@ -248,15 +235,12 @@ func (r *Runner) survey(ctx context.Context, report object.Report) (survey, erro
 	policy := r.policy(ctx, report, records, false)
 	stop := firstClosed(policy.Node)
 	if stop == "" && r.options.Settings.ModeOf(object.PodDirectory) != Off {
-		if err := r.tools.CSI.Observe(ctx, report); r.tools.CSI.IsNewError(err) {
-			r.options.Log.Warn("observe CSI drivers failed", "err", err)
-		}
+		r.tools.CSI.Observe(ctx, report, r.options.Log)
 	}
 	steps := Plan(report, policy, r.options.Host.Clock())
 	r.manual.limit(steps)
 	return survey{
-		pods: byGroup(steps),
-		stop: stop, cutOff: unfinished(records),
+		pods: chunks(steps, func(s Step) string { return s.Group }), stop: stop, cutOff: unfinished(records),
 		unsure: slices.ContainsFunc(policy.Node, func(g Guard) bool { return g.Unknown && g.Why == stop }),
 	}, nil
 }
@@ -264,7 +248,7 @@ func (r *Runner) survey(ctx context.Context, report object.Report) (survey, erro
 // release runs with the lock held if any step is to run; otherwise held is nil.
 func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func() error) (Outcome, error) {
 	outcome := Outcome{Stopped: plan.stop, CutOff: plan.cutOff, Unknown: plan.unsure}
-	opened := r.lazyJournal(outcome.CutOff)
+	opened := &lazyJournal{Runner: r, cutOff: outcome.CutOff}
 	defer opened.close()
 	for _, steps := range plan.pods {
 		if !anyActs(steps) {
@@ -305,15 +289,21 @@ type lazyJournal struct {
 	opened *journal
 }
 
-func (r *Runner) lazyJournal(cutOff []Record) *lazyJournal {
-	return &lazyJournal{Runner: r, cutOff: cutOff}
-}
-
 func (l *lazyJournal) journal() (_ *journal, err error) {
 	if l.opened == nil {
 		l.opened, err = l.openJournal(l.cutOff)
 	}
 	return l.opened, err
+}
+
+// write journals a record now. Without a journal no entry of the quarantine is removed.
+func (l *lazyJournal) write(record Record) error {
+	j, err := l.journal()
+	if err != nil {
+		return err
+	}
+	record.At = l.options.Host.Clock()
+	return j.write(record)
 }
 
 func (l *lazyJournal) close() {
@@ -347,16 +337,16 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	return j, nil
 }
 
-// byGroup splits a plan by pod, in order.
-func byGroup(steps []Step) [][]Step {
-	var pods [][]Step
+// chunks splits steps where a key changes.
+func chunks(steps []Step, key func(Step) string) [][]Step {
+	var all [][]Step
 	for i, step := range steps {
-		if i == 0 || steps[i-1].Group != step.Group {
-			pods = append(pods, nil)
+		if i == 0 || key(steps[i-1]) != key(step) {
+			all = append(all, nil)
 		}
-		pods[len(pods)-1] = append(pods[len(pods)-1], step)
+		all[len(all)-1] = append(all[len(all)-1], step)
 	}
-	return pods
+	return all
 }
 
 // notActed is the outcome of a pod that must not be released.

@@ -44,7 +44,7 @@ type world struct {
 	history    object.History
 	faultPoint func(string) error
 	paused     string
-	timeouts   timeouts
+	timeouts   struct{ server, socket time.Duration }
 	inUse      []corev1.UniqueVolumeName // by the Node's status
 	attached   []corev1.AttachedVolume
 	csiNode    func() (*storagev1.CSINode, error) // nil: it names no driver
@@ -220,10 +220,10 @@ func (w *world) runner() *Runner {
 			}
 			return w.inspect(), nil
 		},
-		StillGone:  w.inspector.StillGone,
-		Paused:     func(context.Context) (string, error) { return w.paused, nil },
-		faultPoint: w.faultPoint,
-		timeouts:   w.timeouts,
+		StillGone:     w.inspector.StillGone,
+		Paused:        func(context.Context) (string, error) { return w.paused, nil },
+		faultPoint:    w.faultPoint,
+		serverTimeout: w.timeouts.server, socketTimeout: w.timeouts.socket,
 	})
 	if err != nil {
 		w.t.Fatal(err)

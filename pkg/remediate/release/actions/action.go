@@ -73,11 +73,12 @@ func All() Table {
 
 // On returns the action on a kind.
 func (all Table) On(kind object.Kind) (Action, bool) {
-	at := slices.IndexFunc(all, func(a Action) bool { return a.Kind == kind })
-	if at < 0 {
-		return Action{}, false
+	for _, action := range all {
+		if action.Kind == kind {
+			return action, true
+		}
 	}
-	return all[at], true
+	return Action{}, false
 }
 
 // Settings are the limits of the actions.
@@ -146,6 +147,10 @@ func listed[T any](ctx context.Context, what string, list func(context.Context) 
 	return list(ctx)
 }
 
+func refuse(format string, args ...any) error {
+	return mutate.Refusal{Why: fmt.Sprintf(format, args...)}
+}
+
 // whyNot turns the error of a look's question into its answer.
 func whyNot(err error) string {
 	if refusal, ok := errors.AsType[mutate.Refusal](err); ok {
@@ -167,6 +172,14 @@ func after(kinds ...object.Kind) func(object.Assessment, []object.Assessment, Se
 		}
 		return ""
 	}
+}
+
+// rank orders the objects for which first holds before others.
+func rank(first bool) int {
+	if first {
+		return 0
+	}
+	return 1
 }
 
 // shortID abbreviates an ID for users.

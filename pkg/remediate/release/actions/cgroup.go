@@ -19,9 +19,10 @@ func cgroupAction() Action {
 			return fmt.Sprintf("remove the empty cgroup %s", o.ID), ""
 		},
 		Less: func(a, b object.Assessment) int {
+			ofSystemd := func(o object.Assessment) int { return rank(o.Facts["hierarchy"] == "name=systemd") }
 			return cmp.Or(
 				cmp.Compare(strings.Count(b.ID, "/"), strings.Count(a.ID, "/")),
-				cmp.Compare(ofSystemd(b), ofSystemd(a)), // systemd removes the others itself
+				cmp.Compare(ofSystemd(a), ofSystemd(b)), // systemd removes the others itself
 				cmp.Compare(a.ID, b.ID),
 			)
 		},
@@ -42,12 +43,4 @@ func cgroupAction() Action {
 		},
 		Verify: fileGone,
 	}
-}
-
-// ofSystemd is 1 for a cgroup in the hierarchy that systemd keeps its units in on cgroup v1.
-func ofSystemd(o object.Assessment) int {
-	if o.Facts["hierarchy"] == "name=systemd" {
-		return 1
-	}
-	return 0
 }

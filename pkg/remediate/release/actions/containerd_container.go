@@ -22,7 +22,8 @@ func containerdContainerAction() Action {
 		},
 		// A sandbox goes after its containers, which may live in its namespaces.
 		Less: func(a, b object.Assessment) int {
-			return cmp.Or(cmp.Compare(isSandboxRecord(a), isSandboxRecord(b)), cmp.Compare(a.ID, b.ID))
+			inSandbox := func(o object.Assessment) int { return rank(o.Facts["kind"] != "sandbox") }
+			return cmp.Or(cmp.Compare(inSandbox(a), inSandbox(b)), cmp.Compare(a.ID, b.ID))
 		},
 		Needs: func(o object.Assessment, rest []object.Assessment, s Settings) string {
 			for _, other := range rest {
@@ -40,18 +41,11 @@ func containerdContainerAction() Action {
 	}
 }
 
-// isSandboxRecord is 1 for the container of a sandbox.
-func isSandboxRecord(o object.Assessment) int {
-	if o.Facts["kind"] == "sandbox" {
-		return 1
-	}
-	return 0
-}
-
 func releaseContainerdContainer(ctx context.Context, t Tools, o object.Assessment) error {
 	container := mutate.RuntimeContainer{ID: o.Identity.Runtime.ID, CreatedAt: o.Identity.Runtime.Created, UID: o.Pod.UID}
 	err := within("end the task", t.Mutator.EndRuntimeTask(ctx, container, t.Settings.ContainerGrace))
-	err = t.then(err, "containerd-container: task ended", func() error { return t.Mutator.DeleteRuntimeTask(ctx, container) })
+	err = t.then(err, "containerd-container: task ended",
+		func() error { return t.Mutator.DeleteRuntimeTask(ctx, container) })
 	return t.then(err, "containerd-container: task deleted",
 		func() error { return t.Mutator.DeleteRuntimeContainer(ctx, container) })
 }

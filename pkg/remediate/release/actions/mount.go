@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	hostholders "github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release/csi"
@@ -59,14 +63,10 @@ func mountAction() Action {
 // mounts stacked on one point the upper (newer) before the lower.
 func innermostFirst(a, b object.Assessment) int {
 	x, y := a.Identity.Mount.Point, b.Identity.Mount.Point
-	subpath := func(o object.Assessment) int {
-		if o.Facts["plugin"] == "subpath" {
-			return 0
-		}
-		return 1
-	}
+	subpath := func(o object.Assessment) int { return rank(o.Facts["plugin"] == "subpath") }
 	return cmp.Or(cmp.Compare(subpath(a), subpath(b)),
-		cmp.Compare(strings.Count(y, "/"), strings.Count(x, "/")), cmp.Compare(x, y), cmp.Compare(b.Identity.Mount.ID, a.Identity.Mount.ID))
+		cmp.Compare(strings.Count(y, "/"), strings.Count(x, "/")), cmp.Compare(x, y),
+		cmp.Compare(b.Identity.Mount.ID, a.Identity.Mount.ID))
 }
 
 // noContainers keeps volumes while a container may be running.
@@ -173,4 +173,57 @@ func heldBy(err error, o object.Assessment) error {
 		names = append(names, fmt.Sprintf("%s (%d) of %s: %s", h.Command, h.PID, owner, h.How))
 	}
 	return fmt.Errorf("%w; held by %s", err, strings.Join(names, ", "))
+}
+
+// serverDead returns the evidence that the server of a mount is gone, or "" if it is alive. A timeout is no evidence: a
+// server may be slow, and unwritten data would be lost. A timeout, and any other unknown state, is a Refusal.
+func serverDead(ctx context.Context, t Tools, m mutate.Mount) (evidence string, err error) {
+	if t.Host.Prober.Do == nil {
+		return "", refuse("%s: there is no prober to check whether its server is alive", m.Point)
+	}
+	patience := cmp.Or(t.ServerTimeout, 5*time.Second)
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	answer, err := t.Host.Prober.Do(limited, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: m.Point})
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err != nil && limited.Err() != nil:
+		return "", refuse("%s (%s %s) does not answer within %s, but its server is not proven to be gone", m.Point,
+			m.FSType, m.Source, patience)
+	case err != nil:
+		return "", refuse("%s: whether its server is alive is not known: %v", m.Point, err)
+	}
+	// Everything else (a stale handle, a timeout, a refused connection) comes from a server or a network that may
+	// recover.
+	hard := []syscall.Errno{syscall.ENOTCONN, syscall.ESHUTDOWN}
+	errno := syscall.Errno(answer.Errno)
+	if !slices.Contains(hard, errno) {
+		return "", nil
+	}
+	if kind, _, _ := strings.Cut(m.FSType, "."); kind == "fuse" {
+		serves, err := fuseServed(ctx, t, m)
+		if err != nil || serves {
+			return "", err // servers also return such errors when they cannot reach their backend
+		}
+	}
+	return errno.Error(), nil
+}
+
+// fuseServed reports whether a process holds the connection of a FUSE mount.
+func fuseServed(ctx context.Context, t Tools, m mutate.Mount) (bool, error) {
+	major, minor, _ := strings.Cut(m.Device, ":")
+	connection, err := strconv.Atoi(minor)
+	if err != nil || major != "0" {
+		return false, refuse("%s: device %q is not that of a FUSE connection", m.Point, m.Device)
+	}
+	servers, err := hostholders.FUSEServers(ctx, t.Host, connection)
+	if err != nil {
+		return false, refuse("%s: cannot tell whether its FUSE server is alive: %v", m.Point, err)
+	}
+	if len(servers) > 0 {
+		t.Log.Info("keep a FUSE mount without an answering server: a process holds its connection", "mount", m.Point,
+			"pid", servers[0])
+	}
+	return len(servers) > 0, nil
 }

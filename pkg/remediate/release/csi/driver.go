@@ -1,5 +1,5 @@
-// Package csi gathers the evidence that a CSI driver, or a volume on this node, may still need a pod's mount or kubelet's
-// note about it. Silence is no evidence that a driver is gone.
+// Package csi gathers the evidence that a CSI driver, or a volume on this node, may still need a pod's mount, or the
+// note that kubelet keeps of it. Silence is no evidence that a driver is gone.
 package csi
 
 import (
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path"
 	"path/filepath"
@@ -64,11 +65,10 @@ func (l driverObservation) evidenceOf(driver string) string {
 	case len(l.Unknown) > 0:
 		return fmt.Sprintf("a process listens on %s and does not report which driver it is", l.Unknown[0])
 	}
-	lower := strings.ToLower(driver)
-	for _, place := range l.InUse {
-		if strings.Contains(strings.ToLower(place), lower) {
-			return place + " is in use"
-		}
+	if i := slices.IndexFunc(l.InUse, func(place string) bool {
+		return strings.Contains(strings.ToLower(place), strings.ToLower(driver))
+	}); i >= 0 {
+		return l.InUse[i] + " is in use"
 	}
 	return ""
 }
@@ -113,23 +113,11 @@ type Evidence struct {
 	Mutator       *mutate.Mutator
 	SocketTimeout time.Duration // of a plugin; 0: the default
 
-	mu         sync.Mutex        // guards the fields below
-	fresh      driverObservation // the last observation of this process
-	err        error             // of the last observation
-	asked      finding.Timestamp
-	lastLogged string // the last logged error; empty if the last observation had none
-}
-
-// IsNewError reports whether an error differs from the last one: the same error comes with each pass.
-func (w *Evidence) IsNewError(err error) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	before := w.lastLogged
-	w.lastLogged = ""
-	if err != nil {
-		w.lastLogged = err.Error()
-	}
-	return w.lastLogged != "" && w.lastLogged != before
+	mu      sync.Mutex        // guards the fields below
+	fresh   driverObservation // the last observation of this process
+	err     error             // of the last observation
+	asked   finding.Timestamp
+	failure string // of the last call of Observe; empty if it had none
 }
 
 // notGone returns why a driver is not proven to be gone. It observes the drivers now and adds the earlier observations.
@@ -161,9 +149,23 @@ func (w *Evidence) current(ctx context.Context) (driverObservation, error) {
 	return w.fresh, w.err
 }
 
-// Observe records an observation if a possible leftover may involve CSI and the last observation is old enough. A
-// failed observation is not recorded: it proves neither presence nor absence.
-func (w *Evidence) Observe(ctx context.Context, report object.Report) error {
+// Observe records an observation if a possible leftover may involve CSI and the last observation is old enough. An
+// error comes again with each pass, and is logged once.
+func (w *Evidence) Observe(ctx context.Context, report object.Report, log *slog.Logger) {
+	failure := ""
+	if err := w.observe(ctx, report); err != nil {
+		failure = err.Error()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if failure != "" && failure != w.failure {
+		log.Warn("observe CSI drivers failed", "err", failure)
+	}
+	w.failure = failure
+}
+
+// observe records an observation. A failed one is not recorded: it proves neither presence nor absence.
+func (w *Evidence) observe(ctx context.Context, report object.Report) error {
 	if !slices.ContainsFunc(report.Objects, func(o object.Assessment) bool {
 		stays := o.Verdict == object.Leftover || o.Verdict == object.Candidate &&
 			report.At.Since(o.FirstSeen) >= driverMinAge

@@ -163,18 +163,12 @@ func stagedAt(names []string, note volumeNote) string {
 		if !ok {
 			continue
 		}
-		parts := strings.Split(below, "/")
-		at := func(i int) string {
-			if i < len(parts) {
-				return parts[i]
-			}
-			return ""
-		}
+		at := append(strings.Split(below, "/"), "", "") // at least three
 		switch {
-		case at(1) == handle, at(0) == "pv" && at(1) == name:
+		case at[1] == handle, at[0] == "pv" && at[1] == name:
 			return place
-		case at(0) == "volumeDevices" && (at(1) == name || at(2) == name &&
-			(at(1) == "staging" || at(1) == "publish")):
+		case at[0] == "volumeDevices" && (at[1] == name || at[2] == name &&
+			(at[1] == "staging" || at[1] == "publish")):
 			return place
 		}
 	}
