@@ -49,20 +49,19 @@ func notFrozen(_ object.Assessment, rest []object.Assessment, _ Settings) string
 
 func releaseSandbox(ctx context.Context, t Tools, o object.Assessment) error {
 	containers, err := listed(ctx, "container runtime", t.Host.Runtime.Containers)
+	if err != nil {
+		return err
+	}
 	for _, c := range containers {
-		if err != nil {
-			break
-		}
 		if c.GetPodSandboxId() != o.ID || c.GetState() != cri.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
 		container := mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()}
 		grace := graceOf(c.GetAnnotations()[witness.GraceAnnotation], t.Settings)
-		err = within("stop container "+shortID(c.GetId()), t.Mutator.StopContainer(ctx, container, grace))
-		err = t.then(err, "sandbox: container stopped", func() error { return nil })
-	}
-	if err != nil {
-		return err
+		err := within("stop container "+shortID(c.GetId()), t.Mutator.StopContainer(ctx, container, grace))
+		if err = t.then(err, "sandbox: container stopped", func() error { return nil }); err != nil {
+			return err
+		}
 	}
 	err = within("stop sandbox", t.Mutator.StopSandbox(ctx, runtimeObject(o)))
 	return t.then(err, "sandbox: stopped", func() error {
