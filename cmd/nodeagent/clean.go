@@ -197,7 +197,7 @@ func sameOutcome(s release.StepOutcome) string {
 // withoutID returns a text about a step without the name of its object and, for a mount, without its path.
 func withoutID(s release.Step, text string) string {
 	text = strings.NewReplacer(" in "+s.ID, "", " "+s.ID, "", s.ID, "").Replace(text)
-	if point := s.Object.Identity["point"]; point != "" {
+	if point := s.Object.Identity.Mount.Point; point != "" {
 		text = strings.ReplaceAll(text, " "+point, "")
 	}
 	return text

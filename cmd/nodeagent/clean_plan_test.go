@@ -20,7 +20,7 @@ func guardedPlan() (steps []release.Step) {
 		point, n, _ := strings.Cut(id, "#")
 		report.Objects = append(report.Objects, object.Assessment{Verdict: object.Leftover,
 			Object: object.Object{Kind: kind, ID: id, Pod: pod, Facts: facts, LabelsKnown: true,
-				Identity: object.Identity{"id": n, "point": point, "type": "tmpfs"}}})
+				Identity: object.Identity{Mount: object.MountID{Point: point, Type: "tmpfs"}, Names: map[string]string{"n": n}}}})
 	}
 	web, db := object.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}, object.Pod{UID: other, Namespace: "db",
 		Name: "db-0"}

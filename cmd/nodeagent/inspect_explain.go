@@ -141,7 +141,7 @@ func explainText(s screen, now finding.Timestamp, e explanation) string {
 		p.textLine("of pod ", podName(o.Pod))
 	}
 	p.textLine(strings.ToUpper(string(o.Verdict))+": ", o.Why)
-	p.pairs("identity", o.Identity)
+	p.pairs("identity", o.Identity.Values())
 	p.pairs("facts", o.Facts)
 	p.pairs("belongs to", map[string]string{"sandbox": o.SandboxID, "container": o.ContainerID})
 	if len(o.Holders) > 0 {

@@ -31,6 +31,11 @@ var mayImport = map[string][]string{
 		"internal/host/hosterr"},
 	"pkg/remediate": {"pkg/finding", "pkg/inspect", "pkg/remediate", "internal/host", "internal/mutate",
 		"internal/atomicfile", "internal/faultpoint"},
+	// The evidence and the actions know neither the runner nor its journal, which see the actions as a table.
+	"pkg/remediate/release/csi": {"pkg/finding", "pkg/inspect/object", "internal/host", "internal/mutate",
+		"internal/atomicfile"},
+	"pkg/remediate/release/actions": {"pkg/inspect/object", "pkg/inspect/witness", "pkg/remediate/release/csi",
+		"internal/host", "internal/mutate"},
 	"pkg/report":          {"pkg/finding", "pkg/report"},
 	"pkg/event":           {"pkg/finding"},
 	"pkg/event/schemas":   {"pkg/event/schemas"},

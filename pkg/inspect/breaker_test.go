@@ -64,7 +64,7 @@ func (n *boundNode) look(about string) object.Report {
 				}
 				if spec.Kind == object.Mount || spec.Kind == object.PodDirectory {
 					objects = append(objects, object.Object{Kind: spec.Kind, ID: fmt.Sprintf("/pods/%d", i), Pod: pod,
-						Identity: object.Identity{"id": fmt.Sprint(i)}})
+						Identity: object.Identity{Names: map[string]string{"id": fmt.Sprint(i)}}})
 				}
 			}
 			for _, o := range n.more {
@@ -161,7 +161,7 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 	of0 := func(kind object.Kind, facts ...string) object.Object {
 		o := object.Object{Kind: kind, ID: "more", Pod: object.Pod{UID: inspecttest.UIDOf(0), Namespace: "default",
 			Name: "web-0"},
-			Identity: object.Identity{"id": "m"}, Facts: object.Facts(facts...)}
+			Identity: object.Identity{Names: map[string]string{"id": "m"}}, Facts: object.Facts(facts...)}
 		if kind == object.Container || kind == object.Sandbox {
 			o.SandboxID = strings.Repeat("a", 64)
 		}
@@ -269,7 +269,7 @@ func TestHeldPodByAnotherName(t *testing.T) {
 	n = newBoundNode(t)
 	n.more = []object.Object{{Kind: object.Mount, ID: "n", Pod: object.Pod{UID: inspecttest.UIDOf(0),
 		Namespace: "default", Name: "db"},
-		Identity: object.Identity{"id": "n"}}}
+		Identity: object.Identity{Names: map[string]string{"id": "n"}}}}
 	report = n.looks(30 * time.Minute)
 	if count(report, object.Leftover)[inspecttest.UIDOf(0)] || !strings.Contains(inspecttest.Whys(report, inspecttest.UIDOf(0)),
 		"name different pods") {

@@ -28,7 +28,7 @@ func holdable(scan *hostscan.Scan, o *object.Assessment) holders.Holdable {
 		return thing
 	}
 	if n := slices.IndexFunc(mounts, func(m mount.Mount) bool {
-		return strconv.Itoa(m.ID) == cmp.Or(o.Facts["mount"], o.Identity["id"])
+		return strconv.Itoa(m.ID) == cmp.Or(o.Facts["mount"], strconv.Itoa(o.Identity.Mount.ID))
 	}); n >= 0 {
 		thing.Mount = &mounts[n]
 	}

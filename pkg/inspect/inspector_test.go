@@ -103,7 +103,7 @@ func checkLeftovers(t *testing.T, report object.Report) {
 			continue
 		}
 		counts[o.Kind]++
-		if len(o.Identity) == 0 || o.Passes < 3 || o.FirstSeen.IsZero() || len(o.Witnesses) != 4 {
+		if len(o.Identity.Values()) == 0 || o.Passes < 3 || o.FirstSeen.IsZero() || len(o.Witnesses) != 4 {
 			t.Errorf("%s %s: %+v", o.Kind, o.ID, o)
 		}
 		held := func(how string) bool {

@@ -36,8 +36,8 @@ func (i *Inspector) optOuts(scan *hostscan.Scan, inventory *witness.Inventory, h
 	}
 	for key, s := range history {
 		uid, ok := optout.UIDOf(key)
-		why := s.Identity["optOut"]
-		if ok && !now[uid] && (strings.HasPrefix(why, optout.By) || s.Identity["selectors"] == i.selectors()) {
+		why := s.Identity.Names["optOut"]
+		if ok && !now[uid] && (strings.HasPrefix(why, optout.By) || s.Identity.Names["selectors"] == i.selectors()) {
 			note(uid, why)
 		}
 	}
@@ -62,7 +62,7 @@ func (i *Inspector) applyOptOuts(report *object.Report, next object.History, rea
 		_, lives := living[uid]
 		if (lives || here[uid] || !whole) && (why != "" || len(i.settings.OptOutPods) > 0) {
 			next[optout.Key(uid)] = object.Sighting{First: now, Last: now,
-				Identity: object.Identity{"optOut": why, "selectors": i.selectors()}}
+				Identity: object.Identity{Names: map[string]string{"optOut": why, "selectors": i.selectors()}}}
 		}
 	}
 }

@@ -127,7 +127,7 @@ func TestOptOutIsForgotten(t *testing.T) {
 	for _, failure := range []error{errors.New("no answer"), nil} {
 		n.RuntimeErr = failure // then objects of it may have been missed
 		_, history = n.optingOut(selectors...).Pass(t.Context(),
-			object.History{optout.Key(other): object.Sighting{Identity: object.Identity{"optOut": optout.By}}})
+			object.History{optout.Key(other): object.Sighting{Identity: object.Identity{Names: map[string]string{"optOut": optout.By}}}})
 		if _, ok := history[optout.Key(other)]; ok != (failure != nil) {
 			t.Errorf("a pod of which nothing is left, %v: %v", failure, history)
 		}

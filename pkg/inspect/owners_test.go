@@ -95,7 +95,7 @@ func TestOwnerOutlivesTheCache(t *testing.T) {
 	hosttest.PinNetns(t, netns)
 	report, _ = i.Pass(t.Context(), history)
 	for _, o := range report.Objects {
-		if o.Kind == object.Netns && o.Pod.UID != "" && o.Identity["inode"] != history["netns/"+netns].Identity["inode"] {
+		if o.Kind == object.Netns && o.Pod.UID != "" && o.Identity.File.Inode != history["netns/"+netns].Identity.File.Inode {
 			t.Errorf("another namespace under the name is taken for the pod's: %+v", o)
 		}
 	}
@@ -120,12 +120,12 @@ func awaitGone(t *testing.T, pid int) {
 }
 
 func TestRecall(t *testing.T) {
-	netns := object.Identity{"inode": "7"}
-	link := object.Identity{"index": "3", "peerIndex": "2", "peerNamespace": "5", "mac": "m", kinds.NamespaceKey: "7"}
-	loose := maps.Clone(link)
-	delete(loose, kinds.NamespaceKey)
-	otherPeer := maps.Clone(loose)
-	otherPeer["peerNamespace"] = "6"
+	netns := object.Identity{File: object.FileID{Inode: 7}}
+	link := object.Identity{Link: object.LinkID{Index: 3, PeerIndex: 2, PeerNamespace: 5, MAC: "m", Namespace: 7}}
+	loose := link
+	loose.Link.Namespace = 0
+	otherPeer := loose
+	otherPeer.Link.PeerNamespace = 6
 	history := object.History{
 		"netns/p": {Identity: netns, First: inspecttest.At(time.Minute), Passes: 3, Pod: object.Pod{UID: dead},
 			SandboxID: deadSandbox},
@@ -139,11 +139,11 @@ func TestRecall(t *testing.T) {
 		recalled bool
 	}{
 		"the same netns": {object.Object{Kind: object.Netns, ID: "p", Identity: netns}, dead, false, true},
-		"another namespace": {object.Object{Kind: object.Netns, ID: "p", Identity: object.Identity{"inode": "8"}}, "",
+		"another namespace": {object.Object{Kind: object.Netns, ID: "p", Identity: object.Identity{File: object.FileID{Inode: 8}}}, "",
 			false, false},
 		"another path": {object.Object{Kind: object.Netns, ID: "q", Identity: netns}, "", false, false},
-		"only the file": {object.Object{Kind: object.Netns, ID: "p", Identity: object.Identity{"device": "1:2",
-			"inode": "9"},
+		"only the file": {object.Object{Kind: object.Netns, ID: "p", Identity: object.Identity{File: object.FileID{Device: "1:2",
+			Inode: 9}},
 			Facts: object.Facts("state", kinds.EmptyFile)}, dead, false, true},
 		"a foreign netns": {object.Object{Kind: object.Netns, ID: "p", Identity: netns, Foreign: "created by hand"}, "",
 			true,
@@ -163,17 +163,16 @@ func TestRecall(t *testing.T) {
 			false},
 		"no kind to remember": {object.Object{Kind: object.CNIAttachment, ID: "p", Identity: netns}, "", false, false},
 		"both ends on the host": {object.Object{Kind: object.Link, ID: "l",
-			Identity: object.Identity{"peerNamespace": "-1"},
+			Identity: object.Identity{Link: object.LinkID{PeerNamespace: -1}},
 			Foreign:  "both ends"}, "", true, false},
 	} {
 		objects := []object.Object{test.object}
-		objects[0].Identity = maps.Clone(objects[0].Identity)
 		recalled := recall(objects, history, inspecttest.Hour)
 		o := objects[0]
 		if o.Pod.UID != test.owner || (o.Foreign != "") != test.foreign || recalled[object.Key(&o)] != test.recalled {
 			t.Errorf("%s: owner %q, foreign %q, recalled %v", name, o.Pod.UID, o.Foreign, recalled)
 		}
-		if o.Kind == object.Link && test.recalled && !maps.Equal(o.Identity, link) {
+		if o.Kind == object.Link && test.recalled && !o.Identity.Equal(link) {
 			t.Errorf("%s: identity %v", name, o.Identity)
 		}
 	}

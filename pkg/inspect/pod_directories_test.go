@@ -106,7 +106,7 @@ func TestDirectoriesRemovedInAPass(t *testing.T) {
 // A pod without a directory has been removed only if none of its processes can still run.
 func TestRemovedPod(t *testing.T) {
 	const stat = "%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0\n"
-	process := object.Object{Kind: object.Process, Identity: object.Identity{"pid": "77", "startTime": "5"},
+	process := object.Object{Kind: object.Process, Identity: object.Identity{Process: object.ProcessID{PID: 77, StartTime: 5}},
 		Facts: object.Facts("state", "S")}
 	ready := object.Object{Kind: object.Sandbox, Facts: object.Facts("state", "READY")}
 	runs := object.Object{Kind: object.Container, Facts: object.Facts("state", "RUNNING")}

@@ -1,8 +1,6 @@
 package inspect
 
 import (
-	"maps"
-
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -50,14 +48,14 @@ func remembered(o *object.Object, history object.History, now finding.Timestamp)
 	case o.Kind == object.Netns && o.Facts["state"] == kinds.EmptyFile:
 		return s // its name is a UUID, which the runtime uses once
 	case kinds.LostNetns(o):
-		whole := maps.Clone(o.Identity)
-		whole[kinds.NamespaceKey] = s.Identity[kinds.NamespaceKey]
-		if maps.Equal(whole, s.Identity) {
+		whole := o.Identity
+		whole.Link.Namespace = s.Identity.Link.Namespace
+		if whole.Equal(s.Identity) {
 			o.Identity = whole
 			return s
 		}
 		return object.Sighting{}
-	case !maps.Equal(o.Identity, s.Identity):
+	case !o.Identity.Equal(s.Identity):
 		return object.Sighting{}
 	}
 	return s
@@ -77,7 +75,7 @@ func keepOwners(objects []object.Object, recalled map[string]bool, next object.H
 			continue
 		}
 		if !ok {
-			s = object.Sighting{Identity: maps.Clone(o.Identity), First: now, Last: now}
+			s = object.Sighting{Identity: o.Identity, First: now, Last: now}
 		}
 		s.Pod, s.SandboxID = o.Pod, o.SandboxID
 		next[object.Key(o)] = s

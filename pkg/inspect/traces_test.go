@@ -255,7 +255,7 @@ func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
 		"a pod is gone":     func(n *fullNode) { n.delete(inspecttest.UIDOf(1)) },
 		"kubelet is silent": func(n *fullNode) { n.host.Kubelet.Pods = nil },
 		"another kubelet was here": func(n *fullNode) {
-			n.history["other-kubelet"] = object.Sighting{Identity: object.Identity{"kubelet": "k3s"}, First: n.now,
+			n.history["other-kubelet"] = object.Sighting{Identity: object.Identity{Names: map[string]string{"kubelet": "k3s"}}, First: n.now,
 				Last: n.now}
 		},
 		"the runtime is silent": func(n *fullNode) { n.host.Runtime.Sandboxes = nil },

@@ -53,7 +53,7 @@ func Healthy() witness.Inventory {
 
 // Object is one of a pod, with a sandbox if the runtime must know it.
 func Object(kind object.Kind, uid string) object.Object {
-	o := object.Object{Kind: kind, ID: "x", Pod: object.Pod{UID: uid}, Identity: object.Identity{"inode": "7"}}
+	o := object.Object{Kind: kind, ID: "x", Pod: object.Pod{UID: uid}, Identity: object.Identity{File: object.FileID{Inode: 7}}}
 	if kind.Networked() || kind.NamedByID() || slices.Contains([]object.Kind{object.Sandbox, object.Lease,
 		object.SystemdUnit, object.LogLink}, kind) {
 		o.SandboxID = Sandbox

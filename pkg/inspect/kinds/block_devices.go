@@ -39,10 +39,9 @@ func listBlockDevices(_ context.Context, scan *hostscan.Scan) ([]object.Object, 
 	}
 	objects := make([]object.Object, 0, len(found))
 	for _, d := range found {
-		named := strings.ToValidUTF8(d.Volume, "\ufffd")
+		name := strings.ToValidUTF8(d.Volume, "\ufffd")
 		o := object.Object{Kind: object.BlockDevice, ID: "/dev/" + d.Name,
-			Identity: object.Identity{"device": d.Number,
-				"sequence": d.Sequence, "volume": named}, Facts: object.Facts("volume", named)}
+			Identity: named("device", d.Number, "sequence", d.Sequence, "volume", name), Facts: object.Facts("volume", name)}
 		users, elsewhere := use.ofDevice(scan, d)
 		switch {
 		case len(d.Holders) > 0:

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -85,7 +84,7 @@ func listRootfs(_ context.Context, scan *hostscan.Scan) ([]object.Object, error)
 	for _, b := range bundles {
 		o := object.Object{
 			Kind: object.Rootfs, ID: b.dir, ContainerID: b.id,
-			Identity: object.Identity{"device": hosterr.Device(b.device), "inode": strconv.FormatUint(b.Inode, 10)},
+			Identity: fileIdentity(b.device, b.Inode),
 			Facts:    object.Facts("mounts", strconv.Itoa(len(b.rootfs))),
 		}
 		if n := len(b.rootfs); n > 0 {
@@ -135,9 +134,8 @@ func listSandboxDirectories(_ context.Context, scan *hostscan.Scan) ([]object.Ob
 		for _, entry := range entries {
 			o := object.Object{
 				Kind: object.SandboxDirectory, ID: path.Join(dir, entry.Name), SandboxID: entry.Name,
-				Identity: object.Identity{"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode,
-					10)},
-				Facts: object.Facts("shmMounts", strconv.Itoa(mounted[path.Join(dir, entry.Name, "shm")])),
+				Identity: fileIdentity(device, entry.Inode),
+				Facts:    object.Facts("shmMounts", strconv.Itoa(mounted[path.Join(dir, entry.Name, "shm")])),
 			}
 			if !host.IsContainerID(entry.Name) {
 				o.Foreign = "its name is not the ID of a sandbox"

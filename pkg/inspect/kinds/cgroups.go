@@ -8,7 +8,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -72,7 +71,7 @@ func cgroupObject(c cgroup.PodCgroup, processes int) object.Object {
 		ID:          c.Dir(),
 		Pod:         object.Pod{UID: c.UID},
 		ContainerID: c.ContainerID,
-		Identity:    object.Identity{"device": hosterr.Device(c.Device), "inode": strconv.FormatUint(c.Inode, 10)},
+		Identity:    fileIdentity(c.Device, c.Inode),
 		Facts: map[string]string{
 			"hierarchy": hierarchy, "path": c.Path, "driver": c.Driver,
 			"depth": strconv.Itoa(c.Depth), "processes": strconv.Itoa(processes),

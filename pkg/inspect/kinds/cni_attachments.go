@@ -32,11 +32,8 @@ func listAttachments(_ context.Context, scan *hostscan.Scan) ([]object.Object, e
 			ID:        a.File,
 			Pod:       podOfAttachment(a),
 			SandboxID: a.ContainerID,
-			Identity: object.Identity{
-				"device": hosterr.Device(a.Stat.Device), "inode": strconv.FormatUint(a.Stat.Inode, 10),
-				"size": strconv.FormatUint(a.Stat.Size, 10), "modified": strconv.FormatInt(a.Stat.Modified.UnixNano(),
-					10),
-			},
+			Identity: object.Identity{File: object.FileID{Device: hosterr.Device(a.Stat.Device), Inode: a.Stat.Inode,
+				Size: a.Stat.Size, Modified: a.Stat.Modified.UnixNano()}},
 			Facts: object.Facts("network", a.Network, "interface", a.IfName, "netns", a.Netns,
 				"addresses", strings.Join(a.Addresses, " "), "hostInterfaces", hostInterfaces(a),
 				"leaseDirectories", leaseDirectories(scan, a), "malformed", a.Malformed),

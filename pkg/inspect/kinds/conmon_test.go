@@ -85,7 +85,7 @@ func TestConmonLeftAlone(t *testing.T) {
 	report := n.ripen(t, object.History{}, n.inspector())
 	got := map[int]object.Verdict{}
 	for _, o := range report.Objects {
-		pid, _ := strconv.Atoi(o.Identity["pid"])
+		pid := o.Identity.Process.PID
 		if _, ours := pids[pid]; ours && (o.Kind == object.Shim || o.Kind == object.Process) {
 			got[pid] = o.Verdict
 		}

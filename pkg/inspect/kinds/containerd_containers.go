@@ -50,7 +50,7 @@ func listContainerdContainers(_ context.Context, scan *hostscan.Scan) ([]object.
 		o := object.Object{
 			Kind: object.ContainerdContainer, ID: record.ID, ContainerID: record.ID,
 			Pod:      witness.PodOfLabels(record.Labels),
-			Identity: object.Identity{"id": record.ID, "created": strconv.FormatInt(record.CreatedAt.UnixNano(), 10)},
+			Identity: object.Identity{Runtime: object.RuntimeID{ID: record.ID, Created: record.CreatedAt.UnixNano()}},
 			Facts: object.Facts("kind", record.Labels[witness.KindLabel], "name",
 				record.Labels["io.kubernetes.container.name"],
 				"image", record.Image, "created", record.CreatedAt.UTC().Format(time.RFC3339)),
@@ -104,7 +104,7 @@ func listTasks(ctx context.Context, scan *hostscan.Scan) ([]object.Object, error
 	objects := make([]object.Object, 0, len(all))
 	for id, task := range all {
 		o := object.Object{Kind: object.Task, ID: id, ContainerID: id,
-			Identity: object.Identity{"id": id, "pid": strconv.FormatUint(uint64(task.GetPid()), 10)},
+			Identity: named("id", id, "pid", strconv.FormatUint(uint64(task.GetPid()), 10)),
 			Facts: object.Facts("state", task.GetStatus().String(), "pid",
 				strconv.FormatUint(uint64(task.GetPid()), 10)),
 		}

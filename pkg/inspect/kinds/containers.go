@@ -36,7 +36,7 @@ func listContainers(_ context.Context, scan *hostscan.Scan) ([]object.Object, er
 				Name: labels[witness.NameLabel]},
 			SandboxID:   c.GetPodSandboxId(),
 			ContainerID: c.GetId(),
-			Identity:    object.Identity{"id": c.GetId(), "created": strconv.FormatInt(c.GetCreatedAt(), 10)},
+			Identity:    object.Identity{Runtime: object.RuntimeID{ID: c.GetId(), Created: c.GetCreatedAt()}},
 			Facts: object.Facts(
 				"name", c.GetMetadata().GetName(),
 				"state", containerState(c.GetState()),

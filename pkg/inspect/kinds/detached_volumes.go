@@ -4,10 +4,8 @@ import (
 	"context"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/volume"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -86,15 +84,15 @@ func (a *attached) onNode(scan *hostscan.Scan) ([]object.Object, error) {
 		o := object.Object{Kind: object.DetachedVolume, ID: csiPlugin + s.Note.Driver + "^" + s.Note.Handle,
 			Facts: object.Facts("driver", s.Note.Driver, "volumeHandle", s.Note.Handle, "mounted", point,
 				"attachment", attachmentName(s.Note.Handle, s.Note.Driver, scan.Host.NodeName))}
-		o.Identity = object.Identity{"name": o.ID, "device": hosterr.Device(s.Device),
-			"inode": strconv.FormatUint(s.Inode, 10)}
+		o.Identity = fileIdentity(s.Device, s.Inode)
+		o.Identity.Names = map[string]string{"name": o.ID}
 		objects = append(objects, o)
 	}
 	for i := range sessions {
 		s := &sessions[i]
 		target := strings.ToValidUTF8(s.Target, "\ufffd")
 		objects = append(objects, object.Object{Kind: object.DetachedVolume, ID: s.Path,
-			Identity: object.Identity{"name": s.Path, "target": target},
+			Identity: named("name", s.Path, "target", target),
 			Facts: object.Facts("target", target, "volume", s.Volume, "state", s.State,
 				"devices", strings.Join(s.Disks, " "))})
 	}

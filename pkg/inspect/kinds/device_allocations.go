@@ -29,9 +29,10 @@ func listDeviceAllocations(_ context.Context, scan *hostscan.Scan) ([]object.Obj
 	objects := make([]object.Object, 0, len(allocations))
 	for _, a := range allocations {
 		o := object.Object{Kind: object.DeviceAllocation,
-			ID:  path.Join(root, a.Checkpoint) + "#" + strings.TrimSuffix(a.UID+"/"+a.Resource, "/"),
-			Pod: object.Pod{UID: a.UID}, Identity: object.Identity{"uid": a.UID, "resource": a.Resource},
-			Facts: object.Facts("checkpoint", a.Checkpoint, "resource", a.Resource)}
+			ID:       path.Join(root, a.Checkpoint) + "#" + strings.TrimSuffix(a.UID+"/"+a.Resource, "/"),
+			Pod:      object.Pod{UID: a.UID},
+			Identity: named("uid", a.UID, "resource", a.Resource),
+			Facts:    object.Facts("checkpoint", a.Checkpoint, "resource", a.Resource)}
 		if !host.IsPodUID(a.UID) {
 			o.Pod.UID, o.Foreign = "", "its owner has no UID of a pod"
 		}

@@ -77,8 +77,7 @@ func (s *servers) list(ctx context.Context, scan *hostscan.Scan) ([]object.Objec
 			continue
 		}
 		o.ID = m.Point + "#" + strconv.Itoa(m.ID)
-		o.Identity = object.Identity{"id": strconv.Itoa(m.ID), "device": m.Device(), "root": m.Root, "point": m.Point,
-			"source": m.Source, "type": m.FSType}
+		o.Identity = mountIdentity(m)
 		o.Facts = object.Facts("point", m.Point, "type", m.FSType, "source", m.Source, "root", m.Root, "propagation",
 			m.Optional)
 		objects = append(objects, o)

@@ -58,10 +58,8 @@ func listIPAMLeases(_ context.Context, scan *hostscan.Scan) ([]object.Object, er
 func leaseObject(network string, lease cni.Lease) object.Object {
 	o := object.Object{
 		Kind: object.IPAMLease, ID: lease.File, SandboxID: lease.ContainerID,
-		Identity: object.Identity{
-			"device": hosterr.Device(lease.Stat.Device), "inode": strconv.FormatUint(lease.Stat.Inode, 10),
-			"modified": strconv.FormatInt(lease.Stat.Modified.UnixNano(), 10),
-		},
+		Identity: object.Identity{File: object.FileID{Device: hosterr.Device(lease.Stat.Device), Inode: lease.Stat.Inode,
+			Modified: lease.Stat.Modified.UnixNano()}},
 		Facts: object.Facts("network", network, "address", lease.Address.String(), "interface", lease.IfName,
 			"malformed", lease.Malformed),
 	}

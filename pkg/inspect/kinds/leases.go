@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -46,7 +45,7 @@ func listLeases(_ context.Context, scan *hostscan.Scan) ([]object.Object, error)
 		created := lease.CreatedAt
 		o := object.Object{
 			Kind: object.Lease, ID: lease.ID, Foreign: foreignLease(lease),
-			Identity: object.Identity{"id": lease.ID, "created": strconv.FormatInt(created.UnixNano(), 10)},
+			Identity: object.Identity{Runtime: object.RuntimeID{ID: lease.ID, Created: created.UnixNano()}},
 			Facts:    object.Facts("created", created.UTC().Format(time.RFC3339)),
 		}
 		if o.Foreign == "" {

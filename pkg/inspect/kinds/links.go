@@ -10,14 +10,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
-// NamespaceKey is the part of a link's identity that names the namespace of its other end: the inode in nsfs. The nsid
-// can be resolved to it only while a runtime keeps that namespace mounted.
-const NamespaceKey = "namespace"
-
 // LostNetns reports whether a link is foreign only because no runtime keeps the namespace of its other end
 // mounted.
 func LostNetns(o *object.Object) bool {
-	return o.Kind == object.Link && o.Identity[NamespaceKey] == "" && o.Identity["peerNamespace"] != "-1"
+	return o.Kind == object.Link && o.Identity.Link.Namespace == 0 && o.Identity.Link.PeerNamespace != -1
 }
 
 func linkSpec() Spec {
@@ -59,10 +55,8 @@ func listLinks(_ context.Context, scan *hostscan.Scan) ([]object.Object, error) 
 		o := object.Object{
 			Kind: object.Link,
 			ID:   fmt.Sprintf("%s#%d", v.Name, v.Index),
-			Identity: object.Identity{
-				"index": strconv.Itoa(v.Index), "peerIndex": strconv.Itoa(v.PeerIndex),
-				"peerNamespace": strconv.Itoa(v.PeerNamespaceID), "mac": v.MAC,
-			},
+			Identity: object.Identity{Link: object.LinkID{Index: v.Index, PeerIndex: v.PeerIndex,
+				PeerNamespace: v.PeerNamespaceID, MAC: v.MAC}},
 			Facts: object.Facts("name", v.Name, "master", v.MasterName, "plugin", network.PluginOfLink(v.Name),
 				"netns", pinOf[v.PeerNamespaceID], "up", strconv.FormatBool(v.Up)),
 		}
@@ -72,7 +66,7 @@ func listLinks(_ context.Context, scan *hostscan.Scan) ([]object.Object, error) 
 		case pinOf[v.PeerNamespaceID] == "":
 			o.Foreign = "its other end is in a network namespace that no CRI runtime mounted"
 		default:
-			o.Identity[NamespaceKey] = strconv.FormatUint(inodes[pinOf[v.PeerNamespaceID]], 10)
+			o.Identity.Link.Namespace = inodes[pinOf[v.PeerNamespaceID]]
 		}
 		objects = append(objects, o)
 	}

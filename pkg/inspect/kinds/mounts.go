@@ -82,10 +82,7 @@ func mountObjects(scan *hostscan.Scan, view unmount.View, mounts []mount.Mount, 
 			Kind: object.Mount,
 			ID:   m.Point + "#" + strconv.Itoa(m.ID),
 			Pod:  pod, Foreign: foreign,
-			Identity: object.Identity{
-				"id": strconv.Itoa(m.ID), "device": m.Device(), "root": m.Root,
-				"point": m.Point, "source": m.Source, "type": m.FSType,
-			},
+			Identity: mountIdentity(m),
 			Facts: object.Facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,
 				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional,
 				"subpath", subpath),
@@ -111,9 +108,9 @@ func explainMounts(scan *hostscan.Scan, suspects []*object.Object) {
 		return
 	}
 	for _, o := range suspects[:min(len(suspects), maxExplained)] {
-		id, err := strconv.Atoi(o.Identity["id"])
+		id := o.Identity.Mount.ID
 		at := slices.IndexFunc(mounts, func(m mount.Mount) bool { return m.ID == id })
-		if err != nil || at < 0 {
+		if at < 0 {
 			continue // kubelet's own
 		}
 		if peer, ok := view.Peer(o.Pod.UID, mounts[at]); ok {

@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,7 +41,7 @@ func TestExplainMounts(t *testing.T) {
 	}
 	got := map[string][4]string{}
 	for _, o := range objects {
-		got[o.Identity["id"]] = [4]string{o.Facts["propagation"], o.Facts["peer"], o.Facts["private"],
+		got[strconv.Itoa(o.Identity.Mount.ID)] = [4]string{o.Facts["propagation"], o.Facts["peer"], o.Facts["private"],
 			o.Facts["refused"]}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -58,7 +59,7 @@ func TestMountsOfKubelet(t *testing.T) {
 		}
 		tables := map[string]string{}
 		for _, o := range objects {
-			tables[o.Identity["id"]] = o.Facts["table"]
+			tables[strconv.Itoa(o.Identity.Mount.ID)] = o.Facts["table"]
 		}
 		return tables
 	}

@@ -1,6 +1,7 @@
 package kinds_test
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,10 +28,10 @@ func TestMountOfAnotherPod(t *testing.T) {
 	}
 	got := map[string]string{}
 	for _, o := range objects {
-		got[o.Identity["id"]] = o.Pod.UID + " " + o.Foreign
+		got[strconv.Itoa(o.Identity.Mount.ID)] = o.Pod.UID + " " + o.Foreign
 		subpaths := map[string]string{"2": "subpath of v", "5": "subpath of w"}
-		if subpath := o.Facts["subpath"]; subpath != subpaths[o.Identity["id"]] {
-			t.Errorf("mount %s: %q", o.Identity["id"], subpath)
+		if subpath := o.Facts["subpath"]; subpath != subpaths[strconv.Itoa(o.Identity.Mount.ID)] {
+			t.Errorf("mount %s: %q", strconv.Itoa(o.Identity.Mount.ID), subpath)
 		}
 	}
 	foreign := " in the directory of pod " + kinds.MountsDead + ", but it contains the UID of pod " + kinds.MountsLiving
@@ -42,7 +43,7 @@ func TestMountOfAnotherPod(t *testing.T) {
 	}
 	report, _ := verdict.Evaluate(objects, witness.Inventory{}, object.History{}, object.DefaultSettings(), host.Now())
 	for _, o := range report.Objects {
-		if (o.Verdict == object.Foreign) != (got[o.Identity["id"]] == foreign) {
+		if (o.Verdict == object.Foreign) != (got[strconv.Itoa(o.Identity.Mount.ID)] == foreign) {
 			t.Errorf("%s is %s: %s", o.ID, o.Verdict, o.Why)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -31,11 +30,10 @@ func listNetns(_ context.Context, scan *hostscan.Scan) ([]object.Object, error) 
 	for _, p := range netnsMounts {
 		o := object.Object{Kind: object.Netns, ID: p.Path, Foreign: foreignNetns(scan.Host.Paths, p)}
 		if p.Inode != 0 {
-			o.Identity = object.Identity{"inode": strconv.FormatUint(p.Inode, 10)}
+			o.Identity = object.Identity{File: object.FileID{Inode: p.Inode}}
 			o.Facts = object.Facts("mounts", strconv.Itoa(p.Mounts), "alsoAt", p.Also)
 		} else {
-			o.Identity = object.Identity{"device": hosterr.Device(p.File.Device), "inode": strconv.FormatUint(p.File.Inode,
-				10)}
+			o.Identity = fileIdentity(p.File.Device, p.File.Inode)
 			o.Facts = map[string]string{"mounts": "0", "state": EmptyFile}
 		}
 		objects = append(objects, o)

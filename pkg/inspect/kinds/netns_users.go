@@ -2,7 +2,6 @@ package kinds
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
@@ -57,8 +56,7 @@ func namespaceOf(scan *hostscan.Scan, o *object.Object, pinned map[string]uint64
 	netns := o.ID
 	switch o.Kind {
 	case object.Link: // its namespace may outlive the mount
-		inode, _ := strconv.ParseUint(o.Identity[NamespaceKey], 10, 64)
-		return inode
+		return o.Identity.Link.Namespace
 	case object.CNIAttachment:
 		netns = o.Facts["netns"]
 	}

@@ -50,8 +50,8 @@ func listPluginSockets(ctx context.Context, scan *hostscan.Scan) ([]object.Objec
 				continue // kubelet's own
 			}
 			o := object.Object{Kind: object.PluginSocket, ID: s.Path,
-				Identity: object.Identity{"inode": strconv.FormatUint(s.Inode, 10),
-					"changed": strconv.FormatInt(s.Changed, 10)},
+				Identity: object.Identity{File: object.FileID{Inode: s.Inode},
+					Names: map[string]string{"changed": strconv.FormatInt(s.Changed, 10)}},
 				Facts: object.Facts("directory", path.Join(scan.Host.Paths.KubeletRoot,
 					strings.TrimPrefix(path.Dir(s.Path), root)))}
 			switch err := connect(ctx, s.Path); {

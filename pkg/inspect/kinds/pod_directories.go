@@ -8,10 +8,8 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -59,7 +57,7 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]object.Object
 				return nil, err // never a part: directories that are missing excuse pods, see ended
 			}
 		}
-		o.Identity = object.Identity{"device": hosterr.Device(stat.Device), "inode": strconv.FormatUint(stat.Inode, 10)}
+		o.Identity = fileIdentity(stat.Device, stat.Inode)
 		switch {
 		case !host.IsPodUID(entry.Name):
 			o.Pod.UID, o.Foreign = "", "its name is not a pod UID"

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"io/fs"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -40,8 +38,7 @@ func listPodLogs(_ context.Context, scan *hostscan.Scan) ([]object.Object, error
 	}
 	objects := make([]object.Object, 0, len(entries))
 	for _, entry := range entries {
-		o := object.Object{Kind: object.PodLogs, ID: path.Join(dir, entry.Name), Identity: object.Identity{
-			"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)}}
+		o := object.Object{Kind: object.PodLogs, ID: path.Join(dir, entry.Name), Identity: fileIdentity(device, entry.Inode)}
 		if pod, ok := podOfLogs(entry.Name); ok {
 			o.Pod = pod
 		} else {
@@ -111,8 +108,7 @@ func listLogLinks(_ context.Context, scan *hostscan.Scan) ([]object.Object, erro
 		if !ok || below == "" || present[of] {
 			continue
 		}
-		o := object.Object{Kind: object.LogLink, ID: path.Join(dir, entry.Name), Pod: pod, Identity: object.Identity{
-			"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)},
+		o := object.Object{Kind: object.LogLink, ID: path.Join(dir, entry.Name), Pod: pod, Identity: fileIdentity(device, entry.Inode),
 			Facts: object.Facts("target", strings.ToValidUTF8(target, "\ufffd"))}
 		if host.IsContainerID(container) { // a long name is truncated, including the ID
 			o.ContainerID = container

@@ -40,8 +40,8 @@ func listPortMappings(_ context.Context, scan *hostscan.Scan) ([]object.Object, 
 		o := object.Object{
 			Kind: object.PortMapping, ID: fmt.Sprintf("%s %s %s#%s", m.Family, m.Table, m.Chain, handle),
 			SandboxID: m.Container,
-			Identity: object.Identity{"family": m.Family, "table": m.Table, "chain": m.Chain, "handle": handle,
-				"comment": m.Comment},
+			Identity: named("family", m.Family, "table", m.Table, "chain", m.Chain, "handle", handle,
+				"comment", m.Comment),
 			Facts: object.Facts("network", m.Network, "target", m.Target, "ports", ports),
 		}
 		switch {

@@ -74,7 +74,7 @@ func processObject(p hostscan.PodProcess) object.Object {
 		ID:          strconv.Itoa(p.PID),
 		Pod:         object.Pod{UID: p.UID},
 		ContainerID: p.Container,
-		Identity:    object.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
+		Identity:    object.Identity{Process: object.ProcessID{PID: p.PID, StartTime: p.StartTime}},
 		Facts: object.Facts("command", strings.ToValidUTF8(p.Comm, "�"), "state", string(p.State),
 			"parent", strconv.Itoa(p.PPID), "cgroup", p.Cgroup, "driver", p.Driver),
 	}
@@ -92,10 +92,6 @@ func explainProcess(h *host.Host, o *object.Object) {
 
 // processGone reports whether a listed process no longer exists; false if that cannot be read.
 func processGone(o *object.Object, h *host.Host) bool {
-	pid, err := strconv.Atoi(o.Identity["pid"])
-	if err != nil {
-		return false
-	}
-	stat, err := h.ProcStat(pid)
-	return proc.Gone(err) || err == nil && strconv.FormatUint(stat.StartTime, 10) != o.Identity["startTime"]
+	stat, err := h.ProcStat(o.Identity.Process.PID)
+	return proc.Gone(err) || err == nil && stat.StartTime != o.Identity.Process.StartTime
 }

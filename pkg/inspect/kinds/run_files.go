@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"strconv"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -65,7 +63,7 @@ func listRunFiles(_ context.Context, scan *hostscan.Scan) ([]object.Object, erro
 			objects = append(objects, object.Object{Kind: object.RunFile, ID: path.Join(dir, entry.Name),
 				Pod:         object.Pod{UID: uid},
 				ContainerID: container, Facts: object.Facts("what", what),
-				Identity: object.Identity{"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)}})
+				Identity: fileIdentity(device, entry.Inode)})
 		}
 		if more > 0 {
 			objects[len(objects)-1].Facts["notListed"] = fmt.Sprintf("%d more in %s", more, dir)

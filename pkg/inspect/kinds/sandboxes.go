@@ -30,7 +30,7 @@ func listSandboxes(_ context.Context, scan *hostscan.Scan) ([]object.Object, err
 			ID:        s.GetId(),
 			Pod:       witness.PodOfSandbox(s),
 			SandboxID: s.GetId(),
-			Identity:  object.Identity{"id": s.GetId(), "created": strconv.FormatInt(s.GetCreatedAt(), 10)},
+			Identity:  object.Identity{Runtime: object.RuntimeID{ID: s.GetId(), Created: s.GetCreatedAt()}},
 			Facts: object.Facts(
 				"state", witness.SandboxState(s.GetState()),
 				"attempt", strconv.FormatUint(uint64(s.GetMetadata().GetAttempt()), 10),

@@ -108,7 +108,7 @@ const unownedAfter = 3600
 func (s segment) object(uid string, runs bool, now time.Time) object.Object {
 	o := object.Object{
 		Kind: object.SharedMemory, ID: s.id, Pod: object.Pod{UID: uid},
-		Identity: object.Identity{"id": s.id, "key": s.key, "creator": strconv.Itoa(s.creator), "size": s.size},
+		Identity: named("id", s.id, "key", s.key, "creator", strconv.Itoa(s.creator), "size", s.size),
 		Facts: object.Facts("size", s.size, "bytes", s.memory, "user", s.user,
 			"attached", strconv.FormatUint(s.attached, 10), "lastProcess", strconv.Itoa(s.last)),
 	}

@@ -86,7 +86,7 @@ func shimObject(s *hostscan.Scan, p proc.Stat, children int) (object.Object, err
 	}
 	o := object.Object{
 		Kind: object.Shim, ID: fmt.Sprintf("%s#%d", shim.ID, p.PID), ContainerID: shim.ID,
-		Identity: object.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
+		Identity: object.Identity{Process: object.ProcessID{PID: p.PID, StartTime: p.StartTime}},
 		Facts: object.Facts("pid", strconv.Itoa(p.PID), "command", path.Base(args[0]), "state", string(now.State),
 			"children", strconv.Itoa(children)),
 	}

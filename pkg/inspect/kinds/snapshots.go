@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -68,8 +67,8 @@ func listSnapshots(ctx context.Context, scan *hostscan.Scan) ([]object.Object, e
 func snapshotObject(snapshotter string, info snapshots.Info, user string) object.Object {
 	o := object.Object{
 		Kind: object.Snapshot, ID: snapshotter + "/" + info.Name, ContainerID: info.Name,
-		Identity: object.Identity{"key": info.Name, "snapshotter": snapshotter,
-			"created": strconv.FormatInt(info.Created.UnixNano(), 10)},
+		Identity: object.Identity{Runtime: object.RuntimeID{Created: info.Created.UnixNano()},
+			Names: map[string]string{"key": info.Name, "snapshotter": snapshotter}},
 		Facts: object.Facts("snapshotter", snapshotter, "parent", info.Parent,
 			"created", info.Created.UTC().Format(time.RFC3339)),
 	}

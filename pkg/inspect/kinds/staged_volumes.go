@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/volume"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
@@ -81,8 +80,7 @@ type stagedView struct {
 // csi returns the object for a volume of a CSI driver.
 func (v *stagedView) csi(scan *hostscan.Scan, s *volume.Staged) object.Object {
 	o := object.Object{Kind: object.StagedVolume, ID: s.Path,
-		Identity: object.Identity{"device": hosterr.Device(s.Device),
-			"inode": strconv.FormatUint(s.Inode, 10)},
+		Identity: fileIdentity(s.Device, s.Inode),
 		Facts: object.Facts("driver", s.Note.Driver, "volumeHandle", s.Note.Handle, "volume", s.Volume,
 			"block", strconv.FormatBool(s.Block))}
 	sum := s.Sum
@@ -121,8 +119,8 @@ func (v *stagedView) inTree(scan *hostscan.Scan) []object.Object {
 			continue
 		}
 		o := object.Object{Kind: object.StagedVolume, ID: m.Point,
-			Identity: object.Identity{"id": strconv.Itoa(m.ID), "device": m.Device(),
-				"root": m.Root}, Facts: object.Facts("mounted", m.Point, "source", m.Source, "type", m.FSType)}
+			Identity: object.Identity{Mount: object.MountID{ID: m.ID, Device: m.Device(),
+				Root: m.Root}}, Facts: object.Facts("mounted", m.Point, "source", m.Source, "type", m.FSType)}
 		users, elsewhere := v.alsoAt(scan, m)
 		if uid := path.Base(m.Point); host.IsPodUID(uid) {
 			users = append(users, uid)

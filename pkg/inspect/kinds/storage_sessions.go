@@ -42,7 +42,7 @@ func listStorageSessions(_ context.Context, scan *hostscan.Scan) ([]object.Objec
 		target := strings.ToValidUTF8(s.Target, "\ufffd")
 		o := object.Object{
 			Kind: object.StorageSession, ID: s.Path,
-			Identity: object.Identity{"target": target},
+			Identity: named("target", target),
 			Facts: object.Facts("target", target, "volume", s.Volume, "state", s.State,
 				"devices", strings.Join(s.Disks, " ")),
 		}

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"strconv"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -72,9 +70,8 @@ func listStrayCgroups(_ context.Context, scan *hostscan.Scan) ([]object.Object, 
 				dir := path.Join(parent, entry.Name)
 				o := object.Object{Kind: object.StrayCgroup, ID: path.Join(hierarchy.Point, dir), Pod: object.Pod{UID: uid},
 					ContainerID: container,
-					Identity: object.Identity{"device": hosterr.Device(device),
-						"inode": strconv.FormatUint(entry.Inode, 10)},
-					Facts: object.Facts("hierarchy", hierarchy.Name, "path", dir)}
+					Identity:    fileIdentity(device, entry.Inode),
+					Facts:       object.Facts("hierarchy", hierarchy.Name, "path", dir)}
 				if populated(scan.Host.Files, o.ID, hierarchy.V2) {
 					o.Facts["populated"] = "true"
 				}
@@ -101,7 +98,7 @@ func otherTree(h *host.Host, hierarchy cgroup.CgroupHierarchy) (objects []object
 	for _, c := range found {
 		objects = append(objects, object.Object{Kind: object.StrayCgroup, ID: c.Dir(), Pod: object.Pod{UID: c.UID},
 			ContainerID: c.ContainerID,
-			Identity:    object.Identity{"device": hosterr.Device(c.Device), "inode": strconv.FormatUint(c.Inode, 10)},
+			Identity:    fileIdentity(c.Device, c.Inode),
 			Facts:       object.Facts("hierarchy", hierarchy.Name, "path", c.Path, "driver", driver),
 			Foreign: fmt.Sprintf("in the cgroup tree of driver %s, while our kubelet's is %s: as configured", driver,
 				h.Paths.CgroupDriver)})

@@ -66,7 +66,7 @@ func listSystemdUnits(ctx context.Context, scan *hostscan.Scan) ([]object.Object
 		if pod, container, ok := ownerOfUnit(scan.Host.Paths, unit, seen); ok {
 			objects = append(objects, object.Object{Kind: object.SystemdUnit, ID: unit.Name,
 				Pod: object.Pod{UID: pod}, ContainerID: container,
-				Identity: object.Identity{"unit": unit.Name},
+				Identity: named("unit", unit.Name),
 				Facts:    object.Facts("active", unit.Active, "sub", unit.Sub, "description", unit.Description)})
 		}
 	}

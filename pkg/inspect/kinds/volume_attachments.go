@@ -87,7 +87,7 @@ func (a *attached) list(ctx context.Context, scan *hostscan.Scan) ([]object.Obje
 			continue // an in-tree plugin's
 		}
 		sum := volume.HandleSum(handle)
-		o := object.Object{Kind: object.VolumeAttachment, ID: name, Identity: object.Identity{"name": name},
+		o := object.Object{Kind: object.VolumeAttachment, ID: name, Identity: named("name", name),
 			Facts: object.Facts("driver", driver, "volumeHandle", handle, witness.HandleSum, sum,
 				"attachment", attachmentName(handle, driver, scan.Host.NodeName))}
 		attachUsers(&o, used.Handles[sum], at[sum])

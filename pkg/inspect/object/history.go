@@ -1,7 +1,6 @@
 package object
 
 import (
-	"maps"
 	"strings"
 	"time"
 
@@ -38,7 +37,7 @@ func (h History) Seen(o *Object, now finding.Timestamp) Sighting {
 	}
 	s, ok := h[Key(o)]
 	if !ok || s.Passes == 0 || !SameBoot(s.First, now) || s.First.SinceBoot > now.SinceBoot ||
-		!maps.Equal(s.Identity, o.Identity) ||
+		!s.Identity.Equal(o.Identity) ||
 		LosesOwner(o.Kind) && s.Pod.UID != o.Pod.UID { // no witness was asked about this pod then
 		return Sighting{Identity: o.Identity, First: now, Last: now}
 	}

@@ -14,32 +14,6 @@ type Pod struct {
 	Name      string `json:"name"`
 }
 
-// Identity is recorded when an object is first seen and compared before every action. It distinguishes the object from
-// another one that later gets the same name. All values are decimal unless said otherwise; a device is "major:minor".
-//
-//	sandbox, container, containerd-container  id (hexadecimal), created (nanoseconds since the epoch)
-//	process, shim          pid, startTime (clock ticks since boot)
-//	task                   id (hexadecimal), pid
-//	snapshot               key, snapshotter, created (nanoseconds since the epoch)
-//	port-mapping           family (ip, ip6), table, chain, handle, comment of the rule
-//	ipam-lease             device, inode, modified (nanoseconds since the epoch) of the file
-//	cni-attachment         device, inode, size, modified (nanoseconds since the epoch) of the cache file
-//	netns                  inode of the namespace; device and inode of the file where nothing is mounted on it
-//	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
-//	lease                  id (hexadecimal), created (nanoseconds since the epoch)
-//	mount, host-mount      id, device, root, point, source, type
-//	cgroup, stray-cgroup, pod-directory, pod-logs, log-link, sandbox-directory, rootfs, run-file  device, inode
-//	block-device           device, sequence (diskseq; empty before Linux 5.15), volume
-//	systemd-unit           unit
-//	device-allocation      uid, resource
-//	plugin-socket          inode, changed (nanoseconds since the epoch)
-//	storage-session        target
-//	volume-attachment      name
-//	detached-volume        name; device, inode of its staging directory or target of its session
-//	shared-memory          id, key, creator (PID), size
-//	staged-volume          device, inode of its directory; id, device, root of its mount where it has none
-type Identity map[string]string
-
 // Holder is a process that keeps an object busy.
 type Holder struct {
 	PID     int    `json:"pid"`
@@ -71,6 +45,11 @@ type Object struct {
 func (o *Object) HasEnded() bool {
 	return o.Kind == Lease || o.Kind == Sandbox && o.Facts["state"] == "NOTREADY" ||
 		o.Kind == Container && o.Facts["state"] == "EXITED"
+}
+
+// IsDead reports whether o is a zombie. It holds only its PID; cgroup v2 still lists it.
+func (o *Object) IsDead() bool {
+	return o.Kind == Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
 // CreatorEnded is why shared memory or a FUSE filesystem is foreign if only an earlier pass could name its pod.

@@ -1,6 +1,8 @@
 package object
 
 import (
+	"slices"
+
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -29,6 +31,15 @@ type Assessment struct {
 	Release   string            `json:"release,omitempty"` // what a release would do
 	// PassesBreaker: it is a leftover although the gate against mass orphaning is closed; see breaker.go
 	PassesBreaker bool `json:"passesBreaker,omitempty"`
+}
+
+// Find returns the object of a kind with an ID.
+func Find(objects []Assessment, kind Kind, id string) (Assessment, bool) {
+	at := slices.IndexFunc(objects, func(o Assessment) bool { return o.Kind == kind && o.ID == id })
+	if at < 0 {
+		return Assessment{}, false
+	}
+	return objects[at], true
 }
 
 // Gate is a condition on the whole node. While one is closed, no object is a leftover, except those that a stronger

@@ -128,7 +128,7 @@ func drawObject(t *rapid.T) object.Object {
 		o.Pod = object.Pod{UID: dead, Namespace: "default", Name: "gone"}
 	}
 	o.ID = rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "id")
-	o.Identity["inode"] = rapid.SampledFrom([]string{"7", "8"}).Draw(t, "inode")
+	o.Identity.File.Inode = rapid.SampledFrom([]uint64{7, 8}).Draw(t, "inode")
 	o.Foreign = rapid.SampledFrom([]string{"", "", "", "created by hand"}).Draw(t, "foreign")
 	o.Doubt = rapid.SampledFrom([]string{"", "", "", "cannot tell"}).Draw(t, "doubt")
 	return o

@@ -237,7 +237,7 @@ func TestEvaluateRules(t *testing.T) {
 			"seen in 1 of 3 passes; 10m0s of 10m0s remaining; the apiserver must deny it twice, at least 30s apart"},
 		{"another object by that name", inspecttest.Object(object.Mount, dead), func(_ *witness.Inventory,
 			h object.History, _ *object.Settings) {
-			h["mount/x"] = object.Sighting{Identity: object.Identity{"inode": "8"}, First: inspecttest.At(time.Minute),
+			h["mount/x"] = object.Sighting{Identity: object.Identity{File: object.FileID{Inode: 8}}, First: inspecttest.At(time.Minute),
 				Last:   inspecttest.At(2 * time.Minute),
 				Passes: 9}
 		}, object.Candidate, "seen in 1 of 3"},

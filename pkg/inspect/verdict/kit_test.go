@@ -1,7 +1,6 @@
 package verdict
 
 import (
-	"maps"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -15,7 +14,7 @@ func seenLong(objects ...object.Object) object.History {
 	history := make(object.History)
 	for i := range objects {
 		history[object.Key(&objects[i])] = object.Sighting{
-			Identity: maps.Clone(objects[i].Identity), First: inspecttest.At(40 * time.Minute), Last: inspecttest.At(59 * time.Minute),
+			Identity: objects[i].Identity, First: inspecttest.At(40 * time.Minute), Last: inspecttest.At(59 * time.Minute),
 			Passes:  5,
 			Pod:     objects[i].Pod,
 			Denials: []finding.Timestamp{inspecttest.At(40 * time.Minute), inspecttest.At(50 * time.Minute)},

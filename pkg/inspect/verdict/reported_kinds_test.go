@@ -23,7 +23,7 @@ func TestIDsThatTheRuntimeKnows(t *testing.T) {
 		for _, kind := range []object.Kind{object.ContainerdContainer, object.Task, object.Shim, object.Rootfs,
 			object.Snapshot} {
 			o := object.Object{Kind: kind, ID: "x", Pod: object.Pod{UID: dead}, ContainerID: sandbox,
-				Identity: object.Identity{"inode": "7"}}
+				Identity: object.Identity{File: object.FileID{Inode: 7}}}
 			inventory := inspecttest.Healthy()
 			know(&inventory)
 			report, _ := Evaluate([]object.Object{o}, inventory, seenLong(o), inspecttest.Settings(),
@@ -42,7 +42,7 @@ func TestIDsThatTheRuntimeKnows(t *testing.T) {
 // Report-only and opt-in objects may stay forever: they are no orphans, which would close the gate against mass orphaning.
 func TestReportedObjectsAreNoOrphans(t *testing.T) {
 	lost := object.Object{Kind: object.ContainerdContainer, ID: "x", Pod: object.Pod{UID: dead}, ContainerID: sandbox,
-		Identity: object.Identity{"inode": "7"}}
+		Identity: object.Identity{File: object.FileID{Inode: 7}}}
 	for kind, want := range map[object.Kind]int{object.ContainerdContainer: 0, object.Task: 0, object.Snapshot: 0,
 		object.Mount: 1} {
 		lost.Kind = kind

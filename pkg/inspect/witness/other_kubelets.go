@@ -49,7 +49,7 @@ const otherKubeletKey = "other-kubelet"
 func (o *OtherKubelets) Recall(history object.History, now finding.Timestamp) {
 	last, ok := history[otherKubeletKey]
 	if ok && object.SameBoot(last.Last, now) && now.Since(last.Last) < OtherKubeletMemory {
-		o.Past = fmt.Sprintf("%s ago: %s", object.Round(now.Since(last.Last)), last.Identity["kubelet"])
+		o.Past = fmt.Sprintf("%s ago: %s", object.Round(now.Since(last.Last)), last.Identity.Names["kubelet"])
 	}
 }
 
@@ -57,7 +57,8 @@ func (o *OtherKubelets) Recall(history object.History, now finding.Timestamp) {
 func (o *OtherKubelets) Note(history, next object.History, now finding.Timestamp) {
 	switch {
 	case len(o.Sharing) > 0:
-		next[otherKubeletKey] = object.Sighting{Identity: object.Identity{"kubelet": o.Sharing[0]}, First: now, Last: now}
+		sharing := object.Identity{Names: map[string]string{"kubelet": o.Sharing[0]}}
+		next[otherKubeletKey] = object.Sighting{Identity: sharing, First: now, Last: now}
 	case o.Past != "":
 		next[otherKubeletKey] = history[otherKubeletKey]
 	}

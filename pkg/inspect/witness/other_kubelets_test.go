@@ -12,7 +12,7 @@ import (
 // A process of an earlier boot no longer exists.
 func TestOtherKubeletOfAnotherBoot(t *testing.T) {
 	seen := inspecttest.At(time.Hour)
-	history := object.History{"other-kubelet": {Identity: object.Identity{"kubelet": "x"}, First: seen, Last: seen}}
+	history := object.History{"other-kubelet": {Identity: object.Identity{Names: map[string]string{"kubelet": "x"}}, First: seen, Last: seen}}
 	for boot, want := range map[string]bool{seen.Boot: true, "another": false} {
 		now := inspecttest.At(time.Hour + time.Minute)
 		now.Boot = boot

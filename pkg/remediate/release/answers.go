@@ -109,9 +109,6 @@ func breaker(report object.Report, objects []object.Assessment, first string) []
 	return []Guard{gate}
 }
 
-// closedGate returns why no object in the report may be released.
-func closedGate(report object.Report) string { return firstClosed(gateGuards(report)) }
-
 // kept holds the reasons why a pod must not be released, as its objects show them.
 type kept struct{ namespace, pod, unknown string }
 
@@ -150,26 +147,30 @@ func (s Settings) OptedOut(o object.Assessment) (namespace, pod string) {
 func (p Policy) podGuards(group string, now finding.Timestamp) []Guard {
 	attempt, tried := p.Attempts[group]
 	why := p.kept[group]
-	failures, open := "", fmt.Sprintf("fewer than %d releases of this pod have failed within a day", p.StopAfter)
-	if p.Attended {
-		open = attended
-	} else {
-		failures = Halt("releases of this pod", attempt.Failures, p.StopAfter, now)
-	}
+	const these = "releases of this pod"
+	failures := Halt(these, attempt.Failures, p.StopAfter, now)
 	return []Guard{
 		answer("opt-out-namespace", why.namespace, "its namespace is not opted out"),
 		answer("opt-out-pod", why.pod, "neither an annotation nor labels of it that are known opt it out"),
 		answer("evidence", why.unknown, "the verdict on none of its objects is unknown"),
-		answer("failures-of-pod", failures, open),
+		p.failureGuard("failures-of-pod", failures, these),
 		p.backOff(attempt, tried, now),
 	}
 }
 
-// attended is the reason why failures do not stop a release.
-const attended = "a person asks for the release, which failures do not stop"
+// failureGuard is closed if too many releases have failed.
+func (s Settings) failureGuard(name, why, releases string) Guard {
+	if s.Attended {
+		return answer(name, "", "a person asks for the release, which failures do not stop")
+	}
+	return answer(name, why, fmt.Sprintf("fewer than %d %s have failed within a day", s.StopAfter, releases))
+}
 
 func (p Policy) backOff(attempt Attempt, tried bool, now finding.Timestamp) Guard {
-	since, after := now.Since(attempt.At), p.retryAfter(attempt)
+	since, after := now.Since(attempt.At), p.RetryAfter
+	if attempt.Idle {
+		after = min(after, idleRetry)
+	}
 	if tried && attempt.Finished && !attempt.Complete && since < after {
 		return answer("back-off", fmt.Sprintf("was tried %s ago and could not be released completely; next try after %s",
 			since.Round(time.Second), after), "")
@@ -201,6 +202,5 @@ func (p Policy) budget(left int, counted bool) Guard {
 }
 
 func modeGuard(kind object.Kind, mode Mode) Guard {
-	why := fmt.Sprintf("the mode for kind %s is %s", kind, mode)
-	return Guard{Name: "mode", Open: mode == On, Why: why}
+	return Guard{Name: "mode", Open: mode == On, Why: fmt.Sprintf("the mode for kind %s is %s", kind, mode)}
 }

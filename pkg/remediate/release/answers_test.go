@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 // answersOf lists the answers about the step on an object: the reasons of closed guards, the names of open ones.
@@ -131,9 +132,9 @@ func TestPlanByHandAsksEverything(t *testing.T) {
 	s.trace = nil
 	before := s.files()
 	r := s.runner()
-	action := &r.options.actions[slices.IndexFunc(r.options.actions,
-		func(a Action) bool { return a.Kind == object.Cgroup })]
-	action.Preview = func(_ context.Context, _ Tools, o object.Assessment) string {
+	action := &r.options.table[slices.IndexFunc(r.options.table,
+		func(a actions.Action) bool { return a.Kind == object.Cgroup })]
+	action.Look = func(_ context.Context, _ actions.Tools, o object.Assessment) string {
 		if o.ID == "c3" {
 			return "it has user data"
 		}
@@ -171,8 +172,8 @@ func TestPlanLooksAtSome(t *testing.T) {
 		s.there = append(s.there, leftover(object.Cgroup, uid1, string(rune('a'+n))))
 	}
 	r, looks := s.runner(), 0
-	for i := range r.options.actions {
-		r.options.actions[i].Preview = func(context.Context, Tools, object.Assessment) string { looks++; return "" }
+	for i := range r.options.table {
+		r.options.table[i].Look = func(context.Context, actions.Tools, object.Assessment) string { looks++; return "" }
 	}
 	steps, err := r.Plan(t.Context(), s.report())
 	if err != nil || len(steps) != maxPreviews+1 || looks != maxPreviews {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
@@ -15,49 +14,58 @@ import (
 // confirm inspects the whole node again and asks all witnesses about the pod. If a witness knows it, or an object was
 // replaced, the release of the pod stops; if anything could not be read or evaluated, it ends as CouldNotTell. An
 // object that is not listed is not necessarily gone: its action verifies that.
-func (p *podRelease) confirm(ctx context.Context) error {
-	stop := p.stop(ctx)
-	if p.interrupted(ctx) {
-		return errStop
+func (p *podRelease) confirm(ctx context.Context) {
+	if p.over() {
+		return
 	}
-	if p.unasked = stop.Unknown; p.unasked {
-		return p.couldNotTell("%s", stop.Why)
+	stop := killSwitchGuard(p.options.Host.Files, p.options.Settings.KillSwitch)
+	if stop.Open {
+		stop = p.paused(ctx)
 	}
-	if !stop.Open {
-		return p.stopFor("%s", stop.Why)
+	switch {
+	case p.interrupted(ctx):
+	case stop.Unknown:
+		p.unasked = true
+		p.couldNotTell("%s", stop.Why)
+	case !stop.Open:
+		p.stopFor("%s", stop.Why)
+	default:
+		p.askWitnesses(ctx)
 	}
+}
+
+func (p *podRelease) askWitnesses(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	report, err := p.options.Confirm(asking, p.outcome.Pod.UID)
-	if p.interrupted(ctx) {
-		return errStop
+	switch {
+	case p.interrupted(ctx):
+	case err != nil:
+		p.couldNotTell("ask the witnesses again: %v", err)
+	default:
+		report = kinds.Releasable(report)
+		if p.evaluate(ctx, report); p.over() {
+			p.markReturned(report)
+		}
 	}
-	if err != nil {
-		return p.couldNotTell("ask the witnesses again: %v", err)
-	}
-	report = kinds.Releasable(report)
-	if err = p.evaluate(ctx, report); err != nil {
-		p.markReturned(report)
-	}
-	return err
 }
 
-// evaluate compares an inspection with the plan: an error ends the release of the pod.
-func (p *podRelease) evaluate(ctx context.Context, report object.Report) error {
+// evaluate compares an inspection with the plan. A difference ends the release of the pod.
+func (p *podRelease) evaluate(ctx context.Context, report object.Report) {
 	if why := inspectionError(report); why != "" {
-		return p.couldNotTell("the inspection is incomplete: %s", why)
+		p.couldNotTell("the inspection is incomplete: %s", why)
 	}
-	if why := closedGate(report); why != "" {
-		return p.stopFor("%s", why)
+	if why := firstClosed(gateGuards(report)); why != "" {
+		p.stopFor("%s", why)
 	}
-	if err := p.updateRest(report); err != nil {
-		return err
-	}
-	exists := func(o object.Assessment) bool { return !isDead(o) }
+	p.updateRest(report)
+	exists := func(o object.Assessment) bool { return !o.IsDead() }
 	if why := firstClosed(breaker(report, p.rest, "")); why != "" && slices.ContainsFunc(p.rest, exists) {
-		return p.stopFor("%s", why)
+		p.stopFor("%s", why)
 	}
-	return p.checkPlan(ctx, report)
+	for _, step := range p.steps {
+		p.checkStep(ctx, report, step)
+	}
 }
 
 // markReturned corrects the outcome of steps of a release that ends early: an object verified to be gone exists again
@@ -65,8 +73,8 @@ func (p *podRelease) evaluate(ctx context.Context, report object.Report) error {
 func (p *podRelease) markReturned(report object.Report) {
 	for i := range p.outcome.Steps {
 		s := &p.outcome.Steps[i]
-		o, here := findObject(report.Objects, s.Kind, s.ID)
-		if here && s.isGone() && !isDead(o) && p.belongsToPod(o.Object) {
+		o, here := object.Find(report.Objects, s.Kind, s.ID)
+		if here && s.isGone() && !o.IsDead() && p.belongsToPod(o.Object) {
 			s.Result, s.Error = Failed, existsAgain
 		}
 	}
@@ -87,7 +95,7 @@ func inspectionError(report object.Report) string {
 }
 
 // updateRest records the remaining objects of the pod.
-func (p *podRelease) updateRest(report object.Report) error {
+func (p *podRelease) updateRest(report object.Report) {
 	p.rest = nil
 	for _, o := range report.Objects {
 		if !p.belongsToPod(o.Object) {
@@ -95,7 +103,7 @@ func (p *podRelease) updateRest(report object.Report) error {
 		}
 		why := p.options.Settings.optedOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace))
 		if why = cmp.Or(why, p.options.Settings.podOptedOut(o.Object)); why != "" {
-			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
+			p.stopFor("%s %s: %s", o.Kind, o.ID, why)
 		}
 		if kinds.Of(o.Kind).Minor() && o.Verdict != object.Leftover && o.Verdict != object.Live {
 			continue // its proof may take a day, and no step waits for it
@@ -104,13 +112,12 @@ func (p *podRelease) updateRest(report object.Report) error {
 		case object.Leftover, object.Candidate:
 			p.rest = append(p.rest, withUnknownHolders(o, report))
 		case object.Live:
-			return p.stopFor("%s %s is %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
-		case object.Foreign: // never touched; if it was planned, checkPlan finds it
+			p.stopFor("%s %s is %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
+		case object.Foreign: // never touched; if it was planned, checkStep finds it
 		default:
-			return p.couldNotTell("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, object.Unknown), o.Why)
+			p.couldNotTell("%s %s is %s: %s", o.Kind, o.ID, cmp.Or(o.Verdict, object.Unknown), o.Why)
 		}
 	}
-	return nil
 }
 
 // belongsToPod reports whether an object belongs to this pod: by its UID, or, if it has none, by the pod's sandbox.
@@ -133,35 +140,33 @@ func withUnknownHolders(o object.Assessment, report object.Report) object.Assess
 	return o
 }
 
-// checkPlan compares the plan with the objects listed now. A listed object must be the one that was evaluated; one that
-// is not listed must be gone.
-func (p *podRelease) checkPlan(ctx context.Context, report object.Report) error {
-	for _, step := range p.steps {
-		if now, listed := findObject(p.rest, step.Kind, step.ID); listed {
-			if !maps.Equal(now.Identity, step.Object.Identity) {
-				return p.stopFor("%s %s is no longer the object that was inspected: %v instead of %v", step.Kind,
-					step.ID,
-					now.Identity, step.Object.Identity)
-			}
-			continue
-		}
-		gone, err := p.gone(ctx, step.Object)
-		if p.interrupted(ctx) {
-			return errStop
-		}
-		if err != nil {
-			return p.couldNotTell("whether %s %s is gone: %v", step.Kind, step.ID, err)
-		}
-		if !gone {
-			return p.couldNotTell("%s %s still exists, but %s", step.Kind, step.ID, verdictOf(report, step))
-		}
+// checkStep compares a step of the plan with the objects listed now. A listed object must be the one that was
+// evaluated; one that is not listed must be gone.
+func (p *podRelease) checkStep(ctx context.Context, report object.Report, step Step) {
+	if p.over() {
+		return
 	}
-	return nil
+	if now, listed := object.Find(p.rest, step.Kind, step.ID); listed {
+		if !now.Identity.Equal(step.Object.Identity) {
+			p.stopFor("%s %s is no longer the object that was inspected: %v instead of %v", step.Kind, step.ID,
+				now.Identity.Values(), step.Object.Identity.Values())
+		}
+		return
+	}
+	gone, err := p.gone(ctx, step.Object)
+	if p.interrupted(ctx) {
+		return
+	}
+	if err != nil {
+		p.couldNotTell("whether %s %s is gone: %v", step.Kind, step.ID, err)
+	} else if !gone {
+		p.couldNotTell("%s %s still exists, but %s", step.Kind, step.ID, verdictOf(report, step))
+	}
 }
 
 // verdictOf describes the verdict on a step's object that the inspection does not list as the pod's.
 func verdictOf(report object.Report, step Step) string {
-	o, ok := findObject(report.Objects, step.Kind, step.ID)
+	o, ok := object.Find(report.Objects, step.Kind, step.ID)
 	if !ok {
 		return "the inspection did not find it"
 	}
@@ -170,7 +175,7 @@ func verdictOf(report object.Report, step Step) string {
 
 // gone verifies whether an object is gone.
 func (p *podRelease) gone(ctx context.Context, o object.Assessment) (bool, error) {
-	action, ok := p.options.actions.on(o.Kind)
+	action, ok := p.options.table.On(o.Kind)
 	if !ok {
 		return false, errors.New("there is no action for this kind to verify it")
 	}

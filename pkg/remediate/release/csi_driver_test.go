@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,82 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/csi"
 )
-
-// observedAt returns observations at the given minutes of one boot.
-func observedAt(minutes ...float64) []driverObservation {
-	observations := make([]driverObservation, 0, len(minutes))
-	for _, m := range minutes {
-		at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + time.Duration(m*float64(time.Minute))}
-		observations = append(observations, driverObservation{At: at, CSINode: "u"})
-	}
-	return observations
-}
-
-func TestDriverGoneSince(t *testing.T) {
-	with := func(observations []driverObservation, i int, change func(*driverObservation)) []driverObservation {
-		change(&observations[i])
-		return observations
-	}
-	const driver = "a.example.com"
-	for name, test := range map[string]struct {
-		observations []driverObservation
-		want         string // empty: proven gone
-	}{
-		"three times over ten minutes": {observedAt(0, 5, 10), ""},
-		"one every two minutes":        {observedAt(0, 2, 4, 6, 8, 10), ""},
-		"never":                        {nil, "not observed yet"},
-		"once":                         {observedAt(10), "1 times over 0s"},
-		"twice":                        {observedAt(0, 10), "2 times over 10m0s"},
-		"three times, too short":       {observedAt(0, 5, 9.9), "3 times over 9m"},
-		"three times, two at once":     {observedAt(0, 9.9, 10), "2 times"},
-		"a long gap":                   {observedAt(0, 5, 50), "1 times"},
-		"from the future":              {observedAt(0, 20, 10), "1 times"},
-		"another boot": {with(observedAt(0, 5, 10), 0, func(l *driverObservation) {
-			l.At.Boot = "a"
-		}), "2 times"},
-		"no boot known": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
-			l.At.Boot = ""
-		}), "not known"},
-		"another CSINode": {with(observedAt(0, 5, 10), 0, func(l *driverObservation) {
-			l.CSINode = "v"
-		}), "2 times"},
-		"seen first": {with(observedAt(0, 5, 10), 0, func(l *driverObservation) {
-			l.Named = []string{driver}
-		}), "2 times"},
-		"seen in between": {with(observedAt(0, 5, 10), 1, func(l *driverObservation) {
-			l.Named = []string{driver}
-		}), "1 times"},
-		"seen now": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
-			l.Named = []string{driver}
-		}), "CSINode names it"},
-		"seen now, in other letters": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
-			l.Named = []string{"A.Example.com"}
-		}), "CSINode names it"},
-		"answers now": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
-			l.Answering = []string{"A.example.com"}
-		}), "answers"},
-		"a directory of its name": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
-			l.InUse = []string{"/k/plugins/A.EXAMPLE.com/x"}
-		}), "in use"},
-		"a socket that does not answer with a name": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
-			l.Unknown = []string{"/k/plugins/x.sock"}
-		}), "does not report"},
-		"an unknown socket in between": {with(observedAt(0, 5, 10), 1, func(l *driverObservation) {
-			l.Unknown = []string{"/k/plugins/x.sock"}
-		}), "1 times"},
-		"another driver is there always": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
-			l.Named = []string{"b.example.com"}
-		}), ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got := goneSince(test.observations, driver)
-			if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
-				t.Errorf("%q, want %q", got, test.want)
-			}
-		})
-	}
-}
 
 // withNote makes a pod of which only its volume's note is left.
 func (w *world) withNote(driver, handle string) (uid, note string) {
@@ -114,8 +39,8 @@ func (w *world) stays(note, why string) {
 // needed returns why the note of a pod's volume has to stay.
 func (w *world) needed(uid, note string) string {
 	w.t.Helper()
-	entry := mutate.Entry{Path: csiVolumes + "pvc-1/" + noteName, File: mutatetest.FileID(w.t, note)}
-	return volumeNeeded(w.t.Context(), w.runner().tools, uid, entry)
+	entry := mutate.Entry{Path: "volumes/kubernetes.io~csi/pvc-1/vol_data.json", File: mutatetest.FileID(w.t, note)}
+	return w.runner().tools.CSI.VolumeNeeded(w.t.Context(), uid, entry)
 }
 
 // goes runs a release, and checks that a note is in quarantine.
@@ -134,7 +59,7 @@ func TestDriverObservationsAreRecorded(t *testing.T) {
 	now := host.Now()
 	w.Host.Clock = func() finding.Timestamp { return now }
 	pass := func(d time.Duration) { now.SinceBoot += d; now.Wall = now.Wall.Add(d) }
-	if err := os.Remove(filepath.Join(w.Dir, "state", driverFile)); err != nil {
+	if err := os.Remove(w.driverFile()); err != nil {
 		t.Fatal(err)
 	}
 	_, note := w.withNote("a.example.com", "v-1")
@@ -165,7 +90,7 @@ func TestDriverIsObservedOnlyIfNeeded(t *testing.T) {
 	w := newWorld(t)
 	asked := 0
 	w.csiNode = func() (*storagev1.CSINode, error) { asked++; return namesDrivers(), nil }
-	if err := os.Remove(filepath.Join(w.Dir, "state", driverFile)); err != nil {
+	if err := os.Remove(w.driverFile()); err != nil {
 		t.Fatal(err)
 	}
 	w.release()
@@ -181,17 +106,15 @@ func TestDriverIsObservedOnlyIfNeeded(t *testing.T) {
 	if asked != 1 { // the second one came too soon
 		t.Errorf("in dry-run: asked %d times", asked)
 	}
-	if observations, err := w.runner().tools.Drivers.read(); err != nil || len(observations) != 1 {
-		t.Errorf("%v, %v", observations, err)
+	if observations := w.driverObservations(); len(observations) != 1 {
+		t.Errorf("%+v", observations)
 	}
 	// A pod that is terminating causes no observation, which would fail without tools.
 	young := object.Assessment{Object: object.Object{Kind: object.PodDirectory}, Verdict: object.Candidate}
 	young.FirstSeen = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
-	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + driverMinAge - 1}
+	at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + 2*time.Minute - 1}
 	for _, report := range []object.Report{{}, {At: at, Objects: []object.Assessment{young}}} {
-		if err := new(driverWatch).observe(t.Context(), Tools{}, report); err != nil {
-			t.Error(err)
-		}
+		new(csi.Evidence).Observe(t.Context(), report, nil)
 	}
 }
 
@@ -210,7 +133,7 @@ func TestDriverErrorIsLoggedOnce(t *testing.T) {
 	}{{errors.New("away"), 1}, {errors.New("away"), 1}, {errors.New("refused"), 2}, {nil, 2},
 		{errors.New("refused"), 3}} {
 		w.csiNode = func() (*storagev1.CSINode, error) { return namesDrivers(), pass.err }
-		now.SinceBoot += driverSpacing
+		now.SinceBoot += 3 * time.Minute
 		if _, err := runner.survey(t.Context(), w.inspect()); err != nil {
 			t.Fatal(err)
 		}
@@ -226,15 +149,13 @@ func TestDriverObservationsAreBounded(t *testing.T) {
 	now := host.Now()
 	w.Host.Clock = func() finding.Timestamp { return now }
 	w.withNote("a.example.com", "v-1")
-	tools := w.runner().tools
+	evidence := w.runner().tools.CSI
 	report := w.inspect()
-	for range driverHistory + 5 {
-		now.SinceBoot += driverSpacing
-		if err := tools.Drivers.observe(t.Context(), tools, report); err != nil {
-			t.Fatal(err)
-		}
+	for range 32 + 5 {
+		now.SinceBoot += 3 * time.Minute
+		evidence.Observe(t.Context(), report, slog.New(slog.DiscardHandler))
 	}
-	if observations, err := tools.Drivers.read(); err != nil || len(observations) != driverHistory {
-		t.Errorf("%d observations, %v", len(observations), err)
+	if observations := w.driverObservations(); len(observations) != 32 {
+		t.Errorf("%d observations", len(observations))
 	}
 }

@@ -2,8 +2,6 @@ package release
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"os"
 	"path/filepath"
@@ -11,63 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nodeagent/nodeagent/internal/host/volume"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
-
-func handleSum(handle string) string {
-	sum := sha256.Sum256([]byte(handle))
-	return hex.EncodeToString(sum[:])
-}
-
-func TestParseVolumeNote(t *testing.T) {
-	for name, test := range map[string]struct{ note, volume, want string }{
-		"whole":                 {volumeNoteOf("pvc-1", "v", "a.example.com"), "pvc-1", ""},
-		"a name with a slash":   {volumeNoteOf("a/b", "v", "a.example.com"), "a~b", ""},
-		"of another volume":     {volumeNoteOf("pvc-2", "v", "a.example.com"), "pvc-1", "for volume"},
-		"no volume":             {`{"driverName":"a","volumeHandle":"v"}`, "pvc-1", "for volume"},
-		"no handle":             {`{"driverName":"a","specVolID":"pvc-1"}`, "pvc-1", "no volume handle"},
-		"no driver":             {`{"specVolID":"pvc-1","volumeHandle":"v"}`, "pvc-1", "driver name"},
-		"a path as a driver":    {volumeNoteOf("pvc-1", "v", "../../etc"), "pvc-1", "driver name"},
-		"torn":                  {`{"driverName":"a"`, "pvc-1", "unexpected end"},
-		"empty":                 {"", "pvc-1", "unexpected end"},
-		"a driver with a blank": {volumeNoteOf("pvc-1", "v", "a b"), "pvc-1", "driver name"},
-	} {
-		_, err := parseVolumeNote([]byte(test.note), test.volume)
-		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
-		}
-	}
-}
-
-func TestStagedAt(t *testing.T) {
-	note := volumeNote{Spec: "pvc/1", Handle: "vol/1", Driver: "a.example.com"}
-	const csi = "plugins/kubernetes.io/csi/"
-	for name, want := range map[string]bool{
-		csi + "a.example.com/" + handleSum("vol/1") + "/globalmount": true,
-		csi + "A.Example.Com/" + handleSum("vol/1"):                  true,
-		csi + "other/" + handleSum("vol/1") + "/vol_data.json":       true,
-		"/var/lib/kubelet/" + csi + "a/" + handleSum("vol/1"):        true,
-		csi + "pv/pvc~1/globalmount":                                 true,
-		csi + "volumeDevices/staging/pvc~1":                          true,
-		csi + "volumeDevices/publish/pvc~1/uid":                      true,
-		csi + "volumeDevices/pvc~1/dev":                              true,
-		csi + "a.example.com/" + handleSum("vol/2") + "/globalmount": false,
-		csi + "pv/pvc~2/globalmount":                                 false,
-		csi + "volumeDevices/staging/pvc~2":                          false,
-		csi:                                                          false, csi + "a.example.com": false,
-		"plugins/a.example.com/csi.sock": false, "": false,
-	} {
-		if got := stagedAt([]string{"/", name}, note); (got != "") != want {
-			t.Errorf("%q: %q", name, got)
-		}
-	}
-}
 
 // While the node or the cluster shows any use of a volume, its note stays.
 func TestVolumeNeeded(t *testing.T) {
@@ -81,16 +31,16 @@ func TestVolumeNeeded(t *testing.T) {
 	}{
 		"nobody": {func(*world) {}, ""},
 		"a globalmount": {func(w *world) {
-			w.Mount("tmpfs", plugins(w, driver, handleSum(handle), "globalmount"), "tmpfs", 0)
+			w.Mount("tmpfs", plugins(w, driver, volume.HandleSum(handle), "globalmount"), "tmpfs", 0)
 		}, "still staged"},
 		"a globalmount that is not mounted": {func(w *world) {
-			w.Mkdir(plugins(w, driver, handleSum(handle), "globalmount"))
+			w.Mkdir(plugins(w, driver, volume.HandleSum(handle), "globalmount"))
 		}, "still staged"},
 		"of a driver in other letters": {func(w *world) {
-			w.Mkdir(plugins(w, "A.Example.com", handleSum(handle)))
+			w.Mkdir(plugins(w, "A.Example.com", volume.HandleSum(handle)))
 		}, "still staged"},
 		"of another driver": {func(w *world) {
-			w.Mkdir(plugins(w, "b.example.com", handleSum(handle)))
+			w.Mkdir(plugins(w, "b.example.com", volume.HandleSum(handle)))
 		}, "still staged"},
 		"an old globalmount": {func(w *world) {
 			w.Mkdir(plugins(w, "pv/pvc-1/globalmount"))
@@ -99,7 +49,7 @@ func TestVolumeNeeded(t *testing.T) {
 			w.Write(plugins(w, "volumeDevices/staging/pvc-1"), "")
 		}, "still staged"},
 		"another volume of the driver": {func(w *world) {
-			w.Mount("tmpfs", plugins(w, driver, handleSum("disks/vol-2"), "globalmount"), "tmpfs", 0)
+			w.Mount("tmpfs", plugins(w, driver, volume.HandleSum("disks/vol-2"), "globalmount"), "tmpfs", 0)
 		}, ""},
 		"more among the plugins than can be read": {func(w *world) {
 			dir := w.Mkdir(plugins(w, "many"))
@@ -148,9 +98,9 @@ func TestVolumeNeeded(t *testing.T) {
 func TestVolumeNeededUnclear(t *testing.T) {
 	w := newWorld(t)
 	uid, note := w.withNote("a.example.com", "v")
-	tools := w.runner().tools
+	evidence := w.runner().tools.CSI
 	entry := mutate.Entry{Path: "volumes/kubernetes.io~csi/pvc-1/vol_data.json", File: mutatetest.FileID(t, note)}
-	needed := func() string { return volumeNeeded(t.Context(), tools, uid, entry) }
+	needed := func() string { return evidence.VolumeNeeded(t.Context(), uid, entry) }
 	if why := needed(); why != "" {
 		t.Fatal(why)
 	}
@@ -186,7 +136,7 @@ func TestOneOfTwoVolumesIsStaged(t *testing.T) {
 	w.Write(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-2/vol_data.json"),
 		volumeNoteOf("pvc-2", "v-2", "a.example.com"))
 	w.Write(w.PodDir(uid, "etc-hosts"), "hosts")
-	w.Mkdir(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/kubernetes.io/csi/a.example.com", handleSum("v-2"),
+	w.Mkdir(filepath.Join(w.Host.Paths.KubeletRoot, "plugins/kubernetes.io/csi/a.example.com", volume.HandleSum("v-2"),
 		"globalmount"))
 	before := mutatetest.Snapshot(t, w.PodDir(uid))
 	steps, err := w.runner().Plan(t.Context(), w.inspect())
@@ -240,11 +190,11 @@ func TestForeignVolumeNotes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			uid := mutatetest.UID(t)
-			volume := w.Mkdir(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1"))
-			if err := make(filepath.Join(volume, "vol_data.json")); err != nil {
+			dir := w.Mkdir(w.PodDir(uid, "volumes/kubernetes.io~csi/pvc-1"))
+			if err := make(filepath.Join(dir, "vol_data.json")); err != nil {
 				t.Fatal(err)
 			}
-			m := w.Mount("tmpfs", filepath.Join(volume, "mount"), "tmpfs", 0)
+			m := w.Mount("tmpfs", filepath.Join(dir, "mount"), "tmpfs", 0)
 			begin := time.Now()
 			steps, err := w.runner().Plan(t.Context(), w.inspect())
 			if err != nil || !strings.Contains(steps[0].Blocked, "not known") {
@@ -269,28 +219,6 @@ func TestForeignVolumeNotes(t *testing.T) {
 	}
 }
 
-// The directory of a pod is removed last, and only if it is the inspected one.
-func TestPodDirectoryNeeds(t *testing.T) {
-	action := podDirectoryAction()
-	thing := func(kind object.Kind, facts map[string]string) object.Assessment {
-		return object.Assessment{Object: object.Object{Kind: kind, ID: "0123456789",
-			Identity: object.Identity{"point": "/p"}, Facts: facts}}
-	}
-	var got []string
-	for _, rest := range []object.Assessment{
-		thing(object.Mount, nil), thing(object.Process, nil), thing(object.Container, nil),
-		thing(object.Process, map[string]string{"state": "Z"}), thing(object.PodDirectory, nil),
-		thing(object.Cgroup, nil),
-	} {
-		got = append(got, action.Needs(thing(object.PodDirectory, nil), []object.Assessment{rest}, Settings{}))
-	}
-	want := []string{"/p is still mounted", "process 0123456789 still exists", "container 0123456789 still exists",
-		"", "", ""}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestClearanceOfAnotherDirectory(t *testing.T) {
 	w := newWorld(t)
 	uid, other := mutatetest.UID(t), mutatetest.UID(t)
@@ -301,11 +229,12 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 	assessment := func(uid, name string, id mutate.FileID) object.Assessment {
 		return object.Assessment{Object: object.Object{
 			Kind: object.PodDirectory, ID: name, Pod: object.Pod{UID: uid},
-			Identity: object.Identity{"device": id.Device, "inode": itoa(int(id.Inode))},
+			Identity: object.Identity{File: object.FileID{Device: id.Device, Inode: id.Inode}},
 		}}
 	}
 	tools := w.runner().tools
-	if err := removePodDirectory(t.Context(), tools,
+	action, _ := actions.All().On(object.PodDirectory)
+	if err := action.Do(t.Context(), tools,
 		assessment(uid, w.PodDir(uid), mutatetest.FileID(t, w.PodDir(other)))); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("another inode: %v", err)
 	}
@@ -313,7 +242,7 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 	// The inode is right, the name is not: the directory's owner is unknown.
 	for _, o := range []object.Assessment{assessment(uid, w.PodDir(other), id), assessment("", w.PodDir(uid), id),
 		assessment("", "", id)} {
-		if err := removePodDirectory(t.Context(), tools, o); !errors.As(err, &refusal) {
+		if err := action.Do(t.Context(), tools, o); !errors.As(err, &refusal) {
 			t.Errorf("%s of %q: %v", o.ID, o.Pod.UID, err)
 		}
 	}

@@ -17,14 +17,14 @@ const (
 	stepLimit = 15 * time.Minute // one step: of a sandbox, many containers with their grace, and CNI
 )
 
-// KillSwitch returns why all releases are stopped: the kill switch exists, or its existence is unknown.
+// KillSwitch returns why all releases are stopped.
 func (r *Runner) KillSwitch() string {
 	return KillSwitch(r.options.Host.Files, r.options.Settings.KillSwitch)
 }
 
-// KillSwitch returns why all changes are stopped while a file exists.
+// KillSwitch returns why all changes are stopped: a file exists, or its existence is unknown.
 func KillSwitch(files host.Files, name string) string {
-	return killSwitchGuard(files, name).closed()
+	return firstClosed([]Guard{killSwitchGuard(files, name)})
 }
 
 // killSwitchGuard is unknown if the file's existence cannot be determined.
@@ -37,22 +37,6 @@ func killSwitchGuard(files host.Files, name string) Guard {
 		return answer("kill-switch", fmt.Sprintf("the kill switch %s exists", name), "")
 	}
 	return Guard{Name: "kill-switch", Why: fmt.Sprintf("the kill switch %s may exist: %v", name, err), Unknown: true}
-}
-
-// closed returns why a guard is closed.
-func (g Guard) closed() string {
-	if g.Open {
-		return ""
-	}
-	return g.Why
-}
-
-// stop returns the guard that stops all steps now. It may make a request to the apiserver.
-func (r *Runner) stop(ctx context.Context) Guard {
-	if kill := killSwitchGuard(r.options.Host.Files, r.options.Settings.KillSwitch); !kill.Open {
-		return kill
-	}
-	return r.paused(ctx)
 }
 
 // paused returns whether releases are paused. It may make a request to the apiserver.
@@ -75,21 +59,21 @@ func (r *Runner) paused(ctx context.Context) Guard {
 
 // guard checks right before every change that the agent is not shutting down, the pod has not come back, the lock is
 // still held, and the kill switch does not exist. It runs after the intent, since writing that may take long.
-func (p *podRelease) guard(ctx context.Context, pod object.Pod) error {
+func (p *podRelease) guard(ctx context.Context, pod object.Pod) {
+	if p.over() {
+		return
+	}
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	err := p.options.StillGone(asking, pod)
 	if p.interrupted(ctx) {
-		return errStop
+		return
 	}
 	if err != nil {
-		return p.stopFor("checked right before the step: %v", err)
+		p.stopFor("checked right before the step: %v", err)
+	} else if err := p.held(); err != nil {
+		p.stopFor("another release may be running: %v", err)
+	} else if why := p.KillSwitch(); why != "" {
+		p.stopFor("%s", why)
 	}
-	if err := p.held(); err != nil {
-		return p.stopFor("another release may be running: %v", err)
-	}
-	if why := p.KillSwitch(); why != "" {
-		return p.stopFor("%s", why)
-	}
-	return nil
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 // actions are the real ones with a simulated effect.
-func (n *hostile) actions() actions {
-	var all actions
-	for _, a := range Actions() {
+func (n *hostile) actions() (all actions.Table) {
+	for _, a := range actions.All() {
 		if !slices.Contains(simulatedKinds, a.Kind) {
 			continue
 		}
-		a.Preview, a.Prepare = nil, nil
+		a.Look, a.Prepare = nil, nil
 		a.Do = n.act
-		a.Verify = func(_ context.Context, _ Tools, o object.Assessment) (bool, error) {
+		a.Verify = func(_ context.Context, _ actions.Tools, o object.Assessment) (bool, error) {
 			if !n.calm && n.rng.Float64() < n.faults.errors {
 				return false, errors.New("simulated: nobody can say")
 			}
@@ -36,7 +36,7 @@ func (n *hostile) actions() actions {
 }
 
 // act does the requested action to the tree, after comparing it with the tree's real state.
-func (n *hostile) act(_ context.Context, _ Tools, o object.Assessment) error {
+func (n *hostile) act(_ context.Context, _ actions.Tools, o object.Assessment) error {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok || !n.has(o) {
 		return mutate.ErrChanged // the real Mutator compares the identity right before the call
@@ -79,8 +79,7 @@ func (n *hostile) take(p *simPod, o object.Assessment) {
 		delete(p.pids, pid)
 		n.remove("/proc/" + o.ID)
 	case object.Mount:
-		id, _ := strconv.Atoi(o.Identity["id"])
-		delete(p.mounts, id)
+		delete(p.mounts, o.Identity.Mount.ID)
 		n.table()
 	case object.Cgroup:
 		if n.populated(p) {
@@ -112,10 +111,9 @@ func (n *hostile) has(o object.Assessment) bool {
 		return p.container == o.ID
 	case object.Process:
 		pid, _ := strconv.Atoi(o.ID)
-		return p.pids[pid] != 0 && strconv.FormatUint(p.pids[pid], 10) == o.Identity["startTime"]
+		return p.pids[pid] != 0 && p.pids[pid] == o.Identity.Process.StartTime
 	case object.Mount:
-		id, _ := strconv.Atoi(o.Identity["id"])
-		return p.mounts[id] != ""
+		return p.mounts[o.Identity.Mount.ID] != ""
 	}
 	_, err := n.host.Files.Stat(o.ID)
 	return err == nil
@@ -140,7 +138,7 @@ func (n *hostile) runner(inspector func() object.Report) *Runner {
 		},
 		StillGone: inspect.New(n.host, n.settings(), slog.New(slog.DiscardHandler)).StillGone,
 		Paused:    func(ctx context.Context) (string, error) { return "", n.called(ctx) },
-		actions:   n.actions(),
+		table:     n.actions(),
 		onWrite: func(r Record) error {
 			if r.Event == Intent {
 				n.intent = string(r.Kind) + " " + r.ID

@@ -18,7 +18,7 @@ type Record struct {
 	Pod      object.Pod        `json:"pod,omitzero"`
 	Kind     object.Kind       `json:"kind,omitempty"`
 	ID       string            `json:"id,omitempty"`
-	Identity object.Identity   `json:"identity,omitempty"`
+	Identity object.Identity   `json:"identity,omitzero"`
 	Does     string            `json:"does,omitempty"`
 	Result   Result            `json:"result,omitempty"`
 	Why      string            `json:"why,omitempty"`
@@ -45,7 +45,7 @@ const (
 // journal is the log of releases. It is open only while the release lock is held, since the daemon and the command line
 // write the same file.
 type journal struct {
-	file     *wal.File
+	*wal.File
 	onRecord func(Record)       // called with records on disk; may be nil
 	onWrite  func(Record) error // tests only; may be nil
 }
@@ -66,7 +66,7 @@ func openJournal(dir string) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &journal{file: file}, nil
+	return &journal{File: file}, nil
 }
 
 // write appends one record and syncs it to disk.
@@ -76,63 +76,51 @@ func (j *journal) write(r Record) error {
 			return fmt.Errorf("journal: %w", err)
 		}
 	}
-	err := j.file.Write(r)
+	err := j.Write(r)
 	if err == nil && j.onRecord != nil {
 		j.onRecord(r)
 	}
 	return err
 }
 
-// rotate renames a journal that has grown too large. It replaces the previous one.
-func (j *journal) rotate() error { return j.file.Rotate() }
-
-func (j *journal) close() error { return j.file.Close() }
-
 // attempts returns the last release of each pod according to the journal.
 func attempts(records []Record) map[string]Attempt {
 	all := map[string]Attempt{}
 	for _, r := range records {
-		switch r.Event {
-		case Begin:
-			all[r.Group] = Attempt{At: r.At, Idle: true, Failures: all[r.Group].Failures}
-		case Intent:
-			if attempt, ok := all[r.Group]; ok {
-				attempt.Idle = false
-				all[r.Group] = attempt
-			}
-		case Finish:
-			if attempt, ok := all[r.Group]; ok && r.Result != Interrupted {
-				attempt.Finished, attempt.Complete = true, r.Result == Released
-				if r.Failed {
-					attempt.Failures = append(attempt.Failures, r.At)
-				}
-				all[r.Group] = attempt
+		attempt, begun := all[r.Group]
+		switch {
+		case r.Event == Begin:
+			attempt = Attempt{At: r.At, Idle: true, Failures: attempt.Failures}
+		case !begun:
+			continue
+		case r.Event == Intent:
+			attempt.Idle = false
+		case r.Event == Finish && r.Result != Interrupted:
+			attempt.Finished, attempt.Complete = true, r.Result == Released
+			if r.Failed {
+				attempt.Failures = append(attempt.Failures, r.At)
 			}
 		}
+		all[r.Group] = attempt
 	}
 	return all
 }
 
 // unfinished returns the intents without an end, and the releases without a finish: a crash interrupted them.
 func unfinished(records []Record) []Record {
-	type key struct {
-		group string
-		kind  object.Kind
-		id    string
-	}
-	open := map[key]int{}
+	key := func(r Record) [3]string { return [3]string{r.Group, string(r.Kind), r.ID} }
+	open := map[[3]string]int{}
 	for at, r := range records {
-		k := key{r.Group, r.Kind, r.ID}
 		switch r.Event {
 		case Begin, Intent:
-			open[k] = at
+			open[key(r)] = at
 		case End, Finish:
-			delete(open, k)
+			delete(open, key(r))
 		}
 	}
 	var cut []Record
 	for at, r := range records {
-		if last, ok := open[key{r.Group, r.Kind, r.ID}]; ok && last == at {
+		if last, ok := open[key(r)]; ok && last == at {
 			cut = append(cut, r)
 		}
 	}

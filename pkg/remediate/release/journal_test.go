@@ -22,7 +22,7 @@ func open(t *testing.T, dir string) *journal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { j.file.Close() })
+	t.Cleanup(func() { j.Close() })
 	return j
 }
 
@@ -73,7 +73,7 @@ func TestJournalRotates(t *testing.T) {
 	j := open(t, dir)
 	for range 40 {
 		write(t, j, Record{Event: End, Group: uid1, Why: strings.Repeat("x", 60<<10)})
-		if err := j.rotate(); err != nil {
+		if err := j.Rotate(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,12 +111,41 @@ func TestJournalFullDisk(t *testing.T) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("got %v", err)
 	}
-	j.file.Close()
+	j.Close()
 	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := openJournal(dir); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("read-only: %v", err)
+	}
+}
+
+// Records that earlier versions wrote, with identities as objects of texts, are read, and written in the same form.
+func TestJournalOfEarlierVersions(t *testing.T) {
+	const head = `{"at":{"wall":"2026-01-02T03:04:05Z","boot":"b","up":6000000000},"event":"intent","group":"u",` +
+		`"pod":{"uid":"u","namespace":"n","name":"p"},`
+	dir := t.TempDir()
+	lines := head + `"kind":"mount","id":"/p#31","identity":{"device":"0:9","id":"31","point":"/p","root":"/",` +
+		`"source":"tmpfs","type":"tmpfs"},"does":"unmount /p (tmpfs)"}` + "\n" +
+		head + `"kind":"process","id":"7","identity":{"pid":"7","startTime":"5"},"does":"thaw"}` + "\n" +
+		head + `"kind":"pod-directory","id":"/d","identity":{"device":"8:1","inode":"12"},"does":"remove"}` + "\n" +
+		`{"at":{"wall":"2026-01-02T03:04:05Z","boot":"b","up":6000000000},"event":"begin","group":"u"}` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, journalName), []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	records, skipped, err := ReadJournal(dir)
+	if err != nil || skipped > 0 || len(records) != 4 {
+		t.Fatalf("%d records, %d skipped, %v", len(records), skipped, err)
+	}
+	mount := object.MountID{ID: 31, Device: "0:9", Root: "/", Point: "/p", Source: "tmpfs", Type: "tmpfs"}
+	if records[0].Identity.Mount != mount || records[1].Identity.Process != (object.ProcessID{PID: 7, StartTime: 5}) ||
+		records[2].Identity.File != (object.FileID{Device: "8:1", Inode: 12}) {
+		t.Errorf("%+v", records)
+	}
+	again := t.TempDir()
+	write(t, open(t, again), records...)
+	if text, err := os.ReadFile(filepath.Join(again, journalName)); err != nil || string(text) != lines {
+		t.Errorf("%v: %s", err, text)
 	}
 }
 
@@ -156,7 +185,7 @@ func FuzzParseJournal(f *testing.F) {
 	})
 }
 
-// A release that only waited does not count as a try: see retryAfter.
+// A release that only waited does not count as a try: see idleRetry.
 func TestAttemptsIdle(t *testing.T) {
 	records := []Record{
 		{Event: Begin, Group: "waited"}, {Event: Finish, Group: "waited", Result: Incomplete},

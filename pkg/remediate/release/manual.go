@@ -2,8 +2,6 @@ package release
 
 import (
 	"time"
-
-	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Manual defines how a release requested by a person differs from the daemon's. The zero value does not differ.
@@ -29,17 +27,13 @@ func (b Manual) limit(steps []Step) {
 	if b.Agreed == nil {
 		return
 	}
-	type key struct {
-		kind object.Kind
-		id   string
-	}
-	agreed := make(map[key]Step, len(b.Agreed))
+	agreed := make(map[string]Step, len(b.Agreed))
 	for _, step := range b.Agreed {
-		agreed[key{step.Kind, step.ID}] = step
+		agreed[step.key()] = step
 	}
 	for i := range steps {
 		s := &steps[i]
-		shown, ok := agreed[key{s.Kind, s.ID}]
+		shown, ok := agreed[s.key()]
 		switch {
 		case !s.Acts():
 		case !ok:

@@ -3,7 +3,6 @@ package release
 import (
 	"context"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,85 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
-
-// Which objects must be gone before an object of the network may go.
-func TestNetworkNeeds(t *testing.T) {
-	const sandbox, another = "5555", "6666"
-	of := func(kind object.Kind, sandbox, state string) object.Assessment {
-		id := sandbox
-		if kind != object.Sandbox {
-			id = string(kind) + sandbox
-		}
-		return object.Assessment{Object: object.Object{Kind: kind, ID: id, SandboxID: sandbox,
-			Facts: map[string]string{"state": state}}}
-	}
-	force := Settings{ForceNetwork: true}
-	for name, test := range map[string]struct {
-		kind object.Kind
-		rest object.Assessment
-		set  Settings
-		want string // part of the reason; empty: it may go
-	}{
-		"DEL, sandbox ready": {object.CNIAttachment, of(object.Sandbox, sandbox, "READY"), Settings{},
-			"still ready"},
-		"DEL, sandbox in a state unheard of": {object.CNIAttachment, of(object.Sandbox, sandbox, ""), Settings{},
-			"still ready"},
-		"DEL, sandbox stopped": {object.CNIAttachment, of(object.Sandbox, sandbox, "NOTREADY"),
-			Settings{}, ""},
-		"DEL, another sandbox ready": {object.CNIAttachment, of(object.Sandbox, another, "READY"), Settings{},
-			""},
-		"DEL, even by force": {object.CNIAttachment, of(object.Sandbox, sandbox, "READY"), force,
-			"still ready"},
-		"netns, attachment left": {object.Netns, of(object.CNIAttachment, sandbox, ""), Settings{},
-			"cni-attachment"},
-		"netns, sandbox left": {object.Netns, of(object.Sandbox, sandbox, "NOTREADY"), Settings{},
-			"sandbox"},
-		"netns, another's attachment":      {object.Netns, of(object.CNIAttachment, another, ""), Settings{}, ""},
-		"netns, attachment left, by force": {object.Netns, of(object.CNIAttachment, sandbox, ""), force, ""},
-		"link, attachment left": {object.Link, of(object.CNIAttachment, sandbox, ""), Settings{},
-			"CNI attachment"},
-		"link, another's attachment":      {object.Link, of(object.CNIAttachment, another, ""), Settings{}, ""},
-		"link, netns left":                {object.Link, of(object.Netns, sandbox, ""), Settings{}, ""},
-		"link, attachment left, by force": {object.Link, of(object.CNIAttachment, sandbox, ""), force, ""},
-		"lease, attachment left": {object.Lease, of(object.CNIAttachment, sandbox, ""), Settings{},
-			"cni-attachment"},
-		"lease, netns left":   {object.Lease, of(object.Netns, sandbox, ""), Settings{}, "netns"},
-		"lease, link left":    {object.Lease, of(object.Link, sandbox, ""), Settings{}, "link"},
-		"lease, process left": {object.Lease, of(object.Process, "", ""), Settings{}, "process"},
-		"lease, container left": {object.Lease, of(object.Container, sandbox, ""), Settings{},
-			"container"},
-		"lease, sandbox left, even by force": {object.Lease, of(object.Sandbox, sandbox, "NOTREADY"), force,
-			"sandbox"},
-		"lease, cgroup left": {object.Lease, of(object.Cgroup, "", ""), Settings{}, ""},
-	} {
-		action, ok := actionFor(test.kind)
-		if !ok {
-			t.Fatalf("no action on %s", test.kind)
-		}
-		why := action.Needs(of(test.kind, sandbox, ""), []object.Assessment{test.rest}, test.set)
-		if (why == "") != (test.want == "") || !strings.Contains(why, test.want) {
-			t.Errorf("%s: %q, want %q", name, why, test.want)
-		}
-	}
-}
-
-// The order is the runtime's own: its objects below CRI, the network with its plugins, the namespace, and last the
-// lease.
-func TestNetworkOrder(t *testing.T) {
-	var order []object.Kind
-	for _, action := range Actions() {
-		switch action.Kind {
-		case object.Sandbox, object.Process, object.CNIAttachment, object.Netns, object.Link, object.Lease:
-			order = append(order, action.Kind)
-		}
-	}
-	want := []object.Kind{object.Sandbox, object.Process, object.CNIAttachment, object.Netns, object.Link,
-		object.Lease}
-	if diff := cmp.Diff(want, order); diff != "" {
-		t.Error(diff)
-	}
-}
 
 // objectsOf returns one object of each network kind of a pod.
 func (w *world) objectsOf(uid string) map[object.Kind]object.Assessment {
@@ -110,15 +32,6 @@ func (w *world) objectsOf(uid string) map[object.Kind]object.Assessment {
 	return found
 }
 
-// with returns an object with one value of its identity changed; empty removes it.
-func with(o object.Assessment, key, value string) object.Assessment {
-	o.Identity = maps.Clone(o.Identity)
-	if o.Identity[key] = value; value == "" {
-		delete(o.Identity, key)
-	}
-	return o
-}
-
 // Each number of an identity is compared with the current one; if one differs or is missing, the action does not run.
 func TestNetworkActionsCompareIdentity(t *testing.T) {
 	w := newNetworkWorld(t)
@@ -128,33 +41,38 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 	objects := w.objectsOf(dead)
 	tools := w.runner().tools
 	for _, test := range []struct {
-		kind       object.Kind
-		key, value string
-		changed    bool
+		kind    object.Kind
+		change  func(*object.Identity)
+		changed bool
 	}{
-		{object.CNIAttachment, "inode", "7", true}, {object.CNIAttachment, "size", "7", true},
-		{object.CNIAttachment, "inode", "", false}, {object.CNIAttachment, "size", "", false},
-		{object.CNIAttachment, "device", "", false},
-		{object.Netns, "inode", "7", true}, {object.Netns, "inode", "", false}, {object.Netns, "inode", "0", false},
-		{object.Link, "peerIndex", "77", true}, {object.Link, "peerNamespace", "77", true},
-		{object.Link, "index", "", false}, {object.Link, "peerIndex", "", false}, {object.Link, "peerNamespace", "",
-			false},
-		{object.Link, "index", "0", false}, {object.Link, "index", "1", false},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Inode = 7 }, true},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Size = 7 }, true},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Inode = 0 }, false},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Size = 0 }, false},
+		{object.CNIAttachment, func(i *object.Identity) { i.File.Device = "" }, false},
+		{object.Netns, func(i *object.Identity) { i.File.Inode = 7 }, true},
+		{object.Netns, func(i *object.Identity) { i.File.Inode = 0 }, false},
+		{object.Link, func(i *object.Identity) { i.Link.PeerIndex = 77 }, true},
+		{object.Link, func(i *object.Identity) { i.Link.PeerNamespace = 77 }, true},
+		{object.Link, func(i *object.Identity) { i.Link.Index = 0 }, false},
+		{object.Link, func(i *object.Identity) { i.Link.PeerIndex = 0 }, false},
+		{object.Link, func(i *object.Identity) { i.Link.Index = 1 }, false},
+		{object.Link, func(i *object.Identity) { *i = object.Identity{} }, false},
 	} {
-		action, _ := actionFor(test.kind)
+		action, _ := actions.All().On(test.kind)
 		o, ok := objects[test.kind]
 		if !ok {
 			t.Fatalf("no %s", test.kind)
 		}
-		if err := action.Do(t.Context(), tools, with(o, test.key, test.value)); err == nil ||
-			errors.Is(err, mutate.ErrChanged) != test.changed {
-			t.Errorf("%s with %s %q: %v", test.kind, test.key, test.value, err)
+		test.change(&o.Identity)
+		if err := action.Do(t.Context(), tools, o); err == nil || errors.Is(err, mutate.ErrChanged) != test.changed {
+			t.Errorf("%s with %v: %v", test.kind, o.Identity.Values(), err)
 		}
 	}
 	if diff := cmp.Diff(before, w.networkCensus()); diff != "" {
 		t.Error(diff)
 	}
-	link, _ := actionFor(object.Link)
+	link, _ := actions.All().On(object.Link)
 	if gone, err := link.Verify(t.Context(), tools, objects[object.Link]); gone || err != nil {
 		t.Errorf("link: gone %v, %v", gone, err)
 	}
@@ -173,7 +91,7 @@ func TestNetworkGone(t *testing.T) {
 	netns, attached := w.attachPod(dead)
 	objects, tools := w.objectsOf(dead), w.runner().tools
 	gone := func(kind object.Kind) (bool, error) {
-		action, _ := actionFor(kind)
+		action, _ := actions.All().On(kind)
 		return action.Verify(t.Context(), tools, objects[kind])
 	}
 	for _, kind := range []object.Kind{object.CNIAttachment, object.Netns, object.Link} {
@@ -208,7 +126,9 @@ func TestNetworkGone(t *testing.T) {
 	if is, err := gone(object.Netns); !is || err != nil {
 		t.Errorf("nothing is there: gone %v, %v", is, err)
 	}
-	lease := object.Assessment{Object: object.Object{Kind: object.Lease, ID: "x"}}
+	action, _ := actions.All().On(object.Lease)
+	lease := object.Assessment{Object: object.Object{Kind: object.Lease, ID: "x",
+		Identity: object.Identity{Runtime: object.RuntimeID{ID: "x"}}}}
 	for name, test := range map[string]struct {
 		leases func(context.Context) ([]leases.Lease, error)
 		gone   bool
@@ -220,7 +140,7 @@ func TestNetworkGone(t *testing.T) {
 		"no containerd":  {nil, false, true},
 	} {
 		tools.Host = &host.Host{Containerd: host.Containerd{Leases: test.leases}}
-		if is, err := leaseGone(t.Context(), tools, lease); is != test.gone || (err != nil) != test.fails {
+		if is, err := action.Verify(t.Context(), tools, lease); is != test.gone || (err != nil) != test.fails {
 			t.Errorf("lease %s: gone %v, %v", name, is, err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 // Policy is the input of a plan besides the report.
@@ -16,17 +17,8 @@ type Policy struct {
 	Node     []Guard            // whether any step may run now
 	Attempts map[string]Attempt // by group: earlier releases according to the journal
 
-	actions actions         // nil: all of them
-	kept    map[string]kept // by group: see keptGroups
-}
-
-// withReport adds the parts of a policy that depend on the report.
-func (p Policy) withReport(report object.Report) Policy {
-	if p.actions == nil {
-		p.actions = Actions()
-	}
-	p.kept = keptGroups(report, p.Settings)
-	return p
+	table actions.Table   // nil: all of them
+	kept  map[string]kept // by group: see keptGroups
 }
 
 // Attempt is the last release of one pod.
@@ -41,14 +33,6 @@ type Attempt struct {
 // idleRetry is the wait after a release without any begun step, if Settings.RetryAfter is longer: the objects that must
 // go first may not have been proven yet.
 const idleRetry = time.Minute
-
-// retryAfter is how long to wait after an attempt.
-func (s Settings) retryAfter(a Attempt) time.Duration {
-	if a.Idle {
-		return min(s.RetryAfter, idleRetry)
-	}
-	return s.RetryAfter
-}
 
 // Step is one object in the plan.
 type Step struct {
@@ -69,7 +53,9 @@ type Step struct {
 func (s Step) Acts() bool { return s.Blocked == "" }
 
 // same reports whether a step is about the same object.
-func (s Step) same(other Step) bool { return s.Kind == other.Kind && s.ID == other.ID }
+func (s Step) same(other Step) bool { return s.key() == other.key() }
+
+func (s Step) key() string { return string(s.Kind) + "/" + s.ID }
 
 // Group returns the key of objects released together: the pod's UID; its sandbox if the pod is unknown; the object
 // itself if both are unknown.
@@ -87,9 +73,16 @@ func Group(o object.Object) string {
 // and never contains an object that is not a leftover. Untried pods come first, so that one that cannot be released
 // does not use up the budget of others.
 func Plan(report object.Report, policy Policy, now finding.Timestamp) []Step {
-	policy = policy.withReport(report)
+	if policy.kept = keptGroups(report, policy.Settings); policy.table == nil {
+		policy.table = actions.All()
+	}
 	node := slices.Concat(policy.Node, gateGuards(report))
-	left := policy.PodsPerHour - releasedLastHour(policy.Attempts, now)
+	left := policy.PodsPerHour
+	for group := range policy.Attempts {
+		if recent(policy.Attempts, group, now) {
+			left--
+		}
+	}
 	var steps []Step
 	running := "" // the one pod with a running container
 	passes := ""  // the one pod that passes the closed breaker
@@ -167,7 +160,7 @@ func lastTry(attempts map[string]Attempt, group string, now finding.Timestamp) t
 // planGroup plans one pod independently of others.
 func planGroup(objects []object.Assessment, policy Policy) []Step {
 	var steps []Step
-	for _, action := range policy.actions {
+	for _, action := range policy.table {
 		mine := slices.DeleteFunc(slices.Clone(objects), func(o object.Assessment) bool {
 			return o.Kind != action.Kind
 		})
@@ -179,38 +172,33 @@ func planGroup(objects []object.Assessment, policy Policy) []Step {
 		}
 	}
 	for _, o := range objects {
-		if _, ok := policy.actions.on(o.Kind); !ok {
+		if _, ok := policy.table.On(o.Kind); !ok {
 			steps = append(steps, stepOf(o, Off, "", answer("action", "there is no action for this kind", "")))
 		}
 	}
 	return steps
 }
 
-func planOne(action Action, o object.Assessment, s Settings) Step {
+func planOne(action actions.Action, o object.Assessment, s Settings) Step {
 	mode := s.ModeOf(o.Kind)
-	does, refusal := action.Plan(o, s)
-	if refusal != "" {
-		refusal = "refused: " + refusal
-	}
-	step := stepOf(o, mode, does, answer("action", refusal, "it may act on such an object"), modeGuard(o.Kind, mode))
+	does, refusal := action.Plan(o, s.forActions())
+	may := answer("action", refused(refusal), "it may act on such an object")
+	step := stepOf(o, mode, does, may, modeGuard(o.Kind, mode))
 	step.refused = refusal != ""
 	return step
+}
+
+// refused is the reason of a guard that an action closes.
+func refused(why string) string {
+	if why == "" {
+		return ""
+	}
+	return "refused: " + why
 }
 
 func stepOf(o object.Assessment, mode Mode, does string, guards ...Guard) Step {
 	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Description: does, Mode: mode,
 		Blocked: firstClosed(guards), Guards: Guards{Object: guards}, Object: o}
-}
-
-// releasedLastHour counts the pods released in the last hour.
-func releasedLastHour(attempts map[string]Attempt, now finding.Timestamp) int {
-	n := 0
-	for group := range attempts {
-		if recent(attempts, group, now) {
-			n++
-		}
-	}
-	return n
 }
 
 func recent(attempts map[string]Attempt, group string, now finding.Timestamp) bool {

@@ -26,7 +26,7 @@ func ago(d time.Duration) finding.Timestamp {
 func leftover(kind object.Kind, uid, id string) object.Assessment {
 	return object.Assessment{
 		Object: object.Object{Kind: kind, ID: id, Pod: object.Pod{UID: uid, Namespace: "ns"},
-			Identity: object.Identity{"id": "1"}},
+			Identity: object.Identity{Runtime: object.RuntimeID{ID: "1"}}},
 		Verdict: object.Leftover,
 	}
 }
@@ -38,9 +38,9 @@ func on() Policy {
 }
 
 func TestPlanOrder(t *testing.T) {
-	mount := func(point, plugin, id string) object.Assessment {
-		o := leftover(object.Mount, uid1, point+"#"+id)
-		o.Identity = object.Identity{"id": id, "point": point, "type": "tmpfs"}
+	mount := func(point, plugin string, id int) object.Assessment {
+		o := leftover(object.Mount, uid1, point+"#"+itoa(id))
+		o.Identity = object.Identity{Mount: object.MountID{ID: id, Point: point, Type: "tmpfs"}}
 		o.Facts = map[string]string{"plugin": plugin}
 		return o
 	}
@@ -48,8 +48,8 @@ func TestPlanOrder(t *testing.T) {
 		leftover(object.PodDirectory, uid1, "/pods/1"),
 		leftover(object.Cgroup, uid1, "/sys/fs/cgroup/pod1"),
 		leftover(object.Cgroup, uid1, "/sys/fs/cgroup/pod1/c"),
-		mount("/p/volumes/a", "x", "1"), mount("/p/volumes/a", "x", "2"), mount("/p/volumes/a/b", "x", "3"),
-		mount("/p/volume-subpaths/v/c/0", "subpath", "4"),
+		mount("/p/volumes/a", "x", 1), mount("/p/volumes/a", "x", 2), mount("/p/volumes/a/b", "x", 3),
+		mount("/p/volume-subpaths/v/c/0", "subpath", 4),
 		leftover(object.Link, uid1, "veth#3"), leftover(object.Netns, uid1, "/run/netns/cni-1"),
 		leftover(object.CNIAttachment, uid1, "/cache"), leftover(object.Process, uid1, "7"),
 		leftover(object.Container, uid1, "c"), leftover(object.Sandbox, uid1, "s"),
@@ -215,7 +215,7 @@ func TestPlanProperties(t *testing.T) {
 			planned[step.ID] = true
 			if step.Acts() {
 				acting[step.Group] = true
-				if policy.Mode != On || closedGate(report) != "" {
+				if policy.Mode != On || firstClosed(gateGuards(report)) != "" {
 					t.Fatalf("%s acts in mode %q", step.ID, policy.Mode)
 				}
 			}

@@ -2,7 +2,6 @@ package release
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -59,36 +58,6 @@ func TestReleasePodLogs(t *testing.T) {
 		t.Errorf("left: %q\n%s", left, describe(outcome))
 	}
 	unchanged(t, "the logs of the living pod", before, mutatetest.Snapshot(t, living))
-}
-
-// Which objects must go before logs and units, and which are never planned.
-func TestMinorActions(t *testing.T) {
-	thing := func(kind object.Kind) object.Assessment { return leftover(kind, uid1, "x") }
-	for _, test := range []struct {
-		kind, beside object.Kind
-		want         string
-	}{
-		{object.PodLogs, object.PodLogs, ""}, {object.PodLogs, object.PodDirectory, "pod-directory x"},
-		{object.PodLogs, object.Mount, "mount x"}, {object.SystemdUnit, object.PodLogs, ""},
-		{object.SystemdUnit, object.Process, "process x"}, {object.SystemdUnit, object.Cgroup, "cgroup x"},
-	} {
-		action, _ := actionFor(test.kind)
-		got := action.Needs(thing(test.kind), []object.Assessment{thing(test.beside)}, Defaults())
-		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
-			t.Errorf("%s beside %s: %q, want %q", test.kind, test.beside, got, test.want)
-		}
-	}
-	action, _ := actionFor(object.SystemdUnit)
-	refused := map[string]bool{}
-	for _, state := range []string{"failed", "active", "inactive", ""} {
-		o := thing(object.SystemdUnit)
-		o.Facts = map[string]string{"active": state}
-		_, why := action.Plan(o, Defaults())
-		refused[state] = why != ""
-	}
-	if diff := cmp.Diff(map[string]bool{"failed": false, "active": true, "inactive": true, "": true}, refused); diff != "" {
-		t.Error(diff)
-	}
 }
 
 // Pods with only logs left do not use up the budget of others, and unknown facts about logs stop no release.

@@ -141,7 +141,7 @@ func TestPodReleaseStops(t *testing.T) {
 			})(s)
 		}, CouldNotTell, "netns /run/netns/x is unknown", nil},
 		"an object is another one now": {confirmWith(2, func(s *script, report *object.Report) error {
-			s.change("m", func(o *object.Assessment) { o.Identity["id"] = "2" })
+			s.change("m", func(o *object.Assessment) { o.Identity.Runtime.ID = "2" })
 			*report = s.report()
 			return nil
 		}), Stopped, "mount m is no longer the object that was inspected", upToSandbox},

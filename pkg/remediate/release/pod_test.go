@@ -77,7 +77,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 			[]string{"sandbox s", "prepare process", "process 1", "process 2", "cgroup c"}},
 		"what has to go first is there": {func(s *script) {
 			s.needs = func(o object.Assessment, rest []object.Assessment) string {
-				if _, here := findObject(rest, object.Mount, "m"); here && o.ID == "s" {
+				if _, here := object.Find(rest, object.Mount, "m"); here && o.ID == "s" {
 					return "the mount goes first"
 				}
 				return ""
@@ -86,7 +86,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 			"sandbox s"}},
 		"what has to go first stays": {func(s *script) {
 			s.needs = func(o object.Assessment, rest []object.Assessment) string {
-				if _, here := findObject(rest, object.Mount, "m"); here && o.ID == "c" {
+				if _, here := object.Find(rest, object.Mount, "m"); here && o.ID == "c" {
 					return "the mount goes first"
 				}
 				return ""

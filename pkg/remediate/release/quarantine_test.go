@@ -123,7 +123,7 @@ func TestQuarantineLifeCycle(t *testing.T) {
 	notices := records(Notice)
 	if len(notices) != 1 || !strings.Contains(notices[0].Does, "will be removed from quarantine when it has been "+
 		"kept for 72h0m0s") ||
-		notices[0].Pod.UID != uid || notices[0].Identity["inode"] == "" {
+		notices[0].Pod.UID != uid || notices[0].Identity.File.Inode == 0 {
 		t.Errorf("%+v", notices)
 	}
 	if s := state(); s.Entries != 2 || s.Due != 1 || s.Oldest != 49*time.Hour {
@@ -197,20 +197,5 @@ func TestQuarantineIsFull(t *testing.T) {
 	w.release()
 	if left := w.left(uid); len(left) > 0 {
 		t.Errorf("left: %q", left)
-	}
-}
-
-// A volume mapped as a device, in any form, keeps the directory.
-func TestPlanRemovalBlockVolume(t *testing.T) {
-	for _, entry := range []string{"volumeDevices/kubernetes.io~csi/pvc-1/", "volumeDevices/kubernetes.io~csi/pvc-1=",
-		"volumeDevices/kubernetes.io~csi/pvc-1@"} {
-		steps, refusal := planRemoval(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/", entry), true)
-		if len(steps) > 0 || !strings.Contains(refusal, "block volume is still mapped") {
-			t.Errorf("%s: %q, %v", entry, refusal, steps)
-		}
-	}
-	if steps, refusal := planRemoval(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/"), true); refusal != "" ||
-		len(steps) != 3 {
-		t.Errorf("empty: %q, %v", refusal, steps)
 	}
 }

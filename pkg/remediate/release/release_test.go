@@ -15,6 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 func TestReleaseCompletePod(t *testing.T) {
@@ -171,7 +172,7 @@ func TestConfirmStops(t *testing.T) {
 	report := w.inspect()
 	for i := range report.Objects {
 		if report.Objects[i].Kind == object.Process {
-			report.Objects[i].Identity = object.Identity{"pid": report.Objects[i].ID, "startTime": "1"}
+			report.Objects[i].Identity.Process.StartTime = 1
 		}
 	}
 	w.settings.RetryAfter = 0
@@ -251,11 +252,11 @@ func TestPlanUnmountsFirst(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	r.options.Settings.Kinds = nil
-	unmount := &r.options.actions[slices.IndexFunc(r.options.actions,
-		func(a Action) bool { return a.Kind == object.Mount })]
+	unmount := &r.options.table[slices.IndexFunc(r.options.table,
+		func(a actions.Action) bool { return a.Kind == object.Mount })]
 	refused := false
-	unmount.Preview = func(_ context.Context, _ Tools, o object.Assessment) string {
-		if o.Identity["point"] != volume || refused {
+	unmount.Look = func(_ context.Context, _ actions.Tools, o object.Assessment) string {
+		if o.Identity.Mount.Point != volume || refused {
 			return ""
 		}
 		refused = true

@@ -1,3 +1,10 @@
+// Package release releases the leftovers of deleted pods. It acts only on objects that an inspection judged to be
+// leftovers, one pod at a time, in the order of the actions. It removes the smallest blocker first and then gives the
+// owner (kubelet, the runtime) time to finish its own work.
+//
+// Each step is: a look at the object, intent in the journal, guards, another check of the object's identity (by package
+// mutate, right before the system call), the change, verification, end in the journal. A crash between any two of them
+// is harmless: the next release starts from the state of the node, never from an old plan.
 package release
 
 import (
@@ -8,12 +15,15 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/faultpoint"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/csi"
 )
 
 // Options configure a Runner.
@@ -36,16 +46,16 @@ type Options struct {
 	Paused func(ctx context.Context) (string, error)
 
 	// Tests only.
-	faultPoint func(point string) error // an error stops the release there, like a crash
-	actions    actions                  // in place of the real ones
-	timeouts   timeouts
-	onWrite    func(Record) error // called before a journal write; an error stands for a disk error
+	faultPoint                   func(point string) error // an error stops the release there, like a crash
+	table                        actions.Table            // in place of the real actions
+	onWrite                      func(Record) error       // called before a journal write; an error stands for a disk error
+	serverTimeout, socketTimeout time.Duration            // of the actions.Tools and csi.Evidence
 }
 
 // Runner releases leftovers. Its only state is the journal: a Runner may be re-created at any time.
 type Runner struct {
 	options Options
-	tools   Tools
+	tools   actions.Tools
 
 	manual Manual
 	swept  *quarantineClock
@@ -60,26 +70,15 @@ func New(o Options) (*Runner, error) {
 	if problems := o.Settings.Problems(); len(problems) > 0 {
 		return nil, fmt.Errorf("remediate: %v", problems)
 	}
-	if o.faultPoint == nil {
-		o.faultPoint = func(point string) error {
-			faultpoint.Hit(point)
-			return nil
-		}
-	}
-	if o.actions == nil {
-		o.actions = Actions()
-	}
-	hit := func(point string) error {
-		if err := o.faultPoint(point); err != nil {
-			return injectedCrash{err}
-		}
-		return nil
+	if o.table == nil {
+		o.table = actions.All()
 	}
 	return &Runner{
 		options: o, swept: &quarantineClock{}, halt: &halted{},
-		tools: Tools{
-			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir},
-			FaultPoint: hit, timeouts: o.timeouts,
+		tools: actions.Tools{
+			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings.forActions(), Log: o.Log, FaultPoint: o.hit,
+			CSI:           &csi.Evidence{Dir: o.StateDir, Host: o.Host, Mutator: o.Mutator, SocketTimeout: o.socketTimeout},
+			ServerTimeout: o.serverTimeout,
 		},
 	}, nil
 }
@@ -88,6 +87,15 @@ func New(o Options) (*Runner, error) {
 type injectedCrash struct{ error }
 
 func (c injectedCrash) Unwrap() error { return c.error }
+
+func (o *Options) hit(point string) error {
+	if o.faultPoint == nil {
+		faultpoint.Hit(point)
+	} else if err := o.faultPoint(point); err != nil {
+		return injectedCrash{err}
+	}
+	return nil
+}
 
 // maxPreviews limits how many objects are read for a plan: some nodes have thousands of orphaned pod directories.
 const maxPreviews = 100
@@ -103,18 +111,20 @@ func (r *Runner) Plan(ctx context.Context, report object.Report) ([]Step, error)
 	steps := Plan(report, r.policy(ctx, report, records, true), r.options.Host.Clock())
 	previews := 0
 	for i := range steps {
-		action, ok := r.options.actions.on(steps[i].Kind)
-		if !ok || action.Preview == nil || steps[i].refused {
+		action, ok := r.options.table.On(steps[i].Kind)
+		if !ok || action.Look == nil || steps[i].refused {
 			continue
 		}
 		seen := answer("look", "", fmt.Sprintf("right before the step: a plan looks at %d objects", maxPreviews))
-		if previews < maxPreviews {
+		if previews++; previews <= maxPreviews {
 			tools := r.tools
-			tools.unmounted = unmountedFirst(steps, steps[i])
-			seen = preview(ctx, action, tools, steps[i].Object)
+			tools.Unmounted = unmountedFirst(steps, steps[i])
+			why := action.Look(ctx, tools, steps[i].Object)
+			seen = answer("look", refused(why), "the state of the object permits it")
 		}
-		previews++
-		steps[i].addPreview(seen)
+		s := &steps[i]
+		s.Guards.Object = slices.Insert(s.Guards.Object, 1, seen) // before the mode
+		s.Blocked, s.refused = s.Guards.why(), !seen.Open
 	}
 	return steps, nil
 }
@@ -124,7 +134,7 @@ func unmountedFirst(steps []Step, before Step) map[string]bool {
 	points, stays := make(map[string]bool), make(map[string]bool) // several mounts may lie on one point
 	for i := range steps {
 		if s := &steps[i]; s.Group == before.Group && s.Kind == object.Mount {
-			point := s.Object.Identity["point"]
+			point := s.Object.Identity.Mount.Point
 			stays[point] = stays[point] || s.refused || s.Mode == Off
 			points[point] = !stays[point]
 		}
@@ -132,36 +142,17 @@ func unmountedFirst(steps []Step, before Step) map[string]bool {
 	return points
 }
 
-// preview looks at an object like its step would.
-func preview(ctx context.Context, action Action, tools Tools, o object.Assessment) Guard {
-	why := action.Preview(ctx, tools, o)
-	if why != "" {
-		why = "refused: " + why
-	}
-	return answer("look", why, "the state of the object permits it")
-}
-
-// addPreview adds the answer of a look at the object.
-func (s *Step) addPreview(g Guard) {
-	s.Guards.Object = slices.Insert(s.Guards.Object, 1, g) // before the mode
-	s.Blocked, s.refused = s.Guards.why(), !g.Open
-}
-
 // policy asks whether releases are paused, a request to the apiserver, only if a report has an object to release or to
 // wait for, or the quarantine may be swept. If the kill switch exists, it asks only if every answer is wanted.
 func (r *Runner) policy(ctx context.Context, report object.Report, records []Record, every bool) Policy {
-	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), actions: r.options.actions}
+	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), table: r.options.table}
 	kill := killSwitchGuard(r.options.Host.Files, p.KillSwitch)
 	p.Node = []Guard{kill}
 	asks := len(report.Suspicious().Objects) > 0 || p.ModeOf(object.PodDirectory) == On
 	if asks && (every || kill.Open) {
 		p.Node = append(p.Node, r.paused(ctx))
 	}
-	open := fmt.Sprintf("fewer than %d pods in a row have failed within a day", p.StopAfter)
-	if p.Attended {
-		open = attended
-	}
-	p.Node = append(p.Node, answer("failures", r.tooManyFailed(), open))
+	p.Node = append(p.Node, p.failureGuard("failures", r.tooManyFailed(), "pods in a row"))
 	return p
 }
 
@@ -197,10 +188,8 @@ func (r *Runner) Release(ctx context.Context, report object.Report) (Outcome, er
 
 // sweepDue reports whether a sweep of the quarantine is due and the quarantine has entries.
 func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
-	if r.manual.Agreed != nil {
-		return false // the person agreed to steps only
-	}
-	if plan.stop != "" || r.options.Settings.ModeOf(object.PodDirectory) != On ||
+	byHand := r.manual.Agreed != nil // the person agreed to steps only
+	if byHand || plan.stop != "" || r.options.Settings.ModeOf(object.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
 		return false
 	}
@@ -215,7 +204,7 @@ func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error)
 		return nil, fmt.Errorf("journal: %w", err)
 	}
 	notified := r.manual.OnWait == nil
-	interrupted := poll(ctx, r.manual.LockWait, func() (bool, error) {
+	interrupted := actions.Poll(ctx, r.manual.LockWait, func() (bool, error) {
 		lock, err = r.options.Settings.LockNode(r.options.StateDir)
 		busy := errors.Is(err, mutate.ErrBusy)
 		if busy && !notified {
@@ -246,15 +235,12 @@ func (r *Runner) survey(ctx context.Context, report object.Report) (survey, erro
 	policy := r.policy(ctx, report, records, false)
 	stop := firstClosed(policy.Node)
 	if stop == "" && r.options.Settings.ModeOf(object.PodDirectory) != Off {
-		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNewError(err) {
-			r.options.Log.Warn("observe CSI drivers failed", "err", err)
-		}
+		r.tools.CSI.Observe(ctx, report, r.options.Log)
 	}
 	steps := Plan(report, policy, r.options.Host.Clock())
 	r.manual.limit(steps)
 	return survey{
-		pods: byGroup(steps),
-		stop: stop, cutOff: unfinished(records),
+		pods: chunks(steps, func(s Step) string { return s.Group }), stop: stop, cutOff: unfinished(records),
 		unsure: slices.ContainsFunc(policy.Node, func(g Guard) bool { return g.Unknown && g.Why == stop }),
 	}, nil
 }
@@ -262,24 +248,14 @@ func (r *Runner) survey(ctx context.Context, report object.Report) (survey, erro
 // release runs with the lock held if any step is to run; otherwise held is nil.
 func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func() error) (Outcome, error) {
 	outcome := Outcome{Stopped: plan.stop, CutOff: plan.cutOff, Unknown: plan.unsure}
-	var opened *journal
-	open := func() (_ *journal, err error) { // not opened if no step runs
-		if opened == nil {
-			opened, err = r.openJournal(outcome.CutOff)
-		}
-		return opened, err
-	}
-	defer func() {
-		if opened != nil {
-			_ = opened.close()
-		}
-	}()
+	opened := &lazyJournal{Runner: r, cutOff: outcome.CutOff}
+	defer opened.close()
 	for _, steps := range plan.pods {
 		if !anyActs(steps) {
 			outcome.Pods = append(outcome.Pods, notActed(steps))
 			continue
 		}
-		journal, err := open()
+		journal, err := opened.journal()
 		if err != nil {
 			return outcome, err
 		}
@@ -301,9 +277,39 @@ func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func
 		outcome.Stopped = r.tooManyFailed()
 	}
 	if sweep && ctx.Err() == nil && outcome.Stopped == "" {
-		return outcome, r.sweep(ctx, open)
+		return outcome, r.sweep(ctx, opened)
 	}
 	return outcome, nil
+}
+
+// lazyJournal is the journal of a release or a sweep, which is not opened if no step runs.
+type lazyJournal struct {
+	*Runner
+	cutOff []Record
+	opened *journal
+}
+
+func (l *lazyJournal) journal() (_ *journal, err error) {
+	if l.opened == nil {
+		l.opened, err = l.openJournal(l.cutOff)
+	}
+	return l.opened, err
+}
+
+// write journals a record now. Without a journal no entry of the quarantine is removed.
+func (l *lazyJournal) write(record Record) error {
+	j, err := l.journal()
+	if err != nil {
+		return err
+	}
+	record.At = l.options.Host.Clock()
+	return j.write(record)
+}
+
+func (l *lazyJournal) close() {
+	if l.opened != nil {
+		_ = l.opened.Close() // each record is on disk
+	}
 }
 
 // openJournal opens the journal and closes the records that a crash interrupted, so that they are reported once. That
@@ -316,8 +322,7 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 	j.onWrite = r.options.onWrite
 	for _, record := range cutOff {
 		r.options.Log.Warn("record an interrupted release", "pod", record.Pod.UID, "kind", record.Kind, "id", record.ID,
-			"step",
-			record.Does)
+			"step", record.Does)
 		event := End
 		if record.Event == Begin {
 			event = Finish
@@ -325,23 +330,23 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 		record.At, record.Event, record.Result, record.Why = r.options.Host.Clock(), event, Interrupted,
 			"interrupted by a crash"
 		if err := j.write(record); err != nil {
-			return nil, errors.Join(err, j.close())
+			return nil, errors.Join(err, j.Close())
 		}
 	}
 	j.onRecord = r.manual.OnRecord // not called with records of an earlier release
 	return j, nil
 }
 
-// byGroup splits a plan by pod, in order.
-func byGroup(steps []Step) [][]Step {
-	var pods [][]Step
+// chunks splits steps where a key changes.
+func chunks(steps []Step, key func(Step) string) [][]Step {
+	var all [][]Step
 	for i, step := range steps {
-		if i == 0 || steps[i-1].Group != step.Group {
-			pods = append(pods, nil)
+		if i == 0 || key(steps[i-1]) != key(step) {
+			all = append(all, nil)
 		}
-		pods[len(pods)-1] = append(pods[len(pods)-1], step)
+		all[len(all)-1] = append(all[len(all)-1], step)
 	}
-	return pods
+	return all
 }
 
 // notActed is the outcome of a pod that must not be released.
@@ -355,7 +360,7 @@ func notActed(steps []Step) PodOutcome {
 
 func resultOf(step Step) Result {
 	switch {
-	case isDead(step.Object):
+	case step.Object.IsDead():
 		return Vanished
 	case step.refused:
 		return Refused

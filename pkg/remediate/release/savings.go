@@ -39,7 +39,7 @@ func (o Outcome) Savings() Savings {
 
 // isGone reports whether an object was verified to be gone. A zombie held no resources before.
 func (s StepOutcome) isGone() bool {
-	return (s.Result == Released || s.Result == Vanished) && !isDead(s.Object)
+	return (s.Result == Released || s.Result == Vanished) && !s.Object.IsDead()
 }
 
 func (g *Savings) add(o object.Assessment, addresses map[string]bool) {

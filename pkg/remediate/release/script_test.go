@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 // script is the release of one pod in which all around the runner is made up: what is on the node, the actions, the
@@ -106,7 +107,7 @@ func (s *script) makeSwitch() {
 }
 
 func (s *script) isThere(o object.Assessment) bool {
-	_, there := findObject(s.there, o.Kind, o.ID)
+	_, there := object.Find(s.there, o.Kind, o.ID)
 	return there
 }
 
@@ -118,30 +119,29 @@ func (s *script) change(id string, set func(o *object.Assessment)) {
 	s.there = slices.Clone(s.there)
 	for i := range s.there {
 		if s.there[i].ID == id {
-			s.there[i].Identity, s.there[i].Facts = maps.Clone(s.there[i].Identity), maps.Clone(s.there[i].Facts)
+			s.there[i].Facts = maps.Clone(s.there[i].Facts)
 			set(&s.there[i])
 		}
 	}
 }
 
-func (s *script) actions() actions {
-	var all actions
+func (s *script) actions() (all actions.Table) {
 	for _, kind := range []object.Kind{object.Sandbox, object.Process, object.Mount, object.Cgroup} {
-		all = append(all, Action{
+		all = append(all, actions.Action{
 			Kind: kind,
-			Plan: func(o object.Assessment, _ Settings) (string, string) {
-				if isDead(o) {
+			Plan: func(o object.Assessment, _ actions.Settings) (string, string) {
+				if o.IsDead() {
 					return "", "it is dead"
 				}
 				return "release " + o.ID, o.Facts["refuse"]
 			},
-			Needs: func(o object.Assessment, rest []object.Assessment, _ Settings) string {
+			Needs: func(o object.Assessment, rest []object.Assessment, _ actions.Settings) string {
 				if s.needs == nil {
 					return ""
 				}
 				return s.needs(o, rest)
 			},
-			Do: func(ctx context.Context, _ Tools, o object.Assessment) error {
+			Do: func(ctx context.Context, _ actions.Tools, o object.Assessment) error {
 				s.say("do %s %s", kind, o.ID)
 				if do := s.do[o.ID]; do != nil {
 					return do(ctx)
@@ -149,7 +149,7 @@ func (s *script) actions() actions {
 				s.remove(o.ID)
 				return nil
 			},
-			Verify: func(ctx context.Context, _ Tools, o object.Assessment) (bool, error) {
+			Verify: func(ctx context.Context, _ actions.Tools, o object.Assessment) (bool, error) {
 				if gone := s.gone[o.ID]; gone != nil {
 					return gone(ctx)
 				}
@@ -157,7 +157,7 @@ func (s *script) actions() actions {
 			},
 		})
 	}
-	all[1].Prepare = func(ctx context.Context, t Tools, _ []object.Assessment) error {
+	all[1].Prepare = func(ctx context.Context, t actions.Tools, _ []object.Assessment) error {
 		s.say("prepare %s", object.Process)
 		if err := t.FaultPoint("SIGTERM sent"); err != nil {
 			return err
@@ -174,7 +174,7 @@ func (s *script) runner() *Runner {
 	s.t.Helper()
 	r, err := New(Options{
 		Settings: s.settings, Host: s.host, Mutator: s.mutator, Log: slog.New(slog.DiscardHandler),
-		StateDir: filepath.Join(s.host.Files.Root, "state"), faultPoint: s.faultPoint, actions: s.actions(),
+		StateDir: filepath.Join(s.host.Files.Root, "state"), faultPoint: s.faultPoint, table: s.actions(),
 		Confirm: func(ctx context.Context, _ string) (object.Report, error) {
 			s.say("confirm")
 			report := s.report()
@@ -318,7 +318,7 @@ func (s *script) invariants(outcome Outcome, err error) {
 // releasedIsTrue checks that no object of the pod is left, and that this was verified after the last change.
 func (s *script) releasedIsTrue(bad func(string, ...any)) {
 	for _, o := range s.there {
-		if Group(o.Object) == uid1 && !isDead(o) {
+		if Group(o.Object) == uid1 && !o.IsDead() {
 			bad("released, and %s %s is there", o.Kind, o.ID)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 // Mode is how far an action may go.
@@ -137,18 +138,31 @@ func (s Settings) ModeOf(kind object.Kind) Mode {
 	return s.Mode
 }
 
+// forActions returns the limits of the actions.
+func (s Settings) forActions() actions.Settings {
+	return actions.Settings{
+		AllowEmptyDir: s.AllowEmptyDir, UnmountCSI: s.UnmountCSI, ForceNetwork: s.ForceNetwork,
+		QuarantineBytes: s.Quarantine.MaxBytes, ContainerGrace: s.ContainerGrace, ProcessGrace: s.ProcessGrace,
+		VerifyWithin: s.VerifyWithin,
+	}
+}
+
 // Problems returns the invalid keys of s, each with the reason.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
-	if !validMode(s.Mode) {
-		problems["mode"] = wrongMode(s.Mode)
-	}
-	for kind, mode := range s.Kinds {
-		if _, ok := actionFor(kind); !ok {
-			problems["kinds."+string(kind)] = "there is no action for this kind"
-		} else if !validMode(mode) {
-			problems["kinds."+string(kind)] = wrongMode(mode)
+	check := func(key string, valid bool, why string) {
+		if !valid {
+			problems[key] = why
 		}
+	}
+	checkMode := func(key string, m Mode) {
+		check(key, m == Off || m == DryRun || m == On, fmt.Sprintf("%q: must be off, dry-run or on", m))
+	}
+	checkMode("mode", s.Mode)
+	for kind, mode := range s.Kinds {
+		_, ok := actions.All().On(kind)
+		checkMode("kinds."+string(kind), mode)
+		check("kinds."+string(kind), ok, "there is no action for this kind")
 	}
 	for i, text := range s.OptOutPods {
 		if selector, err := labels.Parse(text); err != nil {
@@ -161,24 +175,11 @@ func (s Settings) Problems() map[string]string {
 		"ownerGrace": s.OwnerGrace, "containerGrace": s.ContainerGrace, "processGrace": s.ProcessGrace,
 		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter, "quarantine.keep": s.Quarantine.Keep,
 	} {
-		if d < 0 {
-			problems[key] = "must not be negative"
-		}
+		check(key, d >= 0, "must not be negative")
 	}
-	if s.PodsPerHour < 0 {
-		problems["podsPerHour"] = "must not be negative"
-	}
-	if s.StopAfter < 1 {
-		problems["stopAfter"] = "must be at least 1"
-	}
-	for key, name := range map[string]string{"lock": s.Lock, "killSwitch": s.KillSwitch} {
-		if name == "" {
-			problems[key] = "must be set"
-		}
-	}
+	check("podsPerHour", s.PodsPerHour >= 0, "must not be negative")
+	check("stopAfter", s.StopAfter >= 1, "must be at least 1")
+	check("lock", s.Lock != "", "must be set")
+	check("killSwitch", s.KillSwitch != "", "must be set")
 	return problems
 }
-
-func validMode(m Mode) bool { return m == Off || m == DryRun || m == On }
-
-func wrongMode(m Mode) string { return fmt.Sprintf("%q: must be off, dry-run or on", m) }

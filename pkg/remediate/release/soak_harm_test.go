@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 // The census of TestReleaseSoak shows every object of a living pod that a release wrongly removes, and every leftover.
@@ -60,7 +61,7 @@ func TestSoakNoticesHarm(t *testing.T) {
 			if err == nil {
 				err = unix.Kill(pid, unix.SIGKILL)
 			}
-			return errors.Join(err, poll(t.Context(), time.Minute, func() (bool, error) { return s.processes() == "", nil }))
+			return errors.Join(err, actions.Poll(t.Context(), time.Minute, func() (bool, error) { return s.processes() == "", nil }))
 		}},
 		{"a cgroup", "lost: cgroup ", func() error { return os.Remove(s.cgroup()) }},
 		{"a mount that stays", "new: mount ", func() error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
 )
 
 var soakReleases = flag.Int("soak.releases", 6, "how many releases TestReleaseSoak makes")
@@ -125,7 +126,7 @@ func (s *soak) whole() mutatetest.Census {
 // differences waits for processes that a killed release left running.
 func (s *soak) differences() (lines []string) {
 	s.t.Helper()
-	_ = poll(s.t.Context(), time.Minute, func() (bool, error) {
+	_ = actions.Poll(s.t.Context(), time.Minute, func() (bool, error) {
 		lines = s.before.Differences(s.whole())
 		return len(lines) == 0, nil
 	})

@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -42,7 +44,7 @@ type world struct {
 	history    object.History
 	faultPoint func(string) error
 	paused     string
-	timeouts   timeouts
+	timeouts   struct{ server, socket time.Duration }
 	inUse      []corev1.UniqueVolumeName // by the Node's status
 	attached   []corev1.AttachedVolume
 	csiNode    func() (*storagev1.CSINode, error) // nil: it names no driver
@@ -143,9 +145,31 @@ func (w *world) driversGone() {
 		at.SinceBoot -= ago
 		observations = append(observations, driverObservation{At: at, CSINode: "csinode"})
 	}
-	if err := (&driverWatch{dir: filepath.Join(w.Dir, "state")}).write(observations); err != nil {
+	data, err := json.Marshal(observations)
+	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.Write(w.driverFile(), string(data))
+}
+
+// driverObservation is an observation of CSI drivers in the file that agents share, as it is on disk.
+type driverObservation struct {
+	At      finding.Timestamp `json:"at"`
+	CSINode string            `json:"csiNode"`
+}
+
+func (w *world) driverFile() string { return filepath.Join(w.Dir, "state", "csi-drivers.json") }
+
+func (w *world) driverObservations() (observations []driverObservation) {
+	w.t.Helper()
+	data, err := os.ReadFile(w.driverFile())
+	if err == nil {
+		err = json.Unmarshal(data, &observations)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return observations
 }
 
 // volumeNoteOf is kubelet's note beside a volume.
@@ -196,10 +220,10 @@ func (w *world) runner() *Runner {
 			}
 			return w.inspect(), nil
 		},
-		StillGone:  w.inspector.StillGone,
-		Paused:     func(context.Context) (string, error) { return w.paused, nil },
-		faultPoint: w.faultPoint,
-		timeouts:   w.timeouts,
+		StillGone:     w.inspector.StillGone,
+		Paused:        func(context.Context) (string, error) { return w.paused, nil },
+		faultPoint:    w.faultPoint,
+		serverTimeout: w.timeouts.server, socketTimeout: w.timeouts.socket,
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -265,10 +289,10 @@ func (w *world) census(p pod) map[string]string {
 		if o.Pod.UID != p.uid {
 			continue
 		}
-		text := string(o.Verdict)
+		text, values := string(o.Verdict), o.Identity.Values()
 		for _, key := range []string{"id", "inode", "device", "startTime", "index", "peerIndex", "namespace",
 			"created"} {
-			text += " " + key + "=" + o.Identity[key]
+			text += " " + key + "=" + values[key]
 		}
 		all[string(o.Kind)+" "+o.ID] = text
 	}

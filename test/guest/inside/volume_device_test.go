@@ -43,7 +43,7 @@ func TestMappingsOfVolumes(t *testing.T) {
 	for _, o := range report.Objects {
 		if o.Kind == object.BlockDevice && strings.HasPrefix(o.ID, "/dev/dm-") {
 			got[o.ID] = strings.TrimSpace(string(o.Verdict) + " " + o.InUse)
-			t.Logf("%s: %s: %s; %v %v", o.ID, o.Verdict, o.Why, o.Identity, o.Facts)
+			t.Logf("%s: %s: %s; %v %v", o.ID, o.Verdict, o.Why, o.Identity.Values(), o.Facts)
 		}
 	}
 	want := map[string]string{living: "live", gone: "unowned", below: "live it is used by /dev/" + above}

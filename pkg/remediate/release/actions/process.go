@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -15,10 +15,9 @@ import (
 // the kernel: it is reported with its wait channel and not killed in a loop.
 func processAction() Action {
 	return Action{
-		Kind: object.Process, Order: 30,
-		Summary: "thaw its cgroups, SIGTERM, wait, SIGKILL, each through a pidfd",
+		Kind: object.Process,
 		Plan: func(o object.Assessment, s Settings) (string, string) {
-			if isDead(o) {
+			if o.IsDead() {
 				return "", "it is dead, and disappears when its parent reaps it"
 			}
 			return fmt.Sprintf("thaw process %s (%s) if it is frozen, SIGTERM, after %s SIGKILL", o.ID,
@@ -27,18 +26,9 @@ func processAction() Action {
 		Prepare: terminateAll,
 		Do:      killProcess,
 		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
-			p, err := processOf(o)
-			if err != nil {
-				return false, err
-			}
-			return t.Mutator.Ended(p)
+			return t.Mutator.Ended(processOf(o))
 		},
 	}
-}
-
-// isDead reports whether a process is a zombie. It holds only its PID; cgroup v2 still lists it.
-func isDead(o object.Assessment) bool {
-	return o.Kind == object.Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
 // terminateAll sends SIGTERM to all processes of a pod and gives them one common grace period. It ignores an error
@@ -46,10 +36,10 @@ func isDead(o object.Assessment) bool {
 func terminateAll(ctx context.Context, t Tools, all []object.Assessment) error {
 	var asked []mutate.Process
 	for _, o := range all {
-		p, err := processOf(o)
-		if err != nil {
+		if err := identified(o); err != nil {
 			return err
 		}
+		p := processOf(o)
 		thawed, err := t.Mutator.Thaw(p)
 		if thawed {
 			t.Log.Info("thawed", "pod", o.Pod.UID, "process", p.PID)
@@ -77,10 +67,7 @@ func terminateAll(ctx context.Context, t Tools, all []object.Assessment) error {
 }
 
 func killProcess(ctx context.Context, t Tools, o object.Assessment) error {
-	p, err := processOf(o)
-	if err != nil {
-		return err
-	}
+	p := processOf(o)
 	if ended, err := t.Mutator.Ended(p); ended || err != nil {
 		return err
 	}

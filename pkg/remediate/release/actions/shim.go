@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -12,8 +12,7 @@ import (
 // shim, and removes its bundle and the mount of the root filesystem itself.
 func shimAction() Action {
 	return Action{
-		Kind: object.Shim, Order: 35,
-		Summary: "SIGTERM to a shim without processes below it, after the grace SIGKILL, each through a pidfd",
+		Kind: object.Shim,
 		Plan: func(o object.Assessment, s Settings) (string, string) {
 			does := fmt.Sprintf("end shim %s once no process is below it: SIGTERM, after %s SIGKILL", o.ID, s.ProcessGrace)
 			if o.Facts["command"] == "conmon" {
@@ -24,18 +23,11 @@ func shimAction() Action {
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process),
 		// The processes below it are checked right before each signal: the inspection may be a minute old.
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			shim, err := shimOf(o)
-			if err != nil {
-				return err
-			}
+			shim := mutate.Shim{PID: o.Identity.Process.PID, StartTime: o.Identity.Process.StartTime, ID: o.ContainerID}
 			return t.Mutator.EndShim(ctx, shim, t.Settings.ProcessGrace)
 		},
 		Verify: func(_ context.Context, t Tools, o object.Assessment) (bool, error) {
-			shim, err := shimOf(o)
-			if err != nil {
-				return false, err
-			}
-			return t.Mutator.Ended(mutate.Process{PID: shim.PID, StartTime: shim.StartTime})
+			return t.Mutator.Ended(mutate.Process{PID: o.Identity.Process.PID, StartTime: o.Identity.Process.StartTime})
 		},
 	}
 }

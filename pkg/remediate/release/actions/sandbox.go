@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
@@ -19,16 +18,18 @@ import (
 // removes cgroups, root filesystems and the name. StopPodSandbox alone would kill containers without a grace period.
 func sandboxAction() Action {
 	return Action{
-		Kind: object.Sandbox, Order: 10,
-		Summary: "CRI: StopContainer with grace for each container, StopPodSandbox, RemovePodSandbox",
+		Kind: object.Sandbox,
 		Plan: func(o object.Assessment, s Settings) (string, string) {
 			return fmt.Sprintf(
 				"stop the containers of sandbox %s with %s grace, stop it (CNI DEL) and remove it, through CRI",
 				shortID(o.ID), s.ContainerGrace), ""
 		},
-		Needs:  notFrozen,
-		Do:     releaseSandbox,
-		Verify: sandboxGone,
+		Needs: notFrozen,
+		Do:    releaseSandbox,
+		Verify: func(ctx context.Context, t Tools, o object.Assessment) (bool, error) {
+			return unlisted(ctx, "container runtime", t.Host.Runtime.Sandboxes,
+				func(s *cri.PodSandbox) bool { return s.GetId() == o.ID })
+		},
 	}
 }
 
@@ -38,7 +39,7 @@ func notFrozen(_ object.Assessment, rest []object.Assessment, _ Settings) string
 		return o.Kind == object.Cgroup && o.Facts["frozen"] == "true"
 	})
 	alive := slices.ContainsFunc(rest, func(o object.Assessment) bool {
-		return o.Kind == object.Process && !isDead(o)
+		return o.Kind == object.Process && !o.IsDead()
 	})
 	if frozen && alive {
 		return "its processes are frozen: they are thawed and ended first"
@@ -47,11 +48,7 @@ func notFrozen(_ object.Assessment, rest []object.Assessment, _ Settings) string
 }
 
 func releaseSandbox(ctx context.Context, t Tools, o object.Assessment) error {
-	sandbox, err := runtimeObject(o)
-	if err != nil {
-		return err
-	}
-	containers, err := listCRI(ctx, t.Host.Runtime.Containers)
+	containers, err := listed(ctx, "container runtime", t.Host.Runtime.Containers)
 	if err != nil {
 		return err
 	}
@@ -59,30 +56,21 @@ func releaseSandbox(ctx context.Context, t Tools, o object.Assessment) error {
 		if c.GetPodSandboxId() != o.ID || c.GetState() != cri.ContainerState_CONTAINER_RUNNING {
 			continue
 		}
+		container := mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()}
 		grace := graceOf(c.GetAnnotations()[witness.GraceAnnotation], t.Settings)
-		if err := t.Mutator.StopContainer(ctx, mutate.RuntimeObject{ID: c.GetId(), CreatedAt: c.GetCreatedAt()},
-			grace); err != nil {
-			return fmt.Errorf("stop container %s: %w", shortID(c.GetId()), err)
-		}
-		if err := t.goOn("sandbox: container stopped"); err != nil {
+		err := within("stop container "+shortID(c.GetId()), t.Mutator.StopContainer(ctx, container, grace))
+		if err = t.then(err, "sandbox: container stopped", func() error { return nil }); err != nil {
 			return err
 		}
 	}
-	if err := t.Mutator.StopSandbox(ctx, sandbox); err != nil {
-		return fmt.Errorf("stop sandbox: %w", err)
-	}
-	if err := t.goOn("sandbox: stopped"); err != nil {
-		return err
-	}
-	if err := t.Mutator.RemoveSandbox(ctx, sandbox); err != nil {
-		return fmt.Errorf("remove sandbox: %w", err)
-	}
-	return nil
+	err = within("stop sandbox", t.Mutator.StopSandbox(ctx, runtimeObject(o)))
+	return t.then(err, "sandbox: stopped", func() error {
+		return within("remove sandbox", t.Mutator.RemoveSandbox(ctx, runtimeObject(o)))
+	})
 }
 
-func sandboxGone(ctx context.Context, t Tools, o object.Assessment) (bool, error) {
-	sandboxes, err := listCRI(ctx, t.Host.Runtime.Sandboxes)
-	return err == nil && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool { return s.GetId() == o.ID }), err
+func runtimeObject(o object.Assessment) mutate.RuntimeObject {
+	return mutate.RuntimeObject{ID: o.Identity.Runtime.ID, CreatedAt: o.Identity.Runtime.Created}
 }
 
 // graceOf returns the pod's grace period, but at most the configured one: the real grace period was over long ago.
@@ -93,17 +81,3 @@ func graceOf(seconds string, s Settings) time.Duration {
 	}
 	return min(time.Duration(n)*time.Second, s.ContainerGrace)
 }
-
-const listLimit = 30 * time.Second
-
-func listCRI[T any](ctx context.Context, list func(context.Context) ([]T, error)) ([]T, error) {
-	if list == nil {
-		return nil, fmt.Errorf("container runtime: %w", hosterr.ErrNotConfigured)
-	}
-	ctx, cancel := context.WithTimeout(ctx, listLimit) // a stopped runtime accepts connections and never answers
-	defer cancel()
-	return list(ctx)
-}
-
-// shortID abbreviates an ID for users.
-func shortID(id string) string { return id[:min(len(id), 13)] }

@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -16,8 +17,7 @@ import (
 // plugins can read their own records.
 func ipamLeaseAction() Action {
 	return Action{
-		Kind: object.IPAMLease, Order: 63,
-		Summary: "DEL of host-local itself, which takes its lock, for a sandbox whose attachment is gone",
+		Kind: object.IPAMLease,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			does := fmt.Sprintf("have host-local free address %s of network %s, which it holds for sandbox %s",
 				o.Facts["address"], o.Facts["network"], shortID(o.SandboxID))
@@ -28,22 +28,18 @@ func ipamLeaseAction() Action {
 		},
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process,
 			object.CNIAttachment, object.Netns, object.Link),
-		Preview: func(ctx context.Context, t Tools, o object.Assessment) string {
-			lease, err := addressLeaseOf(o)
-			if err == nil {
-				err = t.Mutator.MayFreeAddress(ctx, lease)
-			}
-			return whyNot(err)
+		Look: func(ctx context.Context, t Tools, o object.Assessment) string {
+			return whyNot(t.Mutator.MayFreeAddress(ctx, addressLeaseOf(o)))
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			lease, err := addressLeaseOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.FreeAddress(ctx, lease)
+			return t.Mutator.FreeAddress(ctx, addressLeaseOf(o))
 		},
 		Verify: addressFree,
 	}
+}
+
+func addressLeaseOf(o object.Assessment) mutate.AddressLease {
+	return mutate.AddressLease{File: o.ID, ID: fileOf(o), Modified: o.Identity.File.Modified, ContainerID: o.SandboxID}
 }
 
 // addressFree reports whether host-local holds no address for the sandbox: there is no lease, or it now belongs to

@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -13,32 +13,21 @@ import (
 // container, and that of a shim with the shim.
 func rootfsAction() Action {
 	return Action{
-		Kind: object.Rootfs, Order: 37, // before the lease that may keep its snapshot
-		Summary: "unmount the root filesystem, without force, then remove containerd's own files by name and the " +
-			"directories by rmdir",
+		Kind: object.Rootfs,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("unmount the root filesystem in %s (mounts: %s) and remove that bundle", o.ID,
 				o.Facts["mounts"]), ""
 		},
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process, object.Shim),
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			bundle, err := runtimeDirectoryOf(o)
-			if err != nil {
-				return err
-			}
-			if err := t.Mutator.UnmountRootfs(ctx, bundle); err != nil {
-				return err
-			}
-			if err := t.goOn("rootfs: unmounted"); err != nil {
-				return err
-			}
-			return t.Mutator.RemoveBundle(ctx, bundle)
+			bundle := runtimeDirectoryOf(o)
+			return t.then(t.Mutator.UnmountRootfs(ctx, bundle), "rootfs: unmounted",
+				func() error { return t.Mutator.RemoveBundle(ctx, bundle) })
 		},
 		Verify: fileGone,
 	}
 }
 
-func runtimeDirectoryOf(o object.Assessment) (mutate.RuntimeDirectory, error) {
-	file, err := fileOf(o)
-	return mutate.RuntimeDirectory{Dir: o.ID, File: file}, err
+func runtimeDirectoryOf(o object.Assessment) mutate.RuntimeDirectory {
+	return mutate.RuntimeDirectory{Dir: o.ID, File: fileOf(o)}
 }

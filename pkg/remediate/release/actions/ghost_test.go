@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"slices"
@@ -10,11 +10,11 @@ import (
 
 // Which objects must go before a lost container, a shim or an address, and which are never planned.
 func TestGhostActions(t *testing.T) {
-	frozen := leftover(object.Cgroup, uid1, "c")
+	frozen := leftover(object.Cgroup, "c")
 	frozen.Facts = map[string]string{"frozen": "true"}
-	process, dead := leftover(object.Process, uid1, "1"), leftover(object.Process, uid1, "2")
+	process, dead := leftover(object.Process, "1"), leftover(object.Process, "2")
 	dead.Facts = map[string]string{"state": "Z"}
-	thing := func(kind object.Kind) object.Assessment { return leftover(kind, uid1, "x") }
+	thing := func(kind object.Kind) object.Assessment { return leftover(kind, "x") }
 	for _, test := range []struct {
 		kind object.Kind
 		rest []object.Assessment
@@ -38,8 +38,8 @@ func TestGhostActions(t *testing.T) {
 		{object.Rootfs, []object.Assessment{process}, "process 1"},
 		{object.Rootfs, []object.Assessment{thing(object.Shim)}, "shim x"},
 	} {
-		action, _ := actionFor(test.kind)
-		got := action.Needs(thing(test.kind), test.rest, Defaults())
+		action, _ := All().On(test.kind)
+		got := action.Needs(thing(test.kind), test.rest, Settings{})
 		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%s beside %s: %q, want %q", test.kind, test.rest[0].Kind, got, test.want)
 		}
@@ -48,18 +48,18 @@ func TestGhostActions(t *testing.T) {
 		object.Shim: {"command": "conmon"}, object.IPAMLease: {"malformed": "empty"},
 	} {
 		o := thing(kind)
-		action, _ := actionFor(kind)
-		if _, refuse := action.Plan(o, Defaults()); refuse != "" {
+		action, _ := All().On(kind)
+		if _, refuse := action.Plan(o, Settings{}); refuse != "" {
 			t.Errorf("%s: %s", kind, refuse)
 		}
 		o.Facts = facts
-		if _, refuse := action.Plan(o, Defaults()); refuse == "" {
+		if _, refuse := action.Plan(o, Settings{}); refuse == "" {
 			t.Errorf("%s with %v is planned", kind, facts)
 		}
 	}
-	sandbox, container := thing(object.ContainerdContainer), leftover(object.ContainerdContainer, uid1, "y")
+	sandbox, container := thing(object.ContainerdContainer), leftover(object.ContainerdContainer, "y")
 	sandbox.Facts, container.Facts = map[string]string{"kind": "sandbox"}, map[string]string{"kind": "container"}
-	action, _ := actionFor(object.ContainerdContainer)
+	action, _ := All().On(object.ContainerdContainer)
 	objects := []object.Assessment{sandbox, container}
 	slices.SortFunc(objects, action.Less)
 	if objects[0].ID != container.ID {

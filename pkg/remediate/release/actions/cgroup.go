@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -13,24 +14,23 @@ import (
 // memory would be charged to the parent permanently (kubelet uses the same order).
 func cgroupAction() Action {
 	return Action{
-		Kind: object.Cgroup, Order: 80,
-		Summary: "StopUnit of the pod's slice and its containers' scopes, then rmdir, leaf first; v1 " +
-			"memory.force_empty before",
+		Kind: object.Cgroup,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("remove the empty cgroup %s", o.ID), ""
 		},
 		Less: func(a, b object.Assessment) int {
+			ofSystemd := func(o object.Assessment) int { return rank(o.Facts["hierarchy"] == "name=systemd") }
 			return cmp.Or(
 				cmp.Compare(strings.Count(b.ID, "/"), strings.Count(a.ID, "/")),
-				cmp.Compare(ofSystemd(b), ofSystemd(a)), // systemd removes the others itself
+				cmp.Compare(ofSystemd(a), ofSystemd(b)), // systemd removes the others itself
 				cmp.Compare(a.ID, b.ID),
 			)
 		},
 		Needs: func(_ object.Assessment, rest []object.Assessment, _ Settings) string {
 			for _, other := range rest {
 				switch {
-				case other.Kind == object.Mount && other.Identity["type"] == "tmpfs":
-					return fmt.Sprintf("a volume in memory is still mounted on %s", other.Identity["point"])
+				case other.Kind == object.Mount && other.Identity.Mount.Type == "tmpfs":
+					return fmt.Sprintf("a volume in memory is still mounted on %s", other.Identity.Mount.Point)
 				case other.Kind == object.Container && other.Facts["state"] != "EXITED":
 					return fmt.Sprintf("container %s still exists", shortID(other.ID))
 				}
@@ -38,20 +38,9 @@ func cgroupAction() Action {
 			return ""
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			c, err := cgroupOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.RemoveCgroup(ctx, c)
+			return t.Mutator.RemoveCgroup(ctx,
+				mutate.Cgroup{Dir: o.ID, UID: o.Pod.UID, Driver: o.Facts["driver"], File: fileOf(o)})
 		},
 		Verify: fileGone,
 	}
-}
-
-// ofSystemd is 1 for a cgroup in the hierarchy that systemd keeps its units in on cgroup v1.
-func ofSystemd(o object.Assessment) int {
-	if o.Facts["hierarchy"] == "name=systemd" {
-		return 1
-	}
-	return 0
 }

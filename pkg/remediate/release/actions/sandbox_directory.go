@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -11,25 +11,16 @@ import (
 // itself, but those of a lost sandbox only at startup.
 func sandboxDirectoryAction() Action {
 	return Action{
-		Kind: object.SandboxDirectory, Order: 67,
-		Summary: "unmount shm, without force, then remove the plugin's own files by name and the directory by rmdir",
+		Kind: object.SandboxDirectory,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("unmount the shared memory in %s (mounts: %s) and remove that directory", o.ID,
 				o.Facts["shmMounts"]), ""
 		},
 		Needs: after(object.Sandbox, object.Container, object.ContainerdContainer, object.Process, object.Shim),
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			directory, err := runtimeDirectoryOf(o)
-			if err != nil {
-				return err
-			}
-			if err := t.Mutator.UnmountShm(ctx, directory); err != nil {
-				return err
-			}
-			if err := t.goOn("sandbox-directory: unmounted"); err != nil {
-				return err
-			}
-			return t.Mutator.RemoveSandboxDirectory(ctx, directory)
+			directory := runtimeDirectoryOf(o)
+			return t.then(t.Mutator.UnmountShm(ctx, directory), "sandbox-directory: unmounted",
+				func() error { return t.Mutator.RemoveSandboxDirectory(ctx, directory) })
 		},
 		Verify: fileGone,
 	}

@@ -1,13 +1,12 @@
-package release
+package csi
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +14,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/volume"
 	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
 // Kubelet stores what a CSI volume is in <pod>/volumes/kubernetes.io~csi/<volume>/vol_data.json (pkg/volume/csi,
@@ -40,15 +41,15 @@ type volumeNote struct {
 	file mutate.FileID
 }
 
-// isVolumeNote reports whether a path in a pod's directory is that of a volume note.
-func isVolumeNote(name string) bool {
+// IsVolumeNote reports whether a path in a pod's directory is that of a volume note.
+func IsVolumeNote(name string) bool {
 	ok, _ := path.Match(csiVolumes+"*/"+noteName, name)
 	return ok
 }
 
 // readVolumeNote reads the note of a volume, a path in the pod's directory.
-func readVolumeNote(ctx context.Context, t Tools, uid, name string) (volumeNote, error) {
-	file, err := t.Mutator.ReadNote(ctx, uid, name)
+func (w *Evidence) readVolumeNote(ctx context.Context, uid, name string) (volumeNote, error) {
+	file, err := w.Mutator.ReadNote(ctx, uid, name)
 	if err != nil {
 		return volumeNote{}, err
 	}
@@ -81,43 +82,59 @@ func parseVolumeNote(data []byte, volume string) (volumeNote, error) {
 // escapeVolume returns the name of the directory that kubelet uses for a volume.
 func escapeVolume(name string) string { return strings.ReplaceAll(name, "/", "~") }
 
-// volumeNeeded returns why the note of a volume has to stay, or "".
-func volumeNeeded(ctx context.Context, t Tools, uid string, entry mutate.Entry) string {
-	note, err := readVolumeNote(ctx, t, uid, entry.Path)
+// VolumeNeeded returns why the note of a volume has to stay, or "".
+func (w *Evidence) VolumeNeeded(ctx context.Context, uid string, entry mutate.Entry) string {
+	note, err := w.readVolumeNote(ctx, uid, entry.Path)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the volume of %s is not known: %v", entry.Path, err)
 	case note.file != entry.File:
 		return fmt.Sprintf("%s was rewritten", entry.Path)
 	}
-	if why := t.Drivers.notGone(ctx, t, note.Driver); why != "" {
+	if why := w.notGone(ctx, note.Driver); why != "" {
 		return fmt.Sprintf("kubelet needs %s to let CSI driver %s unpublish the volume: %s", entry.Path,
 			note.Driver, why)
 	}
-	if why := staged(ctx, t, note); why != "" {
+	if why := w.staged(ctx, note); why != "" {
 		return fmt.Sprintf("%s: volume %s of CSI driver %s is still staged on this node: %s", entry.Path, note.Handle,
 			note.Driver, why)
 	}
-	node, err := askNode(ctx, t)
+	why := w.inUse(ctx, note)
+	if why == "" {
+		why = w.kubeletWorking(ctx)
+	}
+	if why != "" {
+		why = fmt.Sprintf("%s: %s", entry.Path, why)
+	}
+	return why
+}
+
+// IsMount reports whether a mount was made by a CSI driver for kubelet.
+func IsMount(o object.Assessment) bool {
+	return strings.Contains(o.Identity.Mount.Point, "/pods/"+o.Pod.UID+"/"+csiVolumes)
+}
+
+// MountOwned returns why a CSI mount belongs to its driver: that is unknown or not proven to be gone.
+func (w *Evidence) MountOwned(ctx context.Context, o object.Assessment) string {
+	_, rest, _ := strings.Cut(o.Identity.Mount.Point, "/pods/"+o.Pod.UID+"/"+csiVolumes)
+	volume, _, _ := strings.Cut(rest, "/")
+	note, err := w.readVolumeNote(ctx, o.Pod.UID, csiVolumes+volume+"/"+noteName)
 	if err != nil {
-		return fmt.Sprintf("%s: whether the volume is in use is not known: %v", entry.Path, err)
+		return fmt.Sprintf("the CSI driver of the volume is not known: %v", err)
 	}
-	if why := volumeInUse(node, note); why != "" {
-		return fmt.Sprintf("%s: %s", entry.Path, why)
-	}
-	if why := kubeletWorking(ctx, t); why != "" {
-		return fmt.Sprintf("%s: %s", entry.Path, why)
+	if why := w.notGone(ctx, note.Driver); why != "" {
+		return fmt.Sprintf("CSI driver %s owns the volume: %s", note.Driver, why)
 	}
 	return ""
 }
 
 // staged returns the path at which a volume is staged on this node, by kubelet's directories and the mount table.
-func staged(ctx context.Context, t Tools, note volumeNote) string {
-	tree, err := t.Mutator.Plugins(ctx, path.Join(t.Host.Paths.KubeletRoot, "plugins"))
+func (w *Evidence) staged(ctx context.Context, note volumeNote) string {
+	tree, err := w.Mutator.Plugins(ctx, path.Join(w.Host.Paths.KubeletRoot, "plugins"))
 	if err != nil {
 		return fmt.Sprintf("not known: %v", err)
 	}
-	mounts, err := mount.Table(t.Host)
+	mounts, err := mount.Table(w.Host)
 	if err != nil {
 		return fmt.Sprintf("not known: %v", err)
 	}
@@ -140,52 +157,43 @@ func staged(ctx context.Context, t Tools, note volumeNote) string {
 // The driver in the path is ignored, as it may be spelled in two ways for the same volume. The directory alone is
 // enough: kubelet removes it last, when NodeUnstageVolume is done.
 func stagedAt(names []string, note volumeNote) string {
-	sum := sha256.Sum256([]byte(note.Handle))
-	handle, volume := hex.EncodeToString(sum[:]), escapeVolume(note.Spec)
-	for _, name := range names {
-		_, below, ok := strings.Cut(name, "plugins/kubernetes.io/csi/")
+	handle, name := volume.HandleSum(note.Handle), escapeVolume(note.Spec)
+	for _, place := range names {
+		_, below, ok := strings.Cut(place, "plugins/kubernetes.io/csi/")
 		if !ok {
 			continue
 		}
-		parts := strings.Split(below, "/")
-		at := func(i int) string {
-			if i < len(parts) {
-				return parts[i]
-			}
-			return ""
-		}
+		at := append(strings.Split(below, "/"), "", "") // at least three
 		switch {
-		case at(1) == handle, at(0) == "pv" && at(1) == volume:
-			return name
-		case at(0) == "volumeDevices" && (at(1) == volume || at(2) == volume &&
-			(at(1) == "staging" || at(1) == "publish")):
-			return name
+		case at[1] == handle, at[0] == "pv" && at[1] == name:
+			return place
+		case at[0] == "volumeDevices" && (at[1] == name || at[2] == name &&
+			(at[1] == "staging" || at[1] == "publish")):
+			return place
 		}
 	}
 	return ""
 }
 
-func askNode(ctx context.Context, t Tools) (*corev1.Node, error) {
-	if t.Host.Cluster.Node == nil {
-		return nil, fmt.Errorf("the Node: %w", hosterr.ErrNotConfigured)
+// inUse returns where the Node's status names a volume: "kubernetes.io/csi/<driver>^<handle>". The driver and the case
+// of letters are ignored: a false match keeps a note, a missed one loses data.
+func (w *Evidence) inUse(ctx context.Context, note volumeNote) string {
+	if w.Host.Cluster.Node == nil {
+		return fmt.Sprintf("whether the volume is in use is not known: the Node: %v", hosterr.ErrNotConfigured)
 	}
-	return t.Host.Cluster.Node(ctx)
-}
-
-// volumeInUse returns where the Node's status names a volume: "kubernetes.io/csi/<driver>^<handle>". The driver and the
-// case of letters are ignored: a false match keeps a note, a missed one loses data.
-func volumeInUse(node *corev1.Node, note volumeNote) string {
-	same := func(name string) bool {
-		end := "^" + note.Handle
-		return len(name) >= len(end) && strings.EqualFold(name[len(name)-len(end):], end)
+	node, err := w.Host.Cluster.Node(ctx)
+	if err != nil {
+		return fmt.Sprintf("whether the volume is in use is not known: %v", err)
 	}
-	for _, name := range node.Status.VolumesInUse {
-		if same(string(name)) {
-			return fmt.Sprintf("the Node's volumesInUse names %s", name)
-		}
+	end := "^" + note.Handle
+	same := func(name corev1.UniqueVolumeName) bool {
+		return len(name) >= len(end) && strings.EqualFold(string(name[len(name)-len(end):]), end)
+	}
+	if i := slices.IndexFunc(node.Status.VolumesInUse, same); i >= 0 {
+		return fmt.Sprintf("the Node's volumesInUse names %s", node.Status.VolumesInUse[i])
 	}
 	for _, volume := range node.Status.VolumesAttached {
-		if same(string(volume.Name)) {
+		if same(volume.Name) {
 			return fmt.Sprintf("the Node's volumesAttached names %s", volume.Name)
 		}
 	}
@@ -195,22 +203,22 @@ func volumeInUse(node *corev1.Node, note volumeNote) string {
 // kubeletWorking returns why kubelet may still work on a pod that is no longer wanted: it may be this volume's pod,
 // waiting for its driver. kubelet_working_pods has the labels lifecycle (sync, terminating, terminated) and config
 // (desired, orphan, runtime_only); desired pods are in its /pods.
-func kubeletWorking(ctx context.Context, t Tools) string {
-	if t.Host.Kubelet.Metric == nil {
-		return "whether kubelet still works on its pod is not known: its metrics are not configured"
+func (w *Evidence) kubeletWorking(ctx context.Context) string {
+	const unknown = "whether kubelet still works on its pod is not known: "
+	if w.Host.Kubelet.Metric == nil {
+		return unknown + "its metrics are not configured"
 	}
-	samples, err := t.Host.Kubelet.Metric(ctx, "kubelet_working_pods")
+	samples, err := w.Host.Kubelet.Metric(ctx, "kubelet_working_pods")
 	if err != nil {
-		return fmt.Sprintf("whether kubelet still works on its pod is not known: %v", err)
+		return unknown + err.Error()
 	}
 	if len(samples) == 0 {
-		return "whether kubelet still works on its pod is not known: it has no metric kubelet_working_pods"
+		return unknown + "it has no metric kubelet_working_pods"
 	}
 	for labels, count := range samples {
 		if count > 0 && !strings.Contains(labels, `config="desired"`) {
-			return fmt.Sprintf(
-				"kubelet still works on %g pods that are no longer wanted {%s}: one may have this volume", count,
-				labels)
+			return fmt.Sprintf("kubelet still works on %g pods that are no longer wanted {%s}: one may have this volume",
+				count, labels)
 		}
 	}
 	return ""

@@ -1,11 +1,15 @@
-package release
+// Package csi gathers the evidence that a CSI driver, or a volume on this node, may still need a pod's mount, or the
+// note that kubelet keeps of it. Silence is no evidence that a driver is gone.
+package csi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path"
 	"path/filepath"
@@ -61,11 +65,10 @@ func (l driverObservation) evidenceOf(driver string) string {
 	case len(l.Unknown) > 0:
 		return fmt.Sprintf("a process listens on %s and does not report which driver it is", l.Unknown[0])
 	}
-	lower := strings.ToLower(driver)
-	for _, place := range l.InUse {
-		if strings.Contains(strings.ToLower(place), lower) {
-			return place + " is in use"
-		}
+	if i := slices.IndexFunc(l.InUse, func(place string) bool {
+		return strings.Contains(strings.ToLower(place), strings.ToLower(driver))
+	}); i >= 0 {
+		return l.InUse[i] + " is in use"
 	}
 	return ""
 }
@@ -102,32 +105,24 @@ func goneSince(observations []driverObservation, driver string) string {
 	return ""
 }
 
-// driverWatch keeps observations of CSI drivers in a file that the daemon and the command line share.
-type driverWatch struct {
-	dir string // of the state
+// Evidence reads the node for signs of CSI drivers and volumes. It keeps its observations of drivers in a file that the
+// daemon and the command line share.
+type Evidence struct {
+	Dir           string // of the state
+	Host          *host.Host
+	Mutator       *mutate.Mutator
+	SocketTimeout time.Duration // of a plugin; 0: the default
 
-	mu         sync.Mutex        // guards the fields below
-	fresh      driverObservation // the last observation of this process
-	err        error             // of the last observation
-	asked      finding.Timestamp
-	lastLogged string // the last logged error; empty if the last observation had none
-}
-
-// isNewError reports whether an error differs from the last one: the same error comes with each pass.
-func (w *driverWatch) isNewError(err error) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	before := w.lastLogged
-	w.lastLogged = ""
-	if err != nil {
-		w.lastLogged = err.Error()
-	}
-	return w.lastLogged != "" && w.lastLogged != before
+	mu      sync.Mutex        // guards the fields below
+	fresh   driverObservation // the last observation of this process
+	err     error             // of the last observation
+	asked   finding.Timestamp
+	failure string // of the last call of Observe; empty if it had none
 }
 
 // notGone returns why a driver is not proven to be gone. It observes the drivers now and adds the earlier observations.
-func (w *driverWatch) notGone(ctx context.Context, t Tools, driver string) string {
-	observation, err := w.current(ctx, t)
+func (w *Evidence) notGone(ctx context.Context, driver string) string {
+	observation, err := w.current(ctx)
 	if err != nil {
 		return fmt.Sprintf("whether it is gone is not known: %v", err)
 	}
@@ -139,28 +134,42 @@ func (w *driverWatch) notGone(ctx context.Context, t Tools, driver string) strin
 }
 
 // current returns a current observation of the drivers.
-func (w *driverWatch) current(ctx context.Context, t Tools) (driverObservation, error) {
+func (w *Evidence) current(ctx context.Context) (driverObservation, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := t.Host.Clock()
+	now := w.Host.Clock()
 	if w.asked.Boot == now.Boot && w.asked.Boot != "" && now.SinceBoot-w.asked.SinceBoot < driverFresh {
 		return w.fresh, w.err
 	}
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	w.fresh, w.err = readDrivers(ctx, t)
-	w.asked = t.Host.Clock()
+	w.fresh, w.err = w.readDrivers(ctx)
+	w.asked = w.Host.Clock()
 	return w.fresh, w.err
 }
 
-// observe records an observation if a possible leftover may involve CSI and the last observation is old enough. A
-// failed observation is not recorded: it proves neither presence nor absence.
-func (w *driverWatch) observe(ctx context.Context, t Tools, report object.Report) error {
+// Observe records an observation if a possible leftover may involve CSI and the last observation is old enough. An
+// error comes again with each pass, and is logged once.
+func (w *Evidence) Observe(ctx context.Context, report object.Report, log *slog.Logger) {
+	failure := ""
+	if err := w.observe(ctx, report); err != nil {
+		failure = err.Error()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if failure != "" && failure != w.failure {
+		log.Warn("observe CSI drivers failed", "err", failure)
+	}
+	w.failure = failure
+}
+
+// observe records an observation. A failed one is not recorded: it proves neither presence nor absence.
+func (w *Evidence) observe(ctx context.Context, report object.Report) error {
 	if !slices.ContainsFunc(report.Objects, func(o object.Assessment) bool {
 		stays := o.Verdict == object.Leftover || o.Verdict == object.Candidate &&
 			report.At.Since(o.FirstSeen) >= driverMinAge
-		return stays && (o.Kind == object.PodDirectory || isCSI(o))
+		return stays && (o.Kind == object.PodDirectory || IsMount(o))
 	}) {
 		return nil
 	}
@@ -168,13 +177,13 @@ func (w *driverWatch) observe(ctx context.Context, t Tools, report object.Report
 	if err != nil {
 		observations = nil // an unreadable file is replaced, and is no proof until then
 	}
-	now := t.Host.Clock()
+	now := w.Host.Clock()
 	if n := len(observations); n > 0 && observations[n-1].At.Boot == now.Boot &&
 		now.SinceBoot-observations[n-1].At.SinceBoot < driverSpacing &&
 		now.SinceBoot >= observations[n-1].At.SinceBoot {
 		return nil
 	}
-	observation, err := w.current(ctx, t)
+	observation, err := w.current(ctx)
 	if err != nil {
 		return err
 	}
@@ -182,8 +191,8 @@ func (w *driverWatch) observe(ctx context.Context, t Tools, report object.Report
 	return w.write(observations[max(0, len(observations)-driverHistory):])
 }
 
-func (w *driverWatch) read() ([]driverObservation, error) {
-	data, err := host.Files{}.Read(filepath.Join(w.dir, driverFile))
+func (w *Evidence) read() ([]driverObservation, error) {
+	data, err := host.Files{}.Read(filepath.Join(w.Dir, driverFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -197,27 +206,27 @@ func (w *driverWatch) read() ([]driverObservation, error) {
 	return observations, nil
 }
 
-func (w *driverWatch) write(observations []driverObservation) error {
+func (w *Evidence) write(observations []driverObservation) error {
 	data, err := json.Marshal(observations)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+	if err := os.MkdirAll(w.Dir, 0o700); err != nil {
 		return err
 	}
-	return atomicfile.WriteData(filepath.Join(w.dir, driverFile), data)
+	return atomicfile.WriteData(filepath.Join(w.Dir, driverFile), data)
 }
 
 // readDrivers reads all signs of drivers. An error means that a part could not be read.
-func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
-	observation := driverObservation{At: t.Host.Clock()}
-	if t.Host.Cluster.CSINode == nil {
+func (w *Evidence) readDrivers(ctx context.Context) (driverObservation, error) {
+	observation := driverObservation{At: w.Host.Clock()}
+	if w.Host.Cluster.CSINode == nil {
 		return observation, fmt.Errorf("the Node's CSINode: %w", hosterr.ErrNotConfigured)
 	}
-	if t.Host.Plugins.Connect == nil {
+	if w.Host.Plugins.Connect == nil {
 		return observation, fmt.Errorf("sockets of plugins: %w", hosterr.ErrNotConfigured)
 	}
-	object, err := t.Host.Cluster.CSINode(ctx)
+	object, err := w.Host.Cluster.CSINode(ctx)
 	if err != nil {
 		return observation, fmt.Errorf("the Node's CSINode: %w", err)
 	}
@@ -227,10 +236,10 @@ func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
 	for _, driver := range object.Spec.Drivers {
 		observation.Named = append(observation.Named, driver.Name)
 	}
-	plugins, registry := path.Join(t.Host.Paths.KubeletRoot, "plugins"), t.Host.Paths.PluginRegistry
-	s := socketSearch{t: t, observation: &observation, known: map[string]bool{}}
+	plugins, registry := path.Join(w.Host.Paths.KubeletRoot, "plugins"), w.Host.Paths.PluginRegistry
+	s := socketSearch{Evidence: w, observation: &observation, known: map[string]bool{}}
 	for _, dir := range []string{registry, plugins} { // a registrar also names the driver's own socket
-		tree, err := t.Mutator.Plugins(ctx, dir)
+		tree, err := w.Mutator.Plugins(ctx, dir)
 		if err != nil {
 			return observation, err
 		}
@@ -248,7 +257,7 @@ func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
 			}
 		}
 	}
-	listeners, err := socket.Listeners(ctx, t.Host, plugins, registry)
+	listeners, err := socket.Listeners(ctx, w.Host, plugins, registry)
 	if err != nil {
 		return observation, fmt.Errorf("unix sockets of all processes: %w", err)
 	}
@@ -260,7 +269,7 @@ func readDrivers(ctx context.Context, t Tools) (driverObservation, error) {
 
 // socketSearch determines the owners of plugin sockets.
 type socketSearch struct {
-	t           Tools
+	*Evidence
 	observation *driverObservation
 	asked       int
 	known       map[string]bool // paths of sockets whose driver is known
@@ -274,9 +283,9 @@ func (s *socketSearch) file(ctx context.Context, name string, registrar bool) er
 	if s.asked++; s.asked > maxDriverSockets {
 		return fmt.Errorf("more than %d sockets among the plugins", maxDriverSockets)
 	}
-	limited, cancel := context.WithTimeout(ctx, s.t.timeouts.forSocket())
+	limited, cancel := context.WithTimeout(ctx, cmp.Or(s.SocketTimeout, 2*time.Second))
 	defer cancel()
-	plugins := s.t.Host.Plugins
+	plugins := s.Host.Plugins
 	err := plugins.Connect(limited, name)
 	if noListener(err) {
 		return nil
@@ -295,9 +304,9 @@ func (s *socketSearch) file(ctx context.Context, name string, registrar bool) er
 func (s *socketSearch) ask(ctx context.Context, name string, registrar bool) (err error) {
 	var info hostkubelet.PluginInfo
 	if registrar {
-		info, err = s.t.Host.Plugins.GetInfo(ctx, name)
+		info, err = s.Host.Plugins.GetInfo(ctx, name)
 	} else {
-		info.Name, err = s.t.Host.Plugins.Name(ctx, name)
+		info.Name, err = s.Host.Plugins.Name(ctx, name)
 	}
 	if err == nil && info.Name == "" {
 		err = errors.New("no name")

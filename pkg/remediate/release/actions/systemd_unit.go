@@ -1,9 +1,11 @@
-package release
+package actions
 
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -11,8 +13,7 @@ import (
 // a mount.
 func systemdUnitAction() Action {
 	return Action{
-		Kind: object.SystemdUnit, Order: 110,
-		Summary: "`reset-failed` of a transient unit",
+		Kind: object.SystemdUnit,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			does := fmt.Sprintf("have systemd forget %s, which is %s", o.ID, o.Facts["active"])
 			if o.Facts["active"] != "failed" {
@@ -27,12 +28,9 @@ func systemdUnitAction() Action {
 		},
 		Verify: func(ctx context.Context, t Tools, o object.Assessment) (bool, error) {
 			units, err := t.Host.Systemd.PodUnits(ctx)
-			for _, unit := range units {
-				if unit.Name == o.ID && unit.Active == "failed" {
-					return false, err
-				}
-			}
-			return err == nil, err
+			return err == nil && !slices.ContainsFunc(units, func(unit systemd.PodUnit) bool {
+				return unit.Name == o.ID && unit.Active == "failed"
+			}), err
 		},
 	}
 }

@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"fmt"
@@ -144,4 +144,19 @@ func TestPlanRemovalProperties(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A volume mapped as a device, in any form, keeps the directory.
+func TestPlanRemovalBlockVolume(t *testing.T) {
+	for _, entry := range []string{"volumeDevices/kubernetes.io~csi/pvc-1/", "volumeDevices/kubernetes.io~csi/pvc-1=",
+		"volumeDevices/kubernetes.io~csi/pvc-1@"} {
+		steps, refusal := planRemoval(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/", entry), true)
+		if len(steps) > 0 || !strings.Contains(refusal, "block volume is still mapped") {
+			t.Errorf("%s: %q, %v", entry, refusal, steps)
+		}
+	}
+	if steps, refusal := planRemoval(tree("volumeDevices/", "volumeDevices/kubernetes.io~csi/"), true); refusal != "" ||
+		len(steps) != 3 {
+		t.Errorf("empty: %q, %v", refusal, steps)
+	}
 }

@@ -1,4 +1,4 @@
-package release
+package actions
 
 import (
 	"context"
@@ -11,26 +11,21 @@ import (
 // podLogsAction removes the logs of deleted pods that kubelet's garbage collection has left for a day.
 func podLogsAction() Action {
 	return Action{
-		Kind: object.PodLogs, Order: 120,
-		Summary: "remove the runtime's log files by name, if no process has one open, and the directories by rmdir",
+		Kind: object.PodLogs,
 		Plan: func(o object.Assessment, _ Settings) (string, string) {
 			return fmt.Sprintf("remove the container logs in %s (%s bytes)", o.ID, o.Facts["bytes"]), ""
 		},
 		// While other objects are left, the logs may explain why.
 		Needs: func(_ object.Assessment, rest []object.Assessment, _ Settings) string {
 			for _, other := range rest {
-				if other.Kind != object.PodLogs && !isDead(other) {
+				if other.Kind != object.PodLogs && !other.IsDead() {
 					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
 				}
 			}
 			return ""
 		},
 		Do: func(ctx context.Context, t Tools, o object.Assessment) error {
-			file, err := fileOf(o)
-			if err != nil {
-				return err
-			}
-			return t.Mutator.RemovePodLogs(ctx, mutate.PodLogs{Dir: o.ID, UID: o.Pod.UID, File: file})
+			return t.Mutator.RemovePodLogs(ctx, mutate.PodLogs{Dir: o.ID, UID: o.Pod.UID, File: fileOf(o)})
 		},
 		Verify: fileGone,
 	}
