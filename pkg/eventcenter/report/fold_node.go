@@ -20,7 +20,7 @@ func (n *Node) newer(key string, s stamp) bool {
 
 // history counts a fault that was over before it was received. Its end adds no information.
 func (n *Node) history(t event.Type, e foldedEvent) {
-	key := e.key()
+	key := e.Data.Key()
 	o, last := n.Open[key], n.Ended[key]
 	known := o != nil && o.RaisedAt.Equal(e.Data.RaisedAt) || last.RaisedAt.Equal(e.Data.RaisedAt) && !last.RaisedAt.IsZero()
 	if t != event.FaultRaised || known {
@@ -47,7 +47,7 @@ func (n *Node) over(key string, s stamp) {
 
 // fault counts a change of a fault.
 func (d *Day) fault(n *Node, t event.Type, e foldedEvent, at stamp) {
-	key := e.key()
+	key := e.Data.Key()
 	o := n.Open[key]
 	again := o != nil && o.RaisedAt.Equal(e.Data.RaisedAt)
 	if o != nil && (t == event.FaultCleared || !again) {
@@ -148,7 +148,7 @@ func (n *Node) count(o *Episode) *FaultCount {
 
 // leftover counts a change of a leftover.
 func (n *Node) leftover(t event.Type, e foldedEvent) {
-	key, kind := e.key(), e.Data.Subject.Kind
+	key, kind := e.Data.Key(), e.Data.Subject.Kind
 	was, there := n.Left[key]
 	switch {
 	case t == event.LeftoverFound && !there:

@@ -27,15 +27,8 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	defer cancel()
 	s.mu.Lock()
 	newest, oldest := s.newest, s.oldest()
-	var page journal.Page
-	recent := false
-	if !q.Backward && q.After+1 >= oldest {
-		page, recent = s.tail.read(q)
-	}
 	s.mu.Unlock()
 	switch {
-	case recent:
-		return page, nil
 	case q.Backward:
 		return s.read(ctx, q, newest)
 	case q.After > 0 && q.After+1 < oldest:
@@ -265,6 +258,18 @@ func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *j
 	}
 	page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
 	return len(page.Records) >= q.Limit || page.Bytes > pageBytes, nil
+}
+
+// wanted reports whether a filter accepts a record.
+func wanted(f journal.Filter, r journal.Record) bool {
+	values := map[journal.Field]string{journal.Cluster: r.Cluster, journal.Node: r.Node, journal.Type: r.Type,
+		journal.Severity: r.Severity, journal.Check: r.Check, journal.Reason: r.Reason}
+	for field, accepted := range f {
+		if len(accepted) > 0 && !slices.Contains(accepted, values[field]) {
+			return false
+		}
+	}
+	return true
 }
 
 // skip moves a span to the next readable offset and records the gap. It tries each offset: a B-tree look-up finds rows

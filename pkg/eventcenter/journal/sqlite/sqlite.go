@@ -61,7 +61,6 @@ type Store struct {
 	mu       sync.Mutex   // guards the fields below
 	parts    []*partition // in the order of offsets
 	newest   uint64
-	tail     tail
 	gaps     []journal.Gap // in order, none overlapping
 	fullFrom time.Time     // since when the disk is full; zero: not full
 	changed  chan struct{}
