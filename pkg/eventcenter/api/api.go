@@ -153,31 +153,26 @@ type route struct {
 }
 
 func (s *Server) routes() map[string]route {
-	return map[string]route{
-		"POST /v1/events":                        {answer: s.intake},
-		"OPTIONS /v1/events":                     {answer: s.handshake, open: true},
-		"GET /v1/events":                         {answer: s.events},
-		"GET /v1/nodes":                          {answer: s.nodes},
-		"GET /v1/nodes/{cluster}/{node}":         {answer: s.node},
-		"GET /v1/faults":                         {answer: s.faults},
-		"GET /v1/avoid":                          {answer: s.avoided},
-		"POST /v1/sign-in-codes":                 {answer: s.signInCode},
-		"GET /v1/subscriptions":                  {answer: s.subscriptions, deliveries: true},
-		"POST /v1/subscriptions":                 {answer: s.subscribe, right: true, deliveries: true},
-		"DELETE /v1/subscriptions/{name}":        {answer: s.unsubscribe, right: true, deliveries: true},
-		"POST /v1/subscriptions/{name}/{action}": {answer: s.changeSubscription, right: true, deliveries: true},
-		"GET /v1/dead-letters":                   {answer: s.deadLetters, deliveries: true},
-		"GET /v1/dead-letters/{name}/{id}":       {answer: s.deadLetter, deliveries: true},
-		"POST /v1/dead-letters/{name}/{id}":      {answer: s.redeliver, right: true, deliveries: true},
-		"DELETE /v1/dead-letters/{name}/{id}":    {answer: s.forget, right: true, deliveries: true},
-		"GET /v1/audit":                          {answer: s.audit, deliveries: true},
-		"GET /metrics":                           {answer: s.metrics.serve},
-		"GET /healthz":                           {answer: s.healthz, open: true},
-		"GET /readyz":                            {answer: s.readyz, open: true},
-		"GET /openapi.json":                      {answer: s.openAPI, open: true},
-		"GET /schemas/{name}":                    {answer: s.schema, open: true},
-		"GET /v1/reports/{period}":               {answer: s.report},
+	all := map[string]route{
+		"POST /v1/events":                {answer: s.intake},
+		"OPTIONS /v1/events":             {answer: s.handshake, open: true},
+		"GET /v1/events":                 {answer: s.events},
+		"GET /v1/nodes":                  {answer: s.nodes},
+		"GET /v1/nodes/{cluster}/{node}": {answer: s.node},
+		"GET /v1/faults":                 {answer: s.faults},
+		"GET /v1/avoid":                  {answer: s.avoided},
+		"POST /v1/sign-in-codes":         {answer: s.signInCode},
+		"GET /metrics":                   {answer: s.metrics.serve},
+		"GET /healthz":                   {answer: s.healthz, open: true},
+		"GET /readyz":                    {answer: s.readyz, open: true},
+		"GET /openapi.json":              {answer: s.openAPI, open: true},
+		"GET /schemas/{name}":            {answer: s.schema, open: true},
+		"GET /v1/reports/{period}":       {answer: s.report},
 	}
+	for pattern, one := range deliveries() {
+		all[pattern] = route{answer: s.delivered(one), right: !strings.HasPrefix(pattern, "GET "), deliveries: true}
+	}
+	return all
 }
 
 // Routes returns all routes, as "METHOD /path", sorted.
