@@ -149,9 +149,7 @@ func TestRefused(t *testing.T) {
 	for range 100 {
 		one := good
 		one.Name = fmt.Sprintf("a%d", len(k.List()))
-		if err := k.Add(t.Context(), deliver.Who{}, one); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.Add(t.Context(), deliver.Who{}, one))
 	}
 	if err := k.Add(t.Context(), deliver.Who{}, good); !errors.Is(err, deliver.ErrRefused) {
 		t.Errorf("the 101st: %v", err)
@@ -278,13 +276,9 @@ func TestSecret(t *testing.T) {
 		k := newKit(t, hooks(), c)
 		file := filepath.Join(k.dir, "secret")
 		whole, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		write := func(text string) {
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(text), 0o600))
 		}
 		k.add(deliver.Subscription{})
 		for _, text := range []string{"", "whsec_c2hvcnQ=", "0123456789012345678901234567890", strings.Repeat("x", 5000)} {

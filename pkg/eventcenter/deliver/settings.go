@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web/settings"
@@ -64,23 +65,11 @@ type Subscription struct {
 	URL    string         `json:"url" yaml:"url"`
 	Filter journal.Filter `json:"filter,omitempty" yaml:"filter"`
 	// CEL is an expression that must be true too: see package expression.
-	CEL  string `json:"cel,omitempty" yaml:"cel"`
-	Mode Mode   `json:"mode,omitempty" yaml:"mode"` // default batch; NATS takes only structured
+	CEL  string     `json:"cel,omitempty" yaml:"cel"`
+	Mode event.Mode `json:"mode,omitempty" yaml:"mode"` // default batch; NATS takes only structured
 	// After is the offset to start after, in digits. Empty: the newest when the center first loads it.
 	After string `json:"after,omitempty" yaml:"after"`
 }
-
-// Mode is how events are put into requests. If a target refuses a mode (415), the next one is tried.
-type Mode string
-
-// The modes of the HTTP protocol binding of CloudEvents.
-const (
-	Batch      Mode = "batch"
-	Structured Mode = "structured"
-	Binary     Mode = "binary"
-)
-
-func modes() []Mode { return []Mode{Batch, Structured, Binary} }
 
 const (
 	maxSubscriptions = 100
@@ -231,11 +220,11 @@ func (s Settings) check(one Subscription) (*expression.Expression, error) {
 				maxValues, journal.Fields())
 		}
 	}
-	if one.Mode != "" && !slices.Contains(modes(), one.Mode) {
-		return nil, fmt.Errorf("subscription %s: mode %.40q: want one of %v", one.Name, one.Mode, modes())
+	if one.Mode != "" && !slices.Contains(event.Modes(), one.Mode) {
+		return nil, fmt.Errorf("subscription %s: mode %.40q: want one of %v", one.Name, one.Mode, event.Modes())
 	}
-	if one.toNATS() && one.mode() != Structured {
-		return nil, fmt.Errorf("subscription %s: mode %s: NATS takes %s alone", one.Name, one.Mode, Structured)
+	if one.toNATS() && one.mode() != event.Structured {
+		return nil, fmt.Errorf("subscription %s: mode %s: NATS takes %s alone", one.Name, one.Mode, event.Structured)
 	}
 	if _, err := one.after(); err != nil {
 		return nil, fmt.Errorf("subscription %s: %w", one.Name, err)
@@ -263,14 +252,14 @@ func (s Subscription) after() (uint64, error) {
 }
 
 // mode returns the mode that is tried first.
-func (s Subscription) mode() Mode {
+func (s Subscription) mode() event.Mode {
 	switch {
 	case s.Mode != "":
 		return s.Mode
 	case s.toNATS():
-		return Structured
+		return event.Structured
 	}
-	return Batch
+	return event.Batch
 }
 
 func (s Subscription) toNATS() bool {
