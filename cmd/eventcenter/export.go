@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"strconv"
@@ -68,13 +69,11 @@ read any more are named on standard error, and the exit code is 1.`,
 
 // page reads a page of the journal, or with a limit of 1 one event.
 func (e *export) page(after uint64, limit int) (list api.List, err error) {
-	quiet := *e.options
-	quiet.output = "text"
 	q := url.Values{"after": {strconv.FormatUint(after, 10)}, "limit": {strconv.Itoa(limit)}}
 	if e.journal != "" {
 		q.Set("journal", e.journal)
 	}
-	_, err = quiet.ask(e.cmd.Context(), io.Discard, "/v1/events?"+q.Encode(), &list)
+	_, err = e.ask(e.cmd.Context(), http.MethodGet, "/v1/events?"+q.Encode(), nil, &list)
 	return list, err
 }
 
