@@ -129,9 +129,7 @@ func raise(t *testing.T, node string, sequence uint64) journal.Event {
 	e := event.Event{Type: event.FaultRaised, Cluster: "c", Node: node, Time: time.Now(), Severity: finding.Fatal,
 		Stream: "01J9AAAAAAAAAAAAAAAAAAAAAA", Sequence: sequence, Data: f}
 	text, err := e.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return journal.Event{Source: "/clusters/c/nodes/" + node, ID: e.ID(), Type: string(e.Type), Cluster: "c", Node: node,
 		Stream: e.Stream, Sequence: sequence, Reason: "Fails", JSON: text}
 }
@@ -236,15 +234,18 @@ func checkpoint(t *testing.T, base io.Reader, m *model.Model, j *memory) {
 		t.Errorf("nodes that are gone are kept: %s", &text)
 	}
 	loaded, err := model.Load(&text, "j")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rebuilt, err := model.Load(base, "j")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rebuilt.Apply(loaded.Limit(j.records))
 	if found := model.Compare(loaded, rebuilt); len(found) > 0 {
 		t.Errorf("%+v", found)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
