@@ -16,7 +16,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
@@ -127,7 +126,7 @@ func Default() Config {
 			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread,
 				Refresh: condition.DefaultRefresh},
 			Events:      Events{Enabled: true, Burst: 10, Every: time.Minute},
-			EventCenter: eventcenter.Settings{Mode: event.Batch, Endpoints: []string{}},
+			EventCenter: eventcenter.Settings{Mode: "batch", Endpoints: []string{}},
 			Taint: Taint{Mode: taint.Off, Key: taint.DefaultKey, Hold: taint.DefaultHold,
 				Prefer: []string{"critical-daemonsets", "csi-registration"}},
 			Metrics: Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
