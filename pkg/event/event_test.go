@@ -146,7 +146,7 @@ func TestRefused(t *testing.T) {
 		{"another type", "type", `"com.example.thing"`, "type"},
 		{"another source", "source", `"/nodes/node-1"`, "source"},
 		{"source in another spelling", "source", `"/clusters/prod%2feu%201/nodes/node-1"`, "source"},
-		{"no node", "source", `"/clusters/prod/nodes/"`, "node must be set"},
+		{"no node", "source", `"/clusters/prod/nodes/"`, "want /clusters/CLUSTER/nodes/NODE"},
 		{"id of another sequence", "id", `"` + stream + `-00000000000000000043"`, "id"},
 		{"sequence as a number", "sequence", `42`, "sequence"},
 		{"sequence without zeros", "sequence", `"42"`, "sequence"},
