@@ -18,14 +18,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
@@ -129,17 +127,11 @@ func routeTLS(files cluster.TLS) (*tls.Config, error) {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.Get(nil) }}, nil
 }
 
-// journal opens the replicas' common journal; nil: there are no replicas.
-func (r *replica) journal() func(context.Context, string, func([]journal.Record) []journal.Event) (
+// journal opens the replicas' common journal.
+func (r *replica) journal(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (
 	eventcenter.Replicated, error) {
-	if r.node == nil {
-		return nil
-	}
-	return func(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (
-		eventcenter.Replicated, error) {
-		return jetstream.Open(ctx, jetstream.Options{Dir: dir, Conn: r.node.Conn, Replicas: cluster.Peers, Log: r.log,
-			Appended: appended, Keep: r.keep}, r.waiting)
-	}
+	return jetstream.Open(ctx, jetstream.Options{Dir: dir, Conn: r.node.Conn, Replicas: cluster.Peers, Log: r.log,
+		Appended: appended, Keep: r.keep}, r.waiting)
 }
 
 // adopt sets the center once it is open.
@@ -149,18 +141,8 @@ func (r *replica) adopt(c *eventcenter.Center) {
 }
 
 func (r *replica) ready() error {
-	if replicated, ok := r.center.Journal.(eventcenter.Replicated); ok {
-		return cmp.Or(r.node.Alone(), replicated.Ready())
-	}
-	return nil
-}
-
-// recordAlive returns the function that records signs of life; nil: only the model does.
-func (r *replica) recordAlive() func(key model.Key, agent event.Agent, sentAt, at time.Time) {
-	if r.node == nil {
-		return nil
-	}
-	return r.words.RecordAlive
+	replicated, _ := r.center.Journal.(eventcenter.Replicated) // that of journal
+	return cmp.Or(r.node.Alone(), replicated.Ready())
 }
 
 // forward makes the worker answer a request about subscriptions.
@@ -174,14 +156,6 @@ func (r *replica) forward(ctx context.Context, f api.Forwarded) (a api.Answer, e
 		return a, err
 	}
 	return a, json.Unmarshal(data, &a)
-}
-
-// forwarder returns forward; nil for a single center.
-func (r *replica) forwarder() func(context.Context, api.Forwarded) (api.Answer, error) {
-	if r.node == nil {
-		return nil
-	}
-	return r.forward
 }
 
 // answer answers requests that other replicas forward to the worker, until ctx ends.

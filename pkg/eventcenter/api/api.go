@@ -16,6 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
@@ -25,28 +28,20 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
-// Journal is the part of the journal that the interface needs. Append is durable when it returns, and stores a batch
-// whole or not at all.
-type Journal interface {
-	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
-}
-
 // AliveHeader is in every 2xx answer to POST /v1/events: the number of seconds without an event after which the agent
 // sends a sign of life.
 const AliveHeader = "Nodeagent-Alive-Seconds"
 
 // Config is the configuration of the interface.
 type Config struct {
-	Journal Journal
+	Journal journal.Journal
 	Model   *model.Model
 	Log     *slog.Logger
-	Now     func() time.Time // nil: time.Now
-	Health  func() Health    // nil: unknown
-	Reports Reports          // nil: there are none
-	Problem func() string    // other problems, beside reading and writing; nil or empty: none
-	Ready   func() error     // why this replica must get no requests; nil: always ready
+	Now     func() time.Time      // nil: time.Now
+	Health  func() journal.Health // nil: unknown
+	Reports Reports               // nil: there are none
+	Problem func() string         // other problems, beside reading and writing; nil or empty: none
+	Ready   func() error          // why this replica must get no requests; nil: always ready
 
 	// RecordAlive records an agent's sign of life. Nil: only the model records it.
 	RecordAlive func(key model.Key, agent event.Agent, sentAt, at time.Time)
@@ -71,9 +66,6 @@ type Config struct {
 	Alive  time.Duration // after which agents send a sign of life; 0: one minute
 	Limits Limits
 }
-
-// Health is the journal's health, for operators.
-type Health = journal.Health
 
 // Limits apply to senders and readers. Zero values are the defaults.
 type Limits struct {
@@ -106,7 +98,7 @@ func New(c Config) *Server {
 		c.Now = time.Now
 	}
 	if c.Health == nil {
-		c.Health = func() Health { return Health{} }
+		c.Health = func() journal.Health { return journal.Health{} }
 	}
 	if c.RecordAlive == nil {
 		c.RecordAlive = c.Model.RecordAlive
@@ -125,7 +117,8 @@ func New(c Config) *Server {
 	}
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
-		s.mux.HandleFunc(pattern, s.metrics.counted(pattern, s.guarded(pattern, r)))
+		counter := s.metrics.requests.MustCurryWith(prometheus.Labels{"route": pattern})
+		s.mux.Handle(pattern, promhttp.InstrumentHandlerCounter(counter, s.guarded(pattern, r)))
 		if r.deliveries {
 			s.deliveries.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
 				who, _ := req.Context().Value(forwarded{}).(deliver.Who)

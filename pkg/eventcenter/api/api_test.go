@@ -51,7 +51,7 @@ func newCenter(t *testing.T, change func(*api.Config)) *center {
 	t.Cleanup(func() { _ = c.Close() })
 	config := api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true,
 		Authenticate: identitytest.Administrator(t, token),
-		Health:       func() api.Health { return c.Journal.Health() }}
+		Health:       func() journal.Health { return c.Journal.Health() }}
 	if change != nil {
 		change(&config)
 	}
@@ -295,7 +295,7 @@ func TestRates(t *testing.T) {
 }
 
 // fullJournal is a journal on a full disk.
-type fullJournal struct{ api.Journal }
+type fullJournal struct{ journal.Journal }
 
 func (fullJournal) Append(context.Context, []journal.Event) (journal.Appended, error) {
 	return journal.Appended{}, fmt.Errorf("%w: no space", journal.ErrFull)

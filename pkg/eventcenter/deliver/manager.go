@@ -26,16 +26,10 @@ const (
 	audits      = "audit"         // Entry, by time
 )
 
-// Journal is the source of the events.
-type Journal interface {
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
-}
-
 // Config is the configuration of a manager.
 type Config struct {
 	Settings Settings
-	Journal  Journal
+	Journal  journal.Reader
 	Store    control.Store
 	Log      *slog.Logger
 	Version  string

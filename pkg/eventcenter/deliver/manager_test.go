@@ -207,7 +207,7 @@ func TestDeadLettersAreBounded(t *testing.T) {
 
 // trimmed is a journal without its oldest events.
 type trimmed struct {
-	deliver.Journal
+	journal.Reader
 	oldest atomic.Uint64
 }
 
@@ -215,7 +215,7 @@ func (j *trimmed) Read(ctx context.Context, q journal.Query) (journal.Page, erro
 	if oldest := j.oldest.Load(); q.After+1 < oldest {
 		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: oldest}
 	}
-	return j.Journal.Read(ctx, q)
+	return j.Reader.Read(ctx, q)
 }
 
 // A subscriber that stays away for longer than events are kept gets an event about those that it has missed.
@@ -225,7 +225,7 @@ func TestGap(t *testing.T) {
 		var gaps []cloudevents.Event
 		k := newKit(t, hooks(), c)
 		k.stop()
-		j := &trimmed{Journal: k.journal}
+		j := &trimmed{Reader: k.journal}
 		k.config.Journal = j
 		k.start()
 		c.answers(refusing("held-1"))

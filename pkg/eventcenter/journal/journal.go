@@ -4,6 +4,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -110,6 +111,19 @@ type Health struct {
 	Gaps       []Gap
 	Bytes      int64
 	Partitions int
+}
+
+// Reader is a journal for those that only read.
+type Reader interface {
+	Read(ctx context.Context, q Query) (Page, error)
+	Bounds() Bounds
+}
+
+// Journal is the part of a journal that most need. Append is durable when it returns, and stores a batch whole or not
+// at all.
+type Journal interface {
+	Reader
+	Append(ctx context.Context, events []Event) (Appended, error)
 }
 
 // ErrUnavailable means that too few replicas can be reached: writes fail, local reads still work.

@@ -18,7 +18,7 @@ import (
 
 // interrupted is a journal of which only some pages can be read.
 type interrupted struct {
-	jetstream.Source
+	journal.Reader
 	pages int
 }
 
@@ -26,14 +26,14 @@ func (i *interrupted) Read(ctx context.Context, q journal.Query) (journal.Page, 
 	if i.pages--; i.pages < 0 {
 		return journal.Page{}, errors.New("interrupted")
 	}
-	return i.Source.Read(ctx, q)
+	return i.Reader.Read(ctx, q)
 }
 
 // changed is a journal that returns different data the second time.
-type changed struct{ jetstream.Source }
+type changed struct{ journal.Reader }
 
 func (c changed) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
-	page, err := c.Source.Read(ctx, q)
+	page, err := c.Reader.Read(ctx, q)
 	if q.Limit == 1000 && len(page.Records) > 0 { // during the comparison
 		page.Records[0].Reason = "Other"
 	}

@@ -259,13 +259,10 @@ func (s *Store) oldest() uint64 {
 	return s.parts[0].first
 }
 
-// Health is a journal's state for operators.
-type Health = journal.Health
-
 // Health returns the state of the files.
-func (s *Store) Health() Health {
+func (s *Store) Health() journal.Health {
 	s.mu.Lock()
-	h := Health{FullSince: s.fullFrom, Gaps: slices.Clone(s.gaps), Partitions: len(s.parts)}
+	h := journal.Health{FullSince: s.fullFrom, Gaps: slices.Clone(s.gaps), Partitions: len(s.parts)}
 	parts := slices.Clone(s.parts)
 	s.mu.Unlock()
 	for _, p := range parts {
