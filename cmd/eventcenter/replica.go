@@ -26,6 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // jetstreamDir holds the files of the NATS server in this process.
@@ -59,26 +60,17 @@ func (s *serveOptions) openReplica(dir string, log *slog.Logger, gate *gate) (*r
 	if eventcenter.HasJournal(dir) {
 		return nil, fmt.Errorf("%s: %w", dir, sqlite.ErrOriginal)
 	}
-	settings, node, err := joinReplicas(s.replicas, dir, log)
+	joined, node, err := joinReplicas(s.replicas, dir, log)
 	if err != nil {
 		return nil, fmt.Errorf("--replicas %s: %w", s.replicas, err)
 	}
-	r.settings, r.node = settings, node
+	r.settings, r.node = joined, node
 	return r, nil
 }
 
 // joinReplicas reads the settings file and applies it.
 func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node *cluster.Node, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return s, nil, err
-	}
-	defer f.Close()
-	host, err := os.Hostname()
-	if err != nil {
-		return s, nil, err
-	}
-	if s, err = cluster.Read(f, host); err != nil {
+	if s, err = settings.File(file, cluster.Read); err != nil {
 		return s, nil, err
 	}
 	if s.Outside() {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -24,6 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // deliveries are the webhooks to which this center, or its worker replica, sends events.
@@ -37,18 +37,13 @@ type deliveries struct {
 // openDeliveries reads the settings. A single center loads the registrations now; a replica does so when it becomes the
 // worker. Without settings it delivers no events.
 func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.Center, r *replica) (*deliveries, error) {
+	var err error
 	d := &deliveries{Config: deliver.Config{Journal: center.Journal, Log: center.Log, Version: Version}}
 	if s.subscriptions != "" {
-		f, err := os.Open(s.subscriptions)
-		if err != nil {
-			return nil, fmt.Errorf("--subscriptions: %w", err)
-		}
-		defer f.Close()
-		if d.Settings, err = deliver.Read(f); err != nil {
+		if d.Settings, err = settings.File(s.subscriptions, deliver.Read); err != nil {
 			return nil, fmt.Errorf("--subscriptions %s: %w", s.subscriptions, err)
 		}
 	}
-	var err error
 	if r.node != nil {
 		d.store, err = kv.Open(r.node.Conn, cluster.Peers)
 		d.Store = d.store

@@ -25,10 +25,6 @@ type Event struct {
 	Sequence   uint64
 	JSON       []byte // the CloudEvent in structured JSON, as written by the CloudEvents SDK
 
-	// After is an offset up to which the event is certainly not stored yet: the offset of its cause. 0 means unknown.
-	// It is not stored with the event.
-	After uint64 `json:",omitempty"`
-
 	// Decoded is the decoded JSON, if the caller of Append has it. It is not stored.
 	Decoded *event.Event `json:"-"`
 }
