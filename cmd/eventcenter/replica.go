@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
@@ -49,10 +50,10 @@ type replica struct {
 
 // openReplica starts the NATS server in this process, or connects to external ones.
 func (s *serveOptions) openReplica(dir string, log *slog.Logger, gate *gate) (*replica, error) {
+	lines := rate.Sometimes{First: 1, Interval: 10 * time.Second} // reasons may change several times a second
 	r := &replica{keep: s.keep, log: log, waiting: func(err error) {
-		if gate.wait(err) {
-			log.Info("waiting", "for", err)
-		}
+		gate.wait(err)
+		lines.Do(func() { log.Info("waiting", "for", err) })
 	}}
 	if s.replicas == "" {
 		return r, nil
@@ -210,33 +211,16 @@ func (r *replica) close() {
 type gate struct {
 	handler atomic.Pointer[http.Handler]
 	reason  atomic.Pointer[string]
-
-	mu     sync.Mutex           // guards told
-	logged map[string]time.Time // by reason, when it was last logged
 }
 
 func newGate() *gate {
-	g := &gate{logged: map[string]time.Time{}}
+	g := &gate{}
 	g.wait(errors.New("the center starts"))
 	return g
 }
 
-// wait sets the reason for waiting, and reports whether to log it: once per minute.
-func (g *gate) wait(err error) bool {
-	reason := err.Error()
-	before := g.reason.Swap(&reason)
-	if before != nil && *before == reason {
-		return false
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	maps.DeleteFunc(g.logged, func(_ string, at time.Time) bool { return time.Since(at) > time.Minute })
-	_, known := g.logged[reason]
-	if !known {
-		g.logged[reason] = time.Now()
-	}
-	return !known
-}
+// wait sets the reason for waiting.
+func (g *gate) wait(err error) { g.reason.Store(new(err.Error())) }
 
 func (g *gate) open(h http.Handler) { g.handler.Store(&h) }
 
