@@ -132,15 +132,10 @@ func TestOutsideNATS(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	n := startNATS(t)
 	r := &threeReplicas{t: t}
-	var starting sync.WaitGroup
-	for i := range r.all {
+	r.each(func(i int) {
 		r.dirs[i], r.files[i] = t.TempDir(), n.replicas(i, n.credentials)
-		starting.Go(func() { r.start(i) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+		r.start(i)
+	})
 	stranger := startUnready(t, t.TempDir(), "--replicas", n.replicas(3, n.strangers))
 	l := newLoad(8)
 	var running sync.WaitGroup

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -20,14 +19,7 @@ func TestReplicasAreOne(t *testing.T) {
 	r := newReplicas(t)
 	h := newWebhook(t)
 	file := h.settings("")
-	var starting sync.WaitGroup
-	for i := range r.all {
-		starting.Go(func() { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) })
 	worker := r.worker(nil)
 	other, third := r.all[(worker+1)%3], r.all[(worker+2)%3]
 	body := []byte(`{"name":"all","url":"` + h.url + `/hook"}`)

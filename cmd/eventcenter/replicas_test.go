@@ -35,15 +35,21 @@ type threeReplicas struct {
 func startReplicas(t *testing.T) *threeReplicas {
 	t.Helper()
 	r := newReplicas(t)
-	var starting sync.WaitGroup
-	for i := range r.all {
-		starting.Go(func() { r.start(i) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(r.start)
 	return r
+}
+
+// each does something with each replica at once, and ends the test if one fails.
+func (r *threeReplicas) each(do func(i int)) {
+	r.t.Helper()
+	var all sync.WaitGroup
+	for i := range r.all {
+		all.Go(func() { do(i) })
+	}
+	all.Wait()
+	if r.t.Failed() {
+		r.t.FailNow()
+	}
 }
 
 // newReplicas creates their files.
@@ -163,23 +169,13 @@ func TestMigrate(t *testing.T) {
 		r.files[0]).CombinedOutput(); err == nil || !strings.Contains(string(out), "eventcenter migrate") {
 		t.Errorf("served beside a SQLite journal: %v %s", err, out)
 	}
-	var running sync.WaitGroup
-	for i := range r.all {
-		running.Go(func() {
-			out, err := program(t.Context(), "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]).CombinedOutput()
-			if err != nil || i == 0 && !strings.Contains(string(out), "3 events up to offset 3") {
-				t.Errorf("replica %d: %v\n%s", i, err, out)
-			}
-		})
-	}
-	running.Wait()
-	for i := range r.all {
-		running.Go(func() { r.start(i) })
-	}
-	running.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(func(i int) {
+		out, err := program(t.Context(), "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]).CombinedOutput()
+		if err != nil || i == 0 && !strings.Contains(string(out), "3 events up to offset 3") {
+			t.Errorf("replica %d: %v\n%s", i, err, out)
+		}
+	})
+	r.each(r.start)
 	for i, p := range r.all {
 		if _, after, err := p.do(http.MethodGet, "/v1/events", "", nil); err != nil || string(after) != string(before) {
 			t.Errorf("replica %d: %v\n%s\nbefore\n%s", i, err, after, before)
@@ -204,14 +200,7 @@ func TestReplicasDeliver(t *testing.T) {
 	h := newWebhook(t)
 	file := h.settings("")
 	open := func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) }
-	var starting sync.WaitGroup
-	for i := range r.all {
-		starting.Go(func() { open(i) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(open)
 	worker := r.worker(nil)
 	body := []byte(`{"name":"all","url":"` + h.url + `/hook","after":"0"}`)
 	if status, answer, err := r.all[worker].do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||

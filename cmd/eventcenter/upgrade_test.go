@@ -104,21 +104,12 @@ func TestTwoLostVolumes(t *testing.T) {
 	}
 	empty(t, r.dirs[2])
 	r.dirs[2] = restored
-	for i := range r.all {
-		running.Go(func() {
-			if out, code := cli(t, "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]); code != exitFine {
-				t.Errorf("replica %d: %s", i, out)
-			}
-		})
-	}
-	running.Wait()
-	for i := range r.all {
-		running.Go(func() { r.start(i) })
-	}
-	running.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(func(i int) {
+		if out, code := cli(t, "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]); code != exitFine {
+			t.Errorf("replica %d: %s", i, out)
+		}
+	})
+	r.each(r.start)
 	r.once(l)
 	for i, p := range r.all {
 		_, after, err := p.do(http.MethodGet, "/v1/events?limit=1000", "", nil)
