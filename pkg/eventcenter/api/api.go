@@ -136,10 +136,12 @@ func orDefault[T int | int64 | float64 | time.Duration](value, standard T) T {
 	return value
 }
 
+type handler func(http.ResponseWriter, *http.Request, web.Identity)
+
 // route describes how a request is answered. An open one needs no identity. Reading needs a right, and so does changing
 // more than the journal; to the journal, everybody may append for their own source.
 type route struct {
-	answer     func(http.ResponseWriter, *http.Request, web.Identity)
+	answer     handler
 	open       bool
 	right      bool
 	deliveries bool // only the delivering replica can answer
@@ -150,11 +152,11 @@ func (s *Server) routes() map[string]route {
 		"POST /v1/events":                {answer: s.intake},
 		"OPTIONS /v1/events":             {answer: s.handshake, open: true},
 		"GET /v1/events":                 {answer: s.events},
-		"GET /v1/nodes":                  {answer: s.nodes},
-		"GET /v1/nodes/{cluster}/{node}": {answer: s.node},
-		"GET /v1/faults":                 {answer: s.faults},
+		"GET /v1/nodes":                  {answer: s.asked("cluster state pool zone version notversion blind agent", s.nodes)},
+		"GET /v1/nodes/{cluster}/{node}": {answer: s.asked("limit before", s.node)},
+		"GET /v1/faults":                 {answer: s.asked("cluster node severity check reason detector limit", s.faults)},
 		"GET /v1/avoid":                  {answer: s.avoided},
-		"POST /v1/sign-in-codes":         {answer: s.signInCode},
+		"POST /v1/sign-in-codes":         {answer: s.asked("name role", s.signInCode)},
 		"GET /metrics":                   {answer: s.metrics.serve},
 		"GET /healthz":                   {answer: s.healthz, open: true},
 		"GET /readyz":                    {answer: s.readyz, open: true},
@@ -179,7 +181,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Cache-Control", "no-store")
 	if s.Loopback && !web.IsLocal(r.Host) {
-		refuse(w, http.StatusMisdirectedRequest, "this center answers to names of this machine only", nil)
+		s.fail(w, r, refused(http.StatusMisdirectedRequest, "this center answers to names of this machine only"))
 		return
 	}
 	s.mux.ServeHTTP(w, r)
@@ -198,7 +200,7 @@ func (s *Server) guarded(pattern string, r route) http.HandlerFunc {
 			refusal = web.Permit(req, s.Authorizer, who, path)
 		}
 		if refusal != nil {
-			answerRefusal(w, refusal)
+			s.fail(w, req, refusal)
 			return
 		}
 		r.answer(w, req, who)
@@ -224,7 +226,7 @@ func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request, _ web.Identity)
 func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	text := schemas.Of(r.PathValue("name"))
 	if text == nil {
-		refuse(w, http.StatusNotFound, "there is no such schema", nil)
+		s.fail(w, r, refused(http.StatusNotFound, "there is no such schema"))
 		return
 	}
 	w.Header().Set("Content-Type", "application/schema+json")
@@ -282,15 +284,68 @@ type rejected struct {
 	Reason string `json:"reason"`
 }
 
-func refuse(w http.ResponseWriter, status int, reason string, events []rejected) {
-	respond(w, status, problem{reason, events})
+// rejectedError refuses a request because of single events.
+type rejectedError struct {
+	status int
+	reason string
+	events []rejected
 }
 
-// refuseForNow asks the client to retry, each client at a random time within the duration.
-func refuseForNow(w http.ResponseWriter, status int, reason string, within time.Duration) {
-	seconds := 1 + rand.IntN(max(1, int(within/time.Second)))
-	w.Header().Set("Retry-After", strconv.Itoa(seconds))
-	refuse(w, status, reason, nil)
+func (e *rejectedError) Error() string { return e.reason }
+
+// refused refuses a request: the same request will be refused again.
+func refused(status int, reason string) error { return &web.Refusal{Status: status, Reason: reason} }
+
+// notNow refuses a request that may be accepted within a duration.
+func notNow(status int, reason string, within time.Duration) error {
+	return &web.Refusal{Status: status, Reason: reason, RetryWithin: within}
+}
+
+// fail answers a request that has failed.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if e, ok := errors.AsType[*rejectedError](err); ok {
+		respond(w, e.status, problem{e.reason, e.events})
+		return
+	}
+	if _, trimmed := errors.AsType[*journal.TrimmedError](err); trimmed || errors.Is(err, errOtherJournal) {
+		s.gone(w, err.Error())
+		return
+	}
+	refusal, ok := errors.AsType[*web.Refusal](err)
+	switch {
+	case ok:
+	case errors.Is(err, deliver.ErrUnknown):
+		refusal = &web.Refusal{Status: http.StatusNotFound, Reason: err.Error()}
+	case errors.Is(err, deliver.ErrRefused):
+		refusal = &web.Refusal{Status: http.StatusUnprocessableEntity, Reason: err.Error()}
+	default:
+		s.Log.Error("answer a request failed", "route", r.Pattern, "err", err)
+		refusal = &web.Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: 10 * time.Second}
+	}
+	if refusal.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if refusal.RetryWithin > 0 { // each client at a random time
+		seconds := 1 + rand.IntN(max(1, int(refusal.RetryWithin/time.Second)))
+		w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	}
+	respond(w, refusal.Status, problem{Error: quote(refusal)})
+}
+
+// asked answers with the JSON of an object, if the request has no other parameters than these, divided by spaces.
+func (s *Server) asked(parameters string, ask func(*http.Request, web.Identity) (any, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, who web.Identity) {
+		err := only(r.URL.Query(), strings.Fields(parameters)...)
+		var answer any
+		if err == nil {
+			answer, err = ask(r, who)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		respond(w, http.StatusOK, answer)
+	}
 }
 
 func respond(w http.ResponseWriter, status int, answer any) {
@@ -303,14 +358,13 @@ func respond(w http.ResponseWriter, status int, answer any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// readFailed answers a request when a read of the journal fails.
-func (s *Server) readFailed(w http.ResponseWriter, r *http.Request, err error) {
-	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
-		s.gone(w, trimmed.Error())
-		return
+// unread returns the refusal for a failed read of the journal.
+func (s *Server) unread(r *http.Request, err error) error {
+	if _, trimmed := errors.AsType[*journal.TrimmedError](err); trimmed {
+		return err
 	}
 	if r.Context().Err() == nil {
 		s.Log.Error("read the journal failed", "err", err)
 	}
-	refuseForNow(w, http.StatusServiceUnavailable, "the journal cannot be read now", 10*time.Second)
+	return notNow(http.StatusServiceUnavailable, "the journal cannot be read now", 10*time.Second)
 }

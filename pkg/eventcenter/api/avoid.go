@@ -68,7 +68,8 @@ type avoidCache struct {
 
 // avoided handles GET /v1/avoid.
 func (s *Server) avoided(w http.ResponseWriter, r *http.Request, _ web.Identity) {
-	if !only(w, r.URL.Query()) {
+	if err := only(r.URL.Query()); err != nil {
+		s.fail(w, r, err)
 		return
 	}
 	text, etag := s.avoidText()

@@ -19,26 +19,22 @@ type Reports interface {
 // links to the address in base.
 func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	values := r.URL.Query()
-	if !only(w, values, "date", "format", "base") {
-		return
-	}
 	period, format := report.Period(r.PathValue("period")), values.Get("format")
+	err := only(values, "date", "format", "base")
 	switch {
+	case err != nil:
 	case s.Reports == nil || period != report.Daily && period != report.Weekly:
-		refuse(w, http.StatusNotFound, "there is no such report: want daily or weekly", nil)
-		return
+		err = refused(http.StatusNotFound, "there is no such report: want daily or weekly")
 	case format != "" && format != "json" && format != "html":
-		refuse(w, http.StatusBadRequest, "format: want json or html", nil)
-		return
+		err = refused(http.StatusBadRequest, "format: want json or html")
 	}
-	made, err := s.Reports.Report(r.Context(), period, values.Get("date"))
-	if status, reason := ReportProblem(err); status != 0 {
-		if status == http.StatusServiceUnavailable {
-			s.Log.Error("make a report failed", "err", err)
-			refuseForNow(w, status, reason, 10*time.Second)
-			return
-		}
-		refuse(w, status, reason, nil)
+	var made report.Report
+	if err == nil {
+		made, err = s.Reports.Report(r.Context(), period, values.Get("date"))
+		err = s.noReport(err)
+	}
+	if err != nil {
+		s.fail(w, r, err)
 		return
 	}
 	if format != "html" {
@@ -48,13 +44,26 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	text, err := made.Mail(values.Get("base"))
 	if err != nil {
 		s.Log.Error("render a report failed", "err", err)
-		refuse(w, http.StatusInternalServerError, "this report cannot be rendered", nil)
+		s.fail(w, r, refused(http.StatusInternalServerError, "this report cannot be rendered"))
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 	w.WriteHeader(http.StatusOK)
 	_, _ = w.Write(text) //nolint:gosec // made by html/template
+}
+
+// noReport returns the refusal for a report that cannot be made.
+func (s *Server) noReport(err error) error {
+	switch status, reason := ReportProblem(err); status {
+	case 0:
+		return nil
+	case http.StatusServiceUnavailable:
+		s.Log.Error("make a report failed", "err", err)
+		return notNow(status, reason, 10*time.Second)
+	default:
+		return refused(status, reason)
+	}
 }
 
 // ReportProblem returns the response for a report that cannot be made: 0 means no problem.

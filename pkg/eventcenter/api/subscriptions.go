@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
@@ -59,7 +58,7 @@ func deliveries() map[string]delivery {
 		"POST /v1/subscriptions": {"", func(m *deliver.Manager, r *http.Request, who deliver.Who) (any, error) {
 			one, err := subscriptionOf(r)
 			if err != nil {
-				return nil, &statusError{status: http.StatusBadRequest, reason: "no subscription: " + quote(err)}
+				return nil, refused(http.StatusBadRequest, "no subscription: "+quote(err))
 			}
 			return "added", m.Add(r.Context(), who, one)
 		}},
@@ -83,7 +82,7 @@ func deliveries() map[string]delivery {
 		"GET /v1/audit": {"limit", func(m *deliver.Manager, r *http.Request, _ deliver.Who) (any, error) {
 			limit, err := limitOf(r.URL.Query(), defaultEntries, maxEntries)
 			if err != nil {
-				return nil, &statusError{status: http.StatusBadRequest, reason: err.Error()}
+				return nil, err
 			}
 			entries, err := m.Audit(r.Context(), limit)
 			return AuditList{entries}, err
@@ -113,47 +112,36 @@ func changeSubscription(m *deliver.Manager, r *http.Request, who deliver.Who) (a
 	case "replay":
 		after, err := offsetOf("after", r.URL.Query().Get("after"))
 		if err != nil || !r.URL.Query().Has("after") {
-			return nil, &statusError{status: http.StatusBadRequest, reason: fmt.Sprint("after must be an offset: ", err)}
+			return nil, refused(http.StatusBadRequest, fmt.Sprint("after must be an offset: ", err))
 		}
 		return fmt.Sprintf("begins after %d", after), m.Replay(r.Context(), who, name, after)
 	default:
-		return nil, &statusError{status: http.StatusNotFound,
-			reason: fmt.Sprintf("%.40q is nothing that can be done: want pause, resume or replay", action)}
+		return nil, refused(http.StatusNotFound,
+			fmt.Sprintf("%.40q is nothing that can be done: want pause, resume or replay", action))
 	}
 }
 
 // delivered answers from the running manager. If another replica delivers, it forwards the request there.
-func (s *Server) delivered(d delivery) func(http.ResponseWriter, *http.Request, web.Identity) {
-	return func(w http.ResponseWriter, r *http.Request, who web.Identity) {
-		if s.Deliveries == nil {
-			refuse(w, http.StatusNotFound, "this center delivers nothing", nil)
-			return
-		}
-		if !only(w, r.URL.Query(), strings.Fields(d.parameter)...) {
-			return
-		}
+func (s *Server) delivered(d delivery) handler {
+	here := s.asked(d.parameter, func(r *http.Request, who web.Identity) (any, error) {
 		m := s.Deliveries()
 		if m == nil {
-			s.forward(w, r, who)
-			return
+			return nil, notNow(http.StatusServiceUnavailable, "this replica has just ceased to deliver: ask again", time.Second)
 		}
 		answer, err := d.answer(m, r, whoOf(who))
 		if text, ok := answer.(string); ok {
 			answer = done{text}
 		}
-		wrong, isWrong := errors.AsType[*statusError](err)
+		return answer, err
+	})
+	return func(w http.ResponseWriter, r *http.Request, who web.Identity) {
 		switch {
-		case err == nil:
-			respond(w, http.StatusOK, answer)
-		case isWrong:
-			refuse(w, wrong.status, wrong.reason, nil)
-		case errors.Is(err, deliver.ErrUnknown):
-			refuse(w, http.StatusNotFound, quote(err), nil)
-		case errors.Is(err, deliver.ErrRefused):
-			refuse(w, http.StatusUnprocessableEntity, quote(err), nil)
+		case s.Deliveries == nil:
+			s.fail(w, r, refused(http.StatusNotFound, "this center delivers nothing"))
+		case s.Deliveries() == nil:
+			s.forward(w, r, who)
 		default:
-			s.Log.Error("read or change a subscription failed", "err", err)
-			refuseForNow(w, http.StatusServiceUnavailable, quote(err), 10*time.Second)
+			here(w, r, who)
 		}
 	}
 }
