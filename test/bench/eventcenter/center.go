@@ -26,6 +26,7 @@ type center struct {
 	url    string
 	client *http.Client
 	log    *os.File
+	token  string
 }
 
 // startCenter starts a center on loopback.
@@ -112,24 +113,30 @@ func sqliteAlone(ctx context.Context, name string) (figure, error) {
 	return figureOf(times), err
 }
 
-// token is the token that agents and this program use.
-func (c *center) token() string { return filepath.Join(c.dir, "token") }
-
-func (c *center) get(ctx context.Context, path string) (body []byte, status int, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+path, nil)
+// do sends a request with the local token.
+func (c *center) do(ctx context.Context, client *http.Client, method, path, media string, body []byte) (answer []byte, status int,
+	err error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, 0, err
 	}
-	if token, err := os.ReadFile(c.token()); err == nil {
-		request.Header.Set("Authorization", "Bearer "+string(bytes.TrimSpace(token)))
+	if c.token == "" {
+		token, _ := os.ReadFile(filepath.Join(c.dir, "token")) // it is not there before the first start
+		c.token = string(bytes.TrimSpace(token))
 	}
-	response, err := c.client.Do(request)
+	request.Header.Set("Authorization", "Bearer "+c.token)
+	request.Header.Set("Content-Type", media)
+	response, err := client.Do(request)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer response.Body.Close()
-	body, err = io.ReadAll(response.Body)
-	return body, response.StatusCode, err
+	answer, err = io.ReadAll(response.Body)
+	return answer, response.StatusCode, err
+}
+
+func (c *center) get(ctx context.Context, path string) (body []byte, status int, err error) {
+	return c.do(ctx, c.client, http.MethodGet, path, "", nil)
 }
 
 // timed returns how long responses take, over many requests.
@@ -176,16 +183,6 @@ func figureOf(times []time.Duration) figure {
 	return figure{times[len(times)/2], times[len(times)*99/100]}
 }
 
-func (f figure) String() string { return fmt.Sprintf("%s / %s", short(f.p50), short(f.p99)) }
-
-func short(d time.Duration) string {
-	switch {
-	case d >= 10*time.Second:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d >= time.Second:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d >= 10*time.Millisecond:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	}
-	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+func (f figure) String() string {
+	return fmt.Sprint(f.p50.Round(100*time.Microsecond), " / ", f.p99.Round(100*time.Microsecond))
 }

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -34,7 +30,7 @@ type load struct {
 }
 
 // post sends changes of the node in one request, until the center takes them. The delay counts from when they were due.
-func (n *node) post(ctx context.Context, c *center, token string, events int, due time.Time, l *load) {
+func (n *node) post(ctx context.Context, c *center, events int, due time.Time, l *load) {
 	n.sending.Lock()
 	defer n.sending.Unlock()
 	body := []byte("[")
@@ -48,33 +44,14 @@ func (n *node) post(ctx context.Context, c *center, token string, events int, du
 		body = append(append(body, e.JSON...), ",]"[min(1, (i+1)/events)])
 	}
 	for ctx.Err() == nil {
-		reason := n.try(ctx, c, token, body)
-		if reason == "" {
+		_, status, err := c.do(ctx, n.client, http.MethodPost, "/v1/events", event.BatchMediaType, body)
+		if err == nil && status == http.StatusOK {
 			l.note("", events, time.Since(due))
 			return
 		}
-		l.note(reason, 0, 0)
+		l.note(fmt.Sprint("status ", status), 0, 0) // 0: no answer
 		time.Sleep(time.Second)
 	}
-}
-
-// try sends a body once. It returns why the center did not take it; empty: it did.
-func (n *node) try(ctx context.Context, c *center, token string, body []byte) string {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/v1/events", bytes.NewReader(body))
-	if err != nil {
-		return err.Error()
-	}
-	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set("Content-Type", event.BatchMediaType)
-	answer, err := n.client.Do(r)
-	if err != nil {
-		return "no answer"
-	}
-	defer answer.Body.Close()
-	if _, err := io.Copy(io.Discard, answer.Body); err != nil || answer.StatusCode != http.StatusOK {
-		return answer.Status
-	}
-	return ""
 }
 
 func (l *load) note(reason string, stored int, took time.Duration) {
@@ -89,19 +66,13 @@ func (l *load) note(reason string, stored int, took time.Duration) {
 
 // generate sends requests of this many events at a rate of requests per second, from one node after the other.
 func generate(ctx context.Context, c *center, nodes []*node, events, rate int, span time.Duration) (*load, error) {
-	token, err := os.ReadFile(c.token())
-	if err != nil {
-		return nil, err
-	}
 	l := &load{failed: map[string]int{}}
 	var sending sync.WaitGroup
 	begun := time.Now()
 	for i := range int(span.Seconds() * float64(rate)) {
 		due := begun.Add(time.Duration(i) * time.Second / time.Duration(rate))
 		time.Sleep(time.Until(due))
-		sending.Go(func() {
-			nodes[i*7919%len(nodes)].post(ctx, c, strings.TrimSpace(string(token)), events, due, l)
-		})
+		sending.Go(func() { nodes[i*7919%len(nodes)].post(ctx, c, events, due, l) })
 	}
 	sending.Wait()
 	return l, ctx.Err()
@@ -125,7 +96,7 @@ func (b *bench) loads(ctx context.Context, c *center) error {
 	if err != nil {
 		return err
 	}
-	b.row("memory for each open connection", "60 KiB", "%.0f KiB; all together %.0f MiB",
+	row("memory for each open connection", "60 KiB", "%.0f KiB; all together %.0f MiB",
 		(u.resident-before.resident)*1024/float64(b.nodes), u.resident)
 	for _, kind := range []struct{ events, rate int }{{1, 1000}, {50, 100}} {
 		first, err := c.newest(ctx)
@@ -142,7 +113,7 @@ func (b *bench) loads(ctx context.Context, c *center) error {
 		if err := errors.Join(err, err1, err2); err != nil {
 			return err
 		}
-		b.row(fmt.Sprintf("%d events/s for %s, %d a request, p50 / p99", kind.events*kind.rate, b.span, kind.events),
+		row(fmt.Sprintf("%d events/s for %s, %d a request, p50 / p99", kind.events*kind.rate, b.span, kind.events),
 			"p99 100 ms", "%s; %d acknowledged, %d lost; failed requests: %v; CPU an event: %.0f µs; %.0f MiB",
 			figureOf(l.times), l.stored, first+l.stored-last, l.failed,
 			float64((after.cpu-before.cpu).Microseconds())/float64(max(1, l.stored)), after.resident)

@@ -31,19 +31,12 @@ type bench struct {
 	dir, binary   string
 	nodes, perDay int
 	span          time.Duration
-	rows          []row
 }
 
-// row is a line of the table.
-type row struct{ what, goal, got string }
-
-func (b *bench) row(what, goal, format string, args ...any) {
-	got := fmt.Sprintf(format, args...)
-	logf("%s: %s", what, got)
-	b.rows = append(b.rows, row{what, goal, got})
+// row prints a line of the table.
+func row(what, goal, format string, args ...any) {
+	fmt.Printf("| %s | %s | %s |\n", what, goal, fmt.Sprintf(format, args...))
 }
-
-func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 func run(ctx context.Context, args []string) (err error) {
 	b := &bench{}
@@ -72,13 +65,9 @@ func run(ctx context.Context, args []string) (err error) {
 			return err
 		}
 	}
-	err = b.measure(ctx) // the measurements so far are still printed
-	fmt.Printf("\n%s, %d cores, which the nodes share with the center; %s\n\n| | goal | measured |\n|---|---|---|\n",
+	fmt.Printf("%s, %d cores, which the nodes share with the center; %s\n\n| | goal | measured |\n|---|---|---|\n",
 		runtime.GOARCH, runtime.NumCPU(), time.Now().Format(time.DateOnly))
-	for _, r := range b.rows {
-		fmt.Printf("| %s | %s | %s |\n", r.what, r.goal, r.got)
-	}
-	return err
+	return b.measure(ctx)
 }
 
 // measure measures SQLite alone, and then the center: its start, answers, connections and loads.
@@ -87,14 +76,12 @@ func (b *bench) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.row("SQLite alone: a commit of one row, p50 / p99", "", "%s", alone)
+	row("SQLite alone: a commit of one row, p50 / p99", "", "%s", alone)
 	dir := filepath.Join(b.dir, "center")
-	begun := time.Now()
 	events, err := makeHistory(ctx, dir, b.nodes, b.perDay)
 	if err != nil {
 		return err
 	}
-	logf("a history of %d events, in %s", events, time.Since(begun).Round(time.Second))
 	c, err := b.startCenter(dir, "--keep", "2160h")
 	if err != nil {
 		return err
@@ -104,14 +91,14 @@ func (b *bench) measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.row(fmt.Sprintf("start without a checkpoint (%d nodes, 30 days, %d events)", b.nodes, events), "", "%s", short(took))
+	row(fmt.Sprintf("start without a checkpoint (%d nodes, 30 days, %d events)", b.nodes, events), "", "%s", took.Round(time.Millisecond))
 	if err := errors.Join(c.settled(ctx), c.stop(syscall.SIGTERM), c.start(b.binary, c.cmd.Args[1:])); err != nil {
 		return err
 	}
 	if took, err = c.ready(ctx); err != nil {
 		return err
 	}
-	b.row("start", "2 s", "%s", short(took))
+	row("start", "2 s", "%s", took.Round(time.Millisecond))
 	if err := b.atRest(ctx, c); err != nil {
 		return err
 	}
@@ -138,9 +125,9 @@ func (b *bench) atRest(ctx context.Context, c *center) error {
 		if err != nil {
 			return err
 		}
-		b.row(q.what+", p50 / p99", q.goal, "%s", f)
+		row(q.what+", p50 / p99", q.goal, "%s", f)
 	}
 	u, err := c.usage()
-	b.row("resident memory after these questions", "200 MiB", "%.0f MiB", u.resident)
+	row("resident memory after these questions", "200 MiB", "%.0f MiB", u.resident)
 	return err
 }
