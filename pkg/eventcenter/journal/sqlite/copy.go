@@ -166,15 +166,8 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 		return err
 	}
 	defer t.tx.Rollback() // no effect after the commit
-	for _, r := range records {
-		if _, err := t.row(ctx, r); err != nil {
-			return fmt.Errorf("offset %d: %w", r.Offset, err)
-		}
-		if r.Stream != "" {
-			key := streamKey{r.Source, r.Stream}
-			highest := max(t.streams[key].highest, s.writer.streams[key].highest, r.Sequence)
-			t.streams[key] = watermark{highest, r.Received}
-		}
+	if err := t.rows(ctx, records); err != nil {
+		return err
 	}
 	if at != (Position{}) {
 		if err := s.savePosition(ctx, t.tx, at); err != nil {

@@ -251,10 +251,10 @@ func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *j
 
 // wanted reports whether a filter accepts a record.
 func wanted(f journal.Filter, r journal.Record) bool {
-	values := map[journal.Field]string{journal.Cluster: r.Cluster, journal.Node: r.Node, journal.Type: r.Type,
-		journal.Severity: r.Severity, journal.Check: r.Check, journal.Reason: r.Reason}
 	for field, accepted := range f {
-		if len(accepted) > 0 && !slices.Contains(accepted, values[field]) {
+		value := map[journal.Field]string{journal.Cluster: r.Cluster, journal.Node: r.Node, journal.Type: r.Type,
+			journal.Severity: r.Severity, journal.Check: r.Check, journal.Reason: r.Reason}[field]
+		if len(accepted) > 0 && !slices.Contains(accepted, value) {
 			return false
 		}
 	}
