@@ -72,6 +72,14 @@ func Earlier(a, b time.Time) time.Time {
 	return a
 }
 
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // OfDetector returns an event of a detector about a node; an empty node: about the whole cluster.
 func OfDetector(t Type, cluster, node, detector, id string, at time.Time, data any) (cloudevents.Event, error) {
 	e := cloudevents.New()

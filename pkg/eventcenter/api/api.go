@@ -3,6 +3,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -103,13 +104,13 @@ func New(c Config) *Server {
 	if c.RecordAlive == nil {
 		c.RecordAlive = c.Model.RecordAlive
 	}
-	c.Alive = orDefault(c.Alive, time.Minute)
+	c.Alive = cmp.Or(c.Alive, time.Minute)
 	c.Limits = Limits{
-		SourceRate: orDefault(c.Limits.SourceRate, 100), SourceBurst: orDefault(c.Limits.SourceBurst, 5000),
-		Rate: orDefault(c.Limits.Rate, 20_000), Burst: orDefault(c.Limits.Burst, 40_000),
-		Bytes: orDefault(c.Limits.Bytes, 24<<20), Streams: orDefault(c.Limits.Streams, 1000),
-		OwnStreams:   orDefault(c.Limits.OwnStreams, 20),
-		NodeRequests: orDefault(c.Limits.NodeRequests, 20), NodeRequestsBurst: orDefault(c.Limits.NodeRequestsBurst, 200),
+		SourceRate: cmp.Or(c.Limits.SourceRate, 100), SourceBurst: cmp.Or(c.Limits.SourceBurst, 5000),
+		Rate: cmp.Or(c.Limits.Rate, 20_000), Burst: cmp.Or(c.Limits.Burst, 40_000),
+		Bytes: cmp.Or(c.Limits.Bytes, 24<<20), Streams: cmp.Or(c.Limits.Streams, 1000),
+		OwnStreams:   cmp.Or(c.Limits.OwnStreams, 20),
+		NodeRequests: cmp.Or(c.Limits.NodeRequests, 20), NodeRequestsBurst: cmp.Or(c.Limits.NodeRequestsBurst, 200),
 	}
 	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), shares: newShares(c.Limits)}
 	if c.Pages != nil {
@@ -127,13 +128,6 @@ func New(c Config) *Server {
 		}
 	}
 	return s
-}
-
-func orDefault[T int | int64 | float64 | time.Duration](value, standard T) T {
-	if value == 0 {
-		return standard
-	}
-	return value
 }
 
 type handler func(http.ResponseWriter, *http.Request, web.Identity)

@@ -169,10 +169,7 @@ func (s *Server) gone(w http.ResponseWriter, reason string) {
 }
 
 func offsetOf(name, text string) (uint64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	offset, err := strconv.ParseUint(text, 10, 63)
+	offset, err := strconv.ParseUint(cmp.Or(text, "0"), 10, 63)
 	if err != nil {
 		return 0, refused(http.StatusBadRequest, fmt.Sprintf("%s %.40q: want an offset, in decimal digits", name, text))
 	}

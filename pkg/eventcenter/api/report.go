@@ -31,7 +31,12 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	var made report.Report
 	if err == nil {
 		made, err = s.Reports.Report(r.Context(), period, values.Get("date"))
-		err = s.noReport(err)
+		if refusal := ReportProblem(err); refusal != nil {
+			if refusal.RetryWithin > 0 {
+				s.Log.Error("make a report failed", "err", err)
+			}
+			err = refusal
+		}
 	}
 	if err != nil {
 		s.fail(w, r, err)
@@ -53,29 +58,17 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	_, _ = w.Write(text) //nolint:gosec // made by html/template
 }
 
-// noReport returns the refusal for a report that cannot be made.
-func (s *Server) noReport(err error) error {
-	switch status, reason := ReportProblem(err); status {
-	case 0:
-		return nil
-	case http.StatusServiceUnavailable:
-		s.Log.Error("make a report failed", "err", err)
-		return notNow(status, reason, 10*time.Second)
-	default:
-		return refused(status, reason)
-	}
-}
-
-// ReportProblem returns the response for a report that cannot be made: 0 means no problem.
-func ReportProblem(err error) (status int, reason string) {
-	if err == nil {
-		return 0, ""
-	}
+// ReportProblem returns the refusal for a report that cannot be made; nil: it can.
+func ReportProblem(err error) *web.Refusal {
 	if wrong, ok := errors.AsType[*report.DateError](err); ok {
-		return http.StatusBadRequest, wrong.Error()
+		return &web.Refusal{Status: http.StatusBadRequest, Reason: wrong.Error()}
 	}
 	if none, ok := errors.AsType[*report.NoReportError](err); ok {
-		return http.StatusNotFound, none.Error()
+		return &web.Refusal{Status: http.StatusNotFound, Reason: none.Error()}
 	}
-	return http.StatusServiceUnavailable, "the report cannot be made now; the log of the center says why"
+	if err == nil {
+		return nil
+	}
+	return &web.Refusal{Status: http.StatusServiceUnavailable, RetryWithin: 10 * time.Second,
+		Reason: "the report cannot be made now; the log of the center says why"}
 }

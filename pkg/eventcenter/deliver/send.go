@@ -114,7 +114,7 @@ func (s *subscription) holdLane(l *lane, err error) bool {
 	s.fresh[l.key()] = true
 	if len(s.fresh) > downAfter || len(s.state.Held) >= maxHeld {
 		s.failures++
-		s.closed = later(s.closed, time.Now().Add(backoff(s.failures)))
+		s.closed = event.Later(s.closed, time.Now().Add(backoff(s.failures)))
 		return false
 	}
 	h := l.held
@@ -122,13 +122,6 @@ func (s *subscription) holdLane(l *lane, err error) bool {
 	h.failed(time.Now(), err)
 	s.hold(&h)
 	return true
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 func (s *subscription) down() bool {
@@ -190,7 +183,7 @@ func (s *subscription) blocked(err error) {
 			s.pause("the target answered 410 Gone")
 		}
 	}
-	s.closed = later(s.closed, time.Now().Add(wait))
+	s.closed = event.Later(s.closed, time.Now().Add(wait))
 	if text := plain(err.Error()); text != s.problem {
 		s.problem = text
 		s.m.Log.Warn("send to a subscriber failed, waiting", "subscription", s.Name, "err", text)
@@ -282,7 +275,7 @@ func (s *subscription) note(err error, r *event.RefusedError, items int) error {
 		s.m.Log.Warn("subscriber refused an event", "subscription", s.Name, "err", text)
 	}
 	if r != nil && r.RetryAfter > 0 {
-		s.closed = later(s.closed, time.Now().Add(r.RetryAfter))
+		s.closed = event.Later(s.closed, time.Now().Add(r.RetryAfter))
 	}
 	if r != nil && r.Status == http.StatusGone {
 		s.pause("the target answered 410 Gone")

@@ -6,6 +6,7 @@
 package deliver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -96,15 +97,8 @@ func Read(r io.Reader) (s Settings, err error) {
 }
 
 func (s *Settings) setDefaults() {
-	if s.Origin == "" {
-		s.Origin = "eventcenter"
-	}
-	if s.GiveUpAfter == 0 {
-		s.GiveUpAfter = defaultGiveUp
-	}
-	if s.MaxDeadLetters == 0 {
-		s.MaxDeadLetters = defaultDeadLetters
-	}
+	s.Origin = cmp.Or(s.Origin, "eventcenter")
+	s.GiveUpAfter, s.MaxDeadLetters = cmp.Or(s.GiveUpAfter, defaultGiveUp), cmp.Or(s.MaxDeadLetters, defaultDeadLetters)
 }
 
 // problem returns the first error in the settings.
@@ -241,10 +235,7 @@ func (s Settings) check(one Subscription) (*expression.Expression, error) {
 
 // after returns the offset to start after.
 func (s Subscription) after() (uint64, error) {
-	if s.After == "" {
-		return 0, nil
-	}
-	offset, err := strconv.ParseUint(s.After, 10, 63)
+	offset, err := strconv.ParseUint(cmp.Or(s.After, "0"), 10, 63)
 	if err != nil {
 		return 0, fmt.Errorf("after %.40q: want an offset, in decimal digits", s.After)
 	}
@@ -253,13 +244,10 @@ func (s Subscription) after() (uint64, error) {
 
 // mode returns the mode that is tried first.
 func (s Subscription) mode() event.Mode {
-	switch {
-	case s.Mode != "":
-		return s.Mode
-	case s.toNATS():
+	if s.Mode == "" && s.toNATS() {
 		return event.Structured
 	}
-	return event.Batch
+	return cmp.Or(s.Mode, event.Batch)
 }
 
 func (s Subscription) toNATS() bool {

@@ -29,11 +29,11 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	}
 	date := r.URL.Query().Get("date")
 	made, err := s.Reports.Report(r.Context(), period, date)
-	if status, reason := api.ReportProblem(err); status != 0 {
-		if status == http.StatusServiceUnavailable {
+	if refusal := api.ReportProblem(err); refusal != nil {
+		if refusal.RetryWithin > 0 {
 			s.Log.Error("make a report failed", "err", err)
 		}
-		s.Message(w, r, status, reason)
+		s.Message(w, r, refusal.Status, refusal.Reason)
 		return
 	}
 	content, err := made.Page()

@@ -58,7 +58,7 @@ func (d *Day) fault(n *Node, t event.Type, e foldedEvent, at stamp) {
 			c.Cleared++
 		}
 		d.Clear.add(d.Through.Sub(o.Found))
-		n.over(key, stamp{at.Stream, at.Sequence, o.RaisedAt, later(o.At, at.At)})
+		n.over(key, stamp{at.Stream, at.Sequence, o.RaisedAt, event.Later(o.At, at.At)})
 	}
 	switch {
 	case t == event.FaultCleared && o == nil: // the raised event may still arrive, and then counts
@@ -69,7 +69,7 @@ func (d *Day) fault(n *Node, t event.Type, e foldedEvent, at stamp) {
 		if at.Stream != "" {
 			o.Stream, o.Sequence = at.Stream, at.Sequence
 		}
-		o.At = later(o.At, at.At)
+		o.At = event.Later(o.At, at.At)
 	default:
 		d.begin(n, key, n.episode(e, at, d.Through), e)
 	}
@@ -95,13 +95,6 @@ func (d *Day) begin(n *Node, key string, o *Episode, e foldedEvent) {
 		return
 	}
 	n.Open[key] = o
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 const maxMessage = 300 // bytes of a fault's message that a report shows

@@ -8,6 +8,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,12 +76,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.BallastBytes == 0 {
-		o.BallastBytes = 8 << 20
-	}
-	if o.Keep == 0 {
-		o.Keep = 30 * 24 * time.Hour
-	}
+	o.BallastBytes, o.Keep = cmp.Or(o.BallastBytes, 8<<20), cmp.Or(o.Keep, 30*24*time.Hour)
 	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
 		stopped: make(chan struct{}), changed: make(chan struct{})}
 	err := s.open(ctx)
