@@ -120,6 +120,9 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 	if err := s.room(); err != nil {
 		return err
 	}
+	if len(records) == 0 && s.writer.db != nil { // only the position has changed
+		return s.savePosition(ctx, s.writer.db, at)
+	}
 	for len(records) > 0 { // by day
 		day, n := records[0].Received.UTC().Format(time.DateOnly), 1
 		for n < len(records) && records[n].Received.UTC().Format(time.DateOnly) == day {
@@ -136,9 +139,6 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 			return err
 		}
 		records = records[n:]
-	}
-	if s.writer.db != nil { // even if only the position has changed
-		return s.savePosition(ctx, s.writer.db, at)
 	}
 	return nil
 }
