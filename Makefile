@@ -235,7 +235,7 @@ bench: ## what the agent costs and how fast it is, on the lab, as a table, besid
 	go run ./test/bench --dir $(LAB_DIR) $(BENCH)
 
 .PHONY: bench-eventcenter
-bench-eventcenter: ## what the event center costs with 10,000 simulated nodes; 10 minutes; BENCH=--short: 5
+bench-eventcenter: ## what the event center costs with 10,000 simulated nodes; 5 minutes; BENCH=--short: 2
 	go run ./test/bench/eventcenter $(BENCH)
 
 include packaging/*/Makefile.inc

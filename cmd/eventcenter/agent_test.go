@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
@@ -43,23 +42,21 @@ func startAgent(t *testing.T, p *process) *agent {
 func (p *process) faults(want ...string) {
 	p.t.Helper()
 	var got []string
-	for range 2400 {
+	if !eventually(patience, func() bool {
 		var answer struct {
 			Faults []struct{ Reason string }
 		}
 		_, body, err := p.do("GET", "/v1/faults?cluster=c&node=n", "", nil)
+		got = nil
 		if err == nil && json.Unmarshal(body, &answer) == nil {
-			got = nil
 			for _, f := range answer.Faults {
 				got = append(got, f.Reason)
 			}
-			if fmt.Sprint(got) == fmt.Sprint(want) {
-				return
-			}
 		}
-		time.Sleep(50 * time.Millisecond)
+		return err == nil && fmt.Sprint(got) == fmt.Sprint(want)
+	}) {
+		p.t.Fatalf("faults %v, want %v; log: %s", got, want, p.log)
 	}
-	p.t.Fatalf("faults %v, want %v; log: %s", got, want, p.log)
 }
 
 // The real agent's reporter and the real center: a fault starts and ends, the center is killed in between, and a

@@ -3,18 +3,13 @@ package main
 import (
 	"bytes"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"flag"
 	"fmt"
 	"io"
 	"maps"
-	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -85,9 +80,7 @@ func (c *realCluster) token(account, pod, audience string) string {
 		spec["boundObjectRef"] = map[string]string{"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": c.uids[pod]}
 	}
 	body, err := json.Marshal(map[string]any{"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": spec})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	var made struct{ Status struct{ Token string } }
 	c.Create("/api/v1/namespaces/default/serviceaccounts/"+account+"/token", string(body), &made)
 	return made.Status.Token
@@ -103,77 +96,16 @@ func (c *realCluster) forged(key *ecdsa.PrivateKey, change map[string]any) strin
 func (c *realCluster) changed(token string, key *ecdsa.PrivateKey, change map[string]any) string {
 	c.t.Helper()
 	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	claims := map[string]any{}
-	if err := parsed.UnsafeClaimsWithoutVerification(&claims); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, parsed.UnsafeClaimsWithoutVerification(&claims))
 	maps.Copy(claims, change)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key,
 		KeyID: parsed.Headers[0].KeyID}}, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	text, err := jwt.Signed(signer).Claims(claims).Serialize()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	return text
-}
-
-// authority signs kubelets' certificates.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign}
-	a.cert, a.key = a.sign(template)
-	return a
-}
-
-func (a *authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cert, key
-}
-
-// issue returns a client's certificate and key, PEM, in one text, as kubelet keeps them.
-func (a *authority) issue(name, organization string, until time.Duration, usage ...x509.ExtKeyUsage) []byte {
-	cert, key := a.sign(&x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name,
-		Organization: []string{organization}}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(until),
-		ExtKeyUsage: usage})
-	raw, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return append(pemOf("CERTIFICATE", cert.Raw), pemOf("EC PRIVATE KEY", raw)...)
-}
-
-func pemOf(kind string, der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
 // as makes a request to the center with a token or a client certificate. It comes again while the center has no time for
@@ -191,36 +123,26 @@ func (p *process) as(token string, pair []byte, method, path string, body []byte
 func (p *process) once(token string, pair []byte, method, path string, body []byte) (status int, answer string) {
 	p.t.Helper()
 	ca, err := os.ReadFile(filepath.Join(p.dir, "../tls/cert"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
 	config.RootCAs.AppendCertsFromPEM(ca)
 	if pair != nil {
 		loaded, err := tls.X509KeyPair(pair, pair)
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		must(p.t, err)
 		// Sent even if the center would not accept it.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &loaded, nil }
 	}
 	request, err := http.NewRequest(method, p.url+path, bytes.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	request.Header.Set("Content-Type", "application/cloudevents+json")
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 	response, err := client.Do(request)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	return response.StatusCode, string(text)
 }

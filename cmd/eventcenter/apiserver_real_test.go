@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,17 +39,13 @@ func TestRealAPIServer(t *testing.T) {
 	ca := newAuthority(t)
 	write := func(name string, text []byte) string {
 		path := filepath.Join(files, name)
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, text, 0o600))
 		return path
 	}
 	settings := write("clusters.yaml", fmt.Appendf(nil, `clusters:
   - {name: prod, kubeconfig: %q, audience: center, agents: [default/agent], clientCAFile: %q, readers: true, poolLabel: pool}
 `, c.Kubeconfig("center", c.token("center", "", "")), write("ca", pemOf("CERTIFICATE", ca.cert.Raw))))
-	if err := os.Mkdir(filepath.Join(files, "tls"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(files, "tls"), 0o700))
 	writeCertificate(t, filepath.Join(files, "tls"), 1)
 	flags := []string{"--clusters", settings, "--tls-cert", filepath.Join(files, "tls/cert"), "--tls-key",
 		filepath.Join(files, "tls/key")}
@@ -75,21 +72,12 @@ func TestRealAPIServer(t *testing.T) {
 				91))); status == 200 {
 				t.Errorf("restarted %v: a forged token: %d %s", restart, status, answer)
 			}
-			admin, err := adminToken(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, text := p.as(admin, nil, "GET", "/metrics", nil); !strings.Contains(text,
+			if _, text := p.as(p.token(), nil, "GET", "/metrics", nil); !strings.Contains(text,
 				`eventcenter_identities_total{by="token",cluster="prod",result="unreviewed"} 1`) {
 				t.Errorf("restarted %v: not metered: %s", restart, grep(text, "identities"))
 			}
 		}
 	})
-}
-
-func adminToken(p *process) (string, error) {
-	text, err := os.ReadFile(filepath.Join(p.dir, "token"))
-	return strings.TrimSpace(string(text)), err
 }
 
 func grep(text, word string) (lines string) {
@@ -105,18 +93,12 @@ func grep(text, word string) (lines string) {
 func (p *process) knows(t *testing.T, names ...string) {
 	t.Helper()
 	var out string
-	for range 1200 {
+	if !eventually(patience, func() bool {
 		out, _ = cli(t, "nodes", "--dir", p.dir, "--ca", filepath.Join(p.dir, "../tls/cert"))
-		all := true
-		for _, name := range names {
-			all = all && strings.Contains(out, name)
-		}
-		if all {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+		return !slices.ContainsFunc(names, func(name string) bool { return !strings.Contains(out, name) })
+	}) {
+		t.Fatalf("not all of %v in %s; log: %s", names, out, p.log)
 	}
-	t.Fatalf("not all of %v in %s; log: %s", names, out, p.log)
 }
 
 func (c *realCluster) senders(t *testing.T, p *process, ca *authority) {
@@ -213,9 +195,7 @@ func (c *realCluster) agents(t *testing.T, p *process, ca *authority) {
 	dir := t.TempDir()
 	pair := filepath.Join(dir, "kubelet.pem")
 	put := func(name string, text []byte) string {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 		return filepath.Join(dir, name)
 	}
 	put("kubelet.pem", ca.issue("system:node:node-b", "system:nodes", -time.Hour, x509.ExtKeyUsageClientAuth))
@@ -238,41 +218,30 @@ func (c *realCluster) agents(t *testing.T, p *process, ca *authority) {
 
 func (p *process) hasFault(t *testing.T, reason string) {
 	t.Helper()
-	admin, err := adminToken(p)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var answer string
-	for range 1200 {
-		if _, answer = p.as(admin, nil, "GET", "/v1/faults", nil); strings.Contains(answer, reason) {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+	if !eventually(patience, func() bool {
+		_, answer = p.as(p.token(), nil, "GET", "/v1/faults", nil)
+		return strings.Contains(answer, reason)
+	}) {
+		t.Errorf("no %s in %s", reason, answer)
 	}
-	t.Errorf("no %s in %s", reason, answer)
 }
 
 // client checks the center's view of a cluster: its Nodes as they are added and removed, and their Leases.
 func (c *realCluster) client(t *testing.T) {
 	f, err := fleet.New(fleet.Config{Kubeconfig: c.Kubeconfig("again", c.token("center", "", "")), PoolLabel: "pool",
 		Selector: "pool", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { f.Watch(ctx); close(done) }()
 	defer func() { cancel(); <-done }()
 	await := func(what string, is func(all map[string]fleet.Node) bool) {
 		t.Helper()
-		for range 2400 {
-			if all, ok := f.Nodes(); ok && is(all) {
-				return
-			}
-			time.Sleep(50 * time.Millisecond)
+		if !eventually(patience, func() bool { all, ok := f.Nodes(); return ok && is(all) }) {
+			all, ok := f.Nodes()
+			t.Errorf("%s: %v %+v", what, ok, all)
 		}
-		all, ok := f.Nodes()
-		t.Errorf("%s: %v %+v", what, ok, all)
 	}
 	await("listed", func(all map[string]fleet.Node) bool {
 		return len(all) == 2 && all["node-a"] == fleet.Node{UID: c.uids["node-a"], Pool: "x", Expected: true}
@@ -292,15 +261,11 @@ func (c *realCluster) client(t *testing.T) {
 	}
 	c.create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", `{"kind":"Lease",
 	 "apiVersion":"coordination.k8s.io/v1","metadata":{"name":%q},"spec":{"renewTime":"2026-01-02T03:04:05.678901Z"}}`, "node-a")
-	for range 2400 { // the apiserver's cache lags slightly
+	if !eventually(patience, func() bool { // the apiserver's cache lags slightly
 		leases, err := f.Leases(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if leases["node-a"].Equal(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)) {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+		must(t, err)
+		return leases["node-a"].Equal(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC))
+	}) {
+		t.Error("no Lease")
 	}
-	t.Error("no Lease")
 }

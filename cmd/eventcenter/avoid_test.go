@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -30,23 +30,15 @@ func TestSubscribeAvoid(t *testing.T) {
 		e.Cluster = []string{"c", "other"}[i]
 		e.Severity, e.Data = finding.Fatal, event.Fault{ID: "x", Check: "disk", Reason: "Dead", Severity: finding.Fatal,
 			Subject: finding.Subject{Kind: "disk", Name: "sda"}, RaisedAt: time.Now(), ObservedAt: time.Now()}
-		if err := p.post(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.post(e))
 	}
-	token, err := os.ReadFile(filepath.Join(p.dir, "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := freeAddress(t)
+	address := loopback.Free(t)
 	extender := exec.CommandContext(t.Context(), filepath.Join(dir, "extender"))
-	extender.Env = append(os.Environ(), "CENTER="+p.url, "TOKEN="+strings.TrimSpace(string(token)), "CLUSTER=c",
+	extender.Env = append(os.Environ(), "CENTER="+p.url, "TOKEN="+p.token(), "CLUSTER=c",
 		"LISTEN="+address)
 	log := &syncedLog{}
 	extender.Stderr = log
-	if err := extender.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, extender.Start())
 	defer func() { _ = extender.Process.Kill(); _ = extender.Wait() }()
 	type result struct {
 		NodeNames   []string
@@ -64,6 +56,7 @@ func TestSubscribeAvoid(t *testing.T) {
 	awaits := func(what string, want result) {
 		t.Helper()
 		var got result
+		var err error
 		if !eventually(patience, func() bool { got, err = filter(); return err == nil && cmp.Equal(want, got) }) {
 			t.Errorf("%s: %+v, %v\n%s", what, got, err, log)
 		}

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/silence"
 	"github.com/nodeagent/nodeagent/pkg/web/identity"
 	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // clusters are the clusters that vouch for nodes and readers.
@@ -29,11 +29,11 @@ func (s *serveOptions) openClusters(dir, token string, log *slog.Logger) (*clust
 	c := &clusters{clients: map[string]*fleet.Client{}, log: log}
 	config := identity.Config{Program: "eventcenter", Local: token, Dir: filepath.Join(dir, "clusters"), Log: log}
 	if s.clusters != "" {
-		settings, err := readClusters(s.clusters)
+		vouchers, err := settings.File(s.clusters, identity.Read)
 		if err != nil {
 			return nil, fmt.Errorf("--clusters %s: %w", s.clusters, err)
 		}
-		for _, one := range settings.Clusters {
+		for _, one := range vouchers.Clusters {
 			if one.Kubeconfig != "" {
 				if err := secretfile.Check(one.Kubeconfig); err != nil {
 					return nil, fmt.Errorf("--clusters %s: cluster %s: kubeconfig: %w", s.clusters, one.Name, err)
@@ -51,15 +51,6 @@ func (s *serveOptions) openClusters(dir, token string, log *slog.Logger) (*clust
 	var err error
 	c.identity, err = identity.New(config)
 	return c, err
-}
-
-func readClusters(name string) (identity.Settings, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return identity.Settings{}, err
-	}
-	defer f.Close()
-	return identity.Read(f)
 }
 
 // handshake makes the server request a client certificate if a cluster vouches by certificates. Each request verifies

@@ -21,14 +21,10 @@ func TestDamagedControl(t *testing.T) {
 			file := filepath.Join(dir, "control.db")
 			if text == nil {
 				data, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				text = data[:len(data)/2-100]
 			}
-			if err := os.WriteFile(file, text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, text, 0o600))
 			p = start(t, dir)
 			if err := p.post(raised("node-1", 1)); err != nil {
 				t.Errorf("an event is not taken: %v", err)

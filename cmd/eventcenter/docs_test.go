@@ -15,9 +15,7 @@ import (
 func quickStart(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/event-center.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, text, _ := strings.Cut(string(page), "## Quick start\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	var commands strings.Builder
@@ -35,9 +33,7 @@ func TestQuickStart(t *testing.T) {
 	need.Program(t, "curl")
 	dir := t.TempDir()
 	script := "#!/bin/sh\nEVENTCENTER_TEST_MAIN=1 exec '" + os.Args[0] + "' \"$@\"\n"
-	if err := executable.Write(filepath.Join(dir, "eventcenter"), []byte(script)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, executable.Write(filepath.Join(dir, "eventcenter"), []byte(script)))
 	commands := quickStart(t)
 	if strings.Count(commands, "\n") < 10 {
 		t.Fatalf("only\n%s", commands)

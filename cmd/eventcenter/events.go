@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -38,12 +39,7 @@ func newEvents(o *options) *cobra.Command {
 				return o.follow(cmd, "/v1/events?"+values.Encode())
 			}
 			values.Set("limit", strconv.Itoa(limit))
-			var answer api.List
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/events?"+values.Encode(), &answer)
-			if err != nil || printed {
-				return err
-			}
-			return printEvents(cmd.OutOrStdout(), answer)
+			return show(o, cmd, "/v1/events?"+values.Encode(), "events", func(api.List) bool { return false })
 		},
 	}
 	flags := cmd.Flags()
@@ -56,11 +52,7 @@ func newEvents(o *options) *cobra.Command {
 	return cmd
 }
 
-func eventHead() []string {
-	return []string{"OFFSET", "RECEIVED", "TYPE", "SEVERITY", "NODE", "SUBJECT", "MESSAGE"}
-}
-
-// eventRow returns an event as a line for people.
+// eventRow returns an event as the cells of a line for people.
 func eventRow(l api.Line, more int) []string {
 	t, about := l.Type, l.Subject
 	if l.Detector != "" {
@@ -72,33 +64,23 @@ func eventRow(l api.Line, more int) []string {
 	if more > 0 {
 		about += fmt.Sprintf(" and %d more", more)
 	}
-	return []string{l.Offset, l.Received.Format(time.RFC3339), t, l.Severity, l.Node, about, api.Clip(l.Message, 120)}
+	row := []string{l.Offset, l.Received.Format(time.RFC3339), t, l.Severity, l.Node, about, api.Clip(l.Message, 120)}
+	for i, cell := range row {
+		row[i] = event.Plain(cell)
+	}
+	return row
 }
 
-// folded returns the rows of events, without repetition.
-func folded(items []api.Item) (rows [][]string) {
+// folded returns the lines of events, without repetition.
+func folded(items []api.Item) (rows []string) {
 	var lines []api.Line
 	for _, i := range items {
 		lines = append(lines, api.LineOf(i))
 	}
 	for _, f := range api.Fold(lines) {
-		rows = append(rows, eventRow(f.Line, f.More))
+		rows = append(rows, strings.Join(eventRow(f.Line, f.More), "\t"))
 	}
 	return rows
-}
-
-func printEvents(w io.Writer, answer api.List) error {
-	rows := append([][]string{eventHead()}, folded(answer.Events)...)
-	for _, g := range answer.Gaps {
-		rows = append(rows, []string{fmt.Sprintf("%d-%d", g.From, g.To), "", "LOST", "", "", "", g.Reason})
-	}
-	if err := table(w, rows); err != nil {
-		return err
-	}
-	if answer.Next != answer.Newest {
-		fmt.Fprintf(w, "more: --after %s\n", answer.Next)
-	}
-	return nil
 }
 
 // follow prints new events. If the connection ends, it reconnects at the same position.
@@ -126,7 +108,7 @@ func (o *options) followOnce(cmd *cobra.Command, path string, last *string) erro
 	if *last != "" {
 		headers["Last-Event-ID"] = *last
 	}
-	response, err := o.get(cmd.Context(), path, headers)
+	response, err := o.remote().Send(cmd.Context(), http.MethodGet, path, headers, nil)
 	if err != nil {
 		return err
 	}
@@ -171,10 +153,6 @@ func (o *options) printStreamed(w io.Writer, kind, data string) error {
 	if err := json.Unmarshal([]byte(data), &i); err != nil {
 		return err
 	}
-	row := eventRow(api.LineOf(i), 0)
-	for n, cell := range row {
-		row[n] = event.Plain(cell)
-	}
-	_, err := fmt.Fprintln(w, strings.Join(row, "  "))
+	_, err := fmt.Fprintln(w, strings.Join(eventRow(api.LineOf(i), 0), "  "))
 	return err
 }

@@ -16,9 +16,7 @@ func TestEventsAreFolded(t *testing.T) {
 	item := func(offset int, kind, subject, message string) api.Item {
 		text, err := json.Marshal(map[string]any{"type": "io.github.nodeagent." + kind, "severity": "info",
 			"partitionkey": "n", "subject": subject, "data": map[string]string{"message": message}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return api.Item{Offset: fmt.Sprint(offset), Event: text}
 	}
 	id := strings.Repeat("0123456789abcdef", 4)
@@ -31,7 +29,8 @@ func TestEventsAreFolded(t *testing.T) {
 		item(5, "agent.started.v1", "", ""), item(6, "agent.started.v1", "", ""),
 		item(7, "leftover.gone.v1", "leftovers/LeftoverGone/cgroup/"+strings.Repeat("x", 1000), strings.Repeat("y", 1000)),
 	}) {
-		got = append(got, strings.Join(append(row[:1], row[2:]...), "|"))
+		cells := strings.Split(row, "\t")
+		got = append(got, strings.Join(append(cells[:1], cells[2:]...), "|"))
 	}
 	x, y := strings.Repeat("x", 1000), strings.Repeat("y", 60)
 	want := []string{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"strconv"
@@ -33,7 +34,7 @@ const (
 type export struct {
 	*options
 	cmd          *cobra.Command
-	after, until string
+	after, until uint64
 	from, to     string
 	file         string
 
@@ -56,8 +57,8 @@ read any more are named on standard error, and the exit code is 1.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&e.after, "after", "", "begin after this offset (default: with the oldest event)")
-	flags.StringVar(&e.until, "until", "", "end with this offset (default: the newest at the start)")
+	flags.Uint64Var(&e.after, "after", 0, "begin after this offset (default: with the oldest event)")
+	flags.Uint64Var(&e.until, "until", 0, "end with this offset (default: the newest at the start)")
 	flags.StringVar(&e.from, "from", "", "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
 	flags.StringVar(&e.to, "to", "", "end before events received at this time")
 	flags.StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
@@ -68,13 +69,11 @@ read any more are named on standard error, and the exit code is 1.`,
 
 // page reads a page of the journal, or with a limit of 1 one event.
 func (e *export) page(after uint64, limit int) (list api.List, err error) {
-	quiet := *e.options
-	quiet.output = "text"
 	q := url.Values{"after": {strconv.FormatUint(after, 10)}, "limit": {strconv.Itoa(limit)}}
 	if e.journal != "" {
 		q.Set("journal", e.journal)
 	}
-	_, err = quiet.ask(e.cmd.Context(), io.Discard, "/v1/events?"+q.Encode(), &list)
+	_, err = e.ask(e.cmd.Context(), http.MethodGet, "/v1/events?"+q.Encode(), nil, &list)
 	return list, err
 }
 
@@ -117,16 +116,11 @@ func (e *export) span() (after, until uint64, err error) {
 		return 0, 0, err
 	}
 	after, until = oldest-1, newest
-	for _, one := range []struct {
-		flag, text string
-		to         *uint64
-	}{{"after", e.after, &after}, {"until", e.until, &until}} {
-		if one.text == "" {
-			continue
-		}
-		if *one.to, err = strconv.ParseUint(one.text, 10, 63); err != nil {
-			return 0, 0, fmt.Errorf("--%s %q: want an offset, in decimal digits", one.flag, one.text)
-		}
+	if e.after > 0 {
+		after = e.after
+	}
+	if e.until > 0 {
+		until = e.until
 	}
 	for _, one := range []struct {
 		flag, text string

@@ -38,9 +38,7 @@ func TestExport(t *testing.T) {
 	p := start(t, dir)
 	post := func(from, to uint64) {
 		for n := from; n <= to; n++ {
-			if err := p.post(raised("node-1", n)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.post(raised("node-1", n)))
 		}
 	}
 	export := func(want int, flags ...string) string {
@@ -70,28 +68,20 @@ func TestExport(t *testing.T) {
 	}
 	export(exitFine, "--file", file, "--until", "4")
 	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := exported(t, export(exitFine))
 	for _, cut := range []int{0, 1, len(whole) / 2, len(whole) - 1, len(whole)} {
-		if err := os.WriteFile(file, whole[:cut], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, whole[:cut], 0o600))
 		export(exitFine, "--file", file)
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(want, exported(t, string(text))); diff != "" {
 			t.Errorf("cut off at %d: %s", cut, diff)
 		}
 	}
 	for text, reason := range map[string]string{"hello\n": "not of an export", strings.ReplaceAll(string(whole),
 		`"centerjournal":"`, `"centerjournal":"x`): "another journal"} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 		if out := export(exitCouldNotTell, "--file", file); !strings.Contains(out, reason) {
 			t.Errorf("no %q in %s", reason, out)
 		}

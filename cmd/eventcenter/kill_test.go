@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -207,8 +205,7 @@ func (f *follower) follow(ctx context.Context, p *process, enough int) {
 		f.t.Error(err)
 		return
 	}
-	token, _ := os.ReadFile(filepath.Join(p.dir, "token"))
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	request.Header.Set("Authorization", "Bearer "+p.token())
 	request.Header.Set("Accept", "text/event-stream")
 	request.Header.Set("Last-Event-ID", f.last)
 	response, err := http.DefaultClient.Do(request)

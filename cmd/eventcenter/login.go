@@ -1,15 +1,12 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"os/user"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
@@ -28,14 +25,15 @@ the person's actions under the name given here.`,
 				role = "reader"
 			}
 			var answer api.SignInCode
-			printed, err := o.call(cmd.Context(), cmd.OutOrStdout(), http.MethodPost, "/v1/sign-in-codes?"+
+			text, err := o.ask(cmd.Context(), http.MethodPost, "/v1/sign-in-codes?"+
 				url.Values{"name": {name}, "role": {role}}.Encode(), nil, &answer)
-			if err != nil || printed {
+			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.address(),
-				event.Plain(answer.Code), answer.Ends.Local().Format(time.TimeOnly))
-			return err
+			return o.print(cmd, "login", struct {
+				api.SignInCode
+				Address string
+			}{answer, o.remote().Address()}, text)
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", userName(), "name of the person who signs in")

@@ -4,10 +4,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -118,12 +116,3 @@ func (o *options) json() bool { return o.output == "json" }
 
 // directory returns the data directory.
 func (o *options) directory() string { return client.Directory("eventcenter", o.dir) }
-
-// address returns the address of the center to use.
-func (o *options) address() string { return o.remote().Address() }
-
-func printJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(v)
-}

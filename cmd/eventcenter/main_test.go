@@ -77,9 +77,7 @@ func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 	p := &process{t: t, dir: dir, log: &syncedLog{}}
 	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", "127.0.0.1:0"}, flags...)...)
 	p.cmd.Path, p.cmd.Stderr = binary, p.log
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Start())
 	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
 	if !eventually(patience, func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "address"))
@@ -109,16 +107,21 @@ func (p *process) stop(signal syscall.Signal) {
 	}
 }
 
+// token returns the local token.
+func (p *process) token() string {
+	text, err := os.ReadFile(filepath.Join(p.dir, "token"))
+	if err != nil {
+		p.t.Error(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
 func (p *process) do(method, path, media string, body []byte) (int, []byte, error) {
 	request, err := http.NewRequestWithContext(context.Background(), method, p.url+path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
-	token, err := os.ReadFile(filepath.Join(p.dir, "token"))
-	if err != nil {
-		return 0, nil, err
-	}
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	request.Header.Set("Authorization", "Bearer "+p.token())
 	request.Header.Set("Content-Type", media)
 	response, err := cmp.Or(p.client, http.DefaultClient).Do(request)
 	if err != nil {
@@ -177,9 +180,7 @@ func TestVerbs(t *testing.T) {
 	fault := hostile.Data.(event.Fault)
 	fault.Message = "evil\x1b[31m\r\nline\u202e"
 	hostile.Data = fault
-	if err := p.post(hostile, raised("node-2", 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(hostile, raised("node-2", 1)))
 	for _, test := range []struct {
 		args []string
 		code int
@@ -235,14 +236,10 @@ func TestVerbs(t *testing.T) {
 func TestBackupRestore(t *testing.T) {
 	dir, archive, restored := t.TempDir(), filepath.Join(t.TempDir(), "b.tar"), filepath.Join(t.TempDir(), "r")
 	p := start(t, dir)
-	if err := p.post(raised("node-1", 1), raised("node-1", 2)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("node-1", 1), raised("node-1", 2)))
 	p.stop(syscall.SIGTERM) // writes a checkpoint
 	p = start(t, dir)
-	if err := p.post(raised("node-1", 3)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("node-1", 3)))
 	if out, code := cli(t, "backup", archive, "--dir", dir); code != exitFine {
 		t.Fatal(out)
 	}
@@ -268,15 +265,11 @@ func TestBackupRestore(t *testing.T) {
 		t.Errorf("the report is another one: %s", out)
 	}
 	data, err := os.ReadFile(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at := bytes.Index(data, []byte("SQLite format 3")) + 4000
 	for name, damaged := range map[string][]byte{"cut off": data[:len(data)/2],
 		"another byte": append(append(bytes.Clone(data[:at]), data[at]^1), data[at+1:]...)} {
-		if err := os.WriteFile(archive, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(archive, damaged, 0o600))
 		empty := filepath.Join(t.TempDir(), "e")
 		if out, code := cli(t, "restore", archive, "--dir", empty); code != exitCouldNotTell {
 			t.Errorf("%s: %s", name, out)
@@ -284,5 +277,12 @@ func TestBackupRestore(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(empty, "journal")); err == nil {
 			t.Errorf("%s: a journal was made", name)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

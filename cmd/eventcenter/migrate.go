@@ -69,10 +69,5 @@ func (o *options) migrate(cmd *cobra.Command, replicas string) error {
 	if err != nil {
 		return err
 	}
-	if o.json() {
-		return printJSON(cmd.OutOrStdout(), taken)
-	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "journal %s: %d events up to offset %d are in JetStream, the same by count and "+
-		"hash (%.16s)\n", taken.Journal, taken.Events, taken.Newest, taken.SHA256)
-	return err
+	return o.print(cmd, "migrate", taken, nil)
 }

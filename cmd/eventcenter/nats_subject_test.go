@@ -21,14 +21,10 @@ func TestNATSSubject(t *testing.T) {
 	n := startNATS(t)
 	conn, err := nats.Connect(n.url, nats.UserCredentials(n.credentials), nats.RootCAs(n.ca), nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true), nats.ReconnectWait(100*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !eventually(patience, func() bool {
 		_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FLEET", Subjects: []string{"fleet.>"}, Replicas: 3})
 		return err == nil
@@ -53,16 +49,12 @@ func TestNATSSubject(t *testing.T) {
 		}
 		return stream.CachedInfo().State.Msgs
 	}
-	if err := p.post(raised("node-1", 1), raised("node-2", 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("node-1", 1), raised("node-2", 1)))
 	if !eventually(patience, func() bool { return messages() == 2 }) {
 		t.Fatalf("%d messages, want 2\n%s", messages(), p.log)
 	}
 	n.kill(0)
-	if err := p.post(raised("node-1", 2)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("node-1", 2)))
 	n.start(0)
 	if !eventually(patience, func() bool { return messages() == 3 }) {
 		t.Fatalf("%d messages, want 3\n%s", messages(), p.log)

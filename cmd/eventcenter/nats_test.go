@@ -59,9 +59,7 @@ func startNATS(t *testing.T) *natsServers {
 
 func (n *natsServers) write(name, text string) {
 	n.t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, os.WriteFile(name, []byte(text), 0o600))
 }
 
 // accounts makes the keys of an operator, of the center's account, and of an unknown one.
@@ -101,18 +99,14 @@ func (n *natsServers) accounts(dir string) (conf string) {
 		return filepath.Join(dir, name)
 	}
 	n.credentials, n.strangers = credentials(account, "center.creds"), credentials(stranger, "stranger.creds")
-	if err := errors.Join(problems...); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, errors.Join(problems...))
 	return conf
 }
 
 func (n *natsServers) start(i int) {
 	n.t.Helper()
 	n.all[i] = exec.Command(n.binary, "-c", n.conf[i]) // kill ends it
-	if err := n.all[i].Start(); err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, n.all[i].Start())
 }
 
 func (n *natsServers) kill(i int) {
@@ -138,15 +132,10 @@ func TestOutsideNATS(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	n := startNATS(t)
 	r := &threeReplicas{t: t}
-	var starting sync.WaitGroup
-	for i := range r.all {
+	r.each(func(i int) {
 		r.dirs[i], r.files[i] = t.TempDir(), n.replicas(i, n.credentials)
-		starting.Go(func() { r.start(i) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+		r.start(i)
+	})
 	stranger := startUnready(t, t.TempDir(), "--replicas", n.replicas(3, n.strangers))
 	l := newLoad(8)
 	var running sync.WaitGroup
@@ -184,9 +173,7 @@ func TestOutsideNATS(t *testing.T) {
 	}
 	r.notReady(stranger, "Authorization Violation")
 	good, err := os.ReadFile(n.credentials)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n.write(n.strangers, string(good)) // renew the credentials
 	stranger.await(http.StatusOK)
 	stranger.stop(syscall.SIGTERM)
@@ -230,9 +217,7 @@ func startAt(t *testing.T, address, dir string, flags ...string) *process {
 	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address}
 	p.cmd = program(t.Context(), append([]string{"serve", "--dir", dir, "--listen", address}, flags...)...)
 	p.cmd.Stderr = p.log
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Start())
 	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
 	return p
 }

@@ -22,18 +22,14 @@ func TestNextVersion(t *testing.T) {
 	ofTomorrow := func(sequence uint64, change map[string]any) []byte {
 		text, err := raised("n", sequence).Encode()
 		var e map[string]any
-		if err = errors.Join(err, json.Unmarshal(text, &e)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, json.Unmarshal(text, &e)))
 		for key, value := range change {
 			e[key] = value
 		}
 		data, _ := e["data"].(map[string]any)
 		data["weather"] = map[string]any{"sky": "clear"}
 		text, err = json.Marshal(e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return text
 	}
 	for _, event := range [][]byte{
@@ -76,9 +72,7 @@ func TestNextVersion(t *testing.T) {
 	}{{day[0], "reads format 3 only", 3}, {filepath.Join(dir, "control.db"), "knows 1", 1}} {
 		format(t, file.name, file.now+1)
 		before, err := os.ReadFile(file.name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out, code := cli(t, "serve", "--dir", dir, "--listen", "127.0.0.1:0")
 		if code != exitCouldNotTell || !strings.Contains(out, fmt.Sprintf("its format is %d, this program %s", file.now+1, file.is)) {
 			t.Errorf("%s of the next version: %d %s", file.name, code, out)
@@ -101,20 +95,14 @@ func rewrite(t *testing.T, name, from, to string) {
 	if err == nil && !bytes.Contains(text, []byte(from)) {
 		t.Fatalf("%s: no %s", name, from)
 	}
-	if err = errors.Join(err, os.WriteFile(name, bytes.Replace(text, []byte(from), []byte(to), 1), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, os.WriteFile(name, bytes.Replace(text, []byte(from), []byte(to), 1), 0o600)))
 }
 
 // format changes the format version in a SQLite file.
 func format(t *testing.T, name string, version int) {
 	t.Helper()
 	db, err := sql.Open("sqlite", name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = db.ExecContext(t.Context(), "UPDATE meta SET version = ?", version)
-	if err = errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, db.Close()))
 }

@@ -43,9 +43,7 @@ type change struct {
 func newPowered(t *testing.T, centers int, without change) *powered {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "power-") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &powered{t: t, log: &syncedLog{}}
 	t.Cleanup(func() {
 		p.lose()
@@ -56,9 +54,7 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 	})
 	file := func(name, text string) string {
 		name = filepath.Join(dir, name)
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
 	writeCertificate(t, dir, 1)
@@ -82,9 +78,7 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 			client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: insecure}}})
 	}
 	repo, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.machine = guest.Server{Guest: guest.Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: p.log},
 		Disk: newDisk(t, filepath.Join(dir, "disk.img")), Files: files, Command: command, Ports: ports}
 	return p
@@ -99,12 +93,11 @@ func replicasFile(i, all int) string {
 	return text + "]}\n"
 }
 
+// freeAddress returns a free port of 127.0.0.1, for which the certificates are.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -113,17 +106,13 @@ func freeAddress(t *testing.T) string {
 func newDisk(t *testing.T, name string) *guest.Disk {
 	t.Helper()
 	err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 1<<30))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mkfs := exec.CommandContext(t.Context(), need.Program(t, "mkfs.ext4"), "-q", "-F", name)
 	if out, err := mkfs.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	disk, err := guest.NewDisk(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return disk
 }
 
@@ -133,13 +122,9 @@ func buildWith(t *testing.T, dir string, c change) string {
 	args := []string{"build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "eventcenter")}
 	if c.file != "" {
 		file, err := filepath.Abs(filepath.Join("../..", c.file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := 0; i < len(c.changes); i += 2 {
 			if strings.Count(string(text), c.changes[i]) != 1 {
 				t.Fatalf("%s does not have %q once", c.file, c.changes[i])
@@ -150,9 +135,7 @@ func buildWith(t *testing.T, dir string, c change) string {
 		overlay, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
 		err = errors.Join(err, os.WriteFile(changed, text, 0o600),
 			os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		args = append(args, "-overlay", filepath.Join(dir, "overlay.json"))
 	}
 	cmd := exec.CommandContext(t.Context(), "go", append(args, ".")...)

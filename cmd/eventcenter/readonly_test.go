@@ -18,9 +18,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	disk.Mount(mount, "errors=remount-ro")
 	dir := filepath.Join(mount, "center")
 	p := start(t, dir)
-	if err := p.post(raised("node-1", 1), raised("node-2", 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("node-1", 1), raised("node-2", 1)))
 	disk.TriggerError()
 	var refused error
 	if !eventually(patience, func() bool { refused = p.post(raised("node-1", 2)); return refused != nil }) {
@@ -45,9 +43,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	disk.Check()
 	disk.Mount(mount, "errors=remount-ro")
 	p = start(t, dir)
-	if err := p.post(raised("node-1", 2)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("node-1", 2)))
 	if _, body, err := p.do(http.MethodGet, "/v1/events", "", nil); err != nil || !strings.Contains(string(body), `"newest":"3"`) {
 		t.Errorf("%v %s", err, body)
 	}

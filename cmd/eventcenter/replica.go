@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,16 +17,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
+	"golang.org/x/time/rate"
+
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // jetstreamDir holds the files of the NATS server in this process.
@@ -50,10 +50,10 @@ type replica struct {
 
 // openReplica starts the NATS server in this process, or connects to external ones.
 func (s *serveOptions) openReplica(dir string, log *slog.Logger, gate *gate) (*replica, error) {
+	lines := rate.Sometimes{First: 1, Interval: 10 * time.Second} // reasons may change several times a second
 	r := &replica{keep: s.keep, log: log, waiting: func(err error) {
-		if gate.wait(err) {
-			log.Info("waiting", "for", err)
-		}
+		gate.wait(err)
+		lines.Do(func() { log.Info("waiting", "for", err) })
 	}}
 	if s.replicas == "" {
 		return r, nil
@@ -61,26 +61,17 @@ func (s *serveOptions) openReplica(dir string, log *slog.Logger, gate *gate) (*r
 	if eventcenter.HasJournal(dir) {
 		return nil, fmt.Errorf("%s: %w", dir, sqlite.ErrOriginal)
 	}
-	settings, node, err := joinReplicas(s.replicas, dir, log)
+	joined, node, err := joinReplicas(s.replicas, dir, log)
 	if err != nil {
 		return nil, fmt.Errorf("--replicas %s: %w", s.replicas, err)
 	}
-	r.settings, r.node = settings, node
+	r.settings, r.node = joined, node
 	return r, nil
 }
 
 // joinReplicas reads the settings file and applies it.
 func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node *cluster.Node, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return s, nil, err
-	}
-	defer f.Close()
-	host, err := os.Hostname()
-	if err != nil {
-		return s, nil, err
-	}
-	if s, err = cluster.Read(f, host); err != nil {
+	if s, err = settings.File(file, cluster.Read); err != nil {
 		return s, nil, err
 	}
 	if s.Outside() {
@@ -129,17 +120,11 @@ func routeTLS(files cluster.TLS) (*tls.Config, error) {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.Get(nil) }}, nil
 }
 
-// journal opens the replicas' common journal; nil: there are no replicas.
-func (r *replica) journal() func(context.Context, string, func([]journal.Record) []journal.Event) (
+// journal opens the replicas' common journal.
+func (r *replica) journal(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (
 	eventcenter.Replicated, error) {
-	if r.node == nil {
-		return nil
-	}
-	return func(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (
-		eventcenter.Replicated, error) {
-		return jetstream.Open(ctx, jetstream.Options{Dir: dir, Conn: r.node.Conn, Replicas: cluster.Peers, Log: r.log,
-			Appended: appended, Keep: r.keep}, r.waiting)
-	}
+	return jetstream.Open(ctx, jetstream.Options{Dir: dir, Conn: r.node.Conn, Replicas: cluster.Peers, Log: r.log,
+		Appended: appended, Keep: r.keep}, r.waiting)
 }
 
 // adopt sets the center once it is open.
@@ -149,18 +134,8 @@ func (r *replica) adopt(c *eventcenter.Center) {
 }
 
 func (r *replica) ready() error {
-	if replicated, ok := r.center.Journal.(eventcenter.Replicated); ok {
-		return cmp.Or(r.node.Alone(), replicated.Ready())
-	}
-	return nil
-}
-
-// recordAlive returns the function that records signs of life; nil: only the model does.
-func (r *replica) recordAlive() func(key model.Key, agent event.Agent, sentAt, at time.Time) {
-	if r.node == nil {
-		return nil
-	}
-	return r.words.RecordAlive
+	replicated, _ := r.center.Journal.(eventcenter.Replicated) // that of journal
+	return cmp.Or(r.node.Alone(), replicated.Ready())
 }
 
 // forward makes the worker answer a request about subscriptions.
@@ -174,14 +149,6 @@ func (r *replica) forward(ctx context.Context, f api.Forwarded) (a api.Answer, e
 		return a, err
 	}
 	return a, json.Unmarshal(data, &a)
-}
-
-// forwarder returns forward; nil for a single center.
-func (r *replica) forwarder() func(context.Context, api.Forwarded) (api.Answer, error) {
-	if r.node == nil {
-		return nil
-	}
-	return r.forward
 }
 
 // answer answers requests that other replicas forward to the worker, until ctx ends.
@@ -244,33 +211,16 @@ func (r *replica) close() {
 type gate struct {
 	handler atomic.Pointer[http.Handler]
 	reason  atomic.Pointer[string]
-
-	mu     sync.Mutex           // guards told
-	logged map[string]time.Time // by reason, when it was last logged
 }
 
 func newGate() *gate {
-	g := &gate{logged: map[string]time.Time{}}
+	g := &gate{}
 	g.wait(errors.New("the center starts"))
 	return g
 }
 
-// wait sets the reason for waiting, and reports whether to log it: once per minute.
-func (g *gate) wait(err error) bool {
-	reason := err.Error()
-	before := g.reason.Swap(&reason)
-	if before != nil && *before == reason {
-		return false
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	maps.DeleteFunc(g.logged, func(_ string, at time.Time) bool { return time.Since(at) > time.Minute })
-	_, known := g.logged[reason]
-	if !known {
-		g.logged[reason] = time.Now()
-	}
-	return !known
-}
+// wait sets the reason for waiting.
+func (g *gate) wait(err error) { g.reason.Store(new(err.Error())) }
 
 func (g *gate) open(h http.Handler) { g.handler.Store(&h) }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -20,14 +19,7 @@ func TestReplicasAreOne(t *testing.T) {
 	r := newReplicas(t)
 	h := newWebhook(t)
 	file := h.settings("")
-	var starting sync.WaitGroup
-	for i := range r.all {
-		starting.Go(func() { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) })
 	worker := r.worker(nil)
 	other, third := r.all[(worker+1)%3], r.all[(worker+2)%3]
 	body := []byte(`{"name":"all","url":"` + h.url + `/hook"}`)
@@ -46,12 +38,8 @@ func TestReplicasAreOne(t *testing.T) {
 	alive := raised("node-1", 1)
 	alive.Type, alive.Subject = event.AgentAlive, event.Subject{}
 	alive.Data = event.Agent{Version: "1.2.3", LastSequence: "1"}
-	if err := other.post(raised("node-1", 1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.post(alive); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.post(raised("node-1", 1)))
+	must(t, other.post(alive))
 	r.answers(third, "/v1/nodes", "1.2.3") // signs of life reach all replicas, though they are not journaled
 	status, answer, err := third.do(http.MethodPost, "/v1/sign-in-codes?name=ada", "", nil)
 	var code struct{ Code string }
@@ -98,14 +86,10 @@ func (r *threeReplicas) answers(p *process, path, want string) {
 func signIn(t *testing.T, p *process, code string) *http.Cookie {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/login", strings.NewReader("code="+code))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	response, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusSeeOther || len(response.Cookies()) != 1 {
 		t.Fatal(response.Status)
@@ -121,19 +105,13 @@ func browse(t *testing.T, p *process, cookie *http.Cookie, path string, form []b
 		method = http.MethodPost
 	}
 	r, err := http.NewRequestWithContext(t.Context(), method, p.url+path, bytes.NewReader(form))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.AddCookie(cookie)
 	response, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, string(text)
 }

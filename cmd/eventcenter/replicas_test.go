@@ -35,15 +35,21 @@ type threeReplicas struct {
 func startReplicas(t *testing.T) *threeReplicas {
 	t.Helper()
 	r := newReplicas(t)
-	var starting sync.WaitGroup
-	for i := range r.all {
-		starting.Go(func() { r.start(i) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(r.start)
 	return r
+}
+
+// each does something with each replica at once, and ends the test if one fails.
+func (r *threeReplicas) each(do func(i int)) {
+	r.t.Helper()
+	var all sync.WaitGroup
+	for i := range r.all {
+		all.Go(func() { do(i) })
+	}
+	all.Wait()
+	if r.t.Failed() {
+		r.t.FailNow()
+	}
 }
 
 // newReplicas creates their files.
@@ -51,9 +57,7 @@ func newReplicas(t *testing.T) *threeReplicas {
 	t.Helper()
 	r := &threeReplicas{t: t, net: clustertest.New(t)}
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("what the replicas show\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(secret, []byte("what the replicas show\n"), 0o600))
 	certificates := t.TempDir()
 	writeCertificate(t, certificates, 1)
 	for i := range r.all {
@@ -69,9 +73,7 @@ func newReplicas(t *testing.T) *threeReplicas {
 			}
 			text += fmt.Sprintf("  - {name: replica-%d, address: %q}\n", j, address)
 		}
-		if err := os.WriteFile(r.files[i], []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(r.files[i], []byte(text), 0o600))
 	}
 	return r
 }
@@ -125,25 +127,13 @@ func TestReplicasAlone(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
 	p := r.all[0]
-	if err := p.post(raised("n", 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("n", 1)))
 	r.all[1].stop(syscall.SIGKILL)
 	r.all[2].stop(syscall.SIGKILL)
 	if err := p.post(raised("n", 2)); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("sent to one of three: %v", err)
 	}
-	for i := 0; ; i++ {
-		status, body, err := p.do(http.MethodGet, "/readyz", "", nil)
-		if err == nil && status == http.StatusServiceUnavailable && strings.Contains(string(body), "reason") {
-			t.Logf("not ready: %s", body)
-			break
-		}
-		if i == 300 {
-			t.Fatalf("ready without the others: %d %s %v\n%s", status, body, err, p.log)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	r.notReady(p, "reason")
 	for path, want := range map[string]int{"/healthz": http.StatusOK, "/v1/faults": http.StatusOK,
 		"/v1/events": http.StatusOK} {
 		if status, body, err := p.do(http.MethodGet, path, "", nil); err != nil || status != want {
@@ -151,14 +141,9 @@ func TestReplicasAlone(t *testing.T) {
 		}
 	}
 	r.start(1)
-	for i := 0; ; i++ {
-		err := p.post(raised("n", 2))
-		if err == nil {
-			break
-		}
-		if i == 20 {
-			t.Fatalf("two of three: %v\n%s", err, p.log)
-		}
+	var err error
+	if !eventually(patience, func() bool { err = p.post(raised("n", 2)); return err == nil }) {
+		t.Fatalf("two of three: %v\n%s", err, p.log)
 	}
 	if stored := readAll(t, p); len(stored) != 2 {
 		t.Errorf("%v", stored)
@@ -171,48 +156,32 @@ func TestMigrate(t *testing.T) {
 	r := newReplicas(t)
 	p := start(t, r.dirs[0])
 	for i := range uint64(3) {
-		if err := p.post(raised("n", i+1)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.post(raised("n", i+1)))
 	}
 	if out, code := cli(t, "migrate", "--dir", r.dirs[0], "--replicas", r.files[0]); code != exitCouldNotTell ||
 		!strings.Contains(out, "the center must be stopped") {
 		t.Errorf("while the center runs: %d %s", code, out)
 	}
 	_, before, err := p.do(http.MethodGet, "/v1/events", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.stop(syscall.SIGTERM)
 	if out, err := program(t.Context(), "serve", "--dir", r.dirs[0], "--listen", "127.0.0.1:0", "--replicas",
 		r.files[0]).CombinedOutput(); err == nil || !strings.Contains(string(out), "eventcenter migrate") {
 		t.Errorf("served beside a SQLite journal: %v %s", err, out)
 	}
-	var running sync.WaitGroup
-	for i := range r.all {
-		running.Go(func() {
-			out, err := program(t.Context(), "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]).CombinedOutput()
-			if err != nil || i == 0 && !strings.Contains(string(out), "3 events up to offset 3") {
-				t.Errorf("replica %d: %v\n%s", i, err, out)
-			}
-		})
-	}
-	running.Wait()
-	for i := range r.all {
-		running.Go(func() { r.start(i) })
-	}
-	running.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(func(i int) {
+		out, err := program(t.Context(), "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]).CombinedOutput()
+		if err != nil || i == 0 && !strings.Contains(string(out), "3 events up to offset 3") {
+			t.Errorf("replica %d: %v\n%s", i, err, out)
+		}
+	})
+	r.each(r.start)
 	for i, p := range r.all {
 		if _, after, err := p.do(http.MethodGet, "/v1/events", "", nil); err != nil || string(after) != string(before) {
 			t.Errorf("replica %d: %v\n%s\nbefore\n%s", i, err, after, before)
 		}
 	}
-	if err := r.all[1].post(raised("n", 3), raised("n", 4)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.all[1].post(raised("n", 3), raised("n", 4)))
 	if stored := readAll(t, r.all[1]); len(stored) != 4 {
 		t.Errorf("%v", stored)
 	}
@@ -231,14 +200,7 @@ func TestReplicasDeliver(t *testing.T) {
 	h := newWebhook(t)
 	file := h.settings("")
 	open := func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) }
-	var starting sync.WaitGroup
-	for i := range r.all {
-		starting.Go(func() { open(i) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(open)
 	worker := r.worker(nil)
 	body := []byte(`{"name":"all","url":"` + h.url + `/hook","after":"0"}`)
 	if status, answer, err := r.all[worker].do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||
@@ -267,7 +229,7 @@ func TestReplicasDeliver(t *testing.T) {
 // worker returns the replica whose log shows that it is the worker, once it knows a subscription.
 func (r *threeReplicas) worker(subscription []byte) (worker int) {
 	r.t.Helper()
-	for range 600 {
+	if !eventually(patience, func() bool {
 		var working []int
 		for i, p := range r.all {
 			log := p.log.String()
@@ -276,11 +238,12 @@ func (r *threeReplicas) worker(subscription []byte) (worker int) {
 			}
 		}
 		status, body, err := r.all[0].do(http.MethodGet, "/v1/subscriptions", "", nil)
-		if len(working) == 1 && err == nil && status == http.StatusOK && bytes.Contains(body, subscription) {
-			return working[0]
+		if len(working) == 1 {
+			worker = working[0]
 		}
-		time.Sleep(100 * time.Millisecond)
+		return len(working) == 1 && err == nil && status == http.StatusOK && bytes.Contains(body, subscription)
+	}) {
+		r.t.Fatalf("no replica delivers, or several: %s", r.all[0].log)
 	}
-	r.t.Fatalf("no replica delivers, or several: %s", r.all[0].log)
-	return 0
+	return worker
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,18 +15,12 @@ func TestSendEvents(t *testing.T) {
 	need.Program(t, "curl")
 	need.Program(t, "python3")
 	page, err := os.ReadFile("../../docs/send-events.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := start(t, t.TempDir())
-	token, err := os.ReadFile(filepath.Join(p.dir, "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	run := func(name string, args ...string) string {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, args...)
-		cmd.Env = append(os.Environ(), "CENTER="+p.url, "TOKEN="+strings.TrimSpace(string(token)))
+		cmd.Env = append(os.Environ(), "CENTER="+p.url, "TOKEN="+p.token())
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s\n%s", err, args, out)

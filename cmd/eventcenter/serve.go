@@ -130,8 +130,12 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer replica.close()
-	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log, Location: location,
-		Keep: journal.Limits{Age: s.keep, Bytes: s.keepBytes}, Replicated: replica.journal()})
+	options := eventcenter.Options{Dir: dir, Log: log, Location: location,
+		Keep: journal.Limits{Age: s.keep, Bytes: s.keepBytes}}
+	if replica.node != nil {
+		options.Replicated = replica.journal
+	}
+	center, err := eventcenter.Open(ctx, options)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped while waiting for the other replicas
@@ -176,14 +180,18 @@ func (s *work) serve(ctx context.Context) error {
 	}
 	sessions := web.NewSessions(s.deliveries.store, "eventcenter", s.endpoint.Secured(), time.Now)
 	s.replica.adopt(center)
-	server := api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.endpoint.Loopback(),
-		Authenticate: sessions.Authenticate(authenticate), Authorizer: clusters.identity,
-		Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
-		Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports,
-		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
-			Provider: signIn, Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
-			Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports}),
-		Health: center.Journal.Health, Problem: s.deliveries.problem, Ready: s.replica.ready, RecordAlive: s.replica.recordAlive()})
+	onPages := pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions, Provider: signIn, Log: center.Log,
+		Now: time.Now, Alive: s.alive, Version: Version, Deliveries: s.deliveries.manager.Load, Reports: center.Reports}
+	config := api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.endpoint.Loopback(),
+		Authenticate: sessions.Authenticate(authenticate), Authorizer: clusters.identity, Alive: s.alive, Stopping: ctx.Done(),
+		SignIn: sessions.Code, Deliveries: s.deliveries.manager.Load, Reports: center.Reports, Health: center.Journal.Health,
+		Problem: s.deliveries.problem}
+	if s.replica.node != nil {
+		onPages.Forward, config.Forward = s.replica.forward, s.replica.forward
+		config.Ready, config.RecordAlive = s.replica.ready, s.replica.words.RecordAlive
+	}
+	config.Pages = pages.New(onPages)
+	server := api.New(config)
 	s.gate.open(server)
 	if err := client.Publish(center.Dir, s.address); err != nil {
 		center.Log.Error("write the address for other commands failed: they need --server", "err", err)

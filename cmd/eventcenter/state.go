@@ -1,19 +1,16 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"io"
+	"net/http"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 func newNodes(o *options) *cobra.Command {
@@ -25,23 +22,9 @@ func newNodes(o *options) *cobra.Command {
 kubelet does not renew its Lease.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer api.NodeList
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/nodes?"+query(filter).Encode(), &answer)
-			if err == nil && !printed {
-				err = printNodes(cmd.OutOrStdout(), answer)
-			}
-			if err != nil {
-				return err
-			}
-			for _, n := range answer.Nodes {
-				if n.Fatal+n.Warning > 0 || n.Silence != nil {
-					return errProblems
-				}
-			}
-			if len(answer.SilentClusters) > 0 {
-				return errProblems
-			}
-			return nil
+			return show(o, cmd, "/v1/nodes?"+query(filter).Encode(), "nodes", func(answer api.NodeList) bool {
+				return len(answer.SilentClusters) > 0 || slices.ContainsFunc(answer.Nodes, isBad)
+			})
 		},
 	}
 	flags := cmd.Flags()
@@ -58,31 +41,7 @@ kubelet does not renew its Lease.`,
 	return cmd
 }
 
-// printNodes prints the nodes, after the clusters as a whole.
-func printNodes(w io.Writer, answer api.NodeList) error {
-	for _, c := range answer.SilentClusters {
-		if _, err := fmt.Fprintf(w, "CLUSTER %s: %s\n", event.Plain(c.Cluster), event.Plain(c.Silence.Message)); err != nil {
-			return err
-		}
-	}
-	return table(w, nodeRows(answer.Nodes))
-}
-
-func nodeRows(nodes []model.Summary) [][]string {
-	rows := [][]string{{"CLUSTER", "NODE", "STATE", "FATAL", "WARNING", "INFO", "LEFTOVERS", "HEARD", "AGENT", "BLIND"}}
-	for _, n := range nodes {
-		state := "seen"
-		if n.Silence != nil {
-			state = fmt.Sprintf("%s (%s)", n.Silence.State, n.Silence.Reason)
-		}
-		if n.ClockAhead != 0 {
-			state += fmt.Sprintf(", clock %+d s", int(n.ClockAhead))
-		}
-		rows = append(rows, []string{n.Cluster, n.Node, state, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
-			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.LastSeen), n.Version, finding.JoinFirst(n.Blind, 3)})
-	}
-	return rows
-}
+func isBad(n model.Summary) bool { return n.Fatal+n.Warning > 0 || n.Silence != nil }
 
 func newFaults(o *options) *cobra.Command {
 	filter := map[string]*[]string{}
@@ -91,23 +50,9 @@ func newFaults(o *options) *cobra.Command {
 		Short: "List what is wrong now, the most severe first",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer api.FaultList
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/faults?"+query(filter).Encode(), &answer)
-			if err != nil {
-				return err
-			}
-			if !printed {
-				if err := table(cmd.OutOrStdout(), faultRows(answer.Faults)); err != nil {
-					return err
-				}
-				if more := answer.Total - len(answer.Faults); more > 0 {
-					fmt.Fprintf(cmd.OutOrStdout(), "and %d more\n", more)
-				}
-			}
-			if answer.Total > 0 {
-				return errProblems
-			}
-			return nil
+			return show(o, cmd, "/v1/faults?"+query(filter).Encode(), "faults", func(answer api.FaultList) bool {
+				return answer.Total > 0
+			})
 		},
 	}
 	addFilter(cmd, filter, "cluster", "node", "severity", "check", "reason")
@@ -131,15 +76,6 @@ func query(filter map[string]*[]string) url.Values {
 	return values
 }
 
-func faultRows(faults []model.NodeFault) [][]string {
-	rows := [][]string{{"SEVERITY", "CLUSTER", "NODE", "REASON", "SUBJECT", "DETECTOR", "SINCE", "MESSAGE"}}
-	for _, f := range faults {
-		rows = append(rows, []string{string(f.Severity), f.Cluster, f.Node, f.Reason, f.Subject.String(), cmp.Or(f.Detector, "agent"),
-			ago(f.RaisedAt), f.Message})
-	}
-	return rows
-}
-
 func newNode(o *options) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
@@ -151,16 +87,8 @@ func newNode(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var answer api.NodeAnswer
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(),
-				"/v1/nodes/"+url.PathEscape(cluster)+"/"+url.PathEscape(args[0]), &answer)
-			if err == nil && !printed {
-				err = printNode(cmd, answer)
-			}
-			if err == nil && (answer.Node.Fatal+answer.Node.Warning > 0 || answer.Node.Silence != nil) {
-				err = errProblems
-			}
-			return err
+			path := "/v1/nodes/" + url.PathEscape(cluster) + "/" + url.PathEscape(args[0])
+			return show(o, cmd, path, "node", func(answer api.NodeAnswer) bool { return isBad(answer.Node.Summary) })
 		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "its cluster (default: the only one that has a node of this name)")
@@ -173,9 +101,7 @@ func (o *options) clusterOf(cmd *cobra.Command, cluster, node string) (string, e
 		return cluster, nil
 	}
 	var all api.NodeList
-	quiet := *o
-	quiet.output = "text"
-	if _, err := quiet.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/nodes", &all); err != nil {
+	if _, err := o.ask(cmd.Context(), http.MethodGet, "/v1/nodes", nil, &all); err != nil {
 		return "", err
 	}
 	var clusters []string
@@ -191,23 +117,4 @@ func (o *options) clusterOf(cmd *cobra.Command, cluster, node string) (string, e
 		return clusters[0], nil
 	}
 	return "", fmt.Errorf("node %q is in the clusters %s: name one with --cluster", node, strings.Join(clusters, ", "))
-}
-
-func printNode(cmd *cobra.Command, answer api.NodeAnswer) error {
-	w := cmd.OutOrStdout()
-	if err := table(w, nodeRows([]model.Summary{answer.Node.Summary})); err != nil {
-		return err
-	}
-	if len(answer.Node.Faults) > 0 {
-		fmt.Fprintln(w)
-		if err := table(w, faultRows(answer.Node.Faults)); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintln(w)
-	rows := [][]string{eventHead()}
-	for _, e := range answer.Events {
-		rows = append(rows, eventRow(api.LineOf(e), 0))
-	}
-	return table(w, rows)
 }

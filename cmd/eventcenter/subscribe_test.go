@@ -23,9 +23,7 @@ func TestSubscribe(t *testing.T) {
 	need.Program(t, "curl")
 	need.Program(t, "go")
 	page, err := os.ReadFile("../../docs/subscribe.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var commands strings.Builder
 	shell, programs := programsOf(string(page))
 	if len(programs) != 3 {
@@ -47,16 +45,10 @@ func TestSubscribe(t *testing.T) {
 			Stream:  "01K9Z0AAAAAAAAAAAAAAAAAAA0", Sequence: sequence,
 			Data: event.Fault{ID: reason, Check: "disk", Reason: reason, Severity: finding.Fatal, Message: "it fails",
 				Subject: finding.Subject{Kind: "disk", Name: reason}}}
-		if err := p.post(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.post(e))
 	}
 	raise("FirstFault")
-	token, err := os.ReadFile(filepath.Join(p.dir, "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	env := append(os.Environ(), "CENTER="+p.url, "TOKEN="+strings.TrimSpace(string(token)))
+	env := append(os.Environ(), "CENTER="+p.url, "TOKEN="+p.token())
 	cmd := exec.CommandContext(t.Context(), "sh", "-euc", commands.String())
 	cmd.Env = env
 	out, err := cmd.CombinedOutput()
@@ -65,36 +57,28 @@ func TestSubscribe(t *testing.T) {
 	}
 
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	build(t, dir, "main.go", "consumer")
 	// consume runs the program until it has processed an offset, and returns its output.
 	consume := func(until string) string {
 		t.Helper()
 		log := filepath.Join(dir, "log")
 		file, err := os.Create(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer file.Close()
 		consumer := exec.CommandContext(t.Context(), filepath.Join(dir, "consumer"))
 		consumer.Dir, consumer.Env, consumer.Stdout, consumer.Stderr = dir, env, file, file
-		if err := consumer.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, consumer.Start())
 		defer func() { _ = consumer.Process.Kill(); _ = consumer.Wait() }()
-		for range 2400 {
-			text, err := os.ReadFile(log)
+		var text []byte
+		if !eventually(patience, func() bool {
+			text, err = os.ReadFile(log)
 			saved, _ := os.ReadFile(filepath.Join(dir, "offset"))
-			if err == nil && string(saved) == until {
-				return string(text)
-			}
-			time.Sleep(50 * time.Millisecond)
+			return err == nil && string(saved) == until
+		}) {
+			t.Fatalf("offset %s was not dealt with:\n%s", until, text)
 		}
-		text, _ := os.ReadFile(log)
-		t.Fatalf("offset %s was not dealt with:\n%s", until, text)
-		return ""
+		return string(text)
 	}
 	if got := consume("1"); !strings.Contains(got, "node-1 io.github.nodeagent.fault.raised.v1 FirstFault it fails") {
 		t.Error(got)
@@ -131,14 +115,10 @@ func build(t *testing.T, dir, source, program string) {
 func built(t *testing.T, place int, name string) (dir string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/subscribe.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, programs := programsOf(string(page))
 	dir = t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[place]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[place]), 0o600))
 	build(t, dir, "main.go", name)
 	return dir
 }
@@ -151,25 +131,17 @@ func TestSubscribeWebhook(t *testing.T) {
 	h := &webhook{t: t, url: "http://" + address}
 	file := h.settings("subscriptions: [{name: a, url: '" + h.url + "/hook', filter: {severity: [warning]}}]\n")
 	secret, err := os.ReadFile(filepath.Join(filepath.Dir(file), "secret"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer log.Close()
 	receiver := exec.CommandContext(t.Context(), filepath.Join(dir, "webhook"))
 	receiver.Env = append(os.Environ(), "LISTEN="+address, "SECRET="+string(secret))
 	receiver.Stdout, receiver.Stderr = log, log
-	if err := receiver.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, receiver.Start())
 	defer func() { _ = receiver.Process.Kill(); _ = receiver.Wait() }()
 	p := start(t, t.TempDir(), "--subscriptions", file)
-	if err := p.post(raised("node-1", 1), raised("node-2", 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("node-1", 1), raised("node-2", 1)))
 	h.await("two events", func() bool {
 		text, _ := os.ReadFile(filepath.Join(dir, "log"))
 		return strings.Contains(string(text), "node-1 io.github.nodeagent.fault.raised.v1 Slow the name server is slow") &&

@@ -6,18 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
@@ -26,6 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // deliveries are the webhooks to which this center, or its worker replica, sends events.
@@ -39,18 +37,13 @@ type deliveries struct {
 // openDeliveries reads the settings. A single center loads the registrations now; a replica does so when it becomes the
 // worker. Without settings it delivers no events.
 func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.Center, r *replica) (*deliveries, error) {
+	var err error
 	d := &deliveries{Config: deliver.Config{Journal: center.Journal, Log: center.Log, Version: Version}}
 	if s.subscriptions != "" {
-		f, err := os.Open(s.subscriptions)
-		if err != nil {
-			return nil, fmt.Errorf("--subscriptions: %w", err)
-		}
-		defer f.Close()
-		if d.Settings, err = deliver.Read(f); err != nil {
+		if d.Settings, err = settings.File(s.subscriptions, deliver.Read); err != nil {
 			return nil, fmt.Errorf("--subscriptions %s: %w", s.subscriptions, err)
 		}
 	}
-	var err error
 	if r.node != nil {
 		d.store, err = kv.Open(r.node.Conn, cluster.Peers)
 		d.Store = d.store
@@ -114,17 +107,6 @@ func (d *deliveries) run(ctx context.Context) {
 	_ = d.manager.Load().Run(ctx) // logs errors
 }
 
-// do requests a change, and prints the result.
-func (o *options) do(cmd *cobra.Command, method, path string, body io.Reader) error {
-	var answer struct{ Done string }
-	printed, err := o.call(cmd.Context(), cmd.OutOrStdout(), method, path, body, &answer)
-	if err != nil || printed {
-		return err
-	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), event.Plain(answer.Done))
-	return err
-}
-
 func newSubscriptions(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "subscriptions",
@@ -157,33 +139,11 @@ func newSubscriptionsList(o *options) *cobra.Command {
 		Short: "List subscriptions, their positions and their problems",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer api.SubscriptionList
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/subscriptions", &answer)
-			if err != nil {
-				return err
-			}
-			rows := [][]string{{"NAME", "URL", "LAG", "WAITING", "HELD", "DEAD", "STATE"}}
-			wrong := false
-			for _, s := range answer.Subscriptions {
-				state := "ok"
-				switch {
-				case s.Paused != "":
-					state = "paused: " + s.Paused
-				case s.Problem != "":
-					state = s.Problem
-				}
-				wrong = wrong || state != "ok" || s.DeadLetters > 0
-				rows = append(rows, []string{s.Name, s.URL, fmt.Sprint(s.LagEvents),
-					time.Duration(s.LagSeconds * float64(time.Second)).Round(time.Second).String(), fmt.Sprint(s.Held),
-					fmt.Sprint(s.DeadLetters), api.Clip(state, 120)})
-			}
-			if !printed {
-				err = table(cmd.OutOrStdout(), rows)
-			}
-			if err == nil && wrong {
-				err = errProblems
-			}
-			return err
+			return show(o, cmd, "/v1/subscriptions", "subscriptions", func(answer api.SubscriptionList) bool {
+				return slices.ContainsFunc(answer.Subscriptions, func(s deliver.Status) bool {
+					return s.Paused != "" || s.Problem != "" || s.DeadLetters > 0
+				})
+			})
 		},
 	}
 }
@@ -226,17 +186,7 @@ func newSubscriptionsAudit(o *options) *cobra.Command {
 		Short: "List who changed subscriptions, the newest first",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer api.AuditList
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/audit?limit=1000", &answer)
-			if err != nil || printed {
-				return err
-			}
-			rows := [][]string{{"AT", "WHO", "BY", "CLUSTER", "WHAT", "SUBSCRIPTION", "DETAIL"}}
-			for _, e := range answer.Entries {
-				rows = append(rows, []string{e.At.Format(time.RFC3339), e.Who.Name, e.Who.By, e.Who.Cluster, e.What,
-					e.Subscription, e.Detail})
-			}
-			return table(cmd.OutOrStdout(), rows)
+			return show(o, cmd, "/v1/audit?limit=1000", "audit", func(api.AuditList) bool { return false })
 		},
 	}
 }
@@ -252,19 +202,7 @@ func newDeadLetters(o *options) *cobra.Command {
 		Short: "Print a dead letter with its event, as JSON",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var answer json.RawMessage
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), deadLetterPath(args), &answer)
-			if err != nil || printed {
-				return err
-			}
-			var text bytes.Buffer
-			if err := json.Indent(&text, answer, "", "  "); err != nil {
-				return err
-			}
-			for line := range strings.Lines(text.String()) {
-				fmt.Fprintln(cmd.OutOrStdout(), event.Plain(strings.TrimSuffix(line, "\n")))
-			}
-			return nil
+			return show(o, cmd, deadLetterPath(args), "dead letter", func(json.RawMessage) bool { return false })
 		},
 	})
 	for action, method := range map[string]string{"replay": http.MethodPost, "delete": http.MethodDelete} {
@@ -289,24 +227,8 @@ func newDeadLettersList(o *options) *cobra.Command {
 		Short: "List dead letters, the oldest first",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer api.DeadLetterList
 			path := "/v1/dead-letters?" + url.Values{"subscription": {subscription}}.Encode()
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), path, &answer)
-			if err != nil {
-				return err
-			}
-			rows := [][]string{{"SUBSCRIPTION", "ID", "NODE", "TYPE", "TRIED", "GIVEN UP", "REASON"}}
-			for _, l := range answer.DeadLetters {
-				rows = append(rows, []string{l.Subscription, l.ID, l.Node, strings.TrimPrefix(l.Type, "io.github.nodeagent."),
-					fmt.Sprint(l.Attempts), ago(l.At), api.Clip(l.Reason, 120)})
-			}
-			if !printed {
-				err = table(cmd.OutOrStdout(), rows)
-			}
-			if err == nil && len(answer.DeadLetters) > 0 {
-				err = errProblems
-			}
-			return err
+			return show(o, cmd, path, "dead letters", func(answer api.DeadLetterList) bool { return len(answer.DeadLetters) > 0 })
 		},
 	}
 	cmd.Flags().StringVar(&subscription, "subscription", "", "only dead letters of this subscription")

@@ -17,41 +17,73 @@ import (
 	"time"
 )
 
+// authority signs certificates.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign}
+	a.cert, a.key = a.sign(template)
+	return a
+}
+
+func (a *authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(a.t, err)
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	must(a.t, err)
+	cert, err := x509.ParseCertificate(der)
+	must(a.t, err)
+	return cert, key
+}
+
+// issue returns a client's certificate and key, PEM, in one text, as kubelet keeps them.
+func (a *authority) issue(name, organization string, until time.Duration, usage ...x509.ExtKeyUsage) []byte {
+	cert, key := a.sign(&x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name,
+		Organization: []string{organization}}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(until),
+		ExtKeyUsage: usage})
+	return append(pemOf("CERTIFICATE", cert.Raw), a.pem(key)...)
+}
+
+func (a *authority) pem(key *ecdsa.PrivateKey) []byte {
+	a.t.Helper()
+	raw, err := x509.MarshalECPrivateKey(key)
+	must(a.t, err)
+	return pemOf("EC PRIVATE KEY", raw)
+}
+
+func pemOf(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
 // writeCertificate writes a certificate for loopback with a serial number, and its key.
 func writeCertificate(t *testing.T, dir string, serial int64) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "center"},
+	a := &authority{t: t}
+	cert, key := a.sign(&x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "center"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
-		BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der},
-		"key": {Type: "EC PRIVATE KEY", Bytes: text}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(filepath.Join(dir, name), time.Time{}, time.Unix(serial*1000, 0)); err != nil {
-			t.Fatal(err)
-		}
+		BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(127, 0, 0, 2)}})
+	for name, text := range map[string][]byte{"cert": pemOf("CERTIFICATE", cert.Raw), "key": a.pem(key)} {
+		must(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+		must(t, os.Chtimes(filepath.Join(dir, name), time.Time{}, time.Unix(serial*1000, 0)))
 	}
 }
 
 func serial(t *testing.T, address string) int64 {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it looks at what it gets
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 }
@@ -72,9 +104,7 @@ func TestTLS(t *testing.T) {
 	if out, code := cli(t, "nodes", "--dir", dir); code != exitCouldNotTell || !strings.Contains(out, "certificate") {
 		t.Errorf("a center that nobody vouches for is trusted: %s", out)
 	}
-	if err := os.WriteFile(cert, []byte("half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(cert, []byte("half"), 0o600))
 	if n := serial(t, address); n != 1 {
 		t.Errorf("half written: serial %d", n)
 	}
@@ -94,9 +124,7 @@ func TestSecretModes(t *testing.T) {
 	put := func(name, text string) string {
 		t.Helper()
 		name = filepath.Join(dir, name)
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(text), 0o600))
 		return name
 	}
 	secret, key := put("secret", "sixteen characters"), filepath.Join(dir, "key")
@@ -119,16 +147,12 @@ func TestSecretModes(t *testing.T) {
 			"credentialsFile: "+secret+"}\n")}},
 	} {
 		for _, mode := range []os.FileMode{0o644, 0o660} {
-			if err := os.Chmod(test.file, mode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(test.file, mode))
 			out, code := cli(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--dir", t.TempDir()}, test.args...)...)
 			if code != exitCouldNotTell || !strings.Contains(out, "others may use it") {
 				t.Errorf("%s: mode %#o: %d %s", test.name, mode, code, out)
 			}
 		}
-		if err := os.Chmod(test.file, 0o640); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(test.file, 0o640))
 	}
 }

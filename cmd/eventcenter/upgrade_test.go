@@ -73,9 +73,7 @@ func TestTwoLostVolumes(t *testing.T) {
 	running.Wait()
 	r.once(l)
 	_, before, err := r.all[2].do(http.MethodGet, "/v1/events?limit=1000", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	archive, restored := filepath.Join(t.TempDir(), "backup.tar"), filepath.Join(t.TempDir(), "new")
 	for i, p := range r.all {
 		p.stop(syscall.SIGKILL)
@@ -106,21 +104,12 @@ func TestTwoLostVolumes(t *testing.T) {
 	}
 	empty(t, r.dirs[2])
 	r.dirs[2] = restored
-	for i := range r.all {
-		running.Go(func() {
-			if out, code := cli(t, "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]); code != exitFine {
-				t.Errorf("replica %d: %s", i, out)
-			}
-		})
-	}
-	running.Wait()
-	for i := range r.all {
-		running.Go(func() { r.start(i) })
-	}
-	running.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.each(func(i int) {
+		if out, code := cli(t, "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]); code != exitFine {
+			t.Errorf("replica %d: %s", i, out)
+		}
+	})
+	r.each(r.start)
 	r.once(l)
 	for i, p := range r.all {
 		_, after, err := p.do(http.MethodGet, "/v1/events?limit=1000", "", nil)
@@ -129,9 +118,7 @@ func TestTwoLostVolumes(t *testing.T) {
 		}
 	}
 	var old struct{ Journal string }
-	if err := json.Unmarshal(before, &old); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(before, &old))
 	status, body, err := r.all[0].do(http.MethodGet, "/v1/events?after=1&journal="+old.Journal, "", nil)
 	if err != nil || status != http.StatusGone {
 		t.Errorf("a cursor of the journal that was: %d %s %v", status, body, err)
@@ -150,9 +137,7 @@ func empty(t *testing.T, dir string) {
 			err = os.RemoveAll(filepath.Join(dir, e.Name()))
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // withoutJournal returns a response without the journal's UUID.

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"log/slog"
-	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
@@ -25,40 +21,12 @@ is at most 5 minutes old. It reads the center's directory, also while the center
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), v)
-			} else {
-				_, err = io.WriteString(cmd.OutOrStdout(), verification(v))
-			}
+			err = o.print(cmd, "verification", v, nil)
 			if err == nil && !v.Fine() {
 				err = errProblems
 			}
 			return err
 		},
-	}
-}
-
-// verification returns the result for people.
-func verification(v eventcenter.Verification) string {
-	var w strings.Builder
-	fmt.Fprintf(&w, "journal %s: offsets %d to %d\n", v.Journal, v.Oldest, v.Newest)
-	writeLost(&w, v.Gaps)
-	for _, d := range v.Differences {
-		fmt.Fprintf(&w, "DIFFERS: node %s of %s: the checkpoint has %s, the journal has %s\n", event.Plain(d.Node),
-			event.Plain(d.Cluster), event.Plain(d.Checkpoint), event.Plain(d.Rebuilt))
-	}
-	if v.Fine() && v.Checkpoint == 0 {
-		w.WriteString("the whole journal can be read; there is no checkpoint to compare yet\n")
-	} else if v.Fine() {
-		fmt.Fprintf(&w, "the whole journal can be read, and matches the checkpoint of offset %d\n", v.Checkpoint)
-	}
-	return w.String()
-}
-
-// writeLost lists the unreadable offsets of the journal.
-func writeLost(w io.Writer, gaps []journal.Gap) {
-	for _, g := range gaps {
-		fmt.Fprintf(w, "LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
 	}
 }
 
@@ -82,13 +50,10 @@ a damaged journal has all that can be read; the command names lost parts, and th
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				return problemsOf(m.Gaps, printJSON(cmd.OutOrStdout(), m))
-			}
-			writeLost(cmd.OutOrStdout(), m.Gaps)
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d files, up to offset %d\n", event.Plain(args[0]), len(m.Files),
-				m.Newest)
-			return problemsOf(m.Gaps, err)
+			return problemsOf(m.Gaps, o.print(cmd, "backup", struct {
+				eventcenter.Manifest
+				Archive string `json:"-"`
+			}{m, args[0]}, nil))
 		},
 	}
 }
@@ -106,16 +71,11 @@ names them, and the exit code is 1.`,
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				return problemsOf(done.Gaps, printJSON(cmd.OutOrStdout(), done))
-			}
-			writeLost(cmd.OutOrStdout(), done.Gaps)
-			for _, name := range done.Unread {
-				fmt.Fprintf(cmd.OutOrStdout(), "UNREAD: %s\n", event.Plain(name))
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d events, up to offset %d\n", event.Plain(args[1]), done.Events,
-				done.Newest)
-			if len(done.Unread) > 0 && err == nil {
+			err = o.print(cmd, "salvage", struct {
+				eventcenter.Salvaged
+				Dir string `json:"-"`
+			}{done, args[1]}, nil)
+			if err == nil && len(done.Unread) > 0 {
 				err = errProblems
 			}
 			return problemsOf(done.Gaps, err)
@@ -135,12 +95,10 @@ given to other events: the journal gets a new UUID, by which consumers notice. T
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				return printJSON(cmd.OutOrStdout(), m)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d files, up to offset %d; the journal is now %s\n",
-				event.Plain(o.directory()), len(m.Files), m.Newest, m.Journal)
-			return err
+			return o.print(cmd, "restore", struct {
+				eventcenter.Manifest
+				Dir string `json:"-"`
+			}{m, o.directory()}, nil)
 		},
 	}
 }

@@ -96,22 +96,16 @@ func (h *webhook) settings(more string) string {
 	text := fmt.Sprintf("targets:\n  - url: %s\n    addresses: [127.0.0.0/8]\n    secretFile: %s\n%s", h.url,
 		filepath.Join(dir, "secret"), more)
 	for name, text := range map[string]string{"secret": secret, "subscriptions.yaml": text} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			h.t.Fatal(err)
-		}
+		must(h.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return filepath.Join(dir, "subscriptions.yaml")
 }
 
 func (h *webhook) await(what string, is func() bool) {
 	h.t.Helper()
-	for range 12000 {
-		if is() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !eventually(patience, is) {
+		h.t.Fatalf("%s: not in time; %d events came", what, h.count())
 	}
-	h.t.Fatalf("%s: not within two minutes; %d events came", what, h.count())
 }
 
 // awaitAll waits until every acknowledged event has arrived.
@@ -187,9 +181,7 @@ func TestSubscriptionVerbs(t *testing.T) {
 	h.mu.Lock()
 	h.refuse = func(id string) bool { return strings.HasSuffix(id, "1") }
 	h.mu.Unlock()
-	if err := p.post(raised("node-1", 1), raised("node-2", 1), raised("node-1", 2)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.post(raised("node-1", 1), raised("node-2", 1), raised("node-1", 2)))
 	h.await("the second of the node", func() bool { return h.count() == 1 })
 	run(exitProblems, "a ", "subscriptions", "list")
 	out := run(exitProblems, "500 Internal Server Error", "dead-letters", "list", "-o", "json")
@@ -246,9 +238,7 @@ func TestSubscriptionVerbs(t *testing.T) {
 	p.stop(syscall.SIGTERM)
 	again.stop(syscall.SIGTERM) // their logs are complete
 	token, err := os.ReadFile(filepath.Join(dir, "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, secret := range []string{"whsec_", strings.Repeat("s", 32), base64.StdEncoding.EncodeToString(
 		[]byte(strings.Repeat("s", 32))), strings.TrimSpace(string(token)), h.url + "/a"} {
 		for name, text := range map[string]string{"log": p.log.String(), "log of the other": again.log.String()} {

@@ -21,8 +21,12 @@ const (
 	maxTTL     = 7 * 24 * time.Hour
 )
 
+const detectorName = `[a-zA-Z0-9](?:[a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?`
+
 // IsDetector reports whether a text can be the name of a detector.
-var IsDetector = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9._-]{0,61}[a-zA-Z0-9])?$`).MatchString
+var IsDetector = regexp.MustCompile(`^` + detectorName + `$`).MatchString
+
+var sourceForm = regexp.MustCompile(`^/clusters/([^/]+)(?:/nodes/([^/]+))?(?:/(` + detectorName + `))?$`)
 
 // centerName stands in the sources of the event center itself, in the place of a detector.
 const centerName = "eventcenter"
@@ -31,28 +35,16 @@ const centerName = "eventcenter"
 // name: /clusters/CLUSTER/nodes/NODE/DETECTOR; or of a detector of a whole cluster, /clusters/CLUSTER/DETECTOR: then node is
 // empty.
 func ReadSource(source string) (cluster, node, detector string, ok bool) {
-	parts := strings.Split(source, "/")
-	if len(parts) == 4 && parts[0] == "" && parts[1] == "clusters" && IsDetector(parts[3]) && parts[3] != centerName {
-		cluster, err := url.PathUnescape(parts[2])
-		ok = err == nil && cluster != "" && url.PathEscape(cluster) == parts[2]
-		if !ok {
-			return "", "", "", false
-		}
-		return cluster, "", parts[3], true
-	}
-	if len(parts) == 6 && IsDetector(parts[5]) {
-		parts, detector = parts[:5], parts[5]
-	}
-	if len(parts) != 5 {
+	parts := sourceForm.FindStringSubmatch(source)
+	if parts == nil || parts[2] == "" && (parts[3] == "" || parts[3] == centerName) {
 		return "", "", "", false
 	}
-	cluster, err1 := url.PathUnescape(parts[2])
-	node, err2 := url.PathUnescape(parts[4])
-	canonical := Event{Cluster: cluster, Node: node}.source()
-	if err1 != nil || err2 != nil || cluster == "" || node == "" || canonical != strings.Join(parts, "/") {
+	cluster, err1 := url.PathUnescape(parts[1])
+	node, err2 := url.PathUnescape(parts[2])
+	if err1 != nil || err2 != nil || url.PathEscape(cluster) != parts[1] || url.PathEscape(node) != parts[2] {
 		return "", "", "", false
 	}
-	return cluster, node, detector, true
+	return cluster, node, parts[3], true
 }
 
 // Key is the identity of a fault on its node. A detector's faults are its own: another source never ends them.
@@ -75,6 +67,14 @@ func (f Fault) TTL() time.Duration {
 // Earlier returns the earlier of two times: a detector whose clock is ahead says its word when it is received.
 func Earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
+	if a.Before(b) {
 		return b
 	}
 	return a

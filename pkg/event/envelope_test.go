@@ -25,9 +25,7 @@ func TestConformance(t *testing.T) {
 			continue
 		}
 		structured, err := http.NewRequest(http.MethodPost, "http://localhost", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := cehttp.WriteRequest(binding.WithForceStructured(t.Context()), (*binding.EventMessage)(&sample),
 			structured); err != nil {
 			t.Fatal(err)
@@ -42,9 +40,7 @@ func TestConformance(t *testing.T) {
 			continue
 		}
 		request, err := cehttp.NewHTTPRequestFromEvent(t.Context(), "http://localhost", sample)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var body bytes.Buffer
 		if request.Body != nil {
 			if _, err := body.ReadFrom(request.Body); err != nil {
@@ -104,7 +100,7 @@ func TestBinaryData(t *testing.T) {
 		if err != nil || !bytes.Equal(again.JSON, e.JSON) {
 			t.Errorf("read again: %s, %v", again.JSON, err)
 		}
-		back, sent, err := Binary(e.JSON)
+		back, sent, err := inBinary(e.JSON)
 		if err != nil || test.member == "" && string(sent) != test.body || back.Get("Content-Type") != test.media {
 			t.Errorf("sent on: %q %v, %v", sent, back, err)
 		}
@@ -206,7 +202,7 @@ func FuzzReadBinary(f *testing.F) {
 			return
 		}
 		same(t, e)
-		if _, sent, err := Binary(e.JSON); err != nil || e.DataBase64 && !bytes.Equal(sent, body) {
+		if _, sent, err := inBinary(e.JSON); err != nil || e.DataBase64 && !bytes.Equal(sent, body) {
 			t.Errorf("%q is sent on as %q: %v", body, sent, err)
 		}
 	})

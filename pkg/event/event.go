@@ -239,8 +239,9 @@ func read(c cloudevents.Event, size int) (Event, error) {
 	e.Severity, e.BootID, e.Stream = finding.Severity(values["severity"]), values["bootid"], values["stream"]
 	e.Sequence, _ = strconv.ParseUint(values["sequence"], 10, 64) // any other form than Encode's is refused below
 	var err error
-	if e.Cluster, e.Node, err = readSource(c.Source()); err != nil {
-		return e, err
+	var detector string
+	if e.Cluster, e.Node, detector, _ = ReadSource(c.Source()); e.Node == "" || detector != "" {
+		return e, fmt.Errorf("source %.80q: want /clusters/CLUSTER/nodes/NODE", c.Source())
 	}
 	if e.Subject, err = readSubject(c.Subject()); err != nil {
 		return e, err
@@ -249,7 +250,7 @@ func read(c cloudevents.Event, size int) (Event, error) {
 		return e, err
 	}
 	for _, attribute := range []struct{ name, got, want string }{
-		{"id", c.ID(), e.ID()}, {"source", c.Source(), e.source()}, {"sequence", values["sequence"], e.sequence()},
+		{"id", c.ID(), e.ID()}, {"sequence", values["sequence"], e.sequence()},
 		{"partitionkey", values["partitionkey"], e.Node}, {"dataschema", c.DataSchema(), e.schema()},
 		{"datacontenttype", c.DataContentType(), cloudevents.ApplicationJSON},
 	} {
@@ -262,17 +263,6 @@ func read(c cloudevents.Event, size int) (Event, error) {
 	}
 	e.Data, err = readData(e.Type, c.Data())
 	return e, err
-}
-
-func readSource(source string) (cluster, node string, err error) {
-	rest, ok := strings.CutPrefix(source, "/clusters/")
-	cluster, node, found := strings.Cut(rest, "/nodes/")
-	if !ok || !found {
-		return "", "", fmt.Errorf("source %.80q: want /clusters/CLUSTER/nodes/NODE", source)
-	}
-	cluster, err1 := url.PathUnescape(cluster)
-	node, err2 := url.PathUnescape(node)
-	return cluster, node, errors.Join(err1, err2)
 }
 
 func readSubject(text string) (Subject, error) {

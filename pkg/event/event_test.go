@@ -46,13 +46,9 @@ func TestEncode(t *testing.T) {
 		t.Fatal("no event of a finding that was raised")
 	}
 	data, err := from(e).Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got map[string]any
-	if err := json.Unmarshal(data, &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(data, &got))
 	want := map[string]any{
 		"specversion": "1.0", "type": "io.github.nodeagent.fault.raised.v1",
 		"source": "/clusters/prod%2Feu%201/nodes/node-1", "id": stream + "-00000000000000000042",
@@ -92,9 +88,7 @@ func TestRoundTrip(t *testing.T) {
 func roundTrip(t *testing.T, e Event) {
 	t.Helper()
 	data, err := e.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := Decode(data)
 	if diff := cmp.Diff(e, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
@@ -146,15 +140,13 @@ func TestConversions(t *testing.T) {
 func TestRefused(t *testing.T) {
 	e, _ := OfUpdate(raised())
 	valid, err := from(e).Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, test := range []struct{ name, attribute, value, want string }{
 		{"another specification", "specversion", `"0.3"`, "specversion"},
 		{"another type", "type", `"com.example.thing"`, "type"},
 		{"another source", "source", `"/nodes/node-1"`, "source"},
 		{"source in another spelling", "source", `"/clusters/prod%2feu%201/nodes/node-1"`, "source"},
-		{"no node", "source", `"/clusters/prod/nodes/"`, "node must be set"},
+		{"no node", "source", `"/clusters/prod/nodes/"`, "want /clusters/CLUSTER/nodes/NODE"},
 		{"id of another sequence", "id", `"` + stream + `-00000000000000000043"`, "id"},
 		{"sequence as a number", "sequence", `42`, "sequence"},
 		{"sequence without zeros", "sequence", `"42"`, "sequence"},
@@ -171,14 +163,10 @@ func TestRefused(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var event map[string]json.RawMessage
-			if err := json.Unmarshal(valid, &event); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(valid, &event))
 			event[test.attribute] = json.RawMessage(test.value)
 			data, err := json.Marshal(event)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want it to name %s", err, test.want)
 			}
@@ -207,9 +195,7 @@ func TestRefused(t *testing.T) {
 func TestNewerSender(t *testing.T) {
 	e, _ := OfUpdate(raised())
 	data, err := from(e).Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := strings.Replace(string(data), `"check":`, `"ofTomorrow":[1],"check":`, 1)
 	text = strings.Replace(text, `"severity":"fatal",`, `"severity":"fatal","oftomorrow":"x",`, 1)
 	got, err := Decode([]byte(text))
@@ -224,9 +210,7 @@ func FuzzDecode(f *testing.F) {
 	for _, e := range []Event{update, activity, {Type: AgentGap, Time: at(1).Wall, Severity: finding.Info,
 		Data: Gap{}}} {
 		data, err := from(e).Encode()
-		if err != nil {
-			f.Fatal(err)
-		}
+		must(f, err)
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -254,4 +238,11 @@ func FuzzOfUpdate(f *testing.F) {
 		e, _ = OfActivity(a)
 		roundTrip(t, from(e))
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

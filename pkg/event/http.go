@@ -16,9 +16,9 @@ const (
 	BatchMediaType = "application/cloudevents-batch+json"
 )
 
-// Binary returns an encoded event in the binary mode of the HTTP protocol binding: attributes as headers, and the data
+// inBinary returns an encoded event in the binary mode of the HTTP protocol binding: attributes as headers, and the data
 // as the body.
-func Binary(encoded []byte) (http.Header, []byte, error) {
+func inBinary(encoded []byte) (http.Header, []byte, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(encoded, &members); err != nil {
 		return nil, nil, fmt.Errorf("event: %w", err)

@@ -20,7 +20,7 @@ func TestBinaryOfForeign(t *testing.T) {
 		`{"datacontenttype":"a/b+json","data":"x"}`:                           {http.Header{"Content-Type": {"a/b+json"}}, `"x"`},
 		`{"datacontenttype":"application/octet-stream","data_base64":"AP8="}`: {http.Header{"Content-Type": {"application/octet-stream"}}, "\x00\xff"},
 	} {
-		header, body, err := Binary([]byte(text))
+		header, body, err := inBinary([]byte(text))
 		if err != nil || string(body) != want.body {
 			t.Errorf("%s: %q, %v", text, body, err)
 		}
@@ -29,7 +29,7 @@ func TestBinaryOfForeign(t *testing.T) {
 		}
 	}
 	for _, text := range []string{`{"a":{}}`, `{"a":null}`, `[]`, `{"data_base64":"?"}`} {
-		if header, _, err := Binary([]byte(text)); err == nil {
+		if header, _, err := inBinary([]byte(text)); err == nil {
 			t.Errorf("%s: %v", text, header)
 		}
 	}

@@ -24,9 +24,7 @@ func TestSuggestedActionOfAFault(t *testing.T) {
 		}
 		e.Cluster, e.Node, e.Stream, e.Sequence = "c", "n", "01ARZ3NDEKTSV4RRFFQ69G5FAV", 1
 		data, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if text := string(data); want != "" && !strings.Contains(text, want) || want == "" && strings.Contains(text,
 			"suggestedAction") {
 			t.Errorf("%s has not %s", text, want)

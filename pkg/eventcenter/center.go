@@ -54,9 +54,7 @@ type Options struct {
 
 // Journal is the part of the journal that a center needs.
 type Journal interface {
-	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
+	journal.Journal
 	Health() journal.Health
 	Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error)
 	Expired(l journal.Limits) uint64

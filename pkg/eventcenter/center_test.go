@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-func open(t *testing.T, dir string, keep sqlite.Limits) (*Center, *bytes.Buffer) {
+func open(t *testing.T, dir string, keep journal.Limits) (*Center, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	c, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil)), Keep: keep})
@@ -87,7 +87,7 @@ func days(t *testing.T, dir string) {
 func TestTrimmed(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
-	c, _ := open(t, dir, sqlite.Limits{Age: 36 * time.Hour})
+	c, _ := open(t, dir, journal.Limits{Age: 36 * time.Hour})
 	must(t, c.trim(t.Context()))
 	if oldest := c.Journal.Bounds().Oldest; oldest != 3 {
 		t.Errorf("oldest %d: two of three days are to be gone", oldest)
@@ -98,7 +98,7 @@ func TestTrimmed(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	must(t, os.Remove(filepath.Join(dir, checkpointFile)))
-	c, log := open(t, dir, sqlite.Limits{})
+	c, log := open(t, dir, journal.Limits{})
 	if c.faults() != 4 || log.Len() > 0 {
 		t.Errorf("%d faults of 4 without the checkpoint: %s", c.faults(), log)
 	}
@@ -116,7 +116,7 @@ func TestLostCheckpoint(t *testing.T) {
 			must(t, err)
 			text = strings.ReplaceAll(text, "ID", strings.TrimSpace(string(id)))
 			must(t, os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600))
-			c, log := open(t, dir, sqlite.Limits{})
+			c, log := open(t, dir, journal.Limits{})
 			if c.faults() != 3 || !strings.Contains(log.String(), "checkpoint") {
 				t.Errorf("%d faults of 3: %s", c.faults(), log)
 			}
@@ -129,7 +129,7 @@ func TestLostCheckpoint(t *testing.T) {
 func TestVerify(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
-	c, _ := open(t, dir, sqlite.Limits{})
+	c, _ := open(t, dir, journal.Limits{})
 	must(t, c.Close())
 	if v := verified(t, dir); !v.Fine() || v.Checkpoint != 3 {
 		t.Errorf("%+v", v)
@@ -159,7 +159,7 @@ func (j restingCheck) Check(_ context.Context, rest func(time.Duration)) ([]jour
 func TestUpkeepBesideTheCheck(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := open(t, dir, sqlite.Limits{})
+		c, _ := open(t, dir, journal.Limits{})
 		c.raise(t, 1)
 		rested := make(chan time.Time, 1)
 		c.Journal = restingCheck{c.Journal, rested}

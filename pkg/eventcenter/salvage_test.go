@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
 // A backup or salvaged copy of a damaged directory has all readable data, and lists the lost events.
@@ -31,7 +31,7 @@ func TestDamagedDirectory(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(salvaged, ControlFile)); err != nil || info.Mode().Perm() != 0o640 {
 		t.Error("the control store is not copied as it is", err)
 	}
-	c, _ := open(t, salvaged, sqlite.Limits{})
+	c, _ := open(t, salvaged, journal.Limits{})
 	if c.faults() != 2 || c.Journal.Bounds().Newest != 3 {
 		t.Errorf("%d faults, newest %d", c.faults(), c.Journal.Bounds().Newest)
 	}
@@ -49,7 +49,7 @@ func TestDamagedDirectory(t *testing.T) {
 	if _, err := Restore(archive, restored); err != nil {
 		t.Fatal(err)
 	}
-	c, _ = open(t, restored, sqlite.Limits{})
+	c, _ = open(t, restored, journal.Limits{})
 	if c.faults() != 2 {
 		t.Errorf("%d faults after a restore", c.faults())
 	}

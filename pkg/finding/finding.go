@@ -28,6 +28,9 @@ func (s Severity) Valid() bool { return s == Fatal || s == Warning || s == Info 
 // AtLeast reports whether s is as severe as other, or more. Severities are words: never compare them as such.
 func (s Severity) AtLeast(other Severity) bool { return s.Valid() && s.rank() <= other.rank() }
 
+// Compare orders severities, the most severe first.
+func (s Severity) Compare(other Severity) int { return s.rank() - other.rank() }
+
 // rank orders severities: the most severe has the smallest rank.
 func (s Severity) rank() int { return slices.Index([]Severity{Fatal, Warning, Info}, s) }
 

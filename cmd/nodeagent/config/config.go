@@ -126,7 +126,7 @@ func Default() Config {
 			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread,
 				Refresh: condition.DefaultRefresh},
 			Events:      Events{Enabled: true, Burst: 10, Every: time.Minute},
-			EventCenter: eventcenter.Settings{Mode: eventcenter.Batch, Endpoints: []string{}},
+			EventCenter: eventcenter.Settings{Mode: "batch", Endpoints: []string{}},
 			Taint: Taint{Mode: taint.Off, Key: taint.DefaultKey, Hold: taint.DefaultHold,
 				Prefer: []string{"critical-daemonsets", "csi-registration"}},
 			Metrics: Metrics{Enabled: true, Listen: "127.0.0.1:10680"},

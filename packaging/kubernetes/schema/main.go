@@ -15,10 +15,10 @@ import (
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
-	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
 
 //go:embed chart.json
@@ -68,8 +68,8 @@ func schemaOf(t reflect.Type) map[string]any {
 		return map[string]any{"enum": []any{"", finding.Fatal, finding.Warning, finding.Info}}
 	case reflect.TypeFor[condition.Vocabulary]():
 		return map[string]any{"enum": []any{condition.Problem, condition.Ready}}
-	case reflect.TypeFor[eventcenter.Mode]():
-		return map[string]any{"enum": []any{eventcenter.Batch, eventcenter.Structured, eventcenter.Binary}}
+	case reflect.TypeFor[event.Mode]():
+		return map[string]any{"enum": []any{event.Batch, event.Structured, event.Binary}}
 	case reflect.TypeFor[release.Mode]():
 		return map[string]any{"enum": []any{release.Off, release.DryRun, release.On}}
 	}

@@ -3,6 +3,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -16,6 +17,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
@@ -25,28 +29,20 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
-// Journal is the part of the journal that the interface needs. Append is durable when it returns, and stores a batch
-// whole or not at all.
-type Journal interface {
-	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
-}
-
 // AliveHeader is in every 2xx answer to POST /v1/events: the number of seconds without an event after which the agent
 // sends a sign of life.
 const AliveHeader = "Nodeagent-Alive-Seconds"
 
 // Config is the configuration of the interface.
 type Config struct {
-	Journal Journal
+	Journal journal.Journal
 	Model   *model.Model
 	Log     *slog.Logger
-	Now     func() time.Time // nil: time.Now
-	Health  func() Health    // nil: unknown
-	Reports Reports          // nil: there are none
-	Problem func() string    // other problems, beside reading and writing; nil or empty: none
-	Ready   func() error     // why this replica must get no requests; nil: always ready
+	Now     func() time.Time      // nil: time.Now
+	Health  func() journal.Health // nil: unknown
+	Reports Reports               // nil: there are none
+	Problem func() string         // other problems, beside reading and writing; nil or empty: none
+	Ready   func() error          // why this replica must get no requests; nil: always ready
 
 	// RecordAlive records an agent's sign of life. Nil: only the model records it.
 	RecordAlive func(key model.Key, agent event.Agent, sentAt, at time.Time)
@@ -71,9 +67,6 @@ type Config struct {
 	Alive  time.Duration // after which agents send a sign of life; 0: one minute
 	Limits Limits
 }
-
-// Health is the journal's health, for operators.
-type Health = journal.Health
 
 // Limits apply to senders and readers. Zero values are the defaults.
 type Limits struct {
@@ -106,18 +99,18 @@ func New(c Config) *Server {
 		c.Now = time.Now
 	}
 	if c.Health == nil {
-		c.Health = func() Health { return Health{} }
+		c.Health = func() journal.Health { return journal.Health{} }
 	}
 	if c.RecordAlive == nil {
 		c.RecordAlive = c.Model.RecordAlive
 	}
-	c.Alive = orDefault(c.Alive, time.Minute)
+	c.Alive = cmp.Or(c.Alive, time.Minute)
 	c.Limits = Limits{
-		SourceRate: orDefault(c.Limits.SourceRate, 100), SourceBurst: orDefault(c.Limits.SourceBurst, 5000),
-		Rate: orDefault(c.Limits.Rate, 20_000), Burst: orDefault(c.Limits.Burst, 40_000),
-		Bytes: orDefault(c.Limits.Bytes, 24<<20), Streams: orDefault(c.Limits.Streams, 1000),
-		OwnStreams:   orDefault(c.Limits.OwnStreams, 20),
-		NodeRequests: orDefault(c.Limits.NodeRequests, 20), NodeRequestsBurst: orDefault(c.Limits.NodeRequestsBurst, 200),
+		SourceRate: cmp.Or(c.Limits.SourceRate, 100), SourceBurst: cmp.Or(c.Limits.SourceBurst, 5000),
+		Rate: cmp.Or(c.Limits.Rate, 20_000), Burst: cmp.Or(c.Limits.Burst, 40_000),
+		Bytes: cmp.Or(c.Limits.Bytes, 24<<20), Streams: cmp.Or(c.Limits.Streams, 1000),
+		OwnStreams:   cmp.Or(c.Limits.OwnStreams, 20),
+		NodeRequests: cmp.Or(c.Limits.NodeRequests, 20), NodeRequestsBurst: cmp.Or(c.Limits.NodeRequestsBurst, 200),
 	}
 	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), shares: newShares(c.Limits)}
 	if c.Pages != nil {
@@ -125,7 +118,8 @@ func New(c Config) *Server {
 	}
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
-		s.mux.HandleFunc(pattern, s.metrics.counted(pattern, s.guarded(pattern, r)))
+		counter := s.metrics.requests.MustCurryWith(prometheus.Labels{"route": pattern})
+		s.mux.Handle(pattern, promhttp.InstrumentHandlerCounter(counter, s.guarded(pattern, r)))
 		if r.deliveries {
 			s.deliveries.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
 				who, _ := req.Context().Value(forwarded{}).(deliver.Who)
@@ -136,48 +130,38 @@ func New(c Config) *Server {
 	return s
 }
 
-func orDefault[T int | int64 | float64 | time.Duration](value, standard T) T {
-	if value == 0 {
-		return standard
-	}
-	return value
-}
+type handler func(http.ResponseWriter, *http.Request, web.Identity)
 
 // route describes how a request is answered. An open one needs no identity. Reading needs a right, and so does changing
 // more than the journal; to the journal, everybody may append for their own source.
 type route struct {
-	answer     func(http.ResponseWriter, *http.Request, web.Identity)
+	answer     handler
 	open       bool
 	right      bool
 	deliveries bool // only the delivering replica can answer
 }
 
 func (s *Server) routes() map[string]route {
-	return map[string]route{
-		"POST /v1/events":                        {answer: s.intake},
-		"OPTIONS /v1/events":                     {answer: s.handshake, open: true},
-		"GET /v1/events":                         {answer: s.events},
-		"GET /v1/nodes":                          {answer: s.nodes},
-		"GET /v1/nodes/{cluster}/{node}":         {answer: s.node},
-		"GET /v1/faults":                         {answer: s.faults},
-		"GET /v1/avoid":                          {answer: s.avoided},
-		"POST /v1/sign-in-codes":                 {answer: s.signInCode},
-		"GET /v1/subscriptions":                  {answer: s.subscriptions, deliveries: true},
-		"POST /v1/subscriptions":                 {answer: s.subscribe, right: true, deliveries: true},
-		"DELETE /v1/subscriptions/{name}":        {answer: s.unsubscribe, right: true, deliveries: true},
-		"POST /v1/subscriptions/{name}/{action}": {answer: s.changeSubscription, right: true, deliveries: true},
-		"GET /v1/dead-letters":                   {answer: s.deadLetters, deliveries: true},
-		"GET /v1/dead-letters/{name}/{id}":       {answer: s.deadLetter, deliveries: true},
-		"POST /v1/dead-letters/{name}/{id}":      {answer: s.redeliver, right: true, deliveries: true},
-		"DELETE /v1/dead-letters/{name}/{id}":    {answer: s.forget, right: true, deliveries: true},
-		"GET /v1/audit":                          {answer: s.audit, deliveries: true},
-		"GET /metrics":                           {answer: s.metrics.serve},
-		"GET /healthz":                           {answer: s.healthz, open: true},
-		"GET /readyz":                            {answer: s.readyz, open: true},
-		"GET /openapi.json":                      {answer: s.openAPI, open: true},
-		"GET /schemas/{name}":                    {answer: s.schema, open: true},
-		"GET /v1/reports/{period}":               {answer: s.report},
+	all := map[string]route{
+		"POST /v1/events":                {answer: s.intake},
+		"OPTIONS /v1/events":             {answer: s.handshake, open: true},
+		"GET /v1/events":                 {answer: s.events},
+		"GET /v1/nodes":                  {answer: s.asked("cluster state pool zone version notversion blind agent", s.nodes)},
+		"GET /v1/nodes/{cluster}/{node}": {answer: s.asked("limit before", s.node)},
+		"GET /v1/faults":                 {answer: s.asked("cluster node severity check reason detector limit", s.faults)},
+		"GET /v1/avoid":                  {answer: s.avoided},
+		"POST /v1/sign-in-codes":         {answer: s.asked("name role", s.signInCode)},
+		"GET /metrics":                   {answer: s.metrics.serve},
+		"GET /healthz":                   {answer: s.healthz, open: true},
+		"GET /readyz":                    {answer: s.readyz, open: true},
+		"GET /openapi.json":              {answer: s.openAPI, open: true},
+		"GET /schemas/{name}":            {answer: s.schema, open: true},
+		"GET /v1/reports/{period}":       {answer: s.report},
 	}
+	for pattern, one := range deliveries() {
+		all[pattern] = route{answer: s.delivered(one), right: !strings.HasPrefix(pattern, "GET "), deliveries: true}
+	}
+	return all
 }
 
 // Routes returns all routes, as "METHOD /path", sorted.
@@ -191,7 +175,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 	h.Set("Cache-Control", "no-store")
 	if s.Loopback && !web.IsLocal(r.Host) {
-		refuse(w, http.StatusMisdirectedRequest, "this center answers to names of this machine only", nil)
+		s.fail(w, r, refused(http.StatusMisdirectedRequest, "this center answers to names of this machine only"))
 		return
 	}
 	s.mux.ServeHTTP(w, r)
@@ -210,7 +194,7 @@ func (s *Server) guarded(pattern string, r route) http.HandlerFunc {
 			refusal = web.Permit(req, s.Authorizer, who, path)
 		}
 		if refusal != nil {
-			answerRefusal(w, refusal)
+			s.fail(w, req, refusal)
 			return
 		}
 		r.answer(w, req, who)
@@ -236,7 +220,7 @@ func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request, _ web.Identity)
 func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	text := schemas.Of(r.PathValue("name"))
 	if text == nil {
-		refuse(w, http.StatusNotFound, "there is no such schema", nil)
+		s.fail(w, r, refused(http.StatusNotFound, "there is no such schema"))
 		return
 	}
 	w.Header().Set("Content-Type", "application/schema+json")
@@ -294,15 +278,68 @@ type rejected struct {
 	Reason string `json:"reason"`
 }
 
-func refuse(w http.ResponseWriter, status int, reason string, events []rejected) {
-	respond(w, status, problem{reason, events})
+// rejectedError refuses a request because of single events.
+type rejectedError struct {
+	status int
+	reason string
+	events []rejected
 }
 
-// refuseForNow asks the client to retry, each client at a random time within the duration.
-func refuseForNow(w http.ResponseWriter, status int, reason string, within time.Duration) {
-	seconds := 1 + rand.IntN(max(1, int(within/time.Second)))
-	w.Header().Set("Retry-After", strconv.Itoa(seconds))
-	refuse(w, status, reason, nil)
+func (e *rejectedError) Error() string { return e.reason }
+
+// refused refuses a request: the same request will be refused again.
+func refused(status int, reason string) error { return &web.Refusal{Status: status, Reason: reason} }
+
+// notNow refuses a request that may be accepted within a duration.
+func notNow(status int, reason string, within time.Duration) error {
+	return &web.Refusal{Status: status, Reason: reason, RetryWithin: within}
+}
+
+// fail answers a request that has failed.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if e, ok := errors.AsType[*rejectedError](err); ok {
+		respond(w, e.status, problem{e.reason, e.events})
+		return
+	}
+	if _, trimmed := errors.AsType[*journal.TrimmedError](err); trimmed || errors.Is(err, errOtherJournal) {
+		s.gone(w, err.Error())
+		return
+	}
+	refusal, ok := errors.AsType[*web.Refusal](err)
+	switch {
+	case ok:
+	case errors.Is(err, deliver.ErrUnknown):
+		refusal = &web.Refusal{Status: http.StatusNotFound, Reason: err.Error()}
+	case errors.Is(err, deliver.ErrRefused):
+		refusal = &web.Refusal{Status: http.StatusUnprocessableEntity, Reason: err.Error()}
+	default:
+		s.Log.Error("answer a request failed", "route", r.Pattern, "err", err)
+		refusal = &web.Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: 10 * time.Second}
+	}
+	if refusal.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if refusal.RetryWithin > 0 { // each client at a random time
+		seconds := 1 + rand.IntN(max(1, int(refusal.RetryWithin/time.Second)))
+		w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	}
+	respond(w, refusal.Status, problem{Error: quote(refusal)})
+}
+
+// asked answers with the JSON of an object, if the request has no other parameters than these, divided by spaces.
+func (s *Server) asked(parameters string, ask func(*http.Request, web.Identity) (any, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, who web.Identity) {
+		err := only(r.URL.Query(), strings.Fields(parameters)...)
+		var answer any
+		if err == nil {
+			answer, err = ask(r, who)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		respond(w, http.StatusOK, answer)
+	}
 }
 
 func respond(w http.ResponseWriter, status int, answer any) {
@@ -315,14 +352,13 @@ func respond(w http.ResponseWriter, status int, answer any) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
-// readFailed answers a request when a read of the journal fails.
-func (s *Server) readFailed(w http.ResponseWriter, r *http.Request, err error) {
-	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
-		s.gone(w, trimmed.Error())
-		return
+// unread returns the refusal for a failed read of the journal.
+func (s *Server) unread(r *http.Request, err error) error {
+	if _, trimmed := errors.AsType[*journal.TrimmedError](err); trimmed {
+		return err
 	}
 	if r.Context().Err() == nil {
 		s.Log.Error("read the journal failed", "err", err)
 	}
-	refuseForNow(w, http.StatusServiceUnavailable, "the journal cannot be read now", 10*time.Second)
+	return notNow(http.StatusServiceUnavailable, "the journal cannot be read now", 10*time.Second)
 }

@@ -51,7 +51,7 @@ func newCenter(t *testing.T, change func(*api.Config)) *center {
 	t.Cleanup(func() { _ = c.Close() })
 	config := api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true,
 		Authenticate: identitytest.Administrator(t, token),
-		Health:       func() api.Health { return c.Journal.Health() }}
+		Health:       func() journal.Health { return c.Journal.Health() }}
 	if change != nil {
 		change(&config)
 	}
@@ -76,23 +76,17 @@ func (c *center) do(r *http.Request) (reply, string) {
 	c.t.Helper()
 	r.Header.Set("Authorization", "Bearer "+token)
 	response, err := asAgents.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	return reply{response.StatusCode, response.Header}, string(body)
 }
 
 func (c *center) request(method, path, media, body string) *http.Request {
 	c.t.Helper()
 	r, err := http.NewRequestWithContext(c.t.Context(), method, c.url+path, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	if media != "" {
 		r.Header.Set("Content-Type", media)
 	}
@@ -127,9 +121,7 @@ func encode(t *testing.T, events ...event.Event) string {
 	var texts []string
 	for _, e := range events {
 		text, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		texts = append(texts, string(text))
 	}
 	return "[" + strings.Join(texts, ",") + "]"
@@ -188,9 +180,7 @@ func TestRefused(t *testing.T) {
 	good := strings.Trim(encode(t, raised("a", 1, "sda", "fatal")), "[]")
 	foreign := func(change string) string {
 		e := map[string]any{"specversion": "1.0", "id": "1", "source": "urn:x", "type": "com.example.x"}
-		if err := json.Unmarshal([]byte(change), &e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(change), &e))
 		text, _ := json.Marshal(e)
 		return string(text)
 	}
@@ -305,7 +295,7 @@ func TestRates(t *testing.T) {
 }
 
 // fullJournal is a journal on a full disk.
-type fullJournal struct{ api.Journal }
+type fullJournal struct{ journal.Journal }
 
 func (fullJournal) Append(context.Context, []journal.Event) (journal.Appended, error) {
 	return journal.Appended{}, fmt.Errorf("%w: no space", journal.ErrFull)
@@ -332,5 +322,12 @@ func TestFuture(t *testing.T) {
 	if !strings.Contains(body, "future_events_total 1\n") ||
 		!strings.Contains(body, `events_total{result="stored"} 1`) {
 		t.Error(body)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

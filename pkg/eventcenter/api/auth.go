@@ -13,18 +13,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-// answerRefusal writes a refusal.
-func answerRefusal(w http.ResponseWriter, r *web.Refusal) {
-	if r.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", "Bearer")
-	}
-	if r.RetryWithin > 0 {
-		refuseForNow(w, r.Status, r.Reason, r.RetryWithin)
-		return
-	}
-	refuse(w, r.Status, quote(r), nil)
-}
-
 // identified identifies the sender of a request, counts it, and refuses senders that send too many.
 func (s *Server) identified(r *http.Request) (web.Identity, *web.Refusal) {
 	who, err := s.Authenticate(r)
@@ -60,31 +48,21 @@ type SignInCode struct {
 }
 
 // signInCode creates a code that signs a person in to the pages.
-func (s *Server) signInCode(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	if !only(w, r.URL.Query(), "name", "role") {
-		return
-	}
-	if !who.Any {
-		refuse(w, http.StatusForbidden, "only an administrator invites to the pages", nil)
-		return
-	}
+func (s *Server) signInCode(r *http.Request, who web.Identity) (any, error) {
 	name, role := r.URL.Query().Get("name"), cmp.Or(r.URL.Query().Get("role"), "operator")
-	if len(name) > 64 || strings.ContainsFunc(name, unicode.IsControl) || !utf8.ValidString(name) {
-		refuse(w, http.StatusBadRequest, "name: at most 64 bytes of text", nil)
-		return
-	}
-	if role != "operator" && role != "reader" {
-		refuse(w, http.StatusBadRequest, "role: want operator or reader", nil)
-		return
-	}
-	if s.SignIn == nil {
-		refuse(w, http.StatusNotFound, "this center has no pages", nil)
-		return
+	switch {
+	case !who.Any:
+		return nil, refused(http.StatusForbidden, "only an administrator invites to the pages")
+	case len(name) > 64 || strings.ContainsFunc(name, unicode.IsControl) || !utf8.ValidString(name):
+		return nil, refused(http.StatusBadRequest, "name: at most 64 bytes of text")
+	case role != "operator" && role != "reader":
+		return nil, refused(http.StatusBadRequest, "role: want operator or reader")
+	case s.SignIn == nil:
+		return nil, refused(http.StatusNotFound, "this center has no pages")
 	}
 	code, ends, err := s.SignIn(r.Context(), web.Person{Name: cmp.Or(name, who.Name), Operator: role == "operator"})
 	if err != nil {
-		refuseForNow(w, http.StatusServiceUnavailable, err.Error(), time.Minute)
-		return
+		return nil, notNow(http.StatusServiceUnavailable, err.Error(), time.Minute)
 	}
-	respond(w, http.StatusOK, SignInCode{code, ends.UTC()})
+	return SignInCode{code, ends.UTC()}, nil
 }

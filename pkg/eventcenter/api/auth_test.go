@@ -50,9 +50,7 @@ func TestToken(t *testing.T) {
 			c.request("POST", "/v1/events", batch, "[]")} {
 			r.Header.Set("Authorization", given)
 			response, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			response.Body.Close()
 			if response.StatusCode != 401 || response.Header.Get("WWW-Authenticate") != "Bearer" {
 				t.Errorf("%q: %d", given, response.StatusCode)

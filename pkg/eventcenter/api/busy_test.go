@@ -11,7 +11,7 @@ import (
 
 // hungJournal blocks in the first Append, and counts the concurrent ones.
 type hungJournal struct {
-	api.Journal
+	journal.Journal
 	held, over chan struct{}
 	calls      atomic.Int32
 }

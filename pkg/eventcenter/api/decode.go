@@ -30,19 +30,10 @@ type decoded struct {
 	time time.Time
 }
 
-// statusError refuses a whole request.
-type statusError struct {
-	status int
-	reason string
-	events []rejected // if single events are the reason
-}
-
-func (e *statusError) Error() string { return e.reason }
-
 // split returns a decoder for each event of a body.
 func split(r *http.Request, body []byte) ([]func() (event.Envelope, error), error) {
 	if r.Header.Get("Content-Encoding") != "" {
-		return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "a Content-Encoding is not supported"}
+		return nil, refused(http.StatusUnsupportedMediaType, "a Content-Encoding is not supported")
 	}
 	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err == nil && strings.HasPrefix(media, "application/cloudevents") {
@@ -51,28 +42,28 @@ func split(r *http.Request, body []byte) ([]func() (event.Envelope, error), erro
 	if r.Header.Get("Ce-Specversion") != "" {
 		return []func() (event.Envelope, error){func() (event.Envelope, error) { return event.ReadBinary(r.Header, body) }}, nil
 	}
-	return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "want " + wantedMedia}
+	return nil, refused(http.StatusUnsupportedMediaType, "want "+wantedMedia)
 }
 
 const wantedMedia = event.BatchMediaType + ", " + event.MediaType + ", or a CloudEvent in binary mode"
 
 func structured(media, charset string, body []byte) ([]func() (event.Envelope, error), error) {
 	if charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "the only charset is utf-8"}
+		return nil, refused(http.StatusUnsupportedMediaType, "the only charset is utf-8")
 	}
 	texts := []json.RawMessage{body}
 	switch media {
 	case event.MediaType:
 	case event.BatchMediaType:
 		if err := json.Unmarshal(body, &texts); err != nil {
-			return nil, &statusError{status: http.StatusBadRequest, reason: "the batch is no JSON array: " + quote(err)}
+			return nil, refused(http.StatusBadRequest, "the batch is no JSON array: "+quote(err))
 		}
 		if len(texts) > maxBatch {
-			return nil, &statusError{status: http.StatusRequestEntityTooLarge,
-				reason: fmt.Sprintf("%d events, %d are possible in one request", len(texts), maxBatch)}
+			return nil, refused(http.StatusRequestEntityTooLarge,
+				fmt.Sprintf("%d events, %d are possible in one request", len(texts), maxBatch))
 		}
 	default:
-		return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "want " + wantedMedia}
+		return nil, refused(http.StatusUnsupportedMediaType, "want "+wantedMedia)
 	}
 	events := make([]func() (event.Envelope, error), len(texts))
 	for i, text := range texts {

@@ -32,18 +32,14 @@ func detected(t *testing.T, detector, id string, kind event.Type, seconds int64,
 	data := map[string]any{"check": "disk", "reason": "DiskFails", "severity": "fatal",
 		"subject": map[string]any{"kind": "disk", "name": "sda"}, "message": "by " + detector}
 	maps.Copy(data, change)
-	if err := e.SetData(cloudevents.ApplicationJSON, data); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.SetData(cloudevents.ApplicationJSON, data))
 	return e
 }
 
 func (c *center) detect(e cloudevents.Event) (reply, string) {
 	c.t.Helper()
 	r := c.request(http.MethodPost, "/v1/events", "", "")
-	if err := cehttp.WriteRequest(binding.WithForceStructured(c.t.Context()), (*binding.EventMessage)(&e), r); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, cehttp.WriteRequest(binding.WithForceStructured(c.t.Context()), (*binding.EventMessage)(&e), r))
 	return c.do(r)
 }
 
@@ -148,13 +144,9 @@ func TestDetectorRefused(t *testing.T) {
 	} {
 		e := detected(t, "gpud", "1", event.FaultRaised, 1, nil)
 		data := map[string]any{}
-		if err := json.Unmarshal(e.Data(), &data); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(e.Data(), &data))
 		test.change(&e, data)
-		if err := e.SetData(cloudevents.ApplicationJSON, data); err != nil {
-			t.Fatal(err)
-		}
+		must(t, e.SetData(cloudevents.ApplicationJSON, data))
 		if r, answer := c.detect(e); r.StatusCode != 422 || !strings.Contains(answer, test.want) {
 			t.Errorf("%s: %d %s, want 422 and %q", name, r.StatusCode, answer, test.want)
 		}
@@ -219,9 +211,7 @@ func TestDetectorNotes(t *testing.T) {
 	c.detect(detected(t, "gpud", "1", event.FaultRaised, 1, nil))
 	faults, _ := c.Model.Faults(func(f model.NodeFault) bool { return f.Detector == "gpud" })
 	e, err := model.OperatorEvent(event.OperatorAcknowledged, faults[0], event.Operator{By: "ada"}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := c.Journal.Append(t.Context(), []journal.Event{e}); err != nil {
 		t.Fatal(err)
 	}
@@ -268,9 +258,7 @@ func TestDetectorOfACluster(t *testing.T) {
 			config.Authenticate = func(*http.Request) (web.Identity, error) { return test.who, nil }
 		})
 		e, err := event.OfDetector(test.kind, "c", "", test.detector, "1", time.Unix(120, 0), test.data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if r, answer := c.detect(e); r.StatusCode != test.want {
 			t.Errorf("%s: %d %s", name, r.StatusCode, answer)
 		}

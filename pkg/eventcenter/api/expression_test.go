@@ -28,9 +28,7 @@ func TestExpression(t *testing.T) {
 	r.Header.Set("Accept", "text/event-stream")
 	r.Header.Set("Authorization", "Bearer "+token)
 	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	c.send(raised("a", 4, "sdb", finding.Fatal), raised("b", 1, "sda", finding.Fatal))
 	streamed, buffer := "", make([]byte, 4096)

@@ -21,9 +21,7 @@ func byHeader(r *http.Request) (web.Identity, error) {
 
 func (c *center) as(node, media string, body io.Reader, size int64) *http.Request {
 	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.url+"/v1/events", body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	r.ContentLength = size
 	r.Header.Set("Content-Type", media)
 	r.Header.Set("Node", node)
@@ -111,9 +109,7 @@ func TestStreamsOfOneReader(t *testing.T) {
 		r.Header.Set("Accept", "text/event-stream")
 		r.Header.Set("Node", test.reader)
 		response, err := asAgents.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = response.Body.Close() })
 		if response.StatusCode != test.want {
 			t.Errorf("%d: %d, want %d", i, response.StatusCode, test.want)
@@ -146,9 +142,7 @@ func TestStreamOfNoReader(t *testing.T) {
 				}
 			})
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/events", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Accept", "text/event-stream")
 			begun := time.Now()
 			s.ServeHTTP(&discarded{header: http.Header{}}, r)

@@ -24,16 +24,12 @@ func TestForeignSender(t *testing.T) {
 	e.SetType("com.example.thing")
 	e.SetSubject("50 % of a \"thing\" é")
 	e.SetExtension("severity", "warning")
-	if err := e.SetData(cloudevents.ApplicationJSON, map[string]any{"a": 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, e.SetData(cloudevents.ApplicationJSON, map[string]any{"a": 1}))
 	text := cloudevents.New()
 	text.SetID("2")
 	text.SetSource("urn:example:x")
 	text.SetType("com.example.text")
-	if err := text.SetData("text/plain", "<b>\n"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, text.SetData("text/plain", "<b>\n"))
 	ctx := t.Context()
 	stored := 2
 	for _, mode := range []string{"binary", "structured", "batch"} {
@@ -49,9 +45,7 @@ func TestForeignSender(t *testing.T) {
 			case "batch":
 				r, err = cehttp.NewHTTPRequestFromEvents(ctx, c.url+"/v1/events", []cloudevents.Event{sent})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			response, answer := c.do(r)
 			want := `"stored":1`
 			if stored == 0 {
@@ -67,9 +61,7 @@ func TestForeignSender(t *testing.T) {
 	c.get("/v1/events", &all)
 	for i, sent := range []cloudevents.Event{e, text} {
 		var got cloudevents.Event
-		if err := json.Unmarshal(all.Events[i].Event, &got); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(all.Events[i].Event, &got))
 		if diff := cmp.Diff(sent.String(), got.String()); diff != "" {
 			t.Error(diff)
 		}

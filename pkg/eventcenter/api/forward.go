@@ -32,20 +32,20 @@ type forwarded struct{}
 
 // forward lets another replica answer.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	const ask = "another replica of this center delivers, or will soon: ask again"
+	ask := notNow(http.StatusServiceUnavailable, "another replica of this center delivers, or will soon: ask again", time.Second)
 	if s.Forward == nil || r.Context().Value(forwarded{}) != nil {
-		refuseForNow(w, http.StatusServiceUnavailable, ask, time.Second)
+		s.fail(w, r, ask)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxSubscription))
 	if err != nil {
-		refuse(w, http.StatusBadRequest, quote(err), nil)
+		s.fail(w, r, refused(http.StatusBadRequest, err.Error()))
 		return
 	}
 	a, err := s.Forward(r.Context(), Forwarded{r.Method, r.URL.RequestURI(), body, whoOf(who)})
 	if err != nil {
 		s.Log.Warn("forward a request about subscriptions failed", "err", err)
-		refuseForNow(w, http.StatusServiceUnavailable, ask, time.Second)
+		s.fail(w, r, ask)
 		return
 	}
 	for _, name := range []string{"Content-Type", "Retry-After"} {
@@ -63,7 +63,7 @@ func (s *Server) Answer(ctx context.Context, f Forwarded) Answer {
 	r, err := http.NewRequestWithContext(context.WithValue(ctx, forwarded{}, f.Who), f.Method, f.URI,
 		bytes.NewReader(f.Body))
 	if err != nil {
-		refuse(&a, http.StatusBadRequest, quote(err), nil)
+		respond(&a, http.StatusBadRequest, problem{Error: quote(err)})
 		return a.Answer
 	}
 	s.deliveries.ServeHTTP(&a, r)

@@ -33,16 +33,12 @@ func (noEvents) Bounds() journal.Bounds { return journal.Bounds{Oldest: 1} }
 // request without the right is not forwarded, and if no replica delivers, the client is asked to retry.
 func TestForward(t *testing.T) {
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	settings := deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/", SecretFile: "/none"}}}
 	manager, err := deliver.Open(t.Context(), deliver.Config{Settings: settings, Journal: noEvents{}, Store: store,
 		Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	working, replicas := 0, [2]*api.Server{}
 	for i := range replicas {
 		replicas[i] = api.New(api.Config{Journal: noEvents{}, Model: model.New(), Log: slog.New(slog.DiscardHandler),

@@ -24,18 +24,28 @@ type stored struct {
 
 // intake handles POST /v1/events.
 func (s *Server) intake(w http.ResponseWriter, r *http.Request, who web.Identity) {
+	answer, err := s.take(r, who)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set(AliveHeader, s.alive())
+	respond(w, http.StatusOK, answer)
+}
+
+// take stores the events of a request.
+func (s *Server) take(r *http.Request, who web.Identity) (answer stored, err error) {
 	body, release, err := s.read(r, who)
 	defer release()
-	var events []decoded
-	if err == nil {
-		events, err = s.decodeAll(r, body)
-	}
 	if err != nil {
-		s.notTaken(w, err)
-		return
+		return answer, err
 	}
-	if !s.permitted(w, events, who) {
-		return
+	events, err := s.decodeAll(r, body)
+	if err != nil {
+		return answer, err
+	}
+	if err := s.permitted(events, who); err != nil {
+		return answer, err
 	}
 	var durable []journal.Event
 	for _, d := range events {
@@ -50,8 +60,7 @@ func (s *Server) intake(w http.ResponseWriter, r *http.Request, who web.Identity
 	if len(durable) > 0 {
 		begun := s.Now()
 		if done, err = s.Journal.Append(r.Context(), durable); err != nil {
-			s.notStored(w, r, err)
-			return
+			return answer, s.notStored(r, err)
 		}
 		s.metrics.append.Observe(s.Now().Sub(begun).Seconds())
 	} else {
@@ -59,8 +68,7 @@ func (s *Server) intake(w http.ResponseWriter, r *http.Request, who web.Identity
 	}
 	s.recordAlive(events)
 	s.metrics.took(done)
-	w.Header().Set(AliveHeader, s.alive())
-	respond(w, http.StatusOK, stored{strconv.FormatUint(done.Last, 10), done.New, done.Duplicates, done.Conflicts})
+	return stored{strconv.FormatUint(done.Last, 10), done.New, done.Duplicates, done.Conflicts}, nil
 }
 
 // alive spreads the agents: each gets a different interval, within 10%.
@@ -81,21 +89,6 @@ func (s *Server) recordAlive(events []decoded) {
 	}
 }
 
-// notTaken answers a body that could not be read or decoded. When this center is busy, the agent must neither try
-// another one nor send all of its state again: hence 429.
-func (s *Server) notTaken(w http.ResponseWriter, err error) {
-	if e, ok := errors.AsType[*statusError](err); ok {
-		refuse(w, e.status, e.reason, e.events)
-		return
-	}
-	status := http.StatusServiceUnavailable
-	if errors.Is(err, errBusy) || errors.Is(err, errShare) {
-		status = http.StatusTooManyRequests
-		s.metrics.limited.WithLabelValues("busy").Inc()
-	}
-	refuseForNow(w, status, quote(err), 10*time.Second)
-}
-
 // decodeAll decodes the events. If any is invalid, it accepts none, and the refusal names each invalid one.
 func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 	all, err := split(r, body)
@@ -103,20 +96,20 @@ func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 		return nil, err
 	}
 	events := make([]decoded, 0, len(all))
-	refused := &statusError{status: http.StatusUnprocessableEntity}
+	bad := &rejectedError{status: http.StatusUnprocessableEntity}
 	for i, read := range all {
 		d, status, err := decode(read)
 		if err != nil {
-			refused.status = min(refused.status, status) // 400 takes precedence over 422
-			refused.events = append(refused.events, rejected{i, short(d.ID), quote(err)})
+			bad.status = min(bad.status, status) // 400 takes precedence over 422
+			bad.events = append(bad.events, rejected{i, short(d.ID), quote(err)})
 			continue
 		}
 		events = append(events, d)
 	}
-	if n := len(refused.events); n > 0 {
+	if n := len(bad.events); n > 0 {
 		s.metrics.events.WithLabelValues("rejected").Add(float64(n))
-		refused.reason = fmt.Sprintf("%d of %d events are refused; nothing is stored", n, len(all))
-		return nil, refused
+		bad.reason = fmt.Sprintf("%d of %d events are refused; nothing is stored", n, len(all))
+		return nil, bad
 	}
 	return events, nil
 }
@@ -125,53 +118,48 @@ func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 func short(id string) string { return event.Brief(id, 100) }
 
 // permitted refuses events that the sender may not send, because of their source or their number.
-func (s *Server) permitted(w http.ResponseWriter, events []decoded, who web.Identity) bool {
-	var refused []rejected
+func (s *Server) permitted(events []decoded, who web.Identity) error {
+	var foreign []rejected
 	counts := map[string]int{}
 	for i, d := range events {
 		counts[d.Source]++
 		if !maySend(who, d.Source) {
-			refused = append(refused, rejected{i, short(d.ID), "this identity does not speak for its source"})
+			foreign = append(foreign, rejected{i, short(d.ID), "this identity does not speak for its source"})
 		}
 	}
-	if len(refused) > 0 {
-		s.metrics.events.WithLabelValues("forbidden").Add(float64(len(refused)))
-		refuse(w, http.StatusForbidden, fmt.Sprintf("%d of %d events are of others; nothing is stored", len(refused),
-			len(events)), refused)
-		return false
+	if len(foreign) > 0 {
+		s.metrics.events.WithLabelValues("forbidden").Add(float64(len(foreign)))
+		return &rejectedError{http.StatusForbidden, fmt.Sprintf("%d of %d events are of others; nothing is stored", len(foreign),
+			len(events)), foreign}
 	}
 	now := s.Now()
 	for source, n := range counts {
 		if !s.shares.sources.Take(source, now, n) {
 			s.metrics.limited.WithLabelValues("source").Inc()
-			refuseForNow(w, http.StatusTooManyRequests, "too many events of one source", 10*time.Second)
-			return false
+			return notNow(http.StatusTooManyRequests, "too many events of one source", 10*time.Second)
 		}
 	}
 	if !s.shares.all.AllowN(now, len(events)) {
 		s.metrics.limited.WithLabelValues("all").Inc()
-		refuseForNow(w, http.StatusServiceUnavailable, "too many events in all", 30*time.Second)
-		return false
+		return notNow(http.StatusServiceUnavailable, "too many events in all", 30*time.Second)
 	}
-	return true
+	return nil
 }
 
-// notStored answers a batch that is not durable. The sender keeps it and retries.
-func (s *Server) notStored(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil {
-		return // the client has gone
+// notStored returns the refusal for a batch that is not durable. The sender keeps it and retries.
+func (s *Server) notStored(r *http.Request, err error) error {
+	reason, within := "the journal cannot be written: nothing is stored", time.Minute
+	switch {
+	case r.Context().Err() != nil: // the client has gone
+		return notNow(http.StatusServiceUnavailable, reason, within)
+	case errors.Is(err, journal.ErrFull):
+		reason = journal.ErrFull.Error() + ": nothing is stored; what is there can be read"
+	case errors.Is(err, journal.ErrUnavailable):
+		reason = journal.ErrUnavailable.Error() + ": it is not certain that this is stored; send it again"
+		within = 10 * time.Second
+	default:
+		s.Log.Error("store events failed", "err", err)
 	}
 	s.metrics.failed.Inc()
-	if errors.Is(err, journal.ErrFull) {
-		refuseForNow(w, http.StatusServiceUnavailable, journal.ErrFull.Error()+
-			": nothing is stored; what is there can be read", time.Minute)
-		return
-	}
-	if errors.Is(err, journal.ErrUnavailable) {
-		refuseForNow(w, http.StatusServiceUnavailable, journal.ErrUnavailable.Error()+
-			": it is not certain that this is stored; send it again", 10*time.Second)
-		return
-	}
-	s.Log.Error("store events failed", "err", err)
-	refuseForNow(w, http.StatusServiceUnavailable, "the journal cannot be written: nothing is stored", time.Minute)
+	return notNow(http.StatusServiceUnavailable, reason, within)
 }

@@ -52,12 +52,6 @@ func keyOf(i web.Identity) string {
 	return i.By + "/" + i.Cluster + "/" + cmp.Or(i.Node, i.Name) + "/" + i.Detector
 }
 
-// errBusy means that other senders use all capacity, errShare that this sender has used up its share.
-var (
-	errBusy  = errors.New("too many requests at the same time")
-	errShare = errors.New("too many requests of this sender at the same time")
-)
-
 // read reads a body. It counts bytes when they arrive, not when they are announced; done releases them.
 func (s *Server) read(r *http.Request, who web.Identity) (body []byte, done func(), err error) {
 	bodies, most, key, taken := s.shares.bodies, int64(maxBody), keyOf(who), int64(0)
@@ -69,10 +63,13 @@ func (s *Server) read(r *http.Request, who web.Identity) (body []byte, done func
 		ctx, cancel := context.WithTimeout(r.Context(), busyWait)
 		defer cancel()
 		if n > 0 && !bodies.Wait(ctx, key, n) {
-			if ctx.Err() != nil {
-				return errBusy
+			// The agent must neither try another center nor send all of its state again: hence 429.
+			s.metrics.limited.WithLabelValues("busy").Inc()
+			reason := "too many requests at the same time"
+			if ctx.Err() == nil {
+				reason = "too many requests of this sender at the same time"
 			}
-			return errShare
+			return notNow(http.StatusTooManyRequests, reason, 10*time.Second)
 		}
 		taken += max(n, 0)
 		return nil
@@ -91,9 +88,9 @@ func (s *Server) read(r *http.Request, who web.Identity) (body []byte, done func
 	}
 	switch {
 	case err == nil || int64(all.Len()) > most:
-		return nil, done, &statusError{status: http.StatusRequestEntityTooLarge, reason: fmt.Sprintf("%d bytes are possible", most)}
+		return nil, done, refused(http.StatusRequestEntityTooLarge, fmt.Sprintf("%d bytes are possible", most))
 	case !errors.Is(err, io.EOF):
-		return nil, done, &statusError{status: http.StatusBadRequest, reason: "the body ends early"}
+		return nil, done, refused(http.StatusBadRequest, "the body ends early")
 	}
 	return all.Bytes(), done, take(chunk - taken)
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,28 +73,6 @@ func (m *metrics) took(done journal.Appended) {
 	m.events.WithLabelValues("stored").Add(float64(done.New))
 	m.events.WithLabelValues("duplicate").Add(float64(done.Duplicates - done.Conflicts))
 	m.events.WithLabelValues("conflict").Add(float64(done.Conflicts))
-}
-
-// statusWriter records the status.
-type statusWriter struct {
-	http.ResponseWriter
-	status int
-}
-
-func (w *statusWriter) WriteHeader(status int) {
-	w.status = status
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap is for http.ResponseController.
-func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (m *metrics) counted(pattern string, next http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		noted := &statusWriter{w, http.StatusOK}
-		next(noted, r)
-		m.requests.WithLabelValues(pattern, strconv.Itoa(noted.status)).Inc()
-	}
 }
 
 // state collects its metrics on each scrape.

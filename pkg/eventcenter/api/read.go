@@ -1,8 +1,10 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -50,32 +52,9 @@ type List struct {
 
 // events handles GET /v1/events: a page, or with Accept: text/event-stream a stream of new events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	if !only(w, r.URL.Query(), "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel") {
-		return // a filter with a typo would pass everything
-	}
-	q, err := queryOf(r)
+	q, wanted, err := s.queryOf(r)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error(), nil)
-		return
-	}
-	var wanted *expression.Expression
-	if text := r.URL.Query().Get("cel"); text != "" {
-		if wanted, err = expression.Compile(text); err != nil {
-			refuse(w, http.StatusBadRequest, "cel: "+quote(err), nil)
-			return
-		}
-	}
-	bounds := s.Journal.Bounds()
-	if id := r.URL.Query().Get("journal"); id != "" && id != bounds.Journal {
-		s.gone(w, "this cursor is of another journal")
-		return
-	}
-	if q.After > 0 && q.After+1 < bounds.Oldest {
-		s.gone(w, (&journal.TrimmedError{After: q.After, Oldest: bounds.Oldest}).Error())
-		return
-	}
-	if !s.reached(r.Context(), q.After) {
-		refuseForNow(w, http.StatusServiceUnavailable, fmt.Sprintf("offset %d is not here yet", q.After), 10*time.Second)
+		s.fail(w, r, err)
 		return
 	}
 	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
@@ -84,10 +63,10 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity
 	}
 	page, err := s.Journal.Read(r.Context(), q)
 	if err != nil {
-		s.readFailed(w, r, err)
+		s.fail(w, r, s.unread(r, err))
 		return
 	}
-	bounds = s.Journal.Bounds()
+	bounds := s.Journal.Bounds()
 	answer := List{Events: []Item{}, Gaps: page.Gaps, Next: strconv.FormatUint(page.Next, 10),
 		Oldest: strconv.FormatUint(bounds.Oldest, 10), Newest: strconv.FormatUint(bounds.Newest, 10),
 		Journal: bounds.Journal}
@@ -100,6 +79,41 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity
 	}
 	respond(w, http.StatusOK, answer)
 }
+
+// queryOf reads the parameters, and refuses a cursor that leads nowhere. Last-Event-ID takes precedence over after. The
+// expression is nil if there is none.
+func (s *Server) queryOf(r *http.Request) (q journal.Query, wanted *expression.Expression, err error) {
+	values, bounds := r.URL.Query(), s.Journal.Bounds()
+	// a filter with a typo would pass everything
+	if err := only(values, "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel"); err != nil {
+		return q, nil, err
+	}
+	if q.Limit, err = limitOf(values, defaultLimit, maxLimit); err != nil {
+		return q, nil, err
+	}
+	if q.After, err = offsetOf("after", cmp.Or(r.Header.Get("Last-Event-ID"), values.Get("after"))); err != nil {
+		return q, nil, err
+	}
+	if q.Filter, err = filterOf(values); err != nil {
+		return q, nil, err
+	}
+	if text := values.Get("cel"); text != "" {
+		if wanted, err = expression.Compile(text); err != nil {
+			return q, nil, refused(http.StatusBadRequest, "cel: "+quote(err))
+		}
+	}
+	switch id := values.Get("journal"); {
+	case id != "" && id != bounds.Journal:
+		return q, nil, errOtherJournal
+	case q.After > 0 && q.After+1 < bounds.Oldest:
+		return q, nil, &journal.TrimmedError{After: q.After, Oldest: bounds.Oldest}
+	case !s.reached(r.Context(), q.After):
+		return q, nil, notNow(http.StatusServiceUnavailable, fmt.Sprintf("offset %d is not here yet", q.After), 10*time.Second)
+	}
+	return q, wanted, nil
+}
+
+var errOtherJournal = errors.New("this cursor is of another journal")
 
 // selected returns the records for which an expression is true; nil: all. Evaluation errors are counted. A reader whose
 // expressions take more than their share of the processor waits.
@@ -154,30 +168,10 @@ func (s *Server) gone(w http.ResponseWriter, reason string) {
 	})
 }
 
-// queryOf reads the parameters. Last-Event-ID takes precedence over after.
-func queryOf(r *http.Request) (q journal.Query, err error) {
-	values := r.URL.Query()
-	if q.Limit, err = limitOf(values, defaultLimit, maxLimit); err != nil {
-		return q, err
-	}
-	after := values.Get("after")
-	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		after = id
-	}
-	if q.After, err = offsetOf("after", after); err != nil {
-		return q, err
-	}
-	q.Filter, err = filterOf(values)
-	return q, err
-}
-
 func offsetOf(name, text string) (uint64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	offset, err := strconv.ParseUint(text, 10, 63)
+	offset, err := strconv.ParseUint(cmp.Or(text, "0"), 10, 63)
 	if err != nil {
-		return 0, fmt.Errorf("%s %.40q: want an offset, in decimal digits", name, text)
+		return 0, refused(http.StatusBadRequest, fmt.Sprintf("%s %.40q: want an offset, in decimal digits", name, text))
 	}
 	return offset, nil
 }
@@ -189,7 +183,7 @@ func limitOf(values url.Values, standard, most int) (int, error) {
 	}
 	limit, err := strconv.Atoi(text)
 	if err != nil || limit < 1 || limit > most {
-		return 0, fmt.Errorf("limit %.40q: want a number from 1 to %d", text, most)
+		return 0, refused(http.StatusBadRequest, fmt.Sprintf("limit %.40q: want a number from 1 to %d", text, most))
 	}
 	return limit, nil
 }
@@ -202,7 +196,7 @@ func filterOf(values url.Values) (journal.Filter, error) {
 	for _, field := range journal.Fields() {
 		wanted := values[string(field)]
 		if len(wanted) > maxValues {
-			return nil, fmt.Errorf("%s: %d values, %d are possible", field, len(wanted), maxValues)
+			return nil, refused(http.StatusBadRequest, fmt.Sprintf("%s: %d values, %d are possible", field, len(wanted), maxValues))
 		}
 		if len(wanted) > 0 {
 			filter[field] = wanted

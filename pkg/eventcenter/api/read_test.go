@@ -47,9 +47,7 @@ func TestEvents(t *testing.T) {
 	} {
 		r, body := c.do(c.request(http.MethodGet, "/v1/events"+test.query, "", ""))
 		var answer api.List
-		if err := json.Unmarshal([]byte(body), &answer); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(body), &answer))
 		got := fmt.Sprint(r.StatusCode)
 		if r.StatusCode == 200 {
 			got = ""
@@ -277,9 +275,7 @@ func (c *center) silent(kind event.Type, node, reason string) {
 	c.t.Helper()
 	text, err := json.Marshal(map[string]any{"time": time.Unix(1, 0).UTC(), "data": event.Silence{Reason: reason,
 		Message: "it is silent", Since: time.Unix(9, 0).UTC()}})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	if _, err := c.Journal.Append(c.t.Context(), []journal.Event{{Source: model.Source("prod"), ID: node + string(kind),
 		Type: string(kind), Cluster: "prod", Node: node, JSON: text}}); err != nil {
 		c.t.Fatal(err)

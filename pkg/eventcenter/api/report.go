@@ -19,26 +19,27 @@ type Reports interface {
 // links to the address in base.
 func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	values := r.URL.Query()
-	if !only(w, values, "date", "format", "base") {
-		return
-	}
 	period, format := report.Period(r.PathValue("period")), values.Get("format")
+	err := only(values, "date", "format", "base")
 	switch {
+	case err != nil:
 	case s.Reports == nil || period != report.Daily && period != report.Weekly:
-		refuse(w, http.StatusNotFound, "there is no such report: want daily or weekly", nil)
-		return
+		err = refused(http.StatusNotFound, "there is no such report: want daily or weekly")
 	case format != "" && format != "json" && format != "html":
-		refuse(w, http.StatusBadRequest, "format: want json or html", nil)
-		return
+		err = refused(http.StatusBadRequest, "format: want json or html")
 	}
-	made, err := s.Reports.Report(r.Context(), period, values.Get("date"))
-	if status, reason := ReportProblem(err); status != 0 {
-		if status == http.StatusServiceUnavailable {
-			s.Log.Error("make a report failed", "err", err)
-			refuseForNow(w, status, reason, 10*time.Second)
-			return
+	var made report.Report
+	if err == nil {
+		made, err = s.Reports.Report(r.Context(), period, values.Get("date"))
+		if refusal := ReportProblem(err); refusal != nil {
+			if refusal.RetryWithin > 0 {
+				s.Log.Error("make a report failed", "err", err)
+			}
+			err = refusal
 		}
-		refuse(w, status, reason, nil)
+	}
+	if err != nil {
+		s.fail(w, r, err)
 		return
 	}
 	if format != "html" {
@@ -48,7 +49,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	text, err := made.Mail(values.Get("base"))
 	if err != nil {
 		s.Log.Error("render a report failed", "err", err)
-		refuse(w, http.StatusInternalServerError, "this report cannot be rendered", nil)
+		s.fail(w, r, refused(http.StatusInternalServerError, "this report cannot be rendered"))
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -57,16 +58,17 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	_, _ = w.Write(text) //nolint:gosec // made by html/template
 }
 
-// ReportProblem returns the response for a report that cannot be made: 0 means no problem.
-func ReportProblem(err error) (status int, reason string) {
-	if err == nil {
-		return 0, ""
-	}
+// ReportProblem returns the refusal for a report that cannot be made; nil: it can.
+func ReportProblem(err error) *web.Refusal {
 	if wrong, ok := errors.AsType[*report.DateError](err); ok {
-		return http.StatusBadRequest, wrong.Error()
+		return &web.Refusal{Status: http.StatusBadRequest, Reason: wrong.Error()}
 	}
 	if none, ok := errors.AsType[*report.NoReportError](err); ok {
-		return http.StatusNotFound, none.Error()
+		return &web.Refusal{Status: http.StatusNotFound, Reason: none.Error()}
 	}
-	return http.StatusServiceUnavailable, "the report cannot be made now; the log of the center says why"
+	if err == nil {
+		return nil
+	}
+	return &web.Refusal{Status: http.StatusServiceUnavailable, RetryWithin: 10 * time.Second,
+		Reason: "the report cannot be made now; the log of the center says why"}
 }

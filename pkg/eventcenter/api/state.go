@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -42,20 +43,16 @@ type NodeAnswer struct {
 
 // nodes handles GET /v1/nodes. version and notversion select agents with a version, or with any other; blind selects
 // nodes with a check that cannot tell; agent selects those with an unusual agent.
-func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ web.Identity) {
+func (s *Server) nodes(r *http.Request, _ web.Identity) (any, error) {
 	values := r.URL.Query()
-	if !only(w, values, "cluster", "state", "pool", "zone", "version", "notversion", "blind", "agent") {
-		return
-	}
 	nodes, offset := s.Model.Nodes("")
 	common := model.CommonVersions(nodes)
-	nodes = slices.DeleteFunc(nodes, func(n model.Summary) bool { return !asked(values, n, common) })
-	respond(w, http.StatusOK, NodeList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, nodes, common,
-		s.Model.SilentClusters()})
+	nodes = slices.DeleteFunc(nodes, func(n model.Summary) bool { return !selected(values, n, common) })
+	return NodeList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, nodes, common, s.Model.SilentClusters()}, nil
 }
 
-// asked reports whether a node is selected.
-func asked(values url.Values, n model.Summary, common map[string]string) bool {
+// selected reports whether a node is selected.
+func selected(values url.Values, n model.Summary, common map[string]string) bool {
 	state := "seen"
 	if n.Silence != nil {
 		state = string(n.Silence.State)
@@ -70,28 +67,22 @@ func asked(values url.Values, n model.Summary, common map[string]string) bool {
 		(len(blind) == 0 || slices.ContainsFunc(n.Blind, func(check string) bool { return slices.Contains(blind, check) }))
 }
 
-func (s *Server) node(w http.ResponseWriter, r *http.Request, _ web.Identity) {
+func (s *Server) node(r *http.Request, _ web.Identity) (any, error) {
 	values := r.URL.Query()
-	if !only(w, values, "limit", "before") {
-		return
-	}
 	limit, err := limitOf(values, defaultLimit, maxLimit)
 	before, err2 := offsetOf("before", values.Get("before"))
-	if err != nil || err2 != nil {
-		refuse(w, http.StatusBadRequest, fmt.Sprint(err, err2), nil)
-		return
+	if err := cmp.Or(err, err2); err != nil {
+		return nil, err
 	}
 	key := model.Key{Cluster: r.PathValue("cluster"), Node: r.PathValue("node")}
 	detail, offset, ok := s.Model.Node(key)
 	if !ok {
-		refuse(w, http.StatusNotFound, "nothing was ever heard of this node", nil)
-		return
+		return nil, refused(http.StatusNotFound, "nothing was ever heard of this node")
 	}
 	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: limit, Backward: true,
 		Filter: journal.Filter{journal.Cluster: {key.Cluster}, journal.Node: {key.Node}}})
 	if err != nil {
-		s.readFailed(w, r, err)
-		return
+		return nil, s.unread(r, err)
 	}
 	answer := NodeAnswer{Offset: strconv.FormatUint(offset, 10), Journal: s.Journal.Bounds().Journal, Node: detail,
 		Events: []Item{}}
@@ -101,26 +92,22 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	if len(page.Records) == limit {
 		answer.Before = strconv.FormatUint(page.Next, 10)
 	}
-	respond(w, http.StatusOK, answer)
+	return answer, nil
 }
 
-func (s *Server) faults(w http.ResponseWriter, r *http.Request, _ web.Identity) {
+func (s *Server) faults(r *http.Request, _ web.Identity) (any, error) {
 	values := r.URL.Query()
-	if !only(w, values, "cluster", "node", "severity", "check", "reason", "detector", "limit") {
-		return
-	}
 	limit, err := limitOf(values, maxLimit, 10*maxLimit)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error(), nil)
-		return
+		return nil, err
 	}
 	faults, offset := s.Model.Faults(func(f model.NodeFault) bool {
 		return passes(values["cluster"], f.Cluster) && passes(values["node"], f.Node) &&
 			passes(values["severity"], string(f.Severity)) && passes(values["check"], f.Check) &&
 			passes(values["reason"], f.Reason) && passes(values["detector"], f.Detector)
 	})
-	respond(w, http.StatusOK, FaultList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, len(faults),
-		faults[:min(limit, len(faults))]})
+	return FaultList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, len(faults),
+		faults[:min(limit, len(faults))]}, nil
 }
 
 // passes reports whether a value is wanted. An empty list means any.
@@ -129,12 +116,11 @@ func passes(wanted []string, value string) bool {
 }
 
 // only refuses unknown parameters.
-func only(w http.ResponseWriter, values url.Values, names ...string) bool {
+func only(values url.Values, names ...string) error {
 	for name := range values {
 		if !slices.Contains(names, name) {
-			refuse(w, http.StatusBadRequest, fmt.Sprintf("unknown parameter %.40q", name), nil)
-			return false
+			return refused(http.StatusBadRequest, fmt.Sprintf("unknown parameter %.40q", name))
 		}
 	}
-	return true
+	return nil
 }

@@ -37,7 +37,7 @@ type subscriber struct {
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, who web.Identity, q journal.Query,
 	wanted *expression.Expression) {
 	if !s.shares.streams.Take(keyOf(who), 1) {
-		refuseForNow(w, http.StatusTooManyRequests, "too many subscribers, of this reader or of all", 30*time.Second)
+		s.fail(w, r, notNow(http.StatusTooManyRequests, "too many subscribers, of this reader or of all", 30*time.Second))
 		return
 	}
 	defer s.shares.streams.Give(keyOf(who), 1)

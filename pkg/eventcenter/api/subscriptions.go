@@ -43,149 +43,105 @@ func whoOf(i web.Identity) deliver.Who {
 	return deliver.Who{Name: i.Name, By: i.By, Cluster: i.Cluster}
 }
 
-// delivers returns the running manager. If the center does not deliver, it refuses the request; if another replica
-// delivers, it forwards the request there.
-func (s *Server) delivers(w http.ResponseWriter, r *http.Request, who web.Identity, parameters ...string) (*deliver.Manager,
-	bool) {
-	if s.Deliveries == nil {
-		refuse(w, http.StatusNotFound, "this center delivers nothing", nil)
-		return nil, false
-	}
-	if !only(w, r.URL.Query(), parameters...) {
-		return nil, false
-	}
-	m := s.Deliveries()
-	if m == nil {
-		s.forward(w, r, who)
-	}
-	return m, m != nil
+// delivery answers a request about subscriptions: with an object, or with the text that reports a change.
+type delivery struct {
+	parameter string // the only one that is possible; empty: none is
+	answer    func(m *deliver.Manager, r *http.Request, who deliver.Who) (any, error)
 }
 
-// answerChange reports success, or why the change failed.
-func (s *Server) answerChange(w http.ResponseWriter, err error, what string) {
-	switch {
-	case err == nil:
-		respond(w, http.StatusOK, done{what})
-	case errors.Is(err, deliver.ErrUnknown):
-		refuse(w, http.StatusNotFound, quote(err), nil)
-	case errors.Is(err, deliver.ErrRefused):
-		refuse(w, http.StatusUnprocessableEntity, quote(err), nil)
-	default:
-		s.Log.Error("read or change a subscription failed", "err", err)
-		refuseForNow(w, http.StatusServiceUnavailable, quote(err), 10*time.Second)
+// deliveries are the requests that the running manager answers.
+func deliveries() map[string]delivery {
+	return map[string]delivery{
+		"GET /v1/subscriptions": {"", func(m *deliver.Manager, _ *http.Request, _ deliver.Who) (any, error) {
+			return SubscriptionList{m.List()}, nil
+		}},
+		"POST /v1/subscriptions": {"", func(m *deliver.Manager, r *http.Request, who deliver.Who) (any, error) {
+			one, err := subscriptionOf(r)
+			if err != nil {
+				return nil, refused(http.StatusBadRequest, "no subscription: "+quote(err))
+			}
+			return "added", m.Add(r.Context(), who, one)
+		}},
+		"DELETE /v1/subscriptions/{name}": {"", func(m *deliver.Manager, r *http.Request, who deliver.Who) (any, error) {
+			return "removed", m.Remove(r.Context(), who, r.PathValue("name"))
+		}},
+		"POST /v1/subscriptions/{name}/{action}": {"after", changeSubscription},
+		"GET /v1/dead-letters": {"subscription", func(m *deliver.Manager, r *http.Request, _ deliver.Who) (any, error) {
+			letters, err := m.DeadLetters(r.Context(), r.URL.Query().Get("subscription"))
+			return DeadLetterList{letters}, err
+		}},
+		"GET /v1/dead-letters/{name}/{id}": {"", func(m *deliver.Manager, r *http.Request, _ deliver.Who) (any, error) {
+			return m.DeadLetter(r.Context(), r.PathValue("name"), r.PathValue("id"))
+		}},
+		"POST /v1/dead-letters/{name}/{id}": {"", func(m *deliver.Manager, r *http.Request, who deliver.Who) (any, error) {
+			return "it is tried again", m.Redeliver(r.Context(), who, r.PathValue("name"), r.PathValue("id"))
+		}},
+		"DELETE /v1/dead-letters/{name}/{id}": {"", func(m *deliver.Manager, r *http.Request, who deliver.Who) (any, error) {
+			return "deleted", m.Forget(r.Context(), who, r.PathValue("name"), r.PathValue("id"))
+		}},
+		"GET /v1/audit": {"limit", func(m *deliver.Manager, r *http.Request, _ deliver.Who) (any, error) {
+			limit, err := limitOf(r.URL.Query(), defaultEntries, maxEntries)
+			if err != nil {
+				return nil, err
+			}
+			entries, err := m.Audit(r.Context(), limit)
+			return AuditList{entries}, err
+		}},
 	}
 }
 
-func (s *Server) subscriptions(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	if m, ok := s.delivers(w, r, who); ok {
-		respond(w, http.StatusOK, SubscriptionList{m.List()})
-	}
-}
-
-func (s *Server) subscribe(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	m, ok := s.delivers(w, r, who)
-	if !ok {
-		return
-	}
-	var one deliver.Subscription
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSubscription))
+func subscriptionOf(r *http.Request) (one deliver.Subscription, err error) {
+	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxSubscription))
 	decoder.DisallowUnknownFields()
-	err := decoder.Decode(&one)
-	if err == nil {
+	if err = decoder.Decode(&one); err == nil {
 		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
 			err = errors.New("more than one object")
 		}
 	}
-	if err != nil {
-		refuse(w, http.StatusBadRequest, "no subscription: "+quote(err), nil)
-		return
-	}
-	s.answerChange(w, m.Add(r.Context(), whoOf(who), one), "added")
+	return one, err
 }
 
-func (s *Server) unsubscribe(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	if m, ok := s.delivers(w, r, who); ok {
-		s.answerChange(w, m.Remove(r.Context(), whoOf(who), r.PathValue("name")), "removed")
-	}
-}
-
-// changeSubscription handles POST /v1/subscriptions/{name}/{action}: pause, resume, or replay after an offset.
-func (s *Server) changeSubscription(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	m, ok := s.delivers(w, r, who, "after")
-	if !ok {
-		return
-	}
+// changeSubscription pauses or resumes a subscription, or replays it after an offset.
+func changeSubscription(m *deliver.Manager, r *http.Request, who deliver.Who) (any, error) {
 	name := r.PathValue("name")
 	switch action := r.PathValue("action"); action {
 	case "pause":
-		s.answerChange(w, m.Pause(r.Context(), whoOf(who), name), "paused")
+		return "paused", m.Pause(r.Context(), who, name)
 	case "resume":
-		s.answerChange(w, m.Resume(r.Context(), whoOf(who), name), "resumed")
+		return "resumed", m.Resume(r.Context(), who, name)
 	case "replay":
 		after, err := offsetOf("after", r.URL.Query().Get("after"))
 		if err != nil || !r.URL.Query().Has("after") {
-			refuse(w, http.StatusBadRequest, fmt.Sprint("after must be an offset: ", err), nil)
-			return
+			return nil, refused(http.StatusBadRequest, fmt.Sprint("after must be an offset: ", err))
 		}
-		s.answerChange(w, m.Replay(r.Context(), whoOf(who), name, after), fmt.Sprintf("begins after %d", after))
+		return fmt.Sprintf("begins after %d", after), m.Replay(r.Context(), who, name, after)
 	default:
-		refuse(w, http.StatusNotFound, fmt.Sprintf("%.40q is nothing that can be done: want pause, resume or replay", action), nil)
+		return nil, refused(http.StatusNotFound,
+			fmt.Sprintf("%.40q is nothing that can be done: want pause, resume or replay", action))
 	}
 }
 
-func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	m, ok := s.delivers(w, r, who, "subscription")
-	if !ok {
-		return
+// delivered answers from the running manager. If another replica delivers, it forwards the request there.
+func (s *Server) delivered(d delivery) handler {
+	here := s.asked(d.parameter, func(r *http.Request, who web.Identity) (any, error) {
+		m := s.Deliveries()
+		if m == nil {
+			return nil, notNow(http.StatusServiceUnavailable, "this replica has just ceased to deliver: ask again", time.Second)
+		}
+		answer, err := d.answer(m, r, whoOf(who))
+		if text, ok := answer.(string); ok {
+			answer = done{text}
+		}
+		return answer, err
+	})
+	return func(w http.ResponseWriter, r *http.Request, who web.Identity) {
+		switch {
+		case s.Deliveries == nil:
+			s.fail(w, r, refused(http.StatusNotFound, "this center delivers nothing"))
+		case s.Deliveries() == nil:
+			s.forward(w, r, who)
+		default:
+			here(w, r, who)
+		}
 	}
-	letters, err := m.DeadLetters(r.Context(), r.URL.Query().Get("subscription"))
-	if err != nil {
-		s.answerChange(w, err, "")
-		return
-	}
-	respond(w, http.StatusOK, DeadLetterList{letters})
-}
-
-func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	m, ok := s.delivers(w, r, who)
-	if !ok {
-		return
-	}
-	letter, err := m.DeadLetter(r.Context(), r.PathValue("name"), r.PathValue("id"))
-	if err != nil {
-		s.answerChange(w, err, "")
-		return
-	}
-	respond(w, http.StatusOK, letter)
-}
-
-func (s *Server) redeliver(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	if m, ok := s.delivers(w, r, who); ok {
-		s.answerChange(w, m.Redeliver(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")),
-			"it is tried again")
-	}
-}
-
-func (s *Server) forget(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	if m, ok := s.delivers(w, r, who); ok {
-		s.answerChange(w, m.Forget(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")), "deleted")
-	}
-}
-
-func (s *Server) audit(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	m, ok := s.delivers(w, r, who, "limit")
-	if !ok {
-		return
-	}
-	limit, err := limitOf(r.URL.Query(), defaultEntries, maxEntries)
-	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error(), nil)
-		return
-	}
-	entries, err := m.Audit(r.Context(), limit)
-	if err != nil {
-		s.answerChange(w, err, "")
-		return
-	}
-	respond(w, http.StatusOK, AuditList{entries})
 }

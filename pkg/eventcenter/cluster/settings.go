@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
 
@@ -54,15 +56,15 @@ type NATS struct {
 
 var peerName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
-// Read reads settings strictly: an unknown key is an error. host is the host name.
-func Read(r io.Reader, host string) (s Settings, err error) {
+// Read reads settings strictly: an unknown key is an error.
+func Read(r io.Reader) (s Settings, err error) {
 	if err := settings.Read(r, &s); err != nil {
 		return s, err
 	}
 	if s.Name == "" {
-		s.Name = host
+		s.Name, err = os.Hostname()
 	}
-	return s, s.problem()
+	return s, cmp.Or(err, s.problem())
 }
 
 // Outside reports whether the NATS servers are external.

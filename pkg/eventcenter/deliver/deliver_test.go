@@ -12,6 +12,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
@@ -56,9 +57,7 @@ func TestHeldBack(t *testing.T) {
 			t.Errorf("%+v, %v", whole, err)
 		}
 		c.answers(nil)
-		if err := k.Redeliver(t.Context(), deliver.Who{Name: "me"}, "a", letters[0].ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.Redeliver(t.Context(), deliver.Who{Name: "me"}, "a", letters[0].ID))
 		time.Sleep(time.Minute)
 		if got := c.got(); got[len(got)-1] != "bad-1" || k.status().DeadLetters != 0 {
 			t.Errorf("%v; %+v", got, k.status())
@@ -115,7 +114,7 @@ func TestSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &receiver{}
 		k := newKit(t, hooks(), c)
-		k.add(deliver.Subscription{Mode: deliver.Structured})
+		k.add(deliver.Subscription{Mode: event.Structured})
 		c.answers(func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool {
 			time.Sleep(10 * time.Second)
 			return false
@@ -147,7 +146,7 @@ func TestAskedForPeace(t *testing.T) {
 			w.Header().Set("WebHook-Allowed-Origin", "*")
 			w.Header().Set("WebHook-Allowed-Rate", "30")
 		}
-		k.add(deliver.Subscription{Mode: deliver.Structured})
+		k.add(deliver.Subscription{Mode: event.Structured})
 		c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
 			w.Header().Set("Retry-After", "1800")
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -233,7 +232,7 @@ func TestUnsupported(t *testing.T) {
 		k.append("x", "y", "x")
 		time.Sleep(time.Minute)
 		c.check(k)
-		if s := k.status(); s.NextMode != deliver.Binary || s.Failed > 0 {
+		if s := k.status(); s.NextMode != event.Binary || s.Failed > 0 {
 			t.Errorf("%+v", s)
 		}
 		k.stop()
@@ -270,9 +269,7 @@ func TestGone(t *testing.T) {
 		if c.asked() != 1 {
 			t.Error("a restart has resumed it")
 		}
-		if err := k.Resume(t.Context(), deliver.Who{Name: "me"}, "a"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.Resume(t.Context(), deliver.Who{Name: "me"}, "a"))
 		time.Sleep(2 * time.Minute)
 		c.check(k)
 		k.stop()
@@ -291,9 +288,7 @@ func TestWanted(t *testing.T) {
 		if diff := cmp.Diff([]string{"a-2", "b-2"}, c.got()); diff != "" {
 			t.Error(diff)
 		}
-		if err := k.Replay(t.Context(), deliver.Who{Name: "me"}, "a", 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.Replay(t.Context(), deliver.Who{Name: "me"}, "a", 0))
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff([]string{"a-2", "b-2", "a-2", "b-2"}, c.got()); diff != "" {
 			t.Errorf("after a replay\n%s", diff)
@@ -322,7 +317,7 @@ func TestBatchRefused(t *testing.T) {
 			k.append("x", "y", "x")
 			time.Sleep(time.Minute)
 			c.check(k)
-			if s := k.status(); s.NextMode != deliver.Structured {
+			if s := k.status(); s.NextMode != event.Structured {
 				t.Errorf("%d: %+v", status, s)
 			}
 			k.stop()

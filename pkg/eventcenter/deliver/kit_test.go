@@ -44,17 +44,13 @@ func newKit(t *testing.T, settings deliver.Settings, transport http.RoundTripper
 	t.Helper()
 	k := &kit{t: t, dir: t.TempDir(), log: slog.New(slog.NewTextHandler(io.Discard, nil)), sent: map[string]int{}}
 	file := filepath.Join(k.dir, "secret")
-	if err := os.WriteFile(file, []byte("whsec_"+base64.StdEncoding.EncodeToString(secret)+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("whsec_"+base64.StdEncoding.EncodeToString(secret)+"\n"), 0o600))
 	for i := range settings.Targets {
 		settings.Targets[i].SecretFile = file
 	}
 	var err error
 	k.journal, err = sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(k.dir, "journal"), Log: k.log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k.config = deliver.Config{Settings: settings, Journal: k.journal, Log: k.log, Transport: transport}
 	k.start()
 	t.Cleanup(func() {
@@ -68,9 +64,7 @@ func newKit(t *testing.T, settings deliver.Settings, transport http.RoundTripper
 func (k *kit) start() {
 	k.t.Helper()
 	store, err := control.Open(k.t.Context(), filepath.Join(k.dir, "control.db"))
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must(k.t, err)
 	k.config.Store = store
 	if k.Manager, err = deliver.Open(k.t.Context(), k.config); err != nil {
 		k.t.Fatal(err)
@@ -100,13 +94,9 @@ func (k *kit) append(nodes ...string) {
 		e.SetType("io.github.nodeagent.fault.raised.v1")
 		e.SetExtension("severity", "fatal")
 		e.SetExtension("partitionkey", node)
-		if err := e.SetData(cloudevents.ApplicationJSON, map[string]any{"n": k.sent[node], "text": "a \"ü\" %"}); err != nil {
-			k.t.Fatal(err)
-		}
+		must(k.t, e.SetData(cloudevents.ApplicationJSON, map[string]any{"n": k.sent[node], "text": "a \"ü\" %"}))
 		text, err := e.MarshalJSON()
-		if err != nil {
-			k.t.Fatal(err)
-		}
+		must(k.t, err)
 		events = append(events, journal.Event{Source: e.Source(), ID: e.ID(), Type: e.Type(), Cluster: "prod", Node: node,
 			Severity: "fatal", JSON: text})
 	}
@@ -123,9 +113,7 @@ func (k *kit) add(one deliver.Subscription) {
 	if one.Name == "" {
 		one.Name = "a"
 	}
-	if err := k.Add(k.t.Context(), deliver.Who{Name: "me"}, one); err != nil {
-		k.t.Fatal(err)
-	}
+	must(k.t, k.Add(k.t.Context(), deliver.Who{Name: "me"}, one))
 }
 
 // status returns the status of the only subscription.
@@ -303,5 +291,12 @@ func (c *receiver) check(k *kit) {
 		if next[node] != sent {
 			k.t.Errorf("of %s %d events came, %d were sent", node, next[node], sent)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,16 +26,10 @@ const (
 	audits      = "audit"         // Entry, by time
 )
 
-// Journal is the source of the events.
-type Journal interface {
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
-}
-
 // Config is the configuration of a manager.
 type Config struct {
 	Settings Settings
-	Journal  Journal
+	Journal  journal.Reader
 	Store    control.Store
 	Log      *slog.Logger
 	Version  string
@@ -201,7 +196,7 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	if err != nil {
 		return err
 	}
-	if err := m.forgetCursor(ctx, one.Name); err != nil {
+	if err := m.remove(ctx, cursors, one.Name); err != nil { // of a removed subscription
 		return err
 	}
 	if err := s.load(ctx); err != nil {
@@ -220,11 +215,11 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	return nil
 }
 
-// forgetCursor removes the cursor of a removed subscription.
-func (m *Manager) forgetCursor(ctx context.Context, name string) error {
-	record, err := m.Store.Get(ctx, cursors, name)
+// remove removes a record from the store, if it is there.
+func (m *Manager) remove(ctx context.Context, bucket, key string) error {
+	record, err := m.Store.Get(ctx, bucket, key)
 	if err == nil {
-		err = m.Store.Delete(ctx, cursors, name, record.Revision)
+		err = m.Store.Delete(ctx, bucket, key, record.Revision)
 	}
 	if errors.Is(err, control.ErrNotFound) {
 		return nil
@@ -252,24 +247,16 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 	delete(m.subscriptions, name)
 	delete(m.starting, name)
 	delete(m.by, name)
+	letters := m.deadLetterIDs[name]
 	delete(m.deadLetterIDs, name)
 	m.mu.Unlock()
 	close(s.stop)
-	for bucket, prefix := range map[string]string{registered: name, cursors: name, deadLetters: name + "."} {
-		records, err := m.Store.List(ctx, bucket, prefix)
-		if err != nil {
+	for _, id := range letters {
+		if err := m.remove(ctx, deadLetters, name+"."+id); err != nil {
 			return err
 		}
-		for _, r := range records {
-			if bucket != deadLetters && r.Key != name {
-				continue
-			}
-			if err := m.Store.Delete(ctx, bucket, r.Key, r.Revision); err != nil && !errors.Is(err, control.ErrNotFound) {
-				return err
-			}
-		}
 	}
-	return nil
+	return cmp.Or(m.remove(ctx, cursors, name), m.remove(ctx, registered, name))
 }
 
 // Pause stops deliveries until Resume. Only events that the journal drops in the meantime are lost.

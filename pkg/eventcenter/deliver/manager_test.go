@@ -149,9 +149,7 @@ func TestRefused(t *testing.T) {
 	for range 100 {
 		one := good
 		one.Name = fmt.Sprintf("a%d", len(k.List()))
-		if err := k.Add(t.Context(), deliver.Who{}, one); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.Add(t.Context(), deliver.Who{}, one))
 	}
 	if err := k.Add(t.Context(), deliver.Who{}, good); !errors.Is(err, deliver.ErrRefused) {
 		t.Errorf("the 101st: %v", err)
@@ -209,7 +207,7 @@ func TestDeadLettersAreBounded(t *testing.T) {
 
 // trimmed is a journal without its oldest events.
 type trimmed struct {
-	deliver.Journal
+	journal.Reader
 	oldest atomic.Uint64
 }
 
@@ -217,7 +215,7 @@ func (j *trimmed) Read(ctx context.Context, q journal.Query) (journal.Page, erro
 	if oldest := j.oldest.Load(); q.After+1 < oldest {
 		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: oldest}
 	}
-	return j.Journal.Read(ctx, q)
+	return j.Reader.Read(ctx, q)
 }
 
 // A subscriber that stays away for longer than events are kept gets an event about those that it has missed.
@@ -227,7 +225,7 @@ func TestGap(t *testing.T) {
 		var gaps []cloudevents.Event
 		k := newKit(t, hooks(), c)
 		k.stop()
-		j := &trimmed{Journal: k.journal}
+		j := &trimmed{Reader: k.journal}
 		k.config.Journal = j
 		k.start()
 		c.answers(refusing("held-1"))
@@ -278,13 +276,9 @@ func TestSecret(t *testing.T) {
 		k := newKit(t, hooks(), c)
 		file := filepath.Join(k.dir, "secret")
 		whole, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		write := func(text string) {
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(text), 0o600))
 		}
 		k.add(deliver.Subscription{})
 		for _, text := range []string{"", "whsec_c2hvcnQ=", "0123456789012345678901234567890", strings.Repeat("x", 5000)} {

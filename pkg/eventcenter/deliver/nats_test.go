@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 )
 
@@ -37,9 +38,7 @@ func (n *natsServer) start() {
 	n.t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, NoSigs: true, NoLog: true, JetStream: true,
 		StoreDir: n.dir})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	s.Start()
 	if !s.ReadyForConnections(30 * time.Second) {
 		n.t.Fatal("the server is not ready")
@@ -70,22 +69,16 @@ func (n *natsServer) stream(subjects string) {
 	n.t.Helper()
 	_, err := n.jetstream().CreateStream(n.t.Context(), jetstream.StreamConfig{Name: "FLEET", Subjects: []string{subjects},
 		Storage: jetstream.FileStorage})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 }
 
 func (n *natsServer) jetstream() jetstream.JetStream {
 	n.t.Helper()
 	conn, err := nats.Connect(n.ClientURL())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	n.t.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return js
 }
 
@@ -93,14 +86,10 @@ func (n *natsServer) jetstream() jetstream.JetStream {
 func (n *natsServer) events() (ids []string, headers []nats.Header) {
 	n.t.Helper()
 	stream, err := n.jetstream().Stream(n.t.Context(), "FLEET")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
 		m, err := stream.GetMsg(n.t.Context(), sequence)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		must(n.t, err)
 		var e cloudevents.Event
 		if err := e.UnmarshalJSON(m.Data); err != nil || e.Validate() != nil {
 			n.t.Errorf("%s: %v, %v", m.Data, err, e.Validate())
@@ -148,9 +137,7 @@ func TestNATS(t *testing.T) {
 	eventually(t, "an attempt that fails", func() bool { return k.List()[0].Failed > 0 || k.List()[0].Problem != "" })
 	n.start()
 	for _, name := range []string{"a", "b"} { // otherwise the next attempt would come only minutes later
-		if err := k.Resume(t.Context(), deliver.Who{Name: "me"}, name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, k.Resume(t.Context(), deliver.Who{Name: "me"}, name))
 	}
 	eventually(t, "five events at each subject", arrived(10))
 	ids, _ := n.events()
@@ -186,8 +173,8 @@ func TestNATSRefused(t *testing.T) {
 	for _, one := range []deliver.Subscription{
 		{Name: "a", URL: n.url("fleet.teams")}, {Name: "a", URL: n.url("fleet")}, {Name: "a", URL: n.url("fleet.team.>")},
 		{Name: "a", URL: n.url("fleet.team.*")}, {Name: "a", URL: n.url("fleet.team/a")}, {Name: "a", URL: n.url("")},
-		{Name: "a", URL: n.url("fleet.team.a?x=y")}, {Name: "a", URL: n.url("fleet.team.a"), Mode: deliver.Batch},
-		{Name: "a", URL: n.url("fleet.team.a"), Mode: deliver.Binary},
+		{Name: "a", URL: n.url("fleet.team.a?x=y")}, {Name: "a", URL: n.url("fleet.team.a"), Mode: event.Batch},
+		{Name: "a", URL: n.url("fleet.team.a"), Mode: event.Binary},
 		{Name: "a", URL: strings.Replace(n.url("fleet.team.a"), "nats:", "tls:", 1)},
 	} {
 		if err := k.Add(t.Context(), deliver.Who{Name: "me"}, one); !errors.Is(err, deliver.ErrRefused) {

@@ -18,12 +18,13 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 )
 
 // A receiver built with the CloudEvents SDK understands all modes over a real connection and can verify events.
 func TestForeignReceiver(t *testing.T) {
-	for _, mode := range []deliver.Mode{deliver.Batch, deliver.Structured, deliver.Binary} {
+	for _, mode := range []event.Mode{event.Batch, event.Structured, event.Binary} {
 		t.Run(string(mode), func(t *testing.T) {
 			c := &receiver{}
 			server := httptest.NewServer(c)
@@ -33,7 +34,7 @@ func TestForeignReceiver(t *testing.T) {
 			k.append("x", "y", "x", "z", "x")
 			eventually(t, "five events", func() bool { return len(c.got()) >= 5 })
 			c.check(k)
-			if mode == deliver.Batch && c.largest < 2 {
+			if mode == event.Batch && c.largest < 2 {
 				t.Error("no batch")
 			}
 		})
@@ -47,18 +48,14 @@ func TestTLS(t *testing.T) {
 	defer server.Close()
 	settings := anywhereAt(server.URL, "127.0.0.0/8")
 	file := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(file, []byte("no certificate"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("no certificate"), 0o600))
 	settings.Targets[0].CAFile = file
 	k := newKit(t, settings, nil)
 	k.add(deliver.Subscription{URL: server.URL})
 	k.append("x")
 	eventually(t, "a refusal", func() bool { return strings.Contains(k.status().Problem, "no certificate in it") })
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := os.WriteFile(file, ca, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, ca, 0o600))
 	eventually(t, "one event", func() bool { return len(c.got()) == 1 })
 	c.check(k)
 }
@@ -95,9 +92,7 @@ func samePort(t *testing.T) (first, second net.Listener, port string) {
 	t.Helper()
 	for {
 		first, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, port, _ = net.SplitHostPort(first.Addr().String())
 		second, err = net.Listen("tcp", "127.0.0.2:"+port)
 		if err == nil {

@@ -1,10 +1,8 @@
 package deliver
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,49 +13,13 @@ import (
 
 const (
 	attemptLimit = 30 * time.Second
-	maxAnswer    = 4 << 10 // bytes of a response body that are read
-	maxError     = 300     // bytes of an error text that are kept
+	maxError     = 300 // bytes of an error text that are kept
 )
 
 // item is one event to be sent.
 type item struct {
 	ID   string // the same in every attempt
 	JSON []byte
-}
-
-// refusal is any answer except 2xx.
-type refusal struct {
-	status     int
-	retryAfter time.Duration
-	text       string
-}
-
-func (r *refusal) Error() string {
-	text := strconv.Itoa(r.status) + " " + http.StatusText(r.status)
-	if r.status >= 300 && r.status < 400 {
-		text += " (redirects are not followed)"
-	}
-	if r.text != "" {
-		text += ": " + r.text
-	}
-	return text
-}
-
-// encode puts events into one request. Only batch mode takes more than one.
-func encode(mode Mode, items []item) (http.Header, []byte, error) {
-	switch mode {
-	case Structured:
-		return http.Header{"Content-Type": {event.MediaType}}, items[0].JSON, nil
-	case Binary:
-		return event.Binary(items[0].JSON)
-	}
-	var body bytes.Buffer
-	for i, one := range items {
-		body.WriteByte("[,"[min(i, 1)])
-		body.Write(one.JSON)
-	}
-	body.WriteByte(']')
-	return http.Header{"Content-Type": {event.BatchMediaType}}, body.Bytes(), nil
 }
 
 // idOf returns the ID of a request: the same events get the same ID.
@@ -72,20 +34,7 @@ func idOf(items []item) string {
 func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
-	response, err := client.RoundTrip(request.WithContext(ctx)) // no redirects, no cookies, unlike http.Client
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if response.StatusCode >= 200 && response.StatusCode < 300 {
-		return response.Header, nil // even if the rest of the body cannot be read
-	}
-	if err != nil {
-		text = nil
-	}
-	return response.Header, &refusal{response.StatusCode, event.RetryAfter(response.Header, time.Now()),
-		plain(string(text))}
+	return event.Send(client, request.WithContext(ctx))
 }
 
 // plain returns foreign text as one short line.

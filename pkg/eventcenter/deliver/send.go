@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -24,7 +25,7 @@ func (s *subscription) itemOf(r journal.Record) item {
 
 // deliver sends the events of a page until each is delivered or its node held. It returns false if it gave up.
 func (s *subscription) deliver(ctx context.Context, lanes []*lane) bool {
-	if s.modeNow() == Batch && len(lanes) > 0 {
+	if s.modeNow() == event.Batch && len(lanes) > 0 {
 		if s.batches(ctx, lanes) {
 			return true
 		}
@@ -113,7 +114,7 @@ func (s *subscription) holdLane(l *lane, err error) bool {
 	s.fresh[l.key()] = true
 	if len(s.fresh) > downAfter || len(s.state.Held) >= maxHeld {
 		s.failures++
-		s.closed = later(s.closed, time.Now().Add(backoff(s.failures)))
+		s.closed = event.Later(s.closed, time.Now().Add(backoff(s.failures)))
 		return false
 	}
 	h := l.held
@@ -123,20 +124,13 @@ func (s *subscription) holdLane(l *lane, err error) bool {
 	return true
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 func (s *subscription) down() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.fresh) >= downAfter
 }
 
-func (s *subscription) modeNow() Mode {
+func (s *subscription) modeNow() event.Mode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.Mode
@@ -183,13 +177,13 @@ func (s *subscription) blocked(err error) {
 	defer s.mu.Unlock()
 	s.failures++
 	wait := backoff(s.failures)
-	if r, ok := errors.AsType[*refusal](err); ok {
-		wait = max(wait, r.retryAfter)
-		if r.status == http.StatusGone {
+	if r, ok := errors.AsType[*event.RefusedError](err); ok {
+		wait = max(wait, r.RetryAfter)
+		if r.Status == http.StatusGone {
 			s.pause("the target answered 410 Gone")
 		}
 	}
-	s.closed = later(s.closed, time.Now().Add(wait))
+	s.closed = event.Later(s.closed, time.Now().Add(wait))
 	if text := plain(err.Error()); text != s.problem {
 		s.problem = text
 		s.m.Log.Warn("send to a subscriber failed, waiting", "subscription", s.Name, "err", text)
@@ -234,18 +228,18 @@ func (s *subscription) ask(ctx context.Context) error {
 func (s *subscription) send(ctx context.Context, items []item) error {
 	for {
 		mode := s.modeNow()
-		if mode != Batch && len(items) > 1 {
+		if mode != event.Batch && len(items) > 1 {
 			return errNotSent
 		}
 		err := s.attempt(ctx, mode, items)
 		if ctx.Err() != nil && err != nil {
 			return errNotSent
 		}
-		r, refused := errors.AsType[*refusal](err)
-		if refused && r.status == http.StatusUnsupportedMediaType && s.nextMode(mode) {
+		r, refused := errors.AsType[*event.RefusedError](err)
+		if refused && r.Status == http.StatusUnsupportedMediaType && s.nextMode(mode) {
 			continue
 		}
-		if refused && mode == Batch && notABatch(r.status) && s.nextMode(mode) {
+		if refused && mode == event.Batch && notABatch(r.Status) && s.nextMode(mode) {
 			continue // either one event is refused or batches are: single events will show which
 		}
 		if errors.Is(err, errNotSent) {
@@ -262,7 +256,7 @@ func notABatch(status int) bool {
 }
 
 // note counts an attempt and updates the state from its result.
-func (s *subscription) note(err error, r *refusal, items int) error {
+func (s *subscription) note(err error, r *event.RefusedError, items int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
@@ -280,10 +274,10 @@ func (s *subscription) note(err error, r *refusal, items int) error {
 		s.problem = text
 		s.m.Log.Warn("subscriber refused an event", "subscription", s.Name, "err", text)
 	}
-	if r != nil && r.retryAfter > 0 {
-		s.closed = later(s.closed, time.Now().Add(r.retryAfter))
+	if r != nil && r.RetryAfter > 0 {
+		s.closed = event.Later(s.closed, time.Now().Add(r.RetryAfter))
 	}
-	if r != nil && r.status == http.StatusGone {
+	if r != nil && r.Status == http.StatusGone {
 		s.pause("the target answered 410 Gone")
 		return errNotSent
 	}
@@ -291,27 +285,24 @@ func (s *subscription) note(err error, r *refusal, items int) error {
 }
 
 // nextMode falls back to a simpler mode. It returns false if there is none: the next attempt starts with the first.
-func (s *subscription) nextMode(from Mode) bool {
+func (s *subscription) nextMode(from event.Mode) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Mode != from { // another goroutine has changed it
 		return true
 	}
 	s.dirty = true
-	for i, mode := range modes()[:len(modes())-1] {
-		if mode == from {
-			s.state.Mode = modes()[i+1]
-			s.m.Log.Info("target refused a mode: sending in the next one", "subscription", s.Name, "mode", from,
-				"next", s.state.Mode)
-			return true
-		}
+	if next := from.Simpler(); next != "" {
+		s.state.Mode = next
+		s.m.Log.Info("target refused a mode: sending in the next one", "subscription", s.Name, "mode", from, "next", next)
+		return true
 	}
 	s.state.Mode = s.mode()
 	return false
 }
 
 // attempt makes one request.
-func (s *subscription) attempt(ctx context.Context, mode Mode, items []item) error {
+func (s *subscription) attempt(ctx context.Context, mode event.Mode, items []item) error {
 	t, err := s.m.Settings.target(s.URL)
 	if err != nil {
 		return err
@@ -320,7 +311,11 @@ func (s *subscription) attempt(ctx context.Context, mode Mode, items []item) err
 	if err != nil {
 		return errNotSent // open knows the reason
 	}
-	header, body, err := encode(mode, items)
+	var events [][]byte
+	for _, one := range items {
+		events = append(events, one.JSON)
+	}
+	m, err := mode.Message(events...)
 	if err != nil {
 		return err
 	}
@@ -332,14 +327,14 @@ func (s *subscription) attempt(ctx context.Context, mode Mode, items []item) err
 			return errNotSent
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, bytes.NewReader(m.Body))
 	if err != nil {
 		return err
 	}
-	request.Header = header
+	request.Header = m.Header
 	request.Header.Set("User-Agent", "eventcenter/"+s.m.Version)
 	request.Header.Set("WebHook-Request-Origin", s.m.Settings.Origin)
-	sign(request.Header, secrets, idOf(items), time.Now(), body)
+	sign(request.Header, secrets, idOf(items), time.Now(), m.Body)
 	_, err = ask(ctx, s.client, request)
 	return err
 }

@@ -6,6 +6,7 @@
 package deliver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web/settings"
@@ -64,23 +66,11 @@ type Subscription struct {
 	URL    string         `json:"url" yaml:"url"`
 	Filter journal.Filter `json:"filter,omitempty" yaml:"filter"`
 	// CEL is an expression that must be true too: see package expression.
-	CEL  string `json:"cel,omitempty" yaml:"cel"`
-	Mode Mode   `json:"mode,omitempty" yaml:"mode"` // default batch; NATS takes only structured
+	CEL  string     `json:"cel,omitempty" yaml:"cel"`
+	Mode event.Mode `json:"mode,omitempty" yaml:"mode"` // default batch; NATS takes only structured
 	// After is the offset to start after, in digits. Empty: the newest when the center first loads it.
 	After string `json:"after,omitempty" yaml:"after"`
 }
-
-// Mode is how events are put into requests. If a target refuses a mode (415), the next one is tried.
-type Mode string
-
-// The modes of the HTTP protocol binding of CloudEvents.
-const (
-	Batch      Mode = "batch"
-	Structured Mode = "structured"
-	Binary     Mode = "binary"
-)
-
-func modes() []Mode { return []Mode{Batch, Structured, Binary} }
 
 const (
 	maxSubscriptions = 100
@@ -107,15 +97,8 @@ func Read(r io.Reader) (s Settings, err error) {
 }
 
 func (s *Settings) setDefaults() {
-	if s.Origin == "" {
-		s.Origin = "eventcenter"
-	}
-	if s.GiveUpAfter == 0 {
-		s.GiveUpAfter = defaultGiveUp
-	}
-	if s.MaxDeadLetters == 0 {
-		s.MaxDeadLetters = defaultDeadLetters
-	}
+	s.Origin = cmp.Or(s.Origin, "eventcenter")
+	s.GiveUpAfter, s.MaxDeadLetters = cmp.Or(s.GiveUpAfter, defaultGiveUp), cmp.Or(s.MaxDeadLetters, defaultDeadLetters)
 }
 
 // problem returns the first error in the settings.
@@ -231,11 +214,11 @@ func (s Settings) check(one Subscription) (*expression.Expression, error) {
 				maxValues, journal.Fields())
 		}
 	}
-	if one.Mode != "" && !slices.Contains(modes(), one.Mode) {
-		return nil, fmt.Errorf("subscription %s: mode %.40q: want one of %v", one.Name, one.Mode, modes())
+	if one.Mode != "" && !slices.Contains(event.Modes(), one.Mode) {
+		return nil, fmt.Errorf("subscription %s: mode %.40q: want one of %v", one.Name, one.Mode, event.Modes())
 	}
-	if one.toNATS() && one.mode() != Structured {
-		return nil, fmt.Errorf("subscription %s: mode %s: NATS takes %s alone", one.Name, one.Mode, Structured)
+	if one.toNATS() && one.mode() != event.Structured {
+		return nil, fmt.Errorf("subscription %s: mode %s: NATS takes %s alone", one.Name, one.Mode, event.Structured)
 	}
 	if _, err := one.after(); err != nil {
 		return nil, fmt.Errorf("subscription %s: %w", one.Name, err)
@@ -252,10 +235,7 @@ func (s Settings) check(one Subscription) (*expression.Expression, error) {
 
 // after returns the offset to start after.
 func (s Subscription) after() (uint64, error) {
-	if s.After == "" {
-		return 0, nil
-	}
-	offset, err := strconv.ParseUint(s.After, 10, 63)
+	offset, err := strconv.ParseUint(cmp.Or(s.After, "0"), 10, 63)
 	if err != nil {
 		return 0, fmt.Errorf("after %.40q: want an offset, in decimal digits", s.After)
 	}
@@ -263,14 +243,11 @@ func (s Subscription) after() (uint64, error) {
 }
 
 // mode returns the mode that is tried first.
-func (s Subscription) mode() Mode {
-	switch {
-	case s.Mode != "":
-		return s.Mode
-	case s.toNATS():
-		return Structured
+func (s Subscription) mode() event.Mode {
+	if s.Mode == "" && s.toNATS() {
+		return event.Structured
 	}
-	return Batch
+	return cmp.Or(s.Mode, event.Batch)
 }
 
 func (s Subscription) toNATS() bool {

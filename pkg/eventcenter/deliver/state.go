@@ -14,10 +14,10 @@ import (
 // state is the progress of a subscription. It is one record, so that its fields are always consistent.
 type state struct {
 	// Of is the address and the mode for which Mode, Granted and PerMinute were found out.
-	Of        string    `json:"of"`
-	Mode      Mode      `json:"mode"`
-	Granted   time.Time `json:"granted,omitzero"` // when the target agreed to receive events
-	PerMinute int       `json:"perMinute,omitempty"`
+	Of        string     `json:"of"`
+	Mode      event.Mode `json:"mode"`
+	Granted   time.Time  `json:"granted,omitzero"` // when the target agreed to receive events
+	PerMinute int        `json:"perMinute,omitempty"`
 
 	Journal string  `json:"journal"` // the ID of the journal of Cursor
 	Cursor  uint64  `json:"cursor"`  // up to here every event is delivered, held or a dead letter

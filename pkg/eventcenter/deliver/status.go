@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
 // Status is the state of a subscription as shown to users.
@@ -19,7 +21,7 @@ type Status struct {
 	LagSeconds float64       `json:"lagSeconds"` // how long the oldest pending event has waited
 	Paused     string        `json:"paused,omitempty"`
 	Problem    string        `json:"problem,omitempty"`
-	NextMode   Mode          `json:"modeInUse"`
+	NextMode   event.Mode    `json:"modeInUse"`
 	HeldBack   []Held        `json:"heldBack,omitempty"` // at most 100
 	Held       int           `json:"held"`
 

@@ -4,6 +4,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -23,10 +24,6 @@ type Event struct {
 	Stream     string // with Sequence: only for events of agents
 	Sequence   uint64
 	JSON       []byte // the CloudEvent in structured JSON, as written by the CloudEvents SDK
-
-	// After is an offset up to which the event is certainly not stored yet: the offset of its cause. 0 means unknown.
-	// It is not stored with the event.
-	After uint64 `json:",omitempty"`
 
 	// Decoded is the decoded JSON, if the caller of Append has it. It is not stored.
 	Decoded *event.Event `json:"-"`
@@ -110,6 +107,19 @@ type Health struct {
 	Gaps       []Gap
 	Bytes      int64
 	Partitions int
+}
+
+// Reader is a journal for those that only read.
+type Reader interface {
+	Read(ctx context.Context, q Query) (Page, error)
+	Bounds() Bounds
+}
+
+// Journal is the part of a journal that most need. Append is durable when it returns, and stores a batch whole or not
+// at all.
+type Journal interface {
+	Reader
+	Append(ctx context.Context, events []Event) (Appended, error)
 }
 
 // ErrUnavailable means that too few replicas can be reached: writes fail, local reads still work.

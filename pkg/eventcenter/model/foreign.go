@@ -2,12 +2,9 @@ package model
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"iter"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -140,14 +137,12 @@ func (m *Model) Expired(now time.Time) (ends []journal.Event) {
 				if f.Gone || now.Before(f.ends()) {
 					continue
 				}
-				sum := sha256.Sum256([]byte(strings.Join([]string{n.Cluster, n.Name, key, f.Of}, "\x00")))
-				e, err := Own{Cluster: n.Cluster, Node: n.Name, ID: "expired-" + hex.EncodeToString(sum[:16]),
+				e, err := Own{Cluster: n.Cluster, Node: n.Name, ID: DerivedID("expired", n.Cluster, n.Name, key, f.Of),
 					Type: event.FaultCleared, Check: f.Check, Reason: f.Reason, Subject: f.Subject, Severity: f.Severity,
 					Time: f.ends().UTC(), Data: f.Fault, Of: f.Of}.Event()
 				if err != nil {
 					continue // plain data of our own types: cannot fail
 				}
-				e.After = n.Offset
 				ends = append(ends, e)
 			}
 		}

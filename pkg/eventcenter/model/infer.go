@@ -1,13 +1,10 @@
 package model
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -131,14 +128,12 @@ type attributes struct {
 
 // add makes the center infer an event. Its ID is derived from the snapshot: created twice, it is a duplicate.
 func (i *inference) add(t event.Type, key string, a attributes, data any) {
-	parts := []string{i.n.Cluster, i.n.Name, i.of, string(t), key}
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	j, err := Own{Cluster: i.n.Cluster, Node: i.n.Name, ID: "inferred-" + hex.EncodeToString(sum[:16]), Type: t,
+	id := DerivedID("inferred", i.n.Cluster, i.n.Name, i.of, string(t), key)
+	j, err := Own{Cluster: i.n.Cluster, Node: i.n.Name, ID: id, Type: t,
 		Check: a.check, Reason: a.reason, Subject: a.subject, Severity: a.severity, Time: i.at, Data: data, Of: i.of}.Event()
 	if err != nil {
 		return // plain data of our own types: cannot fail
 	}
-	j.After = i.n.Offset
 	if i.n.Pending == nil {
 		i.n.Pending = map[string]journal.Event{}
 	}

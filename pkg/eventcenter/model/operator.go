@@ -3,7 +3,6 @@ package model
 import (
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -43,32 +42,29 @@ func OperatorEvent(t event.Type, f NodeFault, action event.Operator, now time.Ti
 	switch {
 	case t != event.OperatorAcknowledged && t != event.OperatorMuted && t != event.OperatorCommented:
 		return journal.Event{}, fmt.Errorf("%q is nothing that a person says", t)
-	case action.By == "":
-		return journal.Event{}, fmt.Errorf("%s: nobody says it", t)
-	case len(action.Text) > maxText:
-		return journal.Event{}, fmt.Errorf("%d bytes are said, %d are possible", len(action.Text), maxText)
 	case t == event.OperatorMuted && action.Until.Sub(now) > 31*24*time.Hour:
 		return journal.Event{}, fmt.Errorf("muted until %s: a month is possible", action.Until.Format(time.DateOnly))
 	}
+	return said(t, Key{f.Cluster, f.Node}, f.Reason, action, now)
+}
+
+// said returns the event of what a person says of a check on a node.
+func said(t event.Type, key Key, reason string, action event.Operator, now time.Time) (journal.Event, error) {
+	if action.By == "" || len(action.Text) > maxText {
+		return journal.Event{}, fmt.Errorf("%s by %q: %d bytes are said, %d are possible", t, action.By, len(action.Text), maxText)
+	}
 	action.Text = strings.ToValidUTF8(action.Text, "�")
-	return Own{Cluster: f.Cluster, Node: f.Node, ID: "operator-" + rand.Text(), Type: t, Check: f.Check, Reason: f.Reason,
-		Subject: f.Subject, Time: now.UTC(), Data: action}.Event()
+	return Own{Cluster: key.Cluster, Node: key.Node, ID: "operator-" + rand.Text(), Type: t, Check: action.Check,
+		Reason: reason, Subject: action.Subject, Time: now.UTC(), Data: action}.Event()
 }
 
 // MaintenanceEvent returns the event for a person's declaration of maintenance on a node for d from now; 0 ends it.
 func MaintenanceEvent(key Key, action event.Operator, d time.Duration, now time.Time) (journal.Event, error) {
-	switch {
-	case action.By == "":
-		return journal.Event{}, errors.New("maintenance: nobody says it")
-	case len(action.Text) > maxText:
-		return journal.Event{}, fmt.Errorf("%d bytes are said, %d are possible", len(action.Text), maxText)
-	case d < 0 || d > 31*24*time.Hour:
+	if d < 0 || d > 31*24*time.Hour {
 		return journal.Event{}, fmt.Errorf("maintenance for %s: 0 to a month is possible", d)
 	}
-	action.Text = strings.ToValidUTF8(action.Text, "�")
 	action.Until, action.Check, action.Subject = now.Add(d).UTC(), "maintenance", finding.Subject{Kind: "node", Name: key.Node}
-	return Own{Cluster: key.Cluster, Node: key.Node, ID: "operator-" + rand.Text(), Type: event.OperatorMaintenance,
-		Check: action.Check, Reason: "Declared", Subject: action.Subject, Time: now.UTC(), Data: action}.Event()
+	return said(event.OperatorMaintenance, key, "Declared", action, now)
 }
 
 // operator applies a person's event.

@@ -2,6 +2,8 @@ package model
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"net/url"
 	"strings"
@@ -28,6 +30,12 @@ type Own struct {
 // Source is the source of the center's own events about a cluster.
 func Source(cluster string) string {
 	return "/clusters/" + url.PathEscape(cluster) + "/eventcenter"
+}
+
+// DerivedID returns an ID that follows from its parts: two centers that infer the same event give it the same ID.
+func DerivedID(kind string, parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return kind + "-" + hex.EncodeToString(sum[:16])
 }
 
 // Event returns the event to append to the journal.

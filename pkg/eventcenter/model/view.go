@@ -176,7 +176,7 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 
 // inOrder puts the most severe first. Slow comparisons come last.
 func inOrder(a, b NodeFault) int {
-	for _, order := range []int{bySeverity(a.Fault, b.Fault), Key{a.Cluster, a.Node}.compare(Key{b.Cluster, b.Node}),
+	for _, order := range []int{a.Severity.Compare(b.Severity), Key{a.Cluster, a.Node}.compare(Key{b.Cluster, b.Node}),
 		cmp.Compare(a.Check, b.Check)} {
 		if order != 0 {
 			return order
@@ -187,11 +187,6 @@ func inOrder(a, b NodeFault) int {
 
 func (n *Node) fault(key string, f *event.Fault) NodeFault {
 	return NodeFault{n.Cluster, n.Name, *f, n.noteOf(key, *f)}
-}
-
-func bySeverity(a, b event.Fault) int {
-	order := []finding.Severity{finding.Fatal, finding.Warning, finding.Info}
-	return cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity))
 }
 
 // Counts returns the model's counters.

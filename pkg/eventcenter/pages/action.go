@@ -60,11 +60,17 @@ func (s *server) recordAction(w http.ResponseWriter, r *http.Request, who web.Se
 		}
 		events = append(events, e)
 	}
+	s.store(w, r, who, events...)
+}
+
+// store stores what a person has said, and shows the page from which it came.
+func (s *server) store(w http.ResponseWriter, r *http.Request, who web.Session, events ...journal.Event) {
 	if _, err := s.Journal.Append(r.Context(), events); err != nil {
 		s.Log.Error("store a person's action failed", "who", who.Name, "err", err)
 		s.Message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
 		return
 	}
-	s.Log.Info("a person acted on a fault", "who", who.Name, "what", t, "check", q.Get("check"), "faults", len(faults))
-	http.Redirect(w, r, web.Next(q.Get("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see web.Next
+	s.Log.Info("a person acted", "who", who.Name, "what", events[0].Type, "check", events[0].Check, "events", len(events))
+	next := web.Next(r.PostFormValue("next"))
+	http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // a page of this center: see web.Next
 }

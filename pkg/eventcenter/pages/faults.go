@@ -120,10 +120,7 @@ func (s *server) unreadable(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func offset(text string) (uint64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	return strconv.ParseUint(text, 10, 63)
+	return strconv.ParseUint(cmp.Or(text, "0"), 10, 63)
 }
 
 func linesOf(page journal.Page) (lines []api.Line) {

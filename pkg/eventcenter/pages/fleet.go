@@ -108,11 +108,9 @@ func groupsOf(faults []model.NodeFault, now time.Time) (groups []group) {
 			g.Oldest, g.Message = f.RaisedAt, f.Message
 		}
 	}
-	order := []finding.Severity{finding.Fatal, finding.Warning, finding.Info}
 	slices.SortStableFunc(groups, func(a, b group) int {
 		return cmp.Or(boolean(a.Muted)-boolean(b.Muted),
-			cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity)),
-			cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Check+a.Reason, b.Check+b.Reason))
+			a.Severity.Compare(b.Severity), cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Check+a.Reason, b.Check+b.Reason))
 	})
 	return groups
 }

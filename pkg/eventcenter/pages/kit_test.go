@@ -55,9 +55,7 @@ func newCenter(t testing.TB) *center {
 	}))
 	t.Cleanup(server.Close)
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.url = server.URL
 	c.browser = &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
@@ -74,9 +72,7 @@ func (c *center) open() {
 	c.Helper()
 	var err error
 	c.Center, err = eventcenter.Open(c.Context(), eventcenter.Options{Dir: c.dir, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 }
 
 // answer is the response to a browser, except for the page.
@@ -93,9 +89,7 @@ func (c *center) do(path string, form url.Values, headers ...string) (a answer, 
 		method, body = http.MethodPost, strings.NewReader(form.Encode())
 	}
 	r, err := http.NewRequestWithContext(c.Context(), method, c.url+path, body)
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -103,14 +97,10 @@ func (c *center) do(path string, form url.Values, headers ...string) (a answer, 
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	response, err := c.browser.Do(r)
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	return answer{response.StatusCode, response.Header}, string(text)
 }
 
@@ -127,9 +117,7 @@ func (c *center) page(path string) string {
 func (c *center) signIn() {
 	c.Helper()
 	code, _, err := c.sessions.Code(c.Context(), web.Person{Name: "ada", Operator: true})
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	if answer, _ := c.do("/login", url.Values{"code": {code}}); answer.status != http.StatusSeeOther {
 		c.Fatal(answer.status)
 	}
@@ -148,19 +136,13 @@ func (c *center) send(node string, t event.Type, data any) {
 		e.Subject = event.Subject{Check: f.Check, Reason: f.Reason, Kind: f.Subject.Kind, Name: f.Subject.Name}
 	}
 	text, err := e.Encode()
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	r, err := http.NewRequestWithContext(c.Context(), http.MethodPost, c.url+"/v1/events", bytes.NewReader(text))
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	r.Header.Set("Authorization", "Bearer secret")
 	r.Header.Set("Content-Type", "application/cloudevents+json")
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.Fatal(err)
-	}
+	must(c, err)
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(answer.Body)
@@ -181,5 +163,12 @@ func (c *center) wants(page string, texts ...string) {
 		if !strings.Contains(page, text) {
 			c.Errorf("the page has no %q:\n%s", text, page)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

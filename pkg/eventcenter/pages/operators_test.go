@@ -17,9 +17,7 @@ func TestReaderChangesNothing(t *testing.T) {
 	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
 	for _, operator := range []bool{false, true} {
 		code, _, err := c.sessions.Code(t.Context(), web.Person{Name: "ada", Operator: operator})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.do("/login", url.Values{"code": {code}})
 		form := formOf(c.page("/"))
 		for _, page := range []string{"/nodes/prod/node-0", "/faults/filesystem-readonly"} {

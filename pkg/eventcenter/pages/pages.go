@@ -16,16 +16,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-// Journal is the part of the journal that the pages need.
-type Journal interface {
-	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
-}
-
 // Config is the configuration of the pages.
 type Config struct {
-	Journal  Journal
+	Journal  journal.Journal
 	Model    *model.Model
 	Sessions *web.Sessions
 	Provider web.SignIn // nil: people sign in only with codes

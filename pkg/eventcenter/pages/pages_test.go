@@ -111,9 +111,7 @@ func TestSigningIn(t *testing.T) {
 		}
 	}
 	code, _, err := c.sessions.Code(t.Context(), web.Person{Name: "ada", Operator: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	enter := func(code string) (answer, string) {
 		c.now = c.now.Add(time.Second) // the limit of attempts is per second
 		return c.do("/login", url.Values{"code": {code}, "next": {"//evil.example/"}})
@@ -133,9 +131,7 @@ func TestSigningIn(t *testing.T) {
 		t.Error("a code opens the pages twice")
 	}
 	old, _, err := c.sessions.Code(t.Context(), web.Person{Name: "bob", Operator: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.now = c.now.Add(10 * time.Minute)
 	if answer, _ := enter(old); answer.status != http.StatusForbidden {
 		t.Error("a code opens the pages after its end")
@@ -168,9 +164,7 @@ func formOf(page string) string {
 func TestSessionsUnknown(t *testing.T) {
 	c := newCenter(t)
 	c.signIn()
-	if err := c.control.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.control.Close())
 	for _, path := range []string{"/faults", "/v1/nodes"} {
 		if answer, _ := c.do(path, nil); answer.status != http.StatusServiceUnavailable {
 			t.Errorf("%s: %d", path, answer.status)
@@ -223,9 +217,7 @@ func TestSaying(t *testing.T) {
 		t.Errorf("muted for ever: %d", status)
 	}
 	records, err := c.Journal.Read(t.Context(), journal.Query{Limit: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, r := range records.Records {
 		if err := schematest.Problem(r.JSON); err != nil {
 			t.Error(err)
@@ -233,9 +225,7 @@ func TestSaying(t *testing.T) {
 	}
 	// A recurring fault is a new one: it is not taken over.
 	before, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Close())
 	c.open()
 	after, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
 	before.LastSeen, after.LastSeen = time.Time{}, time.Time{}

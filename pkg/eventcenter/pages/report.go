@@ -8,7 +8,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -30,11 +29,11 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	}
 	date := r.URL.Query().Get("date")
 	made, err := s.Reports.Report(r.Context(), period, date)
-	if status, reason := api.ReportProblem(err); status != 0 {
-		if status == http.StatusServiceUnavailable {
+	if refusal := api.ReportProblem(err); refusal != nil {
+		if refusal.RetryWithin > 0 {
 			s.Log.Error("make a report failed", "err", err)
 		}
-		s.Message(w, r, status, reason)
+		s.Message(w, r, refusal.Status, refusal.Reason)
 		return
 	}
 	content, err := made.Page()
@@ -81,11 +80,5 @@ func (s *server) maintenance(w http.ResponseWriter, r *http.Request, who web.Ses
 		s.Message(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
-	if _, err := s.Journal.Append(r.Context(), []journal.Event{e}); err != nil {
-		s.Log.Error("store a person's action failed", "who", who.Name, "err", err)
-		s.Message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
-		return
-	}
-	s.Log.Info("maintenance declared", "who", who.Name, "cluster", key.Cluster, "node", key.Node)
-	http.Redirect(w, r, web.Next(r.PostFormValue("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see web.Next
+	s.store(w, r, who, e)
 }

@@ -20,9 +20,7 @@ import (
 func TestSubscriptionsPage(t *testing.T) {
 	c := newCenter(t)
 	store, err := control.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	const letter = `{"subscription":"tickets","id":"00000000000000000007","offset":"7","cluster":"prod","node":"node-1",
 	 "type":"io.github.nodeagent.fault.raised.v1","reason":"500: <script>alert(1)</script>","at":"2026-01-02T03:04:05Z"}`
@@ -33,23 +31,15 @@ func TestSubscriptionsPage(t *testing.T) {
 		Subscriptions: []deliver.Subscription{{Name: "tickets", URL: "https://hooks.example.com/b"}}}
 	manager, err := deliver.Open(t.Context(), deliver.Config{Settings: settings, Journal: c.Journal, Store: store,
 		Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := manager.Pause(t.Context(), deliver.Who{Name: "<i>me"}, "tickets"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, manager.Pause(t.Context(), deliver.Who{Name: "<i>me"}, "tickets"))
 	sessions := web.NewSessions(store, "eventcenter", false, time.Now)
 	handler := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
 		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return manager }})
 	code, _, err := sessions.Code(t.Context(), web.Person{Name: "me", Operator: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cookie, err := sessions.SignIn(t.Context(), "192.0.2.1", code)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/subscriptions", nil)
 	stranger := httptest.NewRecorder()
 	handler.ServeHTTP(stranger, r)

@@ -208,7 +208,7 @@ func (b *builder) finish() {
 		r.ByFault = append(r.ByFault, *f)
 	}
 	slices.SortFunc(r.ByFault, func(a, b FaultRow) int {
-		return cmp.Or(cmp.Compare(order(a.Severity), order(b.Severity)), cmp.Compare(b.Found, a.Found),
+		return cmp.Or(a.Severity.Compare(b.Severity), cmp.Compare(b.Found, a.Found),
 			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Detector, b.Detector))
 	})
 	slices.SortFunc(r.NeedsPeople, func(a, b Need) int {
@@ -219,10 +219,6 @@ func (b *builder) finish() {
 	b.worst()
 	b.leftovers()
 	b.links()
-}
-
-func order(s finding.Severity) int {
-	return slices.Index([]finding.Severity{finding.Fatal, finding.Warning, finding.Info}, s)
 }
 
 func (b *builder) places(rows map[[2]string]*PlaceRow, shares map[*PlaceRow]*mean, field string) []PlaceRow {

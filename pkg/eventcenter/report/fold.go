@@ -109,9 +109,9 @@ func (d *Day) apply(r journal.Record) {
 		d.cluster(r)
 		return
 	}
-	e, ok := decodeFolded(r)
+	var e foldedEvent
 	switch {
-	case r.Node == "" || !ok: // not about a node
+	case r.Node == "" || json.Unmarshal(r.JSON, &e) != nil: // not about a node
 	case own:
 		d.own(r, e)
 	case r.Stream != "":
@@ -136,36 +136,6 @@ type foldedEvent struct {
 		End    bool      `json:"end"`
 		Pods   *uint64   `json:"podsEnded"`
 	} `json:"data"`
-}
-
-func decodeFolded(r journal.Record) (s foldedEvent, ok bool) {
-	if r.Decoded != nil && s.take(r.Decoded.Data) {
-		s.Time = r.Decoded.Time
-		return s, true
-	}
-	err := json.Unmarshal(r.JSON, &s)
-	return s, err == nil
-}
-
-// take uses data decoded when the event was received.
-func (s *foldedEvent) take(data any) bool {
-	switch d := data.(type) {
-	case event.Fault:
-		s.Data.Fault = d
-	case event.Activity:
-		s.Data.Check, s.Data.Subject, s.Data.Message = d.Check, d.Subject, d.Message
-	case event.Snapshot:
-		s.Data.AsOf, s.Data.Stream, s.Data.End, s.Data.Pods = d.AsOf, d.Of, d.End, d.PodsEnded
-	case event.Agent:
-		s.Data.Pods = d.PodsEnded
-	default:
-		return false
-	}
-	return true
-}
-
-func (s foldedEvent) key() string {
-	return s.Data.Key()
 }
 
 // node returns a node of the day and marks it present: a removed node may have returned under the same name.
@@ -221,7 +191,7 @@ func (d *Day) own(r journal.Record, e foldedEvent) {
 	case event.LeftoverFound, event.LeftoverGone:
 		n.leftover(t, e)
 	case event.OperatorAcknowledged:
-		if o := n.Open[e.key()]; o != nil && o.RaisedAt.Equal(e.Data.RaisedAt) {
+		if o := n.Open[e.Data.Key()]; o != nil && o.RaisedAt.Equal(e.Data.RaisedAt) {
 			o.Owner = e.Data.By
 		}
 	case event.OperatorMuted:
@@ -229,7 +199,7 @@ func (d *Day) own(r journal.Record, e foldedEvent) {
 			n.Muted = map[string]time.Time{}
 		}
 		if len(n.Muted) < maxActive {
-			n.Muted[e.key()] = e.Data.Until
+			n.Muted[e.Data.Key()] = e.Data.Until
 		}
 	case event.OperatorMaintenance:
 		n.Maintenance = e.Data.Until
@@ -264,7 +234,7 @@ func (d *Day) detector(r journal.Record, e foldedEvent) {
 	d.settle(n, d.Through)
 	e.Data.Detector = name
 	at := stamp{At: event.Earlier(e.Time, r.Received)}
-	last, o := n.Ended[e.key()], n.Open[e.key()]
+	last, o := n.Ended[e.Data.Key()], n.Open[e.Data.Key()]
 	if o != nil {
 		last = o.stamp
 	}
@@ -299,7 +269,7 @@ func (d *Day) agent(r journal.Record, e foldedEvent) {
 	late := !current
 	switch t {
 	case event.FaultRaised, event.FaultUpdated, event.FaultCleared:
-		if late || r.Sequence <= n.AsOf || !n.newer(e.key(), at) {
+		if late || r.Sequence <= n.AsOf || !n.newer(e.Data.Key(), at) {
 			n.history(t, e)
 			return
 		}
@@ -309,7 +279,7 @@ func (d *Day) agent(r journal.Record, e foldedEvent) {
 			n.leftover(t, e)
 		}
 	case event.ActionSucceeded:
-		if o := n.Open[e.key()]; o != nil && !late {
+		if o := n.Open[e.Data.Key()]; o != nil && !late {
 			o.Repaired = true
 		}
 	case event.NodeSnapshot:

@@ -20,7 +20,7 @@ func (n *Node) newer(key string, s stamp) bool {
 
 // history counts a fault that was over before it was received. Its end adds no information.
 func (n *Node) history(t event.Type, e foldedEvent) {
-	key := e.key()
+	key := e.Data.Key()
 	o, last := n.Open[key], n.Ended[key]
 	known := o != nil && o.RaisedAt.Equal(e.Data.RaisedAt) || last.RaisedAt.Equal(e.Data.RaisedAt) && !last.RaisedAt.IsZero()
 	if t != event.FaultRaised || known {
@@ -47,7 +47,7 @@ func (n *Node) over(key string, s stamp) {
 
 // fault counts a change of a fault.
 func (d *Day) fault(n *Node, t event.Type, e foldedEvent, at stamp) {
-	key := e.key()
+	key := e.Data.Key()
 	o := n.Open[key]
 	again := o != nil && o.RaisedAt.Equal(e.Data.RaisedAt)
 	if o != nil && (t == event.FaultCleared || !again) {
@@ -58,7 +58,7 @@ func (d *Day) fault(n *Node, t event.Type, e foldedEvent, at stamp) {
 			c.Cleared++
 		}
 		d.Clear.add(d.Through.Sub(o.Found))
-		n.over(key, stamp{at.Stream, at.Sequence, o.RaisedAt, later(o.At, at.At)})
+		n.over(key, stamp{at.Stream, at.Sequence, o.RaisedAt, event.Later(o.At, at.At)})
 	}
 	switch {
 	case t == event.FaultCleared && o == nil: // the raised event may still arrive, and then counts
@@ -69,7 +69,7 @@ func (d *Day) fault(n *Node, t event.Type, e foldedEvent, at stamp) {
 		if at.Stream != "" {
 			o.Stream, o.Sequence = at.Stream, at.Sequence
 		}
-		o.At = later(o.At, at.At)
+		o.At = event.Later(o.At, at.At)
 	default:
 		d.begin(n, key, n.episode(e, at, d.Through), e)
 	}
@@ -95,13 +95,6 @@ func (d *Day) begin(n *Node, key string, o *Episode, e foldedEvent) {
 		return
 	}
 	n.Open[key] = o
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 const maxMessage = 300 // bytes of a fault's message that a report shows
@@ -148,7 +141,7 @@ func (n *Node) count(o *Episode) *FaultCount {
 
 // leftover counts a change of a leftover.
 func (n *Node) leftover(t event.Type, e foldedEvent) {
-	key, kind := e.key(), e.Data.Subject.Kind
+	key, kind := e.Data.Key(), e.Data.Subject.Kind
 	was, there := n.Left[key]
 	switch {
 	case t == event.LeftoverFound && !there:

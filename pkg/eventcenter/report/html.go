@@ -21,7 +21,7 @@ type placesOf struct {
 }
 
 // functions returns the template functions: for an email with links to a center, or for a page.
-func functions(mail bool, base string, location *time.Location) template.FuncMap {
+func (r Report) functions(mail bool, base string) template.FuncMap {
 	return template.FuncMap{
 		"at":     web.Styled(mail),
 		"link":   func(href string) string { return strings.TrimSuffix(base, "/") + href },
@@ -34,7 +34,7 @@ func functions(mail bool, base string, location *time.Location) template.FuncMap
 		},
 		"percent": Percent,
 		"rate":    func(r *float64) string { return fmt.Sprintf("%.2f", *r) },
-		"moment":  func(t time.Time) string { return t.In(location).Format("2006-01-02 15:04 MST") },
+		"moment":  r.Moment,
 		"title":   Report.Title,
 		"places": func(id, title, what string, rows []PlaceRow) placesOf {
 			if len(rows) == 1 && rows[0].Name == "" {
@@ -43,6 +43,15 @@ func functions(mail bool, base string, location *time.Location) template.FuncMap
 			return placesOf{id, title, what, rows}
 		},
 	}
+}
+
+// Moment returns a time in the timezone of the report, for people.
+func (r Report) Moment(t time.Time) string {
+	location, err := time.LoadLocation(r.Timezone)
+	if err != nil {
+		location = time.UTC // from another machine: each time shows its zone
+	}
+	return t.In(location).Format("2006-01-02 15:04 MST")
 }
 
 // Title returns the title of the report.
@@ -73,11 +82,7 @@ func (r Report) Page() (template.HTML, error) {
 func (r Report) Mail(base string) ([]byte, error) { return r.render("mail", true, base) }
 
 func (r Report) render(name string, mail bool, base string) ([]byte, error) {
-	location, err := time.LoadLocation(r.Timezone)
-	if err != nil {
-		location = time.UTC // from another machine: each time shows its zone
-	}
-	t, err := template.New("report").Funcs(functions(mail, base, location)).Parse(source)
+	t, err := template.New("report").Funcs(r.functions(mail, base)).Parse(source)
 	if err != nil {
 		return nil, err
 	}

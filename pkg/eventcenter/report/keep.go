@@ -27,16 +27,10 @@ const (
 	behind = 10 * time.Second
 )
 
-// Journal is the source of days.
-type Journal interface {
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
-}
-
 // Options are the options of a keeper.
 type Options struct {
 	Dir      string
-	Journal  Journal
+	Journal  journal.Reader
 	Log      *slog.Logger
 	Location *time.Location       // nil: UTC
 	Now      func() time.Time     // nil: time.Now

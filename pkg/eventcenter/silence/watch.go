@@ -2,13 +2,10 @@ package silence
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -76,7 +73,6 @@ func (w *Watcher) round(ctx context.Context, judge *Judge) {
 		w.Log.Warn("list Leases failed: judging no node as silent", "cluster", w.Name, "err", err)
 		leases = nil
 	}
-	after := w.Model.Offset() // the judgement includes all events up to it
 	known, whole := w.Model.Known(w.Name)
 	asks := asksPerRound
 	verdicts := w.removed(ctx, nodes, known, &asks)
@@ -101,9 +97,7 @@ func (w *Watcher) round(ctx context.Context, judge *Judge) {
 				v.Ready = ""
 			}
 		}
-		e := w.event(v, last, time.Now())
-		e.After = after
-		events = append(events, e)
+		events = append(events, w.event(v, last, time.Now()))
 	}
 	if len(events) == 0 || ctx.Err() != nil {
 		return
@@ -153,14 +147,13 @@ func (w *Watcher) removed(ctx context.Context, nodes map[string]Node, known map[
 // event returns the event of a verdict. Its ID is derived from the previous event and its own content: two concurrent
 // workers create the same event, and it is stored once.
 func (w *Watcher) event(v Verdict, last string, at time.Time) journal.Event {
-	sum := sha256.Sum256([]byte(strings.Join([]string{w.Name, v.Node, v.UID, last, string(v.Type)}, "\x00")))
 	severities := map[event.Type]finding.Severity{event.NodeLost: finding.Fatal, event.NodeBlind: finding.Warning,
 		event.ClusterSilent: finding.Fatal}
 	kind, name := "node", v.Node
 	if v.Node == "" {
 		kind, name = "cluster", w.Name
 	}
-	j, err := model.Own{Cluster: w.Name, Node: v.Node, ID: "silence-" + hex.EncodeToString(sum[:16]), Type: v.Type,
+	j, err := model.Own{Cluster: w.Name, Node: v.Node, ID: model.DerivedID("silence", w.Name, v.Node, v.UID, last, string(v.Type)), Type: v.Type,
 		Check: "silence", Reason: v.Reason, Subject: finding.Subject{Kind: kind, Name: name}, Severity: severities[v.Type],
 		Time: at.UTC(), Data: v.Silence}.Event()
 	if err != nil {

@@ -168,3 +168,10 @@ func config(c *center) (eventcenter.Config, *fakeCenter) {
 		Node:     "node-1", Boot: "boot-1", Version: "1.2", Transport: receiver,
 	}, receiver
 }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -65,7 +65,7 @@ type Reporter struct {
 
 // New returns a reporter with a new stream. Run reads the events of earlier starts.
 func New(c Config) *Reporter {
-	c.Settings.Mode = cmp.Or(c.Settings.Mode, Batch)
+	c.Settings.Mode = cmp.Or(c.Settings.Mode, event.Batch)
 	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))

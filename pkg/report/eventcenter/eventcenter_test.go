@@ -33,18 +33,18 @@ func TestBehaviour(t *testing.T) {
 
 // A receiver that takes no batches, or no structured mode, is sent a mode that it takes, after one attempt.
 func TestSimplerModes(t *testing.T) {
-	for _, mode := range []eventcenter.Mode{eventcenter.Batch, eventcenter.Structured, eventcenter.Binary} {
+	for _, mode := range []event.Mode{event.Batch, event.Structured, event.Binary} {
 		t.Run(string(mode), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := &center{}
 				refused := 0
 				c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
-					is := eventcenter.Binary
+					is := event.Binary
 					switch request.Header.Get("Content-Type") {
 					case event.BatchMediaType:
-						is = eventcenter.Batch
+						is = event.Batch
 					case event.MediaType:
-						is = eventcenter.Structured
+						is = event.Structured
 					}
 					if is != mode {
 						refused++
@@ -65,7 +65,7 @@ func TestSimplerModes(t *testing.T) {
 				if diff := cmp.Diff([]string{"One", "Two \"é\" %", "Three"}, c.lines(event.FaultRaised)); diff != "" {
 					t.Error(diff)
 				}
-				if want := slices.Index([]eventcenter.Mode{eventcenter.Batch, eventcenter.Structured, eventcenter.Binary},
+				if want := slices.Index([]event.Mode{event.Batch, event.Structured, event.Binary},
 					mode); refused != want {
 					t.Errorf("%d requests in modes that were refused before, want %d", refused, want)
 				}

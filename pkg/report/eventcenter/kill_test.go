@@ -52,16 +52,12 @@ func TestKilled(t *testing.T) {
 		if err == nil {
 			err = cmd.Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if line, err := bufio.NewReader(out).ReadString('\n'); line != "stored\n" {
 			t.Fatalf("nothing is stored: %q %v", line, err)
 		}
 		time.Sleep(time.Duration(round*130) * time.Millisecond) // the writer never stops by itself
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Process.Kill())
 		_ = cmd.Wait() // killed
 	}
 	known := map[string]bool{} // streams of the starts that stored an event
@@ -105,9 +101,7 @@ func TestKilled(t *testing.T) {
 func openStore(t *testing.T, dir string) report.Store {
 	t.Helper()
 	s, err := store.Open(filepath.Join(dir, "state.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s.Bucket("eventcenter")
 }

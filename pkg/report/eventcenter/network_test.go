@@ -63,21 +63,15 @@ type pair struct{ cert, key []byte }
 func issue(t *testing.T, name string) pair {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return pair{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})}
 }
@@ -85,9 +79,7 @@ func issue(t *testing.T, name string) pair {
 func (p pair) tls(t *testing.T) tls.Certificate {
 	t.Helper()
 	certificate, err := tls.X509KeyPair(p.cert, p.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return certificate
 }
 
@@ -120,9 +112,7 @@ func TestRotation(t *testing.T) {
 	write := func(name string, data []byte) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, data, 0o600))
 		return path
 	}
 	own, stranger, kubelet := issue(t, "center.prod"), issue(t, "center.prod"), issue(t, "system:node:node-1")
@@ -180,9 +170,7 @@ func TestRotation(t *testing.T) {
 func TestNewAuthority(t *testing.T) {
 	before, after := issue(t, "center.prod"), issue(t, "center.prod")
 	c, ca := &center{}, filepath.Join(t.TempDir(), "ca")
-	if err := os.WriteFile(ca, before.cert, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(ca, before.cert, 0o600))
 	server := serve(t, c, after)
 	config := realConfig(reporttest.NewStore(), server.URL)
 	config.Settings.CAFile, config.Settings.ServerName = ca, "center.prod"
@@ -192,9 +180,7 @@ func TestNewAuthority(t *testing.T) {
 	if c.asked() > 0 {
 		t.Fatal("a certificate of another authority is believed")
 	}
-	if err := os.WriteFile(ca, after.cert, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(ca, after.cert, 0o600))
 	eventually(t, "the new authority is not read", func() bool { return len(c.received()) > 0 })
 }
 
@@ -220,9 +206,7 @@ func TestNobodyElseIsAsked(t *testing.T) {
 	server := httptest.NewServer(c)
 	defer server.Close()
 	ca := filepath.Join(t.TempDir(), "ca")
-	if err := os.WriteFile(ca, p.cert, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(ca, p.cert, 0o600))
 	config := realConfig(reporttest.NewStore(), "")
 	config.Settings.CAFile, config.Settings.ServerName = ca, "center.prod"
 	config.Settings.Endpoints = []string{old.URL, server.URL, "https://other.invalid/"}
@@ -236,9 +220,7 @@ func TestNobodyElseIsAsked(t *testing.T) {
 // A server that never answers, or never ends its headers, only costs a request its timeout.
 func TestSilentServer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	var sent atomic.Int64
 	go func() {

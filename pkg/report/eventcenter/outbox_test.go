@@ -91,9 +91,7 @@ func content(t *testing.T, store report.Store) map[string][]byte {
 		values[key] = slices.Clone(value)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return values
 }
 
@@ -101,9 +99,7 @@ func content(t *testing.T, store report.Store) map[string][]byte {
 func stored(t *testing.T, values map[string][]byte) *reporttest.Store {
 	t.Helper()
 	store := reporttest.NewStore()
-	if err := store.PutAll(values); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.PutAll(values))
 	return store
 }
 
@@ -114,7 +110,7 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 		c := &center{}
 		config, _ := config(c)
 		store := reporttest.NewStore()
-		config.Store, config.Settings.Mode = store, eventcenter.Structured
+		config.Store, config.Settings.Mode = store, event.Structured
 		r, w := eventcenter.New(config), reporttest.NewWorld()
 		stop := reporttest.Start(t, r)
 		r.Update(w.Run("a", nil, "One"))
@@ -227,9 +223,7 @@ func TestDamagedRecords(t *testing.T) {
 					if !bytes.Contains(value, []byte("Reason5")) {
 						continue
 					}
-					if err := store.Put(key, damage(value)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, store.Put(key, damage(value)))
 				}
 				receiver.Mend()
 				stop = reporttest.Start(t, eventcenter.New(config))

@@ -24,7 +24,7 @@ const (
 type sender struct {
 	stream   string // of state events: snapshots and agent.alive
 	sequence uint64 // within the stream
-	mode     Mode
+	mode     event.Mode
 	count    int // most events of one request: fewer after the center found one too large
 	alive    time.Duration
 	backoff  report.Backoff
@@ -157,7 +157,7 @@ func (r *Reporter) take() []report.Item {
 	defer r.mu.Unlock()
 	r.reportLost()
 	count := r.count
-	if r.mode != Batch {
+	if r.mode != event.Batch {
 		count = 1
 	}
 	return r.outbox.Batch(count, maxSize)
@@ -169,14 +169,14 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 	for _, e := range batch {
 		bodies = append(bodies, e.Body)
 	}
-	m, err := encode(r.mode, bodies)
+	m, err := r.mode.Message(bodies...)
 	if err == nil {
 		err = r.post(ctx, m)
 	}
 	switch c := code(err); {
 	case err == nil:
 		r.delivered(batch)
-	case c == http.StatusUnsupportedMediaType && r.mode.simpler() != "":
+	case c == http.StatusUnsupportedMediaType && r.mode.Simpler() != "":
 		r.simplify()
 	case c == http.StatusRequestEntityTooLarge && len(batch) > 1:
 		r.count = len(batch) / 2
@@ -190,8 +190,8 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 
 // simplify switches to the next simpler mode.
 func (r *Reporter) simplify() {
-	r.config.Log.Info("the event center refuses this mode: sending in a simpler one", "mode", r.mode, "instead", r.mode.simpler())
-	r.mode = r.mode.simpler()
+	r.config.Log.Info("the event center refuses this mode: sending in a simpler one", "mode", r.mode, "instead", r.mode.Simpler())
+	r.mode = r.mode.Simpler()
 }
 
 func (r *Reporter) delivered(batch []report.Item) {
@@ -205,9 +205,9 @@ func (r *Reporter) delivered(batch []report.Item) {
 
 // reject quarantines the events that the center names. If it names none, the batch is split until one event is left.
 func (r *Reporter) reject(batch []report.Item, err error) {
-	var named []rejection
-	if f, ok := errors.AsType[*refusal](err); ok {
-		for _, n := range f.rejected {
+	var named []event.Rejected
+	if f, ok := errors.AsType[*event.RefusedError](err); ok {
+		for _, n := range f.Rejected {
 			if n.Index >= 0 && n.Index < len(batch) {
 				named = append(named, n)
 			}
@@ -218,7 +218,7 @@ func (r *Reporter) reject(batch []report.Item, err error) {
 		return
 	}
 	if len(named) == 0 {
-		named = []rejection{{0, report.Text(err.Error(), 200)}}
+		named = []event.Rejected{{Reason: report.Text(err.Error(), 200)}}
 	}
 	r.backoff.Succeeded() // the center answers
 	r.config.Observer.Wrote(r.Name(), report.ResultRejected, err)
@@ -239,11 +239,11 @@ func (r *Reporter) sendState(ctx context.Context, e event.Event) error {
 	r.sequence++
 	body, err := r.from(e, r.sender.stream, r.sequence).Encode()
 	for err == nil {
-		var m message
-		if m, err = encode(r.mode, [][]byte{body}); err == nil {
+		var m event.Message
+		if m, err = r.mode.Message(body); err == nil {
 			err = r.post(ctx, m)
 		}
-		if code(err) != http.StatusUnsupportedMediaType || r.mode.simpler() == "" {
+		if code(err) != http.StatusUnsupportedMediaType || r.mode.Simpler() == "" {
 			break
 		}
 		r.simplify()
@@ -282,8 +282,8 @@ func (r *Reporter) failed(ctx context.Context, err error) {
 		r.config.Log.Warn("send events failed", "err", err)
 	}
 	wait := r.backoff.Failed(err)
-	if f, ok := errors.AsType[*refusal](err); ok {
-		wait += f.retryAfter
+	if f, ok := errors.AsType[*event.RefusedError](err); ok {
+		wait += f.RetryAfter
 	}
 	if away(err) {
 		r.connected = false

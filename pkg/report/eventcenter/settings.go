@@ -5,42 +5,24 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
-
-// Mode is how events are put into requests (HTTP protocol binding of CloudEvents).
-type Mode string
-
-// The modes, each simpler than the one before. After an answer of 415 the reporter uses the next one.
-const (
-	Batch      Mode = "batch"      // many in a JSON array
-	Structured Mode = "structured" // one as JSON
-	Binary     Mode = "binary"     // one, its attributes as headers
-)
-
-// simpler returns the next mode; empty after the last.
-func (m Mode) simpler() Mode {
-	switch m {
-	case Batch:
-		return Structured
-	case Structured:
-		return Binary
-	}
-	return ""
-}
 
 // Settings configure the destination of events, and the credentials. A file is an absolute path, or the name of a file
 // beside the token of the agent's pod.
 type Settings struct {
-	Endpoints      []string `yaml:"endpoints"`      // URLs, tried in order; none: disabled
-	Cluster        string   `yaml:"cluster"`        // its name, in the source of every event
-	Mode           Mode     `yaml:"mode"`           // initial mode: batch, structured or binary
-	CAFile         string   `yaml:"caFile"`         // PEM; the system's unless set
-	ServerName     string   `yaml:"serverName"`     // in the certificate; the endpoint's host unless set
-	TokenFile      string   `yaml:"tokenFile"`      // bearer token
-	ClientCertFile string   `yaml:"clientCertFile"` // PEM, as kubelet's /var/lib/kubelet/pki/kubelet-client-current.pem
-	ClientKeyFile  string   `yaml:"clientKeyFile"`  // PEM; may be the same file
+	Endpoints      []string   `yaml:"endpoints"`      // URLs, tried in order; none: disabled
+	Cluster        string     `yaml:"cluster"`        // its name, in the source of every event
+	Mode           event.Mode `yaml:"mode"`           // initial mode: batch, structured or binary
+	CAFile         string     `yaml:"caFile"`         // PEM; the system's unless set
+	ServerName     string     `yaml:"serverName"`     // in the certificate; the endpoint's host unless set
+	TokenFile      string     `yaml:"tokenFile"`      // bearer token
+	ClientCertFile string     `yaml:"clientCertFile"` // PEM, as kubelet's /var/lib/kubelet/pki/kubelet-client-current.pem
+	ClientKeyFile  string     `yaml:"clientKeyFile"`  // PEM; may be the same file
 }
 
 // Enabled reports whether events are to be sent.
@@ -57,7 +39,7 @@ func (s Settings) Problems() map[string]string {
 	if s.Enabled() && s.Cluster == "" {
 		problems["cluster"] = "must be set where there are endpoints: events of several clusters may meet there"
 	}
-	if s.Mode != Batch && s.Mode != Structured && s.Mode != Binary {
+	if !slices.Contains(event.Modes(), s.Mode) {
 		problems["mode"] = "must be batch, structured or binary"
 	}
 	if (s.ClientCertFile == "") != (s.ClientKeyFile == "") {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
 
@@ -20,10 +21,8 @@ func TestSettings(t *testing.T) {
 		`{"TokenFile":"token"}`:                                                                "",
 		`{"Mode":"pigeon"}`:                                                                    "mode",
 	} {
-		s := eventcenter.Settings{Mode: eventcenter.Batch}
-		if err := json.Unmarshal([]byte(name), &s); err != nil {
-			t.Fatal(err)
-		}
+		s := eventcenter.Settings{Mode: event.Batch}
+		must(t, json.Unmarshal([]byte(name), &s))
 		var got []string
 		for key := range s.Problems() {
 			got = append(got, key)

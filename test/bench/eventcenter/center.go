@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ type center struct {
 	url    string
 	client *http.Client
 	log    *os.File
+	token  string
 }
 
 // startCenter starts a center on loopback.
@@ -32,12 +34,13 @@ func (b *bench) startCenter(dir string, flags ...string) (*center, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
+	address := free.Addr().String()
 	log, err := os.OpenFile(dir+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
+	if err := errors.Join(err, free.Close()); err != nil {
 		return nil, err
 	}
 	c := &center{dir: dir, url: "http://" + address, client: &http.Client{Timeout: time.Minute}, log: log}
@@ -50,9 +53,6 @@ func (c *center) start(binary string, args []string) error {
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return c.cmd.Start()
 }
-
-// again restarts a stopped center at the same address.
-func (c *center) again() error { return c.start(c.cmd.Path, c.cmd.Args[1:]) }
 
 func (c *center) stop(signal os.Signal) error {
 	if err := c.cmd.Process.Signal(signal); err != nil {
@@ -81,24 +81,62 @@ func (c *center) ready(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// token is the token that agents and this program use.
-func (c *center) token() string { return filepath.Join(c.dir, "token") }
+// settled waits until the reports have counted the history, and the files of past days are sealed. A history that is
+// made at once takes a while.
+func (c *center) settled(ctx context.Context) error {
+	for begun := time.Now(); ; time.Sleep(time.Second) {
+		_, err := c.timed(ctx, 1, func(int) string { return "/v1/reports/daily?date=today" })
+		logs, globErr := filepath.Glob(filepath.Join(c.dir, "journal", "*-wal"))
+		if err == nil && len(logs) < 2 || globErr != nil {
+			return globErr
+		}
+		if time.Since(begun) > 10*time.Minute || ctx.Err() != nil {
+			return errors.Join(ctx.Err(), fmt.Errorf("%d files of the journal are not sealed: %w", len(logs), err))
+		}
+	}
+}
 
-func (c *center) get(ctx context.Context, path string) (body []byte, status int, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+path, nil)
+// sqliteAlone measures durable commits of one row of 1 KiB in a file.
+func sqliteAlone(ctx context.Context, name string) (figure, error) {
+	db, err := sql.Open("sqlite", "file:"+name+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
+	if err != nil {
+		return figure{}, err
+	}
+	defer db.Close()
+	_, err = db.ExecContext(ctx, "CREATE TABLE events(offset INTEGER PRIMARY KEY, event BLOB)")
+	var times []time.Duration
+	for event := make([]byte, 1<<10); err == nil && len(times) < 2000; {
+		begun := time.Now()
+		_, err = db.ExecContext(ctx, "INSERT INTO events(event) VALUES(?)", event)
+		times = append(times, time.Since(begun))
+	}
+	return figureOf(times), err
+}
+
+// do sends a request with the local token.
+func (c *center) do(ctx context.Context, client *http.Client, method, path, media string, body []byte) (answer []byte, status int,
+	err error) {
+	request, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, 0, err
 	}
-	if token, err := os.ReadFile(c.token()); err == nil {
-		request.Header.Set("Authorization", "Bearer "+string(bytes.TrimSpace(token)))
+	if c.token == "" {
+		token, _ := os.ReadFile(filepath.Join(c.dir, "token")) // it is not there before the first start
+		c.token = string(bytes.TrimSpace(token))
 	}
-	response, err := c.client.Do(request)
+	request.Header.Set("Authorization", "Bearer "+c.token)
+	request.Header.Set("Content-Type", media)
+	response, err := client.Do(request)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer response.Body.Close()
-	body, err = io.ReadAll(response.Body)
-	return body, response.StatusCode, err
+	answer, err = io.ReadAll(response.Body)
+	return answer, response.StatusCode, err
+}
+
+func (c *center) get(ctx context.Context, path string) (body []byte, status int, err error) {
+	return c.do(ctx, c.client, http.MethodGet, path, "", nil)
 }
 
 // timed returns how long responses take, over many requests.
@@ -115,95 +153,36 @@ func (c *center) timed(ctx context.Context, times int, path func(i int) string) 
 	return figureOf(took), nil
 }
 
-// usage is a process's resource usage.
+// usage is the center's use of the machine.
 type usage struct {
-	resident, peak float64 // MiB
-	cpu            time.Duration
+	resident float64 // MiB
+	cpu      time.Duration
 }
 
 func (c *center) usage() (u usage, err error) {
-	return processUsage(c.cmd.Process.Pid)
-}
-
-func processUsage(pid int) (u usage, err error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
 	if err != nil {
 		return u, err
 	}
-	for line := range strings.Lines(string(status)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		kib, _ := strconv.ParseFloat(fields[1], 64)
-		switch fields[0] {
-		case "VmRSS:":
-			u.resident = kib / 1024
-		case "VmHWM:":
-			u.peak = kib / 1024
-		}
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return u, err
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:]))
-	for _, field := range fields[11:13] {
-		ticks, err := strconv.Atoi(field)
-		if err != nil {
-			return u, err
-		}
-		u.cpu += time.Duration(ticks) * 10 * time.Millisecond
-	}
-	return u, nil
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+2:])) // from the third on: see proc(5)
+	user, err1 := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	pages, err3 := strconv.Atoi(fields[21])
+	return usage{float64(pages*os.Getpagesize()) / (1 << 20), time.Duration(user+system) * 10 * time.Millisecond},
+		errors.Join(err1, err2, err3)
 }
 
 // figure summarizes many durations.
-type figure struct {
-	n                 int
-	p50, p99, longest time.Duration
-}
+type figure struct{ p50, p99 time.Duration }
 
 func figureOf(times []time.Duration) figure {
 	if len(times) == 0 {
 		return figure{}
 	}
 	slices.Sort(times)
-	return figure{len(times), times[len(times)/2], times[len(times)*99/100], times[len(times)-1]}
+	return figure{times[len(times)/2], times[len(times)*99/100]}
 }
 
-func (f figure) String() string { return fmt.Sprintf("%s / %s", short(f.p50), short(f.p99)) }
-
-func short(d time.Duration) string {
-	switch {
-	case d >= 10*time.Second:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d >= time.Second:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	case d >= 10*time.Millisecond:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	}
-	return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
-}
-
-// directorySize returns the size of the files below a folder in bytes.
-func directorySize(dir string) (n int64) {
-	_ = filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
-		if err == nil && entry.Type().IsRegular() {
-			if info, err := entry.Info(); err == nil {
-				n += info.Size()
-			}
-		}
-		return nil // a file deleted in the meantime has no size
-	})
-	return n
+func (f figure) String() string {
+	return fmt.Sprint(f.p50.Round(100*time.Microsecond), " / ", f.p99.Round(100*time.Microsecond))
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,7 +14,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-const historyDays = 30
+const (
+	historyDays = 30
+	clusterName = "bench"
+)
+
+func nodeName(i int) string { return fmt.Sprintf("node-%05d.example.internal", i) }
+
+// streamOf returns a ULID without a real time.
+func streamOf(i int) string { return fmt.Sprintf("01K%023d", i) }
 
 // makeHistory fills a center's journal with the last 30 days: for each node snapshots and, every third day, a fault
 // that is raised and cleared; on one of twenty nodes it stays.
@@ -58,13 +67,37 @@ func pastEvent(n, step, perDay int, sequence uint64, now time.Time) (journal.Eve
 	case 1:
 		return changed(n, sequence, n%20 == 0, now)
 	}
-	var faults []event.Fault
+	state := event.Snapshot{AsOf: event.Sequence(sequence - 1), Of: streamOf(n), Part: 1, End: true,
+		Faults: []event.Fault{}, Leftovers: []event.Activity{}, Unknown: []string{}, PodsEnded: &sequence}
 	if n%20 == 0 {
-		_, u := changeOf("sda", finding.Warning, true, now)
-		e, _ := event.OfUpdate(u)
-		if f, ok := e.Data.(event.Fault); ok {
-			faults = append(faults, f)
-		}
+		state.Faults = append(state.Faults, faultOf(now))
 	}
-	return snapshotOf(n, sequence, append([]event.Fault{}, faults...), now)
+	return journaled(n, sequence, event.Event{Type: event.NodeSnapshot, Time: now, Severity: finding.Info, Data: state})
+}
+
+func faultOf(now time.Time) event.Fault {
+	return event.Fault{ID: "disk-errors/sda", Check: "disk-errors", Subject: finding.Subject{Kind: "disk", Name: "sda"},
+		Severity: finding.Warning, Reason: "DiskErrors", ObservedAt: now, RaisedAt: now,
+		Message: "12 of the last 1,000 requests to sda failed: medium error at sector 1234567",
+		Facts:   map[string]string{"device": "sda", "errors": "12", "model": "SAMSUNG MZQL23T8HCLS-00A07"}}
+}
+
+// changed returns a node's change: a fault on a disk is raised or cleared.
+func changed(node int, sequence uint64, raised bool, now time.Time) (journal.Event, error) {
+	f := faultOf(now)
+	e := event.Event{Type: event.FaultCleared, Time: now, Severity: f.Severity, Data: f,
+		Subject: event.Subject{Check: f.Check, Reason: f.Reason, Kind: f.Subject.Kind, Name: f.Subject.Name}}
+	if raised {
+		e.Type = event.FaultRaised
+	}
+	return journaled(node, sequence, e)
+}
+
+// journaled returns a node's event in the journal's form.
+func journaled(node int, sequence uint64, e event.Event) (journal.Event, error) {
+	e.Cluster, e.Node, e.Stream, e.Sequence = clusterName, nodeName(node), streamOf(node), sequence
+	text, err := e.Encode()
+	return journal.Event{Source: "/clusters/" + e.Cluster + "/nodes/" + e.Node, ID: e.ID(), Type: string(e.Type),
+		Cluster: e.Cluster, Node: e.Node, Severity: string(e.Severity), Check: e.Subject.Check, Reason: e.Subject.Reason,
+		Stream: e.Stream, Sequence: sequence, JSON: text}, err
 }

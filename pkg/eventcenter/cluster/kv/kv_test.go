@@ -18,16 +18,19 @@ func TestStore(t *testing.T) {
 		if node == nil {
 			var err error
 			node, err = cluster.Start(cluster.Config{Name: "one", Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(node.Close)
 			nodes[t.Name()] = node
 		}
 		s, err := kv.Open(node.Conn, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

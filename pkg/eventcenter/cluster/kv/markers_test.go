@@ -13,14 +13,10 @@ import (
 // Deletion markers expire, even in a bucket created without that; a key created again stays.
 func TestMarkersEnd(t *testing.T) {
 	node, err := cluster.Start(cluster.Config{Name: "one", Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(node.Close)
 	s, err := Open(node.Conn, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx := t.Context()
 	if _, err := s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: prefix + "sessions", History: 1}); err != nil {
 		t.Fatal(err)
@@ -36,26 +32,18 @@ func TestMarkersEnd(t *testing.T) {
 	s.buckets["sessions"] = b
 	for _, key := range []string{"a", "b", "again"} {
 		revision, err := s.Put(ctx, "sessions", key, []byte(key), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Delete(ctx, "sessions", key, revision); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, s.Delete(ctx, "sessions", key, revision))
 	}
 	if _, err := s.Put(ctx, "sessions", "again", nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	stream, err := s.js.Stream(ctx, "KV_"+prefix+"sessions")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	left := uint64(0)
 	for range 600 {
 		info, err := stream.Info(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if left = info.State.Msgs; left == 1 {
 			break
 		}
@@ -66,5 +54,12 @@ func TestMarkersEnd(t *testing.T) {
 	}
 	if records, err := s.List(ctx, "sessions", ""); err != nil || len(records) != 1 || records[0].Key != "again" {
 		t.Errorf("%v, %v", records, err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -28,7 +28,6 @@ type request struct {
 	ctx    context.Context // Append's, which waits
 	events []journal.Event
 	term   uint64 // of the worker that sent it; 0: not a worker
-	take   bool   // from a new worker: stored even without events
 	result journal.Appended
 	err    error
 	done   chan struct{}
@@ -55,7 +54,7 @@ func (s *Store) AppendAs(ctx context.Context, term uint64, events []journal.Even
 
 // Take makes this process the worker: from now on, workers with smaller terms can append no events.
 func (s *Store) Take(ctx context.Context, term uint64) error {
-	_, err := s.append(ctx, &request{term: term, take: true})
+	_, err := s.append(ctx, &request{term: term})
 	if err == nil {
 		s.mu.Lock()
 		s.term = term
@@ -199,15 +198,15 @@ func (s *Store) waiting(group []*request) []*request {
 
 // attempt plans a message and publishes it. done reports whether the whole group is durable.
 func (s *Store) attempt(ctx context.Context, group []*request) (done bool, derived []journal.Event, err error) {
-	batches, term, take := make([][]journal.Event, len(group)), uint64(0), false
+	batches, term := make([][]journal.Event, len(group)), uint64(0)
 	for i, r := range group {
-		batches[i], term, take = r.events, max(term, r.term), take || r.take
+		batches[i], term = r.events, max(term, r.term)
 	}
 	records, results, err := s.copy.Plan(ctx, s.Now(), batches)
 	if err != nil {
 		return false, nil, fmt.Errorf("plan: %w", err)
 	}
-	if len(records) > 0 || take {
+	if len(records) > 0 || term > s.at.Term { // a new worker's term is stored even without events
 		next := s.copy.Bounds().Newest + 1
 		data, err := encode(records, next, term)
 		if err != nil {

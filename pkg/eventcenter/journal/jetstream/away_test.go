@@ -68,9 +68,7 @@ func (r *replicas) snapshots(which ...int) (all []string) {
 	group := r.info(which[0]).Cluster.RaftGroup
 	for _, i := range which {
 		found, err := filepath.Glob(filepath.Join(r.dirs[i], "nats", "jetstream", "*", "_js_", group, "snapshots", "snap.*"))
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, err)
 		if found == nil {
 			found = []string{fmt.Sprint("none of ", i)}
 		}
@@ -152,9 +150,7 @@ func fault(t *testing.T, kind event.Type, sequence uint64) journal.Event {
 	e := event.Event{Type: kind, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(), Severity: finding.Fatal,
 		Stream: "01J9AAAAAAAAAAAAAAAAAAAAAA", Sequence: sequence, Data: f}
 	text, err := e.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return journal.Event{Source: "/clusters/c/nodes/n", ID: e.ID(), Type: string(e.Type), Cluster: "c", Node: "n",
 		Stream: e.Stream, Sequence: sequence, JSON: text}
 }
@@ -168,9 +164,7 @@ func (r *replicas) center(i int) *eventcenter.Center {
 		_ string, appended func([]journal.Record) []journal.Event) (eventcenter.Replicated, error) {
 		return r.open(ctx, i, appended, func(error) {})
 	}})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	return c
 }
 
@@ -192,23 +186,17 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	r.now = clock.Now
 	r.startAll()
 	const away, worker, other = 0, 1, 2
-	if err := r.all[away].Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.all[away].Close())
 	r.all[away] = nil
 	c := r.center(away)
-	if err := r.all[worker].Take(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.all[worker].Take(t.Context(), 1))
 	known := journaltest.Append(t, r.all[worker], fault(t, event.FaultRaised, 1)).Last
 	for end := time.Now().Add(patience); faults(c) != 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d faults", faults(c))
 		}
 	}
-	if err := c.Checkpoint(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Checkpoint())
 	r.net.Cut(away, true)
 	clock.Add(24 * time.Hour)
 	appendSoon(t, r.all[worker], fault(t, event.FaultCleared, 2))
@@ -238,9 +226,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	if err := c.Journal.(eventcenter.Replicated).Ready(); !errors.Is(err, journal.ErrAnew) {
 		t.Errorf("it calls itself ready: %v", err)
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Close())
 	c = r.center(away)
 	defer func() {
 		if err := c.Close(); err != nil {

@@ -61,12 +61,13 @@ type Options struct {
 // Store is an open journal.
 type Store struct {
 	Options
-	js       jetstream.JetStream
-	stream   jetstream.Stream
-	copy     *sqlite.Store
-	requests chan *request
-	hints    chan struct{} // the stream has new messages
-	hinted   *nats.Subscription
+	journal.Reader // the copy
+	js             jetstream.JetStream
+	stream         jetstream.Stream
+	copy           *sqlite.Store
+	requests       chan *request
+	hints          chan struct{} // the stream has new messages
+	hinted         *nats.Subscription
 
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
@@ -135,6 +136,7 @@ func (s *Store) openFilled(ctx context.Context, id string, waiting func(error)) 
 	if s.copy, err = s.openCopy(ctx, id); err != nil {
 		return err
 	}
+	s.Reader = s.copy
 	if s.at, err = s.copy.Position(ctx); err == nil {
 		err = s.fill(ctx, waiting)
 	}

@@ -21,9 +21,7 @@ func TestConformance(t *testing.T) {
 	journaltest.Run(t, func(t *testing.T) journaltest.Opener {
 		dir := t.TempDir()
 		node, err := cluster.Start(cluster.Config{Name: "one", Dir: filepath.Join(dir, "nats"), Log: quiet()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(node.Close)
 		term := uint64(0)
 		return func(t *testing.T, o journaltest.Options) journaltest.Journal {
@@ -31,19 +29,13 @@ func TestConformance(t *testing.T) {
 			s, err := jetstream.Open(t.Context(), jetstream.Options{Dir: filepath.Join(dir, "journal"), Conn: node.Conn,
 				Replicas: 1, Log: quiet(), Now: o.Now, Appended: o.Appended, BallastBytes: 1 << 16, Within: 2 * time.Minute},
 				func(err error) { t.Log(err) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Start(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, s.Start())
 			if s.Bounds().Oldest == 0 {
 				t.Error("no bounds")
 			}
 			term++
-			if err := s.Take(t.Context(), term); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Take(t.Context(), term))
 			return s
 		}
 	})
@@ -53,9 +45,7 @@ func TestConformance(t *testing.T) {
 func TestFenced(t *testing.T) {
 	dir := t.TempDir()
 	node, err := cluster.Start(cluster.Config{Name: "one", Dir: filepath.Join(dir, "nats"), Log: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(node.Close)
 	var both [2]*jetstream.Store
 	for i := range both {
@@ -72,21 +62,15 @@ func TestFenced(t *testing.T) {
 		if err == nil {
 			err = both[i].Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = both[i].Close() })
 	}
-	if err := both[0].Take(t.Context(), 5); err != nil {
-		t.Fatal(err)
-	}
+	must(t, both[0].Take(t.Context(), 5))
 	journaltest.Append(t, both[1], journaltest.Of("a", 1))
 	for both[1].Bounds().Newest < 2 { // the worker's derived event
 		time.Sleep(time.Millisecond)
 	}
-	if err := both[1].Take(t.Context(), 9); err != nil {
-		t.Fatal(err)
-	}
+	must(t, both[1].Take(t.Context(), 9))
 	if _, err := both[0].AppendAs(t.Context(), 5, []journal.Event{journaltest.Of("b", 1)}); !errors.Is(err,
 		jetstream.ErrFenced) {
 		t.Errorf("the worker of before: %v", err)
@@ -95,12 +79,17 @@ func TestFenced(t *testing.T) {
 		t.Errorf("the worker of before takes over: %v", err)
 	}
 	got, err := both[1].AppendAs(t.Context(), 9, []journal.Event{journaltest.Of("c", 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	page, err := both[1].Read(t.Context(), journal.Query{Limit: 10})
 	if err != nil || got.Last != 3 || len(page.Records) != 3 || page.Records[1].ID != fmt.Sprint(0,
 		journaltest.Of("a", 1).ID) {
 		t.Errorf("%+v: %+v %v", got, page.Records, err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

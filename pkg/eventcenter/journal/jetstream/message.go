@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -98,11 +97,6 @@ func decode(data []byte) (records []journal.Record, term uint64, err error) {
 		r := journal.Record{Offset: next, Received: time.UnixMilli(cmp.Or(l.Received, h.Received)).UTC(), Event: journal.Event{
 			Source: l.Source, ID: l.ID, Type: l.Type, Cluster: l.Cluster, Node: l.Node, Severity: l.Severity,
 			Check: l.Check, Reason: l.Reason, Stream: l.Stream, Sequence: l.Sequence, JSON: bytes.Clone(bodies[:l.Size])}}
-		if r.Stream != "" { // decoded once for the state and for the reports
-			if e, err := event.Decode(r.JSON); err == nil {
-				r.Decoded = &e
-			}
-		}
 		records, bodies, next = append(records, r), bodies[l.Size:], next+1
 	}
 	if len(bodies) > 0 {

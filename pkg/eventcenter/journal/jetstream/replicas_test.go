@@ -123,9 +123,7 @@ func (r *replicas) stop(i int) {
 func (r *replicas) info(from int) *natsjs.StreamInfo {
 	r.t.Helper()
 	js, err := natsjs.New(r.nodes[from].Conn)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 		stream, err := js.Stream(r.t.Context(), jetstream.Stream)
 		if err == nil && stream.CachedInfo().Cluster.Leader != "" {
@@ -182,7 +180,7 @@ func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
 		}
 		for _, r := range page.Records {
 			sum := sha256.Sum256(r.JSON)
-			r.JSON, r.Decoded = sum[:], nil
+			r.JSON = sum[:]
 			all = append(all, r)
 		}
 		after = page.Next
@@ -284,9 +282,7 @@ func TestReplicas(t *testing.T) {
 	gone := r.leader(0)
 	r.stop(gone)
 	load.await(t, 100)
-	if err := os.RemoveAll(r.dirs[gone]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(r.dirs[gone]))
 	r.start(gone)
 	load.await(t, 100)
 	close(load.stop)

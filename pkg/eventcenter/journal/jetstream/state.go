@@ -15,14 +15,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Read returns a page of the copy.
-func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
-	return s.copy.Read(ctx, q)
-}
-
-// Bounds returns the bounds of the copy.
-func (s *Store) Bounds() journal.Bounds { return s.copy.Bounds() }
-
 // Check reads the whole copy and records damage as gaps. After each step it calls rest.
 func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error) {
 	return s.copy.Check(ctx, rest)

@@ -17,12 +17,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Source is the journal to take over.
-type Source interface {
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
-}
-
 // Taken is the result of a take-over: the same for both journals.
 type Taken struct {
 	Journal string `json:"journal"`
@@ -36,7 +30,7 @@ const takePage = 250 // events in a message
 // TakeOver fills the stream with a journal: UUID, offsets and times of receipt stay, so that cursors stay valid. Events
 // stored by an earlier attempt are not sent again. Centers get the stream only after it was read back and has the same
 // count and hash.
-func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from Source, log *slog.Logger) (t Taken, err error) {
+func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from journal.Reader, log *slog.Logger) (t Taken, err error) {
 	js, err := jetstream.New(conn)
 	if err != nil {
 		return t, err
@@ -109,7 +103,7 @@ func (s *Store) prepare(ctx context.Context, id string) error {
 }
 
 // send sends the events that the stream lacks.
-func (s *Store) send(ctx context.Context, from Source) error {
+func (s *Store) send(ctx context.Context, from journal.Reader) error {
 	info, err := s.info(ctx)
 	if err != nil {
 		return err

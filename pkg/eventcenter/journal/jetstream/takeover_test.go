@@ -18,7 +18,7 @@ import (
 
 // interrupted is a journal of which only some pages can be read.
 type interrupted struct {
-	jetstream.Source
+	journal.Reader
 	pages int
 }
 
@@ -26,14 +26,14 @@ func (i *interrupted) Read(ctx context.Context, q journal.Query) (journal.Page, 
 	if i.pages--; i.pages < 0 {
 		return journal.Page{}, errors.New("interrupted")
 	}
-	return i.Source.Read(ctx, q)
+	return i.Reader.Read(ctx, q)
 }
 
 // changed is a journal that returns different data the second time.
-type changed struct{ jetstream.Source }
+type changed struct{ journal.Reader }
 
 func (c changed) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
-	page, err := c.Source.Read(ctx, q)
+	page, err := c.Reader.Read(ctx, q)
 	if q.Limit == 1000 && len(page.Records) > 0 { // during the comparison
 		page.Records[0].Reason = "Other"
 	}
@@ -55,22 +55,16 @@ func TestTakeOver(t *testing.T) {
 	c := journaltest.NewClock()
 	old, err := sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(dir, "old"), Log: quiet(), Now: c.Now,
 		BallastBytes: 1 << 16})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for day := range uint64(3) {
 		for i := range uint64(400) {
 			journaltest.Append(t, old, journaltest.Of("a", day*400+i+1))
 		}
 		c.Add(24 * 3600e9)
 	}
-	if err := old.Trim(t.Context(), 400); err != nil {
-		t.Fatal(err)
-	}
+	must(t, old.Trim(t.Context(), 400))
 	node, err := cluster.Start(cluster.Config{Name: "one", Dir: filepath.Join(dir, "nats"), Log: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(node.Close)
 	if _, err := jetstream.TakeOver(t.Context(), node.Conn, 1, &interrupted{old, 2}, quiet()); err == nil {
 		t.Fatal("an interrupted take-over has no error")
@@ -105,17 +99,11 @@ func TestTakeOver(t *testing.T) {
 		t.Error(err)
 	}
 	bounds := old.Bounds()
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, old.Close())
 	s, err := open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Start())
 	if now := s.Bounds(); now.Journal != bounds.Journal || now.Oldest != 401 || now.Newest != 1200 {
 		t.Errorf("%+v, was %+v", now, bounds)
 	}

@@ -18,9 +18,7 @@ import (
 
 // Journal is a journal.
 type Journal interface {
-	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
-	Read(ctx context.Context, q journal.Query) (journal.Page, error)
-	Bounds() journal.Bounds
+	journal.Journal
 	Health() journal.Health
 	Expired(l journal.Limits) uint64
 	Trim(ctx context.Context, upTo uint64) error

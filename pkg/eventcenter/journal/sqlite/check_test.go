@@ -25,9 +25,7 @@ func TestCheckOfLargeEvents(t *testing.T) {
 	if err != nil || bytes.Count(data, []byte(`"n":240,`)) != 1 {
 		t.Fatal(err, "the event is not there")
 	}
-	if err := os.WriteFile(name, bytes.Replace(data, []byte(`"n":240,`), []byte(`"N":240,`), 1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, bytes.Replace(data, []byte(`"n":240,`), []byte(`"N":240,`), 1), 0o600))
 	gaps, err := openTest(t, dir, Options{ReadOnly: true}).Check(t.Context(), WithoutRest)
 	if err != nil || len(gaps) != 1 || gaps[0].From != 240 || gaps[0].To != 240 {
 		t.Errorf("gaps %v, %v; the checksum of 240 is wrong", gaps, err)

@@ -120,6 +120,9 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 	if err := s.room(); err != nil {
 		return err
 	}
+	if len(records) == 0 && s.writer.db != nil { // only the position has changed
+		return s.savePosition(ctx, s.writer.db, at)
+	}
 	for len(records) > 0 { // by day
 		day, n := records[0].Received.UTC().Format(time.DateOnly), 1
 		for n < len(records) && records[n].Received.UTC().Format(time.DateOnly) == day {
@@ -136,9 +139,6 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 			return err
 		}
 		records = records[n:]
-	}
-	if s.writer.db != nil { // even if only the position has changed
-		return s.savePosition(ctx, s.writer.db, at)
 	}
 	return nil
 }
@@ -166,15 +166,8 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 		return err
 	}
 	defer t.tx.Rollback() // no effect after the commit
-	for _, r := range records {
-		if _, err := t.row(ctx, r); err != nil {
-			return fmt.Errorf("offset %d: %w", r.Offset, err)
-		}
-		if r.Stream != "" {
-			key := streamKey{r.Source, r.Stream}
-			highest := max(t.streams[key].highest, s.writer.streams[key].highest, r.Sequence)
-			t.streams[key] = watermark{highest, r.Received}
-		}
+	if err := t.rows(ctx, records); err != nil {
+		return err
 	}
 	if at != (Position{}) {
 		if err := s.savePosition(ctx, t.tx, at); err != nil {

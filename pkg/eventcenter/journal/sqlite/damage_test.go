@@ -25,9 +25,7 @@ const pageSize = 4096 // SQLite's
 func pagesByKind(t *testing.T, name string) map[string][]int {
 	t.Helper()
 	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := map[string][]int{"head": {0}}
 	for page := 1; page < len(data)/pageSize; page++ {
 		kind := map[byte]string{2: "inside of an index", 5: "inside of the table", 10: "leaf of an index",
@@ -64,9 +62,7 @@ func TestDamagedPage(t *testing.T) {
 	s.mustAppend(t, batch...)
 	c.now = c.now.Add(24 * time.Hour)
 	s.mustAppend(t, of("node-0", 10_000))
-	if err := s.Seal(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Seal(t.Context()))
 	s.mustClose(t)
 	name := partitionName(1)
 	kinds := pagesByKind(t, filepath.Join(sound, name))
@@ -77,9 +73,7 @@ func TestDamagedPage(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			for i, page := range pages {
 				dir := t.TempDir()
-				if err := os.CopyFS(dir, os.DirFS(sound)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.CopyFS(dir, os.DirFS(sound)))
 				overwrite(t, filepath.Join(dir, name), page, []byte{0, 0xa5}[i%2])
 				damagedAs(t, dir, events+1, c)
 			}
@@ -90,9 +84,7 @@ func TestDamagedPage(t *testing.T) {
 func overwrite(t *testing.T, name string, page int, with byte) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	garbage := slices.Repeat([]byte{with}, pageSize)
 	if _, err := f.WriteAt(garbage, int64(page)*pageSize); err != nil {
@@ -107,9 +99,7 @@ func lookedUp(t *testing.T, dir string, newest uint64) (found []uint64) {
 	files, _ := filepath.Glob(filepath.Join(dir, "*.db"))
 	for _, file := range files {
 		db, err := sql.Open("sqlite", "file:"+file+"?immutable=1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer db.Close()
 		dbs = append(dbs, db)
 	}
@@ -131,9 +121,7 @@ func all(t *testing.T, s *Store, q journal.Query) (found []uint64, gaps []journa
 	t.Helper()
 	for q.Limit = 700; ; {
 		page, err := s.Read(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, r := range page.Records {
 			found = append(found, r.Offset)
 		}
@@ -216,9 +204,7 @@ func damagedAs(t *testing.T, dir string, newest uint64, c *clock) {
 
 	s = openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
 	copied := t.TempDir()
-	if err := s.Copies(t.Context(), copied, func(string) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Copies(t.Context(), copied, func(string) error { return nil }))
 	if _, err := Renew(copied); err != nil {
 		t.Fatal(err)
 	}

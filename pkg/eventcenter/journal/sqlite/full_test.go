@@ -19,9 +19,7 @@ func tmpfs(t *testing.T, size string) string {
 	t.Helper()
 	need.Root(t, "mounts a tmpfs")
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size))
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, 0); err != nil {
 			t.Error(err)
@@ -41,14 +39,10 @@ func large(sequence uint64, size int) journal.Event {
 // there exactly once.
 func TestFullDisk(t *testing.T) {
 	dir := tmpfs(t, "8m")
-	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 4<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 4<<20), 0o600))
 	s, err := Open(t.Context(), Options{Dir: filepath.Join(dir, "j"), Log: slog.New(slog.DiscardHandler),
 		BallastBytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	acked := uint64(0)
 	for err == nil && acked < 10_000 {
 		if _, err = s.Append(t.Context(), []journal.Event{large(acked+1, 4000)}); err == nil {
@@ -73,9 +67,7 @@ func TestFullDisk(t *testing.T) {
 	if _, err := os.Stat(s.ballast()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the ballast is not freed: %v", err)
 	}
-	if err := os.Remove(filepath.Join(dir, "filler")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(dir, "filler")))
 	if _, err := s.Append(t.Context(), []journal.Event{large(acked, 4000), large(acked+1, 4000)}); err != nil {
 		t.Fatalf("there is room again: %v", err)
 	}
@@ -99,23 +91,17 @@ func TestDamagedLog(t *testing.T) {
 	s.mustAppend(t, of("a", 2))
 	s.mustAppend(t, of("a", 3))
 	files, err := os.ReadDir(dir) // as after a kill
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range files {
 		data, err := os.ReadFile(filepath.Join(dir, file.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if strings.HasSuffix(file.Name(), "-wal") {
 			data[len(data)-100] ^= 1 // in the last frame, which belongs to the last event
 		}
 		if strings.HasSuffix(file.Name(), "-shm") {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(copied, file.Name()), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(copied, file.Name()), data, 0o600))
 	}
 	s = openTest(t, copied, Options{})
 	s.mustAppend(t, of("a", 4))

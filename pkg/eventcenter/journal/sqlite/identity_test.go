@@ -27,9 +27,7 @@ func TestNewIdentity(t *testing.T) {
 			c.now = c.now.Add(24 * time.Hour)
 		}
 		s.mustAppend(t, foreign("of today"))
-		if err := s.Seal(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Seal(t.Context()))
 		if restart {
 			s.mustClose(t)
 			s = openTest(t, dir, Options{Now: c.Now})
@@ -43,9 +41,7 @@ func TestNewIdentity(t *testing.T) {
 			}
 		}
 		for _, p := range s.parts[:days] { // a query of these files now fails
-			if err := p.db.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.db.Close())
 		}
 		for i := range 20 {
 			if done := s.mustAppend(t, foreign(fmt.Sprint("new ", i))); done.New != 1 {
@@ -65,9 +61,7 @@ func TestDamagedFilter(t *testing.T) {
 	s.mustAppend(t, foreign("1"))
 	c.now = c.now.Add(24 * time.Hour)
 	s.mustAppend(t, foreign("2"))
-	if err := s.Seal(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Seal(t.Context()))
 	s.mustClose(t)
 	openAnd(t, filepath.Join(dir, partitionName(1)), "UPDATE filter SET bits = zeroblob(64)")
 	s = openTest(t, dir, Options{Now: c.Now})
@@ -101,9 +95,7 @@ func TestFilter(t *testing.T) {
 func openAnd(t *testing.T, path, statement string) {
 	t.Helper()
 	db, err := open(path, writing)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	if _, err := db.Exec(statement); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ func TestInterruptedReadIsNoGap(t *testing.T) {
 		if i%4 > 1 {
 			q.Filter = filter
 		}
-		page, err := s.read(ctx, q, 2000)
+		page, err := s.Read(ctx, q)
 		cancel()
 		if err == nil && len(page.Records) == 0 {
 			t.Fatalf("%v: no error, and no records", q)

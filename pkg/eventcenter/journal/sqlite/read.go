@@ -22,39 +22,18 @@ const (
 )
 
 // Read returns a page. It stops after 5 s: with the records read so far, or with an error if there are none.
-func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
+func (s *Store) Read(ctx context.Context, q journal.Query) (page journal.Page, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
-	s.mu.Lock()
-	newest, oldest := s.newest, s.oldest()
-	var page journal.Page
-	recent := false
-	if !q.Backward && q.After+1 >= oldest {
-		page, recent = s.tail.read(q)
-	}
-	s.mu.Unlock()
+	bounds := s.Bounds()
+	end := bounds.Newest // no larger offset is read
 	switch {
-	case recent:
-		return page, nil
 	case q.Backward:
-		return s.read(ctx, q, newest)
-	case q.After > 0 && q.After+1 < oldest:
-		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: oldest}
+	case q.After > 0 && q.After+1 < bounds.Oldest:
+		return page, &journal.TrimmedError{After: q.After, Oldest: bounds.Oldest}
+	case len(q.Filter) > 0 && len(q.Filter[journal.Node]) == 0:
+		end = min(end, max(q.After, bounds.Oldest-1)+scanLimit)
 	}
-	end := newest
-	if len(q.Filter) > 0 && len(q.Filter[journal.Node]) == 0 {
-		end = min(newest, max(q.After, oldest-1)+scanLimit)
-	}
-	page, err := s.read(ctx, q, end)
-	if err != nil {
-		return journal.Page{}, err
-	}
-	page.Gaps = s.gapsWithin(q.After, page.Next)
-	return page, nil
-}
-
-// read reads in the order of the query, no offset larger than end.
-func (s *Store) read(ctx context.Context, q journal.Query, end uint64) (page journal.Page, err error) {
 	if !q.Backward {
 		page.Next = max(q.After, end)
 	}
@@ -65,7 +44,7 @@ func (s *Store) read(ctx context.Context, q journal.Query, end uint64) (page jou
 			break
 		}
 		if err != nil && (ctx.Err() == nil || len(page.Records) == 0) {
-			return page, err
+			return journal.Page{}, err
 		}
 		if full || err != nil { // the time is up, but there are records
 			page.Next = page.Records[len(page.Records)-1].Offset
@@ -74,6 +53,9 @@ func (s *Store) read(ctx context.Context, q journal.Query, end uint64) (page jou
 	}
 	if n := len(page.Records); q.Backward && n > 0 {
 		page.Next = page.Records[n-1].Offset
+	}
+	if !q.Backward {
+		page.Gaps = s.gapsWithin(q.After, page.Next)
 	}
 	return page, nil
 }
@@ -265,6 +247,18 @@ func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *j
 	}
 	page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
 	return len(page.Records) >= q.Limit || page.Bytes > pageBytes, nil
+}
+
+// wanted reports whether a filter accepts a record.
+func wanted(f journal.Filter, r journal.Record) bool {
+	for field, accepted := range f {
+		value := map[journal.Field]string{journal.Cluster: r.Cluster, journal.Node: r.Node, journal.Type: r.Type,
+			journal.Severity: r.Severity, journal.Check: r.Check, journal.Reason: r.Reason}[field]
+		if len(accepted) > 0 && !slices.Contains(accepted, value) {
+			return false
+		}
+	}
+	return true
 }
 
 // skip moves a span to the next readable offset and records the gap. It tries each offset: a B-tree look-up finds rows

@@ -72,33 +72,24 @@ func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[s
 		}
 		err := s.walk(ctx, p, q, func(records []journal.Record, _ time.Duration) error {
 			n += len(records)
-			return put(ctx, db, records, marks)
+			return s.putInto(ctx, db, records, marks)
 		})
 		if err != nil {
 			return n, err
 		}
 	}
-	return n, put(ctx, db, nil, marks)
+	return n, s.putInto(ctx, db, nil, marks)
 }
 
-// put adds records to a file, or all watermarks if there are no records.
-func put(ctx context.Context, db *sql.DB, records []journal.Record, marks map[streamKey]watermark) error {
+// putInto adds records to a file, or all watermarks if there are no records.
+func (s *Store) putInto(ctx context.Context, db *sql.DB, records []journal.Record, marks map[streamKey]watermark) error {
 	return inTransaction(ctx, db, func(tx *sql.Tx) (err error) {
-		t := transaction{tx: tx, streams: marks}
+		t := transaction{store: s, tx: tx, streams: marks}
 		if t.insert, err = tx.PrepareContext(ctx, insertEvent); err != nil {
 			return err
 		}
-		for _, r := range records {
-			if _, err := t.row(ctx, r); err != nil {
-				return fmt.Errorf("offset %d: %w", r.Offset, err)
-			}
-			if r.Stream != "" {
-				key := streamKey{r.Source, r.Stream}
-				marks[key] = watermark{max(marks[key].highest, r.Sequence), r.Received}
-			}
-		}
 		if len(records) > 0 {
-			return nil
+			return t.rows(ctx, records)
 		}
 		if t.save, err = tx.PrepareContext(ctx, saveStream); err != nil {
 			return err

@@ -15,20 +15,14 @@ func TestSealedFileWithForeignLog(t *testing.T) {
 	s.mustAppend(t, of("a", 1), of("a", 2), foreign("1"))
 	c.now = c.now.Add(24 * time.Hour)
 	s.mustAppend(t, of("a", 3))
-	if err := s.Seal(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Seal(t.Context()))
 	s.mustClose(t)
 	other := openTest(t, t.TempDir(), Options{Now: c.Now})
 	other.mustAppend(t, of("b", 1), foreign("2"))
 	log, err := os.ReadFile(filepath.Join(other.Dir, partitionName(1)) + "-wal")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	beside := filepath.Join(dir, partitionName(1)) + "-wal"
-	if err := os.WriteFile(beside, log, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(beside, log, 0o600))
 	for _, readOnly := range []bool{true, false} {
 		s = openTest(t, dir, Options{Now: c.Now, ReadOnly: readOnly})
 		s.expect(t, "1 a/1", "2 a/2", "3 /0", "4 a/3")

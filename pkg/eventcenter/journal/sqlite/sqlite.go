@@ -8,6 +8,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,6 @@ type Store struct {
 	mu       sync.Mutex   // guards the fields below
 	parts    []*partition // in the order of offsets
 	newest   uint64
-	tail     tail
 	gaps     []journal.Gap // in order, none overlapping
 	fullFrom time.Time     // since when the disk is full; zero: not full
 	changed  chan struct{}
@@ -76,12 +76,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.BallastBytes == 0 {
-		o.BallastBytes = 8 << 20
-	}
-	if o.Keep == 0 {
-		o.Keep = 30 * 24 * time.Hour
-	}
+	o.BallastBytes, o.Keep = cmp.Or(o.BallastBytes, 8<<20), cmp.Or(o.Keep, 30*24*time.Hour)
 	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
 		stopped: make(chan struct{}), changed: make(chan struct{})}
 	err := s.open(ctx)
@@ -260,13 +255,10 @@ func (s *Store) oldest() uint64 {
 	return s.parts[0].first
 }
 
-// Health is a journal's state for operators.
-type Health = journal.Health
-
 // Health returns the state of the files.
-func (s *Store) Health() Health {
+func (s *Store) Health() journal.Health {
 	s.mu.Lock()
-	h := Health{FullSince: s.fullFrom, Gaps: slices.Clone(s.gaps), Partitions: len(s.parts)}
+	h := journal.Health{FullSince: s.fullFrom, Gaps: slices.Clone(s.gaps), Partitions: len(s.parts)}
 	parts := slices.Clone(s.parts)
 	s.mu.Unlock()
 	for _, p := range parts {

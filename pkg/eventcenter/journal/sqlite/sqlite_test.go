@@ -30,9 +30,7 @@ func openTest(t *testing.T, dir string, o Options) *Store {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s, err := Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		select {
 		case <-s.stopping:
@@ -45,9 +43,7 @@ func openTest(t *testing.T, dir string, o Options) *Store {
 
 func (s *Store) mustClose(t *testing.T) {
 	t.Helper()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 }
 
 func of(node string, sequence uint64) journal.Event { return journaltest.Of(node, sequence) }
@@ -55,9 +51,7 @@ func of(node string, sequence uint64) journal.Event { return journaltest.Of(node
 func (s *Store) mustAppend(t *testing.T, events ...journal.Event) journal.Appended {
 	t.Helper()
 	done, err := s.Append(t.Context(), events)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return done
 }
 
@@ -82,9 +76,7 @@ func TestConformance(t *testing.T) {
 			t.Helper()
 			s, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler), BallastBytes: 1 << 16,
 				Now: o.Now, Appended: o.Appended})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return s
 		}
 	})
@@ -98,9 +90,7 @@ func TestTrimFiles(t *testing.T) {
 		s.mustAppend(t, of("a", 2*day+1), of("a", 2*day+2))
 		c.now = c.now.Add(24 * time.Hour)
 	}
-	if err := s.Trim(t.Context(), 5); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Trim(t.Context(), 5))
 	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 2 {
 		t.Errorf("files left: %v", files)
 	}
@@ -112,13 +102,9 @@ func TestDamage(t *testing.T) {
 	const newest = "00000000000000000003.db"
 	zero := func(t *testing.T, name string, from, to int) {
 		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		clear(data[from:min(to, len(data))])
-		if err := os.WriteFile(name, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, data, 0o600))
 	}
 	flip := func(t *testing.T, name, text string) {
 		data, err := os.ReadFile(name)
@@ -212,5 +198,12 @@ func TestDamagedWhileRunning(t *testing.T) {
 	s.expect(t, "1 a/1", "2 a/2", "3 a/3")
 	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 2 {
 		t.Errorf("files: %v", files)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -105,6 +106,21 @@ func (t *transaction) row(ctx context.Context, r journal.Record) (known bool, er
 	}
 	n, err := done.RowsAffected()
 	return n == 0, err
+}
+
+// rows inserts records of another journal, with the watermarks of their streams.
+func (t *transaction) rows(ctx context.Context, records []journal.Record) error {
+	for _, r := range records {
+		if _, err := t.row(ctx, r); err != nil {
+			return fmt.Errorf("offset %d: %w", r.Offset, err)
+		}
+		if r.Stream != "" {
+			key := streamKey{r.Source, r.Stream}
+			highest := max(t.streams[key].highest, t.store.writer.streams[key].highest, r.Sequence)
+			t.streams[key] = watermark{highest, r.Received}
+		}
+	}
+	return nil
 }
 
 const findEvent = `SELECT event FROM events WHERE source = ? AND id = ?`

@@ -11,11 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Limits say how much the journal keeps.
-type Limits = journal.Limits
-
 // Expired returns the offset up to which the limits want the journal trimmed, 0 if they want no trimming.
-func (s *Store) Expired(l Limits) uint64 {
+func (s *Store) Expired(l journal.Limits) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	total, end := int64(0), uint64(0)

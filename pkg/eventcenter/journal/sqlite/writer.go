@@ -157,7 +157,6 @@ func (s *Store) publish(records []journal.Record) []journal.Event {
 	}
 	s.mu.Lock()
 	s.newest, s.writer.part.last, s.writer.part.newest = last.Offset, last.Offset, last.Received
-	s.tail.add(records)
 	changed := s.changed
 	s.changed = make(chan struct{})
 	s.mu.Unlock()
