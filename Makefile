@@ -126,7 +126,7 @@ unit: race pure ## the same in any order: with the race detector, then without i
 race: packages # gcc
 race: private export CGO_ENABLED := 1
 race:
-	$(TEST) $(APART) -race -short -shuffle=on $$($(SUITE) packages race)
+	$(TEST) $(APART) -race -short -shuffle=on -skip "$$($(SUITE) skip)" $$($(SUITE) packages race)
 pure:
 	$(TEST) $(APART) -short -shuffle=on $$($(SUITE) packages pure)
 

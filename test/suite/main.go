@@ -3,11 +3,13 @@
 //
 //	suite layer [-again] NAME COMMAND [ARG...]
 //	suite packages race|release|machine|pure
+//	suite skip
 //	suite end
 //	suite record FILE PROGRAM [ARG...]
 //	suite compiled FILE
 //
-// "packages" prints the packages that a layer is made of, see selected.
+// "packages" prints the packages that a layer is made of, see selected; "skip" prints the flag -skip of the race layer, see
+// computing.
 //
 // "layer" runs a command and reports how long it took and which tests were skipped. If the command is "go test", it
 // counts the tests. With the environment variable NODEAGENT_SUITE set to a folder ("make test" does so), it leaves
@@ -33,6 +35,7 @@ import (
 )
 
 const usage = `usage: suite packages race|release|machine|pure
+       suite skip
        suite layer [-again] NAME COMMAND [ARG...]
        suite end
        suite record FILE PROGRAM [ARG...]
@@ -74,6 +77,9 @@ func realMain(ctx context.Context, args []string, folder string) int {
 			fmt.Println(strings.Join(names, "\n"))
 			return 0
 		}
+	case "skip":
+		fmt.Println(skipped())
+		return 0
 	case "end":
 		var green bool
 		if green, err = end(ctx, folder, os.Stdout, os.Stderr); err == nil && green {

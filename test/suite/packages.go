@@ -10,6 +10,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -27,6 +28,23 @@ type goPackage struct {
 // ofLayers are the packages with layers of their own.
 var ofLayers = regexp.MustCompile(`^test/(rpm|lab|e2e|daemonset|guest|guest/inside|newcheck)$`)
 
+// computing has, by package of "race", the tests that compute for long: the detector makes them ten times as slow, and
+// their goroutines are those of shorter tests of their package. They run in another layer, without it.
+var computing = map[string][]string{ //nolint:gochecknoglobals // a constant
+	"pkg/detect/kernellog":           {"TestKernelFormats", "TestLogFlood"},
+	"pkg/eventcenter/journal/sqlite": {"TestDamagedPage"},
+	"pkg/eventcenter/report":         {"TestRandomDays"},
+	"pkg/report/eventcenter":         {"TestDayWithoutTheCenter"},
+	"pkg/trace/nodefault":            {"TestNoFalseFault"},
+}
+
+// skipped is the flag -skip of "race".
+func skipped() string {
+	tests := slices.Concat(slices.Collect(maps.Values(computing))...)
+	slices.Sort(tests)
+	return "^(" + strings.Join(tests, "|") + ")$"
+}
+
 // selected are the packages of a set:
 //
 //   - race: those that start goroutines, or that guard data against several of them. The race detector costs a second
@@ -34,7 +52,8 @@ var ofLayers = regexp.MustCompile(`^test/(rpm|lab|e2e|daemonset|guest|guest/insi
 //   - release: those whose tests have mounts, processes and networks of their own (mutatetest.SharedRoot), all tests of
 //     them: they neither see nor disturb anything of the machine;
 //   - machine: the others whose tests ask for something of the machine (test/need), all tests of them;
-//   - pure: the rest, and those of "release" and "machine" with tests that need.Nothing leaves out there.
+//   - pure: the rest, and those of "release" and "machine" with tests that need.Nothing leaves out there; and those of
+//     "race" alone with tests of computing.
 func selected(ctx context.Context, set string) ([]string, error) {
 	packages, err := list(ctx)
 	if err != nil {
@@ -65,8 +84,9 @@ func selected(ctx context.Context, set string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
+		_, computes := computing[strings.TrimPrefix(p.ImportPath, module)]
 		in := map[string]bool{"race": race, "release": machine && apart, "machine": machine && !apart,
-			"pure": !race && (!machine || leftOut)}
+			"pure": (!race || computes) && (!machine || leftOut)}
 		if in[set] {
 			names = append(names, p.ImportPath)
 		}

@@ -8,9 +8,11 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -183,6 +185,67 @@ func TestPackages(t *testing.T) {
 	if _, err := selected(t.Context(), "fast"); err == nil {
 		t.Error("a set that does not exist has packages")
 	}
+}
+
+// A test that the race layer skips runs in another one, and no other test has its name.
+func TestComputing(t *testing.T) {
+	t.Chdir("../..")
+	sets := map[string][]string{}
+	for _, set := range []string{"race", "release", "machine", "pure"} {
+		var err error
+		if sets[set], err = selected(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+	}
+	skip, err := regexp.Compile(skipped())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, pkg := range sets["race"] {
+		files, err := filepath.Glob(strings.TrimPrefix(pkg, module) + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			for name, body := range testsOf(t, file) {
+				if !skip.MatchString(name) {
+					continue
+				}
+				seen++
+				pkg := strings.TrimPrefix(pkg, module)
+				whole := slices.Contains(slices.Concat(sets["machine"], sets["release"]), module+pkg) && !body(needsNothing)
+				if !slices.Contains(computing[pkg], name) || !whole && !slices.Contains(sets["pure"], module+pkg) {
+					t.Errorf("%s: the race layer skips %s, and no other runs it", file, name)
+				}
+			}
+		}
+	}
+	if want := len(slices.Concat(slices.Collect(maps.Values(computing))...)); seen != want {
+		t.Errorf("%d tests are skipped, %d are listed", seen, want)
+	}
+}
+
+// testsOf returns the tests of a file, each with whether it has a node.
+func testsOf(t *testing.T, file string) map[string]func(is func(ast.Node) bool) bool {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]func(func(ast.Node) bool) bool{}
+	for _, d := range parsed.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+			tests[f.Name.Name] = func(is func(ast.Node) bool) (has bool) {
+				ast.Inspect(f, func(n ast.Node) bool {
+					has = has || is(n)
+					return !has
+				})
+				return has
+			}
+		}
+	}
+	return tests
 }
 
 func TestPrintCompiled(t *testing.T) {
