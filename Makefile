@@ -19,7 +19,7 @@ SUITE   := go run ./test/suite
 LIMIT   := -timeout 60m
 LAYER    = $(COMPILE) $(SUITE) layer $(if $(filter $@,$(REPEATED)),-again) $@
 TEST     = $(LAYER) go test -vet=off $(LIMIT)
-REPEATED := machine test-rpm test-lab test-apiserver e2e e2e-daemonset test-daemonset
+REPEATED := machine apart test-rpm test-lab test-apiserver e2e e2e-daemonset test-daemonset
 # Test binaries are built beside the one that has the machine.
 ALONE   := -p 5 -exec $(CURDIR)/test/need/alone
 # Test binaries that run beside those have nothing of the machine but its processors.
@@ -65,7 +65,7 @@ lane-release: packages
 	nice -n 5 $(MAKE) LANES= release
 lane-machine:
 	$(MAKE) LANES= packages
-	$(MAKE) LANES=2 -j2 test-rpm machine
+	$(MAKE) LANES=3 -j3 test-rpm machine apart
 	$(MAKE) LANES= test-lab cluster
 
 .PHONY: compiled
@@ -130,8 +130,12 @@ race:
 pure:
 	$(TEST) $(APART) -short -shuffle=on $$($(SUITE) packages pure)
 
+.PHONY: apart
+apart: ## all tests of the packages that need root, programs or the kernel, with processes, mounts and a network of their own; as root
+	NODEAGENT_ALONE=1 $(TEST) $(APART) -shuffle=on $$($(SUITE) packages apart)
+
 .PHONY: machine
-machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
+machine: ## all tests of the packages that need this machine for themselves; as root
 	@mkdir -p .cache
 	$(TEST) $(ALONE) -shuffle=on $$($(SUITE) packages machine)
 

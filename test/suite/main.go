@@ -2,13 +2,13 @@
 // layers at the end.
 //
 //	suite layer [-again] NAME COMMAND [ARG...]
-//	suite packages race|release|machine|pure
+//	suite packages race|release|machine|apart|pure
 //	suite skip
 //	suite end
 //	suite record FILE PROGRAM [ARG...]
 //	suite compiled FILE
 //
-// "packages" prints the packages that a layer is made of, see selected; "skip" prints the flag -skip of the race layer, see
+// "packages" prints the packages that a layer is made of, see setsOf; "skip" prints the flag -skip of the race layer, see
 // computing.
 //
 // "layer" runs a command and reports how long it took and which tests were skipped. If the command is "go test", it
@@ -34,7 +34,7 @@ import (
 	"syscall"
 )
 
-const usage = `usage: suite packages race|release|machine|pure
+const usage = `usage: suite packages race|release|machine|apart|pure
        suite skip
        suite layer [-again] NAME COMMAND [ARG...]
        suite end
@@ -72,9 +72,8 @@ func realMain(ctx context.Context, args []string, folder string) int {
 			return result.Exit
 		}
 	case "packages":
-		var names []string
-		if names, err = selected(ctx, strings.Join(args[1:], " ")); err == nil {
-			fmt.Println(strings.Join(names, "\n"))
+		err = printPackages(ctx, strings.Join(args[1:], " "))
+		if err == nil {
 			return 0
 		}
 	case "skip":
@@ -109,4 +108,20 @@ func realMain(ctx context.Context, args []string, folder string) int {
 	}
 	fmt.Fprintln(os.Stderr, "suite:", err)
 	return 2
+}
+
+func printPackages(ctx context.Context, set string) error {
+	packages, err := list(ctx)
+	if err != nil {
+		return err
+	}
+	sets, err := setsOf(packages)
+	if err == nil && len(sets[set]) == 0 {
+		err = fmt.Errorf("no packages in %q; the sets are race, release, machine, apart and pure", set)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println(strings.Join(sets[set], "\n"))
+	return nil
 }
