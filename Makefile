@@ -19,7 +19,7 @@ SUITE   := go run ./test/suite
 LIMIT   := -timeout 60m
 LAYER    = $(COMPILE) $(SUITE) layer $(if $(filter $@,$(REPEATED)),-again) $@
 TEST     = $(LAYER) go test -vet=off $(LIMIT)
-REPEATED := machine test-rpm test-lab test-apiserver e2e e2e-daemonset test-daemonset
+REPEATED := machine apart test-rpm test-lab test-apiserver test-containerd e2e e2e-daemonset test-daemonset
 # Test binaries are built beside the one that has the machine.
 ALONE   := -p 5 -exec $(CURDIR)/test/need/alone
 # Test binaries that run beside those have nothing of the machine but its processors.
@@ -58,14 +58,14 @@ test: ## all layers but those of test-long, some side by side; as root on Debian
 lanes:
 	$(MAKE) LANES=4 -j4 lane-build lane-pure lane-release lane-machine
 lane-build:
-	nice -n 5 $(MAKE) LANES= test-apiserver test-chart
+	nice -n 5 $(MAKE) LANES= test-apiserver test-containerd test-chart
 lane-pure:
 	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure test-npd test-new-check
 lane-release: packages
 	nice -n 5 $(MAKE) LANES= release
 lane-machine:
 	$(MAKE) LANES= packages
-	$(MAKE) LANES=2 -j2 test-rpm machine
+	$(MAKE) LANES=3 -j3 test-rpm machine apart
 	$(MAKE) LANES= test-lab cluster
 
 .PHONY: compiled
@@ -81,7 +81,7 @@ compiled: ## which packages "make test" compiles more than once, and why: with a
 .PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-trace long-hostile long-pods long-soak
 test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-trace long-hostile long-pods long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to notice; the event center's chart
-	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestTraceReasons|TestNoLivingPodIsEverALeftover$$|TestManyOrphans|TestCenterAway' ./test/e2e -args -lab -long
+	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestTraceReasons|TestNoLivingPodIsEverALeftover$$|TestManyOrphans|TestCenterAway|TestReleaseByTheDaemon' ./test/e2e -args -lab -long
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$|TestTraceCenter$$' ./test/daemonset -args -lab -long
 long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestResetFailedUnitsDoesNotHelp|TestPrograms|TestUnitStorm|TestSlowPlugin' ./test/rpm -args -long
@@ -126,12 +126,16 @@ unit: race pure ## the same in any order: with the race detector, then without i
 race: packages # gcc
 race: private export CGO_ENABLED := 1
 race:
-	$(TEST) $(APART) -race -short -shuffle=on $$($(SUITE) packages race)
+	$(TEST) $(APART) -race -short -shuffle=on -skip "$$($(SUITE) skip)" $$($(SUITE) packages race)
 pure:
 	$(TEST) $(APART) -short -shuffle=on $$($(SUITE) packages pure)
 
+.PHONY: apart
+apart: ## all tests of the packages that need root, programs or the kernel, with processes, mounts and a network of their own; as root
+	NODEAGENT_ALONE=1 $(TEST) $(APART) -shuffle=on $$($(SUITE) packages apart)
+
 .PHONY: machine
-machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
+machine: ## all tests of the packages that need this machine for themselves; as root
 	@mkdir -p .cache
 	$(TEST) $(ALONE) -shuffle=on $$($(SUITE) packages machine)
 
@@ -193,8 +197,11 @@ test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart
 .PHONY: e2e-daemonset
 e2e-daemonset: ## e2e with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either
 	$(TEST) $(RUN) -count=1 -v ./test/e2e -args -lab -daemonset -containerd 2
-	test -x $(CONTAINERD2)/containerd # the lab has built it
-	PATH=$(CONTAINERD2):$$PATH $(LAYER)-containerd go test -vet=off $(LIMIT) $(ALONE) -count=1 -v -run '$(CONTAINERD_TESTS)' \
+
+.PHONY: test-containerd
+test-containerd: packages ## the tests that start a containerd of their own, with containerd 2 instead of Debian's 1.6
+	$(LABCTL) build
+	PATH=$(CONTAINERD2):$$PATH $(TEST) $(APART) -count=1 -v -run '$(CONTAINERD_TESTS)' \
 	  $$(grep -rlE 'func Test\w*($(subst TestCRI$$,CRI\b,$(CONTAINERD_TESTS)))' --include='*_test.go' internal pkg | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: fuzz

@@ -12,14 +12,16 @@ type Budgets struct {
 	burst   int
 	every   time.Duration
 	buckets map[string]*rate.Limiter
+	sweepAt int // number of buckets at which full ones are dropped, which has no effect on the budgets
 }
 
-// maxBuckets bounds the memory of keys. Beyond it, full buckets are dropped, which has no effect on the budgets.
-const maxBuckets = 1000
+// minSweep is the lowest sweepAt. A sweep doubles it for the buckets that it leaves, so that a storm of new keys does not
+// look at all of them for each.
+const minSweep = 1000
 
 // NewBudgets returns budgets of burst tokens each; one token is refilled in every span.
 func NewBudgets(burst int, every time.Duration) *Budgets {
-	return &Budgets{burst: burst, every: every, buckets: map[string]*rate.Limiter{}}
+	return &Budgets{burst: burst, every: every, buckets: map[string]*rate.Limiter{}, sweepAt: minSweep}
 }
 
 // Take takes a token of key, and reports whether there was one.
@@ -48,7 +50,7 @@ func (b *Budgets) Next(key string, now time.Time) time.Time {
 }
 
 func (b *Budgets) forgetFull(now time.Time) {
-	if len(b.buckets) < maxBuckets {
+	if len(b.buckets) < b.sweepAt {
 		return
 	}
 	for key, bucket := range b.buckets {
@@ -56,4 +58,5 @@ func (b *Budgets) forgetFull(now time.Time) {
 			delete(b.buckets, key)
 		}
 	}
+	b.sweepAt = max(minSweep, 2*len(b.buckets))
 }

@@ -188,7 +188,7 @@ func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 // TestReleaseByTheDaemon: with mode on, the daemon finds and releases by itself; in dry-run, the default, it only
 // reports.
 func TestReleaseByTheDaemon(t *testing.T) {
-	ofTheProcess(t, "test/daemonset (leftovers) has the same steps")
+	need.Flag(t, *long, "-long: test/daemonset (leftovers) has the same steps")
 	l := openLab(t)
 	a := install(t, l, nil)
 	living := newBystanders(t, l)

@@ -67,8 +67,8 @@ func Flag(t testing.TB, given bool, what string) {
 	}
 }
 
-// Nothing declares that a slow test needs no part of the machine. The layers "machine" and "release" skip it (they set
-// the environment variable NODEAGENT_ALONE): "make unit" runs it.
+// Nothing declares that a slow test needs no part of the machine. The layers "machine", "apart" and "release" skip it
+// (they set the environment variable NODEAGENT_ALONE): "make unit" runs it.
 func Nothing(t testing.TB) {
 	t.Helper()
 	Flag(t, os.Getenv("NODEAGENT_ALONE") == "", "make unit: it takes long and needs nothing of the machine")

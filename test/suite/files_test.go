@@ -59,7 +59,7 @@ func TestFlaky(t *testing.T) {
 // All commands beside the lane that owns the machine have processes, mounts, a network and a /run of their own.
 func TestLanesAreApart(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "make", "-n", "LANES=", "test-apiserver", "test-chart", "race", "pure",
-		"test-npd", "test-new-check")
+		"test-npd", "test-new-check", "apart", "test-containerd")
 	cmd.Dir, cmd.Env = "../..", append(environ(), "NODEAGENT_SUITE=")
 	out, err := cmd.Output()
 	if err != nil {
@@ -75,7 +75,7 @@ func TestLanesAreApart(t *testing.T) {
 			t.Errorf("has what another lane has: %s", line)
 		}
 	}
-	const want = 6 // the layer "release" is apart by its own means: suite packages release
+	const want = 8 // the layer "release" is apart by its own means: suite packages release
 	if tests != want {
 		t.Errorf("%d commands with tests, want %d:\n%s", tests, want, out)
 	}

@@ -2,12 +2,14 @@
 // layers at the end.
 //
 //	suite layer [-again] NAME COMMAND [ARG...]
-//	suite packages race|release|machine|pure
+//	suite packages race|release|machine|apart|pure
+//	suite skip
 //	suite end
 //	suite record FILE PROGRAM [ARG...]
 //	suite compiled FILE
 //
-// "packages" prints the packages that a layer is made of, see selected.
+// "packages" prints the packages that a layer is made of, see setsOf; "skip" prints the flag -skip of the race layer, see
+// computing.
 //
 // "layer" runs a command and reports how long it took and which tests were skipped. If the command is "go test", it
 // counts the tests. With the environment variable NODEAGENT_SUITE set to a folder ("make test" does so), it leaves
@@ -32,7 +34,8 @@ import (
 	"syscall"
 )
 
-const usage = `usage: suite packages race|release|machine|pure
+const usage = `usage: suite packages race|release|machine|apart|pure
+       suite skip
        suite layer [-again] NAME COMMAND [ARG...]
        suite end
        suite record FILE PROGRAM [ARG...]
@@ -69,11 +72,13 @@ func realMain(ctx context.Context, args []string, folder string) int {
 			return result.Exit
 		}
 	case "packages":
-		var names []string
-		if names, err = selected(ctx, strings.Join(args[1:], " ")); err == nil {
-			fmt.Println(strings.Join(names, "\n"))
+		err = printPackages(ctx, strings.Join(args[1:], " "))
+		if err == nil {
 			return 0
 		}
+	case "skip":
+		fmt.Println(skipped())
+		return 0
 	case "end":
 		var green bool
 		if green, err = end(ctx, folder, os.Stdout, os.Stderr); err == nil && green {
@@ -103,4 +108,20 @@ func realMain(ctx context.Context, args []string, folder string) int {
 	}
 	fmt.Fprintln(os.Stderr, "suite:", err)
 	return 2
+}
+
+func printPackages(ctx context.Context, set string) error {
+	packages, err := list(ctx)
+	if err != nil {
+		return err
+	}
+	sets, err := setsOf(packages)
+	if err == nil && len(sets[set]) == 0 {
+		err = fmt.Errorf("no packages in %q; the sets are race, release, machine, apart and pure", set)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println(strings.Join(sets[set], "\n"))
+	return nil
 }

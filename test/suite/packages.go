@@ -10,6 +10,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -27,31 +28,56 @@ type goPackage struct {
 // ofLayers are the packages with layers of their own.
 var ofLayers = regexp.MustCompile(`^test/(rpm|lab|e2e|daemonset|guest|guest/inside|newcheck)$`)
 
-// selected are the packages of a set:
+// computing has, by package of "race", the tests that compute for long: the detector makes them ten times as slow, and
+// their goroutines are those of shorter tests of their package. They run in another layer, without it.
+var computing = map[string][]string{ //nolint:gochecknoglobals // a constant
+	"pkg/detect/kernellog":           {"TestKernelFormats", "TestLogFlood"},
+	"pkg/eventcenter/journal/sqlite": {"TestDamagedPage"},
+	"pkg/eventcenter/report":         {"TestRandomDays"},
+	"pkg/report/eventcenter":         {"TestDayWithoutTheCenter"},
+	"pkg/trace/nodefault":            {"TestNoFalseFault"},
+}
+
+// whole are the packages whose tests have the machine to themselves, with the reason.
+var whole = map[string]string{ //nolint:gochecknoglobals // a constant
+	"internal/host/kmsg":   "reads the lines that it writes to the kernel's log",
+	"pkg/detect/kernellog": "reads the lines that it writes to the kernel's log",
+	"pkg/detect/memory":    "reads the kernel's log of a process killed for want of memory",
+	"pkg/detect/network":   "reads the kernel's log of a full table of neighbours",
+}
+
+// skipped is the flag -skip of "race".
+func skipped() string {
+	tests := slices.Concat(slices.Collect(maps.Values(computing))...)
+	slices.Sort(tests)
+	return "^(" + strings.Join(tests, "|") + ")$"
+}
+
+// setsOf sorts the packages with tests into sets:
 //
 //   - race: those that start goroutines, or that guard data against several of them. The race detector costs a second
 //     flavour of all that a test is linked with, so that a package without either runs without it;
 //   - release: those whose tests have mounts, processes and networks of their own (mutatetest.SharedRoot), all tests of
 //     them: they neither see nor disturb anything of the machine;
-//   - machine: the others whose tests ask for something of the machine (test/need), all tests of them;
-//   - pure: the rest, and those of "release" and "machine" with tests that need.Nothing leaves out there.
-func selected(ctx context.Context, set string) ([]string, error) {
-	packages, err := list(ctx)
-	if err != nil {
-		return nil, err
-	}
+//   - machine: those of whole, all tests of them;
+//   - apart: the others whose tests ask for something of the machine (test/need), all tests of them: processes, mounts and a
+//     network of their own are enough (test/need/apart);
+//   - pure: the rest, and those of "release", "machine" and "apart" with tests that need.Nothing leaves out there; and those
+//     of "race" alone with tests of computing.
+func setsOf(packages []goPackage) (map[string][]string, error) {
 	needs := map[string]bool{}
 	for _, p := range packages {
 		if tested, isTest := strings.CutSuffix(p.ImportPath, ".test"); isTest && slices.Contains(p.Deps, module+"test/need") {
 			needs[tested] = true
 		}
 	}
-	var names []string
+	sets := map[string][]string{}
 	for _, p := range packages {
 		if p.ForTest != "" || len(p.TestGoFiles)+len(p.XTestGoFiles) == 0 {
 			continue
 		}
-		machine := needs[p.ImportPath] && !ofLayers.MatchString(strings.TrimPrefix(p.ImportPath, module))
+		pkg := strings.TrimPrefix(p.ImportPath, module)
+		needsMore := needs[p.ImportPath] && !ofLayers.MatchString(pkg)
 		race, err := p.uses(p.GoFiles, concurrent)
 		if err != nil {
 			return nil, err
@@ -61,20 +87,20 @@ func selected(ctx context.Context, set string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		apart, err := p.uses(tests, sharedRoot)
+		ownRoot, err := p.uses(tests, sharedRoot)
 		if err != nil {
 			return nil, err
 		}
-		in := map[string]bool{"race": race, "release": machine && apart, "machine": machine && !apart,
-			"pure": !race && (!machine || leftOut)}
-		if in[set] {
-			names = append(names, p.ImportPath)
+		_, computes := computing[pkg]
+		_, machine := whole[pkg]
+		for set, in := range map[string]bool{"race": race, "release": needsMore && ownRoot, "machine": machine,
+			"apart": needsMore && !ownRoot && !machine, "pure": (!race || computes) && (!needsMore || leftOut)} {
+			if in {
+				sets[set] = append(sets[set], p.ImportPath)
+			}
 		}
 	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("no packages in %q; the sets are race, release, machine and pure", set)
-	}
-	return names, nil
+	return sets, nil
 }
 
 func list(ctx context.Context) ([]goPackage, error) {

@@ -8,11 +8,14 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -144,16 +147,21 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// Each package with tests is in race or pure or, whole, in machine.
+// sets of the checkout.
+var sets = sync.OnceValues(func() (map[string][]string, error) {
+	packages, err := list(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return setsOf(packages)
+})
+
+// Each package with tests is in race or pure or, with all its tests, in release, machine or apart.
 func TestPackages(t *testing.T) {
 	t.Chdir("../..")
-	sets := map[string][]string{}
-	for _, set := range []string{"race", "release", "machine", "pure"} {
-		names, err := selected(t.Context(), set)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sets[set] = names
+	sets, err := sets()
+	if err != nil {
+		t.Fatal(err)
 	}
 	has := func(set, pkg string) bool { return slices.Contains(sets[set], module+pkg) }
 	for _, pkg := range []string{"pkg/detect", "pkg/report", "cmd/nodeagent/agent/daemon", "pkg/eventcenter/deliver"} {
@@ -164,11 +172,16 @@ func TestPackages(t *testing.T) {
 	if has("race", "pkg/finding") || !has("pure", "pkg/finding") {
 		t.Error("pkg/finding starts no goroutine and needs nothing")
 	}
-	if !has("machine", "internal/host/probe") || has("machine", "test/e2e") {
-		t.Error("internal/host/probe is of the machine; test/e2e has a layer of its own")
+	if !has("apart", "internal/host/probe") || has("machine", "internal/host/probe") || has("apart", "test/e2e") {
+		t.Error("internal/host/probe is apart; test/e2e has a layer of its own")
 	}
-	if !has("release", "pkg/remediate/release") || has("machine", "pkg/remediate/release") || has("release", "internal/host/probe") {
-		t.Error("pkg/remediate, and not internal/host/probe, has mounts, processes and networks of its own")
+	if !has("release", "pkg/remediate/release") || has("apart", "pkg/remediate/release") || has("release", "internal/host/probe") {
+		t.Error("pkg/remediate, and not internal/host/probe, has a shared root of its own")
+	}
+	for pkg := range whole {
+		if !has("machine", pkg) || has("apart", pkg) || has("release", pkg) {
+			t.Errorf("%s has the machine to itself", pkg)
+		}
 	}
 	all, err := list(t.Context())
 	if err != nil {
@@ -176,13 +189,71 @@ func TestPackages(t *testing.T) {
 	}
 	for _, p := range all {
 		if pkg := p.ImportPath; p.ForTest == "" && len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 &&
-			!slices.Contains(slices.Concat(sets["race"], sets["release"], sets["machine"], sets["pure"]), pkg) {
+			!slices.Contains(slices.Concat(slices.Collect(maps.Values(sets))...), pkg) {
 			t.Errorf("no layer has %s", pkg)
 		}
 	}
-	if _, err := selected(t.Context(), "fast"); err == nil {
+	if err := printPackages(t.Context(), "fast"); err == nil {
 		t.Error("a set that does not exist has packages")
 	}
+}
+
+// A test that the race layer skips runs in another one, and no other test has its name.
+func TestComputing(t *testing.T) {
+	t.Chdir("../..")
+	sets, err := sets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	skip, err := regexp.Compile(skipped())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, pkg := range sets["race"] {
+		files, err := filepath.Glob(strings.TrimPrefix(pkg, module) + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			for name, body := range testsOf(t, file) {
+				if !skip.MatchString(name) {
+					continue
+				}
+				seen++
+				pkg := strings.TrimPrefix(pkg, module)
+				elsewhere := slices.Contains(slices.Concat(sets["machine"], sets["apart"], sets["release"]), module+pkg) && !body(needsNothing)
+				if !slices.Contains(computing[pkg], name) || !elsewhere && !slices.Contains(sets["pure"], module+pkg) {
+					t.Errorf("%s: the race layer skips %s, and no other runs it", file, name)
+				}
+			}
+		}
+	}
+	if want := len(slices.Concat(slices.Collect(maps.Values(computing))...)); seen != want {
+		t.Errorf("%d tests are skipped, %d are listed", seen, want)
+	}
+}
+
+// testsOf returns the tests of a file, each with whether it has a node.
+func testsOf(t *testing.T, file string) map[string]func(is func(ast.Node) bool) bool {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]func(func(ast.Node) bool) bool{}
+	for _, d := range parsed.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") {
+			tests[f.Name.Name] = func(is func(ast.Node) bool) (has bool) {
+				ast.Inspect(f, func(n ast.Node) bool {
+					has = has || is(n)
+					return !has
+				})
+				return has
+			}
+		}
+	}
+	return tests
 }
 
 func TestPrintCompiled(t *testing.T) {

@@ -3,6 +3,7 @@ package program
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -211,7 +212,7 @@ func TestRunThatLeavesChildren(t *testing.T) {
 func TestRunThatCannotBeKilled(t *testing.T) {
 	const root = "/sys/fs/cgroup/freezer"
 	need.Root(t, "makes a cgroup")
-	cgroup := filepath.Join(root, fmt.Sprintf("nodeagent-test-%d", os.Getpid()))
+	cgroup := filepath.Join(root, "nodeagent-test-"+rand.Text())
 	need.Kernel(t, "the freezer of cgroup v1", os.Mkdir(cgroup, 0o755))
 	state := filepath.Join(cgroup, "freezer.state")
 	t.Cleanup(func() {

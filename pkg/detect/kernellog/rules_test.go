@@ -2,6 +2,7 @@ package kernellog
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,9 +12,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules/rulestest"
 )
 
+// shipped has the shipped rules, compiled once: a matcher does not change.
+var shipped = sync.OnceValues(func() (*Matcher, error) { return NewMatcher(rules.Kernel()) })
+
 func newTable(t testing.TB) *Matcher {
 	t.Helper()
-	m, err := NewMatcher(rules.Kernel())
+	m, err := shipped()
 	if err != nil {
 		t.Fatal(err)
 	}

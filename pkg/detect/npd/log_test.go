@@ -88,7 +88,7 @@ func TestKernelLog(t *testing.T) {
 		w.expect(t, hungCleared)
 		k.says(roLine) // has none
 		w.expect(t, "raised FilesystemIsReadOnly "+roLine)
-		time.Sleep(1000 * time.Hour)
+		time.Sleep(100 * time.Hour)
 		w.expect(t)
 		w.stop()
 	})

@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"crypto/rand"
 	"net"
 	"net/http"
 	"os"
@@ -44,7 +45,7 @@ func (w *proxyWorld) hostPort(check detect.Check, h *host.Host) {
 func (w *proxyWorld) imitate(h *host.Host, expect func(name, want string)) {
 	const uid = "6f2a1c1e-58f0-4b0b-8f0e-000000000029"
 	w.t.Helper()
-	root, pid := "nodeagent-test-"+strconv.Itoa(os.Getpid()), []byte(strconv.Itoa(w.cmd.Process.Pid))
+	root, pid := "nodeagent-test-"+rand.Text(), []byte(strconv.Itoa(w.cmd.Process.Pid))
 	for _, top := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids"} {
 		dir := filepath.Join(top, root, "kubepods", "pod"+uid)
 		if _, err := os.Stat(filepath.Join(top, "cgroup.procs")); err != nil {

@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"crypto/rand"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,7 +65,7 @@ func TestRealBlockedTask(t *testing.T) {
 func TestRealFrozenTask(t *testing.T) {
 	need.Root(t, "makes a cgroup")
 	h := &host.Host{Clock: host.Now, Paths: discover.DefaultPaths()}
-	cgroup := filepath.Join(h.Paths.CgroupMount, "freezer", "nodeagent-test-"+strconv.Itoa(os.Getpid()))
+	cgroup := filepath.Join(h.Paths.CgroupMount, "freezer", "nodeagent-test-"+rand.Text())
 	need.Kernel(t, "the freezer of cgroup v1", os.Mkdir(cgroup, 0o755))
 	t.Cleanup(func() { checktest.RemoveCgroup(t, cgroup) })
 	put := func(file, text string) {
