@@ -35,7 +35,6 @@ var computing = map[string][]string{ //nolint:gochecknoglobals // a constant
 	"pkg/eventcenter/journal/sqlite": {"TestDamagedPage"},
 	"pkg/eventcenter/report":         {"TestRandomDays"},
 	"pkg/report/eventcenter":         {"TestDayWithoutTheCenter"},
-	"pkg/trace/nodefault":            {"TestNoFalseFault"},
 }
 
 // whole are the packages whose tests have the machine to themselves, with the reason.

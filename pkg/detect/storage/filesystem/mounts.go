@@ -43,16 +43,17 @@ func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {
 	if !path.IsAbs(name) {
 		return mount.Mount{}, false
 	}
-	best := -1
-	for i, m := range mounts {
+	var best *mount.Mount
+	for i := range mounts {
+		m := &mounts[i]
 		// The kernel's paths are clean. This runs for each mount of each pod.
 		above := m.Point == "/" || name == m.Point || strings.HasPrefix(name, m.Point) && name[len(m.Point)] == '/'
-		if above && (best < 0 || len(m.Point) >= len(mounts[best].Point)) {
-			best = i
+		if above && (best == nil || len(m.Point) >= len(best.Point)) {
+			best = m
 		}
 	}
-	if best < 0 {
+	if best == nil {
 		return mount.Mount{}, false
 	}
-	return mounts[best], true
+	return *best, true
 }
