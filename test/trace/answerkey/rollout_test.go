@@ -31,9 +31,10 @@ func (s *theater) rollouts(parts *sync.WaitGroup) {
 	}
 }
 
-// template is one whose pods are ready after some time, and end a second after their deletion is requested.
+// template is one whose pods are ready after some time, and end three seconds after their deletion is requested: the
+// StatefulSet controller then has its own last status, without which it creates a pod of the old revision once more.
 func template(set, image string, readyAfter time.Duration) object {
-	p := &play{steps: []step{{readyAfter, isReady()}}, stop: []step{{time.Second, hasEnded()}}}
+	p := &play{steps: []step{{readyAfter, isReady()}}, stop: []step{{3 * time.Second, hasEnded()}}}
 	annotations := p.annotations()
 	annotations[annotate+"gone"] = "yes"
 	return object{"metadata": object{"labels": object{"set": set}, "annotations": annotations},

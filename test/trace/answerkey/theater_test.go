@@ -277,7 +277,7 @@ func (s *theater) perform(p *play, on places) {
 	case p.from != "":
 		s.patch(pod, "status", strategic, object{"status": object{"conditions": []any{condition("PodScheduled", "False", p.from, p.schedule)}}})
 	}
-	if p.from == "" && len(p.steps) > 0 && p.steps[0].after < time.Second {
+	if pod.Spec.NodeName != "" && len(p.steps) > 0 && p.steps[0].after < time.Second {
 		s.awaitKwok(pod)
 	}
 	left()
