@@ -34,7 +34,7 @@ const (
 type export struct {
 	*options
 	cmd          *cobra.Command
-	after, until uint64
+	after, until string
 	from, to     string
 	file         string
 
@@ -57,8 +57,8 @@ read any more are named on standard error, and the exit code is 1.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.Uint64Var(&e.after, "after", 0, "begin after this offset (default: with the oldest event)")
-	flags.Uint64Var(&e.until, "until", 0, "end with this offset (default: the newest at the start)")
+	flags.StringVar(&e.after, "after", "", "begin after this offset (default: with the oldest event)")
+	flags.StringVar(&e.until, "until", "", "end with this offset (default: the newest at the start)")
 	flags.StringVar(&e.from, "from", "", "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
 	flags.StringVar(&e.to, "to", "", "end before events received at this time")
 	flags.StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
@@ -116,11 +116,16 @@ func (e *export) span() (after, until uint64, err error) {
 		return 0, 0, err
 	}
 	after, until = oldest-1, newest
-	if e.after > 0 {
-		after = e.after
-	}
-	if e.until > 0 {
-		until = e.until
+	for _, one := range []struct {
+		flag, text string
+		to         *uint64
+	}{{"after", e.after, &after}, {"until", e.until, &until}} {
+		if one.text == "" {
+			continue
+		}
+		if *one.to, err = strconv.ParseUint(one.text, 10, 63); err != nil {
+			return 0, 0, fmt.Errorf("--%s %q: want an offset, in decimal digits", one.flag, one.text)
+		}
 	}
 	for _, one := range []struct {
 		flag, text string

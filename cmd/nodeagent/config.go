@@ -46,7 +46,7 @@ Exit codes: 0 valid; 1 it has errors; 2 the file could not be read.`,
 				if err != nil {
 					return &exitError{Code: exitProblems, Err: err}
 				}
-				for _, ignored := range cfg.Ignored() {
+				for _, ignored := range append(cfg.Ignored(), config.ReadMonitors(cfg.NodeProblemDetector).Ignored()...) {
 					fmt.Fprintln(cmd.ErrOrStderr(), "warning:", ignored)
 				}
 				if err := config.Verify(file); err != nil {

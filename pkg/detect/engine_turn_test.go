@@ -67,10 +67,10 @@ func TestGrid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for since := time.Duration(0); since < time.Minute; since += 170 * time.Millisecond {
 			e := &Engine{begun: time.Now().Add(-since)}
-			for _, next := range []time.Duration{9500 * time.Millisecond, 10 * time.Second, 15 * time.Second, 21 * time.Second,
-				57 * time.Second, 285 * time.Second} {
-				until := e.onGrid(next)
-				if until <= 0 || until > next+max(time.Second, next/20) || (since+until)%grid != 0 {
+			for _, next := range []time.Duration{8100 * time.Millisecond, 8600 * time.Millisecond, 9500 * time.Millisecond, 10 * time.Second,
+				15 * time.Second, 21 * time.Second, 57 * time.Second, 285 * time.Second} {
+				until, short := e.onGrid(next), next < 9*time.Second
+				if until <= 0 || until > next+max(time.Second, next/20) || !short && (since+until)%grid != 0 || short && until != next {
 					t.Errorf("%s after the begin, the next run in %s comes in %s", since, next, until)
 				}
 			}

@@ -13,7 +13,7 @@ const grid = 10 * time.Second
 // onGrid returns the time to the moment of the grid nearest to the end of next, but never one much later: a fault is not
 // found later than the check's interval says.
 func (e *Engine) onGrid(next time.Duration) time.Duration {
-	if next < grid-grid/5 { // for example after a wake
+	if next < grid-grid/10 { // for example after a wake; the moment before its end would be over
 		return next
 	}
 	since := time.Since(e.begun)

@@ -131,6 +131,7 @@ func (i *Inspector) Pass(ctx context.Context, history object.History, only ...ob
 	report, next := verdict.Evaluate(objects, inventory, history, i.settings, started)
 	defer func() {
 		i.rest.after(report, next, only, i.settings.OptedIn)
+		i.rest.quiet = i.rest.quiet && ctx.Err() == nil // the caller drops a pass that ended late
 		i.rest.pods = phases(inventory.Kubelet)
 	}()
 	keepNames(objects, next)

@@ -27,7 +27,7 @@ type rest struct {
 	known  bool              // before could be read
 	began  finding.Timestamp // the last pass
 	quiet  bool              // it found no object to check again
-	gated  bool              // a gate was closed that time alone does not open
+	waits  bool              // it reported an object or a gate: what is reported must not outlast its cause for long
 	passes int               // skipped since then
 	pods   map[string]string // kubelet's pods in it: UID and phase; nil if kubelet did not list them
 }
@@ -38,8 +38,8 @@ func (i *Inspector) Rests(ctx context.Context) bool {
 	now, err := hostscan.ReadTraces(ctx, i.host)
 	began := i.host.Clock()
 	if r := &i.rest; r.quiet && err == nil && now == r.before {
-		rests := r.passes < restingPasses || !r.gated && i.still(began)
-		if !rests && !r.gated && r.passes == restingPasses && i.samePods(ctx) {
+		rests := r.passes < restingPasses || !r.waits && i.still(began)
+		if !rests && !r.waits && r.passes == restingPasses && i.samePods(ctx) {
 			r.began, rests = began, true // as if the pass had been made now
 		}
 		if rests {
@@ -57,7 +57,8 @@ func (i *Inspector) samePods(ctx context.Context) bool {
 	if i.host.Cluster.Still == nil || !i.host.Cluster.Still(0) || i.rest.pods == nil {
 		return false
 	}
-	return maps.Equal(i.rest.pods, phases(witness.AskKubelet(ctx, hostscan.New(ctx, i.host, hostscan.Deadline{}))))
+	now := phases(witness.AskKubelet(ctx, hostscan.New(ctx, i.host, hostscan.Deadline{})))
+	return now != nil && maps.Equal(i.rest.pods, now)
 }
 
 // phases returns kubelet's pods by UID with their phases; nil if kubelet did not list them.
@@ -81,13 +82,15 @@ func (i *Inspector) still(now finding.Timestamp) bool {
 // after takes the result of a pass over objects of the given kinds.
 func (r *rest) after(report object.Report, next object.History, only, optedIn []object.Kind) {
 	r.quiet, r.passes = r.known && len(only) == 0 && quiet(report, next, optedIn), 0
-	r.gated = slices.ContainsFunc(report.Gates, object.Gate.Stays)
+	r.waits = len(report.Suspicious().Objects) > 0 || slices.ContainsFunc(report.Gates, func(g object.Gate) bool {
+		return g.Stays() || !g.Open && report.At.Since(g.Since) >= time.Hour // a finding
+	})
 }
 
 // quiet reports whether no part of a pass must be checked again: every object is a living pod's or foreign, or is
 // report-only and either proven or waiting for a lasting condition; every source was read, and the history has no other
 // entries. Opt-in objects count like report-only ones until proven: a release may follow. A closed gate holds no object
-// then; see gated.
+// then; see waits.
 func quiet(report object.Report, next object.History, optedIn []object.Kind) bool {
 	// The task of a container that containerd has and CRI lost stays a candidate as long as that container.
 	const settledAfter = time.Hour

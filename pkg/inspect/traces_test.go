@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -146,6 +147,40 @@ func TestOnePassAtTheStart(t *testing.T) {
 				t.Error("rests forever")
 			}
 		})
+	}
+}
+
+// Kubelet's silence is not the same as no pods.
+func TestSilenceIsNoEmptyList(t *testing.T) {
+	n := restingNode(t)
+	n.host.Cluster.Still = func(ago time.Duration) bool { return ago == 0 }
+	n.inspector.rest.pods = map[string]string{}
+	n.host.Kubelet.Pods = nil
+	for range restingPasses {
+		n.after(time.Minute)
+		n.inspector.Rests(t.Context())
+	}
+	if n.after(time.Minute); n.inspector.Rests(t.Context()) {
+		t.Error("rests although kubelet lists nothing")
+	}
+}
+
+// A gate that has been closed for an hour is a finding, which must end soon after the gate has opened.
+func TestReportedGateShortensTheRest(t *testing.T) {
+	now := finding.Timestamp{SinceBoot: 3 * time.Hour}
+	for _, test := range []struct {
+		gate  object.Gate
+		waits bool
+	}{
+		{object.Gate{Name: object.KubeletUptime, Since: finding.Timestamp{SinceBoot: 110 * time.Minute}}, true},
+		{object.Gate{Name: object.KubeletUptime, Since: finding.Timestamp{SinceBoot: 170 * time.Minute}}, false},
+		{object.Gate{Name: object.KubeletUptime, Open: true}, false},
+		{object.Gate{Name: "host-namespaces", Since: now}, true},
+	} {
+		r := rest{known: true}
+		if r.after(object.Report{At: now, Gates: []object.Gate{test.gate}}, nil, nil, nil); r.waits != test.waits {
+			t.Errorf("%+v: %t", test.gate, r.waits)
+		}
 	}
 }
 

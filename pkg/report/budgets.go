@@ -12,6 +12,7 @@ type Budgets struct {
 	burst   int
 	every   time.Duration
 	buckets map[string]*rate.Limiter
+	swept   time.Time
 	sweepAt int // number of buckets at which full ones are dropped, which has no effect on the budgets
 }
 
@@ -50,9 +51,10 @@ func (b *Budgets) Next(key string, now time.Time) time.Time {
 }
 
 func (b *Budgets) forgetFull(now time.Time) {
-	if len(b.buckets) < b.sweepAt {
+	if len(b.buckets) < minSweep || len(b.buckets) < b.sweepAt && now.Sub(b.swept) < time.Duration(b.burst)*b.every {
 		return
 	}
+	b.swept = now
 	for key, bucket := range b.buckets {
 		if bucket.TokensAt(now) >= float64(b.burst) {
 			delete(b.buckets, key)

@@ -53,6 +53,16 @@ func ReadMonitors(s npd.Settings) Monitors {
 	return m
 }
 
+// Ignored returns the files that are not run, and why. They are no mistakes: node-problem-detector's package has such a file.
+func (m Monitors) Ignored() (ignored []string) {
+	for _, f := range m.Files {
+		if f.Kind == npd.StatsMonitor {
+			ignored = append(ignored, f.Name+" is not run: node_exporter serves the metrics of system stats monitors")
+		}
+	}
+	return ignored
+}
+
 // readMonitor reads a file of node-problem-detector. If users other than root can change it, it comes with an
 // owned.ErrOthers that has its mode. Its folder does not count: kubelet lets everybody write to that of a ConfigMap's
 // volume, into which no other pod can see.

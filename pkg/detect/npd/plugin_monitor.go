@@ -116,8 +116,8 @@ func due(rules []*pluginRule, now time.Duration) []*pluginRule {
 	return slices.DeleteFunc(slices.Clone(rules), func(r *pluginRule) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		// The engine's intervals vary by a twentieth: a run that comes a little early is not skipped.
-		return r.answer != nil && now-r.asked < r.every-r.every/10
+		// The engine's grid begins a run up to half a step early, rarely more: it is not skipped.
+		return r.answer != nil && now-r.asked < r.every-max(r.every/10, min(r.every/2, 6*time.Second))
 	})
 }
 

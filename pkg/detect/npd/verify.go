@@ -10,14 +10,11 @@ import (
 	"k8s.io/node-problem-detector/pkg/types"
 )
 
-// notRun is why a system stats monitor has no effect.
-const notRun = "it is not run: node_exporter serves its metrics"
-
 // Verify returns the errors that make rules of a file ineffective, each with its position; it does not change which
 // rules are run. program returns why a program may not be run, log why a log file cannot be read.
 func (f *File) Verify(s Settings, program, log func(name string) error) []error {
 	if f.Kind == StatsMonitor {
-		return []error{f.at(errors.New(notRun))}
+		return nil // see Monitors.Ignored of the configuration
 	}
 	problems := f.unknownKeys()
 	switch f.Kind {

@@ -251,12 +251,15 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 	delete(m.deadLetterIDs, name)
 	m.mu.Unlock()
 	close(s.stop)
-	for _, id := range letters {
+	if err := cmp.Or(m.remove(ctx, registered, name), m.remove(ctx, cursors, name)); err != nil {
+		return err
+	}
+	for _, id := range letters { // last: there may be a thousand, and a subscription must not come back
 		if err := m.remove(ctx, deadLetters, name+"."+id); err != nil {
 			return err
 		}
 	}
-	return cmp.Or(m.remove(ctx, cursors, name), m.remove(ctx, registered, name))
+	return nil
 }
 
 // Pause stops deliveries until Resume. Only events that the journal drops in the meantime are lost.

@@ -163,7 +163,7 @@ func (e *evaluation) noteGates() {
 			continue
 		}
 		key := object.GateKey(g.Name)
-		s := e.unbroken(key, max(e.settings.KubeletUptime, e.settings.RuntimeUptime)+restGap*e.settings.Every)
+		s := e.unbroken(key, max(restGap*e.settings.Every, e.uptimeOf(g.Name)+2*e.settings.Every))
 		g.Since, g.Opens = s.First, g.opens()
 		e.next[key] = s
 	}
@@ -176,6 +176,17 @@ func (e *evaluation) noteGates() {
 		s = object.Sighting{First: e.now, Last: e.now, Passes: 1} // a new process has to show it anew
 	}
 	e.next[sourcesKey] = s
+}
+
+// uptimeOf is the uptime that opens a gate; 0: another one.
+func (e *evaluation) uptimeOf(gate string) time.Duration {
+	switch gate {
+	case object.KubeletUptime:
+		return e.settings.KubeletUptime
+	case object.RuntimeUptime:
+		return e.settings.RuntimeUptime
+	}
+	return 0
 }
 
 func (e *evaluation) gate(name string) gate {

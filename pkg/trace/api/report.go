@@ -45,6 +45,7 @@ func (s *Server) Report(ctx context.Context, name, namespace string) (report.Rep
 			}
 		}
 	}
+	s.addNodes(ctx, &r)
 	s.reports.Lock() // one at a time: each reads all acts of the week
 	defer s.reports.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -107,21 +108,29 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 	var took []report.Placed
 	r.Exhausted, took, err = s.Store.LastCapacity(ctx, r.To, r.To.Sub(r.From), r.Namespace)
 	r.Took = took[:min(len(took), maxTook)]
-	if s.Sender != nil && r.Namespace == "" {
-		day := r.From
-		if r.Week == "" {
-			day = r.To
-		}
-		var missing string
-		if r.Center, missing = nodesOnline(ctx, s.Sender, day); missing != "" {
-			r.Missing = append(r.Missing, "the nodes: "+missing)
-		}
-	}
 	return err
 }
 
-// nodesOnline returns the cluster's part of the event center's report of the week of a day, or why it is missing.
-func nodesOnline(ctx context.Context, from *messages.Sender, day time.Time) (online *report.NodesOnline, missing string) {
+// addNodes adds the nodes to the report of all namespaces. Without a week, they are those of the newest one: in the first hours
+// of Monday, an event center with another timezone has no later one.
+func (s *Server) addNodes(ctx context.Context, r *report.Report) {
+	if s.Sender == nil || r.Namespace != "" {
+		return
+	}
+	var missing string
+	if r.Week != "" {
+		r.Center, missing = nodesOnline(ctx, s.Sender, r.From.Format(time.DateOnly))
+	} else {
+		r.Center, missing = nodesOnline(ctx, s.Sender, "")
+	}
+	if missing != "" {
+		r.Missing = append(r.Missing, "the nodes: "+missing)
+	}
+}
+
+// nodesOnline returns the cluster's part of the event center's report of the week of a date; empty: the default of the
+// event center. Or why it is missing.
+func nodesOnline(ctx context.Context, from *messages.Sender, date string) (online *report.NodesOnline, missing string) {
 	ctx, cancel := context.WithTimeout(ctx, centerLimit)
 	defer cancel()
 	var answer struct {
@@ -133,10 +142,15 @@ func nodesOnline(ctx context.Context, from *messages.Sender, day time.Time) (onl
 			Availability           struct{ Available, Unavailable, Unknown float64 } // the mean of its nodes
 		}
 	}
-	query := url.Values{"date": {day.Format(time.DateOnly)}}
-	if _, err := from.Center.Decode(ctx, http.MethodGet, "/v1/reports/weekly?"+query.Encode(), nil, &answer); err != nil {
+	path := "/v1/reports/weekly"
+	if date != "" {
+		path += "?" + url.Values{"date": {date}}.Encode()
+	}
+	if _, err := from.Center.Decode(ctx, http.MethodGet, path, nil, &answer); err != nil {
 		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusNotFound {
 			return nil, "the event center has no report of that week"
+		} else if ok {
+			return nil, fmt.Sprintf("the event center refuses: status %d", refused.Status)
 		}
 		return nil, "the event center does not answer"
 	}
@@ -181,7 +195,8 @@ func (s *Server) KeepWeek(ctx context.Context, now time.Time) error {
 	}
 	made, err := s.Report(ctx, name, "")
 	_, end, _ := report.Bounds(name)
-	if err != nil || !made.Judged() || s.Sender != nil && made.Center == nil && now.Before(end.Add(centerWait)) {
+	unsettled := s.Sender != nil && (made.Center == nil || made.Center.Partial)
+	if err != nil || !made.Judged() || unsettled && now.Before(end.Add(centerWait)) {
 		return err
 	}
 	return s.Store.KeepWeek(ctx, name, made)

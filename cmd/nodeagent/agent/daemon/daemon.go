@@ -159,8 +159,8 @@ func (d *daemon) build(r revision) (*running, error) {
 	for _, note := range clients.Notes {
 		d.log.Info("discovered", "what", note)
 	}
-	for _, ignored := range r.cfg.Ignored() {
-		d.log.Warn("ignore removed settings of the configuration", "file", r.from, "what", ignored)
+	for _, ignored := range append(r.cfg.Ignored(), r.monitors.Ignored()...) {
+		d.log.Warn("ignore parts of the configuration that were removed", "file", r.from, "what", ignored)
 	}
 	clients.KeepLayout(r.cfg)
 	a, err := agent.New(agent.Options{

@@ -111,7 +111,7 @@ func open(path string, a access) (*sql.DB, error) {
 		return db, nil
 	}
 	db.SetMaxOpenConns(8)
-	db.SetMaxIdleConns(2)
+	db.SetMaxIdleConns(8) // each append wakes all followers
 	if a == readingSealed {
 		db.SetMaxIdleConns(1) // each has a cache, and there are many such files
 	}
