@@ -15,10 +15,11 @@ import (
 
 // Others may change the agent's fields on its Node, and the Node may be deleted and registered again under its name.
 // One watch of this one object, which the apiserver indexes, shows both at once. It costs a request every 30 to 60
-// minutes, and the checks no longer need to read the Node. Without the right to watch, the agent reads the Node every
-// nodeRead, and asks for the watch again every watchRefusedRetry.
+// minutes, and the checks no longer need to read the Node. Without the right to watch, the agent reads the Node: every
+// nodeReadBad while it shows a fault there, else once in a round.
 const (
-	nodeRead = 2 * time.Minute
+	nodeReadBad  = 2 * time.Minute
+	nodeReadCalm = 40 * time.Minute
 	// nodeSilenceBad is how long the watch may be silent while the Node shows a fault: bookmarks come each minute, and
 	// kubelet writes the Node every 5. After that the Node is read.
 	nodeSilenceBad = 150 * time.Second
@@ -65,64 +66,43 @@ func (c *Client) WatchedNode() *corev1.Node {
 // changed; bad reports whether the Node shows a fault.
 func (c *Client) WatchNode(ctx context.Context, see func(*corev1.Node), bad func() bool) error {
 	defer c.sight.ended()
-	pace, version := nodePace{failed: watchRetry}, ""
+	failed, version := watchRetry, ""
 	for ctx.Err() == nil {
 		began := time.Now()
 		var err error
-		if pace.watches(began) {
-			version, err = c.followNode(ctx, version, see, bad)
-		} else {
-			_, err = c.readNode(ctx, see)
-		}
+		version, err = c.followNode(ctx, version, see, bad)
 		c.sight.ended()
+		var wait time.Duration
+		switch {
+		case apierrors.IsForbidden(err) && bad():
+			wait = nodeReadBad
+		case apierrors.IsForbidden(err):
+			wait = nodeReadCalm
+		case err == nil || time.Since(began) > time.Minute:
+			wait, failed = watchRetry, watchRetry
+		default:
+			failed = min(2*failed, nodeReadBad)
+			wait = failed
+		}
 		if err != nil && ctx.Err() == nil {
 			c.log.Debug("watch of the Node ended", "err", err)
 		}
-		wait := pace.after(began, time.Now(), err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait/2 + rand.N(wait)): //nolint:gosec // spreads load over time, no secret
-		}
+		c.restNode(ctx, wait/2+rand.N(wait), bad) //nolint:gosec // spreads load over time, no secret
 	}
 	return nil
 }
 
-// nodePace decides how soon the Node is watched or read again.
-type nodePace struct {
-	failed  time.Duration // the last wait after a failure
-	refused time.Time     // when a request lacked its right
-}
-
-// watches reports whether a watch may be tried. Without the right, that is seldom.
-func (p *nodePace) watches(now time.Time) bool { return now.Sub(p.refused) >= watchRefusedRetry }
-
-// after returns the time to wait after a try.
-func (p *nodePace) after(began, ended time.Time, err error) time.Duration {
-	switch {
-	case apierrors.IsForbidden(err):
-		if p.watches(began) {
-			p.refused = began
+// restNode waits, but at most nodeReadBad after the Node begins to show a fault.
+func (c *Client) restNode(ctx context.Context, wait time.Duration, bad func() bool) {
+	for end := time.Now().Add(wait); ctx.Err() == nil && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(nodeReadBad, time.Until(end))):
+			if bad() {
+				return
+			}
 		}
-		return nodeRead
-	case !p.watches(ended):
-		return nodeRead
-	case err == nil || ended.Sub(began) > time.Minute:
-		p.failed = watchRetry
-	default:
-		p.failed = min(2*p.failed, nodeRead)
 	}
-	return p.failed
-}
-
-// readNode reads the Node and passes it to see.
-func (c *Client) readNode(ctx context.Context, see func(*corev1.Node)) (*corev1.Node, error) {
-	node, err := c.node(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c.sight.set(node, false)
-	see(node)
-	return node, nil
 }
 
 // followNode follows the changes of the Node after a version; without one, it reads the Node first. It returns the
@@ -131,10 +111,12 @@ func (c *Client) followNode(ctx context.Context, version string, see func(*corev
 	node := c.sight.last()
 	if version == "" || node == nil {
 		var err error
-		if node, err = c.readNode(ctx, see); err != nil {
+		if node, err = c.node(ctx); err != nil {
 			return "", err
 		}
 		version = node.ResourceVersion
+		c.sight.set(node, false)
+		see(node)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -3,17 +3,16 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -92,13 +91,11 @@ func TestFollowNode(t *testing.T) {
 func TestWatchedNode(t *testing.T) {
 	for name, refused := range map[string]bool{"allowed": false, "refused": true} {
 		t.Run(name, func(t *testing.T) {
-			var denied atomic.Int32
 			f := newFakeServer(t, func(w http.ResponseWriter, r *http.Request) {
 				switch {
 				case r.URL.Query().Get("watch") == "":
 					object(t, nodeOf("one", "7"))(w, r)
 				case refused:
-					denied.Add(1)
 					refusal(http.StatusForbidden, metav1.StatusReasonForbidden)(w, r)
 				default:
 					w.Header().Set("Content-Type", "application/json")
@@ -111,12 +108,16 @@ func TestWatchedNode(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			var seen atomic.Int32
+			asked := make(chan struct{}, 100)
 			go func() {
-				ended <- c.WatchNode(ctx, func(*corev1.Node) { seen.Add(1) }, func() bool { return false })
+				ended <- c.WatchNode(ctx, func(*corev1.Node) { seen.Add(1) }, func() bool {
+					asked <- struct{}{}
+					return false
+				})
 			}()
 			waitFor(t, func() bool { return seen.Load() > 0 })
 			if refused {
-				waitFor(t, func() bool { return denied.Load() > 0 })
+				<-asked // the waiting time
 			} else {
 				waitFor(t, func() bool { n := c.WatchedNode(); return n != nil && n.ResourceVersion == "8" })
 			}
@@ -134,30 +135,20 @@ func TestWatchedNode(t *testing.T) {
 	}
 }
 
-// Without the right to watch, another Node of the same name is seen within three minutes, and the watch is asked for every
-// half hour. The right is used once it is there.
-func TestPaceWithoutTheRightToWatch(t *testing.T) {
-	refused := apierrors.NewForbidden(corev1.Resource("nodes"), testNode, errors.New("no right to watch"))
-	began := time.Unix(1, 0).Add(watchRefusedRetry)
-	pace, watches := nodePace{failed: watchRetry}, 0
-	for now := began; now.Before(began.Add(10 * time.Hour)); {
-		var err error
-		if pace.watches(now) {
-			watches++
-			err = refused
+// Without the right to watch, the next read is due within two minutes after there is a reason for it.
+func TestRestEndsWithAReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		(&Client{}).restNode(t.Context(), nodeReadCalm, func() bool { return time.Since(began) >= 10*time.Minute+time.Second })
+		if rested := time.Since(began); rested > 12*time.Minute {
+			t.Errorf("rested for %s", rested)
 		}
-		wait := pace.after(now, now.Add(time.Second), err)
-		if most := wait/2 + wait; most > 3*time.Minute {
-			t.Fatalf("waits %s", most)
+		began = time.Now()
+		(&Client{}).restNode(t.Context(), nodeReadCalm, func() bool { return false })
+		if rested := time.Since(began); rested != nodeReadCalm {
+			t.Errorf("in peace: rested for %s", rested)
 		}
-		now = now.Add(wait)
-	}
-	if watches != 20 {
-		t.Errorf("asked %d times for the watch in ten hours", watches)
-	}
-	if now := began.Add(11 * time.Hour); !pace.watches(now) || pace.after(now, now.Add(time.Hour), nil) != watchRetry || !pace.watches(now.Add(time.Hour)) {
-		t.Error("the right that was granted is not used")
-	}
+	})
 }
 
 func waitFor(t *testing.T, is func() bool) {
