@@ -45,6 +45,19 @@ func TestWrittenAgain(t *testing.T) {
 		kubectl(t, l, "taint", "node", l.NodeName, mark+"-")
 		awaitWritten(t, a, before)
 	})
+	t.Run("Node created by hand", func(t *testing.T) { // kubelet does not start, and so does not register it
+		kubectl(t, l, "delete", "node", l.NodeName)
+		if err := l.KubectlApply(t.Context(), `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+l.NodeName+`"}}`); err != nil {
+			t.Fatal(err)
+		}
+		after := nodeUID(t, l)
+		if after == before {
+			t.Fatalf("the Node still has the UID %s", before)
+		}
+		renewToken(t, a)
+		awaitWritten(t, a, after)
+		before = after
+	})
 	t.Run("Node registered again", func(t *testing.T) {
 		if err := l.Stop(t.Context(), "kubelet"); err != nil {
 			t.Fatal(err)
@@ -60,12 +73,17 @@ func TestWrittenAgain(t *testing.T) {
 		if after == before {
 			t.Fatalf("the Node still has the UID %s", before)
 		}
-		// The token is bound to the Node that is gone. A pod would have a new one.
-		if err := l.ServiceAccountKubeconfig(t.Context(), "nodeagent", "nodeagent", filepath.Join(a.Dir, "kubeconfig")); err != nil {
-			t.Fatal(err)
-		}
+		renewToken(t, a)
 		awaitWritten(t, a, after)
 	})
+}
+
+// renewToken gives the agent a token that is bound to the new Node, as a new pod would have.
+func renewToken(t *testing.T, a *harness.Agent) {
+	t.Helper()
+	if err := a.Lab.ServiceAccountKubeconfig(t.Context(), "nodeagent", "nodeagent", filepath.Join(a.Dir, "kubeconfig")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func nodeUID(t *testing.T, l *lab.Lab) string {

@@ -82,7 +82,7 @@ func TestParseStat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(stat{State: 'S', Parent: 5, Session: 77, Start: 123456}, got); diff != "" {
+	if diff := cmp.Diff(stat{State: 'S', Parent: 5, Session: 77, Threads: 1, Start: 123456}, got); diff != "" {
 		t.Error(diff)
 	}
 	for _, line := range []string{"", "77", "77 (x) S 1 2",
