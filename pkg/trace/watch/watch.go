@@ -11,6 +11,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -254,12 +255,14 @@ func (c *Client) list(ctx context.Context, s stream) (version string, err error)
 
 const dialLimit = 2 * time.Second
 
-// Addresses returns the addresses behind the Service kubernetes; if there are none, the configured one.
+// Addresses returns the addresses behind the Service kubernetes.
 func (c *Client) Addresses(ctx context.Context) (addresses []string, err error) {
 	list := &discoveryv1.EndpointSliceList{}
 	options := &metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes", Limit: pageSize}
-	err = c.groups[discoveryv1.SchemeGroupVersion].Get().Namespace(metav1.NamespaceDefault).Resource("endpointslices").
-		VersionedParams(options, c.params).Do(ctx).Into(list)
+	if err = c.groups[discoveryv1.SchemeGroupVersion].Get().Namespace(metav1.NamespaceDefault).Resource("endpointslices").
+		VersionedParams(options, c.params).Do(ctx).Into(list); err != nil {
+		return nil, fmt.Errorf("list the endpoints of the Service kubernetes: %w", err)
+	}
 	for i := range list.Items {
 		for _, port := range list.Items[i].Ports {
 			if port.Port == nil || port.Name == nil || *port.Name != "https" {
@@ -272,25 +275,12 @@ func (c *Client) Addresses(ctx context.Context) (addresses []string, err error) 
 			}
 		}
 	}
-	if len(addresses) == 0 {
-		addresses = []string{c.Configured()}
-	}
-	if err != nil {
-		err = fmt.Errorf("list the endpoints of the Service kubernetes: %w", err)
-	}
-	return addresses, err
+	return addresses, nil
 }
 
 // Configured returns the address of the configuration.
 func (c *Client) Configured() string {
-	if c.base.Port() != "" {
-		return c.base.Host
-	}
-	port := "443"
-	if c.base.Scheme == "http" {
-		port = "80"
-	}
-	return net.JoinHostPort(c.base.Hostname(), port)
+	return net.JoinHostPort(c.base.Hostname(), cmp.Or(c.base.Port(), map[string]string{"http": "80", "https": "443"}[c.base.Scheme]))
 }
 
 // At returns a client that connects to one address, with the configured name and credentials, and the URL of a path.
