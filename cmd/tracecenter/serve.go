@@ -4,25 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nodeagent/nodeagent/internal/kube/fleet"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/override"
+	"github.com/nodeagent/nodeagent/pkg/trace/pages"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
+	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/web/identity"
+	"github.com/nodeagent/nodeagent/pkg/web/oidc"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 type serveOptions struct {
@@ -41,6 +49,9 @@ type serveOptions struct {
 
 	flowSchemas []string
 	poolLabel   string
+
+	api     *api.Server
+	readers []func(context.Context) // each runs until its context ends
 }
 
 func newServe(o *options) *cobra.Command {
@@ -93,63 +104,54 @@ func (s *serveOptions) valid() error {
 	return nil
 }
 
-// classes reads the file of overrides; without one, there are none.
-func (s *serveOptions) classes() (reason.Overrides, error) {
-	if s.overrides == "" {
-		return nil, nil
-	}
-	data, err := os.ReadFile(s.overrides)
-	if err != nil {
-		return nil, fmt.Errorf("--overrides: %w", err)
-	}
-	return override.Parse(s.overrides, data)
-}
-
-func (s *serveOptions) openStore(ctx context.Context) (*store.Store, error) {
-	if s.store != "" {
-		return store.OpenPostgres(ctx, s.store, s.keepDays)
-	}
-	return store.Open(ctx, s.directory(), s.keepDays)
-}
-
 func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err := s.valid(); err != nil {
 		return err
 	}
-	classes, err := s.classes()
-	if err != nil {
-		return err
+	var classes reason.Overrides
+	if s.overrides != "" {
+		data, err := os.ReadFile(s.overrides)
+		if err == nil {
+			classes, err = override.Parse(s.overrides, data)
+		}
+		if err != nil {
+			return fmt.Errorf("--overrides: %w", err)
+		}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if err := os.MkdirAll(s.directory(), 0o700); err != nil {
 		return err
 	}
-	kept, err := s.openStore(ctx)
+	open, where := store.Open, s.directory()
+	if s.store != "" {
+		open, where = store.OpenPostgres, s.store
+	}
+	kept, err := open(ctx, where, s.keepDays)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, kept.Close()) }()
-	open, since, err := kept.Load(ctx)
+	acts, since, err := kept.Load(ctx)
 	if err != nil {
 		return err
 	}
-	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, PoolLabel: s.poolLabel, Classes: classes, Since: since, Open: open,
+	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, PoolLabel: s.poolLabel, Classes: classes, Since: since, Open: acts,
 		Judged: func(k follow.Key) bool { return kept.Judged(ctx, k) }})
 	client, err := watch.New(s.kubeconfig, "tracecenter/"+Version, log)
 	if err != nil {
 		return err
 	}
 	prober := probe.New(client, follower, log)
-	w := &work{serveOptions: s, readers: []func(context.Context){prober.Run}, api: &api.Server{Follower: follower, Store: kept, Prober: prober, Log: log,
-		Now: time.Now, Loopback: s.endpoint.Loopback()}}
+	s.api = &api.Server{Follower: follower, Store: kept, Prober: prober, Log: log, Now: time.Now, Loopback: s.endpoint.Loopback()}
+	s.readers = append(s.readers, prober.Run)
 	if s.center != "" {
 		center := &remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}
-		w.api.Sender = messages.NewSender(center, s.cluster, log)
+		s.api.Sender = messages.NewSender(center, s.cluster, log)
 		reader := &messages.Reader{Center: center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
-		w.readers = append(w.readers, w.api.Sender.Run, reader.Run)
+		s.readers = append(s.readers, s.api.Sender.Run, reader.Run)
 	}
 	if s.alertmanager != "" {
-		if err := w.readAlerts(); err != nil {
+		if err := s.readAlerts(); err != nil {
 			return err
 		}
 	}
@@ -158,17 +160,17 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		if err != nil {
 			return fmt.Errorf("--flow-schemas: %w", err)
 		}
-		w.readers = append(w.readers, tenants.Run)
+		s.readers = append(s.readers, tenants.Run)
 	}
-	closer, err := w.people(ctx)
+	closer, err := s.people(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closer.Close()) }()
-	return w.serve(ctx, client)
+	return s.serve(ctx, client)
 }
 
-func (s *work) readAlerts() error {
+func (s *serveOptions) readAlerts() error {
 	if err := probe.ValidAddress(s.alertmanager); err != nil {
 		return fmt.Errorf("--alertmanager %w", err)
 	}
@@ -185,6 +187,7 @@ func (s *work) readAlerts() error {
 const (
 	turn      = time.Second     // between judgements, each with a save
 	tick      = time.Second / 4 // between signs that this process runs: a stopped one must not take its own delay for that of others
+	overlap   = time.Minute     // another replica may judge an act so much later than this one
 	saveLimit = 30 * time.Second
 	stopLimit = 5 * time.Second
 	headLimit = 10 * time.Second
@@ -194,15 +197,8 @@ const (
 	maxConnections, networkConnections = 2_000, 500 // in total, and per network
 )
 
-// work is the work of an open tracecenter.
-type work struct {
-	*serveOptions
-	api     *api.Server
-	readers []func(context.Context) // each runs until its context ends
-}
-
 // serve answers requests and judges until ctx ends or a part of the program has failed.
-func (s *work) serve(ctx context.Context, client *watch.Client) error {
+func (s *serveOptions) serve(ctx context.Context, client *watch.Client) error {
 	listener, address, err := s.endpoint.Listen(maxConnections, networkConnections, nil)
 	if err != nil {
 		return err
@@ -250,12 +246,12 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	return parts.Wait()
 }
 
-func (s *work) repeat(turn time.Duration, chores ...chore.Chore) func(context.Context) {
+func (s *serveOptions) repeat(turn time.Duration, chores ...chore.Chore) func(context.Context) {
 	return func(ctx context.Context) { chore.Repeat(ctx, s.api.Log, turn, chores...) }
 }
 
 // chores are those that write to the store: they follow each other, because the store has one writer.
-func (s *work) chores() []chore.Chore {
+func (s *serveOptions) chores() []chore.Chore {
 	return []chore.Chore{
 		{Name: "store verdicts", Do: s.save},
 		{Name: "judge the health", Every: 5 * time.Second, Do: s.api.Judge},
@@ -269,7 +265,7 @@ func (s *work) chores() []chore.Chore {
 }
 
 // save stores the new verdicts, and those whose storing failed before.
-func (s *work) save(ctx context.Context, now time.Time) error {
+func (s *serveOptions) save(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, saveLimit)
 	defer cancel()
 	leads, fresh, err := s.api.Store.Lead(ctx)
@@ -279,22 +275,25 @@ func (s *work) save(ctx context.Context, now time.Time) error {
 		s.api.Follower.Adopt(acts, now)
 	}
 	probes, batch := s.api.Prober.Take(), s.api.Follower.Judge(now)
-	if err == nil && !leads { // the writing replica stores its own probes
-		if err = standBy(ctx, s.api.Follower, s.api.Store, batch); err == nil {
-			s.api.Saved(now)
-		}
-		return err
-	}
-	if err == nil {
+	var alive time.Time
+	switch {
+	case err != nil:
+	case leads:
 		err = s.api.Store.Save(ctx, batch)
+	default:
+		alive, err = s.api.Store.Alive(ctx)
 	}
 	if err != nil {
 		s.api.Follower.Failed(batch)
 		s.api.Prober.Return(probes)
 		return err
 	}
-	s.api.Follower.Stored(batch)
 	s.api.Saved(now)
+	if !leads { // the writing replica stores its own probes, and its verdicts later than this one
+		s.api.Follower.Elsewhere(batch, alive.Add(-overlap))
+		return nil
+	}
+	s.api.Follower.Stored(batch)
 	if err := s.api.Store.SaveProbes(ctx, probes); err != nil {
 		s.api.Prober.Return(probes)
 		return err
@@ -302,16 +301,44 @@ func (s *work) save(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// overlap is how much later than the writing replica this one may judge an act.
-const overlap = time.Minute
+// clusterName stands for the cluster in identities: there is only one.
+const clusterName = "cluster"
 
-// standBy keeps the verdicts that the writing replica may not have stored yet.
-func standBy(ctx context.Context, f *follow.Follower, kept *store.Store, b follow.Batch) error {
-	alive, err := kept.Alive(ctx)
+// people adds the access of people and programs to the interface, and the pages. The returned store must be closed.
+func (s *serveOptions) people(ctx context.Context) (io.Closer, error) {
+	token, err := web.Token(remote.TokenFile(s.directory()))
 	if err != nil {
-		f.Failed(b)
-		return err
+		return nil, fmt.Errorf("token: %w", err)
 	}
-	f.Elsewhere(b, alive.Add(-overlap))
-	return nil
+	if s.kubeconfig != "" {
+		if err := secretfile.Check(s.kubeconfig); err != nil {
+			return nil, fmt.Errorf("--kubeconfig: %w", err)
+		}
+	}
+	reviewer, err := fleet.New(fleet.Config{Kubeconfig: s.kubeconfig, UserAgent: "tracecenter/" + Version, Log: s.api.Log})
+	if err != nil {
+		return nil, err
+	}
+	authority, err := identity.New(identity.Config{Program: "tracecenter", Local: token, Dir: s.directory(), Log: s.api.Log,
+		Vouchers: []identity.Voucher{{Cluster: identity.Cluster{Name: clusterName, Readers: true}, Apiserver: reviewer, Node: reviewer.UID}}})
+	if err != nil {
+		return nil, err
+	}
+	provider, err := oidc.Open("tracecenter", s.oidc)
+	if err != nil {
+		return nil, fmt.Errorf("--oidc: %w", err)
+	}
+	control, err := sqlite.Open(ctx, filepath.Join(s.directory(), "control.db"))
+	if err != nil {
+		return nil, err
+	}
+	sessions := web.NewSessions(control, "tracecenter", s.endpoint.Secured(), time.Now)
+	authenticate := authority.Authenticate
+	var signIn web.SignIn
+	if provider != nil {
+		authenticate, signIn = provider.Authenticate(authenticate), provider
+	}
+	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Code
+	s.api.Pages = pages.New(pages.Config{Server: s.api, Sessions: sessions, Provider: signIn, Version: Version})
+	return control, nil
 }

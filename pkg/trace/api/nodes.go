@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/store"
 )
 
 const (
@@ -77,7 +78,7 @@ func (s *Server) Nodes(ctx context.Context, _ url.Values) (Nodes, error) {
 	if err := s.Store.CountNodes(ctx, answer.AsOf, 24*time.Hour, days); err != nil {
 		return answer, err
 	}
-	scores := nodefault.Scores(slices.Collect(maps.Values(days)), answer.Faults)
+	scores := nodefault.Scores(slices.AppendSeq([]nodefault.Score{}, maps.Values(days)), answer.Faults)
 	answer.Scores, answer.Total = scores[:min(len(scores), maxScores)], len(scores)
 	return answer, nil
 }
@@ -158,19 +159,20 @@ func (s *Server) Avoid(ctx context.Context, q url.Values) (Avoid, error) {
 	if !isUID(owner) {
 		return answer, badRequest("owner: must be the UID of a controller of pods")
 	}
-	found, err := s.Store.MissesOfOwner(ctx, now, avoidFor, owner)
+	found, err := s.Store.Misses(ctx, now, avoidFor, store.Filter{Owner: owner})
 	if err != nil {
 		return answer, err
 	}
 	missed := map[string][]AvoidReason{}
 	for _, m := range found {
 		known := func(a AvoidReason) bool { return a.Reason == m.Reason }
-		if nodefault.KindOf(m.Act, reason.Reason(m.Reason)) != "" && !slices.ContainsFunc(missed[m.Node], known) {
+		if m.Node != "" && m.Class != string(reason.User) && nodefault.KindOf(m.Act, reason.Reason(m.Reason)) != "" &&
+			!slices.ContainsFunc(missed[m.Node], known) {
 			missed[m.Node] = append(missed[m.Node], AvoidReason{"owner", m.Reason, m.At})
 		}
 	}
-	nodes, without := s.center.read(ctx, s.Sender, now)
-	answer.Without = without
+	var nodes []AvoidNode
+	nodes, answer.Without = s.center.read(ctx, s.Sender, now)
 	all, _ := s.Follower.Nodes()
 	if answer.Storm = len(missed) > 1 && float64(len(missed)) > stormShare*float64(all); answer.Storm {
 		missed = nil

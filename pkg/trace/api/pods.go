@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -65,6 +66,15 @@ func (a *Act) explain(of *follow.Act, now time.Time) {
 	}
 }
 
+// Lasts returns when the last stage ends, in seconds since the begin of the act; never 0.
+func (a Act) Lasts() float64 {
+	end := 0.001
+	for _, b := range a.Bars {
+		end = max(end, b.From+b.Seconds)
+	}
+	return end
+}
+
 // merge combines the acts of the store and of the follower: of an act in both, the follower has the newer state.
 func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
 	var answer Pod
@@ -94,18 +104,13 @@ func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
 	return answer
 }
 
-func (s *Server) byName(w http.ResponseWriter, r *http.Request) {
-	pod, err := s.Pod(r.Context(), "", r.PathValue("namespace"), r.PathValue("name"))
-	s.answerPod(w, r, pod, err)
-}
-
-// byUID answers about the pod of a UID. To somebody without a right to its namespace, it is unknown.
-func (s *Server) byUID(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	pod, err := s.Pod(r.Context(), r.PathValue("uid"), "", "")
-	if err == nil && len(pod.Acts) > 0 && s.MayRead(r.Context(), who, pod.Acts[0].Namespace) != nil {
-		pod = Pod{}
+// getPod answers about a pod, by UID or by namespace and name. To somebody without a right to its namespace, a UID is unknown.
+func (s *Server) getPod(w http.ResponseWriter, r *http.Request, who web.Identity) {
+	pod, err := s.Pod(r.Context(), r.PathValue("uid"), r.PathValue("namespace"), r.PathValue("name"))
+	if err == nil && (len(pod.Acts) == 0 || s.MayRead(r.Context(), who, pod.Acts[0].Namespace) != nil) {
+		err = &web.Refusal{Status: http.StatusNotFound, Reason: "no act of such a pod is known"}
 	}
-	s.answerPod(w, r, pod, err)
+	s.respond(w, r, pod, err)
 }
 
 // Pod returns the acts of a pod, by UID or by namespace and name; none if it is unknown.
@@ -119,13 +124,6 @@ func (s *Server) Pod(ctx context.Context, uid, namespace, name string) (Pod, err
 		return Pod{}, err
 	}
 	return merge(rows, acts, s.Now()), nil
-}
-
-func (s *Server) answerPod(w http.ResponseWriter, r *http.Request, pod Pod, err error) {
-	if err == nil && len(pod.Acts) == 0 {
-		err = &web.Refusal{Status: http.StatusNotFound, Reason: "no act of such a pod is known"}
-	}
-	s.respond(w, r, pod, err)
 }
 
 // Failures is the response about misses, grouped by act and reason.
@@ -144,23 +142,21 @@ type Group struct {
 	Reason string     `json:"reason"`
 	Class  string     `json:"class"`
 	N      int        `json:"n"`
-	Nodes  sli.Tops   `json:"nodes,omitempty"`  // the most frequent
-	Owners sli.Tops   `json:"owners,omitempty"` // the most frequent
+	Nodes  []sli.Top  `json:"nodes,omitempty"`  // the most frequent
+	Owners []sli.Top  `json:"owners,omitempty"` // the most frequent
 	Newest store.Row  `json:"newest"`
+
+	nodes, owners map[string]int
 }
 
 // group groups misses, the newest first, and returns the largest group first.
 func group(rows []store.Row) []Group {
-	type parts struct {
-		Group
-		nodes, owners map[string]int
-	}
-	byKey := map[[3]string]*parts{}
+	byKey := map[string]*Group{}
 	for _, r := range rows {
-		key := [3]string{string(r.Act), r.Reason, r.Class}
+		key := fmt.Sprint(r.Act, " ", r.Reason, " ", r.Class)
 		g := byKey[key]
 		if g == nil {
-			g = &parts{Group{Act: r.Act, Reason: r.Reason, Class: r.Class, Newest: r}, map[string]int{}, map[string]int{}}
+			g = &Group{Act: r.Act, Reason: r.Reason, Class: r.Class, Newest: r, nodes: map[string]int{}, owners: map[string]int{}}
 			byKey[key] = g
 		}
 		g.N++
@@ -174,7 +170,7 @@ func group(rows []store.Row) []Group {
 	groups := []Group{}
 	for _, g := range byKey {
 		g.Nodes, g.Owners = sli.TopOf(g.nodes, maxTop), sli.TopOf(g.owners, maxTop)
-		groups = append(groups, g.Group)
+		groups = append(groups, *g)
 	}
 	slices.SortFunc(groups, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Class, b.Class))

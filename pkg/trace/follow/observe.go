@@ -120,20 +120,14 @@ func (o observation) creation(t *record.Timeline) {
 	if c := holds(p, corev1.DisruptionTarget); c != nil {
 		t.Disruption = strings.Clone(c.Reason)
 	}
-	o.phase(t, o.containers(t))
-}
-
-// phase sets the marks that follow from the phase. A pod refused by its node has failed without a start.
-func (o observation) phase(t *record.Timeline, started bool) {
-	status := &o.p.Status
-	switch {
-	case status.Phase == corev1.PodRunning, status.Phase == corev1.PodSucceeded, status.Phase == corev1.PodFailed && started:
+	switch started := o.containers(t); {
+	case p.Status.Phase == corev1.PodRunning, p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed && started:
 		t.Set(record.Running, o.own())
-	case status.Phase == corev1.PodFailed:
+	case p.Status.Phase == corev1.PodFailed: // its node has refused it
 		t.Set(record.Failed, o.own())
 	}
-	if status.Reason != "" {
-		t.AddError(record.Error{Mark: o.own(), From: strings.Clone(status.Reason), Text: redact(status.Message)})
+	if reason := p.Status.Reason; reason != "" {
+		t.AddError(record.Error{Mark: o.own(), From: strings.Clone(reason), Text: redact(p.Status.Message)})
 	}
 }
 
@@ -163,7 +157,7 @@ func (o observation) containers(t *record.Timeline) (started bool) {
 func (o observation) proves(t *record.Timeline, c *record.Container) {
 	switch stage.OfWaiting(c.Waiting) {
 	case stage.Pull:
-		t.BeginPull(c, o.own())
+		t.PullOf(c).Began.Set(o.own())
 	case stage.PostStart:
 		if !c.StartFailed() {
 			c.Started.Set(o.own())
@@ -202,10 +196,7 @@ func (o observation) deletion(t *record.Timeline) {
 	if len(t.Finalizers) > 0 && len(p.Finalizers) == 0 {
 		t.Set(record.FinalizersGone, o.own())
 	}
-	t.Finalizers = nil
-	for _, name := range p.Finalizers {
-		t.Finalizers = append(t.Finalizers, strings.Clone(name))
-	}
+	t.Finalizers = slices.Clone(p.Finalizers)
 	ended, some := true, false
 	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses) {
 		some = some || s.State.Terminated != nil
@@ -214,7 +205,7 @@ func (o observation) deletion(t *record.Timeline) {
 	if some {
 		t.Set(record.KillNoticed, o.own())
 	}
-	if ended && (some || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed) {
+	if ended && (some || isTerminal(p)) {
 		t.Set(record.ContainersEnded, o.own())
 	}
 }
@@ -252,7 +243,7 @@ func (o observation) upgrade(t *record.Timeline) {
 		}
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" {
 			if stage.OfWaiting(w.Reason) == stage.Pull {
-				t.BeginPull(c, o.own())
+				t.PullOf(c).Began.Set(o.own())
 			}
 			t.AddError(record.Error{Mark: o.own(), From: strings.Clone(w.Reason), Container: c.Name, Text: redact(w.Message)})
 		}

@@ -106,14 +106,11 @@ func Find(acts []Act) (faults []Fault, mass []string) {
 		pools[a.Pool] = append(pools[a.Pool], a)
 	}
 	for pool, acts := range pools {
-		found, all := find(acts)
+		found, all := find(pool, acts)
 		if all {
 			mass = append(mass, pool)
 		}
-		for _, f := range found {
-			f.Pool = pool
-			faults = append(faults, f)
-		}
+		faults = append(faults, found...)
 	}
 	slices.Sort(mass)
 	slices.SortFunc(faults, byName)
@@ -123,7 +120,7 @@ func Find(acts []Act) (faults []Fault, mass []string) {
 func byName(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) }
 
 // find is Find for one pool.
-func find(acts []Act) (faults []Fault, mass bool) {
+func find(pool string, acts []Act) (faults []Fault, mass bool) {
 	nodes := map[string]*tally{}
 	delivered := map[string]map[string]bool{} // by owner: nodes
 	total, allMisses := map[record.Act]int{}, map[Kind]int{}
@@ -132,18 +129,17 @@ func find(acts []Act) (faults []Fault, mass bool) {
 		if a.Node == "" || a.Outcome != verdict.Delivered && !isMiss || a.Act != record.Creation && a.Act != record.Deletion {
 			continue
 		}
-		n := nodes[a.Node]
-		if n == nil {
-			n = &tally{map[record.Act]int{}, map[Kind][]Act{}}
-			nodes[a.Node] = n
+		if nodes[a.Node] == nil {
+			nodes[a.Node] = &tally{map[record.Act]int{}, map[Kind][]Act{}}
 		}
+		n := nodes[a.Node]
 		n.acts[a.Act]++
 		total[a.Act]++
-		if !isMiss {
-			if delivered[a.owner()] == nil {
-				delivered[a.owner()] = map[string]bool{}
+		if owner := a.owner(); !isMiss {
+			if delivered[owner] == nil {
+				delivered[owner] = map[string]bool{}
 			}
-			delivered[a.owner()][a.Node] = true
+			delivered[owner][a.Node] = true
 		} else if kind := KindOf(a.Act, a.Reason); kind != "" {
 			n.misses[kind] = append(n.misses[kind], a)
 			allMisses[kind]++
@@ -161,7 +157,8 @@ func find(acts []Act) (faults []Fault, mass bool) {
 				continue
 			}
 			last := slices.MaxFunc(misses, func(a, b Act) int { return a.At.Compare(b.At) }).At
-			faults = append(faults, Fault{Node: name, Kind: kind, Misses: k, Acts: n, Others: float64(othersMissed) / float64(others), Last: last})
+			faults = append(faults, Fault{Node: name, Pool: pool, Kind: kind, Misses: k, Acts: n,
+				Others: float64(othersMissed) / float64(others), Last: last})
 		}
 		if len(faults) > before {
 			failing++
@@ -254,18 +251,11 @@ func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass [
 const (
 	pointsOfFault  = 20 // for each fault pod-delivery
 	pointsOfFaulty = 50
+	busy           = 80 // percent of load: each further one costs a point
+	pointsOfLoad   = 20 // at most
 )
 
-// Day is a node with its acts of a day.
-type Day struct {
-	Node, Pool string
-	Delivered  int
-	Missed     int  // by the system
-	Faulty     bool // not ready, or with the taint of a fault
-	Pods       int  // that live on it
-}
-
-// Score is how well a node delivers: 100 less the points in Why, at least 0.
+// Score is how well a node delivered in a day: 100 less the points in Why, at least 0.
 type Score struct {
 	Node    string   `json:"node"`
 	Pool    string   `json:"pool,omitempty"`
@@ -273,27 +263,32 @@ type Score struct {
 	Share   *float64 `json:"share"`       // of acts in time; null if there are too few
 	Others  *float64 `json:"othersShare"` // the same of the other nodes of the pool
 	Samples int      `json:"samples"`
-	Pods    int      `json:"pods"`
-	Why     []string `json:"why,omitempty"` // each with its points
+	Pods    int      `json:"pods"` // that run on it, or start
+	// Load is the largest of its loads: requests of CPU and of memory, and pods, each as a share of the allocatable.
+	Load float64  `json:"load"`
+	Why  []string `json:"why,omitempty"` // each with its points
+
+	Delivered int  `json:"-"`
+	Missed    int  `json:"-"` // by the system
+	Faulty    bool `json:"-"` // not ready, or with the taint of a fault
 }
 
-// Scores returns the scores of all nodes, the worst first.
-func Scores(nodes []Day, faults []Fault) []Score {
-	pools := map[string]Day{}
+// Scores completes the scores of all nodes, and sorts them: the worst first.
+func Scores(nodes []Score, faults []Fault) []Score {
+	pools := map[string]Score{}
 	for _, n := range nodes {
 		p := pools[n.Pool]
-		pools[n.Pool] = Day{Delivered: p.Delivered + n.Delivered, Missed: p.Missed + n.Missed}
+		pools[n.Pool] = Score{Delivered: p.Delivered + n.Delivered, Missed: p.Missed + n.Missed}
 	}
 	failing := map[string][]Fault{}
 	for _, f := range faults {
 		failing[f.Node] = append(failing[f.Node], f)
 	}
-	scores := make([]Score, 0, len(nodes))
-	for _, n := range nodes {
-		p := pools[n.Pool]
-		good, all := p.Delivered-n.Delivered, p.Delivered+p.Missed-n.Delivered-n.Missed
-		s := Score{Node: n.Node, Pool: n.Pool, Score: 100, Samples: n.Delivered + n.Missed, Pods: n.Pods,
-			Share: sli.Ratio(n.Delivered, n.Delivered+n.Missed), Others: sli.Ratio(good, all)}
+	for i := range nodes {
+		s := &nodes[i]
+		p := pools[s.Pool]
+		s.Score, s.Samples = 100, s.Delivered+s.Missed
+		s.Share, s.Others = sli.Ratio(s.Delivered, s.Samples), sli.Ratio(p.Delivered-s.Delivered, p.Delivered+p.Missed-s.Samples)
 		lose := func(points int, format string, args ...any) {
 			if points > 0 {
 				s.Score, s.Why = max(0, s.Score-points), append(s.Why, fmt.Sprintf("%d points: ", points)+fmt.Sprintf(format, args...))
@@ -302,14 +297,14 @@ func Scores(nodes []Day, faults []Fault) []Score {
 		if s.Share != nil && s.Others != nil {
 			lose(int(100*(*s.Others-*s.Share)+0.5), "%.1f %% of %d were in time, %.1f %% on the other nodes of its pool", 100**s.Share, s.Samples, 100**s.Others)
 		}
-		for _, f := range failing[n.Node] {
+		for _, f := range failing[s.Node] {
 			lose(pointsOfFault, "the fault %s", f.Kind)
 		}
-		if n.Faulty {
+		if s.Faulty {
 			lose(pointsOfFaulty, "it is not ready, or has the taint of a fault")
 		}
-		scores = append(scores, s)
+		lose(min(pointsOfLoad, int(100*s.Load)-busy), "its load is %.0f %%", 100*s.Load)
 	}
-	slices.SortFunc(scores, func(a, b Score) int { return cmp.Or(cmp.Compare(a.Score, b.Score), cmp.Compare(a.Node, b.Node)) })
-	return scores
+	slices.SortFunc(nodes, func(a, b Score) int { return cmp.Or(cmp.Compare(a.Score, b.Score), cmp.Compare(a.Node, b.Node)) })
+	return nodes
 }

@@ -216,14 +216,11 @@ func (s Stages) Add(a Act) {
 	})
 }
 
-// Counts are the verdicts of the week and of the times that it is compared with.
-type Counts struct {
-	Week, Before, Month []sli.Count
-	Known               map[reason.Reason]bool // of misses before the week
-}
-
 // Sum adds up the acts of a week: first all misses, then all acts.
 type Sum struct {
+	Week, Before, Month []sli.Count            // the verdicts of the week and of the times that it is compared with
+	Known               map[reason.Reason]bool // of misses before the week
+
 	Capped    bool // more owners or nodes had misses than are counted
 	owners    map[string]*Worst
 	nodes     map[string]*Worst
@@ -304,25 +301,25 @@ func (s *Sum) Act(a Act) {
 }
 
 // Fill completes a report whose time is set.
-func (s *Sum) Fill(r *Report, c Counts) {
+func (s *Sum) Fill(r *Report) {
 	missed := 0
-	before := sli.Add(c.Before)
-	for i, now := range sli.Add(c.Week) {
+	before := sli.Add(s.Before)
+	for i, now := range sli.Add(s.Week) {
 		r.Acts = append(r.Acts, Success{now, before[i]})
 		missed += now.System
 	}
-	r.Reasons = s.reasons(c, !r.Since.IsZero())
+	r.Reasons = s.reasons(!r.Since.IsZero())
 	r.Owners, r.Nodes = top(s.owners, missed), top(s.nodes, missed)
 	for _, l := range s.leftovers {
 		r.Leftovers = append(r.Leftovers, *l)
 	}
 	slices.SortFunc(r.Leftovers, byNumber)
 	r.Stages = s.times()
-	r.Budget = budget(c.Month)
+	r.Budget = budget(s.Month)
 }
 
 // reasons counts the misses by reason. New ones are known only if there was a time before the week.
-func (s *Sum) reasons(c Counts, history bool) (all []Reason) {
+func (s *Sum) reasons(history bool) (all []Reason) {
 	counts := map[Reason]*Reason{}
 	add := func(of []sli.Count, into func(*Reason) *int) {
 		for _, x := range of {
@@ -335,14 +332,14 @@ func (s *Sum) reasons(c Counts, history bool) (all []Reason) {
 				if m := s.misses[key]; m != nil {
 					r.Example = m.Example
 				}
-				r.New = history && !c.Known[reason.Reason(x.Reason)]
+				r.New = history && !s.Known[reason.Reason(x.Reason)]
 				counts[key] = r
 			}
 			*into(counts[key]) += x.N
 		}
 	}
-	add(c.Week, func(r *Reason) *int { return &r.N })
-	add(c.Before, func(r *Reason) *int { return &r.Before })
+	add(s.Week, func(r *Reason) *int { return &r.N })
+	add(s.Before, func(r *Reason) *int { return &r.Before })
 	for _, r := range counts {
 		all = append(all, *r)
 	}
@@ -382,13 +379,10 @@ func (s *Sum) times() (all []Stage) {
 }
 
 func budget(month []sli.Count) Budget {
-	b := Budget{Objective: Objective}
-	for _, i := range sli.Add(month) {
-		if i.Act == record.Creation {
-			if b.Success, b.Samples = i.Success, i.Samples; b.Success != nil {
-				b.Left = new(1 - (1-*b.Success)/(1-Objective))
-			}
-		}
+	i := sli.Of(month, record.Creation)
+	b := Budget{Objective: Objective, Success: i.Success, Samples: i.Samples}
+	if b.Success != nil {
+		b.Left = new(1 - (1-*b.Success)/(1-Objective))
 	}
 	return b
 }
