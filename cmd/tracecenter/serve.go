@@ -22,7 +22,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/override"
 	"github.com/nodeagent/nodeagent/pkg/trace/pages"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
-	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -35,20 +34,14 @@ import (
 
 type serveOptions struct {
 	*options
-	kubeconfig       string
-	endpoint         web.Endpoint
-	oidc             string
-	promised         time.Duration
-	keepDays         int
-	exclude          []string
-	overrides, store string
+	kubeconfig, oidc, overrides, store, cluster, alertLevels string
 
-	center, centerCA, centerToken, cluster string
-
-	alertmanager, alertLevels string
-
+	endpoint    web.Endpoint
+	config      follow.Config
+	keepDays    int
+	center      remote.Client // of the event center
+	alerts      probe.Alerts
 	flowSchemas []string
-	poolLabel   string
 
 	api     *api.Server
 	readers []func(context.Context) // each runs until its context ends
@@ -72,17 +65,17 @@ with TLS.`,
 	flags.StringVar(&s.endpoint.KeyFile, "tls-key", "", "file with its key")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see docs/trace.md")
 	flags.StringVar(&s.store, "store", "", "PostgreSQL for the verdicts, postgres://..., instead of files in --dir")
-	flags.StringVar(&s.center, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
-	flags.StringVar(&s.centerCA, "event-center-ca", "", "file with the CA certificates of the event center (default: the system's)")
-	flags.StringVar(&s.centerToken, "event-center-token-file", "", "file with a token that the event center accepts")
+	flags.StringVar(&s.center.Server, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
+	flags.StringVar(&s.center.CA, "event-center-ca", "", "file with the CA certificates of the event center (default: the system's)")
+	flags.StringVar(&s.center.Token, "event-center-token-file", "", "file with a token that the event center accepts")
 	flags.StringVar(&s.cluster, "cluster", "", "name of this cluster in the event center")
-	flags.StringVar(&s.alertmanager, "alertmanager", "", "address of the Alertmanager whose firing alerts count for the cluster's health")
+	flags.StringVar(&s.alerts.Address, "alertmanager", "", "address of the Alertmanager whose firing alerts count for the cluster's health")
 	flags.StringVar(&s.alertLevels, "alert-levels", "critical=Fatal,warning=Warning", "level of health for each value of the alerts' label severity")
 	flags.StringSliceVar(&s.flowSchemas, "flow-schemas", nil, "FlowSchemas of tenants whose throttled requests are counted")
-	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
+	flags.DurationVar(&s.config.Promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
-	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
-	flags.StringVar(&s.poolLabel, "pool-label", "", "label of a Node whose value is its pool: versions are compared within a pool")
+	flags.StringSliceVar(&s.config.ExcludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
+	flags.StringVar(&s.config.PoolLabel, "pool-label", "", "label of a Node whose value is its pool: versions are compared within a pool")
 	flags.StringVar(&s.overrides, "overrides", "", "file with the classes of reasons that differ in this cluster")
 	return cmd
 }
@@ -92,9 +85,9 @@ func (s *serveOptions) valid() error {
 		return err
 	}
 	switch {
-	case s.promised < time.Second || s.promised > time.Hour:
-		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
-	case s.center != "" && (s.cluster == "" || s.centerToken == ""):
+	case s.config.Promised < time.Second || s.config.Promised > time.Hour:
+		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.config.Promised)
+	case s.center.Server != "" && (s.cluster == "" || s.center.Token == ""):
 		return errors.New("--event-center needs --cluster and --event-center-token-file")
 	case s.store != "" && !store.IsPostgres(s.store):
 		return errors.New("--store: must begin with postgres://")
@@ -108,21 +101,20 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err := s.valid(); err != nil {
 		return err
 	}
-	var classes reason.Overrides
 	if s.overrides != "" {
 		data, err := os.ReadFile(s.overrides)
 		if err == nil {
-			classes, err = override.Parse(s.overrides, data)
+			s.config.Classes, err = override.Parse(s.overrides, data)
 		}
 		if err != nil {
 			return fmt.Errorf("--overrides: %w", err)
 		}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := os.MkdirAll(s.directory(), 0o700); err != nil {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
-	open, where := store.Open, s.directory()
+	open, where := store.Open, s.Dir
 	if s.store != "" {
 		open, where = store.OpenPostgres, s.store
 	}
@@ -131,12 +123,11 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, kept.Close()) }()
-	acts, since, err := kept.Load(ctx)
-	if err != nil {
+	if s.config.Open, s.config.Since, err = kept.Load(ctx); err != nil {
 		return err
 	}
-	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, PoolLabel: s.poolLabel, Classes: classes, Since: since, Open: acts,
-		Judged: func(k follow.Key) bool { return kept.Judged(ctx, k) }})
+	s.config.Judged = func(k follow.Key) bool { return kept.Judged(ctx, k) }
+	follower := follow.New(s.config)
 	client, err := watch.New(s.kubeconfig, "tracecenter/"+Version, log)
 	if err != nil {
 		return err
@@ -144,13 +135,12 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	prober := probe.New(client, follower, log)
 	s.api = &api.Server{Follower: follower, Store: kept, Prober: prober, Log: log, Now: time.Now, Loopback: s.endpoint.Loopback()}
 	s.readers = append(s.readers, prober.Run)
-	if s.center != "" {
-		center := &remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}
-		s.api.Sender = messages.NewSender(center, s.cluster, log)
-		reader := &messages.Reader{Center: center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
+	if s.center.Server != "" {
+		s.api.Sender = messages.NewSender(&s.center, s.cluster, log)
+		reader := &messages.Reader{Center: &s.center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
 		s.readers = append(s.readers, s.api.Sender.Run, reader.Run)
 	}
-	if s.alertmanager != "" {
+	if s.alerts.Address != "" {
 		if err := s.readAlerts(); err != nil {
 			return err
 		}
@@ -171,16 +161,15 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 }
 
 func (s *serveOptions) readAlerts() error {
-	if err := probe.ValidAddress(s.alertmanager); err != nil {
+	if err := probe.ValidAddress(s.alerts.Address); err != nil {
 		return fmt.Errorf("--alertmanager %w", err)
 	}
 	levels, err := probe.ParseLevels(s.alertLevels)
 	if err != nil {
 		return fmt.Errorf("--alert-levels %w", err)
 	}
-	alerts := &probe.Alerts{Address: s.alertmanager, Levels: levels, Log: s.api.Log}
-	s.api.Alerts = alerts.Firing
-	s.readers = append(s.readers, alerts.Run)
+	s.alerts.Levels, s.alerts.Log, s.api.Alerts = levels, s.api.Log, s.alerts.Firing
+	s.readers = append(s.readers, s.alerts.Run)
 	return nil
 }
 
@@ -205,11 +194,11 @@ func (s *serveOptions) serve(ctx context.Context, client *watch.Client) error {
 	}
 	answers := &http.Server{Handler: s.api.Handler(), ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
 		ErrorLog: slog.NewLogLogger(s.api.Log.Handler(), slog.LevelDebug)}
-	if err := remote.Publish(s.directory(), address); err != nil {
+	if err := remote.Publish(s.Dir, address); err != nil {
 		s.api.Log.Error("write the address for other commands failed: they need --server", "err", err)
 	}
 	fmt.Fprintf(os.Stderr, "tracecenter: listening on %s; its token is in %s; \"tracecenter login\" opens the pages\n", address,
-		plain(remote.TokenFile(s.directory())))
+		plain(remote.TokenFile(s.Dir)))
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error {
 		if err := answers.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -306,7 +295,7 @@ const clusterName = "cluster"
 
 // people adds the access of people and programs to the interface, and the pages. The returned store must be closed.
 func (s *serveOptions) people(ctx context.Context) (io.Closer, error) {
-	token, err := web.Token(remote.TokenFile(s.directory()))
+	token, err := web.Token(remote.TokenFile(s.Dir))
 	if err != nil {
 		return nil, fmt.Errorf("token: %w", err)
 	}
@@ -319,7 +308,7 @@ func (s *serveOptions) people(ctx context.Context) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	authority, err := identity.New(identity.Config{Program: "tracecenter", Local: token, Dir: s.directory(), Log: s.api.Log,
+	authority, err := identity.New(identity.Config{Program: "tracecenter", Local: token, Dir: s.Dir, Log: s.api.Log,
 		Vouchers: []identity.Voucher{{Cluster: identity.Cluster{Name: clusterName, Readers: true}, Apiserver: reviewer, Node: reviewer.UID}}})
 	if err != nil {
 		return nil, err
@@ -328,7 +317,7 @@ func (s *serveOptions) people(ctx context.Context) (io.Closer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--oidc: %w", err)
 	}
-	control, err := sqlite.Open(ctx, filepath.Join(s.directory(), "control.db"))
+	control, err := sqlite.Open(ctx, filepath.Join(s.Dir, "control.db"))
 	if err != nil {
 		return nil, err
 	}
@@ -339,6 +328,6 @@ func (s *serveOptions) people(ctx context.Context) (io.Closer, error) {
 		authenticate, signIn = provider.Authenticate(authenticate), provider
 	}
 	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Code
-	s.api.Pages = pages.New(pages.Config{Server: s.api, Sessions: sessions, Provider: signIn, Version: Version})
+	s.api.Pages = pages.New(s.api, sessions, signIn, Version)
 	return control, nil
 }

@@ -73,7 +73,7 @@ token the person may read everything; with --token-file, what the token's user m
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var answer api.SignInCode
 			return o.call(cmd, http.MethodPost, "/v1/sign-in-codes?name="+url.QueryEscape(name), &answer, func() error {
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.remote().Address(), plain(answer.Code),
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.Address(), plain(answer.Code),
 					answer.Ends.Local().Format(time.TimeOnly))
 				return err
 			})
@@ -94,11 +94,6 @@ const (
 //go:embed verbs.txt
 var verbTexts string
 
-// remote is the tracecenter to query.
-func (o *options) remote() *remote.Client {
-	return &remote.Client{Dir: o.directory(), Server: o.server, Default: "http://" + defaultListen, CA: o.ca, Token: o.token}
-}
-
 // ask sends a request to the server, and prints the answer by a template, or unchanged if JSON is wanted.
 func (o *options) ask(cmd *cobra.Command, path, name string, answer any) error {
 	return o.call(cmd, http.MethodGet, path, answer, func() error { return printText(cmd.OutOrStdout(), name, answer) })
@@ -108,7 +103,7 @@ func (o *options) ask(cmd *cobra.Command, path, name string, answer any) error {
 func (o *options) call(cmd *cobra.Command, method, path string, answer any, show func() error) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
 	defer cancel()
-	text, err := o.remote().Decode(ctx, method, path, nil, answer)
+	text, err := o.Decode(ctx, method, path, nil, answer)
 	switch {
 	case err != nil:
 		return err
@@ -121,7 +116,7 @@ func (o *options) call(cmd *cobra.Command, method, path string, answer any, show
 
 // copy prints the answer unchanged.
 func (o *options) copy(cmd *cobra.Command, path string) error {
-	response, err := o.remote().Send(cmd.Context(), http.MethodGet, path, nil, nil)
+	response, err := o.Send(cmd.Context(), http.MethodGet, path, nil, nil)
 	if err != nil {
 		return err
 	}

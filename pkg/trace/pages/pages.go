@@ -22,14 +22,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-// Config is the configuration of the pages.
-type Config struct {
-	Server   *api.Server
-	Sessions *web.Sessions
-	Provider web.SignIn // nil: people sign in only with codes
-	Version  string
-}
-
 //go:embed templates
 var files embed.FS
 
@@ -38,11 +30,11 @@ type pages struct {
 	*web.Site
 }
 
-// New returns the handler of all pages.
-func New(c Config) http.Handler {
-	p := &pages{Server: c.Server, Site: web.New(web.Config{Program: "tracecenter", Name: "trace center", Templates: files,
+// New returns the handler of all pages. Without a provider, people sign in only with codes.
+func New(server *api.Server, sessions *web.Sessions, provider web.SignIn, version string) http.Handler {
+	p := &pages{Server: server, Site: web.New(web.Config{Program: "tracecenter", Name: "trace center", Templates: files,
 		Blocks:    []string{"templates/blocks.html"},
-		Functions: functions, Sessions: c.Sessions, Provider: c.Provider, Log: c.Server.Log, Now: c.Server.Now, Version: c.Version,
+		Functions: functions, Sessions: sessions, Provider: provider, Log: server.Log, Now: server.Now, Version: version,
 		Navigation: []web.Link{
 			{Page: "board", Name: "Health", Path: "/"},
 			{Page: "failures", Name: "Failures", Path: "/failures"},
