@@ -310,46 +310,50 @@ func (s *Sum) Fill(r *Report) {
 	}
 	r.Reasons = s.reasons(!r.Since.IsZero())
 	r.Owners, r.Nodes = top(s.owners, missed), top(s.nodes, missed)
-	for _, l := range s.leftovers {
-		r.Leftovers = append(r.Leftovers, *l)
+	r.Leftovers, r.Stages = sorted(s.leftovers), s.times()
+	month := sli.Of(s.Month, record.Creation)
+	r.Budget = Budget{Objective: Objective, Success: month.Success, Samples: month.Samples}
+	if month.Success != nil {
+		r.Budget.Left = new(1 - (1-*month.Success)/(1-Objective))
 	}
-	slices.SortFunc(r.Leftovers, byNumber)
-	r.Stages = s.times()
-	r.Budget = budget(s.Month)
 }
 
 // reasons counts the misses by reason. New ones are known only if there was a time before the week.
-func (s *Sum) reasons(history bool) (all []Reason) {
+func (s *Sum) reasons(history bool) []Reason {
 	counts := map[Reason]*Reason{}
-	add := func(of []sli.Count, into func(*Reason) *int) {
+	for i, of := range [][]sli.Count{s.Week, s.Before} {
 		for _, x := range of {
 			if x.Outcome != verdict.Missed {
 				continue
 			}
 			key := Reason{Act: x.Act, Reason: x.Reason, Class: string(x.Class)}
 			if counts[key] == nil {
-				r := new(key)
+				counts[key] = new(key)
+				counts[key].New = history && !s.Known[reason.Reason(x.Reason)]
 				if m := s.misses[key]; m != nil {
-					r.Example = m.Example
+					counts[key].Example = m.Example
 				}
-				r.New = history && !s.Known[reason.Reason(x.Reason)]
-				counts[key] = r
 			}
-			*into(counts[key]) += x.N
+			if r := counts[key]; i == 0 {
+				r.N += x.N
+			} else {
+				r.Before += x.N
+			}
 		}
 	}
-	add(s.Week, func(r *Reason) *int { return &r.N })
-	add(s.Before, func(r *Reason) *int { return &r.Before })
-	for _, r := range counts {
-		all = append(all, *r)
-	}
-	slices.SortFunc(all, byNumber)
-	return all
+	return sorted(counts)
 }
 
-func byNumber(a, b Reason) int {
-	return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(b.Before, a.Before), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason),
-		cmp.Compare(a.Class, b.Class))
+// sorted returns reasons, the most frequent first.
+func sorted(of map[Reason]*Reason) (all []Reason) {
+	for _, r := range of {
+		all = append(all, *r)
+	}
+	slices.SortFunc(all, func(a, b Reason) int {
+		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(b.Before, a.Before), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason),
+			cmp.Compare(a.Class, b.Class))
+	})
+	return all
 }
 
 func top(of map[string]*Worst, missed int) (all []Worst) {
@@ -376,13 +380,4 @@ func (s *Sum) times() (all []Stage) {
 	}
 	slices.SortFunc(all, func(a, b Stage) int { return cmp.Or(cmp.Compare(a.Act, b.Act), cmp.Compare(a.Stage, b.Stage)) })
 	return all
-}
-
-func budget(month []sli.Count) Budget {
-	i := sli.Of(month, record.Creation)
-	b := Budget{Objective: Objective, Success: i.Success, Samples: i.Samples}
-	if b.Success != nil {
-		b.Left = new(1 - (1-*b.Success)/(1-Objective))
-	}
-	return b
 }
