@@ -105,7 +105,6 @@ type Container struct {
 	Exited     Mark   `json:"exited,omitzero"`      // of its last end
 	ExitCode   int32  `json:"exitCode,omitempty"`   // of its last end
 	ExitReason string `json:"exitReason,omitempty"` // of its last end: OOMKilled, Error, Completed
-	Waiting    string `json:"waiting,omitempty"`    // the present reason of waiting
 	Unhealthy  bool   `json:"unhealthy,omitempty"`  // kubelet reported a failed probe
 	Ready      bool   `json:"ready,omitempty"`
 }
