@@ -135,7 +135,7 @@ func (s *Server) scopeOf(q url.Values, otherwise string) (c scope, err error) {
 	if nodes := q.Get("nodes"); nodes != "" {
 		c.Nodes = strings.Split(nodes, ",")
 	}
-	known := false
+	var known bool
 	switch c.window, known = sli.Windows()[c.name]; {
 	case !known:
 		err = badRequest("window: must be 5m, 1h, 1d or 7d")

@@ -128,12 +128,12 @@ func (s *Server) Pod(ctx context.Context, uid, namespace, name string) (Pod, err
 
 // Failures is the response about misses, grouped by act and reason.
 type Failures struct {
-	AsOf   time.Time `json:"asof"`
-	Window string    `json:"window"`
-	Groups []Group   `json:"groups"`
-	Misses []Act     `json:"misses"`           // the newest
-	Total  int       `json:"total"`            // of all groups
-	Capped bool      `json:"capped,omitempty"` // there are more misses than are counted
+	AsOf   time.Time   `json:"asof"`
+	Window string      `json:"window"`
+	Groups []Group     `json:"groups"`
+	Misses []store.Row `json:"misses"`           // the newest
+	Total  int         `json:"total"`            // of all groups
+	Capped bool        `json:"capped,omitempty"` // there are more misses than are counted
 }
 
 // Group are the misses of one act with one reason.
@@ -185,10 +185,8 @@ func (s *Server) Failures(ctx context.Context, q url.Values) (Failures, error) {
 		return Failures{}, err
 	}
 	rows, err := s.Store.Misses(ctx, c.now, c.window, c.Filter)
-	answer := Failures{AsOf: c.now, Window: c.name, Groups: group(rows), Misses: []Act{}, Total: len(rows), Capped: len(rows) == store.MaxMisses}
-	for _, row := range rows[:min(len(rows), maxListed)] {
-		answer.Misses = append(answer.Misses, Act{Row: row})
-	}
+	answer := Failures{AsOf: c.now, Window: c.name, Groups: group(rows), Total: len(rows), Capped: len(rows) == store.MaxMisses}
+	answer.Misses = append([]store.Row{}, rows[:min(len(rows), maxListed)]...)
 	return answer, err
 }
 

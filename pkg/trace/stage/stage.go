@@ -266,23 +266,19 @@ func (b *builder) united(id ID, intervals [][2]record.Mark) {
 		return
 	}
 	slices.SortFunc(intervals, func(x, y [2]record.Mark) int { return x[0].Arrival.Compare(y[0].Arrival) })
-	s := Stage{ID: id, Start: intervals[0][0], End: intervals[0][1]}
-	run := intervals[0]
-	add := func() {
+	runs := intervals[:1] // without overlaps
+	for _, next := range intervals[1:] {
+		if run := &runs[len(runs)-1]; !run[1].Known() || !next[0].Arrival.After(run[1].Arrival) {
+			run[1] = last(run[1], next[1])
+			continue
+		}
+		runs = append(runs, next)
+	}
+	s := Stage{ID: id, Start: runs[0][0], End: runs[len(runs)-1][1]}
+	for _, run := range runs {
 		spent := b.spent(run[0], run[1])
 		s.Spent.Low, s.Spent.High = s.Spent.Low+spent.Low, s.Spent.High+spent.High
 	}
-	for _, next := range intervals[1:] {
-		switch {
-		case !run[1].Known() || !next[0].Arrival.After(run[1].Arrival):
-			run[1] = last(run[1], next[1])
-		default:
-			add()
-			run = next
-		}
-		s.End = last(s.End, next[1])
-	}
-	add()
 	b.stages = append(b.stages, s)
 }
 

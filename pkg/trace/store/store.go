@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -102,16 +103,13 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if err := s.write(ctx, s.open, func(run statement) { run(setFirst, metaTime(time.Now())) }); err != nil {
 		return err
 	}
-	names, err := filepath.Glob(filepath.Join(strings.NewReplacer("[", `\[`, "*", `\*`, "?", `\?`).Replace(s.dir), "????-??-??.db"))
-	if err != nil {
-		return err
-	}
+	names, err := fs.Glob(os.DirFS(s.dir), "????-??-??.db")
 	for _, name := range names {
-		if _, err := s.day(ctx, strings.TrimSuffix(filepath.Base(name), ".db")); err != nil {
+		if _, err := s.day(ctx, strings.TrimSuffix(name, ".db")); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 func database(ctx context.Context, name, schema string) (*sql.DB, error) {
