@@ -1,7 +1,6 @@
 package follow
 
 import (
-	"fmt"
 	"hash/fnv"
 	"math"
 	"slices"
@@ -35,6 +34,7 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 	if !there {
 		uid = strings.Clone(uid)
 		known = pod{namespace: f.share(p.Namespace), name: strings.Clone(p.Name), images: changeable(p)}
+		known.takeRequests(p)
 		f.begin(o, uid, change)
 		f.admitted(o)
 	}
@@ -53,9 +53,7 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 		known.deleting = true
 		f.deletionBegins(o, uid, change == Listed && !there, known.ready)
 	}
-	cpu, bytes := requests(p)
 	known.ready, known.terminal, known.listed = known.ready || holds(p, corev1.PodReady) != nil, isTerminal(p), change == Listed
-	known.cpu, known.mib = int32(min(cpu, math.MaxInt32)), int32(min(bytes>>20, math.MaxInt32)) //nolint:gosec // bounded
 	f.measure(o)
 	for _, a := range f.acts[uid] {
 		f.observe(o, &a.Timeline)
@@ -123,6 +121,7 @@ func (f *Follower) upgraded(o observation, uid string, known *pod) {
 		return
 	}
 	known.images = digest
+	known.takeRequests(o.p)
 	if !known.ready || o.p.DeletionTimestamp != nil {
 		return
 	}
@@ -188,6 +187,11 @@ func requests(p *corev1.Pod) (cpu, bytes int64) {
 	return cpu, bytes
 }
 
+func (k *pod) takeRequests(p *corev1.Pod) {
+	cpu, bytes := requests(p)
+	k.cpu, k.mib = int32(min(cpu, math.MaxInt32)), int32(min(bytes>>20, math.MaxInt32)) //nolint:gosec // bounded
+}
+
 func isTerminal(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
@@ -202,8 +206,10 @@ func changeable(p *corev1.Pod) uint64 {
 	h := fnv.New64a()
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
-		fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%s\x00", c.Name, c.Image, c.Resources.Requests.Cpu(), c.Resources.Requests.Memory(),
-			c.Resources.Limits.Cpu(), c.Resources.Limits.Memory())
+		for _, s := range [...]string{c.Name, c.Image, c.Resources.Requests.Cpu().String(), c.Resources.Requests.Memory().String(),
+			c.Resources.Limits.Cpu().String(), c.Resources.Limits.Memory().String()} {
+			_, _ = h.Write([]byte(s + "\x00"))
+		}
 	}
 	return h.Sum64()
 }
