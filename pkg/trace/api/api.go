@@ -31,7 +31,6 @@ const (
 	askLimit  = 30 * time.Second
 	maxName   = 253 // bytes of a name
 	maxNodes  = 1000
-	leftover  = 10 * time.Minute // a pod Terminating longer than this plus its grace period is a leftover
 	blindFrom = 30 * time.Second // a watch further behind cannot see the cluster
 	storedIn  = 30 * time.Second // not ready if no batch was stored for this long
 )

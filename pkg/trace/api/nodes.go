@@ -107,23 +107,21 @@ type AvoidReason struct {
 	Since  time.Time `json:"since"`
 }
 
-// centerList is the event center's list of this cluster, as of the last question.
+// centerList is the event center's list of this cluster.
 type centerList struct {
-	mu      sync.Mutex // guards the fields below
-	at      time.Time
-	nodes   []AvoidNode
-	without string
+	mu   sync.Mutex // guards last
+	last Avoid      // without an owner
 }
 
 // read returns the list, asked for at most once each avoidAge.
-func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.Time) ([]AvoidNode, string) {
+func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.Time) Avoid {
 	if from == nil {
-		return nil, "there is no event center"
+		return Avoid{Without: "there is no event center"}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if age := now.Sub(c.at); age >= 0 && age < avoidAge {
-		return c.nodes, c.without
+	if age := now.Sub(c.last.AsOf); age >= 0 && age < avoidAge {
+		return c.last
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), avoidLimit) // others wait for the same answer
 	defer cancel()
@@ -135,19 +133,19 @@ func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.T
 		}
 	}
 	_, err := from.Center.Decode(ctx, http.MethodGet, "/v1/avoid", nil, &answer)
-	c.at, c.nodes, c.without = now, nil, ""
+	c.last = Avoid{AsOf: now}
 	switch {
 	case err != nil:
-		c.without = "the event center does not answer"
+		c.last.Without = "the event center does not answer"
 	case answer.StaleSince != nil:
-		c.without = "the event center gets no reports of agents"
+		c.last.Without = "the event center gets no reports of agents"
 	}
 	for _, pool := range answer.Pools {
-		if c.without == "" && pool.Cluster == from.Cluster {
-			c.nodes = append(c.nodes, pool.Avoid...)
+		if c.last.Without == "" && pool.Cluster == from.Cluster {
+			c.last.Nodes = append(c.last.Nodes, pool.Avoid...)
 		}
 	}
-	return c.nodes, c.without
+	return c.last
 }
 
 var isUID = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`).MatchString
@@ -171,13 +169,13 @@ func (s *Server) Avoid(ctx context.Context, q url.Values) (Avoid, error) {
 			missed[m.Node] = append(missed[m.Node], AvoidReason{"owner", m.Reason, m.At})
 		}
 	}
-	var nodes []AvoidNode
-	nodes, answer.Without = s.center.read(ctx, s.Sender, now)
+	center := s.center.read(ctx, s.Sender, now)
+	answer.Without = center.Without
 	all, _ := s.Follower.Nodes()
 	if answer.Storm = len(missed) > 1 && float64(len(missed)) > stormShare*float64(all); answer.Storm {
 		missed = nil
 	}
-	for _, n := range nodes {
+	for _, n := range center.Nodes {
 		answer.Nodes = append(answer.Nodes, AvoidNode{n.Node, append(slices.Clone(n.Reasons), missed[n.Node]...)})
 		delete(missed, n.Node)
 	}

@@ -192,8 +192,5 @@ func (s *Server) Failures(ctx context.Context, q url.Values) (Failures, error) {
 
 // Terminating returns the leftover pods of a namespace; without one, of all.
 func (s *Server) Terminating(_ context.Context, q url.Values) ([]follow.Terminating, error) {
-	namespace := q.Get("namespace")
-	return slices.DeleteFunc(append([]follow.Terminating{}, s.Follower.Terminating(s.Now(), leftover)...), func(t follow.Terminating) bool {
-		return namespace != "" && t.Namespace != namespace
-	}), nil
+	return append([]follow.Terminating{}, s.Follower.Terminating(s.Now(), q.Get("namespace"))...), nil
 }

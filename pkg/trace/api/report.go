@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
@@ -173,7 +174,7 @@ func isLeft(m store.Row, now time.Time) bool {
 	if gone := t.At(record.Gone); gone.Known() {
 		end = gone.Arrival
 	}
-	return end.Sub(t.Begin().Arrival) > leftover+t.Grace
+	return end.Sub(t.Begin().Arrival) > follow.Leftover+t.Grace
 }
 
 // KeepWeek keeps the report of the last week, once.

@@ -87,7 +87,7 @@ func (s *Server) Components(ctx context.Context, q url.Values) (Components, erro
 func (s *Server) Judge(ctx context.Context, now time.Time) error {
 	in := health.Inputs{}
 	in.Now.Nodes, in.Now.FaultyNodes = s.Follower.Nodes()
-	in.Now.Leftovers = len(s.Follower.Terminating(now, leftover))
+	in.Now.Leftovers = len(s.Follower.Terminating(now, ""))
 	down := false // an apiserver is known to be: then the watch has ended because of the cluster
 	for _, state := range s.Prober.States() {
 		c := health.Component{Name: state.Component, Instance: state.Instance, Offline: state.State == probe.Offline}
@@ -152,7 +152,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	metric(gauge, "open_acts", "Acts whose verdict or reason is not final.", float64(counts.Open))
 	metric(gauge, "watch_lag_seconds", "How far the watch is behind; -1 if it does not run.", c.lag(now))
 	metric(gauge, "terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period.",
-		float64(len(c.Follower.Terminating(now, leftover))))
+		float64(len(c.Follower.Terminating(now, ""))))
 	metric(counter, "unknown_texts_total", "Warnings whose text no reason knows.", float64(counts.UnknownTexts))
 	metric(counter, "unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many.",
 		float64(counts.UnfollowedRefusals))

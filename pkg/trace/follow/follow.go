@@ -321,17 +321,20 @@ type Terminating struct {
 	Detail                     string
 }
 
-// Terminating returns pods whose deletion was requested longer ago than longer plus their grace period.
-func (f *Follower) Terminating(now time.Time, longer time.Duration) (found []Terminating) {
+// Leftover is how long after the request of its deletion and its grace period a pod is a leftover.
+const Leftover = 10 * time.Minute
+
+// Terminating returns the leftover pods of a namespace; empty: of all.
+func (f *Follower) Terminating(now time.Time, namespace string) (found []Terminating) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, a := range f.open {
 		t := &a.Timeline
 		requested := t.At(record.DeleteRequested)
-		if t.Act != record.Deletion || !requested.Known() || t.At(record.Gone).Known() {
+		if t.Act != record.Deletion || !requested.Known() || t.At(record.Gone).Known() || namespace != "" && t.Namespace != namespace {
 			continue
 		}
-		if age := t.Passed(requested, now).Low - t.Grace; age > longer {
+		if age := t.Passed(requested, now).Low - t.Grace; age > Leftover {
 			r := f.config.Classes.Choose(t, now, f.config.Promised)
 			found = append(found, Terminating{t.Namespace, t.Name, t.UID, t.Node, age, r.Reason, r.Detail})
 		}

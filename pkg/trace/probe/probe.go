@@ -111,23 +111,22 @@ func (p *Prober) Run(ctx context.Context) {
 		}
 		return err
 	}
-	probe := func(ctx context.Context, _ time.Time) error {
-		p.round(ctx, p.reachable(addresses), time.Now())
-		return nil
-	}
-	chore.Repeat(ctx, p.log, interval, chore.Chore{Name: "find the apiservers", Every: findEvery, Do: find}, chore.Chore{Name: "probe", Do: probe})
+	chore.Repeat(ctx, p.log, interval, chore.Chore{Name: "find the apiservers", Every: findEvery, Do: find},
+		chore.Chore{Name: "probe", Do: func(ctx context.Context, _ time.Time) error {
+			p.round(ctx, p.reachable(addresses), time.Now())
+			return nil
+		}})
 }
 
 // reachable adds the address that the program itself uses, unless one of the published addresses could be reached.
 func (p *Prober) reachable(published []string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, address := range published {
-		if i := p.instances[[2]string{"apiserver", address}]; i != nil && i.reached {
-			return published
-		}
+	reached := func(address string) bool {
+		i := p.instances[[2]string{"apiserver", address}]
+		return i != nil && i.reached
 	}
-	if own := p.servers.Configured(); !slices.Contains(published, own) {
+	if own := p.servers.Configured(); !slices.Contains(published, own) && !slices.ContainsFunc(published, reached) {
 		return append(slices.Clone(published), own)
 	}
 	return published
