@@ -90,51 +90,34 @@ type Fault struct {
 }
 
 // owner names the owner of the act's pod.
-func (a *Act) owner() string { return a.Namespace + "/" + a.Owner }
+func (a *Act) owner() key { return key{a.Pool, a.Namespace + "/" + a.Owner} }
 
 // tally are the acts of a node.
 type tally struct {
+	pool   string
 	acts   map[record.Act]int
 	misses map[Kind][]Act
 }
 
-// Find returns the nodes that fail their pods according to the acts of one Window. mass are the pools of which so many nodes
-// fail that the fault is the cluster's; then there are no faults of their nodes.
+// key identifies a number or set of a pool.
+type key struct{ pool, of string }
+
+// Find returns the nodes that fail their pods according to the acts of one Window: each node is compared with the others of its
+// pool. mass are the pools of which so many nodes fail that the fault is the cluster's; then there are no faults of their nodes.
 func Find(acts []Act) (faults []Fault, mass []string) {
-	pools := map[string][]Act{}
-	for _, a := range acts {
-		pools[a.Pool] = append(pools[a.Pool], a)
-	}
-	for pool, acts := range pools {
-		found, all := find(pool, acts)
-		if all {
-			mass = append(mass, pool)
-		}
-		faults = append(faults, found...)
-	}
-	slices.Sort(mass)
-	slices.SortFunc(faults, byName)
-	return faults, mass
-}
-
-func byName(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) }
-
-// find is Find for one pool.
-func find(pool string, acts []Act) (faults []Fault, mass bool) {
-	nodes := map[string]*tally{}
-	delivered := map[string]map[string]bool{} // by owner: nodes
-	total, allMisses := map[record.Act]int{}, map[Kind]int{}
+	nodes, sum := map[string]*tally{}, map[key]int{} // sum: of each act, and of the misses of each kind
+	delivered := map[key]map[string]bool{}           // by owner: nodes
 	for _, a := range acts {
 		isMiss := a.Outcome == verdict.Missed && a.Class == reason.System
 		if a.Node == "" || a.Outcome != verdict.Delivered && !isMiss || a.Act != record.Creation && a.Act != record.Deletion {
 			continue
 		}
 		if nodes[a.Node] == nil {
-			nodes[a.Node] = &tally{map[record.Act]int{}, map[Kind][]Act{}}
+			nodes[a.Node] = &tally{a.Pool, map[record.Act]int{}, map[Kind][]Act{}}
 		}
 		n := nodes[a.Node]
 		n.acts[a.Act]++
-		total[a.Act]++
+		sum[key{a.Pool, string(a.Act)}]++
 		if owner := a.owner(); !isMiss {
 			if delivered[owner] == nil {
 				delivered[owner] = map[string]bool{}
@@ -142,46 +125,50 @@ func find(pool string, acts []Act) (faults []Fault, mass bool) {
 			delivered[owner][a.Node] = true
 		} else if kind := KindOf(a.Act, a.Reason); kind != "" {
 			n.misses[kind] = append(n.misses[kind], a)
-			allMisses[kind]++
+			sum[key{a.Pool, string(kind)}]++
 		}
 	}
-	failing := 0
+	all, failing := map[string]int{}, map[string]int{} // nodes by pool
 	for name, node := range nodes {
+		all[node.pool]++
 		before := len(faults)
 		for kind, misses := range node.misses {
 			act := misses[0].Act
 			n, k := node.acts[act], counted(misses, delivered)
-			others, othersMissed := total[act]-n, allMisses[kind]-len(misses)
+			others, othersMissed := sum[key{node.pool, string(act)}]-n, sum[key{node.pool, string(kind)}]-len(misses)
 			share := math.Max(float64(othersMissed), 0.5) / math.Max(float64(others), 1)
 			if k < fewest || others == 0 || float64(k)/float64(n) < factor*share || tail(n, k, share) >= chance {
 				continue
 			}
 			last := slices.MaxFunc(misses, func(a, b Act) int { return a.At.Compare(b.At) }).At
-			faults = append(faults, Fault{Node: name, Pool: pool, Kind: kind, Misses: k, Acts: n,
+			faults = append(faults, Fault{Node: name, Pool: node.pool, Kind: kind, Misses: k, Acts: n,
 				Others: float64(othersMissed) / float64(others), Last: last})
 		}
 		if len(faults) > before {
-			failing++
+			failing[node.pool]++
 		}
 	}
-	if failing > 1 && float64(failing) > massShare*float64(len(nodes)) {
-		return nil, true
+	for pool, n := range failing {
+		if n > 1 && float64(n) > massShare*float64(all[pool]) {
+			mass = append(mass, pool)
+		}
 	}
-	return faults, false
+	faults = slices.DeleteFunc(faults, func(f Fault) bool { return slices.Contains(mass, f.Pool) })
+	slices.Sort(mass)
+	slices.SortFunc(faults, byName)
+	return faults, mass
 }
+
+func byName(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) }
 
 // counted returns how many misses of a node count: all if pods of two namespaces missed, otherwise those of owners whose
 // pods were delivered on another node.
-func counted(misses []Act, delivered map[string]map[string]bool) (n int) {
+func counted(misses []Act, delivered map[key]map[string]bool) (n int) {
 	for _, m := range misses {
 		if m.Namespace != misses[0].Namespace {
 			return len(misses)
 		}
-		elsewhere := len(delivered[m.owner()])
-		if delivered[m.owner()][m.Node] {
-			elsewhere--
-		}
-		if elsewhere > 0 {
+		if on := delivered[m.owner()]; len(on) > 1 || len(on) == 1 && !on[m.Node] {
 			n++
 		}
 	}
@@ -219,14 +206,13 @@ func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass [
 	}
 	maps.DeleteFunc(t.mass, func(_ string, last time.Time) bool { return now.Sub(last) >= massHold })
 	for _, f := range found {
-		key := [2]string{f.Node, string(f.Kind)}
-		f.Since = now
-		if old, known := t.active[key]; known {
+		old, known := t.active[[2]string{f.Node, string(f.Kind)}]
+		if f.Since = now; known {
 			f.Since = old.Since
-		} else if !t.mass[f.Pool].IsZero() {
-			continue
 		}
-		t.active[key] = f
+		if known || t.mass[f.Pool].IsZero() {
+			t.active[[2]string{f.Node, string(f.Kind)}] = f
+		}
 	}
 	for key, f := range t.active {
 		good := 0

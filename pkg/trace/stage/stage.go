@@ -155,8 +155,14 @@ func (b *builder) containers() {
 		if c.Init {
 			initBegan = first(initBegan, c.Started)
 		}
-		if c.Hook && c.Started.Known() {
-			hooks = append(hooks, [2]record.Mark{c.Started, hookEnd(t, i)})
+		if c.Hook && c.Started.Known() { // until the next container starts, for which kubelet waits, or a status shows this one running
+			end := c.Shown
+			for _, next := range t.Containers[i+1:] {
+				if !next.Init {
+					end = first(end, next.Started)
+				}
+			}
+			hooks = append(hooks, [2]record.Mark{c.Started, end})
 		}
 		switch p := t.FirstPull(c.Name); {
 		case p != nil && pullEnd(t, p).Known():
@@ -172,17 +178,6 @@ func (b *builder) containers() {
 	b.interval(Init, initBegan, t.At(record.Initialized))
 	b.united(Start, starts)
 	b.united(PostStart, hooks)
-}
-
-// hookEnd is the start of the next container, for which kubelet waits, or the first status with this container running.
-func hookEnd(t *record.Timeline, i int) record.Mark {
-	end := t.Containers[i].Shown
-	for _, next := range t.Containers[i+1:] {
-		if !next.Init && next.Started.Known() {
-			end = first(end, next.Started)
-		}
-	}
-	return end
 }
 
 // pulls returns the intervals of pulls that have begun.
