@@ -270,7 +270,7 @@ func (s *serveOptions) save(ctx context.Context, now time.Time) error {
 	case leads:
 		err = s.api.Store.Save(ctx, batch)
 	default:
-		alive, err = s.api.Store.Alive(ctx)
+		err = s.api.Store.Note(ctx, store.Alive, &alive)
 	}
 	if err != nil {
 		s.api.Follower.Failed(batch)

@@ -88,8 +88,8 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 	if sum.Capped {
 		r.Missing = append(r.Missing, "owners or nodes: too many had misses")
 	}
-	first, err := s.Store.First(ctx)
-	if err != nil {
+	var first time.Time
+	if err := s.Store.Note(ctx, store.First, &first); err != nil {
 		return err
 	}
 	r.Budget.Days = min(report.Days, max(0, r.To.Sub(first).Hours()/24))
