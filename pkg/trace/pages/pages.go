@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
-	"github.com/nodeagent/nodeagent/pkg/trace/health"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
@@ -152,28 +151,19 @@ func fields(r *http.Request, names ...string) []web.Field {
 	return web.Fields(r.URL.Query(), map[string][]string{"window": {"5m", "1h", "1d", "7d"}}, names...)
 }
 
-// boardView is the first page. Health and components name no pods; the rest needs a right.
-type boardView struct {
-	Health     health.State
-	Components api.Components
-	Windows    []api.SLIs // nil: the person may not read all pods
-	Failures   api.Failures
-	Namespace  string
-	Filter     []web.Field
-}
-
+// board is the first page. Health and components name no pods; the rest needs a right.
 func (p *pages) board(r *http.Request, who web.Session) (web.View, error) {
 	namespace := r.URL.Query().Get("namespace")
-	v := boardView{Health: p.Health(), Namespace: namespace, Filter: fields(r, "namespace")}
-	var err error
-	if v.Components, err = p.Components(r.Context(), nil); err == nil && p.MayRead(r.Context(), who.Identity(), namespace) == nil {
+	components, err := p.Components(r.Context(), nil)
+	v := map[string]any{"Health": p.Health(), "Components": components, "Namespace": namespace, "Filter": fields(r, "namespace")}
+	if p.MayRead(r.Context(), who.Identity(), namespace) == nil {
+		var windows []api.SLIs
 		for _, window := range []string{"5m", "1h", "1d"} {
 			answer, failed := p.SLIs(r.Context(), url.Values{"window": {window}, "namespace": {namespace}})
-			v.Windows, err = append(v.Windows, answer), cmp.Or(err, failed)
+			windows, err = append(windows, answer), cmp.Or(err, failed)
 		}
-		var failed error
-		v.Failures, failed = p.Failures(r.Context(), url.Values{"namespace": {namespace}})
-		err = cmp.Or(err, failed)
+		failures, failed := p.Failures(r.Context(), url.Values{"namespace": {namespace}})
+		v["Windows"], v["Failures"], err = windows, failures, cmp.Or(err, failed)
 	}
 	if err != nil {
 		return web.View{}, err
