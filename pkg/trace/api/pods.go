@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -75,33 +76,26 @@ func (a Act) Lasts() float64 {
 	return end
 }
 
-// merge combines the acts of the store and of the follower: of an act in both, the follower has the newer state.
+// merge combines the acts of the store and of the follower: of an act in both, the follower has the newer state. Judged at once,
+// a deletion follows the creation.
 func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
-	var answer Pod
-	live := map[string]bool{}
-	for i := range acts {
-		live[acts[i].Key().String()] = true
-		a := Act{Row: store.RowOf(&acts[i])}
-		if a.At.IsZero() { // it is open
-			a.At = now
-		}
-		a.explain(&acts[i], now)
-		answer.Acts = append(answer.Acts, a)
-	}
+	all := map[string]Act{}
 	for _, r := range rows {
-		if live[r.Key] {
-			continue
-		}
 		a := Act{Row: r}
 		if r.Evidence != nil {
 			a.explain(r.Evidence, r.Evidence.JudgedAt)
 		}
-		answer.Acts = append(answer.Acts, a)
+		all[r.Key] = a
 	}
-	slices.SortStableFunc(answer.Acts, func(x, y Act) int { // judged at once: a deletion follows the creation
-		return cmp.Or(y.At.Compare(x.At), cmp.Compare(y.Row.Act, x.Row.Act))
-	})
-	return answer
+	for i := range acts {
+		a := Act{Row: store.RowOf(&acts[i])}
+		a.At = cmp.Or(a.At, now) // it is open
+		a.explain(&acts[i], now)
+		all[a.Key] = a
+	}
+	return Pod{slices.SortedFunc(maps.Values(all), func(x, y Act) int {
+		return cmp.Or(y.At.Compare(x.At), cmp.Compare(y.Row.Act, x.Row.Act), cmp.Compare(x.Key, y.Key))
+	})}
 }
 
 // getPod answers about a pod, by UID or by namespace and name. To somebody without a right to its namespace, a UID is unknown.

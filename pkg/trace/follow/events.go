@@ -175,22 +175,18 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	delete(t.Marks, record.RefusedLast)
 	t.Set(record.RefusedLast, m)
 	delete(t.Marks, record.Admitted)
-	if pod := f.newest[t.UID]; before(e, pod) {
+	// Controllers send Events later than they create pods. In doubt within a second, a refusal was before the newest pod: who is
+	// refused again reports it again.
+	at, pod := e.LastTimestamp.Time, f.newest[t.UID]
+	if at.IsZero() {
+		at = e.EventTime.Time
+	}
+	if !at.IsZero() && !pod.Time.IsZero() && !at.After(pod.Time) {
 		t.Set(record.Admitted, pod)
 	}
 	t.Refusals++
 	t.AddError(record.Error{Mark: m, From: strings.Clone(e.Reason), Text: text})
 	a.changed = true
-}
-
-// before reports whether the last refusal of an Event was before a pod was created: controllers send Events later than
-// they create pods. In doubt within a second it was: who is refused again reports it again.
-func before(e *corev1.Event, admitted record.Mark) bool {
-	at := e.LastTimestamp.Time
-	if at.IsZero() {
-		at = e.EventTime.Time
-	}
-	return !at.IsZero() && !admitted.Time.IsZero() && !at.After(admitted.Time)
 }
 
 func (f *Follower) refusalOf(uid types.UID) *Act {
