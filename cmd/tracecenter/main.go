@@ -57,11 +57,12 @@ func run(ctx context.Context, args []string) int {
 
 // options are the flags that every verb has.
 type options struct {
-	dir, server, ca, token, output string
+	remote.Client // of the tracecenter to query
+	output        string
 }
 
 func newRoot() *cobra.Command {
-	o := &options{}
+	o := &options{Client: remote.Client{Default: "http://" + defaultListen}}
 	root := &cobra.Command{
 		Use:   "tracecenter",
 		Short: "Judge each delivery of a pod, and explain the misses",
@@ -75,20 +76,18 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 			if o.output != "text" && o.output != "json" && (o.output != "html" || cmd.Name() != "weekly") {
 				return fmt.Errorf("--output %q: must be text or json", o.output)
 			}
+			o.Dir = remote.Directory("tracecenter", o.Dir)
 			return nil
 		},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&o.dir, "dir", "", "directory of the verdicts and the token (default $XDG_STATE_HOME/tracecenter, else ./tracecenter-data)")
-	flags.StringVar(&o.server, "server", "", "address of the tracecenter to query (default: that of the last one that ran in the directory, "+
-		"else http://"+defaultListen+")")
-	flags.StringVar(&o.ca, "ca", "", "file with the CA certificates of an https server")
-	flags.StringVar(&o.token, "token-file", "", "file with a token of a user of the cluster (default: the program's own, in the directory)")
+	flags.StringVar(&o.Dir, "dir", "", "directory of the verdicts and the token (default $XDG_STATE_HOME/tracecenter, else ./tracecenter-data)")
+	flags.StringVar(&o.Server, "server", "", "address of the tracecenter to query (default: that of the last one that ran in the directory, "+
+		"else "+o.Default+")")
+	flags.StringVar(&o.CA, "ca", "", "file with the CA certificates of an https server")
+	flags.StringVar(&o.Token, "token-file", "", "file with a token of a user of the cluster (default: the program's own, in the directory)")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(newServe(o), newLogin(o))
 	root.AddCommand(newVerbs(o)...)
 	return root
 }
-
-// directory returns the data directory.
-func (o *options) directory() string { return remote.Directory("tracecenter", o.dir) }

@@ -47,12 +47,12 @@ func TestRealPostgreSQLNotes(t *testing.T) {
 	if err := kept.Save(ctx, follow.Batch{Judged: []follow.Act{late, judged("good", "n1", "", "", now), judged("user", "n1", reason.User, "InitFailed", now)}}); err != nil {
 		t.Fatal(err)
 	}
-	days := map[string]nodefault.Day{"n1": {Node: "n1"}}
+	days := map[string]nodefault.Score{"n1": {Node: "n1"}}
 	if err := kept.CountNodes(ctx, now.Add(time.Second), time.Hour, days); err != nil || days["n1"].Delivered != 1 || days["n1"].Missed != 1 {
 		t.Errorf("%v %+v", err, days)
 	}
 	for owner, want := range map[string]int{"uid-1": 1, "uid": 0} {
-		if found, err := kept.MissesOfOwner(ctx, now.Add(time.Second), time.Hour, owner); err != nil || len(found) != want {
+		if found, err := kept.Misses(ctx, now.Add(time.Second), time.Hour, store.Filter{Owner: owner}); err != nil || len(found) != want {
 			t.Errorf("%s: %v %+v", owner, err, found)
 		}
 	}

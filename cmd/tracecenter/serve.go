@@ -4,43 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nodeagent/nodeagent/internal/kube/fleet"
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/override"
+	"github.com/nodeagent/nodeagent/pkg/trace/pages"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
-	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
+	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/web/identity"
+	"github.com/nodeagent/nodeagent/pkg/web/oidc"
+	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
 type serveOptions struct {
 	*options
-	kubeconfig       string
-	endpoint         web.Endpoint
-	oidc             string
-	promised         time.Duration
-	keepDays         int
-	exclude          []string
-	overrides, store string
+	kubeconfig, oidc, overrides, store, cluster, alertLevels string
 
-	center, centerCA, centerToken, cluster string
-
-	alertmanager, alertLevels string
-
+	endpoint    web.Endpoint
+	config      follow.Config
+	keepDays    int
+	center      remote.Client // of the event center
+	alerts      probe.Alerts
 	flowSchemas []string
-	poolLabel   string
+
+	api     *api.Server
+	readers []func(context.Context) // each runs until its context ends
 }
 
 func newServe(o *options) *cobra.Command {
@@ -61,17 +65,17 @@ with TLS.`,
 	flags.StringVar(&s.endpoint.KeyFile, "tls-key", "", "file with its key")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see docs/trace.md")
 	flags.StringVar(&s.store, "store", "", "PostgreSQL for the verdicts, postgres://..., instead of files in --dir")
-	flags.StringVar(&s.center, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
-	flags.StringVar(&s.centerCA, "event-center-ca", "", "file with the CA certificates of the event center (default: the system's)")
-	flags.StringVar(&s.centerToken, "event-center-token-file", "", "file with a token that the event center accepts")
+	flags.StringVar(&s.center.Server, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
+	flags.StringVar(&s.center.CA, "event-center-ca", "", "file with the CA certificates of the event center (default: the system's)")
+	flags.StringVar(&s.center.Token, "event-center-token-file", "", "file with a token that the event center accepts")
 	flags.StringVar(&s.cluster, "cluster", "", "name of this cluster in the event center")
-	flags.StringVar(&s.alertmanager, "alertmanager", "", "address of the Alertmanager whose firing alerts count for the cluster's health")
+	flags.StringVar(&s.alerts.Address, "alertmanager", "", "address of the Alertmanager whose firing alerts count for the cluster's health")
 	flags.StringVar(&s.alertLevels, "alert-levels", "critical=Fatal,warning=Warning", "level of health for each value of the alerts' label severity")
 	flags.StringSliceVar(&s.flowSchemas, "flow-schemas", nil, "FlowSchemas of tenants whose throttled requests are counted")
-	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
+	flags.DurationVar(&s.config.Promised, "promised", time.Minute, "time within which a pod must be delivered")
 	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days to keep verdicts")
-	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
-	flags.StringVar(&s.poolLabel, "pool-label", "", "label of a Node whose value is its pool: versions are compared within a pool")
+	flags.StringSliceVar(&s.config.ExcludeNamespaces, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as excluded")
+	flags.StringVar(&s.config.PoolLabel, "pool-label", "", "label of a Node whose value is its pool: versions are compared within a pool")
 	flags.StringVar(&s.overrides, "overrides", "", "file with the classes of reasons that differ in this cluster")
 	return cmd
 }
@@ -81,9 +85,9 @@ func (s *serveOptions) valid() error {
 		return err
 	}
 	switch {
-	case s.promised < time.Second || s.promised > time.Hour:
-		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
-	case s.center != "" && (s.cluster == "" || s.centerToken == ""):
+	case s.config.Promised < time.Second || s.config.Promised > time.Hour:
+		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.config.Promised)
+	case s.center.Server != "" && (s.cluster == "" || s.center.Token == ""):
 		return errors.New("--event-center needs --cluster and --event-center-token-file")
 	case s.store != "" && !store.IsPostgres(s.store):
 		return errors.New("--store: must begin with postgres://")
@@ -93,63 +97,51 @@ func (s *serveOptions) valid() error {
 	return nil
 }
 
-// classes reads the file of overrides; without one, there are none.
-func (s *serveOptions) classes() (reason.Overrides, error) {
-	if s.overrides == "" {
-		return nil, nil
-	}
-	data, err := os.ReadFile(s.overrides)
-	if err != nil {
-		return nil, fmt.Errorf("--overrides: %w", err)
-	}
-	return override.Parse(s.overrides, data)
-}
-
-func (s *serveOptions) openStore(ctx context.Context) (*store.Store, error) {
-	if s.store != "" {
-		return store.OpenPostgres(ctx, s.store, s.keepDays)
-	}
-	return store.Open(ctx, s.directory(), s.keepDays)
-}
-
 func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err := s.valid(); err != nil {
 		return err
 	}
-	classes, err := s.classes()
-	if err != nil {
-		return err
+	if s.overrides != "" {
+		data, err := os.ReadFile(s.overrides)
+		if err == nil {
+			s.config.Classes, err = override.Parse(s.overrides, data)
+		}
+		if err != nil {
+			return fmt.Errorf("--overrides: %w", err)
+		}
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := os.MkdirAll(s.directory(), 0o700); err != nil {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
-	kept, err := s.openStore(ctx)
+	open, where := store.Open, s.Dir
+	if s.store != "" {
+		open, where = store.OpenPostgres, s.store
+	}
+	kept, err := open(ctx, where, s.keepDays)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, kept.Close()) }()
-	open, since, err := kept.Load(ctx)
-	if err != nil {
+	if s.config.Open, s.config.Since, err = kept.Load(ctx); err != nil {
 		return err
 	}
-	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, PoolLabel: s.poolLabel, Classes: classes, Since: since, Open: open,
-		Judged: func(k follow.Key) bool { return kept.Judged(ctx, k) }})
+	s.config.Judged = func(k follow.Key) bool { return kept.Judged(ctx, k) }
+	follower := follow.New(s.config)
 	client, err := watch.New(s.kubeconfig, "tracecenter/"+Version, log)
 	if err != nil {
 		return err
 	}
 	prober := probe.New(client, follower, log)
-	w := &work{serveOptions: s, readers: []func(context.Context){prober.Run}, api: &api.Server{Follower: follower, Store: kept, Prober: prober, Log: log,
-		Now: time.Now, Loopback: s.endpoint.Loopback()}}
-	if s.center != "" {
-		center := &remote.Client{Server: s.center, CA: s.centerCA, Token: s.centerToken}
-		w.api.Sender = messages.NewSender(center, s.cluster, log)
-		reader := &messages.Reader{Center: center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
-		w.readers = append(w.readers, w.api.Sender.Run, reader.Run)
+	s.api = &api.Server{Follower: follower, Store: kept, Prober: prober, Log: log, Now: time.Now, Loopback: s.endpoint.Loopback()}
+	s.readers = append(s.readers, prober.Run)
+	if s.center.Server != "" {
+		s.api.Sender = messages.NewSender(&s.center, s.cluster, log)
+		reader := &messages.Reader{Center: &s.center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
+		s.readers = append(s.readers, s.api.Sender.Run, reader.Run)
 	}
-	if s.alertmanager != "" {
-		if err := w.readAlerts(); err != nil {
+	if s.alerts.Address != "" {
+		if err := s.readAlerts(); err != nil {
 			return err
 		}
 	}
@@ -158,33 +150,33 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		if err != nil {
 			return fmt.Errorf("--flow-schemas: %w", err)
 		}
-		w.readers = append(w.readers, tenants.Run)
+		s.readers = append(s.readers, tenants.Run)
 	}
-	closer, err := w.people(ctx)
+	closer, err := s.people(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closer.Close()) }()
-	return w.serve(ctx, client)
+	return s.serve(ctx, client)
 }
 
-func (s *work) readAlerts() error {
-	if err := probe.ValidAddress(s.alertmanager); err != nil {
+func (s *serveOptions) readAlerts() error {
+	if err := probe.ValidAddress(s.alerts.Address); err != nil {
 		return fmt.Errorf("--alertmanager %w", err)
 	}
 	levels, err := probe.ParseLevels(s.alertLevels)
 	if err != nil {
 		return fmt.Errorf("--alert-levels %w", err)
 	}
-	alerts := &probe.Alerts{Address: s.alertmanager, Levels: levels, Log: s.api.Log}
-	s.api.Alerts = alerts.Firing
-	s.readers = append(s.readers, alerts.Run)
+	s.alerts.Levels, s.alerts.Log, s.api.Alerts = levels, s.api.Log, s.alerts.Firing
+	s.readers = append(s.readers, s.alerts.Run)
 	return nil
 }
 
 const (
 	turn      = time.Second     // between judgements, each with a save
 	tick      = time.Second / 4 // between signs that this process runs: a stopped one must not take its own delay for that of others
+	overlap   = time.Minute     // another replica may judge an act so much later than this one
 	saveLimit = 30 * time.Second
 	stopLimit = 5 * time.Second
 	headLimit = 10 * time.Second
@@ -194,26 +186,19 @@ const (
 	maxConnections, networkConnections = 2_000, 500 // in total, and per network
 )
 
-// work is the work of an open tracecenter.
-type work struct {
-	*serveOptions
-	api     *api.Server
-	readers []func(context.Context) // each runs until its context ends
-}
-
 // serve answers requests and judges until ctx ends or a part of the program has failed.
-func (s *work) serve(ctx context.Context, client *watch.Client) error {
+func (s *serveOptions) serve(ctx context.Context, client *watch.Client) error {
 	listener, address, err := s.endpoint.Listen(maxConnections, networkConnections, nil)
 	if err != nil {
 		return err
 	}
 	answers := &http.Server{Handler: s.api.Handler(), ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
 		ErrorLog: slog.NewLogLogger(s.api.Log.Handler(), slog.LevelDebug)}
-	if err := remote.Publish(s.directory(), address); err != nil {
+	if err := remote.Publish(s.Dir, address); err != nil {
 		s.api.Log.Error("write the address for other commands failed: they need --server", "err", err)
 	}
 	fmt.Fprintf(os.Stderr, "tracecenter: listening on %s; its token is in %s; \"tracecenter login\" opens the pages\n", address,
-		plain(remote.TokenFile(s.directory())))
+		plain(remote.TokenFile(s.Dir)))
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error {
 		if err := answers.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -250,12 +235,12 @@ func (s *work) serve(ctx context.Context, client *watch.Client) error {
 	return parts.Wait()
 }
 
-func (s *work) repeat(turn time.Duration, chores ...chore.Chore) func(context.Context) {
+func (s *serveOptions) repeat(turn time.Duration, chores ...chore.Chore) func(context.Context) {
 	return func(ctx context.Context) { chore.Repeat(ctx, s.api.Log, turn, chores...) }
 }
 
 // chores are those that write to the store: they follow each other, because the store has one writer.
-func (s *work) chores() []chore.Chore {
+func (s *serveOptions) chores() []chore.Chore {
 	return []chore.Chore{
 		{Name: "store verdicts", Do: s.save},
 		{Name: "judge the health", Every: 5 * time.Second, Do: s.api.Judge},
@@ -269,7 +254,7 @@ func (s *work) chores() []chore.Chore {
 }
 
 // save stores the new verdicts, and those whose storing failed before.
-func (s *work) save(ctx context.Context, now time.Time) error {
+func (s *serveOptions) save(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, saveLimit)
 	defer cancel()
 	leads, fresh, err := s.api.Store.Lead(ctx)
@@ -279,22 +264,25 @@ func (s *work) save(ctx context.Context, now time.Time) error {
 		s.api.Follower.Adopt(acts, now)
 	}
 	probes, batch := s.api.Prober.Take(), s.api.Follower.Judge(now)
-	if err == nil && !leads { // the writing replica stores its own probes
-		if err = standBy(ctx, s.api.Follower, s.api.Store, batch); err == nil {
-			s.api.Saved(now)
-		}
-		return err
-	}
-	if err == nil {
+	var alive time.Time
+	switch {
+	case err != nil:
+	case leads:
 		err = s.api.Store.Save(ctx, batch)
+	default:
+		err = s.api.Store.Note(ctx, store.Alive, &alive)
 	}
 	if err != nil {
 		s.api.Follower.Failed(batch)
 		s.api.Prober.Return(probes)
 		return err
 	}
-	s.api.Follower.Stored(batch)
 	s.api.Saved(now)
+	if !leads { // the writing replica stores its own probes, and its verdicts later than this one
+		s.api.Follower.Elsewhere(batch, alive.Add(-overlap))
+		return nil
+	}
+	s.api.Follower.Stored(batch)
 	if err := s.api.Store.SaveProbes(ctx, probes); err != nil {
 		s.api.Prober.Return(probes)
 		return err
@@ -302,16 +290,44 @@ func (s *work) save(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// overlap is how much later than the writing replica this one may judge an act.
-const overlap = time.Minute
+// clusterName stands for the cluster in identities: there is only one.
+const clusterName = "cluster"
 
-// standBy keeps the verdicts that the writing replica may not have stored yet.
-func standBy(ctx context.Context, f *follow.Follower, kept *store.Store, b follow.Batch) error {
-	alive, err := kept.Alive(ctx)
+// people adds the access of people and programs to the interface, and the pages. The returned store must be closed.
+func (s *serveOptions) people(ctx context.Context) (io.Closer, error) {
+	token, err := web.Token(remote.TokenFile(s.Dir))
 	if err != nil {
-		f.Failed(b)
-		return err
+		return nil, fmt.Errorf("token: %w", err)
 	}
-	f.Elsewhere(b, alive.Add(-overlap))
-	return nil
+	if s.kubeconfig != "" {
+		if err := secretfile.Check(s.kubeconfig); err != nil {
+			return nil, fmt.Errorf("--kubeconfig: %w", err)
+		}
+	}
+	reviewer, err := fleet.New(fleet.Config{Kubeconfig: s.kubeconfig, UserAgent: "tracecenter/" + Version, Log: s.api.Log})
+	if err != nil {
+		return nil, err
+	}
+	authority, err := identity.New(identity.Config{Program: "tracecenter", Local: token, Dir: s.Dir, Log: s.api.Log,
+		Vouchers: []identity.Voucher{{Cluster: identity.Cluster{Name: clusterName, Readers: true}, Apiserver: reviewer, Node: reviewer.UID}}})
+	if err != nil {
+		return nil, err
+	}
+	provider, err := oidc.Open("tracecenter", s.oidc)
+	if err != nil {
+		return nil, fmt.Errorf("--oidc: %w", err)
+	}
+	control, err := sqlite.Open(ctx, filepath.Join(s.Dir, "control.db"))
+	if err != nil {
+		return nil, err
+	}
+	sessions := web.NewSessions(control, "tracecenter", s.endpoint.Secured(), time.Now)
+	authenticate := authority.Authenticate
+	var signIn web.SignIn
+	if provider != nil {
+		authenticate, signIn = provider.Authenticate(authenticate), provider
+	}
+	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Code
+	s.api.Pages = pages.New(s.api, sessions, signIn, Version)
+	return control, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -28,63 +29,57 @@ import (
 
 // newVerbs returns the verbs that query a running tracecenter.
 func newVerbs(o *options) []*cobra.Command {
-	return []*cobra.Command{
-		verb[api.Pod]{use: "pod NAMESPACE/NAME|UID", short: "What happened to a pod, and whose fault was it?", pathOf: podPath, name: "pod",
-			problem: func(p *api.Pod) error {
-				return problemIf(slices.ContainsFunc(p.Acts, func(a api.Act) bool { return a.Outcome == verdict.Missed }))
-			}}.command(o),
-		verb[api.SLIs]{use: "slis", short: "How many deliveries are in time?", path: "/v1/slis", name: "slis", window: "5m",
-			filters: []string{"namespace", "nodes"}}.command(o),
-		verb[api.Failures]{use: "failures", short: "Why were deliveries late? The misses, grouped by reason", path: "/v1/failures", name: "failures",
-			window: "1h", filters: []string{"namespace", "nodes", "reason"},
-			problem: func(f *api.Failures) error { return problemIf(f.Total > 0) }}.command(o),
-		verb[[]follow.Terminating]{use: "terminating", short: "Which pods are Terminating for more than 10 minutes and their grace period?",
-			path: "/v1/terminating", name: "terminating",
-			problem: func(found *[]follow.Terminating) error { return problemIf(len(*found) > 0) }}.command(o),
-		verb[health.State]{use: "health", short: "Is the cluster healthy, and are its components online?", path: "/v1/health", name: "health",
-			more: func(cmd *cobra.Command) error {
-				return o.ask(cmd, "/v1/components?window=1d", "components", &api.Components{})
-			},
-			problem: func(h *health.State) error {
-				if h.Level == health.Unknown {
-					return errCouldNotTell
-				}
-				return problemIf(h.Level != health.Healthy)
-			}}.command(o),
-		verb[api.Nodes]{use: "nodes", short: "Which nodes fail their pods, and how well does each deliver?", path: "/v1/nodes", name: "nodes",
-			problem: func(n *api.Nodes) error { return problemIf(len(n.Mass)+len(n.Faults) > 0) }}.command(o),
-		verb[api.Tenants]{use: "tenants", short: "Whose requests were throttled, and whose pods took the last capacity?", path: "/v1/tenants",
-			name: "tenants", window: "1d", filters: []string{"namespace"}}.command(o),
-		newReport(o),
-	}
-}
-
-func newReport(o *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "report", Short: "How was the week?", Args: cobra.NoArgs}
 	weekly := verb[report.Report]{use: "weekly", short: "How was the week?",
 		long: `How was the week? The last 7 days, or with --week a calendar week. -o html prints a document for an email. The exit code
 is 1 if the budget of errors is spent, and 2 if it has too few samples.`,
-		path: "/v1/report", name: "report", filters: []string{"week", "namespace"},
-		problem: func(r *report.Report) error {
-			if r.Budget.Left == nil {
-				return errCouldNotTell
-			}
-			return problemIf(*r.Budget.Left < 0)
-		}}.command(o)
-	asText := weekly.RunE
-	weekly.RunE = func(cmd *cobra.Command, args []string) error {
-		if o.output != "html" {
-			return asText(cmd, args)
-		}
-		response, err := o.remote().Send(cmd.Context(), http.MethodGet, "/v1/report?format=html&"+parameters(cmd), nil, nil)
-		if err != nil {
-			return err
-		}
-		defer response.Body.Close()
-		_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(response.Body, remote.MaxAnswer))
-		return err
+		path: "/v1/report", flags: []string{"week", "namespace"},
+		unknown: func(r *report.Report) bool { return r.Budget.Left == nil },
+		problem: func(r *report.Report) bool { return *r.Budget.Left < 0 }}.command(o)
+	reports := &cobra.Command{Use: "report", Short: "How was the week?", Args: cobra.NoArgs}
+	reports.AddCommand(weekly)
+	return []*cobra.Command{
+		verb[api.Pod]{use: "pod NAMESPACE/NAME|UID", short: "What happened to a pod, and whose fault was it?", pathOf: podPath,
+			problem: func(p *api.Pod) bool {
+				return slices.ContainsFunc(p.Acts, func(a api.Act) bool { return a.Outcome == verdict.Missed })
+			}}.command(o),
+		verb[api.SLIs]{use: "slis", short: "How many deliveries are in time?", flags: []string{"window=5m", "namespace", "nodes"}}.command(o),
+		verb[api.Failures]{use: "failures", short: "Why were deliveries late? The misses, grouped by reason",
+			flags:   []string{"window=1h", "namespace", "nodes", "reason"},
+			problem: func(f *api.Failures) bool { return f.Total > 0 }}.command(o),
+		verb[[]follow.Terminating]{use: "terminating", short: "Which pods are Terminating for more than 10 minutes and their grace period?",
+			problem: func(found *[]follow.Terminating) bool { return len(*found) > 0 }}.command(o),
+		verb[health.State]{use: "health", short: "Is the cluster healthy, and are its components online?",
+			more: func(cmd *cobra.Command) error {
+				return o.ask(cmd, "/v1/components?window=1d", "components", &api.Components{})
+			},
+			unknown: func(h *health.State) bool { return h.Level == health.Unknown },
+			problem: func(h *health.State) bool { return h.Level != health.Healthy }}.command(o),
+		verb[api.Nodes]{use: "nodes", short: "Which nodes fail their pods, and how well does each deliver?",
+			problem: func(n *api.Nodes) bool { return len(n.Mass)+len(n.Faults) > 0 }}.command(o),
+		verb[api.Tenants]{use: "tenants", short: "Whose requests were throttled, and whose pods took the last capacity?",
+			flags: []string{"window=1d", "namespace"}}.command(o),
+		reports,
 	}
-	cmd.AddCommand(weekly)
+}
+
+func newLogin(o *options) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "login",
+		Short: "Print a code that opens the pages in a browser, once",
+		Long: `Print the address of the pages, and a code that signs one person in, once, within ten minutes. With the program's own
+token the person may read everything; with --token-file, what the token's user may get in the cluster.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer api.SignInCode
+			return o.call(cmd, http.MethodPost, "/v1/sign-in-codes?name="+url.QueryEscape(name), &answer, func() error {
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.Address(), plain(answer.Code),
+					answer.Ends.Local().Format(time.TimeOnly))
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "name of the person who signs in")
 	return cmd
 }
 
@@ -99,11 +94,6 @@ const (
 //go:embed verbs.txt
 var verbTexts string
 
-// remote is the tracecenter to query.
-func (o *options) remote() *remote.Client {
-	return &remote.Client{Dir: o.directory(), Server: o.server, Default: "http://" + defaultListen, CA: o.ca, Token: o.token}
-}
-
 // ask sends a request to the server, and prints the answer by a template, or unchanged if JSON is wanted.
 func (o *options) ask(cmd *cobra.Command, path, name string, answer any) error {
 	return o.call(cmd, http.MethodGet, path, answer, func() error { return printText(cmd.OutOrStdout(), name, answer) })
@@ -113,7 +103,7 @@ func (o *options) ask(cmd *cobra.Command, path, name string, answer any) error {
 func (o *options) call(cmd *cobra.Command, method, path string, answer any, show func() error) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
 	defer cancel()
-	text, err := o.remote().Decode(ctx, method, path, nil, answer)
+	text, err := o.Decode(ctx, method, path, nil, answer)
 	switch {
 	case err != nil:
 		return err
@@ -121,6 +111,17 @@ func (o *options) call(cmd *cobra.Command, method, path string, answer any, show
 		return show()
 	}
 	_, err = cmd.OutOrStdout().Write(text)
+	return err
+}
+
+// copy prints the answer unchanged.
+func (o *options) copy(cmd *cobra.Command, path string) error {
+	response, err := o.Send(cmd.Context(), http.MethodGet, path, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(response.Body, remote.MaxAnswer))
 	return err
 }
 
@@ -143,18 +144,11 @@ func functions() template.FuncMap {
 		"minute":  func(t time.Time) string { return t.Format("2006-01-02 15:04 MST") },
 		"seconds": func(d time.Duration) time.Duration { return d.Round(time.Second) },
 		"percent": report.Percent,
-		"share":   func(ratio float64) string { return report.Percent(&ratio) },
 		"time":    report.Seconds,
 		"stage":   stage.Describe,
 		"days":    func() int { return report.Days },
 		"few":     func() int { return few },
 		"bar":     bar,
-		"lasting": func(bars []api.Bar) (end float64) {
-			for _, b := range bars {
-				end = max(end, b.From+b.Seconds)
-			}
-			return end
-		},
 	}
 }
 
@@ -163,77 +157,70 @@ func plain(s string) string { return event.Plain(s) }
 
 // bar draws a stage of an act that lasts until end.
 func bar(b api.Bar, end float64) string {
-	column := func(at float64) int { return min(width, max(0, int(at/max(end, 0.001)*width))) }
+	column := func(at float64) int { return min(width, max(0, int(at/end*width))) }
 	from := min(column(b.From), width-1)
 	to := max(from+1, column(b.From+b.Seconds))
 	return strings.Repeat(" ", from) + strings.Repeat("#", to-from) + strings.Repeat(" ", width-to)
 }
 
-// verb is a command that prints the answer to one request.
+// verb is a command that prints the answer to one request, by the template of its name.
 type verb[T any] struct {
 	use, short, long string
-	path             string                       // of the request
+	path             string                       // of the request; empty: /v1/ and its name
 	pathOf           func(string) (string, error) // of the request about an argument; nil: the verb has none
-	name             string                       // of the template
-	window           string                       // default of --window; empty: there is no such flag
-	filters          []string                     // further flags
+	flags            []string                     // the parameters of the request, some with a default
 	more             func(*cobra.Command) error   // prints more text after the answer; nil: there is none
-	problem          func(*T) error               // in the answer; nil: there is none
+	unknown, problem func(*T) bool                // of the answer, for the exit code; nil: never
 }
 
-// command returns the verb. Its flags are the parameters of the request.
+// command returns the verb.
 func (v verb[T]) command(o *options) *cobra.Command {
 	cmd := &cobra.Command{Use: v.use, Short: v.short, Long: v.long, Args: cobra.NoArgs}
 	if v.pathOf != nil {
 		cmd.Args = cobra.ExactArgs(1)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		path := v.path
+		path := cmp.Or(v.path, "/v1/"+cmd.Name())
 		if v.pathOf != nil {
 			if path, err = v.pathOf(args[0]); err != nil {
 				return err
 			}
 		}
+		query := url.Values{}
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() == "string" {
+				query.Set(f.Name, f.Value.String())
+			}
+		})
+		path += "?" + query.Encode()
+		if o.output == "html" {
+			return o.copy(cmd, path+"&format=html")
+		}
 		var answer T
-		err = o.ask(cmd, path+"?"+parameters(cmd), v.name, &answer)
+		err = o.ask(cmd, path, cmd.Name(), &answer)
 		if err == nil && v.more != nil && o.output != "json" {
 			err = v.more(cmd)
 		}
-		if err == nil && v.problem != nil {
-			err = v.problem(&answer)
+		switch {
+		case err != nil:
+		case v.unknown != nil && v.unknown(&answer):
+			err = errCouldNotTell
+		case v.problem != nil && v.problem(&answer):
+			err = errProblems
 		}
 		return err
 	}
-	if v.window != "" {
-		cmd.Flags().String("window", v.window, "5m, 1h, 1d or 7d")
-	}
-	for _, filter := range v.filters {
-		cmd.Flags().String(filter, "", map[string]string{
+	for _, flag := range v.flags {
+		name, preset, _ := strings.Cut(flag, "=")
+		cmd.Flags().String(name, preset, map[string]string{
+			"window":    "5m, 1h, 1d or 7d",
 			"namespace": "only pods of a namespace",
 			"nodes":     "only pods of nodes, separated by commas",
 			"reason":    "only misses with a reason",
 			"week":      "an ISO week, as 2026-W48 (default: the last 7 days)",
-		}[filter])
+		}[name])
 	}
 	return cmd
-}
-
-func parameters(cmd *cobra.Command) string {
-	query := url.Values{}
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Value.Type() == "string" {
-			query.Set(f.Name, f.Value.String())
-		}
-	})
-	return query.Encode()
-}
-
-// problemIf returns the error of a verb after it printed problems.
-func problemIf(found bool) error {
-	if found {
-		return errProblems
-	}
-	return nil
 }
 
 // podPath returns the path of NAMESPACE/NAME or a UID.

@@ -45,7 +45,7 @@ func TestVerbTexts(t *testing.T) {
 			"5m until 2026-03-08T12:00:00Z, the watch is 1 s behind", "ACT       SUCCESS        WITH USER      DELIVERED  SYSTEM  USER  EXCLUDED  UNKNOWN",
 			"creation  50.00 %        50.00 %        50         50      1     2         3", "deletion  fewer than 20  fewer than 20  0          0       0     0         0"}},
 		"failures": {&api.Failures{Groups: []api.Group{{Act: record.Creation, Reason: "NodeLost", Class: "system", N: 3,
-			Newest: store.Row{Namespace: "default", Name: foreign}, Nodes: sli.Tops{{Name: "n1", N: 2}, {Name: "n2", N: 1}}}, {N: 1}}}, []string{
+			Newest: store.Row{Namespace: "default", Name: foreign}, Nodes: []sli.Top{{Name: "n1", N: 2}, {Name: "n2", N: 1}}}, {N: 1}}}, []string{
 			"    3  creation  NodeLost                 system  newest default/a?b?[31m, nodes n1 (2) n2 (1)",
 			"    1                                             newest /"}},
 		"terminating": {&[]follow.Terminating{{Namespace: "default", Name: foreign, For: 90*time.Second + 1, Reason: "FinalizerHeld", Detail: "x/y"}}, []string{
@@ -62,7 +62,7 @@ func TestVerbTexts(t *testing.T) {
 		"tenants": {&api.Tenants{Window: "1d", AsOf: at, Requests: []api.Requests{{FlowSchema: foreign, Served: 1, Throttled: 1, Share: half}}, Exhausted: 7,
 			Took: []report.Placed{placed}}, []string{"1d until 2026-03-08T12:00:00Z", "", "FLOWSCHEMA  SERVED  THROTTLED  SHARE", "a?b?[31m    1       1          50.00 %", "",
 			"7 creations were missed because no node had room", "Pods placed in those hours, and in the hour before:", "NAMESPACE  PODS  CPU  MEMORY GIB", "greedy     2     8.0  2.0"}},
-		"report": {&report.Report{Week: "2026-W10", From: at, To: at, Missing: []string{foreign}, Acts: []report.Success{{Indicator: success, Before: success}},
+		"weekly": {&report.Report{Week: "2026-W10", From: at, To: at, Missing: []string{foreign}, Acts: []report.Success{{Indicator: success, Before: success}},
 			Reasons: append(make([]report.Reason, few), missed, report.Reason{Reason: "not printed"}), Owners: []report.Worst{worst}, Nodes: []report.Worst{worst},
 			Leftovers: []report.Reason{missed}, Stages: []report.Stage{{Act: record.Creation, Name: "pull", Samples: 20, P50: half, P90: half, Share: half}},
 			Slower: []report.Slower{{Group: report.Group{Component: "kubelet", Name: "pull"}, Version: "v2", Than: "v1", P90: 2, ThanP90: 1}},

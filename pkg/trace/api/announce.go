@@ -165,10 +165,8 @@ func (s *Server) burnRates(ctx context.Context, now time.Time) (rules []messages
 // burnRate returns how many times as fast as it may the error budget of creations burns; 0 with too few samples.
 func (s *Server) burnRate(ctx context.Context, now time.Time, window time.Duration) (float64, error) {
 	counts, err := s.Store.Count(ctx, now, window, store.Filter{})
-	for _, i := range sli.Add(counts) {
-		if i.Act == record.Creation && i.Success != nil {
-			return (1 - *i.Success) / (1 - report.Objective), err
-		}
+	if i := sli.Of(counts, record.Creation); i.Success != nil {
+		return (1 - *i.Success) / (1 - report.Objective), err
 	}
 	return 0, err
 }

@@ -31,7 +31,6 @@ const (
 	askLimit  = 30 * time.Second
 	maxName   = 253 // bytes of a name
 	maxNodes  = 1000
-	leftover  = 10 * time.Minute // a pod Terminating longer than this plus its grace period is a leftover
 	blindFrom = 30 * time.Second // a watch further behind cannot see the cluster
 	storedIn  = 30 * time.Second // not ready if no batch was stored for this long
 )
@@ -74,20 +73,27 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("GET /v1/slis", s.ofPods(answers(s, s.SLIs)))
-	mux.HandleFunc("GET /v1/failures", s.ofPods(answers(s, s.Failures)))
-	mux.HandleFunc("GET /v1/report", s.ofPods(s.getReport))
-	mux.HandleFunc("GET /v1/terminating", s.ofPods(answers(s, s.Terminating)))
-	mux.HandleFunc("GET /v1/versions", s.ofPath(answers(s, s.Versions)))
-	mux.HandleFunc("GET /v1/tenants", s.ofPods(answers(s, s.Tenants)))
-	mux.HandleFunc("GET /v1/pods/{uid}", s.identified(s.byUID))
-	mux.HandleFunc("GET /v1/pods/{namespace}/{name}", s.ofPods(s.byName))
-	mux.HandleFunc("GET /v1/components", s.ofPath(answers(s, s.Components)))
-	mux.HandleFunc("GET /v1/health", s.ofPath(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, s.Health()) }))
-	mux.HandleFunc("GET /v1/nodes", s.ofCluster(answers(s, s.Nodes)))
-	mux.HandleFunc("GET /v1/avoid", s.ofPath(answers(s, s.Avoid)))
-	mux.HandleFunc("GET /metrics", s.ofPath(s.metrics().ServeHTTP))
-	mux.HandleFunc("POST /v1/sign-in-codes", s.identified(s.signInCode))
+	for pattern, route := range map[string]struct {
+		answer handler
+		may    func(*http.Request, web.Identity) error
+	}{
+		"GET /v1/slis":                    {answers(s, s.SLIs), s.ofPods},
+		"GET /v1/failures":                {answers(s, s.Failures), s.ofPods},
+		"GET /v1/report":                  {s.getReport, s.ofPods},
+		"GET /v1/terminating":             {answers(s, s.Terminating), s.ofPods},
+		"GET /v1/tenants":                 {answers(s, s.Tenants), s.ofPods},
+		"GET /v1/pods/{uid}":              {s.getPod, anyone},
+		"GET /v1/pods/{namespace}/{name}": {s.getPod, s.ofPods},
+		"GET /v1/nodes":                   {answers(s, s.Nodes), s.ofCluster},
+		"GET /v1/avoid":                   {answers(s, s.Avoid), s.ofPath},
+		"GET /v1/versions":                {answers(s, s.Versions), s.ofPath},
+		"GET /v1/components":              {answers(s, s.Components), s.ofPath},
+		"GET /v1/health":                  {func(w http.ResponseWriter, _ *http.Request, _ web.Identity) { s.answer(w, s.Health()) }, s.ofPath},
+		"GET /metrics":                    {s.metrics(), s.ofPath},
+		"POST /v1/sign-in-codes":          {s.signInCode, anyone},
+	} {
+		mux.HandleFunc(pattern, s.guarded(route.answer, route.may))
+	}
 	if s.Pages != nil {
 		mux.Handle("/", s.Pages)
 	}
@@ -128,12 +134,12 @@ func (s *Server) scopeOf(q url.Values, otherwise string) (c scope, err error) {
 	if nodes := q.Get("nodes"); nodes != "" {
 		c.Nodes = strings.Split(nodes, ",")
 	}
-	known := false
+	var known bool
 	switch c.window, known = sli.Windows()[c.name]; {
 	case !known:
 		err = badRequest("window: must be 5m, 1h, 1d or 7d")
-	case len(c.Nodes) > maxNodes || max(len(c.Namespace), len(c.Reason)) > maxName:
-		err = badRequest("nodes, namespace, reason: too many, or too long")
+	case len(c.Nodes) > maxNodes || len(c.Reason) > maxName:
+		err = badRequest("nodes, reason: too many, or too long")
 	}
 	return c, err
 }
@@ -142,9 +148,12 @@ func badRequest(reason string) error {
 	return &web.Refusal{Status: http.StatusBadRequest, Reason: reason}
 }
 
+// handler answers the request of somebody.
+type handler func(w http.ResponseWriter, r *http.Request, who web.Identity)
+
 // answers serves the answer to a question.
-func answers[T any](s *Server, ask func(context.Context, url.Values) (T, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+func answers[T any](s *Server, ask func(context.Context, url.Values) (T, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 		answer, err := ask(r.Context(), r.URL.Query())
 		s.respond(w, r, answer, err)
 	}
@@ -178,12 +187,16 @@ type Access interface {
 	AuthorizeResource(ctx context.Context, who web.Identity, verb, resource, namespace string) error
 }
 
-// identified serves senders who are known.
-func (s *Server) identified(next func(http.ResponseWriter, *http.Request, web.Identity)) http.HandlerFunc {
+// guarded serves senders who are known, and whom may does not refuse.
+func (s *Server) guarded(next handler, may func(*http.Request, web.Identity) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Authenticate(r)
-		if err != nil {
-			refuse(w, web.RefusalOf(err, http.StatusUnauthorized))
+		refusal := web.RefusalOf(err, http.StatusUnauthorized)
+		if refusal == nil {
+			refusal = web.RefusalOf(may(r, who), http.StatusForbidden)
+		}
+		if refusal != nil {
+			refuse(w, refusal)
 			return
 		}
 		next(w, r, who)
@@ -192,44 +205,31 @@ func (s *Server) identified(next func(http.ResponseWriter, *http.Request, web.Id
 
 // MayRead returns nil if somebody may get the pods of a namespace; empty: of all namespaces.
 func (s *Server) MayRead(ctx context.Context, who web.Identity, namespace string) error {
+	if len(namespace) > maxName {
+		return badRequest("namespace: too long")
+	}
 	return s.Access.AuthorizeResource(ctx, who, "get", "pods", namespace)
 }
 
-// permitted serves senders who are known, and whom may does not refuse.
-func (s *Server) permitted(next http.HandlerFunc, may func(*http.Request, web.Identity) error) http.HandlerFunc {
-	return s.identified(func(w http.ResponseWriter, r *http.Request, who web.Identity) {
-		if refusal := web.RefusalOf(may(r, who), http.StatusForbidden); refusal != nil {
-			refuse(w, refusal)
-			return
-		}
-		next(w, r)
-	})
+// anyone permits everyone who is known.
+func anyone(*http.Request, web.Identity) error { return nil }
+
+// ofPods permits those who may get the pods of the namespace in the path or the query; without one, of all namespaces.
+func (s *Server) ofPods(r *http.Request, who web.Identity) error {
+	return s.MayRead(r.Context(), who, cmp.Or(r.PathValue("namespace"), r.URL.Query().Get("namespace")))
 }
 
-// ofPods serves those who may get the pods of the namespace in the path or the query; without one, of all namespaces.
-func (s *Server) ofPods(next http.HandlerFunc) http.HandlerFunc {
-	return s.permitted(next, func(r *http.Request, who web.Identity) error {
-		namespace := cmp.Or(r.PathValue("namespace"), r.URL.Query().Get("namespace"))
-		if len(namespace) > maxName {
-			return badRequest("namespace: too long")
-		}
-		return s.MayRead(r.Context(), who, namespace)
-	})
+// ofCluster permits those who may get the pods of all namespaces.
+func (s *Server) ofCluster(r *http.Request, who web.Identity) error {
+	return s.MayRead(r.Context(), who, "")
 }
 
-// ofCluster serves those who may get the pods of all namespaces.
-func (s *Server) ofCluster(next http.HandlerFunc) http.HandlerFunc {
-	return s.permitted(next, func(r *http.Request, who web.Identity) error { return s.MayRead(r.Context(), who, "") })
-}
-
-// ofPath serves those who may get the nonResourceURL of the request.
-func (s *Server) ofPath(next http.HandlerFunc) http.HandlerFunc {
-	return s.permitted(next, func(r *http.Request, who web.Identity) error {
-		if refusal := web.Permit(r, s.Access, who, r.URL.Path); refusal != nil {
-			return refusal
-		}
-		return nil
-	})
+// ofPath permits those who may get the nonResourceURL of the request.
+func (s *Server) ofPath(r *http.Request, who web.Identity) error {
+	if refusal := web.Permit(r, s.Access, who, r.URL.Path); refusal != nil {
+		return refusal
+	}
+	return nil
 }
 
 func refuse(w http.ResponseWriter, r *web.Refusal) {

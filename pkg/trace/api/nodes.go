@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/store"
 )
 
 const (
@@ -77,7 +78,7 @@ func (s *Server) Nodes(ctx context.Context, _ url.Values) (Nodes, error) {
 	if err := s.Store.CountNodes(ctx, answer.AsOf, 24*time.Hour, days); err != nil {
 		return answer, err
 	}
-	scores := nodefault.Scores(slices.Collect(maps.Values(days)), answer.Faults)
+	scores := nodefault.Scores(slices.AppendSeq([]nodefault.Score{}, maps.Values(days)), answer.Faults)
 	answer.Scores, answer.Total = scores[:min(len(scores), maxScores)], len(scores)
 	return answer, nil
 }
@@ -106,23 +107,21 @@ type AvoidReason struct {
 	Since  time.Time `json:"since"`
 }
 
-// centerList is the event center's list of this cluster, as of the last question.
+// centerList is the event center's list of this cluster.
 type centerList struct {
-	mu      sync.Mutex // guards the fields below
-	at      time.Time
-	nodes   []AvoidNode
-	without string
+	mu   sync.Mutex // guards last
+	last Avoid      // without an owner
 }
 
 // read returns the list, asked for at most once each avoidAge.
-func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.Time) ([]AvoidNode, string) {
+func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.Time) Avoid {
 	if from == nil {
-		return nil, "there is no event center"
+		return Avoid{Without: "there is no event center"}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if age := now.Sub(c.at); age >= 0 && age < avoidAge {
-		return c.nodes, c.without
+	if age := now.Sub(c.last.AsOf); age >= 0 && age < avoidAge {
+		return c.last
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), avoidLimit) // others wait for the same answer
 	defer cancel()
@@ -134,19 +133,19 @@ func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.T
 		}
 	}
 	_, err := from.Center.Decode(ctx, http.MethodGet, "/v1/avoid", nil, &answer)
-	c.at, c.nodes, c.without = now, nil, ""
+	c.last = Avoid{AsOf: now}
 	switch {
 	case err != nil:
-		c.without = "the event center does not answer"
+		c.last.Without = "the event center does not answer"
 	case answer.StaleSince != nil:
-		c.without = "the event center gets no reports of agents"
+		c.last.Without = "the event center gets no reports of agents"
 	}
 	for _, pool := range answer.Pools {
-		if c.without == "" && pool.Cluster == from.Cluster {
-			c.nodes = append(c.nodes, pool.Avoid...)
+		if c.last.Without == "" && pool.Cluster == from.Cluster {
+			c.last.Nodes = append(c.last.Nodes, pool.Avoid...)
 		}
 	}
-	return c.nodes, c.without
+	return c.last
 }
 
 var isUID = regexp.MustCompile(`^[0-9a-zA-Z-]{1,64}$`).MatchString
@@ -158,24 +157,25 @@ func (s *Server) Avoid(ctx context.Context, q url.Values) (Avoid, error) {
 	if !isUID(owner) {
 		return answer, badRequest("owner: must be the UID of a controller of pods")
 	}
-	found, err := s.Store.MissesOfOwner(ctx, now, avoidFor, owner)
+	found, err := s.Store.Misses(ctx, now, avoidFor, store.Filter{Owner: owner})
 	if err != nil {
 		return answer, err
 	}
 	missed := map[string][]AvoidReason{}
 	for _, m := range found {
 		known := func(a AvoidReason) bool { return a.Reason == m.Reason }
-		if nodefault.KindOf(m.Act, reason.Reason(m.Reason)) != "" && !slices.ContainsFunc(missed[m.Node], known) {
+		if m.Node != "" && m.Class != string(reason.User) && nodefault.KindOf(m.Act, reason.Reason(m.Reason)) != "" &&
+			!slices.ContainsFunc(missed[m.Node], known) {
 			missed[m.Node] = append(missed[m.Node], AvoidReason{"owner", m.Reason, m.At})
 		}
 	}
-	nodes, without := s.center.read(ctx, s.Sender, now)
-	answer.Without = without
+	center := s.center.read(ctx, s.Sender, now)
+	answer.Without = center.Without
 	all, _ := s.Follower.Nodes()
 	if answer.Storm = len(missed) > 1 && float64(len(missed)) > stormShare*float64(all); answer.Storm {
 		missed = nil
 	}
-	for _, n := range nodes {
+	for _, n := range center.Nodes {
 		answer.Nodes = append(answer.Nodes, AvoidNode{n.Node, append(slices.Clone(n.Reasons), missed[n.Node]...)})
 		delete(missed, n.Node)
 	}

@@ -3,6 +3,8 @@ package api
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -65,47 +67,44 @@ func (a *Act) explain(of *follow.Act, now time.Time) {
 	}
 }
 
-// merge combines the acts of the store and of the follower: of an act in both, the follower has the newer state.
-func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
-	var answer Pod
-	live := map[string]bool{}
-	for i := range acts {
-		live[acts[i].Key().String()] = true
-		a := Act{Row: store.RowOf(&acts[i])}
-		if a.At.IsZero() { // it is open
-			a.At = now
-		}
-		a.explain(&acts[i], now)
-		answer.Acts = append(answer.Acts, a)
+// Lasts returns when the last stage ends, in seconds since the begin of the act; never 0.
+func (a Act) Lasts() float64 {
+	end := 0.001
+	for _, b := range a.Bars {
+		end = max(end, b.From+b.Seconds)
 	}
+	return end
+}
+
+// merge combines the acts of the store and of the follower: of an act in both, the follower has the newer state. Judged at once,
+// a deletion follows the creation.
+func merge(rows []store.Row, acts []follow.Act, now time.Time) Pod {
+	all := map[string]Act{}
 	for _, r := range rows {
-		if live[r.Key] {
-			continue
-		}
 		a := Act{Row: r}
 		if r.Evidence != nil {
 			a.explain(r.Evidence, r.Evidence.JudgedAt)
 		}
-		answer.Acts = append(answer.Acts, a)
+		all[r.Key] = a
 	}
-	slices.SortStableFunc(answer.Acts, func(x, y Act) int { // judged at once: a deletion follows the creation
-		return cmp.Or(y.At.Compare(x.At), cmp.Compare(y.Row.Act, x.Row.Act))
-	})
-	return answer
+	for i := range acts {
+		a := Act{Row: store.RowOf(&acts[i])}
+		a.At = cmp.Or(a.At, now) // it is open
+		a.explain(&acts[i], now)
+		all[a.Key] = a
+	}
+	return Pod{slices.SortedFunc(maps.Values(all), func(x, y Act) int {
+		return cmp.Or(y.At.Compare(x.At), cmp.Compare(y.Row.Act, x.Row.Act), cmp.Compare(x.Key, y.Key))
+	})}
 }
 
-func (s *Server) byName(w http.ResponseWriter, r *http.Request) {
-	pod, err := s.Pod(r.Context(), "", r.PathValue("namespace"), r.PathValue("name"))
-	s.answerPod(w, r, pod, err)
-}
-
-// byUID answers about the pod of a UID. To somebody without a right to its namespace, it is unknown.
-func (s *Server) byUID(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	pod, err := s.Pod(r.Context(), r.PathValue("uid"), "", "")
-	if err == nil && len(pod.Acts) > 0 && s.MayRead(r.Context(), who, pod.Acts[0].Namespace) != nil {
-		pod = Pod{}
+// getPod answers about a pod, by UID or by namespace and name. To somebody without a right to its namespace, a UID is unknown.
+func (s *Server) getPod(w http.ResponseWriter, r *http.Request, who web.Identity) {
+	pod, err := s.Pod(r.Context(), r.PathValue("uid"), r.PathValue("namespace"), r.PathValue("name"))
+	if err == nil && (len(pod.Acts) == 0 || s.MayRead(r.Context(), who, pod.Acts[0].Namespace) != nil) {
+		err = &web.Refusal{Status: http.StatusNotFound, Reason: "no act of such a pod is known"}
 	}
-	s.answerPod(w, r, pod, err)
+	s.respond(w, r, pod, err)
 }
 
 // Pod returns the acts of a pod, by UID or by namespace and name; none if it is unknown.
@@ -121,21 +120,14 @@ func (s *Server) Pod(ctx context.Context, uid, namespace, name string) (Pod, err
 	return merge(rows, acts, s.Now()), nil
 }
 
-func (s *Server) answerPod(w http.ResponseWriter, r *http.Request, pod Pod, err error) {
-	if err == nil && len(pod.Acts) == 0 {
-		err = &web.Refusal{Status: http.StatusNotFound, Reason: "no act of such a pod is known"}
-	}
-	s.respond(w, r, pod, err)
-}
-
 // Failures is the response about misses, grouped by act and reason.
 type Failures struct {
-	AsOf   time.Time `json:"asof"`
-	Window string    `json:"window"`
-	Groups []Group   `json:"groups"`
-	Misses []Act     `json:"misses"`           // the newest
-	Total  int       `json:"total"`            // of all groups
-	Capped bool      `json:"capped,omitempty"` // there are more misses than are counted
+	AsOf   time.Time   `json:"asof"`
+	Window string      `json:"window"`
+	Groups []Group     `json:"groups"`
+	Misses []store.Row `json:"misses"`           // the newest
+	Total  int         `json:"total"`            // of all groups
+	Capped bool        `json:"capped,omitempty"` // there are more misses than are counted
 }
 
 // Group are the misses of one act with one reason.
@@ -144,23 +136,21 @@ type Group struct {
 	Reason string     `json:"reason"`
 	Class  string     `json:"class"`
 	N      int        `json:"n"`
-	Nodes  sli.Tops   `json:"nodes,omitempty"`  // the most frequent
-	Owners sli.Tops   `json:"owners,omitempty"` // the most frequent
+	Nodes  []sli.Top  `json:"nodes,omitempty"`  // the most frequent
+	Owners []sli.Top  `json:"owners,omitempty"` // the most frequent
 	Newest store.Row  `json:"newest"`
+
+	nodes, owners map[string]int
 }
 
 // group groups misses, the newest first, and returns the largest group first.
 func group(rows []store.Row) []Group {
-	type parts struct {
-		Group
-		nodes, owners map[string]int
-	}
-	byKey := map[[3]string]*parts{}
+	byKey := map[string]*Group{}
 	for _, r := range rows {
-		key := [3]string{string(r.Act), r.Reason, r.Class}
+		key := fmt.Sprint(r.Act, " ", r.Reason, " ", r.Class)
 		g := byKey[key]
 		if g == nil {
-			g = &parts{Group{Act: r.Act, Reason: r.Reason, Class: r.Class, Newest: r}, map[string]int{}, map[string]int{}}
+			g = &Group{Act: r.Act, Reason: r.Reason, Class: r.Class, Newest: r, nodes: map[string]int{}, owners: map[string]int{}}
 			byKey[key] = g
 		}
 		g.N++
@@ -174,7 +164,7 @@ func group(rows []store.Row) []Group {
 	groups := []Group{}
 	for _, g := range byKey {
 		g.Nodes, g.Owners = sli.TopOf(g.nodes, maxTop), sli.TopOf(g.owners, maxTop)
-		groups = append(groups, g.Group)
+		groups = append(groups, *g)
 	}
 	slices.SortFunc(groups, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Class, b.Class))
@@ -189,17 +179,12 @@ func (s *Server) Failures(ctx context.Context, q url.Values) (Failures, error) {
 		return Failures{}, err
 	}
 	rows, err := s.Store.Misses(ctx, c.now, c.window, c.Filter)
-	answer := Failures{AsOf: c.now, Window: c.name, Groups: group(rows), Misses: []Act{}, Total: len(rows), Capped: len(rows) == store.MaxMisses}
-	for _, row := range rows[:min(len(rows), maxListed)] {
-		answer.Misses = append(answer.Misses, Act{Row: row})
-	}
+	answer := Failures{AsOf: c.now, Window: c.name, Groups: group(rows), Total: len(rows), Capped: len(rows) == store.MaxMisses}
+	answer.Misses = append([]store.Row{}, rows[:min(len(rows), maxListed)]...)
 	return answer, err
 }
 
 // Terminating returns the leftover pods of a namespace; without one, of all.
 func (s *Server) Terminating(_ context.Context, q url.Values) ([]follow.Terminating, error) {
-	namespace := q.Get("namespace")
-	return slices.DeleteFunc(append([]follow.Terminating{}, s.Follower.Terminating(s.Now(), leftover)...), func(t follow.Terminating) bool {
-		return namespace != "" && t.Namespace != namespace
-	}), nil
+	return append([]follow.Terminating{}, s.Follower.Terminating(s.Now(), q.Get("namespace"))...), nil
 }

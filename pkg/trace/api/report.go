@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
@@ -16,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
@@ -45,7 +47,12 @@ func (s *Server) Report(ctx context.Context, name, namespace string) (report.Rep
 			}
 		}
 	}
-	s.addNodes(ctx, &r)
+	if s.Sender != nil && namespace == "" {
+		var missing string
+		if r.Center, missing = nodesOnline(ctx, s.Sender, &r); missing != "" {
+			r.Missing = append(r.Missing, "the nodes: "+missing)
+		}
+	}
 	s.reports.Lock() // one at a time: each reads all acts of the week
 	defer s.reports.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -55,20 +62,19 @@ func (s *Server) Report(ctx context.Context, name, namespace string) (report.Rep
 }
 
 func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
-	var c report.Counts
-	for into, span := range map[*[]sli.Count][2]time.Time{&c.Week: {r.From, r.To}, &c.Before: {r.From.Add(-week), r.To.Add(-week)},
-		&c.Month: {r.To.Truncate(time.Hour).AddDate(0, 0, -report.Days), r.To}} {
+	sum := report.NewSum()
+	for into, span := range map[*[]sli.Count][2]time.Time{&sum.Week: {r.From, r.To}, &sum.Before: {r.From.Add(-week), r.To.Add(-week)},
+		&sum.Month: {r.To.Truncate(time.Hour).AddDate(0, 0, -report.Days), r.To}} {
 		if *into, err = s.Store.Sums(ctx, span[0], span[1], r.Namespace); err != nil {
 			return err
 		}
 	}
-	if r.Since, c.Known, err = s.Store.History(ctx, r.From, r.Namespace); err != nil {
+	if r.Since, sum.Known, err = s.Store.History(ctx, r.From, r.Namespace); err != nil {
 		return err
 	}
 	if kept := s.Store.Kept(r.AsOf); r.From.Before(kept) {
 		r.Missing = append(r.Missing, "the acts before "+kept.Format(time.DateOnly)+", for owners, nodes, examples, leftovers and stages")
 	}
-	sum := report.NewSum()
 	if err := s.Store.MissesOf(ctx, r.From, r.To, r.Namespace, func(m store.Row) {
 		sum.Miss(report.Act{Namespace: m.Namespace, Owner: m.Owner, Node: m.Node, Act: m.Act, Outcome: m.Outcome, Class: reason.Class(m.Class),
 			Reason: reason.Reason(m.Reason)}, m.Namespace+"/"+m.Name, m.At, isLeft(m, r.AsOf))
@@ -78,12 +84,12 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 	if err := s.Store.Acts(ctx, r.From, r.To, r.Namespace, sum.Act); err != nil {
 		return err
 	}
-	sum.Fill(r, c)
+	sum.Fill(r)
 	if sum.Capped {
 		r.Missing = append(r.Missing, "owners or nodes: too many had misses")
 	}
-	first, err := s.Store.First(ctx)
-	if err != nil {
+	var first time.Time
+	if err := s.Store.Note(ctx, store.First, &first); err != nil {
 		return err
 	}
 	r.Budget.Days = min(report.Days, max(0, r.To.Sub(first).Hours()/24))
@@ -111,26 +117,9 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 	return err
 }
 
-// addNodes adds the nodes to the report of all namespaces. Without a week, they are those of the newest one: in the first hours
-// of Monday, an event center with another timezone has no later one.
-func (s *Server) addNodes(ctx context.Context, r *report.Report) {
-	if s.Sender == nil || r.Namespace != "" {
-		return
-	}
-	var missing string
-	if r.Week != "" {
-		r.Center, missing = nodesOnline(ctx, s.Sender, r.From.Format(time.DateOnly))
-	} else {
-		r.Center, missing = nodesOnline(ctx, s.Sender, "")
-	}
-	if missing != "" {
-		r.Missing = append(r.Missing, "the nodes: "+missing)
-	}
-}
-
-// nodesOnline returns the cluster's part of the event center's report of the week of a date; empty: the default of the
-// event center. Or why it is missing.
-func nodesOnline(ctx context.Context, from *messages.Sender, date string) (online *report.NodesOnline, missing string) {
+// nodesOnline returns the cluster's part of the event center's report, or why it is missing. Without a week, it is that of the
+// newest one: in the first hours of Monday, an event center with another timezone has no later one.
+func nodesOnline(ctx context.Context, from *messages.Sender, r *report.Report) (online *report.NodesOnline, missing string) {
 	ctx, cancel := context.WithTimeout(ctx, centerLimit)
 	defer cancel()
 	var answer struct {
@@ -143,15 +132,16 @@ func nodesOnline(ctx context.Context, from *messages.Sender, date string) (onlin
 		}
 	}
 	path := "/v1/reports/weekly"
-	if date != "" {
-		path += "?" + url.Values{"date": {date}}.Encode()
+	if r.Week != "" {
+		path += "?date=" + r.From.Format(time.DateOnly)
 	}
-	if _, err := from.Center.Decode(ctx, http.MethodGet, path, nil, &answer); err != nil {
-		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusNotFound {
-			return nil, "the event center has no report of that week"
-		} else if ok {
-			return nil, fmt.Sprintf("the event center refuses: status %d", refused.Status)
-		}
+	_, err := from.Center.Decode(ctx, http.MethodGet, path, nil, &answer)
+	switch refused, ok := errors.AsType[*client.RefusedError](err); {
+	case ok && refused.Status == http.StatusNotFound:
+		return nil, "the event center has no report of that week"
+	case ok:
+		return nil, fmt.Sprintf("the event center refuses: status %d", refused.Status)
+	case err != nil:
 		return nil, "the event center does not answer"
 	}
 	online = &report.NodesOnline{Week: answer.Name, Partial: answer.Partial}
@@ -184,7 +174,7 @@ func isLeft(m store.Row, now time.Time) bool {
 	if gone := t.At(record.Gone); gone.Known() {
 		end = gone.Arrival
 	}
-	return end.Sub(t.Begin().Arrival) > leftover+t.Grace
+	return end.Sub(t.Begin().Arrival) > follow.Leftover+t.Grace
 }
 
 // KeepWeek keeps the report of the last week, once.
@@ -202,7 +192,7 @@ func (s *Server) KeepWeek(ctx context.Context, now time.Time) error {
 	return s.Store.KeepWeek(ctx, name, made)
 }
 
-func (s *Server) getReport(w http.ResponseWriter, r *http.Request) {
+func (s *Server) getReport(w http.ResponseWriter, r *http.Request, _ web.Identity) {
 	q := r.URL.Query()
 	made, err := s.Report(r.Context(), q.Get("week"), q.Get("namespace"))
 	if err == nil && q.Get("format") == "html" {

@@ -15,6 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // SLIs is the response about indicators.
@@ -85,25 +87,22 @@ func (s *Server) Components(ctx context.Context, q url.Values) (Components, erro
 func (s *Server) Judge(ctx context.Context, now time.Time) error {
 	in := health.Inputs{}
 	in.Now.Nodes, in.Now.FaultyNodes = s.Follower.Nodes()
-	in.Now.Leftovers = len(s.Follower.Terminating(now, leftover))
+	in.Now.Leftovers = len(s.Follower.Terminating(now, ""))
+	down := false // an apiserver is known to be: then the watch has ended because of the cluster
 	for _, state := range s.Prober.States() {
-		in.Components = append(in.Components, health.Component{Name: state.Component, Instance: state.Instance,
-			Offline: state.State == probe.Offline})
+		c := health.Component{Name: state.Component, Instance: state.Instance, Offline: state.State == probe.Offline}
+		in.Components, down = append(in.Components, c), down || c.Offline && c.Name == "apiserver"
 	}
 	counts, err := s.Store.Count(ctx, now, sli.Windows()["5m"], store.Filter{})
 	switch behind := s.Follower.Behind(now); {
 	case err != nil:
 		in.Blind = "the verdicts cannot be read"
-	case behind < 0 && !s.offline():
+	case behind < 0 && !down:
 		in.Blind = "the pods are not listed yet, or their watch has ended"
-	case behind > blindFrom && !s.offline():
+	case behind > blindFrom && !down:
 		in.Blind = "the watch is " + behind.Round(time.Second).String() + " behind"
 	}
-	for _, i := range sli.Add(counts) {
-		if i.Act == record.Creation {
-			in.Creation = &i
-		}
-	}
+	in.Creation = new(sli.Of(counts, record.Creation))
 	if s.Alerts != nil {
 		in.Alerts = s.Alerts()
 	}
@@ -111,13 +110,6 @@ func (s *Server) Judge(ctx context.Context, now time.Time) error {
 	defer s.mu.Unlock()
 	s.health = s.tracker.Take(in, now)
 	return err
-}
-
-// offline reports whether an apiserver is known to be offline: then the watch has ended because of the cluster.
-func (s *Server) offline() bool {
-	return slices.ContainsFunc(s.Prober.States(), func(p probe.State) bool {
-		return p.Component == "apiserver" && p.State == probe.Offline
-	})
 }
 
 // Health returns the health of the cluster as of the last judgement.
@@ -133,10 +125,11 @@ func (s *Server) Health() health.State {
 // collector reads the metrics on each scrape.
 type collector struct{ *Server }
 
-func (s *Server) metrics() http.Handler {
-	r := prometheus.NewRegistry()
-	r.MustRegister(collector{s})
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
+func (s *Server) metrics() handler {
+	all := prometheus.NewRegistry()
+	all.MustRegister(collector{s})
+	served := promhttp.HandlerFor(all, promhttp.HandlerOpts{})
+	return func(w http.ResponseWriter, r *http.Request, _ web.Identity) { served.ServeHTTP(w, r) }
 }
 
 // Describe implements prometheus.Collector.
@@ -159,7 +152,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	metric(gauge, "open_acts", "Acts whose verdict or reason is not final.", float64(counts.Open))
 	metric(gauge, "watch_lag_seconds", "How far the watch is behind; -1 if it does not run.", c.lag(now))
 	metric(gauge, "terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period.",
-		float64(len(c.Follower.Terminating(now, leftover))))
+		float64(len(c.Follower.Terminating(now, ""))))
 	metric(counter, "unknown_texts_total", "Warnings whose text no reason knows.", float64(counts.UnknownTexts))
 	metric(counter, "unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many.",
 		float64(counts.UnfollowedRefusals))
@@ -181,13 +174,15 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 	metric(gauge, "unstored_verdicts", "Verdicts that wait for the store.", float64(counts.Unstored))
 	metric(counter, "lost_verdicts_total", "Verdicts that had no room to wait for the store.", float64(counts.Lost))
-	for miss, n := range counts.Missed {
-		metric(counter, "missed_total", "Misses by the reason known at their deadline, and by whose it is.", float64(n), "act", string(miss.Act),
-			"reason", string(miss.Reason), "class", string(miss.Class))
-	}
-	for act, outcomes := range counts.Outcomes {
-		for outcome, n := range outcomes {
-			metric(counter, "acts_total", "Acts by verdict.", float64(n), "act", string(act), "outcome", string(outcome))
+	acts := map[[2]string]int{}
+	for of, n := range counts.Acts {
+		act, outcome := string(of.Act), string(of.Outcome)
+		if acts[[2]string{act, outcome}] += n; of.Outcome == verdict.Missed {
+			metric(counter, "missed_total", "Misses by the reason known at their deadline, and by whose it is.", float64(n), "act", act,
+				"reason", of.Reason, "class", string(of.Class))
 		}
+	}
+	for of, n := range acts {
+		metric(counter, "acts_total", "Acts by verdict.", float64(n), "act", of[0], "outcome", of[1])
 	}
 }

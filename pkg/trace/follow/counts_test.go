@@ -29,13 +29,11 @@ func TestCountsAddUp(t *testing.T) {
 	}
 	w.until(700)
 	total := map[record.Act]int{}
-	for act, outcomes := range w.Counts().Outcomes {
-		for o, n := range outcomes {
-			if o == verdict.Open {
-				t.Errorf("%s: %d open", act, n)
-			}
-			total[act] += n
+	for of, n := range w.Counts().Acts {
+		if of.Outcome == verdict.Open {
+			t.Errorf("%s: %d open", of.Act, n)
 		}
+		total[of.Act] += n
 	}
 	if total[record.Creation] != 200 || total[record.Deletion] != 50 || len(w.judged) != 250 {
 		t.Errorf("%v, %d judged", total, len(w.judged))

@@ -35,8 +35,9 @@ func (f *Follower) Event(e *corev1.Event, listed bool, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.alive(now)
+	_, container, _ := strings.Cut(strings.TrimSuffix(e.InvolvedObject.FieldPath, "}"), "{") // spec.containers{name}
 	said := record.Error{Mark: record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}, From: strings.Clone(e.Reason),
-		Container: containerOf(e.InvolvedObject.FieldPath), Text: e.Message}
+		Container: strings.Clone(container), Text: e.Message}
 	uid, warning := string(e.InvolvedObject.UID), e.Type == corev1.EventTypeWarning
 	if _, there := f.pods[uid]; !there && !listed {
 		kept := said
@@ -121,12 +122,9 @@ func (f *Follower) event(t *record.Timeline, e record.Error, warning bool) {
 	t.AddError(e)
 }
 
-// pull takes an Event of a pull; nil if there are too many.
+// pull takes an Event of a pull.
 func pull(p *record.Pull, e record.Error) {
-	switch {
-	case p == nil:
-		return
-	case e.From == "Pulling":
+	if e.From == "Pulling" {
 		p.Began.Set(e.Mark)
 		return
 	}
@@ -144,23 +142,15 @@ func pull(p *record.Pull, e record.Error) {
 	}
 }
 
-// containerOf returns the container of a field path: spec.containers{name}.
-func containerOf(path string) string {
-	_, rest, found := strings.Cut(path, "{")
-	name, closed := strings.CutSuffix(rest, "}")
-	if !found || !closed {
-		return ""
-	}
-	return strings.Clone(name)
-}
-
 // Refused takes an Event FailedCreate of an owner of pods. All refusals of one owner are one act, until a pod of the
 // owner is created, or the owner has been quiet for longer than controllers wait.
 func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.alive(now)
-	if !createsPods(e) || listed && (f.config.Since.IsZero() || e.LastTimestamp.Time.Before(f.config.Since)) {
+	createsPods := []string{"ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"} // a CronJob creates Jobs
+	if e.Reason != "FailedCreate" || !slices.Contains(createsPods, e.InvolvedObject.Kind) ||
+		listed && (f.config.Since.IsZero() || e.LastTimestamp.Time.Before(f.config.Since)) {
 		return
 	}
 	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
@@ -185,7 +175,13 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	delete(t.Marks, record.RefusedLast)
 	t.Set(record.RefusedLast, m)
 	delete(t.Marks, record.Admitted)
-	if pod := f.newest[t.UID]; before(e, pod) {
+	// Controllers send Events later than they create pods. In doubt within a second, a refusal was before the newest pod: who is
+	// refused again reports it again.
+	at, pod := e.LastTimestamp.Time, f.newest[t.UID]
+	if at.IsZero() {
+		at = e.EventTime.Time
+	}
+	if !at.IsZero() && !pod.Time.IsZero() && !at.After(pod.Time) {
 		t.Set(record.Admitted, pod)
 	}
 	t.Refusals++
@@ -193,27 +189,10 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	a.changed = true
 }
 
-// before reports whether the last refusal of an Event was before a pod was created: controllers send Events later than
-// they create pods. In doubt within a second it was: who is refused again reports it again.
-func before(e *corev1.Event, admitted record.Mark) bool {
-	at := e.LastTimestamp.Time
-	if at.IsZero() {
-		at = e.EventTime.Time
-	}
-	return !at.IsZero() && !admitted.Time.IsZero() && !at.After(admitted.Time)
-}
-
-// createsPods reports whether the refused object is a pod: a CronJob creates Jobs.
-func createsPods(e *corev1.Event) bool {
-	return e.Reason == "FailedCreate" &&
-		slices.Contains([]string{"ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"}, e.InvolvedObject.Kind)
-}
-
 func (f *Follower) refusalOf(uid types.UID) *Act {
-	for _, a := range f.acts[string(uid)] {
-		if a.Timeline.Act == record.Refusal {
-			return a
-		}
+	acts := f.acts[string(uid)]
+	if i := slices.IndexFunc(acts, func(a *Act) bool { return a.Timeline.Act == record.Refusal }); i >= 0 {
+		return acts[i]
 	}
 	return nil
 }
@@ -234,11 +213,6 @@ func (f *Follower) admitted(o observation) {
 	}
 }
 
-// refusedStill reports whether further refusals belong to the act.
-func refusedStill(t *record.Timeline, now time.Time) bool {
-	return t.Act == record.Refusal && !t.At(record.Admitted).Known() && now.Sub(t.At(record.RefusedLast).Arrival) < quietFor
-}
-
 // withoutValues removes text that may repeat the pod's specification: a webhook's or policy's text, and field values.
 func withoutValues(text string) string {
 	for _, sign := range []string{"denied the request", "denied request", " value: "} {
@@ -249,8 +223,11 @@ func withoutValues(text string) string {
 	return strings.Clone(text)
 }
 
-// outside is how far a time of the node may lie outside of the act: clocks are measured from whole seconds.
-const outside = 5 * time.Second
+const (
+	outside     = 5 * time.Second // a time of the node may lie so far outside of the act: clocks are measured from whole seconds
+	maxSays     = 512             // bytes
+	maxFindings = 16
+)
 
 // Evidence takes what a node's agent reported about a pod. It reports false, and counts that, if the evidence cannot be true: the pod is
 // unknown or on another node, or a time lies outside of the act.
@@ -259,7 +236,8 @@ func (f *Follower) Evidence(e event.Evidence, node string, now time.Time) (taken
 	defer f.mu.Unlock()
 	for _, a := range f.acts[e.UID] {
 		t := &a.Timeline
-		if t.Node != node || t.Namespace != e.Namespace || t.Name != e.Name || !concerns(t, e.Act) {
+		concerned := map[record.Act]bool{record.Creation: t.Act == record.Creation || t.Replaces != "", record.Deletion: t.Act == record.Deletion}
+		if t.Node != node || t.Namespace != e.Namespace || t.Name != e.Name || !concerned[record.Act(e.Act)] {
 			continue
 		}
 		f.applySkews(t)
@@ -273,15 +251,6 @@ func (f *Follower) Evidence(e event.Evidence, node string, now time.Time) (taken
 		f.counts.EvidenceIgnored++
 	}
 	return taken
-}
-
-const (
-	maxSays     = 512 // bytes
-	maxFindings = 16
-)
-
-func concerns(t *record.Timeline, act string) bool {
-	return act == string(record.Creation) && (t.Act == record.Creation || t.Replaces != "") || act == string(record.Deletion) && t.Act == record.Deletion
 }
 
 // witnessed converts an evidence to marks of a timeline: of the node's clock, with an estimated arrival. It reports false,

@@ -9,10 +9,9 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
@@ -71,14 +70,11 @@ func (a *Act) Key() Key { return Key{a.Timeline.UID, a.Timeline.Act, a.Timeline.
 type pod struct {
 	namespace, name, node string
 	images                uint64 // digest of everything that an upgrade in place changes
-	flags                 uint8
+	deleting, ready       bool
+	listed                bool  // in the present list
+	terminal              bool  // Succeeded or Failed: it needs no room
+	cpu, mib              int32 // requests, in thousandths of a core and MiB
 }
-
-const (
-	deleting uint8 = 1 << iota
-	ready
-	listed // in the present list
-)
 
 // Follower is safe for concurrent use.
 type Follower struct {
@@ -122,15 +118,8 @@ type Counts struct {
 	UnfollowedRefusals        int // Events of refused owners beyond the limit
 	Evidence, EvidenceIgnored int // from the agents: taken; about unknown pods, or not plausible
 	Unstored, Lost            int // verdicts that wait for the store, and that had no room to wait
-	Outcomes                  map[record.Act]map[verdict.Outcome]int
-	Missed                    map[Miss]int // by their first reasons
-}
-
-// Miss is a kind of misses.
-type Miss struct {
-	Act    record.Act
-	Reason reason.Reason
-	Class  reason.Class
+	// Acts are the numbers of acts with the same verdict, of misses by their first reason. The keys have no numbers.
+	Acts map[sli.Count]int
 }
 
 // New returns a follower that continues with the acts of the last run.
@@ -138,7 +127,7 @@ func New(c Config) *Follower {
 	f := &Follower{config: c, pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
 		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]record.Mark{}, nodes: map[string]node{}, builds: map[int64]record.Build{},
 		plugins: map[string][]plugin{}, control: map[controlPlane]string{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
-		beat: slowBeat, room: maxUnstored, counts: Counts{Outcomes: map[record.Act]map[verdict.Outcome]int{}, Missed: map[Miss]int{}}}
+		beat: slowBeat, room: maxUnstored, counts: Counts{Acts: map[sli.Count]int{}}}
 	for i := range c.Open {
 		a := c.Open[i]
 		a.stored = !a.JudgedAt.IsZero()
@@ -240,11 +229,11 @@ func (f *Follower) Synced(now time.Time, list bool) {
 	defer f.mu.Unlock()
 	if list {
 		for uid, p := range f.pods {
-			if p.flags&listed == 0 {
+			if !p.listed {
 				f.vanished(uid, p, now)
 				continue
 			}
-			p.flags &^= listed
+			p.listed = false
 			f.pods[uid] = p
 		}
 		for _, a := range f.open { // from the last run
@@ -271,7 +260,7 @@ func (f *Follower) Synced(now time.Time, list bool) {
 // vanished ends the acts of a pod whose end was not observed.
 func (f *Follower) vanished(uid string, p pod, now time.Time) {
 	m := record.Mark{Source: record.Own, Arrival: now, Late: true}
-	if p.flags&deleting == 0 { // its deletion is an unobserved act
+	if !p.deleting { // its deletion is an unobserved act
 		t := record.Timeline{Act: record.Deletion, UID: uid, Namespace: p.namespace, Name: p.name, Node: p.node, Exclude: f.excluded(p.namespace)}
 		t.Set(record.Gone, m)
 		f.add(&Act{Timeline: t, changed: true})
@@ -320,10 +309,7 @@ func (f *Follower) Counts() Counts {
 	defer f.mu.Unlock()
 	c := f.counts
 	c.Pods, c.Open, c.Unstored = len(f.pods), len(f.open), f.unstored
-	c.Missed, c.Outcomes = maps.Clone(c.Missed), maps.Clone(c.Outcomes)
-	for act, outcomes := range c.Outcomes {
-		c.Outcomes[act] = maps.Clone(outcomes)
-	}
+	c.Acts = maps.Clone(c.Acts)
 	return c
 }
 
@@ -335,17 +321,20 @@ type Terminating struct {
 	Detail                     string
 }
 
-// Terminating returns pods whose deletion was requested longer ago than longer plus their grace period.
-func (f *Follower) Terminating(now time.Time, longer time.Duration) (found []Terminating) {
+// Leftover is how long after the request of its deletion and its grace period a pod is a leftover.
+const Leftover = 10 * time.Minute
+
+// Terminating returns the leftover pods of a namespace; empty: of all.
+func (f *Follower) Terminating(now time.Time, namespace string) (found []Terminating) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, a := range f.open {
 		t := &a.Timeline
 		requested := t.At(record.DeleteRequested)
-		if t.Act != record.Deletion || !requested.Known() || t.At(record.Gone).Known() {
+		if t.Act != record.Deletion || !requested.Known() || t.At(record.Gone).Known() || namespace != "" && t.Namespace != namespace {
 			continue
 		}
-		if age := t.Passed(requested, now).Low - t.Grace; age > longer {
+		if age := t.Passed(requested, now).Low - t.Grace; age > Leftover {
 			r := f.config.Classes.Choose(t, now, f.config.Promised)
 			found = append(found, Terminating{t.Namespace, t.Name, t.UID, t.Node, age, r.Reason, r.Detail})
 		}
@@ -374,10 +363,4 @@ func clone(a *Act) Act {
 	t.Containers, t.Pulls, t.Errors = slices.Clone(t.Containers), slices.Clone(t.Pulls), slices.Clone(t.Errors)
 	t.Finalizers = slices.Clone(t.Finalizers)
 	return c
-}
-
-// isStatic reports whether a pod is a static pod of kubelet: the apiserver shows its mirror.
-func isStatic(p *corev1.Pod) bool {
-	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	return mirror
 }

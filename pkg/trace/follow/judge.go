@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
@@ -27,7 +28,7 @@ type Batch struct {
 func (f *Follower) Judge(now time.Time) Batch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// Events of earlier refusals are not to be expected any more.
+	// Events of earlier refusals are not expected any more.
 	maps.DeleteFunc(f.newest, func(_ string, m record.Mark) bool { return now.Sub(m.Arrival) > eventsDelayed })
 	b := Batch{Alive: f.seen(now)}
 	for key, a := range f.open {
@@ -43,12 +44,13 @@ func (f *Follower) Judge(now time.Time) Batch {
 			continue
 		case !a.stored:
 			b.Judged = append(b.Judged, clone(a))
-			if !missed && !continues(a, now) {
+			if !missed && !needed(&a.Timeline, now) {
 				b.Finished = append(b.Finished, key)
 				continue
 			}
 			a.changed = true
-		case missed && now.Sub(a.JudgedAt) < refineFor, leftover(a), continues(a, now):
+		case missed && now.Sub(a.JudgedAt) < refineFor, needed(&a.Timeline, now):
+		case a.Timeline.Act == record.Deletion && !a.Timeline.At(record.Gone).Known(): // shown as Terminating until it ends
 		default:
 			if missed {
 				f.applySkews(&a.Timeline) // with everything learnt since
@@ -66,14 +68,12 @@ func (f *Follower) Judge(now time.Time) Batch {
 	return b
 }
 
-// leftover reports whether a deletion continues after its final verdict: it is shown as Terminating until it ends.
-func leftover(a *Act) bool {
-	return a.Timeline.Act == record.Deletion && !a.Timeline.At(record.Gone).Known()
-}
-
-// continues reports whether an act is still needed after its verdict.
-func continues(a *Act, now time.Time) bool {
-	return refusedStill(&a.Timeline, now) || awaits(&a.Timeline, now)
+// needed reports whether an act is needed after its verdict: further refusals belong to it, or another pod may replace the
+// deleted one.
+func needed(t *record.Timeline, now time.Time) bool {
+	gone, refused := t.At(record.Gone), t.At(record.RefusedLast)
+	return t.Act == record.Refusal && !t.At(record.Admitted).Known() && now.Sub(refused.Arrival) < quietFor ||
+		t.Awaits && gone.Known() && now.Sub(gone.Arrival) < awaitFor
 }
 
 func (f *Follower) judge(a *Act, now time.Time) {
@@ -95,12 +95,8 @@ func (f *Follower) judge(a *Act, now time.Time) {
 		a.Timeline.Around = f.around(&a.Timeline, now)
 		a.First = f.config.Classes.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
 		a.Final = a.First
-		f.counts.Missed[Miss{a.Timeline.Act, a.First.Reason, a.First.Class}]++
 	}
-	if f.counts.Outcomes[a.Timeline.Act] == nil {
-		f.counts.Outcomes[a.Timeline.Act] = map[verdict.Outcome]int{}
-	}
-	f.counts.Outcomes[a.Timeline.Act][a.Verdict.Outcome]++
+	f.counts.Acts[sli.Count{Act: a.Timeline.Act, Outcome: a.Verdict.Outcome, Class: a.First.Class, Reason: string(a.First.Reason)}]++
 }
 
 // deadline returns when the act was due; for an act that ended earlier, the reason is that of its end.
@@ -121,7 +117,7 @@ func (f *Follower) around(t *record.Timeline, now time.Time) (s record.Surroundi
 	s.VictimsPresent = t.At(record.Nominated).Known() && t.Node == ""
 	s.ExceedsNodes = len(f.nodes) > 0 && (t.CPU > 0 || t.Bytes > 0)
 	for _, n := range f.nodes {
-		s.FaultTaints = s.FaultTaints || n.faulty
+		s.FaultTaints = s.FaultTaints || n.tainted
 		s.ExceedsNodes = s.ExceedsNodes && (t.CPU > n.cpu || t.Bytes > n.bytes)
 	}
 	return s

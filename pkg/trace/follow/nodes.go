@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
@@ -18,11 +19,8 @@ const (
 	maxBuilds   = 1000
 	maxPlugins  = 16 // DaemonSets of a node that set up networks and volumes
 	maxVersion  = 200
-	mirrorOf    = "kubernetes.io/config.mirror"
-	daemonSet   = "DaemonSet"
 	schedulers  = "kube-scheduler"
 	apiservers  = "kube-apiserver"
-	kubeSystem  = "kube-system"
 	networksDir = "/cni/net.d"        // of CNI's configuration
 	pluginsDir  = "/plugins_registry" // of kubelet, in which CSI drivers register
 )
@@ -30,14 +28,12 @@ const (
 // node is the recorded state of a Node.
 type node struct {
 	ready      time.Time // since when; zero: not ready
-	faulty     bool      // it has a taint of a fault, or is cordoned
-	cordoned   bool      // its only such taint is that of a person who cordoned it
+	tainted    bool      // it has a taint of a fault, or is cordoned
+	faulty     bool      // it is not ready, or has a taint of a fault; a person who cordons it has a reason of their own
 	cpu, bytes int64     // allocatable
+	pods       int64     // allocatable
 	build      int64     // ID of its software; 0: unknown, or there are too many
 }
-
-// fails reports whether the Node cannot take pods; a person who cordons it has a reason of their own.
-func (n node) fails() bool { return n.ready.IsZero() || n.faulty && !n.cordoned }
 
 // Node takes a Node.
 func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
@@ -50,20 +46,20 @@ func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
 		delete(f.skews, "node/"+n.Name)
 		return
 	}
-	kept := node{cpu: n.Status.Allocatable.Cpu().MilliValue(), bytes: n.Status.Allocatable.Memory().Value()}
+	has := n.Status.Allocatable
+	kept := node{cpu: has.Cpu().MilliValue(), bytes: has.Memory().Value(), pods: has.Pods().Value()}
 	for i := range n.Status.Conditions {
 		c := &n.Status.Conditions[i]
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
 			kept.ready = c.LastTransitionTime.Time
 		}
 	}
-	isFault := func(t corev1.Taint) bool {
-		return strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.Contains(t.Key, "nodeagent")
+	kept.faulty = kept.ready.IsZero()
+	for _, t := range n.Spec.Taints {
+		isFault := strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.Contains(t.Key, "nodeagent")
+		kept.tainted = kept.tainted || isFault
+		kept.faulty = kept.faulty || isFault && t.Key != corev1.TaintNodeUnschedulable
 	}
-	kept.faulty = slices.ContainsFunc(n.Spec.Taints, isFault)
-	kept.cordoned = kept.faulty && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return isFault(t) && t.Key != corev1.TaintNodeUnschedulable
-	})
 	if info := &n.Status.NodeInfo; info.KubeletVersion != "" {
 		kept.build = f.buildID(record.Build{Pool: f.share(strings.Clone(n.Labels[f.config.PoolLabel])),
 			Kubelet: f.share(strings.Clone(info.KubeletVersion)), Runtime: f.share(strings.Clone(info.ContainerRuntimeVersion)),
@@ -95,7 +91,7 @@ func (f *Follower) Nodes() (all, faulty int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range f.nodes {
-		if n.fails() {
+		if n.faulty {
 			faulty++
 		}
 	}
@@ -103,16 +99,24 @@ func (f *Follower) Nodes() (all, faulty int) {
 }
 
 // NodeList returns the Nodes with their pools and states, without their acts.
-func (f *Follower) NodeList() map[string]nodefault.Day {
+func (f *Follower) NodeList() map[string]nodefault.Score {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	pods := map[string]int{}
+	used := map[string]node{}
 	for _, p := range f.pods {
-		pods[p.node]++
+		if n := used[p.node]; !p.terminal {
+			used[p.node] = node{cpu: n.cpu + int64(p.cpu), bytes: n.bytes + int64(p.mib)<<20, pods: n.pods + 1}
+		}
 	}
-	nodes := make(map[string]nodefault.Day, len(f.nodes))
+	share := func(used, of int64) float64 { return float64(used) / float64(max(of, 1)) }
+	nodes := make(map[string]nodefault.Score, len(f.nodes))
 	for name, n := range f.nodes {
-		nodes[name] = nodefault.Day{Node: name, Pool: f.builds[n.build].Pool, Faulty: n.fails(), Pods: pods[name]}
+		u := used[name]
+		day := nodefault.Score{Node: name, Pool: f.builds[n.build].Pool, Faulty: n.faulty, Pods: int(u.pods)}
+		if n.pods > 0 { // its status is known
+			day.Load = max(share(u.cpu, n.cpu), share(u.bytes, n.bytes), share(u.pods, n.pods))
+		}
+		nodes[name] = day
 	}
 	return nodes
 }
@@ -139,22 +143,19 @@ type controlPlane struct{ component, node string }
 // software takes the images of a pod of the cluster's own software: of a DaemonSet that mounts the directory of CNI's
 // configuration or of kubelet's plugins, or a static pod of the control plane.
 func (f *Follower) software(p *corev1.Pod, change Change) {
-	owner := ""
-	if len(p.OwnerReferences) > 0 && p.OwnerReferences[0].Kind == daemonSet {
-		owner = p.OwnerReferences[0].Name
-	}
-	component := p.Labels["component"]
+	component, ref := p.Labels["component"], metav1.GetControllerOfNoCopy(p)
 	switch node := p.Spec.NodeName; {
-	case node == "" || p.Namespace == "":
-	case p.Namespace == kubeSystem && p.Annotations[mirrorOf] != "" && (component == schedulers || component == apiservers):
+	case node == "":
+	case p.Namespace == metav1.NamespaceSystem && p.Annotations[corev1.MirrorPodAnnotationKey] != "" &&
+		(component == schedulers || component == apiservers):
 		key := controlPlane{f.share(strings.Clone(component)), f.share(strings.Clone(node))}
 		if change == Gone {
 			delete(f.control, key)
 			return
 		}
 		f.control[key] = f.share(imagesOf(p))
-	case owner != "" && change != Gone: // between two pods of a DaemonSet, the node keeps the version of the first
-		set := plugin{owner: p.Namespace + "/" + owner, network: mountsHost(p, networksDir), storage: mountsHost(p, pluginsDir)}
+	case ref != nil && ref.Kind == "DaemonSet" && change != Gone: // between two pods of a DaemonSet, the node keeps the version of the first
+		set := plugin{owner: p.Namespace + "/" + ref.Name, network: mountsHost(p, networksDir), storage: mountsHost(p, pluginsDir)}
 		if !set.network && !set.storage {
 			return
 		}

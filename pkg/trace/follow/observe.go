@@ -120,20 +120,14 @@ func (o observation) creation(t *record.Timeline) {
 	if c := holds(p, corev1.DisruptionTarget); c != nil {
 		t.Disruption = strings.Clone(c.Reason)
 	}
-	o.phase(t, o.containers(t))
-}
-
-// phase sets the marks that follow from the phase. A pod refused by its node has failed without a start.
-func (o observation) phase(t *record.Timeline, started bool) {
-	status := &o.p.Status
-	switch {
-	case status.Phase == corev1.PodRunning, status.Phase == corev1.PodSucceeded, status.Phase == corev1.PodFailed && started:
+	switch started := o.containers(t); {
+	case p.Status.Phase == corev1.PodRunning, p.Status.Phase == corev1.PodSucceeded, p.Status.Phase == corev1.PodFailed && started:
 		t.Set(record.Running, o.own())
-	case status.Phase == corev1.PodFailed:
+	case p.Status.Phase == corev1.PodFailed: // its node has refused it
 		t.Set(record.Failed, o.own())
 	}
-	if status.Reason != "" {
-		t.AddError(record.Error{Mark: o.own(), From: strings.Clone(status.Reason), Text: redact(status.Message)})
+	if reason := p.Status.Reason; reason != "" {
+		t.AddError(record.Error{Mark: o.own(), From: strings.Clone(reason), Text: redact(p.Status.Message)})
 	}
 }
 
@@ -145,25 +139,24 @@ func (o observation) containers(t *record.Timeline) (started bool) {
 		if s == nil {
 			continue
 		}
-		c.Ready, c.Waiting = s.Ready, ""
+		c.Ready = s.Ready
 		for _, state := range []corev1.ContainerState{s.LastTerminationState, s.State} {
 			o.state(t, c, state)
 		}
-		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
-			c.Waiting = strings.Clone(w.Reason)
-			o.proves(t, c)
-			t.AddError(record.Error{Mark: o.own(), From: c.Waiting, Container: c.Name, Text: redact(w.Message)})
-		}
+		o.waits(t, c, s.State.Waiting)
 		started = started || c.Started.Known()
 	}
 	return started
 }
 
-// proves sets the marks implied by a waiting container, unless an Event or another status has set them.
-func (o observation) proves(t *record.Timeline, c *record.Container) {
-	switch stage.OfWaiting(c.Waiting) {
+// waits takes why a container waits, and sets the marks that this proves, unless an Event or another status has set them.
+func (o observation) waits(t *record.Timeline, c *record.Container, w *corev1.ContainerStateWaiting) {
+	if w == nil || slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, w.Reason) {
+		return
+	}
+	switch stage.OfWaiting(w.Reason) {
 	case stage.Pull:
-		t.BeginPull(c, o.own())
+		t.PullOf(c).Began.Set(o.own())
 	case stage.PostStart:
 		if !c.StartFailed() {
 			c.Started.Set(o.own())
@@ -172,6 +165,7 @@ func (o observation) proves(t *record.Timeline, c *record.Container) {
 	case stage.Start:
 		c.Imaged.Set(o.own())
 	}
+	t.AddError(record.Error{Mark: o.own(), From: strings.Clone(w.Reason), Container: c.Name, Text: redact(w.Message)})
 }
 
 func (o observation) state(t *record.Timeline, c *record.Container, state corev1.ContainerState) {
@@ -202,10 +196,7 @@ func (o observation) deletion(t *record.Timeline) {
 	if len(t.Finalizers) > 0 && len(p.Finalizers) == 0 {
 		t.Set(record.FinalizersGone, o.own())
 	}
-	t.Finalizers = nil
-	for _, name := range p.Finalizers {
-		t.Finalizers = append(t.Finalizers, strings.Clone(name))
-	}
+	t.Finalizers = slices.Clone(p.Finalizers)
 	ended, some := true, false
 	for _, s := range slices.Concat(p.Status.ContainerStatuses, p.Status.InitContainerStatuses) {
 		some = some || s.State.Terminated != nil
@@ -214,7 +205,7 @@ func (o observation) deletion(t *record.Timeline) {
 	if some {
 		t.Set(record.KillNoticed, o.own())
 	}
-	if ended && (some || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed) {
+	if ended && (some || isTerminal(p)) {
 		t.Set(record.ContainersEnded, o.own())
 	}
 }
@@ -250,29 +241,17 @@ func (o observation) upgrade(t *record.Timeline) {
 			current = false
 			t.Set(record.OldEnded, o.own())
 		}
-		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" {
-			if stage.OfWaiting(w.Reason) == stage.Pull {
-				t.BeginPull(c, o.own())
-			}
-			t.AddError(record.Error{Mark: o.own(), From: strings.Clone(w.Reason), Container: c.Name, Text: redact(w.Message)})
-		}
+		o.waits(t, c, s.State.Waiting)
 	}
 	noticed := t.At(record.ChangeNoticed).Known()
 	resized := condition(p, corev1.PodResizePending) == nil && condition(p, corev1.PodResizeInProgress) == nil
-	if noticed && current && resized && holds(p, corev1.PodReady) != nil && (restarted || sameImages(p)) {
+	runsOther := func(c corev1.Container) bool { // image than the specified one
+		s := statusOf(p, c.Name)
+		return s == nil || !strings.Contains(s.Image, strings.TrimPrefix(c.Image, "docker.io/"))
+	}
+	if noticed && current && resized && holds(p, corev1.PodReady) != nil && (restarted || !slices.ContainsFunc(p.Spec.Containers, runsOther)) {
 		t.Set(record.ReadyAgain, o.own())
 	}
-}
-
-// sameImages reports whether all containers run the specified images.
-func sameImages(p *corev1.Pod) bool {
-	for i := range p.Spec.Containers {
-		s := statusOf(p, p.Spec.Containers[i].Name)
-		if s == nil || !strings.Contains(s.Image, strings.TrimPrefix(p.Spec.Containers[i].Image, "docker.io/")) {
-			return false
-		}
-	}
-	return true
 }
 
 // redact removes the command from a runtime's text: it is an argument of the pod.

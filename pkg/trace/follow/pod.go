@@ -2,6 +2,7 @@ package follow
 
 import (
 	"hash/fnv"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +34,7 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 	if !there {
 		uid = strings.Clone(uid)
 		known = pod{namespace: f.share(p.Namespace), name: strings.Clone(p.Name), images: changeable(p)}
+		known.takeRequests(p)
 		f.begin(o, uid, change)
 		f.admitted(o)
 	}
@@ -47,13 +49,11 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 		f.software(p, change)
 	}
 	f.upgraded(o, uid, &known)
-	if p.DeletionTimestamp != nil && known.flags&deleting == 0 {
-		known.flags |= deleting
-		f.deletionBegins(o, uid, change == Listed && !there, known.flags&ready != 0)
+	if p.DeletionTimestamp != nil && !known.deleting {
+		known.deleting = true
+		f.deletionBegins(o, uid, change == Listed && !there, known.ready)
 	}
-	if holds(p, corev1.PodReady) != nil {
-		known.flags |= ready
-	}
+	known.ready, known.terminal, known.listed = known.ready || holds(p, corev1.PodReady) != nil, isTerminal(p), change == Listed
 	f.measure(o)
 	for _, a := range f.acts[uid] {
 		f.observe(o, &a.Timeline)
@@ -70,27 +70,19 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 		delete(f.pods, uid)
 		return
 	}
-	if change == Listed {
-		known.flags |= listed
-	}
 	f.pods[uid] = known
 }
 
 // begin opens the act of a creation. An act in the first list may have been judged by the last run, or have begun
 // before the first.
 func (f *Follower) begin(o observation, uid string, change Change) {
-	if _, ours := f.open[Key{UID: uid, Act: record.Creation}]; ours || change == Listed &&
-		f.isOld(Key{UID: uid, Act: record.Creation}, o.p.CreationTimestamp.Time) {
+	key := Key{UID: uid, Act: record.Creation}
+	if f.open[key] != nil || change == Listed && f.isOld(key, o.p.CreationTimestamp.Time) {
 		return
 	}
 	t := f.timeline(o, record.Creation, uid)
 	t.Set(record.Created, o.mark(o.p.CreationTimestamp, record.APIServer))
-	terminal := o.p.Status.Phase == corev1.PodSucceeded || o.p.Status.Phase == corev1.PodFailed
-	switch {
-	case t.Exclude != "":
-	case isStatic(o.p):
-		t.Exclude = "static pod"
-	case o.late && terminal:
+	if o.late && isTerminal(o.p) && t.Exclude == "" {
 		t.Exclude = "terminal when it was first seen"
 	}
 	f.add(&Act{Timeline: *t, changed: true})
@@ -106,15 +98,9 @@ func (f *Follower) isOld(key Key, began time.Time) bool {
 
 // deletionBegins opens the act of a deletion. A pod first seen in a list may have been deleted long ago.
 func (f *Follower) deletionBegins(o observation, uid string, listed, wasReady bool) {
-	if _, ours := f.open[Key{UID: uid, Act: record.Deletion}]; ours {
-		return
-	}
-	grace := time.Duration(0)
-	if s := o.p.DeletionGracePeriodSeconds; s != nil {
-		grace = time.Duration(max(0, *s)) * time.Second
-	}
+	key, grace := Key{UID: uid, Act: record.Deletion}, seconds(o.p.DeletionGracePeriodSeconds)
 	requested := metav1.Time{Time: o.p.DeletionTimestamp.Add(-grace)}
-	if listed && f.isOld(Key{UID: uid, Act: record.Deletion}, requested.Time) {
+	if f.open[key] != nil || listed && f.isOld(key, requested.Time) {
 		return
 	}
 	m := o.mark(requested, record.APIServer)
@@ -125,9 +111,6 @@ func (f *Follower) deletionBegins(o observation, uid string, listed, wasReady bo
 	t.Grace = grace
 	t.Awaits = wasReady && (t.OwnerKind == "StatefulSet" || t.OwnerKind == "DaemonSet")
 	t.Set(record.DeleteRequested, m)
-	if isStatic(o.p) {
-		t.Exclude = "static pod"
-	}
 	f.add(&Act{Timeline: *t, changed: true})
 }
 
@@ -137,9 +120,9 @@ func (f *Follower) upgraded(o observation, uid string, known *pod) {
 	if digest == known.images {
 		return
 	}
-	was := known.flags&ready != 0
 	known.images = digest
-	if !was || o.p.DeletionTimestamp != nil {
+	known.takeRequests(o.p)
+	if !known.ready || o.p.DeletionTimestamp != nil {
 		return
 	}
 	t := f.timeline(o, record.Upgrade, uid)
@@ -158,15 +141,22 @@ func (f *Follower) timeline(o observation, act record.Act, uid string) *record.T
 	p := o.p
 	t := &record.Timeline{Act: act, UID: uid, Namespace: f.share(p.Namespace), Name: strings.Clone(p.Name), Exclude: f.excluded(p.Namespace),
 		RestartAlways: p.Spec.RestartPolicy == corev1.RestartPolicyAlways || p.Spec.RestartPolicy == "", Gated: len(p.Spec.SchedulingGates) > 0,
-		Volumes: mounts(p), Skews: map[record.Clock]time.Duration{}}
-	t.OwnerKind, t.OwnerName = owner(p)
-	t.OwnerKind, t.OwnerName = f.share(t.OwnerKind), strings.Clone(t.OwnerName)
+		Skews: map[record.Clock]time.Duration{}}
+	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror && t.Exclude == "" {
+		t.Exclude = "static pod"
+	}
 	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
-		t.OwnerUID = strings.Clone(string(ref.UID))
+		t.OwnerKind, t.OwnerName, t.OwnerUID = f.share(ref.Kind), strings.Clone(ref.Name), strings.Clone(string(ref.UID))
+		hash := p.Labels["pod-template-hash"]
+		if name, ok := strings.CutSuffix(t.OwnerName, "-"+hash); ok && ref.Kind == "ReplicaSet" && hash != "" { // a Deployment's
+			t.OwnerKind, t.OwnerName = "Deployment", name
+		}
 	}
-	if g := p.Spec.TerminationGracePeriodSeconds; g != nil {
-		t.Grace = time.Duration(max(0, *g)) * time.Second
-	}
+	// Volumes take time; those of other kinds are files written by kubelet.
+	t.Volumes = slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil || v.CSI != nil || v.NFS != nil || v.ISCSI != nil || v.Ephemeral != nil || v.Image != nil
+	})
+	t.Grace = seconds(p.Spec.TerminationGracePeriodSeconds)
 	for _, g := range p.Spec.ReadinessGates {
 		t.ReadinessGates = append(t.ReadinessGates, strings.Clone(string(g.ConditionType)))
 	}
@@ -175,10 +165,35 @@ func (f *Follower) timeline(o observation, act record.Act, uid string) *record.T
 	}
 	for i := range p.Spec.Containers {
 		t.Containers = append(t.Containers, container(&p.Spec.Containers[i], false))
-		t.CPU += p.Spec.Containers[i].Resources.Requests.Cpu().MilliValue()
-		t.Bytes += p.Spec.Containers[i].Resources.Requests.Memory().Value()
 	}
+	t.CPU, t.Bytes = requests(p)
 	return t
+}
+
+// seconds returns a number of seconds; 0 if there is none.
+func seconds(n *int64) time.Duration {
+	if n == nil {
+		return 0
+	}
+	return time.Duration(max(0, *n)) * time.Second
+}
+
+// requests returns the requests of a pod's containers, in thousandths of a core and bytes.
+func requests(p *corev1.Pod) (cpu, bytes int64) {
+	for i := range p.Spec.Containers {
+		of := p.Spec.Containers[i].Resources.Requests
+		cpu, bytes = cpu+of.Cpu().MilliValue(), bytes+of.Memory().Value()
+	}
+	return cpu, bytes
+}
+
+func (k *pod) takeRequests(p *corev1.Pod) {
+	cpu, bytes := requests(p)
+	k.cpu, k.mib = int32(min(cpu, math.MaxInt32)), int32(min(bytes>>20, math.MaxInt32)) //nolint:gosec // bounded
+}
+
+func isTerminal(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 func container(c *corev1.Container, init bool) record.Container {
@@ -186,36 +201,14 @@ func container(c *corev1.Container, init bool) record.Container {
 		Hook: c.Lifecycle != nil && c.Lifecycle.PostStart != nil, MemLimit: !c.Resources.Limits.Memory().IsZero()}
 }
 
-// owner returns the controller. A hash in both names leads from a ReplicaSet to its Deployment.
-func owner(p *corev1.Pod) (kind, name string) {
-	ref := metav1.GetControllerOfNoCopy(p)
-	if ref == nil {
-		return "", ""
-	}
-	if hash := p.Labels["pod-template-hash"]; ref.Kind == "ReplicaSet" && hash != "" {
-		if name, ok := strings.CutSuffix(ref.Name, "-"+hash); ok {
-			return "Deployment", name
-		}
-	}
-	return ref.Kind, ref.Name
-}
-
-// mounts reports whether a pod has volumes that take time: the others are files written by kubelet.
-func mounts(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil || v.CSI != nil || v.NFS != nil || v.ISCSI != nil || v.Ephemeral != nil || v.Image != nil
-	})
-}
-
 // changeable returns a digest of everything that an upgrade in place changes.
 func changeable(p *corev1.Pod) uint64 {
 	h := fnv.New64a()
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
-		for _, s := range []string{c.Name, c.Image, c.Resources.Requests.Cpu().String(), c.Resources.Requests.Memory().String(),
+		for _, s := range [...]string{c.Name, c.Image, c.Resources.Requests.Cpu().String(), c.Resources.Requests.Memory().String(),
 			c.Resources.Limits.Cpu().String(), c.Resources.Limits.Memory().String()} {
-			_, _ = h.Write([]byte(s))
-			_, _ = h.Write([]byte{0})
+			_, _ = h.Write([]byte(s + "\x00"))
 		}
 	}
 	return h.Sum64()
@@ -266,12 +259,6 @@ func (f *Follower) await(a *Act) {
 	if at := place(&a.Timeline); a.Timeline.Awaits && at != "" {
 		f.leave[at] = a
 	}
-}
-
-// awaits reports whether another pod may still replace a deleted one.
-func awaits(t *record.Timeline, now time.Time) bool {
-	gone := t.At(record.Gone)
-	return t.Awaits && gone.Known() && now.Sub(gone.Arrival) < awaitFor
 }
 
 // replaces opens the act of an upgrade if a pod takes the place of a ready one: from the request of the old pod's

@@ -10,7 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
@@ -130,7 +132,7 @@ func TestRefusedTenThousandTimes(t *testing.T) {
 		w.refusesOnce("ReplicaSet", "web", strings.Replace(quota, "x1", fmt.Sprint(i), 1), float64(i))
 	}
 	w.until(10_000)
-	if w.outcomes() != "refusal missed QuotaExceeded" || len(w.open) != 1 || w.Counts().Outcomes[record.Refusal][verdict.Missed] != 1 {
+	if w.outcomes() != "refusal missed QuotaExceeded" || len(w.open) != 1 || w.Counts().Acts[sli.Count{Act: record.Refusal, Outcome: verdict.Missed, Class: reason.User, Reason: "QuotaExceeded"}] != 1 {
 		t.Fatalf("%s, open %d", w.outcomes(), len(w.open))
 	}
 	var open []Act

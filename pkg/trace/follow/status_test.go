@@ -1,10 +1,12 @@
 package follow
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -135,7 +137,7 @@ func TestBuildOfTheCluster(t *testing.T) {
 	w.Node(n, false, second(0))
 	software := func(name, owner, image, path string) *corev1.Pod {
 		return newPod(name, bound, func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: owner, UID: types.UID(owner)}}
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: owner, UID: types.UID(owner), Controller: new(true)}}
 			p.Spec.Containers[0].Image = image
 			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}}
 		})
@@ -163,4 +165,34 @@ func TestBuildOfTheCluster(t *testing.T) {
 	if got := w.Builds()[w.judged[i].Timeline.Build]; got != want {
 		t.Errorf("%+v", got)
 	}
+}
+
+// The load of a node is the largest share that its pods request; those that have ended need no room.
+func TestLoad(t *testing.T) {
+	w := newWorld(Config{})
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("10")}
+	w.Node(n, false, second(0))
+	load := func(pods int, want float64) {
+		t.Helper()
+		if got := w.NodeList()["n"]; got.Pods != pods || got.Load != want {
+			t.Errorf("%d pods, load %v, want %d and %v", got.Pods, got.Load, pods, want)
+		}
+	}
+	load(0, 0)
+	large := newPod("large", readyAt(2), func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"memory": resource.MustParse("6Gi")}
+	})
+	ended := newPod("ended", readyAt(2), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+	w.shows(newPod("a", readyAt(2)), 3)
+	w.shows(ended, 3)
+	load(1, 0.25)
+	w.shows(large, 4)
+	load(2, 0.75)
+	w.Pod(large, Gone, second(5))
+	load(1, 0.25)
+	for i := range 8 {
+		w.shows(newPod(fmt.Sprint("small", i), readyAt(2), func(p *corev1.Pod) { p.Spec.Containers[0].Resources = corev1.ResourceRequirements{} }), 6)
+	}
+	load(9, 0.9)
 }

@@ -3,6 +3,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
@@ -69,13 +70,13 @@ func Judge(in Inputs) (Level, []Cause) {
 	if in.Blind != "" {
 		return Unknown, []Cause{{Unknown, in.Blind}}
 	}
-	var fatal, warning []Cause
+	var causes []Cause
 	add := func(isFatal bool, format string, args ...any) {
+		c := Cause{Warning, fmt.Sprintf(format, args...)}
 		if isFatal {
-			fatal = append(fatal, Cause{Fatal, fmt.Sprintf(format, args...)})
-			return
+			c.Level = Fatal
 		}
-		warning = append(warning, Cause{Warning, fmt.Sprintf(format, args...)})
+		causes = append(causes, c)
 	}
 	if in.Creation != nil && in.Creation.Success != nil && *in.Creation.Success < warnSuccess {
 		add(*in.Creation.Success < fatalSuccess, "%.1f %% of %d creations were in time in 5 minutes", 100**in.Creation.Success,
@@ -99,13 +100,11 @@ func Judge(in Inputs) (Level, []Cause) {
 			add(a.Level == Fatal, "alert %s is firing", a.Name)
 		}
 	}
-	switch {
-	case len(fatal) > 0:
-		return Fatal, append(fatal, warning...)
-	case len(warning) > 0:
-		return Warning, warning
+	if len(causes) == 0 {
+		return Healthy, nil
 	}
-	return Healthy, nil
+	slices.SortStableFunc(causes, func(a, b Cause) int { return rank(b.Level) - rank(a.Level) })
+	return causes[0].Level, causes
 }
 
 // Tracker holds the level of a cluster: a worse level counts at once, a better one after Hold.
@@ -145,22 +144,14 @@ func (t *Tracker) Take(in Inputs, now time.Time) State {
 		t.counts = append(t.counts, sample{now, in.Now})
 	}
 	level, causes := Judge(in)
+	atOnce := t.level == "" || level == Unknown || t.level == Unknown || rank(level) >= rank(t.level)
 	switch {
-	case t.level == "" || level == Unknown || t.level == Unknown || rank(level) > rank(t.level):
-		t.set(level, now)
-	case rank(level) == rank(t.level):
-		t.better = time.Time{}
-	case t.better.IsZero():
+	case !atOnce && t.better.IsZero():
 		t.better = now
-	case now.Sub(t.better) >= Hold:
-		t.set(level, now)
+	case atOnce || now.Sub(t.better) >= Hold:
+		if t.better = (time.Time{}); level != t.level {
+			t.level, t.since = level, now
+		}
 	}
 	return State{Level: t.level, Since: t.since, Causes: causes, Counts: in.Now}
-}
-
-func (t *Tracker) set(level Level, now time.Time) {
-	if level != t.level {
-		t.level, t.since = level, now
-	}
-	t.better = time.Time{}
 }

@@ -32,16 +32,6 @@ type Reader struct {
 	after   uint64
 }
 
-// list is a page of the center's journal.
-type list struct {
-	Events []struct {
-		Event json.RawMessage `json:"event"`
-	} `json:"events"`
-	Next    string `json:"next"`
-	Newest  string `json:"newest"`
-	Journal string `json:"journal"`
-}
-
 // Run reads until ctx ends.
 func (r *Reader) Run(ctx context.Context) {
 	chore.Repeat(ctx, r.Log, readTurn, chore.Chore{Name: "read evidence from the event center", Do: func(ctx context.Context, _ time.Time) (err error) {
@@ -52,21 +42,39 @@ func (r *Reader) Run(ctx context.Context) {
 	}})
 }
 
-// read reads a page. more reports whether another one is there.
+// read reads a page; at first, it finds the place to start. more reports whether another page is there.
 func (r *Reader) read(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if r.journal == "" {
-		return true, r.begin(ctx)
+	begins, query := r.journal == "", url.Values{"limit": {"1"}}
+	if !begins {
+		query = url.Values{"type": {string(event.PodEvidence)}, "cluster": {r.Cluster}, "journal": {r.journal}, "limit": {strconv.Itoa(page)},
+			"after": {strconv.FormatUint(r.after, 10)}}
 	}
-	query := url.Values{"type": {string(event.PodEvidence)}, "cluster": {r.Cluster}, "journal": {r.journal}, "limit": {strconv.Itoa(page)},
-		"after": {strconv.FormatUint(r.after, 10)}}
-	var answer list
+	var answer struct {
+		Events []struct {
+			Event json.RawMessage `json:"event"`
+		} `json:"events"`
+		Next    string `json:"next"`
+		Newest  string `json:"newest"`
+		Journal string `json:"journal"`
+	}
 	if _, err = r.Center.Decode(ctx, http.MethodGet, "/v1/events?"+query.Encode(), nil, &answer); err != nil {
 		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusGone {
 			r.journal = "" // the events are no longer kept, or the journal is another one
 		}
 		return false, err
+	}
+	if begins {
+		newest, err := strconv.ParseUint(answer.Newest, 10, 64)
+		if err != nil {
+			return false, err
+		}
+		if r.journal = answer.Journal; r.after > newest { // of an earlier journal
+			r.after = 0
+		}
+		r.after = max(r.after, newest-min(newest, back))
+		return true, nil
 	}
 	now := time.Now()
 	for _, item := range answer.Events {
@@ -80,23 +88,4 @@ func (r *Reader) read(ctx context.Context) (more bool, err error) {
 	next, err := strconv.ParseUint(answer.Next, 10, 64)
 	more, r.after = next > r.after && len(answer.Events) > 0, max(r.after, next)
 	return more, err
-}
-
-// begin finds the place to start.
-func (r *Reader) begin(ctx context.Context) error {
-	var answer list
-	if _, err := r.Center.Decode(ctx, http.MethodGet, "/v1/events?limit=1", nil, &answer); err != nil {
-		return err
-	}
-	newest, err := strconv.ParseUint(answer.Newest, 10, 64)
-	if err != nil {
-		return err
-	}
-	if r.journal = answer.Journal; newest > back {
-		r.after = max(r.after, newest-back)
-	}
-	if r.after > newest { // of an earlier journal
-		r.after = 0
-	}
-	return nil
 }

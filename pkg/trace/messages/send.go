@@ -63,26 +63,31 @@ func NewSender(center *client.Client, cluster string, log *slog.Logger) *Sender 
 func (s *Sender) Report(active, ended []nodefault.Fault, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range active {
+	for i, f := range slices.Concat(active, ended) {
 		key := [2]string{f.Node, string(f.Kind)}
-		last, known := s.sent[key]
-		if known && now.Sub(last) < repeat {
-			continue
-		}
 		kind := event.FaultRaised
-		if known {
+		switch last, known := s.sent[key]; {
+		case i >= len(active):
+			kind = event.FaultCleared
+		case known && now.Sub(last) < repeat:
+			continue
+		case known:
 			kind = event.FaultUpdated
 		}
-		if err := s.queue(key, kind, f, now); err != nil {
+		delete(s.sent, key)
+		if _, replaces := s.waiting[key]; !replaces && len(s.waiting) >= maxWait {
+			return fmt.Errorf("report %s of node %s: %d reports wait already", f.Kind, f.Node, maxWait)
+		}
+		e, err := event.OfDetector(kind, s.Cluster, f.Node, detector, rand.Text(), now, event.Fault{Check: check, Reason: string(f.Kind),
+			Severity: finding.Warning, Subject: finding.Subject{Kind: "Node", Name: f.Node},
+			Message:    fmt.Sprintf("%d of %d pods were not delivered in time in %v, for reasons of this node", f.Misses, f.Acts, nodefault.Window),
+			Facts:      map[string]string{"misses": strconv.Itoa(f.Misses), "pods": strconv.Itoa(f.Acts), "othersShare": fmt.Sprintf("%.4f", f.Others)},
+			ObservedAt: f.Last, RaisedAt: f.Since, TTLSeconds: int(nodefault.Forgotten / time.Second)})
+		if err != nil {
 			return err
 		}
-		s.sent[key] = now
-	}
-	for _, f := range ended {
-		key := [2]string{f.Node, string(f.Kind)}
-		delete(s.sent, key)
-		if err := s.queue(key, event.FaultCleared, f, now); err != nil {
-			return err
+		if s.waiting[key] = e; kind != event.FaultCleared {
+			s.sent[key] = now
 		}
 	}
 	return nil
@@ -106,23 +111,6 @@ func (s *Sender) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.waiting) == 0
-}
-
-// queue needs mu.
-func (s *Sender) queue(key [2]string, kind event.Type, f nodefault.Fault, now time.Time) error {
-	if _, replaces := s.waiting[key]; !replaces && len(s.waiting) >= maxWait {
-		return fmt.Errorf("report %s of node %s: %d reports wait already", f.Kind, f.Node, maxWait)
-	}
-	e, err := event.OfDetector(kind, s.Cluster, f.Node, detector, rand.Text(), now, event.Fault{Check: check, Reason: string(f.Kind), Severity: finding.Warning,
-		Subject:    finding.Subject{Kind: "Node", Name: f.Node},
-		Message:    fmt.Sprintf("%d of %d pods were not delivered in time in %v, for reasons of this node", f.Misses, f.Acts, nodefault.Window),
-		Facts:      map[string]string{"misses": strconv.Itoa(f.Misses), "pods": strconv.Itoa(f.Acts), "othersShare": fmt.Sprintf("%.4f", f.Others)},
-		ObservedAt: f.Last, RaisedAt: f.Since, TTLSeconds: int(nodefault.Forgotten / time.Second)})
-	if err != nil {
-		return err
-	}
-	s.waiting[key] = e
-	return nil
 }
 
 // Run sends until ctx ends. An event that the center does not take is sent again, with the same ID.

@@ -90,31 +90,70 @@ type Fault struct {
 }
 
 // owner names the owner of the act's pod.
-func (a *Act) owner() string { return a.Namespace + "/" + a.Owner }
+func (a *Act) owner() key { return key{a.Pool, a.Namespace + "/" + a.Owner} }
 
 // tally are the acts of a node.
 type tally struct {
+	pool   string
 	acts   map[record.Act]int
 	misses map[Kind][]Act
 }
 
-// Find returns the nodes that fail their pods according to the acts of one Window. mass are the pools of which so many nodes
-// fail that the fault is the cluster's; then there are no faults of their nodes.
+// key identifies a number or set of a pool.
+type key struct{ pool, of string }
+
+// Find returns the nodes that fail their pods according to the acts of one Window: each node is compared with the others of its
+// pool. mass are the pools of which so many nodes fail that the fault is the cluster's; then there are no faults of their nodes.
 func Find(acts []Act) (faults []Fault, mass []string) {
-	pools := map[string][]Act{}
+	nodes, sum := map[string]*tally{}, map[key]int{} // sum: of each act, and of the misses of each kind
+	delivered := map[key]map[string]bool{}           // by owner: nodes
 	for _, a := range acts {
-		pools[a.Pool] = append(pools[a.Pool], a)
+		isMiss := a.Outcome == verdict.Missed && a.Class == reason.System
+		if a.Node == "" || a.Outcome != verdict.Delivered && !isMiss || a.Act != record.Creation && a.Act != record.Deletion {
+			continue
+		}
+		if nodes[a.Node] == nil {
+			nodes[a.Node] = &tally{a.Pool, map[record.Act]int{}, map[Kind][]Act{}}
+		}
+		n := nodes[a.Node]
+		n.acts[a.Act]++
+		sum[key{a.Pool, string(a.Act)}]++
+		if owner := a.owner(); !isMiss {
+			if delivered[owner] == nil {
+				delivered[owner] = map[string]bool{}
+			}
+			delivered[owner][a.Node] = true
+		} else if kind := KindOf(a.Act, a.Reason); kind != "" {
+			n.misses[kind] = append(n.misses[kind], a)
+			sum[key{a.Pool, string(kind)}]++
+		}
 	}
-	for pool, acts := range pools {
-		found, all := find(acts)
-		if all {
+	all, failing := map[string]int{}, map[string]int{} // nodes by pool
+	for name, node := range nodes {
+		all[node.pool]++
+		before := len(faults)
+		for kind, misses := range node.misses {
+			act := misses[0].Act
+			n, k := node.acts[act], counted(misses, delivered)
+			others, othersMissed := sum[key{node.pool, string(act)}]-n, sum[key{node.pool, string(kind)}]-len(misses)
+			share := math.Max(float64(othersMissed), 0.5) / math.Max(float64(others), 1)
+			if k < fewest || others == 0 || float64(k)/float64(n) < factor*share || tail(n, k, share) >= chance {
+				continue
+			}
+			last := slices.MaxFunc(misses, func(a, b Act) int { return a.At.Compare(b.At) }).At
+			faults = append(faults, Fault{Node: name, Pool: node.pool, Kind: kind, Misses: k, Acts: n,
+				Others: float64(othersMissed) / float64(others), Last: last})
+		}
+		if len(faults) > before {
+			failing[node.pool]++
+		}
+	}
+	for pool, n := range failing {
+		if n > 1 && float64(n) > massShare*float64(all[pool]) {
 			mass = append(mass, pool)
 		}
-		for _, f := range found {
-			f.Pool = pool
-			faults = append(faults, f)
-		}
 	}
+	faults = slices.DeleteFunc(faults, func(f Fault) bool { return slices.Contains(mass, f.Pool) })
 	slices.Sort(mass)
 	slices.SortFunc(faults, byName)
 	return faults, mass
@@ -122,69 +161,14 @@ func Find(acts []Act) (faults []Fault, mass []string) {
 
 func byName(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Kind, b.Kind)) }
 
-// find is Find for one pool.
-func find(acts []Act) (faults []Fault, mass bool) {
-	nodes := map[string]*tally{}
-	delivered := map[string]map[string]bool{} // by owner: nodes
-	total, allMisses := map[record.Act]int{}, map[Kind]int{}
-	for _, a := range acts {
-		isMiss := a.Outcome == verdict.Missed && a.Class == reason.System
-		if a.Node == "" || a.Outcome != verdict.Delivered && !isMiss || a.Act != record.Creation && a.Act != record.Deletion {
-			continue
-		}
-		n := nodes[a.Node]
-		if n == nil {
-			n = &tally{map[record.Act]int{}, map[Kind][]Act{}}
-			nodes[a.Node] = n
-		}
-		n.acts[a.Act]++
-		total[a.Act]++
-		if !isMiss {
-			if delivered[a.owner()] == nil {
-				delivered[a.owner()] = map[string]bool{}
-			}
-			delivered[a.owner()][a.Node] = true
-		} else if kind := KindOf(a.Act, a.Reason); kind != "" {
-			n.misses[kind] = append(n.misses[kind], a)
-			allMisses[kind]++
-		}
-	}
-	failing := 0
-	for name, node := range nodes {
-		before := len(faults)
-		for kind, misses := range node.misses {
-			act := misses[0].Act
-			n, k := node.acts[act], counted(misses, delivered)
-			others, othersMissed := total[act]-n, allMisses[kind]-len(misses)
-			share := math.Max(float64(othersMissed), 0.5) / math.Max(float64(others), 1)
-			if k < fewest || others == 0 || float64(k)/float64(n) < factor*share || tail(n, k, share) >= chance {
-				continue
-			}
-			last := slices.MaxFunc(misses, func(a, b Act) int { return a.At.Compare(b.At) }).At
-			faults = append(faults, Fault{Node: name, Kind: kind, Misses: k, Acts: n, Others: float64(othersMissed) / float64(others), Last: last})
-		}
-		if len(faults) > before {
-			failing++
-		}
-	}
-	if failing > 1 && float64(failing) > massShare*float64(len(nodes)) {
-		return nil, true
-	}
-	return faults, false
-}
-
 // counted returns how many misses of a node count: all if pods of two namespaces missed, otherwise those of owners whose
 // pods were delivered on another node.
-func counted(misses []Act, delivered map[string]map[string]bool) (n int) {
+func counted(misses []Act, delivered map[key]map[string]bool) (n int) {
 	for _, m := range misses {
 		if m.Namespace != misses[0].Namespace {
 			return len(misses)
 		}
-		elsewhere := len(delivered[m.owner()])
-		if delivered[m.owner()][m.Node] {
-			elsewhere--
-		}
-		if elsewhere > 0 {
+		if on := delivered[m.owner()]; len(on) > 1 || len(on) == 1 && !on[m.Node] {
 			n++
 		}
 	}
@@ -222,14 +206,13 @@ func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass [
 	}
 	maps.DeleteFunc(t.mass, func(_ string, last time.Time) bool { return now.Sub(last) >= massHold })
 	for _, f := range found {
-		key := [2]string{f.Node, string(f.Kind)}
-		f.Since = now
-		if old, known := t.active[key]; known {
+		old, known := t.active[[2]string{f.Node, string(f.Kind)}]
+		if f.Since = now; known {
 			f.Since = old.Since
-		} else if !t.mass[f.Pool].IsZero() {
-			continue
 		}
-		t.active[key] = f
+		if known || t.mass[f.Pool].IsZero() {
+			t.active[[2]string{f.Node, string(f.Kind)}] = f
+		}
 	}
 	for key, f := range t.active {
 		good := 0
@@ -254,18 +237,11 @@ func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass [
 const (
 	pointsOfFault  = 20 // for each fault pod-delivery
 	pointsOfFaulty = 50
+	busy           = 80 // percent of load: each further one costs a point
+	pointsOfLoad   = 20 // at most
 )
 
-// Day is a node with its acts of a day.
-type Day struct {
-	Node, Pool string
-	Delivered  int
-	Missed     int  // by the system
-	Faulty     bool // not ready, or with the taint of a fault
-	Pods       int  // that live on it
-}
-
-// Score is how well a node delivers: 100 less the points in Why, at least 0.
+// Score is how well a node delivered in a day: 100 less the points in Why, at least 0.
 type Score struct {
 	Node    string   `json:"node"`
 	Pool    string   `json:"pool,omitempty"`
@@ -273,27 +249,32 @@ type Score struct {
 	Share   *float64 `json:"share"`       // of acts in time; null if there are too few
 	Others  *float64 `json:"othersShare"` // the same of the other nodes of the pool
 	Samples int      `json:"samples"`
-	Pods    int      `json:"pods"`
-	Why     []string `json:"why,omitempty"` // each with its points
+	Pods    int      `json:"pods"` // that run on it, or start
+	// Load is the largest of its loads: requests of CPU and of memory, and pods, each as a share of the allocatable.
+	Load float64  `json:"load"`
+	Why  []string `json:"why,omitempty"` // each with its points
+
+	Delivered int  `json:"-"`
+	Missed    int  `json:"-"` // by the system
+	Faulty    bool `json:"-"` // not ready, or with the taint of a fault
 }
 
-// Scores returns the scores of all nodes, the worst first.
-func Scores(nodes []Day, faults []Fault) []Score {
-	pools := map[string]Day{}
+// Scores completes the scores of all nodes, and sorts them: the worst first.
+func Scores(nodes []Score, faults []Fault) []Score {
+	pools := map[string]Score{}
 	for _, n := range nodes {
 		p := pools[n.Pool]
-		pools[n.Pool] = Day{Delivered: p.Delivered + n.Delivered, Missed: p.Missed + n.Missed}
+		pools[n.Pool] = Score{Delivered: p.Delivered + n.Delivered, Missed: p.Missed + n.Missed}
 	}
 	failing := map[string][]Fault{}
 	for _, f := range faults {
 		failing[f.Node] = append(failing[f.Node], f)
 	}
-	scores := make([]Score, 0, len(nodes))
-	for _, n := range nodes {
-		p := pools[n.Pool]
-		good, all := p.Delivered-n.Delivered, p.Delivered+p.Missed-n.Delivered-n.Missed
-		s := Score{Node: n.Node, Pool: n.Pool, Score: 100, Samples: n.Delivered + n.Missed, Pods: n.Pods,
-			Share: sli.Ratio(n.Delivered, n.Delivered+n.Missed), Others: sli.Ratio(good, all)}
+	for i := range nodes {
+		s := &nodes[i]
+		p := pools[s.Pool]
+		s.Score, s.Samples = 100, s.Delivered+s.Missed
+		s.Share, s.Others = sli.Ratio(s.Delivered, s.Samples), sli.Ratio(p.Delivered-s.Delivered, p.Delivered+p.Missed-s.Samples)
 		lose := func(points int, format string, args ...any) {
 			if points > 0 {
 				s.Score, s.Why = max(0, s.Score-points), append(s.Why, fmt.Sprintf("%d points: ", points)+fmt.Sprintf(format, args...))
@@ -302,14 +283,14 @@ func Scores(nodes []Day, faults []Fault) []Score {
 		if s.Share != nil && s.Others != nil {
 			lose(int(100*(*s.Others-*s.Share)+0.5), "%.1f %% of %d were in time, %.1f %% on the other nodes of its pool", 100**s.Share, s.Samples, 100**s.Others)
 		}
-		for _, f := range failing[n.Node] {
+		for _, f := range failing[s.Node] {
 			lose(pointsOfFault, "the fault %s", f.Kind)
 		}
-		if n.Faulty {
+		if s.Faulty {
 			lose(pointsOfFaulty, "it is not ready, or has the taint of a fault")
 		}
-		scores = append(scores, s)
+		lose(min(pointsOfLoad, int(100*s.Load)-busy), "its load is %.0f %%", 100*s.Load)
 	}
-	slices.SortFunc(scores, func(a, b Score) int { return cmp.Or(cmp.Compare(a.Score, b.Score), cmp.Compare(a.Node, b.Node)) })
-	return scores
+	slices.SortFunc(nodes, func(a, b Score) int { return cmp.Or(cmp.Compare(a.Score, b.Score), cmp.Compare(a.Node, b.Node)) })
+	return nodes
 }

@@ -10,19 +10,16 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/web/settings"
 )
 
 // Parse reads a file of overrides; errors contain name. It reports all errors at once, each with its line.
 func Parse(name string, data []byte) (reason.Overrides, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	var document, second yaml.Node
-	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+	var document yaml.Node
+	if err := settings.Read(bytes.NewReader(data), &document); errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s: no reasons", name)
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: more than one document", name)
 	}
 	p := parser{name: name}
 	found := reason.Overrides{}

@@ -62,6 +62,7 @@ func TestPages(t *testing.T) {
 		"/": {"<dd>Unknown</dd>", "fewer than 20", "CapacityExhausted", "No component is probed yet", "not judged yet"},
 		"/failures?window=1d&reason=CapacityExhausted": {"2 misses in 1d", "/pods/default/%3Cb%3Elate", "&lt;b&gt;late", "team/gone"},
 		"/failures?namespace=team":                     {"1 misses in 1h", "team/gone"},
+		"/failures?window=1d":                          {`href="/failures?reason=CapacityExhausted&amp;window=1d"`},
 		"/failures?reason=InitSlow":                    {"No miss is like this"},
 		"/pods/team/gone":                              {"CapacityExhausted (system)", "queue and schedule, of scheduler", "<svg", "<rect", "Add nodes", "uid-team"},
 		"/pods/uid-default":                            {"&lt;b&gt;late", "<rect"},

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -30,7 +31,7 @@ const (
 	findEvery   = time.Minute
 	maxServers  = 32
 	maxBody     = 64 << 10
-	unsaved     = 24 * 60 * (2*maxServers + 2) // counts kept while they cannot be stored
+	maxCounts   = 24 * 60 * (2*maxServers + 2) // kept while they cannot be stored
 )
 
 // Apiservers is the access to the apiservers.
@@ -48,29 +49,20 @@ type Leaders interface {
 	Renewed(lease string, now time.Time) (renewed, known bool)
 }
 
-// result is the result of one probe.
-type result int
-
-const (
-	good result = iota
-	bad
-	blind // it does not count
-)
-
 // Count are the probes of one minute.
 type Count struct {
 	Minute    time.Time
 	Component string
 	Instance  string
 	Good, Bad int
-	Blind     int
+	Blind     int // they do not count
 }
 
 // State is a component's present state.
 type State struct {
 	Component string    `json:"component"`
 	Instance  string    `json:"instance"`
-	State     string    `json:"state"` // online, offline, or unknown
+	State     string    `json:"state"` // Online, Offline or Unclear
 	Since     time.Time `json:"since"`
 	Why       string    `json:"why,omitempty"` // the last failure
 }
@@ -87,7 +79,6 @@ type instance struct {
 	reached bool // it was online once: before that, its address may be one that cannot be reached from here
 	failed  int  // probes in a row
 	probed  time.Time
-	now     Count
 }
 
 // Prober probes the components. Its zero value is not ready: use New.
@@ -98,12 +89,13 @@ type Prober struct {
 
 	mu        sync.Mutex // guards the fields below
 	instances map[[2]string]*instance
-	counts    []Count // complete minutes, not taken yet
+	counts    map[Count]Count // not taken yet; the keys have no numbers
+	minute    time.Time       // of the last round
 }
 
 // New returns a prober.
 func New(servers Apiservers, leaders Leaders, log *slog.Logger) *Prober {
-	return &Prober{servers: servers, leaders: leaders, log: log, instances: map[[2]string]*instance{}}
+	return &Prober{servers: servers, leaders: leaders, log: log, instances: map[[2]string]*instance{}, counts: map[Count]Count{}}
 }
 
 // Run probes until ctx ends.
@@ -119,23 +111,22 @@ func (p *Prober) Run(ctx context.Context) {
 		}
 		return err
 	}
-	probe := func(ctx context.Context, _ time.Time) error {
-		p.round(ctx, p.reachable(addresses), time.Now())
-		return nil
-	}
-	chore.Repeat(ctx, p.log, interval, chore.Chore{Name: "find the apiservers", Every: findEvery, Do: find}, chore.Chore{Name: "probe", Do: probe})
+	chore.Repeat(ctx, p.log, interval, chore.Chore{Name: "find the apiservers", Every: findEvery, Do: find},
+		chore.Chore{Name: "probe", Do: func(ctx context.Context, _ time.Time) error {
+			p.round(ctx, p.reachable(addresses), time.Now())
+			return nil
+		}})
 }
 
 // reachable adds the address that the program itself uses, unless one of the published addresses could be reached.
 func (p *Prober) reachable(published []string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, address := range published {
-		if i := p.instances[[2]string{"apiserver", address}]; i != nil && i.reached {
-			return published
-		}
+	reached := func(address string) bool {
+		i := p.instances[[2]string{"apiserver", address}]
+		return i != nil && i.reached
 	}
-	if own := p.servers.Configured(); !slices.Contains(published, own) {
+	if own := p.servers.Configured(); !slices.Contains(published, own) && !slices.ContainsFunc(published, reached) {
 		return append(slices.Clone(published), own)
 	}
 	return published
@@ -163,59 +154,55 @@ func (p *Prober) round(ctx context.Context, addresses []string, now time.Time) {
 	reached := slices.ContainsFunc(servers, func(a answer) bool { return a.reached })
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.minute = now.Truncate(time.Minute)
 	for i, address := range addresses {
-		outcome, why := judge(servers[i], reached)
-		p.take("apiserver", address, outcome, why, now)
+		state, why := judge(servers[i], reached)
+		p.take("apiserver", address, state, why, now)
 	}
 	if len(addresses) > 0 {
-		outcome, why := judgeEtcd(etcds)
-		p.take("etcd", "by the apiservers", outcome, why, now)
+		state, why := judgeEtcd(etcds)
+		p.take("etcd", "by the apiservers", state, why, now)
 	}
 	for component, lease := range map[string]string{"scheduler": "kube-scheduler", "controller-manager": "kube-controller-manager"} {
 		switch renewed, known := p.leaders.Renewed(lease, now); {
 		case !known:
-			p.take(component, "Lease "+lease, blind, "", now)
+			p.take(component, "Lease "+lease, Unclear, "", now)
 		case renewed:
-			p.take(component, "Lease "+lease, good, "", now)
+			p.take(component, "Lease "+lease, Online, "", now)
 		default:
-			p.take(component, "Lease "+lease, bad, "its Lease is not renewed", now)
+			p.take(component, "Lease "+lease, Offline, "its Lease is not renewed", now)
 		}
 	}
-	for key, i := range p.instances { // a removed apiserver is not offline
-		if now.Sub(i.probed) > findEvery {
-			p.keep(i.now)
-			delete(p.instances, key)
-		}
-	}
+	maps.DeleteFunc(p.instances, func(_ [2]string, i *instance) bool { return now.Sub(i.probed) > findEvery }) // removed ones are not offline
 }
 
-// judge judges an apiserver. reached means that the prober has reached one of the apiservers in this round.
-func judge(a answer, reached bool) (result, string) {
+// judge judges an apiserver by one answer. reached means that the prober has reached one of the apiservers in this round.
+func judge(a answer, reached bool) (state, why string) {
 	switch {
 	case a.status == http.StatusOK:
-		return good, ""
+		return Online, ""
 	case a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
-		return blind, "no right to get /readyz"
+		return Unclear, "no right to get /readyz"
 	case a.status != 0:
-		return bad, http.StatusText(a.status)
+		return Offline, http.StatusText(a.status)
 	case reached:
-		return bad, a.err.Error()
+		return Offline, a.err.Error()
 	}
-	return blind, a.err.Error()
+	return Unclear, a.err.Error()
 }
 
 // judgeEtcd judges etcd by the apiservers that answer: it is online if one of them can use it.
-func judgeEtcd(answers []answer) (outcome result, why string) {
-	outcome = blind
+func judgeEtcd(answers []answer) (state, why string) {
+	state = Unclear
 	for _, a := range answers {
 		switch a.status {
 		case http.StatusOK:
-			return good, ""
+			return Online, ""
 		case http.StatusInternalServerError:
-			outcome, why = bad, "the apiservers' check of etcd fails"
+			state, why = Offline, "the apiservers' check of etcd fails"
 		}
 	}
-	return outcome, why
+	return state, why
 }
 
 func (p *Prober) ask(ctx context.Context, address, path string) answer {
@@ -246,59 +233,44 @@ func (p *Prober) get(ctx context.Context, address, path string, once bool) (*htt
 	return client.Do(request)
 }
 
-// take counts a probe.
-func (p *Prober) take(component, name string, outcome result, why string, now time.Time) {
+// take counts a probe, by the state that it shows. A component is offline only after some failed probes.
+func (p *Prober) take(component, name, state, why string, now time.Time) {
 	key := [2]string{component, name}
 	i := p.instances[key]
 	if i == nil {
 		i = &instance{State: State{Component: component, Instance: name, State: Unclear, Since: now}}
 		p.instances[key] = i
 	}
-	if minute := now.Truncate(time.Minute); !i.now.Minute.Equal(minute) {
-		p.keep(i.now)
-		i.now = Count{Minute: minute, Component: component, Instance: name}
+	if state == Offline && !i.reached {
+		state, why = Unclear, "never online from here: "+why
 	}
-	i.probed = now
-	state := i.State.State
-	if outcome == bad && !i.reached {
-		outcome, why = blind, "never online from here: "+why
-	}
-	switch outcome {
-	case good:
-		i.now.Good++
-		i.failed, state, i.Why, i.reached = 0, Online, "", true
-	case bad:
-		i.now.Bad++
-		i.failed++
-		i.Why = why
-		if i.failed >= offlineFrom {
-			state = Offline
+	one := Count{Minute: p.minute, Component: component, Instance: name}
+	i.probed, i.Why, i.failed = now, why, i.failed+1
+	switch state {
+	case Online:
+		one.Good, i.failed, i.reached = 1, 0, true
+	case Offline:
+		one.Bad = 1
+		if i.failed < offlineFrom {
+			state = i.State.State
 		}
-	case blind:
-		i.now.Blind++
-		i.failed, state, i.Why = 0, Unclear, why
+	default:
+		one.Blind, i.failed = 1, 0
 	}
+	p.add(one)
 	if state != i.State.State {
 		i.State.State, i.Since = state, now
 		p.log.Info("state of a component changed", "component", component, "instance", name, "state", state, "why", i.Why)
 	}
 }
 
-// keep makes the counts of complete minutes available to Take. It needs mu.
-func (p *Prober) keep(counts ...Count) {
-	for _, c := range counts {
-		if !c.Minute.IsZero() { // of a new instance
-			p.counts = append(p.counts, c)
-		}
-	}
-	p.counts = p.counts[max(0, len(p.counts)-unsaved):]
-}
-
-// add adds a count of another reader, to be stored with the others.
+// add adds to the counts. It needs mu.
 func (p *Prober) add(c Count) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.keep(c)
+	key := Count{Minute: c.Minute, Component: c.Component, Instance: c.Instance}
+	if sum, known := p.counts[key]; known || len(p.counts) < maxCounts {
+		c.Good, c.Bad, c.Blind = c.Good+sum.Good, c.Bad+sum.Bad, c.Blind+sum.Blind
+		p.counts[key] = c
+	}
 }
 
 // online returns the addresses of the apiservers that answer.
@@ -312,21 +284,25 @@ func (p *Prober) online() (addresses []string) {
 }
 
 // Take returns the counts of complete minutes, once.
-func (p *Prober) Take() []Count {
+func (p *Prober) Take() (taken []Count) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	taken := p.counts
-	p.counts = nil
+	for key, c := range p.counts {
+		if !c.Minute.Equal(p.minute) {
+			taken = append(taken, c)
+			delete(p.counts, key)
+		}
+	}
 	return taken
 }
 
-// Return gives back counts that could not be stored.
+// Return adds counts: those that could not be stored, and those of other readers.
 func (p *Prober) Return(counts []Count) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	newer := p.counts
-	p.counts = counts
-	p.keep(newer...)
+	for _, c := range counts {
+		p.add(c)
+	}
 }
 
 // States returns the components' states, sorted.

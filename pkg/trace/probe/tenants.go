@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"time"
 
@@ -43,18 +44,15 @@ type Tenants struct {
 
 	prober *Prober
 	wanted map[string]bool
-	last   map[string]map[string]requests // by apiserver and FlowSchema
+	last   map[string]map[string]Count // since the start of an apiserver: by apiserver and FlowSchema
 }
-
-// requests are counters of one FlowSchema since the start of an apiserver.
-type requests struct{ served, throttled float64 }
 
 // NewTenants returns a reader for FlowSchemas, at most 200, which adds its counts to a prober's.
 func NewTenants(schemas []string, p *Prober) (*Tenants, error) {
 	if len(schemas) > maxSchemas {
 		return nil, fmt.Errorf("%d FlowSchemas: at most %d", len(schemas), maxSchemas)
 	}
-	r := &Tenants{Online: p.online, prober: p, wanted: map[string]bool{}, last: map[string]map[string]requests{}}
+	r := &Tenants{Online: p.online, prober: p, wanted: map[string]bool{}, last: map[string]map[string]Count{}}
 	for _, name := range schemas {
 		r.wanted[name] = true
 	}
@@ -69,43 +67,35 @@ func (r *Tenants) Run(ctx context.Context) {
 // Round counts the requests since the last round. The first answer of an apiserver is only a beginning.
 func (r *Tenants) Round(ctx context.Context, now time.Time) error {
 	var errs []error
-	sums, next := map[string]requests{}, map[string]map[string]requests{}
+	var counts []Count
+	next := map[string]map[string]Count{}
 	for _, address := range r.Online() {
 		read, err := r.read(ctx, address)
 		last, known := r.last[address]
 		if err != nil {
 			errs = append(errs, fmt.Errorf("metrics of the apiserver %s: %w", address, err))
-			if known {
-				next[address] = last
-			}
-			continue
+			read = last
 		}
-		if next[address] = read; !known {
+		if next[address] = read; err != nil || !known {
 			continue
 		}
 		for name, total := range read {
-			since := total.since(last[name])
-			sums[name] = requests{sums[name].served + since.served, sums[name].throttled + since.throttled}
+			was := last[name]
+			if total.Good < was.Good || total.Bad < was.Bad {
+				was = Count{} // the apiserver was restarted, and its counters began at zero
+			}
+			if c := (Count{now.Truncate(time.Minute), FlowSchemas, name, total.Good - was.Good, total.Bad - was.Bad, 0}); c.Good+c.Bad > 0 {
+				counts = append(counts, c)
+			}
 		}
 	}
+	maps.DeleteFunc(next, func(_ string, read map[string]Count) bool { return read == nil })
 	r.last = next
-	for name, sum := range sums {
-		if sum != (requests{}) {
-			r.prober.add(Count{Minute: now.Truncate(time.Minute), Component: FlowSchemas, Instance: name, Good: int(sum.served), Bad: int(sum.throttled)})
-		}
-	}
+	r.prober.Return(counts)
 	return errors.Join(errs...)
 }
 
-// since returns the requests after an earlier reading. After a restart of the apiserver, its counters begin at zero.
-func (q requests) since(last requests) requests {
-	if q.served < last.served || q.throttled < last.throttled {
-		return q
-	}
-	return requests{q.served - last.served, q.throttled - last.throttled}
-}
-
-func (r *Tenants) read(ctx context.Context, address string) (map[string]requests, error) {
+func (r *Tenants) read(ctx context.Context, address string) (map[string]Count, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	response, err := r.prober.get(ctx, address, "/metrics", false)
@@ -149,23 +139,23 @@ func ofFlowControl(metrics io.Reader) (*bytes.Buffer, error) {
 
 // count adds up the requests of the wanted FlowSchemas. Of a histogram, the sample of the bucket of one second and the
 // count of all samples are enough.
-func (r *Tenants) count(families map[string]*dto.MetricFamily) map[string]requests {
-	sums := map[string]requests{}
+func (r *Tenants) count(families map[string]*dto.MetricFamily) map[string]Count {
+	sums := map[string]Count{}
 	for family, metrics := range families {
 		for _, m := range metrics.GetMetric() {
 			labels := map[string]string{}
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			name, n := labels["flow_schema"], m.GetUntyped().GetValue()
+			name, n := labels["flow_schema"], int(m.GetUntyped().GetValue())
 			sum, executed := sums[name], labels["execute"] == "true"
 			switch {
 			case !r.wanted[name]:
 				continue
 			case family == rejectedRequests, family == waits+"_count" && executed:
-				sum.throttled += n
+				sum.Bad += n
 			case family == waits+"_bucket" && executed && labels["le"] == "1":
-				sum.served, sum.throttled = sum.served+n, sum.throttled-n
+				sum.Good, sum.Bad = sum.Good+n, sum.Bad-n
 			}
 			sums[name] = sum
 		}

@@ -105,7 +105,6 @@ type Container struct {
 	Exited     Mark   `json:"exited,omitzero"`      // of its last end
 	ExitCode   int32  `json:"exitCode,omitempty"`   // of its last end
 	ExitReason string `json:"exitReason,omitempty"` // of its last end: OOMKilled, Error, Completed
-	Waiting    string `json:"waiting,omitempty"`    // the present reason of waiting
 	Unhealthy  bool   `json:"unhealthy,omitempty"`  // kubelet reported a failed probe
 	Ready      bool   `json:"ready,omitempty"`
 }
@@ -233,20 +232,17 @@ func (t *Timeline) AddError(e Error) {
 	t.Errors = append(t.Errors, e)
 }
 
-// PullOf returns the pull of a container's image, a new one if there is none; nil if there are too many.
+// PullOf returns the pull of a container's image, a new one if there is none. If there are too many, the timeline does not keep it.
 func (t *Timeline) PullOf(c *Container) *Pull {
-	if p := find(t.Pulls, func(p *Pull) bool { return p.Container == c.Name && p.Image == c.Image }); p != nil || len(t.Pulls) >= maxPulls {
+	p := find(t.Pulls, func(p *Pull) bool { return p.Container == c.Name && p.Image == c.Image })
+	switch {
+	case p != nil:
 		return p
+	case len(t.Pulls) >= maxPulls:
+		return &Pull{}
 	}
 	t.Pulls = append(t.Pulls, Pull{Container: c.Name, Image: c.Image})
 	return &t.Pulls[len(t.Pulls)-1]
-}
-
-// BeginPull sets the begin of the pull of a container's image, unless it is set.
-func (t *Timeline) BeginPull(c *Container, m Mark) {
-	if p := t.PullOf(c); p != nil {
-		p.Began.Set(m)
-	}
 }
 
 // FirstPull returns the first pull for a container, nil if there is none.

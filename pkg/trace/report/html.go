@@ -42,8 +42,6 @@ func (r *Report) Mail() ([]byte, error) { return r.render("mail", true) }
 
 func (r *Report) render(name string, mail bool) ([]byte, error) {
 	t, err := template.New("report").Funcs(template.FuncMap{"at": web.Styled(mail), "plain": event.Plain, "percent": Percent, "seconds": Seconds,
-		"time":   func(s float64) string { return Seconds(&s) },
-		"share":  func(s float64) string { return Percent(&s) },
 		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }}).Parse(source)
 	if err != nil {
 		return nil, err

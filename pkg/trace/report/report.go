@@ -216,14 +216,11 @@ func (s Stages) Add(a Act) {
 	})
 }
 
-// Counts are the verdicts of the week and of the times that it is compared with.
-type Counts struct {
-	Week, Before, Month []sli.Count
-	Known               map[reason.Reason]bool // of misses before the week
-}
-
 // Sum adds up the acts of a week: first all misses, then all acts.
 type Sum struct {
+	Week, Before, Month []sli.Count            // the verdicts of the week and of the times that it is compared with
+	Known               map[reason.Reason]bool // of misses before the week
+
 	Capped    bool // more owners or nodes had misses than are counted
 	owners    map[string]*Worst
 	nodes     map[string]*Worst
@@ -304,55 +301,59 @@ func (s *Sum) Act(a Act) {
 }
 
 // Fill completes a report whose time is set.
-func (s *Sum) Fill(r *Report, c Counts) {
+func (s *Sum) Fill(r *Report) {
 	missed := 0
-	before := sli.Add(c.Before)
-	for i, now := range sli.Add(c.Week) {
+	before := sli.Add(s.Before)
+	for i, now := range sli.Add(s.Week) {
 		r.Acts = append(r.Acts, Success{now, before[i]})
 		missed += now.System
 	}
-	r.Reasons = s.reasons(c, !r.Since.IsZero())
+	r.Reasons = s.reasons(!r.Since.IsZero())
 	r.Owners, r.Nodes = top(s.owners, missed), top(s.nodes, missed)
-	for _, l := range s.leftovers {
-		r.Leftovers = append(r.Leftovers, *l)
+	r.Leftovers, r.Stages = sorted(s.leftovers), s.times()
+	month := sli.Of(s.Month, record.Creation)
+	r.Budget = Budget{Objective: Objective, Success: month.Success, Samples: month.Samples}
+	if month.Success != nil {
+		r.Budget.Left = new(1 - (1-*month.Success)/(1-Objective))
 	}
-	slices.SortFunc(r.Leftovers, byNumber)
-	r.Stages = s.times()
-	r.Budget = budget(c.Month)
 }
 
 // reasons counts the misses by reason. New ones are known only if there was a time before the week.
-func (s *Sum) reasons(c Counts, history bool) (all []Reason) {
+func (s *Sum) reasons(history bool) []Reason {
 	counts := map[Reason]*Reason{}
-	add := func(of []sli.Count, into func(*Reason) *int) {
+	for i, of := range [][]sli.Count{s.Week, s.Before} {
 		for _, x := range of {
 			if x.Outcome != verdict.Missed {
 				continue
 			}
 			key := Reason{Act: x.Act, Reason: x.Reason, Class: string(x.Class)}
 			if counts[key] == nil {
-				r := new(key)
+				counts[key] = new(key)
+				counts[key].New = history && !s.Known[reason.Reason(x.Reason)]
 				if m := s.misses[key]; m != nil {
-					r.Example = m.Example
+					counts[key].Example = m.Example
 				}
-				r.New = history && !c.Known[reason.Reason(x.Reason)]
-				counts[key] = r
 			}
-			*into(counts[key]) += x.N
+			if r := counts[key]; i == 0 {
+				r.N += x.N
+			} else {
+				r.Before += x.N
+			}
 		}
 	}
-	add(c.Week, func(r *Reason) *int { return &r.N })
-	add(c.Before, func(r *Reason) *int { return &r.Before })
-	for _, r := range counts {
-		all = append(all, *r)
-	}
-	slices.SortFunc(all, byNumber)
-	return all
+	return sorted(counts)
 }
 
-func byNumber(a, b Reason) int {
-	return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(b.Before, a.Before), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason),
-		cmp.Compare(a.Class, b.Class))
+// sorted returns reasons, the most frequent first.
+func sorted(of map[Reason]*Reason) (all []Reason) {
+	for _, r := range of {
+		all = append(all, *r)
+	}
+	slices.SortFunc(all, func(a, b Reason) int {
+		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(b.Before, a.Before), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason),
+			cmp.Compare(a.Class, b.Class))
+	})
+	return all
 }
 
 func top(of map[string]*Worst, missed int) (all []Worst) {
@@ -379,16 +380,4 @@ func (s *Sum) times() (all []Stage) {
 	}
 	slices.SortFunc(all, func(a, b Stage) int { return cmp.Or(cmp.Compare(a.Act, b.Act), cmp.Compare(a.Stage, b.Stage)) })
 	return all
-}
-
-func budget(month []sli.Count) Budget {
-	b := Budget{Objective: Objective}
-	for _, i := range sli.Add(month) {
-		if i.Act == record.Creation {
-			if b.Success, b.Samples = i.Success, i.Samples; b.Success != nil {
-				b.Left = new(1 - (1-*b.Success)/(1-Objective))
-			}
-		}
-	}
-	return b
 }

@@ -4,7 +4,6 @@ package sli
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -48,43 +47,40 @@ type Indicator struct {
 	Reasons   map[string]int `json:"reasons,omitempty"` // of misses
 }
 
-// Add computes the indicators of all acts. A miss without a known class counts as the system's.
-func Add(counts []Count) []Indicator {
-	byAct := map[record.Act]*Indicator{}
-	for _, act := range []record.Act{record.Creation, record.Deletion, record.Upgrade, record.Refusal} {
-		byAct[act] = &Indicator{Act: act, Reasons: map[string]int{}}
+// Add computes the indicators of all acts.
+func Add(counts []Count) (all []Indicator) {
+	for _, act := range []record.Act{record.Creation, record.Deletion, record.Refusal, record.Upgrade} {
+		all = append(all, Of(counts, act))
 	}
+	return all
+}
+
+// Of computes the indicator of one act. A miss without a known class counts as the system's.
+func Of(counts []Count, act record.Act) Indicator {
+	i := Indicator{Act: act, Reasons: map[string]int{}}
 	for _, c := range counts {
-		i := byAct[c.Act]
-		if i == nil {
+		switch {
+		case c.Act != act:
 			continue
-		}
-		i.Total += c.N
-		switch c.Outcome {
-		case verdict.Delivered:
+		case c.Outcome == verdict.Delivered:
 			i.Delivered += c.N
-		case verdict.Excluded:
+		case c.Outcome == verdict.Excluded:
 			i.Excluded += c.N
-		case verdict.Unknown:
+		case c.Outcome == verdict.Unknown:
 			i.Unknown += c.N
-		case verdict.Missed:
+		case c.Outcome == verdict.Missed:
 			i.Missed += c.N
 			i.Reasons[c.Reason] += c.N
 			if c.Class == reason.User {
 				i.User += c.N
-			} else {
-				i.System += c.N
 			}
 		}
+		i.Total += c.N
 	}
-	var all []Indicator
-	for _, act := range slices.Sorted(maps.Keys(byAct)) {
-		i := byAct[act]
-		i.Samples = i.Delivered + i.System
-		i.Success, i.WithUser = Ratio(i.Delivered, i.Samples), Ratio(i.Delivered, i.Delivered+i.Missed)
-		all = append(all, *i)
-	}
-	return all
+	i.System = i.Missed - i.User
+	i.Samples = i.Delivered + i.System
+	i.Success, i.WithUser = Ratio(i.Delivered, i.Samples), Ratio(i.Delivered, i.Delivered+i.Missed)
+	return i
 }
 
 // Ratio returns good / of; nil below Enough samples.
@@ -92,8 +88,7 @@ func Ratio(good, of int) *float64 {
 	if of < Enough {
 		return nil
 	}
-	r := float64(good) / float64(of)
-	return &r
+	return new(float64(good) / float64(of))
 }
 
 // Top is a name with its number.
@@ -102,11 +97,8 @@ type Top struct {
 	N    int    `json:"n"`
 }
 
-// Tops are names, the most frequent first.
-type Tops []Top
-
 // TopOf returns the most frequent names, at most n.
-func TopOf(counts map[string]int, n int) (tops Tops) {
+func TopOf(counts map[string]int, n int) (tops []Top) {
 	for name, count := range counts {
 		tops = append(tops, Top{name, count})
 	}

@@ -24,37 +24,33 @@ const (
 	ReadyAgain                                     ID = "u6"
 )
 
-// Info describes a stage.
-type Info struct {
-	Name  string
-	Owner string
-	User  bool // the user's time
-}
+// Info describes a stage. The owner "user" is the pod's user.
+type Info struct{ Name, Owner string }
 
 // Describe returns the description of a stage.
 func Describe(id ID) Info {
 	return map[ID]Info{
-		Admit: {"admit", "apiserver, webhooks", false}, Gated: {"gated", "user", true},
-		Provision: {"provision volume", "storage", false}, Schedule: {"queue and schedule", "scheduler", false},
-		Preempt: {"preempt", "scheduler", false}, Notice: {"kubelet notices", "kubelet", false},
-		AdmitOnNode: {"admit on node", "kubelet", false}, Attach: {"attach", "storage (controller-manager)", false},
-		Mount: {"mount", "storage (kubelet, CSI)", false}, Sandbox: {"mount and sandbox", "storage, runtime, CNI", false},
-		Pull: {"pull", "image", false}, Init: {"init", "user", true}, Start: {"create and start", "runtime", false},
-		PostStart: {"PostStart", "user", true}, BecomeReady: {"become ready", "user", true},
-		ReadinessGate: {"readiness gates", "the writer of the gate", false}, Reported: {"reported", "kubelet, apiserver", false},
-		Noticed: {"noticed", "apiserver, kubelet", false}, Stop: {"stop", "user", true},
-		StopSandbox: {"sandbox", "runtime, CNI", false}, Unmount: {"unmount, cgroup", "storage, kubelet", false},
-		Finalizers: {"finalizers", "owner of the finalizer", false}, Disappear: {"gone", "kubelet, apiserver", false},
-		Accepted: {"accepted", "apiserver", false}, ChangeSeen: {"noticed", "kubelet", false},
-		NewPull: {"pull", "image", false}, OldStop: {"stop", "user", true}, NewRun: {"create and start", "runtime", false},
-		ReadyAgain: {"become ready", "user", true},
+		Admit: {"admit", "apiserver, webhooks"}, Gated: {"gated", "user"},
+		Provision: {"provision volume", "storage"}, Schedule: {"queue and schedule", "scheduler"},
+		Preempt: {"preempt", "scheduler"}, Notice: {"kubelet notices", "kubelet"},
+		AdmitOnNode: {"admit on node", "kubelet"}, Attach: {"attach", "storage (controller-manager)"},
+		Mount: {"mount", "storage (kubelet, CSI)"}, Sandbox: {"mount and sandbox", "storage, runtime, CNI"},
+		Pull: {"pull", "image"}, Init: {"init", "user"}, Start: {"create and start", "runtime"},
+		PostStart: {"PostStart", "user"}, BecomeReady: {"become ready", "user"},
+		ReadinessGate: {"readiness gates", "the writer of the gate"}, Reported: {"reported", "kubelet, apiserver"},
+		Noticed: {"noticed", "apiserver, kubelet"}, Stop: {"stop", "user"},
+		StopSandbox: {"sandbox", "runtime, CNI"}, Unmount: {"unmount, cgroup", "storage, kubelet"},
+		Finalizers: {"finalizers", "owner of the finalizer"}, Disappear: {"gone", "kubelet, apiserver"},
+		Accepted: {"accepted", "apiserver"}, ChangeSeen: {"noticed", "kubelet"},
+		NewPull: {"pull", "image"}, OldStop: {"stop", "user"}, NewRun: {"create and start", "runtime"},
+		ReadyAgain: {"become ready", "user"},
 	}[id]
 }
 
 // In returns the description of a stage of an act: with the agent's marks, mount and sandbox are two stages.
 func In(t *record.Timeline, id ID) Info {
 	if id == Sandbox && t.At(record.Mounted).Known() {
-		return Info{"sandbox and network", "runtime, CNI", false}
+		return Info{"sandbox and network", "runtime, CNI"}
 	}
 	return Describe(id)
 }
@@ -72,7 +68,7 @@ func (s Stage) Open() bool { return !s.End.Known() }
 
 // Of returns the stages of an act that have begun, in order; open ones last until now.
 func Of(t *record.Timeline, now time.Time) []Stage {
-	b := builder{t: t, now: now}
+	b := builder{Timeline: t, now: now}
 	switch t.Act {
 	case record.Creation:
 		b.creation()
@@ -87,7 +83,7 @@ func Of(t *record.Timeline, now time.Time) []Stage {
 }
 
 type builder struct {
-	t      *record.Timeline
+	*record.Timeline
 	now    time.Time
 	stages []Stage
 }
@@ -101,74 +97,80 @@ func (b *builder) interval(id ID, start, end record.Mark) {
 
 func (b *builder) spent(start, end record.Mark) record.Span {
 	if end.Known() {
-		return b.t.Between(start, end)
+		return b.Between(start, end)
 	}
-	return b.t.Passed(start, b.now)
+	return b.Passed(start, b.now)
 }
 
 func (b *builder) creation() {
-	t := b.t
-	created := t.At(record.Created)
-	ready := created
-	if t.Gated {
-		b.interval(Gated, created, first(t.At(record.Ungated), t.At(record.Scheduled)))
-		ready = t.At(record.Ungated)
+	created, scheduled, kubelet, ready := b.At(record.Created), b.At(record.Scheduled), b.At(record.KubeletSaw), b.At(record.Ready)
+	if b.Gated {
+		b.interval(Gated, created, first(b.At(record.Ungated), scheduled))
+		created = b.At(record.Ungated)
 	}
-	b.interval(Schedule, first(ready, t.At(record.Scheduled)), t.At(record.Scheduled))
-	kubelet := t.At(record.KubeletSaw)
-	b.interval(Notice, t.At(record.Scheduled), kubelet)
+	b.interval(Schedule, first(created, scheduled), scheduled)
+	b.interval(Notice, scheduled, kubelet)
 	// kubelet's first status ends the admission too, unless it has refused the pod.
-	b.interval(AdmitOnNode, t.At(record.Failed), t.At(record.Failed))
-	if t.At(record.Attached).Known() {
-		b.interval(Attach, t.At(record.Scheduled), t.At(record.Attached))
+	b.interval(AdmitOnNode, b.At(record.Failed), b.At(record.Failed))
+	if b.At(record.Attached).Known() {
+		b.interval(Attach, scheduled, b.At(record.Attached))
 	}
-	switch mounted, end := t.At(record.Mounted), b.sandboxEnd(); {
+	// The sandbox ends at the condition, or at the first sign of a step that needs it: the condition may arrive together with
+	// that sign, and some runtime classes and kubelet versions lack it.
+	sandbox, running, allRun := b.At(record.SandboxReady), record.Mark{}, true
+	for _, p := range b.Pulls {
+		sandbox = first(sandbox, p.Began)
+	}
+	for _, c := range b.Containers {
+		sandbox = first(sandbox, first(c.Imaged, c.Started))
+		if allRun = allRun && (c.Init || c.Started.Known()); !c.Init && c.Started.Arrival.After(running.Arrival) {
+			running = c.Started
+		}
+	}
+	sandbox = first(sandbox, ready)
+	switch mounted := b.At(record.Mounted); {
 	case mounted.Known():
 		b.interval(Mount, kubelet, mounted)
-		b.interval(Sandbox, mounted, end)
-	case !end.Known() && t.Says.Fresh(b.now) && t.Says.Stage == "volumes":
-		b.interval(Mount, kubelet, end)
+		b.interval(Sandbox, mounted, sandbox)
+	case !sandbox.Known() && b.Says.Fresh(b.now) && b.Says.Stage == "volumes":
+		b.interval(Mount, kubelet, sandbox)
 	default:
-		b.interval(Sandbox, kubelet, end)
+		b.interval(Sandbox, kubelet, sandbox)
 	}
 	b.containers()
-	running := b.allRunning()
-	b.interval(BecomeReady, running, first(t.At(record.ContainersReady), t.At(record.Ready)))
-	if len(t.ReadinessGates) > 0 {
-		b.interval(ReadinessGate, t.At(record.ContainersReady), t.At(record.Ready))
+	if allRun {
+		b.interval(BecomeReady, running, first(b.At(record.ContainersReady), ready))
 	}
-}
-
-// sandboxEnd is the condition, or the first sign of a step that needs a sandbox: the condition may arrive together with
-// that sign, and some runtime classes and kubelet versions lack it.
-func (b *builder) sandboxEnd() record.Mark {
-	end := b.t.At(record.SandboxReady)
-	for _, p := range b.t.Pulls {
-		end = first(end, p.Began)
+	if len(b.ReadinessGates) > 0 {
+		b.interval(ReadinessGate, b.At(record.ContainersReady), ready)
 	}
-	for _, c := range b.t.Containers {
-		end = first(end, first(c.Imaged, c.Started))
-	}
-	return first(end, b.t.At(record.Ready))
 }
 
 // containers adds pull, init, start and PostStart.
 func (b *builder) containers() {
-	t := b.t
+	t := b.Timeline
 	var hooks, starts [][2]record.Mark
 	initBegan, usable := record.Mark{}, t.At(record.SandboxReady)
 	for i, c := range t.Containers {
-		if c.Init && (!initBegan.Known() || c.Started.Known() && c.Started.Arrival.Before(initBegan.Arrival)) {
-			initBegan = c.Started
+		if c.Init {
+			initBegan = first(initBegan, c.Started)
 		}
-		if c.Hook && c.Started.Known() {
-			hooks = append(hooks, [2]record.Mark{c.Started, hookEnd(t, i)})
+		if c.Hook && c.Started.Known() { // until the next container starts, for which kubelet waits, or a status shows this one running
+			end := c.Shown
+			for _, next := range t.Containers[i+1:] {
+				if !next.Init {
+					end = first(end, next.Started)
+				}
+			}
+			hooks = append(hooks, [2]record.Mark{c.Started, end})
 		}
-		if p := t.FirstPull(c.Name); p != nil && pullEnd(t, p).Known() {
+		switch p := t.FirstPull(c.Name); {
+		case p != nil && pullEnd(t, p).Known():
 			starts = append(starts, [2]record.Mark{pullEnd(t, p), c.Started})
-		} else if p == nil && c.Imaged.Known() {
+		case p != nil:
+		case c.Imaged.Known():
 			starts = append(starts, [2]record.Mark{c.Imaged, c.Started})
-		} else if p == nil && !c.Init && usable.Known() && t.At(record.Initialized).Known() {
+		case !c.Init && usable.Known() && t.At(record.Initialized).Known():
 			starts = append(starts, [2]record.Mark{usable, c.Started})
 		}
 	}
@@ -176,17 +178,6 @@ func (b *builder) containers() {
 	b.interval(Init, initBegan, t.At(record.Initialized))
 	b.united(Start, starts)
 	b.united(PostStart, hooks)
-}
-
-// hookEnd is the start of the next container, for which kubelet waits, or the first status with this container running.
-func hookEnd(t *record.Timeline, i int) record.Mark {
-	end := t.Containers[i].Shown
-	for _, next := range t.Containers[i+1:] {
-		if !next.Init && next.Started.Known() {
-			end = first(end, next.Started)
-		}
-	}
-	return end
 }
 
 // pulls returns the intervals of pulls that have begun.
@@ -212,24 +203,8 @@ func pullEnd(t *record.Timeline, p *record.Pull) record.Mark {
 	return first(c.Imaged, c.Started)
 }
 
-// allRunning is the last start of the containers except init containers; unknown until all have started.
-func (b *builder) allRunning() (last record.Mark) {
-	for _, c := range b.t.Containers {
-		if c.Init {
-			continue
-		}
-		if !c.Started.Known() {
-			return record.Mark{}
-		}
-		if c.Started.Arrival.After(last.Arrival) {
-			last = c.Started
-		}
-	}
-	return last
-}
-
 func (b *builder) deletion() {
-	t := b.t
+	t := b.Timeline
 	requested, ended := t.At(record.DeleteRequested), t.At(record.ContainersEnded)
 	noticed := first(t.At(record.KillNoticed), first(ended, t.At(record.Gone)))
 	if t.Node != "" {
@@ -260,7 +235,7 @@ func (b *builder) deletion() {
 }
 
 func (b *builder) upgrade() {
-	t := b.t
+	t := b.Timeline
 	accepted, noticed := t.At(record.ChangeAccepted), t.At(record.ChangeNoticed)
 	if t.Replaces != "" { // the end of the old pod, and the creation of the new one
 		old := t.At(record.OldEnded)
@@ -286,23 +261,19 @@ func (b *builder) united(id ID, intervals [][2]record.Mark) {
 		return
 	}
 	slices.SortFunc(intervals, func(x, y [2]record.Mark) int { return x[0].Arrival.Compare(y[0].Arrival) })
-	s := Stage{ID: id, Start: intervals[0][0], End: intervals[0][1]}
-	run := intervals[0]
-	add := func() {
+	runs := intervals[:1] // without overlaps
+	for _, next := range intervals[1:] {
+		if run := &runs[len(runs)-1]; !run[1].Known() || !next[0].Arrival.After(run[1].Arrival) {
+			run[1] = last(run[1], next[1])
+			continue
+		}
+		runs = append(runs, next)
+	}
+	s := Stage{ID: id, Start: runs[0][0], End: runs[len(runs)-1][1]}
+	for _, run := range runs {
 		spent := b.spent(run[0], run[1])
 		s.Spent.Low, s.Spent.High = s.Spent.Low+spent.Low, s.Spent.High+spent.High
 	}
-	for _, next := range intervals[1:] {
-		switch {
-		case !run[1].Known() || !next[0].Arrival.After(run[1].Arrival):
-			run[1] = last(run[1], next[1])
-		default:
-			add()
-			run = next
-		}
-		s.End = last(s.End, next[1])
-	}
-	add()
 	b.stages = append(b.stages, s)
 }
 

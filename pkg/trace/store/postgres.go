@@ -44,7 +44,7 @@ func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, erro
 		run(`SELECT pg_advisory_xact_lock($1)`, schemaLock)
 		run(strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", ""))
 		run(strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1))
-		run(setFirst, metaTime(time.Now()))
+		run(setFirst, document{time.Now().UTC()})
 	}); err != nil {
 		return nil, errors.Join(fmt.Errorf("store in PostgreSQL: %w", err), s.Close())
 	}
@@ -87,9 +87,3 @@ func discard(conn *sql.Conn) {
 	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	_ = conn.Close()
 }
-
-// Alive returns the time until which the writing replica has stored everything.
-func (s *Store) Alive(ctx context.Context) (time.Time, error) { return s.meta(ctx, "alive") }
-
-// First returns when the store was created.
-func (s *Store) First(ctx context.Context) (time.Time, error) { return s.meta(ctx, "first") }

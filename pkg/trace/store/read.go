@@ -57,17 +57,15 @@ type Row struct {
 // columns selects a Row without its evidence.
 const columns = `SELECT key, uid, act, namespace, name, node, owner, outcome, why, class, first, reason, at, judged / 1000.0, "user" / 1000.0, stages`
 
-// The evidence of a Row.
-const (
-	noEvidence = `, '' FROM acts`
-	evidence   = `coalesce((SELECT evidence.act FROM evidence WHERE evidence.key = acts.key), '')`
-)
+// evidence selects the evidence of a Row.
+const evidence = `coalesce((SELECT evidence.act FROM evidence WHERE evidence.key = acts.key), '')`
 
 // Filter selects verdicts.
 type Filter struct {
 	Namespace string   // empty: all
 	Nodes     []string // none: all
 	Reason    string   // of misses; empty: all
+	Owner     string   // of misses: UID of the pods' controller, of letters, digits and dashes only; empty: all
 }
 
 // judged returns the condition of the acts judged after a time and until another one, and its arguments.
@@ -77,22 +75,25 @@ func (f Filter) judged(after, until time.Time) (where string, args []any) {
 
 // narrow adds the filter to a condition.
 func (f Filter) narrow(where string, args ...any) (string, []any) {
-	in := func(column string, values ...string) {
+	add := func(condition string, values ...string) {
 		places := make([]string, len(values))
 		for i, value := range values {
 			args = append(args, value)
 			places[i] = "$" + strconv.Itoa(len(args))
 		}
-		where += " AND " + column + " IN (" + strings.Join(places, ", ") + ")"
+		where += " AND " + condition + " (" + strings.Join(places, ", ") + ")"
 	}
 	if f.Namespace != "" {
-		in("namespace", f.Namespace)
+		add("namespace IN", f.Namespace)
 	}
 	if f.Reason != "" {
-		in("reason", f.Reason)
+		add("reason IN", f.Reason)
 	}
 	if len(f.Nodes) > 0 {
-		in("node", f.Nodes...)
+		add("node IN", f.Nodes...)
+	}
+	if f.Owner != "" {
+		add(evidence+" LIKE", `%"ownerUID":"`+f.Owner+`"%`)
 	}
 	return where, args
 }
@@ -167,22 +168,10 @@ func (s *Store) Find(ctx context.Context, uid, namespace, name string) (found []
 }
 
 // Misses returns the misses of a window that ends now, the newest first and at most MaxMisses, without their evidence.
-func (s *Store) Misses(ctx context.Context, now time.Time, window time.Duration, f Filter) ([]Row, error) {
+func (s *Store) Misses(ctx context.Context, now time.Time, window time.Duration, f Filter) (found []Row, err error) {
 	where, args := f.judged(now.Add(-window), now)
-	return s.newest(ctx, now.Add(-window), where, args)
-}
-
-// MissesOfOwner returns the system's misses on nodes in a window that ends now, of the pods of a controller: its UID must have
-// letters, digits and dashes only. The newest come first, at most MaxMisses.
-func (s *Store) MissesOfOwner(ctx context.Context, now time.Time, window time.Duration, uid string) ([]Row, error) {
-	where, args := Filter{}.judged(now.Add(-window), now)
-	where += ` AND class <> 'user' AND node <> '' AND ` + evidence + ` LIKE $3`
-	return s.newest(ctx, now.Add(-window), where, append(args, `%"ownerUID":"`+uid+`"%`))
-}
-
-func (s *Store) newest(ctx context.Context, since time.Time, where string, args []any) (found []Row, err error) {
-	query := columns + noEvidence + where + ` AND outcome = 'missed' ORDER BY at DESC LIMIT ` + strconv.Itoa(MaxMisses)
-	err = each(ctx, s.since(since), query, args, func(r Row) { found = append(found, r) })
+	query := columns + `, '' FROM acts` + where + ` AND outcome = 'missed' ORDER BY at DESC LIMIT ` + strconv.Itoa(MaxMisses)
+	err = each(ctx, s.since(now.Add(-window)), query, args, func(r Row) { found = append(found, r) })
 	slices.SortStableFunc(found, func(a, b Row) int { return b.At.Compare(a.At) })
 	return found[:min(len(found), MaxMisses)], err
 }
@@ -215,7 +204,7 @@ func (s *Store) Recent(ctx context.Context, now time.Time, window time.Duration)
 }
 
 // CountNodes adds the acts of a window that ends now to the named nodes.
-func (s *Store) CountNodes(ctx context.Context, now time.Time, window time.Duration, nodes map[string]nodefault.Day) error {
+func (s *Store) CountNodes(ctx context.Context, now time.Time, window time.Duration, nodes map[string]nodefault.Score) error {
 	where, args := Filter{}.judged(now.Add(-window), now)
 	query := `SELECT node, count(CASE WHEN outcome = 'delivered' THEN 1 END), count(CASE WHEN outcome = 'missed' AND class <> 'user' THEN 1 END)
  FROM acts` + where + ` GROUP BY node`

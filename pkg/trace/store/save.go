@@ -20,9 +20,8 @@ const (
 	// transactionLimit bounds a transaction whose context has no deadline.
 	transactionLimit = 30 * time.Second
 
-	monthsKept  = 13
-	settled     = 15 * time.Minute // after its end, an hour's verdicts are stored and the reasons of its misses final
-	countedMeta = "counted"
+	monthsKept = 13
+	settled    = 15 * time.Minute // after its end, an hour's verdicts are stored and the reasons of its misses final
 )
 
 // statement executes one in a transaction, unless an earlier one failed, and returns the number of rows it changed.
@@ -92,7 +91,7 @@ func (s *Store) Save(ctx context.Context, b follow.Batch) error {
 			run(`DELETE FROM open WHERE key = $1`, key.String())
 		}
 		if !b.Alive.IsZero() {
-			run(setMeta, "alive", metaTime(b.Alive))
+			run(setMeta, Alive, document{b.Alive.UTC()})
 		}
 	}); err != nil {
 		return fmt.Errorf("store open acts: %w", err)
@@ -215,12 +214,13 @@ func (s *Store) CountHour(ctx context.Context, now time.Time, builds map[int64]r
 	if err := s.countHour(ctx, hour, builds); err != nil {
 		return err
 	}
-	return s.write(ctx, s.open, func(run statement) { run(setMeta, countedMeta, metaTime(end)) })
+	return s.SetNote(ctx, summed, end)
 }
 
 // counted returns the hour up to which the acts are added up.
 func (s *Store) counted(ctx context.Context, now time.Time) (time.Time, error) {
-	if at, err := s.meta(ctx, countedMeta); err != nil || !at.IsZero() {
+	var at time.Time
+	if err := s.Note(ctx, summed, &at); err != nil || !at.IsZero() {
 		return at, err
 	}
 	first := now
@@ -234,11 +234,11 @@ func (s *Store) counted(ctx context.Context, now time.Time) (time.Time, error) {
 
 // recount has the hours since a late verdict or reason added up again.
 func (s *Store) recount(ctx context.Context, b follow.Batch) error {
-	counted, err := s.meta(ctx, countedMeta)
-	if err != nil || counted.IsZero() {
+	var until time.Time
+	if err := s.Note(ctx, summed, &until); err != nil || until.IsZero() {
 		return err
 	}
-	first := counted
+	first := until
 	for _, acts := range [][]follow.Act{b.Judged, b.Refined} {
 		for i := range acts {
 			if at := acts[i].JudgedAt; at.Before(first) {
@@ -246,10 +246,10 @@ func (s *Store) recount(ctx context.Context, b follow.Batch) error {
 			}
 		}
 	}
-	if first.Equal(counted) {
+	if first.Equal(until) {
 		return nil
 	}
-	return s.write(ctx, s.open, func(run statement) { run(setMeta, countedMeta, metaTime(first)) })
+	return s.SetNote(ctx, summed, first)
 }
 
 func (s *Store) countHour(ctx context.Context, hour time.Time, builds map[int64]record.Build) error {

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -55,7 +56,14 @@ CREATE TABLE IF NOT EXISTS weeks (week TEXT PRIMARY KEY, report TEXT NOT NULL) W
 	addBuild = `ALTER TABLE acts ADD COLUMN build BIGINT NOT NULL DEFAULT 0`
 
 	setMeta  = `INSERT INTO meta VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
-	setFirst = `INSERT INTO meta VALUES ('first', $1) ON CONFLICT DO NOTHING` // the time of the first run
+	setFirst = `INSERT INTO meta VALUES ('` + First + `', $1) ON CONFLICT DO NOTHING`
+)
+
+// The names of notes with a time.
+const (
+	First  = "first"   // the first run
+	Alive  = "alive"   // until when the writing replica has stored everything
+	summed = "counted" // up to which hour the acts are added up
 )
 
 // Store is an open store. Only one process may have SQLite's files open; of several with PostgreSQL, one writes.
@@ -99,19 +107,16 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 	if s.hours, err = database(ctx, filepath.Join(s.dir, "hours.db"), hoursSchema); err != nil {
 		return err
 	}
-	if err := s.write(ctx, s.open, func(run statement) { run(setFirst, metaTime(time.Now())) }); err != nil {
+	if err := s.write(ctx, s.open, func(run statement) { run(setFirst, document{time.Now().UTC()}) }); err != nil {
 		return err
 	}
-	names, err := filepath.Glob(filepath.Join(strings.NewReplacer("[", `\[`, "*", `\*`, "?", `\?`).Replace(s.dir), "????-??-??.db"))
-	if err != nil {
-		return err
-	}
+	names, err := fs.Glob(os.DirFS(s.dir), "????-??-??.db")
 	for _, name := range names {
-		if _, err := s.day(ctx, strings.TrimSuffix(filepath.Base(name), ".db")); err != nil {
+		if _, err := s.day(ctx, strings.TrimSuffix(name, ".db")); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
 func database(ctx context.Context, name, schema string) (*sql.DB, error) {
@@ -182,12 +187,8 @@ const overlap = 10 * time.Minute
 // is never before the first run. Load skips acts whose verdict was stored before the last run could remove them from
 // the open ones.
 func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, err error) {
-	first, err := s.meta(ctx, "first")
-	if err != nil {
-		return nil, since, err
-	}
-	alive, err := s.meta(ctx, "alive")
-	if err != nil {
+	var first, alive time.Time
+	if err := errors.Join(s.Note(ctx, First, &first), s.Note(ctx, Alive, &alive)); err != nil {
 		return nil, since, err
 	}
 	switch {
@@ -214,22 +215,9 @@ func one(ctx context.Context, db *sql.DB, query string, arg, into any) error {
 	return nil
 }
 
-const getMeta = `SELECT value FROM meta WHERE name = $1`
-
-// meta returns a stored time; zero if there is none.
-func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error) {
-	var text string
-	if err := one(ctx, s.open, getMeta, name, &text); err != nil || text == "" {
-		return at, err
-	}
-	return time.Parse(time.RFC3339Nano, text)
-}
-
-func metaTime(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
-
 // Note reads a value that SetNote stored under a name; without one, it leaves into unchanged.
 func (s *Store) Note(ctx context.Context, name string, into any) error {
-	return one(ctx, s.open, getMeta, name, document{into})
+	return one(ctx, s.open, `SELECT value FROM meta WHERE name = $1`, name, document{into})
 }
 
 // SetNote stores a value under a name.
@@ -252,8 +240,11 @@ func (d document) Scan(stored any) error {
 	if !ok {
 		return fmt.Errorf("a stored document is %T, not a text", stored)
 	}
-	if text == "" {
+	switch at, isTime := d.of.(*time.Time); {
+	case text == "":
 		return nil
+	case isTime && text[0] != '"': // of an earlier version
+		return at.UnmarshalText([]byte(text))
 	}
 	return json.Unmarshal([]byte(text), d.of)
 }

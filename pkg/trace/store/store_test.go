@@ -84,6 +84,19 @@ func TestKilledBeforeTheFirstSave(t *testing.T) {
 	}
 }
 
+// An earlier version stored times without quotes.
+func TestTimeOfAnEarlierVersion(t *testing.T) {
+	s := open(t, t.TempDir())
+	defer s.Close()
+	if _, err := s.open.ExecContext(t.Context(), `UPDATE meta SET value = '2026-03-01T00:00:30Z' WHERE name = 'first'`); err != nil {
+		t.Fatal(err)
+	}
+	var first time.Time
+	if err := s.Note(t.Context(), First, &first); err != nil || !first.Equal(now) {
+		t.Errorf("%v %v", first, err)
+	}
+}
+
 func TestCountFindExpire(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

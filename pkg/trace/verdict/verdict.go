@@ -47,21 +47,32 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	passed := t.Passed(begin, until)
 	// A pod in between does not end the act of an owner if other creations are refused within the promised time.
 	refusable := t.Act == record.Refusal && passed.Low <= promised
-	if end.Known() && !refusable && !deletedBefore(t, end) {
+	requested := t.At(record.DeleteRequested)
+	// Otherwise the verdict about a pod that is deleted before it is ready would depend on when it is given.
+	deleted := t.Act != record.Deletion && requested.Known() && requested.Arrival.Before(end.Arrival)
+	if end.Known() && !refusable && !deleted {
 		user := userTime(t, end.Arrival)
 		v := Verdict{Judged: minus(t.ByOurs(begin, end), user), User: user.Middle()}
-		v.Outcome, v.Why = compare(v.Judged, promised)
+		switch {
+		case v.Judged.High <= promised:
+			v.Outcome = Delivered
+		case v.Judged.Low > promised:
+			v.Outcome = Missed
+		default:
+			v.Outcome, v.Why = Unknown, "observed too late to tell"
+		}
 		return v
 	}
 	user := userTime(t, until)
 	v := Verdict{Judged: minus(passed, user), User: user.Middle()}
 	switch {
-	case (t.Act == record.Creation || t.Replaces != "") && over(t):
+	case (t.Act == record.Creation || t.Replaces != "") && (t.At(record.Failed).Known() || requested.Known() || t.At(record.Gone).Known()):
 		v.Outcome, v.Why = ended(t, v.Judged, promised)
-	case t.InPlace() && t.At(record.DeleteRequested).Known() && v.Judged.Low <= promised:
+	case t.InPlace() && requested.Known() && v.Judged.Low <= promised:
 		v.Outcome, v.Why = Excluded, "deleted before it was due"
 	case end.Known() && v.Judged.Low <= promised: // a refusal may follow
-	case v.Judged.Low > promised && t.Act == record.Refusal && !repeated(t, promised):
+	case v.Judged.Low > promised && t.Act == record.Refusal &&
+		t.At(record.RefusedLast).Arrival.Sub(begin.Arrival) < min(disorder, promised/2): // the pod may arrive before the Event
 		v.Outcome, v.Why = Unknown, "refused once: whether it was overcome was not observed"
 	case v.Judged.Low > promised:
 		v.Outcome = Missed
@@ -69,36 +80,8 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	return v
 }
 
-// deletedBefore reports whether the deletion of a pod was requested before it became ready. Otherwise the verdict would
-// depend on whether it is given before the pod is ready all the same.
-func deletedBefore(t *record.Timeline, end record.Mark) bool {
-	requested := t.At(record.DeleteRequested)
-	return (t.Act == record.Creation || t.Act == record.Upgrade) && requested.Known() && requested.Arrival.Before(end.Arrival)
-}
-
 // disorder is the maximum interval between the arrivals of Events and pods of the same moment.
 const disorder = 2 * time.Second
-
-// repeated reports whether refusals continued. The pod after a single refusal may arrive before its Event.
-func repeated(t *record.Timeline, promised time.Duration) bool {
-	return t.At(record.RefusedLast).Arrival.Sub(t.At(record.Refused).Arrival) >= min(disorder, promised/2)
-}
-
-// compare judges a finished act.
-func compare(judged record.Span, promised time.Duration) (Outcome, string) {
-	switch {
-	case judged.High <= promised:
-		return Delivered, ""
-	case judged.Low > promised:
-		return Missed, ""
-	}
-	return Unknown, "observed too late to tell"
-}
-
-// over reports whether a creation can no longer be delivered.
-func over(t *record.Timeline) bool {
-	return t.At(record.Failed).Known() || t.At(record.DeleteRequested).Known() || t.At(record.Gone).Known()
-}
 
 // ended judges a finished creation: refused by its node, removed by the system, or deleted by its user.
 func ended(t *record.Timeline, judged record.Span, promised time.Duration) (Outcome, string) {

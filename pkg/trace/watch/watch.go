@@ -11,6 +11,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,6 +82,7 @@ func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 
 // stream is a list and the watch after it.
 type stream struct {
+	version   string // to continue from; empty: a list is needed
 	what      string
 	client    *rest.RESTClient
 	namespace string
@@ -95,7 +97,7 @@ type stream struct {
 func (c *Client) Run(ctx context.Context, f *follow.Follower) error {
 	var all sync.WaitGroup
 	for _, s := range c.streams(f) {
-		all.Go(func() { c.follow(ctx, s, f) })
+		all.Go(func() { c.follow(ctx, &s, f) })
 	}
 	all.Wait()
 	return nil
@@ -151,20 +153,21 @@ func recent(take func(e *corev1.Event, listed bool, now time.Time)) func(runtime
 }
 
 // follow lists and watches one kind repeatedly.
-func (c *Client) follow(ctx context.Context, s stream, f *follow.Follower) {
-	version, wait := "", shortRetry
-	for ctx.Err() == nil {
+func (c *Client) follow(ctx context.Context, s *stream, f *follow.Follower) {
+	for wait := shortRetry; ctx.Err() == nil; {
 		began := time.Now()
-		next, err := c.once(ctx, s, f, version)
+		err := c.once(ctx, s, f)
 		s.broken()
-		version = next
-		if err == nil || time.Since(began) > time.Minute {
-			wait = shortRetry
-		} else {
-			wait = min(2*wait, longRetry)
-		}
 		if err == nil {
+			wait = shortRetry
 			continue
+		}
+		// After any other error, a lost connection too, the watch continues: a list would not show the pods that came and went.
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+			s.version = ""
+		}
+		if wait = min(2*wait, longRetry); time.Since(began) > time.Minute {
+			wait = shortRetry
 		}
 		if ctx.Err() == nil {
 			c.log.Warn("watch ended, retrying", "what", s.what, "err", err)
@@ -176,36 +179,34 @@ func (c *Client) follow(ctx context.Context, s stream, f *follow.Follower) {
 	}
 }
 
-// once watches from a version, or lists if there is none. It returns the version to continue from.
-func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version string) (string, error) {
-	if version == "" {
+// once watches from the stream's version, or lists if there is none.
+func (c *Client) once(ctx context.Context, s *stream, f *follow.Follower) error {
+	if s.version == "" {
 		s.broken() // a list takes time
-		listed, err := c.list(ctx, s)
-		if err != nil {
-			return "", err
+		if err := c.list(ctx, s); err != nil {
+			return err
 		}
-		version = listed
 		s.synced(true)
 	}
-	options := &metav1.ListOptions{FieldSelector: s.selector, ResourceVersion: version, AllowWatchBookmarks: true,
+	options := &metav1.ListOptions{FieldSelector: s.selector, ResourceVersion: s.version, AllowWatchBookmarks: true,
 		TimeoutSeconds: new(int64(watchSeconds)), Watch: true}
 	events, err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(options, c.params).Watch(ctx)
 	if err != nil {
-		return unlessExpired(version, err), err
+		return err
 	}
 	defer events.Stop()
 	s.synced(false)
 	for event := range events.ResultChan() {
 		if event.Type == apiwatch.Error {
-			err := apierrors.FromObject(event.Object)
-			return unlessExpired(version, err), err
+			return apierrors.FromObject(event.Object)
 		}
 		object, err := meta.Accessor(event.Object)
 		if err != nil {
-			return "", err
+			s.version = ""
+			return err
 		}
-		if version = object.GetResourceVersion(); version == "" {
-			return "", errors.New("a change without resourceVersion")
+		if s.version = object.GetResourceVersion(); s.version == "" {
+			return errors.New("a change without resourceVersion")
 		}
 		if event.Type == apiwatch.Bookmark {
 			f.Alive(time.Now())
@@ -213,53 +214,45 @@ func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version
 		}
 		s.take(event.Object, event.Type, false)
 	}
-	return version, nil
+	return nil
 }
 
-// unlessExpired returns the version to continue from after an error; none if the history is lost. A lost connection is an
-// error too: a list would not show the pods that came and went meanwhile.
-func unlessExpired(version string, err error) string {
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-		return ""
-	}
-	return version
-}
-
-// list reads all objects in pages, and returns the version of the list.
-func (c *Client) list(ctx context.Context, s stream) (version string, err error) {
-	options := &metav1.ListOptions{FieldSelector: s.selector, Limit: pageSize}
+// list reads all objects in pages. The watch continues from the version of the list.
+func (c *Client) list(ctx context.Context, s *stream) error {
+	version, options := "", &metav1.ListOptions{FieldSelector: s.selector, Limit: pageSize}
 	for {
 		page := s.list.DeepCopyObject() // an empty one
 		limited, cancel := context.WithTimeout(ctx, listLimit)
 		err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(options, c.params).Do(limited).Into(page)
 		cancel()
 		if err != nil {
-			return "", err
+			return err
 		}
 		if err := meta.EachListItem(page, func(o runtime.Object) error { s.take(o, apiwatch.Added, true); return nil }); err != nil {
-			return "", err
+			return err
 		}
 		list, err := meta.ListAccessor(page)
 		if err != nil {
-			return "", err
+			return err
 		}
-		if version == "" {
-			version = list.GetResourceVersion()
-		}
+		version = cmp.Or(version, list.GetResourceVersion())
 		if options.Continue = list.GetContinue(); options.Continue == "" {
-			return version, nil
+			s.version = version
+			return nil
 		}
 	}
 }
 
 const dialLimit = 2 * time.Second
 
-// Addresses returns the addresses behind the Service kubernetes; if there are none, the configured one.
+// Addresses returns the addresses behind the Service kubernetes.
 func (c *Client) Addresses(ctx context.Context) (addresses []string, err error) {
 	list := &discoveryv1.EndpointSliceList{}
 	options := &metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes", Limit: pageSize}
-	err = c.groups[discoveryv1.SchemeGroupVersion].Get().Namespace(metav1.NamespaceDefault).Resource("endpointslices").
-		VersionedParams(options, c.params).Do(ctx).Into(list)
+	if err = c.groups[discoveryv1.SchemeGroupVersion].Get().Namespace(metav1.NamespaceDefault).Resource("endpointslices").
+		VersionedParams(options, c.params).Do(ctx).Into(list); err != nil {
+		return nil, fmt.Errorf("list the endpoints of the Service kubernetes: %w", err)
+	}
 	for i := range list.Items {
 		for _, port := range list.Items[i].Ports {
 			if port.Port == nil || port.Name == nil || *port.Name != "https" {
@@ -272,25 +265,12 @@ func (c *Client) Addresses(ctx context.Context) (addresses []string, err error) 
 			}
 		}
 	}
-	if len(addresses) == 0 {
-		addresses = []string{c.Configured()}
-	}
-	if err != nil {
-		err = fmt.Errorf("list the endpoints of the Service kubernetes: %w", err)
-	}
-	return addresses, err
+	return addresses, nil
 }
 
 // Configured returns the address of the configuration.
 func (c *Client) Configured() string {
-	if c.base.Port() != "" {
-		return c.base.Host
-	}
-	port := "443"
-	if c.base.Scheme == "http" {
-		port = "80"
-	}
-	return net.JoinHostPort(c.base.Hostname(), port)
+	return net.JoinHostPort(c.base.Hostname(), cmp.Or(c.base.Port(), map[string]string{"http": "80", "https": "443"}[c.base.Scheme]))
 }
 
 // At returns a client that connects to one address, with the configured name and credentials, and the URL of a path.

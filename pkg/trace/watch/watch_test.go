@@ -130,7 +130,7 @@ func TestListIsAGap(t *testing.T) {
 			cancel()
 		}
 	}
-	_, _ = client.once(ctx, s, follow.New(follow.Config{}), "")
+	_ = client.once(ctx, &s, follow.New(follow.Config{}))
 	if want := "broken listed synced true synced false "; told != want {
 		t.Errorf("%q, want %q", told, want)
 	}

@@ -103,7 +103,7 @@ func Serve(t testing.TB, namespaces map[string]bool) (url string, sessions *web.
 	log := slog.New(slog.DiscardHandler)
 	server := &api.Server{Follower: follower, Store: kept, Prober: probe.New(nil, follower, log), Log: log, Now: time.Now, Loopback: true,
 		Access: rights{namespaces}, Authenticate: sessions.Authenticate(func(*http.Request) (web.Identity, error) { return web.Identity{}, errors.New("who?") })}
-	server.Pages = pages.New(pages.Config{Server: server, Sessions: sessions, Version: "v1"})
+	server.Pages = pages.New(server, sessions, nil, "v1")
 	served := httptest.NewServer(server.Handler())
 	t.Cleanup(served.Close)
 	return served.URL, sessions
