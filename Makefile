@@ -63,7 +63,7 @@ lane-build:
 lane-pure:
 	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure test-npd test-new-check
 lane-release: packages
-	nice -n 5 $(MAKE) LANES= release apart
+	nice -n 5 $(MAKE) LANES=2 -j2 release apart
 lane-machine: packages
 	$(MAKE) LANES=2 -j2 test-rpm machine
 lane-e2e: # the longest, and waits most of the time

@@ -114,6 +114,16 @@ func TestCheckDir(t *testing.T) {
 	}
 }
 
+// Labs with different folders have different cgroups, which all are named as a lab's.
+func TestCgroupRoot(t *testing.T) {
+	for dir, want := range map[string]string{DefaultDir: "/nodeagent-lab", DefaultDir + "-e2e": "/nodeagent-lab-e2e",
+		"/srv/docker": "/nodeagent-lab-srv-docker"} {
+		if got := cgroupRoot(dir); got != want {
+			t.Errorf("%s: %s, want %s", dir, got, want)
+		}
+	}
+}
+
 // TestStartTellsWhy starts a component that ends at once: the error must name it and show its log.
 func TestStartTellsWhy(t *testing.T) {
 	dir := t.TempDir()
