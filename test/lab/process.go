@@ -29,10 +29,13 @@ type stat struct {
 	State   byte
 	Parent  int
 	Session int
+	Threads int
 	Start   uint64
 }
 
-func (s stat) dead() bool { return s.State == 'Z' || s.State == 'X' }
+// dead reports whether all threads have ended. The first may end before the others, which still have the process's files:
+// its port would be in use.
+func (s stat) dead() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
 
 func readStat(pid int) (stat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -51,11 +54,12 @@ func parseStat(line string) (stat, error) {
 	}
 	parent, err1 := strconv.Atoi(fields[1])
 	session, err2 := strconv.Atoi(fields[3])
-	start, err3 := strconv.ParseUint(fields[19], 10, 64)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	threads, err3 := strconv.Atoi(fields[17])
+	start, err4 := strconv.ParseUint(fields[19], 10, 64)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return stat{}, fmt.Errorf("stat line %q: %w", line, err)
 	}
-	return stat{State: fields[0][0], Parent: parent, Session: session, Start: start}, nil
+	return stat{State: fields[0][0], Parent: parent, Session: session, Threads: threads, Start: start}, nil
 }
 
 func bootID() string {

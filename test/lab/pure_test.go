@@ -82,13 +82,22 @@ func TestParseStat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(stat{State: 'S', Parent: 5, Session: 77, Start: 123456}, got); diff != "" {
+	if diff := cmp.Diff(stat{State: 'S', Parent: 5, Session: 77, Threads: 1, Start: 123456}, got); diff != "" {
 		t.Error(diff)
 	}
 	for _, line := range []string{"", "77", "77 (x) S 1 2",
 		"77 (x) S a 6 b 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 c 9"} {
 		if got, err := parseStat(line); err == nil {
 			t.Errorf("%q: got %+v, want an error", line, got)
+		}
+	}
+}
+
+func TestDead(t *testing.T) {
+	for s, want := range map[stat]bool{{State: 'S', Threads: 1}: false, {State: 'Z', Threads: 2}: false,
+		{State: 'Z', Threads: 1}: true, {State: 'X'}: true} {
+		if s.dead() != want {
+			t.Errorf("%c with %d threads: dead %v", s.State, s.Threads, s.dead())
 		}
 	}
 }
