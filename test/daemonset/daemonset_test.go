@@ -112,6 +112,9 @@ func open(t *testing.T) *cluster {
 	}
 	l, err := lab.Open("")
 	if err == nil {
+		err = l.Resume(t.Context())
+	}
+	if err == nil {
 		err = harness.WaitFor(t.Context(), "the node to be healthy", func() error { return l.Healthy(t.Context()) })
 	}
 	if err != nil {

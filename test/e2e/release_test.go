@@ -23,6 +23,9 @@ func openLab(t *testing.T) *lab.Lab {
 	need.Flag(t, *withLab, "-lab: uses a real node")
 	l, err := lab.Open("")
 	if err == nil {
+		err = l.Resume(t.Context())
+	}
+	if err == nil {
 		err = harness.WaitFor(t.Context(), "the node to be healthy", func() error {
 			return l.Healthy(t.Context())
 		})
