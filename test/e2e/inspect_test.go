@@ -279,6 +279,8 @@ func (c *churn) makeNamespace() {
 
 // A quiet node causes no requests to the apiserver.
 func TestQuietNodeAsksNothing(t *testing.T) {
+	observesInTest(t)
+	newBystanders(t, openLab(t)) // on a node without pods the agent asks whether that is true
 	for name, kubelets := range map[string]bool{"administrator": false, "kubelet": true} {
 		t.Run(name, func(t *testing.T) { asksNothing(t, openInspectLab(t, kubelets)) })
 	}
