@@ -181,7 +181,7 @@ test-apiserver: packages kwok etcd ## agent and event center on a real kube-apis
 
 .PHONY: e2e
 e2e: lab-programs ## tests on a real one-node cluster
-	$(TEST) $(LAB) -count=1 -parallel 6 -v ./test/e2e -args -lab
+	$(TEST) $(LAB) -count=1 -parallel 7 -v ./test/e2e -args -lab
 
 .PHONY: test-users
 test-users: ## pods with users of their own, of the node's network, and static ones, with a current containerd and runc
