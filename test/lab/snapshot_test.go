@@ -46,7 +46,7 @@ func takeSnapshot(t *testing.T) snapshot {
 	s["loop device"] = loopDevices(testDir) // others belong to tests that run beside
 	for _, name := range sysctlNames {
 		value, _ := os.ReadFile(filepath.Join("/proc/sys", name))
-		s["sysctl"] = append(s["sysctl"], name+"="+string(value))
+		s["sysctl"] = append(s["sysctl"], name+"="+strings.TrimSpace(string(value)))
 	}
 	for _, dir := range foreignDirs {
 		if exists(dir) {
