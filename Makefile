@@ -59,9 +59,9 @@ test: ## all layers but those of test-long, some side by side; as root on Debian
 lanes:
 	$(MAKE) LANES=6 -j6 lane-build lane-pure lane-release lane-machine lane-e2e lane-daemonset
 lane-build:
-	nice -n 5 $(MAKE) LANES= test-apiserver test-containerd test-chart
+	nice -n 5 $(MAKE) LANES= test-apiserver test-containerd test-chart test-npd test-new-check
 lane-pure:
-	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure test-npd test-new-check
+	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure
 lane-release: packages
 	nice -n 5 $(MAKE) LANES=2 -j2 release apart
 lane-machine: packages
