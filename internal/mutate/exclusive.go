@@ -2,7 +2,6 @@ package mutate
 
 import (
 	"errors"
-	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -61,7 +60,7 @@ func (d *Mutator) inPod(uid string, inspected Mount, other mount.Mount) bool {
 // exclusiveFrom searches for the filesystem in the mount namespace of one process, unless the process belongs to the
 // pod.
 func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bool, known map[int]bool) error {
-	space, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	space, id, err := proc.MountNamespace(d.host.Files, pid)
 	if err != nil {
 		space = strconv.Itoa(pid) // gone, or its namespace cannot be read
 	}
@@ -71,7 +70,7 @@ func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bo
 	if ours, err := d.isOfPod(pid, uid); ours || err != nil {
 		return err // not marked as seen: a process of another pod may be in the same namespace
 	}
-	mounts, err := mount.TableOf(d.host, pid)
+	mounts, err := mount.TableOf(d.host, id)
 	if errors.Is(err, unix.EINVAL) {
 		return nil // it is exiting, and has left its namespaces
 	}

@@ -3,12 +3,14 @@ package mutate_test
 import (
 	"errors"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -75,6 +77,17 @@ func TestExclusiveOtherPodBelow(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
 	n.Mount(m.Point, n.PodDir(uid, "volume-subpaths/v/c/0/pods", mutatetest.UID(t), "volumes/x/y"), "", unix.MS_BIND)
+	var refusal mutate.Refusal
+	if err := n.Mutator.Exclusive(uid, m); !errors.As(err, &refusal) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
+// A process whose main thread has ended holds a copy in another mount namespace.
+func TestExclusiveSeesNamespacesOfThreads(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	thread.WithoutMain(t, func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS} })
 	var refusal mutate.Refusal
 	if err := n.Mutator.Exclusive(uid, m); !errors.As(err, &refusal) {
 		t.Errorf("got %v, want a refusal", err)

@@ -28,30 +28,38 @@ func TestWrittenAgain(t *testing.T) {
 	awaitWritten(t, a, nodeUID(t, l))
 }
 
-// TestWrittenOnANewNode: while a disk is broken, the Node is deleted and registers again under its name. The agent writes
-// everything on it.
+// TestWrittenOnANewNode: while a disk is broken, the Node is deleted and created again under its name, by hand or by kubelet.
+// The agent writes everything on it.
 func TestWrittenOnANewNode(t *testing.T) {
 	l, a := writtenDisk(t)
-	before := nodeUID(t, l)
-	if err := l.Stop(t.Context(), "kubelet"); err != nil {
-		t.Fatal(err)
+	again := func(t *testing.T, create func() error) {
+		t.Helper()
+		before := nodeUID(t, l)
+		kubectl(t, l, "delete", "node", l.NodeName)
+		if err := create(); err != nil {
+			t.Fatal(err)
+		}
+		after := nodeUID(t, l)
+		if after == before {
+			t.Fatalf("the Node still has the UID %s", before)
+		}
+		// The token is bound to the Node that is gone. A pod would have a new one.
+		if err := l.ServiceAccountKubeconfig(t.Context(), "nodeagent", "nodeagent", filepath.Join(a.Dir, "kubeconfig")); err != nil {
+			t.Fatal(err)
+		}
+		awaitWritten(t, a, after)
 	}
-	kubectl(t, l, "delete", "node", l.NodeName)
-	if err := l.Start(t.Context(), "kubelet"); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.WaitNodeReady(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	after := nodeUID(t, l)
-	if after == before {
-		t.Fatalf("the Node still has the UID %s", before)
-	}
-	// The token is bound to the Node that is gone. A pod would have a new one.
-	if err := l.ServiceAccountKubeconfig(t.Context(), "nodeagent", "nodeagent", filepath.Join(a.Dir, "kubeconfig")); err != nil {
-		t.Fatal(err)
-	}
-	awaitWritten(t, a, after)
+	t.Run("by hand", func(t *testing.T) { // kubelet does not start, and so does not register it
+		again(t, func() error {
+			return l.KubectlApply(t.Context(), `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+l.NodeName+`"}}`)
+		})
+	})
+	t.Run("by kubelet", func(t *testing.T) {
+		if err := l.Stop(t.Context(), "kubelet"); err != nil {
+			t.Fatal(err)
+		}
+		again(t, func() error { return errors.Join(l.Start(t.Context(), "kubelet"), l.WaitNodeReady(t.Context())) })
+	})
 }
 
 // writtenDisk breaks a disk, and waits until the agent has written that in the Node, in its ConfigMap and as a taint.

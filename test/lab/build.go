@@ -41,8 +41,21 @@ func (l *Lab) buildHelpers(ctx context.Context) error {
 	return nil
 }
 
-// goBuild compiles programs, static ones without cgo, and reports progress every thirty seconds.
+// goBuild compiles programs, static ones without cgo, and reports progress every thirty seconds. It tries up to three
+// times to download modules.
 func (l progress) goBuild(ctx context.Context, module, out string, packages []string, cgo bool,
+	flags ...string) (err error) {
+	for range 3 {
+		err = l.goBuildOnce(ctx, module, out, packages, cgo, flags...)
+		if err == nil || !strings.Contains(err.Error(), `: Get "http`) || ctx.Err() != nil {
+			return err
+		}
+		l.logf("  a download failed: %v", err)
+	}
+	return err
+}
+
+func (l progress) goBuildOnce(ctx context.Context, module, out string, packages []string, cgo bool,
 	flags ...string) error {
 	args := append([]string{"build", "-C", module, "-trimpath", "-o", out}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)

@@ -5,9 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -50,6 +53,29 @@ func TestBuild(t *testing.T) {
 	why := "module lookup disabled"
 	if err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(log.String(), "building kubernetes") {
 		t.Errorf("no sources: %v\n%s", err, log)
+	}
+}
+
+// A download that fails is tried again.
+func TestBuildDownloadsAgain(t *testing.T) {
+	repo, log := newCheckout(t), &strings.Builder{}
+	var requests atomic.Int32
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) == 1 {
+			panic(http.ErrAbortHandler)
+		}
+		http.NotFound(w, r)
+	}))
+	defer proxy.Close()
+	t.Setenv("GOPROXY", proxy.URL)
+	t.Setenv("GONOSUMDB", "*")
+	if err := os.Remove(filepath.Join(repo, ".cache/kubernetes-v1.9.9/kubectl")); err != nil {
+		t.Fatal(err)
+	}
+	err := Build(t.Context(), Options{Repo: repo, Log: log})
+	if err == nil || !strings.Contains(err.Error(), "404") || requests.Load() < 2 ||
+		!strings.Contains(log.String(), "a download failed") {
+		t.Errorf("after %d requests: %v\n%s", requests.Load(), err, log)
 	}
 }
 

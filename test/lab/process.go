@@ -33,9 +33,9 @@ type stat struct {
 	Start   uint64
 }
 
-// dead reports whether all threads have ended. The first may end before the others, which still have the process's files:
-// its port would be in use.
-func (s stat) dead() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
+// dead reports whether the whole process has ended, and so closed its ports: the main thread may be a zombie before the
+// others have.
+func (s stat) dead() bool { return s.State == 'X' || s.State == 'Z' && s.Threads <= 1 }
 
 func readStat(pid int) (stat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -52,7 +52,7 @@ func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][
 		return nil, "", err
 	}
 	s := holderSearch{host: h, things: things, found: make([][]Holding, len(things)),
-		namespaces: map[string]bool{own: true}}
+		namespaces: map[string]bool{own: true}, process: map[int]int{}}
 	for i, pid := range pids {
 		switch {
 		case ctx.Err() != nil:
@@ -71,15 +71,20 @@ type holderSearch struct {
 	things     []Holdable
 	found      [][]Holding
 	namespaces map[string]bool // mount namespaces already read
+	process    map[int]int     // by the ID of a thread that is read instead
 	files      int
 }
 
 // addProcess adds everything that one process holds. Unreadable links belong to a process that has just ended, or to a
 // kernel thread.
 func (s *holderSearch) addProcess(pid int, own string) {
-	namespace, err := s.host.Files.Link(proc.File(pid, "ns/mnt"))
+	namespace, id, err := proc.MountNamespace(s.host.Files, pid)
 	if err != nil {
 		return
+	}
+	if id != pid { // of another thread: the main thread has ended
+		s.process[id] = pid
+		pid = id
 	}
 	if namespace != own {
 		if !s.namespaces[namespace] {
@@ -173,6 +178,9 @@ func hasFileBelow(maps []byte, dir string) bool {
 
 // add adds a holding once.
 func (s *holderSearch) add(thing, pid int, how string) {
+	if process, ok := s.process[pid]; ok {
+		pid = process
+	}
 	for _, known := range s.found[thing] {
 		if known.PID == pid && known.How == how {
 			return

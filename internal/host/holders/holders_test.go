@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -102,6 +103,11 @@ func TestHolders(t *testing.T) {
 		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS} // copies all mounts
 	}, "/bin/sleep", "600")
 
+	cwdOfThreads := thread.WithoutMain(t, func(c *exec.Cmd) { c.Dir = dir })
+	threadsElsewhere := thread.WithoutMain(t, func(c *exec.Cmd) {
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	})
+
 	quiet := t.TempDir()
 	found, incomplete, err := holders.Holders(t.Context(), h, []holders.Holdable{
 		{Path: dir, Mount: mountAt(t, h, dir)}, {Path: quiet}, {Path: dir + "x"},
@@ -112,6 +118,7 @@ func TestHolders(t *testing.T) {
 	for _, want := range []holders.Holding{
 		{PID: os.Getpid(), How: "open-file"}, {PID: os.Getpid(), How: "mapped"},
 		{PID: cwd, Comm: "sleep", How: "cwd"}, {PID: elsewhere, Comm: "sleep", How: "mount-namespace"},
+		{PID: cwdOfThreads, How: "cwd"}, {PID: threadsElsewhere, How: "mount-namespace"},
 	} {
 		if !slices.ContainsFunc(found[0], func(h holders.Holding) bool {
 			return h.PID == want.PID && h.How == want.How && (want.Comm == "" || h.Comm == want.Comm)

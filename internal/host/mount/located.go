@@ -160,7 +160,7 @@ func seenFrom(ctx context.Context, h *host.Host, is func(m, parent Mount) bool) 
 		if ctx.Err() != nil {
 			return MountedAt{}, ctx.Err()
 		}
-		namespace, err := h.Files.Link(proc.File(pid, "ns/mnt"))
+		namespace, id, err := proc.MountNamespace(h.Files, pid)
 		if err == nil && seen[namespace] {
 			continue
 		}
@@ -168,7 +168,7 @@ func seenFrom(ctx context.Context, h *host.Host, is func(m, parent Mount) bool) 
 			continue
 		}
 		// If the kernel does not show the namespace, read the table itself.
-		mounts, err := TableOf(h, pid)
+		mounts, err := TableOf(h, id)
 		switch {
 		case proc.Gone(err) || errors.Is(err, unix.EINVAL): // as a zombie's
 			continue

@@ -1,11 +1,15 @@
 package proc_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host/files"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -37,6 +41,33 @@ func TestParseStat(t *testing.T) {
 		if got, err := proc.ParseStat([]byte(bad)); err == nil {
 			t.Errorf("ParseStat(%q) = %+v, want an error", bad, got)
 		}
+	}
+}
+
+// A process whose main thread has ended is alive until its last thread ends, and its threads show its files.
+func TestMainThreadEnded(t *testing.T) {
+	pid := thread.WithoutMain(t, nil)
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := proc.Read(files.Tree{}, proc.File(pid, "stat"))
+	if err != nil || stat.State != 'Z' || !proc.Alive(stat) {
+		t.Errorf("%+v, %v", stat, err)
+	}
+	if name, id, err := proc.MountNamespace(files.Tree{}, pid); err != nil || name != own || id == pid {
+		t.Errorf("mount namespace %q from %d of process %d, %v", name, id, pid, err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for proc.Alive(stat) {
+		if stat, err = proc.Read(files.Tree{}, proc.File(pid, "stat")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, id, err := proc.MountNamespace(files.Tree{}, pid); !proc.Gone(err) || id != pid {
+		t.Errorf("of a zombie: %d, %v", id, err)
 	}
 }
 

@@ -35,7 +35,7 @@ func OtherNamespaces(tree files.Tree, reader *mountinfo.Reader) ([]Namespace, er
 	seen := map[string]bool{own: true}
 	var all []Namespace
 	for _, pid := range pids {
-		name, err := tree.Link(proc.File(pid, "ns/mnt"))
+		name, pid, err := proc.MountNamespace(tree, pid)
 		if err != nil {
 			name = strconv.Itoa(pid) // ended, or its namespaces cannot be read
 		}

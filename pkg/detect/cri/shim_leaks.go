@@ -128,7 +128,7 @@ func (s *shimLeaks) shims(h *host.Host, table []proc.Stat) ([]runningShim, error
 	known := make(map[tasks.TaskID]hostcri.Shim)
 	now := h.Clock().SinceBoot
 	for _, p := range table {
-		if !hostcri.IsShim(p.Comm) || p.State == 'Z' {
+		if !hostcri.IsShim(p.Comm) || !proc.Alive(p) {
 			continue
 		}
 		if (host.Process{StartTime: p.StartTime}).Age(now) < shimLeakAge {
@@ -161,7 +161,7 @@ func (s *shimLeaks) shims(h *host.Host, table []proc.Stat) ([]runningShim, error
 func childrenOf(table []proc.Stat, pid int) []int {
 	var children []int
 	for _, p := range table {
-		if p.PPID == pid && p.State != 'Z' {
+		if p.PPID == pid && proc.Alive(p) {
 			children = append(children, p.PID)
 		}
 	}

@@ -34,7 +34,7 @@ func listShims(ctx context.Context, scan *hostscan.Scan) ([]object.Object, error
 	}
 	children := make(map[int]int)
 	for _, p := range table {
-		if p.State != 'Z' {
+		if proc.Alive(p) {
 			children[p.PPID]++
 		}
 	}
@@ -45,7 +45,7 @@ func listShims(ctx context.Context, scan *hostscan.Scan) ([]object.Object, error
 	var objects []object.Object
 	var failures []error
 	for _, p := range table {
-		if !hostcri.IsShim(p.Comm) || p.State == 'Z' {
+		if !hostcri.IsShim(p.Comm) || !proc.Alive(p) {
 			continue
 		}
 		o, err := shimObject(scan, p, children[p.PID])

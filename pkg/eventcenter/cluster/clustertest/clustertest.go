@@ -12,6 +12,10 @@ import (
 // its listening port: if that were the replicas' own address, they would connect directly, past the proxies.
 const proxies = "127.0.0.2"
 
+// listen is an address only for the replicas' listening ports. The port must stay free until the replica listens, also
+// after a restart: on 127.0.0.1 the kernel may give it to any connection of the machine as its source.
+const listen = "127.0.0.3"
+
 // Network connects three replicas, each pair through a proxy.
 type Network struct {
 	Listen [3]string    // each replica's address
@@ -50,7 +54,7 @@ func New(t testing.TB) *Network {
 // free returns an unused address.
 func free(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", listen+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
