@@ -22,8 +22,9 @@ TEST     = $(LAYER) go test -vet=off $(LIMIT)
 REPEATED := machine apart test-rpm test-lab test-apiserver test-containerd e2e e2e-daemonset test-daemonset
 # Test binaries are built beside the one that has the machine.
 ALONE   := -p 5 -exec $(CURDIR)/test/need/alone
-# Test binaries that run beside those have nothing of the machine but its processors.
+# Test binaries that run beside those have nothing of the machine but its processors; with LAB also the kernel's log.
 APART   := -exec $(CURDIR)/test/need/apart
+LAB      = -exec '$(CURDIR)/test/need/apart --lab=$@'
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
 # The tests that start a containerd of their own, the first in the PATH.
 CONTAINERD_TESTS := RealContainerd|AgainstContainerd|ShimLeaksReal|TestCRI$$|StopSandboxCNIFails|ReleaseSandbox
@@ -44,29 +45,31 @@ build-tracecenter: ## judges each delivery of a pod: one static binary, ./tracec
 demo: ## a real node fails, the agent finds, reports and repairs; about 15 minutes the first time, 2 after
 	go run ./test/demo --dir $(LAB_DIR)
 
-# One layer at a time: some tests observe the whole machine, others break it. "make test" alone has four lanes, of which
+# One layer at a time: some tests observe the whole machine, others break it. "make test" alone has six lanes, of which
 # one has the machine, and the others nothing but processor time.
 ifndef LANES
 .NOTPARALLEL:
 endif
 
-.PHONY: test lanes lane-build lane-pure lane-release lane-machine
+.PHONY: test lanes lane-build lane-pure lane-release lane-machine lane-e2e lane-daemonset
 test: ## all layers but those of test-long, some side by side; as root on Debian 12
 	rm -rf .cache/suite && mkdir -p .cache/suite
 	NODEAGENT_SUITE=$(CURDIR)/.cache/suite $(MAKE) lanes; status=$$?; \
 	NODEAGENT_SUITE=$(CURDIR)/.cache/suite $(SUITE) end && exit $$status
 lanes:
-	$(MAKE) LANES=4 -j4 lane-build lane-pure lane-release lane-machine
+	$(MAKE) LANES=6 -j6 lane-build lane-pure lane-release lane-machine lane-e2e lane-daemonset
 lane-build:
-	nice -n 5 $(MAKE) LANES= test-apiserver test-containerd test-chart
+	nice -n 5 $(MAKE) LANES= test-apiserver test-containerd test-chart test-npd test-new-check
 lane-pure:
-	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure test-npd test-new-check
+	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure
 lane-release: packages
-	nice -n 5 $(MAKE) LANES= release
-lane-machine:
-	$(MAKE) LANES= packages
-	$(MAKE) LANES=3 -j3 test-rpm machine apart
-	$(MAKE) LANES= test-lab cluster
+	nice -n 5 $(MAKE) LANES=2 -j2 release apart
+lane-machine: packages
+	$(MAKE) LANES=2 -j2 test-rpm machine
+lane-e2e: # the longest, and waits most of the time
+	$(MAKE) LANES= e2e
+lane-daemonset:
+	$(MAKE) LANES= test-daemonset e2e-daemonset test-lab
 
 .PHONY: compiled
 compiled: export NODEAGENT_COMPILED := $(CURDIR)/.cache/compiled.jsonl
@@ -151,9 +154,15 @@ test-npd: ## node-problem-detector's own code beside the agent's, on the same fi
 test-new-check: ## a newcomer follows CONTRIBUTING.md to a check that works
 	$(TEST) $(APART) -count=1 ./test/newcheck
 
+# Whatever a lab and its tests run or build: they have no network to download it from.
+.PHONY: lab-programs
+lab-programs: packages
+	$(LABCTL) build
+	go list -deps ./... >/dev/null
+
 .PHONY: test-lab
-test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
-	$(TEST) $(RUN) -count=1 -v ./test/lab -args -lab
+test-lab: lab-programs ## the lab of the tests below: it comes up, is repaired, and leaves nothing
+	$(TEST) $(LAB) -count=1 -v ./test/lab -args -lab
 
 KWOK = $(CURDIR)/.cache/kwok-$$(go list -C test/kwok -m -f '{{.Version}}' sigs.k8s.io/kwok)/kwok
 .PHONY: kwok
@@ -170,17 +179,9 @@ test-apiserver: packages kwok etcd ## agent and event center on a real kube-apis
 	$(LABCTL) build
 	$(TEST) $(APART) -count=1 -v -run 'TestRealAPIServer|TestRealPostgreSQL' ./internal/kube ./cmd/eventcenter ./cmd/tracecenter ./test/trace/answerkey -args -apiserver
 
-# Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
-# Not $(MAKE): "make -n" would run what else is in its line.
-AGAIN = MAKEFLAGS= $(firstword $(MAKE))
-.PHONY: cluster
-cluster: ## e2e, e2e-daemonset and test-daemonset on one lab, the last two with containerd 2
-	$(LABCTL) up >/dev/null
-	$(AGAIN) e2e e2e-daemonset test-daemonset; status=$$?; $(LABCTL) down && exit $$status
-
 .PHONY: e2e
-e2e: ## tests on a real one-node cluster
-	$(TEST) $(RUN) -count=1 -parallel 6 -v ./test/e2e -args -lab
+e2e: lab-programs ## tests on a real one-node cluster
+	$(TEST) $(LAB) -count=1 -parallel 7 -v ./test/e2e -args -lab
 
 .PHONY: test-users
 test-users: ## pods with users of their own, of the node's network, and static ones, with a current containerd and runc
@@ -191,12 +192,13 @@ test-crio: ## the agent on a node whose runtime is CRI-O, which is built the fir
 	$(TEST) $(RUN) -count=1 -v -run TestCRIO ./test/e2e -args -lab -crio
 
 .PHONY: test-daemonset
-test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege
-	$(TEST) $(RUN) -count=1 -v ./test/daemonset -args -lab
+test-daemonset: lab-programs ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege
+	$(LABCTL) helm
+	$(TEST) $(LAB) -count=1 -v ./test/daemonset -args -lab -containerd 2
 
 .PHONY: e2e-daemonset
-e2e-daemonset: ## e2e with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either
-	$(TEST) $(RUN) -count=1 -v ./test/e2e -args -lab -daemonset -containerd 2
+e2e-daemonset: lab-programs ## e2e with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either
+	$(TEST) $(LAB) -count=1 -v ./test/e2e -args -lab -daemonset -containerd 2
 
 .PHONY: test-containerd
 test-containerd: packages ## the tests that start a containerd of their own, with containerd 2 instead of Debian's 1.6

@@ -24,6 +24,8 @@ import (
 
 var withLab = flag.Bool("lab", false, "run the tests that use a real cluster; needs root")
 
+var containerd = flag.String("containerd", "", "run this containerd in the lab: 1 for Debian's 1.6, 2 for a current one")
+
 const (
 	reference = "localhost/nodeagent:dev" // the name in the chart and the manifests
 	maxImage  = 45 << 20                  // bytes, archive and unpacked
@@ -40,6 +42,34 @@ type cluster struct {
 	helmPath string
 	values   []string // files with values of the chart
 	init     int      // the process that stands in for the host's init: process 1 of this machine may not let its namespaces be opened
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+// run brings up the lab if it is wanted and not running. Without it every test skips by name.
+func run(m *testing.M) (code int) {
+	if !*withLab || os.Geteuid() != 0 {
+		return m.Run()
+	}
+	ctx := context.Background()
+	_, absent := lab.Open("")
+	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, Log: os.Stderr})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if absent != nil {
+		defer func() {
+			if err := l.Down(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}()
+	}
+	return m.Run()
 }
 
 func TestDaemonSet(t *testing.T) {
@@ -80,8 +110,13 @@ func open(t *testing.T) *cluster {
 	if _, err := os.Stat(runDir); os.IsNotExist(err) {
 		t.Cleanup(func() { removeDir(t, runDir) })
 	}
-	_, absent := lab.Open("")
-	l, err := lab.Up(t.Context(), lab.Options{Log: t.Output()})
+	l, err := lab.Open("")
+	if err == nil {
+		err = l.Resume(t.Context())
+	}
+	if err == nil {
+		err = harness.WaitFor(t.Context(), "the node to be healthy", func() error { return l.Healthy(t.Context()) })
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,11 +124,6 @@ func open(t *testing.T) *cluster {
 	t.Cleanup(func() {
 		c.uninstall(t)
 		removeDir(t, c.stateDir())
-		if absent != nil {
-			if err := l.Down(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
-		}
 	})
 	if c.repo, err = harness.Repo(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -297,9 +298,12 @@ func TestKubeletSync(t *testing.T) {
 	if err := k.lab.Stop(t.Context(), "kube-apiserver"); err != nil {
 		t.Fatal(err)
 	}
-	start := func() error { return k.lab.Start(context.WithoutCancel(t.Context()), "kube-apiserver") }
-	t.Cleanup(func() { _ = start() })
-	defer func() { _ = start() }()
+	start := sync.OnceValue(func() error { return k.lab.Start(context.WithoutCancel(t.Context()), "kube-apiserver") })
+	defer func() {
+		if err := start(); err != nil {
+			t.Error(err)
+		}
+	}()
 	k.config.Timeout = 5 * time.Second
 	// Kubelet caches the agent's identity for some seconds only (cacheTTL), and cannot verify it meanwhile.
 	time.AfterFunc(12*time.Second, func() { _ = start() })

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -21,6 +22,9 @@ func openLab(t *testing.T) *lab.Lab {
 	t.Helper()
 	need.Flag(t, *withLab, "-lab: uses a real node")
 	l, err := lab.Open("")
+	if err == nil {
+		err = l.Resume(t.Context())
+	}
 	if err == nil {
 		err = harness.WaitFor(t.Context(), "the node to be healthy", func() error {
 			return l.Healthy(t.Context())
@@ -52,12 +56,11 @@ func observesInTest(t *testing.T) {
 func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...string) *harness.Agent {
 	t.Helper()
 	name := strings.Join(append(tags, "agent"), "-")
-	binary, err := filepath.Join(*agents, name, "nodeagent"), error(nil)
-	if *agents == "" {
-		binary, err = harness.Build(t.Context(), filepath.Join(builds, name), tags...)
-	}
-	if err != nil {
-		t.Fatal(err)
+	binary := filepath.Join(cmp.Or(*agents, builds), name, "nodeagent")
+	if _, err := os.Stat(binary); err != nil { // by the first test that needs it
+		if _, err := harness.Build(t.Context(), filepath.Dir(binary), tags...); err != nil {
+			t.Fatal(err)
+		}
 	}
 	dir, err := os.MkdirTemp(l.Dir, "agent-")
 	if err != nil {

@@ -16,10 +16,55 @@ import (
 // mark is the agent's taint; this one needs no place in the fleet's budget.
 const mark = "nodeagent.github.io/unhealthy"
 
-// TestWrittenAgain: while a disk is broken, others take away what the agent wrote about it. A condition that another
-// writer has changed, a ConfigMap that a person has deleted, a taint that another writer has removed, and all of it on a
-// Node that registered again under its name after its deletion: the agent writes it anew.
+// TestWrittenAgain: while a disk is broken, others take away what the agent wrote about it: a condition that another writer
+// has changed, a ConfigMap that a person has deleted, and a taint that another writer has removed. The agent writes it anew.
 func TestWrittenAgain(t *testing.T) {
+	t.Parallel() // the agent compares the Node every two minutes
+	l, a := writtenDisk(t)
+	const healthy = `{"status":{"conditions":[{"type":"ReadonlyFilesystem","status":"False","reason":"Forged","message":"all is well"}]}}`
+	kubectl(t, l, "patch", "node", l.NodeName, "--subresource=status", "--type=strategic", "--patch", healthy)
+	kubectl(t, l, "delete", "configmap", "-n", "nodeagent", "node-"+l.NodeName)
+	kubectl(t, l, "taint", "node", l.NodeName, mark+"-")
+	awaitWritten(t, a, nodeUID(t, l))
+}
+
+// TestWrittenOnANewNode: while a disk is broken, the Node is deleted and created again under its name, by hand or by kubelet.
+// The agent writes everything on it.
+func TestWrittenOnANewNode(t *testing.T) {
+	l, a := writtenDisk(t)
+	again := func(t *testing.T, create func() error) {
+		t.Helper()
+		before := nodeUID(t, l)
+		kubectl(t, l, "delete", "node", l.NodeName)
+		if err := create(); err != nil {
+			t.Fatal(err)
+		}
+		after := nodeUID(t, l)
+		if after == before {
+			t.Fatalf("the Node still has the UID %s", before)
+		}
+		// The token is bound to the Node that is gone. A pod would have a new one.
+		if err := l.ServiceAccountKubeconfig(t.Context(), "nodeagent", "nodeagent", filepath.Join(a.Dir, "kubeconfig")); err != nil {
+			t.Fatal(err)
+		}
+		awaitWritten(t, a, after)
+	}
+	t.Run("by hand", func(t *testing.T) { // kubelet does not start, and so does not register it
+		again(t, func() error {
+			return l.KubectlApply(t.Context(), `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+l.NodeName+`"}}`)
+		})
+	})
+	t.Run("by kubelet", func(t *testing.T) {
+		if err := l.Stop(t.Context(), "kubelet"); err != nil {
+			t.Fatal(err)
+		}
+		again(t, func() error { return errors.Join(l.Start(t.Context(), "kubelet"), l.WaitNodeReady(t.Context())) })
+	})
+}
+
+// writtenDisk breaks a disk, and waits until the agent has written that in the Node, in its ConfigMap and as a taint.
+func writtenDisk(t *testing.T) (*lab.Lab, *harness.Agent) {
+	t.Helper()
 	ofTheProcess(t, "the pod of an agent goes with its Node, and its next one writes everything anyway")
 	l := openLab(t)
 	t.Cleanup(func() { // after the agent has ended
@@ -35,55 +80,8 @@ func TestWrittenAgain(t *testing.T) {
 	if err := disk.Fail(); err != nil {
 		t.Fatal(err)
 	}
-	before := nodeUID(t, l)
-	awaitWritten(t, a, before)
-
-	t.Run("changed by others", func(t *testing.T) { // at once: the agent compares the Node every two minutes
-		const healthy = `{"status":{"conditions":[{"type":"ReadonlyFilesystem","status":"False","reason":"Forged","message":"all is well"}]}}`
-		kubectl(t, l, "patch", "node", l.NodeName, "--subresource=status", "--type=strategic", "--patch", healthy)
-		kubectl(t, l, "delete", "configmap", "-n", "nodeagent", "node-"+l.NodeName)
-		kubectl(t, l, "taint", "node", l.NodeName, mark+"-")
-		awaitWritten(t, a, before)
-	})
-	t.Run("Node created by hand", func(t *testing.T) { // kubelet does not start, and so does not register it
-		kubectl(t, l, "delete", "node", l.NodeName)
-		if err := l.KubectlApply(t.Context(), `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+l.NodeName+`"}}`); err != nil {
-			t.Fatal(err)
-		}
-		after := nodeUID(t, l)
-		if after == before {
-			t.Fatalf("the Node still has the UID %s", before)
-		}
-		renewToken(t, a)
-		awaitWritten(t, a, after)
-		before = after
-	})
-	t.Run("Node registered again", func(t *testing.T) {
-		if err := l.Stop(t.Context(), "kubelet"); err != nil {
-			t.Fatal(err)
-		}
-		kubectl(t, l, "delete", "node", l.NodeName)
-		if err := l.Start(t.Context(), "kubelet"); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.WaitNodeReady(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		after := nodeUID(t, l)
-		if after == before {
-			t.Fatalf("the Node still has the UID %s", before)
-		}
-		renewToken(t, a)
-		awaitWritten(t, a, after)
-	})
-}
-
-// renewToken gives the agent a token that is bound to the new Node, as a new pod would have.
-func renewToken(t *testing.T, a *harness.Agent) {
-	t.Helper()
-	if err := a.Lab.ServiceAccountKubeconfig(t.Context(), "nodeagent", "nodeagent", filepath.Join(a.Dir, "kubeconfig")); err != nil {
-		t.Fatal(err)
-	}
+	awaitWritten(t, a, nodeUID(t, l))
+	return l, a
 }
 
 func nodeUID(t *testing.T, l *lab.Lab) string {

@@ -28,7 +28,7 @@ func census(dir string) []process {
 		if err != nil || s.dead() || spared[pid] {
 			continue
 		}
-		if sessions[s.Session] || inLabCgroup(pid) || worksIn(arguments(pid), dir) {
+		if sessions[s.Session] || inLabCgroup(pid, dir) || worksIn(arguments(pid), dir) {
 			found = append(found, process{PID: pid, Start: s.Start, Boot: bootID()})
 		}
 	}
@@ -70,14 +70,14 @@ func ancestors(pid int) map[int]bool {
 	return found
 }
 
-func inLabCgroup(pid int) bool {
+func inLabCgroup(pid int, dir string) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		return false
 	}
 	for line := range strings.Lines(string(data)) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) == 3 && within(parts[2], cgroupRoot) {
+		if len(parts) == 3 && within(parts[2], cgroupRoot(dir)) {
 			return true
 		}
 	}

@@ -24,8 +24,8 @@ func hierarchies() ([]mount, error) {
 	return found, nil
 }
 
-// createCgroups creates the parent of all pods: kubelet requires that its cgroupRoot exists.
-func createCgroups() error {
+// createCgroups creates root, the parent of all pods: kubelet requires that its cgroupRoot exists.
+func createCgroups(root string) error {
 	all, err := hierarchies()
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func createCgroups() error {
 		if h.Type == "cgroup2" {
 			delegate(h.Point)
 		}
-		dir := filepath.Join(h.Point, cgroupRoot)
+		dir := filepath.Join(h.Point, root)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -95,15 +95,15 @@ func delegate(root string) {
 	}
 }
 
-// labCgroups returns the lab's cgroups in every hierarchy, children first.
-func labCgroups() ([]string, error) {
+// labCgroups returns the cgroups of the lab in dir, in every hierarchy, children first.
+func labCgroups(dir string) ([]string, error) {
 	all, err := hierarchies()
 	if err != nil {
 		return nil, err
 	}
 	var found []string
 	for _, h := range all {
-		err := filepath.WalkDir(filepath.Join(h.Point, cgroupRoot), func(path string, entry fs.DirEntry,
+		err := filepath.WalkDir(filepath.Join(h.Point, cgroupRoot(dir)), func(path string, entry fs.DirEntry,
 			err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
@@ -124,8 +124,8 @@ func labCgroups() ([]string, error) {
 }
 
 // thaw lets frozen tasks run again: until then not even SIGKILL reaches them.
-func thaw() error {
-	dirs, err := labCgroups()
+func thaw(dir string) error {
+	dirs, err := labCgroups(dir)
 	if err != nil {
 		return err
 	}
@@ -151,8 +151,8 @@ func overwrite(path, value string) error {
 	return errors.Join(err, file.Close())
 }
 
-func removeCgroups() error {
-	dirs, err := labCgroups()
+func removeCgroups(dir string) error {
+	dirs, err := labCgroups(dir)
 	if err != nil {
 		return err
 	}

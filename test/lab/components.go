@@ -144,6 +144,16 @@ func (l *Lab) Start(ctx context.Context, name string) error {
 	return l.Start(ctx, manager)
 }
 
+// Resume starts each component that does not run, for example because a test has failed before it started it again.
+func (l *Lab) Resume(ctx context.Context) error {
+	for _, name := range l.components() {
+		if err := l.Start(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (l *Lab) begin(name string) error {
 	c, err := l.component(name)
 	if err != nil {

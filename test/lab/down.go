@@ -41,7 +41,7 @@ func (l *Lab) down(ctx context.Context) error {
 		{"unmount", func() error { return unmountAll(l.Dir) }},
 		{"detach loop devices", func() error { return detachLoops(l.Dir) }},
 		{"remove links", func() error { return removeLinks(ctx, l.Paths) }},
-		{"remove cgroups", func() error { return retry(5*time.Second, removeCgroups) }},
+		{"remove cgroups", func() error { return retry(5*time.Second, func() error { return removeCgroups(l.Dir) }) }},
 		{"remove files elsewhere", func() error {
 			return removeFiles(slices.Concat(foreignFiles(l.Paths, shims), old.deviceFiles(), old.lostSockets()))
 		}},
@@ -72,7 +72,7 @@ func (l *Lab) down(ctx context.Context) error {
 func killAll(dir string) error {
 	return retry(15*time.Second, func() error {
 		// Both can prevent SIGKILL from working; their failures show in the census.
-		_, _ = thaw(), abortFUSE(dir)
+		_, _ = thaw(dir), abortFUSE(dir)
 		found := census(dir)
 		if len(found) == 0 {
 			return nil
@@ -191,7 +191,7 @@ func leftovers(ctx context.Context, dir string) []string {
 			add("mount", m.Point)
 		}
 	}
-	if cgroups, err := labCgroups(); err != nil {
+	if cgroups, err := labCgroups(dir); err != nil {
 		add("unknown cgroups:", err.Error())
 	} else {
 		add("cgroup", cgroups...)

@@ -25,7 +25,7 @@ import (
 
 // Options select what Up builds. The zero value is valid.
 type Options struct {
-	Dir      string // DefaultDir if empty
+	Dir      string // if empty that of this namespace, else DefaultDir
 	NodeName string // "lab-node" if empty
 	// "1": Debian's 1.6; "2": the one of test/containerd; if empty that of the running lab, else Debian's
 	Containerd string
@@ -105,9 +105,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 }
 
 func newLab(opts Options) (*Lab, error) {
-	if opts.Dir == "" {
-		opts.Dir = DefaultDir
-	}
+	opts.Dir = folder(opts.Dir)
 	if opts.NodeName == "" {
 		opts.NodeName = "lab-node"
 	}
@@ -154,12 +152,10 @@ func open(dir string, s *state, log io.Writer) *Lab {
 	return &Lab{Dir: dir, NodeName: s.NodeName, Paths: newPaths(dir, s), state: s, progress: newProgress(log)}
 }
 
-// Open returns the lab running in dir, DefaultDir if empty. Some of its components may be stopped or unhealthy; it is
+// Open returns the lab running in dir; if empty, see Options. Some of its components may be stopped or unhealthy; it is
 // an error if none is running.
 func Open(dir string) (*Lab, error) {
-	if dir == "" {
-		dir = DefaultDir
-	}
+	dir = folder(dir)
 	s, err := readState(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("no lab in %s: %w", dir, err)
@@ -178,9 +174,7 @@ func Open(dir string) (*Lab, error) {
 
 // Down removes the lab in dir, running or not, and every trace of it. The error lists the remaining traces.
 func Down(ctx context.Context, dir string, log io.Writer) error {
-	if dir == "" {
-		dir = DefaultDir
-	}
+	dir = folder(dir)
 	if os.Geteuid() != 0 {
 		return errors.New("the lab needs root")
 	}
@@ -271,8 +265,8 @@ func (l *Lab) prepare(ctx context.Context, join string) error {
 		return err
 	}
 	if !l.state.systemd() {
-		if err := createCgroups(); err != nil {
-			return fmt.Errorf("make cgroup %s: %w", cgroupRoot, err)
+		if err := createCgroups(l.Paths.CgroupRoot); err != nil {
+			return fmt.Errorf("make cgroup %s: %w", l.Paths.CgroupRoot, err)
 		}
 	}
 	if join != "" {

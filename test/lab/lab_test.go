@@ -282,7 +282,7 @@ func testDownHung(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if freezer := filepath.Join("/sys/fs/cgroup/freezer", cgroupRoot, "kubepods/freezer.state"); exists(freezer) {
+	if freezer := filepath.Join("/sys/fs/cgroup/freezer", l.Paths.CgroupRoot, "kubepods/freezer.state"); exists(freezer) {
 		if err := overwrite(freezer, "FROZEN"); err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +358,7 @@ func stackMounts(t *testing.T, dir string) {
 
 func cgroupsOf(t *testing.T, uid string) []string {
 	t.Helper()
-	all, err := labCgroups()
+	all, err := labCgroups(testDir)
 	if err != nil {
 		t.Fatal(err)
 	}

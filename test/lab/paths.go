@@ -3,6 +3,7 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 )
@@ -10,7 +11,10 @@ import (
 // DefaultDir is the default folder of a lab.
 const DefaultDir = "/var/lib/nodeagent-lab"
 
-// Names of a lab's objects outside its folder. They are fixed, since one machine has only one lab at a time.
+// folder returns dir, or the folder of the lab of this namespace (see test/need/apart), or DefaultDir.
+func folder(dir string) string { return cmp.Or(dir, os.Getenv("NODEAGENT_LAB"), DefaultDir) }
+
+// Names of a lab's objects outside its folder. They are fixed, since one network namespace has only one lab at a time.
 const (
 	// Network is the name of the CNI network, and the prefix of every file in CNICacheDir/results.
 	Network = "nodeagent-lab"
@@ -26,9 +30,13 @@ const (
 
 	serviceCIDR  = "10.244.80.0/24"
 	firstService = "10.244.80.1"
-	cgroupRoot   = "/nodeagent-lab"
 	maxDirLen    = 60
 )
+
+// cgroupRoot is the parent of all pods of the lab in dir, in every hierarchy: cgroups are of no namespace.
+func cgroupRoot(dir string) string {
+	return "/nodeagent-lab" + strings.ReplaceAll(strings.TrimPrefix(dir, DefaultDir), "/", "-")
+}
 
 // Paths are the locations of a lab's objects, for agents and tests that use it.
 type Paths struct {
@@ -64,7 +72,7 @@ const debianDir = "/usr/bin"
 
 func newPaths(dir string, s *state) Paths {
 	containerd := cmp.Or(s.ContainerdDir, debianDir)
-	cgroups := cgroupRoot
+	cgroups := cgroupRoot(dir)
 	if s.systemd() { // the usual place if systemd creates them
 		cgroups = "/"
 	}

@@ -93,6 +93,15 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+func TestDead(t *testing.T) {
+	for s, want := range map[stat]bool{{State: 'S', Threads: 1}: false, {State: 'Z', Threads: 2}: false,
+		{State: 'Z', Threads: 1}: true, {State: 'X'}: true} {
+		if s.dead() != want {
+			t.Errorf("%c with %d threads: dead %v", s.State, s.Threads, s.dead())
+		}
+	}
+}
+
 func FuzzParseStat(f *testing.F) {
 	f.Add("77 (a) b (c) S 5 6 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 10")
 	f.Fuzz(func(t *testing.T, line string) {
@@ -110,6 +119,16 @@ func TestCheckDir(t *testing.T) {
 	} {
 		if err := checkDir(dir); (err == nil) != good {
 			t.Errorf("%q: %v", dir, err)
+		}
+	}
+}
+
+// Labs with different folders have different cgroups, which all are named as a lab's.
+func TestCgroupRoot(t *testing.T) {
+	for dir, want := range map[string]string{DefaultDir: "/nodeagent-lab", DefaultDir + "-e2e": "/nodeagent-lab-e2e",
+		"/srv/docker": "/nodeagent-lab-srv-docker"} {
+		if got := cgroupRoot(dir); got != want {
+			t.Errorf("%s: %s, want %s", dir, got, want)
 		}
 	}
 }

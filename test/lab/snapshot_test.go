@@ -25,8 +25,9 @@ func takeSnapshot(t *testing.T) snapshot {
 		s["mount"] = append(s["mount"], m.Point)
 	}
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
-		// of the tests of releases, which run beside; systemd's names have underscores
-		if strings.HasPrefix(strings.ReplaceAll(entry.Name(), "_", "-"), "nodeagent-test-") {
+		// of the tests that run beside; systemd's names have underscores
+		name := strings.ReplaceAll(entry.Name(), "_", "-")
+		if strings.HasPrefix(name, "nodeagent-") && "/"+name != cgroupRoot(testDir) {
 			return fs.SkipDir
 		}
 		if err == nil && entry.IsDir() {
@@ -35,16 +36,17 @@ func takeSnapshot(t *testing.T) snapshot {
 		return nil // other programs' cgroups come and go
 	})
 	for kind, pattern := range map[string]string{
-		"link": "/sys/class/net/*", "netns": "/run/netns/*", "loop device": "/sys/block/loop*/loop/backing_file",
+		"link": "/sys/class/net/*", "netns": "/run/netns/*",
 		"shim socket": "/run/containerd/s/*", "CNI result": "/var/lib/cni/results/*",
 		"log link":     "/var/log/containers/*",
 		"kubelet file": "/var/lib/kubelet/*", "containerd file": "/run/containerd/*", "NRI file": "/run/nri/*",
 	} {
 		s[kind], _ = filepath.Glob(pattern)
 	}
+	s["loop device"] = loopDevices(testDir) // others belong to tests that run beside
 	for _, name := range sysctlNames {
 		value, _ := os.ReadFile(filepath.Join("/proc/sys", name))
-		s["sysctl"] = append(s["sysctl"], name+"="+string(value))
+		s["sysctl"] = append(s["sysctl"], name+"="+strings.TrimSpace(string(value)))
 	}
 	for _, dir := range foreignDirs {
 		if exists(dir) {

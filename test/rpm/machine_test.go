@@ -297,11 +297,13 @@ func (m *machine) property(name string) string {
 // patience bounds each wait: ten times as long as the slowest one takes.
 const patience = 5 * time.Minute
 
-// eventually waits until try returns nil.
+// eventually waits until try returns nil. It tries often at first and three times a second later: most tries start an
+// agent's command in the machine, which costs more than what they wait for.
 func (m *machine) eventually(what string, try func() error) {
 	m.t.Helper()
 	end := time.Now().Add(patience)
-	for {
+	const first, last = 20 * time.Millisecond, 300 * time.Millisecond
+	for pause := first; ; pause = min(pause*5/4, last) {
 		err := try()
 		if err == nil {
 			return
@@ -309,7 +311,7 @@ func (m *machine) eventually(what string, try func() error) {
 		if time.Now().After(end) {
 			m.t.Fatalf("%s: not within %s: %v", what, patience, err)
 		}
-		<-time.After(20 * time.Millisecond)
+		<-time.After(pause)
 	}
 }
 

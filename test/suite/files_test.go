@@ -56,16 +56,17 @@ func TestFlaky(t *testing.T) {
 	}
 }
 
-// All commands beside the lane that owns the machine have processes, mounts, a network and a /run of their own.
+// All commands beside the lane that owns the machine have processes, mounts, a network and a /run of their own, and each lab
+// has a name.
 func TestLanesAreApart(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "make", "-n", "LANES=", "test-apiserver", "test-chart", "race", "pure",
-		"test-npd", "test-new-check", "apart", "test-containerd")
+		"test-npd", "test-new-check", "apart", "test-containerd", "test-lab", "e2e", "e2e-daemonset", "test-daemonset")
 	cmd.Dir, cmd.Env = "../..", append(environ(), "NODEAGENT_SUITE=")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests := 0
+	tests, labs := 0, map[string]bool{}
 	for line := range strings.Lines(string(out)) {
 		if !strings.Contains(line, "go test ") {
 			continue
@@ -74,8 +75,16 @@ func TestLanesAreApart(t *testing.T) {
 		if !strings.Contains(line, "-exec ") || !strings.Contains(line, "/test/need/apart ") {
 			t.Errorf("has what another lane has: %s", line)
 		}
+		if strings.Contains(line, "-args -lab") {
+			_, name, _ := strings.Cut(line, "/test/need/apart --lab=")
+			name, _, _ = strings.Cut(name, "'")
+			if name == "" || labs[name] {
+				t.Errorf("has no lab of its own: %s", line)
+			}
+			labs[name] = true
+		}
 	}
-	const want = 8 // the layer "release" is apart by its own means: suite packages release
+	const want = 12 // the layer "release" is apart by its own means: suite packages release
 	if tests != want {
 		t.Errorf("%d commands with tests, want %d:\n%s", tests, want, out)
 	}

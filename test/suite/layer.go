@@ -80,7 +80,7 @@ func (l layer) run(ctx context.Context, stdout, stderr io.Writer) (result, error
 	if err := cmd.Start(); err != nil {
 		return result{}, err
 	}
-	seen := newOutcome(stdout, slices.Contains(l.Command, "-v"))
+	seen := newOutcome(stdout, l.Name, slices.Contains(l.Command, "-v"))
 	if lines != nil {
 		err = seen.read(lines)
 	}
@@ -175,9 +175,11 @@ type event struct {
 	Action, Package, ImportPath, Test, Output, FailedBuild string
 }
 
-// outcome follows the events of "go test -json".
+// outcome follows the events of "go test -json". The lines of a verbose layer begin with its name, since several print at
+// once.
 type outcome struct {
 	w       io.Writer
+	layer   string
 	verbose bool
 	broken  string // why tests alone do not explain the failure
 	ran     int
@@ -186,8 +188,9 @@ type outcome struct {
 	failed  map[string]bool // packages
 }
 
-func newOutcome(w io.Writer, verbose bool) *outcome {
-	return &outcome{w: w, verbose: verbose, open: map[test]bool{}, output: map[test][]string{}, failed: map[string]bool{}}
+func newOutcome(w io.Writer, layer string, verbose bool) *outcome {
+	return &outcome{w: w, layer: layer, verbose: verbose,
+		open: map[test]bool{}, output: map[test][]string{}, failed: map[string]bool{}}
 }
 
 func (o *outcome) read(r io.Reader) error {
@@ -217,6 +220,8 @@ func (o *outcome) event(e event) {
 	switch {
 	case e.Action == "output" && e.Test != "" && !o.verbose:
 		o.output[t] = append(o.output[t], e.Output)
+	case e.Action == "output" && o.verbose:
+		fmt.Fprintf(o.w, "%s: %s", o.layer, e.Output)
 	case e.Action == "output" || e.Action == "build-output":
 		fmt.Fprint(o.w, e.Output)
 	case e.Action == "run" && e.Test == top:
