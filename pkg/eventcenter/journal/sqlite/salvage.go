@@ -2,10 +2,10 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -62,50 +62,27 @@ func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[s
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	into := &Store{writer: writer{db: db, streams: marks}}
+	defer func() { err = errors.Join(err, into.writer.close()) }()
 	if err := readStreams(ctx, p.db, marks); err != nil && !isDamage(err) {
 		return 0, err
 	}
-	for at, q := range s.spans(journal.Query{Limit: eachLimit}) {
-		if at != p {
-			continue
-		}
-		err := s.walk(ctx, p, q, func(records []journal.Record, _ time.Duration) error {
+	add := func(records []journal.Record, _ time.Duration) error {
+		return into.transact(ctx, func(t *transaction) error {
+			if n == 0 {
+				maps.Copy(t.streams, marks)
+			}
 			n += len(records)
-			return s.putInto(ctx, db, records, marks)
-		})
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, s.putInto(ctx, db, nil, marks)
-}
-
-// putInto adds records to a file, or all watermarks if there are no records.
-func (s *Store) putInto(ctx context.Context, db *sql.DB, records []journal.Record, marks map[streamKey]watermark) error {
-	return inTransaction(ctx, db, func(tx *sql.Tx) (err error) {
-		t := transaction{store: s, tx: tx, streams: marks}
-		if t.insert, err = tx.PrepareContext(ctx, insertEvent); err != nil {
-			return err
-		}
-		if len(records) > 0 {
 			return t.rows(ctx, records)
-		}
-		if t.save, err = tx.PrepareContext(ctx, saveStream); err != nil {
-			return err
-		}
-		return t.saveStreams(ctx)
-	})
-}
-
-func inTransaction(ctx context.Context, db *sql.DB, do func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
+		})
 	}
-	defer tx.Rollback() // no effect after the commit
-	if err := do(tx); err != nil {
-		return err
+	if err := add(nil, 0); err != nil {
+		return 0, err
 	}
-	return tx.Commit()
+	for at, q := range s.spans(journal.Query{Limit: eachLimit}, s.newest) {
+		if at == p {
+			err = s.walk(ctx, p, q, add)
+		}
+	}
+	return n, err
 }
