@@ -70,15 +70,22 @@ func start(t testing.TB, dir string, flags ...string) *process {
 	return startAs(t, os.Args[0], dir, flags...)
 }
 
+// launch starts a center, without waiting for it.
+func launch(t testing.TB, binary, dir, address string, flags ...string) *process {
+	t.Helper()
+	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address}
+	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", address}, flags...)...)
+	p.cmd.Path, p.cmd.Stderr = binary, p.log
+	must(t, p.cmd.Start())
+	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
+	return p
+}
+
 // startAs is start for another build of the program.
 func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 	t.Helper()
 	_ = os.Remove(filepath.Join(dir, "address"))
-	p := &process{t: t, dir: dir, log: &syncedLog{}}
-	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", "127.0.0.1:0"}, flags...)...)
-	p.cmd.Path, p.cmd.Stderr = binary, p.log
-	must(t, p.cmd.Start())
-	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
+	p := launch(t, binary, dir, "127.0.0.1:0", flags...)
 	if !eventually(patience, func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "address"))
 		p.url = strings.TrimSpace(string(text))
