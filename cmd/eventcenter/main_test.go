@@ -123,14 +123,22 @@ func (p *process) token() string {
 	return strings.TrimSpace(string(text))
 }
 
+// do sends a request with the local token.
 func (p *process) do(method, path, media string, body []byte) (int, []byte, error) {
+	return p.ask(cmp.Or(p.client, http.DefaultClient), p.token(), method, path, media, body)
+}
+
+// ask sends a request with a token, if any.
+func (p *process) ask(client *http.Client, token, method, path, media string, body []byte) (int, []byte, error) {
 	request, err := http.NewRequestWithContext(context.Background(), method, p.url+path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
-	request.Header.Set("Authorization", "Bearer "+p.token())
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
 	request.Header.Set("Content-Type", media)
-	response, err := cmp.Or(p.client, http.DefaultClient).Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -95,14 +95,25 @@ func (r *threeReplicas) await(i int, newest string) {
 }
 
 // Three replicas are killed one after the other, always the one that gets the events: every event acknowledged by any
-// of them is there exactly once, at the same offset on all; only one is the worker at a time; and a subscriber that
-// changes to another replica when its stream ends sees each offset once.
+// of them is there exactly once, at the same offset on all, and is delivered by the one that is the worker; and a
+// subscriber that changes to another replica when its stream ends sees each offset once.
 func TestReplicasKilled(t *testing.T) {
 	rounds := 1
 	if *long {
 		rounds = 9
 	}
-	r := startReplicas(t)
+	r := newReplicas(t)
+	h := newWebhook(t)
+	h.kills = true
+	file := h.settings("")
+	open := func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) }
+	r.each(open)
+	r.worker(nil)
+	body := []byte(`{"name":"all","url":"` + h.url + `/hook","after":"0"}`)
+	if status, answer, err := r.all[0].do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||
+		status != http.StatusOK {
+		t.Fatalf("%d %s %v", status, answer, err)
+	}
 	l := newLoad(8)
 	sub := &follower{t: t, last: "0"}
 	for round := range rounds {
@@ -118,14 +129,15 @@ func TestReplicasKilled(t *testing.T) {
 		running.Go(func() { sub.follow(t.Context(), other, 0) })
 		running.Go(func() { l.send(other) })
 		l.wait(t, 200)
-		r.start(victim)
+		open(victim)
 		l.wait(t, 100)
 		other.stop(syscall.SIGTERM)
 		running.Wait()
-		r.start((victim + 1) % 3)
+		open((victim + 1) % 3)
 	}
 	r.once(l)
 	sub.once(t, r.all[2], len(readAll(t, r.all[2])))
+	h.awaitAll(l)
 }
 
 // Without the others a replica is alive, not ready (with the reason), stores no events, and asks clients to retry.
@@ -172,40 +184,6 @@ func TestMigrateRefused(t *testing.T) {
 	refused("eventcenter migrate", "serve", "--listen", "127.0.0.1:0", "--replicas", r.files[0])
 	must(t, os.WriteFile(filepath.Join(r.dirs[0], "journal", "copy"), nil, 0o600))
 	refused("a replica's copy", "serve", "--listen", "127.0.0.1:0")
-}
-
-// One of three replicas delivers the events that any of them accepted. When it is killed, another continues: all
-// replicas keep the registrations, and every acknowledged event is delivered.
-func TestReplicasDeliver(t *testing.T) {
-	need.Flag(t, *long, "-long")
-	r := newReplicas(t)
-	h := newWebhook(t)
-	file := h.settings("")
-	open := func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) }
-	r.each(open)
-	worker := r.worker(nil)
-	body := []byte(`{"name":"all","url":"` + h.url + `/hook","after":"0"}`)
-	if status, answer, err := r.all[worker].do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||
-		status != http.StatusOK {
-		t.Fatalf("%d %s %v", status, answer, err)
-	}
-	l := newLoad(8)
-	for range 2 {
-		other := r.all[(worker+1)%3]
-		var running sync.WaitGroup
-		running.Go(func() { l.send(other) })
-		l.wait(t, 100)
-		h.await("some of them", func() bool { return h.count() > 50 })
-		r.all[worker].stop(syscall.SIGKILL)
-		l.wait(t, 50)
-		other.stop(syscall.SIGTERM)
-		running.Wait()
-		open((worker + 1) % 3)
-		open(worker)
-		worker = r.worker([]byte("all"))
-	}
-	h.awaitAll(l)
-	t.Logf("%d acknowledged, %d delivered", len(l.acked), h.count())
 }
 
 // worker returns the replica whose log shows that it is the worker, once it knows a subscription.

@@ -159,26 +159,16 @@ func (m *Manager) Redeliver(ctx context.Context, who Who, name, id string) error
 	if err != nil {
 		return err
 	}
-	s, err := m.find(name)
-	if err != nil {
-		return err
+	full := false
+	err = m.change(ctx, who, "replay dead letter", name, id, func(s *subscription) {
+		if full = len(s.state.Held) >= maxHeld; !full {
+			s.hold(&held{Event: l.Event, Held: Held{ID: l.EventID}, DeadLetter: l.ID})
+		}
+	})
+	if err == nil && full {
+		err = fmt.Errorf("subscription %s: too much is held back already: %w", name, ErrRefused)
 	}
-	if err := m.audit(ctx, who, "replay dead letter", name, id); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	full := len(s.state.Held) >= maxHeld
-	if !full {
-		s.hold(&held{Event: l.Event, Held: Held{ID: l.EventID}, DeadLetter: l.ID})
-	}
-	s.mu.Unlock()
-	if full {
-		return fmt.Errorf("subscription %s: too much is held back already: %w", name, ErrRefused)
-	}
-	if !s.save(ctx, true) {
-		return errors.New("it will be tried, unless the center ends before: the store cannot be written")
-	}
-	return nil
+	return err
 }
 
 // Forget deletes a dead letter.
