@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
-	"github.com/nodeagent/nodeagent/test/need"
 )
 
 var (
@@ -138,34 +137,6 @@ func TestReplicasKilled(t *testing.T) {
 	r.once(l)
 	sub.once(t, r.all[2], len(readAll(t, r.all[2])))
 	h.awaitAll(l)
-}
-
-// Without the others a replica is alive, not ready (with the reason), stores no events, and asks clients to retry.
-func TestReplicasAlone(t *testing.T) {
-	need.Flag(t, *long, "-long")
-	r := startReplicas(t)
-	p := r.all[0]
-	must(t, p.post(raised("n", 1)))
-	r.all[1].stop(syscall.SIGKILL)
-	r.all[2].stop(syscall.SIGKILL)
-	if err := p.post(raised("n", 2)); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("sent to one of three: %v", err)
-	}
-	r.notReady(p, "reason")
-	for path, want := range map[string]int{"/healthz": http.StatusOK, "/v1/faults": http.StatusOK,
-		"/v1/events": http.StatusOK} {
-		if status, body, err := p.do(http.MethodGet, path, "", nil); err != nil || status != want {
-			t.Errorf("%s: %d %s %v", path, status, body, err)
-		}
-	}
-	r.start(1)
-	var err error
-	if !eventually(patience, func() bool { err = p.post(raised("n", 2)); return err == nil }) {
-		t.Fatalf("two of three: %v\n%s", err, p.log)
-	}
-	if stored := readAll(t, p); len(stored) != 2 {
-		t.Errorf("%v", stored)
-	}
 }
 
 // A journal of one kind is not opened as the other, and not migrated while a center has it open.
