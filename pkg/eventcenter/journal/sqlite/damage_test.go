@@ -205,10 +205,10 @@ func damagedAs(t *testing.T, dir string, newest uint64, c *journaltest.Clock) {
 
 	s = openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
 	copied := t.TempDir()
-	must(t, s.Copies(t.Context(), copied, func(string) error { return nil }))
-	if _, err := Renew(copied); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Copies(t.Context(), copied, func(string) error { return nil })
+	must(t, err)
+	_, err = Renew(copied)
+	must(t, err)
 	got, _ = all(t, openTest(t, copied, Options{Now: c.Now}), journal.Query{})
 	same("backed up", want, got)
 }

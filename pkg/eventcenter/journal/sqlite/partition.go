@@ -94,6 +94,7 @@ func open(path string, a access) (*sql.DB, error) {
 		q["_pragma"] = append(q["_pragma"], "cache_size(-8192)")
 	} else {
 		q["_pragma"] = append(q["_pragma"], "query_only(ON)", "cache_size(-512)")
+		q.Set("mode", "rw") // a trimmed file is not created again
 	}
 	if a == readingSealed {
 		q.Set("immutable", "1")

@@ -32,13 +32,8 @@ func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salva
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return done, err
 	}
-	marks := map[streamKey]watermark{}
-	for _, p := range s.partitions() {
-		n, err := s.rescue(ctx, p, filepath.Join(to, filepath.Base(p.path)), marks)
-		if err != nil {
-			return done, fmt.Errorf("salvage %s: %w", p.path, err)
-		}
-		done.Events += n
+	if done.Events, err = s.Copies(ctx, to, func(string) error { return nil }); err != nil {
+		return done, err
 	}
 	done.Journal, done.Newest, done.Gaps = s.id, s.newest, s.Health().Gaps
 	names := []string{"uuid"}
@@ -50,6 +45,24 @@ func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salva
 		err = errors.Join(err, writeFile(filepath.Join(to, name), s.id+"\n"))
 	}
 	return done, err
+}
+
+// Copies makes a sound copy of each file in a directory, one after the other, with all readable records up to the newest
+// of now, and passes it to use. It returns the number of records.
+func (s *Store) Copies(ctx context.Context, dir string, use func(file string) error) (events int, err error) {
+	marks := map[streamKey]watermark{}
+	for _, p := range s.partitions() {
+		to := filepath.Join(dir, filepath.Base(p.path))
+		n, err := s.rescue(ctx, p, to, marks)
+		if err != nil {
+			return events, fmt.Errorf("copy %s: %w", p.path, err)
+		}
+		if err := use(to); err != nil {
+			return events, err
+		}
+		events += n
+	}
+	return events, nil
 }
 
 // rescue copies the readable records of a partition into a new file, and its watermarks with those of earlier files.
@@ -79,7 +92,7 @@ func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[s
 	if err := add(nil, 0); err != nil {
 		return 0, err
 	}
-	for at, q := range s.spans(journal.Query{Limit: eachLimit}, s.newest) {
+	for at, q := range s.spans(journal.Query{Limit: eachLimit}, s.Bounds().Newest) {
 		if at == p {
 			err = s.walk(ctx, p, q, add)
 		}
