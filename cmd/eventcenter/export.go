@@ -97,10 +97,7 @@ func (e *export) run() (err error) {
 	}
 	buffered := bufio.NewWriterSize(out, 1<<16)
 	err = errors.Join(e.write(buffered, max(after, resume), until), buffered.Flush())
-	if err == nil && e.lost {
-		err = errProblems
-	}
-	return err
+	return problemsOf(e.lost, err)
 }
 
 // span returns the requested offsets: after the first, up to the last.
