@@ -62,19 +62,24 @@ func newReplicas(t *testing.T) *threeReplicas {
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
 		r.files[i] = filepath.Join(t.TempDir(), "replicas.yaml")
-		text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %s\nsecretFile: %s\n"+
-			"tls: {certFile: %[4]s/cert, keyFile: %[4]s/key, caFile: %[4]s/cert}\npeers:\n", i, r.net.Listen[i], secret,
-			certificates)
-		for j := range r.all {
-			address := r.net.Routes[i][j]
-			if i == j {
-				address = r.net.Listen[i]
-			}
-			text += fmt.Sprintf("  - {name: replica-%d, address: %q}\n", j, address)
-		}
-		must(t, os.WriteFile(r.files[i], []byte(text), 0o600))
+		addresses := r.net.Routes[i]
+		addresses[i] = r.net.Listen[i]
+		must(t, os.WriteFile(r.files[i], []byte(replicasFile(i, secret, certificates, addresses[:])), 0o600))
 	}
 	return r
+}
+
+// replicasFile returns the settings of a replica, with the folder of its certificate, if it has one.
+func replicasFile(i int, secret, certificates string, addresses []string) string {
+	text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %q\nsecretFile: %s\n", i, addresses[i], secret)
+	if certificates != "" {
+		text += fmt.Sprintf("tls: {certFile: %[1]s/cert, keyFile: %[1]s/key, caFile: %[1]s/cert}\n", certificates)
+	}
+	text += "peers:\n"
+	for j, address := range addresses {
+		text += fmt.Sprintf("  - {name: replica-%d, address: %q}\n", j, address)
+	}
+	return text
 }
 
 func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--replicas", r.files[i]) }
