@@ -46,14 +46,13 @@ func TestMeasure(t *testing.T) {
 	if *brief {
 		perDay, span = 1, 15*time.Second
 	}
-	dir, err := os.MkdirTemp("/var/lib", "natest-bench-") // /tmp may be in memory
+	base, err := os.MkdirTemp("/var/lib", "natest-bench-") // /tmp may be in memory
 	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	binary := buildWith(t, dir, change{})
+	t.Cleanup(func() { must(t, os.RemoveAll(base)) })
+	binary, dir := buildWith(t, base, change{}), filepath.Join(base, "center")
 	fmt.Printf("%s, %d cores, which the nodes share with the center; %s\n\n| | goal | measured |\n|---|---|---|\n",
 		runtime.GOARCH, runtime.NumCPU(), time.Now().Format(time.DateOnly))
-	row("SQLite alone: a commit of one row, p50 / p99", "", "%s", sqliteAlone(t, filepath.Join(dir, "alone.db")))
-	dir = filepath.Join(dir, "center")
+	row("SQLite alone: a commit of one row, p50 / p99", "", "%s", sqliteAlone(t, filepath.Join(base, "alone.db")))
 	events := makeHistory(t, dir, perDay)
 	begin := func() (*process, time.Duration) {
 		begun := time.Now()
@@ -263,18 +262,18 @@ func (a *answers) note(reason string, stored int, took time.Duration) {
 func (n *fleetNode) send(events int, due time.Time, to *answers) {
 	n.sending.Lock()
 	defer n.sending.Unlock()
-	var batch []event.Event
-	for range events {
+	batch := []byte("[")
+	for i := range events {
 		n.sequence++
-		batch = append(batch, changed(n.number, n.sequence, n.sequence%2 == 1, due))
+		batch = append(append(batch, mustEncode(changed(n.number, n.sequence, n.sequence%2 == 1, due))...), ",]"[(i+1)/events])
 	}
 	for n.t.Context().Err() == nil {
-		err := n.post(batch...)
-		if err == nil {
+		status, _, _ := n.do(http.MethodPost, "/v1/events", event.BatchMediaType, batch) // 0: no answer
+		if status == http.StatusOK {
 			to.note("", events, time.Since(due))
 			return
 		}
-		to.note(err.Error(), 0, 0)
+		to.note(fmt.Sprint("status ", status), 0, 0)
 		time.Sleep(time.Second)
 	}
 }
