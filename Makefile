@@ -89,7 +89,7 @@ long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to 
 long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestResetFailedUnitsDoesNotHelp|TestPrograms|TestUnitStorm|TestSlowPlugin' ./test/rpm -args -long
 long-eventcenter: ## replicas that are killed, cut off, upgraded, migrated; the journal's process killed for minutes
-	$(TEST) $(RUN) -count=1 -timeout 60m -v -run 'TestReplicas|TestAway|TestPartition|TestMigrate|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS|TestNATSSubject' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
+	$(TEST) $(RUN) -count=1 -timeout 60m -v -run 'TestReplicas|TestAway|TestPartition|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS|TestNATSSubject' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
 long-power: ## the event center's machine loses its power, twenty times
 	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestPowerLoss ./cmd/eventcenter -args -guest -long
 long-fleet: ## 500 agents and 5 slots on a real apiserver
@@ -244,8 +244,8 @@ bench: ## what the agent costs and how fast it is, on the lab, as a table, besid
 	go run ./test/bench --dir $(LAB_DIR) $(BENCH)
 
 .PHONY: bench-eventcenter
-bench-eventcenter: ## what the event center costs with 10,000 simulated nodes; 5 minutes; BENCH=--short: 2
-	go run ./test/bench/eventcenter $(BENCH)
+bench-eventcenter: ## what the event center costs with 10,000 simulated nodes; 5 minutes; BENCH=-brief: 2
+	go test -vet=off -count=1 -timeout 60m -v -run '^TestMeasure$$' ./cmd/eventcenter -args -measure $(BENCH)
 
 include packaging/*/Makefile.inc
 

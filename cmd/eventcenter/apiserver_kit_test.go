@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -132,17 +130,8 @@ func (p *process) once(token string, pair []byte, method, path string, body []by
 		// Sent even if the center would not accept it.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &loaded, nil }
 	}
-	request, err := http.NewRequest(method, p.url+path, bytes.NewReader(body))
-	must(p.t, err)
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	request.Header.Set("Content-Type", "application/cloudevents+json")
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
-	response, err := client.Do(request)
+	status, text, err := p.ask(client, token, method, path, "application/cloudevents+json", body)
 	must(p.t, err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	must(p.t, err)
-	return response.StatusCode, string(text)
+	return status, string(text)
 }

@@ -42,13 +42,10 @@ func (o *options) ask(ctx context.Context, method, path string, body io.Reader, 
 func show[T any](o *options, cmd *cobra.Command, path, name string, problems func(answer T) bool) error {
 	var answer T
 	text, err := o.ask(cmd.Context(), http.MethodGet, path, nil, &answer)
-	if err == nil {
-		err = o.print(cmd, name, answer, text)
+	if err != nil {
+		return err
 	}
-	if err == nil && problems(answer) {
-		err = errProblems
-	}
-	return err
+	return problemsOf(problems(answer), o.print(cmd, name, answer, text))
 }
 
 // do requests a change, and prints the result.

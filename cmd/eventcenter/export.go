@@ -97,10 +97,7 @@ func (e *export) run() (err error) {
 	}
 	buffered := bufio.NewWriterSize(out, 1<<16)
 	err = errors.Join(e.write(buffered, max(after, resume), until), buffered.Flush())
-	if err == nil && e.lost {
-		err = errProblems
-	}
-	return err
+	return problemsOf(e.lost, err)
 }
 
 // span returns the requested offsets: after the first, up to the last.
@@ -116,40 +113,37 @@ func (e *export) span() (after, until uint64, err error) {
 		return 0, 0, err
 	}
 	after, until = oldest-1, newest
-	for _, one := range []struct {
-		flag, text string
-		to         *uint64
-	}{{"after", e.after, &after}, {"until", e.until, &until}} {
-		if one.text == "" {
-			continue
+	offset := func(text string) (uint64, error) {
+		n, err := strconv.ParseUint(text, 10, 63)
+		if err != nil {
+			err = errors.New("want an offset, in decimal digits")
 		}
-		if *one.to, err = strconv.ParseUint(one.text, 10, 63); err != nil {
-			return 0, 0, fmt.Errorf("--%s %q: want an offset, in decimal digits", one.flag, one.text)
+		return n, err
+	}
+	moment := func(text string) (uint64, error) {
+		at, err := time.Parse(time.DateOnly, text)
+		if err != nil {
+			at, err = time.Parse(time.RFC3339, text)
 		}
+		if err != nil {
+			return 0, errors.New("want a day as 2006-01-02, or a time as RFC 3339 has it")
+		}
+		return e.before(at, oldest-1, newest)
 	}
 	for _, one := range []struct {
 		flag, text string
 		to         *uint64
-	}{{"from", e.from, &after}, {"to", e.to, &until}} {
+		read       func(text string) (uint64, error)
+	}{{"after", e.after, &after, offset}, {"until", e.until, &until, offset}, {"from", e.from, &after, moment},
+		{"to", e.to, &until, moment}} {
 		if one.text == "" {
 			continue
 		}
-		at, err := moment(one.text)
-		if err != nil {
-			return 0, 0, fmt.Errorf("--%s %q: want a day as 2006-01-02, or a time as RFC 3339 has it", one.flag, one.text)
-		}
-		if *one.to, err = e.before(at, oldest-1, newest); err != nil {
-			return 0, 0, err
+		if *one.to, err = one.read(one.text); err != nil {
+			return 0, 0, fmt.Errorf("--%s %q: %w", one.flag, one.text, err)
 		}
 	}
 	return after, min(until, newest), nil
-}
-
-func moment(text string) (time.Time, error) {
-	if at, err := time.Parse(time.DateOnly, text); err == nil {
-		return at, nil
-	}
-	return time.Parse(time.RFC3339, text)
 }
 
 // before returns the last offset received before a moment, by binary search.

@@ -104,6 +104,11 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	return root
 }
 
+// verb returns a command with this many arguments.
+func verb(use, short string, args int, run func(cmd *cobra.Command, args []string) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(args), RunE: run}
+}
+
 // formatsOf returns the output formats of a verb.
 func formatsOf(cmd *cobra.Command) []string {
 	if parent := cmd.Parent(); parent != nil && parent.Name() == reportVerb {

@@ -70,15 +70,22 @@ func start(t testing.TB, dir string, flags ...string) *process {
 	return startAs(t, os.Args[0], dir, flags...)
 }
 
+// launch starts a center, without waiting for it.
+func launch(t testing.TB, binary, dir, address string, flags ...string) *process {
+	t.Helper()
+	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address}
+	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", address}, flags...)...)
+	p.cmd.Path, p.cmd.Stderr = binary, p.log
+	must(t, p.cmd.Start())
+	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
+	return p
+}
+
 // startAs is start for another build of the program.
 func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 	t.Helper()
 	_ = os.Remove(filepath.Join(dir, "address"))
-	p := &process{t: t, dir: dir, log: &syncedLog{}}
-	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", "127.0.0.1:0"}, flags...)...)
-	p.cmd.Path, p.cmd.Stderr = binary, p.log
-	must(t, p.cmd.Start())
-	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
+	p := launch(t, binary, dir, "127.0.0.1:0", flags...)
 	if !eventually(patience, func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, "address"))
 		p.url = strings.TrimSpace(string(text))
@@ -116,14 +123,22 @@ func (p *process) token() string {
 	return strings.TrimSpace(string(text))
 }
 
+// do sends a request with the local token.
 func (p *process) do(method, path, media string, body []byte) (int, []byte, error) {
+	return p.ask(cmp.Or(p.client, http.DefaultClient), p.token(), method, path, media, body)
+}
+
+// ask sends a request with a token, if any.
+func (p *process) ask(client *http.Client, token, method, path, media string, body []byte) (int, []byte, error) {
 	request, err := http.NewRequestWithContext(context.Background(), method, p.url+path, bytes.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
-	request.Header.Set("Authorization", "Bearer "+p.token())
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
 	request.Header.Set("Content-Type", media)
-	response, err := cmp.Or(p.client, http.DefaultClient).Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return 0, nil, err
 	}

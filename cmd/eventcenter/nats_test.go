@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
 	"github.com/nodeagent/nodeagent/test/need"
@@ -21,10 +21,9 @@ import (
 // natsServers are three real NATS servers, as others run them: with TLS and accounts, one of which is the center's.
 type natsServers struct {
 	t      *testing.T
-	binary string
 	conf   [3]string
 	client [3]string // addresses
-	all    [3]*exec.Cmd
+	all    [3]*server.Server
 
 	url, ca, credentials, strangers string
 }
@@ -32,11 +31,7 @@ type natsServers struct {
 func startNATS(t *testing.T) *natsServers {
 	t.Helper()
 	dir := t.TempDir()
-	n := &natsServers{t: t, binary: filepath.Join(dir, "nats-server"), ca: filepath.Join(dir, "cert")}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", n.binary, "github.com/nats-io/nats-server/v2")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	n := &natsServers{t: t, ca: filepath.Join(dir, "cert")}
 	writeCertificate(t, dir, 1)
 	accounts := n.accounts(dir)
 	var routes [3]string
@@ -105,14 +100,18 @@ func (n *natsServers) accounts(dir string) (conf string) {
 
 func (n *natsServers) start(i int) {
 	n.t.Helper()
-	n.all[i] = exec.Command(n.binary, "-c", n.conf[i]) // kill ends it
-	must(n.t, n.all[i].Start())
+	o, err := server.ProcessConfigFile(n.conf[i])
+	must(n.t, err)
+	o.NoSigs, o.NoLog = true, true
+	n.all[i], err = server.NewServer(o)
+	must(n.t, err)
+	n.all[i].Start()
 }
 
 func (n *natsServers) kill(i int) {
 	if n.all[i] != nil {
-		_ = n.all[i].Process.Kill()
-		_ = n.all[i].Wait()
+		n.all[i].Shutdown()
+		n.all[i].WaitForShutdown()
 		n.all[i] = nil
 	}
 }
@@ -208,16 +207,5 @@ func (p *process) await(want int) {
 // startUnready starts a center that will not become ready, on an address of its own.
 func startUnready(t *testing.T, dir string, flags ...string) *process {
 	t.Helper()
-	return startAt(t, freeAddress(t), dir, flags...)
-}
-
-// startAt starts a center on an address, without waiting for it.
-func startAt(t *testing.T, address, dir string, flags ...string) *process {
-	t.Helper()
-	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address}
-	p.cmd = program(t.Context(), append([]string{"serve", "--dir", dir, "--listen", address}, flags...)...)
-	p.cmd.Stderr = p.log
-	must(t, p.cmd.Start())
-	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
-	return p
+	return launch(t, os.Args[0], dir, freeAddress(t), flags...)
 }

@@ -62,10 +62,11 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 	files := map[string]string{"/bin/eventcenter": buildWith(t, dir, without), "/tls/cert": filepath.Join(dir, "cert"),
 		"/tls/key": filepath.Join(dir, "key"), "/token": token, "/secret": file("secret", "what the replicas show\n")}
 	ports, command := map[string]int{}, "umask 077\n"
+	routes := []string{"127.0.0.1:10785", "127.0.0.1:10786", "127.0.0.1:10787"}
 	for i := range centers {
 		flags := ""
 		if centers > 1 {
-			files[fmt.Sprintf("/replica-%d.yaml", i)] = file(fmt.Sprintf("replica-%d.yaml", i), replicasFile(i, centers))
+			files[fmt.Sprintf("/replica-%d.yaml", i)] = file(fmt.Sprintf("replica-%d.yaml", i), replicasFile(i, "/secret", "", routes))
 			flags = fmt.Sprintf("--replicas /replica-%d.yaml", i)
 		}
 		command += fmt.Sprintf("mkdir -p /data/%d && cp /token /data/%[1]d/token && chmod 600 /data/%[1]d/token\n"+
@@ -82,15 +83,6 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 	p.machine = guest.Server{Guest: guest.Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: p.log},
 		Disk: newDisk(t, filepath.Join(dir, "disk.img")), Files: files, Command: command, Ports: ports}
 	return p
-}
-
-func replicasFile(i, all int) string {
-	text := fmt.Sprintf("{journal: jetstream, name: replica-%d, listen: \"127.0.0.1:%d\", secretFile: /secret, "+
-		"peers: [", i, 10785+i)
-	for j := range all {
-		text += fmt.Sprintf("{name: replica-%d, address: \"127.0.0.1:%d\"},", j, 10785+j)
-	}
-	return text + "]}\n"
 }
 
 // freeAddress returns a free port of 127.0.0.1, for which the certificates are.

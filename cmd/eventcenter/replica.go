@@ -78,8 +78,7 @@ func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node 
 		node, err = cluster.Connect(s.NATS.URL, s.NATS.CredentialsFile, s.NATS.CAFile, log)
 		return s, node, err
 	}
-	c := cluster.Config{Name: s.Name, Dir: filepath.Join(dir, jetstreamDir), Listen: s.Listen, User: "eventcenter",
-		Log: log}
+	c := cluster.Config{Name: s.Name, Dir: filepath.Join(dir, jetstreamDir), Listen: s.Listen, Log: log}
 	secret, err := secretfile.Read(s.SecretFile)
 	if err != nil {
 		return s, nil, fmt.Errorf("secretFile: %w", err)
@@ -139,16 +138,8 @@ func (r *replica) ready() error {
 }
 
 // forward makes the worker answer a request about subscriptions.
-func (r *replica) forward(ctx context.Context, f api.Forwarded) (a api.Answer, err error) {
-	question, err := json.Marshal(f)
-	if err != nil {
-		return a, err
-	}
-	data, err := r.node.Ask(ctx, question)
-	if err != nil {
-		return a, err
-	}
-	return a, json.Unmarshal(data, &a)
+func (r *replica) forward(ctx context.Context, f api.Forwarded) (api.Answer, error) {
+	return cluster.Ask[api.Forwarded, api.Answer](ctx, r.node, f)
 }
 
 // answer answers requests that other replicas forward to the worker, until ctx ends.
@@ -156,18 +147,7 @@ func (r *replica) answer(ctx context.Context, answer func(context.Context, api.F
 	if r.node == nil {
 		return
 	}
-	err := r.node.Answer(ctx, func(ctx context.Context, question []byte) []byte {
-		var f api.Forwarded
-		if err := json.Unmarshal(question, &f); err != nil {
-			return nil // not from a replica
-		}
-		data, err := json.Marshal(answer(ctx, f))
-		if err != nil {
-			return nil
-		}
-		return data
-	})
-	if err != nil && ctx.Err() == nil {
+	if err := cluster.Answer(ctx, r.node, answer); err != nil && ctx.Err() == nil {
 		r.log.Error("answer other replicas' requests about subscriptions failed", "err", err)
 	}
 }
@@ -179,7 +159,7 @@ func (r *replica) run(ctx context.Context, work func(context.Context, appender))
 		work(ctx, r.center.Journal.Append)
 		return
 	}
-	worker := &cluster.Worker{Node: r.node, Name: r.settings.Name, Replicas: cluster.Peers, Log: r.log,
+	worker := &cluster.Worker{Node: r.node, Name: r.settings.Name, Log: r.log,
 		Work: func(ctx context.Context, term uint64) error {
 			if err := r.center.Work(ctx, term); err != nil {
 				return err

@@ -15,12 +15,11 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
-	"github.com/nodeagent/nodeagent/test/need"
 )
 
 var (
 	long = flag.Bool("long", false, "run the tests of replicas too that take longer, and more rounds of kills")
-	soak = flag.Duration("soak", 10*time.Minute, "with -long: how long TestKilled and TestReplicasSoak kill")
+	soak = flag.Duration("soak", 10*time.Minute, "with -long: how long TestKilled kills")
 )
 
 // threeReplicas are three separate processes.
@@ -63,19 +62,24 @@ func newReplicas(t *testing.T) *threeReplicas {
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
 		r.files[i] = filepath.Join(t.TempDir(), "replicas.yaml")
-		text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %s\nsecretFile: %s\n"+
-			"tls: {certFile: %[4]s/cert, keyFile: %[4]s/key, caFile: %[4]s/cert}\npeers:\n", i, r.net.Listen[i], secret,
-			certificates)
-		for j := range r.all {
-			address := r.net.Routes[i][j]
-			if i == j {
-				address = r.net.Listen[i]
-			}
-			text += fmt.Sprintf("  - {name: replica-%d, address: %q}\n", j, address)
-		}
-		must(t, os.WriteFile(r.files[i], []byte(text), 0o600))
+		addresses := r.net.Routes[i]
+		addresses[i] = r.net.Listen[i]
+		must(t, os.WriteFile(r.files[i], []byte(replicasFile(i, secret, certificates, addresses[:])), 0o600))
 	}
 	return r
+}
+
+// replicasFile returns the settings of a replica, with the folder of its certificate, if it has one.
+func replicasFile(i int, secret, certificates string, addresses []string) string {
+	text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %q\nsecretFile: %s\n", i, addresses[i], secret)
+	if certificates != "" {
+		text += fmt.Sprintf("tls: {certFile: %[1]s/cert, keyFile: %[1]s/key, caFile: %[1]s/cert}\n", certificates)
+	}
+	text += "peers:\n"
+	for j, address := range addresses {
+		text += fmt.Sprintf("  - {name: replica-%d, address: %q}\n", j, address)
+	}
+	return text
 }
 
 func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--replicas", r.files[i]) }
@@ -95,135 +99,67 @@ func (r *threeReplicas) await(i int, newest string) {
 }
 
 // Three replicas are killed one after the other, always the one that gets the events: every event acknowledged by any
-// of them is there exactly once, at the same offset on all; and only one is the worker at a time.
+// of them is there exactly once, at the same offset on all, and is delivered by the one that is the worker; and a
+// subscriber that changes to another replica when its stream ends sees each offset once.
 func TestReplicasKilled(t *testing.T) {
 	rounds := 1
 	if *long {
 		rounds = 9
 	}
-	r := startReplicas(t)
+	r := newReplicas(t)
+	h := newWebhook(t)
+	h.kills = true
+	file := h.settings("")
+	open := func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) }
+	r.each(open)
+	r.worker(nil)
+	body := []byte(`{"name":"all","url":"` + h.url + `/hook","after":"0"}`)
+	if status, answer, err := r.all[0].do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||
+		status != http.StatusOK {
+		t.Fatalf("%d %s %v", status, answer, err)
+	}
 	l := newLoad(8)
+	sub := &follower{t: t, last: "0"}
 	for round := range rounds {
 		victim := round % 3
 		var running sync.WaitGroup
+		reading := r.all[victim]
+		running.Go(func() { sub.follow(t.Context(), reading, 0) })
 		running.Go(func() { l.send(r.all[victim]) })
 		l.wait(t, 200)
 		r.all[victim].stop(syscall.SIGKILL)
 		running.Wait()
 		other := r.all[(victim+1)%3]
+		running.Go(func() { sub.follow(t.Context(), other, 0) })
 		running.Go(func() { l.send(other) })
 		l.wait(t, 200)
-		r.start(victim)
+		open(victim)
 		l.wait(t, 100)
 		other.stop(syscall.SIGTERM)
 		running.Wait()
-		r.start((victim + 1) % 3)
+		open((victim + 1) % 3)
 	}
 	r.once(l)
+	sub.once(t, r.all[2], len(readAll(t, r.all[2])))
+	h.awaitAll(l)
 }
 
-// Without the others a replica is alive, not ready (with the reason), stores no events, and asks clients to retry.
-func TestReplicasAlone(t *testing.T) {
-	need.Flag(t, *long, "-long")
-	r := startReplicas(t)
-	p := r.all[0]
-	must(t, p.post(raised("n", 1)))
-	r.all[1].stop(syscall.SIGKILL)
-	r.all[2].stop(syscall.SIGKILL)
-	if err := p.post(raised("n", 2)); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("sent to one of three: %v", err)
-	}
-	r.notReady(p, "reason")
-	for path, want := range map[string]int{"/healthz": http.StatusOK, "/v1/faults": http.StatusOK,
-		"/v1/events": http.StatusOK} {
-		if status, body, err := p.do(http.MethodGet, path, "", nil); err != nil || status != want {
-			t.Errorf("%s: %d %s %v", path, status, body, err)
-		}
-	}
-	r.start(1)
-	var err error
-	if !eventually(patience, func() bool { err = p.post(raised("n", 2)); return err == nil }) {
-		t.Fatalf("two of three: %v\n%s", err, p.log)
-	}
-	if stored := readAll(t, p); len(stored) != 2 {
-		t.Errorf("%v", stored)
-	}
-}
-
-// Three replicas take over a center's SQLite journal: each offset has the same events as before.
-func TestMigrate(t *testing.T) {
-	need.Flag(t, *long, "-long")
+// A journal of one kind is not opened as the other, and not migrated while a center has it open.
+func TestMigrateRefused(t *testing.T) {
 	r := newReplicas(t)
 	p := start(t, r.dirs[0])
-	for i := range uint64(3) {
-		must(t, p.post(raised("n", i+1)))
+	must(t, p.post(raised("n", 1)))
+	refused := func(want string, args ...string) {
+		t.Helper()
+		if out, code := cli(t, append(args, "--dir", r.dirs[0])...); code != exitCouldNotTell || !strings.Contains(out, want) {
+			t.Errorf("%v: %d, want %q in %s", args, code, want, out)
+		}
 	}
-	if out, code := cli(t, "migrate", "--dir", r.dirs[0], "--replicas", r.files[0]); code != exitCouldNotTell ||
-		!strings.Contains(out, "the center must be stopped") {
-		t.Errorf("while the center runs: %d %s", code, out)
-	}
-	_, before, err := p.do(http.MethodGet, "/v1/events", "", nil)
-	must(t, err)
+	refused("the center must be stopped", "migrate", "--replicas", r.files[0])
 	p.stop(syscall.SIGTERM)
-	if out, err := program(t.Context(), "serve", "--dir", r.dirs[0], "--listen", "127.0.0.1:0", "--replicas",
-		r.files[0]).CombinedOutput(); err == nil || !strings.Contains(string(out), "eventcenter migrate") {
-		t.Errorf("served beside a SQLite journal: %v %s", err, out)
-	}
-	r.each(func(i int) {
-		out, err := program(t.Context(), "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]).CombinedOutput()
-		if err != nil || i == 0 && !strings.Contains(string(out), "3 events up to offset 3") {
-			t.Errorf("replica %d: %v\n%s", i, err, out)
-		}
-	})
-	r.each(r.start)
-	for i, p := range r.all {
-		if _, after, err := p.do(http.MethodGet, "/v1/events", "", nil); err != nil || string(after) != string(before) {
-			t.Errorf("replica %d: %v\n%s\nbefore\n%s", i, err, after, before)
-		}
-	}
-	must(t, r.all[1].post(raised("n", 3), raised("n", 4)))
-	if stored := readAll(t, r.all[1]); len(stored) != 4 {
-		t.Errorf("%v", stored)
-	}
-	r.all[1].stop(syscall.SIGTERM)
-	if out, err := program(t.Context(), "serve", "--dir", r.dirs[1], "--listen", "127.0.0.1:0").CombinedOutput(); err == nil ||
-		!strings.Contains(string(out), "copy") {
-		t.Errorf("a replica's copy is served alone: %v %s", err, out)
-	}
-}
-
-// One of three replicas delivers the events that any of them accepted. When it is killed, another continues: all
-// replicas keep the registrations, and every acknowledged event is delivered.
-func TestReplicasDeliver(t *testing.T) {
-	need.Flag(t, *long, "-long")
-	r := newReplicas(t)
-	h := newWebhook(t)
-	file := h.settings("")
-	open := func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) }
-	r.each(open)
-	worker := r.worker(nil)
-	body := []byte(`{"name":"all","url":"` + h.url + `/hook","after":"0"}`)
-	if status, answer, err := r.all[worker].do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||
-		status != http.StatusOK {
-		t.Fatalf("%d %s %v", status, answer, err)
-	}
-	l := newLoad(8)
-	for range 2 {
-		other := r.all[(worker+1)%3]
-		var running sync.WaitGroup
-		running.Go(func() { l.send(other) })
-		l.wait(t, 100)
-		h.await("some of them", func() bool { return h.count() > 50 })
-		r.all[worker].stop(syscall.SIGKILL)
-		l.wait(t, 50)
-		other.stop(syscall.SIGTERM)
-		running.Wait()
-		open((worker + 1) % 3)
-		open(worker)
-		worker = r.worker([]byte("all"))
-	}
-	h.awaitAll(l)
-	t.Logf("%d acknowledged, %d delivered", len(l.acked), h.count())
+	refused("eventcenter migrate", "serve", "--listen", "127.0.0.1:0", "--replicas", r.files[0])
+	must(t, os.WriteFile(filepath.Join(r.dirs[0], "journal", "copy"), nil, 0o600))
+	refused("a replica's copy", "serve", "--listen", "127.0.0.1:0")
 }
 
 // worker returns the replica whose log shows that it is the worker, once it knows a subscription.

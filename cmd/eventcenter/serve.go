@@ -107,51 +107,44 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return fmt.Errorf("--timezone %q: %w", s.timezone, err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	clusters, err := s.openClusters(dir, token, log)
-	if err != nil {
+	w := &work{serveOptions: s, gate: newGate(), failed: make(chan error, 1)}
+	if w.clusters, err = s.openClusters(dir, token, log); err != nil {
 		return err
 	}
-	provider, err := oidc.Open("eventcenter", s.oidc)
-	if err != nil {
+	if w.provider, err = oidc.Open("eventcenter", s.oidc); err != nil {
 		return fmt.Errorf("--oidc: %w", err)
 	}
-	listener, address, err := s.endpoint.Listen(maxConnections, networkConnections, clusters.handshake)
+	listener, address, err := s.endpoint.Listen(maxConnections, networkConnections, w.clusters.handshake)
 	if err != nil {
 		return err
 	}
-	gate := newGate()
-	server := &http.Server{Handler: gate, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit,
+	w.address = address
+	w.server = &http.Server{Handler: w.gate, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit,
 		MaxHeaderBytes: headBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
-	defer server.Close() // it is shut down, or has failed
-	replica, err := s.openReplica(dir, log, gate)
-	if err != nil {
+	go func() { w.failed <- w.server.Serve(listener) }()
+	defer w.server.Close() // it is shut down, or has failed
+	if w.replica, err = s.openReplica(dir, log, w.gate); err != nil {
 		return err
 	}
-	defer replica.close()
+	defer w.replica.close()
 	options := eventcenter.Options{Dir: dir, Log: log, Location: location,
 		Keep: journal.Limits{Age: s.keep, Bytes: s.keepBytes}}
-	if replica.node != nil {
-		options.Replicated = replica.journal
+	if w.replica.node != nil {
+		options.Replicated = w.replica.journal
 	}
-	center, err := eventcenter.Open(ctx, options)
-	if err != nil {
+	if w.center, err = eventcenter.Open(ctx, options); err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped while waiting for the other replicas
 		}
 		return err
 	}
-	deliveries, err := s.openDeliveries(ctx, center, replica)
-	if err != nil {
-		return errors.Join(err, center.Close())
+	if w.deliveries, err = s.openDeliveries(ctx, w.center, w.replica); err != nil {
+		return errors.Join(err, w.center.Close())
 	}
-	w := &work{serveOptions: s, center: center, clusters: clusters, provider: provider, deliveries: deliveries,
-		replica: replica, gate: gate, server: server, failed: failed, address: address}
-	return errors.Join(w.serve(ctx), deliveries.store.Close(), center.Close())
+	return errors.Join(w.serve(ctx), w.deliveries.Store.Close(), w.center.Close())
 }
 
-// work is the work of an open center.
+// work is the work of a center.
 type work struct {
 	*serveOptions
 	center     *eventcenter.Center
@@ -173,12 +166,12 @@ func (s *work) serve(ctx context.Context) error {
 	authenticate := clusters.identity.Authenticate
 	var signIn web.SignIn
 	if s.provider != nil {
-		if err := s.provider.Share(ctx, s.deliveries.store); err != nil {
+		if err := s.provider.Share(ctx, s.deliveries.Store); err != nil {
 			center.Log.Error("share the sign-in key failed: people must return to this replica", "err", err)
 		}
 		authenticate, signIn = s.provider.Authenticate(authenticate), s.provider
 	}
-	sessions := web.NewSessions(s.deliveries.store, "eventcenter", s.endpoint.Secured(), time.Now)
+	sessions := web.NewSessions(s.deliveries.Store, "eventcenter", s.endpoint.Secured(), time.Now)
 	s.replica.adopt(center)
 	onPages := pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions, Provider: signIn, Log: center.Log,
 		Now: time.Now, Alive: s.alive, Version: Version, Deliveries: s.deliveries.manager.Load, Reports: center.Reports}

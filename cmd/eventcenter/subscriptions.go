@@ -29,7 +29,6 @@ import (
 // deliveries are the webhooks to which this center, or its worker replica, sends events.
 type deliveries struct {
 	deliver.Config
-	store   control.Store
 	manager atomic.Pointer[deliver.Manager] // nil while another replica is the worker
 	failed  atomic.Pointer[string]          // why no events are delivered; nil: no problem
 }
@@ -45,19 +44,17 @@ func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.C
 		}
 	}
 	if r.node != nil {
-		d.store, err = kv.Open(r.node.Conn, cluster.Peers)
-		d.Store = d.store
+		d.Store, err = kv.Open(r.node.Conn, cluster.Peers)
 		return d, err
 	}
 	// A damaged store must not keep the center from accepting events, which does not need the store.
-	d.store, err = sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile))
+	d.Store, err = sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile))
 	if errors.Is(err, sqlite.ErrFormat) {
 		return nil, err
 	}
 	if err != nil {
-		d.store = control.Broken{Err: fmt.Errorf("%s: %w", eventcenter.ControlFile, err)}
+		d.Store = control.Broken{Err: fmt.Errorf("%s: %w", eventcenter.ControlFile, err)}
 	}
-	d.Store = d.store
 	if err = d.open(ctx); err != nil {
 		d.fail(err)
 	}
@@ -113,39 +110,27 @@ func newSubscriptions(o *options) *cobra.Command {
 		Short: "List, add, remove, pause and resume the webhooks and NATS subjects that receive events",
 		Args:  cobra.NoArgs,
 	}
-	cmd.AddCommand(newSubscriptionsList(o), newSubscriptionsAdd(o), newSubscriptionsAudit(o), &cobra.Command{
-		Use:   "remove NAME",
-		Short: "Remove a subscription, with its cursor and its dead letters",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.do(cmd, http.MethodDelete, "/v1/subscriptions/"+url.PathEscape(args[0]), nil)
-		},
-	})
-	for action, short := range map[string]string{
-		"pause":  "Stop sending events; the position is kept",
-		"resume": "Continue at its position, after the target has confirmed again that it wants events",
-	} {
-		cmd.AddCommand(&cobra.Command{Use: action + " NAME", Short: short, Args: cobra.ExactArgs(1),
-			RunE: func(cmd *cobra.Command, args []string) error {
-				return o.do(cmd, http.MethodPost, "/v1/subscriptions/"+url.PathEscape(args[0])+"/"+action, nil)
-			}})
+	change := func(method, action string) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, args []string) error {
+			return o.do(cmd, method, "/v1/subscriptions/"+url.PathEscape(args[0])+action, nil)
+		}
 	}
-	return cmd
-}
-
-func newSubscriptionsList(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List subscriptions, their positions and their problems",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd.AddCommand(newSubscriptionsAdd(o),
+		verb("list", "List subscriptions, their positions and their problems", 0, func(cmd *cobra.Command, _ []string) error {
 			return show(o, cmd, "/v1/subscriptions", "subscriptions", func(answer api.SubscriptionList) bool {
 				return slices.ContainsFunc(answer.Subscriptions, func(s deliver.Status) bool {
 					return s.Paused != "" || s.Problem != "" || s.DeadLetters > 0
 				})
 			})
-		},
-	}
+		}),
+		verb("audit", "List who changed subscriptions, the newest first", 0, func(cmd *cobra.Command, _ []string) error {
+			return show(o, cmd, "/v1/audit?limit=1000", "audit", func(api.AuditList) bool { return false })
+		}),
+		verb("remove NAME", "Remove a subscription, with its cursor and its dead letters", 1, change(http.MethodDelete, "")),
+		verb("pause NAME", "Stop sending events; the position is kept", 1, change(http.MethodPost, "/pause")),
+		verb("resume NAME", "Continue at its position, after the target has confirmed again that it wants events", 1,
+			change(http.MethodPost, "/resume")))
+	return cmd
 }
 
 func newSubscriptionsAdd(o *options) *cobra.Command {
@@ -180,58 +165,31 @@ func newSubscriptionsAdd(o *options) *cobra.Command {
 	return cmd
 }
 
-func newSubscriptionsAudit(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "audit",
-		Short: "List who changed subscriptions, the newest first",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(o, cmd, "/v1/audit?limit=1000", "audit", func(api.AuditList) bool { return false })
-		},
-	}
-}
-
 func newDeadLetters(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead-letters",
 		Short: "List, show, replay and delete events that a subscriber did not accept",
 		Args:  cobra.NoArgs,
 	}
-	cmd.AddCommand(newDeadLettersList(o), &cobra.Command{
-		Use:   "show SUBSCRIPTION ID",
-		Short: "Print a dead letter with its event, as JSON",
-		Args:  cobra.ExactArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return show(o, cmd, deadLetterPath(args), "dead letter", func(json.RawMessage) bool { return false })
-		},
-	})
-	for action, method := range map[string]string{"replay": http.MethodPost, "delete": http.MethodDelete} {
-		short := "Delete a dead letter"
-		if action == "replay" {
-			short = "Send a dead letter again; it is removed once delivered"
-		}
-		cmd.AddCommand(&cobra.Command{Use: action + " SUBSCRIPTION ID", Short: short, Args: cobra.ExactArgs(2),
-			RunE: func(cmd *cobra.Command, args []string) error { return o.do(cmd, method, deadLetterPath(args), nil) }})
+	path := func(args []string) string {
+		return "/v1/dead-letters/" + url.PathEscape(args[0]) + "/" + url.PathEscape(args[1])
 	}
-	return cmd
-}
-
-func deadLetterPath(args []string) string {
-	return "/v1/dead-letters/" + url.PathEscape(args[0]) + "/" + url.PathEscape(args[1])
-}
-
-func newDeadLettersList(o *options) *cobra.Command {
+	change := func(method string) func(*cobra.Command, []string) error {
+		return func(cmd *cobra.Command, args []string) error { return o.do(cmd, method, path(args), nil) }
+	}
 	var subscription string
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List dead letters, the oldest first",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			path := "/v1/dead-letters?" + url.Values{"subscription": {subscription}}.Encode()
-			return show(o, cmd, path, "dead letters", func(answer api.DeadLetterList) bool { return len(answer.DeadLetters) > 0 })
-		},
-	}
-	cmd.Flags().StringVar(&subscription, "subscription", "", "only dead letters of this subscription")
+	list := verb("list", "List dead letters, the oldest first", 0, func(cmd *cobra.Command, _ []string) error {
+		all := "/v1/dead-letters?" + url.Values{"subscription": {subscription}}.Encode()
+		return show(o, cmd, all, "dead letters", func(answer api.DeadLetterList) bool { return len(answer.DeadLetters) > 0 })
+	})
+	list.Flags().StringVar(&subscription, "subscription", "", "only dead letters of this subscription")
+	const of = " SUBSCRIPTION ID"
+	cmd.AddCommand(list,
+		verb("show"+of, "Print a dead letter with its event, as JSON", 2, func(cmd *cobra.Command, args []string) error {
+			return show(o, cmd, path(args), "dead letter", func(json.RawMessage) bool { return false })
+		}),
+		verb("replay"+of, "Send a dead letter again; it is removed once delivered", 2, change(http.MethodPost)),
+		verb("delete"+of, "Delete a dead letter", 2, change(http.MethodDelete)))
 	return cmd
 }
 

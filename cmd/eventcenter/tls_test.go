@@ -128,10 +128,7 @@ func TestSecretModes(t *testing.T) {
 		return name
 	}
 	secret, key := put("secret", "sixteen characters"), filepath.Join(dir, "key")
-	replicas := func(more string) string {
-		return "journal: jetstream\nname: a\nlisten: \"127.0.0.1:0\"\npeers:\n" +
-			"  - {name: a, address: \"127.0.0.1:1\"}\n  - {name: b, address: \"127.0.0.1:2\"}\n  - {name: c, address: \"127.0.0.1:3\"}\n" + more
-	}
+	peers := []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}
 	for _, test := range []struct {
 		name, file string
 		args       []string
@@ -140,9 +137,9 @@ func TestSecretModes(t *testing.T) {
 		{"client secret", secret, []string{"--oidc", put("oidc", "issuer: http://localhost\nclientID: x\naddress: http://localhost\n"+
 			"groups: [x]\nclientSecretFile: "+secret+"\n")}},
 		{"kubeconfig", secret, []string{"--clusters", put("clusters", "clusters: [{name: x, kubeconfig: "+secret+"}]\n")}},
-		{"replicas' secret", secret, []string{"--replicas", put("replicas", replicas("secretFile: "+secret+"\n"))}},
-		{"replicas' key", key, []string{"--replicas", put("replicas-tls", replicas("secretFile: "+put("other", "sixteen characters")+
-			"\ntls: {certFile: "+filepath.Join(dir, "cert")+", keyFile: "+key+", caFile: "+filepath.Join(dir, "cert")+"}\n"))}},
+		{"replicas' secret", secret, []string{"--replicas", put("replicas", replicasFile(0, secret, "", peers))}},
+		{"replicas' key", key, []string{"--replicas", put("replicas-tls", replicasFile(0, put("other", "sixteen characters"),
+			dir, peers))}},
 		{"credentials of NATS", secret, []string{"--replicas", put("nats", "journal: jetstream\nname: a\nnats: {url: \"tls://localhost\", "+
 			"credentialsFile: "+secret+"}\n")}},
 	} {

@@ -60,8 +60,9 @@ func (r *threeReplicas) once(l *load) {
 	}
 }
 
-// Two of three replicas have lost their volumes: writes fail, and the third replica answers reads. With the documented
-// steps, the third replica's events are restored at the same offsets, under another UUID, which tells consumers.
+// Without the others, a replica is alive, not ready (with the reason), stores no events, asks clients to retry, and answers
+// reads; also when the others have come back without their volumes. With the documented steps, its events are restored at
+// the same offsets, under another UUID, which tells consumers.
 func TestTwoLostVolumes(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
@@ -75,12 +76,20 @@ func TestTwoLostVolumes(t *testing.T) {
 	_, before, err := r.all[2].do(http.MethodGet, "/v1/events?limit=1000", "", nil)
 	must(t, err)
 	archive, restored := filepath.Join(t.TempDir(), "backup.tar"), filepath.Join(t.TempDir(), "new")
-	for i, p := range r.all {
-		p.stop(syscall.SIGKILL)
-		if i != 2 {
-			empty(t, r.dirs[i])
+	for i := range 2 {
+		r.all[i].stop(syscall.SIGKILL)
+		empty(t, r.dirs[i])
+	}
+	if err := r.all[2].post(raised("lost", 1)); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("sent to one of three: %v", err)
+	}
+	r.notReady(r.all[2], "reason")
+	for _, path := range []string{"/healthz", "/v1/faults", "/v1/events"} {
+		if status, body, err := r.all[2].do(http.MethodGet, path, "", nil); err != nil || status != http.StatusOK {
+			t.Errorf("%s: %d %s %v", path, status, body, err)
 		}
 	}
+	r.all[2].stop(syscall.SIGKILL)
 	var left [3]*process
 	for i := range left {
 		left[i] = startUnready(t, r.dirs[i], "--replicas", r.files[i])
@@ -105,8 +114,9 @@ func TestTwoLostVolumes(t *testing.T) {
 	empty(t, r.dirs[2])
 	r.dirs[2] = restored
 	r.each(func(i int) {
-		if out, code := cli(t, "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]); code != exitFine {
-			t.Errorf("replica %d: %s", i, out)
+		out, code := cli(t, "migrate", "--dir", r.dirs[i], "--replicas", r.files[i])
+		if code != exitFine || i == 2 && !strings.Contains(out, "are in JetStream, the same by count and hash") {
+			t.Errorf("replica %d: %d %s", i, code, out)
 		}
 	})
 	r.each(r.start)

@@ -6,7 +6,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
 func newVerify(o *options) *cobra.Command {
@@ -21,18 +20,14 @@ is at most 5 minutes old. It reads the center's directory, also while the center
 			if err != nil {
 				return err
 			}
-			err = o.print(cmd, "verification", v, nil)
-			if err == nil && !v.Fine() {
-				err = errProblems
-			}
-			return err
+			return problemsOf(!v.Fine(), o.print(cmd, "verification", v, nil))
 		},
 	}
 }
 
-// problemsOf is the result of a verb that has done as much as possible.
-func problemsOf(gaps []journal.Gap, err error) error {
-	if err == nil && len(gaps) > 0 {
+// problemsOf is the result of a verb that has done as much as possible, and has printed the problems that it found.
+func problemsOf(found bool, err error) error {
+	if err == nil && found {
 		return errProblems
 	}
 	return err
@@ -50,7 +45,7 @@ a damaged journal has all that can be read; the command names lost parts, and th
 			if err != nil {
 				return err
 			}
-			return problemsOf(m.Gaps, o.print(cmd, "backup", struct {
+			return problemsOf(len(m.Gaps) > 0, o.print(cmd, "backup", struct {
 				eventcenter.Manifest
 				Archive string `json:"-"`
 			}{m, args[0]}, nil))
@@ -71,14 +66,10 @@ names them, and the exit code is 1.`,
 			if err != nil {
 				return err
 			}
-			err = o.print(cmd, "salvage", struct {
+			return problemsOf(len(done.Unread)+len(done.Gaps) > 0, o.print(cmd, "salvage", struct {
 				eventcenter.Salvaged
 				Dir string `json:"-"`
-			}{done, args[1]}, nil)
-			if err == nil && len(done.Unread) > 0 {
-				err = errProblems
-			}
-			return problemsOf(done.Gaps, err)
+			}{done, args[1]}, nil))
 		},
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
@@ -121,42 +119,6 @@ func (h *webhook) awaitAll(l *load) {
 		}
 		return true
 	})
-}
-
-// A center killed at any moment during deliveries has finally delivered every acknowledged event at least once, a
-// node's events in order, although the receiver refuses every tenth request.
-func TestKilledDelivery(t *testing.T) {
-	rounds := 6
-	if testing.Short() {
-		rounds = 3
-	}
-	h := newWebhook(t)
-	h.ordered, h.kills = true, true
-	h.refuse = func(string) bool { return rand.IntN(50) == 0 }
-	dir, l := t.TempDir(), newLoad(8)
-	file := h.settings("subscriptions: [{name: all, url: '" + h.url + "/hook'}]\n")
-	for range rounds {
-		p := start(t, dir, "--subscriptions", file)
-		var running sync.WaitGroup
-		running.Go(func() { l.send(p) })
-		l.wait(t, 200)
-		time.Sleep(time.Duration(rand.IntN(500)) * time.Millisecond)
-		p.stop(syscall.SIGKILL)
-		running.Wait()
-	}
-	h.mu.Lock()
-	h.refuse = nil
-	h.mu.Unlock()
-	p := start(t, dir, "--subscriptions", file)
-	h.awaitAll(l)
-	p.stop(syscall.SIGTERM)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	deliveries := 0
-	for _, n := range h.taken {
-		deliveries += n
-	}
-	t.Logf("%d acknowledged, %d delivered, %d times, in %d rounds", len(l.acked), len(h.taken), deliveries, rounds)
 }
 
 // Changes to subscriptions with the command: each verb, its exit code, and the author in the audit.

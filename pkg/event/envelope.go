@@ -13,11 +13,11 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-	"github.com/cloudevents/sdk-go/v2/types"
 )
 
 const (
@@ -40,8 +40,6 @@ var attributes = []string{specVersion, "id", "source", "type", "subject", conten
 
 var attributeName = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
-var integer = regexp.MustCompile(`^-?[0-9]{1,10}$`)
-
 // ReadEnvelope reads an event in the JSON format of CloudEvents 1.0. It refuses everything that a strict JSON parser,
 // or the specification, would refuse.
 func ReadEnvelope(text []byte) (e Envelope, err error) {
@@ -52,60 +50,113 @@ func ReadEnvelope(text []byte) (e Envelope, err error) {
 	if err := json.Unmarshal(text, &members); err != nil || members == nil {
 		return e, errors.New("no JSON object")
 	}
-	e.Event = cloudevents.New(cloudevents.CloudEventsVersionV1)
-	spelled := map[string][]byte{}
+	spelled := map[string]json.RawMessage{}
 	for name, raw := range members {
-		if name == data || string(raw) == "null" { // a null attribute is not set
+		if name == data || name == dataBase64 || string(raw) == "null" { // a null attribute is not set
 			continue
 		}
-		if name == dataBase64 {
-			err = e.setBytes(raw)
-		} else if !attributeName.MatchString(name) {
-			err = errors.New("the name of an attribute has lower-case letters and digits alone")
-		} else if spelled[name], err = spell(raw); err == nil {
-			err = e.set(name, spelled[name])
-		}
-		if err != nil {
+		if spelled[name], err = spell(name, raw); err != nil {
 			return e, fmt.Errorf("%.64s: %w", name, err)
-		}
-	}
-	if raw, ok := members[data]; ok {
-		if e.DataBase64 {
-			return e, errors.New("data and data_base64 exclude each other")
-		}
-		if e.DataEncoded = raw; raw[0] == '"' && !isJSON(mediaOf(e.DataContentType())) { // a text
-			if e.DataEncoded, err = spell(raw); err != nil {
-				return e, err
-			}
 		}
 	}
 	if spelled[specVersion] == nil {
 		return e, errors.New("specversion is missing")
 	}
-	if err := e.Validate(); err != nil {
-		return e, err
+	head, err := plainJSON(spelled)
+	if err == nil {
+		err = json.Unmarshal(head, &e.Event)
 	}
-	e.JSON, err = e.write(spelled)
+	if err == nil {
+		err = e.Validate()
+	}
+	if err == nil {
+		err = e.setData(members)
+	}
+	if err == nil {
+		e.JSON, err = e.write(spelled)
+	}
 	return e, err
 }
 
-// spell returns the value of an attribute in one spelling.
-func spell(raw json.RawMessage) ([]byte, error) {
+// spell returns the value of an attribute in one spelling. It refuses wrong values that the SDK accepts.
+func spell(name string, raw json.RawMessage) (json.RawMessage, error) {
+	if !attributeName.MatchString(name) {
+		return nil, errors.New("the name of an attribute has lower-case letters and digits alone")
+	}
 	var value any
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
 	if err := decoder.Decode(&value); err != nil {
 		return nil, err
 	}
+	text, isText := value.(string)
+	if slices.Contains(attributes, name) {
+		if !isText {
+			return nil, errors.New("must be a string")
+		}
+		if err := valueProblem(name, text); err != nil {
+			return nil, err
+		}
+	}
 	switch v := value.(type) {
 	case string, bool:
 		return plainJSON(v)
 	case json.Number:
-		if integer.MatchString(v.String()) {
-			return []byte(v), nil
+		if _, err := strconv.ParseInt(v.String(), 10, 32); err != nil {
+			return nil, errors.New("an integer has 32 bits")
 		}
+		return json.RawMessage(v), nil
 	}
 	return nil, errors.New("an attribute is a string, a bool or an integer")
+}
+
+// valueProblem returns what is wrong with the value of an attribute of the specification.
+func valueProblem(name, text string) error {
+	switch name {
+	case specVersion:
+		if text != cloudevents.CloudEventsVersionV1 {
+			return fmt.Errorf("%.20q is not 1.0", text)
+		}
+	case contentType:
+		if _, _, err := mime.ParseMediaType(text); err != nil {
+			return err
+		}
+	case "dataschema":
+		if u, err := url.Parse(text); err != nil || !u.IsAbs() {
+			return errors.New("must be an absolute URI")
+		}
+	}
+	if text == "" {
+		return errors.New("must not be empty")
+	}
+	return nil
+}
+
+// setData sets the data from its member.
+func (e *Envelope) setData(members map[string]json.RawMessage) error {
+	raw, isData := members[data]
+	encoded, isBytes := members[dataBase64]
+	isBytes = isBytes && string(encoded) != "null"
+	var text string
+	var err error
+	switch {
+	case isBytes && isData:
+		return errors.New("data and data_base64 exclude each other")
+	case isBytes && json.Unmarshal(encoded, &text) != nil:
+		return errors.New("data_base64: must be a string")
+	case isBytes:
+		e.DataBase64 = true
+		if e.DataEncoded, err = base64.StdEncoding.Strict().DecodeString(text); err != nil || strings.ContainsAny(text, "\r\n") {
+			return errors.New("data_base64: must be base64")
+		}
+	case isData && raw[0] == '"' && !isJSON(mediaOf(e.DataContentType())): // a text, in one spelling
+		if err = json.Unmarshal(raw, &text); err == nil {
+			e.DataEncoded, err = plainJSON(text)
+		}
+	case isData:
+		e.DataEncoded = raw
+	}
+	return err
 }
 
 // plainJSON is json.Marshal without HTML escapes.
@@ -117,80 +168,8 @@ func plainJSON(value any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// set sets an attribute. Validate reports some of the SDK's errors.
-func (e *Envelope) set(name string, value []byte) error {
-	if slices.Contains(attributes, name) {
-		var text string
-		if err := json.Unmarshal(value, &text); err != nil {
-			return errors.New("must be a string")
-		}
-		if text == "" {
-			return errors.New("must not be empty")
-		}
-		return e.setText(name, text)
-	}
-	var any any
-	if err := json.Unmarshal(value, &any); err != nil {
-		return err
-	}
-	if number, ok := any.(float64); ok {
-		if number != float64(int32(number)) {
-			return errors.New("an integer has 32 bits")
-		}
-		any = int32(number)
-	}
-	return e.Context.SetExtension(name, any)
-}
-
-func (e *Envelope) setText(name, text string) error {
-	switch name {
-	case specVersion:
-		if text != cloudevents.CloudEventsVersionV1 {
-			return fmt.Errorf("%.20q is not 1.0", text)
-		}
-	case "id":
-		e.SetID(text)
-	case "source":
-		e.SetSource(text)
-	case "type":
-		e.SetType(text)
-	case "subject":
-		e.SetSubject(text)
-	case contentType:
-		if _, _, err := mime.ParseMediaType(text); err != nil {
-			return err
-		}
-		e.SetDataContentType(text)
-	case "dataschema":
-		if u, err := url.Parse(text); err != nil || !u.IsAbs() {
-			return errors.New("must be an absolute URI")
-		}
-		e.SetDataSchema(text)
-	case "time":
-		at, err := types.ParseTime(text)
-		if err != nil {
-			return err
-		}
-		e.SetTime(at)
-	}
-	return nil
-}
-
-func (e *Envelope) setBytes(raw json.RawMessage) error {
-	var text string
-	if err := json.Unmarshal(raw, &text); err != nil {
-		return errors.New("must be a string")
-	}
-	decoded, err := base64.StdEncoding.Strict().DecodeString(text)
-	if err != nil || strings.ContainsAny(text, "\r\n") {
-		return errors.New("must be base64")
-	}
-	e.DataEncoded, e.DataBase64 = decoded, true
-	return nil
-}
-
 // write writes the event, with the attributes as spelled.
-func (e *Envelope) write(spelled map[string][]byte) ([]byte, error) {
+func (e *Envelope) write(spelled map[string]json.RawMessage) ([]byte, error) {
 	var b bytes.Buffer
 	add := func(name string, value []byte) {
 		b.WriteByte("{,"[min(b.Len(), 1)])

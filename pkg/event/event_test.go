@@ -29,7 +29,7 @@ func raised() finding.Update {
 		Finding: finding.Finding{Check: "filesystem-readonly", Subject: finding.Subject{Kind: "filesystem",
 			Name: "/var/lib"},
 			Severity: finding.Fatal, Reason: "FilesystemIsReadOnly", Message: "/var/lib is read-only",
-			Facts: map[string]string{"device": "sda1"}}}
+			Facts: map[string]string{"device": "sda1"}, SuggestedAction: finding.SuggestReplaceHardware, Part: "disk sda"}}
 }
 
 func released() finding.Activity {
@@ -61,6 +61,7 @@ func TestEncode(t *testing.T) {
 			"id": "abc-raised", "check": "filesystem-readonly", "severity": "fatal", "reason": "FilesystemIsReadOnly",
 			"subject": map[string]any{"kind": "filesystem", "name": "/var/lib", "uid": ""},
 			"message": "/var/lib is read-only", "facts": map[string]any{"device": "sda1"},
+			"suggestedAction": "replace-hardware", "part": "disk sda",
 			"observedAt": "1970-01-01T00:00:10.000000005Z", "raisedAt": "1970-01-01T00:00:30.000000005Z",
 		},
 	}

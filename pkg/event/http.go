@@ -62,8 +62,7 @@ func payload(members map[string]json.RawMessage, media string) (body []byte, err
 		return body, err
 	}
 	data := members["data"]
-	media, _, _ = strings.Cut(strings.ToLower(media), ";")
-	if media = strings.TrimSpace(media); media == "" || strings.HasSuffix(media, "json") || !bytes.HasPrefix(data, []byte{'"'}) {
+	if isJSON(mediaOf(media)) || !bytes.HasPrefix(data, []byte{'"'}) {
 		return data, nil
 	}
 	var text string

@@ -100,7 +100,7 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	b.Journal, b.Newest = s.Bounds().Journal, s.Bounds().Newest
-	err = s.Copies(ctx, scratch, func(file string) error {
+	_, err = s.Copies(ctx, scratch, func(file string) error {
 		return errors.Join(b.add(file, journalDir+"/"+filepath.Base(file)), os.Remove(file))
 	})
 	if err != nil {

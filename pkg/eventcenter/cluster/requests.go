@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -16,27 +17,37 @@ const (
 // ErrNoWorker means that no replica is the worker now.
 var ErrNoWorker = errors.New("no replica is the worker now")
 
-// Ask sends a question to the worker replica, and returns its answer.
-func (n *Node) Ask(ctx context.Context, question []byte) ([]byte, error) {
+// Ask sends a question to the worker replica, and returns its answer. Both travel as JSON.
+func Ask[Q, A any](ctx context.Context, n *Node, question Q) (answer A, err error) {
+	text, err := json.Marshal(question)
+	if err != nil {
+		return answer, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	m, err := n.Conn.RequestWithContext(ctx, workerSubject, question)
+	m, err := n.Conn.RequestWithContext(ctx, workerSubject, text)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return nil, ErrNoWorker
+		return answer, ErrNoWorker
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = json.Unmarshal(m.Data, &answer)
 	}
-	return m.Data, nil
+	return answer, err
 }
 
 // Answer answers questions until ctx ends, one after the other. If two replicas briefly believe that they are the
 // worker, only one gets a question.
-func (n *Node) Answer(ctx context.Context, answer func(ctx context.Context, question []byte) []byte) error {
+func Answer[Q, A any](ctx context.Context, n *Node, answer func(ctx context.Context, question Q) A) error {
 	sub, err := n.Conn.QueueSubscribe(workerSubject, workerKey, func(m *nats.Msg) {
+		var question Q
+		if json.Unmarshal(m.Data, &question) != nil {
+			return // not from a replica
+		}
 		limited, cancel := context.WithTimeout(ctx, answerLimit)
 		defer cancel()
-		_ = m.Respond(answer(limited, m.Data)) // if this fails, the other replica asks again
+		if text, err := json.Marshal(answer(limited, question)); err == nil {
+			_ = m.Respond(text) // if this fails, the other replica asks again
+		}
 	})
 	if err != nil {
 		return err

@@ -40,7 +40,6 @@ type Config struct {
 	Dir    string // of the servers' files
 	Listen string // for the other replicas; empty: there are none
 	Routes []string
-	User   string
 	Secret string
 	TLS    *tls.Config // nil: none
 	Log    *slog.Logger
@@ -66,11 +65,11 @@ func Start(c Config) (*Node, error) {
 			return nil, fmt.Errorf("listen %q: %w", c.Listen, err)
 		}
 		o.Cluster.Name, o.Cluster.Host, o.Cluster.NoAdvertise = clusterName, host, true
-		o.Cluster.Username, o.Cluster.Password = c.User, c.Secret
+		o.Cluster.Username, o.Cluster.Password = clusterName, c.Secret
 		o.Cluster.TLSConfig, o.Cluster.TLSTimeout = c.TLS, 5
 		o.Cluster.AuthTimeout = 6
 		for _, peer := range c.Routes {
-			o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: peer, User: url.UserPassword(c.User, c.Secret)})
+			o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: peer, User: url.UserPassword(clusterName, c.Secret)})
 		}
 	}
 	s, err := server.NewServer(o)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,30 +72,17 @@ func (w *Words) Run(ctx context.Context) error {
 
 func (w *Words) publishAll() {
 	w.mu.Lock()
-	all := w.last
+	all := slices.Collect(maps.Values(w.last))
 	w.last = nil
 	w.mu.Unlock()
-	var some []word
-	for _, one := range all {
-		some = append(some, one)
-		if len(some) == wordsAtOnce {
-			w.publish(some)
-			some = nil
+	for some := range slices.Chunk(all, wordsAtOnce) {
+		data, err := json.Marshal(some)
+		if err == nil {
+			err = w.Node.Conn.Publish(wordsSubject, data)
 		}
-	}
-	w.publish(some)
-}
-
-func (w *Words) publish(some []word) {
-	if len(some) == 0 {
-		return
-	}
-	data, err := json.Marshal(some)
-	if err == nil {
-		err = w.Node.Conn.Publish(wordsSubject, data)
-	}
-	if err != nil {
-		w.Log.Warn("send signs of life to other replicas failed", "err", err)
+		if err != nil {
+			w.Log.Warn("send signs of life to other replicas failed", "err", err)
+		}
 	}
 }
 

@@ -23,10 +23,9 @@ const (
 
 // Worker elects the only replica that delivers, judges silence, infers and trims: it holds a key with a time to live.
 type Worker struct {
-	Node     *Node
-	Name     string // of this replica
-	Replicas int
-	Log      *slog.Logger
+	Node *Node
+	Name string // of this replica
+	Log  *slog.Logger
 
 	// Work starts when this replica becomes the worker, and ends with ctx. term is the revision of the key: larger than
 	// any earlier worker's.
@@ -55,26 +54,20 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) acquire(ctx context.Context) (jetstream.KeyValue, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	bucket, err := openBucket(ctx, w.Node, jetstream.KeyValueConfig{Bucket: workerBucket, TTL: leaseTime, History: 1,
-		Storage: jetstream.FileStorage, Replicas: w.Replicas})
+	js, err := jetstream.New(w.Node.Conn)
+	if err != nil {
+		return nil, 0, err
+	}
+	bucket, err := js.KeyValue(ctx, workerBucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		bucket, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: workerBucket, TTL: leaseTime, History: 1,
+			Storage: jetstream.FileStorage, Replicas: Peers})
+	}
 	if err != nil {
 		return nil, 0, err
 	}
 	revision, err := bucket.Create(ctx, workerKey, []byte(w.Name))
 	return bucket, revision, err
-}
-
-// openBucket finds a bucket, or creates it.
-func openBucket(ctx context.Context, n *Node, c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-	js, err := jetstream.New(n.Conn)
-	if err != nil {
-		return nil, err
-	}
-	bucket, err := js.KeyValue(ctx, c.Bucket)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		bucket, err = js.CreateKeyValue(ctx, c)
-	}
-	return bucket, err
 }
 
 // hold runs Work while the key is renewed. It ends with Work.

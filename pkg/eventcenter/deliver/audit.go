@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -25,7 +26,7 @@ type Entry struct {
 	Detail       string    `json:"detail,omitempty"`
 }
 
-// maxEntries is how many entries are kept; the oldest go first.
+// maxEntries is how many entries are kept, and a tenth more at times; the oldest go first.
 const maxEntries = 5000
 
 // audit records a change before it is made. A change that it cannot record must not be made.
@@ -38,40 +39,29 @@ func (m *Manager) audit(ctx context.Context, who Who, what, subscription, detail
 	}
 	m.mu.Lock()
 	m.written++
-	key := fmt.Sprintf("%020d-%06d-%s", now.UnixNano(), m.written, rand.Text()[:8]) // in order even within a nanosecond
+	written := m.written
 	m.mu.Unlock()
+	key := fmt.Sprintf("%020d-%06d-%s", now.UnixNano(), written, rand.Text()[:8]) // in order even within a nanosecond
 	if _, err := m.Store.Put(ctx, audits, key, value, 0); err != nil {
 		return fmt.Errorf("it cannot be written down who does this, so it is not done: %w", err)
 	}
 	m.Log.Info("subscription changed", "what", what, "subscription", subscription, "who", who.Name, "by", who.By,
 		"cluster", who.Cluster)
-	m.mu.Lock()
-	m.entries++
-	over := m.entries > maxEntries
-	m.mu.Unlock()
-	if over {
+	if written%(maxEntries/10) == 1 {
 		m.forgetEntries(ctx)
 	}
 	return nil
 }
 
-// forgetEntries drops the oldest tenth of the entries.
+// forgetEntries drops the oldest entries beyond the limit.
 func (m *Manager) forgetEntries(ctx context.Context) {
 	records, err := m.Store.List(ctx, audits, "")
-	if err == nil {
-		for _, r := range records[:max(0, min(len(records), len(records)-maxEntries*9/10))] {
-			if err = m.Store.Delete(ctx, audits, r.Key, r.Revision); err != nil {
-				break
-			}
-		}
+	for _, r := range records[:max(0, len(records)-maxEntries)] {
+		err = errors.Join(err, m.Store.Delete(ctx, audits, r.Key, r.Revision))
 	}
 	if err != nil {
 		m.Log.Error("drop old audit entries failed", "err", err)
-		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.entries = min(m.entries, maxEntries*9/10)
 }
 
 // Audit returns the latest entries, newest first.

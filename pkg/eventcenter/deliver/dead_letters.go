@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 )
@@ -40,7 +41,7 @@ func deadLetterOf(s *subscription, r journal.Record) DeadLetter {
 func deadLetterOfGap(s *subscription, h *held) DeadLetter {
 	sum := sha256.Sum256([]byte(h.ID))
 	return DeadLetter{Subscription: s.Name, ID: "gap-" + hex.EncodeToString(sum[:8]), EventID: h.ID, Event: h.Event,
-		Type: "io.github.nodeagent.subscription.gap.v1"}
+		Type: string(event.SubscriptionGap)}
 }
 
 // bury makes an event a dead letter before its node continues, and reports whether it succeeded. Beyond the limit it
@@ -59,17 +60,15 @@ func (m *Manager) bury(ctx context.Context, s *subscription, l DeadLetter, h *he
 	}
 	m.Log.Warn("give up an event", "subscription", s.Name, "letter", l.ID, "attempts", l.Attempts, "reason", l.Reason)
 	s.mu.Lock()
-	s.counts.dead++
-	s.mu.Unlock()
-	m.mu.Lock()
-	if !slices.Contains(m.deadLetterIDs[s.Name], l.ID) {
-		m.deadLetterIDs[s.Name] = append(m.deadLetterIDs[s.Name], l.ID)
+	s.counts.Dead++
+	if !slices.Contains(s.letters, l.ID) {
+		s.letters = append(s.letters, l.ID)
 	}
 	var oldest string
-	if len(m.deadLetterIDs[s.Name]) > m.Settings.MaxDeadLetters {
-		oldest = m.deadLetterIDs[s.Name][0]
+	if len(s.letters) > m.Settings.MaxDeadLetters {
+		oldest = s.letters[0]
 	}
-	m.mu.Unlock()
+	s.mu.Unlock()
 	if oldest != "" {
 		m.drop(ctx, s, oldest)
 	}
@@ -98,9 +97,11 @@ func (m *Manager) removeDeadLetter(ctx context.Context, name, id string) error {
 	if err := m.remove(ctx, deadLetters, name+"."+id); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.deadLetterIDs[name] = slices.DeleteFunc(m.deadLetterIDs[name], func(other string) bool { return other == id })
+	if s, err := m.find(name); err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.letters = slices.DeleteFunc(s.letters, func(other string) bool { return other == id })
+	}
 	return nil
 }
 
@@ -158,26 +159,16 @@ func (m *Manager) Redeliver(ctx context.Context, who Who, name, id string) error
 	if err != nil {
 		return err
 	}
-	s, err := m.find(name)
-	if err != nil {
-		return err
+	full := false
+	err = m.change(ctx, who, "replay dead letter", name, id, func(s *subscription) {
+		if full = len(s.state.Held) >= maxHeld; !full {
+			s.hold(&held{Event: l.Event, Held: Held{ID: l.EventID}, DeadLetter: l.ID})
+		}
+	})
+	if err == nil && full {
+		err = fmt.Errorf("subscription %s: too much is held back already: %w", name, ErrRefused)
 	}
-	if err := m.audit(ctx, who, "replay dead letter", name, id); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	full := len(s.state.Held) >= maxHeld
-	if !full {
-		s.hold(&held{Event: l.Event, ID: l.EventID, DeadLetter: l.ID})
-	}
-	s.mu.Unlock()
-	if full {
-		return fmt.Errorf("subscription %s: too much is held back already: %w", name, ErrRefused)
-	}
-	if !s.save(ctx, true) {
-		return errors.New("it will be tried, unless the center ends before: the store cannot be written")
-	}
-	return nil
+	return err
 }
 
 // Forget deletes a dead letter.

@@ -216,36 +216,42 @@ func TestHandshake(t *testing.T) {
 	})
 }
 
-// A target that takes no batches is sent single events, also after a restart; one that takes no JSON gets binary mode.
+// A target that takes no batches is sent single events, also after a restart: whether it says so, or answers a batch as if
+// its events were wrong. One that takes no JSON gets binary mode.
 func TestUnsupported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
-		c.answers(func(w http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
-			if strings.HasPrefix(r.Header.Get("Content-Type"), "application/cloudevents") {
-				w.WriteHeader(http.StatusUnsupportedMediaType)
-				return true
+	for status, mode := range map[int]event.Mode{http.StatusUnsupportedMediaType: event.Binary,
+		http.StatusBadRequest: event.Structured, http.StatusUnprocessableEntity: event.Structured,
+		http.StatusRequestEntityTooLarge: event.Structured} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &receiver{}
+			k := newKit(t, hooks(), c)
+			c.answers(func(w http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
+				media := r.Header.Get("Content-Type")
+				refused := media == event.BatchMediaType || mode == event.Binary && media == event.MediaType
+				if refused {
+					w.WriteHeader(status)
+				}
+				return refused
+			})
+			k.add(deliver.Subscription{})
+			k.append("x", "y", "x")
+			time.Sleep(time.Minute)
+			c.check(k)
+			if s := k.status(); s.NextMode != mode || s.Failed > 0 {
+				t.Errorf("%d: %+v", status, s)
 			}
-			return false
+			k.stop()
+			k.start()
+			before := c.asked()
+			k.append("x")
+			time.Sleep(time.Minute)
+			if n := c.asked() - before; n != 1 {
+				t.Errorf("%d: %d requests: what a target takes is forgotten", status, n)
+			}
+			c.check(k)
+			k.stop()
 		})
-		k.add(deliver.Subscription{})
-		k.append("x", "y", "x")
-		time.Sleep(time.Minute)
-		c.check(k)
-		if s := k.status(); s.NextMode != event.Binary || s.Failed > 0 {
-			t.Errorf("%+v", s)
-		}
-		k.stop()
-		k.start()
-		before := c.asked()
-		k.append("x")
-		time.Sleep(time.Minute)
-		if n := c.asked() - before; n != 1 {
-			t.Errorf("%d requests: what a target takes is forgotten", n)
-		}
-		c.check(k)
-		k.stop()
-	})
+	}
 }
 
 // An answer of 410 pauses a subscription, and its status shows why; after Resume it continues from the same place.
@@ -298,29 +304,4 @@ func TestWanted(t *testing.T) {
 		}
 		k.stop()
 	})
-}
-
-// If a target answers 400 or 422 to a batch, it gets the events one by one: only those that it refuses are held back.
-func TestBatchRefused(t *testing.T) {
-	for _, status := range []int{http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge} {
-		synctest.Test(t, func(t *testing.T) {
-			c := &receiver{}
-			k := newKit(t, hooks(), c)
-			c.answers(func(w http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
-				if strings.HasPrefix(r.Header.Get("Content-Type"), "application/cloudevents-batch") {
-					w.WriteHeader(status)
-					return true
-				}
-				return false
-			})
-			k.add(deliver.Subscription{})
-			k.append("x", "y", "x")
-			time.Sleep(time.Minute)
-			c.check(k)
-			if s := k.status(); s.NextMode != event.Structured {
-				t.Errorf("%d: %+v", status, s)
-			}
-			k.stop()
-		})
-	}
 }

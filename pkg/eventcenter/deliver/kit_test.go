@@ -159,22 +159,20 @@ type receiver struct {
 	taken    []string // IDs
 	requests int
 	problems []string
-	media    []string
 	largest  int
 }
 
 // RoundTrip implements http.RoundTripper, for tests without a network.
 func (c *receiver) RoundTrip(r *http.Request) (*http.Response, error) {
-	type result struct{ response *http.Response }
-	done := make(chan result, 1)
+	done := make(chan *http.Response, 1)
 	go func() {
 		recorder := httptest.NewRecorder()
 		c.ServeHTTP(recorder, r)
-		done <- result{recorder.Result()}
+		done <- recorder.Result()
 	}()
 	select {
-	case got := <-done:
-		return got.response, nil
+	case response := <-done:
+		return response, nil
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
@@ -206,7 +204,6 @@ func (c *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	c.requests++
 	c.largest = max(c.largest, len(events))
-	c.media = append(c.media, r.Header.Get("Content-Type"))
 	for _, e := range events {
 		if err == nil {
 			err = e.Validate()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -33,7 +34,7 @@ type Config struct {
 	Store    control.Store
 	Log      *slog.Logger
 	Version  string
-	Resolver Resolver // nil: the system's
+	Resolver *net.Resolver // nil: the system's
 
 	Transport http.RoundTripper // replaces connections, for tests; nil: connections
 }
@@ -48,15 +49,11 @@ type Registration struct {
 // Manager keeps subscriptions, and delivers while Run runs. Only one may run on a store at a time.
 type Manager struct {
 	Config
-	changed chan struct{} // size 1: a subscription was added
+	starting chan *subscription // for Run; there is room for all
 
 	mu            sync.Mutex // guards the fields below
 	subscriptions map[string]*subscription
-	starting      map[string]*subscription // by Run, soon
-	by            map[string]Registration
-	deadLetterIDs map[string][]string // the IDs of dead letters, by subscription, oldest first
-	entries       int                 // of the audit
-	written       int                 // by this process
+	written       int // entries of the audit, by this process
 }
 
 var (
@@ -69,15 +66,11 @@ var (
 // Open loads the registrations. Call it before anything is appended to the journal, so that it notices a replaced
 // journal at its beginning.
 func Open(ctx context.Context, c Config) (*Manager, error) {
-	if c.Resolver == nil {
-		c.Resolver = systemResolver
-	}
 	c.Settings.setDefaults()
 	if err := c.Settings.problem(); err != nil {
 		return nil, err
 	}
-	m := &Manager{Config: c, changed: make(chan struct{}, 1), subscriptions: map[string]*subscription{},
-		starting: map[string]*subscription{}, by: map[string]Registration{}, deadLetterIDs: map[string][]string{}}
+	m := &Manager{Config: c, starting: make(chan *subscription, 2*maxSubscriptions), subscriptions: map[string]*subscription{}}
 	for _, one := range c.Settings.Subscriptions {
 		s, err := newSubscription(m, one, true)
 		if err != nil {
@@ -101,7 +94,6 @@ func (m *Manager) load(ctx context.Context) error {
 		if err := json.Unmarshal(record.Value, &r); err != nil {
 			return fmt.Errorf("%s: %w", record.Key, err)
 		}
-		m.by[r.Name] = r
 		if m.subscriptions[r.Name] != nil {
 			m.Log.Error("ignore a registered subscription: the settings have one of the same name", "subscription", r.Name)
 			continue
@@ -111,8 +103,9 @@ func (m *Manager) load(ctx context.Context) error {
 			m.Log.Error("stop a registered subscription that is no longer valid: see the list of subscriptions",
 				"subscription", r.Name) // the address may be a secret
 			s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
-				wake: make(chan struct{}, 1), due: make(chan struct{}, 1), broken: true}
+				wake: make(chan struct{}, 1), retryNow: make(chan struct{}, 1), broken: true}
 		}
+		s.registered = &r
 		m.subscriptions[r.Name] = s
 	}
 	for _, s := range m.subscriptions {
@@ -122,7 +115,7 @@ func (m *Manager) load(ctx context.Context) error {
 		if err := s.load(ctx); err != nil {
 			return err
 		}
-		m.starting[s.Name] = s
+		m.starting <- s
 	}
 	letters, err := m.Store.List(ctx, deadLetters, "")
 	if err != nil {
@@ -130,11 +123,11 @@ func (m *Manager) load(ctx context.Context) error {
 	}
 	for _, l := range letters {
 		name, id, _ := strings.Cut(l.Key, ".")
-		m.deadLetterIDs[name] = append(m.deadLetterIDs[name], id)
+		if s := m.subscriptions[name]; s != nil {
+			s.letters = append(s.letters, id)
+		}
 	}
-	entries, err := m.Store.List(ctx, audits, "")
-	m.entries = len(entries)
-	return err
+	return nil
 }
 
 // Run delivers until ctx ends.
@@ -142,18 +135,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
-		m.mu.Lock()
-		starting := m.starting
-		m.starting = map[string]*subscription{}
-		m.mu.Unlock()
-		for _, s := range starting {
-			all.Go(func() {
-				s.save(ctx, true) // keeps the start offset even if the subscription never delivers anything
-				s.run(ctx)
-			})
-		}
 		select {
-		case <-m.changed:
+		case s := <-m.starting:
+			all.Go(func() { s.run(ctx) })
 		case <-ctx.Done():
 			return nil
 		}
@@ -208,10 +192,11 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	if _, err := m.Store.Put(ctx, registered, one.Name, value, 0); err != nil {
 		return err
 	}
+	s.registered = &r
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.subscriptions[one.Name], m.starting[one.Name], m.by[one.Name] = s, s, r
-	signal(m.changed)
+	m.subscriptions[one.Name] = s
+	m.mu.Unlock()
+	m.starting <- s
 	return nil
 }
 
@@ -245,12 +230,11 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 		return fmt.Errorf("subscription %.64q: %w", name, ErrUnknown)
 	}
 	delete(m.subscriptions, name)
-	delete(m.starting, name)
-	delete(m.by, name)
-	letters := m.deadLetterIDs[name]
-	delete(m.deadLetterIDs, name)
 	m.mu.Unlock()
 	close(s.stop)
+	s.mu.Lock()
+	letters := slices.Clone(s.letters)
+	s.mu.Unlock()
 	if err := cmp.Or(m.remove(ctx, registered, name), m.remove(ctx, cursors, name)); err != nil {
 		return err
 	}
@@ -264,19 +248,15 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 
 // Pause stops deliveries until Resume. Only events that the journal drops in the meantime are lost.
 func (m *Manager) Pause(ctx context.Context, who Who, name string) error {
-	return m.change(ctx, who, "pause", name, "", func(s *subscription) error {
-		s.pause("by " + plain(who.Name))
-		return nil
-	})
+	return m.change(ctx, who, "pause", name, "", func(s *subscription) { s.pause("by " + plain(who.Name)) })
 }
 
 // Resume restarts deliveries; the target is asked again whether it wants events.
 func (m *Manager) Resume(ctx context.Context, who Who, name string) error {
-	return m.change(ctx, who, "resume", name, "", func(s *subscription) error {
+	return m.change(ctx, who, "resume", name, "", func(s *subscription) {
 		s.state.Paused, s.state.Granted, s.problem = "", time.Time{}, ""
 		s.closed, s.failures = time.Time{}, 0
 		clear(s.fresh)
-		return nil
 	})
 }
 
@@ -285,15 +265,14 @@ func (m *Manager) Replay(ctx context.Context, who Who, name string, after uint64
 	if newest := m.Journal.Bounds().Newest; after > newest {
 		return fmt.Errorf("%w: offset %d is not here yet: the newest is %d", ErrRefused, after, newest)
 	}
-	return m.change(ctx, who, "replay", name, strconv.FormatUint(after, 10), func(s *subscription) error {
+	return m.change(ctx, who, "replay", name, strconv.FormatUint(after, 10), func(s *subscription) {
 		s.begun++
 		s.state.Cursor, s.claimed = after, after
 		s.state.Held = slices.DeleteFunc(s.state.Held, func(h *held) bool { return h.Event == nil })
-		return nil
 	})
 }
 
-func (m *Manager) change(ctx context.Context, who Who, what, name, detail string, do func(*subscription) error) error {
+func (m *Manager) change(ctx context.Context, who Who, what, name, detail string, do func(*subscription)) error {
 	s, err := m.find(name)
 	if err != nil {
 		return err
@@ -305,14 +284,11 @@ func (m *Manager) change(ctx context.Context, who Who, what, name, detail string
 		return err
 	}
 	s.mu.Lock()
-	err = do(s)
+	do(s)
 	s.dirty = true
 	s.mu.Unlock()
-	if err != nil {
-		return err
-	}
 	signal(s.wake)
-	signal(s.due)
+	signal(s.retryNow)
 	if !s.save(ctx, true) {
 		return errors.New("it is so until the center ends: the store cannot be written")
 	}

@@ -2,7 +2,6 @@ package deliver
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,8 +32,8 @@ func subjectOf(u *url.URL) string { return strings.TrimPrefix(u.Path, "/") }
 // of JetStream has stored it. Each message is one event in structured mode (CloudEvents' NATS protocol binding), with
 // the signature headers. The stream drops duplicates within its duplicate window.
 type natsClient struct {
-	target  Target
-	resolve Resolver
+	target   Target
+	resolver *net.Resolver
 
 	mu   sync.Mutex // guards the fields below
 	conn *nats.Conn // nil: none yet
@@ -87,8 +86,8 @@ func (c *natsClient) connected() (jetstream.JetStream, error) {
 		o := []nats.Option{nats.Name("eventcenter"), nats.Timeout(dialLimit), nats.MaxReconnects(-1),
 			nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(),
 			nats.ReconnectBufSize(-1),                             // an event that cannot be sent now fails now
-			nats.SkipHostLookup(), nats.IgnoreDiscoveredServers(), // only dial chooses the address
-			nats.SetCustomDialer(natsDialer{c})}
+			nats.SkipHostLookup(), nats.IgnoreDiscoveredServers(), // only the dialer chooses the address
+			nats.SetCustomDialer(c.target.dialer(c.resolver))}
 		if c.target.CredentialsFile != "" {
 			if err := secretfile.Check(c.target.CredentialsFile); err != nil {
 				return nil, fmt.Errorf("credentialsFile: %w", err)
@@ -114,14 +113,4 @@ func (c *natsClient) CloseIdleConnections() {
 		c.conn.Close()
 		c.conn = nil
 	}
-}
-
-// natsDialer connects to permitted addresses only, also when it reconnects.
-type natsDialer struct{ *natsClient }
-
-// Dial implements nats.CustomDialer.
-func (d natsDialer) Dial(network, hostPort string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), dialLimit) // not a request's context: see connected
-	defer cancel()
-	return d.target.dial(ctx, d.resolve, network, hostPort)
 }

@@ -3,6 +3,7 @@ package deliver_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -43,16 +44,7 @@ func (n *natsServer) start() {
 	if !s.ReadyForConnections(30 * time.Second) {
 		n.t.Fatal("the server is not ready")
 	}
-	n.Server, n.port = s, addressOf(n.t, s)
-}
-
-func addressOf(t *testing.T, s *server.Server) (port int) {
-	t.Helper()
-	address := s.Addr().String()
-	if _, err := fmt.Sscanf(address[strings.LastIndex(address, ":")+1:], "%d", &port); err != nil {
-		t.Fatal(err)
-	}
-	return port
+	n.Server, n.port = s, s.Addr().(*net.TCPAddr).Port
 }
 
 func (n *natsServer) stop() {
@@ -83,7 +75,7 @@ func (n *natsServer) jetstream() jetstream.JetStream {
 }
 
 // events reads the whole stream in order, as a foreign program would.
-func (n *natsServer) events() (ids []string, headers []nats.Header) {
+func (n *natsServer) events() (ids []string) {
 	n.t.Helper()
 	stream, err := n.jetstream().Stream(n.t.Context(), "FLEET")
 	must(n.t, err)
@@ -94,7 +86,7 @@ func (n *natsServer) events() (ids []string, headers []nats.Header) {
 		if err := e.UnmarshalJSON(m.Data); err != nil || e.Validate() != nil {
 			n.t.Errorf("%s: %v, %v", m.Data, err, e.Validate())
 		}
-		ids, headers = append(ids, m.Subject+" "+e.ID()), append(headers, m.Header)
+		ids = append(ids, m.Subject+" "+e.ID())
 		h := http.Header{}
 		for name, values := range m.Header {
 			h[http.CanonicalHeaderKey(name)] = values
@@ -103,7 +95,7 @@ func (n *natsServer) events() (ids []string, headers []nats.Header) {
 			n.t.Errorf("%v: %v", m.Header, err)
 		}
 	}
-	return ids, headers
+	return ids
 }
 
 // of returns the IDs that belong to a node.
@@ -126,10 +118,7 @@ func TestNATS(t *testing.T) {
 	k.add(deliver.Subscription{Name: "b", URL: n.url("fleet.b")})
 	k.append("node-1", "node-2", "node-1")
 	arrived := func(count int) func() bool {
-		return func() bool {
-			ids, _ := n.events()
-			return len(ids) >= count
-		}
+		return func() bool { return len(n.events()) >= count }
 	}
 	eventually(t, "three events at each subject", arrived(6))
 	n.stop()
@@ -140,7 +129,7 @@ func TestNATS(t *testing.T) {
 		must(t, k.Resume(t.Context(), deliver.Who{Name: "me"}, name))
 	}
 	eventually(t, "five events at each subject", arrived(10))
-	ids, _ := n.events()
+	ids := n.events()
 	for _, subject := range []string{"fleet.a", "fleet.b"} {
 		var own []string
 		for _, id := range ids {
@@ -163,7 +152,7 @@ func TestNATSWithoutStream(t *testing.T) {
 	k.append("node-1")
 	eventually(t, "the reason", func() bool { return strings.Contains(k.status().Problem, "no stream of JetStream takes it") })
 	n.stream("fleet.>")
-	eventually(t, "the event", func() bool { ids, _ := n.events(); return len(ids) == 1 })
+	eventually(t, "the event", func() bool { return len(n.events()) == 1 })
 }
 
 // A target that the operator does not permit is neither registered nor connected to.

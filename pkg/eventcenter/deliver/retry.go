@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,23 +14,15 @@ import (
 // retry sends held events, in parallel with follow.
 func (s *subscription) retry(ctx context.Context) {
 	for ctx.Err() == nil {
-		s.mu.Lock()
-		first, paused := s.state.earliest(), s.state.Paused != ""
-		s.mu.Unlock()
-		if wait := time.Until(first); paused || first.IsZero() || wait > 0 {
-			if paused || first.IsZero() {
-				wait = idleWait
-			}
-			s.awaitDue(ctx, wait)
+		if due, pause := s.due(); len(due) == 0 {
+			wait(ctx, pause, s.retryNow, nil)
 			continue
 		}
 		if !s.open(ctx) {
-			s.awaitDue(ctx, saveEvery)
+			wait(ctx, saveEvery, s.retryNow, nil)
 			continue
 		}
-		s.mu.Lock()
-		due := s.state.due(time.Now(), parallel)
-		s.mu.Unlock()
+		due, _ := s.due()
 		var all sync.WaitGroup
 		for _, h := range due {
 			all.Go(func() { s.goOn(ctx, h) })
@@ -39,36 +32,34 @@ func (s *subscription) retry(ctx context.Context) {
 	}
 }
 
-func (s *subscription) awaitDue(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-s.due:
-	case <-timer.C:
-	case <-ctx.Done():
+// due returns those of Held that are due, the most overdue first. If none is, pause is how long to wait.
+func (s *subscription) due() (due []*held, pause time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.Paused != "" || len(s.state.Held) == 0 {
+		return nil, idleWait
 	}
+	sorted := slices.SortedStableFunc(slices.Values(s.state.Held), func(a, b *held) int { return a.Next.Compare(b.Next) })
+	n := 0
+	for n < min(parallel, len(sorted)) && !sorted[n].Next.After(time.Now()) {
+		n++
+	}
+	return sorted[:n], time.Until(sorted[0].Next)
 }
 
 // goOn sends the events of h until one fails or none is left.
 func (s *subscription) goOn(ctx context.Context, h *held) {
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		h.busy = false
-	}()
-	for ctx.Err() == nil {
-		if h.Event != nil {
-			s.single(ctx, h)
-			return
-		}
-		if more, err := s.laneOn(ctx, h); err != nil {
+	if h.Event != nil {
+		s.single(ctx, h)
+		return
+	}
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		if more, err = s.laneOn(ctx, h); err != nil {
 			s.m.Log.Error("read the journal for a subscription failed", "subscription", s.Name, "err", err)
 			s.mu.Lock()
 			h.Next = time.Now().Add(backoff(6))
 			s.mu.Unlock()
-			return
-		} else if !more {
-			return
 		}
 	}
 }
@@ -79,13 +70,10 @@ func (s *subscription) single(ctx context.Context, h *held) {
 	if errors.Is(err, errNotSent) {
 		return
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		s.m.delivered(ctx, s, h)
-	}
-	if err != nil && !s.failedHeld(h, err) {
-		return
-	}
-	if err != nil && h.DeadLetter == "" && !s.m.bury(ctx, s, deadLetterOfGap(s, h), h) {
+	case !s.failedHeld(h, err) || h.DeadLetter == "" && !s.m.bury(ctx, s, deadLetterOfGap(s, h), h):
 		return
 	}
 	s.mu.Lock()
@@ -149,12 +137,7 @@ func (s *subscription) next(ctx context.Context, h *held, r journal.Record) bool
 		return false
 	}
 	err := s.send(ctx, []item{s.itemOf(r)})
-	switch {
-	case errors.Is(err, errNotSent):
-		return false
-	case err != nil && !s.failedHeld(h, err):
-		return false
-	case err != nil && !s.m.bury(ctx, s, deadLetterOf(s, r), h):
+	if errors.Is(err, errNotSent) || err != nil && (!s.failedHeld(h, err) || !s.m.bury(ctx, s, deadLetterOf(s, r), h)) {
 		return false
 	}
 	s.mu.Lock()

@@ -24,11 +24,9 @@ func (s *subscription) itemOf(r journal.Record) item {
 }
 
 // deliver sends the events of a page until each is delivered or its node held. It returns false if it gave up.
-func (s *subscription) deliver(ctx context.Context, lanes []*lane) bool {
-	if s.modeNow() == event.Batch && len(lanes) > 0 {
-		if s.batches(ctx, lanes) {
-			return true
-		}
+func (s *subscription) deliver(ctx context.Context, lanes []*lane, wanted []journal.Record) bool {
+	if s.modeNow() == event.Batch && s.batches(ctx, wanted) {
+		return true
 	}
 	for len(lanes) > 0 {
 		if !s.open(ctx) {
@@ -56,40 +54,23 @@ func (s *subscription) deliver(ctx context.Context, lanes []*lane) bool {
 	return true
 }
 
-// batches sends all events in batches, in the order of offsets. It reports whether all were accepted.
-func (s *subscription) batches(ctx context.Context, lanes []*lane) bool {
-	var items []item
-	size := 0
-	flush := func() bool {
-		taken := len(items) == 0 || s.open(ctx) && s.send(ctx, items) == nil
-		items, size = nil, 0
-		return taken
-	}
-	for _, r := range inOrder(lanes) {
-		if size += len(r.JSON); size > batchBytes && !flush() {
+// batches sends all events in batches. It reports whether all were accepted.
+func (s *subscription) batches(ctx context.Context, records []journal.Record) bool {
+	for len(records) > 0 {
+		var items []item
+		for size := 0; len(items) < len(records); {
+			next := records[len(items)]
+			if size += len(next.JSON); size > batchBytes && len(items) > 0 {
+				break
+			}
+			items = append(items, s.itemOf(next))
+		}
+		if !s.open(ctx) || s.send(ctx, items) != nil {
 			return false
 		}
-		items = append(items, s.itemOf(r))
+		records = records[len(items):]
 	}
-	return flush()
-}
-
-// inOrder merges the records of the lanes by offset. Each lane is already in order.
-func inOrder(lanes []*lane) (all []journal.Record) {
-	at := make([]int, len(lanes))
-	for {
-		next := -1
-		for i, l := range lanes {
-			if at[i] < len(l.records) && (next < 0 || l.records[at[i]].Offset < lanes[next].records[at[next]].Offset) {
-				next = i
-			}
-		}
-		if next < 0 {
-			return all
-		}
-		all = append(all, lanes[next].records[at[next]])
-		at[next]++
-	}
+	return true
 }
 
 // lane sends the events of a node one by one until one fails.
@@ -141,13 +122,13 @@ func (s *subscription) modeNow() event.Mode {
 func (s *subscription) open(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		s.mu.Lock()
-		wait, paused := time.Until(s.closed), s.state.Paused != ""
+		closed, paused := time.Until(s.closed), s.state.Paused != ""
 		s.mu.Unlock()
 		switch {
 		case paused:
 			return false
-		case wait > 0:
-			s.pass(ctx, wait)
+		case closed > 0:
+			wait(ctx, min(closed, idleWait), nil, nil) // it may be paused in the meantime; wake is for follow
 			continue
 		}
 		err := s.ask(ctx)
@@ -161,33 +142,32 @@ func (s *subscription) open(ctx context.Context) bool {
 	return false
 }
 
-// pass waits without being woken: the wake channel is for the goroutine that follows the journal.
-func (s *subscription) pass(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(min(d, idleWait)) // it may be paused in the meantime
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // blocked records why no event can be sent for now.
 func (s *subscription) blocked(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failures++
-	wait := backoff(s.failures)
-	if r, ok := errors.AsType[*event.RefusedError](err); ok {
-		wait = max(wait, r.RetryAfter)
-		if r.Status == http.StatusGone {
-			s.pause("the target answered 410 Gone")
-		}
-	}
-	s.closed = event.Later(s.closed, time.Now().Add(wait))
+	s.failed(err, backoff(s.failures))
+}
+
+// failed records a failed request, and that none is made before the target wants one, or before a duration has passed.
+// It pauses the subscription, and returns true, if the target is gone. mu is held.
+func (s *subscription) failed(err error, pause time.Duration) (gone bool) {
 	if text := plain(err.Error()); text != s.problem {
 		s.problem = text
-		s.m.Log.Warn("send to a subscriber failed, waiting", "subscription", s.Name, "err", text)
+		s.m.Log.Warn("send to a subscriber failed, retrying", "subscription", s.Name, "err", text)
 	}
+	r, refused := errors.AsType[*event.RefusedError](err)
+	if refused {
+		pause = max(pause, r.RetryAfter)
+	}
+	if pause > 0 {
+		s.closed = event.Later(s.closed, time.Now().Add(pause))
+	}
+	if gone = refused && r.Status == http.StatusGone; gone {
+		s.pause("the target answered 410 Gone")
+	}
+	return gone
 }
 
 // ask asks the target whether it wants events, unless it has already agreed.
@@ -245,7 +225,7 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 		if errors.Is(err, errNotSent) {
 			return err
 		}
-		return s.note(err, r, len(items))
+		return s.note(err, len(items))
 	}
 }
 
@@ -256,32 +236,24 @@ func notABatch(status int) bool {
 }
 
 // note counts an attempt and updates the state from its result.
-func (s *subscription) note(err error, r *event.RefusedError, items int) error {
+func (s *subscription) note(err error, items int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil {
-		s.counts.delivered += uint64(items)
-		s.failures = 0
-		clear(s.fresh)
-		if s.problem != "" {
-			s.problem = ""
-			s.m.Log.Info("subscriber accepts events again", "subscription", s.Name)
+	if err != nil {
+		s.counts.Failed++
+		if s.failed(err, 0) {
+			return errNotSent
 		}
-		return nil
+		return err
 	}
-	s.counts.failed++
-	if text := plain(err.Error()); text != s.problem {
-		s.problem = text
-		s.m.Log.Warn("subscriber refused an event", "subscription", s.Name, "err", text)
+	s.counts.Delivered += uint64(items)
+	s.failures = 0
+	clear(s.fresh)
+	if s.problem != "" {
+		s.problem = ""
+		s.m.Log.Info("subscriber accepts events again", "subscription", s.Name)
 	}
-	if r != nil && r.RetryAfter > 0 {
-		s.closed = event.Later(s.closed, time.Now().Add(r.RetryAfter))
-	}
-	if r != nil && r.Status == http.StatusGone {
-		s.pause("the target answered 410 Gone")
-		return errNotSent
-	}
-	return err
+	return nil
 }
 
 // nextMode falls back to a simpler mode. It returns false if there is none: the next attempt starts with the first.

@@ -15,17 +15,13 @@ import (
 
 const (
 	secretPrefix = "whsec_"
-	minSecret    = 24      // bytes
-	maxSecrets   = 4 << 10 // bytes of a file
+	minSecret    = 24 // bytes
 )
 
 // readSecrets reads the secrets of a target, one per line: "whsec_" and at least 24 bytes in base64. If there are
 // several, each signs: a receiver accepts the old or the new one, so that the old one can be removed.
 func readSecrets(name string) (secrets [][]byte, err error) {
-	text, err := readFile(name, maxSecrets)
-	if err == nil {
-		err = secretfile.Check(name)
-	}
+	text, err := secretfile.Read(name)
 	if err != nil {
 		return nil, fmt.Errorf("secretFile: %w", err)
 	}

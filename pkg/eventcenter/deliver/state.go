@@ -2,7 +2,6 @@ package deliver
 
 import (
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -30,21 +29,23 @@ type state struct {
 // held is a node whose next event was not accepted, and which continues independently of the others; or a single event
 // that is not, or no longer, in the journal.
 type held struct {
-	Cluster string `json:"cluster,omitempty"`
-	Node    string `json:"node,omitempty"`
-	Source  string `json:"source,omitempty"` // of events without a node
-	After   uint64 `json:"after,omitempty"`  // up to here, and up to the cursor, every event of the node is done
+	Held
+	After uint64 `json:"after,omitempty"` // up to here, and up to the cursor, every event of the node is done
 
 	Event      json.RawMessage `json:"event,omitempty"`  // instead of a node: one event
-	ID         string          `json:"id,omitempty"`     // of Event
 	DeadLetter string          `json:"letter,omitempty"` // the dead letter of Event
+}
 
-	Since    time.Time `json:"since,omitzero"` // the first attempt for the next event
-	Attempts int       `json:"attempts,omitempty"`
-	Next     time.Time `json:"next,omitzero"` // when the next attempt is due
+// Held is a held node, or one event outside the order of the others.
+type Held struct {
+	Cluster  string    `json:"cluster,omitempty"`
+	Node     string    `json:"node,omitempty"`
+	Source   string    `json:"source,omitempty"` // of events without a node
+	ID       string    `json:"id,omitempty"`     // of the one event
+	Since    time.Time `json:"since,omitzero"`   // the first attempt for the next event
+	Next     time.Time `json:"next,omitzero"`    // when the next attempt is due
+	Attempts int       `json:"attempts"`
 	Error    string    `json:"error,omitempty"`
-
-	busy bool // a goroutine is sending it
 }
 
 // maxHeld bounds the nodes of a subscription that are held one by one. Beyond it the whole subscription waits.
@@ -53,9 +54,9 @@ const maxHeld = 1000
 // laneOf returns the unit in which events stay in order: a node, or a source if there is no node.
 func laneOf(r journal.Record) held {
 	if r.Node != "" {
-		return held{Cluster: r.Cluster, Node: r.Node}
+		return held{Held: Held{Cluster: r.Cluster, Node: r.Node}}
 	}
-	return held{Source: r.Source}
+	return held{Held: Held{Source: r.Source}}
 }
 
 func (h *held) key() string { return h.Cluster + "\x00" + h.Node + "\x00" + h.Source }
@@ -87,46 +88,6 @@ func backoff(failures int) time.Duration {
 	return time.Duration(rand.Float64() * float64(span))
 }
 
-// earliest returns when the first of Held is due; zero: none.
-func (s *state) earliest() (first time.Time) {
-	for _, h := range s.Held {
-		if !h.busy && (first.IsZero() || h.Next.Before(first)) {
-			first = h.Next
-			if first.IsZero() {
-				first = time.Unix(0, 0)
-			}
-		}
-	}
-	return first
-}
-
-// due takes those of Held that are due, the most overdue first.
-func (s *state) due(now time.Time, most int) (due []*held) {
-	sorted := slices.Clone(s.Held)
-	slices.SortStableFunc(sorted, func(a, b *held) int { return a.Next.Compare(b.Next) })
-	for _, h := range sorted {
-		if !h.busy && !h.Next.After(now) && len(due) < most {
-			h.busy = true
-			due = append(due, h)
-		}
-	}
-	return due
-}
-
 func (s *state) release(h *held) {
 	s.Held = slices.DeleteFunc(s.Held, func(other *held) bool { return other == h })
-}
-
-// gapEvent returns the event that tells a subscriber which events it will miss.
-func gapEvent(subscription, journalID string, lost event.Lost, at time.Time) (id string, text []byte, err error) {
-	id = fmt.Sprintf("%s-%s-%s", journalID, lost.From, lost.To)
-	if lost.Node != "" {
-		id += "-" + lost.Cluster + "-" + lost.Node
-	}
-	text, err = json.Marshal(map[string]any{
-		"specversion": "1.0", "id": id, "source": "/eventcenter/subscriptions/" + subscription,
-		"type": event.SubscriptionGap, "time": at.UTC(), "datacontenttype": "application/json",
-		"dataschema": event.SubscriptionGap.Schema(), "severity": "warning", "data": lost,
-	})
-	return id, text, err
 }

@@ -34,11 +34,12 @@ type subscription struct {
 	m          *Manager
 	wanted     *expression.Expression // nil: everything
 	configured bool                   // in the operator's settings
+	registered *Registration          // nil if it is configured
 	broken     bool                   // it is invalid: see problem
 	client     http.RoundTripper
 	stop       chan struct{} // closed when it is removed
 	wake       chan struct{} // size 1: another goroutine has changed the subscription
-	due        chan struct{} // size 1: a node or event was added to the held ones
+	retryNow   chan struct{} // size 1: a node or event was added to the held ones
 
 	asking sync.Mutex // held while asking the target by OPTIONS
 	saving sync.Mutex // held while writing the state
@@ -56,11 +57,9 @@ type subscription struct {
 	limiter  *rate.Limiter
 	behind   time.Time // when the oldest pending event was received; zero: none is pending
 	problem  string    // why no event can be sent; empty: no problem
-	counts   counts
+	letters  []string  // the IDs of its dead letters, oldest first
+	counts   Counts
 }
-
-// counts are since the start of the process.
-type counts struct{ delivered, failed, dead, filterErrors, missed uint64 }
 
 func newSubscription(m *Manager, one Subscription, configured bool) (*subscription, error) {
 	wanted, err := m.Settings.check(one)
@@ -68,7 +67,7 @@ func newSubscription(m *Manager, one Subscription, configured bool) (*subscripti
 		return nil, err
 	}
 	s := &subscription{Subscription: one, m: m, wanted: wanted, configured: configured, client: m.Transport,
-		stop: make(chan struct{}), wake: make(chan struct{}, 1), due: make(chan struct{}, 1), fresh: map[string]bool{}}
+		stop: make(chan struct{}), wake: make(chan struct{}, 1), retryNow: make(chan struct{}, 1), fresh: map[string]bool{}}
 	if s.client == nil {
 		t, err := m.Settings.target(one.URL)
 		if err != nil {
@@ -76,7 +75,7 @@ func newSubscription(m *Manager, one Subscription, configured bool) (*subscripti
 		}
 		s.client = t.transport(m.Resolver)
 		if one.toNATS() {
-			s.client = &natsClient{target: t, resolve: m.Resolver}
+			s.client = &natsClient{target: t, resolver: m.Resolver}
 		}
 	}
 	return s, nil
@@ -86,6 +85,10 @@ func newSubscription(m *Manager, one Subscription, configured bool) (*subscripti
 func (s *subscription) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if s.removed() {
+		return
+	}
+	s.save(ctx, true) // keeps the start offset even if the subscription never delivers anything
 	var all sync.WaitGroup
 	all.Go(func() {
 		select {
@@ -97,15 +100,22 @@ func (s *subscription) run(ctx context.Context) {
 	all.Go(func() { s.retry(ctx) })
 	s.follow(ctx)
 	all.Wait()
-	select {
-	case <-s.stop: // do not store a removed subscription again
-	default:
+	if !s.removed() { // do not store it again
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		s.save(limited, true)
 	}
 	if c, ok := s.client.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
+	}
+}
+
+func (s *subscription) removed() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -180,22 +190,21 @@ func (s *subscription) follow(ctx context.Context) {
 		cursor, paused, dirty := s.at()
 		s.save(ctx, false)
 		if paused || cursor >= bounds.Newest {
-			wait := idleWait
+			pause, changed := idleWait, bounds.Changed
 			if dirty {
-				wait = saveEvery
+				pause = saveEvery
 			}
-			changed := bounds.Changed
 			if paused {
 				changed = nil
 			}
-			if s.await(ctx, changed, wait) && !paused {
-				s.await(ctx, nil, coalesce)
+			if wait(ctx, pause, changed, s.wake) && !paused {
+				wait(ctx, coalesce, nil, s.wake)
 			}
 			continue
 		}
 		if err := s.page(ctx, cursor); err != nil && ctx.Err() == nil {
 			s.m.Log.Error("read the journal for a subscription failed", "subscription", s.Name, "err", err)
-			s.await(ctx, nil, backoff(6))
+			wait(ctx, backoff(6), nil, s.wake)
 		}
 	}
 }
@@ -211,14 +220,14 @@ func (s *subscription) at() (cursor uint64, paused, dirty bool) {
 	return s.state.Cursor, s.state.Paused != "", s.dirty
 }
 
-// await waits for a duration, and reports whether it was woken earlier.
-func (s *subscription) await(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
+// wait waits for a duration, and reports whether a channel has woken it earlier.
+func wait(ctx context.Context, d time.Duration, one, other <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-changed:
+	case <-one:
 		return true
-	case <-s.wake:
+	case <-other:
 		return true
 	case <-timer.C:
 	case <-ctx.Done():
@@ -251,14 +260,14 @@ func (s *subscription) page(ctx context.Context, cursor uint64) error {
 	if len(page.Records) > 0 && (s.behind.IsZero() || page.Records[0].Received.Before(s.behind)) {
 		s.behind = page.Records[0].Received
 	}
-	lanes := s.lanes(page.Records)
+	lanes, wanted := s.lanes(page.Records)
 	s.mu.Unlock()
 	for _, g := range page.Gaps {
 		if !s.holdGap(ctx, g) {
 			return nil
 		}
 	}
-	if !s.deliver(ctx, lanes) {
+	if !s.deliver(ctx, lanes, wanted) {
 		return nil // events that are not done are read again
 	}
 	s.mu.Lock()
@@ -270,8 +279,8 @@ func (s *subscription) page(ctx context.Context, cursor uint64) error {
 	return nil
 }
 
-// lanes sorts records by node, without unwanted and held ones. mu is held.
-func (s *subscription) lanes(records []journal.Record) (lanes []*lane) {
+// lanes returns the records without unwanted and held ones, by node and in their order. mu is held.
+func (s *subscription) lanes(records []journal.Record) (lanes []*lane, wanted []journal.Record) {
 	index, skip := map[string]*lane{}, map[string]bool{}
 	for _, h := range s.state.Held {
 		if h.Event == nil {
@@ -288,9 +297,9 @@ func (s *subscription) lanes(records []journal.Record) (lanes []*lane) {
 			index[key] = &lane{held: of}
 			lanes = append(lanes, index[key])
 		}
-		index[key].records = append(index[key].records, r)
+		index[key].records, wanted = append(index[key].records, r), append(wanted, r)
 	}
-	return lanes
+	return lanes, wanted
 }
 
 // wants reports whether the expression is true of a record. Evaluation errors are counted. mu is held.
@@ -300,7 +309,7 @@ func (s *subscription) wants(r journal.Record) bool {
 	}
 	match, err := s.wanted.Matches(r)
 	if err != nil {
-		s.counts.filterErrors++
+		s.counts.FilterErrors++
 	}
 	return match
 }
@@ -318,7 +327,7 @@ func (s *subscription) holdGap(ctx context.Context, g journal.Gap) bool {
 		if room || paused || ctx.Err() != nil {
 			return room
 		}
-		s.await(ctx, nil, backoff(4))
+		wait(ctx, backoff(4), nil, s.wake)
 	}
 }
 
@@ -333,21 +342,29 @@ func (s *subscription) hold(h *held) {
 	}
 	s.state.Held = append(s.state.Held, h)
 	s.dirty = true
-	signal(s.due)
+	signal(s.retryNow)
 }
 
 // gap returns a gap as an event, for a single node if of names one. mu is held.
 func (s *subscription) gap(g journal.Gap, of held) *held {
 	lost := event.Lost{Subscription: s.Name, From: strconv.FormatUint(g.From, 10), To: strconv.FormatUint(g.To, 10),
 		Reason: plain(g.Reason), Snapshot: "/v1/nodes", Cluster: of.Cluster, Node: of.Node}
-	id, text, err := gapEvent(s.Name, s.state.Journal, lost, time.Now())
+	id := fmt.Sprintf("%s-%s-%s", s.state.Journal, lost.From, lost.To)
+	if of.Node != "" {
+		id += "-" + of.Cluster + "-" + of.Node
+	}
+	text, err := json.Marshal(map[string]any{
+		"specversion": "1.0", "id": id, "source": "/eventcenter/subscriptions/" + s.Name,
+		"type": event.SubscriptionGap, "time": time.Now().UTC(), "datacontenttype": "application/json",
+		"dataschema": event.SubscriptionGap.Schema(), "severity": "warning", "data": lost,
+	})
 	if err != nil {
 		s.m.Log.Error("encode a gap failed", "subscription", s.Name, "err", err)
 	}
 	s.m.Log.Warn("skip lost events of a subscription", "subscription", s.Name, "from", g.From, "to", g.To,
 		"reason", g.Reason)
-	s.counts.missed += g.To - g.From + 1
-	return &held{Event: text, ID: id}
+	s.counts.Missed += g.To - g.From + 1
+	return &held{Event: text, Held: Held{ID: id}}
 }
 
 func signal(c chan struct{}) {

@@ -33,16 +33,12 @@ type Config struct {
 
 	Store    report.Store                      // nil: events do not survive a restart
 	ReadFile func(name string) ([]byte, error) // CA, token, certificate and key
-	Timeout  time.Duration                     // of one request; zero: DefaultTimeout
 
 	Transport http.RoundTripper // nil: a transport by the settings
 	Observer  report.Observer
 	Log       *slog.Logger
 	Rand      func() float64 // nil: math/rand/v2
 }
-
-// DefaultTimeout of one request.
-const DefaultTimeout = 10 * time.Second
 
 // Reporter sends to an event center.
 type Reporter struct {
@@ -66,7 +62,6 @@ type Reporter struct {
 // New returns a reporter with a new stream. Run reads the events of earlier starts.
 func New(c Config) *Reporter {
 	c.Settings.Mode = cmp.Or(c.Settings.Mode, event.Batch)
-	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	now := time.Now()

@@ -169,15 +169,11 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 	for _, e := range batch {
 		bodies = append(bodies, e.Body)
 	}
-	m, err := r.mode.Message(bodies...)
-	if err == nil {
-		err = r.post(ctx, m)
-	}
+	again, err := r.send(ctx, bodies...)
 	switch c := code(err); {
+	case again:
 	case err == nil:
 		r.delivered(batch)
-	case c == http.StatusUnsupportedMediaType && r.mode.Simpler() != "":
-		r.simplify()
 	case c == http.StatusRequestEntityTooLarge && len(batch) > 1:
 		r.count = len(batch) / 2
 	case c == http.StatusRequestEntityTooLarge, c == http.StatusBadRequest, c == http.StatusUnprocessableEntity:
@@ -188,10 +184,18 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 	return nil
 }
 
-// simplify switches to the next simpler mode.
-func (r *Reporter) simplify() {
-	r.config.Log.Info("the event center refuses this mode: sending in a simpler one", "mode", r.mode, "instead", r.mode.Simpler())
-	r.mode = r.mode.Simpler()
+// send makes one request. If the center refuses the mode, it switches to the next simpler one and returns again.
+func (r *Reporter) send(ctx context.Context, bodies ...[]byte) (again bool, err error) {
+	m, err := r.mode.Message(bodies...)
+	if err == nil {
+		err = r.post(ctx, m)
+	}
+	if next := r.mode.Simpler(); code(err) == http.StatusUnsupportedMediaType && next != "" {
+		r.config.Log.Info("the event center refuses this mode: sending in a simpler one", "mode", r.mode, "instead", next)
+		r.mode = next
+		return true, nil
+	}
+	return false, err
 }
 
 func (r *Reporter) delivered(batch []report.Item) {
@@ -238,17 +242,8 @@ func (r *Reporter) reject(batch []report.Item, err error) {
 func (r *Reporter) sendState(ctx context.Context, e event.Event) error {
 	r.sequence++
 	body, err := r.from(e, r.sender.stream, r.sequence).Encode()
-	for err == nil {
-		var m event.Message
-		if m, err = r.mode.Message(body); err == nil {
-			err = r.post(ctx, m)
-		}
-		if code(err) != http.StatusUnsupportedMediaType || r.mode.Simpler() == "" {
-			break
-		}
-		r.simplify()
-		err = nil
-		continue
+	for again := err == nil; again; {
+		again, err = r.send(ctx, body)
 	}
 	switch code(err) {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:

@@ -16,6 +16,8 @@ import (
 // aliveHeader is the interval at which a center wants agent.alive, in seconds.
 const aliveHeader = "Nodeagent-Alive-Seconds"
 
+const requestLimit = 10 * time.Second
+
 // The bounds of aliveHeader.
 const (
 	minAlive     = 10 * time.Second
@@ -37,14 +39,14 @@ func (r *Reporter) post(ctx context.Context, m event.Message) error {
 	if err != nil {
 		return err
 	}
-	var problems []error
+	order := []int{r.endpoint}
 	for i := range r.config.Settings.Endpoints {
-		at := i
-		if preferred := r.endpoint; i == 0 {
-			at = preferred
-		} else if i <= preferred {
-			at = i - 1
+		if i != r.endpoint {
+			order = append(order, i)
 		}
+	}
+	var problems []error
+	for _, at := range order {
 		err := r.postTo(ctx, s, r.config.Settings.Endpoints[at], m)
 		if err == nil || !away(err) {
 			r.use(at)
@@ -67,7 +69,7 @@ func away(err error) bool {
 }
 
 func (r *Reporter) postTo(ctx context.Context, s *session, endpoint string, m event.Message) error {
-	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, bytes.NewReader(m.Body))
 	if err != nil {

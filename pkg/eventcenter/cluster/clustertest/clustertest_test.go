@@ -37,7 +37,7 @@ func TestThereIsNoOtherWay(t *testing.T) {
 	dir := t.TempDir()
 	start := func(i int, routes ...string) *cluster.Node {
 		node, err := cluster.Start(cluster.Config{Name: fmt.Sprint("replica-", i), Dir: filepath.Join(dir, fmt.Sprint(i)),
-			Listen: n.Listen[i], Routes: routes, User: "routes", Secret: "secret", Log: slog.New(failed)})
+			Listen: n.Listen[i], Routes: routes, Secret: "secret", Log: slog.New(failed)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,42 +55,23 @@ func (s *Store) bucket(ctx context.Context, name string) (bucket, error) {
 	}
 	var b bucket
 	var err error
-	b.KeyValue, err = s.js.KeyValue(ctx, prefix+name)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		b.KeyValue, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: prefix + name, History: 1,
-			Storage: jetstream.FileStorage, Replicas: s.replicas, LimitMarkerTTL: markers})
+	b.KeyValue, err = s.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: prefix + name, History: 1,
+		Storage: jetstream.FileStorage, Replicas: s.replicas, LimitMarkerTTL: markers})
+	if err != nil { // these credentials may not change it: it works, and its markers stay
+		b.KeyValue, err = s.js.KeyValue(ctx, prefix+name)
 	}
+	var status jetstream.KeyValueStatus
 	if err == nil {
-		b.markers, err = s.endMarkers(ctx, b)
+		status, err = b.Status(ctx)
 	}
 	if err != nil {
 		return bucket{}, fmt.Errorf("bucket %s: %w", name, err)
 	}
+	b.markers = status.LimitMarkerTTL()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buckets[name] = b
 	return b, nil
-}
-
-// endMarkers returns how long a bucket keeps markers. It updates older buckets, which would keep them for ever.
-func (s *Store) endMarkers(ctx context.Context, b bucket) (time.Duration, error) {
-	status, err := b.Status(ctx)
-	if err != nil || status.LimitMarkerTTL() > 0 {
-		if err == nil {
-			return status.LimitMarkerTTL(), nil
-		}
-		return 0, err
-	}
-	stream, err := s.js.Stream(ctx, "KV_"+b.Bucket())
-	if err != nil {
-		return 0, err
-	}
-	config := stream.CachedInfo().Config
-	config.AllowMsgTTL, config.SubjectDeleteMarkerTTL = true, markers
-	if _, err := s.js.UpdateStream(ctx, config); err != nil {
-		return 0, nil //nolint:nilerr // these credentials may not: the bucket works, and its markers stay
-	}
-	return markers, nil
 }
 
 // Get implements control.Store.

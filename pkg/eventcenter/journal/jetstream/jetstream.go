@@ -116,7 +116,7 @@ func Open(ctx context.Context, o Options, waiting func(error)) (*Store, error) {
 		return nil, fmt.Errorf("the NATS servers take messages of %d bytes (max_payload): %d are needed",
 			o.Conn.MaxPayload(), MaxMessage)
 	}
-	id, err := s.find(ctx, waiting)
+	id, err := s.find(ctx, Config(o.Replicas, string(uuid.NewUUID())), waiting)
 	if err != nil {
 		return nil, err
 	}
@@ -156,18 +156,19 @@ func Config(replicas int, id string) jetstream.StreamConfig {
 		Replicas: replicas, AllowDirect: true, DenyDelete: true, Metadata: map[string]string{metaJournal: id}}
 }
 
-// find returns the stream's UUID; it creates the stream if it is missing.
-func (s *Store) find(ctx context.Context, waiting func(error)) (string, error) {
+// find returns the journal's UUID of the stream; if the stream is missing, it creates the given one. It waits while
+// another process fills the stream, unless the caller fills it.
+func (s *Store) find(ctx context.Context, missing jetstream.StreamConfig, waiting func(error)) (string, error) {
 	for {
-		stream, err := s.findOrMake(ctx)
+		stream, err := s.findOrMake(ctx, missing)
 		if err == nil {
-			meta := stream.CachedInfo().Config.Metadata
-			if err = checkConfig(stream.CachedInfo().Config, s.Replicas); err != nil {
+			found := stream.CachedInfo().Config
+			if err = checkConfig(found, s.Replicas); err != nil {
 				return "", err
 			}
-			if meta[metaMigrating] == "" {
+			if found.Metadata[metaMigrating] == "" || missing.Metadata[metaMigrating] != "" {
 				s.stream = stream
-				return meta[metaJournal], nil
+				return found.Metadata[metaJournal], nil
 			}
 			err = errors.New("the journal is being filled by \"eventcenter migrate\"")
 		}
@@ -183,12 +184,12 @@ func (s *Store) find(ctx context.Context, waiting func(error)) (string, error) {
 }
 
 // findOrMake is one attempt. Without a leader, the servers never answer a request.
-func (s *Store) findOrMake(ctx context.Context) (jetstream.Stream, error) {
+func (s *Store) findOrMake(ctx context.Context, missing jetstream.StreamConfig) (jetstream.Stream, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Within/4)
 	defer cancel()
 	stream, err := s.js.Stream(limited, Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = s.js.CreateStream(limited, Config(s.Replicas, string(uuid.NewUUID())))
+		stream, err = s.js.CreateStream(limited, missing)
 	}
 	return stream, err
 }

@@ -97,7 +97,7 @@ func (r *replicas) startNode(i int) bool {
 		}
 	}
 	node, err := cluster.Start(cluster.Config{Name: fmt.Sprint("replica-", i), Dir: filepath.Join(r.dirs[i], "nats"),
-		Listen: r.net.Listen[i], Routes: routes, User: "routes", Secret: "secret", Log: r.log})
+		Listen: r.net.Listen[i], Routes: routes, Secret: "secret", Log: r.log})
 	if err != nil {
 		r.t.Error(err)
 		return false

@@ -3,8 +3,8 @@ package jetstream
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -37,7 +37,13 @@ func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from journal.R
 	}
 	s := &Store{Options: Options{Conn: conn, Replicas: replicas, Log: log, Within: appendLimit}, js: js}
 	bounds := from.Bounds()
-	if err := s.prepare(ctx, bounds.Journal); err != nil {
+	filling := Config(replicas, bounds.Journal)
+	filling.Metadata[metaMigrating] = "true"
+	id, err := s.find(ctx, filling, func(err error) { log.Info("waiting", "for", err) })
+	if err == nil && id != bounds.Journal {
+		err = fmt.Errorf("stream %s is of another journal: %s", Stream, id)
+	}
+	if err != nil {
 		return t, err
 	}
 	if err := s.send(ctx, from); err != nil {
@@ -72,34 +78,6 @@ func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from journal.R
 	}
 	_, err = js.UpdateStream(ctx, Config(replicas, bounds.Journal))
 	return t, err
-}
-
-// prepare finds the stream of an earlier attempt, or creates it.
-func (s *Store) prepare(ctx context.Context, id string) error {
-	for {
-		limited, cancel := context.WithTimeout(ctx, s.Within/4)
-		stream, err := s.js.Stream(limited, Stream)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			c := Config(s.Replicas, id)
-			c.Metadata[metaMigrating] = "true"
-			stream, err = s.js.CreateStream(limited, c)
-		}
-		cancel()
-		if err == nil {
-			s.stream = stream
-			c := stream.CachedInfo().Config
-			if c.Metadata[metaJournal] != id {
-				return fmt.Errorf("stream %s is of another journal: %s", Stream, c.Metadata[metaJournal])
-			}
-			return checkConfig(c, s.Replicas)
-		}
-		s.Log.Info("waiting", "for", fmt.Errorf("the journal's stream: %w", err))
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the journal's stream: %w", err)
-		case <-time.After(retryEvery):
-		}
-	}
 }
 
 // send sends the events that the stream lacks.
@@ -205,17 +183,9 @@ type sum struct {
 func newSum() *sum { return &sum{hash: sha256.New()} }
 
 func (s *sum) add(records []journal.Record) {
+	s.events += len(records)
 	for _, r := range records {
-		s.events++
-		head := binary.BigEndian.AppendUint64(nil, r.Offset)
-		head = binary.BigEndian.AppendUint64(head, uint64(r.Received.UnixMilli())) //nolint:gosec // as bits
-		head = binary.BigEndian.AppendUint64(head, r.Sequence)
-		for _, text := range []string{r.Source, r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream,
-			string(r.JSON)} {
-			head = binary.BigEndian.AppendUint64(head, uint64(len(text)))
-			head = append(head, text...)
-		}
-		s.hash.Write(head)
+		_ = json.NewEncoder(s.hash).Encode(r) // plain data: it can always be encoded, and a hash takes everything
 	}
 }
 

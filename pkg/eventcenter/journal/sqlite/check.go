@@ -68,7 +68,7 @@ func (s *Store) setDamaged(p *partition, err error) {
 // events of one page, it calls rest with the step's duration. It holds no locks then: files may be sealed and trimmed.
 func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error) {
 	var errs []error
-	for p, q := range s.spans(journal.Query{Limit: checkedAtOnce}) {
+	for p, q := range s.spans(journal.Query{Limit: checkedAtOnce}, s.Bounds().Newest) {
 		found := 0
 		err := s.walk(ctx, p, q, func(records []journal.Record, worked time.Duration) error {
 			found += len(records)
@@ -101,12 +101,12 @@ func (s *Store) walk(ctx context.Context, p *partition, q span,
 		if err := use(page.Records, time.Since(begun)); err != nil || !full {
 			return err
 		}
-		q.first = page.Records[len(page.Records)-1].Offset + 1
+		q.next = int64(page.Records[len(page.Records)-1].Offset) + 1
 	}
 	return nil
 }
 
-// checkIndex compares the index of nodes with the number of events: an incomplete index is not used.
+// checkIndex compares the index of nodes with the number of events: a damaged file's index is not used.
 func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -122,7 +122,6 @@ func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error 
 		err = fmt.Errorf("the index of nodes has %d of %d events", indexed, events)
 	}
 	if err != nil {
-		p.noIndex.Store(true)
 		s.setDamaged(p, err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
 // The check reads each event, even large ones.
@@ -17,9 +18,9 @@ func TestCheckOfLargeEvents(t *testing.T) {
 	dir := t.TempDir()
 	s := openTest(t, dir, Options{})
 	for sequence := range uint64(250) {
-		s.mustAppend(t, large(sequence+1, pageBytes/100))
+		journaltest.Append(t, s, large(sequence+1, pageBytes/100))
 	}
-	s.mustClose(t)
+	must(t, s.Close())
 	name := filepath.Join(dir, partitionName(1))
 	data, err := os.ReadFile(name)
 	if err != nil || bytes.Count(data, []byte(`"n":240,`)) != 1 {
@@ -43,18 +44,18 @@ func many(from, count uint64) (events []journal.Event) {
 // The check pauses after each step, and blocks no other operation while it does.
 func TestCheckRests(t *testing.T) {
 	const ofADay = 2*checkedAtOnce + 1
-	c := newClock()
+	c := journaltest.NewClock()
 	s := openTest(t, t.TempDir(), Options{Now: c.Now})
 	for day := range uint64(3) {
-		s.mustAppend(t, many(day*ofADay+1, ofADay)...)
-		c.now = c.now.Add(24 * time.Hour)
+		journaltest.Append(t, s, many(day*ofADay+1, ofADay)...)
+		c.Add(24 * time.Hour)
 	}
 	var rests []time.Duration
 	if _, err := s.Check(t.Context(), func(worked time.Duration) {
 		if rests = append(rests, worked); len(rests) > 1 {
 			return
 		}
-		s.mustAppend(t, of("a", 3*ofADay+1)) // on the next day, so that the days before can be sealed
+		journaltest.Append(t, s, of("a", 3*ofADay+1)) // on the next day, so that the days before can be sealed
 		if err := s.Seal(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -78,7 +79,7 @@ func TestCheckRests(t *testing.T) {
 // A check whose context ends during a pause stops reading.
 func TestCheckEnds(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
-	s.mustAppend(t, many(1, 2*checkedAtOnce)...)
+	journaltest.Append(t, s, many(1, 2*checkedAtOnce)...)
 	ctx, cancel := context.WithCancel(t.Context())
 	rests := 0
 	if _, err := s.Check(ctx, func(time.Duration) { rests++; cancel() }); err == nil || rests != 1 {

@@ -121,7 +121,7 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 		return err
 	}
 	if len(records) == 0 && s.writer.db != nil { // only the position has changed
-		return s.savePosition(ctx, s.writer.db, at)
+		return s.transact(ctx, func(t *transaction) error { return t.savePosition(ctx, at) })
 	}
 	for len(records) > 0 { // by day
 		day, n := records[0].Received.UTC().Format(time.DateOnly), 1
@@ -143,12 +143,8 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 	return nil
 }
 
-type execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
-func (s *Store) savePosition(ctx context.Context, to execer, at Position) error {
-	_, err := to.ExecContext(ctx, "INSERT OR REPLACE INTO position VALUES(1, ?, ?)", int64(at.Sequence),
+func (t *transaction) savePosition(ctx context.Context, at Position) error {
+	_, err := t.tx.ExecContext(ctx, "INSERT OR REPLACE INTO position VALUES(1, ?, ?)", int64(at.Sequence),
 		int64(at.Term))
 	return err
 }
@@ -161,20 +157,13 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 	if err := s.roll(ctx, records[0].Received, first); err != nil {
 		return err
 	}
-	t, err := s.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer t.tx.Rollback() // no effect after the commit
-	if err := t.rows(ctx, records); err != nil {
-		return err
-	}
-	if at != (Position{}) {
-		if err := s.savePosition(ctx, t.tx, at); err != nil {
+	err := s.transact(ctx, func(t *transaction) error {
+		if err := t.rows(ctx, records); err != nil || at == (Position{}) {
 			return err
 		}
-	}
-	if err := t.commit(ctx); err != nil {
+		return t.savePosition(ctx, at)
+	})
+	if err != nil {
 		return err
 	}
 	if newest > 0 && first > newest+1 {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
 const pageSize = 4096 // SQLite's
@@ -47,7 +48,7 @@ func pagesByKind(t *testing.T, name string) map[string][]int {
 // backup and salvage return all that a look-up of each offset finds, and exactly the rest is a gap.
 func TestDamagedPage(t *testing.T) {
 	const events = 2400
-	c, sound := newClock(), t.TempDir()
+	c, sound := journaltest.NewClock(), t.TempDir()
 	s := openTest(t, sound, Options{Now: c.Now})
 	var batch []journal.Event
 	for i := range uint64(events) {
@@ -59,11 +60,11 @@ func TestDamagedPage(t *testing.T) {
 		e.JSON = fmt.Appendf(nil, `{"n":%d,"text":%q}`, i, strings.Repeat("x", size))
 		batch = append(batch, e)
 	}
-	s.mustAppend(t, batch...)
-	c.now = c.now.Add(24 * time.Hour)
-	s.mustAppend(t, of("node-0", 10_000))
+	journaltest.Append(t, s, batch...)
+	c.Add(24 * time.Hour)
+	journaltest.Append(t, s, of("node-0", 10_000))
 	must(t, s.Seal(t.Context()))
-	s.mustClose(t)
+	must(t, s.Close())
 	name := partitionName(1)
 	kinds := pagesByKind(t, filepath.Join(sound, name))
 	if len(kinds) != 6 {
@@ -142,7 +143,7 @@ func offsetsOf(gaps []journal.Gap) (offsets []uint64) {
 }
 
 // damagedAs compares all readers of a journal with a look-up of each offset.
-func damagedAs(t *testing.T, dir string, newest uint64, c *clock) {
+func damagedAs(t *testing.T, dir string, newest uint64, c *journaltest.Clock) {
 	t.Helper()
 	want := lookedUp(t, dir, newest)
 	var lost []uint64
@@ -186,7 +187,7 @@ func damagedAs(t *testing.T, dir string, newest uint64, c *clock) {
 			t.Error(err)
 		}
 		same("gaps "+way, lost, offsetsOf(s.Health().Gaps))
-		s.mustClose(t)
+		must(t, s.Close())
 	}
 	to := filepath.Join(t.TempDir(), "salvaged")
 	done, err := Salvage(t.Context(), dir, to, slog.New(slog.DiscardHandler))
@@ -197,17 +198,17 @@ func damagedAs(t *testing.T, dir string, newest uint64, c *clock) {
 	got, gaps := all(t, s, journal.Query{})
 	same("salvaged", want, got)
 	same("gaps of what is salvaged", lost, offsetsOf(gaps))
-	if again := s.mustAppend(t, of("node-1", 1), of("node-0", 10_001)); again.Last != newest+1 && again.Last != newest+2 {
+	if again := journaltest.Append(t, s, of("node-1", 1), of("node-0", 10_001)); again.Last != newest+1 && again.Last != newest+2 {
 		t.Errorf("%+v", again)
 	}
-	s.mustClose(t)
+	must(t, s.Close())
 
 	s = openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
 	copied := t.TempDir()
-	must(t, s.Copies(t.Context(), copied, func(string) error { return nil }))
-	if _, err := Renew(copied); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Copies(t.Context(), copied, func(string) error { return nil })
+	must(t, err)
+	_, err = Renew(copied)
+	must(t, err)
 	got, _ = all(t, openTest(t, copied, Options{Now: c.Now}), journal.Query{})
 	same("backed up", want, got)
 }
@@ -215,13 +216,13 @@ func damagedAs(t *testing.T, dir string, newest uint64, c *clock) {
 // When the writer meets a damaged file, new events go into another file, and none is refused.
 func TestWriterMeetsDamage(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
-	s.mustAppend(t, of("a", 1), of("b", 1))
+	journaltest.Append(t, s, of("a", 1), of("b", 1))
 	if _, err := s.writer.db.Exec("DROP TABLE streams"); err != nil {
 		t.Fatal(err)
 	}
-	s.mustAppend(t, of("a", 2))
-	s.mustAppend(t, of("a", 2), of("a", 3))
-	s.expect(t, "1 a/1", "2 b/1", "3 a/2", "4 a/3")
+	journaltest.Append(t, s, of("a", 2))
+	journaltest.Append(t, s, of("a", 2), of("a", 3))
+	journaltest.Expect(t, s, "1 a/1", "2 b/1", "3 a/2", "4 a/3")
 	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 2 {
 		t.Errorf("files: %v", files)
 	}

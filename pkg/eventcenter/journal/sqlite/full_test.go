@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -80,16 +81,16 @@ func TestFullDisk(t *testing.T) {
 	if gaps, err := s.Check(t.Context(), WithoutRest); err != nil || len(gaps) > 0 || s.Bounds().Newest != acked+1 {
 		t.Errorf("newest %d of %d, gaps %v: %v", s.Bounds().Newest, acked+1, gaps, err)
 	}
-	s.mustClose(t)
+	must(t, s.Close())
 }
 
 // Acknowledged events that are only in the write-ahead log are reported as a gap if the log is damaged.
 func TestDamagedLog(t *testing.T) {
 	dir, copied := t.TempDir(), t.TempDir()
 	s := openTest(t, dir, Options{})
-	s.mustAppend(t, of("a", 1))
-	s.mustAppend(t, of("a", 2))
-	s.mustAppend(t, of("a", 3))
+	journaltest.Append(t, s, of("a", 1))
+	journaltest.Append(t, s, of("a", 2))
+	journaltest.Append(t, s, of("a", 3))
 	files, err := os.ReadDir(dir) // as after a kill
 	must(t, err)
 	for _, file := range files {
@@ -104,6 +105,6 @@ func TestDamagedLog(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(copied, file.Name()), data, 0o600))
 	}
 	s = openTest(t, copied, Options{})
-	s.mustAppend(t, of("a", 4))
-	s.expect(t, "1 a/1", "2 a/2", "4 a/4", "gap 3-3")
+	journaltest.Append(t, s, of("a", 4))
+	journaltest.Expect(t, s, "1 a/1", "2 a/2", "4 a/4", "gap 3-3")
 }

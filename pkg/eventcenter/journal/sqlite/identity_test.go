@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
 func foreign(id string) journal.Event {
@@ -20,23 +21,23 @@ func foreign(id string) journal.Event {
 func TestNewIdentity(t *testing.T) {
 	const days = 31
 	for _, restart := range []bool{false, true} {
-		c, dir := newClock(), t.TempDir()
+		c, dir := journaltest.NewClock(), t.TempDir()
 		s := openTest(t, dir, Options{Now: c.Now})
 		for day := range days {
-			s.mustAppend(t, foreign(fmt.Sprint("of day ", day)))
-			c.now = c.now.Add(24 * time.Hour)
+			journaltest.Append(t, s, foreign(fmt.Sprint("of day ", day)))
+			c.Add(24 * time.Hour)
 		}
-		s.mustAppend(t, foreign("of today"))
+		journaltest.Append(t, s, foreign("of today"))
 		must(t, s.Seal(t.Context()))
 		if restart {
-			s.mustClose(t)
+			must(t, s.Close())
 			s = openTest(t, dir, Options{Now: c.Now})
 		}
 		for day := range days {
 			e := foreign(fmt.Sprint("of day ", day))
 			other := e
 			other.JSON = []byte(`"something else"`)
-			if done := s.mustAppend(t, e, other); done.Duplicates != 2 || done.Conflicts != 1 {
+			if done := journaltest.Append(t, s, e, other); done.Duplicates != 2 || done.Conflicts != 1 {
 				t.Errorf("day %d: %+v", day, done)
 			}
 		}
@@ -44,7 +45,7 @@ func TestNewIdentity(t *testing.T) {
 			must(t, p.db.Close())
 		}
 		for i := range 20 {
-			if done := s.mustAppend(t, foreign(fmt.Sprint("new ", i))); done.New != 1 {
+			if done := journaltest.Append(t, s, foreign(fmt.Sprint("new ", i))); done.New != 1 {
 				t.Errorf("%+v", done)
 			}
 		}
@@ -56,38 +57,17 @@ func TestNewIdentity(t *testing.T) {
 
 // A filter with changed bytes is not trusted: the file is read.
 func TestDamagedFilter(t *testing.T) {
-	c, dir := newClock(), t.TempDir()
+	c, dir := journaltest.NewClock(), t.TempDir()
 	s := openTest(t, dir, Options{Now: c.Now})
-	s.mustAppend(t, foreign("1"))
-	c.now = c.now.Add(24 * time.Hour)
-	s.mustAppend(t, foreign("2"))
+	journaltest.Append(t, s, foreign("1"))
+	c.Add(24 * time.Hour)
+	journaltest.Append(t, s, foreign("2"))
 	must(t, s.Seal(t.Context()))
-	s.mustClose(t)
+	must(t, s.Close())
 	openAnd(t, filepath.Join(dir, partitionName(1)), "UPDATE filter SET bits = zeroblob(64)")
 	s = openTest(t, dir, Options{Now: c.Now})
-	if done := s.mustAppend(t, foreign("1")); done.Duplicates != 1 {
+	if done := journaltest.Append(t, s, foreign("1")); done.Duplicates != 1 {
 		t.Errorf("%+v", done)
-	}
-}
-
-// A filter has few false positives.
-func TestFilter(t *testing.T) {
-	const n = 20_000
-	f := newFilter(n)
-	for i := range n {
-		f.add(identityOf("/a", fmt.Sprint(i)))
-	}
-	wrong := 0
-	for i := range n {
-		if !f.mayHave(identityOf("/a", fmt.Sprint(i))) {
-			t.Fatalf("%d is missing", i)
-		}
-		if f.mayHave(identityOf("/b", fmt.Sprint(i))) {
-			wrong++
-		}
-	}
-	if wrong > n/500 {
-		t.Errorf("%d of %d are taken for known", wrong, n)
 	}
 }
 
@@ -104,12 +84,12 @@ func openAnd(t *testing.T, path, statement string) {
 
 // A file of another format is refused by name, and stays as it is.
 func TestOtherFormats(t *testing.T) {
-	c, dir := newClock(), t.TempDir()
+	c, dir := journaltest.NewClock(), t.TempDir()
 	s := openTest(t, dir, Options{Now: c.Now})
-	s.mustAppend(t, of("a", 1), foreign("1"))
-	c.now = c.now.Add(24 * time.Hour)
-	s.mustAppend(t, of("a", 2))
-	s.mustClose(t)
+	journaltest.Append(t, s, of("a", 1), foreign("1"))
+	c.Add(24 * time.Hour)
+	journaltest.Append(t, s, of("a", 2))
+	must(t, s.Close())
 	name := filepath.Join(dir, partitionName(1))
 	refused := func(format int, err error) {
 		t.Helper()
@@ -130,5 +110,5 @@ func TestOtherFormats(t *testing.T) {
 		refused(format, err)
 	}
 	openAnd(t, name, fmt.Sprint("UPDATE meta SET version = ", version))
-	openTest(t, dir, Options{Now: c.Now}).expect(t, "1 a/1", "2 /0", "3 a/2")
+	journaltest.Expect(t, openTest(t, dir, Options{Now: c.Now}), "1 a/1", "2 /0", "3 a/2")
 }

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
 // A reader that goes away in the middle of a page leaves no gap behind.
 func TestInterruptedReadIsNoGap(t *testing.T) {
 	s := openTest(t, t.TempDir(), Options{})
-	s.mustAppend(t, many(1, 2000)...)
+	journaltest.Append(t, s, many(1, 2000)...)
 	filter := journal.Filter{journal.Node: {"a"}}
 	for i := range 2000 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Microsecond)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	driver "modernc.org/sqlite"
@@ -30,8 +29,6 @@ type partition struct {
 	db     *sql.DB      // for readers; nil: the partition is removed
 	known  filter       // nil: events are looked up in the file
 	sealed bool         // without a write-ahead log: readable on a full disk
-
-	noIndex atomic.Bool // the index of nodes lacks events
 
 	// Store.mu guards the fields below.
 	last    uint64    // first-1 while it is empty
@@ -97,6 +94,7 @@ func open(path string, a access) (*sql.DB, error) {
 		q["_pragma"] = append(q["_pragma"], "cache_size(-8192)")
 	} else {
 		q["_pragma"] = append(q["_pragma"], "query_only(ON)", "cache_size(-512)")
+		q.Set("mode", "rw") // a trimmed file is not created again
 	}
 	if a == readingSealed {
 		q.Set("immutable", "1")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +27,8 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (page journal.Page, e
 	bounds := s.Bounds()
 	end := bounds.Newest // no larger offset is read
 	switch {
+	case q.Backward && q.After > 0:
+		end = min(end, q.After-1)
 	case q.Backward:
 	case q.After > 0 && q.After+1 < bounds.Oldest:
 		return page, &journal.TrimmedError{After: q.After, Oldest: bounds.Oldest}
@@ -37,8 +38,7 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (page journal.Page, e
 	if !q.Backward {
 		page.Next = max(q.After, end)
 	}
-	for p, part := range s.spans(q) {
-		part.last = min(part.last, end)
+	for p, part := range s.spans(q, end) {
 		full, err := s.readPartition(ctx, p, part, &page)
 		if _, gone := errors.AsType[*journal.TrimmedError](err); gone && q.Backward {
 			break
@@ -60,53 +60,45 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (page journal.Page, e
 	return page, nil
 }
 
-// span is the rest of a query for one partition.
+// span is the rest of a query for one partition: the offsets from next to last, both included, in the order of the query.
 type span struct {
 	journal.Query
-	first, last uint64
+	next, last, step int64
 }
 
-func (q *span) done() bool { return q.first > q.last }
+func (q *span) done() bool { return (q.last-q.next)*q.step < 0 }
 
-// pass marks everything up to an offset as done, in the order of the query.
-func (q *span) pass(offset uint64) {
-	if q.Backward {
-		q.last = offset - 1
-	} else {
-		q.first = offset + 1
+// pass moves the span to an offset. The offsets that it leaves are a gap, if the reason says so.
+func (s *Store) pass(q *span, to int64, reason string) {
+	if reason != "" && to != q.next {
+		before := to - q.step
+		s.addGap(journal.Gap{From: uint64(min(q.next, before)), To: uint64(max(q.next, before)), Reason: reason})
 	}
+	q.next = to
 }
 
-// edge is the next offset.
-func (q *span) edge() uint64 {
-	if q.Backward {
-		return q.last
-	}
-	return q.first
-}
-
-// spans returns the part of a query for each partition, in its order. They cover all offsets up to the newest.
-func (s *Store) spans(q journal.Query) iter.Seq2[*partition, span] {
-	s.mu.Lock()
-	parts, newest := slices.Clone(s.parts), s.newest
-	s.mu.Unlock()
-	first, last := q.After+1, newest
+// spans returns the part of a query for each partition, in its order, up to the end.
+func (s *Store) spans(q journal.Query, end uint64) iter.Seq2[*partition, span] {
+	parts, first := s.partitions(), q.After+1
 	if q.Backward {
 		first = q.Stop + 1
-		if q.After > 0 {
-			last = min(newest, q.After-1)
-		}
 	}
 	return func(yield func(*partition, span) bool) {
 		for i := range parts {
 			if q.Backward {
 				i = len(parts) - 1 - i
 			}
-			part := span{q, max(first, parts[i].first), last}
+			from, to, step := int64(max(first, parts[i].first)), int64(end), int64(1)
 			if i+1 < len(parts) {
-				part.last = min(last, parts[i+1].first-1)
+				to = min(to, int64(parts[i+1].first-1))
 			}
-			if !part.done() && !yield(parts[i], part) {
+			if from > to {
+				continue
+			}
+			if q.Backward {
+				from, to, step = to, from, -1
+			}
+			if !yield(parts[i], span{q, from, to, step}) {
 				return
 			}
 		}
@@ -119,31 +111,16 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *j
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.db == nil {
-		return false, &journal.TrimmedError{After: q.first - 1, Oldest: q.last + 1}
+		return false, &journal.TrimmedError{After: uint64(q.next - 1), Oldest: uint64(q.last + 1)}
 	}
-	each := p.readsEach(q.Filter)
-	all := each
 	for {
-		part := s.beforeGap(&q)
-		if part.done() {
-			return false, nil
-		}
-		full, err = s.readRows(ctx, p, &part, all, page)
-		if q.Backward {
-			q.last = min(q.last, part.last)
-		} else {
-			q.first = max(q.first, part.first)
-		}
-		switch {
-		case full || err != nil && !isDamage(err):
+		all := s.readsAll(p, q.Filter)
+		full, err = s.readRows(ctx, p, &q, all, page)
+		if full || err == nil || !isDamage(err) {
 			return full, err
-		case err == nil || part.done(): // the step beyond its end met the known damage
-		case !all: // the damaged place is unknown
-			s.setDamaged(p, err)
-			all = true
-		default:
-			s.setDamaged(p, err)
-			all = each
+		}
+		s.setDamaged(p, err)
+		if all { // otherwise the damaged place is unknown
 			if err := s.skip(ctx, p, &q, err); err != nil {
 				return false, err
 			}
@@ -154,42 +131,14 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *j
 // maxValues is how many filter values are passed to SQLite.
 const maxValues = 1000
 
-// readsEach reports whether each row must be read: without a filter, or if no index helps.
-func (p *partition) readsEach(f journal.Filter) bool {
+// readsAll reports whether each row must be read: without a filter, with one that is too long, or in a damaged file, whose
+// indexes may lack rows.
+func (s *Store) readsAll(p *partition, f journal.Filter) bool {
 	values := 0
 	for _, of := range f {
 		values += len(of)
 	}
-	byNode := len(f[journal.Node]) > 0
-	return values == 0 || values > maxValues || byNode && p.noIndex.Load()
-}
-
-// beforeGap moves a span out of a gap at its beginning, and returns its part before the next gap.
-func (s *Store) beforeGap(q *span) span {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	part := *q
-	for i := range s.gaps {
-		if q.Backward {
-			i = len(s.gaps) - 1 - i
-		}
-		g := s.gaps[i]
-		switch {
-		case g.To < q.first || g.From > q.last:
-		case g.From <= q.edge() && g.To >= q.edge():
-			if q.pass(g.To); q.Backward {
-				q.pass(g.From)
-			}
-			part = *q
-		case q.Backward:
-			part.first = g.To + 1
-			return part
-		default:
-			part.last = g.From - 1
-			return part
-		}
-	}
-	return part
+	return values == 0 || values > maxValues || s.isDamaged(p)
 }
 
 // readRows adds records of a span to the page and moves the span past them: without an error to its end, unless the
@@ -215,13 +164,18 @@ func (s *Store) readRows(ctx context.Context, p *partition, q *span, all bool, p
 			return true, nil
 		}
 		if n < limit {
-			if all {
-				s.addGap(journal.Gap{From: q.first, To: q.last, Reason: "missing in " + p.path})
-			}
-			q.pass(q.first + q.last - q.edge())
+			s.pass(q, q.last+q.step, missing(p, all))
 		}
 	}
 	return false, nil
+}
+
+// missing is the reason of a gap of rows that are not there, if each row is read.
+func missing(p *partition, all bool) string {
+	if !all {
+		return ""
+	}
+	return "missing in " + p.path
 }
 
 // readRow processes one row.
@@ -230,18 +184,12 @@ func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *j
 	if err != nil {
 		return false, err
 	}
-	if all && r.Offset != q.edge() {
-		missing := journal.Gap{From: q.first, To: r.Offset - 1, Reason: "missing in " + p.path}
-		if q.Backward {
-			missing.From, missing.To = r.Offset+1, q.last
-		}
-		s.addGap(missing)
-	}
-	q.pass(r.Offset)
+	s.pass(q, int64(r.Offset), missing(p, all))
 	if !sound {
-		s.addGap(journal.Gap{From: r.Offset, To: r.Offset, Reason: "wrong checksum in " + p.path})
+		s.pass(q, q.next+q.step, "wrong checksum in "+p.path)
 		return false, nil
 	}
+	s.pass(q, q.next+q.step, "")
 	if all && !wanted(q.Filter, r) {
 		return false, nil
 	}
@@ -264,20 +212,14 @@ func wanted(f journal.Filter, r journal.Record) bool {
 // skip moves a span to the next readable offset and records the gap. It tries each offset: a B-tree look-up finds rows
 // behind a damaged page, a scan does not get past it. It needs p.mu.
 func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) error {
-	begin := q.edge()
-	defer func() {
-		g := journal.Gap{From: begin, To: q.first - 1, Reason: fmt.Sprintf("damaged: %s: %v", p.path, cause)}
-		if q.Backward {
-			g.From, g.To = q.last+1, begin
-		}
-		s.addGap(g)
-	}()
+	next := *q
+	defer func() { s.pass(q, next.next, fmt.Sprintf("damaged: %s: %v", p.path, cause)) }()
 	if _, err := p.db.ExecContext(ctx, "SELECT offset FROM events LIMIT 0"); err != nil && isDamage(err) {
-		q.pass(q.first + q.last - q.edge()) // the schema is damaged: no row can be found
+		next.next = next.last + next.step // the schema is damaged: no row can be found
 		return nil
 	}
-	for ; !q.done(); q.pass(q.edge()) {
-		rows, err := p.db.QueryContext(ctx, "SELECT "+columns+" FROM events WHERE offset = ?", int64(q.edge()))
+	for ; !next.done(); next.next += next.step {
+		rows, err := p.db.QueryContext(ctx, "SELECT "+columns+" FROM events WHERE offset = ?", next.next)
 		if err == nil {
 			found := rows.Next()
 			if err = errors.Join(rows.Err(), rows.Close()); found && err == nil {
@@ -293,7 +235,7 @@ func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) er
 
 // query needs mu.
 func (p *partition) query(ctx context.Context, q span, all bool, limit int) (*sql.Rows, error) {
-	where, args := []string{"offset BETWEEN ? AND ?"}, []any{int64(q.first), int64(min(q.last, math.MaxInt64))}
+	where, args := []string{"offset BETWEEN ? AND ?"}, []any{min(q.next, q.last), max(q.next, q.last)}
 	for _, field := range journal.Fields() {
 		values := q.Filter[field]
 		if len(values) == 0 || all {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,19 +29,8 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	if err := s.writeTo(ctx, p); err != nil {
 		return errors.Join(err, p.drop())
 	}
-	t, err := s.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer t.tx.Rollback() // no effect after Commit
-	for key, mark := range w.streams {
-		if now.Sub(mark.seen) > s.Keep {
-			delete(w.streams, key)
-		} else {
-			t.streams[key] = mark
-		}
-	}
-	if err := errors.Join(t.saveStreams(ctx), t.tx.Commit()); err != nil {
+	maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return now.Sub(mark.seen) > s.Keep })
+	if err := s.transact(ctx, func(t *transaction) error { maps.Copy(t.streams, w.streams); return nil }); err != nil {
 		return err
 	}
 	w.day = day

@@ -2,10 +2,10 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -32,13 +32,8 @@ func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salva
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return done, err
 	}
-	marks := map[streamKey]watermark{}
-	for _, p := range s.partitions() {
-		n, err := s.rescue(ctx, p, filepath.Join(to, filepath.Base(p.path)), marks)
-		if err != nil {
-			return done, fmt.Errorf("salvage %s: %w", p.path, err)
-		}
-		done.Events += n
+	if done.Events, err = s.Copies(ctx, to, func(string) error { return nil }); err != nil {
+		return done, err
 	}
 	done.Journal, done.Newest, done.Gaps = s.id, s.newest, s.Health().Gaps
 	names := []string{"uuid"}
@@ -52,6 +47,24 @@ func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salva
 	return done, err
 }
 
+// Copies makes a sound copy of each file in a directory, one after the other, with all readable records up to the newest
+// of now, and passes it to use. It returns the number of records.
+func (s *Store) Copies(ctx context.Context, dir string, use func(file string) error) (events int, err error) {
+	marks := map[streamKey]watermark{}
+	for _, p := range s.partitions() {
+		to := filepath.Join(dir, filepath.Base(p.path))
+		n, err := s.rescue(ctx, p, to, marks)
+		if err != nil {
+			return events, fmt.Errorf("copy %s: %w", p.path, err)
+		}
+		if err := use(to); err != nil {
+			return events, err
+		}
+		events += n
+	}
+	return events, nil
+}
+
 // rescue copies the readable records of a partition into a new file, and its watermarks with those of earlier files.
 func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[streamKey]watermark) (n int, err error) {
 	var day string
@@ -62,50 +75,27 @@ func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[s
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	into := &Store{writer: writer{db: db, streams: marks}}
+	defer func() { err = errors.Join(err, into.writer.close()) }()
 	if err := readStreams(ctx, p.db, marks); err != nil && !isDamage(err) {
 		return 0, err
 	}
-	for at, q := range s.spans(journal.Query{Limit: eachLimit}) {
-		if at != p {
-			continue
-		}
-		err := s.walk(ctx, p, q, func(records []journal.Record, _ time.Duration) error {
+	add := func(records []journal.Record, _ time.Duration) error {
+		return into.transact(ctx, func(t *transaction) error {
+			if n == 0 {
+				maps.Copy(t.streams, marks)
+			}
 			n += len(records)
-			return s.putInto(ctx, db, records, marks)
-		})
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, s.putInto(ctx, db, nil, marks)
-}
-
-// putInto adds records to a file, or all watermarks if there are no records.
-func (s *Store) putInto(ctx context.Context, db *sql.DB, records []journal.Record, marks map[streamKey]watermark) error {
-	return inTransaction(ctx, db, func(tx *sql.Tx) (err error) {
-		t := transaction{store: s, tx: tx, streams: marks}
-		if t.insert, err = tx.PrepareContext(ctx, insertEvent); err != nil {
-			return err
-		}
-		if len(records) > 0 {
 			return t.rows(ctx, records)
-		}
-		if t.save, err = tx.PrepareContext(ctx, saveStream); err != nil {
-			return err
-		}
-		return t.saveStreams(ctx)
-	})
-}
-
-func inTransaction(ctx context.Context, db *sql.DB, do func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
+		})
 	}
-	defer tx.Rollback() // no effect after the commit
-	if err := do(tx); err != nil {
-		return err
+	if err := add(nil, 0); err != nil {
+		return 0, err
 	}
-	return tx.Commit()
+	for at, q := range s.spans(journal.Query{Limit: eachLimit}, s.Bounds().Newest) {
+		if at == p {
+			err = s.walk(ctx, p, q, add)
+		}
+	}
+	return n, err
 }

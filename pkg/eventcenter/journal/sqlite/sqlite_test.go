@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"bytes"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,13 +14,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
-
-// clock is the center's clock in a test.
-type clock struct{ now time.Time }
-
-func newClock() *clock { return &clock{time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)} }
-
-func (c *clock) Now() time.Time { return c.now }
 
 func openTest(t *testing.T, dir string, o Options) *Store {
 	t.Helper()
@@ -41,32 +33,7 @@ func openTest(t *testing.T, dir string, o Options) *Store {
 	return s
 }
 
-func (s *Store) mustClose(t *testing.T) {
-	t.Helper()
-	must(t, s.Close())
-}
-
 func of(node string, sequence uint64) journal.Event { return journaltest.Of(node, sequence) }
-
-func (s *Store) mustAppend(t *testing.T, events ...journal.Event) journal.Appended {
-	t.Helper()
-	done, err := s.Append(t.Context(), events)
-	must(t, err)
-	return done
-}
-
-// texts reads everything and returns it as "offset node/sequence", and the gaps.
-func (s *Store) texts(t *testing.T, q journal.Query) (found []string) {
-	t.Helper()
-	return journaltest.Texts(t, s, q)
-}
-
-func (s *Store) expect(t *testing.T, want ...string) {
-	t.Helper()
-	if diff := cmp.Diff(want, s.texts(t, journal.Query{})); diff != "" {
-		t.Error(diff)
-	}
-}
 
 // The tests of all journals.
 func TestConformance(t *testing.T) {
@@ -80,20 +47,6 @@ func TestConformance(t *testing.T) {
 			return s
 		}
 	})
-}
-
-// Each day is a file; trimming removes whole files.
-func TestTrimFiles(t *testing.T) {
-	c := newClock()
-	s := openTest(t, t.TempDir(), Options{Now: c.Now})
-	for day := range uint64(4) {
-		s.mustAppend(t, of("a", 2*day+1), of("a", 2*day+2))
-		c.now = c.now.Add(24 * time.Hour)
-	}
-	must(t, s.Trim(t.Context(), 5))
-	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 2 {
-		t.Errorf("files left: %v", files)
-	}
 }
 
 // Whatever damaged the files: unreadable offsets are a gap that is logged at the start, never skipped silently; the
@@ -142,34 +95,34 @@ func TestDamage(t *testing.T) {
 		}, []string{"1 a/1", "2 a/2", "3 a/3", "5 a/9", "gap 4-4"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c, dir := newClock(), t.TempDir()
+			c, dir := journaltest.NewClock(), t.TempDir()
 			s := openTest(t, dir, Options{Now: c.Now})
-			s.mustAppend(t, of("a", 1), of("a", 2))
-			c.now = c.now.Add(24 * time.Hour)
-			s.mustAppend(t, of("a", 3))
-			s.mustClose(t)
+			journaltest.Append(t, s, of("a", 1), of("a", 2))
+			c.Add(24 * time.Hour)
+			journaltest.Append(t, s, of("a", 3))
+			must(t, s.Close())
 			early, err := os.ReadFile(filepath.Join(dir, newest))
 			if err != nil || os.WriteFile(filepath.Join(dir, "early"), early, 0o600) != nil {
 				t.Fatal(err)
 			}
 			s = openTest(t, dir, Options{Now: c.Now})
-			s.mustAppend(t, of("a", 4))
-			s.mustClose(t)
+			journaltest.Append(t, s, of("a", 4))
+			must(t, s.Close())
 			test.damage(t, dir)
 			var log bytes.Buffer
 			s = openTest(t, dir, Options{Now: c.Now, Log: slog.New(slog.NewTextHandler(&log, nil))})
 			if _, err := s.Check(t.Context(), WithoutRest); err != nil {
 				t.Error(err)
 			}
-			s.mustAppend(t, of("a", 9))
-			s.expect(t, test.want...)
+			journaltest.Append(t, s, of("a", 9))
+			journaltest.Expect(t, s, test.want...)
 			told := strings.Contains(log.String(), "read a part of the journal failed")
 			if gaps := strings.Contains(strings.Join(test.want, " "), "gap"); told != gaps {
 				t.Errorf("logged: %s", log.String())
 			}
-			s.mustClose(t)
+			must(t, s.Close())
 			s = openTest(t, dir, Options{Now: c.Now}) // the next start shows the same, also with a filter
-			filtered := s.texts(t, journal.Query{Filter: journal.Filter{journal.Node: {"a"}}})
+			filtered := journaltest.Texts(t, s, journal.Query{Filter: journal.Filter{journal.Node: {"a"}}})
 			if diff := cmp.Diff(test.want, filtered); diff != "" {
 				t.Error(diff)
 			}
@@ -183,21 +136,6 @@ func TestOneWriter(t *testing.T) {
 	openTest(t, dir, Options{})
 	if s, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil {
 		t.Errorf("%s is open twice", s.Dir)
-	}
-}
-
-// A file found to be damaged while the center runs gets no more events.
-func TestDamagedWhileRunning(t *testing.T) {
-	s := openTest(t, t.TempDir(), Options{})
-	s.mustAppend(t, of("a", 1))
-	s.mu.Lock()
-	s.parts[0].damaged = errors.New("as the check of all files notes it")
-	s.mu.Unlock()
-	s.mustAppend(t, of("a", 2))
-	s.mustAppend(t, of("a", 2), of("a", 3))
-	s.expect(t, "1 a/1", "2 a/2", "3 a/3")
-	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 2 {
-		t.Errorf("files: %v", files)
 	}
 }
 

@@ -19,7 +19,6 @@ type transaction struct {
 	store   *Store
 	tx      *sql.Tx // nil: only planned
 	insert  *sql.Stmt
-	save    *sql.Stmt
 	now     time.Time
 	next    uint64                  // offset
 	streams map[streamKey]watermark // the changed ones
@@ -28,7 +27,7 @@ type transaction struct {
 	planned map[identity][]byte // the events of a planned transaction
 }
 
-// plan begins a transaction that stores no data.
+// plan returns a transaction that stores no data.
 func (s *Store) plan() *transaction {
 	return &transaction{store: s, planned: map[identity][]byte{}, streams: map[streamKey]watermark{}}
 }
@@ -159,9 +158,16 @@ func (p *partition) find(ctx context.Context, i identity, e journal.Event) (stor
 
 // saveStreams stores the changed watermarks.
 func (t *transaction) saveStreams(ctx context.Context) error {
+	if len(t.streams) == 0 {
+		return nil
+	}
+	save, err := t.tx.PrepareContext(ctx, saveStream)
+	if err != nil {
+		return err
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(t.streams), compareKeys) { // page by page
 		mark := t.streams[key]
-		_, err := t.save.ExecContext(ctx, key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
+		_, err := save.ExecContext(ctx, key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -175,9 +181,6 @@ func compareKeys(a, b streamKey) int {
 
 // inOrder sorts the events of each stream by sequence, within the positions that events of the stream have.
 func inOrder(events []journal.Event) []journal.Event {
-	if areInOrder(events) {
-		return events
-	}
 	places := map[streamKey][]int{}
 	for i, e := range events {
 		if e.Stream != "" {
@@ -187,24 +190,10 @@ func inOrder(events []journal.Event) []journal.Event {
 	}
 	ordered := slices.Clone(events)
 	for _, at := range places {
-		sorted := slices.Clone(at)
-		slices.SortStableFunc(sorted, func(a, b int) int {
-			return cmp.Compare(events[a].Sequence, events[b].Sequence)
-		})
-		for i, from := range sorted {
+		bySequence := func(a, b int) int { return cmp.Compare(events[a].Sequence, events[b].Sequence) }
+		for i, from := range slices.SortedStableFunc(slices.Values(at), bySequence) {
 			ordered[at[i]] = events[from]
 		}
 	}
 	return ordered
-}
-
-// areInOrder is true for a typical batch of an agent: events of one stream, in order.
-func areInOrder(events []journal.Event) bool {
-	for i := range len(events) - 1 {
-		a, b := &events[i], &events[i+1]
-		if a.Stream == "" || a.Stream != b.Stream || a.Source != b.Source || a.Sequence > b.Sequence {
-			return false
-		}
-	}
-	return true
 }

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -75,37 +74,6 @@ func (s *Store) Seal(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Copies makes a sound copy of each file in a directory, one after the other, and passes it to use. A growing file is
-// copied as of one moment; of a damaged one, the readable records are copied.
-func (s *Store) Copies(ctx context.Context, dir string, use func(file string) error) error {
-	for _, p := range s.partitions() {
-		to := filepath.Join(dir, filepath.Base(p.path))
-		err := p.copyTo(ctx, to)
-		if err != nil && isDamage(err) {
-			s.setDamaged(p, err)
-			if err = remove(to); err == nil {
-				_, err = s.rescue(ctx, p, to, map[streamKey]watermark{})
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("copy %s: %w", p.path, err)
-		}
-		if err := use(to); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p *partition) copyTo(ctx context.Context, to string) error {
-	db, err := open(p.path, writing)
-	if err != nil {
-		return err
-	}
-	_, err = db.ExecContext(ctx, "VACUUM INTO ?", to)
-	return errors.Join(err, db.Close())
 }
 
 // IsPartition reports whether a file of this name belongs to a journal.

@@ -35,8 +35,6 @@ type writer struct {
 	part    *partition
 	day     string
 	db      *sql.DB
-	insert  *sql.Stmt // of db; nil: not prepared yet
-	save    *sql.Stmt // the watermark of a stream
 	streams map[streamKey]watermark
 	exact   bool // the watermarks may be incomplete: everything is looked up
 }
@@ -45,8 +43,8 @@ func (w *writer) close() error {
 	if w.db == nil {
 		return nil
 	}
-	err := w.db.Close() // including its statements
-	w.db, w.insert, w.save = nil, nil, nil
+	err := w.db.Close()
+	w.db = nil
 	return err
 }
 
@@ -56,26 +54,20 @@ const (
 		ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`
 )
 
-// begin begins a transaction in the newest file.
-func (s *Store) begin(ctx context.Context) (_ *transaction, err error) {
-	w := &s.writer
-	if w.insert == nil {
-		if w.insert, err = w.db.PrepareContext(ctx, insertEvent); err != nil {
-			return nil, err
-		}
-	}
-	if w.save == nil {
-		if w.save, err = w.db.PrepareContext(ctx, saveStream); err != nil {
-			return nil, err
-		}
-	}
-	tx, err := w.db.BeginTx(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
+// transact writes one transaction into the newest file.
+func (s *Store) transact(ctx context.Context, do func(t *transaction) error) (err error) {
 	t := s.plan()
-	t.tx, t.insert, t.save = tx, tx.StmtContext(ctx, w.insert), tx.StmtContext(ctx, w.save)
-	return t, nil
+	if t.tx, err = s.writer.db.BeginTx(ctx, nil); err != nil {
+		return err
+	}
+	defer t.tx.Rollback() // no effect after the commit
+	if t.insert, err = t.tx.PrepareContext(ctx, insertEvent); err != nil {
+		return err
+	}
+	if err := do(t); err != nil {
+		return err
+	}
+	return t.commit(ctx)
 }
 
 // Append stores a batch whole or not at all, and returns when it is durable. Known events are not stored again. If ctx
@@ -174,26 +166,25 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	if err := s.roll(ctx, now, s.newest+1); err != nil {
 		return nil, err
 	}
-	t, err := s.begin(ctx)
+	var records []journal.Record
+	err := s.transact(ctx, func(t *transaction) error {
+		t.now, t.next = now, s.newest+1
+		for _, r := range group {
+			var err error
+			if r.result, err = t.batch(ctx, r.events); err != nil {
+				return err
+			}
+		}
+		for _, r := range group {
+			r.result.Last = t.next - 1
+		}
+		records = t.records
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer t.tx.Rollback() // no effect after the commit
-	t.now, t.next = now, s.newest+1
-	for _, r := range group {
-		if r.result, err = t.batch(ctx, r.events); err != nil {
-			return nil, err
-		}
-	}
-	if len(t.records) > 0 {
-		if err := t.commit(ctx); err != nil {
-			return nil, err
-		}
-	}
-	for _, r := range group {
-		r.result.Last = t.next - 1
-	}
-	return t.records, nil
+	return records, nil
 }
 
 // openWriter opens the newest partition for writing. A damaged one is left unchanged.
