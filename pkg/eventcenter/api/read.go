@@ -31,8 +31,8 @@ type Item struct {
 	Event    json.RawMessage `json:"event"`
 }
 
-// itemOf returns a record for consumers. Older centers stored texts that are not JSON: these are returned as bytes.
-func itemOf(r journal.Record) Item {
+// ItemOf returns a record for consumers. Older centers stored texts that are not JSON: these are returned as bytes.
+func ItemOf(r journal.Record) Item {
 	if !utf8.Valid(r.JSON) || !json.Valid(r.JSON) {
 		r.JSON, _ = json.Marshal(map[string]any{"specversion": "1.0", "id": r.ID, "source": r.Source, "type": r.Type,
 			"data_base64": r.JSON}) // plain data: Marshal cannot fail
@@ -75,7 +75,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity
 		return // the client has gone
 	}
 	for _, record := range records {
-		answer.Events = append(answer.Events, itemOf(record))
+		answer.Events = append(answer.Events, ItemOf(record))
 	}
 	respond(w, http.StatusOK, answer)
 }

@@ -29,7 +29,7 @@ func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 	m.mu.Lock()
 	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 })
 	head := header{checkpointVersion, journalID, m.offset, len(m.nodes)}
-	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.compare)
+	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.Compare)
 	m.mu.Unlock()
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)
@@ -69,12 +69,18 @@ func Load(r io.Reader, journalID string) (*Model, error) {
 			return nil, fmt.Errorf("checkpoint: node %d of %d: %w", i+1, head.Nodes, err)
 		}
 		m.nodes[Key{n.Cluster, n.Name}] = &n
-		maps.Copy(m.pending, n.Pending)
+		m.pending[Key{n.Cluster, n.Name}] = true
+		for _, f := range n.Active() { // written by an older version
+			if f.Began.IsZero() {
+				f.begin(f.RaisedAt)
+			}
+		}
 	}
 	return m, nil
 }
 
-func (k Key) compare(other Key) int {
+// Compare orders nodes by cluster and name.
+func (k Key) Compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), cmp.Compare(k.Node, other.Node))
 }
 
@@ -111,7 +117,7 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 			keys[key] = true
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.Compare) {
 		a, b := checkpoint.derived(key), rebuilt.derived(key)
 		if !bytes.Equal(a, b) {
 			found = append(found, Difference{key.Cluster, key.Node, string(a), string(b)})

@@ -212,7 +212,7 @@ func TestInferredAfterKill(t *testing.T) {
 	}
 }
 
-// In all cases, a checkpoint at any moment and the rest of the journal yield the same state as the whole journal, and
+// Whatever agents and detectors send, a checkpoint at any moment and the rest of the journal yield the same state as the whole journal, and
 // with the inferred events a reader of the journal reaches that state too.
 func TestRebuild(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -226,7 +226,7 @@ func TestRebuild(t *testing.T) {
 			back := rapid.SampledFrom([]uint64{0, 0, 0, 1, 3}).Draw(rt, "back")
 			sequence[stream]++
 			now := max(1, sequence[stream]-min(back, sequence[stream]))
-			switch rapid.IntRange(0, 4).Draw(rt, "kind") {
+			switch kind := rapid.IntRange(0, 7).Draw(rt, "kind"); kind {
 			case 0, 1:
 				f.append(of(stream, now, event.FaultRaised, fault(name)))
 			case 2:
@@ -235,6 +235,11 @@ func TestRebuild(t *testing.T) {
 				f.append(of(stream, now, event.LeftoverFound, leftover(name)))
 			case 4:
 				f.append(snapshotOf(stream, now, now-1, name))
+			case 5, 6:
+				said := i*5 - rapid.IntRange(-3, 20).Draw(rt, "late")
+				f.received(detected("gpud", name, []event.Type{event.FaultRaised, event.FaultCleared}[kind-5], said, i*5))
+			case 7:
+				f.append(f.m.Expired(minute(i * 5))...)
 			}
 			if i == steps/2 {
 				if _, err := f.m.Save(&saved, "j"); err != nil {

@@ -125,8 +125,7 @@ func offset(text string) (uint64, error) {
 
 func linesOf(page journal.Page) (lines []api.Line) {
 	for _, record := range page.Records {
-		lines = append(lines, api.LineOf(api.Item{Offset: strconv.FormatUint(record.Offset, 10),
-			Received: record.Received, Event: record.JSON}))
+		lines = append(lines, api.LineOf(api.ItemOf(record)))
 	}
 	return lines
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
@@ -26,7 +27,7 @@ type Config struct {
 	Now      func() time.Time
 	Alive    time.Duration // interval of agents' signs of life
 	Version  string
-	Reports  api.Reports
+	Reports  *report.Keeper
 
 	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.
 	Deliveries func() *deliver.Manager

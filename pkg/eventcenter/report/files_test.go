@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -24,15 +25,16 @@ func TestDayFile(t *testing.T) {
 	}
 	w.report(Daily, "today")
 	file := filepath.Join(t.TempDir(), "day")
-	for _, d := range []*Day{w.keeper.fold.Day, newDay(november(20, 6), time.UTC, "j", 3)} {
-		w.must(save(file, d))
-		read, err := load(file)
+	for _, d := range []*Day{w.keeper.day, newDay(november(20, 6), time.UTC, "j", 3, model.New(), nil)} {
+		w.must(save(file, d, w.keeper.model))
+		var state *model.Model
+		read, err := load(file, &state)
 		w.must(err)
 		want, err := json.Marshal(d)
 		w.must(err)
 		got, err := json.Marshal(read)
 		w.must(err)
-		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		if diff := cmp.Diff(string(want), string(got)); diff != "" || len(model.Compare(w.keeper.model, state)) > 0 {
 			t.Error(diff)
 		}
 	}
@@ -45,7 +47,7 @@ func TestDayFile(t *testing.T) {
 		w.must(err)
 		w.must(packed.Close())
 		w.must(out.Close())
-		if d, err := load(file); err == nil {
+		if d, err := load(file, nil); err == nil {
 			t.Errorf("%s is read as %+v", text, d)
 		}
 	}

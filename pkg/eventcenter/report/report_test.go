@@ -2,7 +2,6 @@ package report
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 func november(day, hour int) time.Time { return time.Date(2026, 11, day, hour, 0, 0, 0, time.UTC) }
@@ -44,7 +44,7 @@ func TestOverMidnight(t *testing.T) {
 		"2026-11-24": {0, 0, 0, 0, 12 * 3600, 0},
 	}
 	db := w.count()
-	db.place(map[Key]Place{{"c", "n"}: {}, {"c", "m"}: {}})
+	db.place(map[model.Key]Place{{Cluster: "c", Node: "n"}: {}, {Cluster: "c", Node: "m"}: {}})
 	for name, want := range want {
 		r := w.report(Daily, name)
 		got := day{r.Faults.OpenBefore, r.Faults.Found, r.Faults.Cleared, r.Faults.Open, 0, 0}
@@ -148,7 +148,7 @@ func TestJoinsAndGoes(t *testing.T) {
 		t.Errorf("%+v", r.Faults)
 	}
 	db := w.count()
-	db.place(map[Key]Place{{"c", "n"}: {}, {"c", "m"}: {}})
+	db.place(map[model.Key]Place{{Cluster: "c", Node: "n"}: {}, {Cluster: "c", Node: "m"}: {}})
 	db.compare(r, w.now)
 }
 
@@ -172,10 +172,14 @@ func TestSkew(t *testing.T) {
 // Days without events have a report too; days before the first event have none, and a date must be valid.
 func TestEmptyDay(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
-	none, wrong := &NoReportError{}, &DateError{}
-	if _, err := w.keeper.Report(t.Context(), Daily, "today"); !errors.As(err, &none) {
-		t.Error(err)
+	refused := func(date string, status int, reason string) {
+		t.Helper()
+		_, err := w.keeper.Report(t.Context(), Daily, date)
+		if r := web.RefusalOf(err, 0); r == nil || r.Status != status || !strings.Contains(r.Reason, reason) {
+			t.Errorf("%s: %v", date, err)
+		}
 	}
+	refused("today", 404, "nothing was received")
 	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
 	w.at(23, 12, 0)
 	r := w.report(Daily, "2026-11-21")
@@ -183,14 +187,10 @@ func TestEmptyDay(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	for _, date := range []string{"2026-11-19", "2026-11-24"} {
-		if _, err := w.keeper.Report(t.Context(), Daily, date); !errors.As(err, &none) || none.Oldest != "2026-11-20" {
-			t.Errorf("%s: %v", date, err)
-		}
+		refused(date, 404, "there are of 2026-11-20 to 2026-11-23")
 	}
 	for _, date := range []string{"2026-13-01", "../../x", "20261120", "tomorrow"} {
-		if _, err := w.keeper.Report(t.Context(), Daily, date); !errors.As(err, &wrong) {
-			t.Errorf("%s: %v", date, err)
-		}
+		refused(date, 400, "want a day as")
 	}
 }
 
@@ -348,11 +348,11 @@ func TestOtherTimezone(t *testing.T) {
 		names, err := w.keeper.names()
 		w.must(err)
 		events := uint64(0)
-		for _, name := range append(names, w.keeper.fold.Day.Name) {
-			d, err := w.keeper.day(name)
+		for _, name := range append(names, w.keeper.day.Name) {
+			d, err := w.keeper.stored(name)
 			w.must(err)
-			total += d.passed(d.Nodes["c\x00n"], d.Through).Available
-			events += d.Events
+			total += d.Nodes["c\x00n"].Time.Available
+			events += d.Offset - d.Before
 		}
 		if total != 72*3600*seconds || events != 73 {
 			t.Errorf("%s: %d h, %d events", zone, total/3600/seconds, events)
