@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -71,7 +72,7 @@ func Load(r io.Reader, journalID string) (*Model, error) {
 		m.nodes[Key{n.Cluster, n.Name}] = &n
 		m.pending[Key{n.Cluster, n.Name}] = true
 		for _, f := range n.Active() { // written by an older version
-			if f.Began.IsZero() {
+			if f.FoundAs == "" {
 				f.begin(f.RaisedAt)
 			}
 		}
@@ -133,11 +134,26 @@ func (m *Model) derived(key Key) []byte {
 		n = *there
 	}
 	var zero Node
-	n.Offset = 0 // a node that is there again keeps its predecessor's
+	n.Offset = 0                                   // a node that is there again keeps its predecessor's
+	n.NotReady, n.Maintenance = false, time.Time{} // like episodes: older versions' checkpoints lack them
+	n.Faults, n.Foreign = withoutEpisodes(n.Faults), maps.Clone(n.Foreign)
+	for detector, all := range n.Foreign {
+		n.Foreign[detector] = withoutEpisodes(all)
+	}
 	n.LastSeen, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.LastSeen, 0, event.Agent{}, "", nil, Meta{}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())
 	}
 	return text
+}
+
+func withoutEpisodes(all map[string]*Fault) map[string]*Fault {
+	all = maps.Clone(all)
+	for key, f := range all {
+		bare := *f
+		bare.Episode = Episode{}
+		all[key] = &bare
+	}
+	return all
 }

@@ -172,12 +172,18 @@ func (m *Model) confirmed(r journal.Record, known *Node) (pending bool) {
 		last := n.of(data.Detector)[data.Key()]
 		if open := last != nil && !last.Gone; open == (e.Type == event.FaultCleared) {
 			m.setFault(n, data.Key(), e.Type, &Fault{Fault: data, Stamp: stamp}, r.Received)
+			if open && data.Detector == "" { // an older event is late by the snapshot alone
+				delete(n.Faults, data.Key())
+			}
 		}
 	case event.Activity:
 		stamp.Gone = e.Type == event.LeftoverGone
 		last := n.Leftovers[leftoverKey(data)]
 		if there := last != nil && !last.Gone; there == stamp.Gone {
 			m.setLeftover(n, leftoverKey(data), e.Type, &Leftover{data, stamp})
+			if there {
+				delete(n.Leftovers, leftoverKey(data))
+			}
 		}
 	}
 	return true
