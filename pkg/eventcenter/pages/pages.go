@@ -35,6 +35,9 @@ type Config struct {
 	Forward func(context.Context, api.Forwarded) (api.Answer, error)
 }
 
+// data is the data of a page, by the names in its template.
+type data = map[string]any
+
 //go:embed templates
 var files embed.FS
 

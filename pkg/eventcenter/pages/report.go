@@ -12,13 +12,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-type reportView struct {
-	Filter               []web.Field
-	Content              template.HTML
-	Daily, Weekly        string // addresses
-	Earlier, Later, Mail string
-}
-
 // report shows the report of a day or week.
 func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	period := report.Period(r.PathValue("period"))
@@ -48,14 +41,14 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	at := func(p report.Period, t time.Time) string {
 		return "/reports/" + string(p) + "?date=" + t.Format(time.DateOnly)
 	}
-	v := reportView{Filter: []web.Field{{Name: "date", Value: first.Format(time.DateOnly)}}, Content: content, Daily: at(report.Daily, first),
-		Weekly: at(report.Weekly, first),
-		Mail:   "/v1/reports/" + string(period) + "?format=html&date=" + first.Format(time.DateOnly)}
+	v := data{"Date": first.Format(time.DateOnly), "Content": content, "Daily": at(report.Daily, first),
+		"Weekly": at(report.Weekly, first),
+		"Mail":   "/v1/reports/" + string(period) + "?format=html&date=" + first.Format(time.DateOnly)}
 	if made.Earlier != "" {
-		v.Earlier = "/reports/" + string(period) + "?date=" + made.Earlier
+		v["Earlier"] = "/reports/" + string(period) + "?date=" + made.Earlier
 	}
 	if made.To.Before(s.Now()) {
-		v.Later = at(period, first.AddDate(0, 0, step))
+		v["Later"] = at(period, first.AddDate(0, 0, step))
 	}
 	s.Show(w, r, http.StatusOK, "report", web.View{Title: made.Title(), Data: v,
 		JSON: jsonOf("/v1/reports/"+string(period), url.Values{"date": {first.Format(time.DateOnly)}}, "date")})
