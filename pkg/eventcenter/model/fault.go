@@ -41,6 +41,14 @@ type Episode struct {
 	Repaired bool             `json:"repaired,omitempty"`
 }
 
+// latest returns the stamp of the latest event about a fault. One that was never there is gone.
+func (f *Fault) latest() Stamp {
+	if f == nil {
+		return Stamp{Gone: true}
+	}
+	return f.Stamp
+}
+
 // ends returns when a detector's fault ends unless it is reported again.
 func (f *Fault) ends() time.Time { return f.Received.Add(f.TTL()) }
 
@@ -73,15 +81,11 @@ func (m *Model) fault(n *Node, t event.Type, f *Fault, current bool, at time.Tim
 	key := f.Key()
 	last, room := n.of(f.Detector)[key], len(n.Faults) < maxActive
 	if f.Detector == "" {
-		var stamp *Stamp
-		if last != nil {
-			stamp = &last.Stamp
-		}
-		current = current && n.newer(f.Stamp, stamp)
+		current = current && n.newer(f.Stamp, last.latest())
 	} else {
 		if f.RaisedAt.IsZero() {
 			f.RaisedAt = f.At
-			if last != nil && !last.Gone {
+			if !last.latest().Gone {
 				f.RaisedAt = last.RaisedAt
 			}
 		}
@@ -97,7 +101,7 @@ func (m *Model) fault(n *Node, t event.Type, f *Fault, current bool, at time.Tim
 		m.setFault(n, key, t, f, at)
 		return
 	}
-	if known := last != nil && !last.Gone && last.Began.Equal(f.RaisedAt); t == event.FaultRaised && !known {
+	if known := !last.latest().Gone && last.Began.Equal(f.RaisedAt); t == event.FaultRaised && !known {
 		f.begin(at)
 		m.count(n, Change{What: Late, Fault: f})
 	}
@@ -122,7 +126,7 @@ func (m *Model) setFault(n *Node, key string, t event.Type, f *Fault, at time.Ti
 		}
 	}
 	last := all[key]
-	open := last != nil && !last.Gone
+	open := !last.latest().Gone
 	again := open && last.Began.Equal(f.RaisedAt)
 	f.Gone = t == event.FaultCleared || f.OneShot
 	if open && (f.Gone || !again) {
@@ -219,7 +223,7 @@ func (m *Model) expired(r journal.Record, known *Node) {
 	}
 	key := e.Data.Key()
 	last := known.of(e.Data.Detector)[key]
-	if last == nil || last.Gone {
+	if last.latest().Gone {
 		return
 	}
 	n := m.changing(r)

@@ -169,8 +169,7 @@ func (m *Model) confirmed(r journal.Record, known *Node) (pending bool) {
 	stamp := Stamp{Stream: n.Stream, Sequence: n.AsOf}
 	switch data := e.Data.(type) {
 	case event.Fault:
-		last := n.of(data.Detector)[data.Key()]
-		if open := last != nil && !last.Gone; open == (e.Type == event.FaultCleared) {
+		if open := !n.of(data.Detector)[data.Key()].latest().Gone; open == (e.Type == event.FaultCleared) {
 			m.setFault(n, data.Key(), e.Type, &Fault{Fault: data, Stamp: stamp}, r.Received)
 			if open && data.Detector == "" { // an older event is late by the snapshot alone
 				delete(n.Faults, data.Key())
@@ -178,8 +177,7 @@ func (m *Model) confirmed(r journal.Record, known *Node) (pending bool) {
 		}
 	case event.Activity:
 		stamp.Gone = e.Type == event.LeftoverGone
-		last := n.Leftovers[leftoverKey(data)]
-		if there := last != nil && !last.Gone; there == stamp.Gone {
+		if there := !n.Leftovers[leftoverKey(data)].latest().Gone; there == stamp.Gone {
 			m.setLeftover(n, leftoverKey(data), e.Type, &Leftover{data, stamp})
 			if there {
 				delete(n.Leftovers, leftoverKey(data))

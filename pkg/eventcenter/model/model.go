@@ -201,7 +201,10 @@ func (m *Model) take(n *Node, e event.Event, at time.Time) {
 		switch e.Type {
 		case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
 			stamp.Gone = e.Type != event.LeftoverFound
-			current = current && m.leftover(n, e.Type, &Leftover{data, stamp})
+			key := leftoverKey(data)
+			if current = current && n.newer(stamp, n.Leftovers[key].latest()); current {
+				m.setLeftover(n, key, e.Type, &Leftover{data, stamp})
+			}
 		case event.ActionSucceeded:
 			if f := n.Faults[event.Fault{Check: data.Check, Subject: data.Subject}.Key()]; f != nil && current {
 				f.Repaired = true
@@ -220,30 +223,23 @@ func (m *Model) take(n *Node, e event.Event, at time.Time) {
 	}
 }
 
-// newer reports whether an event is newer than the latest event about the same fault or leftover, nil if there is none.
-func (n *Node) newer(s Stamp, last *Stamp) bool {
-	return s.Sequence > n.AsOf && (last == nil || last.Stream != s.Stream || last.Sequence < s.Sequence)
+// latest returns the stamp of the latest event about a leftover. One that was never there is gone.
+func (l *Leftover) latest() Stamp {
+	if l == nil {
+		return Stamp{Gone: true}
+	}
+	return l.Stamp
 }
 
-// leftover applies the agent's event about a leftover, unless it is late.
-func (m *Model) leftover(n *Node, t event.Type, l *Leftover) (current bool) {
-	key := leftoverKey(l.Activity)
-	var stamp *Stamp
-	last := n.Leftovers[key]
-	if last != nil {
-		stamp = &last.Stamp
-	}
-	if !n.newer(l.Stamp, stamp) {
-		return false
-	}
-	m.setLeftover(n, key, t, l)
-	return true
+// newer reports whether an event is newer than the latest event about the same fault or leftover.
+func (n *Node) newer(s, last Stamp) bool {
+	return s.Sequence > n.AsOf && (last.Stream != s.Stream || last.Sequence < s.Sequence)
 }
 
 // setLeftover makes l the latest word about a leftover.
 func (m *Model) setLeftover(n *Node, key string, t event.Type, l *Leftover) {
 	last := n.Leftovers[key]
-	if there := last != nil && !last.Gone; there == l.Gone {
+	if last.latest().Gone != l.Gone {
 		m.count(n, Change{What: LeftoverChanged, Type: t, Kind: l.Subject.Kind})
 	}
 	if last == nil && len(n.Leftovers) >= maxActive {
