@@ -134,8 +134,8 @@ func (m *Model) derived(key Key) []byte {
 		n = *there
 	}
 	var zero Node
-	n.Offset = 0                                   // a node that is there again keeps its predecessor's
-	n.NotReady, n.Maintenance = false, time.Time{} // like episodes: older versions' checkpoints lack them
+	n.Offset = 0                                                     // a node that is there again keeps its predecessor's
+	n.Stopped, n.NotReady, n.Maintenance = false, false, time.Time{} // like episodes: older versions' checkpoints lack them
 	n.Faults, n.Foreign = withoutEpisodes(n.Faults), maps.Clone(n.Foreign)
 	for detector, all := range n.Foreign {
 		n.Foreign[detector] = withoutEpisodes(all)

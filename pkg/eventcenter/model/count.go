@@ -68,7 +68,7 @@ func (m *Model) serving(n *Node) Serving {
 	switch {
 	case state == Lost || n.NotReady || n.broken():
 		return Unavailable
-	case state == Blind || n.AgentType == event.AgentStopping || whole != nil && whole.Silence != nil && whole.Silence.State == silent:
+	case state == Blind || n.Stopped || whole != nil && whole.Silence != nil && whole.Silence.State == silent:
 		return Unknown
 	}
 	return Available

@@ -28,7 +28,7 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) (current bool) {
 	if err != nil || asOf < n.AsOf || asOf < n.PartsAsOf || part.Part < 1 || part.Part > maxParts {
 		return false
 	}
-	n.AgentType = event.AgentAlive
+	n.Stopped = false
 	if asOf != n.PartsAsOf || n.Parts == nil {
 		n.Parts, n.PartsAsOf = map[int]snapshot{}, asOf
 	}

@@ -61,6 +61,7 @@ type Node struct {
 	Pending   map[string]inferred          `json:"pending,omitempty"` // by fault or leftover
 	Notes     map[string]*Note             `json:"notes,omitempty"`   // by people, for each fault
 
+	Stopped     bool      `json:"stopped,omitempty"`  // its agent has announced its stop, and has sent no snapshot since
 	NotReady    bool      `json:"notReady,omitempty"` // according to the apiserver when the node was silent
 	Maintenance time.Time `json:"maintenance,omitzero"`
 
@@ -212,7 +213,7 @@ func (m *Model) take(n *Node, e event.Event, at time.Time) {
 		}
 	case event.Agent:
 		if current {
-			n.Agent, n.AgentType = data, e.Type
+			n.Agent, n.AgentType, n.Stopped = data, e.Type, e.Type == event.AgentStopping
 			m.count(n, Change{What: PodsEnded, Stream: stamp.Stream, Pods: data.PodsEnded})
 		}
 	case snapshot:
