@@ -122,36 +122,6 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
-// A node counts from its start to its removal; a later node with its name is a different one.
-func TestJoinsAndGoes(t *testing.T) {
-	w := newWorld(t, november(20, 12), time.UTC)
-	old, other := w.agent("n"), w.agent("m")
-	w.store1(old.event(event.AgentStarted, finding.Info, event.Agent{}), other.event(event.AgentStarted, finding.Info, event.Agent{}))
-	w.at(20, 14, 0)
-	w.store1(old.raise(newFault("disk", "sda", finding.Fatal), 0))
-	w.at(20, 15, 0)
-	w.store1(w.center(event.NodeRemoved, "n", `{"reason":"NodeReplaced"}`))
-	w.at(20, 20, 0)
-	fresh := w.agent("n")
-	fresh.restart()
-	w.store1(fresh.event(event.AgentStarted, finding.Info, event.Agent{}))
-	w.at(21, 0, 1)
-	r := w.report(Daily, "2026-11-20")
-	a := r.Availability
-	if want := (Time{Available: 6 * 3600 * seconds, Unavailable: 3600 * seconds}); len(r.Worst) != 1 || r.Worst[0].Time != want {
-		t.Errorf("%+v", r.Worst)
-	}
-	if math.Abs(a.Available-(1+6.0/7)/2) > 1e-9 || a.Nodes != 2 || a.Joined != 3 || a.Removed != 1 {
-		t.Errorf("%+v", a)
-	}
-	if r.Faults.Removed != 1 || r.Faults.Cleared != 0 || r.Faults.Open != 0 || r.Clear.Count != 0 {
-		t.Errorf("%+v", r.Faults)
-	}
-	db := w.count()
-	db.place(map[model.Key]Place{{Cluster: "c", Node: "n"}: {}, {Cluster: "c", Node: "m"}: {}})
-	db.compare(r, w.now)
-}
-
 // Days without events have a report too; days before the first event have none, and a date must be valid.
 func TestEmptyDay(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)

@@ -210,6 +210,9 @@ func (d database) times(r Report, check func(string, float64, string, ...any)) {
 	}
 	check("nodes", float64(r.Availability.Nodes), `SELECT count(*) FROM (SELECT node FROM (`+clipped+`) GROUP BY node HAVING
 		sum(whole - excluded) > 0)`)
+	check("joined", float64(r.Availability.Joined), `SELECT count(*) FROM (SELECT received, type, lag(type) OVER (PARTITION BY node
+		ORDER BY offset) AS was FROM ev WHERE node <> '' AND (stream <> '' OR type LIKE 'node.%')) WHERE type <> 'node.removed.v1'
+		AND (was IS NULL OR was = 'node.removed.v1') AND received >= :from AND received < :to`)
 	check("removed", float64(r.Availability.Removed), `SELECT count(*) FROM ev e WHERE type = 'node.removed.v1' AND
 		received >= :from AND received < :to AND (SELECT type FROM ev WHERE node = e.node AND offset < e.offset
 		AND (stream <> '' OR type LIKE 'node.%') ORDER BY offset DESC LIMIT 1) <> 'node.removed.v1'`)
