@@ -269,7 +269,11 @@ func (c *Center) Run(ctx context.Context) error {
 			c.logged("checkpoint", c.Checkpoint())
 			saved = time.Now()
 		}
-		c.logged("reports", c.Reports.Follow(ctx))
+		limited, stop := context.WithTimeout(ctx, upkeepEvery) // after an upgrade it counts all that is kept
+		if err := c.Reports.Follow(limited); limited.Err() == nil {
+			c.logged("reports", err)
+		}
+		stop()
 		c.logged("trim", c.trim(ctx))
 		c.logged("seal", c.Journal.Seal(ctx))
 	}
