@@ -142,22 +142,8 @@ func read(r journal.Record) (e event.Event, ok bool) {
 	e = event.Event{Type: event.Type(r.Type), Cluster: r.Cluster, Node: r.Node, Time: envelope.Time, Stream: r.Stream,
 		Sequence: r.Sequence}
 	var err error
-	switch e.Type {
-	case event.FaultRaised, event.FaultUpdated, event.FaultCleared:
-		e.Data, err = as[event.Fault](envelope.Data)
-	case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone, event.ActionSucceeded:
-		e.Data, err = as[event.Activity](envelope.Data)
-	case event.NodeSnapshot:
-		e.Data, err = as[snapshot](envelope.Data)
-	case event.AgentStarted, event.AgentStopping, event.AgentAlive:
-		e.Data, err = as[event.Agent](envelope.Data)
-	}
+	e.Data, err = event.ReadData(e.Type, envelope.Data)
 	return e, err == nil
-}
-
-func as[T any](data []byte) (value T, err error) {
-	err = json.Unmarshal(data, &value)
-	return value, err
 }
 
 func (m *Model) node(key Key) *Node {
