@@ -64,8 +64,8 @@ func (m *Model) foreign(r journal.Record) {
 		return
 	}
 	f.Detector = detector
-	m.fault(m.changing(r), e.Type, &Fault{Fault: f, At: event.Earlier(e.Time, r.Received), Received: r.Received, Of: r.ID}, true,
-		r.Received)
+	reported := &Fault{Fault: f, At: event.Earlier(e.Time, r.Received), Received: r.Received, Of: r.ID}
+	m.fault(m.changing(r), e.Type, reported, true, r.Received)
 }
 
 // of returns the faults that a detector reports; empty: the agent.
@@ -231,7 +231,8 @@ func (m *Model) expired(r journal.Record, known *Node) {
 		m.infer(n, event.FaultRaised, last.Fault, r.ID, e.Time, false)
 		return
 	}
-	m.setFault(n, key, event.FaultCleared, &Fault{Fault: e.Data, At: last.At, Received: last.Received, Of: last.Of}, r.Received)
+	ended := &Fault{Fault: e.Data, At: last.At, Received: last.Received, Of: last.Of}
+	m.setFault(n, key, event.FaultCleared, ended, r.Received)
 }
 
 // ended counts the end of a fault.

@@ -15,14 +15,15 @@ import (
 // snapshot is one part of a list of everything active on a node.
 type snapshot = event.Snapshot
 
-// inferred is an event that the center creates, because it follows from another. Like any event, it changes the state when
-// it is in the journal, unless a later one has made it untrue.
+// inferred is an event that the center creates, because it follows from another. Like any event, it changes the state
+// when it is in the journal, unless a later one has made it untrue.
 type inferred struct {
 	journal.Event
 	Snapshot bool `json:",omitempty"` // from a snapshot: the next one decides anew
 }
 
-// snapshot collects the parts of a snapshot. With the last part, it infers the events that make the node's state match it.
+// snapshot collects the parts of a snapshot. With the last part, it infers the events that make the node's state match
+// it.
 func (m *Model) snapshot(n *Node, e event.Event, part snapshot) (current bool) {
 	asOf, err := strconv.ParseUint(part.AsOf, 10, 64)
 	if err != nil || asOf < n.AsOf || asOf < n.PartsAsOf || part.Part < 1 || part.Part > maxParts {
@@ -112,15 +113,16 @@ func (m *Model) compareLeftovers(n *Node, whole snapshot, of string, at time.Tim
 
 // infer makes the center create an event about a fault. of is the ID of the cause.
 func (m *Model) infer(n *Node, t event.Type, f event.Fault, of string, at time.Time, snapshot bool) {
-	m.add(n, f.Key(), snapshot, Own{Type: t, Check: f.Check, Reason: f.Reason, Subject: f.Subject, Severity: f.Severity, Time: at,
-		Data: f, Of: of})
+	m.add(n, f.Key(), snapshot, Own{Type: t, Check: f.Check, Reason: f.Reason, Subject: f.Subject, Severity: f.Severity,
+		Time: at, Data: f, Of: of})
 }
 
 func (m *Model) inferLeftover(n *Node, t event.Type, a event.Activity, of string, at time.Time, snapshot bool) {
 	if t == event.LeftoverGone {
 		a.Kind = finding.LeftoverGone
 	}
-	m.add(n, leftoverKey(a), snapshot, Own{Type: t, Check: a.Check, Reason: "Inferred", Subject: a.Subject, Time: at, Data: a, Of: of})
+	m.add(n, leftoverKey(a), snapshot, Own{Type: t, Check: a.Check, Reason: "Inferred", Subject: a.Subject, Time: at,
+		Data: a, Of: of})
 }
 
 // add adds an event. Its ID is derived from its cause: created twice, it is a duplicate.

@@ -269,8 +269,8 @@ func TestInferredInFlight(t *testing.T) {
 	})
 }
 
-// Whatever agents and detectors send, a checkpoint at any moment and the rest of the journal yield the same state as the whole journal, and
-// with the inferred events a reader of the journal reaches that state too.
+// Whatever agents and detectors send, a checkpoint at any moment and the rest of the journal yield the same state as the
+// whole journal, and with the inferred events a reader of the journal reaches that state too.
 func TestRebuild(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := &feed{t: t, m: New()}

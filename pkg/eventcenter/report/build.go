@@ -75,8 +75,8 @@ type builder struct {
 
 // report returns the report. before holds the heads of the previous period.
 func (s *sum) report(p Period, name string, before []head) Report {
-	b := &builder{sum: s, rated: map[string]int{}, r: Report{Period: p, Name: name, Timezone: s.Timezone, From: s.From, To: s.To,
-		Through: s.Through, Partial: !s.Complete, Lost: s.Lost, Before: s.Before, Offset: s.Offset, NeedsPeople: []Need{},
+	b := &builder{sum: s, rated: map[string]int{}, r: Report{Period: p, Name: name, Timezone: s.Timezone,
+		From: s.From, To: s.To, Through: s.Through, Partial: !s.Complete, Lost: s.Lost, Before: s.Before, Offset: s.Offset, NeedsPeople: []Need{},
 		Find: s.Find.quantiles(), Clear: s.Clear.quantiles(), Worst: []NodeRow{}, New: []FaultRow{}, ByFault: []FaultRow{}}}
 	for _, n := range s.Nodes {
 		b.node(n)
@@ -155,7 +155,8 @@ func (b *builder) node(n *Node) {
 	r.Faults = r.Faults.add(all)
 	b.fleet.add(n.Time)
 	a := &r.Availability
-	a.Joined, a.Removed, a.MaintenanceSeconds = a.Joined+n.Joined, a.Removed+n.Removed, a.MaintenanceSeconds+n.Time.Maintenance/1000
+	a.Joined, a.Removed = a.Joined+n.Joined, a.Removed+n.Removed
+	a.MaintenanceSeconds += n.Time.Maintenance / 1000
 	addPlace(&b.pools, n.Pool, n, all)
 	addPlace(&b.zones, n.Zone, n, all)
 	if n.Time.Unavailable > 0 || all.Found > 0 {

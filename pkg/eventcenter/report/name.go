@@ -47,7 +47,8 @@ func (n counted) MarshalText() ([]byte, error) {
 // UnmarshalText reads a name in a day's file.
 func (n *counted) UnmarshalText(text []byte) error {
 	parts := append(strings.SplitN(string(text), "\x00", 4), "", "", "")
-	*n = counted{Check: parts[0], Reason: cmp.Or(parts[1], parts[0]), Severity: finding.Severity(cmp.Or(parts[2], "info")), Detector: parts[3]}
+	*n = counted{Check: parts[0], Reason: cmp.Or(parts[1], parts[0]), Detector: parts[3],
+		Severity: cmp.Or(finding.Severity(parts[2]), finding.Info)}
 	return nil
 }
 
