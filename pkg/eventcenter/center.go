@@ -100,7 +100,7 @@ func Open(ctx context.Context, o Options) (*Center, error) {
 	}
 	if err = c.load(ctx); err == nil {
 		c.Reports, err = report.Open(report.Options{Dir: filepath.Join(o.Dir, reportsDir), Journal: c.Journal, Log: o.Log,
-			Location: o.Location, Places: c.places})
+			Location: o.Location, Places: c.places, Base: func() *model.Model { return c.start(baseFile) }})
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Journal.Close())
@@ -109,11 +109,11 @@ func Open(ctx context.Context, o Options) (*Center, error) {
 }
 
 // places returns the places of the nodes.
-func (c *Center) places() map[report.Key]report.Place {
+func (c *Center) places() map[model.Key]report.Place {
 	nodes, _ := c.Model.Nodes("")
-	places := make(map[report.Key]report.Place, len(nodes))
+	places := make(map[model.Key]report.Place, len(nodes))
 	for _, n := range nodes {
-		places[report.Key{Cluster: n.Cluster, Node: n.Node}] = report.Place{Pool: n.Pool, Zone: n.Zone}
+		places[model.Key{Cluster: n.Cluster, Node: n.Node}] = report.Place{Pool: n.Pool, Zone: n.Zone}
 	}
 	return places
 }
@@ -222,11 +222,8 @@ func (c *Center) Checkpoint() error {
 // the model.
 func (c *Center) trim(ctx context.Context) error {
 	upTo := c.Journal.Expired(c.Keep)
-	if upTo == 0 {
+	if upTo == 0 || c.Reports.Offset() < upTo { // trimmed events could no longer be counted
 		return nil
-	}
-	if counted, err := c.counted(ctx, upTo); !counted || err != nil {
-		return err // trimmed events could no longer be counted
 	}
 	base := c.start(baseFile)
 	if err := replay(ctx, c.Journal, base, upTo); err != nil {
@@ -237,18 +234,6 @@ func (c *Center) trim(ctx context.Context) error {
 	}
 	c.Log.Info("trim the journal", "up to", upTo)
 	return c.Journal.Trim(ctx, upTo)
-}
-
-// counted reports whether the reports have reached an offset. It gives them some time for that.
-func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
-	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if c.Reports.Offset() < upTo {
-		if err := c.Reports.Follow(limited); err != nil && limited.Err() == nil {
-			return false, err
-		}
-	}
-	return c.Reports.Offset() >= upTo, nil
 }
 
 // Run maintains checkpoints and the journal's limits until ctx ends, or the center must be opened again. It also checks
@@ -284,7 +269,11 @@ func (c *Center) Run(ctx context.Context) error {
 			c.logged("checkpoint", c.Checkpoint())
 			saved = time.Now()
 		}
-		c.logged("reports", c.Reports.Follow(ctx))
+		limited, stop := context.WithTimeout(ctx, upkeepEvery) // after an upgrade it counts all that is kept
+		if err := c.Reports.Follow(limited); limited.Err() == nil {
+			c.logged("reports", err)
+		}
+		stop()
 		c.logged("trim", c.trim(ctx))
 		c.logged("seal", c.Journal.Seal(ctx))
 	}

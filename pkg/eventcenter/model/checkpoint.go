@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -29,7 +30,7 @@ func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 	m.mu.Lock()
 	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 })
 	head := header{checkpointVersion, journalID, m.offset, len(m.nodes)}
-	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.compare)
+	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.Compare)
 	m.mu.Unlock()
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)
@@ -69,12 +70,18 @@ func Load(r io.Reader, journalID string) (*Model, error) {
 			return nil, fmt.Errorf("checkpoint: node %d of %d: %w", i+1, head.Nodes, err)
 		}
 		m.nodes[Key{n.Cluster, n.Name}] = &n
-		maps.Copy(m.pending, n.Pending)
+		m.pending[Key{n.Cluster, n.Name}] = true
+		for _, f := range n.Active() { // written by an older version
+			if f.FoundAs == "" {
+				f.begin(f.RaisedAt)
+			}
+		}
 	}
 	return m, nil
 }
 
-func (k Key) compare(other Key) int {
+// Compare orders nodes by cluster and name.
+func (k Key) Compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), cmp.Compare(k.Node, other.Node))
 }
 
@@ -111,7 +118,7 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 			keys[key] = true
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.Compare) {
 		a, b := checkpoint.derived(key), rebuilt.derived(key)
 		if !bytes.Equal(a, b) {
 			found = append(found, Difference{key.Cluster, key.Node, string(a), string(b)})
@@ -127,11 +134,26 @@ func (m *Model) derived(key Key) []byte {
 		n = *there
 	}
 	var zero Node
-	n.Offset = 0 // a node that is there again keeps its predecessor's
+	n.Offset = 0                                                     // a node that is there again keeps its predecessor's
+	n.Stopped, n.NotReady, n.Maintenance = false, false, time.Time{} // like episodes: older versions' checkpoints lack them
+	n.Faults, n.Foreign = withoutEpisodes(n.Faults), maps.Clone(n.Foreign)
+	for detector, all := range n.Foreign {
+		n.Foreign[detector] = withoutEpisodes(all)
+	}
 	n.LastSeen, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.LastSeen, 0, event.Agent{}, "", nil, Meta{}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())
 	}
 	return text
+}
+
+func withoutEpisodes(all map[string]*Fault) map[string]*Fault {
+	all = maps.Clone(all)
+	for key, f := range all {
+		bare := *f
+		bare.Episode = Episode{}
+		all[key] = &bare
+	}
+	return all
 }

@@ -9,18 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
-
-type faultsView struct {
-	Filter []web.Field
-	Groups []group
-	Total  int
-}
 
 // faultFields are the filters for faults.
 func faultFields(q url.Values) []web.Field {
@@ -45,15 +38,8 @@ func (s *server) faults(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
 	found, _ := s.Model.Faults(wanted(q))
 	groups := groupsOf(found, s.Now())
-	s.Show(w, r, http.StatusOK, "faults", web.View{Title: "Faults", JSON: faultsJSON(q), Data: faultsView{
-		Filter: faultFields(q), Groups: groups[:min(maxRows, len(groups))], Total: len(groups)}})
-}
-
-type faultView struct {
-	group
-	Faults []model.NodeFault
-	Total  int
-	Query  url.Values
+	s.Show(w, r, http.StatusOK, "faults", web.View{Title: "Faults", JSON: faultsJSON(q), Data: data{
+		"Filter": faultFields(q), "Groups": groups[:min(maxRows, len(groups))], "Total": len(groups)}})
 }
 
 // fault shows one fault on all its nodes, the longest-lasting first.
@@ -62,24 +48,13 @@ func (s *server) fault(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q.Set("check", r.PathValue("check"))
 	found, _ := s.Model.Faults(wanted(q))
 	slices.SortStableFunc(found, func(a, b model.NodeFault) int { return a.RaisedAt.Compare(b.RaisedAt) })
-	v := faultView{Faults: found[:min(maxRows, len(found))], Total: len(found), Query: q,
-		group: group{Check: q.Get("check"), Reason: q.Get("reason")}}
+	g := group{Check: q.Get("check")}
 	if groups := groupsOf(found, s.Now()); len(groups) > 0 {
-		v.group = groups[0]
-		v.Reason = q.Get("reason") // empty: all reasons
+		g = groups[0]
 	}
-	s.Show(w, r, http.StatusOK, "fault", web.View{Title: strings.TrimSpace(v.Check + " " + v.Reason), JSON: faultsJSON(q),
-		Data: v})
-}
-
-type nodeView struct {
-	nodeRow
-	Faults    []model.NodeFault
-	Leftovers []event.Activity
-	More      int // leftovers
-	Lines     []api.Folded
-	Before    string
-	Gone      bool // the cursor is for events that are no longer kept
+	g.Reason = q.Get("reason") // empty: all reasons
+	s.Show(w, r, http.StatusOK, "fault", web.View{Title: strings.TrimSpace(g.Check + " " + g.Reason), JSON: faultsJSON(q),
+		Data: data{"Group": g, "Faults": found[:min(maxRows, len(found))], "Total": len(found), "Query": q}})
 }
 
 const (
@@ -91,25 +66,22 @@ const (
 func (s *server) node(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	key := model.Key{Cluster: r.PathValue("cluster"), Node: r.PathValue("node")}
 	detail, _, ok := s.Model.Node(key)
-	before, err := offset(r.URL.Query().Get("before"))
+	first, err := offset(r.URL.Query().Get("before"))
 	if !ok || err != nil {
 		s.Message(w, r, http.StatusNotFound, "Nothing was ever heard of this node.")
 		return
 	}
-	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: timeline, Backward: true,
+	page, err := s.Journal.Read(r.Context(), journal.Query{After: first, Limit: timeline, Backward: true,
 		Filter: journal.Filter{journal.Cluster: {key.Cluster}, journal.Node: {key.Node}}})
 	if err != nil {
 		s.unreadable(w, r, err)
 		return
 	}
-	v := nodeView{nodeRow: nodeRow{Summary: detail.Summary, State: stateOf(detail.Summary, s.Now(), s.Alive)}, Faults: detail.Faults,
-		Leftovers: detail.LeftoverList[:min(nodeLeftover, len(detail.LeftoverList))], Lines: api.Fold(linesOf(page))}
-	v.More = len(detail.LeftoverList) - len(v.Leftovers)
-	if len(page.Records) == timeline {
-		v.Before = strconv.FormatUint(page.Next, 10)
-	}
+	leftovers := detail.LeftoverList[:min(nodeLeftover, len(detail.LeftoverList))]
 	s.Show(w, r, http.StatusOK, "node", web.View{Title: key.Node, JSON: "/v1/nodes/" + url.PathEscape(key.Cluster) + "/" +
-		url.PathEscape(key.Node), Data: v})
+		url.PathEscape(key.Node), Data: data{"Node": detail, "State": stateOf(detail.Summary, s.Now(), s.Alive),
+		"Leftovers": leftovers, "More": len(detail.LeftoverList) - len(leftovers), "Lines": linesOf(page.Records),
+		"Before": before(page, page.Records)}})
 }
 
 func (s *server) unreadable(w http.ResponseWriter, r *http.Request, err error) {
@@ -123,40 +95,41 @@ func offset(text string) (uint64, error) {
 	return strconv.ParseUint(cmp.Or(text, "0"), 10, 63)
 }
 
-func linesOf(page journal.Page) (lines []api.Line) {
-	for _, record := range page.Records {
-		lines = append(lines, api.LineOf(api.Item{Offset: strconv.FormatUint(record.Offset, 10),
-			Received: record.Received, Event: record.JSON}))
+func linesOf(records []journal.Record) []api.Folded {
+	var lines []api.Line
+	for _, record := range records {
+		lines = append(lines, api.LineOf(api.ItemOf(record)))
 	}
-	return lines
+	return api.Fold(lines)
 }
 
-type eventsView struct {
-	Filter []web.Field
-	Lines  []api.Folded
-	Before string
-	Query  url.Values
+// before returns the cursor for the events before those of a page; empty: there are none.
+func before(page journal.Page, shown []journal.Record) string {
+	if len(shown) < timeline {
+		return ""
+	}
+	return strconv.FormatUint(page.Next, 10)
 }
 
 // events shows the newest selected events of all nodes.
 func (s *server) events(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
-	before, err := offset(q.Get("before"))
+	first, err := offset(q.Get("before"))
 	after, err2 := offset(q.Get("after"))
 	if err != nil || err2 != nil {
 		s.Message(w, r, http.StatusBadRequest, "before and after: an offset is made of digits.")
 		return
 	}
 	filter := journal.Filter{}
-	v := eventsView{Query: q}
+	var fields []web.Field
 	for _, name := range journal.Fields() {
 		value := q.Get(string(name))
-		v.Filter = append(v.Filter, web.Field{Name: string(name), Value: value})
+		fields = append(fields, web.Field{Name: string(name), Value: value})
 		if value != "" {
 			filter[name] = []string{value}
 		}
 	}
-	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: timeline, Backward: true,
+	page, err := s.Journal.Read(r.Context(), journal.Query{After: first, Limit: timeline, Backward: true,
 		Filter: filter, Stop: after})
 	if err != nil {
 		s.unreadable(w, r, err)
@@ -166,12 +139,9 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	if i := slices.IndexFunc(inside, func(r journal.Record) bool { return r.Offset <= after }); i >= 0 {
 		inside = inside[:i]
 	}
-	v.Lines = api.Fold(linesOf(journal.Page{Records: inside}))
-	if len(inside) == timeline {
-		v.Before = strconv.FormatUint(page.Next, 10)
-	}
 	s.Show(w, r, http.StatusOK, "events", web.View{Title: "Events", JSON: jsonOf("/v1/events", q, "cluster", "node",
-		"type", "severity", "check", "reason", "after"), Data: v})
+		"type", "severity", "check", "reason", "after"), Data: data{"Filter": fields, "Lines": linesOf(inside),
+		"Before": before(page, inside), "Query": q}})
 }
 
 // leftoverKind holds the leftovers of one kind.

@@ -5,14 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -32,19 +36,21 @@ type Options struct {
 	Dir      string
 	Journal  journal.Reader
 	Log      *slog.Logger
-	Location *time.Location       // nil: UTC
-	Now      func() time.Time     // nil: time.Now
-	Places   func() map[Key]Place // of the present nodes; nil: unknown
+	Location *time.Location             // nil: UTC
+	Now      func() time.Time           // nil: time.Now
+	Places   func() map[model.Key]Place // of the present nodes; nil: unknown
+	Base     func() *model.Model        // the state at the beginning of the journal; nil: an empty one
 }
 
-// Keeper counts the journal on demand, and stores a file for each finished day. The counts of the unfinished day are
-// only in memory: they are computed again after a start.
+// Keeper counts the journal on demand, with a model of its own, and stores a file for each finished day. The counts of the
+// unfinished day are only in memory: they are computed again after a start.
 type Keeper struct {
 	Options
 
-	mu   sync.Mutex // guards the fields below
-	fold Fold
-	read uint64 // up to this offset, even if there was no event to count
+	mu    sync.Mutex // guards the fields below
+	model *model.Model
+	day   *Day   // nil before the first event
+	read  uint64 // up to this offset
 }
 
 // Open continues after the newest stored day.
@@ -56,7 +62,6 @@ func Open(o Options) (*Keeper, error) {
 		o.Location = time.UTC
 	}
 	k := &Keeper{Options: o}
-	k.fold = Fold{Location: o.Location, Close: k.closed}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -65,7 +70,11 @@ func Open(o Options) (*Keeper, error) {
 		return nil, err
 	}
 	for _, name := range slices.Backward(names) {
-		d, err := load(filepath.Join(k.Dir, name+suffix))
+		var m *model.Model
+		d, err := load(k.file(name), &m)
+		if errors.Is(err, io.EOF) { // of an older version, without the state: so are those before it
+			break
+		}
 		if bounds := o.Journal.Bounds(); err == nil && (d.Journal != bounds.Journal || d.Offset > bounds.Newest) {
 			err = fmt.Errorf("it is of journal %s up to %d, this is %s up to %d", d.Journal, d.Offset, bounds.Journal,
 				bounds.Newest)
@@ -75,25 +84,34 @@ func Open(o Options) (*Keeper, error) {
 				"err", err)
 			continue
 		}
-		if d.Complete { // an older version may have stored an unfinished one
-			k.fold.Day = d.next(o.Location)
-			break
-		}
+		k.model, k.read, k.day = m, d.Offset, newDay(d.To, o.Location, d.Journal, d.Offset, m, d)
+		break
 	}
+	if k.model == nil && o.Base != nil {
+		k.model = o.Base()
+		k.read = k.model.Offset()
+	}
+	if k.model == nil {
+		k.model = model.New()
+	}
+	k.model.Count = func(n *model.Node, c model.Change) { k.day.count(n, c) }
 	return k, nil
 }
 
 // closed stores a finished day, and removes days that are too old.
 func (k *Keeper) closed(d *Day) error {
 	k.place(d)
-	if err := save(filepath.Join(k.Dir, d.Name+suffix), d); err != nil {
+	if was, err := load(k.file(d.Name), nil); err == nil && was.Complete && was.Journal == d.Journal {
+		return nil // by an older version, whose files have no state: it is counted again for the days after it
+	}
+	if err := save(k.file(d.Name), d, k.model); err != nil {
 		return fmt.Errorf("report of %s: %w", d.Name, err)
 	}
 	oldest := d.To.AddDate(0, 0, -keepDays).Format(time.DateOnly)
 	names, err := k.names()
 	for _, name := range names {
 		if name < oldest {
-			err = errors.Join(err, os.Remove(filepath.Join(k.Dir, name+suffix)))
+			err = errors.Join(err, os.Remove(k.file(name)))
 		}
 	}
 	return err
@@ -106,7 +124,7 @@ func (k *Keeper) place(d *Day) {
 	}
 	places := k.Places()
 	for _, n := range d.Nodes {
-		if p, ok := places[Key{n.Cluster, n.Name}]; ok && p != (Place{}) {
+		if p, ok := places[model.Key{Cluster: n.Cluster, Node: n.Name}]; ok && p != (Place{}) {
 			n.Place = p
 		}
 	}
@@ -126,10 +144,9 @@ func (k *Keeper) Follow(ctx context.Context) error {
 func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	bounds, now := k.Journal.Bounds(), k.Now()
-	after := k.offset()
+	bounds, after := k.Journal.Bounds(), k.read
 	if after >= bounds.Newest {
-		return false, k.fold.Advance(now.Add(-behind))
+		return false, k.advance(k.Now().Add(-behind))
 	}
 	lost := uint64(0)
 	if after+1 < bounds.Oldest {
@@ -140,15 +157,20 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	for _, r := range got.Records {
-		if err := k.fold.Apply(r, bounds.Journal); err != nil {
+		if k.day == nil {
+			k.day = newDay(r.Received, k.Location, bounds.Journal, r.Offset-1, k.model, nil)
+		}
+		if err := k.advance(r.Received); err != nil {
 			return false, err
 		}
+		k.model.Apply([]journal.Record{r})
+		k.day.Offset, k.read = r.Offset, r.Offset
 	}
 	k.read = got.Next
 	for _, g := range got.Gaps {
 		lost += g.To - g.From + 1
 	}
-	if d := k.fold.Day; d != nil {
+	if d := k.day; d != nil {
 		d.Offset = max(d.Offset, got.Next)
 		if after > d.Before { // events lost before the first day do not count
 			d.Lost += lost
@@ -157,39 +179,36 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 	return got.Next > after, nil
 }
 
-func (k *Keeper) offset() uint64 {
-	if k.fold.Day == nil {
-		return k.read
+// advance counts time up to a moment, and closes the days finished by then.
+func (k *Keeper) advance(now time.Time) error {
+	for k.day != nil && !now.Before(k.day.To) {
+		d := k.day
+		d.end(k.model, d.To)
+		d.Through, d.Complete = d.To, true
+		if err := k.closed(d); err != nil {
+			return err
+		}
+		k.day = newDay(d.To, k.Location, d.Journal, d.Offset, k.model, d)
 	}
-	return k.fold.Day.Offset
+	if k.day != nil {
+		k.day.Through = event.Later(k.day.Through, now)
+	}
+	return nil
 }
 
 // Offset returns the offset up to which the journal is counted.
 func (k *Keeper) Offset() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.offset()
+	return k.read
 }
 
-// NoReportError means that a day has no report.
-type NoReportError struct{ Name, Oldest, Newest string }
-
-func (e *NoReportError) Error() string {
-	if e.Newest == "" {
-		return "there is no report: nothing was received yet"
-	}
-	return fmt.Sprintf("there is no report of %s: there are of %s to %s", e.Name, e.Oldest, e.Newest)
-}
-
-// DateError is an invalid date.
-type DateError struct{ Text string }
-
-func (e *DateError) Error() string {
-	return fmt.Sprintf("date %.40q: want a day as 2026-11-23, today or yesterday", e.Text)
-}
-
-// Report returns the report of the day or week that contains date; empty: today.
+// Report returns the report of the day or week that contains date, as 2026-11-23, today or yesterday; empty: today. A
+// *web.Refusal says that the date is invalid, or has no report.
 func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, error) {
+	if p != Daily && p != Weekly {
+		return Report{}, &web.Refusal{Status: http.StatusNotFound, Reason: "there is no such report: want daily or weekly"}
+	}
 	now := k.Now().In(k.Location)
 	y, m, d := now.Date()
 	day := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
@@ -200,7 +219,8 @@ func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, err
 	default:
 		var err error
 		if day, err = time.Parse(time.DateOnly, date); err != nil {
-			return Report{}, &DateError{date}
+			return Report{}, &web.Refusal{Status: http.StatusBadRequest,
+				Reason: fmt.Sprintf("date %.40q: want a day as 2026-11-23, today or yesterday", date)}
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, catchUp)
@@ -224,17 +244,23 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.Now()
-	b := newBuilder(p, name)
+	var s sum
 	var missing []string
 	for i := range count {
 		date := first.AddDate(0, 0, count-1-i).Format(time.DateOnly)
-		switch d, err := k.day(date); {
+		switch d, err := k.stored(date); {
 		case err == nil:
 			through := d.Through
-			if now.After(through) && k.offset() >= k.Journal.Bounds().Newest {
+			if now.After(through) && k.read >= k.Journal.Bounds().Newest {
 				through = now
 			}
-			b.add(d, through.UTC())
+			if d == k.day {
+				if through.After(d.To) { // it will be finished soon
+					through = d.To
+				}
+				d.end(k.model, through)
+			}
+			s.add(d, through.UTC())
 		case !errors.Is(err, os.ErrNotExist):
 			k.Log.Error("read a day of the reports failed", "day", date, "err", err)
 			missing = append(missing, date)
@@ -243,41 +269,33 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 		}
 	}
 	slices.Reverse(missing)
-	if b.days == 0 {
+	if s.days == 0 {
 		names, err := k.names()
-		e := &NoReportError{Name: name}
-		if k.fold.Day != nil {
-			names = append(names, k.fold.Day.Name)
+		if k.day != nil {
+			names = append(names, k.day.Name)
 		}
+		reason := "there is no report: nothing was received yet"
 		if len(names) > 0 {
-			e.Oldest, e.Newest = names[0], slices.Max(names)
+			reason = fmt.Sprintf("there is no report of %s: there are of %s to %s", name, names[0], slices.Max(names))
 		}
-		return Report{}, cmp.Or[error](err, e)
+		return Report{}, cmp.Or[error](err, &web.Refusal{Status: http.StatusNotFound, Reason: reason})
 	}
 	var before []head
 	for i := range count {
-		if h, err := k.head(first.AddDate(0, 0, i-count).Format(time.DateOnly)); err == nil {
+		if h, err := readHead(k.file(first.AddDate(0, 0, i-count).Format(time.DateOnly))); err == nil {
 			before = append(before, h)
 		}
 	}
-	r := b.end(before)
-	r.Missing, r.Partial = missing, r.Partial || len(missing) > 0 || p == Weekly && b.days < count
+	r := s.report(p, name, before)
+	r.Missing, r.Partial = missing, r.Partial || len(missing) > 0 || p == Weekly && s.days < count
 	return r, nil
 }
 
-func (k *Keeper) head(name string) (h head, err error) {
-	if d := k.fold.Day; d != nil && d.Name == name {
-		return headOf(d), nil
+// stored returns a day: the present one, or a stored one.
+func (k *Keeper) stored(name string) (*Day, error) {
+	if k.day != nil && k.day.Name == name {
+		k.place(k.day)
+		return k.day, nil
 	}
-	h, _, err = read(filepath.Join(k.Dir, name+suffix), true)
-	return h, err
-}
-
-// day returns a day: the present one, or a stored one.
-func (k *Keeper) day(name string) (*Day, error) {
-	if d := k.fold.Day; d != nil && d.Name == name {
-		k.place(d)
-		return d, nil
-	}
-	return load(filepath.Join(k.Dir, name+suffix))
+	return load(k.file(name), nil)
 }
