@@ -32,9 +32,9 @@ func setRuntimeLimits() {
 }
 
 // setTimerSlack permits the kernel to wake each thread of this process that much later than wanted: proc(5),
-// /proc/PID/timerslack_ns. Go's monitor thread naps for 20 µs again and again while any code runs, and this makes them
-// 50 times fewer. Later threads inherit it. Without CAP_SYS_NICE only the own thread may be set; systemd's unit has
-// TimerSlackNSec= for that.
+// /proc/PID/timerslack_ns. Go's monitor thread naps for 20 µs again and again while any code runs: a fifth of the
+// processor time at rest without this. Later threads and children inherit it. Without CAP_SYS_NICE only the own thread
+// may be set; systemd's unit has TimerSlackNSec= for that.
 func setTimerSlack() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, thread := range threads {
