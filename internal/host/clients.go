@@ -56,6 +56,8 @@ type Runtime struct {
 	Status     func(ctx context.Context) (*cri.StatusResponse, error)
 	Sandboxes  func(ctx context.Context) ([]*cri.PodSandbox, error) // no filter, all states
 	Containers func(ctx context.Context) ([]*cri.Container, error)  // no filter, all states
+	// Lists makes the same call as Containers and drops the answer: for callers that only measure it.
+	Lists func(ctx context.Context) error
 	// SandboxStatus is the verbose status: Info contains the runtime's own JSON (pid, runtimeSpec, cniResult …).
 	SandboxStatus func(ctx context.Context, id string) (*cri.PodSandboxStatusResponse, error)
 	// Events calls take for each event of a container or sandbox until ctx ends or the runtime does: only then it returns, with

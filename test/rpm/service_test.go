@@ -251,7 +251,7 @@ func TestUnit(t *testing.T) {
 	// RestrictSUIDSGID=yes blocks openat2, which every release needs: TestReleaseOnSystemdHost.
 	for name, want := range map[string]string{"RestrictSUIDSGID": "no", "MemoryMax": "268435456",
 		"CPUQuotaPerSecUSec": "500ms", "OOMScoreAdjust": "-900", "Restart": "always", "WatchdogUSec": "1min",
-		"Type": "notify", "StartLimitIntervalUSec": "0"} {
+		"Type": "notify", "StartLimitIntervalUSec": "0", "TimerSlackNSec": "1000000"} {
 		if got := m.property(name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}

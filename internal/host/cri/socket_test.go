@@ -42,6 +42,13 @@ func (f *fakeRuntime) Status(context.Context, *cri.StatusRequest) (*cri.StatusRe
 	return f.status, nil
 }
 
+func (f *fakeRuntime) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+	if f.name == "" {
+		return nil, status.Error(codes.Internal, "no list")
+	}
+	return &cri.ListContainersResponse{Containers: []*cri.Container{{Id: f.name}}}, nil
+}
+
 func newRuntime(t *testing.T, socket string) host.Runtime {
 	t.Helper()
 	runtime, closer, err := NewRuntime(socket)
@@ -161,6 +168,24 @@ func TestRuntimeAnswerTooLarge(t *testing.T) {
 	_, err := newRuntime(t, socket).Status(hosttest.Within(t, time.Minute))
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("Status() = %v, want ResourceExhausted", err)
+	}
+}
+
+// Lists makes the call of Containers: it fails where that does.
+func TestRuntimeLists(t *testing.T) {
+	socket := filepath.Join(hosttest.ShortDir(t), "cri.sock")
+	fake := &fakeRuntime{name: "c"}
+	hosttest.ServeGRPC(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, fake) })
+	runtime := newRuntime(t, socket)
+	if err := runtime.Lists(hosttest.Within(t, time.Minute)); err != nil {
+		t.Error(err)
+	}
+	if all, err := runtime.Containers(hosttest.Within(t, time.Minute)); err != nil || len(all) != 1 || all[0].GetId() != "c" {
+		t.Errorf("Containers() = %v, %v", all, err)
+	}
+	fake.name = ""
+	if err := runtime.Lists(hosttest.Within(t, time.Minute)); status.Code(err) != codes.Internal {
+		t.Errorf("Lists() = %v, want Internal", err)
 	}
 }
 

@@ -40,7 +40,7 @@ type Mount struct {
 }
 
 // Device returns the number of the superblock in the kernel's form: "98:0".
-func (m Mount) Device() string { return fmt.Sprintf("%d:%d", m.Major, m.Minor) }
+func (m Mount) Device() string { return strconv.Itoa(m.Major) + ":" + strconv.Itoa(m.Minor) }
 
 // Parse reads a complete mount table. A malformed line is an error that quotes it.
 //

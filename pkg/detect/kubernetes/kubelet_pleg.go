@@ -126,13 +126,12 @@ func (m *plegState) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 
 // listsSlowly makes the same call as a relist, which shows a slow runtime also on a node at rest.
 func listsSlowly(ctx context.Context, h *host.Host) bool {
-	if h.Kubelet.RecentScrape == nil || h.Runtime.Containers == nil {
+	if h.Kubelet.RecentScrape == nil || h.Runtime.Lists == nil {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, plegListLimit)
 	defer cancel()
-	_, err := h.Runtime.Containers(ctx)
-	return err != nil
+	return h.Runtime.Lists(ctx) != nil
 }
 
 // plegFromNode reads kubelet's own report from the Node. Without it the result is unknown, since metrics may be slow

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
@@ -45,7 +44,7 @@ func newRestingNode(t *testing.T) *restingNode {
 		}
 		return n.host.Kubelet.Scrape(ctx)
 	}
-	n.host.Runtime.Containers = func(context.Context) ([]*cri.Container, error) { return nil, nil }
+	n.host.Runtime.Lists = func(context.Context) error { return nil }
 	return n
 }
 
@@ -144,9 +143,7 @@ func TestPLEGAtRest(t *testing.T) {
 	}
 	n.rest(check)
 	seen = n.now.Wall.Add(-4 * time.Minute)
-	n.host.Runtime.Containers = func(context.Context) ([]*cri.Container, error) {
-		return nil, context.DeadlineExceeded
-	}
+	n.host.Runtime.Lists = func(context.Context) error { return context.DeadlineExceeded }
 	if got := n.minute(check); got != "PLEGUnhealthy" {
 		t.Errorf("found %q", got)
 	}

@@ -3,11 +3,13 @@ package hostscan
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"hash"
 	"io/fs"
 	"path"
+	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
@@ -18,7 +20,7 @@ import (
 // Traces is a digest of the signs that pods came, went or left objects: the entries of kubelet's directory of pods, the
 // pods' cgroups in each hierarchy, CNI's cache and the directories of network namespaces, all mounts, the network
 // devices, and the processes of kubelet and the runtime. It costs some milliseconds, a pass a hundred.
-type Traces [16]byte
+type Traces [sha256.Size]byte
 
 // ReadTraces reads the traces of pods on a host. An error means that a pass is needed.
 func ReadTraces(ctx context.Context, h *host.Host) (Traces, error) {
@@ -33,9 +35,9 @@ func ReadTraces(ctx context.Context, h *host.Host) (Traces, error) {
 	if err != nil {
 		return none, err
 	}
-	digest := fnv.New128a()
+	digest := traceDigest{Hash: sha256.New()}
 	for _, m := range append(mounts, private...) {
-		fmt.Fprintf(digest, "%d %q\n", m.ID, m.Point)
+		digest.add(m.Point, uint64(m.ID))
 	}
 	for _, dir := range traceDirs(scan, mounts) {
 		if err := ctx.Err(); err != nil {
@@ -45,9 +47,9 @@ func ReadTraces(ctx context.Context, h *host.Host) (Traces, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return none, err
 		}
-		fmt.Fprintf(digest, "%d entries of %q\n", len(entries), dir)
+		digest.add(dir, uint64(len(entries)))
 		for _, entry := range entries {
-			fmt.Fprintf(digest, "%d %q\n", entry.Inode, entry.Name)
+			digest.add(entry.Name, entry.Inode)
 		}
 	}
 	kubelet, kubeletErr := scan.Kubelet()
@@ -56,10 +58,27 @@ func ReadTraces(ctx context.Context, h *host.Host) (Traces, error) {
 		return none, err
 	}
 	for _, process := range []host.Process{kubelet, runtime} {
-		fmt.Fprintf(digest, "process %d since %d\n", process.PID, process.StartTime)
+		digest.add("process", uint64(process.PID), process.StartTime)
 	}
 	digest.Sum(sum[:0])
 	return sum, nil
+}
+
+// traceDigest adds up traces: there are thousands of them each minute.
+type traceDigest struct {
+	hash.Hash
+
+	line []byte // reused
+}
+
+// add takes one trace: its name, after its length, and its numbers.
+func (d *traceDigest) add(name string, numbers ...uint64) {
+	d.line = append(strconv.AppendInt(d.line[:0], int64(len(name)), 10), ' ')
+	d.line = append(d.line, name...)
+	for _, n := range numbers {
+		d.line = strconv.AppendUint(append(d.line, ' '), n, 10)
+	}
+	d.Write(append(d.line, '\n'))
 }
 
 // traceDirs are the directories whose entries come and go with pods.

@@ -1,6 +1,39 @@
 package daemon
 
-import "testing"
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// The kernel may wake each thread of the process a millisecond late, Go's monitor among them, which is older than any Go
+// code; and those that start later.
+func TestTimerSlack(t *testing.T) {
+	need.Root(t, "sets the timer slack of other threads")
+	setTimerSlack()
+	later := make(chan bool)
+	go func() {
+		runtime.LockOSThread() // it ends with the goroutine
+		<-later
+	}()
+	defer close(later)
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("%d threads: %v", len(threads), err)
+	}
+	for _, thread := range threads {
+		slack, err := os.ReadFile("/proc/" + thread.Name() + "/timerslack_ns")
+		if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(slack)) == "1000000" {
+			continue
+		}
+		t.Errorf("thread %s: %q, %v", thread.Name(), slack, err)
+	}
+}
 
 // At rest, half of the live heap is free or garbage all the time: no collection is forced for that. The rest of a start or
 // of a pass is given back.

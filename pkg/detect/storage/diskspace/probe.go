@@ -31,8 +31,17 @@ func spacesOf(mounts []mount.Mount, paths host.Paths, ignore []string) []space {
 			holds[device] = append(holds[device], own.Name)
 		}
 	}
+	candidates := make(map[string]bool) // devices: most mounts are volumes of pods in memory
+	for _, m := range mounts {
+		if filesystem.OnBlockDevice(m) || inMemory(m) {
+			candidates[m.Device()] = true
+		}
+	}
 	var spaces []space
-	for _, f := range filesystem.FilesystemsOf(mounts, func(mount.Mount) bool { return true }) {
+	for _, f := range filesystem.FilesystemsOf(mounts, func(m mount.Mount) bool {
+		device := m.Device()
+		return candidates[device] || len(holds[device]) > 0
+	}) {
 		s := space{Filesystem: f, holds: holds[f.Device]}
 		s.volume = !slices.ContainsFunc(s.Mounts, func(m mount.Mount) bool {
 			return !filesystem.BelowKubelet(m.Point, paths)
@@ -46,16 +55,18 @@ func spacesOf(mounts []mount.Mount, paths host.Paths, ignore []string) []space {
 
 // matters reports whether a filesystem is checked.
 func (s space) matters() bool {
-	memory := func(m mount.Mount) bool {
-		return m.FSType == "tmpfs" && m.Root == "/" && slices.Contains([]string{"/", "/run", "/dev/shm"}, m.Point)
-	}
 	switch {
 	case filesystem.ReadOnlyByDesign(s.Principal.FSType):
 		return false
 	case filesystem.OnBlockDevice(s.Principal), len(s.holds) > 0:
 		return true
 	}
-	return slices.ContainsFunc(s.Mounts, memory)
+	return slices.ContainsFunc(s.Mounts, inMemory)
+}
+
+// inMemory reports whether a mount is one of the node's own filesystems in memory.
+func inMemory(m mount.Mount) bool {
+	return m.FSType == "tmpfs" && m.Root == "/" && slices.Contains([]string{"/", "/run", "/dev/shm"}, m.Point)
 }
 
 // probe returns the filesystems that answered, and the errors of the others. It skips a filesystem wholly covered by

@@ -15,11 +15,12 @@ func FilesystemsOf(mounts []mount.Mount, wanted func(mount.Mount) bool) []Filesy
 		if !wanted(m) {
 			continue
 		}
-		at, known := index[m.Device()]
+		device := m.Device()
+		at, known := index[device]
 		if !known {
 			at = len(filesystems)
-			index[m.Device()] = at
-			filesystems = append(filesystems, Filesystem{Device: m.Device()})
+			index[device] = at
+			filesystems = append(filesystems, Filesystem{Device: device})
 		}
 		filesystems[at].Mounts = append(filesystems[at].Mounts, m)
 	}

@@ -3,6 +3,7 @@ package filesystemreadonly
 import (
 	"context"
 	"fmt"
+	"sync"
 	"syscall"
 	"time"
 
@@ -55,7 +56,7 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 	doubts := make(map[finding.Subject]error)
 	var due []*examined
 	var requests []probe.ProbeRequest
-	tree := filesystem.NewTree(mounts)
+	tree := sync.OnceValue(func() *filesystem.Tree { return filesystem.NewTree(mounts) })
 	for i := range filesystems {
 		f := &filesystems[i]
 		if f.Principal.FSType != "xfs" || f.gone != "" {
@@ -63,7 +64,7 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 		}
 		if last, ok := p.answers[f.Identity()]; ok && last.known(now) {
 			fresh[f.Identity()] = last
-		} else if request, err := f.Probe(h, tree); err != nil {
+		} else if request, err := f.Probe(h, tree()); err != nil {
 			doubts[f.Subject()] = err
 		} else {
 			due, requests = append(due, f), append(requests, request)
