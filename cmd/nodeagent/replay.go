@@ -42,9 +42,6 @@ could not be read, no line is of the kernel or a known daemon, or a line with th
 parsed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.valid(); err != nil {
-				return err
-			}
 			f, err := replay.ParseFormat(format)
 			if err != nil {
 				return fmt.Errorf("--format: %w", err)

@@ -40,7 +40,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 
-		PersistentPreRunE: func(*cobra.Command, []string) error { return o.valid() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.Validate() },
 	}
 	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+
 		config.DefaultFile+" if it exists)")
@@ -87,7 +87,8 @@ func (o *options) container(ctx context.Context, socket string) status.Container
 	return paths
 }
 
-func (o *options) valid() error {
+// Validate returns the error in the flags.
+func (o *options) Validate() error {
 	if o.output != "text" && o.output != "json" {
 		return fmt.Errorf("--output %q: must be text or json", o.output)
 	}

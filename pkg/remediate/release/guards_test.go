@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -106,7 +107,7 @@ func TestPodOptOut(t *testing.T) {
 	t.Run("settings", func(t *testing.T) {
 		s := Defaults()
 		s.OptOutPods = []string{"app=db", "app in (", ""}
-		got := s.Problems()
+		got, _ := s.Validate().(setting.Mistakes)
 		if len(got) != 2 || got["optOutPods.1"] == "" || got["optOutPods.2"] == "" {
 			t.Error(got)
 		}
