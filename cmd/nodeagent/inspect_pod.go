@@ -37,15 +37,8 @@ Exit codes: 0 the pod is fine, or still has time; 1 it is stuck, failed, not her
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), answer)
-			} else {
-				err = printAnswer(cmd.OutOrStdout(), answer, time.Now())
-			}
-			if err != nil {
-				return err
-			}
-			return answerExit(answer)
+			return o.answer(cmd.OutOrStdout(), answer, func(w io.Writer) error { return printAnswer(w, answer, time.Now()) },
+				answerExit(answer))
 		},
 	}
 }

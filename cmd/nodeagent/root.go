@@ -97,6 +97,17 @@ func (o *options) Validate() error {
 
 func (o *options) json() bool { return o.output == "json" }
 
+// answer prints a value as JSON or for people, and returns the exit code of the verb.
+func (o *options) answer(w io.Writer, value any, forPeople func(io.Writer) error, exit error) error {
+	if o.json() {
+		forPeople = func(w io.Writer) error { return printJSON(w, value) }
+	}
+	if err := forPeople(w); err != nil {
+		return err
+	}
+	return exit
+}
+
 func printJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)

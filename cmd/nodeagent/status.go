@@ -33,15 +33,8 @@ If no agent runs, the command runs all checks once and prints them as "nodeagent
 			if err != nil {
 				return checkInstead(cmd, o, err)
 			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), status)
-			} else {
-				err = printStatus(cmd.OutOrStdout(), status, all)
-			}
-			if err != nil {
-				return err
-			}
-			return statusExit(status)
+			return o.answer(cmd.OutOrStdout(), status, func(w io.Writer) error { return printStatus(w, status, all) },
+				statusExit(status))
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the checks without findings")

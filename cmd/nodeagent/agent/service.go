@@ -60,7 +60,7 @@ func (s *serviceStatus) Run(ctx context.Context) error {
 
 // summary describes a state in one line: the faults and the unknown checks.
 func summary(checks []detect.Check, state finding.State) string {
-	counts := map[finding.Severity]int{}
+	counts := finding.Counts{}
 	for _, b := range state.Raised() {
 		counts[b.Severity]++
 	}
@@ -70,12 +70,7 @@ func summary(checks []detect.Check, state finding.State) string {
 			unknown++
 		}
 	}
-	var parts []string
-	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
-		if n := counts[severity]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, severity))
-		}
-	}
+	parts := counts.Texts()
 	if unknown > 0 {
 		parts = append(parts, fmt.Sprintf("%d of %d checks cannot tell", unknown, len(checks)))
 	}

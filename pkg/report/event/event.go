@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -73,7 +72,7 @@ type Reporter struct {
 	believed []finding.Believed // present faults, for the resend
 	resendAt time.Time
 	retryAt  time.Time
-	lost     lost // dropped and not yet reported
+	lost     finding.Counts // dropped and not yet reported
 }
 
 // New returns a reporter that continues with what an earlier run left in the store.
@@ -82,7 +81,7 @@ func New(c Config) *Reporter {
 	r := &Reporter{
 		config: c, outbox: report.NewOutbox(c.Limit, c.Store, c.Log), changed: make(chan struct{}, 1),
 		backoff: report.Backoff{Rand: c.Rand}, send: report.NewBudgets(sendBurst, sendEvery),
-		budgets: report.NewBudgets(c.Burst, c.Every), lost: lost{},
+		budgets: report.NewBudgets(c.Burst, c.Every), lost: finding.Counts{},
 	}
 	if c.Resend > 0 {
 		r.resendAt = time.Now().Add(r.resendAfter())
@@ -165,7 +164,7 @@ func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n not
 	waiting, held := r.outbox.Waiting(n.Reason)
 	if held != nil {
 		held.Count++
-		if finding.Compare(finding.Finding{Severity: severity}, finding.Finding{Severity: held.Severity}) < 0 {
+		if severity.Compare(held.Severity) < 0 {
 			held.Severity = severity
 		}
 		held.Last, held.Body = at, body
@@ -213,17 +212,3 @@ func (r *Reporter) resendAfter() time.Duration {
 }
 
 func (r *Reporter) observe() { r.config.Observer.Queued(r.Name(), r.outbox.Len()) }
-
-// lost counts dropped events, by severity.
-type lost map[finding.Severity]int
-
-// String returns the counts, the most severe first.
-func (l lost) String() string {
-	var parts []string
-	for _, s := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
-		if l[s] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", l[s], s))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
