@@ -70,8 +70,8 @@ var mayImport = map[string][]string{
 	"internal/kube/groups": {},
 	"cmd/nodeagent/config": {"internal/host", "internal/setting", "pkg/finding", "pkg/detect", "pkg/inspect",
 		"pkg/remediate", "pkg/report"},
-	"internal/store":       {"pkg/finding"},
-	"internal/faultpoint":  {},
+	"internal/store":      {"pkg/finding"},
+	"internal/faultpoint": {},
 }
 
 // pure lists the packages whose result depends only on their arguments, with the standard library packages they import.

@@ -204,11 +204,8 @@ func (d *Mutator) addressUnused(address netip.Addr, own string) error {
 // addressesIn lists the addresses in a mounted network namespace; none if no namespace is mounted on file.
 func addressesIn(file string) ([]netlink.Addr, error) {
 	fd, err := unix.Open(file, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, unix.ENOENT)
 	}
 	defer unix.Close(fd)
 	var system unix.Statfs_t

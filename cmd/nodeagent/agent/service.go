@@ -9,6 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
 // serviceStatus is the reporter to the service manager: one line in "systemctl status".
@@ -37,10 +38,7 @@ func (s *serviceStatus) Update(state finding.State, _ []finding.Update) {
 		return
 	}
 	s.line = line
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	report.Wake(s.changed)
 }
 
 // Run updates the service manager until ctx ends.

@@ -167,11 +167,8 @@ func (w *cgroupWalk) below(c PodCgroup) error {
 		}
 	}
 	entries, _, err := w.files.ReadEntries(c.Dir(), maxPodCgroups+maxCgroupFiles)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	for _, entry := range entries {
 		if !entry.IsDir() {

@@ -2,9 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -83,11 +81,8 @@ type btrfsHistory struct {
 
 func (m *btrfsState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List(btrfsRoot)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("the kernel has no btrfs")
-	}
 	if err != nil {
-		return nil, err
+		return nil, checkkit.UnlessAbsent(err, "the kernel has no btrfs")
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, "-") }) // features, debug
 	switch {

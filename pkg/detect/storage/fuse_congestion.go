@@ -72,11 +72,8 @@ type fuseConnection struct{ waiting, threshold, background int }
 
 func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]finding.Finding, error) {
 	names, err := h.Files.List(fuseConnections)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("the kernel has no FUSE")
-	}
 	if err != nil {
-		return nil, err
+		return nil, checkkit.UnlessAbsent(err, "the kernel has no FUSE")
 	}
 	if len(names) == 0 {
 		return nil, finding.NotApplicable("no FUSE connection, or fusectl is not mounted")

@@ -68,11 +68,8 @@ func ZFSPools() detect.Check {
 
 func checkZFSPools(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	entries, _, err := h.Files.Entries(zfsStats)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("the kernel has no ZFS")
-	}
 	if err != nil {
-		return nil, err
+		return nil, checkkit.UnlessAbsent(err, "the kernel has no ZFS")
 	}
 	var pools []string
 	for _, e := range entries {

@@ -2,7 +2,6 @@ package kinds
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,11 +33,8 @@ func leaseSpec() Spec {
 // (internal/cri/server/sandbox_run.go): one that a crash left behind stays forever.
 func listLeases(_ context.Context, scan *hostscan.Scan) ([]object.Object, error) {
 	leases, err := scan.Leases()
-	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return nil, nil // another runtime
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, hosterr.ErrNotConfigured) // another runtime
 	}
 	objects := make([]object.Object, 0, len(leases))
 	for _, lease := range leases {

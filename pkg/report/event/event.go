@@ -135,10 +135,7 @@ func (r *Reporter) Report(activities []finding.Activity) {
 // signal wakes Run.
 func (r *Reporter) signal() {
 	r.observe()
-	select {
-	case r.changed <- struct{}{}:
-	default: // it is awake already
-	}
+	report.Wake(r.changed)
 }
 
 // worthRepeating returns a copy of the findings above info, never nil. Finding holds a map, but an event shows none of

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
@@ -85,11 +86,8 @@ func deviceGone(files host.Files, device string) (string, error) {
 // folder.
 func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Errors, error) {
 	count, err := checkkit.ReadNumber(files, dir+"/errors_count")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	last, err := checkkit.ReadNumber(files, dir+"/last_error_time")
 	if err != nil {

@@ -193,11 +193,8 @@ func (w *Evidence) observe(ctx context.Context, report object.Report) error {
 
 func (w *Evidence) read() ([]driverObservation, error) {
 	data, err := host.Files{}.Read(filepath.Join(w.Dir, driverFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	var observations []driverObservation
 	if err := json.Unmarshal(data, &observations); err != nil {
