@@ -37,7 +37,7 @@ type Config struct {
 	Resend  time.Duration
 	Timeout time.Duration // of one request; zero: DefaultTimeout
 
-	Wordings map[string]Wording // by check, if it has another wording
+	Wordings map[string]finding.Wording // by check, if it has another wording
 
 	Observer report.Observer
 	Log      *slog.Logger
