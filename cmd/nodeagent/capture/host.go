@@ -56,10 +56,7 @@ func KernelLog(ctx context.Context, h *host.Host, most int) ([]byte, error) {
 
 // Units returns the running and the failed units, and those important ones that are neither.
 func Units(ctx context.Context, h *host.Host) ([]byte, error) {
-	if h.Systemd.Units == nil {
-		return nil, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
-	}
-	units, err := h.Systemd.Units(ctx)
+	units, err := host.Ask(ctx, "systemd", h.Systemd.Units)
 	if err != nil {
 		return nil, err
 	}
@@ -99,10 +96,7 @@ func Versions(ctx context.Context, h *host.Host, agent string) ([]byte, error) {
 }
 
 func runtimeVersion(ctx context.Context, h *host.Host) (string, error) {
-	if h.Runtime.Version == nil {
-		return "", hosterr.ErrNotConfigured
-	}
-	v, err := h.Runtime.Version(ctx)
+	v, err := host.Ask(ctx, "runtime", h.Runtime.Version)
 	return v.GetRuntimeName() + " " + v.GetRuntimeVersion(), err
 }
 

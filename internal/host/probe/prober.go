@@ -50,14 +50,19 @@ func (p Prober) All(ctx context.Context, patience time.Duration, requests []Prob
 	return results
 }
 
+// Ask runs one probe until ctx ends.
+func (p Prober) Ask(ctx context.Context, request ProbeRequest) (ProbeAnswer, error) {
+	if p.Do == nil {
+		return ProbeAnswer{}, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
+	}
+	return p.Do(ctx, request)
+}
+
 // one is a batch of one if there is only Do, as in tests.
 func (p Prober) one(ctx context.Context, patience time.Duration, request ProbeRequest) ProbeResult {
-	if p.Do == nil {
-		return ProbeResult{Err: fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)}
-	}
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	answer, err := p.Do(limited, request)
+	answer, err := p.Ask(limited, request)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = hangs(request, patience)
 	}

@@ -143,7 +143,7 @@ func readTasks(ctx context.Context, s *hostscan.Scan) (map[string]*tasks.Process
 }
 
 func askTasks(ctx context.Context, s *hostscan.Scan) (map[string]*tasks.Process, error) {
-	all, err := hostscan.Ask(ctx, "containerd", s.Host.Containerd.Tasks)
+	all, err := host.Ask(ctx, "containerd", s.Host.Containerd.Tasks)
 	if err != nil {
 		return nil, err
 	}

@@ -111,14 +111,14 @@ func sandboxUsers(ctx context.Context, scan *hostscan.Scan, leases []*object.Obj
 			}
 		}
 	}
-	tasks, err := hostscan.Ask(ctx, "containerd", scan.Host.Containerd.Tasks)
+	tasks, err := host.Ask(ctx, "containerd", scan.Host.Containerd.Tasks)
 	if err != nil {
 		return carriers, fmt.Errorf("containerd's tasks: %w", err)
 	}
 	for _, task := range tasks {
 		carriers[task.GetID()] = "containerd has a task for it"
 	}
-	records, err := hostscan.Ask(ctx, "containerd", scan.Host.Containerd.Sandboxes)
+	records, err := host.Ask(ctx, "containerd", scan.Host.Containerd.Sandboxes)
 	if err != nil {
 		return carriers, fmt.Errorf("containerd's records of sandboxes: %w", err)
 	}

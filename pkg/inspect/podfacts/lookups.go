@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
 )
@@ -40,12 +40,7 @@ func (g *gatherer) lookUp(ctx context.Context, pod *corev1.Pod) {
 }
 
 func (g *gatherer) isMissing(volume string) bool {
-	for _, m := range g.facts.Local.Missing {
-		if strings.HasPrefix(m, volume+" (") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.facts.Local.Missing, func(m string) bool { return strings.HasPrefix(m, volume+" (") })
 }
 
 func (g *gatherer) askImage(ctx context.Context, image string) {
@@ -121,10 +116,6 @@ func (g *gatherer) askDrivers(ctx context.Context) {
 		return
 	}
 	d.Asked = true
-	if g.host.Cluster.CSINode == nil {
-		d.Err = fmt.Errorf("CSINode: %w", hosterr.ErrNotConfigured)
-		return
-	}
 	node, err := within(ctx, lookupsLimit, "the apiserver", g.host.Cluster.CSINode)
 	if err != nil && !apierrors.IsNotFound(err) { // a node without any registered driver has none
 		d.Err = err

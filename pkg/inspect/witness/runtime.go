@@ -9,6 +9,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -103,7 +104,7 @@ func askRuntime(ctx context.Context, scan *hostscan.Scan) RuntimeInventory {
 			r.Grace[uid] = max(r.Grace[uid], time.Duration(seconds)*time.Second)
 		}
 	}
-	if version, err := hostscan.Ask(ctx, "runtime", scan.Host.Runtime.Version); err == nil {
+	if version, err := host.Ask(ctx, "runtime", scan.Host.Runtime.Version); err == nil {
 		r.Name = version.GetRuntimeName()
 	}
 	delete(r.Running, "")
@@ -125,7 +126,7 @@ func askProcess(scan *hostscan.Scan) (time.Duration, error) {
 
 // askConditions asks for RuntimeReady and NetworkReady.
 func askConditions(ctx context.Context, scan *hostscan.Scan) (runtime, network Condition) {
-	status, err := hostscan.Ask(ctx, "runtime", scan.Host.Runtime.Status)
+	status, err := host.Ask(ctx, "runtime", scan.Host.Runtime.Status)
 	if err != nil {
 		why := "its status could not be read: " + err.Error()
 		return Condition{Why: why}, Condition{Why: why}

@@ -162,10 +162,7 @@ func (m member) unfit(t Tools) string {
 
 // object returns the runtime's identity of the container that kubelet reports as running.
 func (m member) object(ctx context.Context, h *host.Host) (mutate.RuntimeObject, error) {
-	if h.Runtime.Containers == nil {
-		return mutate.RuntimeObject{}, fmt.Errorf("runtime: %w", hosterr.ErrNotConfigured)
-	}
-	containers, err := h.Runtime.Containers(ctx)
+	containers, err := host.Ask(ctx, "runtime", h.Runtime.Containers)
 	if err != nil {
 		return mutate.RuntimeObject{}, fmt.Errorf("containers of the runtime: %w", err)
 	}

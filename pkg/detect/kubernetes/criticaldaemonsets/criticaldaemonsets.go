@@ -203,13 +203,10 @@ type refusal struct {
 
 // refreshSets reads the DaemonSets. If it cannot, the last ones stay.
 func (c *daemonSetCheck) refreshSets(ctx context.Context, h *host.Host, now finding.Timestamp) error {
-	if h.Cluster.DaemonSets == nil {
-		return fmt.Errorf("DaemonSets: %w", hosterr.ErrNotConfigured)
-	}
 	if c.refusal.err != nil && now.Since(c.refusal.asked) < c.refusal.wait {
 		return c.refusal.err
 	}
-	sets, err := h.Cluster.DaemonSets(ctx)
+	sets, err := host.Ask(ctx, "DaemonSets", h.Cluster.DaemonSets)
 	switch {
 	case apierrors.IsForbidden(err):
 		c.refusal = refusal{asked: now, wait: c.node.seldom, err: err}

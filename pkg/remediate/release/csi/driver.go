@@ -217,13 +217,10 @@ func (w *Evidence) write(observations []driverObservation) error {
 // readDrivers reads all signs of drivers. An error means that a part could not be read.
 func (w *Evidence) readDrivers(ctx context.Context) (driverObservation, error) {
 	observation := driverObservation{At: w.Host.Clock()}
-	if w.Host.Cluster.CSINode == nil {
-		return observation, fmt.Errorf("the Node's CSINode: %w", hosterr.ErrNotConfigured)
-	}
 	if w.Host.Plugins.Connect == nil {
 		return observation, fmt.Errorf("sockets of plugins: %w", hosterr.ErrNotConfigured)
 	}
-	object, err := w.Host.Cluster.CSINode(ctx)
+	object, err := host.Ask(ctx, "apiserver", w.Host.Cluster.CSINode)
 	if err != nil {
 		return observation, fmt.Errorf("the Node's CSINode: %w", err)
 	}
