@@ -56,7 +56,7 @@ func (d *Mutator) FreeAddress(ctx context.Context, l AddressLease) error {
 // MayFreeAddress returns why FreeAddress would not begin: host-local is not there, or not root's, or the address is held.
 func (d *Mutator) MayFreeAddress(ctx context.Context, l AddressLease) error {
 	_, _, err := d.freeing(ctx, l)
-	return ignoreGone(err)
+	return hosterr.Ignore(err, errGone)
 }
 
 // freeing returns what host-local is given, once nothing keeps the address.

@@ -109,3 +109,14 @@ type ProbeAnswer struct {
 
 	Values map[string]string `json:"values,omitempty"` // by name; see the probes
 }
+
+// FreePercent is the share of free space, of a statfs.
+func (a ProbeAnswer) FreePercent() float64 { return float64(a.FreeBytes) / float64(a.TotalBytes) * 100 }
+
+// FreeInodePercent is the share of free inodes: 100 if the filesystem has no fixed number of them.
+func (a ProbeAnswer) FreeInodePercent() float64 {
+	if a.Inodes == 0 {
+		return 100
+	}
+	return float64(a.FreeInodes) / float64(a.Inodes) * 100
+}

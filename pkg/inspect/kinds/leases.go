@@ -135,14 +135,7 @@ func runtimeCommand(h *host.Host, pid int) (string, error) {
 	if err == nil && slices.Contains([]string{"containerd-shim", "runc", "crun", "conmon"}, stat.Comm) {
 		var args []string
 		args, err = h.ProcArgs(pid)
-		return strings.Join(args, " "), ignoreGone(err)
+		return strings.Join(args, " "), proc.UnlessGone(err)
 	}
-	return "", ignoreGone(err)
-}
-
-func ignoreGone(err error) error {
-	if proc.Gone(err) {
-		return nil
-	}
-	return err
+	return "", proc.UnlessGone(err)
 }

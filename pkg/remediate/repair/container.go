@@ -266,6 +266,18 @@ func (r running) restart(t Tools, why string) Job {
 	}
 }
 
+// after returns the job that asks a guard once more before it acts.
+func (j Job) after(guard func() error) Job {
+	do := j.Do
+	j.Do = func(ctx context.Context) (string, error) {
+		if err := guard(); err != nil {
+			return "", notBegun(err)
+		}
+		return do(ctx)
+	}
+	return j
+}
+
 // whatHangs names the processes of the container that wait in the kernel, where no signal ends them.
 func (r running) whatHangs(h *host.Host) string {
 	var hanging []string
