@@ -90,13 +90,11 @@ func (c *allowanceCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 		}
 	}
 	c.window.Add(h.Clock().SinceBoot, counters)
-	var findings []finding.Finding
+	var results checkkit.Results
 	for _, name := range names {
-		if f, ok := c.evaluate(name); ok {
-			findings = append(findings, f)
-		}
+		results.Add(c.evaluate(name))
 	}
-	return findings, nil
+	return results.Done()
 }
 
 // cardsOf lists the cards of a driver.

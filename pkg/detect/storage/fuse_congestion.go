@@ -82,8 +82,7 @@ func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]f
 		return nil, fmt.Errorf("list %s: more than %d connections", fuseConnections, maxFUSEConnections)
 	}
 	slices.Sort(names)
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	var mounts []mount.Mount // only read if there is a finding
 	for _, name := range names {
 		c, err := readFUSE(h.Files, name)
@@ -98,16 +97,15 @@ func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]f
 			}
 		}
 		of := fuseOf(mounts, name)
-		if err != nil {
-			doubts[of.Subject()] = err
+		if results.Doubt(of.Subject(), err) {
 			continue
 		}
 		f := congestionFinding(of, c)
 		f.BelowRaise = c.waiting < limit
 		checkkit.AddPods(&f, "; volume of ", of.VolumePods(ctx, h))
-		findings = append(findings, f)
+		results.Add(f, true)
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // readFUSE reads the files of one connection. They are empty if it has just ended.

@@ -101,8 +101,7 @@ func checkArrays(ctx context.Context, h *host.Host, states *heldStates) ([]findi
 		return nil, err
 	}
 	states.begin()
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	arrays := 0
 	for _, name := range names {
 		state, err := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+name+"/md/array_state")
@@ -115,20 +114,19 @@ func checkArrays(ctx context.Context, h *host.Host, states *heldStates) ([]findi
 		if err == nil {
 			a, err = readArray(h.Files, name, state)
 		}
-		if err != nil {
-			doubts[subject] = err
+		if results.Doubt(subject, err) {
 			continue
 		}
 		reason, text := a.fault()
 		if reason == "" || reason == reasonRAIDInactive && states.held(name, state, h.Clock().SinceBoot) < inactiveFor {
 			continue
 		}
-		findings = append(findings, a.finding(ctx, h, subject, reason, text))
+		results.Add(a.finding(ctx, h, subject, reason, text), true)
 	}
 	if arrays == 0 {
 		return nil, finding.NoneLeft("there is no software RAID array")
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 func readArray(files host.Files, name, state string) (mdArray, error) {

@@ -2,9 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -101,25 +99,20 @@ func checkSCSIDisks(ctx context.Context, h *host.Host, states *heldStates) ([]fi
 		return nil, err
 	}
 	states.begin()
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	now := h.Clock().SinceBoot
 	for _, d := range disks {
 		state, err := h.Files.Text(d.dir + "/state")
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // was removed meanwhile
-			continue
-		case err != nil:
-			doubts[deviceSubject(d.name)] = err
+		if results.Unread(deviceSubject(d.name), err) {
 			continue
 		}
 		reason := scsiStateFault(state)
 		if reason == "" || reason == reasonDiskBlocked && states.held(d.name, state, now) < passingState {
 			continue
 		}
-		findings = append(findings, scsiStateFinding(ctx, h, d, checkkit.Sanitize(state, 32), reason))
+		results.Add(scsiStateFinding(ctx, h, d, checkkit.Sanitize(state, 32), reason), true)
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // scsiStateFault returns the meaning of a state. An unknown one is no fault: otherwise it would be one on all nodes at
