@@ -112,7 +112,8 @@ func New(o Options) (*Agent, error) {
 	a.tracker = finding.NewTracker(policies(a.checks), state)
 
 	metrics := a.openReporters()
-	a.reporters = append(a.reporters, newServiceStatus(o.Manager, a.checks))
+	a.reporters = append(a.reporters,
+		&serviceStatus{manager: o.Manager, checks: a.checks, changed: make(chan struct{}, 1)})
 	left.activity.send = a.reportActivities
 	if a.repairs, err = a.newRepairs(); err != nil {
 		return nil, err

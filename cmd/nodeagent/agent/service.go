@@ -22,10 +22,6 @@ type serviceStatus struct {
 	line string
 }
 
-func newServiceStatus(m *notify.Manager, checks []detect.Check) *serviceStatus {
-	return &serviceStatus{manager: m, checks: checks, changed: make(chan struct{}, 1)}
-}
-
 // Name identifies the reporter.
 func (s *serviceStatus) Name() string { return "service-manager" }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +27,7 @@ func (g *gatherer) lookUp(ctx context.Context, pod *corev1.Pod) {
 		g.askImage(ctx, podstate.ImageOf(pod, c.Name))
 	}
 	for _, v := range podstate.MountedVolumes(pod) {
-		if g.isMissing(v.Name) {
+		if g.facts.IsMissing(v.Name) {
 			g.askVolume(ctx, v)
 		}
 	}
@@ -37,10 +36,6 @@ func (g *gatherer) lookUp(ctx context.Context, pod *corev1.Pod) {
 	}
 	g.facts.Events, g.facts.EventsErr = within(ctx, lookupsLimit, "the apiserver",
 		func(ctx context.Context) ([]corev1.Event, error) { return g.lookups.Events(ctx, pod) })
-}
-
-func (g *gatherer) isMissing(volume string) bool {
-	return slices.ContainsFunc(g.facts.Local.Missing, func(m string) bool { return strings.HasPrefix(m, volume+" (") })
 }
 
 func (g *gatherer) askImage(ctx context.Context, image string) {

@@ -109,19 +109,14 @@ func askRuntime(ctx context.Context, scan *hostscan.Scan) RuntimeInventory {
 	}
 	delete(r.Running, "")
 	r.Ready, r.NetReady = askConditions(ctx, scan)
-	process, err := askProcess(scan)
-	r.Age, r.AgeErr = process, err
+	process, err := scan.Runtime()
+	r.Age, r.AgeErr = process.Age(scan.Host.Clock().SinceBoot), err
 	return r
 }
 
 // runs reports whether a container may be running: an unknown state counts as running.
 func runs(state cri.ContainerState) bool {
 	return state == cri.ContainerState_CONTAINER_RUNNING || state == cri.ContainerState_CONTAINER_UNKNOWN
-}
-
-func askProcess(scan *hostscan.Scan) (time.Duration, error) {
-	process, err := scan.Runtime()
-	return process.Age(scan.Host.Clock().SinceBoot), err
 }
 
 // askConditions asks for RuntimeReady and NetworkReady.
