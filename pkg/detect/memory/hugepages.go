@@ -48,13 +48,12 @@ func Hugepages() detect.Check {
 				"a tuning daemon are not known.",
 		},
 		Every: 10 * time.Minute, Deadline: 5 * time.Second,
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkHugepages(h.Files)
-		},
+		Run: checkHugepages,
 	}
 }
 
-func checkHugepages(files host.Files) ([]finding.Finding, error) {
+func checkHugepages(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	files := h.Files
 	if _, err := files.Stat(hugepagesDir); errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel has no huge pages")
 	}

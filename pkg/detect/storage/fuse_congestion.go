@@ -62,15 +62,13 @@ func FUSECongestion(s FUSECongestionSettings) detect.Check {
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 2 * time.Minute}, Clear: finding.Hold{Runs: 2}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkFUSE(ctx, h, s)
-		},
+		Run:    s.run,
 	}
 }
 
 type fuseConnection struct{ waiting, threshold, background int }
 
-func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]finding.Finding, error) {
+func (s FUSECongestionSettings) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List(fuseConnections)
 	if err != nil {
 		return nil, checkkit.UnlessAbsent(err, "the kernel has no FUSE")

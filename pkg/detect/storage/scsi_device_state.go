@@ -36,7 +36,6 @@ const (
 
 // SCSIDeviceState finds disks that the kernel gave up or that their transport lost.
 func SCSIDeviceState() detect.Check {
-	states := &heldStates{}
 	return detect.Check{
 		ID: "scsi-device-state", Domain: "storage",
 		Summary: "the kernel gave up a SCSI or SATA disk, or its transport lost it",
@@ -63,9 +62,7 @@ func SCSIDeviceState() detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     30 * time.Second, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkSCSIDisks(ctx, h, states)
-		},
+		Run:   new(heldStates).scsiDisks,
 	}
 }
 
@@ -93,12 +90,12 @@ func (m *heldStates) held(device, state string, now time.Duration) time.Duration
 	return now - since.up
 }
 
-func checkSCSIDisks(ctx context.Context, h *host.Host, states *heldStates) ([]finding.Finding, error) {
+func (m *heldStates) scsiDisks(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	disks, err := scsiDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
-	states.begin()
+	m.begin()
 	var results checkkit.Results
 	now := h.Clock().SinceBoot
 	for _, d := range disks {
@@ -107,7 +104,7 @@ func checkSCSIDisks(ctx context.Context, h *host.Host, states *heldStates) ([]fi
 			continue
 		}
 		reason := scsiStateFault(state)
-		if reason == "" || reason == reasonDiskBlocked && states.held(d.name, state, now) < passingState {
+		if reason == "" || reason == reasonDiskBlocked && m.held(d.name, state, now) < passingState {
 			continue
 		}
 		results.Add(scsiStateFinding(ctx, h, d, checkkit.Sanitize(state, 32), reason), true)
