@@ -88,16 +88,11 @@ func Versions(ctx context.Context, h *host.Host, agent string) ([]byte, error) {
 	note("kernel", kernel, err)
 	system, err := h.Files.Text("/etc/os-release")
 	note("operatingSystem", system, err)
-	version, err := runtimeVersion(ctx, h)
-	note("runtime", version, err)
-	version, err = kubeletVersion(ctx, h)
+	engine, err := host.Ask(ctx, "runtime", h.Runtime.Version)
+	note("runtime", engine.GetRuntimeName()+" "+engine.GetRuntimeVersion(), err)
+	version, err := kubeletVersion(ctx, h)
 	note("kubelet", version, err)
 	return json.Marshal(versions)
-}
-
-func runtimeVersion(ctx context.Context, h *host.Host) (string, error) {
-	v, err := host.Ask(ctx, "runtime", h.Runtime.Version)
-	return v.GetRuntimeName() + " " + v.GetRuntimeVersion(), err
 }
 
 func kubeletVersion(ctx context.Context, h *host.Host) (string, error) {

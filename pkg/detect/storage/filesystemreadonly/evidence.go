@@ -22,7 +22,7 @@ func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]e
 	if err != nil {
 		return nil, fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
 	}
-	table := filesystem.ReadOnlyInFstab(h.Files)
+	table := slices.DeleteFunc(filesystem.Fstab(h.Files), func(e filesystem.FstabEntry) bool { return !e.ReadOnly() })
 	bootedAt := checkkit.BootTime(h.Clock())
 	doubts := make(map[finding.Subject]error)
 	for i := range filesystems {
