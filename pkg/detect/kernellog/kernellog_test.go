@@ -227,7 +227,7 @@ func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 		t.Errorf("%+v, %v", findings, err)
 	}
 	s.Rules["nonsense"] = RuleSettings{}
-	if wrong, _ := s.Validate().(setting.Mistakes); len(wrong) != 1 || wrong["rules.nonsense"] == "" {
+	if wrong, _ := errors.AsType[setting.Mistakes](s.Validate()); len(wrong) != 1 || wrong["rules.nonsense"] == "" {
 		t.Errorf("mistakes: %v", wrong)
 	}
 }

@@ -278,7 +278,7 @@ func TestSettings(t *testing.T) {
 	if err := Defaults().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	wrong, _ := Settings{Namespace: "a b", Pool: "a/b/c", Slots: 0, Storm: 0}.Validate().(setting.Mistakes)
+	wrong, _ := errors.AsType[setting.Mistakes](Settings{Namespace: "a b", Pool: "a/b/c", Slots: 0, Storm: 0}.Validate())
 	for _, key := range []string{"namespace", "pool", "slots", "storm", "isolated"} {
 		if wrong[key] == "" {
 			t.Errorf("%s: no problem", key)

@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,7 +108,7 @@ func TestPodOptOut(t *testing.T) {
 	t.Run("settings", func(t *testing.T) {
 		s := Defaults()
 		s.OptOutPods = []string{"app=db", "app in (", ""}
-		got, _ := s.Validate().(setting.Mistakes)
+		got, _ := errors.AsType[setting.Mistakes](s.Validate())
 		if len(got) != 2 || got["optOutPods.1"] == "" || got["optOutPods.2"] == "" {
 			t.Error(got)
 		}

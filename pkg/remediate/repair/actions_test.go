@@ -3,6 +3,7 @@ package repair
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -272,7 +273,7 @@ func TestActions(t *testing.T) {
 	wrong.FleetBudget, wrong.StopAfter, wrong.Hold = "many", 0, 2*time.Hour
 	wrong.Windows = []Window{{From: "x", To: "y"}}
 	wrong.DiskSpace = DiskSpace{FreePercent: 99, FreeInodePercent: math.NaN()}
-	mistakes, _ := wrong.Validate().(setting.Mistakes)
+	mistakes, _ := errors.AsType[setting.Mistakes](wrong.Validate())
 	for _, key := range []string{"actions.reboot", "actions.restart-unit", "fleetBudget", "stopAfter", "hold", "windows.0",
 		"diskSpace.freePercent", "diskSpace.freeInodePercent", "diskSpace.imageAge", "diskSpace.journalFloorBytes",
 		"diskSpace.coreDumpAge"} {

@@ -2,6 +2,7 @@ package eventcenter_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func TestSettings(t *testing.T) {
 		s := eventcenter.Settings{Mode: event.Batch}
 		must(t, json.Unmarshal([]byte(name), &s))
 		var got []string
-		mistakes, _ := s.Validate().(setting.Mistakes)
+		mistakes, _ := errors.AsType[setting.Mistakes](s.Validate())
 		for key := range mistakes {
 			got = append(got, key)
 		}

@@ -256,7 +256,7 @@ func TestSettings(t *testing.T) {
 		"both": {Name: "a/b", Socket: "/run/x", Port: 1}, "elsewhere": {Name: "a/b", Socket: "/mnt/nfs/x"},
 		"climbs": {Name: "a/b", Socket: "/run/../mnt/x"}, "port": {Name: "a/b", Port: 70000},
 	} {
-		if wrong, _ := (Settings{DaemonSets: []Watched{bad}}).Validate().(setting.Mistakes); len(wrong) != 1 {
+		if wrong, _ := errors.AsType[setting.Mistakes]((Settings{DaemonSets: []Watched{bad}}).Validate()); len(wrong) != 1 {
 			t.Errorf("%s: no problem", name)
 		}
 	}
@@ -264,7 +264,7 @@ func TestSettings(t *testing.T) {
 	if err := (Settings{DaemonSets: []Watched{good, {Name: "a/c", Port: 99}}}).Validate(); err != nil {
 		t.Error(err)
 	}
-	if wrong, _ := (Settings{DaemonSets: []Watched{good, good}}).Validate().(setting.Mistakes); len(wrong) != 1 {
+	if wrong, _ := errors.AsType[setting.Mistakes]((Settings{DaemonSets: []Watched{good, good}}).Validate()); len(wrong) != 1 {
 		t.Error(wrong)
 	}
 }
