@@ -76,7 +76,8 @@ func newServe(o *options) *cobra.Command {
 	return cmd
 }
 
-func (s *serveOptions) valid() error {
+// Validate returns the error in the flags.
+func (s *serveOptions) Validate() error {
 	if err := s.endpoint.Validate(); err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (s *serveOptions) valid() error {
 }
 
 func (s *serveOptions) run(ctx context.Context) error {
-	if err := s.valid(); err != nil {
+	if err := s.Validate(); err != nil {
 		return err
 	}
 	dir, err := filepath.Abs(s.directory())

@@ -78,15 +78,14 @@ func captureTo(cmd *cobra.Command, o *options, name string) error {
 	if err != nil {
 		return err
 	}
-	if o.json() {
-		err = printJSON(answer, map[string]any{"file": name, "manifest": manifest})
-	} else {
-		printManifest(answer, name, len(file), manifest)
+	var exit error
+	if len(manifest.Failed()) > 0 {
+		exit = &exitError{Code: exitCouldNotTell}
 	}
-	if err == nil && len(manifest.Failed()) > 0 {
-		return &exitError{Code: exitCouldNotTell}
-	}
-	return err
+	return o.answer(answer, map[string]any{"file": name, "manifest": manifest}, func(w io.Writer) error {
+		printManifest(w, name, len(file), manifest)
+		return nil
+	}, exit)
 }
 
 // printManifest lists the written parts and the missing ones.

@@ -76,15 +76,9 @@ func checkNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, a
 	if agentTrouble != nil {
 		result.Agent = agentTrouble.Error()
 	}
-	if o.json() {
-		err = printJSON(cmd.OutOrStdout(), result)
-	} else {
-		err = printCheck(cmd.OutOrStdout(), clients.Host.NodeName, checks, observations, time.Since(began))
-	}
-	if err != nil {
-		return err
-	}
-	return result.exit()
+	return o.answer(cmd.OutOrStdout(), result, func(w io.Writer) error {
+		return printCheck(w, clients.Host.NodeName, checks, observations, time.Since(began))
+	}, result.exit())
 }
 
 // checkLimit is how long all checks together may take. A runtime that does not answer gets eight seconds; the daemon
@@ -254,18 +248,11 @@ func (r checkResult) verdict() string {
 	if len(r.Findings) == 0 && len(r.Errors) == 0 {
 		return "nothing is wrong"
 	}
-	var parts []string
-	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
-		n := 0
-		for _, f := range r.Findings {
-			if f.Severity == severity {
-				n++
-			}
-		}
-		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, severity))
-		}
+	counts := finding.Counts{}
+	for _, f := range r.Findings {
+		counts[f.Severity]++
 	}
+	parts := counts.Texts()
 	if n := len(r.Errors); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d could not tell", n))
 	}

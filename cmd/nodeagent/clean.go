@@ -221,13 +221,7 @@ func outcomeText(same []release.StepOutcome) string {
 	if len(descriptions) == 1 {
 		text += ": " + withoutID(s.Step, s.Description)
 	}
-	if s.Blocked != "" {
-		text += " (not released: " + s.Blocked + ")"
-	}
-	if s.Error != "" && s.Result != release.Released && s.Result != release.Vanished {
-		text += ": " + s.Error
-	}
-	return text
+	return text + agent.NotDone(s)
 }
 
 func printOutcome(w io.Writer, report object.Report, outcome release.Outcome) error {

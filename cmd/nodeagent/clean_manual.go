@@ -143,18 +143,11 @@ func (c cleaning) release(ctx context.Context, agreed []release.Step) error {
 	if err != nil {
 		return err
 	}
-	if c.json() {
-		err = printJSON(c.out, struct {
-			release.Outcome
-			Gained release.Savings `json:"gained"`
-		}{outcome, outcome.Savings()})
-	} else {
-		err = printOutcome(c.out, c.report, outcome)
-	}
-	if err != nil {
-		return err
-	}
-	return cleanExit(c.report, outcome)
+	return c.answer(c.out, struct {
+		release.Outcome
+		Gained release.Savings `json:"gained"`
+	}{outcome, outcome.Savings()}, func(w io.Writer) error { return printOutcome(w, c.report, outcome) },
+		cleanExit(c.report, outcome))
 }
 
 // progressText describes a journal record when it is written.

@@ -44,16 +44,13 @@ Exit codes: 0 printed; 2 the journal could not be read, or only a part of it.`,
 			repairs = slices.DeleteFunc(repairs, func(r repair.Record) bool {
 				return pod != "" || since > 0 && time.Since(r.At.Wall) > since
 			})
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), map[string]any{"records": listed(records), "repairs": listed(repairs),
-					"skipped": skipped})
-			} else {
-				err = printEvents(cmd.OutOrStdout(), records, repair.History(repairs), skipped, notEnded(cfg.StateDir, records))
-			}
-			if err == nil && skipped > 0 {
+			if skipped > 0 {
 				err = &exitError{Code: exitCouldNotTell}
 			}
-			return err
+			return o.answer(cmd.OutOrStdout(), map[string]any{"records": listed(records), "repairs": listed(repairs),
+				"skipped": skipped}, func(w io.Writer) error {
+				return printEvents(w, records, repair.History(repairs), skipped, notEnded(cfg.StateDir, records))
+			}, err)
 		},
 	}
 	cmd.Flags().DurationVar(&since, "since", 0, "only entries not older than this, such as 24h (default: all)")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -65,37 +66,23 @@ type bench interface {
 
 // inspectOnce makes one inspection. If not even the layout of the node can be discovered in time, it reports that;
 // calls that hang end with the process.
-func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []object.Kind) (object.Report,
-	error) {
-	type opened struct {
-		bench bench
-		err   error
+func inspectOnce(
+	ctx context.Context, open func(context.Context) (bench, error), kinds []object.Kind) (object.Report, error) {
+	hangs := fmt.Errorf("discovery of kubelet and the runtime hangs: no answer within %s", openLimit)
+	limited, cancel := context.WithTimeoutCause(ctx, openLimit-host.ReplyGrace, hangs)
+	defer cancel()
+	b, err := host.Abandon(limited, func(context.Context) (bench, error) { return open(ctx) })
+	if errors.Is(err, hangs) {
+		return object.Report{At: host.Now(), Errors: []object.Failure{{What: "layout", Error: err.Error()}}}, nil
 	}
-	done := make(chan opened, 1)
-	go func() {
-		b, err := open(ctx)
-		done <- opened{b, err}
-	}()
-	select {
-	case o := <-done:
-		if o.err != nil {
-			return object.Report{}, o.err
-		}
-		report, err := o.bench.Pass(ctx, kinds...)
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			_ = o.bench.Close() // the inspection changed nothing
-		}()
-		select {
-		case <-closed:
-		case <-time.After(closeLimit):
-		}
-		return report, err
-	case <-time.After(openLimit):
-		why := fmt.Sprintf("discovery of kubelet and the runtime hangs: no answer within %s", openLimit)
-		return object.Report{At: host.Now(), Errors: []object.Failure{{What: "layout", Error: why}}}, nil
+	if err != nil {
+		return object.Report{}, err
 	}
+	report, err := b.Pass(ctx, kinds...)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit-host.ReplyGrace)
+	defer cancel()
+	_, _ = host.Abandon(closing, func(context.Context) (any, error) { return nil, b.Close() }) // nothing was changed
+	return report, err
 }
 
 // complete replaces nil lists by empty ones, so that the JSON has [] instead of null.

@@ -36,17 +36,11 @@ func (i inspection) explain(w io.Writer, o *options, name string) error {
 		return err
 	}
 	e := explanationOf(i, found)
-	if o.json() {
-		e.Object.Holders = listed(e.Object.Holders)
-		err = printJSON(w, e)
-	} else {
-		e = bundle.Printable(e)
-		_, err = io.WriteString(w, explainText(screenOf(w), i.report.At, e))
-	}
-	if err != nil {
+	e.Object.Holders = listed(e.Object.Holders)
+	return o.answer(w, e, func(w io.Writer) error {
+		_, err := io.WriteString(w, explainText(screenOf(w), i.report.At, bundle.Printable(e)))
 		return err
-	}
-	return inspectExit(object.Report{Objects: []object.Assessment{found}})
+	}, inspectExit(object.Report{Objects: []object.Assessment{found}}))
 }
 
 // maxMatches bounds how many objects are listed if a name is not unique.

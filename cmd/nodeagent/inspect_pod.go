@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -37,15 +38,8 @@ Exit codes: 0 the pod is fine, or still has time; 1 it is stuck, failed, not her
 			if err != nil {
 				return err
 			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), answer)
-			} else {
-				err = printAnswer(cmd.OutOrStdout(), answer, time.Now())
-			}
-			if err != nil {
-				return err
-			}
-			return answerExit(answer)
+			return o.answer(cmd.OutOrStdout(), answer, func(w io.Writer) error { return printAnswer(w, answer, time.Now()) },
+				answerExit(answer))
 		},
 	}
 }
@@ -55,28 +49,21 @@ const podLimit = 15 * time.Second
 
 // explainPod abandons calls that hang: they end with the process.
 func explainPod(ctx context.Context, o *options, namespace, name string) (podstage.Answer, error) {
-	type explained struct {
-		answer podstage.Answer
-		err    error
-	}
-	done := make(chan explained, 1)
-	go func() {
+	hangs := fmt.Errorf("discovery of kubelet and the runtime hangs: no answer within %s", podLimit)
+	limited, cancel := context.WithTimeoutCause(ctx, podLimit, hangs)
+	defer cancel()
+	answer, err := host.Abandon(limited, func(context.Context) (podstage.Answer, error) {
 		cfg, err := o.load(ctx)
 		if err != nil {
-			done <- explained{err: err}
-			return
+			return podstage.Answer{}, err
 		}
-		answer, err := agent.ExplainPod(ctx, cfg, namespace, name)
-		done <- explained{answer, err}
-	}()
-	select {
-	case e := <-done:
-		return e.answer, e.err
-	case <-time.After(podLimit):
+		return agent.ExplainPod(ctx, cfg, namespace, name)
+	})
+	if errors.Is(err, hangs) {
 		return podstage.Evaluate(podstage.Facts{Namespace: namespace, Name: name, Now: host.Now().Wall,
-			Apiserver: podstage.Source{Asked: true,
-				Err: fmt.Errorf("discovery of kubelet and the runtime hangs: no answer within %s", podLimit)}}), nil
+			Apiserver: podstage.Source{Asked: true, Err: err}}), nil
 	}
+	return answer, err
 }
 
 // parsePodName rejects impossible pod names: the name becomes part of requests and of commands to copy.

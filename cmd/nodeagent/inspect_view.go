@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -60,15 +61,9 @@ func (v *inspectView) run(cmd *cobra.Command, o *options, kinds []object.Kind) e
 	if v.explain != "" {
 		return i.explain(cmd.OutOrStdout(), o, v.explain)
 	}
-	if o.json() {
-		err = printJSON(cmd.OutOrStdout(), complete(i.report))
-	} else {
-		err = printReport(cmd.OutOrStdout(), i.report, i.settings, v.all, v.all || v.wide)
-	}
-	if err != nil {
-		return err
-	}
-	return inspectExit(i.report)
+	return o.answer(cmd.OutOrStdout(), complete(i.report), func(w io.Writer) error {
+		return printReport(w, i.report, i.settings, v.all, v.all || v.wide)
+	}, inspectExit(i.report))
 }
 
 // inspection is one inspection, of this node or from a file.

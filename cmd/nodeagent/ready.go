@@ -28,19 +28,14 @@ Exit codes: 0 ready; 1 not ready; 2 could not tell, because this user may not as
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready, known := awaitReady(cmd.Context(), cmd.ErrOrStderr(), o.socket(cmd.Context()), wait)
-			var err error
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), ready)
-			} else {
-				err = printReady(cmd.OutOrStdout(), ready)
+			var exit error
+			if !ready.Ready {
+				exit = &exitError{Code: exitProblems}
 			}
-			switch {
-			case err != nil || ready.Ready:
-				return err
-			case !known:
-				return &exitError{Code: exitCouldNotTell}
+			if !ready.Ready && !known {
+				exit = &exitError{Code: exitCouldNotTell}
 			}
-			return &exitError{Code: exitProblems}
+			return o.answer(cmd.OutOrStdout(), ready, func(w io.Writer) error { return printReady(w, ready) }, exit)
 		},
 	}
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long it may take to become ready, such as 30s")

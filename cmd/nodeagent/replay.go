@@ -42,9 +42,6 @@ could not be read, no line is of the kernel or a known daemon, or a line with th
 parsed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.valid(); err != nil {
-				return err
-			}
 			f, err := replay.ParseFormat(format)
 			if err != nil {
 				return fmt.Errorf("--format: %w", err)
@@ -236,7 +233,7 @@ func (p *replayText) found(f replay.Found) error {
 		return nil
 	}
 	g.last, g.recovered = f.Number, 0
-	worse := finding.Compare(finding.Finding{Severity: f.Severity}, finding.Finding{Severity: g.severity}) < 0
+	worse := f.Severity.Compare(g.severity) < 0
 	if f.Rule != g.rule {
 		switch {
 		case f.Raised && (!g.raised || worse):
@@ -263,9 +260,7 @@ func (p *replayText) found(f replay.Found) error {
 
 // end prints the most severe first, and among equals in the order of the log.
 func (p *replayText) end(s replay.Summary) error {
-	slices.SortStableFunc(p.groups, func(a, b *replayGroup) int {
-		return finding.Compare(finding.Finding{Severity: a.severity}, finding.Finding{Severity: b.severity})
-	})
+	slices.SortStableFunc(p.groups, func(a, b *replayGroup) int { return a.severity.Compare(b.severity) })
 	var b strings.Builder
 	for _, g := range p.groups {
 		g.print(&b)
@@ -334,12 +329,7 @@ func replayPrograms(s replay.Summary) string {
 }
 
 func replayVerdict(s replay.Summary) string {
-	var parts []string
-	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
-		if n := s.Counts[severity]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, severity))
-		}
-	}
+	parts := s.Counts.Texts()
 	switch understood := s.Kernel + s.Daemon + s.Foreign; {
 	case len(parts) > 0:
 		return strings.Join(parts, ", ")

@@ -23,14 +23,11 @@ var updateReplay = flag.Bool("update-replay", false, "write the golden output of
 func runReplay(t *testing.T, log string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	o := &options{output: "text"}
-	cmd := newReplay(o)
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "")
-	cmd.SetArgs(append([]string{}, args...)) // nil would mean those of the test
+	cmd := newRoot()
+	cmd.SetArgs(append([]string{"replay"}, args...))
 	cmd.SetIn(strings.NewReader(log))
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	err := cmd.ExecuteContext(t.Context())
 	if err == nil {
 		return out.String(), errs.String(), exitFine

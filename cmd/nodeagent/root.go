@@ -40,7 +40,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 
-		PersistentPreRunE: func(*cobra.Command, []string) error { return o.valid() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.Validate() },
 	}
 	root.PersistentFlags().StringVarP(&o.configFile, "config", "c", "", "configuration file (default "+
 		config.DefaultFile+" if it exists)")
@@ -87,7 +87,8 @@ func (o *options) container(ctx context.Context, socket string) status.Container
 	return paths
 }
 
-func (o *options) valid() error {
+// Validate returns the error in the flags.
+func (o *options) Validate() error {
 	if o.output != "text" && o.output != "json" {
 		return fmt.Errorf("--output %q: must be text or json", o.output)
 	}
@@ -95,6 +96,17 @@ func (o *options) valid() error {
 }
 
 func (o *options) json() bool { return o.output == "json" }
+
+// answer prints a value as JSON or for people, and returns the exit code of the verb.
+func (o *options) answer(w io.Writer, value any, forPeople func(io.Writer) error, exit error) error {
+	if o.json() {
+		forPeople = func(w io.Writer) error { return printJSON(w, value) }
+	}
+	if err := forPeople(w); err != nil {
+		return err
+	}
+	return exit
+}
 
 func printJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)

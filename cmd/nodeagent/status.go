@@ -33,15 +33,8 @@ If no agent runs, the command runs all checks once and prints them as "nodeagent
 			if err != nil {
 				return checkInstead(cmd, o, err)
 			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), status)
-			} else {
-				err = printStatus(cmd.OutOrStdout(), status, all)
-			}
-			if err != nil {
-				return err
-			}
-			return statusExit(status)
+			return o.answer(cmd.OutOrStdout(), status, func(w io.Writer) error { return printStatus(w, status, all) },
+				statusExit(status))
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the checks without findings")
@@ -185,17 +178,23 @@ func (p *statusScreen) line(text string) {
 	fmt.Fprintf(p, "%s%s\n", strings.Repeat(" ", indent), p.wrap(text, indent, indent))
 }
 
+// section prints lines below a title, if there are any.
+func (p *statusScreen) section(colour, title string, lines []string) {
+	if len(lines) > 0 {
+		fmt.Fprintf(p, "\n%s\n", p.paint(colour, title))
+	}
+	for _, line := range lines {
+		p.line(line)
+	}
+}
+
 // unknown lists the checks that cannot tell.
 func (p *statusScreen) unknown() {
-	begun := false
+	var lines []string
 	lacks := blindness{}
 	for _, c := range p.status.Checks {
 		if c.Error == "" && c.Status != finding.StatusUnknown {
 			continue
-		}
-		if !begun {
-			fmt.Fprintf(p, "\n%s\n", p.paint(yellow, "CANNOT TELL"))
-			begun = true
 		}
 		if c.Access != nil {
 			lacks.add(c.Check, *c.Access)
@@ -208,11 +207,12 @@ func (p *statusScreen) unknown() {
 		if c.Error != "" {
 			text += ": " + oneLine(c.Error)
 		}
-		p.line(text)
+		lines = append(lines, text)
 	}
 	for _, lack := range lacks {
-		p.line(lack.text())
+		lines = append(lines, lack.text())
 	}
+	p.section(yellow, "CANNOT TELL", lines)
 }
 
 func (p *statusScreen) leftovers() {
@@ -253,12 +253,12 @@ func (p *statusScreen) repairs() {
 	if len(s.Steps) == 0 && len(s.Last) == 0 {
 		return
 	}
-	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "REPAIRS"))
+	var lines []string
 	if s.Stopped != "" {
-		p.line("repairs are stopped: " + s.Stopped)
+		lines = append(lines, "repairs are stopped: "+s.Stopped)
 	}
 	if s.Doing != "" {
-		p.line("being done: " + s.Doing)
+		lines = append(lines, "being done: "+s.Doing)
 	}
 	for _, step := range s.Steps {
 		verb := "planned"
@@ -272,26 +272,25 @@ func (p *statusScreen) repairs() {
 		if step.Blocked != "" {
 			text += " (not done: " + step.Blocked + ")"
 		}
-		p.line(oneLine(text))
+		lines = append(lines, oneLine(text))
 	}
 	for _, last := range s.Last {
-		p.line(oneLine(last))
+		lines = append(lines, oneLine(last))
 	}
+	p.section(faint, "REPAIRS", lines)
 }
 
 // maxLeftovers keeps the status on one screen.
 const maxLeftovers = 10
 
 func (p *statusScreen) reported() {
-	if len(p.status.Sinks) == 0 {
-		return
-	}
-	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "REPORTED"))
+	var lines []string
 	names := map[string]string{"condition": "conditions of the Node", "configmap": "conditions as a ConfigMap",
 		"event": "events on the Node", "eventcenter": "event center"}
 	for _, t := range p.status.Sinks {
-		p.line(cmp.Or(names[t.Reporter], t.Reporter) + ": " + sinkText(t, p.status.Now.Wall))
+		lines = append(lines, cmp.Or(names[t.Reporter], t.Reporter)+": "+sinkText(t, p.status.Now.Wall))
 	}
+	p.section(faint, "REPORTED", lines)
 }
 
 func sinkText(t status.SinkStatus, now time.Time) string {
@@ -334,13 +333,7 @@ func (p *statusScreen) fleet() {
 			lines = append(lines, l.what+l.text)
 		}
 	}
-	if len(lines) == 0 {
-		return
-	}
-	fmt.Fprintf(p, "\n%s\n", p.paint(bold, "FLEET BUDGET"))
-	for _, l := range lines {
-		p.line(l)
-	}
+	p.section(bold, "FLEET BUDGET", lines)
 }
 
 func (p *statusScreen) agent() {
@@ -348,13 +341,7 @@ func (p *statusScreen) agent() {
 	if !p.status.Readiness.Ready {
 		trouble = append(trouble, p.status.Readiness.Why...)
 	}
-	if len(trouble) == 0 {
-		return
-	}
-	fmt.Fprintf(p, "\n%s\n", p.paint(yellow, "THE AGENT ITSELF"))
-	for _, t := range trouble {
-		p.line(t)
-	}
+	p.section(yellow, "THE AGENT ITSELF", trouble)
 }
 
 // checks sums up the checks without findings, or lists them.

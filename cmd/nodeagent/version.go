@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 
 	"github.com/spf13/cobra"
@@ -15,13 +16,11 @@ func newVersion(o *options) *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.json() {
-				return printJSON(cmd.OutOrStdout(), map[string]string{"version": agent.Version, "go": runtime.Version(),
-					"platform": runtime.GOOS + "/" + runtime.GOARCH})
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "nodeagent %s (%s, %s/%s)\n", agent.Version, runtime.Version(),
-				runtime.GOOS, runtime.GOARCH)
-			return err
+			return o.answer(cmd.OutOrStdout(), map[string]string{"version": agent.Version, "go": runtime.Version(),
+				"platform": runtime.GOOS + "/" + runtime.GOARCH}, func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "nodeagent %s (%s, %s/%s)\n", agent.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+				return err
+			}, nil)
 		},
 	}
 }

@@ -80,7 +80,8 @@ with TLS.`,
 	return cmd
 }
 
-func (s *serveOptions) valid() error {
+// Validate returns the error in the flags.
+func (s *serveOptions) Validate() error {
 	if err := s.endpoint.Validate(); err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func (s *serveOptions) valid() error {
 }
 
 func (s *serveOptions) run(ctx context.Context) (err error) {
-	if err := s.valid(); err != nil {
+	if err := s.Validate(); err != nil {
 		return err
 	}
 	if s.overrides != "" {

@@ -18,7 +18,7 @@ const module = "github.com/nodeagent/nodeagent/"
 // package without an entry may import anything.
 var mayImport = map[string][]string{
 	"pkg/finding":          {},
-	"pkg/detect":           {"pkg/finding", "pkg/detect", "internal/host"},
+	"pkg/detect":           {"pkg/finding", "pkg/detect", "internal/host", "internal/setting"},
 	"pkg/detect/checktest": {"pkg/finding", "pkg/detect", "internal/host", "test/need"},
 	"pkg/inspect":          {"pkg/finding", "pkg/inspect", "internal/host"},
 	// One looks up only: objects, who knows their pods, the kinds with their listers, and the verdict, which is pure.
@@ -30,20 +30,21 @@ var mayImport = map[string][]string{
 	"pkg/inspect/verdict": {"pkg/finding", "pkg/inspect/object", "pkg/inspect/witness", "pkg/inspect/kinds",
 		"internal/host/hosterr"},
 	"pkg/remediate": {"pkg/finding", "pkg/inspect", "pkg/remediate", "internal/host", "internal/mutate",
-		"internal/atomicfile", "internal/faultpoint"},
+		"internal/atomicfile", "internal/faultpoint", "internal/setting"},
 	// The evidence and the actions know neither the runner nor its journal, which see the actions as a table.
 	"pkg/remediate/release/csi": {"pkg/finding", "pkg/inspect/object", "internal/host", "internal/mutate",
 		"internal/atomicfile"},
 	"pkg/remediate/release/actions": {"pkg/inspect/object", "pkg/inspect/witness", "pkg/remediate/release/csi",
 		"internal/host", "internal/mutate"},
-	"pkg/report":          {"pkg/finding", "pkg/report"},
+	"pkg/report":          {"pkg/finding", "pkg/report", "internal/setting"},
 	"pkg/event":           {"pkg/finding"},
 	"pkg/event/schemas":   {"pkg/event/schemas"},
 	"internal/atomicfile": {},
+	"internal/setting":    {},
 	"pkg/eventcenter":     {"pkg/event", "pkg/eventcenter", "pkg/finding", "pkg/web", "internal/atomicfile"},
 	// The pages of all programs: it knows none of them.
 	"pkg/web":       {"pkg/event", "pkg/web", "internal/atomicfile"},
-	"internal/host": {"pkg/finding", "internal/host"},
+	"internal/host": {"pkg/finding", "internal/host", "internal/setting"},
 
 	// The evaluation of a pod is pure: from a timeline to a verdict.
 	"pkg/trace/record":  {"pkg/finding"},
@@ -58,7 +59,7 @@ var mayImport = map[string][]string{
 	// A child of the agent initializes all that its package imports: see TestChildrenAreLight.
 	"internal/mutate/child": {"internal/host", "pkg/finding"},
 
-	"pkg/report/eventcenter": {"pkg/finding", "pkg/report", "pkg/event"},
+	"pkg/report/eventcenter": {"pkg/finding", "pkg/report", "pkg/event", "internal/setting"},
 	"internal/host/hosttest": {"pkg/finding", "internal/host", "test/need"},
 	"pkg/inspect/inspecttest": {"pkg/finding", "pkg/inspect/hostscan", "pkg/inspect/object", "pkg/inspect/witness",
 		"internal/host", "test/need"},
@@ -67,9 +68,10 @@ var mayImport = map[string][]string{
 
 	"internal/kube":        {"internal/host", "internal/kube/groups", "pkg/finding"},
 	"internal/kube/groups": {},
-	"cmd/nodeagent/config": {"internal/host", "pkg/finding", "pkg/detect", "pkg/inspect", "pkg/remediate", "pkg/report"},
-	"internal/store":       {"pkg/finding"},
-	"internal/faultpoint":  {},
+	"cmd/nodeagent/config": {"internal/host", "internal/setting", "pkg/finding", "pkg/detect", "pkg/inspect",
+		"pkg/remediate", "pkg/report"},
+	"internal/store":      {"pkg/finding"},
+	"internal/faultpoint": {},
 }
 
 // pure lists the packages whose result depends only on their arguments, with the standard library packages they import.

@@ -142,7 +142,7 @@ func (c Cluster) SeenNode(ctx context.Context) (*corev1.Node, error) {
 			return node, nil
 		}
 	}
-	return c.Node(ctx)
+	return Ask(ctx, "apiserver", c.Node)
 }
 
 // Process is one process with an identity that outlives the reuse of its PID.

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -9,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/naming"
+	"github.com/nodeagent/nodeagent/internal/setting"
 )
 
 // mirrorAnnotation is on the API object of a static pod (its mirror); its value is the UID that kubelet uses on the
@@ -111,13 +111,12 @@ const (
 	SystemdDriver  = "systemd"
 )
 
-// Problems reports a misspelt driver, which would make both trees ours.
-func (p Paths) Problems() map[string]string {
-	if p.CgroupDriver == "" || p.CgroupDriver == CgroupfsDriver || p.CgroupDriver == SystemdDriver {
-		return nil
-	}
-	return map[string]string{"cgroupDriver": fmt.Sprintf("%q: want %s or %s", p.CgroupDriver, SystemdDriver,
-		CgroupfsDriver)}
+// Validate reports a misspelt driver, which would make both trees ours.
+func (p Paths) Validate() error {
+	wrong := setting.Mistakes{}
+	wrong.Check("cgroupDriver", slices.Contains([]string{"", CgroupfsDriver, SystemdDriver}, p.CgroupDriver),
+		"%q: want %s or %s", p.CgroupDriver, SystemdDriver, CgroupfsDriver)
+	return wrong.OrNil()
 }
 
 // podCgroupRoot is a cgroup whose direct children are pods.

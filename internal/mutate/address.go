@@ -56,7 +56,7 @@ func (d *Mutator) FreeAddress(ctx context.Context, l AddressLease) error {
 // MayFreeAddress returns why FreeAddress would not begin: host-local is not there, or not root's, or the address is held.
 func (d *Mutator) MayFreeAddress(ctx context.Context, l AddressLease) error {
 	_, _, err := d.freeing(ctx, l)
-	return ignoreGone(err)
+	return hosterr.Ignore(err, errGone)
 }
 
 // freeing returns what host-local is given, once nothing keeps the address.
@@ -204,11 +204,8 @@ func (d *Mutator) addressUnused(address netip.Addr, own string) error {
 // addressesIn lists the addresses in a mounted network namespace; none if no namespace is mounted on file.
 func addressesIn(file string) ([]netlink.Addr, error) {
 	fd, err := unix.Open(file, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, unix.ENOENT)
 	}
 	defer unix.Close(fd)
 	var system unix.Statfs_t

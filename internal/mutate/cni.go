@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
@@ -51,7 +52,7 @@ const maxCache = 1 << 20
 // MayDelAttachment returns why DelAttachment would not begin: also a plugin that is not there, or not root's.
 func (d *Mutator) MayDelAttachment(a Attachment) error {
 	_, _, err := d.undoing(a)
-	return ignoreGone(err)
+	return hosterr.Ignore(err, errGone)
 }
 
 // DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the

@@ -1,7 +1,6 @@
 package mutate
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -9,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
@@ -17,11 +17,8 @@ import (
 // the process's own up to the pod's, never above, and reports whether any was frozen.
 func (d *Mutator) Thaw(p Process) (bool, error) {
 	fd, err := d.openProcess(p)
-	if errors.Is(err, errGone) {
-		return false, nil
-	}
 	if err != nil {
-		return false, err
+		return false, hosterr.Ignore(err, errGone)
 	}
 	unix.Close(fd)
 	cgroups, err := d.host.ProcCgroups(p.PID)
@@ -61,11 +58,8 @@ func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, v
 	}
 	top := chain[len(chain)-1]
 	pod, err := child.OpenCgroup(point, top, nil)
-	if errors.Is(err, errGone) {
-		return false, nil
-	}
 	if err != nil {
-		return false, err
+		return false, hosterr.Ignore(err, errGone)
 	}
 	defer unix.Close(pod)
 	for _, name := range chain {

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // ipam is the part of a plugin's configuration that names the IPAM plugin.
@@ -69,11 +71,8 @@ func (d *Mutator) LeasesHeld(dir, containerID, ifName string) ([]string, error) 
 // <interface>", or only the container if an old version wrote them.
 func (d *Mutator) leases(dir, containerID, ifName string) ([]string, error) {
 	names, err := d.host.Files.List(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	var held []string
 	for _, name := range names {

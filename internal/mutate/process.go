@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -39,11 +40,8 @@ func (d *Mutator) Kill(p Process) error { return d.signal(p, unix.SIGKILL) }
 
 func (d *Mutator) signal(p Process, signal syscall.Signal) error {
 	fd, err := d.openProcess(p)
-	if errors.Is(err, errGone) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return hosterr.Ignore(err, errGone)
 	}
 	defer unix.Close(fd)
 	if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
@@ -164,16 +165,9 @@ func (d *Mutator) onLostContainer(ctx context.Context, c RuntimeContainer, limit
 	defer cancel()
 	l := &lostContainer{Mutator: d, wanted: c, containerd: containerd}
 	if err := l.check(ctx); err != nil {
-		return notBegun(ignoreGone(err))
+		return notBegun(hosterr.Ignore(err, errGone))
 	}
-	return ignoreGone(change(ctx, l))
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, errGone) {
-		return nil
-	}
-	return err
+	return hosterr.Ignore(change(ctx, l), errGone)
 }
 
 // check reads the record, and makes sure that it is the evaluated one and that CRI does not know its ID. errGone: there

@@ -11,6 +11,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	hostsystemd "github.com/nodeagent/nodeagent/internal/host/systemd"
 )
@@ -77,10 +78,7 @@ func (d *Mutator) RestartService(ctx context.Context, run ServiceRun) error {
 
 // ResetFailedUnit clears a failed transient unit: there is no file that could start it again.
 func (d *Mutator) ResetFailedUnit(ctx context.Context, name string) error {
-	if d.host.Systemd.Units == nil {
-		return hosterr.ErrNotConfigured
-	}
-	units, err := d.host.Systemd.Units(ctx)
+	units, err := host.Ask(ctx, "systemd", d.host.Systemd.Units)
 	if err != nil {
 		return notBegun(err)
 	}

@@ -9,3 +9,10 @@ type Condition struct {
 	HealthyReason  string
 	HealthyMessage string
 }
+
+// Wording words the findings of a check in events like node-problem-detector: under the name of their source, and a
+// fatal one as a change of its condition, if it has one.
+type Wording struct {
+	Source    string
+	Condition Condition
+}

@@ -135,20 +135,15 @@ func (q *queue) waiting(key string) (n int, held *Item) {
 	return n, held
 }
 
-func severityRank(s finding.Severity) int {
-	return slices.Index([]finding.Severity{finding.Info, finding.Warning, finding.Fatal}, s)
-}
-
 func byAge(a, b *Item) int { return cmp.Compare(a.Seq, b.Seq) }
 
 // inStreams orders items by stream, and by age in each.
 func inStreams(a, b *Item) int { return cmp.Or(cmp.Compare(a.Key, b.Key), byAge(a, b)) }
 
 func expendable(a, b *Item) int {
-	return cmp.Or(cmp.Compare(severityRank(a.Severity), severityRank(b.Severity)), cmp.Compare(a.First.Unix(),
-		b.First.Unix()), byAge(a, b))
+	return cmp.Or(b.Severity.Compare(a.Severity), cmp.Compare(a.First.Unix(), b.First.Unix()), byAge(a, b))
 }
 
 func urgent(a, b *Item) int {
-	return cmp.Or(-cmp.Compare(severityRank(a.Severity), severityRank(b.Severity)), byAge(a, b))
+	return cmp.Or(a.Severity.Compare(b.Severity), byAge(a, b))
 }

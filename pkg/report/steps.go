@@ -23,3 +23,11 @@ func Steps(ctx context.Context, changed <-chan struct{}, step func(context.Conte
 		}
 	}
 }
+
+// Wake signals a change to the receiver of a channel of size 1; one signal stands for all changes until it is received.
+func Wake(changed chan<- struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default: // it is awake already
+	}
+}

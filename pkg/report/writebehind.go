@@ -64,10 +64,7 @@ func (w *WriteBehind) put(key string, value []byte, fresh bool) {
 		return
 	}
 	w.pending[key] = value
-	select {
-	case w.wake <- struct{}{}:
-	default: // it is awake already
-	}
+	Wake(w.wake)
 }
 
 // Start starts to write, until the returned function is called: it writes the remaining values and waits for the

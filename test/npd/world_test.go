@@ -126,16 +126,12 @@ func we(t *testing.T, file npd.File, settings npd.Settings) *world {
 	h := &host.Host{NodeName: "node", Paths: host.Paths{InitPID: os.Getpid()}, Clock: clock(time.Now())}
 	w := &world{t: t, sink: &sink{}}
 	w.monitors = npd.New([]npd.File{file}, nil, settings, npd.Deps{Host: h})
-	wordings := map[string]event.Wording{}
-	for check, v := range w.monitors.Wordings() {
-		wordings[check] = event.Wording{Source: v.Source, Condition: v.Condition}
-	}
 	policies := map[string]finding.Policy{}
 	for _, c := range w.monitors.Checks() {
 		policies[c.ID] = c.Policy
 	}
 	w.tracker = finding.NewTracker(policies, nil)
-	w.reporter = event.New(event.Config{Node: "node", Sink: w.sink, Wordings: wordings, Burst: 1000, Resend: -1})
+	w.reporter = event.New(event.Config{Node: "node", Sink: w.sink, Wordings: w.monitors.Wordings(), Burst: 1000, Resend: -1})
 	engine := detect.NewEngine(h, klogless(), w.monitors.Checks(), w.monitors.Sources(), detect.Observer{},
 		func(l finding.Observation) {
 			w.mu.Lock()

@@ -112,7 +112,8 @@ func New(o Options) (*Agent, error) {
 	a.tracker = finding.NewTracker(policies(a.checks), state)
 
 	metrics := a.openReporters()
-	a.reporters = append(a.reporters, newServiceStatus(o.Manager, a.checks))
+	a.reporters = append(a.reporters,
+		&serviceStatus{manager: o.Manager, checks: a.checks, changed: make(chan struct{}, 1)})
 	left.activity.send = a.reportActivities
 	if a.repairs, err = a.newRepairs(); err != nil {
 		return nil, err
@@ -136,7 +137,9 @@ func New(o Options) (*Agent, error) {
 		a.Components = append(a.Components, Component{"pod evidence", a.evidence.Run})
 	}
 	a.forgetRemoved(state)
-	a.report(thisBoot(a.tracker.State(), a.started), nil) // the state believed a moment ago still holds
+	still := a.tracker.State() // what was believed a moment ago; from before this boot it proves nothing
+	maps.DeleteFunc(still, func(_ string, c *finding.CheckState) bool { return c.FirstRun.Boot != a.started.Boot })
+	a.report(still, nil)
 	a.Components = append(a.Components, Component{"engine", a.engine.Run})
 	return a, nil
 }
@@ -245,12 +248,6 @@ func (a *Agent) forgetRemoved(state finding.State) {
 			a.log.Error("save state failed", "check", check, "err", err)
 		}
 	}
-}
-
-// thisBoot drops states from before the machine booted: they prove nothing about this boot.
-func thisBoot(state finding.State, now finding.Timestamp) finding.State {
-	maps.DeleteFunc(state, func(_ string, c *finding.CheckState) bool { return c.FirstRun.Boot != now.Boot })
-	return state
 }
 
 // Remember saves all believed state, so that an orderly stop loses no streak of observations.

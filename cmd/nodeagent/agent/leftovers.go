@@ -322,14 +322,18 @@ func notActed(pod release.PodOutcome) []string {
 
 // DescribeStep returns the outcome of one step as a line of text.
 func DescribeStep(s release.StepOutcome) string {
-	line := fmt.Sprintf("%-11s %-14s %s: %s", s.Result, s.Kind, s.ID, s.Description)
+	return fmt.Sprintf("%-11s %-14s %s: %s", s.Result, s.Kind, s.ID, s.Description) + NotDone(s)
+}
+
+// NotDone returns why a step did not release its object, as the end of a line; empty if it did.
+func NotDone(s release.StepOutcome) (text string) {
 	if s.Blocked != "" {
-		line += " (not released: " + s.Blocked + ")"
+		text = " (not released: " + s.Blocked + ")"
 	}
 	if s.Error != "" && s.Result != release.Released && s.Result != release.Vanished {
-		line += ": " + s.Error
+		text += ": " + s.Error
 	}
-	return line
+	return text
 }
 
 func (l *leftovers) status() status.ReleaseStatus {

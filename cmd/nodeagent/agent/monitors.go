@@ -10,7 +10,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/report/event"
 )
 
 // openMonitors opens the monitors configured in node-problem-detector's files.
@@ -40,13 +39,4 @@ func (a *Agent) believed(check string) (finding.CheckState, bool) {
 		return finding.CheckState{}, false
 	}
 	return *c, true
-}
-
-// wordings returns the wording of events for findings of node-problem-detector's files.
-func (a *Agent) wordings() map[string]event.Wording {
-	wordings := map[string]event.Wording{}
-	for check, w := range a.monitors.Wordings() {
-		wordings[check] = event.Wording{Source: w.Source, Condition: w.Condition}
-	}
-	return wordings
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -117,15 +118,10 @@ func (b *Bench) Pass(ctx context.Context, kinds ...object.Kind) (object.Report, 
 	if err != nil {
 		return report, err
 	}
-	saved := make(chan struct{})
-	go func() {
-		defer close(saved)
-		_ = b.store.Bucket("inspect").Put(historyKey, data)
-	}()
-	select {
-	case <-saved:
-	case <-time.After(saveLimit):
-	}
+	ctx, cancel := context.WithTimeout(ctx, saveLimit)
+	defer cancel()
+	bucket := b.store.Bucket("inspect")
+	_, _ = host.Abandon(ctx, func(context.Context) (any, error) { return nil, bucket.Put(historyKey, data) })
 	return report, nil
 }
 

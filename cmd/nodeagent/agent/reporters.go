@@ -84,7 +84,7 @@ func (a *Agent) openReporters() meter {
 	if settings := a.cfg.Report.Events; settings.Enabled {
 		a.reporters = append(a.reporters, event.New(event.Config{
 			Node: a.clients.Host.NodeName, Sink: a.clients.Client, Store: a.store.Bucket("events"),
-			Burst: settings.Burst, Every: settings.Every, Wordings: a.wordings(),
+			Burst: settings.Burst, Every: settings.Every, Wordings: a.monitors.Wordings(),
 			Observer: a.sinks, Log: a.log,
 		}))
 	}

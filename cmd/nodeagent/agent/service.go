@@ -9,6 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
 // serviceStatus is the reporter to the service manager: one line in "systemctl status".
@@ -19,10 +20,6 @@ type serviceStatus struct {
 
 	mu   sync.Mutex // guards line
 	line string
-}
-
-func newServiceStatus(m *notify.Manager, checks []detect.Check) *serviceStatus {
-	return &serviceStatus{manager: m, checks: checks, changed: make(chan struct{}, 1)}
 }
 
 // Name identifies the reporter.
@@ -37,10 +34,7 @@ func (s *serviceStatus) Update(state finding.State, _ []finding.Update) {
 		return
 	}
 	s.line = line
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	report.Wake(s.changed)
 }
 
 // Run updates the service manager until ctx ends.
@@ -60,7 +54,7 @@ func (s *serviceStatus) Run(ctx context.Context) error {
 
 // summary describes a state in one line: the faults and the unknown checks.
 func summary(checks []detect.Check, state finding.State) string {
-	counts := map[finding.Severity]int{}
+	counts := finding.Counts{}
 	for _, b := range state.Raised() {
 		counts[b.Severity]++
 	}
@@ -70,12 +64,7 @@ func summary(checks []detect.Check, state finding.State) string {
 			unknown++
 		}
 	}
-	var parts []string
-	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
-		if n := counts[severity]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, severity))
-		}
-	}
+	parts := counts.Texts()
 	if unknown > 0 {
 		parts = append(parts, fmt.Sprintf("%d of %d checks cannot tell", unknown, len(checks)))
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
 // stateWriter writes state to the state file in its own goroutine, because the disk may hang. Only the newest state of
@@ -51,14 +52,7 @@ func (s *stateWriter) enqueue(check string, old, now *finding.CheckState, at fin
 	if same {
 		s.renewed = at.SinceBoot
 	}
-	s.wake()
-}
-
-func (s *stateWriter) wake() {
-	select {
-	case s.ready <- struct{}{}:
-	default:
-	}
+	report.Wake(s.ready)
 }
 
 // enqueueKey takes a value of a check, to be written soon.
@@ -66,7 +60,7 @@ func (s *stateWriter) enqueueKey(key string, value []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.values[key] = value
-	s.wake()
+	report.Wake(s.ready)
 }
 
 // pending returns a value that waits to be written.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
 )
 
@@ -130,28 +131,9 @@ func (p Part) content(ctx context.Context, limit int) ([]byte, Member) {
 
 // read reads a part, and abandons it when its time is up.
 func (p Part) read(ctx context.Context) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.Limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, p.Limit, fmt.Errorf("it hangs: no answer within %s", p.Limit))
 	defer cancel()
-	type answer struct {
-		data []byte
-		err  error
-	}
-	answered := make(chan answer, 1) // a late answer does not block
-	go func() {
-		data, err := p.Read(ctx)
-		answered <- answer{data, err}
-	}()
-	select {
-	case a := <-answered:
-		return a.data, a.err
-	case <-ctx.Done():
-	}
-	select { // it may end with its context, with a better error
-	case a := <-answered:
-		return a.data, a.err
-	case <-time.After(time.Second):
-		return nil, fmt.Errorf("it hangs: no answer within %s", p.Limit)
-	}
+	return host.Abandon(ctx, p.Read)
 }
 
 // lastLines cuts a text to its last lines.

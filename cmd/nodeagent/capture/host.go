@@ -56,10 +56,7 @@ func KernelLog(ctx context.Context, h *host.Host, most int) ([]byte, error) {
 
 // Units returns the running and the failed units, and those important ones that are neither.
 func Units(ctx context.Context, h *host.Host) ([]byte, error) {
-	if h.Systemd.Units == nil {
-		return nil, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
-	}
-	units, err := h.Systemd.Units(ctx)
+	units, err := host.Ask(ctx, "systemd", h.Systemd.Units)
 	if err != nil {
 		return nil, err
 	}
@@ -91,19 +88,11 @@ func Versions(ctx context.Context, h *host.Host, agent string) ([]byte, error) {
 	note("kernel", kernel, err)
 	system, err := h.Files.Text("/etc/os-release")
 	note("operatingSystem", system, err)
-	version, err := runtimeVersion(ctx, h)
-	note("runtime", version, err)
-	version, err = kubeletVersion(ctx, h)
+	engine, err := host.Ask(ctx, "runtime", h.Runtime.Version)
+	note("runtime", engine.GetRuntimeName()+" "+engine.GetRuntimeVersion(), err)
+	version, err := kubeletVersion(ctx, h)
 	note("kubelet", version, err)
 	return json.Marshal(versions)
-}
-
-func runtimeVersion(ctx context.Context, h *host.Host) (string, error) {
-	if h.Runtime.Version == nil {
-		return "", hosterr.ErrNotConfigured
-	}
-	v, err := h.Runtime.Version(ctx)
-	return v.GetRuntimeName() + " " + v.GetRuntimeVersion(), err
 }
 
 func kubeletVersion(ctx context.Context, h *host.Host) (string, error) {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
@@ -91,19 +92,14 @@ type Taint struct {
 	Prefer []string      `yaml:"prefer"` // checks whose faults taint with PreferNoSchedule instead of NoSchedule
 }
 
-// Problems returns the invalid settings of t.
-func (t Taint) Problems() map[string]string {
-	problems := map[string]string{}
-	if !slices.Contains([]taint.Mode{taint.Off, taint.DryRun, taint.On}, t.Mode) {
-		problems["mode"] = "must be off, dry-run or on"
-	}
-	if errs := validation.IsQualifiedName(t.Key); len(errs) > 0 {
-		problems["key"] = strings.Join(errs, "; ")
-	}
-	if t.Hold < 0 || t.Hold > 24*time.Hour {
-		problems["hold"] = "must be between 0 and 24h"
-	}
-	return problems
+// Validate returns the invalid settings of t.
+func (t Taint) Validate() error {
+	wrong := setting.Mistakes{}
+	wrong.Check("mode", slices.Contains([]taint.Mode{taint.Off, taint.DryRun, taint.On}, t.Mode), "must be off, dry-run or on")
+	errs := validation.IsQualifiedName(t.Key)
+	wrong.Check("key", len(errs) == 0, "%s", strings.Join(errs, "; "))
+	wrong.Check("hold", t.Hold >= 0 && t.Hold <= 24*time.Hour, "must be between 0 and 24h")
+	return wrong.OrNil()
 }
 
 // Metrics is the Prometheus endpoint.
@@ -148,21 +144,19 @@ func (c Config) Ignored() []string {
 // YAML returns c as a configuration file.
 func (c Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
 
-// Problems returns the invalid settings of m: metrics are for this node only.
-func (m Metrics) Problems() map[string]string {
+// Validate returns the invalid settings of m: metrics are for this node only.
+func (m Metrics) Validate() error {
 	host, _, err := net.SplitHostPort(m.Listen)
-	ip := net.ParseIP(host)
-	if err != nil || ip == nil || !ip.IsLoopback() {
-		return map[string]string{"listen": "must be address:port of the loopback interface, such as 127.0.0.1:10680"}
-	}
-	return nil
+	wrong := setting.Mistakes{}
+	wrong.Check("listen", err == nil && net.ParseIP(host).IsLoopback(),
+		"must be address:port of the loopback interface, such as 127.0.0.1:10680")
+	return wrong.OrNil()
 }
 
-// Problems returns the invalid settings of c.
-func (c Conditions) Problems() map[string]string {
-	if c.Vocabulary != condition.Problem && c.Vocabulary != condition.Ready {
-		return map[string]string{"vocabulary": "must be " + string(condition.Problem) + " or " +
-			string(condition.Ready)}
-	}
-	return nil
+// Validate returns the invalid settings of c.
+func (c Conditions) Validate() error {
+	wrong := setting.Mistakes{}
+	wrong.Check("vocabulary", c.Vocabulary == condition.Problem || c.Vocabulary == condition.Ready, "must be %s or %s",
+		condition.Problem, condition.Ready)
+	return wrong.OrNil()
 }

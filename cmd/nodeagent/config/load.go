@@ -2,12 +2,15 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -76,10 +79,16 @@ func Parse(name string, data []byte) (Config, error) {
 	if err := yaml.Unmarshal(data, &tree); err != nil {
 		return Config{}, inFile(name, err)
 	}
+	wrong := c.mistakes()
+	lines := map[string]int{}
+	for key := range wrong {
+		lines[key] = line(&tree, strings.Split(key, "."))
+	}
 	var problems []error
-	for _, p := range c.problems() {
-		problems = append(problems, fmt.Errorf("%s:%d: %s: %s", name, line(&tree, p.path), strings.Join(p.path, "."),
-			p.what))
+	for _, key := range slices.SortedFunc(maps.Keys(wrong), func(a, b string) int {
+		return cmp.Or(cmp.Compare(lines[a], lines[b]), cmp.Compare(a, b))
+	}) {
+		problems = append(problems, fmt.Errorf("%s:%d: %s: %s", name, lines[key], key, wrong[key]))
 	}
 	return c, errors.Join(problems...)
 }
@@ -105,30 +114,23 @@ func inFile(name string, err error) error {
 	return errors.Join(problems...)
 }
 
-func first(path []string) string {
-	if len(path) == 0 {
-		return ""
-	}
-	return path[0]
-}
-
 // line returns the line of a key in the file, or of the nearest key above it.
 func line(node *yaml.Node, path []string) int {
 	if node.Kind == yaml.DocumentNode && len(node.Content) > 0 {
 		return line(node.Content[0], path)
 	}
-	if len(path) > 0 && node.Kind == yaml.MappingNode {
+	if len(path) == 0 {
+		return node.Line
+	}
+	if node.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(node.Content); i += 2 {
 			if node.Content[i].Value == path[0] {
 				return max(node.Content[i].Line, line(node.Content[i+1], path[1:]))
 			}
 		}
 	}
-	if i, err := strconv.Atoi(first(path)); err == nil && node.Kind == yaml.SequenceNode && i < len(node.Content) {
+	if i, err := strconv.Atoi(path[0]); err == nil && node.Kind == yaml.SequenceNode && i < len(node.Content) {
 		return max(node.Content[i].Line, line(node.Content[i], path[1:]))
-	}
-	if len(path) == 0 {
-		return node.Line
 	}
 	return 0
 }

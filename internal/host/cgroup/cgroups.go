@@ -61,16 +61,11 @@ func CgroupHierarchies(mounts []mount.Mount, dir string) []CgroupHierarchy {
 		seen[m.Device()] = true // the same hierarchy may be mounted again, as cpu and cpu,cpuacct are on some systems
 		h := CgroupHierarchy{Point: m.Point, V2: m.FSType == "cgroup2"}
 		if !h.V2 {
-			h.Name = v1Name(m.SuperOptions)
+			h.Name = strings.Join(slices.DeleteFunc(slices.Clone(m.SuperOptions), v1Option), ",")
 		}
 		found = append(found, h)
 	}
 	return found
-}
-
-// v1Name returns the name in /proc/PID/cgroup of the hierarchy with these mount options.
-func v1Name(options []string) string {
-	return strings.Join(slices.DeleteFunc(slices.Clone(options), v1Option), ",")
 }
 
 // PodCgroup is one cgroup directory in one hierarchy that belongs to a pod: the pod's own, or one below it.
@@ -167,11 +162,8 @@ func (w *cgroupWalk) below(c PodCgroup) error {
 		}
 	}
 	entries, _, err := w.files.ReadEntries(c.Dir(), maxPodCgroups+maxCgroupFiles)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	for _, entry := range entries {
 		if !entry.IsDir() {

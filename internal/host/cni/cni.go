@@ -10,6 +10,7 @@ import (
 	"path"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // cniCacheKind is the only format that libcni has written since 2019 (v0.8).
@@ -124,11 +125,8 @@ func leaseDirs(config []byte) []string {
 func Attachments(h *host.Host) ([]Attachment, error) {
 	dir := path.Join(h.Paths.CNICacheDir, "results")
 	entries, _, err := h.Files.Entries(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	var found []Attachment
 	var failures []error

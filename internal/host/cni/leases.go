@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // Bounds of host-local's directory of one network.
@@ -36,11 +37,8 @@ type Lease struct {
 // those of unreadable files, at most three.
 func Leases(h *host.Host, dir string) ([]Lease, error) {
 	entries, _, err := h.Files.ReadEntries(dir, maxLeases)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	var found []Lease
 	var failures []error
@@ -101,11 +99,8 @@ const maxConfigs = 1000
 // missing.
 func ConfiguredNetworks(h *host.Host) ([]string, error) {
 	entries, _, err := h.Files.ReadEntries(h.Paths.CNIConfDir, maxConfigs)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	var names []string
 	for _, entry := range entries {

@@ -115,15 +115,10 @@ func (d *discoverer) unitOf(unit string) string {
 	if of, ok := distro.OfLauncher(path.Base(args[0])); ok {
 		return of.ID
 	}
-	if startsKubelet(args) {
+	if kubeletAt(args) >= 0 { // perhaps through a wrapper
 		return kubeadm().ID
 	}
 	return ""
-}
-
-// startsKubelet reports whether a command starts a kubelet of its own, perhaps through a wrapper.
-func startsKubelet(args []string) bool {
-	return kubeletAt(args) >= 0
 }
 
 // kubeletAt is the index of kubelet's name in a command, or -1.

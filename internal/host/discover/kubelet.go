@@ -95,16 +95,11 @@ func (d *discoverer) settingsOnDisk() kubeletSettings {
 	return d.readSettings(flags, 0)
 }
 
-// kubeletFields are the settings that kubelet's flags and files decide.
-func kubeletFields() []host.Setting {
-	return []host.Setting{host.KubeletRoot, host.Kubeconfig, host.KubeletHealthz, host.KubeletAPI, host.KubeletCAFile,
-		host.StaticPods, host.PodLogs, host.CgroupRoot, host.CRISocket}
-}
-
-// doubtKubelet notes that all settings of kubelet are unknown.
+// doubtKubelet notes that all settings that kubelet's flags and files decide are unknown.
 func (d *discoverer) doubtKubelet(why error) {
 	d.note("%v", why)
-	d.Doubts.Add(why, kubeletFields()...)
+	d.Doubts.Add(why, host.KubeletRoot, host.Kubeconfig, host.KubeletHealthz, host.KubeletAPI, host.KubeletCAFile,
+		host.StaticPods, host.PodLogs, host.CgroupRoot, host.CRISocket)
 }
 
 // doubtConfiguration notes the unknown parts of kubelet's configuration: flags win over files.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,12 +75,8 @@ func dropInsOfUnit(files host.Files, name string) []string {
 		}
 	}
 	var sorted []string
-	for name := range paths {
-		sorted = append(sorted, name)
-	}
-	slices.Sort(sorted)
-	for i, name := range sorted {
-		sorted[i] = paths[name]
+	for _, n := range slices.Sorted(maps.Keys(paths)) {
+		sorted = append(sorted, paths[n])
 	}
 	return sorted
 }

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"errors"
-	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -114,43 +113,34 @@ func nvmeEBS(fd int) ([]byte, error) {
 
 // thinPools asks all thin pools for status and table.
 func thinPools(fd int) ([]byte, error) {
-	return eachMapped(fd, func(device uint64) ([]byte, error) {
-		status, err := mappedText(fd, device, "thin-pool", 0)
-		if status == "" || err != nil {
-			return nil, err
-		}
-		table, err := mappedText(fd, device, "thin-pool", unix.DM_STATUS_TABLE_FLAG)
-		return fmt.Appendf(nil, "%s\t%s\t%s\n", hosterr.Device(device), status, table), err
-	})
+	return describeMapped(fd, "thin-pool", 0, unix.DM_STATUS_TABLE_FLAG)
 }
 
 // multipaths asks all multipath devices for their status.
-func multipaths(fd int) ([]byte, error) {
-	return eachMapped(fd, func(device uint64) ([]byte, error) {
-		status, err := mappedText(fd, device, "multipath", 0)
-		if status == "" || err != nil {
-			return nil, err
-		}
-		return fmt.Appendf(nil, "%s\t%s\n", hosterr.Device(device), status), nil
-	})
-}
+func multipaths(fd int) ([]byte, error) { return describeMapped(fd, "multipath", 0) }
 
-// eachMapped lists the mapped devices and joins their descriptions.
-func eachMapped(fd int, describe func(device uint64) ([]byte, error)) ([]byte, error) {
+// describeMapped returns a line for each mapped device of a kind: its number and the text for each flag, with tabs
+// between them.
+func describeMapped(fd int, kind string, flags ...uint32) ([]byte, error) {
 	list, err := deviceMapper(fd, unix.DM_LIST_DEVICES, 0, 0)
 	if err != nil {
 		return nil, err
 	}
 	var out []byte
+devices:
 	for _, device := range mappedDevices(list) {
-		text, err := describe(device)
-		if errors.Is(err, unix.ENXIO) { // removed meanwhile
-			continue
+		line := hosterr.Device(device)
+		for i, flag := range flags {
+			text, err := mappedText(fd, device, kind, flag)
+			if errors.Is(err, unix.ENXIO) || err == nil && text == "" && i == 0 { // removed meanwhile, or of another kind
+				continue devices
+			}
+			if err != nil {
+				return nil, err
+			}
+			line += "\t" + text
 		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, text...)
+		out = append(out, line+"\n"...)
 	}
 	return out, nil
 }

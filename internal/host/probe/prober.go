@@ -50,14 +50,19 @@ func (p Prober) All(ctx context.Context, patience time.Duration, requests []Prob
 	return results
 }
 
+// Ask runs one probe until ctx ends.
+func (p Prober) Ask(ctx context.Context, request ProbeRequest) (ProbeAnswer, error) {
+	if p.Do == nil {
+		return ProbeAnswer{}, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
+	}
+	return p.Do(ctx, request)
+}
+
 // one is a batch of one if there is only Do, as in tests.
 func (p Prober) one(ctx context.Context, patience time.Duration, request ProbeRequest) ProbeResult {
-	if p.Do == nil {
-		return ProbeResult{Err: fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)}
-	}
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	answer, err := p.Do(limited, request)
+	answer, err := p.Ask(limited, request)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = hangs(request, patience)
 	}
@@ -103,4 +108,15 @@ type ProbeAnswer struct {
 	Data       []byte `json:"data,omitempty"`       // the raw answer of a disk: see the probes of disks
 
 	Values map[string]string `json:"values,omitempty"` // by name; see the probes
+}
+
+// FreePercent is the share of free space, of a statfs.
+func (a ProbeAnswer) FreePercent() float64 { return float64(a.FreeBytes) / float64(a.TotalBytes) * 100 }
+
+// FreeInodePercent is the share of free inodes: 100 if the filesystem has no fixed number of them.
+func (a ProbeAnswer) FreeInodePercent() float64 {
+	if a.Inodes == 0 {
+		return 100
+	}
+	return float64(a.FreeInodes) / float64(a.Inodes) * 100
 }

@@ -1,10 +1,6 @@
 package systemd
 
-import (
-	"fmt"
-
-	systemd "github.com/coreos/go-systemd/v22/dbus"
-)
+import "fmt"
 
 // PodUnit is a unit that kubelet or the runtime may have made for a pod. Its texts are valid UTF-8.
 type PodUnit struct {
@@ -35,13 +31,9 @@ func (q systemdQuery) podUnits() ([]PodUnit, error) {
 			if u.LoadState == "not-found" {
 				continue // only mentioned by another unit
 			}
-			units = append(units, podUnit(u))
+			units = append(units, PodUnit{Name: text(u.Name), Description: text(u.Description),
+				Active: text(u.ActiveState), Sub: text(u.SubState)})
 		}
 	}
 	return units, nil
-}
-
-func podUnit(u systemd.UnitStatus) PodUnit {
-	return PodUnit{Name: text(u.Name), Description: text(u.Description), Active: text(u.ActiveState),
-		Sub: text(u.SubState)}
 }

@@ -45,45 +45,29 @@ func (q systemdQuery) service(name string) (Service, error) {
 		return s, fmt.Errorf("service %s: %w", text(name), q.peer.explain(err))
 	}
 	var problems []error
-	must := func(err error) { problems = append(problems, err) }
-	s.Load, err = field[string](unit, "LoadState")
-	must(err)
-	s.Active, err = field[string](unit, "ActiveState")
-	must(err)
-	s.Sub, err = field[string](unit, "SubState")
-	must(err)
-	s.KillMode, err = field[string](of, "KillMode")
-	must(err)
-	pid, err := field[uint32](of, "MainPID")
-	must(err)
-	s.MainPID = int(pid)
-	job, err := field[[]any](unit, "Job")
-	must(err)
-	if len(job) > 0 {
+	s.Load = need[string](&problems, unit, "LoadState")
+	s.Active = need[string](&problems, unit, "ActiveState")
+	s.Sub = need[string](&problems, unit, "SubState")
+	s.KillMode = need[string](&problems, of, "KillMode")
+	s.MainPID = int(need[uint32](&problems, of, "MainPID"))
+	if job := need[[]any](&problems, unit, "Job"); len(job) > 0 {
 		id, _ := job[0].(uint32)
 		s.Job = id != 0
 	}
 	if id, err := field[[]byte](unit, "InvocationID"); err == nil {
 		s.Invocation = fmt.Sprintf("%x", id)
 	}
-	s.Age, err = youngest(unit, of)
-	must(err)
-	start, err := field[bool](unit, "RefuseManualStart")
-	must(err)
-	stop, err := field[bool](unit, "RefuseManualStop")
-	must(err)
-	s.ManualAllowed = !start && !stop
+	s.Age = sinceLast(need[uint64](&problems, unit, "StateChangeTimestampMonotonic"),
+		need[uint64](&problems, of, "ExecMainStartTimestampMonotonic"))
+	refused := need[bool](&problems, unit, "RefuseManualStart")
+	s.ManualAllowed = !need[bool](&problems, unit, "RefuseManualStop") && !refused
 	for _, command := range []string{"ExecStop", "ExecStopPost"} {
-		commands, err := field[[][]any](of, command)
-		must(err)
-		s.StopRuns = s.StopRuns || len(commands) > 0
+		s.StopRuns = len(need[[][]any](&problems, of, command)) > 0 || s.StopRuns
 	}
-	if s.StartRuns, err = startRuns(of); err != nil {
-		must(err)
-	}
-	if s.Changes, err = changes(unit, of); err != nil {
-		must(err)
-	}
+	s.StartRuns, err = startRuns(of)
+	problems = append(problems, err)
+	s.Changes, err = changes(unit, of)
+	problems = append(problems, err)
 	if err := errors.Join(problems...); err != nil {
 		return s, fmt.Errorf("service %s: %w", text(name), err)
 	}
@@ -115,26 +99,22 @@ func field[T any](properties map[string]any, name string) (T, error) {
 	return value, nil
 }
 
-// youngest returns the time since the unit's last change of state or start of its main process. systemd counts
-// microseconds of CLOCK_MONOTONIC.
-func youngest(unit, of map[string]any) (time.Duration, error) {
-	state, err := field[uint64](unit, "StateChangeTimestampMonotonic")
-	if err != nil {
-		return 0, err
-	}
-	start, err := field[uint64](of, "ExecMainStartTimestampMonotonic")
-	if err != nil {
-		return 0, err
-	}
+// need is field for a property that every systemd has: without it, the problem is one more.
+func need[T any](problems *[]error, properties map[string]any, name string) T {
+	value, err := field[T](properties, name)
+	*problems = append(*problems, err)
+	return value
+}
+
+// sinceLast returns the time since the later of the times, which systemd counts in microseconds of CLOCK_MONOTONIC; 0
+// means never.
+func sinceLast(state, start uint64) time.Duration {
 	last := max(state, start)
-	if last == 0 || last > 1<<53 {
-		return 0, nil
-	}
 	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0, fmt.Errorf("clock: %w", err)
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || last == 0 || last > 1<<53 {
+		return 0 // the clock is always there
 	}
-	return time.Duration(now.Nano()) - time.Duration(last)*time.Microsecond, nil //nolint:gosec // bounded above
+	return time.Duration(now.Nano()) - time.Duration(last)*time.Microsecond //nolint:gosec // bounded above
 }
 
 // dependents returns the units that are not inactive and that systemd stops or restarts with this one: systemd.unit(5),

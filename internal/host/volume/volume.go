@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
@@ -80,11 +81,8 @@ func UsedByPods(h *host.Host) (Used, error) {
 	used := Used{Handles: map[string][]string{}, Volumes: map[string][]string{}, Drivers: map[string][]string{}}
 	root := path.Join(h.Paths.KubeletRoot, "pods")
 	uids, err := namesBeneath(h.Files, root, ".")
-	if errors.Is(err, fs.ErrNotExist) {
-		return used, nil
-	}
 	if err != nil {
-		return used, err
+		return used, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	for _, uid := range uids {
 		if !host.IsPodUID(uid) {

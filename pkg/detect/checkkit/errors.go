@@ -47,3 +47,11 @@ func IsTimeout(err error) bool {
 func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
 }
+
+// UnlessAbsent returns err, or NotApplicable with the reason if err is that a file does not exist.
+func UnlessAbsent(err error, why string) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return finding.NotApplicable("%s", why)
+	}
+	return err
+}

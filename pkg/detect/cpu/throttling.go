@@ -2,9 +2,7 @@ package cpu
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"time"
 
@@ -67,20 +65,16 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 	if err != nil {
 		return nil, err
 	}
-	windows, doubts := make(map[string]*checkkit.Window[uint64]), make(map[finding.Subject]error)
-	var findings []finding.Finding
+	windows := make(map[string]*checkkit.Window[uint64])
+	var results checkkit.Results
 	for _, c := range cgroups {
 		if windows[c.Name] != nil {
 			continue // kubelet's and the runtime's
 		}
 		subject := finding.Subject{Kind: "cgroup", Name: c.Name}
 		stat, err := checkkit.ReadCounts(h.Files, path.Join(c.Dir, "cpu.stat"))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // the controller is not enabled there
-		}
-		if err != nil {
-			doubts[subject] = err
-			continue
+		if results.Unread(subject, err) {
+			continue // most often the controller is not enabled there
 		}
 		w := m.windows[c.Name]
 		if w == nil {
@@ -89,17 +83,14 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 		windows[c.Name] = w
 		percent, periods, elapsed := share(w, h.Clock().SinceBoot, stat["nr_throttled"], stat["nr_periods"])
 		found, belowRaise := checkkit.Reaches(percent, m.percent)
-		if elapsed < minRateSpan || periods < 100 || !found {
-			continue
-		}
-		findings = append(findings, finding.Finding{
+		results.Add(finding.Finding{
 			Subject: subject, Severity: finding.Warning, Reason: "DaemonThrottled",
 			Message: fmt.Sprintf("%s, %s, was throttled by a CPU limit in %.0f %% of its periods in the last %s",
 				c.Name, c.Why, percent, elapsed.Round(time.Minute)),
 			Facts:      map[string]string{"percent": fmt.Sprintf("%.1f", percent), "periods": fmt.Sprint(periods)},
 			BelowRaise: belowRaise,
-		})
+		}, found && elapsed >= minRateSpan && periods >= 100)
 	}
 	m.windows = windows
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }

@@ -97,11 +97,8 @@ func (r *runtimeRestarts) countBySystemd(ctx context.Context, h *host.Host, now 
 		return nil
 	}
 	units, err := h.Systemd.Units(ctx)
-	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return hosterr.Ignore(err, hosterr.ErrNotConfigured)
 	}
 	lives := &r.state.Lives
 	i := slices.IndexFunc(units.Running, func(u systemd.Unit) bool {

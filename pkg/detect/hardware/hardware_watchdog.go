@@ -2,9 +2,7 @@ package hardware
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 	"strings"
 	"time"
@@ -61,23 +59,15 @@ func checkWatchdogs(_ context.Context, h *host.Host) ([]finding.Finding, error) 
 	if h.Clock().SinceBoot > checkkit.BootFactTTL {
 		return nil, nil
 	}
-	doubts := make(map[finding.Subject]error)
-	var findings []finding.Finding
+	var results checkkit.Results
 	for _, name := range names[:min(len(names), 16)] {
 		subject := finding.Subject{Kind: "watchdog", Name: name}
 		status, err := checkkit.ReadNumber(h.Files, dir+"/"+name+"/bootstatus")
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // the kernel does not show it, or the device is gone
-		}
-		if err != nil {
-			doubts[subject] = err
-			continue
-		}
-		if f, ok := watchdogFinding(h, subject, status); ok {
-			findings = append(findings, f)
+		if !results.Unread(subject, err) { // an old kernel does not show it
+			results.Add(watchdogFinding(h, subject, status))
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // watchdogFinding reports the flags of <linux/watchdog.h>.

@@ -85,8 +85,8 @@ func (c *pcieCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, err
 	if c.silent == nil || now-c.reset > pcieForgetEvery {
 		c.silent, c.reset = make(map[string]bool), now
 	}
-	var findings []finding.Finding
-	doubts, reports := make(map[finding.Subject]error), false
+	var results checkkit.Results
+	reports := false
 	for _, name := range names[:min(len(names), maxPCIDevices)] {
 		if c.silent[name] {
 			continue
@@ -98,23 +98,21 @@ func (c *pcieCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, err
 		}
 		reports = true
 		subject := finding.Subject{Kind: "device", Name: name}
-		if err != nil {
-			doubts[subject] = err
+		if results.Doubt(subject, err) {
 			continue
 		}
 		if c.devices[name] == nil {
 			c.devices[name] = &pcieDevice{base: counts, since: now}
 		}
-		if f, ok := c.devices[name].evaluate(counts, now); ok {
-			f.Subject = subject
-			findings = append(findings, f)
-		}
+		f, ok := c.devices[name].evaluate(counts, now)
+		f.Subject = subject
+		results.Add(f, ok)
 	}
 	maps.DeleteFunc(c.devices, func(name string, _ *pcieDevice) bool { return !slices.Contains(names, name) })
 	if !reports {
 		return nil, finding.NotApplicable("no PCI device reports errors to the kernel")
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // aerCounts are those of one device since boot.

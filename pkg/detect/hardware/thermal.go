@@ -98,31 +98,24 @@ func (c *thermalCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, 
 		return nil, finding.NotApplicable(
 			"there is neither a zone with a critical temperature nor a processor that counts throttling")
 	}
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	for _, z := range c.zones {
 		f, ok, err := z.evaluate(h.Files)
-		if err != nil {
-			doubts[z.subject()] = err
-		} else if ok {
-			findings = append(findings, f)
-		}
+		results.Add(f, !results.Doubt(z.subject(), err) && ok)
 	}
 	for id, dir := range c.first {
 		subject := finding.Subject{Kind: "cpu-package", Name: id}
 		counts, err := readThermalThrottling(h.Files, dir)
-		if err != nil {
-			doubts[subject] = err
+		if results.Doubt(subject, err) {
 			c.listed = 0 // its processor may have been switched off
 			continue
 		}
 		if c.packages[id] == nil {
 			c.packages[id] = &thermalPackage{}
 		}
-		if f, ok := c.packages[id].evaluate(counts, now); ok {
-			f.Subject = subject
-			findings = append(findings, f)
-		}
+		f, ok := c.packages[id].evaluate(counts, now)
+		f.Subject = subject
+		results.Add(f, ok)
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }

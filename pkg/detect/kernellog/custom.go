@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -87,33 +88,31 @@ func literalsOfAll(patterns []string) []string {
 	return all
 }
 
-// Problems returns the invalid fields of o, by key.
-func (o CustomRule) Problems() map[string]string {
-	problems := map[string]string{}
+// Validate returns the invalid fields of o.
+func (o CustomRule) Validate() error {
+	wrong := setting.Mistakes{}
 	for key, expr := range o.expressions() {
-		if _, err := regexp.Compile(expr); err != nil {
-			problems[key] = err.Error()
-		} else if key != "exclude" && !strings.HasPrefix(expr, "^") {
-			problems[key] = fmt.Sprintf("%q must begin with ^: only what the kernel's text begins with is its own word",
-				expr)
-		}
+		_, err := regexp.Compile(expr)
+		wrong.Add(key, err)
+		wrong.Check(key, key == "exclude" || strings.HasPrefix(expr, "^"),
+			"%q must begin with ^: only what the kernel's text begins with is its own word", expr)
 	}
 	switch {
 	case !rules.IDForm.MatchString(o.ID):
-		problems["id"] = fmt.Sprintf("%q must be lower case words with hyphens between them", o.ID)
+		wrong.Check("id", false, "%q must be lower case words with hyphens between them", o.ID)
 	case !rules.ReasonForm.MatchString(o.Reason):
-		problems["reason"] = fmt.Sprintf("%q must be one word in CamelCase", o.Reason)
+		wrong.Check("reason", false, "%q must be one word in CamelCase", o.Reason)
 	case !o.Severity.Valid():
-		problems["severity"] = fmt.Sprintf("%q: a severity is fatal, warning or info", o.Severity)
+		wrong.Check("severity", false, "%q: a severity is fatal, warning or info", o.Severity)
 	case o.Summary == "":
-		problems["summary"] = "must say what a line of this rule means"
+		wrong.Check("summary", false, "must say what a line of this rule means")
 	case o.Raise.Count > 1 && o.Raise.Within == 0:
-		problems["raise"] = "within is missing: how often is counted within a time"
+		wrong.Check("raise", false, "within is missing: how often is counted within a time")
 	}
-	if len(problems) > 0 {
-		return problems
+	if len(wrong) == 0 {
+		o.checkLines(wrong)
 	}
-	return o.lineProblems()
+	return wrong.OrNil()
 }
 
 // expressions returns all regular expressions, by key.
@@ -131,71 +130,61 @@ func (o CustomRule) expressions() map[string]string {
 	return all
 }
 
-// lineProblems tests the rule with its example lines.
-func (o CustomRule) lineProblems() map[string]string {
+// checkLines tests the rule with its example lines.
+func (o CustomRule) checkLines(wrong setting.Mistakes) {
 	rule := o.Rule()
 	switch {
 	case len(rule.Patterns) == 0:
-		return map[string]string{"id": "patterns are missing"}
+		wrong.Check("id", false, "patterns are missing")
 	case len(rule.Literals) == 0:
-		return map[string]string{"patterns": "no text of 3 letters or more is in every line that they match: name " +
-			"some as literals"}
+		wrong.Check("patterns", false, "no text of 3 letters or more is in every line that they match: name some as literals")
 	case rule.Recovery.Pattern != "" && len(rule.Recovery.Literals) == 0:
-		return map[string]string{"recovery": "no text of 3 letters or more is in every line that it matches"}
+		wrong.Check("recovery", false, "no text of 3 letters or more is in every line that it matches")
+	}
+	if len(wrong) > 0 {
+		return
 	}
 	m, err := NewMatcher([]rules.Rule{rule})
 	if err != nil {
-		return map[string]string{"id": err.Error()}
+		wrong.Add("id", err)
+		return
 	}
-	problems := map[string]string{}
 	for i, line := range o.Matches {
-		if hit, ok := m.Match([]byte(line)); !ok || hit.Recovered {
-			problems[fmt.Sprintf("matches.%d", i)] = fmt.Sprintf("the rule does not match %q", line)
-		}
+		hit, ok := m.Match([]byte(line))
+		wrong.Check(fmt.Sprintf("matches.%d", i), ok && !hit.Recovered, "the rule does not match %q", line)
 	}
 	for i, line := range o.Ignores {
-		if _, ok := m.Match([]byte(line)); ok {
-			problems[fmt.Sprintf("ignores.%d", i)] = fmt.Sprintf("the rule matches %q", line)
-		}
+		_, ok := m.Match([]byte(line))
+		wrong.Check(fmt.Sprintf("ignores.%d", i), !ok, "the rule matches %q", line)
 	}
-	return problems
 }
 
-// CustomRules returns the rules of a user for the table, after the built-in ones: the first match wins. The error names
-// the position of the invalid rule, and the reason.
-func CustomRules(own []CustomRule, table []rules.Rule) ([]rules.Rule, *CustomRuleError) {
-	if len(own) > maxCustomRules {
-		return nil, &CustomRuleError{maxCustomRules, "id", fmt.Sprintf("at most %d rules are possible", maxCustomRules)}
-	}
+// CustomRules returns the rules of a user for the table, after the built-in ones: the first match wins. The keys of
+// its Mistakes begin with the position of the invalid rule.
+func CustomRules(own []CustomRule, table []rules.Rule) ([]rules.Rule, error) {
+	wrong := setting.Mistakes{}
+	wrong.Check(fmt.Sprint(maxCustomRules), len(own) <= maxCustomRules, "at most %d rules are possible", maxCustomRules)
 	var added []rules.Rule
 	for i, o := range own {
-		if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.ID == o.ID }) {
-			return nil, &CustomRuleError{i, "id", "the agent has a rule of this name: checks.kernel-log.rules." + o.ID +
-				" adjusts it"}
-		}
-		if slices.ContainsFunc(added, func(r rules.Rule) bool { return r.ID == o.ID }) {
-			return nil, &CustomRuleError{i, "id", "there are two rules of this name"}
-		}
+		named := func(r rules.Rule) bool { return r.ID == o.ID }
+		wrong.Check(fmt.Sprintf("%d.id", i), !slices.ContainsFunc(table, named),
+			"the agent has a rule of this name: checks.kernel-log.rules.%s adjusts it", o.ID)
+		wrong.Check(fmt.Sprintf("%d.id", i), !slices.ContainsFunc(added, named), "there are two rules of this name")
 		added = append(added, o.Rule())
+	}
+	if len(wrong) > 0 {
+		return nil, wrong
 	}
 	m, err := NewMatcher(slices.Concat(table, added))
 	if err != nil {
-		return nil, &CustomRuleError{0, "id", err.Error()}
+		return nil, setting.Mistakes{"0.id": err.Error()}
 	}
 	for i, o := range own {
 		for n, line := range o.Matches {
-			if hit, ok := m.Match([]byte(line)); ok && hit.Rule.ID != o.ID {
-				return nil, &CustomRuleError{i, fmt.Sprintf("matches.%d", n),
-					fmt.Sprintf("the rule %s has this line already", hit.Rule.ID)}
-			}
+			hit, ok := m.Match([]byte(line))
+			wrong.Check(fmt.Sprintf("%d.matches.%d", i, n), !ok || hit.Rule.ID == o.ID,
+				"the rule %s has this line already", hit.Rule.ID)
 		}
 	}
-	return added, nil
-}
-
-// CustomRuleError names the invalid rule of a user.
-type CustomRuleError struct {
-	Index int
-	Key   string // of the rule
-	What  string
+	return added, wrong.OrNil()
 }

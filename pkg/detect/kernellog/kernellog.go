@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
@@ -45,24 +46,15 @@ type RuleSettings struct {
 // DefaultSettings returns the default settings.
 func DefaultSettings() Settings { return Settings{} }
 
-// Problems returns the invalid settings.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
-	known := map[string]bool{}
-	for _, r := range rules.Kernel() {
-		known[r.ID] = true
+// Validate returns the invalid settings.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
+	table := rules.Kernel()
+	for id := range s.Rules {
+		known := slices.ContainsFunc(table, func(r rules.Rule) bool { return r.ID == id })
+		wrong.Check("rules."+id, known, "there is no such rule; see nodeagent explain kernel-log")
 	}
-	for id, rule := range s.Rules {
-		switch {
-		case !known[id]:
-			problems["rules."+id] = "there is no such rule; see nodeagent explain kernel-log"
-		case rule.Severity != "" && !rule.Severity.Valid():
-			problems["rules."+id+".severity"] = fmt.Sprintf("%q: a severity is fatal, warning or info", rule.Severity)
-		case rule.Expiry < 0:
-			problems["rules."+id+".expiry"] = "must not be negative"
-		}
-	}
-	return problems
+	return wrong.OrNil()
 }
 
 // Table returns the rules of the kernel's log with the user's settings applied.

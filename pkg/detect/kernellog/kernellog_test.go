@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
@@ -212,8 +213,8 @@ func TestKernelLogLeavesToState(t *testing.T) {
 // TestKernelLogAsTheUserWantsIt: one rule is switched off, another is more severe, and an unknown ID is reported.
 func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 	s := Settings{Rules: map[string]RuleSettings{"ext4-error": {Off: true}, "kernel-oops": {Severity: finding.Info}}}
-	if problems := s.Problems(); len(problems) != 0 {
-		t.Fatal(problems)
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
 	}
 	h := &host.Host{NodeName: "n", Clock: hosttest.Clock, KernelLog: func(_ context.Context,
 		each func(kmsg.KernelRecord)) error {
@@ -226,8 +227,8 @@ func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 		t.Errorf("%+v, %v", findings, err)
 	}
 	s.Rules["nonsense"] = RuleSettings{}
-	if len(s.Problems()) != 1 {
-		t.Errorf("problems: %v", s.Problems())
+	if wrong, _ := errors.AsType[setting.Mistakes](s.Validate()); len(wrong) != 1 || wrong["rules.nonsense"] == "" {
+		t.Errorf("mistakes: %v", wrong)
 	}
 }
 

@@ -133,14 +133,11 @@ func servingSubject() finding.Subject {
 // serving returns the serving certificate of the last handshake. If it expires soon, each run reads it again: kubelet
 // may have a new one.
 func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Timestamp) (*x509.Certificate, error) {
-	if h.Kubelet.ServingCertificate == nil {
-		return nil, hosterr.ErrNotConfigured
-	}
 	good := m.found != nil && len(evaluateCertificate(servingSubject(), m.found, now.Wall, "")) == 0
 	if good && m.asked.Boot == now.Boot && now.Since(m.asked) < servingEvery {
 		return m.found, nil
 	}
-	found, err := h.Kubelet.ServingCertificate(ctx)
+	found, err := host.Ask(ctx, "kubelet", h.Kubelet.ServingCertificate)
 	if err != nil {
 		m.found = nil
 		return nil, err

@@ -48,13 +48,12 @@ func Hugepages() detect.Check {
 				"a tuning daemon are not known.",
 		},
 		Every: 10 * time.Minute, Deadline: 5 * time.Second,
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkHugepages(h.Files)
-		},
+		Run: checkHugepages,
 	}
 }
 
-func checkHugepages(files host.Files) ([]finding.Finding, error) {
+func checkHugepages(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	files := h.Files
 	if _, err := files.Stat(hugepagesDir); errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel has no huge pages")
 	}
@@ -70,24 +69,23 @@ func checkHugepages(files host.Files) ([]finding.Finding, error) {
 	if pages, ok := hugepagesOfSysctl(files); ok {
 		wanted[info["Hugepagesize"]] = pages
 	}
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	for size, want := range wanted {
 		pool := fmt.Sprintf("hugepages-%dkB", size>>10)
 		subject := finding.Subject{Kind: "hugepage-pool", Name: pool}
 		have, err := checkkit.ReadCount(files, path.Join(hugepagesDir, pool, "nr_hugepages"))
 		switch {
 		case err != nil:
-			doubts[subject] = err
+			results.Doubt(subject, err)
 		case have < want:
-			findings = append(findings, finding.Finding{
+			results.Add(finding.Finding{
 				Subject: subject, Severity: finding.Warning, Reason: "HugepagesMissing",
 				Message: fmt.Sprintf("%d of %d configured huge pages of %s exist", have, want, checkkit.SizeText(size)),
 				Facts:   map[string]string{"configured": fmt.Sprint(want), "present": fmt.Sprint(have)},
-			})
+			}, true)
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // hugepagesOfCmdline returns the number of huge pages by their size in bytes. Like the kernel, it skips parameters that

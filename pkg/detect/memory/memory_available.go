@@ -61,13 +61,11 @@ func MemoryAvailable(s MemoryAvailableSettings) detect.Check {
 		Every: 20 * time.Second, Deadline: 8 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 40 * time.Second},
 			Clear: finding.Hold{Runs: 3, For: 40 * time.Second}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkAvailable(ctx, h, s)
-		},
+		Run: s.run,
 	}
 }
 
-func checkAvailable(ctx context.Context, h *host.Host, s MemoryAvailableSettings) ([]finding.Finding, error) {
+func (s MemoryAvailableSettings) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	info, err := checkkit.ReadMeminfo(h.Files)
 	if err != nil {
 		return nil, err

@@ -66,13 +66,11 @@ func SlabLeak(s SlabLeakSettings) detect.Check {
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 5 * time.Minute},
 			Clear: finding.Hold{Runs: 3, For: 3 * time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkKernelMemory(h, s)
-		},
+		Run: s.run,
 	}
 }
 
-func checkKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, error) {
+func (s SlabLeakSettings) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	info, err := checkkit.ReadMeminfo(h.Files)
 	if err != nil {
 		return nil, err

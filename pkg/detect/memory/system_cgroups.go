@@ -58,8 +58,7 @@ func checkSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if err != nil {
 		return nil, err
 	}
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	abovePods := checkkit.FoldersAbove(cgroup.PodCgroupDirs(h.Paths))
 	err = checkkit.WalkSlices(h.Files, hierarchy.Point, "/", abovePods, func(name string, _ bool) error {
 		subject := finding.Subject{Kind: "cgroup", Name: name}
@@ -67,20 +66,20 @@ func checkSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		switch {
 		case checkkit.IsGone(err): // removed meanwhile, or without a limit
 		case err != nil:
-			doubts[subject] = err
+			results.Doubt(subject, err)
 		case ok:
 			f.Subject = subject
 			if abovePods[name] {
 				addLargestPods(ctx, h, &f)
 			}
-			findings = append(findings, f)
+			results.Add(f, true)
 		}
 		return checkkit.DeadlineError(ctx, hierarchy)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // nearLimit compares the memory of a cgroup with its limit.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,24 +81,18 @@ func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	var findings []finding.Finding
-	unknown := map[finding.Subject]error{}
+	var results checkkit.Results
 	for _, name := range names {
 		b, err := readBond(h.Files, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
-		}
 		subject := finding.Subject{Kind: kindNetDevice, Name: name}
-		if err != nil {
-			unknown[subject] = err
+		if results.Unread(subject, err) { // or removed meanwhile
 			continue
 		}
-		if f, ok := b.evaluate(anyWorks(cards)); ok {
-			f.Subject = subject
-			findings = append(findings, f)
-		}
+		f, ok := b.evaluate(anyWorks(cards))
+		f.Subject = subject
+		results.Add(f, ok)
 	}
-	return findings, finding.Partial(unknown)
+	return results.Done()
 }
 
 func readBond(files host.Files, name string) (bond, error) {

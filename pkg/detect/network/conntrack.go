@@ -80,11 +80,8 @@ type conntrackCheck struct {
 
 func (c *conntrackCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	count, err := checkkit.ReadCount(h.Files, "/proc/sys/net/netfilter/nf_conntrack_count")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("the kernel does not track connections")
-	}
 	if err != nil {
-		return nil, err
+		return nil, checkkit.UnlessAbsent(err, "the kernel does not track connections")
 	}
 	limit, err := checkkit.ReadCount(h.Files, "/proc/sys/net/netfilter/nf_conntrack_max")
 	if err != nil {

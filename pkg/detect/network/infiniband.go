@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -121,10 +120,7 @@ func portSubject(name string) finding.Subject {
 
 // readFabric returns the contents of each port's files, by port ("mlx5_0/1") and file name.
 func readFabric(ctx context.Context, h *host.Host) (map[string]map[string]string, error) {
-	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
-	}
-	answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeFabric, Path: fabricDir})
+	answer, err := h.Prober.Ask(ctx, probe.ProbeRequest{Op: probe.ProbeFabric, Path: fabricDir})
 	if err != nil {
 		return nil, err
 	}

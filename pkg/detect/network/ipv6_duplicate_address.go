@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
 	"slices"
@@ -48,11 +47,8 @@ func DuplicateAddress() detect.Check {
 		Wakes: []detect.Wake{checkkit.LogWake("IPv6 duplicate address"), {Source: detect.WakeLinks}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			failed, err := checkkit.Parse(h.Files, "/proc/net/if_inet6", duplicateAddresses)
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil, finding.NotApplicable("the kernel has no IPv6")
-			}
 			if err != nil {
-				return nil, err
+				return nil, checkkit.UnlessAbsent(err, "the kernel has no IPv6")
 			}
 			var findings []finding.Finding
 			for _, device := range slices.Sorted(maps.Keys(failed)) {

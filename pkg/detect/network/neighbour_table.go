@@ -77,7 +77,8 @@ func neighbourSubject(table string) finding.Subject {
 func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	files, up := h.Files, h.Clock().SinceBoot
 	counters, entries, limits := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
-	unknown, absent := map[finding.Subject]error{}, 0
+	absent := 0
+	var results checkkit.Results
 	for _, table := range neighbourTables {
 		name, family := table[0], table[1]
 		p, err := readPerCPU(files, "/proc/net/stat/"+name)
@@ -90,8 +91,7 @@ func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 		if err == nil {
 			limits[name], err = checkkit.ReadCount(files, "/proc/sys/net/"+family+"/neigh/default/gc_thresh3")
 		}
-		if err != nil {
-			unknown[neighbourSubject(name)] = err
+		if results.Doubt(neighbourSubject(name), err) {
 			continue
 		}
 		entries[name] = p.Entries
@@ -102,15 +102,12 @@ func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 			"host, a container, has another one")
 	}
 	c.window.Add(up, counters)
-	var findings []finding.Finding
 	for _, table := range neighbourTables {
 		if limit, known := limits[table[0]]; known {
-			if f, ok := c.evaluate(table[0], entries[table[0]], limit); ok {
-				findings = append(findings, f)
-			}
+			results.Add(c.evaluate(table[0], entries[table[0]], limit))
 		}
 	}
-	return findings, finding.Partial(unknown)
+	return results.Done()
 }
 
 func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.Finding, bool) {

@@ -109,30 +109,26 @@ func (c *errorsCheck) observe(_ context.Context, h *host.Host) ([]finding.Findin
 		return nil, err
 	}
 	c.rates.Add(up, counters)
-	unknown := c.addTimeouts(files, cards, up)
-	var findings []finding.Finding
+	var results checkkit.Results
+	c.addTimeouts(&results, files, cards, up)
 	for _, card := range cards {
-		if f, ok := c.evaluate(files, card); ok {
-			findings = append(findings, f)
-		}
+		results.Add(c.evaluate(files, card))
 	}
-	return findings, finding.Partial(unknown)
+	return results.Done()
 }
 
 // addTimeouts adds up the timeouts of each card's queues.
-func (c *errorsCheck) addTimeouts(files host.Files, cards []networkCard, up time.Duration) map[finding.Subject]error {
-	values, unknown, queues := map[string]uint64{}, map[finding.Subject]error{}, 0
+func (c *errorsCheck) addTimeouts(results *checkkit.Results, files host.Files, cards []networkCard, up time.Duration) {
+	values, queues := map[string]uint64{}, 0
 	for _, card := range cards {
 		sum, n, err := txTimeouts(files, card, maxQueues-queues)
-		if err != nil {
-			unknown[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
+		if results.Doubt(finding.Subject{Kind: kindNetDevice, Name: card.name}, err) {
 			continue
 		}
 		values[card.name] = sum
 		queues += n
 	}
 	c.timeouts.Add(up, values)
-	return unknown
 }
 
 func txTimeouts(files host.Files, card networkCard, most int) (sum uint64, queues int, err error) {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -80,10 +79,7 @@ func (c *allowanceCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 	if len(names) == 0 {
 		return nil, finding.NotApplicable("no card whose driver counts exceeded allowances")
 	}
-	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
-	}
-	answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeAllowances, Path: strings.Join(names, "/")})
+	answer, err := h.Prober.Ask(ctx, probe.ProbeRequest{Op: probe.ProbeAllowances, Path: strings.Join(names, "/")})
 	if err != nil {
 		return nil, err
 	}
@@ -94,13 +90,11 @@ func (c *allowanceCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 		}
 	}
 	c.window.Add(h.Clock().SinceBoot, counters)
-	var findings []finding.Finding
+	var results checkkit.Results
 	for _, name := range names {
-		if f, ok := c.evaluate(name); ok {
-			findings = append(findings, f)
-		}
+		results.Add(c.evaluate(name))
 	}
-	return findings, nil
+	return results.Done()
 }
 
 // cardsOf lists the cards of a driver.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/netlink"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -138,11 +139,8 @@ func socketLimits() []socketLimit {
 // readFieldOf reads one number of a setting; it returns false if this network namespace has none.
 func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bool, err error) {
 	text, err := files.Text(sysctlIPv4 + name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, false, nil
-	}
 	if err != nil {
-		return 0, false, err
+		return 0, false, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	fields := strings.Fields(text)
 	if len(fields) <= column {

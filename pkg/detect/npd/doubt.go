@@ -63,7 +63,7 @@ func (m *Monitors) addDoubt(e *DoubtError, id string) {
 		if !errors.Is(e.Err, owned.ErrOthers) {
 			check.Condition = o.condition(c)
 		}
-		m.wordings[check.ID] = Wording{Source: e.File.Source, Condition: check.Condition}
+		m.wordings[check.ID] = finding.Wording{Source: e.File.Source, Condition: check.Condition}
 		m.checks = append(m.checks, check)
 	}
 }

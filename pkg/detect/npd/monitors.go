@@ -41,17 +41,11 @@ type Monitors struct {
 	kernel   []*kernelFeed
 	sources  []detect.Source
 	checks   []detect.Check
-	wordings map[string]Wording
+	wordings map[string]finding.Wording
 	states   []func(boot string, always bool) // functions that save state
 
 	mu   sync.Mutex // guards wake
 	wake func(detect.Change)
-}
-
-// Wording is the wording of a check's findings in events: see event.Wording.
-type Wording struct {
-	Source    string
-	Condition finding.Condition
 }
 
 // relay is the source through which monitors wake their checks.
@@ -69,7 +63,7 @@ func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	if d.Follow == nil {
 		d.Follow = program.Follow
 	}
-	m := &Monitors{deps: d, settings: s, files: files, wordings: map[string]Wording{}}
+	m := &Monitors{deps: d, settings: s, files: files, wordings: map[string]finding.Wording{}}
 	ids := map[string]bool{}
 	taken := func(id string) bool { return ids[id] }
 	for _, f := range files {
@@ -113,7 +107,7 @@ func (m *Monitors) add(f File, id string) error {
 		checks, source = p.checks(), f.Plugin.Source
 	}
 	for _, c := range checks {
-		m.wordings[c.ID] = Wording{Source: source, Condition: c.Condition}
+		m.wordings[c.ID] = finding.Wording{Source: source, Condition: c.Condition}
 	}
 	m.checks = append(m.checks, checks...)
 	return nil
@@ -135,7 +129,7 @@ func (m *Monitors) Checks() []detect.Check { return m.checks }
 func (m *Monitors) Sources() []detect.Source { return m.sources }
 
 // Wordings returns the wording of findings in events, by check.
-func (m *Monitors) Wordings() map[string]Wording { return m.wordings }
+func (m *Monitors) Wordings() map[string]finding.Wording { return m.wordings }
 
 // Reasons returns, by condition, the reasons of all rules; those of temporary problems are under no condition. A file
 // may disable the metrics of its problems.

@@ -3,6 +3,8 @@ package npd
 import (
 	"path"
 	"time"
+
+	"github.com/nodeagent/nodeagent/internal/setting"
 )
 
 // Settings say which files are run, and where the agent deviates from node-problem-detector.
@@ -38,16 +40,12 @@ func DefaultSettings() Settings {
 	return Settings{Files: []string{}, ClearByState: true}
 }
 
-// Problems returns the invalid settings.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
+// Validate returns the invalid settings.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
 	for _, pattern := range s.Files {
-		if !path.IsAbs(pattern) {
-			problems["files"] = "must be absolute paths, which may contain * and ?"
-		}
+		wrong.Check("files", path.IsAbs(pattern), "must be absolute paths, which may contain * and ?")
 	}
-	if s.Directory != "" && !path.IsAbs(s.Directory) {
-		problems["directory"] = "must be an absolute path"
-	}
-	return problems
+	wrong.Check("directory", s.Directory == "" || path.IsAbs(s.Directory), "must be an absolute path")
+	return wrong.OrNil()
 }

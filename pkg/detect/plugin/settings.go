@@ -1,12 +1,12 @@
 package plugin
 
 import (
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/program"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -52,34 +52,19 @@ var (
 	reasonForm = regexp.MustCompile(`^[A-Z][A-Za-z0-9]+$`)
 )
 
-// Problems returns the mistakes in s, by key.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
-	if !nameForm.MatchString(s.Name) {
-		problems["name"] = fmt.Sprintf("%q must be lower case words with hyphens between them", s.Name)
-	}
-	if !filepath.IsAbs(s.Path) {
-		problems["path"] = fmt.Sprintf("%q is not an absolute path", s.Path)
-	}
-	if s.Dir != "" && !filepath.IsAbs(s.Dir) {
-		problems["directory"] = fmt.Sprintf("%q is not an absolute path", s.Dir)
-	}
-	if !reasonForm.MatchString(s.Reason) {
-		problems["reason"] = fmt.Sprintf("%q must be one word in CamelCase", s.Reason)
-	}
-	if s.Every != 0 && s.Every < leastEvery {
-		problems["every"] = fmt.Sprintf("%s is less than %s", s.Every, leastEvery)
-	}
-	if s.MaxOutput > program.MaxOutput {
-		problems["maxOutput"] = fmt.Sprintf("%d is above %d", s.MaxOutput, program.MaxOutput)
-	}
+// Validate returns the mistakes in s.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
+	wrong.Check("name", nameForm.MatchString(s.Name), "%q must be lower case words with hyphens between them", s.Name)
+	wrong.Check("path", filepath.IsAbs(s.Path), "%q is not an absolute path", s.Path)
+	wrong.Check("directory", s.Dir == "" || filepath.IsAbs(s.Dir), "%q is not an absolute path", s.Dir)
+	wrong.Check("reason", reasonForm.MatchString(s.Reason), "%q must be one word in CamelCase", s.Reason)
+	wrong.Check("every", s.Every == 0 || s.Every >= leastEvery, "%s is less than %s", s.Every, leastEvery)
+	wrong.Check("maxOutput", s.MaxOutput <= program.MaxOutput, "%d is above %d", s.MaxOutput, program.MaxOutput)
 	if s.Condition != nil {
-		if !reasonForm.MatchString(s.Condition.Type) {
-			problems["condition"] = fmt.Sprintf("type %q must be one word in CamelCase", s.Condition.Type)
-		}
-		if s.Severity != "" && s.Severity != finding.Fatal {
-			problems["severity"] = "only fatal findings set a condition"
-		}
+		wrong.Check("condition", reasonForm.MatchString(s.Condition.Type), "type %q must be one word in CamelCase",
+			s.Condition.Type)
+		wrong.Check("severity", s.Severity == "" || s.Severity == finding.Fatal, "only fatal findings set a condition")
 	}
-	return problems
+	return wrong.OrNil()
 }

@@ -2,9 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -83,11 +81,8 @@ type btrfsHistory struct {
 
 func (m *btrfsState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List(btrfsRoot)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("the kernel has no btrfs")
-	}
 	if err != nil {
-		return nil, err
+		return nil, checkkit.UnlessAbsent(err, "the kernel has no btrfs")
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, "-") }) // features, debug
 	switch {
@@ -104,15 +99,13 @@ func (m *btrfsState) run(_ context.Context, h *host.Host) ([]finding.Finding, er
 	if len(devices) == 0 {
 		return nil, finding.NotApplicable("the kernel shows nothing of the devices of btrfs (before Linux 5.6)")
 	}
-	findings, doubts := m.evaluate(devices, h.Clock().SinceBoot)
-	return findings, finding.Partial(doubts)
+	return m.evaluate(devices, h.Clock().SinceBoot)
 }
 
 // evaluate compares devices with their history, and records them.
-func (m *btrfsState) evaluate(devices []btrfsDevice, up time.Duration) ([]finding.Finding, map[finding.Subject]error) {
+func (m *btrfsState) evaluate(devices []btrfsDevice, up time.Duration) ([]finding.Finding, error) {
 	now := make(map[string]btrfsHistory)
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	for _, d := range devices {
 		subject := finding.Subject{Kind: "btrfs-device", Name: d.uuid + "/" + d.id}
 		history, known := m.devices[subject.Name]
@@ -122,14 +115,12 @@ func (m *btrfsState) evaluate(devices []btrfsDevice, up time.Duration) ([]findin
 		if known {
 			now[subject.Name] = history
 		}
-		if d.err != nil {
-			doubts[subject] = d.err
-		} else if f, bad := d.evaluate(subject, history, up); bad {
-			findings = append(findings, f)
+		if !results.Doubt(subject, d.err) {
+			results.Add(d.evaluate(subject, history, up))
 		}
 	}
 	m.devices = now
-	return findings, doubts
+	return results.Done()
 }
 
 // add returns the history after one more run. A lower count than before means a reset.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
@@ -97,10 +96,7 @@ func askMapper[T any](ctx context.Context, h *host.Host, op probe.ProbeOp, parse
 
 // probeDevice returns the answer of a device; errors.ErrUnsupported: it does not support the command.
 func probeDevice(ctx context.Context, h *host.Host, request probe.ProbeRequest) ([]byte, error) {
-	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
-	}
-	answer, err := h.Prober.Do(ctx, request)
+	answer, err := h.Prober.Ask(ctx, request)
 	if err != nil {
 		return nil, err
 	}

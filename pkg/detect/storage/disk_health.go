@@ -89,8 +89,7 @@ func (m *diskHealthState) run(ctx context.Context, h *host.Host) ([]finding.Find
 		return nil, err
 	}
 	m.answers.begin()
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	queried := 0
 	for _, disk := range disks {
 		d, ok := healthDiskOf(h.Files, disk)
@@ -105,17 +104,17 @@ func (m *diskHealthState) run(ctx context.Context, h *host.Host) ([]finding.Find
 		f := finding.Finding{Subject: deviceSubject(d.name), Severity: finding.Warning}
 		switch {
 		case answer.err != nil:
-			doubts[f.Subject] = answer.err
+			results.Doubt(f.Subject, answer.err)
 		case !answer.supported || !answer.health.known:
 			queried-- // a virtual disk
 		case answer.health.evaluate(&f, m.sectors.add(d.wwid, answer.health.badSectors(), h.Clock())):
-			findings = append(findings, d.finding(ctx, h, f))
+			results.Add(d.finding(ctx, h, f), true)
 		}
 	}
 	if queried == 0 {
 		return nil, finding.NotApplicable("no disk reports its health")
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // healthDisk is a disk that may be queried.

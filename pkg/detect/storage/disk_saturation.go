@@ -93,7 +93,7 @@ func (m *saturationState) run(_ context.Context, h *host.Host) ([]finding.Findin
 	last := m.last
 	m.lastRun, m.last = now, make(map[string]diskStat, len(names))
 	disks := 0
-	var findings []finding.Finding
+	var results checkkit.Results
 	for _, d := range stats {
 		// Loop devices repeat the I/O of the disk below, partitions that of their disk.
 		if _, whole := slices.BinarySearch(names, d.name); !whole || d.major == majorLoop {
@@ -105,14 +105,12 @@ func (m *saturationState) run(_ context.Context, h *host.Host) ([]finding.Findin
 		if !known || before.device() != d.device() || passed <= 0 {
 			continue
 		}
-		if f, bad := saturation(m.settings, before, d, passed); bad {
-			findings = append(findings, f)
-		}
+		results.Add(saturation(m.settings, before, d, passed))
 	}
 	if disks == 0 {
 		return nil, finding.NotApplicable("there is no disk")
 	}
-	return findings, nil
+	return results.Done()
 }
 
 // saturation compares two runs.

@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -88,8 +89,7 @@ func (m *ebsState) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 		return nil, err
 	}
 	fresh := make(map[string]ebsStats)
-	doubts := make(map[finding.Subject]error)
-	var findings []finding.Finding
+	var results checkkit.Results
 	volumes := 0
 	for _, d := range disks {
 		if d.model != ebsModel || d.state != "live" {
@@ -104,22 +104,19 @@ func (m *ebsState) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 		if err == nil {
 			stats.exceeded, err = parseEBSStats(data)
 		}
-		if err != nil {
-			doubts[deviceSubject(d.name)] = err
+		if results.Doubt(deviceSubject(d.name), err) {
 			continue
 		}
 		fresh[d.name] = stats
 		if last, known := m.last[d.name]; known && last.serial == stats.serial {
-			if f, bad := stats.evaluate(d, last); bad {
-				findings = append(findings, f)
-			}
+			results.Add(stats.evaluate(d, last))
 		}
 	}
 	m.last = fresh
 	if volumes == 0 {
 		return nil, finding.NotApplicable("there is no volume of Amazon EBS that counts")
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 func parseEBSStats(page []byte) (exceeded [4]time.Duration, err error) {

@@ -2,9 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -13,6 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -56,11 +55,8 @@ func FstabMounts() detect.Check {
 
 func checkFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	data, err := h.Files.Read("/etc/fstab")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("there is no /etc/fstab")
-	}
 	if err != nil {
-		return nil, err
+		return nil, checkkit.UnlessAbsent(err, "there is no /etc/fstab")
 	}
 	wanted := slices.DeleteFunc(filesystem.ParseFstab(data), func(e filesystem.FstabEntry) bool { return !atBoot(e) })
 	if len(wanted) == 0 {

@@ -62,21 +62,16 @@ func FUSECongestion(s FUSECongestionSettings) detect.Check {
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 2 * time.Minute}, Clear: finding.Hold{Runs: 2}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkFUSE(ctx, h, s)
-		},
+		Run:    s.run,
 	}
 }
 
 type fuseConnection struct{ waiting, threshold, background int }
 
-func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]finding.Finding, error) {
+func (s FUSECongestionSettings) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List(fuseConnections)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("the kernel has no FUSE")
-	}
 	if err != nil {
-		return nil, err
+		return nil, checkkit.UnlessAbsent(err, "the kernel has no FUSE")
 	}
 	if len(names) == 0 {
 		return nil, finding.NotApplicable("no FUSE connection, or fusectl is not mounted")
@@ -85,8 +80,7 @@ func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]f
 		return nil, fmt.Errorf("list %s: more than %d connections", fuseConnections, maxFUSEConnections)
 	}
 	slices.Sort(names)
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	var mounts []mount.Mount // only read if there is a finding
 	for _, name := range names {
 		c, err := readFUSE(h.Files, name)
@@ -101,16 +95,15 @@ func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]f
 			}
 		}
 		of := fuseOf(mounts, name)
-		if err != nil {
-			doubts[of.Subject()] = err
+		if results.Doubt(of.Subject(), err) {
 			continue
 		}
 		f := congestionFinding(of, c)
 		f.BelowRaise = c.waiting < limit
 		checkkit.AddPods(&f, "; volume of ", of.VolumePods(ctx, h))
-		findings = append(findings, f)
+		results.Add(f, true)
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // readFUSE reads the files of one connection. They are empty if it has just ended.

@@ -51,7 +51,7 @@ const (
 
 // IOHang finds disks that stopped answering.
 func IOHang(s IOHangSettings) detect.Check {
-	state := &ioHangState{stalls: make(map[string]ioStall)}
+	state := &ioHangState{settings: s, stalls: make(map[string]ioStall)}
 	return detect.Check{
 		ID: "io-hang", Domain: "storage",
 		Summary: "a disk has I/O in flight and completes none of it",
@@ -79,14 +79,13 @@ func IOHang(s IOHangSettings) detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     ioHangEvery, Deadline: 8 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: ioHangEvery}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return state.run(ctx, h, s)
-		},
+		Run:    state.run,
 	}
 }
 
 // ioHangState is kept between runs.
 type ioHangState struct {
+	settings IOHangSettings
 	lastRun  time.Duration      // uptime
 	stalls   map[string]ioStall // by name; only of devices with I/O in flight
 	ioWaited time.Duration      // total of /proc/pressure/io in the last run
@@ -102,7 +101,7 @@ type ioStall struct {
 	held      time.Duration // no I/O completed for this long
 }
 
-func (m *ioHangState) run(ctx context.Context, h *host.Host, s IOHangSettings) ([]finding.Finding, error) {
+func (m *ioHangState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	stats, err := readDiskStats(h.Files)
 	if err != nil {
 		return nil, err
@@ -116,14 +115,14 @@ func (m *ioHangState) run(ctx context.Context, h *host.Host, s IOHangSettings) (
 	m.lastRun = now
 	var hung []string
 	for _, d := range stats {
-		if m.stalls[d.name].held >= s.After {
+		if m.stalls[d.name].held >= m.settings.After {
 			hung = append(hung, d.name)
 		}
 	}
 	if len(hung) == 0 {
 		return nil, nil
 	}
-	return m.evaluate(ctx, h, s, hung)
+	return m.evaluate(ctx, h, hung)
 }
 
 // advance records which devices have had I/O in flight since the last run and completed none.

@@ -16,8 +16,7 @@ import (
 
 // evaluate finds which of the hung devices are the cause, and the severity for the node. A device that is stacked on a
 // hung device hangs for that reason: the finding of the lowest one names it.
-func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding,
-	error) {
+func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, hung []string) ([]finding.Finding, error) {
 	mounts, mountsErr := mount.Visible(mount.Recent(h))
 	doubts := make(map[finding.Subject]error)
 	causes := make(map[string][]string) // disk to all devices that hang because of it, including itself
@@ -38,7 +37,7 @@ func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, s IOHangSettin
 				"below it; without /proc/pressure/io it is unknown whether the count is right")
 		}
 	}
-	vital := m.vitalThatHang(h, s, mounts)
+	vital := m.vitalThatHang(h, mounts)
 	var findings []finding.Finding
 	for disk, above := range causes {
 		findings = append(findings, m.finding(ctx, h, mounts, hungDisk{disk, above, vital[diskOf(h.Files, disk)]}))
@@ -82,10 +81,10 @@ func (m *ioHangState) countsMayBeLost(files host.Files, disk string) bool {
 }
 
 // vitalThatHang returns, by disk at the bottom, the node's own paths on filesystems whose own I/O hangs.
-func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []mount.Mount) map[string][]string {
+func (m *ioHangState) vitalThatHang(h *host.Host, mounts []mount.Mount) map[string][]string {
 	found := make(map[string][]string)
 	for _, v := range vitalDevices(h, mounts) {
-		if m.stalls[v.name].held < s.FatalAfter {
+		if m.stalls[v.name].held < m.settings.FatalAfter {
 			continue
 		}
 		needsWaiters := m.countsMayBeLost(h.Files, diskOf(h.Files, v.name))

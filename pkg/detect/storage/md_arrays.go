@@ -46,7 +46,6 @@ const (
 
 // MDArrays finds software RAID arrays that failed or lost members.
 func MDArrays() detect.Check {
-	states := &heldStates{}
 	return detect.Check{
 		ID: "md-arrays", Domain: "storage",
 		Summary: "a software RAID array failed, or lost a disk",
@@ -80,9 +79,7 @@ func MDArrays() detect.Check {
 		Every:     time.Minute, Deadline: 5 * time.Second,
 		// A failed member is in the state before the kernel's line; read errors leave no state but may lead to one.
 		Wakes: []detect.Wake{checkkit.KernelWake(), checkkit.LogWake("md/raid"), checkkit.LogWake("md: ")},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkArrays(ctx, h, states)
-		},
+		Run:   new(heldStates).arrays,
 	}
 }
 
@@ -95,14 +92,13 @@ type mdArray struct {
 	members                      int
 }
 
-func checkArrays(ctx context.Context, h *host.Host, states *heldStates) ([]finding.Finding, error) {
+func (m *heldStates) arrays(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := checkkit.BlockNames(h.Files)
 	if err != nil {
 		return nil, err
 	}
-	states.begin()
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	m.begin()
+	var results checkkit.Results
 	arrays := 0
 	for _, name := range names {
 		state, err := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+name+"/md/array_state")
@@ -115,20 +111,19 @@ func checkArrays(ctx context.Context, h *host.Host, states *heldStates) ([]findi
 		if err == nil {
 			a, err = readArray(h.Files, name, state)
 		}
-		if err != nil {
-			doubts[subject] = err
+		if results.Doubt(subject, err) {
 			continue
 		}
 		reason, text := a.fault()
-		if reason == "" || reason == reasonRAIDInactive && states.held(name, state, h.Clock().SinceBoot) < inactiveFor {
+		if reason == "" || reason == reasonRAIDInactive && m.held(name, state, h.Clock().SinceBoot) < inactiveFor {
 			continue
 		}
-		findings = append(findings, a.finding(ctx, h, subject, reason, text))
+		results.Add(a.finding(ctx, h, subject, reason, text), true)
 	}
 	if arrays == 0 {
 		return nil, finding.NoneLeft("there is no software RAID array")
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 func readArray(files host.Files, name, state string) (mdArray, error) {

@@ -42,7 +42,6 @@ const (
 
 // Multipath finds disks with several paths that lost some or all of them.
 func Multipath() detect.Check {
-	states := &heldStates{}
 	return detect.Check{
 		ID: "multipath", Domain: "storage",
 		Summary: "a disk of the storage network lost paths",
@@ -67,9 +66,7 @@ func Multipath() detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     30 * time.Second,
 		Wakes:     []detect.Wake{checkkit.KernelWake(), checkkit.LogWake("device-mapper: multipath")},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkPaths(ctx, h, states)
-		},
+		Run:       new(heldStates).paths,
 	}
 }
 
@@ -81,7 +78,7 @@ type pathSet struct {
 	lost        []string // other paths, with their state
 }
 
-func checkPaths(ctx context.Context, h *host.Host, states *heldStates) ([]finding.Finding, error) {
+func (m *heldStates) paths(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := checkkit.BlockNames(h.Files)
 	if err != nil {
 		return nil, err
@@ -93,7 +90,7 @@ func checkPaths(ctx context.Context, h *host.Host, states *heldStates) ([]findin
 		return nil, err
 	}
 	sets = append(sets, nvme...)
-	states.begin()
+	m.begin()
 	if len(sets) == 0 && len(doubts) == 0 {
 		return nil, finding.NoneLeft("no disk has several paths")
 	}
@@ -106,7 +103,7 @@ func checkPaths(ctx context.Context, h *host.Host, states *heldStates) ([]findin
 		case len(s.lost) == 0:
 			continue
 		}
-		if held := states.held(s.disk, reason, h.Clock().SinceBoot); held >= least {
+		if held := m.held(s.disk, reason, h.Clock().SinceBoot); held >= least {
 			delete(doubts, deviceSubject(s.disk)) // its fault is known
 			findings = append(findings, s.finding(ctx, h, reason, held >= noPathFatal))
 		}

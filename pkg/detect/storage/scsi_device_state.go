@@ -2,9 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -38,7 +36,6 @@ const (
 
 // SCSIDeviceState finds disks that the kernel gave up or that their transport lost.
 func SCSIDeviceState() detect.Check {
-	states := &heldStates{}
 	return detect.Check{
 		ID: "scsi-device-state", Domain: "storage",
 		Summary: "the kernel gave up a SCSI or SATA disk, or its transport lost it",
@@ -65,9 +62,7 @@ func SCSIDeviceState() detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     30 * time.Second, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkSCSIDisks(ctx, h, states)
-		},
+		Run:   new(heldStates).scsiDisks,
 	}
 }
 
@@ -95,31 +90,26 @@ func (m *heldStates) held(device, state string, now time.Duration) time.Duration
 	return now - since.up
 }
 
-func checkSCSIDisks(ctx context.Context, h *host.Host, states *heldStates) ([]finding.Finding, error) {
+func (m *heldStates) scsiDisks(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	disks, err := scsiDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
-	states.begin()
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	m.begin()
+	var results checkkit.Results
 	now := h.Clock().SinceBoot
 	for _, d := range disks {
 		state, err := h.Files.Text(d.dir + "/state")
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // was removed meanwhile
-			continue
-		case err != nil:
-			doubts[deviceSubject(d.name)] = err
+		if results.Unread(deviceSubject(d.name), err) {
 			continue
 		}
 		reason := scsiStateFault(state)
-		if reason == "" || reason == reasonDiskBlocked && states.held(d.name, state, now) < passingState {
+		if reason == "" || reason == reasonDiskBlocked && m.held(d.name, state, now) < passingState {
 			continue
 		}
-		findings = append(findings, scsiStateFinding(ctx, h, d, checkkit.Sanitize(state, 32), reason))
+		results.Add(scsiStateFinding(ctx, h, d, checkkit.Sanitize(state, 32), reason), true)
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // scsiStateFault returns the meaning of a state. An unknown one is no fault: otherwise it would be one on all nodes at

@@ -2,9 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -68,11 +66,8 @@ func ZFSPools() detect.Check {
 
 func checkZFSPools(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	entries, _, err := h.Files.Entries(zfsStats)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("the kernel has no ZFS")
-	}
 	if err != nil {
-		return nil, err
+		return nil, checkkit.UnlessAbsent(err, "the kernel has no ZFS")
 	}
 	var pools []string
 	for _, e := range entries {
@@ -87,24 +82,18 @@ func checkZFSPools(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 		return nil, finding.NotApplicable("no ZFS pool is imported")
 	}
 	slices.Sort(pools)
-	var findings []finding.Finding
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	for _, pool := range pools {
 		subject := finding.Subject{Kind: "zfs-pool", Name: pool}
 		state, err := h.Files.Text(zfsStats + "/" + pool + "/state")
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // exported meanwhile
-		}
 		if err == nil && (!validPoolState(state) || state == "UNKNOWN") {
 			err = fmt.Errorf("read %s/%s/state: %.40q is no state", zfsStats, pool, state)
 		}
-		if err != nil {
-			doubts[subject] = err
-		} else if f, bad := poolFinding(h, subject, state); bad {
-			findings = append(findings, f)
+		if !results.Unread(subject, err) { // otherwise it was exported meanwhile, or is a doubt
+			results.Add(poolFinding(h, subject, state))
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 func validPoolState(state string) bool {

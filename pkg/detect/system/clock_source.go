@@ -48,13 +48,11 @@ func ClockSource() detect.Check {
 		},
 		Every: 10 * time.Minute,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return readClockSource(h)
-		},
+		Run:   readClockSource,
 	}
 }
 
-func readClockSource(h *host.Host) ([]finding.Finding, error) {
+func readClockSource(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	const settling = 2 * time.Minute
 	current, err := h.Files.Text(clockSourceDir + "current_clocksource")
 	if err != nil {

@@ -93,14 +93,10 @@ type limits struct {
 	checked  int
 }
 
-func kernelTable(name string) finding.Subject {
-	return finding.Subject{Kind: "kernel-limit", Name: name}
-}
-
 // check reads one limit; a failure does not affect the others. A kernel without the file has no such limit.
 func (l *limits) check(name string, read func(finding.Subject) error) {
 	l.checked++
-	subject := kernelTable(name)
+	subject := finding.Subject{Kind: "kernel-limit", Name: name}
 	if err := read(subject); err != nil && (!errors.Is(err, fs.ErrNotExist) || name == "mounts") {
 		l.doubts[subject], l.err = err, errors.Join(l.err, err)
 	}

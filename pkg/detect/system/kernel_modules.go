@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -90,11 +91,8 @@ func missingModules(h *host.Host, wanted []string) ([]finding.Finding, error) {
 func loadedModules(files host.Files) (map[string]bool, error) {
 	const file = "/proc/modules"
 	data, err := files.Read(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	loaded := make(map[string]bool)
 	for line := range strings.Lines(string(data)) {
@@ -120,11 +118,8 @@ func isBuiltIn(files host.Files, module string) (bool, error) {
 	}
 	file := "/lib/modules/" + release + "/modules.builtin"
 	data, err := files.Read(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // a kernel whose modules are not installed has none to load either
-	}
 	if err != nil {
-		return false, err
+		return false, hosterr.Ignore(err, fs.ErrNotExist) // a kernel whose modules are not installed has none to load either
 	}
 	for line := range strings.Lines(string(data)) {
 		name, _, _ := strings.Cut(strings.TrimSpace(line[strings.LastIndexByte(line, '/')+1:]), ".ko")

@@ -41,9 +41,7 @@ func KernelTaint() detect.Check {
 				"worked well since: it is a warning, never fatal. M is also set by i915 on early silicon.",
 		},
 		Every: time.Minute,
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return readTaint(h)
-		},
+		Run:   readTaint,
 	}
 }
 
@@ -80,7 +78,7 @@ func taintFaults() []detect.Fault {
 	return faults
 }
 
-func readTaint(h *host.Host) ([]finding.Finding, error) {
+func readTaint(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	mask, err := checkkit.ReadCount(h.Files, "/proc/sys/kernel/tainted")
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -112,11 +113,8 @@ func onLocalDisk(h *host.Host, name string) (bool, error) {
 func readDump(h *host.Host, file string) (panicDump, error) {
 	const before, slack = 24 * time.Hour, 10 * time.Minute
 	stat, err := h.Files.Stat(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return panicDump{}, nil // moved meanwhile
-	}
 	if err != nil {
-		return panicDump{}, err
+		return panicDump{}, hosterr.Ignore(err, fs.ErrNotExist) // moved meanwhile
 	}
 	age := checkkit.BootTime(h.Clock()).Sub(stat.Modified)
 	dump := panicDump{ofLastBoot: age >= -slack && age <= before}

@@ -158,27 +158,26 @@ func podNetwork(h *host.Host) (bool, error) {
 }
 
 func compareSysctls(h *host.Host, wanted []wantedSysctl) ([]finding.Finding, error) {
-	doubts := make(map[finding.Subject]error)
-	var findings []finding.Finding
+	var results checkkit.Results
 	for _, w := range wanted {
 		subject := finding.Subject{Kind: "sysctl", Name: checkkit.Sanitize(w.name, 128)}
 		file := checkkit.SysctlFile(w.name)
 		if file == "" {
-			doubts[subject] = fmt.Errorf("%q is not the name of a setting", checkkit.Sanitize(w.name, 128))
+			results.Doubt(subject, fmt.Errorf("%q is not the name of a setting", checkkit.Sanitize(w.name, 128)))
 			continue
 		}
 		value, err := h.Files.Text(file)
 		missing := errors.Is(err, fs.ErrNotExist)
 		if err != nil && !missing {
-			doubts[subject] = err
+			results.Doubt(subject, err)
 			continue
 		}
 		if !missing && slices.Equal(strings.Fields(value), strings.Fields(w.value)) != w.not {
 			continue
 		}
-		findings = append(findings, w.finding(h.Files, subject, checkkit.Sanitize(value, 128), missing))
+		results.Add(w.finding(h.Files, subject, checkkit.Sanitize(value, 128), missing), true)
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 func (w wantedSysctl) finding(files host.Files, subject finding.Subject, value string, missing bool) finding.Finding {

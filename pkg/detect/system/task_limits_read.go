@@ -33,11 +33,8 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 		}
 	}
 	pids, err := cgroup.CgroupWith(h, "pids")
-	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return limits, nil
-	}
 	if err != nil {
-		return limits, err
+		return limits, hosterr.Ignore(err, hosterr.ErrNotConfigured)
 	}
 	done := make(map[string]bool)
 	daemons, notFound := checkkit.DaemonCgroups(ctx, h, "pids")

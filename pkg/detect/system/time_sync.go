@@ -77,13 +77,11 @@ func TimeSync(s TimeSyncSettings) detect.Check {
 		},
 		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 5, For: 10 * time.Minute}, Clear: finding.Hold{Runs: 2}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return checkClock(ctx, h, s)
-		},
+		Run:    s.run,
 	}
 }
 
-func checkClock(ctx context.Context, h *host.Host, s TimeSyncSettings) ([]finding.Finding, error) {
+func (s TimeSyncSettings) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	const settling = 15 * time.Minute
 	if h.TimeClock == nil {
 		return nil, fmt.Errorf("read the clock's state: %w", hosterr.ErrNotConfigured)

@@ -31,7 +31,6 @@ import (
 
 // UnexpectedReboot finds nodes that went down without an orderly shutdown.
 func UnexpectedReboot() detect.Check {
-	m := &rebootState{}
 	return detect.Check{
 		ID: "unexpected-reboot", Domain: "kernel",
 		Summary: "the node went down without an orderly shutdown: a crash, a reset or a loss of power",
@@ -51,9 +50,7 @@ func UnexpectedReboot() detect.Check {
 				"the records cannot prove it, or the clock was wrong at boot.",
 		},
 		Every: time.Hour,
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return m.run(h)
-		},
+		Run:   new(rebootState).run,
 	}
 }
 
@@ -64,7 +61,7 @@ type rebootState struct {
 	err      error
 }
 
-func (m *rebootState) run(h *host.Host) ([]finding.Finding, error) {
+func (m *rebootState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Clock().SinceBoot > checkkit.BootFactTTL {
 		return nil, nil
 	}

@@ -37,7 +37,7 @@ func DefaultZombiesSettings() ZombiesSettings { return ZombiesSettings{PerParent
 
 // Zombies finds processes that do not reap their children.
 func Zombies(s ZombiesSettings) detect.Check {
-	state := &zombieState{}
+	state := &zombieState{settings: s}
 	return detect.Check{
 		ID: "zombies", Domain: "kernel",
 		Summary: "a process does not reap its children: zombies accumulate and use up PIDs",
@@ -57,15 +57,14 @@ func Zombies(s ZombiesSettings) detect.Check {
 		},
 		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 5 * time.Minute}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return state.run(ctx, h, s)
-		},
+		Run:    state.run,
 	}
 }
 
 // zombieState is kept between runs.
 type zombieState struct {
-	first map[tasks.TaskID]zombieParent // as they were when they first had too many
+	settings ZombiesSettings
+	first    map[tasks.TaskID]zombieParent // as they were when they first had too many
 }
 
 // zombieParent is a process with zombies.
@@ -75,12 +74,12 @@ type zombieParent struct {
 	at    time.Duration
 }
 
-func (m *zombieState) run(ctx context.Context, h *host.Host, s ZombiesSettings) ([]finding.Finding, error) {
+func (m *zombieState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	table, err := h.ProcessTable(ctx, 30*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	now, parents := h.Clock().SinceBoot, zombieParents(table, float64(s.PerParent)*checkkit.ClearRatio)
+	now, parents := h.Clock().SinceBoot, zombieParents(table, float64(m.settings.PerParent)*checkkit.ClearRatio)
 	first := make(map[tasks.TaskID]zombieParent, len(parents))
 	groups := make(map[string][]zombieParent) // by name: one finding for each subject
 	for _, p := range parents {
@@ -99,7 +98,7 @@ func (m *zombieState) run(ctx context.Context, h *host.Host, s ZombiesSettings) 
 		if len(findings) == 20 {
 			break // task-limits reports a node with more such programs
 		}
-		findings = append(findings, m.finding(ctx, h, name, groups[name], s))
+		findings = append(findings, m.finding(ctx, h, name, groups[name]))
 	}
 	return findings, nil
 }
@@ -123,8 +122,7 @@ func zombieParents(table []proc.Stat, least float64) []zombieParent {
 }
 
 // finding reports all parents of one name, which mostly are one program in many pods.
-func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, parents []zombieParent,
-	s ZombiesSettings) finding.Finding {
+func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, parents []zombieParent) finding.Finding {
 	total, before, since := 0, 0, h.Clock().SinceBoot
 	var pids []string
 	pods := make(map[string]bool)
@@ -141,7 +139,7 @@ func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, pa
 		Message: fmt.Sprintf("%s (PID %s) has %d zombie children that it does not reap", name,
 			finding.JoinFirst(pids, 3), total),
 		Facts:      map[string]string{"zombies": strconv.Itoa(total), "pids": finding.JoinFirst(pids, 20)},
-		BelowRaise: parents[0].count < s.PerParent,
+		BelowRaise: parents[0].count < m.settings.PerParent,
 	}
 	if elapsed := h.Clock().SinceBoot - since; elapsed >= time.Minute && total > before {
 		perHour := float64(total-before) / elapsed.Hours()

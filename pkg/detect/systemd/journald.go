@@ -14,7 +14,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -136,9 +135,6 @@ func (j *journaldState) list(ctx context.Context, h *host.Host) error {
 }
 
 func listDamaged(ctx context.Context, h *host.Host) ([]time.Time, error) {
-	if h.Prober.Do == nil {
-		return nil, hosterr.ErrNotConfigured
-	}
 	machine, err := h.Files.Text("/etc/machine-id")
 	if err != nil {
 		return nil, fmt.Errorf("read /etc/machine-id: %w", err)
@@ -148,7 +144,7 @@ func listDamaged(ctx context.Context, h *host.Host) ([]time.Time, error) {
 	}
 	var damaged []time.Time
 	for _, dir := range []string{"/var/log/journal", "/run/log/journal"} {
-		answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeJournals, Path: path.Join(dir, machine)})
+		answer, err := h.Prober.Ask(ctx, probe.ProbeRequest{Op: probe.ProbeJournals, Path: path.Join(dir, machine)})
 		if err == nil && answer.Errno != 0 && syscall.Errno(answer.Errno) != syscall.ENOENT { //nolint:gosec // an errno
 			err = syscall.Errno(answer.Errno) //nolint:gosec // an errno
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
 )
 
 // Stage is a part of a pass. Its value is the time at which it must end, in percent of the time limit of the pass.
@@ -31,42 +33,17 @@ type Deadline struct {
 func (d Deadline) of(s Stage) time.Time { return d.Begun.Add(d.Limit * time.Duration(s) / 100) }
 
 // Within calls f, and abandons it when its stage is over.
-func Within[T any](ctx context.Context, d Deadline, s Stage, what string, f func(context.Context) (T, error)) (T,
-	error) {
+func Within[T any](
+	ctx context.Context, d Deadline, s Stage, what string, f func(context.Context) (T, error)) (T, error) {
 	if d.Limit <= 0 {
 		return f(ctx)
 	}
-	outer := ctx
-	ctx, cancel := context.WithDeadline(ctx, d.of(s))
+	end := d.of(s)
+	ctx, cancel := context.WithDeadlineCause(ctx, end,
+		fmt.Errorf("%s hangs: no answer within %s", what, end.Sub(d.Begun).Round(100*time.Millisecond)))
 	defer cancel()
-	type answer struct {
-		value T
-		err   error
-	}
-	answered := make(chan answer, 1) // buffered, so that a late answer does not block
-	go func() {
-		value, err := f(ctx)
-		answered <- answer{value, err}
-	}()
-	select {
-	case a := <-answered:
-		return a.value, a.err
-	case <-ctx.Done():
-	}
-	select { // it may have returned because of its context, with a better error
-	case a := <-answered:
-		return a.value, a.err
-	case <-time.After(replyGrace):
-	}
-	var none T
-	if err := outer.Err(); err != nil {
-		return none, fmt.Errorf("%s: %w", what, err)
-	}
-	return none, fmt.Errorf("%s hangs: no answer within %s", what, time.Since(d.Begun).Round(100*time.Millisecond))
+	return host.Abandon(ctx, f)
 }
-
-// replyGrace is the time that a call has to return after its deadline.
-const replyGrace = 20 * time.Millisecond
 
 // Parallel calls f for each number below n, concurrently if there is a time limit.
 func Parallel(d Deadline, n int, f func(i int)) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // NetnsMount is a bind mount of a network namespace on an empty file, which keeps the namespace alive. A file without a
@@ -67,11 +68,8 @@ func (s *Scan) readNetnsMounts() ([]NetnsMount, error) {
 // addFiles adds the files of a directory without a mount on them.
 func (s *Scan) addFiles(found map[string]*NetnsMount, dir string) error {
 	entries, _, err := s.Host.Files.Entries(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	for _, entry := range entries {
 		name := path.Join(dir, entry.Name)

@@ -73,19 +73,19 @@ func New(ctx context.Context, h *host.Host, ends Deadline) *Scan {
 		return h.Kubelet.Process()
 	})
 	s.Runtime = readOnce(ctx, s, Runtime, "the runtime's process", func(ctx context.Context) (host.Process, error) {
-		return Ask(ctx, "runtime", h.Runtime.Process)
+		return host.Ask(ctx, "runtime", h.Runtime.Process)
 	})
 	s.Sandboxes = readOnce(ctx, s, Runtime, "the runtime", func(ctx context.Context) ([]*cri.PodSandbox, error) {
-		return Ask(ctx, "runtime", h.Runtime.Sandboxes)
+		return host.Ask(ctx, "runtime", h.Runtime.Sandboxes)
 	})
 	s.Containers = readOnce(ctx, s, Runtime, "the runtime", func(ctx context.Context) ([]*cri.Container, error) {
-		return Ask(ctx, "runtime", h.Runtime.Containers)
+		return host.Ask(ctx, "runtime", h.Runtime.Containers)
 	})
 	s.Leases = readOnce(ctx, s, Runtime, "containerd", func(ctx context.Context) ([]leases.Lease, error) {
-		return Ask(ctx, "containerd", h.Containerd.Leases)
+		return host.Ask(ctx, "containerd", h.Containerd.Leases)
 	})
 	s.Records = readOnce(ctx, s, Runtime, "containerd", func(ctx context.Context) ([]containers.Container, error) {
-		return Ask(ctx, "containerd", h.Containerd.Containers)
+		return host.Ask(ctx, "containerd", h.Containerd.Containers)
 	})
 	return s
 }
@@ -110,15 +110,6 @@ func readOnce[T any](ctx context.Context, s *Scan, of Stage, what string,
 	read func(context.Context) (T, error)) func() (T,
 	error) {
 	return sync.OnceValues(func() (T, error) { return Within(ctx, s.Ends, of, what, read) })
-}
-
-// Ask makes a call to a client, which is nil if not configured.
-func Ask[T any](ctx context.Context, what string, call func(context.Context) (T, error)) (T, error) {
-	if call == nil {
-		var none T
-		return none, fmt.Errorf("%s: %w", what, hosterr.ErrNotConfigured)
-	}
-	return call(ctx)
 }
 
 // Resolve returns a directory of the node without symbolic links, as the mount table shows it: kubelet's root may be a

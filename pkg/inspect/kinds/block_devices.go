@@ -80,16 +80,7 @@ func (u deviceUse) swaps(device string) bool { return strings.Contains(u.swapFil
 
 // ofDevice returns the pods whose volume a device is, and a mount of it outside pods.
 func (u deviceUse) ofDevice(scan *hostscan.Scan, d volume.Device) (users []string, elsewhere string) {
-	for _, m := range u.mounts {
-		if m.Device() != d.Number {
-			continue
-		}
-		if uid, ok := scan.Host.Paths.PodOfPath(m.Point); ok {
-			users = append(users, uid)
-		} else {
-			elsewhere = m.Point
-		}
-	}
+	users, elsewhere = mountedBy(scan, u.mounts, func(m mount.Mount) bool { return m.Device() == d.Number })
 	if uid, ok := scan.Host.Paths.PodOfPath(d.Volume); ok {
 		users = append(users, uid)
 	}

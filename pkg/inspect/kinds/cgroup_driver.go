@@ -67,7 +67,7 @@ func MarkOtherTrees(ctx context.Context, scan *hostscan.Scan, objects []object.O
 	if w.configured == "" && len(w.living) == 0 {
 		limited, cancel := context.WithTimeout(ctx, driverTimeout)
 		defer cancel()
-		w.runtime, w.runtimeErr = hostscan.Ask(limited, "runtime", scan.Host.Runtime.CgroupDriver)
+		w.runtime, w.runtimeErr = host.Ask(limited, "runtime", scan.Host.Runtime.CgroupDriver)
 	}
 	driver, why := w.decide()
 	for i := range objects {

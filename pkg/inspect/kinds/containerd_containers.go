@@ -2,7 +2,6 @@ package kinds
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -32,11 +31,8 @@ func containerdContainerSpec() Spec {
 // without the plugin's label was created by hand, and is foreign.
 func listContainerdContainers(_ context.Context, scan *hostscan.Scan) ([]object.Object, error) {
 	records, err := scan.Records()
-	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return nil, nil // another runtime
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, hosterr.ErrNotConfigured) // another runtime
 	}
 	listed, err := listedByCRI(scan)
 	if err != nil {
@@ -124,11 +120,8 @@ func listTasks(ctx context.Context, scan *hostscan.Scan) ([]object.Object, error
 // a bundle, which every task has, of a container that CRI does not list.
 func readTasks(ctx context.Context, s *hostscan.Scan) (map[string]*tasks.Process, error) {
 	records, err := s.Records()
-	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return nil, nil // another runtime
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, hosterr.ErrNotConfigured) // another runtime
 	}
 	listed, err := listedByCRI(s)
 	if err != nil {
@@ -150,7 +143,7 @@ func readTasks(ctx context.Context, s *hostscan.Scan) (map[string]*tasks.Process
 }
 
 func askTasks(ctx context.Context, s *hostscan.Scan) (map[string]*tasks.Process, error) {
-	all, err := hostscan.Ask(ctx, "containerd", s.Host.Containerd.Tasks)
+	all, err := host.Ask(ctx, "containerd", s.Host.Containerd.Tasks)
 	if err != nil {
 		return nil, err
 	}

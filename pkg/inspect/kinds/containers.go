@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/witness"
@@ -39,7 +37,7 @@ func listContainers(_ context.Context, scan *hostscan.Scan) ([]object.Object, er
 			Identity:    object.Identity{Runtime: object.RuntimeID{ID: c.GetId(), Created: c.GetCreatedAt()}},
 			Facts: object.Facts(
 				"name", c.GetMetadata().GetName(),
-				"state", containerState(c.GetState()),
+				"state", strings.TrimPrefix(c.GetState().String(), "CONTAINER_"),
 				"attempt", strconv.FormatUint(uint64(c.GetMetadata().GetAttempt()), 10),
 				"terminationGracePeriod", c.GetAnnotations()[witness.GraceAnnotation],
 			),
@@ -47,9 +45,4 @@ func listContainers(_ context.Context, scan *hostscan.Scan) ([]object.Object, er
 		})
 	}
 	return objects, nil
-}
-
-// containerState returns CREATED, RUNNING, EXITED or UNKNOWN.
-func containerState(state cri.ContainerState) string {
-	return strings.TrimPrefix(state.String(), "CONTAINER_")
 }

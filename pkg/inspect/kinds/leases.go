@@ -2,7 +2,6 @@ package kinds
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,11 +33,8 @@ func leaseSpec() Spec {
 // (internal/cri/server/sandbox_run.go): one that a crash left behind stays forever.
 func listLeases(_ context.Context, scan *hostscan.Scan) ([]object.Object, error) {
 	leases, err := scan.Leases()
-	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return nil, nil // another runtime
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, hosterr.ErrNotConfigured) // another runtime
 	}
 	objects := make([]object.Object, 0, len(leases))
 	for _, lease := range leases {
@@ -115,14 +111,14 @@ func sandboxUsers(ctx context.Context, scan *hostscan.Scan, leases []*object.Obj
 			}
 		}
 	}
-	tasks, err := hostscan.Ask(ctx, "containerd", scan.Host.Containerd.Tasks)
+	tasks, err := host.Ask(ctx, "containerd", scan.Host.Containerd.Tasks)
 	if err != nil {
 		return carriers, fmt.Errorf("containerd's tasks: %w", err)
 	}
 	for _, task := range tasks {
 		carriers[task.GetID()] = "containerd has a task for it"
 	}
-	records, err := hostscan.Ask(ctx, "containerd", scan.Host.Containerd.Sandboxes)
+	records, err := host.Ask(ctx, "containerd", scan.Host.Containerd.Sandboxes)
 	if err != nil {
 		return carriers, fmt.Errorf("containerd's records of sandboxes: %w", err)
 	}
@@ -139,14 +135,7 @@ func runtimeCommand(h *host.Host, pid int) (string, error) {
 	if err == nil && slices.Contains([]string{"containerd-shim", "runc", "crun", "conmon"}, stat.Comm) {
 		var args []string
 		args, err = h.ProcArgs(pid)
-		return strings.Join(args, " "), ignoreGone(err)
+		return strings.Join(args, " "), proc.UnlessGone(err)
 	}
-	return "", ignoreGone(err)
-}
-
-func ignoreGone(err error) error {
-	if proc.Gone(err) {
-		return nil
-	}
-	return err
+	return "", proc.UnlessGone(err)
 }

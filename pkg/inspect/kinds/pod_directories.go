@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -29,11 +30,8 @@ func podDirectorySpec() Spec {
 func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]object.Object, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	entries, device, err := scan.Host.Files.Entries(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // kubelet creates it with its first pod
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist) // kubelet creates it with its first pod
 	}
 	mounts, err := scan.Mounts()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -30,11 +31,8 @@ func listPodLogs(_ context.Context, scan *hostscan.Scan) ([]object.Object, error
 		return nil, nil
 	}
 	entries, device, err := scan.Host.Files.Entries(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // kubelet creates it with its first pod
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist) // kubelet creates it with its first pod
 	}
 	objects := make([]object.Object, 0, len(entries))
 	for _, entry := range entries {
@@ -79,11 +77,8 @@ func listLogLinks(_ context.Context, scan *hostscan.Scan) ([]object.Object, erro
 	}
 	dir := path.Join(path.Dir(logs), "containers")
 	entries, device, err := scan.Host.Files.ReadEntries(dir, maxLinks)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	present := make(map[string]bool)
 	names, err := scan.Host.Files.List(logs)

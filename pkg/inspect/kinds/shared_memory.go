@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -41,11 +42,8 @@ func sharedMemorySpec() Spec {
 func (c *creators) list(_ context.Context, scan *hostscan.Scan) ([]object.Object, error) {
 	const file = "/proc/sysvipc/shm"
 	text, err := scan.Host.Files.Read(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a kernel without it
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist) // a kernel without it
 	}
 	segments, err := parseSegments(string(text))
 	if err != nil {

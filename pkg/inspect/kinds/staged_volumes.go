@@ -134,8 +134,16 @@ func (v *stagedView) inTree(scan *hostscan.Scan) []object.Object {
 // alsoAt returns the pods below whose directories the content of a staged mount is mounted too, and another mount point
 // outside pods; kubelet's own in plugins do not count.
 func (v *stagedView) alsoAt(scan *hostscan.Scan, staged mount.Mount) (users []string, elsewhere string) {
-	for _, m := range v.mounts[staged.Device()] {
-		if m.ID == staged.ID || !mount.Below(m.Root, staged.Root) || mount.Below(m.Point, v.plugins) {
+	return mountedBy(scan, v.mounts[staged.Device()], func(m mount.Mount) bool {
+		return m.ID != staged.ID && mount.Below(m.Root, staged.Root) && !mount.Below(m.Point, v.plugins)
+	})
+}
+
+// mountedBy returns the pods below whose directories some mounts are, and the last one that is outside pods.
+func mountedBy(
+	scan *hostscan.Scan, mounts []mount.Mount, counts func(mount.Mount) bool) (users []string, elsewhere string) {
+	for _, m := range mounts {
+		if !counts(m) {
 			continue
 		}
 		if uid, ok := scan.Host.Paths.PodOfPath(m.Point); ok {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/volume"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -64,16 +65,8 @@ func listStorageSessions(_ context.Context, scan *hostscan.Scan) ([]object.Objec
 
 // ofSession returns the pods that mount a device of a session, or its device file, and another mount point of one.
 func (u deviceUse) ofSession(scan *hostscan.Scan, s *volume.Session) (users []string, elsewhere string) {
-	for _, m := range u.mounts {
+	return mountedBy(scan, u.mounts, func(m mount.Mount) bool {
 		file := m.FSType == "devtmpfs" && slices.Contains(s.Disks, path.Base(m.Root))
-		if !file && !slices.Contains(s.Numbers, m.Device()) {
-			continue
-		}
-		if uid, ok := scan.Host.Paths.PodOfPath(m.Point); ok {
-			users = append(users, uid)
-		} else {
-			elsewhere = m.Point
-		}
-	}
-	return users, elsewhere
+		return file || slices.Contains(s.Numbers, m.Device())
+	})
 }

@@ -36,11 +36,8 @@ func listSystemdUnits(ctx context.Context, scan *hostscan.Scan) ([]object.Object
 		return nil, nil
 	}
 	units, err := scan.Host.Systemd.PodUnits(ctx)
-	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return nil, nil // another service manager
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, hosterr.ErrNotConfigured) // another service manager
 	}
 	mounts, err := scan.Mounts()
 	if err != nil {

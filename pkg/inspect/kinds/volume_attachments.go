@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -109,11 +108,8 @@ func (a *attached) ask(ctx context.Context, h *host.Host) error {
 	}
 	a.asked = now
 	node, err := h.Cluster.Node(ctx)
-	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return hosterr.Ignore(err, hosterr.ErrNotConfigured)
 	}
 	a.names, a.answered = a.names[:0], now
 	for _, v := range node.Status.VolumesAttached {

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
 )
@@ -28,7 +27,7 @@ func (g *gatherer) lookUp(ctx context.Context, pod *corev1.Pod) {
 		g.askImage(ctx, podstate.ImageOf(pod, c.Name))
 	}
 	for _, v := range podstate.MountedVolumes(pod) {
-		if g.isMissing(v.Name) {
+		if g.facts.IsMissing(v.Name) {
 			g.askVolume(ctx, v)
 		}
 	}
@@ -37,15 +36,6 @@ func (g *gatherer) lookUp(ctx context.Context, pod *corev1.Pod) {
 	}
 	g.facts.Events, g.facts.EventsErr = within(ctx, lookupsLimit, "the apiserver",
 		func(ctx context.Context) ([]corev1.Event, error) { return g.lookups.Events(ctx, pod) })
-}
-
-func (g *gatherer) isMissing(volume string) bool {
-	for _, m := range g.facts.Local.Missing {
-		if strings.HasPrefix(m, volume+" (") {
-			return true
-		}
-	}
-	return false
 }
 
 func (g *gatherer) askImage(ctx context.Context, image string) {
@@ -121,10 +111,6 @@ func (g *gatherer) askDrivers(ctx context.Context) {
 		return
 	}
 	d.Asked = true
-	if g.host.Cluster.CSINode == nil {
-		d.Err = fmt.Errorf("CSINode: %w", hosterr.ErrNotConfigured)
-		return
-	}
 	node, err := within(ctx, lookupsLimit, "the apiserver", g.host.Cluster.CSINode)
 	if err != nil && !apierrors.IsNotFound(err) { // a node without any registered driver has none
 		d.Err = err

@@ -5,6 +5,7 @@ package podfacts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,29 +69,16 @@ type gatherer struct {
 	names   map[string]string // of all pods that have a sandbox, by UID
 }
 
-// answer is the result of a request that may hang.
-type answer[T any] struct {
-	value T
-	err   error
-}
-
 // within calls f and abandons it after a limit: it is for commands that end afterwards.
-func within[T any](ctx context.Context, limit time.Duration, what string, f func(context.Context) (T, error)) (T,
-	error) {
+func within[T any](
+	ctx context.Context, limit time.Duration, what string, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
 	defer cancel()
-	done := make(chan answer[T], 1) // buffered, so that a late answer does not block
-	go func() {
-		value, err := f(ctx)
-		done <- answer[T]{value, err}
-	}()
-	select {
-	case a := <-done:
-		return a.value, a.err
-	case <-ctx.Done():
-		var none T
-		return none, fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	value, err := host.Abandon(ctx, func(ctx context.Context) (T, error) { return host.Ask(ctx, what, f) })
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
+		err = fmt.Errorf("%s: %w", what, err)
 	}
+	return value, err
 }
 
 // ask asks the apiserver, kubelet and the runtime, side by side.
@@ -129,10 +117,6 @@ func (g *gatherer) askApiserver(ctx context.Context) (here, elsewhere podstage.S
 
 func (g *gatherer) askKubelet(ctx context.Context) podstage.Source {
 	s := podstage.Source{Asked: true}
-	if g.host.Kubelet.Pods == nil {
-		s.Err = fmt.Errorf("kubelet: %w", hosterr.ErrNotConfigured)
-		return s
-	}
 	pods, err := within(ctx, firstLimit, "kubelet", g.host.Kubelet.Pods)
 	s.Err = err
 	for i := range pods {
@@ -148,10 +132,6 @@ func (g *gatherer) askRuntime(ctx context.Context) (podstage.Runtime, map[string
 	if g.host.Paths.IsCRIO() {
 		r.Name = "crio"
 	}
-	if g.host.Runtime.Sandboxes == nil || g.host.Runtime.Containers == nil {
-		r.Err = fmt.Errorf("container runtime: %w", hosterr.ErrNotConfigured)
-		return r, nil
-	}
 	names := map[string]string{}
 	runtime, err := within(ctx, firstLimit, "the container runtime", func(ctx context.Context) (podstage.Runtime, error) {
 		return g.listRuntime(ctx, names)
@@ -166,7 +146,7 @@ func (g *gatherer) askRuntime(ctx context.Context) (podstage.Runtime, map[string
 
 // listRuntime lists the sandboxes and containers of pods of that name, with any UID, and the names of all pods.
 func (g *gatherer) listRuntime(ctx context.Context, names map[string]string) (r podstage.Runtime, err error) {
-	sandboxes, err := g.host.Runtime.Sandboxes(ctx)
+	sandboxes, err := host.Ask(ctx, "container runtime", g.host.Runtime.Sandboxes)
 	if err != nil {
 		return r, err
 	}
@@ -176,7 +156,7 @@ func (g *gatherer) listRuntime(ctx context.Context, names map[string]string) (r 
 			r.Sandboxes = append(r.Sandboxes, s)
 		}
 	}
-	containers, err := g.host.Runtime.Containers(ctx)
+	containers, err := host.Ask(ctx, "container runtime", g.host.Runtime.Containers)
 	if err != nil {
 		return r, err
 	}

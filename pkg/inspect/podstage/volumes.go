@@ -61,7 +61,7 @@ func (f Facts) drivers() map[string]string {
 	drivers := map[string]string{}
 	if pod, _ := f.known(); pod != nil {
 		for _, v := range podstate.MountedVolumes(pod) {
-			if v.CSI != nil && f.isMissing(v.Name) {
+			if v.CSI != nil && f.IsMissing(v.Name) {
 				drivers[v.Name] = v.CSI.Driver
 			}
 		}
@@ -72,7 +72,8 @@ func (f Facts) drivers() map[string]string {
 	return drivers
 }
 
-func (f Facts) isMissing(volume string) bool {
+// IsMissing reports whether a volume of the pod is not set up.
+func (f Facts) IsMissing(volume string) bool {
 	return slices.ContainsFunc(f.Local.Missing, func(m string) bool { return strings.HasPrefix(m, volume+" (") })
 }
 

@@ -57,7 +57,7 @@ type Comparison struct {
 func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory, s object.Settings) ClusterInventory {
 	h := scan.Host
 	c := ClusterInventory{Response: Response{Asked: true, At: h.Clock()}}
-	pods, err := hostscan.Ask(ctx, "apiserver", h.Cluster.Pods)
+	pods, err := host.Ask(ctx, "apiserver", h.Cluster.Pods)
 	if c.Err = err; err != nil {
 		return c
 	}
@@ -72,7 +72,7 @@ func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory, s object
 	if c.disagrees(s) {
 		c.compareAgain(ctx, scan, t) // at once, before more pods have ended
 	}
-	node, err := hostscan.Ask(ctx, "apiserver", h.Cluster.Node)
+	node, err := host.Ask(ctx, "apiserver", h.Cluster.Node)
 	if c.NodeErr = err; err == nil {
 		c.Node, c.Version = node.Name, node.Status.NodeInfo.KubeletVersion
 		c.Machine, c.Boot = node.Status.NodeInfo.MachineID, node.Status.NodeInfo.BootID
@@ -142,7 +142,7 @@ func (c *ClusterInventory) compareAgain(ctx context.Context, scan *hostscan.Scan
 	if !t.Kubelet.OK() || t.Kubelet.ByName() { // names are compared with the lists of earlier passes, too
 		return
 	}
-	pods, err := hostscan.Ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
+	pods, err := host.Ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
 	if err != nil {
 		return
 	}

@@ -199,14 +199,14 @@ func (t *Inventory) confirmKubelet(ctx context.Context, scan *hostscan.Scan) {
 	if k.Uncounted() {
 		_, k.HealthErr = hostscan.Within(ctx, scan.Ends, hostscan.Counts, "kubelet",
 			func(ctx context.Context) (string, error) {
-				return hostscan.Ask(ctx, "kubelet's healthz", scan.Host.Kubelet.Healthz)
+				return host.Ask(ctx, "kubelet's healthz", scan.Host.Kubelet.Healthz)
 			})
 	}
 }
 
 func AskKubelet(ctx context.Context, scan *hostscan.Scan) KubeletInventory {
 	k := KubeletInventory{Response: Response{Asked: true, At: scan.Host.Clock()}}
-	pods, err := hostscan.Ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
+	pods, err := host.Ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
 	k.Err = err
 	k.Pods = podFacts(pods, scan.OptOut)
 	k.askNames(ctx, scan.Host)

@@ -9,6 +9,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
@@ -103,13 +104,13 @@ func askRuntime(ctx context.Context, scan *hostscan.Scan) RuntimeInventory {
 			r.Grace[uid] = max(r.Grace[uid], time.Duration(seconds)*time.Second)
 		}
 	}
-	if version, err := hostscan.Ask(ctx, "runtime", scan.Host.Runtime.Version); err == nil {
+	if version, err := host.Ask(ctx, "runtime", scan.Host.Runtime.Version); err == nil {
 		r.Name = version.GetRuntimeName()
 	}
 	delete(r.Running, "")
 	r.Ready, r.NetReady = askConditions(ctx, scan)
-	process, err := askProcess(scan)
-	r.Age, r.AgeErr = process, err
+	process, err := scan.Runtime()
+	r.Age, r.AgeErr = process.Age(scan.Host.Clock().SinceBoot), err
 	return r
 }
 
@@ -118,14 +119,9 @@ func runs(state cri.ContainerState) bool {
 	return state == cri.ContainerState_CONTAINER_RUNNING || state == cri.ContainerState_CONTAINER_UNKNOWN
 }
 
-func askProcess(scan *hostscan.Scan) (time.Duration, error) {
-	process, err := scan.Runtime()
-	return process.Age(scan.Host.Clock().SinceBoot), err
-}
-
 // askConditions asks for RuntimeReady and NetworkReady.
 func askConditions(ctx context.Context, scan *hostscan.Scan) (runtime, network Condition) {
-	status, err := hostscan.Ask(ctx, "runtime", scan.Host.Runtime.Status)
+	status, err := host.Ask(ctx, "runtime", scan.Host.Runtime.Status)
 	if err != nil {
 		why := "its status could not be read: " + err.Error()
 		return Condition{Why: why}, Condition{Why: why}

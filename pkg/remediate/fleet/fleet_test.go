@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodeagent/nodeagent/internal/setting"
 )
 
 // world is a namespace of claims, with the apiserver's other answers.
@@ -273,10 +275,10 @@ func TestClaimOfAnEarlierAgent(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	if problems := Defaults().Problems(); len(problems) != 0 {
-		t.Errorf("the defaults: %v", problems)
+	if err := Defaults().Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
 	}
-	wrong := Settings{Namespace: "a b", Pool: "a/b/c", Slots: 0, Storm: 0}.Problems()
+	wrong, _ := errors.AsType[setting.Mistakes](Settings{Namespace: "a b", Pool: "a/b/c", Slots: 0, Storm: 0}.Validate())
 	for _, key := range []string{"namespace", "pool", "slots", "storm", "isolated"} {
 		if wrong[key] == "" {
 			t.Errorf("%s: no problem", key)

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/nodeagent/nodeagent/internal/setting"
 )
 
 // Settings are the budgets of the fleet. They must be the same on all nodes of a pool.
@@ -22,31 +24,21 @@ type Settings struct {
 // Defaults are the settings of a new installation.
 func Defaults() Settings { return Settings{Slots: 1, Storm: 20} }
 
-// Problems returns the invalid keys of s, each with the reason.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
-	if errs := validation.IsDNS1123Label(s.Namespace); s.Namespace != "" && len(errs) > 0 {
-		problems["namespace"] = strings.Join(errs, "; ")
+// Validate returns the invalid keys of s.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
+	form := func(key, value string, errs []string) {
+		wrong.Check(key, value == "" || len(errs) == 0, "%s", strings.Join(errs, "; "))
 	}
-	if errs := validation.IsDNS1123Label(s.Medik8s); s.Medik8s != "" && len(errs) > 0 {
-		problems["medik8s"] = strings.Join(errs, "; ")
-	}
-	namespace, name, ok := strings.Cut(s.Kured, "/")
-	if errs := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...); s.Kured != "" &&
-		(!ok || len(errs) > 0) {
-		problems["kured"] = "must be namespace/name of a DaemonSet"
-	}
-	if errs := validation.IsQualifiedName(s.Pool); s.Pool != "" && len(errs) > 0 {
-		problems["pool"] = strings.Join(errs, "; ")
-	}
-	if s.Slots < 1 {
-		problems["slots"] = "must be at least 1"
-	}
-	if s.Storm < 1 {
-		problems["storm"] = "must be at least 1"
-	}
-	if s.Pool != "" && s.Isolated == 0 {
-		problems["isolated"] = "must be set if fleet.pool is: the agent does not count the nodes of a pool"
-	}
-	return problems
+	form("namespace", s.Namespace, validation.IsDNS1123Label(s.Namespace))
+	form("medik8s", s.Medik8s, validation.IsDNS1123Label(s.Medik8s))
+	form("pool", s.Pool, validation.IsQualifiedName(s.Pool))
+	namespace, name, _ := strings.Cut(s.Kured, "/")
+	errs := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...)
+	wrong.Check("kured", s.Kured == "" || len(errs) == 0, "must be namespace/name of a DaemonSet")
+	wrong.Check("slots", s.Slots >= 1, "must be at least 1")
+	wrong.Check("storm", s.Storm >= 1, "must be at least 1")
+	wrong.Check("isolated", s.Pool == "" || s.Isolated != 0,
+		"must be set if fleet.pool is: the agent does not count the nodes of a pool")
+	return wrong.OrNil()
 }

@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 )
 
@@ -106,7 +108,7 @@ func TestPodOptOut(t *testing.T) {
 	t.Run("settings", func(t *testing.T) {
 		s := Defaults()
 		s.OptOutPods = []string{"app=db", "app in (", ""}
-		got := s.Problems()
+		got, _ := errors.AsType[setting.Mistakes](s.Validate())
 		if len(got) != 2 || got["optOutPods.1"] == "" || got["optOutPods.2"] == "" {
 			t.Error(got)
 		}

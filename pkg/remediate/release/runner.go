@@ -67,8 +67,8 @@ func New(o Options) (*Runner, error) {
 	if o.Host == nil || o.Mutator == nil || o.Log == nil || o.Confirm == nil || o.StillGone == nil || o.StateDir == "" {
 		return nil, errors.New("remediate: host, mutator, log, confirm, stillGone and state directory are needed")
 	}
-	if problems := o.Settings.Problems(); len(problems) > 0 {
-		return nil, fmt.Errorf("remediate: %v", problems)
+	if err := o.Settings.Validate(); err != nil {
+		return nil, fmt.Errorf("remediate: %w", err)
 	}
 	if o.table == nil {
 		o.table = actions.All()

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/inspect/kinds"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release/actions"
@@ -24,6 +25,14 @@ const (
 	DryRun Mode = "dry-run" // planned and reported, never done
 	On     Mode = "on"
 )
+
+// Validate reports a mode that does not exist.
+func (m Mode) Validate() error {
+	if m != Off && m != DryRun && m != On {
+		return fmt.Errorf("%q: must be off, dry-run or on", m)
+	}
+	return nil
+}
 
 // Settings define which objects may be released, and how. The zero value releases none; see Defaults.
 type Settings struct {
@@ -147,39 +156,29 @@ func (s Settings) forActions() actions.Settings {
 	}
 }
 
-// Problems returns the invalid keys of s, each with the reason.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
-	check := func(key string, valid bool, why string) {
-		if !valid {
-			problems[key] = why
-		}
-	}
-	checkMode := func(key string, m Mode) {
-		check(key, m == Off || m == DryRun || m == On, fmt.Sprintf("%q: must be off, dry-run or on", m))
-	}
-	checkMode("mode", s.Mode)
+// Validate returns the invalid keys of s.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
+	wrong.Add("mode", s.Mode.Validate())
 	for kind, mode := range s.Kinds {
 		_, ok := actions.All().On(kind)
-		checkMode("kinds."+string(kind), mode)
-		check("kinds."+string(kind), ok, "there is no action for this kind")
+		wrong.Check("kinds."+string(kind), ok, "there is no action for this kind")
+		wrong.Add("kinds."+string(kind), mode.Validate())
 	}
 	for i, text := range s.OptOutPods {
-		if selector, err := labels.Parse(text); err != nil {
-			problems["optOutPods."+strconv.Itoa(i)] = err.Error()
-		} else if selector.Empty() {
-			problems["optOutPods."+strconv.Itoa(i)] = "selects every pod: set the mode instead"
-		}
+		selector, err := labels.Parse(text)
+		wrong.Add("optOutPods."+strconv.Itoa(i), err)
+		wrong.Check("optOutPods."+strconv.Itoa(i), err != nil || !selector.Empty(), "selects every pod: set the mode instead")
 	}
 	for key, d := range map[string]time.Duration{
 		"ownerGrace": s.OwnerGrace, "containerGrace": s.ContainerGrace, "processGrace": s.ProcessGrace,
 		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter, "quarantine.keep": s.Quarantine.Keep,
 	} {
-		check(key, d >= 0, "must not be negative")
+		wrong.Check(key, d >= 0, "must not be negative")
 	}
-	check("podsPerHour", s.PodsPerHour >= 0, "must not be negative")
-	check("stopAfter", s.StopAfter >= 1, "must be at least 1")
-	check("lock", s.Lock != "", "must be set")
-	check("killSwitch", s.KillSwitch != "", "must be set")
-	return problems
+	wrong.Check("podsPerHour", s.PodsPerHour >= 0, "must not be negative")
+	wrong.Check("stopAfter", s.StopAfter >= 1, "must be at least 1")
+	wrong.Check("lock", s.Lock != "", "must be set")
+	wrong.Check("killSwitch", s.KillSwitch != "", "must be set")
+	return wrong.OrNil()
 }

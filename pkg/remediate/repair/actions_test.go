@@ -3,6 +3,7 @@ package repair
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -17,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -271,15 +273,15 @@ func TestActions(t *testing.T) {
 	wrong.FleetBudget, wrong.StopAfter, wrong.Hold = "many", 0, 2*time.Hour
 	wrong.Windows = []Window{{From: "x", To: "y"}}
 	wrong.DiskSpace = DiskSpace{FreePercent: 99, FreeInodePercent: math.NaN()}
-	problems := wrong.Problems()
+	mistakes, _ := errors.AsType[setting.Mistakes](wrong.Validate())
 	for _, key := range []string{"actions.reboot", "actions.restart-unit", "fleetBudget", "stopAfter", "hold", "windows.0",
 		"diskSpace.freePercent", "diskSpace.freeInodePercent", "diskSpace.imageAge", "diskSpace.journalFloorBytes",
 		"diskSpace.coreDumpAge"} {
-		if problems[key] == "" {
-			t.Errorf("%s: no problem; %v", key, problems)
+		if mistakes[key] == "" {
+			t.Errorf("%s: no mistake; %v", key, mistakes)
 		}
 	}
-	if len(Defaults().Problems()) > 0 {
-		t.Error(Defaults().Problems())
+	if err := Defaults().Validate(); err != nil {
+		t.Error(err)
 	}
 }

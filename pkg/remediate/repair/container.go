@@ -162,10 +162,7 @@ func (m member) unfit(t Tools) string {
 
 // object returns the runtime's identity of the container that kubelet reports as running.
 func (m member) object(ctx context.Context, h *host.Host) (mutate.RuntimeObject, error) {
-	if h.Runtime.Containers == nil {
-		return mutate.RuntimeObject{}, fmt.Errorf("runtime: %w", hosterr.ErrNotConfigured)
-	}
-	containers, err := h.Runtime.Containers(ctx)
+	containers, err := host.Ask(ctx, "runtime", h.Runtime.Containers)
 	if err != nil {
 		return mutate.RuntimeObject{}, fmt.Errorf("containers of the runtime: %w", err)
 	}
@@ -267,6 +264,18 @@ func (r running) restart(t Tools, why string) Job {
 			return "", err
 		},
 	}
+}
+
+// after returns the job that asks a guard once more before it acts.
+func (j Job) after(guard func() error) Job {
+	do := j.Do
+	j.Do = func(ctx context.Context) (string, error) {
+		if err := guard(); err != nil {
+			return "", notBegun(err)
+		}
+		return do(ctx)
+	}
+	return j
 }
 
 // whatHangs names the processes of the container that wait in the kernel, where no signal ends them.

@@ -110,15 +110,8 @@ func examineDriver(ctx context.Context, t Tools, f finding.Finding) (Job, error)
 	if err != nil {
 		return Job{}, err
 	}
-	job := r.restart(t, "CSI driver "+s.driver)
-	end := job.Do
-	job.Do = func(ctx context.Context) (string, error) { // a pod may have arrived meanwhile
-		if err := noVolumesOf(t.Host, s.driver); err != nil {
-			return "", notBegun(err)
-		}
-		return end(ctx)
-	}
-	return job, nil
+	// A pod may have arrived meanwhile.
+	return r.restart(t, "CSI driver "+s.driver).after(func() error { return noVolumesOf(t.Host, s.driver) }), nil
 }
 
 // registration holds the state of a driver that did not register.

@@ -77,15 +77,9 @@ func examineDaemonSet(ctx context.Context, t Tools, f finding.Finding) (Job, err
 	if err := r.servesNobody(t.Host); err != nil {
 		return Job{}, err
 	}
-	job := r.restart(t, "DaemonSet "+name)
-	end := job.Do
-	job.Do = func(ctx context.Context) (string, error) { // a client may have mounted from it meanwhile
-		if err := r.servesNobody(t.Host); err != nil && !proc.Gone(err) { // an ended process has no clients
-			return "", notBegun(err)
-		}
-		return end(ctx)
-	}
-	return job, nil
+	return r.restart(t, "DaemonSet "+name).after(func() error { // a client may have mounted from it meanwhile
+		return proc.UnlessGone(r.servesNobody(t.Host)) // an ended process has no clients
+	}), nil
 }
 
 // nothingMountedBy refuses if the container may provide mounts to living pods.

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	kubecri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
@@ -61,10 +62,7 @@ func (w *imageWatch) observe(now finding.Timestamp, unused []*kubecri.Image, age
 
 // images returns the images that are unused, unnamed, not pinned and old enough, if they are on the filesystem.
 func (v fullDisk) images(ctx context.Context) (source, error) {
-	if v.tools.Host.Runtime.Images == nil {
-		return source{}, hosterr.ErrNotConfigured
-	}
-	dirs, err := v.tools.Host.Runtime.ImageDirs(ctx)
+	dirs, err := host.Ask(ctx, "runtime", v.tools.Host.Runtime.ImageDirs)
 	if err != nil {
 		return source{}, fmt.Errorf("find the filesystem of images: %w", err)
 	}

@@ -95,29 +95,18 @@ type source struct {
 // room is the free space of a filesystem.
 type room struct{ answer probe.ProbeAnswer }
 
-func (r room) percent() float64 {
-	return float64(r.answer.FreeBytes) / float64(r.answer.TotalBytes) * 100
-}
-
-func (r room) inodePercent() float64 {
-	if r.answer.Inodes == 0 {
-		return 100 // the filesystem has no fixed number of inodes
-	}
-	return float64(r.answer.FreeInodes) / float64(r.answer.Inodes) * 100
-}
-
 // needs returns how many bytes are missing; enough: neither bytes nor inodes are.
 func (r room) needs(s DiskSpace) (bytes uint64, enough bool) {
-	if r.percent() < s.FreePercent {
-		bytes = uint64(math.Ceil((s.FreePercent - r.percent()) / 100 * float64(r.answer.TotalBytes)))
+	if r.answer.FreePercent() < s.FreePercent {
+		bytes = uint64(math.Ceil((s.FreePercent - r.answer.FreePercent()) / 100 * float64(r.answer.TotalBytes)))
 	}
-	return bytes, bytes == 0 && r.inodePercent() >= s.FreeInodePercent
+	return bytes, bytes == 0 && r.answer.FreeInodePercent() >= s.FreeInodePercent
 }
 
 func (r room) String() string {
-	text := fmt.Sprintf("%.1f %% free", r.percent())
+	text := fmt.Sprintf("%.1f %% free", r.answer.FreePercent())
 	if r.answer.Inodes > 0 {
-		text += fmt.Sprintf(" (inodes %.1f %%)", r.inodePercent())
+		text += fmt.Sprintf(" (inodes %.1f %%)", r.answer.FreeInodePercent())
 	}
 	return text
 }

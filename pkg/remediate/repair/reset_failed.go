@@ -2,9 +2,8 @@ package repair
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -18,10 +17,7 @@ func resetFailedUnits() Action {
 		Does:    []string{"ResetFailedUnit over systemd's D-Bus"},
 		Never:   []string{"resets a unit that has a file: an administrator must see its failure"},
 		Examine: func(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
-			if t.Host.Systemd.Units == nil {
-				return Job{}, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
-			}
-			units, err := t.Host.Systemd.Units(ctx)
+			units, err := host.Ask(ctx, "systemd", t.Host.Systemd.Units)
 			if err != nil {
 				return Job{}, err
 			}

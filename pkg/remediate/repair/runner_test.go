@@ -268,8 +268,8 @@ func TestWindows(t *testing.T) {
 		}
 	}
 	for _, w := range []Window{{Days: []string{"Saturday"}, From: "1:00", To: "2:00"}, {From: "25:00", To: "1:00"}, {}} {
-		if w.problem() == "" {
-			t.Errorf("%v has no problem", w)
+		if w.Validate() == nil {
+			t.Errorf("%v is valid", w)
 		}
 	}
 }

@@ -163,11 +163,8 @@ func (r running) servesWithoutConnections(h *host.Host, all []client) error {
 // opensRDMA returns a device of RDMA that a process has open; "" if there is none. Their names: drivers/infiniband/core.
 func opensRDMA(h *host.Host, pid int) (string, error) {
 	names, err := h.Files.List(proc.File(pid, "fd"))
-	if proc.Gone(err) {
-		return "", nil
-	}
 	if err != nil {
-		return "", err
+		return "", proc.UnlessGone(err)
 	}
 	for _, name := range names {
 		target, err := h.Files.Link(proc.File(pid, "fd/"+name))

@@ -1,12 +1,11 @@
 package repair
 
 import (
-	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
 )
 
@@ -72,23 +71,16 @@ type DiskSpace struct {
 // any reports whether any source may be used.
 func (d DiskSpace) any() bool { return d.Images || d.Journal || d.CoreDumps || d.Quarantine }
 
-// problems returns the invalid keys of d, each with the reason.
-func (d DiskSpace) problems() map[string]string {
-	problems := map[string]string{}
+// Validate returns the invalid keys of d.
+func (d DiskSpace) Validate() error {
+	wrong := setting.Mistakes{}
 	for key, percent := range map[string]float64{"freePercent": d.FreePercent, "freeInodePercent": d.FreeInodePercent} {
-		if !(percent >= 0 && percent <= 50) { // NaN is neither
-			problems["diskSpace."+key] = "must be between 0 and 50"
-		}
+		wrong.Check(key, percent >= 0 && percent <= 50, "must be between 0 and 50") // NaN is neither
 	}
-	for key, age := range map[string]time.Duration{"imageAge": d.ImageAge, "coreDumpAge": d.CoreDumpAge} {
-		if least := map[string]time.Duration{"imageAge": time.Minute, "coreDumpAge": time.Hour}[key]; age < least {
-			problems["diskSpace."+key] = fmt.Sprintf("must be at least %s", least)
-		}
-	}
-	if d.JournalFloorBytes < 16<<20 {
-		problems["diskSpace.journalFloorBytes"] = "must be at least 16 MiB"
-	}
-	return problems
+	wrong.Check("imageAge", d.ImageAge >= time.Minute, "must be at least %s", time.Minute)
+	wrong.Check("coreDumpAge", d.CoreDumpAge >= time.Hour, "must be at least %s", time.Hour)
+	wrong.Check("journalFloorBytes", d.JournalFloorBytes >= 16<<20, "must be at least 16 MiB")
+	return wrong.OrNil()
 }
 
 // Units names the services of this node. By default they are those of the detected distribution, or none if its
@@ -120,32 +112,21 @@ func (s Settings) ModeOf(a Action) release.Mode {
 	return release.DryRun
 }
 
-// Problems returns the invalid keys of s, each with the reason.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
+// Validate returns the invalid keys of s.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
 	for name, mode := range s.Actions {
-		if !slices.ContainsFunc(Actions(), func(a Action) bool { return a.Name == name }) {
-			problems["actions."+string(name)] = "there is no such action"
-		} else if !slices.Contains([]release.Mode{release.Off, release.DryRun, release.On}, mode) {
-			problems["actions."+string(name)] = fmt.Sprintf("%q: must be off, dry-run or on", mode)
-		}
+		known := slices.ContainsFunc(Actions(), func(a Action) bool { return a.Name == name })
+		wrong.Check("actions."+string(name), known, "there is no such action")
+		wrong.Add("actions."+string(name), mode.Validate())
 	}
-	if s.FleetBudget != Claims && s.FleetBudget != None {
-		problems["fleetBudget"] = fmt.Sprintf("%q: must be claims or none", s.FleetBudget)
-	}
-	if s.StopAfter < 1 {
-		problems["stopAfter"] = "must be at least 1"
-	}
-	maps.Copy(problems, s.DiskSpace.problems())
+	wrong.Check("fleetBudget", s.FleetBudget == Claims || s.FleetBudget == None, "%q: must be claims or none", s.FleetBudget)
+	wrong.Check("stopAfter", s.StopAfter >= 1, "must be at least 1")
+	wrong.Add("diskSpace", s.DiskSpace.Validate())
 	for i, w := range s.Windows {
-		if why := w.problem(); why != "" {
-			problems["windows."+strconv.Itoa(i)] = why
-		}
+		wrong.Add("windows."+strconv.Itoa(i), w.Validate())
 	}
-	for key, d := range map[string]time.Duration{"hold": s.Hold, "verifyWithin": s.VerifyWithin} {
-		if d > time.Hour {
-			problems[key] = "must be at most 1h"
-		}
-	}
-	return problems
+	wrong.Check("hold", s.Hold <= time.Hour, "must be at most 1h")
+	wrong.Check("verifyWithin", s.VerifyWithin <= time.Hour, "must be at most 1h")
+	return wrong.OrNil()
 }

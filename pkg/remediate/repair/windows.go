@@ -50,19 +50,19 @@ func (w Window) String() string {
 	return fmt.Sprintf("%s %s-%s", days, w.From, w.To)
 }
 
-// problem returns why the window is invalid, or "".
-func (w Window) problem() string {
+// Validate returns why the window is invalid.
+func (w Window) Validate() error {
 	for _, day := range w.Days {
 		if !slices.Contains(weekdays(), day) {
-			return fmt.Sprintf("days: %q: must be %s", day, strings.Join(weekdays(), ", "))
+			return fmt.Errorf("days: %q: must be %s", day, strings.Join(weekdays(), ", "))
 		}
 	}
 	for _, clock := range []string{w.From, w.To} {
 		if _, err := minutes(clock); err != nil {
-			return err.Error()
+			return err
 		}
 	}
-	return ""
+	return nil
 }
 
 // closedWindow returns why a disruptive action may not begin now.

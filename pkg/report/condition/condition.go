@@ -147,15 +147,7 @@ func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 			r.ledger.observe(k, v)
 		}
 	}
-	if !changed {
-		return
-	}
-	r.wake()
-}
-
-func (r *Reporter) wake() {
-	select {
-	case r.changed <- struct{}{}:
-	default: // it is awake already
+	if changed {
+		report.Wake(r.changed)
 	}
 }

@@ -32,7 +32,7 @@ func (r *Reporter) Saw(node *corev1.Node) {
 	for _, c := range node.Status.Conditions {
 		s.conditions[string(c.Type)] = c
 	}
-	r.wake()
+	report.Wake(r.changed)
 }
 
 // adoptSeen takes over the last seen state of the Node, and returns when to do so again. Changes by others then show up as

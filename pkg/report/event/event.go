@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +37,7 @@ type Config struct {
 	Resend  time.Duration
 	Timeout time.Duration // of one request; zero: DefaultTimeout
 
-	Wordings map[string]Wording // by check, if it has another wording
+	Wordings map[string]finding.Wording // by check, if it has another wording
 
 	Observer report.Observer
 	Log      *slog.Logger
@@ -73,7 +72,7 @@ type Reporter struct {
 	believed []finding.Believed // present faults, for the resend
 	resendAt time.Time
 	retryAt  time.Time
-	lost     lost // dropped and not yet reported
+	lost     finding.Counts // dropped and not yet reported
 }
 
 // New returns a reporter that continues with what an earlier run left in the store.
@@ -82,7 +81,7 @@ func New(c Config) *Reporter {
 	r := &Reporter{
 		config: c, outbox: report.NewOutbox(c.Limit, c.Store, c.Log), changed: make(chan struct{}, 1),
 		backoff: report.Backoff{Rand: c.Rand}, send: report.NewBudgets(sendBurst, sendEvery),
-		budgets: report.NewBudgets(c.Burst, c.Every), lost: lost{},
+		budgets: report.NewBudgets(c.Burst, c.Every), lost: finding.Counts{},
 	}
 	if c.Resend > 0 {
 		r.resendAt = time.Now().Add(r.resendAfter())
@@ -136,10 +135,7 @@ func (r *Reporter) Report(activities []finding.Activity) {
 // signal wakes Run.
 func (r *Reporter) signal() {
 	r.observe()
-	select {
-	case r.changed <- struct{}{}:
-	default: // it is awake already
-	}
+	report.Wake(r.changed)
 }
 
 // worthRepeating returns a copy of the findings above info, never nil. Finding holds a map, but an event shows none of
@@ -165,7 +161,7 @@ func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n not
 	waiting, held := r.outbox.Waiting(n.Reason)
 	if held != nil {
 		held.Count++
-		if finding.Compare(finding.Finding{Severity: severity}, finding.Finding{Severity: held.Severity}) < 0 {
+		if severity.Compare(held.Severity) < 0 {
 			held.Severity = severity
 		}
 		held.Last, held.Body = at, body
@@ -213,17 +209,3 @@ func (r *Reporter) resendAfter() time.Duration {
 }
 
 func (r *Reporter) observe() { r.config.Observer.Queued(r.Name(), r.outbox.Len()) }
-
-// lost counts dropped events, by severity.
-type lost map[finding.Severity]int
-
-// String returns the counts, the most severe first.
-func (l lost) String() string {
-	var parts []string
-	for _, s := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
-		if l[s] > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", l[s], s))
-		}
-	}
-	return strings.Join(parts, ", ")
-}

@@ -89,8 +89,8 @@ func noteOfActivity(a finding.Activity) (note, bool) {
 // noteOf returns the note of an update, in the wording of its check.
 func (r *Reporter) noteOf(u finding.Update) (note, bool) {
 	n, ok := noteOf(u)
-	if w, worded := r.config.Wordings[u.Finding.Check]; ok && worded {
-		n = w.apply(n, u)
+	if w, has := r.config.Wordings[u.Finding.Check]; ok && has {
+		n = worded(n, w, u)
 	}
 	return n, ok
 }

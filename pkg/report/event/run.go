@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -106,8 +107,9 @@ func (r *Reporter) reportLost(after report.Item) {
 		total += n
 	}
 	n := note{Reason: droppedReason, Type: typeOf(finding.Warning),
-		Message: fmt.Sprintf("%d events could not be delivered and were dropped: %s", total, r.lost)}
-	r.lost = lost{}
+		Message: fmt.Sprintf("%d events could not be delivered and were dropped: %s", total,
+			strings.Join(r.lost.Texts(), ", "))}
+	r.lost = finding.Counts{}
 	r.add(after.ID+"-dropped", finding.Warning, time.Now(), n)
 }
 

@@ -9,15 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Wording words the findings of a check like node-problem-detector: under the name of their source, and a fatal one as
-// a change of its condition.
-type Wording struct {
-	Source    string
-	Condition finding.Condition // none for a check without a condition
-}
-
-// apply returns n in this wording (node-problem-detector, pkg/util: GenerateConditionChangeEvent).
-func (w Wording) apply(n note, u finding.Update) note {
+// worded returns n in a wording (node-problem-detector, pkg/util: GenerateConditionChangeEvent).
+func worded(n note, w finding.Wording, u finding.Update) note {
 	n.Source = report.Text(w.Source, maxReason)
 	if w.Condition.Type == "" || u.Finding.Severity != finding.Fatal {
 		return n

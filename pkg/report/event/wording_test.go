@@ -15,7 +15,7 @@ func TestWordings(t *testing.T) {
 		Reason:   "DockerHung", Message: `task "docker" hung`}
 	warning, other := fatal, fatal
 	warning.Severity, other.Check = finding.Warning, "disk"
-	r := New(Config{Wordings: map[string]Wording{"npd-kernel": {Source: "kernel-monitor", Condition: finding.Condition{
+	r := New(Config{Wordings: map[string]finding.Wording{"npd-kernel": {Source: "kernel-monitor", Condition: finding.Condition{
 		Type: "KernelDeadlock", HealthyReason: "KernelHasNoDeadlock", HealthyMessage: "kernel has no deadlock",
 	}}}})
 	for _, test := range []struct {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
@@ -28,30 +29,23 @@ type Settings struct {
 // Enabled reports whether events are to be sent.
 func (s Settings) Enabled() bool { return len(s.Endpoints) > 0 }
 
-// Problems returns the invalid settings.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
+// Validate returns the invalid settings.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
 	for i, endpoint := range s.Endpoints {
-		if err := checkEndpoint(endpoint); err != nil {
-			problems["endpoints."+strconv.Itoa(i)] = err.Error()
-		}
+		wrong.Add("endpoints."+strconv.Itoa(i), checkEndpoint(endpoint))
 	}
-	if s.Enabled() && s.Cluster == "" {
-		problems["cluster"] = "must be set where there are endpoints: events of several clusters may meet there"
-	}
-	if !slices.Contains(event.Modes(), s.Mode) {
-		problems["mode"] = "must be batch, structured or binary"
-	}
-	if (s.ClientCertFile == "") != (s.ClientKeyFile == "") {
-		problems["clientKeyFile"] = "a client certificate and its key are set together"
-	}
+	wrong.Check("cluster", !s.Enabled() || s.Cluster != "",
+		"must be set where there are endpoints: events of several clusters may meet there")
+	wrong.Check("mode", slices.Contains(event.Modes(), s.Mode), "must be batch, structured or binary")
+	wrong.Check("clientKeyFile", (s.ClientCertFile == "") == (s.ClientKeyFile == ""),
+		"a client certificate and its key are set together")
 	for key, name := range map[string]string{"caFile": s.CAFile, "tokenFile": s.TokenFile,
 		"clientCertFile": s.ClientCertFile, "clientKeyFile": s.ClientKeyFile} {
-		if strings.Contains(name, "/") && !filepath.IsAbs(name) || name == ".." {
-			problems[key] = fmt.Sprintf("%q is neither an absolute path nor a file name", name)
-		}
+		wrong.Check(key, filepath.IsAbs(name) || !strings.Contains(name, "/") && name != "..",
+			"%q is neither an absolute path nor a file name", name)
 	}
-	return problems
+	return wrong.OrNil()
 }
 
 // checkEndpoint accepts https, and http to an address of the loopback.

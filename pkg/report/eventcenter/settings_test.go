@@ -2,9 +2,11 @@ package eventcenter_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
@@ -24,7 +26,8 @@ func TestSettings(t *testing.T) {
 		s := eventcenter.Settings{Mode: event.Batch}
 		must(t, json.Unmarshal([]byte(name), &s))
 		var got []string
-		for key := range s.Problems() {
+		mistakes, _ := errors.AsType[setting.Mistakes](s.Validate())
+		for key := range mistakes {
 			got = append(got, key)
 		}
 		if strings.Join(got, " ") != want {

@@ -26,10 +26,6 @@ type vocabulary struct {
 	words map[string]bool
 }
 
-func newVocabulary(limit int) *vocabulary {
-	return &vocabulary{limit: limit, words: map[string]bool{}}
-}
-
 // bound returns word, or the replacement for all others if there are too many.
 func (v *vocabulary) bound(word string) string {
 	v.mu.Lock()

@@ -51,7 +51,8 @@ const namespace = "nodeagent"
 // New returns metrics on a registry of their own.
 func New(c Config) *Metrics {
 	m := &Metrics{
-		registry: prometheus.NewRegistry(), state: newState(c.Conditions), reasons: newVocabulary(maxReasons),
+		registry: prometheus.NewRegistry(), state: newState(c.Conditions),
+		reasons:    &vocabulary{limit: maxReasons, words: map[string]bool{}},
 		inspection: newInspection(),
 		// The name and the help text are node-problem-detector's.
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "problem_counter",

@@ -26,10 +26,7 @@ func (r *Reporter) Saw(node *corev1.Node) {
 	s := &r.sight
 	s.at, s.uid, s.fresh, s.taint = time.Now(), node.UID, true, find(node.Spec.Taints, r.config.Key)
 	r.mu.Unlock()
-	select {
-	case r.changed <- struct{}{}:
-	default: // it is awake already
-	}
+	report.Wake(r.changed)
 }
 
 // adoptSeen takes over the last seen state of the Node, and returns when to do so again. If no fault asks for a taint and

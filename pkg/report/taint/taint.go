@@ -179,8 +179,5 @@ func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 		r.clear = time.Time{} // Run may see only the next state
 	}
 	r.mu.Unlock()
-	select {
-	case r.changed <- struct{}{}:
-	default: // it is awake already
-	}
+	report.Wake(r.changed)
 }

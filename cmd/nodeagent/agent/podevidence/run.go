@@ -78,10 +78,7 @@ func (f *Follower) put(change func(*tracker)) {
 		f.inbox = append(f.inbox, change)
 	}
 	f.mu.Unlock()
-	select {
-	case f.changed <- struct{}{}:
-	default: // it is awake already
-	}
+	report.Wake(f.changed)
 }
 
 // stream follows the runtime's events. Without them, step asks for lists.

@@ -53,8 +53,8 @@ type Summary struct {
 	FirstBadLine string // its start, printable
 	Strange      string // the form that the log seems to have, if it is known but not supported; empty: none
 
-	Matches int                      // lines that matched a rule
-	Counts  map[finding.Severity]int // findings: raised matches that are not further lines of a report
+	Matches int            // lines that matched a rule
+	Counts  finding.Counts // findings: raised matches that are not further lines of a report
 }
 
 // Understood reports whether any line looks like a line of a log. An empty log is understood.
@@ -76,7 +76,7 @@ func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) 
 	if o.Daemons != nil {
 		s.daemons = kernellog.NewTally(o.Daemons)
 	}
-	s.sum.Counts = map[finding.Severity]int{}
+	s.sum.Counts = finding.Counts{}
 	lines, err := unpacked(bufio.NewReaderSize(r, maxLine))
 	if err != nil {
 		return s.sum, err

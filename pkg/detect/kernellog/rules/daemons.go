@@ -10,7 +10,7 @@ import (
 // them. Lines that repeat text of a pod's author (names, commands, images) are never more than a warning.
 func Daemons() []Rule {
 	return slices.Concat(
-		exhaustionRules(), // causes before their effects
+		countedRules(), spaceRules(), processRules(), // exhausted resources: causes before their effects
 		stuckRules(),
 		sharedRules(),
 		runtimeRules(),

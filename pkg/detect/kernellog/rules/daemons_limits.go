@@ -22,9 +22,6 @@ const (
 	mark     = "[`'\"\\\\]*"
 )
 
-// exhaustionRules match errors that report an exhausted resource.
-func exhaustionRules() []Rule { return slices.Concat(countedRules(), spaceRules(), processRules()) }
-
 // countedRules match resources that the kernel counts, and whose exhaustion has the errors of a full disk.
 func countedRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime, Systemd}

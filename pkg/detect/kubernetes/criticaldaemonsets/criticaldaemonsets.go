@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -62,26 +63,22 @@ func DefaultSettings() Settings {
 	}
 }
 
-// Problems returns the malformed parts of s, by key.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
-	if _, err := labels.Parse(s.Selector); err != nil {
-		problems["selector"] = fmt.Sprintf("%q: %v", s.Selector, err)
-	}
+// Validate returns the malformed parts of s.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
+	_, err := labels.Parse(s.Selector)
+	wrong.Check("selector", err == nil, "%q: %v", s.Selector, err)
 	for _, pattern := range s.Namespaces {
-		if _, err := path.Match(pattern, ""); err != nil {
-			problems["namespaces"] = fmt.Sprintf("%q: %v", pattern, err)
-		}
+		_, err := path.Match(pattern, "")
+		wrong.Check("namespaces", err == nil, "%q: %v", pattern, err)
 	}
 	for key, names := range map[string][]string{"daemonSets": s.DaemonSets, "ignore": s.Ignore} {
 		for _, name := range names {
-			namespace, base, ok := strings.Cut(name, "/")
-			if !ok || namespace == "" || base == "" || strings.Contains(base, "/") {
-				problems[key] = fmt.Sprintf("%q: must be namespace/name", name)
-			}
+			namespace, base, _ := strings.Cut(name, "/")
+			wrong.Check(key, namespace != "" && base != "" && !strings.Contains(base, "/"), "%q: must be namespace/name", name)
 		}
 	}
-	return problems
+	return wrong.OrNil()
 }
 
 // DaemonSetLookups are the requests that are made only if a pod seems to be missing. Either may be nil: then its answer
@@ -206,13 +203,10 @@ type refusal struct {
 
 // refreshSets reads the DaemonSets. If it cannot, the last ones stay.
 func (c *daemonSetCheck) refreshSets(ctx context.Context, h *host.Host, now finding.Timestamp) error {
-	if h.Cluster.DaemonSets == nil {
-		return fmt.Errorf("DaemonSets: %w", hosterr.ErrNotConfigured)
-	}
 	if c.refusal.err != nil && now.Since(c.refusal.asked) < c.refusal.wait {
 		return c.refusal.err
 	}
-	sets, err := h.Cluster.DaemonSets(ctx)
+	sets, err := host.Ask(ctx, "DaemonSets", h.Cluster.DaemonSets)
 	switch {
 	case apierrors.IsForbidden(err):
 		c.refusal = refusal{asked: now, wait: c.node.seldom, err: err}

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -35,9 +34,6 @@ type nodeCache struct {
 // get returns the Node, not older than seldom, or than a growing interval during a fault or while it cannot be read.
 // Without a fault the last Node is then used.
 func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp, wrong bool) (*corev1.Node, error) {
-	if h.Cluster.Node == nil {
-		return nil, fmt.Errorf("node: %w", hosterr.ErrNotConfigured)
-	}
 	age := now.Since(c.read)
 	limit := c.seldom
 	if wrong || c.err != nil {

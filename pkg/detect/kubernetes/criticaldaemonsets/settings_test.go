@@ -17,8 +17,8 @@ func TestSettingsProblems(t *testing.T) {
 	} {
 		s := DefaultSettings()
 		tt.set(&s)
-		if problems := s.Problems(); (len(problems) == 0) != tt.ok {
-			t.Errorf("%s: %v", tt.name, problems)
+		if err := s.Validate(); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -47,29 +48,24 @@ type Watched struct {
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSettings() Settings { return Settings{} }
 
-// Problems returns the malformed parts of s, by key.
-func (s Settings) Problems() map[string]string {
-	problems := map[string]string{}
+// Validate returns the malformed parts of s.
+func (s Settings) Validate() error {
+	wrong := setting.Mistakes{}
 	seen := map[string]bool{}
 	for i, w := range s.DaemonSets {
 		key := fmt.Sprintf("daemonSets.%d", i)
-		namespace, base, ok := strings.Cut(w.Name, "/")
+		namespace, base, _ := strings.Cut(w.Name, "/")
 		below := strings.HasPrefix(w.Socket, "/run/") || strings.HasPrefix(w.Socket, "/var/run/")
-		switch {
-		case !ok || namespace == "" || base == "" || strings.Contains(base, "/"):
-			problems[key] = fmt.Sprintf("name: %q: must be namespace/name", w.Name)
-		case seen[w.Name]:
-			problems[key] = fmt.Sprintf("name: %q is listed twice", w.Name)
-		case w.Socket != "" && w.Port != 0:
-			problems[key] = "socket and port: must be one of them"
-		case w.Socket != "" && (!below || path.Clean(w.Socket) != w.Socket):
-			problems[key] = fmt.Sprintf("socket: %q: must be a clean path below /run", w.Socket)
-		case w.Port < 0 || w.Port > 65535:
-			problems[key] = fmt.Sprintf("port: %d: must be at most 65535", w.Port)
-		}
+		wrong.Check(key, namespace != "" && base != "" && !strings.Contains(base, "/"),
+			"name: %q: must be namespace/name", w.Name)
+		wrong.Check(key, !seen[w.Name], "name: %q is listed twice", w.Name)
+		wrong.Check(key, w.Socket == "" || w.Port == 0, "socket and port: must be one of them")
+		wrong.Check(key, w.Socket == "" || below && path.Clean(w.Socket) == w.Socket,
+			"socket: %q: must be a clean path below /run", w.Socket)
+		wrong.Check(key, w.Port >= 0 && w.Port <= 65535, "port: %d: must be at most 65535", w.Port)
 		seen[w.Name] = true
 	}
-	return problems
+	return wrong.OrNil()
 }
 
 // New finds listed DaemonSets whose container on this node hangs.

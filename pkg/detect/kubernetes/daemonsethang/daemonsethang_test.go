@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
+	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -255,15 +256,15 @@ func TestSettings(t *testing.T) {
 		"both": {Name: "a/b", Socket: "/run/x", Port: 1}, "elsewhere": {Name: "a/b", Socket: "/mnt/nfs/x"},
 		"climbs": {Name: "a/b", Socket: "/run/../mnt/x"}, "port": {Name: "a/b", Port: 70000},
 	} {
-		if len(Settings{DaemonSets: []Watched{bad}}.Problems()) != 1 {
+		if wrong, _ := errors.AsType[setting.Mistakes]((Settings{DaemonSets: []Watched{bad}}).Validate()); len(wrong) != 1 {
 			t.Errorf("%s: no problem", name)
 		}
 	}
 	good := Watched{Name: "a/b", Socket: "/run/x.sock"}
-	if p := (Settings{DaemonSets: []Watched{good, {Name: "a/c", Port: 99}}}).Problems(); len(p) > 0 {
-		t.Error(p)
+	if err := (Settings{DaemonSets: []Watched{good, {Name: "a/c", Port: 99}}}).Validate(); err != nil {
+		t.Error(err)
 	}
-	if p := (Settings{DaemonSets: []Watched{good, good}}).Problems(); len(p) != 1 {
-		t.Error(p)
+	if wrong, _ := errors.AsType[setting.Mistakes]((Settings{DaemonSets: []Watched{good, good}}).Validate()); len(wrong) != 1 {
+		t.Error(wrong)
 	}
 }

@@ -2,7 +2,6 @@ package stuckpods
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -59,16 +57,12 @@ func (e *podEvidence) ask(ctx context.Context) error {
 	}
 	e.asked = true
 	r := e.host.Runtime
-	if r.Sandboxes == nil || r.Containers == nil {
-		e.askErr = fmt.Errorf("container runtime: %w", hosterr.ErrNotConfigured)
-		return e.askErr
-	}
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
-	if e.sandboxes, e.askErr = r.Sandboxes(ctx); e.askErr != nil {
+	if e.sandboxes, e.askErr = host.Ask(ctx, "container runtime", r.Sandboxes); e.askErr != nil {
 		return e.askErr
 	}
-	if e.containers, e.askErr = r.Containers(ctx); e.askErr != nil || r.Status == nil {
+	if e.containers, e.askErr = host.Ask(ctx, "container runtime", r.Containers); e.askErr != nil || r.Status == nil {
 		return e.askErr
 	}
 	if status, err := r.Status(ctx); err == nil {

@@ -18,7 +18,8 @@ func (e *podEvidence) startStage(ctx context.Context, p latePod) stage {
 		HostNetwork: p.pod.Spec.HostNetwork}
 	is, own := podstate.WaitingStage(c)
 	if is != "" {
-		return stage{stage: is, own: own, text: waitingText(c)}
+		return stage{stage: is, own: own, text: fmt.Sprintf("container %s: %s: %s", c.Name,
+			c.State.Waiting.Reason, checkkit.Sanitize(c.State.Waiting.Message, checkkit.MaxReported))}
 	}
 	start.RuntimeErr = e.ask(ctx)
 	ready, others := podstate.SandboxesOf(e.sandboxes, p.nodeUID())
@@ -43,11 +44,6 @@ func reported(is podstate.Stage) podstate.Stage {
 		return podstate.Sandbox
 	}
 	return is
-}
-
-func waitingText(c corev1.ContainerStatus) string {
-	return fmt.Sprintf("container %s: %s: %s", c.Name, c.State.Waiting.Reason,
-		checkkit.Sanitize(c.State.Waiting.Message, checkkit.MaxReported))
 }
 
 func startText(is podstate.Stage, s podstate.Start, pod *corev1.Pod) string {

@@ -76,7 +76,7 @@ func (s serverResult) fault(settings Settings, network discover.KubeletNetwork) 
 		return "DNSNotAnswering",
 			fmt.Sprintf("%s does not answer two attempts of %s; check whether it answers other nodes",
 				who, settings.Timeout)
-	case s.Err != nil && isErrno(s.Err):
+	case errors.As(s.Err, new(syscall.Errno)): // the kernel refused to send
 		return "DNSUnreachable", fmt.Sprintf("%s cannot be reached from this node: %s", who, checkkit.ErrorText(s.Err))
 	case s.Err != nil:
 		return "DNSServerFailing", fmt.Sprintf("%s sent a malformed answer: %s", who, checkkit.ErrorText(s.Err))
@@ -122,10 +122,4 @@ func (s serverResult) facts() map[string]string {
 		facts["rcode"] = s.Answer.RCode
 	}
 	return facts
-}
-
-// isErrno reports whether the kernel refused to send.
-func isErrno(err error) bool {
-	_, ok := errors.AsType[syscall.Errno](err)
-	return ok
 }

@@ -63,12 +63,12 @@ func (s space) exhausted(set Settings, wasFull bool) []spaceFault {
 	var faults []spaceFault
 	// ext4 reserves 2 % of the free space, at most 16 MiB, for itself; root cannot use that either.
 	limit := min(set.FatalBytes, s.answer.TotalBytes/100*3) * more
-	if s.rootBytes() < limit || len(s.holds) == 0 && nothingLeft(s.answer.FreeBytes, s.freePercent(), wasFull) {
+	if s.rootBytes() < limit || len(s.holds) == 0 && nothingLeft(s.answer.FreeBytes, s.answer.FreePercent(), wasFull) {
 		faults = append(faults, spaceFault{reason: reasonDiskFull, severity: severity, text: "is full"})
 	}
 	limit = min(set.FatalInodes, s.answer.Inodes/100) * more
 	if s.answer.FreeInodes < limit ||
-		s.answer.Inodes > 0 && nothingLeft(s.answer.FreeInodes, s.freeInodePercent(), wasFull) {
+		s.answer.Inodes > 0 && nothingLeft(s.answer.FreeInodes, s.answer.FreeInodePercent(), wasFull) {
 		faults = append(faults, spaceFault{reason: reasonInodesGone, severity: severity, text: "has no inodes left"})
 	}
 	return faults
@@ -98,11 +98,11 @@ func (s space) low(set Settings) []spaceFault {
 		threshold = set.VolumePercent
 	}
 	var faults []spaceFault
-	if free := s.freePercent(); free < threshold*spaceKeep && s.answer.FreeBytes < enough {
+	if free := s.answer.FreePercent(); free < threshold*spaceKeep && s.answer.FreeBytes < enough {
 		faults = append(faults, spaceFault{reason: reasonDiskSpaceLow, severity: finding.Warning,
 			text: "has little space left", belowRaise: free >= threshold})
 	}
-	if free := s.freeInodePercent(); free < set.InodePercent*spaceKeep {
+	if free := s.answer.FreeInodePercent(); free < set.InodePercent*spaceKeep {
 		faults = append(faults, spaceFault{reason: reasonInodesLow, severity: finding.Warning,
 			text: "has few inodes left", belowRaise: free >= set.InodePercent})
 	}
@@ -112,7 +112,7 @@ func (s space) low(set Settings) []spaceFault {
 // filling finds filesystems that will be full soon.
 func (s space) filling(set Settings, fullIn time.Duration) (spaceFault, bool) {
 	keep := time.Duration(float64(set.FullWithin) * fillingKeep)
-	free := s.freePercent()
+	free := s.answer.FreePercent()
 	if fullIn <= 0 || fullIn >= keep || free >= fillingPercent*spaceKeep {
 		return spaceFault{}, false
 	}
@@ -126,18 +126,6 @@ func (s space) filling(set Settings, fullIn time.Duration) (spaceFault, bool) {
 	return f, true
 }
 
-func (s space) freePercent() float64 {
-	return float64(s.answer.FreeBytes) / float64(s.answer.TotalBytes) * 100
-}
-
-// freeInodePercent is 100 if the number of inodes has no limit.
-func (s space) freeInodePercent() float64 {
-	if s.answer.Inodes == 0 {
-		return 100
-	}
-	return float64(s.answer.FreeInodes) / float64(s.answer.Inodes) * 100
-}
-
 // report returns the finding.
 func (s space) report(f spaceFault, pods []string, images uint64) finding.Finding {
 	a := s.answer
@@ -145,10 +133,10 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 		"device": s.Device, "source": s.Principal.Source, "fstype": s.Principal.FSType,
 		"freeBytes": fmt.Sprint(a.FreeBytes), "rootBytes": fmt.Sprint(a.RootBytes),
 		"totalBytes":  fmt.Sprint(a.TotalBytes),
-		"freePercent": fmt.Sprintf("%.1f", s.freePercent()),
+		"freePercent": fmt.Sprintf("%.1f", s.answer.FreePercent()),
 	}
 	message := fmt.Sprintf("%s (%s on %s) %s: %s of %s free (%.1f %%)", s.Principal.Point, s.Principal.FSType,
-		s.Principal.Source, f.text, bytesText(a.FreeBytes), bytesText(a.TotalBytes), s.freePercent())
+		s.Principal.Source, f.text, bytesText(a.FreeBytes), bytesText(a.TotalBytes), s.answer.FreePercent())
 	if a.RootBytes > a.FreeBytes {
 		message += fmt.Sprintf(", %s for root", bytesText(a.RootBytes))
 	}

@@ -14,19 +14,8 @@ type FstabEntry struct {
 	options             []string
 }
 
-// ReadOnlyInFstab returns the entries whose last option of "ro" and "rw" is "ro". An absent or malformed file has none.
-func ReadOnlyInFstab(files host.Files) []FstabEntry {
-	return slices.DeleteFunc(fstab(files), func(e FstabEntry) bool { return !e.readOnly() })
-}
-
-// InFstab returns the entries that are mounted at boot or on first use.
-func InFstab(files host.Files) []FstabEntry {
-	return slices.DeleteFunc(fstab(files), func(e FstabEntry) bool {
-		return !path.IsAbs(e.Point) || e.Fstype == "swap" || e.Has("noauto") && !e.Has("x-systemd.automount")
-	})
-}
-
-func fstab(files host.Files) []FstabEntry {
+// Fstab returns the entries of /etc/fstab. An absent or malformed file has none.
+func Fstab(files host.Files) []FstabEntry {
 	data, err := files.Read("/etc/fstab")
 	if err != nil {
 		return nil // many images have none
@@ -51,7 +40,13 @@ func ParseFstab(data []byte) []FstabEntry {
 	return entries
 }
 
-func (e FstabEntry) readOnly() bool {
+// IsMounted reports whether the entry is mounted at boot or on first use.
+func (e FstabEntry) IsMounted() bool {
+	return path.IsAbs(e.Point) && e.Fstype != "swap" && (!e.Has("noauto") || e.Has("x-systemd.automount"))
+}
+
+// ReadOnly reports whether the last option of "ro" and "rw" is "ro".
+func (e FstabEntry) ReadOnly() bool {
 	readOnly := false
 	for _, option := range e.options {
 		readOnly = option == "ro" || readOnly && option != "rw"

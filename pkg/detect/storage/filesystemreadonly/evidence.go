@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
@@ -21,7 +22,7 @@ func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]e
 	if err != nil {
 		return nil, fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
 	}
-	table := filesystem.ReadOnlyInFstab(h.Files)
+	table := slices.DeleteFunc(filesystem.Fstab(h.Files), func(e filesystem.FstabEntry) bool { return !e.ReadOnly() })
 	bootedAt := checkkit.BootTime(h.Clock())
 	doubts := make(map[finding.Subject]error)
 	for i := range filesystems {
@@ -85,11 +86,8 @@ func deviceGone(files host.Files, device string) (string, error) {
 // folder.
 func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Errors, error) {
 	count, err := checkkit.ReadNumber(files, dir+"/errors_count")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	last, err := checkkit.ReadNumber(files, dir+"/last_error_time")
 	if err != nil {

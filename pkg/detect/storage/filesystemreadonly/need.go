@@ -84,9 +84,9 @@ func inFstab(files host.Files, f filesystem.Filesystem) bool {
 		return false
 	}
 	device := f.DeviceName(files)
-	return slices.ContainsFunc(filesystem.InFstab(files), func(e filesystem.FstabEntry) bool {
-		return device != "" && filesystem.DeviceOf(files, e.Spec) == device ||
-			slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return m.Point == e.Point })
+	return slices.ContainsFunc(filesystem.Fstab(files), func(e filesystem.FstabEntry) bool {
+		return e.IsMounted() && (device != "" && filesystem.DeviceOf(files, e.Spec) == device ||
+			slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return m.Point == e.Point }))
 	})
 }
 

@@ -3,12 +3,12 @@ package hungtasks
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
@@ -171,11 +171,8 @@ type kernelHungCount struct {
 
 func (c *kernelHungCount) renew(files host.Files, now time.Duration) error {
 	count, err := checkkit.ReadCount(files, "/proc/sys/kernel/hung_task_detect_count")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // before Linux 6.13, or built without the detection
-	}
 	if err != nil {
-		return err
+		return hosterr.Ignore(err, fs.ErrNotExist) // before Linux 6.13, or built without the detection
 	}
 	if c.known && count > c.last {
 		c.rise, c.at = count-c.last, now

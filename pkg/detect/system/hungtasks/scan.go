@@ -40,7 +40,8 @@ func stillBlocked(h *host.Host, inStateD []threadStat, before map[tasks.TaskID]*
 		if len(seen) >= tasks.MaxTasks || slices.Contains(ignore, t.stat.Comm) {
 			continue
 		}
-		status, err := readTaskStatus(h.Files, t.pid, t.stat.PID)
+		file := fmt.Sprintf("/proc/%d/task/%d/status", t.pid, t.stat.PID)
+		status, err := checkkit.Parse(h.Files, file, parseTaskStatus)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 			continue // it has exited
 		}
@@ -135,10 +136,6 @@ func waitsForVfork(wchan string) bool {
 type taskStatus struct {
 	blocked  bool // in state D
 	switches uint64
-}
-
-func readTaskStatus(files host.Files, pid, tid int) (taskStatus, error) {
-	return checkkit.Parse(files, fmt.Sprintf("/proc/%d/task/%d/status", pid, tid), parseTaskStatus)
 }
 
 // parseTaskStatus parses lines such as "State: D (disk sleep)" and "voluntary_ctxt_switches: 150". The first line holds

@@ -23,11 +23,6 @@ import (
 // https://git.kernel.org/pub/scm/linux/kernel/git/torvalds/linux.git/tree/block/bio.c (submit_bio_wait),
 // https://git.kernel.org/pub/scm/linux/kernel/git/torvalds/linux.git/tree/block/blk-core.c (blk_io_schedule)
 
-// wakingWaits are the functions in which such tasks wait.
-func wakingWaits() []string {
-	return []string{"submit_bio_wait", "blk_io_schedule", "blk_execute_rq", "blk_wait_io"}
-}
-
 // kernelWakes is how often the kernel wakes such tasks. It is read at most once in a run, if needed.
 type kernelWakes struct {
 	known bool
@@ -64,6 +59,7 @@ func (k *kernelWakes) continues(files host.Files, old, now *blockedTask) (bool, 
 			return false, err
 		}
 		wakes := 1 + uint64((now.since-old.since)/k.every)
-		return ran <= wakes && slices.Contains(wakingWaits(), tasks.WaitChannel(files, now.PID, now.ID.Tid)), nil
+		return ran <= wakes && slices.Contains([]string{"submit_bio_wait", "blk_io_schedule", "blk_execute_rq",
+			"blk_wait_io"}, tasks.WaitChannel(files, now.PID, now.ID.Tid)), nil
 	}
 }

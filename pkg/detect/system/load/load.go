@@ -52,7 +52,7 @@ func DefaultSettings() Settings {
 
 // New finds overloaded nodes, and names the cause.
 func New(s Settings) detect.Check {
-	state := &loadState{}
+	state := &loadState{settings: s}
 	return detect.Check{
 		ID:      "load",
 		Domain:  "cpu",
@@ -87,25 +87,24 @@ func New(s Settings) detect.Check {
 		Deadline: 8 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: time.Minute},
 			Clear: finding.Hold{Runs: 3, For: time.Minute}},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return state.run(ctx, h, s)
-		},
+		Run: state.run,
 	}
 }
 
 // loadState is kept between runs.
 type loadState struct {
-	scan  tasks.TaskScan // the last one
-	fatal bool           // the last finding was fatal; kept until well below the threshold
+	settings Settings
+	scan     tasks.TaskScan // the last one
+	fatal    bool           // the last finding was fatal; kept until well below the threshold
 }
 
 // run reads the cheap numbers, and scans tasks only if those are unusual.
-func (m *loadState) run(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
+func (m *loadState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	seen, err := readLoad(h.Files)
 	if err != nil {
 		return nil, err
 	}
-	if !seen.unusual(s) {
+	if !seen.unusual(m.settings) {
 		m.scan, m.fatal = tasks.TaskScan{}, false
 		return nil, nil
 	}
@@ -114,11 +113,11 @@ func (m *loadState) run(ctx context.Context, h *host.Host, s Settings) ([]findin
 	}
 	seen.Blocked, seen.BlockedLong = len(m.scan.Blocked), m.scan.BlockedLong()
 	seen = seen.without(m.scan)
-	faults := seen.evaluate(s)
+	faults := seen.evaluate(m.settings)
 	if len(faults) == 0 {
 		m.fatal = false
 		return nil, nil
 	}
-	m.fatal = seen.isFatal(s, m.fatal)
+	m.fatal = seen.isFatal(m.settings, m.fatal)
 	return []finding.Finding{loadFinding(h, seen, faults, m.fatal, m.scan.Causes(ctx, h))}, nil
 }

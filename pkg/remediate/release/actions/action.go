@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release/csi"
@@ -139,12 +138,9 @@ func unlisted[T any](
 }
 
 func listed[T any](ctx context.Context, what string, list func(context.Context) ([]T, error)) ([]T, error) {
-	if list == nil {
-		return nil, fmt.Errorf("%s: %w", what, hosterr.ErrNotConfigured)
-	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // a stopped runtime accepts connections and never answers
 	defer cancel()
-	return list(ctx)
+	return host.Ask(ctx, what, list)
 }
 
 func refuse(format string, args ...any) error {

@@ -193,11 +193,8 @@ func (w *Evidence) observe(ctx context.Context, report object.Report) error {
 
 func (w *Evidence) read() ([]driverObservation, error) {
 	data, err := host.Files{}.Read(filepath.Join(w.Dir, driverFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	var observations []driverObservation
 	if err := json.Unmarshal(data, &observations); err != nil {
@@ -220,13 +217,10 @@ func (w *Evidence) write(observations []driverObservation) error {
 // readDrivers reads all signs of drivers. An error means that a part could not be read.
 func (w *Evidence) readDrivers(ctx context.Context) (driverObservation, error) {
 	observation := driverObservation{At: w.Host.Clock()}
-	if w.Host.Cluster.CSINode == nil {
-		return observation, fmt.Errorf("the Node's CSINode: %w", hosterr.ErrNotConfigured)
-	}
 	if w.Host.Plugins.Connect == nil {
 		return observation, fmt.Errorf("sockets of plugins: %w", hosterr.ErrNotConfigured)
 	}
-	object, err := w.Host.Cluster.CSINode(ctx)
+	object, err := host.Ask(ctx, "apiserver", w.Host.Cluster.CSINode)
 	if err != nil {
 		return observation, fmt.Errorf("the Node's CSINode: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host"
 	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/volume"
@@ -178,10 +178,7 @@ func stagedAt(names []string, note volumeNote) string {
 // inUse returns where the Node's status names a volume: "kubernetes.io/csi/<driver>^<handle>". The driver and the case
 // of letters are ignored: a false match keeps a note, a missed one loses data.
 func (w *Evidence) inUse(ctx context.Context, note volumeNote) string {
-	if w.Host.Cluster.Node == nil {
-		return fmt.Sprintf("whether the volume is in use is not known: the Node: %v", hosterr.ErrNotConfigured)
-	}
-	node, err := w.Host.Cluster.Node(ctx)
+	node, err := host.Ask(ctx, "apiserver", w.Host.Cluster.Node)
 	if err != nil {
 		return fmt.Sprintf("whether the volume is in use is not known: %v", err)
 	}
