@@ -108,7 +108,12 @@ func (f *Follower) NodeList() map[string]nodefault.Score {
 			used[p.node] = node{cpu: n.cpu + int64(p.cpu), bytes: n.bytes + int64(p.mib)<<20, pods: n.pods + 1}
 		}
 	}
-	share := func(used, of int64) float64 { return float64(used) / float64(max(of, 1)) }
+	share := func(used, of int64) float64 {
+		if of <= 0 { // not known
+			return 0
+		}
+		return float64(used) / float64(of)
+	}
 	nodes := make(map[string]nodefault.Score, len(f.nodes))
 	for name, n := range f.nodes {
 		u := used[name]

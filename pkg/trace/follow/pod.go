@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/resource"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 )
@@ -178,13 +179,10 @@ func seconds(n *int64) time.Duration {
 	return time.Duration(max(0, *n)) * time.Second
 }
 
-// requests returns the requests of a pod's containers, in thousandths of a core and bytes.
+// requests returns the requests of a pod as the scheduler counts them, in thousandths of a core and bytes.
 func requests(p *corev1.Pod) (cpu, bytes int64) {
-	for i := range p.Spec.Containers {
-		of := p.Spec.Containers[i].Resources.Requests
-		cpu, bytes = cpu+of.Cpu().MilliValue(), bytes+of.Memory().Value()
-	}
-	return cpu, bytes
+	all := resource.PodRequests(p, resource.PodResourcesOptions{})
+	return all.Cpu().MilliValue(), all.Memory().Value()
 }
 
 func (k *pod) takeRequests(p *corev1.Pod) {

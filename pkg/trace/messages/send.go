@@ -69,12 +69,12 @@ func (s *Sender) Report(active, ended []nodefault.Fault, now time.Time) error {
 		switch last, known := s.sent[key]; {
 		case i >= len(active):
 			kind = event.FaultCleared
+			delete(s.sent, key)
 		case known && now.Sub(last) < repeat:
 			continue
 		case known:
 			kind = event.FaultUpdated
 		}
-		delete(s.sent, key)
 		if _, replaces := s.waiting[key]; !replaces && len(s.waiting) >= maxWait {
 			return fmt.Errorf("report %s of node %s: %d reports wait already", f.Kind, f.Node, maxWait)
 		}

@@ -289,7 +289,8 @@ func Scores(nodes []Score, faults []Fault) []Score {
 		if s.Faulty {
 			lose(pointsOfFaulty, "it is not ready, or has the taint of a fault")
 		}
-		lose(min(pointsOfLoad, int(100*s.Load)-busy), "its load is %.0f %%", 100*s.Load)
+		load := int(100*s.Load + 0.5)
+		lose(min(pointsOfLoad, load-busy), "its load is %d %%", load)
 	}
 	slices.SortFunc(nodes, func(a, b Score) int { return cmp.Or(cmp.Compare(a.Score, b.Score), cmp.Compare(a.Node, b.Node)) })
 	return nodes

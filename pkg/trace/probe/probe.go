@@ -283,7 +283,7 @@ func (p *Prober) online() (addresses []string) {
 	return addresses
 }
 
-// Take returns the counts of complete minutes, once.
+// Take returns the counts of other minutes than that of the last round, once.
 func (p *Prober) Take() (taken []Count) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -298,6 +298,7 @@ func (p *Prober) Take() (taken []Count) {
 
 // Return adds counts: those that could not be stored, and those of other readers.
 func (p *Prober) Return(counts []Count) {
+	slices.SortFunc(counts, func(a, b Count) int { return b.Minute.Compare(a.Minute) }) // if there are too many, the oldest go
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range counts {

@@ -225,11 +225,14 @@ func (s *Store) SetNote(ctx context.Context, name string, value any) error {
 	return s.write(ctx, s.open, func(run statement) { run(setMeta, name, document{value}) })
 }
 
-// document is a value stored as JSON. An empty text leaves it unchanged.
+// document is a value stored as JSON, a time without quotes. An empty text leaves it unchanged.
 type document struct{ of any }
 
 // Value encodes the document.
 func (d document) Value() (driver.Value, error) {
+	if at, isTime := d.of.(time.Time); isTime {
+		return at.UTC().Format(time.RFC3339Nano), nil
+	}
 	text, err := json.Marshal(d.of)
 	return string(text), err
 }
@@ -243,7 +246,7 @@ func (d document) Scan(stored any) error {
 	switch at, isTime := d.of.(*time.Time); {
 	case text == "":
 		return nil
-	case isTime && text[0] != '"': // of an earlier version
+	case isTime && text[0] != '"':
 		return at.UnmarshalText([]byte(text))
 	}
 	return json.Unmarshal([]byte(text), d.of)
