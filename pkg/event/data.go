@@ -116,9 +116,8 @@ type Lost struct {
 	Node         string `json:"node,omitempty"`
 }
 
-// ReadData decodes the data of a type: a value of a type of this package, or a json.RawMessage if it does not know the
-// type. The error says that the data is not of the type.
-func ReadData(t Type, data []byte) (any, error) {
+// readData decodes the data of a type.
+func readData(t Type, data []byte) (any, error) {
 	switch t {
 	case FaultRaised, FaultUpdated, FaultCleared:
 		return readAs[Fault](data)

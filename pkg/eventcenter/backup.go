@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -67,12 +66,8 @@ type backup struct {
 }
 
 func (b *backup) write(ctx context.Context, dir string) (err error) {
-	names, err := derived(dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := b.add(filepath.Join(dir, name), name); err != nil {
+	for _, name := range []string{baseFile, checkpointFile} {
+		if err := b.add(filepath.Join(dir, name), name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
@@ -88,6 +83,15 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
+	}
+	days, err := dayFiles(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range days {
+		if err := b.add(filepath.Join(dir, name), name); err != nil {
+			return err
+		}
 	}
 	s, err := sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(dir, journalDir),
 		Log: slog.New(slog.DiscardHandler), ReadOnly: true})
@@ -117,16 +121,18 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	return errors.Join(err, b.out.Close())
 }
 
-// derived returns the files in a directory that are derived from the journal: checkpoints and reports.
-func derived(dir string) (names []string, err error) {
-	for _, pattern := range []string{baseFile, checkpointFile, reportsDir + "/*"} {
-		found, err := fs.Glob(os.DirFS(dir), pattern)
-		if err != nil {
-			return nil, err
-		}
-		names = append(names, found...)
+// dayFiles returns the report files in a directory.
+func dayFiles(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(filepath.Join(dir, reportsDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return !expected(name) }), nil
+	for _, entry := range entries {
+		if report.IsDay(entry.Name()) {
+			names = append(names, reportsDir+"/"+entry.Name())
+		}
+	}
+	return names, err
 }
 
 // add copies a file into the archive.
@@ -179,16 +185,21 @@ func Restore(archive, dir string) (m Manifest, err error) {
 	if m.Journal, err = sqlite.Renew(filepath.Join(scratch, journalDir)); err != nil {
 		return m, err
 	}
+	for _, name := range []string{baseFile, checkpointFile} {
+		if err := adopt(filepath.Join(scratch, name), filepath.Join(dir, name), backedUp, m.Journal); err != nil {
+			return m, err
+		}
+	}
 	err = os.Rename(filepath.Join(scratch, ControlFile), filepath.Join(dir, ControlFile))
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // a backup from before subscriptions existed
 		return m, err
 	}
-	names, err := derived(scratch)
+	days, err := dayFiles(scratch)
 	if err = errors.Join(err, os.MkdirAll(filepath.Join(dir, reportsDir), 0o700)); err != nil {
 		return m, err
 	}
-	for _, name := range names {
-		if err := adopt(filepath.Join(scratch, name), filepath.Join(dir, name), backedUp, m.Journal); err != nil {
+	for _, name := range days {
+		if err := report.Adopt(filepath.Join(scratch, name), filepath.Join(dir, name), m.Journal); err != nil {
 			return m, err
 		}
 	}
@@ -253,14 +264,15 @@ func extract(r io.Reader, dir, name string) (BackupFile, error) {
 	return BackupFile{name, size, hex.EncodeToString(sum.Sum(nil))}, errors.Join(err, f.Sync(), f.Close())
 }
 
-// adopt writes a checkpoint or report from a backup with the journal's new UUID.
+// adopt writes a checkpoint from a backup with the journal's new UUID.
 func adopt(from, to, backedUp, journalID string) error {
-	if report.IsDay(filepath.Base(from)) {
-		return report.Adopt(from, to, journalID)
-	}
 	m, err := loadModel(from, backedUp)
-	if err == nil {
-		_, err = save(to, journalID, m)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
+	if err != nil {
+		return err
+	}
+	_, err = save(to, journalID, m)
 	return err
 }

@@ -100,7 +100,7 @@ func Open(ctx context.Context, o Options) (*Center, error) {
 	}
 	if err = c.load(ctx); err == nil {
 		c.Reports, err = report.Open(report.Options{Dir: filepath.Join(o.Dir, reportsDir), Journal: c.Journal, Log: o.Log,
-			Location: o.Location, Places: c.places, Base: func() *model.Model { return c.start(baseFile) }})
+			Location: o.Location, Places: c.places})
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Journal.Close())
@@ -109,11 +109,11 @@ func Open(ctx context.Context, o Options) (*Center, error) {
 }
 
 // places returns the places of the nodes.
-func (c *Center) places() map[model.Key]report.Place {
+func (c *Center) places() map[report.Key]report.Place {
 	nodes, _ := c.Model.Nodes("")
-	places := make(map[model.Key]report.Place, len(nodes))
+	places := make(map[report.Key]report.Place, len(nodes))
 	for _, n := range nodes {
-		places[model.Key{Cluster: n.Cluster, Node: n.Node}] = report.Place{Pool: n.Pool, Zone: n.Zone}
+		places[report.Key{Cluster: n.Cluster, Node: n.Node}] = report.Place{Pool: n.Pool, Zone: n.Zone}
 	}
 	return places
 }
@@ -222,8 +222,11 @@ func (c *Center) Checkpoint() error {
 // the model.
 func (c *Center) trim(ctx context.Context) error {
 	upTo := c.Journal.Expired(c.Keep)
-	if upTo == 0 || c.Reports.Offset() < upTo { // trimmed events could no longer be counted
+	if upTo == 0 {
 		return nil
+	}
+	if counted, err := c.counted(ctx, upTo); !counted || err != nil {
+		return err // trimmed events could no longer be counted
 	}
 	base := c.start(baseFile)
 	if err := replay(ctx, c.Journal, base, upTo); err != nil {
@@ -234,6 +237,18 @@ func (c *Center) trim(ctx context.Context) error {
 	}
 	c.Log.Info("trim the journal", "up to", upTo)
 	return c.Journal.Trim(ctx, upTo)
+}
+
+// counted reports whether the reports have reached an offset. It gives them some time for that.
+func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
+	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if c.Reports.Offset() < upTo {
+		if err := c.Reports.Follow(limited); err != nil && limited.Err() == nil {
+			return false, err
+		}
+	}
+	return c.Reports.Offset() >= upTo, nil
 }
 
 // Run maintains checkpoints and the journal's limits until ctx ends, or the center must be opened again. It also checks
@@ -269,11 +284,7 @@ func (c *Center) Run(ctx context.Context) error {
 			c.logged("checkpoint", c.Checkpoint())
 			saved = time.Now()
 		}
-		limited, stop := context.WithTimeout(ctx, upkeepEvery) // after an upgrade it counts all that is kept
-		if err := c.Reports.Follow(limited); limited.Err() == nil {
-			c.logged("reports", err)
-		}
-		stop()
+		c.logged("reports", c.Reports.Follow(ctx))
 		c.logged("trim", c.trim(ctx))
 		c.logged("seal", c.Journal.Seal(ctx))
 	}

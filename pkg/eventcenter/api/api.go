@@ -25,7 +25,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
@@ -41,7 +40,7 @@ type Config struct {
 	Log     *slog.Logger
 	Now     func() time.Time      // nil: time.Now
 	Health  func() journal.Health // nil: unknown
-	Reports *report.Keeper        // nil: there are none
+	Reports Reports               // nil: there are none
 	Problem func() string         // other problems, beside reading and writing; nil or empty: none
 	Ready   func() error          // why this replica must get no requests; nil: always ready
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -128,7 +129,9 @@ func (s *Server) avoidNow(now time.Time) Avoid {
 			p.Avoid = append(p.Avoid, AvoidNode{n.Node, why})
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(pools), model.Key.Compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(pools), func(a, b model.Key) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node))
+	}) {
 		p := pools[key]
 		p.Storm = float64(len(p.Avoid)) > stormShare*float64(p.Nodes)
 		if p.Storm {

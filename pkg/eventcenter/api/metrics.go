@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -57,6 +58,9 @@ func newMetrics(s *Server) *metrics {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s, time.Now()})
+	if s.Deliveries != nil {
+		registry.MustRegister(delivering(s.Deliveries))
+	}
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
 }
@@ -82,9 +86,9 @@ func (c *state) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the gauges.
 func (c *state) Collect(out chan<- prometheus.Metric) {
-	gauge := func(name, help string, value float64, label ...string) { // its name and value
-		desc := prometheus.NewDesc(namespace+"_"+name, help, label[:len(label)/2], nil)
-		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, label[len(label)/2:]...)
+	gauge := func(name, help string, value float64) {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(namespace+"_"+name, help, nil, nil),
+			prometheus.GaugeValue, value)
 	}
 	bounds, health, counts := c.s.Journal.Bounds(), c.s.Health(), c.s.Model.Counts()
 	full, lost := 0.0, 0.0
@@ -105,25 +109,37 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	gauge("nodes", "Nodes that are known, by their agents or by their clusters.", float64(counts.Nodes))
 	gauge("silent_clusters", "Clusters so many of whose nodes are silent that these are not reported one by one.",
 		float64(counts.SilentClusters))
+	silent := prometheus.NewDesc(namespace+"_silent_nodes", "Nodes that are silent: blind (no word of the agent), lost "+
+		"(the Lease does not move).", []string{"state"}, nil)
 	for _, s := range []model.State{model.Blind, model.Lost} {
-		gauge("silent_nodes", "Nodes that are silent: blind (no word of the agent), lost (the Lease does not move).",
-			float64(counts.Silent[s]), "state", string(s))
+		out <- prometheus.MustNewConstMetric(silent, prometheus.GaugeValue, float64(counts.Silent[s]), string(s))
 	}
+	odd := prometheus.NewDesc(namespace+"_odd_agents", "Nodes whose agent is odd: other-version (than most of its cluster), "+
+		"blind-checks (it cannot tell in some check), wrong-clock (of the node, by over two minutes).", []string{"oddity"}, nil)
 	for _, o := range model.Oddities() {
-		gauge("odd_agents", "Nodes whose agent is odd: other-version (than most of its cluster), blind-checks (it cannot tell in "+
-			"some check), wrong-clock (of the node, by over two minutes).", float64(counts.Odd[o]), "oddity", string(o))
+		out <- prometheus.MustNewConstMetric(odd, prometheus.GaugeValue, float64(counts.Odd[o]), string(o))
 	}
 	gauge("leftovers", "Leftovers of deleted pods.", float64(counts.Leftovers))
 	gauge("late_events", "Events since the start that came too late to change the current state.", float64(counts.Late))
 	gauge("dropped_state", "Faults and leftovers since the start beyond what is remembered of one node.",
 		float64(counts.Dropped))
 	gauge("subscribers", "Open streams of events.", float64(c.s.shares.streams.Used()))
+	desc := prometheus.NewDesc(namespace+"_faults", "Active faults.", []string{"severity"}, nil)
 	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
-		gauge("faults", "Active faults.", float64(counts.Faults[severity]), "severity", string(severity))
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(counts.Faults[severity]),
+			string(severity))
 	}
-	if c.s.Deliveries != nil {
-		if m := c.s.Deliveries(); m != nil { // nil while another replica delivers
-			m.Collect(out)
-		}
+}
+
+// delivering collects the metrics of the present manager.
+type delivering func() *deliver.Manager
+
+// Describe makes it an unchecked collector.
+func (d delivering) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends no metrics while another replica delivers.
+func (d delivering) Collect(out chan<- prometheus.Metric) {
+	if m := d(); m != nil {
+		m.Collect(out)
 	}
 }

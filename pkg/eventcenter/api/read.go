@@ -31,8 +31,8 @@ type Item struct {
 	Event    json.RawMessage `json:"event"`
 }
 
-// ItemOf returns a record for consumers. Older centers stored texts that are not JSON: these are returned as bytes.
-func ItemOf(r journal.Record) Item {
+// itemOf returns a record for consumers. Older centers stored texts that are not JSON: these are returned as bytes.
+func itemOf(r journal.Record) Item {
 	if !utf8.Valid(r.JSON) || !json.Valid(r.JSON) {
 		r.JSON, _ = json.Marshal(map[string]any{"specversion": "1.0", "id": r.ID, "source": r.Source, "type": r.Type,
 			"data_base64": r.JSON}) // plain data: Marshal cannot fail
@@ -75,7 +75,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity
 		return // the client has gone
 	}
 	for _, record := range records {
-		answer.Events = append(answer.Events, ItemOf(record))
+		answer.Events = append(answer.Events, itemOf(record))
 	}
 	respond(w, http.StatusOK, answer)
 }
@@ -85,12 +85,16 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity
 func (s *Server) queryOf(r *http.Request) (q journal.Query, wanted *expression.Expression, err error) {
 	values, bounds := r.URL.Query(), s.Journal.Bounds()
 	// a filter with a typo would pass everything
-	err = only(values, "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel")
-	var err2, err3, err4 error
-	q.Limit, err2 = limitOf(values, defaultLimit, maxLimit)
-	q.After, err3 = offsetOf("after", cmp.Or(r.Header.Get("Last-Event-ID"), values.Get("after")))
-	q.Filter, err4 = filterOf(values)
-	if err = cmp.Or(err, err2, err3, err4); err != nil {
+	if err := only(values, "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel"); err != nil {
+		return q, nil, err
+	}
+	if q.Limit, err = limitOf(values, defaultLimit, maxLimit); err != nil {
+		return q, nil, err
+	}
+	if q.After, err = offsetOf("after", cmp.Or(r.Header.Get("Last-Event-ID"), values.Get("after"))); err != nil {
+		return q, nil, err
+	}
+	if q.Filter, err = filterOf(values); err != nil {
 		return q, nil, err
 	}
 	if text := values.Get("cel"); text != "" {

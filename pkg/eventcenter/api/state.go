@@ -87,7 +87,7 @@ func (s *Server) node(r *http.Request, _ web.Identity) (any, error) {
 	answer := NodeAnswer{Offset: strconv.FormatUint(offset, 10), Journal: s.Journal.Bounds().Journal, Node: detail,
 		Events: []Item{}}
 	for _, record := range page.Records {
-		answer.Events = append(answer.Events, ItemOf(record))
+		answer.Events = append(answer.Events, itemOf(record))
 	}
 	if len(page.Records) == limit {
 		answer.Before = strconv.FormatUint(page.Next, 10)

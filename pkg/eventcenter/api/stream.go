@@ -128,7 +128,7 @@ func (sub *subscriber) page(r *http.Request) error {
 			}
 			gaps = gaps[1:]
 		}
-		data, err := json.Marshal(ItemOf(record))
+		data, err := json.Marshal(itemOf(record))
 		if err != nil {
 			return err
 		}

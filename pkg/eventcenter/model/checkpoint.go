@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -30,7 +29,7 @@ func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 	m.mu.Lock()
 	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 })
 	head := header{checkpointVersion, journalID, m.offset, len(m.nodes)}
-	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.Compare)
+	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.compare)
 	m.mu.Unlock()
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)
@@ -70,18 +69,12 @@ func Load(r io.Reader, journalID string) (*Model, error) {
 			return nil, fmt.Errorf("checkpoint: node %d of %d: %w", i+1, head.Nodes, err)
 		}
 		m.nodes[Key{n.Cluster, n.Name}] = &n
-		m.pending[Key{n.Cluster, n.Name}] = true
-		for _, f := range n.Active() { // written by an older version
-			if f.FoundAs == "" {
-				f.begin(f.RaisedAt)
-			}
-		}
+		maps.Copy(m.pending, n.Pending)
 	}
 	return m, nil
 }
 
-// Compare orders nodes by cluster and name.
-func (k Key) Compare(other Key) int {
+func (k Key) compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), cmp.Compare(k.Node, other.Node))
 }
 
@@ -118,7 +111,7 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 			keys[key] = true
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.Compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.compare) {
 		a, b := checkpoint.derived(key), rebuilt.derived(key)
 		if !bytes.Equal(a, b) {
 			found = append(found, Difference{key.Cluster, key.Node, string(a), string(b)})
@@ -134,26 +127,11 @@ func (m *Model) derived(key Key) []byte {
 		n = *there
 	}
 	var zero Node
-	n.Offset = 0                                                     // a node that is there again keeps its predecessor's
-	n.Stopped, n.NotReady, n.Maintenance = false, false, time.Time{} // like episodes: older versions' checkpoints lack them
-	n.Faults, n.Foreign = withoutEpisodes(n.Faults), maps.Clone(n.Foreign)
-	for detector, all := range n.Foreign {
-		n.Foreign[detector] = withoutEpisodes(all)
-	}
+	n.Offset = 0 // a node that is there again keeps its predecessor's
 	n.LastSeen, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.LastSeen, 0, event.Agent{}, "", nil, Meta{}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())
 	}
 	return text
-}
-
-func withoutEpisodes(all map[string]*Fault) map[string]*Fault {
-	all = maps.Clone(all)
-	for key, f := range all {
-		bare := *f
-		bare.Episode = Episode{}
-		all[key] = &bare
-	}
-	return all
 }

@@ -1,7 +1,7 @@
 package model
 
 import (
-	"cmp"
+	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
@@ -15,21 +15,13 @@ import (
 // snapshot is one part of a list of everything active on a node.
 type snapshot = event.Snapshot
 
-// inferred is an event that the center creates, because it follows from another. Like any event, it changes the state
-// when it is in the journal, unless a later one has made it untrue.
-type inferred struct {
-	journal.Event
-	Snapshot bool `json:",omitempty"` // from a snapshot: the next one decides anew
-}
-
-// snapshot collects the parts of a snapshot. With the last part, it infers the events that make the node's state match
-// it.
-func (m *Model) snapshot(n *Node, e event.Event, part snapshot) (current bool) {
+// snapshot collects the parts of a snapshot and, with the last part, makes the node's state match it.
+func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 	asOf, err := strconv.ParseUint(part.AsOf, 10, 64)
 	if err != nil || asOf < n.AsOf || asOf < n.PartsAsOf || part.Part < 1 || part.Part > maxParts {
-		return false
+		m.late++
+		return
 	}
-	n.Stopped = false
 	if asOf != n.PartsAsOf || n.Parts == nil {
 		n.Parts, n.PartsAsOf = map[int]snapshot{}, asOf
 	}
@@ -38,169 +30,152 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) (current bool) {
 	for i := 1; ; i++ {
 		p, ok := n.Parts[i]
 		if !ok {
-			return true // more parts will come
+			return // more parts will come
 		}
 		whole.Faults, whole.Leftovers = append(whole.Faults, p.Faults...), append(whole.Leftovers, p.Leftovers...)
 		whole.Unknown = append(whole.Unknown, p.Unknown...)
 		if p.End {
-			whole.PodsEnded = p.PodsEnded
 			break
 		}
 	}
 	n.Parts, n.PartsAsOf, n.AsOf = nil, 0, asOf
-	m.count(n, Change{What: PodsEnded, Stream: n.Stream, Pods: whole.PodsEnded})
-	maps.DeleteFunc(n.Pending, func(_ string, p inferred) bool { return p.Snapshot })
-	m.compareFaults(n, whole, e.ID(), e.Time)
-	m.compareLeftovers(n, whole, e.ID(), e.Time)
-	return true
+	i := inference{m: m, n: n, of: e.ID(), at: e.Time, stamp: Stamp{Stream: n.Stream, Sequence: asOf}, unknown: whole.Unknown}
+	i.faults(whole.Faults)
+	i.leftovers(whole.Leftovers)
 }
 
-func (m *Model) compareFaults(n *Node, whole snapshot, of string, at time.Time) {
-	listed := map[string]event.Fault{}
-	for _, f := range whole.Faults {
-		if !f.OneShot && len(listed) < maxActive {
-			listed[f.Key()] = f
+// inference compares the state of a node with a snapshot, or ends the state when the node is removed.
+type inference struct {
+	m     *Model
+	n     *Node
+	of    string // ID of the cause
+	at    time.Time
+	stamp Stamp // of the snapshot's state
+
+	unknown []string // checks
+}
+
+// older reports whether the snapshot is newer than the latest event with stamp s.
+func (i *inference) older(s Stamp) bool {
+	return s.Stream != i.stamp.Stream || s.Sequence <= i.stamp.Sequence
+}
+
+func (i *inference) faults(active []event.Fault) {
+	reported := map[string]*Fault{}
+	for _, f := range active {
+		if !f.OneShot && len(reported) < maxActive {
+			reported[f.Key()] = &Fault{f, i.stamp}
 		}
 	}
-	for key, last := range n.Faults {
-		f, there := listed[key]
-		newer := last.Stream == n.Stream && last.Sequence > n.AsOf
-		switch {
-		case newer:
-		case there && !last.Gone:
-			last.Fault, last.Stamp = f, Stamp{Stream: n.Stream, Sequence: n.AsOf}
-		case there:
-			continue
-		case last.Gone:
-			delete(n.Faults, key)
-		case !slices.Contains(whole.Unknown, last.Check):
-			m.infer(n, event.FaultCleared, last.Fault, of, at, true)
-		}
-		delete(listed, key)
-	}
-	for _, f := range listed {
-		m.infer(n, event.FaultRaised, f, of, at, true)
-	}
-}
-
-func (m *Model) compareLeftovers(n *Node, whole snapshot, of string, at time.Time) {
-	listed := map[string]event.Activity{}
-	for _, a := range whole.Leftovers {
-		if len(listed) < maxActive {
-			listed[leftoverKey(a)] = a
+	for _, key := range slices.Sorted(maps.Keys(i.n.Faults)) {
+		last := i.n.Faults[key]
+		silent := reported[key] == nil && slices.Contains(i.unknown, last.Check)
+		if silent || !i.older(last.Stamp) {
+			reported[key] = last
+		} else if reported[key] == nil && !last.Gone {
+			i.fault(event.FaultCleared, last.Fault)
 		}
 	}
-	for key, last := range n.Leftovers {
-		a, there := listed[key]
-		newer := last.Stream == n.Stream && last.Sequence > n.AsOf
-		switch {
-		case newer:
-		case there && !last.Gone:
-			last.Activity, last.Stamp = a, Stamp{Stream: n.Stream, Sequence: n.AsOf}
-		case there:
-			continue
-		case last.Gone:
-			delete(n.Leftovers, key)
-		case !slices.Contains(whole.Unknown, last.Check):
-			m.inferLeftover(n, event.LeftoverGone, last.Activity, of, at, true)
+	for _, key := range slices.Sorted(maps.Keys(reported)) {
+		last := i.n.Faults[key]
+		if (last == nil || last.Gone) && !reported[key].Gone {
+			i.fault(event.FaultRaised, reported[key].Fault)
 		}
-		delete(listed, key)
 	}
-	for _, a := range listed {
-		m.inferLeftover(n, event.LeftoverFound, a, of, at, true)
-	}
+	i.n.Faults = reported
 }
 
-// infer makes the center create an event about a fault. of is the ID of the cause.
-func (m *Model) infer(n *Node, t event.Type, f event.Fault, of string, at time.Time, snapshot bool) {
-	m.add(n, f.Key(), snapshot, Own{Type: t, Check: f.Check, Reason: f.Reason, Subject: f.Subject, Severity: f.Severity,
-		Time: at, Data: f, Of: of})
-}
-
-func (m *Model) inferLeftover(n *Node, t event.Type, a event.Activity, of string, at time.Time, snapshot bool) {
-	if t == event.LeftoverGone {
-		a.Kind = finding.LeftoverGone
+func (i *inference) leftovers(active []event.Activity) {
+	reported := map[string]*Leftover{}
+	for _, a := range active {
+		if len(reported) < maxActive {
+			reported[leftoverKey(a)] = &Leftover{a, i.stamp}
+		}
 	}
-	m.add(n, leftoverKey(a), snapshot, Own{Type: t, Check: a.Check, Reason: "Inferred", Subject: a.Subject, Time: at,
-		Data: a, Of: of})
+	for _, key := range slices.Sorted(maps.Keys(i.n.Leftovers)) {
+		last := i.n.Leftovers[key]
+		silent := reported[key] == nil && slices.Contains(i.unknown, last.Check)
+		if silent || !i.older(last.Stamp) {
+			reported[key] = last
+		} else if reported[key] == nil && !last.Gone {
+			gone := last.Activity
+			gone.Kind = finding.LeftoverGone
+			i.leftover(event.LeftoverGone, gone)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(reported)) {
+		last := i.n.Leftovers[key]
+		if (last == nil || last.Gone) && !reported[key].Gone {
+			i.leftover(event.LeftoverFound, reported[key].Activity)
+		}
+	}
+	i.n.Leftovers = reported
 }
 
-// add adds an event. Its ID is derived from its cause: created twice, it is a duplicate.
-func (m *Model) add(n *Node, key string, snapshot bool, o Own) {
-	o.Cluster, o.Node = n.Cluster, n.Name
-	o.ID = DerivedID("inferred", n.Cluster, n.Name, o.Of, string(o.Type), key)
-	j, err := o.Event()
+func (i *inference) fault(t event.Type, f event.Fault) {
+	i.add(t, f.Key(), attributes{f.Check, f.Reason, f.Subject, f.Severity}, f)
+}
+
+func (i *inference) leftover(t event.Type, a event.Activity) {
+	i.add(t, leftoverKey(a), attributes{a.Check, "Inferred", a.Subject, finding.Info}, a)
+}
+
+type attributes struct {
+	check, reason string
+	subject       finding.Subject
+	severity      finding.Severity
+}
+
+// add makes the center infer an event. Its ID is derived from the snapshot: created twice, it is a duplicate.
+func (i *inference) add(t event.Type, key string, a attributes, data any) {
+	id := DerivedID("inferred", i.n.Cluster, i.n.Name, i.of, string(t), key)
+	j, err := Own{Cluster: i.n.Cluster, Node: i.n.Name, ID: id, Type: t,
+		Check: a.check, Reason: a.reason, Subject: a.subject, Severity: a.severity, Time: i.at, Data: data, Of: i.of}.Event()
 	if err != nil {
 		return // plain data of our own types: cannot fail
 	}
-	if n.Pending == nil {
-		n.Pending = map[string]inferred{}
+	if i.n.Pending == nil {
+		i.n.Pending = map[string]journal.Event{}
 	}
-	n.Pending[pendingKey(o.Type, key)], m.pending[Key{n.Cluster, n.Name}] = inferred{j, snapshot}, true
+	i.n.Pending[j.ID], i.m.pending[j.ID] = j, j
 }
 
-func pendingKey(t event.Type, key string) string {
-	if t == event.LeftoverFound || t == event.LeftoverReleased || t == event.LeftoverGone {
-		return "leftover\x00" + key
+// settled returns inferred events missing from the journal, in the order of IDs. It drops those that a later event in
+// the same transaction has made untrue.
+func (m *Model) settled() []journal.Event {
+	if len(m.pending) == 0 {
+		return nil
 	}
-	return key
-}
-
-// settle drops the inferred event about a fault or leftover that an event of type t has made untrue.
-func (n *Node) settle(t event.Type, key string, gone bool) {
-	key = pendingKey(t, key)
-	p, ok := n.Pending[key]
-	ends := p.Type == string(event.FaultCleared) || p.Type == string(event.LeftoverGone)
-	if ok && ends != gone {
-		delete(n.Pending, key)
-	}
-}
-
-// confirmed applies an inferred event, which is in the journal now. If there is none with this ID, it changes nothing.
-func (m *Model) confirmed(r journal.Record, known *Node) (pending bool) {
-	if known == nil {
-		return false
-	}
-	before := len(known.Pending)
-	maps.DeleteFunc(known.Pending, func(_ string, p inferred) bool { return p.ID == r.ID })
-	e, ok := read(r)
-	if len(known.Pending) == before || known.Removed || !ok {
-		return len(known.Pending) < before
-	}
-	n := m.changing(r)
-	stamp := Stamp{Stream: n.Stream, Sequence: n.AsOf}
-	switch data := e.Data.(type) {
-	case event.Fault:
-		if open := !n.of(data.Detector)[data.Key()].latest().Gone; open == (e.Type == event.FaultCleared) {
-			m.setFault(n, data.Key(), e.Type, &Fault{Fault: data, Stamp: stamp}, r.Received)
-			if open && data.Detector == "" { // an older event is late by the snapshot alone
-				delete(n.Faults, data.Key())
-			}
-		}
-	case event.Activity:
-		stamp.Gone = e.Type == event.LeftoverGone
-		if there := !n.Leftovers[leftoverKey(data)].latest().Gone; there == stamp.Gone {
-			m.setLeftover(n, leftoverKey(data), e.Type, &Leftover{data, stamp})
-			if there {
-				delete(n.Leftovers, leftoverKey(data))
-			}
-		}
-	}
-	return true
-}
-
-// settled returns inferred events missing from the journal, in the order of IDs.
-func (m *Model) settled() (events []journal.Event) {
-	for key := range m.pending {
-		n := m.nodes[key]
-		if n == nil || len(n.Pending) == 0 {
-			delete(m.pending, key)
+	var events []journal.Event
+	for _, id := range slices.Sorted(maps.Keys(m.pending)) {
+		j := m.pending[id]
+		n := m.nodes[Key{j.Cluster, j.Node}]
+		if n != nil && n.agrees(j) {
+			events = append(events, j)
 			continue
 		}
-		for _, p := range n.Pending {
-			events = append(events, p.Event)
+		delete(m.pending, id)
+		if n != nil {
+			delete(n.Pending, id)
 		}
 	}
-	slices.SortFunc(events, func(a, b journal.Event) int { return cmp.Compare(a.ID, b.ID) })
 	return events
+}
+
+// agrees reports whether an inferred event is still true.
+func (n *Node) agrees(j journal.Event) bool {
+	var e struct{ Data json.RawMessage }
+	if json.Unmarshal(j.JSON, &e) != nil {
+		return false
+	}
+	switch event.Type(j.Type) {
+	case event.FaultRaised, event.FaultCleared:
+		var f event.Fault
+		err := json.Unmarshal(e.Data, &f)
+		return err == nil && n.has(f) == (event.Type(j.Type) == event.FaultRaised)
+	}
+	var a event.Activity
+	err := json.Unmarshal(e.Data, &a)
+	last := n.Leftovers[leftoverKey(a)]
+	return err == nil && (last != nil && !last.Gone) == (event.Type(j.Type) == event.LeftoverFound)
 }

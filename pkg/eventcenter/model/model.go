@@ -26,15 +26,12 @@ const (
 
 // Model is the state of all nodes. Records are applied in the order of their offsets.
 type Model struct {
-	// Count is called with each change of a node's state, for reports; nil: nothing counts. Set it before Apply.
-	Count func(*Node, Change)
-
 	mu      sync.RWMutex // guards the fields below
 	offset  uint64       // all events up to it are applied
 	nodes   map[Key]*Node
-	pending map[Key]bool // nodes with inferred events that the journal may lack
-	late    uint64       // records too late to change the state
-	dropped uint64       // active faults and leftovers over the limits
+	pending map[string]journal.Event // inferred, but not yet seen in the journal; by ID
+	late    uint64                   // records too late to change the state
+	dropped uint64                   // active faults and leftovers over the limits
 }
 
 // Key identifies a node.
@@ -50,20 +47,16 @@ type Node struct {
 	event.Streams
 	AsOf uint64 `json:"asOf,omitempty"` // of the last snapshot
 
-	Agent     event.Agent                  `json:"agent"`
-	AgentType event.Type                   `json:"agentType,omitempty"` // of the event with this version of Agent
-	Ahead     time.Duration                `json:"ahead,omitempty"`     // of its clock; zero: correct
-	Faults    map[string]*Fault            `json:"faults,omitempty"`
-	Leftovers map[string]*Leftover         `json:"leftovers,omitempty"`
-	Foreign   map[string]map[string]*Fault `json:"foreign,omitempty"` // by detector and key
-	Parts     map[int]snapshot             `json:"parts,omitempty"`   // of an incomplete snapshot
-	PartsAsOf uint64                       `json:"partsAsOf,omitempty"`
-	Pending   map[string]inferred          `json:"pending,omitempty"` // by fault or leftover
-	Notes     map[string]*Note             `json:"notes,omitempty"`   // by people, for each fault
-
-	Stopped     bool      `json:"stopped,omitempty"`  // its agent has announced its stop, and has sent no snapshot since
-	NotReady    bool      `json:"notReady,omitempty"` // according to the apiserver when the node was silent
-	Maintenance time.Time `json:"maintenance,omitzero"`
+	Agent     event.Agent                    `json:"agent"`
+	AgentType event.Type                     `json:"agentType,omitempty"` // of the event with this version of Agent
+	Ahead     time.Duration                  `json:"ahead,omitempty"`     // of its clock; zero: correct
+	Faults    map[string]*Fault              `json:"faults,omitempty"`
+	Leftovers map[string]*Leftover           `json:"leftovers,omitempty"`
+	Foreign   map[string]map[string]*Foreign `json:"foreign,omitempty"` // by detector and key
+	Parts     map[int]snapshot               `json:"parts,omitempty"`   // of an incomplete snapshot
+	PartsAsOf uint64                         `json:"partsAsOf,omitempty"`
+	Pending   map[string]journal.Event       `json:"pending,omitempty"`
+	Notes     map[string]*Note               `json:"notes,omitempty"` // by people, for each fault
 
 	Meta             // not in the journal: from the cluster
 	Silence *Silence `json:"silence,omitempty"`
@@ -78,6 +71,12 @@ type Stamp struct {
 	Gone     bool   `json:"gone,omitempty"`
 }
 
+// Fault is a fault of a node.
+type Fault struct {
+	event.Fault
+	Stamp
+}
+
 // Leftover is a leftover on a node.
 type Leftover struct {
 	event.Activity
@@ -86,7 +85,7 @@ type Leftover struct {
 
 // New returns the state before the first event.
 func New() *Model {
-	return &Model{nodes: map[Key]*Node{}, pending: map[Key]bool{}}
+	return &Model{nodes: map[Key]*Node{}, pending: map[string]journal.Event{}}
 }
 
 // Offset returns the offset up to which the journal is applied.
@@ -109,21 +108,28 @@ func (m *Model) Apply(records []journal.Record) []journal.Event {
 func (m *Model) apply(r journal.Record) {
 	m.offset = max(m.offset, r.Offset)
 	known := m.nodes[Key{r.Cluster, r.Node}]
-	switch {
-	case known != nil && r.Offset <= known.Offset: // already in the checkpoint
-	case r.Source == Source(r.Cluster):
-		m.own(r, known)
-	case r.Stream == "":
-		m.foreign(r)
-	default:
-		e, ok := read(r)
-		if !ok {
-			return // a type of a newer center; it is in the journal
+	if r.Source == Source(r.Cluster) {
+		if known != nil {
+			delete(known.Pending, r.ID)
 		}
-		n := m.changing(r)
-		n.LastSeen = r.Received
-		m.take(n, e, r.Received)
+		delete(m.pending, r.ID)
+		m.own(r)
+		return
 	}
+	if known != nil && r.Offset <= known.Offset {
+		return // already in the checkpoint
+	}
+	if r.Stream == "" {
+		m.foreign(r)
+		return
+	}
+	e, ok := read(r)
+	if !ok {
+		return // a type of a newer center; it is in the journal
+	}
+	n := m.node(Key{r.Cluster, r.Node})
+	n.Offset, n.LastSeen = r.Offset, r.Received
+	m.take(n, e)
 }
 
 // read decodes the parts of an event that change the state. The rest was verified before it was journaled: a start
@@ -142,8 +148,22 @@ func read(r journal.Record) (e event.Event, ok bool) {
 	e = event.Event{Type: event.Type(r.Type), Cluster: r.Cluster, Node: r.Node, Time: envelope.Time, Stream: r.Stream,
 		Sequence: r.Sequence}
 	var err error
-	e.Data, err = event.ReadData(e.Type, envelope.Data)
+	switch e.Type {
+	case event.FaultRaised, event.FaultUpdated, event.FaultCleared:
+		e.Data, err = as[event.Fault](envelope.Data)
+	case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
+		e.Data, err = as[event.Activity](envelope.Data)
+	case event.NodeSnapshot:
+		e.Data, err = as[snapshot](envelope.Data)
+	case event.AgentStarted, event.AgentStopping, event.AgentAlive:
+		e.Data, err = as[event.Agent](envelope.Data)
+	}
 	return e, err == nil
+}
+
+func as[T any](data []byte) (value T, err error) {
+	err = json.Unmarshal(data, &value)
+	return value, err
 }
 
 func (m *Model) node(key Key) *Node {
@@ -158,89 +178,97 @@ func (m *Model) node(key Key) *Node {
 	return n
 }
 
-// changing returns the node that a record changes, after its time until now is counted.
-func (m *Model) changing(r journal.Record) *Node {
-	n := m.node(Key{r.Cluster, r.Node})
-	n.Offset = r.Offset
-	m.passed(n)
-	return n
-}
-
 // take applies an event of the node's agent.
-func (m *Model) take(n *Node, e event.Event, at time.Time) {
+func (m *Model) take(n *Node, e event.Event) {
 	stamp := Stamp{Stream: e.Stream, Sequence: e.Sequence}
 	s, now := e.Data.(snapshot) // only a running agent sends one
 	if now {
 		stamp.Stream = cmp.Or(s.Of, e.Stream)
 	}
 	current, began := n.Current(stamp.Stream, now)
+	if !current {
+		m.late++
+		return
+	}
 	if began {
 		n.AsOf, n.Parts, n.PartsAsOf = 0, nil, 0
 	}
-	if current {
-		stamp.Stream = n.Stream // share one string: the event's copy is freed
-	}
+	stamp.Stream = n.Stream // share one string: the event's copy is freed
 	switch data := e.Data.(type) {
-	case event.Fault:
-		m.fault(n, e.Type, &Fault{Fault: data, Stamp: stamp}, current, at)
-		return
-	case event.Activity:
-		switch e.Type {
-		case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
-			stamp.Gone = e.Type != event.LeftoverFound
-			key := leftoverKey(data)
-			if current = current && n.newer(stamp, n.Leftovers[key].latest()); current {
-				m.setLeftover(n, key, e.Type, &Leftover{data, stamp})
-			}
-		case event.ActionSucceeded:
-			if f := n.Faults[event.Fault{Check: data.Check, Subject: data.Subject}.Key()]; f != nil && current {
-				f.Repaired = true
-			}
-		}
 	case event.Agent:
-		if current {
-			n.Agent, n.AgentType, n.Stopped = data, e.Type, e.Type == event.AgentStopping
-			m.count(n, Change{What: PodsEnded, Stream: stamp.Stream, Pods: data.PodsEnded})
+		n.Agent, n.AgentType = data, e.Type
+	case event.Fault:
+		stamp.Gone = e.Type == event.FaultCleared || data.OneShot
+		m.put(n.putFault(&Fault{data, stamp}))
+	case event.Activity:
+		if e.Type == event.LeftoverFound || e.Type == event.LeftoverReleased || e.Type == event.LeftoverGone {
+			stamp.Gone = e.Type != event.LeftoverFound
+			m.put(n.putLeftover(&Leftover{data, stamp}))
 		}
 	case snapshot:
-		current = current && m.snapshot(n, e, data)
+		m.snapshot(n, e, data)
 	}
-	if !current {
+}
+
+// put counts rejected changes.
+func (m *Model) put(result putResult) {
+	switch result {
+	case tooLate:
 		m.late++
-	}
-}
-
-// latest returns the stamp of the latest event about a leftover. One that was never there is gone.
-func (l *Leftover) latest() Stamp {
-	if l == nil {
-		return Stamp{Gone: true}
-	}
-	return l.Stamp
-}
-
-// newer reports whether an event is newer than the latest event about the same fault or leftover.
-func (n *Node) newer(s, last Stamp) bool {
-	return s.Sequence > n.AsOf && (last.Stream != s.Stream || last.Sequence < s.Sequence)
-}
-
-// setLeftover makes l the latest word about a leftover.
-func (m *Model) setLeftover(n *Node, key string, t event.Type, l *Leftover) {
-	last := n.Leftovers[key]
-	if last.latest().Gone != l.Gone {
-		m.count(n, Change{What: LeftoverChanged, Type: t, Kind: l.Subject.Kind})
-	}
-	if last == nil && len(n.Leftovers) >= maxActive {
+	case tooMany:
 		m.dropped++
-		return
+	}
+}
+
+type putResult int
+
+const (
+	taken putResult = iota
+	tooLate
+	tooMany
+)
+
+// newer reports whether an event is newer than the latest event about the same fault or leftover, nil if there is none.
+func (n *Node) newer(s Stamp, last *Stamp) bool {
+	return s.Sequence > n.AsOf && (last == nil || last.Stream != s.Stream || last.Sequence < s.Sequence)
+}
+
+func (n *Node) putFault(f *Fault) putResult {
+	key := f.Key()
+	last, ok := n.Faults[key]
+	if ok && !n.newer(f.Stamp, &last.Stamp) || !ok && !n.newer(f.Stamp, nil) {
+		return tooLate
+	}
+	if !ok && len(n.Faults) >= maxActive {
+		return tooMany
+	}
+	if n.Faults == nil {
+		n.Faults = map[string]*Fault{}
+	}
+	n.Faults[key] = f
+	if f.Gone {
+		f.Fault = event.Fault{} // its key is enough
+	}
+	return taken
+}
+
+func (n *Node) putLeftover(l *Leftover) putResult {
+	key := leftoverKey(l.Activity)
+	last, ok := n.Leftovers[key]
+	if ok && !n.newer(l.Stamp, &last.Stamp) || !ok && !n.newer(l.Stamp, nil) {
+		return tooLate
+	}
+	if !ok && len(n.Leftovers) >= maxActive {
+		return tooMany
 	}
 	if n.Leftovers == nil {
 		n.Leftovers = map[string]*Leftover{}
 	}
 	n.Leftovers[key] = l
-	n.settle(t, key, l.Gone)
 	if l.Gone {
-		l.Activity = event.Activity{} // its key is enough
+		l.Activity = event.Activity{}
 	}
+	return taken
 }
 
 func leftoverKey(a event.Activity) string {

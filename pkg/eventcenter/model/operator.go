@@ -68,16 +68,13 @@ func MaintenanceEvent(key Key, action event.Operator, d time.Duration, now time.
 }
 
 // operator applies a person's event.
-func (m *Model) operator(r journal.Record, known *Node) {
+func (m *Model) operator(r journal.Record) {
+	n := m.nodes[Key{r.Cluster, r.Node}]
 	var e struct{ Data event.Operator }
-	if known == nil || known.Removed || json.Unmarshal(r.JSON, &e) != nil {
+	if n == nil || r.Offset <= n.Offset || json.Unmarshal(r.JSON, &e) != nil {
 		return
 	}
-	n := m.changing(r)
-	if event.Type(r.Type) == event.OperatorMaintenance {
-		n.Maintenance = e.Data.Until
-		return
-	}
+	n.Offset = r.Offset
 	key := event.Fault{Check: e.Data.Check, Subject: e.Data.Subject, Reason: e.Data.Reason, Detector: e.Data.Detector}.Key()
 	note := n.note(key, e.Data.RaisedAt)
 	note.By, note.At = e.Data.By, r.Received
@@ -106,7 +103,7 @@ func (n *Node) note(key string, raised time.Time) *Note {
 		n.Notes = map[string]*Note{}
 	}
 	if len(n.Notes) >= maxNotes {
-		there := maps.Collect(n.Active())
+		there := maps.Collect(n.active())
 		maps.DeleteFunc(n.Notes, func(old string, _ *Note) bool { return there[old] == nil })
 	}
 	if len(n.Notes) < maxNotes {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -60,64 +59,54 @@ type ClusterState struct {
 // shown reports whether n is a node: a cluster's own state is stored as a node without a name.
 func (n *Node) shown() bool { return n.Name != "" && !n.Removed }
 
-// own applies the center's own events, and people's.
-func (m *Model) own(r journal.Record, known *Node) {
-	if m.confirmed(r, known) {
+// own applies the center's own finding about a node or cluster, and people's events there.
+func (m *Model) own(r journal.Record) {
+	switch event.Type(r.Type) {
+	case event.OperatorAcknowledged, event.OperatorMuted, event.OperatorCommented:
+		m.operator(r)
+		return
+	case event.FaultCleared:
+		m.expired(r)
 		return
 	}
-	t := event.Type(r.Type)
+	states := map[event.Type]State{event.NodeBlind: Blind, event.NodeLost: Lost, event.NodeSeen: Seen,
+		event.NodeRemoved: Seen, event.ClusterSilent: silent, event.ClusterSeen: Seen}
+	state, ok := states[event.Type(r.Type)]
+	known := m.nodes[Key{r.Cluster, r.Node}]
+	if !ok || known != nil && r.Offset <= known.Offset {
+		return
+	}
 	var e struct {
 		Time time.Time
 		Data event.Silence
 	}
-	states := map[event.Type]State{event.NodeBlind: Blind, event.NodeLost: Lost, event.NodeSeen: Seen,
-		event.ClusterSilent: silent, event.ClusterSeen: Seen}
-	state, ok := states[t]
-	switch {
-	case t == event.FaultCleared && strings.HasPrefix(r.ID, "expired-"):
-		m.expired(r, known)
-	case t == event.OperatorAcknowledged, t == event.OperatorMuted, t == event.OperatorCommented, t == event.OperatorMaintenance:
-		m.operator(r, known)
-	case json.Unmarshal(r.JSON, &e) != nil: // from a newer center
-	case t == event.NodeRemoved && known != nil && !known.Removed:
-		m.remove(m.changing(r), r.ID, e.Time)
-	case ok && r.Node == "":
-		for _, n := range m.nodes {
-			if n.Cluster == r.Cluster && n.shown() {
-				m.passed(n)
-			}
-		}
-		n := m.node(Key{r.Cluster, ""})
-		n.Offset, n.Silence = r.Offset, silenceOf(state, r, e.Data)
-	case ok:
-		n := m.changing(r)
-		n.Silence = silenceOf(state, r, e.Data)
-		n.NotReady = state == Blind && (e.Data.Ready == "False" || e.Data.Ready == "Unknown")
+	if json.Unmarshal(r.JSON, &e) != nil {
+		return // from a newer center
 	}
-}
-
-func silenceOf(state State, r journal.Record, s event.Silence) *Silence {
-	if state == Seen {
-		return &Silence{Event: r.ID, ReportedAt: r.Received}
+	n := m.node(Key{r.Cluster, r.Node})
+	n.Offset = r.Offset
+	if event.Type(r.Type) == event.NodeRemoved {
+		m.remove(n, r.ID, e.Time)
+		return
 	}
-	return &Silence{State: state, Reason: s.Reason, Message: s.Message, Since: s.Since, ReportedAt: r.Received, Event: r.ID,
-		Nodes: s.Nodes}
+	n.Silence = &Silence{Event: r.ID, ReportedAt: r.Received}
+	if state != Seen {
+		n.Silence = &Silence{State: state, Reason: e.Data.Reason, Message: e.Data.Message, Since: e.Data.Since,
+			ReportedAt: r.Received, Event: r.ID, Nodes: e.Data.Nodes}
+	}
 }
 
 // remove ends all faults and leftovers of a removed node.
 func (m *Model) remove(n *Node, of string, at time.Time) {
-	n.Pending = nil
-	for _, f := range n.Active() {
-		m.infer(n, event.FaultCleared, f.Fault, of, at, false)
-		m.count(n, Change{What: Gone, Fault: f})
+	i := inference{m: m, n: n, of: of, at: at}
+	for _, f := range n.active() {
+		i.fault(event.FaultCleared, *f)
 	}
-	for _, l := range n.Leftovers {
-		if !l.Gone {
-			m.inferLeftover(n, event.LeftoverGone, l.Activity, of, at, false)
-			m.count(n, Change{What: LeftoverChanged, Type: event.LeftoverGone, Kind: l.Subject.Kind})
+	for _, key := range slices.Sorted(maps.Keys(n.Leftovers)) {
+		if l := n.Leftovers[key]; !l.Gone {
+			i.leftover(event.LeftoverGone, l.Activity)
 		}
 	}
-	m.count(n, Change{What: Removed})
 	*n = Node{Cluster: n.Cluster, Name: n.Name, Offset: n.Offset, Pending: n.Pending, Removed: true}
 }
 
@@ -162,7 +151,7 @@ func (m *Model) SilentClusters() []ClusterState {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	found := []ClusterState{}
-	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.Compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.compare) {
 		if n := m.nodes[key]; key.Node == "" && n.Silence != nil && n.Silence.State == silent {
 			found = append(found, ClusterState{key.Cluster, *n.Silence})
 		}

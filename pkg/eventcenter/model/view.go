@@ -104,7 +104,7 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	nodes = []Summary{}
-	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.Compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.compare) {
 		if (cluster == "" || cluster == key.Cluster) && m.nodes[key].shown() {
 			nodes = append(nodes, m.nodes[key].summary())
 		}
@@ -119,7 +119,7 @@ func (n *Node) summary() Summary {
 	if n.Silence != nil && n.Silence.State != Seen {
 		s.Silence = n.Silence
 	}
-	for _, f := range n.Active() {
+	for _, f := range n.active() {
 		switch {
 		case f.Severity == finding.Fatal:
 			s.Fatal++
@@ -146,7 +146,7 @@ func (m *Model) Node(key Key) (d Detail, offset uint64, ok bool) {
 		return d, m.offset, false
 	}
 	d = Detail{Summary: n.summary(), Faults: []NodeFault{}, LeftoverList: []event.Activity{}}
-	for key, f := range n.Active() {
+	for key, f := range n.active() {
 		d.Faults = append(d.Faults, n.fault(key, f))
 	}
 	slices.SortFunc(d.Faults, inOrder)
@@ -164,7 +164,7 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 	defer m.mu.RUnlock()
 	faults = []NodeFault{}
 	for _, n := range m.nodes {
-		for key, f := range n.Active() {
+		for key, f := range n.active() {
 			if nf := n.fault(key, f); wanted(nf) {
 				faults = append(faults, nf)
 			}
@@ -176,7 +176,7 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 
 // inOrder puts the most severe first. Slow comparisons come last.
 func inOrder(a, b NodeFault) int {
-	for _, order := range []int{a.Severity.Compare(b.Severity), Key{a.Cluster, a.Node}.Compare(Key{b.Cluster, b.Node}),
+	for _, order := range []int{a.Severity.Compare(b.Severity), Key{a.Cluster, a.Node}.compare(Key{b.Cluster, b.Node}),
 		cmp.Compare(a.Check, b.Check)} {
 		if order != 0 {
 			return order
@@ -185,17 +185,28 @@ func inOrder(a, b NodeFault) int {
 	return cmp.Compare(a.Key(), b.Key())
 }
 
-func (n *Node) fault(key string, f *Fault) NodeFault {
-	return NodeFault{n.Cluster, n.Name, f.Fault, n.noteOf(key, f.Fault)}
+func (n *Node) fault(key string, f *event.Fault) NodeFault {
+	return NodeFault{n.Cluster, n.Name, *f, n.noteOf(key, *f)}
 }
 
 // Counts returns the model's counters.
 func (m *Model) Counts() Counts {
-	nodes, _ := m.Nodes("")
-	c := Counts{Nodes: uint64(len(nodes)), Faults: map[finding.Severity]int{}, Silent: map[State]int{}, Odd: map[Oddity]int{},
-		SilentClusters: len(m.SilentClusters())}
-	common := CommonVersions(nodes)
-	for _, s := range nodes {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	c := Counts{Late: m.late, Dropped: m.dropped, Faults: map[finding.Severity]int{
+		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}, Silent: map[State]int{Blind: 0, Lost: 0},
+		Odd: map[Oddity]int{}}
+	var shown []Summary
+	for _, n := range m.nodes {
+		s := n.summary()
+		if !n.shown() {
+			if s.Silence != nil {
+				c.SilentClusters++
+			}
+			continue
+		}
+		c.Nodes++
+		shown = append(shown, s)
 		if s.Silence != nil {
 			c.Silent[s.Silence.State]++
 		}
@@ -203,15 +214,15 @@ func (m *Model) Counts() Counts {
 		c.Faults[finding.Warning] += s.Warning
 		c.Faults[finding.Info] += s.Info
 		c.Leftovers += s.Leftovers
+	}
+	common := CommonVersions(shown)
+	for _, s := range shown {
 		for _, o := range Oddities() {
 			if s.Odd(o, common) {
 				c.Odd[o]++
 			}
 		}
 	}
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	c.Late, c.Dropped = m.late, m.dropped
 	return c
 }
 

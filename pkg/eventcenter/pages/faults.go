@@ -9,11 +9,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
+
+type faultsView struct {
+	Filter []web.Field
+	Groups []group
+	Total  int
+}
 
 // faultFields are the filters for faults.
 func faultFields(q url.Values) []web.Field {
@@ -38,8 +45,15 @@ func (s *server) faults(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
 	found, _ := s.Model.Faults(wanted(q))
 	groups := groupsOf(found, s.Now())
-	s.Show(w, r, http.StatusOK, "faults", web.View{Title: "Faults", JSON: faultsJSON(q), Data: data{
-		"Filter": faultFields(q), "Groups": groups[:min(maxRows, len(groups))], "Total": len(groups)}})
+	s.Show(w, r, http.StatusOK, "faults", web.View{Title: "Faults", JSON: faultsJSON(q), Data: faultsView{
+		Filter: faultFields(q), Groups: groups[:min(maxRows, len(groups))], Total: len(groups)}})
+}
+
+type faultView struct {
+	group
+	Faults []model.NodeFault
+	Total  int
+	Query  url.Values
 }
 
 // fault shows one fault on all its nodes, the longest-lasting first.
@@ -48,13 +62,24 @@ func (s *server) fault(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q.Set("check", r.PathValue("check"))
 	found, _ := s.Model.Faults(wanted(q))
 	slices.SortStableFunc(found, func(a, b model.NodeFault) int { return a.RaisedAt.Compare(b.RaisedAt) })
-	g := group{Check: q.Get("check")}
+	v := faultView{Faults: found[:min(maxRows, len(found))], Total: len(found), Query: q,
+		group: group{Check: q.Get("check"), Reason: q.Get("reason")}}
 	if groups := groupsOf(found, s.Now()); len(groups) > 0 {
-		g = groups[0]
+		v.group = groups[0]
+		v.Reason = q.Get("reason") // empty: all reasons
 	}
-	g.Reason = q.Get("reason") // empty: all reasons
-	s.Show(w, r, http.StatusOK, "fault", web.View{Title: strings.TrimSpace(g.Check + " " + g.Reason), JSON: faultsJSON(q),
-		Data: data{"Group": g, "Faults": found[:min(maxRows, len(found))], "Total": len(found), "Query": q}})
+	s.Show(w, r, http.StatusOK, "fault", web.View{Title: strings.TrimSpace(v.Check + " " + v.Reason), JSON: faultsJSON(q),
+		Data: v})
+}
+
+type nodeView struct {
+	nodeRow
+	Faults    []model.NodeFault
+	Leftovers []event.Activity
+	More      int // leftovers
+	Lines     []api.Folded
+	Before    string
+	Gone      bool // the cursor is for events that are no longer kept
 }
 
 const (
@@ -66,22 +91,25 @@ const (
 func (s *server) node(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	key := model.Key{Cluster: r.PathValue("cluster"), Node: r.PathValue("node")}
 	detail, _, ok := s.Model.Node(key)
-	first, err := offset(r.URL.Query().Get("before"))
+	before, err := offset(r.URL.Query().Get("before"))
 	if !ok || err != nil {
 		s.Message(w, r, http.StatusNotFound, "Nothing was ever heard of this node.")
 		return
 	}
-	page, err := s.Journal.Read(r.Context(), journal.Query{After: first, Limit: timeline, Backward: true,
+	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: timeline, Backward: true,
 		Filter: journal.Filter{journal.Cluster: {key.Cluster}, journal.Node: {key.Node}}})
 	if err != nil {
 		s.unreadable(w, r, err)
 		return
 	}
-	leftovers := detail.LeftoverList[:min(nodeLeftover, len(detail.LeftoverList))]
+	v := nodeView{nodeRow: nodeRow{Summary: detail.Summary, State: stateOf(detail.Summary, s.Now(), s.Alive)}, Faults: detail.Faults,
+		Leftovers: detail.LeftoverList[:min(nodeLeftover, len(detail.LeftoverList))], Lines: api.Fold(linesOf(page))}
+	v.More = len(detail.LeftoverList) - len(v.Leftovers)
+	if len(page.Records) == timeline {
+		v.Before = strconv.FormatUint(page.Next, 10)
+	}
 	s.Show(w, r, http.StatusOK, "node", web.View{Title: key.Node, JSON: "/v1/nodes/" + url.PathEscape(key.Cluster) + "/" +
-		url.PathEscape(key.Node), Data: data{"Node": detail, "State": stateOf(detail.Summary, s.Now(), s.Alive),
-		"Leftovers": leftovers, "More": len(detail.LeftoverList) - len(leftovers), "Lines": linesOf(page.Records),
-		"Before": before(page, page.Records)}})
+		url.PathEscape(key.Node), Data: v})
 }
 
 func (s *server) unreadable(w http.ResponseWriter, r *http.Request, err error) {
@@ -95,41 +123,40 @@ func offset(text string) (uint64, error) {
 	return strconv.ParseUint(cmp.Or(text, "0"), 10, 63)
 }
 
-func linesOf(records []journal.Record) []api.Folded {
-	var lines []api.Line
-	for _, record := range records {
-		lines = append(lines, api.LineOf(api.ItemOf(record)))
+func linesOf(page journal.Page) (lines []api.Line) {
+	for _, record := range page.Records {
+		lines = append(lines, api.LineOf(api.Item{Offset: strconv.FormatUint(record.Offset, 10),
+			Received: record.Received, Event: record.JSON}))
 	}
-	return api.Fold(lines)
+	return lines
 }
 
-// before returns the cursor for the events before those of a page; empty: there are none.
-func before(page journal.Page, shown []journal.Record) string {
-	if len(shown) < timeline {
-		return ""
-	}
-	return strconv.FormatUint(page.Next, 10)
+type eventsView struct {
+	Filter []web.Field
+	Lines  []api.Folded
+	Before string
+	Query  url.Values
 }
 
 // events shows the newest selected events of all nodes.
 func (s *server) events(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
-	first, err := offset(q.Get("before"))
+	before, err := offset(q.Get("before"))
 	after, err2 := offset(q.Get("after"))
 	if err != nil || err2 != nil {
 		s.Message(w, r, http.StatusBadRequest, "before and after: an offset is made of digits.")
 		return
 	}
 	filter := journal.Filter{}
-	var fields []web.Field
+	v := eventsView{Query: q}
 	for _, name := range journal.Fields() {
 		value := q.Get(string(name))
-		fields = append(fields, web.Field{Name: string(name), Value: value})
+		v.Filter = append(v.Filter, web.Field{Name: string(name), Value: value})
 		if value != "" {
 			filter[name] = []string{value}
 		}
 	}
-	page, err := s.Journal.Read(r.Context(), journal.Query{After: first, Limit: timeline, Backward: true,
+	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: timeline, Backward: true,
 		Filter: filter, Stop: after})
 	if err != nil {
 		s.unreadable(w, r, err)
@@ -139,9 +166,12 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	if i := slices.IndexFunc(inside, func(r journal.Record) bool { return r.Offset <= after }); i >= 0 {
 		inside = inside[:i]
 	}
+	v.Lines = api.Fold(linesOf(journal.Page{Records: inside}))
+	if len(inside) == timeline {
+		v.Before = strconv.FormatUint(page.Next, 10)
+	}
 	s.Show(w, r, http.StatusOK, "events", web.View{Title: "Events", JSON: jsonOf("/v1/events", q, "cluster", "node",
-		"type", "severity", "check", "reason", "after"), Data: data{"Filter": fields, "Lines": linesOf(inside),
-		"Before": before(page, inside), "Query": q}})
+		"type", "severity", "check", "reason", "after"), Data: v})
 }
 
 // leftoverKind holds the leftovers of one kind.

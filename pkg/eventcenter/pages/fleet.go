@@ -127,37 +127,52 @@ func groupLink(f model.NodeFault) string {
 		"severity": {string(f.Severity)}}.Encode()
 }
 
+type fleetView struct {
+	All      tally
+	Pools    []tally
+	Placed   bool                 // a pool or zone of a node is known
+	Silent   []model.ClusterState // so many nodes that the cause may be elsewhere
+	States   []string
+	Groups   []group // the first few
+	More     int
+	LastSeen time.Time // the latest event of any agent
+}
+
 // fleetGroups limits the faults on the first page.
 const fleetGroups = 10
 
 func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	now := s.Now()
 	nodes, _ := s.Model.Nodes("")
-	var all tally
-	var pools []tally
-	placed := false // a pool or zone of a node is known
+	v := fleetView{States: states(), LastSeen: s.Model.LastSeen(), Silent: s.Model.SilentClusters()}
 	for _, n := range nodes {
-		i := slices.IndexFunc(pools, func(t tally) bool {
+		i := slices.IndexFunc(v.Pools, func(t tally) bool {
 			return t.Cluster == n.Cluster && t.Pool == n.Pool && t.Zone == n.Zone
 		})
 		if i < 0 {
-			i = len(pools)
-			pools = append(pools, tally{Cluster: n.Cluster, Pool: n.Pool, Zone: n.Zone})
+			i = len(v.Pools)
+			v.Pools = append(v.Pools, tally{Cluster: n.Cluster, Pool: n.Pool, Zone: n.Zone})
 		}
 		state := stateOf(n, now, s.Alive)
-		placed = placed || n.Pool != "" || n.Zone != ""
-		all.add(state)
-		pools[i].add(state)
+		v.Placed = v.Placed || n.Pool != "" || n.Zone != ""
+		v.All.add(state)
+		v.Pools[i].add(state)
 	}
-	slices.SortStableFunc(pools, func(a, b tally) int {
+	slices.SortStableFunc(v.Pools, func(a, b tally) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Zone, b.Zone))
 	})
+	v.Pools = v.Pools[:min(maxRows, len(v.Pools))]
 	faults, _ := s.Model.Faults(func(f model.NodeFault) bool { return f.Severity != finding.Info })
 	groups := groupsOf(faults, now)
-	shown := groups[:min(fleetGroups, len(groups))]
-	s.Show(w, r, http.StatusOK, "fleet", web.View{Title: "Fleet", JSON: "/v1/nodes", Data: data{"All": all,
-		"Pools": pools[:min(maxRows, len(pools))], "Placed": placed, "Silent": s.Model.SilentClusters(), "States": states(),
-		"Groups": shown, "More": len(groups) - len(shown), "LastSeen": s.Model.LastSeen()}})
+	v.Groups = groups[:min(fleetGroups, len(groups))]
+	v.More = len(groups) - len(v.Groups)
+	s.Show(w, r, http.StatusOK, "fleet", web.View{Title: "Fleet", JSON: "/v1/nodes", Data: v})
+}
+
+type nodesView struct {
+	Filter []web.Field
+	Nodes  []nodeRow
+	Total  int
 }
 
 type nodeRow struct {
@@ -171,10 +186,9 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	q := r.URL.Query()
 	now := s.Now()
 	all, _ := s.Model.Nodes(q.Get("cluster"))
-	fields := web.Fields(q, map[string][]string{"state": states(),
+	v := nodesView{Filter: web.Fields(q, map[string][]string{"state": states(),
 		"agent": {string(model.OtherVersion), string(model.BlindChecks), string(model.WrongClock)}},
-		"cluster", "pool", "zone", "state", "version", "agent", "node")
-	var nodes []nodeRow
+		"cluster", "pool", "zone", "state", "version", "agent", "node")}
 	common := model.CommonVersions(all)
 	agent := model.Oddity(q.Get("agent"))
 	for _, n := range all {
@@ -184,14 +198,15 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ web.Session) {
 		}
 		if (agent == "" || n.Odd(agent, common)) && passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) &&
 			passes(q.Get("zone"), n.Zone) && passes(q.Get("version"), n.Version) && strings.Contains(n.Node, q.Get("node")) {
-			nodes = append(nodes, row)
+			v.Nodes = append(v.Nodes, row)
 		}
 	}
-	slices.SortStableFunc(nodes, func(a, b nodeRow) int {
+	slices.SortStableFunc(v.Nodes, func(a, b nodeRow) int {
 		return slices.Index(states(), a.State) - slices.Index(states(), b.State)
 	})
-	s.Show(w, r, http.StatusOK, "agents", web.View{Title: "Nodes",
-		Data: data{"Filter": fields, "Nodes": nodes[:min(maxRows, len(nodes))], "Total": len(nodes)},
+	v.Total = len(v.Nodes)
+	v.Nodes = v.Nodes[:min(maxRows, v.Total)]
+	s.Show(w, r, http.StatusOK, "agents", web.View{Title: "Nodes", Data: v,
 		JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent")})
 }
 

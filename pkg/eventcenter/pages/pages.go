@@ -13,7 +13,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
@@ -27,16 +26,13 @@ type Config struct {
 	Now      func() time.Time
 	Alive    time.Duration // interval of agents' signs of life
 	Version  string
-	Reports  *report.Keeper
+	Reports  api.Reports
 
 	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.
 	Deliveries func() *deliver.Manager
 	// Forward lets the delivering replica answer. Nil: there is only one replica.
 	Forward func(context.Context, api.Forwarded) (api.Answer, error)
 }
-
-// data is the data of a page, by the names in its template.
-type data = map[string]any
 
 //go:embed templates
 var files embed.FS

@@ -7,26 +7,39 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
+type reportView struct {
+	Filter               []web.Field
+	Content              template.HTML
+	Daily, Weekly        string // addresses
+	Earlier, Later, Mail string
+}
+
 // report shows the report of a day or week.
 func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	period := report.Period(r.PathValue("period"))
-	var content template.HTML
-	made, err := s.Reports.Report(r.Context(), period, r.URL.Query().Get("date"))
-	if err == nil {
-		content, err = made.Page()
+	if s.Reports == nil || period != report.Daily && period != report.Weekly {
+		s.Message(w, r, http.StatusNotFound, "There is no such page.")
+		return
 	}
-	if err != nil {
-		refusal := web.RefusalOf(err, http.StatusServiceUnavailable)
-		if refusal.Status == http.StatusServiceUnavailable {
+	date := r.URL.Query().Get("date")
+	made, err := s.Reports.Report(r.Context(), period, date)
+	if refusal := api.ReportProblem(err); refusal != nil {
+		if refusal.RetryWithin > 0 {
 			s.Log.Error("make a report failed", "err", err)
-			refusal.Reason = "The report cannot be made now; the log of the center says why."
 		}
 		s.Message(w, r, refusal.Status, refusal.Reason)
+		return
+	}
+	content, err := made.Page()
+	if err != nil {
+		s.Log.Error("render a report failed", "err", err)
+		s.Message(w, r, http.StatusInternalServerError, "This report cannot be rendered; the log of the center says why.")
 		return
 	}
 	location, err := time.LoadLocation(made.Timezone)
@@ -41,14 +54,14 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	at := func(p report.Period, t time.Time) string {
 		return "/reports/" + string(p) + "?date=" + t.Format(time.DateOnly)
 	}
-	v := data{"Date": first.Format(time.DateOnly), "Content": content, "Daily": at(report.Daily, first),
-		"Weekly": at(report.Weekly, first),
-		"Mail":   "/v1/reports/" + string(period) + "?format=html&date=" + first.Format(time.DateOnly)}
+	v := reportView{Filter: []web.Field{{Name: "date", Value: first.Format(time.DateOnly)}}, Content: content, Daily: at(report.Daily, first),
+		Weekly: at(report.Weekly, first),
+		Mail:   "/v1/reports/" + string(period) + "?format=html&date=" + first.Format(time.DateOnly)}
 	if made.Earlier != "" {
-		v["Earlier"] = "/reports/" + string(period) + "?date=" + made.Earlier
+		v.Earlier = "/reports/" + string(period) + "?date=" + made.Earlier
 	}
 	if made.To.Before(s.Now()) {
-		v["Later"] = at(period, first.AddDate(0, 0, step))
+		v.Later = at(period, first.AddDate(0, 0, step))
 	}
 	s.Show(w, r, http.StatusOK, "report", web.View{Title: made.Title(), Data: v,
 		JSON: jsonOf("/v1/reports/"+string(period), url.Values{"date": {first.Format(time.DateOnly)}}, "date")})

@@ -13,10 +13,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
+type subscriptionsView struct {
+	Subscriptions []deliver.Status
+	DeadLetters   []deliver.DeadLetter // the newest ones
+	More          int
+}
+
 // subscriptions lists the webhooks and the newest dead letters. Only the command can change them: that needs a right of
 // its own.
 func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who web.Session) {
-	v := data{}
+	var v subscriptionsView
 	if s.Deliveries != nil {
 		subscriptions, letters, err := s.deliveries(r.Context(), who)
 		if err != nil {
@@ -24,8 +30,9 @@ func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who web.S
 			s.Message(w, r, http.StatusServiceUnavailable, "The subscriptions cannot be read now: try again.")
 			return
 		}
-		more := max(0, len(letters)-maxRows)
-		v["Subscriptions"], v["DeadLetters"], v["More"] = subscriptions, letters[more:], more
+		v.Subscriptions = subscriptions
+		v.More = max(0, len(letters)-maxRows)
+		v.DeadLetters = letters[v.More:]
 	}
 	s.Show(w, r, http.StatusOK, "subscriptions", web.View{Title: "Subscriptions", JSON: "/v1/subscriptions", Data: v})
 }

@@ -23,13 +23,13 @@ var functions = template.FuncMap{
 	"few":      func(names []string) string { return finding.JoinFirst(names, 3) },
 	"muted":    func(n *model.Note, now time.Time) bool { return n.Muted(now) },
 	"more":     func(q url.Values, before string) string { return "?" + web.With(q, "before", before).Encode() },
-	"groupsAt": func(groups []group, now time.Time) data { return data{"Groups": groups, "Now": now} },
-	"peopleOf": func(n *model.Note, now time.Time) data { return data{"Note": n, "Muted": n.Muted(now)} },
+	"groupsAt": func(groups []group, now time.Time) groupsAt { return groupsAt{groups, now} },
+	"peopleOf": func(n *model.Note, now time.Time) people { return people{n, n.Muted(now)} },
 	"sayOf":    actionFormOf,
-	"declare": func(cluster, node, form, next string) data {
-		return data{"Fault": url.Values{"cluster": {cluster}, "node": {node}}, "Form": form, "Next": next}
+	"declare": func(cluster, node, form, next string) actionForm {
+		return actionForm{url.Values{"cluster": {cluster}, "node": {node}}, form, next}
 	},
-	"sayFault": func(f model.NodeFault, form, next string) data {
+	"sayFault": func(f model.NodeFault, form, next string) actionForm {
 		return actionFormOf(url.Values{"cluster": {f.Cluster}, "node": {f.Node}, "check": {f.Check},
 			"detector": {f.Detector}}, f.Subject.Kind, f.Subject.Name,
 			form, next)
@@ -45,13 +45,29 @@ var functions = template.FuncMap{
 	},
 }
 
+type groupsAt struct {
+	Groups []group
+	Now    time.Time
+}
+
+type people struct {
+	Note  *model.Note
+	Muted bool
+}
+
+// actionForm is a form for a person's action on faults.
+type actionForm struct {
+	Fault      url.Values // the selected ones
+	Form, Next string
+}
+
 // actionFormOf returns the form for the faults that a filter selects, of one subject if it is given.
-func actionFormOf(q url.Values, kind, name, form, next string) data {
+func actionFormOf(q url.Values, kind, name, form, next string) actionForm {
 	about := url.Values{}
 	for _, field := range faultFields(q) {
 		about.Set(field.Name, field.Value)
 	}
 	about.Set("kind", kind)
 	about.Set("name", name)
-	return data{"Fault": about, "Form": form, "Next": next}
+	return actionForm{about, form, next}
 }

@@ -13,163 +13,137 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// sum adds up days, from the last to the first, so that only one more is in memory at a time. It has what is there at the
-// end of the last one.
-type sum struct {
-	Day
-	days int
+// newBuilder begins a report. Days are added from the last to the first, so that only one is in memory at a time.
+func newBuilder(p Period, name string) *builder {
+	return &builder{r: &Report{Period: p, Name: name, NeedsPeople: []Need{}, New: []FaultRow{}}, faults: map[string]*FaultRow{},
+		nodes: map[Key]*NodeRow{}, kinds: map[string]*KindRow{}, counted: map[string]int{}, counting: map[Key]bool{},
+		touched: map[string]map[Key]bool{}, byNode: map[Key]*Faults{}}
 }
 
 // add adds the day before those already added. The last day counts up to through: its end, or now.
-func (s *sum) add(d *Day, through time.Time) {
-	last := s.days == 0
-	if s.days++; last {
-		s.Day = Day{Timezone: d.Timezone, To: d.To, Offset: d.Offset, Complete: d.Complete, Through: d.To,
-			Nodes: map[string]*Node{}, Find: durations{}, Clear: durations{}}
-		if !d.Complete {
-			s.Through = through
+func (b *builder) add(d *Day, through time.Time) {
+	r, last := b.r, b.days == 0
+	if b.days++; last {
+		r.Timezone, r.To, r.Through, r.Offset, r.Partial = d.Timezone, d.To, d.To, d.Offset, !d.Complete
+		if r.Partial {
+			r.Through = through
 		}
+		b.through = r.Through
 	}
-	s.From, s.Before, s.Lost = d.From, d.Before, s.Lost+d.Lost
-	s.Find.with(d.Find)
-	s.Clear.with(d.Clear)
-	for key, n := range d.Nodes {
-		t := s.Nodes[key]
-		if t == nil {
-			t = &Node{Cluster: n.Cluster, Name: n.Name, Place: n.Place}
-			s.Nodes[key] = t
-		}
-		t.Place, t.Time = cmp.Or(t.Place, n.Place), t.Time.add(n.Time)
-		t.Joined, t.Removed = t.Joined+n.Joined, t.Removed+n.Removed
-		t.Pods.Ended, t.Pods.Reports = t.Pods.Ended+n.Pods.Ended, t.Pods.Reports || n.Pods.Reports
-		for name, c := range n.Faults {
-			o := counter(&t.Faults, name, Outcomes{})
-			*o = o.add(*c)
-		}
-		for kind, c := range n.Leftovers {
-			k := counter(&t.Leftovers, kind, LeftoverKind{})
-			k.Found, k.Released, k.Gone = k.Found+c.Found, k.Released+c.Released, k.Gone+c.Gone
-		}
-		if last {
-			t.Open, t.Muted, t.Left = n.Open, n.Muted, n.Left
-		}
+	r.From, r.Before = d.From, d.Before
+	r.Lost += d.Lost
+	b.find, b.clear = b.find.with(d.Find), b.clear.with(d.Clear)
+	for _, n := range d.Nodes {
+		b.node(d, n, last)
 	}
 }
 
-// place is a pool or zone.
-type place struct {
-	PlaceRow
-	mean
-}
-
-// builder makes a report from the sum of its days.
-type builder struct {
-	*sum
-	r            Report
-	faults       map[counted]*FaultRow
-	kinds        map[string]*KindRow
-	rated        map[string]int // leftovers by kind on nodes whose agents count pods
-	pools, zones map[string]*place
-	fleet        mean
-}
-
-// report returns the report. before holds the heads of the previous period.
-func (s *sum) report(p Period, name string, before []head) Report {
-	b := &builder{sum: s, rated: map[string]int{}, r: Report{Period: p, Name: name, Timezone: s.Timezone,
-		From: s.From, To: s.To, Through: s.Through, Partial: !s.Complete, Lost: s.Lost, Before: s.Before, Offset: s.Offset, NeedsPeople: []Need{},
-		Find: s.Find.quantiles(), Clear: s.Clear.quantiles(), Worst: []NodeRow{}, New: []FaultRow{}, ByFault: []FaultRow{}}}
-	for _, n := range s.Nodes {
-		b.node(n)
-	}
-	r := &b.r
-	r.Faults = r.Faults.balanced()
-	r.Availability.Nodes, r.Availability.Share = b.fleet.nodes, b.fleet.share()
-	r.ByPool, r.ByZone = places(b.pools, "pool"), places(b.zones, "zone")
-	known := map[counted]bool{}
+// end returns the report. before holds the heads of the previous period.
+func (b *builder) end(before []head) Report {
+	r := b.r
+	r.Find, r.Clear = b.find.quantiles(), b.clear.quantiles()
+	b.finish()
+	known := map[string]bool{}
 	for _, h := range before {
 		r.Earlier = h.Name
 		for _, name := range h.Faults {
 			known[name] = true
 		}
 	}
-	for _, f := range b.faults {
-		f.Faults = f.Faults.balanced()
-		f.Href = b.events(event.FaultRaised, "check", f.Check, "reason", f.Reason, "severity", string(f.Severity))
-		r.ByFault = append(r.ByFault, *f)
-	}
-	slices.SortFunc(r.ByFault, func(a, b FaultRow) int {
-		return cmp.Or(a.Severity.Compare(b.Severity), cmp.Compare(b.Found, a.Found),
-			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Detector, b.Detector))
-	})
 	for _, row := range r.ByFault {
-		if row.Found > 0 && !known[counted(row.Name)] {
+		if row.Found > 0 && !known[nameOf(row.Check, row.Reason, row.Severity, row.Detector)] {
 			r.New = append(r.New, row)
 		}
 	}
-	slices.SortFunc(r.NeedsPeople, func(a, b Need) int {
-		return cmp.Or(a.Found.Compare(b.Found), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node),
-			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Subject.Name, b.Subject.Name))
-	})
-	r.NeedsPeople = r.NeedsPeople[:min(maxListed, len(r.NeedsPeople))]
-	slices.SortFunc(r.Worst, func(a, b NodeRow) int { // the longest unavailable first, then those with the most faults
-		return cmp.Or(cmp.Compare(b.Time.Unavailable, a.Time.Unavailable), cmp.Compare(b.Found, a.Found),
-			cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node))
-	})
-	r.Worst = r.Worst[:min(maxWorst, len(r.Worst))]
-	b.leftovers()
-	b.links()
 	return *r
 }
 
-func (b *builder) node(n *Node) {
-	r := &b.r
-	var all Faults
-	here := map[*FaultRow]bool{}
-	add := func(name counted, some Faults) {
-		f := counter(&b.faults, name, FaultRow{Name: Name(name)})
-		f.Faults, all, here[f] = f.Faults.add(some), all.add(some), true
+// builder sums up the nodes of days.
+type builder struct {
+	r        *Report
+	through  time.Time
+	days     int
+	find     durations
+	clear    durations
+	faults   map[string]*FaultRow
+	touched  map[string]map[Key]bool // nodes by fault
+	nodes    map[Key]*NodeRow
+	byNode   map[Key]*Faults
+	kinds    map[string]*KindRow
+	counted  map[string]int // leftovers by kind on nodes whose agents count pods
+	counting map[Key]bool
+}
+
+func (b *builder) node(d *Day, n *Node, last bool) {
+	key := Key{n.Cluster, n.Name}
+	row, sum := b.nodes[key], b.byNode[key]
+	if row == nil {
+		row = &NodeRow{Cluster: n.Cluster, Node: n.Name}
+		sum = &Faults{}
+		b.nodes[key], b.byNode[key] = row, sum
 	}
+	if row.Place == (Place{}) {
+		row.Place = n.Place
+	}
+	at := d.To
+	if last {
+		at = b.through
+	}
+	row.Time = row.Time.add(d.passed(n, at))
+	b.r.Availability.Joined += n.Joined
+	b.r.Availability.Removed += n.Removed
 	for name, c := range n.Faults {
-		add(name, Faults{Outcomes: *c})
-	}
-	for key, o := range n.Open {
-		add(o.Name, b.open(n, key, o))
-	}
-	for f := range here {
-		f.Nodes++
+		f := b.fault(name, FaultRow{Check: c.Check, Reason: c.Reason, Severity: c.Severity, Detector: c.Detector}, key)
+		f.Outcomes, sum.Outcomes = f.Outcomes.add(c.Outcomes), sum.Outcomes.add(c.Outcomes)
 	}
 	for kind, c := range n.Leftovers {
-		k := counter(&b.kinds, kind, KindRow{Kind: kind})
+		k := b.kind(kind)
 		k.Found, k.Released, k.Gone = k.Found+c.Found, k.Released+c.Released, k.Gone+c.Gone
 		if n.Pods.Reports {
-			b.rated[kind] += c.Found
+			b.counted[kind] += c.Found
 		}
 	}
-	for _, kind := range n.Left {
-		counter(&b.kinds, kind, KindRow{Kind: kind}).Open++
-	}
 	if n.Pods.Reports {
-		r.Leftovers.Counting++
-		r.Leftovers.PodsEnded += n.Pods.Ended
+		b.counting[key] = true
+		b.r.Leftovers.PodsEnded += n.Pods.Ended
 	}
-	r.Faults = r.Faults.add(all)
-	b.fleet.add(n.Time)
-	a := &r.Availability
-	a.Joined, a.Removed = a.Joined+n.Joined, a.Removed+n.Removed
-	a.MaintenanceSeconds += n.Time.Maintenance / 1000
-	addPlace(&b.pools, n.Pool, n, all)
-	addPlace(&b.zones, n.Zone, n, all)
-	if n.Time.Unavailable > 0 || all.Found > 0 {
-		r.Worst = append(r.Worst, NodeRow{Cluster: n.Cluster, Node: n.Name, Place: n.Place, Time: n.Time,
-			Share: (&mean{}).add(n.Time).share(), Found: all.Found, Href: nodeHref(n.Cluster, n.Name)})
+	if !last {
+		return
+	}
+	for name, o := range n.Open {
+		b.open(n, name, o, key)
+	}
+	for _, kind := range n.Left {
+		b.kind(kind).Open++
 	}
 }
 
+func (b *builder) fault(name string, row FaultRow, on Key) *FaultRow {
+	f := b.faults[name]
+	if f == nil {
+		f = &row
+		b.faults[name], b.touched[name] = f, map[Key]bool{}
+	}
+	b.touched[name][on] = true
+	return f
+}
+
+func (b *builder) kind(name string) *KindRow {
+	k := b.kinds[name]
+	if k == nil {
+		k = &KindRow{Kind: name}
+		b.kinds[name] = k
+	}
+	return k
+}
+
 // open counts a fault still active at the end.
-func (b *builder) open(n *Node, key string, o *Active) (one Faults) {
+func (b *builder) open(n *Node, key string, o *Episode, on Key) {
+	check, reason, severity, detector := splitName(o.Name)
+	var one Faults
 	one.Open = 1
 	switch {
-	case b.Through.Before(n.Muted[key]):
+	case b.through.Before(n.Muted[key]):
 		one.Muted = 1
 	case o.Owner != "":
 		one.Owned = 1
@@ -177,10 +151,12 @@ func (b *builder) open(n *Node, key string, o *Active) (one Faults) {
 		one.Info = 1
 	default:
 		one.NeedsPeople = 1
-		b.r.NeedsPeople = append(b.r.NeedsPeople, Need{Cluster: n.Cluster, Node: n.Name, Place: n.Place, About: o.About,
-			Seconds: int64(b.Through.Sub(o.Found) / time.Second), Href: nodeHref(n.Cluster, n.Name)})
+		b.r.NeedsPeople = append(b.r.NeedsPeople, Need{Cluster: n.Cluster, Node: n.Name, Place: n.Place, Check: o.Check,
+			Reason: o.Reason, Detector: o.Detector, Severity: o.Severity, Subject: o.Subject, Message: o.Message, Found: o.Found,
+			Seconds: int64(b.through.Sub(o.Found) / time.Second), Href: nodeHref(n.Cluster, n.Name)})
 	}
-	return one
+	f := b.fault(o.Name, FaultRow{Check: check, Reason: reason, Severity: severity, Detector: detector}, on)
+	f.Faults, *b.byNode[on] = f.Faults.add(one), b.byNode[on].add(one)
 }
 
 func (f Faults) add(g Faults) Faults {
@@ -194,29 +170,88 @@ func (f Faults) balanced() Faults {
 	return f
 }
 
-func addPlace(all *map[string]*place, name string, n *Node, f Faults) {
-	p := counter(all, n.Cluster+"\x00"+name, place{PlaceRow: PlaceRow{Cluster: n.Cluster, Name: name}})
-	p.Nodes++
-	p.Faults = p.Faults.add(f)
-	p.mean.add(n.Time)
+func (b *builder) finish() {
+	r := b.r
+	pools, zones := map[[2]string]*PlaceRow{}, map[[2]string]*PlaceRow{}
+	shares := map[*PlaceRow]*mean{}
+	var fleet mean
+	for key, row := range b.nodes {
+		f := *b.byNode[key]
+		r.Faults = r.Faults.add(f)
+		row.Found = f.Found
+		row.Href = nodeHref(row.Cluster, row.Node)
+		fleet.add(row.Time)
+		row.Share = (&mean{}).add(row.Time).share()
+		r.Availability.MaintenanceSeconds += row.Time.Maintenance / 1000
+		for _, p := range []struct {
+			rows map[[2]string]*PlaceRow
+			name string
+		}{{pools, row.Pool}, {zones, row.Zone}} {
+			at := [2]string{row.Cluster, p.name}
+			if p.rows[at] == nil {
+				p.rows[at] = &PlaceRow{Cluster: row.Cluster, Name: p.name}
+				shares[p.rows[at]] = &mean{}
+			}
+			place := p.rows[at]
+			place.Nodes++
+			place.Faults = place.Faults.add(f)
+			shares[place].add(row.Time)
+		}
+	}
+	r.Faults = r.Faults.balanced()
+	r.Availability.Nodes, r.Availability.Share = fleet.nodes, fleet.share()
+	r.ByPool, r.ByZone = b.places(pools, shares, "pool"), b.places(zones, shares, "zone")
+	r.ByFault = []FaultRow{}
+	for name, f := range b.faults {
+		f.Faults, f.Nodes = f.Faults.balanced(), len(b.touched[name])
+		f.Href = b.events(event.FaultRaised, "check", f.Check, "reason", f.Reason, "severity", string(f.Severity))
+		r.ByFault = append(r.ByFault, *f)
+	}
+	slices.SortFunc(r.ByFault, func(a, b FaultRow) int {
+		return cmp.Or(a.Severity.Compare(b.Severity), cmp.Compare(b.Found, a.Found),
+			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Detector, b.Detector))
+	})
+	slices.SortFunc(r.NeedsPeople, func(a, b Need) int {
+		return cmp.Or(a.Found.Compare(b.Found), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node),
+			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Subject.Name, b.Subject.Name))
+	})
+	r.NeedsPeople = r.NeedsPeople[:min(maxListed, len(r.NeedsPeople))]
+	b.worst()
+	b.leftovers()
+	b.links()
 }
 
-func places(all map[string]*place, field string) []PlaceRow {
-	rows := []PlaceRow{}
-	for _, p := range all {
-		p.Faults, p.Share = p.Faults.balanced(), p.share()
+func (b *builder) places(rows map[[2]string]*PlaceRow, shares map[*PlaceRow]*mean, field string) []PlaceRow {
+	all := []PlaceRow{}
+	for _, p := range rows {
+		p.Faults, p.Share = p.Faults.balanced(), shares[p].share()
 		p.Href = "/agents?" + url.Values{"cluster": {p.Cluster}, field: {p.Name}}.Encode()
-		rows = append(rows, p.PlaceRow)
+		all = append(all, *p)
 	}
-	slices.SortFunc(rows, func(a, b PlaceRow) int {
+	slices.SortFunc(all, func(a, b PlaceRow) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name))
 	})
-	return rows
+	return all
+}
+
+// worst lists the nodes with the longest unavailability, then those with the most faults.
+func (b *builder) worst() {
+	b.r.Worst = []NodeRow{}
+	for _, row := range b.nodes {
+		if row.Time.Unavailable > 0 || row.Found > 0 {
+			b.r.Worst = append(b.r.Worst, *row)
+		}
+	}
+	slices.SortFunc(b.r.Worst, func(a, b NodeRow) int {
+		return cmp.Or(cmp.Compare(b.Time.Unavailable, a.Time.Unavailable), cmp.Compare(b.Found, a.Found),
+			cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node))
+	})
+	b.r.Worst = b.r.Worst[:min(maxWorst, len(b.r.Worst))]
 }
 
 func (b *builder) leftovers() {
 	l := &b.r.Leftovers
-	l.Kinds = []KindRow{}
+	l.Kinds, l.Counting = []KindRow{}, len(b.counting)
 	all := 0
 	hundred := func(found int) *float64 {
 		if l.PodsEnded == 0 {
@@ -227,8 +262,9 @@ func (b *builder) leftovers() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.kinds)) {
 		k := b.kinds[name]
-		all += b.rated[name]
-		k.PerHundred, k.Href = hundred(b.rated[name]), b.events(event.LeftoverFound)
+		all += b.counted[name]
+		k.PerHundred = hundred(b.counted[name])
+		k.Href = b.events(event.LeftoverFound)
 		l.Kinds = append(l.Kinds, *k)
 	}
 	l.PerHundred = hundred(all)
@@ -247,8 +283,8 @@ func (b *builder) links() {
 
 // events returns the address of the period's events of a type, with the given field values.
 func (b *builder) events(t event.Type, fields ...string) string {
-	q := url.Values{"type": {string(t)}, "after": {strconv.FormatUint(b.Before, 10)},
-		"before": {strconv.FormatUint(b.Offset+1, 10)}}
+	q := url.Values{"type": {string(t)}, "after": {strconv.FormatUint(b.r.Before, 10)},
+		"before": {strconv.FormatUint(b.r.Offset+1, 10)}}
 	for i := 0; i+1 < len(fields); i += 2 {
 		if fields[i+1] != other {
 			q.Set(fields[i], fields[i+1])
@@ -285,10 +321,15 @@ func (m *mean) share() Share {
 	return Share{m.sum.Available / n, m.sum.Unavailable / n, m.sum.Unknown / n}
 }
 
-func (d durations) with(o durations) {
-	for length, count := range o {
-		d[length] += count
+func (d durations) with(o durations) durations {
+	sum := maps.Clone(d)
+	if sum == nil {
+		sum = durations{}
 	}
+	for length, count := range o {
+		sum[length] += count
+	}
+	return sum
 }
 
 // quantiles uses the nearest rank: the smallest value that covers the percentage.

@@ -1,8 +1,8 @@
 // Package report computes the daily reports of a fleet: faults found, ended by themselves or by a repair, faults that
-// need people, and the nodes' availability. It counts the changes of a model, by the center's time of receipt. A day has a
+// need people, and the nodes' availability. A day is a fold over the journal by the center's time of receipt. It has a
 // file of its own, including the state at its end, so that a report outlives the events behind it.
 //
-// docs/event-center-reference.md defines each number. Only the model decides; reports only add up days, and the tests
+// docs/event-center-reference.md defines each number. Only the fold decides; reports only add up days, and the tests
 // count the same numbers with plain SQL.
 package report
 
@@ -10,25 +10,27 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // version is the format of a day's file.
 const version = 1
 
-// Limits of the data that one node can make a day remember. Anything more is counted under other.
+// Limits of the data that one node can make a day remember. Anything more is counted under other; active faults and
+// leftovers beyond the limit are not counted, as in the model.
 const (
-	maxEnded   = 5000 // faults that have ended
-	maxNames   = 200  // of faults, and kinds of leftovers, in a day
-	maxMessage = 300  // bytes of a fault's message that a report shows
-	other      = "(other)"
+	maxActive = 5000 // faults and leftovers, each
+	maxNames  = 200  // of faults, and kinds of leftovers, in a day
+	other     = "(other)"
 )
+
+// Key identifies a node.
+type Key struct{ Cluster, Node string }
 
 // Place is the location of a node, as reported by its cluster.
 type Place struct{ Pool, Zone string }
 
-// Day is one day: its counts, and the faults and leftovers at its end, or now.
+// Day is one day: its counts, and the state at its end, or now.
 type Day struct {
 	Version  int       `json:"version"`
 	Journal  string    `json:"journal"`
@@ -39,13 +41,15 @@ type Day struct {
 	Through  time.Time `json:"through"` // counted up to this time
 	Complete bool      `json:"complete"`
 
-	Before uint64 `json:"before,string"`  // the offset before the day's first event
-	Offset uint64 `json:"offset,string"`  // counted up to this offset
+	Before uint64 `json:"before,string"` // the offset before the day's first event
+	Offset uint64 `json:"offset,string"` // counted up to this offset
+	Events uint64 `json:"events"`
 	Lost   uint64 `json:"lost,omitempty"` // events that can no longer be read
 
-	Nodes map[string]*Node `json:"nodes"` // by cluster and name
-	Find  durations        `json:"find,omitempty"`
-	Clear durations        `json:"clear,omitempty"`
+	Nodes  map[string]*Node `json:"nodes"` // by cluster and name
+	Silent map[string]bool  `json:"silent,omitempty"`
+	Find   durations        `json:"find,omitempty"`
+	Clear  durations        `json:"clear,omitempty"`
 }
 
 // Node is a node on a day.
@@ -61,13 +65,20 @@ type Node struct {
 	Joined  int  `json:"joined,omitempty"` // times on this day
 	Removed int  `json:"removed,omitempty"`
 
-	// At the end: the active faults and leftovers, and until when people have muted faults.
-	Open  map[string]*Active   `json:"open,omitempty"`
-	Muted map[string]time.Time `json:"muted,omitempty"`
-	Left  map[string]string    `json:"left,omitempty"` // kinds of leftovers
+	Lost        bool      `json:"lost,omitempty"`
+	Blind       bool      `json:"blind,omitempty"`
+	Stopped     bool      `json:"stopped,omitempty"`  // its agent has reported a stop
+	NotReady    bool      `json:"notReady,omitempty"` // according to the apiserver when the node was silent
+	Maintenance time.Time `json:"maintenance,omitzero"`
 
-	Ended     map[string]ended         `json:"ended,omitempty"` // the latest of each, on this day and the one before
-	Faults    map[counted]*Outcomes    `json:"faults,omitempty"`
+	event.Streams
+	AsOf uint64 `json:"asOf,omitempty"` // of the last snapshot
+
+	Open      map[string]*Episode      `json:"open,omitempty"`
+	Ended     map[string]stamp         `json:"ended,omitempty"` // the latest of each, until a snapshot
+	Muted     map[string]time.Time     `json:"muted,omitempty"`
+	Left      map[string]string        `json:"left,omitempty"` // kinds of the present leftovers
+	Faults    map[string]*FaultCount   `json:"faults,omitempty"`
 	Leftovers map[string]*LeftoverKind `json:"leftovers,omitempty"`
 	Pods      Pods                     `json:"pods,omitzero"`
 }
@@ -88,10 +99,36 @@ func (t Time) add(o Time) Time {
 		t.Maintenance + o.Maintenance}
 }
 
-// ended is the latest occurrence of a fault that has ended.
-type ended struct {
+// stamp identifies the latest event about a fault.
+type stamp struct {
+	Stream   string    `json:"stream,omitempty"`
+	Sequence uint64    `json:"sequence,omitempty"`
 	RaisedAt time.Time `json:"raisedAt,omitzero"`
-	At       time.Time `json:"endedAt,omitzero"` // time of receipt
+	At       time.Time `json:"at,omitzero"` // for a detector's fault: see model.Foreign
+}
+
+// Episode is a fault from the receipt of its start to the receipt of its end.
+type Episode struct {
+	stamp
+	Check    string           `json:"check"`
+	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"` // empty: the node's agent
+	Severity finding.Severity `json:"severity"`
+	Subject  finding.Subject  `json:"subject"`
+	Message  string           `json:"message"`
+	Found    time.Time        `json:"found"`
+	Repaired bool             `json:"repaired,omitempty"` // an action for it succeeded
+	Owner    string           `json:"owner,omitempty"`    // the person who took it over
+	Name     string           `json:"name"`               // the name under which it is counted
+}
+
+// FaultCount is how often a fault was found on a node, and how it ended.
+type FaultCount struct {
+	Check    string           `json:"check"`
+	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"`
+	Severity finding.Severity `json:"severity"`
+	Outcomes
 }
 
 // Outcomes counts faults. The faults at the beginning plus Found equal all others plus the faults at the end.
@@ -124,195 +161,75 @@ type Pods struct {
 	Reports bool   `json:"says,omitempty"` // its agent reports the number
 }
 
-// newDay begins a day with the state of m, after the day before; nil: there was none.
-func newDay(at time.Time, location *time.Location, journalID string, offset uint64, m *model.Model, before *Day) *Day {
-	d := &Day{Version: version, Journal: journalID, Timezone: location.String(), Before: offset, Offset: offset,
-		Nodes: map[string]*Node{}}
-	d.Name, d.From, d.To = dayOf(at, location)
-	if before != nil {
-		if d.Name <= before.Name { // a change of timezone: a report of that name exists
-			d.Name, _, d.To = dayOf(d.To, location)
-		}
-		d.From = before.To
+// state is the state of a node.
+type state int
+
+const (
+	absent state = iota
+	available
+	unavailable
+	unknown
+)
+
+// state returns the present state of a node. A known fault counts even if its agent has been silent since.
+func (d *Day) state(n *Node) state {
+	switch {
+	case !n.Present:
+		return absent
+	case n.Lost || n.NotReady || n.broken():
+		return unavailable
+	case n.Blind || n.Stopped || d.Silent[n.Cluster]:
+		return unknown
 	}
-	d.Through = d.From
-	for n := range m.Each() {
-		fresh := &Node{Cluster: n.Cluster, Name: n.Name, Since: d.From, Present: true}
-		key := n.Cluster + "\x00" + n.Name
-		if before != nil && before.Nodes[key] != nil {
-			was := before.Nodes[key]
-			fresh.Place, fresh.Pods = was.Place, Pods{was.Pods.Stream, was.Pods.Last, 0, was.Pods.Reports}
-			for key, e := range was.Ended {
-				if !e.At.Before(before.From) {
-					fresh.end(key, e)
-				}
-			}
-		}
-		d.Nodes[key] = fresh
-	}
-	return d
+	return available
 }
 
-// end completes the day, or its counts until now: with the time until then, and the state of m.
-func (d *Day) end(m *model.Model, at time.Time) {
-	for n, in := range m.Each() {
-		r := d.Nodes[n.Cluster+"\x00"+n.Name]
-		r.pass(in, n.Maintenance, at)
-		r.Open, r.Muted, r.Left = map[string]*Active{}, map[string]time.Time{}, map[string]string{}
-		for key, f := range n.Active() {
-			r.Open[key] = &Active{About: About{f.Check, f.Reason, f.Detector, f.Level, f.Subject, finding.Clip(f.Message, maxMessage),
-				f.Found}, Name: nameOf(f)}
-			if note := n.Notes[key]; note != nil {
-				r.Muted[key] = note.MutedUntil
-				if note.RaisedAt.Equal(f.Began) {
-					r.Open[key].Owner = note.AcknowledgedBy
-				}
-			}
-		}
-		for key, l := range n.Leftovers {
-			if !l.Gone {
-				r.Left[key] = l.Subject.Kind
-			}
+// broken reports whether the node cannot serve according to its agent's findings. The agent taints nodes with fatal
+// faults.
+func (n *Node) broken() bool {
+	for _, e := range n.Open {
+		if e.Severity == finding.Fatal || e.notReady() {
+			return true
 		}
 	}
+	return false
 }
 
-// pass adds the time until a moment.
-func (n *Node) pass(in model.Serving, maintenance, at time.Time) {
+// notReady reports whether a fault means that the Node's condition Ready is not True.
+func (e *Episode) notReady() bool {
+	return e.Subject.Kind == "node-condition" && e.Subject.Name == "Ready" &&
+		(e.Reason == "NodeNotReady" || e.Reason == "NodeNotHeard")
+}
+
+// passed returns the time of a node including the time up to a moment.
+func (d *Day) passed(n *Node, at time.Time) Time {
+	t := n.Time
 	whole := at.Sub(n.Since).Milliseconds()
 	if whole <= 0 {
-		return
+		return t
 	}
-	declared := min(max(maintenance.Sub(n.Since).Milliseconds(), 0), whole)
-	n.Time.Maintenance += declared
+	in := d.state(n)
+	if in == absent {
+		return t
+	}
+	declared := min(max(n.Maintenance.Sub(n.Since).Milliseconds(), 0), whole)
+	t.Maintenance += declared
 	switch in {
-	case model.Available:
-		n.Time.Available += whole - declared
-	case model.Unavailable:
-		n.Time.Unavailable += whole - declared
+	case available:
+		t.Available += whole - declared
+	case unavailable:
+		t.Unavailable += whole - declared
 	default:
-		n.Time.Unknown += whole - declared
+		t.Unknown += whole - declared
 	}
-	n.Since = at
+	return t
 }
 
-// count counts a change.
-func (d *Day) count(n *model.Node, c model.Change) {
-	key := n.Cluster + "\x00" + n.Name
-	r := d.Nodes[key]
-	if r == nil {
-		r = &Node{Cluster: n.Cluster, Name: n.Name}
-		d.Nodes[key] = r
+// settle adds the time of a node up to a moment, before its state changes.
+func (d *Day) settle(n *Node, at time.Time) {
+	if at.After(n.Since) {
+		n.Time, n.Since = d.passed(n, at), at
 	}
-	switch c.What {
-	case model.Passed:
-		if r.Present {
-			r.pass(c.In, n.Maintenance, d.Through)
-			return
-		}
-		r.Present, r.Since = true, d.Through
-		r.Joined++
-	case model.LeftoverChanged:
-		r.leftover(c.Type, c.Kind)
-	case model.PodsEnded:
-		r.pods(c.Stream, c.Pods)
-	case model.Removed:
-		r.Present, r.Open, r.Muted, r.Left, r.Pods.Stream, r.Pods.Last = false, nil, nil, nil, "", 0
-		r.Removed++
-	default:
-		d.fault(r, c)
-	}
-}
-
-// fault counts a change of a fault.
-func (d *Day) fault(r *Node, c model.Change) {
-	f, key := c.Fault, c.Fault.Key()
-	if last := r.Ended[key].RaisedAt; c.What == model.Late && !last.IsZero() && last.Equal(f.Began) {
-		return // it was counted when it ended
-	}
-	name := nameOf(f)
-	if r.Faults[name] == nil && len(r.Faults) >= maxNames {
-		name = counted{Check: other, Reason: other, Severity: finding.Info}
-	}
-	counts := counter(&r.Faults, name, Outcomes{})
-	if c.What != model.Found {
-		r.end(key, ended{f.Began, d.Through})
-	}
-	switch c.What {
-	case model.Late:
-		counts.Found++
-		counts.Late++
-	case model.Gone:
-		counts.Removed++
-	case model.Cleared:
-		counts.Cleared++
-		d.Clear.add(c.Took)
-	case model.Repaired:
-		counts.Repaired++
-		d.Clear.add(c.Took)
-	default:
-		counts.Found++
-		if !f.ObservedAt.IsZero() && !f.RaisedAt.IsZero() {
-			d.Find.add(f.RaisedAt.Sub(f.ObservedAt)) // both from the node's clock, which may be wrong
-		}
-		if f.OneShot {
-			counts.OneShot++
-			r.end(key, ended{f.Began, d.Through})
-		}
-	}
-}
-
-// end records the latest end of a fault.
-func (n *Node) end(key string, e ended) {
-	if n.Ended == nil {
-		n.Ended = map[string]ended{}
-	}
-	if _, ok := n.Ended[key]; ok || len(n.Ended) < maxEnded {
-		n.Ended[key] = e
-	}
-}
-
-// leftover counts a change of a leftover.
-func (n *Node) leftover(t event.Type, kind string) {
-	if n.Leftovers[kind] == nil && len(n.Leftovers) >= maxNames {
-		kind = other
-	}
-	k := counter(&n.Leftovers, kind, LeftoverKind{})
-	switch t {
-	case event.LeftoverFound:
-		k.Found++
-	case event.LeftoverReleased:
-		k.Released++
-	default:
-		k.Gone++
-	}
-}
-
-// counter returns the entry of a map, which begins as fresh.
-func counter[K comparable, C any](all *map[K]*C, name K, fresh C) *C {
-	if *all == nil {
-		*all = map[K]*C{}
-	}
-	if (*all)[name] == nil {
-		(*all)[name] = &fresh
-	}
-	return (*all)[name]
-}
-
-// pods counts the pods that ended since the agent's previous report.
-func (n *Node) pods(stream string, ended *uint64) {
-	if ended == nil {
-		return
-	}
-	p := &n.Pods
-	if p.Stream != stream {
-		p.Stream, p.Last = stream, 0
-	}
-	if *ended > p.Last {
-		p.Ended += *ended - p.Last
-		p.Last = *ended
-	}
-	p.Reports = true
 }
 
 // durations counts durations in seconds: exact below an hour, then in whole minutes, from two days on in whole hours.

@@ -1,9 +1,8 @@
 package report
 
 import (
-	"bytes"
 	"compress/gzip"
-	"errors"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,46 +10,43 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A file that is no day is rejected, and a damaged one.
+// A stored day is read back unchanged, also without nodes; other files are rejected.
 func TestDayFile(t *testing.T) {
+	w := newWorld(t, november(20, 6), time.UTC)
+	for _, name := range []string{"n", `a "quoted" <node>`, "m"} {
+		a := w.agent("n" + name[:1])
+		w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+		w.store1(a.raise(newFault("disk", name, finding.Fatal), 10*time.Second))
+	}
+	w.report(Daily, "today")
 	file := filepath.Join(t.TempDir(), "day")
+	for _, d := range []*Day{w.keeper.fold.Day, newDay(november(20, 6), time.UTC, "j", 3)} {
+		w.must(save(file, d))
+		read, err := load(file)
+		w.must(err)
+		want, err := json.Marshal(d)
+		w.must(err)
+		got, err := json.Marshal(read)
+		w.must(err)
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Error(diff)
+		}
+	}
 	for _, text := range []string{"", "null", "[]", `{"version":1}`, `{"version":1,"nodes":null}`, `{"version":1,"nodes":{"a":null}}`,
 		`{"version":1,"nodes":{"a":{}}`, `{"version":"x","nodes":{}}`, `{"version":2,"nodes":{}}`} {
-		var packed bytes.Buffer
-		out := gzip.NewWriter(&packed)
-		_, err := out.Write([]byte(`{"name":"2026-11-20","faults":null}` + text))
-		if err = errors.Join(err, out.Close(), os.WriteFile(file, packed.Bytes(), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		if d, err := load(file, nil); err == nil {
+		out, err := os.Create(file)
+		w.must(err)
+		packed := gzip.NewWriter(out)
+		_, err = packed.Write([]byte(`{"name":"2026-11-20","faults":null}` + text))
+		w.must(err)
+		w.must(packed.Close())
+		w.must(out.Close())
+		if d, err := load(file); err == nil {
 			t.Errorf("%s is read as %+v", text, d)
 		}
-	}
-}
-
-// A day that an older version stored, without the state at its end, stays; the days after it are counted from the beginning
-// of the journal.
-func TestDayWithoutState(t *testing.T) {
-	w := newWorld(t, november(20, 12), time.UTC)
-	a := w.agent(`a "quoted" <node>`)
-	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 10*time.Second))
-	w.at(21, 12, 0)
-	w.store1(a.raise(newFault("disk", "sdb", finding.Fatal), 0))
-	want := []Report{w.report(Daily, "2026-11-20"), w.report(Daily, "2026-11-21")}
-	file := w.keeper.file("2026-11-20")
-	d, err := load(file, nil)
-	w.must(err)
-	w.must(save(file, d, nil))
-	before, err := os.ReadFile(file)
-	w.must(err)
-	w.open()
-	if diff := cmp.Diff(want, []Report{w.report(Daily, "2026-11-20"), w.report(Daily, "2026-11-21")}); diff != "" {
-		t.Error(diff)
-	}
-	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(before, after) {
-		t.Error("the stored day is written again", err)
 	}
 }

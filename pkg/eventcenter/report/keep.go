@@ -5,18 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -36,21 +32,19 @@ type Options struct {
 	Dir      string
 	Journal  journal.Reader
 	Log      *slog.Logger
-	Location *time.Location             // nil: UTC
-	Now      func() time.Time           // nil: time.Now
-	Places   func() map[model.Key]Place // of the present nodes; nil: unknown
-	Base     func() *model.Model        // the state at the beginning of the journal; nil: an empty one
+	Location *time.Location       // nil: UTC
+	Now      func() time.Time     // nil: time.Now
+	Places   func() map[Key]Place // of the present nodes; nil: unknown
 }
 
-// Keeper counts the journal on demand, with a model of its own, and stores a file for each finished day. The counts of the
-// unfinished day are only in memory: they are computed again after a start.
+// Keeper counts the journal on demand, and stores a file for each finished day. The counts of the unfinished day are
+// only in memory: they are computed again after a start.
 type Keeper struct {
 	Options
 
-	mu    sync.Mutex // guards the fields below
-	model *model.Model
-	day   *Day   // nil before the first event
-	read  uint64 // up to this offset
+	mu   sync.Mutex // guards the fields below
+	fold Fold
+	read uint64 // up to this offset, even if there was no event to count
 }
 
 // Open continues after the newest stored day.
@@ -62,6 +56,7 @@ func Open(o Options) (*Keeper, error) {
 		o.Location = time.UTC
 	}
 	k := &Keeper{Options: o}
+	k.fold = Fold{Location: o.Location, Close: k.closed}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -70,11 +65,7 @@ func Open(o Options) (*Keeper, error) {
 		return nil, err
 	}
 	for _, name := range slices.Backward(names) {
-		var m *model.Model
-		d, err := load(k.file(name), &m)
-		if errors.Is(err, io.EOF) { // of an older version, without the state: so are those before it
-			break
-		}
+		d, err := load(filepath.Join(k.Dir, name+suffix))
 		if bounds := o.Journal.Bounds(); err == nil && (d.Journal != bounds.Journal || d.Offset > bounds.Newest) {
 			err = fmt.Errorf("it is of journal %s up to %d, this is %s up to %d", d.Journal, d.Offset, bounds.Journal,
 				bounds.Newest)
@@ -84,34 +75,25 @@ func Open(o Options) (*Keeper, error) {
 				"err", err)
 			continue
 		}
-		k.model, k.read, k.day = m, d.Offset, newDay(d.To, o.Location, d.Journal, d.Offset, m, d)
-		break
+		if d.Complete { // an older version may have stored an unfinished one
+			k.fold.Day = d.next(o.Location)
+			break
+		}
 	}
-	if k.model == nil && o.Base != nil {
-		k.model = o.Base()
-		k.read = k.model.Offset()
-	}
-	if k.model == nil {
-		k.model = model.New()
-	}
-	k.model.Count = func(n *model.Node, c model.Change) { k.day.count(n, c) }
 	return k, nil
 }
 
 // closed stores a finished day, and removes days that are too old.
 func (k *Keeper) closed(d *Day) error {
 	k.place(d)
-	if was, err := load(k.file(d.Name), nil); err == nil && was.Complete && was.Journal == d.Journal {
-		return nil // by an older version, whose files have no state: it is counted again for the days after it
-	}
-	if err := save(k.file(d.Name), d, k.model); err != nil {
+	if err := save(filepath.Join(k.Dir, d.Name+suffix), d); err != nil {
 		return fmt.Errorf("report of %s: %w", d.Name, err)
 	}
 	oldest := d.To.AddDate(0, 0, -keepDays).Format(time.DateOnly)
 	names, err := k.names()
 	for _, name := range names {
 		if name < oldest {
-			err = errors.Join(err, os.Remove(k.file(name)))
+			err = errors.Join(err, os.Remove(filepath.Join(k.Dir, name+suffix)))
 		}
 	}
 	return err
@@ -124,7 +106,7 @@ func (k *Keeper) place(d *Day) {
 	}
 	places := k.Places()
 	for _, n := range d.Nodes {
-		if p, ok := places[model.Key{Cluster: n.Cluster, Node: n.Name}]; ok && p != (Place{}) {
+		if p, ok := places[Key{n.Cluster, n.Name}]; ok && p != (Place{}) {
 			n.Place = p
 		}
 	}
@@ -144,9 +126,10 @@ func (k *Keeper) Follow(ctx context.Context) error {
 func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	bounds, after := k.Journal.Bounds(), k.read
+	bounds, now := k.Journal.Bounds(), k.Now()
+	after := k.offset()
 	if after >= bounds.Newest {
-		return false, k.advance(k.Now().Add(-behind))
+		return false, k.fold.Advance(now.Add(-behind))
 	}
 	lost := uint64(0)
 	if after+1 < bounds.Oldest {
@@ -157,20 +140,15 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	for _, r := range got.Records {
-		if k.day == nil {
-			k.day = newDay(r.Received, k.Location, bounds.Journal, r.Offset-1, k.model, nil)
-		}
-		if err := k.advance(r.Received); err != nil {
+		if err := k.fold.Apply(r, bounds.Journal); err != nil {
 			return false, err
 		}
-		k.model.Apply([]journal.Record{r})
-		k.day.Offset, k.read = r.Offset, r.Offset
 	}
 	k.read = got.Next
 	for _, g := range got.Gaps {
 		lost += g.To - g.From + 1
 	}
-	if d := k.day; d != nil {
+	if d := k.fold.Day; d != nil {
 		d.Offset = max(d.Offset, got.Next)
 		if after > d.Before { // events lost before the first day do not count
 			d.Lost += lost
@@ -179,36 +157,39 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 	return got.Next > after, nil
 }
 
-// advance counts time up to a moment, and closes the days finished by then.
-func (k *Keeper) advance(now time.Time) error {
-	for k.day != nil && !now.Before(k.day.To) {
-		d := k.day
-		d.end(k.model, d.To)
-		d.Through, d.Complete = d.To, true
-		if err := k.closed(d); err != nil {
-			return err
-		}
-		k.day = newDay(d.To, k.Location, d.Journal, d.Offset, k.model, d)
+func (k *Keeper) offset() uint64 {
+	if k.fold.Day == nil {
+		return k.read
 	}
-	if k.day != nil {
-		k.day.Through = event.Later(k.day.Through, now)
-	}
-	return nil
+	return k.fold.Day.Offset
 }
 
 // Offset returns the offset up to which the journal is counted.
 func (k *Keeper) Offset() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.read
+	return k.offset()
 }
 
-// Report returns the report of the day or week that contains date, as 2026-11-23, today or yesterday; empty: today. A
-// *web.Refusal says that the date is invalid, or has no report.
-func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, error) {
-	if p != Daily && p != Weekly {
-		return Report{}, &web.Refusal{Status: http.StatusNotFound, Reason: "there is no such report: want daily or weekly"}
+// NoReportError means that a day has no report.
+type NoReportError struct{ Name, Oldest, Newest string }
+
+func (e *NoReportError) Error() string {
+	if e.Newest == "" {
+		return "there is no report: nothing was received yet"
 	}
+	return fmt.Sprintf("there is no report of %s: there are of %s to %s", e.Name, e.Oldest, e.Newest)
+}
+
+// DateError is an invalid date.
+type DateError struct{ Text string }
+
+func (e *DateError) Error() string {
+	return fmt.Sprintf("date %.40q: want a day as 2026-11-23, today or yesterday", e.Text)
+}
+
+// Report returns the report of the day or week that contains date; empty: today.
+func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, error) {
 	now := k.Now().In(k.Location)
 	y, m, d := now.Date()
 	day := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
@@ -219,8 +200,7 @@ func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, err
 	default:
 		var err error
 		if day, err = time.Parse(time.DateOnly, date); err != nil {
-			return Report{}, &web.Refusal{Status: http.StatusBadRequest,
-				Reason: fmt.Sprintf("date %.40q: want a day as 2026-11-23, today or yesterday", date)}
+			return Report{}, &DateError{date}
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, catchUp)
@@ -244,23 +224,17 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.Now()
-	var s sum
+	b := newBuilder(p, name)
 	var missing []string
 	for i := range count {
 		date := first.AddDate(0, 0, count-1-i).Format(time.DateOnly)
-		switch d, err := k.stored(date); {
+		switch d, err := k.day(date); {
 		case err == nil:
 			through := d.Through
-			if now.After(through) && k.read >= k.Journal.Bounds().Newest {
+			if now.After(through) && k.offset() >= k.Journal.Bounds().Newest {
 				through = now
 			}
-			if d == k.day {
-				if through.After(d.To) { // it will be finished soon
-					through = d.To
-				}
-				d.end(k.model, through)
-			}
-			s.add(d, through.UTC())
+			b.add(d, through.UTC())
 		case !errors.Is(err, os.ErrNotExist):
 			k.Log.Error("read a day of the reports failed", "day", date, "err", err)
 			missing = append(missing, date)
@@ -269,33 +243,41 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 		}
 	}
 	slices.Reverse(missing)
-	if s.days == 0 {
+	if b.days == 0 {
 		names, err := k.names()
-		if k.day != nil {
-			names = append(names, k.day.Name)
+		e := &NoReportError{Name: name}
+		if k.fold.Day != nil {
+			names = append(names, k.fold.Day.Name)
 		}
-		reason := "there is no report: nothing was received yet"
 		if len(names) > 0 {
-			reason = fmt.Sprintf("there is no report of %s: there are of %s to %s", name, names[0], slices.Max(names))
+			e.Oldest, e.Newest = names[0], slices.Max(names)
 		}
-		return Report{}, cmp.Or[error](err, &web.Refusal{Status: http.StatusNotFound, Reason: reason})
+		return Report{}, cmp.Or[error](err, e)
 	}
 	var before []head
 	for i := range count {
-		if h, err := readHead(k.file(first.AddDate(0, 0, i-count).Format(time.DateOnly))); err == nil {
+		if h, err := k.head(first.AddDate(0, 0, i-count).Format(time.DateOnly)); err == nil {
 			before = append(before, h)
 		}
 	}
-	r := s.report(p, name, before)
-	r.Missing, r.Partial = missing, r.Partial || len(missing) > 0 || p == Weekly && s.days < count
+	r := b.end(before)
+	r.Missing, r.Partial = missing, r.Partial || len(missing) > 0 || p == Weekly && b.days < count
 	return r, nil
 }
 
-// stored returns a day: the present one, or a stored one.
-func (k *Keeper) stored(name string) (*Day, error) {
-	if k.day != nil && k.day.Name == name {
-		k.place(k.day)
-		return k.day, nil
+func (k *Keeper) head(name string) (h head, err error) {
+	if d := k.fold.Day; d != nil && d.Name == name {
+		return headOf(d), nil
 	}
-	return load(k.file(name), nil)
+	h, _, err = read(filepath.Join(k.Dir, name+suffix), true)
+	return h, err
+}
+
+// day returns a day: the present one, or a stored one.
+func (k *Keeper) day(name string) (*Day, error) {
+	if d := k.fold.Day; d != nil && d.Name == name {
+		k.place(d)
+		return d, nil
+	}
+	return load(filepath.Join(k.Dir, name+suffix))
 }

@@ -28,12 +28,12 @@ type world struct {
 	model  *model.Model
 	keeper *Keeper
 	zone   *time.Location
-	places map[model.Key]Place
+	places map[Key]Place
 	logged io.Writer
 }
 
 func newWorld(t testing.TB, now time.Time, zone *time.Location) *world {
-	w := &world{TB: t, dir: t.TempDir(), now: now, model: model.New(), zone: zone, places: map[model.Key]Place{},
+	w := &world{TB: t, dir: t.TempDir(), now: now, model: model.New(), zone: zone, places: map[Key]Place{},
 		logged: io.Discard}
 	var err error
 	w.store, err = sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(w.dir, "journal"), Log: w.log(),
@@ -58,7 +58,7 @@ func (w *world) open() {
 	w.Helper()
 	var err error
 	w.keeper, err = Open(Options{Dir: filepath.Join(w.dir, "reports"), Journal: w.store, Log: w.log(), Location: w.zone,
-		Now: func() time.Time { return w.now }, Places: func() map[model.Key]Place { return w.places }})
+		Now: func() time.Time { return w.now }, Places: func() map[Key]Place { return w.places }})
 	w.must(err)
 }
 

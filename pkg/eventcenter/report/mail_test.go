@@ -10,7 +10,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -28,7 +27,7 @@ func TestMail(t *testing.T) {
 	w.store1(e, a.leftover(event.LeftoverFound, script, script))
 	a.pods = 4
 	w.store1(a.snapshot())
-	w.places[model.Key{Cluster: "c", Node: a.node}] = Place{Pool: script, Zone: `javascript:alert(1)`}
+	w.places[Key{"c", a.node}] = Place{Pool: script, Zone: `javascript:alert(1)`}
 	r := w.report(Daily, "")
 	text, err := r.Mail("https://center.example")
 	w.must(err)

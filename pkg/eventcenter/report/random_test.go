@@ -131,7 +131,7 @@ func TestRandomDays(t *testing.T) {
 				a := c.agent(fmt.Sprint("n", i))
 				a.counts, a.skew = i != 0, time.Duration(i-2)*5*time.Hour
 				c.agents = append(c.agents, a)
-				c.places[model.Key{Cluster: "c", Node: a.node}] = Place{Pool: fmt.Sprint("pool", i%2), Zone: fmt.Sprint("zone", i%3)}
+				c.places[Key{"c", a.node}] = Place{Pool: fmt.Sprint("pool", i%2), Zone: fmt.Sprint("zone", i%3)}
 			}
 			for range 400 {
 				c.happen(pick(c.Rand, c.agents))

@@ -2,6 +2,8 @@ package report
 
 import (
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // Period is the period of a report.
@@ -63,8 +65,11 @@ type Faults struct {
 
 // FaultRow is a fault, summed over all nodes.
 type FaultRow struct {
-	Name
-	Nodes int `json:"nodes"`
+	Check    string           `json:"check"`
+	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"` // empty: agents
+	Severity finding.Severity `json:"severity"`
+	Nodes    int              `json:"nodes"`
 	Faults
 	Href string `json:"href"`
 }
@@ -81,12 +86,18 @@ type PlaceRow struct {
 
 // Need is a fault that waits for a person at the end of the period.
 type Need struct {
-	Cluster string `json:"cluster"`
-	Node    string `json:"node"`
-	Place          // of the node
-	About
-	Seconds int64  `json:"seconds"` // since its start
-	Href    string `json:"href"`
+	Cluster  string           `json:"cluster"`
+	Node     string           `json:"node"`
+	Place                     // of the node
+	Check    string           `json:"check"`
+	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"`
+	Severity finding.Severity `json:"severity"`
+	Subject  finding.Subject  `json:"subject"`
+	Message  string           `json:"message"`
+	Found    time.Time        `json:"found"`
+	Seconds  int64            `json:"seconds"` // since its start
+	Href     string           `json:"href"`
 }
 
 // Quantiles are durations in seconds: see docs/event-center-reference.md for the rounding.

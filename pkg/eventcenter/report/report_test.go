@@ -2,7 +2,9 @@ package report
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +17,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 func november(day, hour int) time.Time { return time.Date(2026, 11, day, hour, 0, 0, 0, time.UTC) }
@@ -33,12 +34,30 @@ func TestOverMidnight(t *testing.T) {
 	w.at(23, 6, 0)
 	w.store1(a.clear("disksda"))
 	w.at(24, 12, 0)
+	type day struct {
+		Before, Found, Cleared, Open int
+		Available, Unavailable       int64
+	}
+	want := map[string]day{
+		"2026-11-20": {0, 1, 0, 1, 12 * 3600, 6 * 3600}, "2026-11-21": {1, 0, 0, 1, 0, 24 * 3600},
+		"2026-11-22": {1, 0, 0, 1, 0, 24 * 3600}, "2026-11-23": {1, 0, 1, 0, 18 * 3600, 6 * 3600},
+		"2026-11-24": {0, 0, 0, 0, 12 * 3600, 0},
+	}
 	db := w.count()
-	db.place(map[model.Key]Place{{Cluster: "c", Node: "n"}: {}})
-	for day := 20; day <= 24; day++ {
-		r := w.report(Daily, fmt.Sprint("2026-11-", day))
-		if f := r.Faults; r.Partial != (day == 24) || f.Found+f.OpenBefore != f.Open+f.Cleared {
-			t.Errorf("%s: partial %t, %+v", r.Name, r.Partial, f)
+	db.place(map[Key]Place{{"c", "n"}: {}, {"c", "m"}: {}})
+	for name, want := range want {
+		r := w.report(Daily, name)
+		got := day{r.Faults.OpenBefore, r.Faults.Found, r.Faults.Cleared, r.Faults.Open, 0, 0}
+		if len(r.Worst) == 1 {
+			got.Available, got.Unavailable = r.Worst[0].Time.Available/seconds, r.Worst[0].Time.Unavailable/seconds
+		} else {
+			got.Available = int64(math.Round(r.Availability.Available * 12 * 3600))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if r.Partial != (name == "2026-11-24") {
+			t.Errorf("%s: partial %t", name, r.Partial)
 		}
 		db.compare(r, w.now)
 	}
@@ -103,17 +122,60 @@ func TestDaylightSaving(t *testing.T) {
 	}
 }
 
+// A node counts from its start to its removal; a later node with its name is a different one.
+func TestJoinsAndGoes(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	old, other := w.agent("n"), w.agent("m")
+	w.store1(old.event(event.AgentStarted, finding.Info, event.Agent{}), other.event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.at(20, 14, 0)
+	w.store1(old.raise(newFault("disk", "sda", finding.Fatal), 0))
+	w.at(20, 15, 0)
+	w.store1(w.center(event.NodeRemoved, "n", `{"reason":"NodeReplaced"}`))
+	w.at(20, 20, 0)
+	fresh := w.agent("n")
+	fresh.restart()
+	w.store1(fresh.event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.at(21, 0, 1)
+	r := w.report(Daily, "2026-11-20")
+	a := r.Availability
+	if want := (Time{Available: 6 * 3600 * seconds, Unavailable: 3600 * seconds}); len(r.Worst) != 1 || r.Worst[0].Time != want {
+		t.Errorf("%+v", r.Worst)
+	}
+	if math.Abs(a.Available-(1+6.0/7)/2) > 1e-9 || a.Nodes != 2 || a.Joined != 3 || a.Removed != 1 {
+		t.Errorf("%+v", a)
+	}
+	if r.Faults.Removed != 1 || r.Faults.Cleared != 0 || r.Faults.Open != 0 || r.Clear.Count != 0 {
+		t.Errorf("%+v", r.Faults)
+	}
+	db := w.count()
+	db.place(map[Key]Place{{"c", "n"}: {}, {"c", "m"}: {}})
+	db.compare(r, w.now)
+}
+
+// The node's clock does not matter: the time of receipt counts, and the time to find a fault uses a single clock.
+func TestSkew(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	a := w.agent("n")
+	a.skew = -40 * time.Hour
+	w.store1(a.raise(newFault("disk", "sda", finding.Warning), 90*time.Second))
+	w.pass(time.Hour)
+	w.store1(a.clear("disksda"))
+	r := w.report(Daily, "2026-11-20")
+	if r.Faults.Found != 1 || r.Find.Median != 90 || r.Clear.Median != 3600 {
+		t.Errorf("%+v %+v %+v", r.Faults, r.Find, r.Clear)
+	}
+	if _, err := w.keeper.Report(t.Context(), Daily, "2026-11-18"); err == nil {
+		t.Error("a node with a wrong clock makes a day")
+	}
+}
+
 // Days without events have a report too; days before the first event have none, and a date must be valid.
 func TestEmptyDay(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
-	refused := func(date string, status int, reason string) {
-		t.Helper()
-		_, err := w.keeper.Report(t.Context(), Daily, date)
-		if r := web.RefusalOf(err, 0); r == nil || r.Status != status || !strings.Contains(r.Reason, reason) {
-			t.Errorf("%s: %v", date, err)
-		}
+	none, wrong := &NoReportError{}, &DateError{}
+	if _, err := w.keeper.Report(t.Context(), Daily, "today"); !errors.As(err, &none) {
+		t.Error(err)
 	}
-	refused("today", 404, "nothing was received")
 	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
 	w.at(23, 12, 0)
 	r := w.report(Daily, "2026-11-21")
@@ -121,10 +183,14 @@ func TestEmptyDay(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	for _, date := range []string{"2026-11-19", "2026-11-24"} {
-		refused(date, 404, "there are of 2026-11-20 to 2026-11-23")
+		if _, err := w.keeper.Report(t.Context(), Daily, date); !errors.As(err, &none) || none.Oldest != "2026-11-20" {
+			t.Errorf("%s: %v", date, err)
+		}
 	}
 	for _, date := range []string{"2026-13-01", "../../x", "20261120", "tomorrow"} {
-		refused(date, 400, "want a day as")
+		if _, err := w.keeper.Report(t.Context(), Daily, date); !errors.As(err, &wrong) {
+			t.Errorf("%s: %v", date, err)
+		}
 	}
 }
 
@@ -282,11 +348,11 @@ func TestOtherTimezone(t *testing.T) {
 		names, err := w.keeper.names()
 		w.must(err)
 		events := uint64(0)
-		for _, name := range append(names, w.keeper.day.Name) {
-			d, err := w.keeper.stored(name)
+		for _, name := range append(names, w.keeper.fold.Day.Name) {
+			d, err := w.keeper.day(name)
 			w.must(err)
-			total += d.Nodes["c\x00n"].Time.Available
-			events += d.Offset - d.Before
+			total += d.passed(d.Nodes["c\x00n"], d.Through).Available
+			events += d.Events
 		}
 		if total != 72*3600*seconds || events != 73 {
 			t.Errorf("%s: %d h, %d events", zone, total/3600/seconds, events)

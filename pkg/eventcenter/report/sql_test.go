@@ -8,8 +8,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
 // The numbers of a report again, in plain SQL over the journal's files, without the report's code.
@@ -33,8 +31,8 @@ CREATE TEMP TABLE said AS SELECT w.*, w.ofagent AND (
   OR EXISTS(SELECT 1 FROM ev o WHERE o.node = w.node AND o.stream <> '' AND o.type <> 'node.snapshot.v1'
     AND o.offset < w.offset AND o.stream > w.stream
     AND NOT EXISTS(SELECT 1 FROM gone g WHERE g.node = w.node AND g.offset BETWEEN o.offset AND w.offset))
-  OR EXISTS(SELECT 1 FROM words o WHERE o.node = w.node AND o.thing = w.thing AND substr(o.type, 1, 5) = substr(w.type, 1, 5)
-    AND o.stream = w.stream AND o.offset < w.offset AND o.sequence > w.sequence)) AS late
+  OR EXISTS(SELECT 1 FROM words o WHERE o.node = w.node AND o.thing = w.thing AND o.type LIKE 'fault.%'
+    AND w.type LIKE 'fault.%' AND o.stream = w.stream AND o.offset < w.offset AND o.sequence > w.sequence)) AS late
   FROM words w;
 CREATE INDEX temp.said_thing ON said(node, thing, offset);
 CREATE TEMP TABLE live AS SELECT *, lag(type) OVER w AS before, lag(raised) OVER w AS beforeraised,
@@ -210,9 +208,6 @@ func (d database) times(r Report, check func(string, float64, string, ...any)) {
 	}
 	check("nodes", float64(r.Availability.Nodes), `SELECT count(*) FROM (SELECT node FROM (`+clipped+`) GROUP BY node HAVING
 		sum(whole - excluded) > 0)`)
-	check("joined", float64(r.Availability.Joined), `SELECT count(*) FROM (SELECT received, type, lag(type) OVER (PARTITION BY node
-		ORDER BY offset) AS was FROM ev WHERE node <> '' AND (stream <> '' OR type LIKE 'node.%')) WHERE type <> 'node.removed.v1'
-		AND (was IS NULL OR was = 'node.removed.v1') AND received >= :from AND received < :to`)
 	check("removed", float64(r.Availability.Removed), `SELECT count(*) FROM ev e WHERE type = 'node.removed.v1' AND
 		received >= :from AND received < :to AND (SELECT type FROM ev WHERE node = e.node AND offset < e.offset
 		AND (stream <> '' OR type LIKE 'node.%') ORDER BY offset DESC LIMIT 1) <> 'node.removed.v1'`)
@@ -242,13 +237,13 @@ func (d database) lengths(r Report, check func(string, float64, string, ...any))
 }
 
 // place inserts the places of nodes into the database.
-func (d database) place(places map[model.Key]Place) {
+func (d database) place(places map[Key]Place) {
 	d.do(`CREATE TEMP TABLE place(node TEXT, pool TEXT, zone TEXT)`)
-	keys := []model.Key{}
+	keys := []Key{}
 	for key := range places {
 		keys = append(keys, key)
 	}
-	slices.SortFunc(keys, func(a, b model.Key) int { return len(a.Node) - len(b.Node) })
+	slices.SortFunc(keys, func(a, b Key) int { return len(a.Node) - len(b.Node) })
 	for _, key := range keys {
 		d.do(`INSERT INTO place VALUES(?, ?, ?)`, key.Node, places[key].Pool, places[key].Zone)
 	}

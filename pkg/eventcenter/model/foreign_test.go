@@ -1,10 +1,14 @@
 package model
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -96,4 +100,46 @@ func TestRemovalEndsDetected(t *testing.T) {
 	if f.inferred() != "-a" || !strings.Contains(string(last.JSON), `"detector":"gpud"`) {
 		t.Errorf("%q: %s", f.inferred(), last.JSON)
 	}
+}
+
+// Whatever detectors and agents send: a checkpoint and the rest of the journal yield the same state.
+func TestDetectedRebuild(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := &feed{t: t, m: New()}
+		var saved bytes.Buffer
+		sequence := uint64(0)
+		for i := range 30 {
+			name := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "name")
+			switch kind := rapid.IntRange(0, 4).Draw(rt, "kind"); kind {
+			case 0, 1:
+				said := i*5 - rapid.IntRange(-3, 20).Draw(rt, "late")
+				f.received(detected("gpud", name, []event.Type{event.FaultRaised, event.FaultCleared}[kind], said, i*5))
+			case 2:
+				f.append(f.m.Expired(minute(i * 5))...)
+			case 3:
+				sequence++
+				f.append(raise(sequence, name))
+			case 4:
+				sequence++
+				f.append(snapshotOf(streamA, sequence, sequence-1, name))
+			}
+			if i == 15 {
+				if _, err := f.m.Save(&saved, "j"); err != nil {
+					rt.Fatal(err)
+				}
+			}
+		}
+		rebuilt := New()
+		rebuilt.Apply(f.records)
+		restarted, err := Load(&saved, "j")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		restarted.Apply(slices.DeleteFunc(slices.Clone(f.records), func(r journal.Record) bool { return r.Offset <= restarted.Offset() }))
+		for name, m := range map[string]*Model{"rebuilt": rebuilt, "restarted": restarted} {
+			if diff := Compare(f.m, m); len(diff) > 0 {
+				rt.Fatalf("%s: %+v", name, diff)
+			}
+		}
+	})
 }
