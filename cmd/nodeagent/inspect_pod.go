@@ -50,7 +50,7 @@ const podLimit = 15 * time.Second
 // explainPod abandons calls that hang: they end with the process.
 func explainPod(ctx context.Context, o *options, namespace, name string) (podstage.Answer, error) {
 	hangs := fmt.Errorf("discovery of kubelet and the runtime hangs: no answer within %s", podLimit)
-	limited, cancel := context.WithTimeoutCause(ctx, podLimit, hangs)
+	limited, cancel := context.WithTimeoutCause(ctx, podLimit-host.ReplyGrace, hangs)
 	defer cancel()
 	answer, err := host.Abandon(limited, func(context.Context) (podstage.Answer, error) {
 		cfg, err := o.load(ctx)

@@ -129,11 +129,19 @@ func (p Part) content(ctx context.Context, limit int) ([]byte, Member) {
 	return data, m
 }
 
+// summing is the time that a part has after its limit, to write down the errors of calls that have reached it.
+const summing = time.Second
+
 // read reads a part, and abandons it when its time is up.
 func (p Part) read(ctx context.Context) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.Limit, fmt.Errorf("it hangs: no answer within %s", p.Limit))
+	hangs := fmt.Errorf("it hangs: no answer within %s", p.Limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, p.Limit+summing, hangs)
 	defer cancel()
-	return host.Abandon(ctx, p.Read)
+	return host.Abandon(ctx, func(ctx context.Context) ([]byte, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, p.Limit, hangs)
+		defer cancel()
+		return p.Read(ctx)
+	})
 }
 
 // lastLines cuts a text to its last lines.

@@ -5,7 +5,7 @@ package podfacts
 
 import (
 	"context"
-	"errors"
+
 	"fmt"
 	"slices"
 	"strings"
@@ -75,8 +75,8 @@ func within[T any](
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
 	defer cancel()
 	value, err := host.Abandon(ctx, func(ctx context.Context) (T, error) { return host.Ask(ctx, what, f) })
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
-		err = fmt.Errorf("%s: %w", what, err)
+	if err != nil && ctx.Err() != nil { // the client's own error may not name the limit
+		err = fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 	return value, err
 }

@@ -200,3 +200,19 @@ func TestNothingHangs(t *testing.T) {
 		time.Sleep(2 * time.Hour) // the abandoned calls end
 	})
 }
+
+// A client that obeys its context returns an error of its own, which does not name the limit.
+func TestLimitIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := node(t)
+		h.Cluster.PodsNamed = func(ctx context.Context, _, _ string) ([]corev1.Pod, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, errors.New("no") }
+		a := podstage.Evaluate(podfacts.Gather(t.Context(), h, podfacts.Lookups{}, "shop", "web-0"))
+		if a.Verdict != podstage.Unknown || !strings.Contains(a.Blocker, "no answer within 4s") {
+			t.Errorf("%s: %s", a.Verdict, a.Blocker)
+		}
+	})
+}

@@ -204,7 +204,7 @@ func (v fullDisk) imageAge() time.Duration {
 // unusedImages returns the images that are not pinned and belong to no container, pod or sandbox.
 func (v fullDisk) unusedImages(ctx context.Context) ([]*kubecri.Image, error) {
 	h := v.tools.Host
-	all, err := h.Runtime.Images(ctx)
+	all, err := host.Ask(ctx, "runtime", h.Runtime.Images)
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
