@@ -62,6 +62,7 @@ func (c *Child) begin() {
 	}
 	c.mu.Unlock()
 	if c.err == nil {
+		warm(c.Cmd.Path, c.Cmd.Dir)
 		c.err = c.Cmd.Start()
 	}
 	if c.Started != nil {
