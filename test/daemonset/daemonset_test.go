@@ -112,7 +112,10 @@ func open(t *testing.T) *cluster {
 	}
 	l, err := lab.Open("")
 	if err == nil {
-		err = l.Resume(t.Context())
+		var missing []string
+		if missing, err = l.Resume(t.Context()); len(missing) > 0 {
+			t.Logf("an earlier test left these components stopped, or the agent ended them: %v", missing)
+		}
 	}
 	if err == nil {
 		err = harness.WaitFor(t.Context(), "the node to be healthy", func() error { return l.Healthy(t.Context()) })

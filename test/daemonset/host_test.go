@@ -167,8 +167,8 @@ func failedDisk(t *testing.T, parent string) *harness.Disk {
 	return disk
 }
 
-// testDisk makes a filesystem of the host fail that the pod has never mounted. Meanwhile the Node has a taint; for one that a
-// person removes, see TestWrittenAgain in test/e2e. The bench prints the times.
+// testDisk makes a filesystem of the host fail that the pod has never mounted. Meanwhile the Node has a taint, also
+// after a person has removed it. The bench prints the times.
 func testDisk(t *testing.T, c *cluster) {
 	c.install(t, true, "rights.kubelet=true", "rights.taint=true", "config.report.taint.mode=on", "config.report.taint.hold=2s")
 	disk := failedDisk(t, c.Dir)
@@ -185,6 +185,8 @@ func testDisk(t *testing.T, c *cluster) {
 	if !strings.Contains(condition.Message, disk.Mount) {
 		t.Errorf("the condition does not name %s: %s", disk.Mount, condition.Message)
 	}
+	c.awaitTaint(t, condition.Reason+":NoSchedule")
+	c.kubectl(t, "taint", "node", c.NodeName, "nodeagent.github.io/unhealthy-")
 	c.awaitTaint(t, condition.Reason+":NoSchedule")
 	if err := disk.Unmount(); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,10 @@ func openLab(t *testing.T) *lab.Lab {
 	need.Flag(t, *withLab, "-lab: uses a real node")
 	l, err := lab.Open("")
 	if err == nil {
-		err = l.Resume(t.Context())
+		var missing []string
+		if missing, err = l.Resume(t.Context()); len(missing) > 0 {
+			t.Logf("an earlier test left these components stopped, or the agent ended them: %v", missing)
+		}
 	}
 	if err == nil {
 		err = harness.WaitFor(t.Context(), "the node to be healthy", func() error {

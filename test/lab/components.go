@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -144,14 +145,23 @@ func (l *Lab) Start(ctx context.Context, name string) error {
 	return l.Start(ctx, manager)
 }
 
-// Resume starts each component that does not run, for example because a test has failed before it started it again.
-func (l *Lab) Resume(ctx context.Context) error {
+// resuming is held by the only goroutine that starts missing components.
+var resuming sync.Mutex
+
+// Resume starts each component that does not run, for example because a test has failed before it started it again, and
+// returns their names.
+func (l *Lab) Resume(ctx context.Context) (missing []string, err error) {
+	resuming.Lock()
+	defer resuming.Unlock()
 	for _, name := range l.components() {
+		if _, err := l.PID(name); err != nil {
+			missing = append(missing, name)
+		}
 		if err := l.Start(ctx, name); err != nil {
-			return err
+			return missing, err
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 func (l *Lab) begin(name string) error {

@@ -11,8 +11,8 @@ import (
 )
 
 // The agent runs Go code on one processor at a time: its work is some hundred milliseconds a minute, and on a second
-// processor Go starts a thread for nearly each timer and goroutine, only to find no work. System calls do not count:
-// while one lasts, another thread runs. The garbage collector runs early, because the agent allocates little over a long
+// processor Go starts a thread for nearly each timer and goroutine, only to find no work. While a system call lasts,
+// another thread runs. The garbage collector runs early, because the agent allocates little over a long
 // time. Memory that only the start or an inspection needed is returned soon after it; the Go runtime itself would keep
 // most of it.
 const (
