@@ -209,8 +209,8 @@ func wanted(f journal.Filter, r journal.Record) bool {
 	return true
 }
 
-// skip moves a span to the next readable offset and records the gap. It tries each offset: a B-tree look-up finds rows
-// behind a damaged page, a scan does not get past it. It needs p.mu.
+// skip moves a span to the next readable offset and records the gap. It tries each offset that is in no known gap: a
+// B-tree look-up finds rows behind a damaged page, a scan does not get past it. It needs p.mu.
 func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) error {
 	next := *q
 	defer func() { s.pass(q, next.next, fmt.Sprintf("damaged: %s: %v", p.path, cause)) }()
@@ -219,12 +219,22 @@ func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) er
 		return nil
 	}
 	for ; !next.done(); next.next += next.step {
+		if g, known := s.gapAt(uint64(next.next)); known { // an earlier read has tried it
+			next.next = min(int64(g.To), next.last)
+			if q.Backward {
+				next.next = max(int64(g.From), next.last)
+			}
+			continue
+		}
 		rows, err := p.db.QueryContext(ctx, "SELECT "+columns+" FROM events WHERE offset = ?", next.next)
 		if err == nil {
 			found := rows.Next()
 			if err = errors.Join(rows.Err(), rows.Close()); found && err == nil {
 				return nil
 			}
+		}
+		if err == nil {
+			err = ctx.Err() // the driver may report an interrupted look-up as one that finds nothing
 		}
 		if err != nil && !isDamage(err) {
 			return err

@@ -1,0 +1,84 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
+)
+
+// onDays makes a journal with a sealed file of these events and a file with one more, and returns its directory.
+func onDays(t *testing.T, c *journaltest.Clock, events []journal.Event) string {
+	t.Helper()
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{Now: c.Now})
+	for len(events) > 0 {
+		n := min(maxGroup, len(events))
+		journaltest.Append(t, s, events[:n]...)
+		events = events[n:]
+	}
+	c.Add(24 * time.Hour)
+	journaltest.Append(t, s, of("last", 1))
+	must(t, s.Seal(t.Context()))
+	must(t, s.Close())
+	return dir
+}
+
+// rootPage returns the first page of a table, counted from 0.
+func rootPage(t *testing.T, file, table string) (page int) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+file+"?immutable=1")
+	must(t, err)
+	defer db.Close()
+	must(t, db.QueryRow("SELECT rootpage - 1 FROM sqlite_schema WHERE name = ?", table).Scan(&page))
+	return page
+}
+
+// A damaged region that is too large for one read is passed by the next few, and later ones do not search it again.
+func TestLargeDamage(t *testing.T) {
+	const events = 20_000
+	c := journaltest.NewClock()
+	dir := onDays(t, c, many(1, events))
+	file := filepath.Join(dir, partitionName(1))
+	overwrite(t, file, rootPage(t, file, "events"), 0xa5)
+	s := openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
+	begun := time.Now()
+	if _, err := s.Check(t.Context(), WithoutRest); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.Since(begun) / 5
+	must(t, s.Close())
+	for _, backward := range []bool{false, true} {
+		q := journal.Query{After: 0, Limit: 10, Backward: backward}
+		if backward {
+			q.After = events + 1 // only the damaged file, which has nothing to read
+		}
+		s = openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
+		read := func() (journal.Page, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			return s.Read(ctx, q)
+		}
+		reads := 1
+		page, err := read()
+		for ; errors.Is(err, context.DeadlineExceeded) && reads < 50; reads++ {
+			page, err = read()
+		}
+		if err != nil || reads == 1 {
+			t.Fatalf("backward %t, read %d, each of %v at most: %v", backward, reads, limit, err)
+		}
+		t.Logf("backward %t: passed by read %d of %v", backward, reads, limit)
+		if !backward && (len(page.Records) != 1 || len(page.Gaps) != 1 || page.Gaps[0].From != 1 || page.Gaps[0].To != events) {
+			t.Errorf("%d records, gaps %v", len(page.Records), page.Gaps)
+		}
+		if _, err := read(); err != nil {
+			t.Errorf("backward %t, the next: %v", backward, err)
+		}
+		must(t, s.Close())
+	}
+}
