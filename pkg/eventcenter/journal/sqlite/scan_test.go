@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -80,5 +82,59 @@ func TestLargeDamage(t *testing.T) {
 			t.Errorf("backward %t, the next: %v", backward, err)
 		}
 		must(t, s.Close())
+	}
+}
+
+// Behind a damaged page, a read by node goes on with the index of nodes: it reads no other events.
+func TestIndexBehindDamage(t *testing.T) {
+	const events = 5000
+	c := journaltest.NewClock()
+	var all []journal.Event
+	for i := range uint64(events) {
+		all = append(all, of(fmt.Sprint("node-", i%10), i/10+1))
+	}
+	dir := onDays(t, c, all)
+	file := filepath.Join(dir, partitionName(1))
+	const other = 4002 // an event of node-1, far behind the damage
+	openAnd(t, file, fmt.Sprint("UPDATE events SET crc = crc + 1 WHERE offset = ", other))
+	for page := rootPage(t, file, "events") + 20; ; page++ { // the first ones are roots
+		data, err := os.ReadFile(file)
+		must(t, err)
+		if data[page*pageSize] == 13 { // a leaf of the table
+			overwrite(t, file, page, 0)
+			break
+		}
+	}
+	s := openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
+	for range 2 {
+		page, err := s.Read(t.Context(), journal.Query{Limit: events, Filter: journal.Filter{journal.Node: {"node-0"}}})
+		if n := len(page.Records); err != nil || n < events/10-20 || n == events/10 {
+			t.Fatalf("%d records, %v", n, err)
+		}
+		if g, known := s.gapAt(other); known || len(s.Health().Gaps) != 1 {
+			t.Errorf("the events of other nodes were read: %v, all gaps %v", g, s.Health().Gaps)
+		}
+	}
+}
+
+// A read by node in a file whose index lacks rows reads each event, of a limited number at a time.
+func TestScanWithoutIndex(t *testing.T) {
+	const events = scanLimit + 2000
+	c := journaltest.NewClock()
+	all := append(many(1, events), of("rare", 1))
+	s := openTest(t, onDays(t, c, all), Options{Now: c.Now, ReadOnly: true})
+	s.parts[0].noIndex.Store(true) // as the check of all files notes it
+	q := journal.Query{Limit: 10, Filter: journal.Filter{journal.Node: {"rare"}}}
+	page, err := s.Read(t.Context(), q)
+	if err != nil || page.Next != scanLimit || len(page.Records) > 0 {
+		t.Fatalf("next %d with %d records, %v", page.Next, len(page.Records), err)
+	}
+	q.After = page.Next
+	if page, err = s.Read(t.Context(), q); err != nil || page.Next != events+2 || len(page.Records) != 1 {
+		t.Errorf("next %d with %d records, %v", page.Next, len(page.Records), err)
+	}
+	q.After, q.Backward = 0, true
+	if page, err = s.Read(t.Context(), q); err != nil || len(page.Records) != 1 {
+		t.Errorf("backward %d records, %v", len(page.Records), err)
 	}
 }
