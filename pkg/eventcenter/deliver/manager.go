@@ -170,7 +170,7 @@ func (m *Manager) begin(s *subscription, positions, letters []control.Record) er
 	return nil
 }
 
-// list begins registered subscriptions that earlier lists did not have, until ctx ends. None ends because a list lacks it.
+// list begins registered subscriptions that earlier lists lacked, until ctx ends. None ends because a list lacks it.
 func (m *Manager) list(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait(ctx, listEvery, nil, nil)

@@ -149,7 +149,8 @@ func (s *subscription) load(record control.Record) error {
 	return nil
 }
 
-// save writes the state, unless the subscription is removed. Without force it does so only every saveEvery: a crash in between causes duplicate deliveries.
+// save writes the state, unless the subscription is removed. Without force it does so only every saveEvery: a crash in
+// between causes duplicate deliveries.
 func (s *subscription) save(ctx context.Context, force bool) bool {
 	s.saving.Lock()
 	defer s.saving.Unlock()

@@ -89,7 +89,8 @@ func TestSettingsStay(t *testing.T) {
 		}
 		status, err := kv.Status(t.Context())
 		must(t, err)
-		if c := status.Config(); c.Description != before.Description || c.MaxBytes != before.MaxBytes || c.LimitMarkerTTL != want {
+		c := status.Config()
+		if c.Description != before.Description || c.MaxBytes != before.MaxBytes || c.LimitMarkerTTL != want {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}

@@ -143,7 +143,7 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q *span, page *
 // maxValues is how many filter values are passed to SQLite.
 const maxValues = 1000
 
-// readsAll reports whether each row must be read: without a filter, with one that is too long, or if the index lacks rows.
+// readsAll reports whether each row must be read: without a filter, with a too long one, or if the index lacks rows.
 func (p *partition) readsAll(f journal.Filter) bool {
 	values := 0
 	for _, of := range f {
