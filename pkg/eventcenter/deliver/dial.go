@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	dialLimit   = 10 * time.Second
+	dialLimit   = 10 * time.Second // of a connection, with the handshake of TLS
 	idleLimit   = 90 * time.Second
 	maxHeader   = 16 << 10 // bytes of response headers
 	connections = 4        // at a time, per subscription and target
@@ -67,8 +67,6 @@ func (t Target) transport(resolver *net.Resolver) *http.Transport {
 			if err != nil {
 				return nil, err
 			}
-			ctx, cancel := context.WithTimeout(ctx, 2*dialLimit)
-			defer cancel()
 			return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, hostPort)
 		},
 		MaxIdleConns: connections, MaxIdleConnsPerHost: connections, MaxConnsPerHost: 2 * connections,

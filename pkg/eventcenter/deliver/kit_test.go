@@ -23,7 +23,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
-	control "github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/web/control"
+	sqlitecontrol "github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
 
 var secret = []byte("0123456789abcdef0123456789abcdef")
@@ -38,6 +39,8 @@ type kit struct {
 	config  deliver.Config
 	stop    func()
 	sent    map[string]int // events per node
+
+	wrap func(control.Store) control.Store // the store that managers get; nil: the real one
 }
 
 func newKit(t *testing.T, settings deliver.Settings, transport http.RoundTripper) *kit {
@@ -63,9 +66,12 @@ func newKit(t *testing.T, settings deliver.Settings, transport http.RoundTripper
 // start opens a manager and runs it, as a center does when it starts.
 func (k *kit) start() {
 	k.t.Helper()
-	store, err := control.Open(k.t.Context(), filepath.Join(k.dir, "control.db"))
+	store, err := sqlitecontrol.Open(k.t.Context(), filepath.Join(k.dir, "control.db"))
 	must(k.t, err)
 	k.config.Store = store
+	if k.wrap != nil {
+		k.config.Store = k.wrap(store)
+	}
 	if k.Manager, err = deliver.Open(k.t.Context(), k.config); err != nil {
 		k.t.Fatal(err)
 	}

@@ -27,6 +27,11 @@ const (
 	audits      = "audit"         // Entry, by time
 )
 
+const (
+	loadLimit = 30 * time.Second
+	listEvery = time.Minute
+)
+
 // Config is the configuration of a manager.
 type Config struct {
 	Settings Settings
@@ -51,6 +56,8 @@ type Manager struct {
 	Config
 	starting chan *subscription // for Run; there is room for all
 
+	changing sync.Mutex // held while subscriptions are added and removed, together with their records
+
 	mu            sync.Mutex // guards the fields below
 	subscriptions map[string]*subscription
 	written       int // entries of the audit, by this process
@@ -71,20 +78,26 @@ func Open(ctx context.Context, c Config) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{Config: c, starting: make(chan *subscription, 2*maxSubscriptions), subscriptions: map[string]*subscription{}}
+	var configured []*subscription
 	for _, one := range c.Settings.Subscriptions {
 		s, err := newSubscription(m, one, true)
 		if err != nil {
 			return nil, err
 		}
-		m.subscriptions[one.Name] = s
+		configured = append(configured, s)
 	}
-	if err := m.load(ctx); err != nil {
+	if err := m.load(ctx, configured); err != nil {
 		return nil, fmt.Errorf("subscriptions: %w", err)
 	}
 	return m, nil
 }
 
-func (m *Manager) load(ctx context.Context) error {
+// load begins new subscriptions, and those registered ones that are not known yet.
+func (m *Manager) load(ctx context.Context, begin []*subscription) error {
+	ctx, cancel := context.WithTimeout(ctx, loadLimit)
+	defer cancel()
+	m.changing.Lock()
+	defer m.changing.Unlock()
 	records, err := m.Store.List(ctx, registered, "")
 	if err != nil {
 		return err
@@ -94,46 +107,84 @@ func (m *Manager) load(ctx context.Context) error {
 		if err := json.Unmarshal(record.Value, &r); err != nil {
 			return fmt.Errorf("%s: %w", record.Key, err)
 		}
-		if m.subscriptions[r.Name] != nil {
+		if slices.ContainsFunc(begin, func(s *subscription) bool { return s.Name == r.Name }) {
 			m.Log.Error("ignore a registered subscription: the settings have one of the same name", "subscription", r.Name)
 			continue
 		}
-		s, err := newSubscription(m, r.Subscription, false)
-		if err != nil { // for example, its target is no longer permitted
-			m.Log.Error("stop a registered subscription that is no longer valid: see the list of subscriptions",
-				"subscription", r.Name) // the address may be a secret
-			s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
-				wake: make(chan struct{}, 1), retryNow: make(chan struct{}, 1), broken: true}
+		if _, err := m.find(r.Name); err != nil {
+			begin = append(begin, m.restored(r))
 		}
-		s.registered = &r
-		m.subscriptions[r.Name] = s
 	}
-	for _, s := range m.subscriptions {
-		if s.broken {
-			continue
-		}
-		if err := s.load(ctx); err != nil {
-			return err
-		}
-		m.starting <- s
+	if len(begin) == 0 {
+		return nil
+	}
+	positions, err := m.Store.List(ctx, cursors, "")
+	if err != nil {
+		return err
 	}
 	letters, err := m.Store.List(ctx, deadLetters, "")
 	if err != nil {
 		return err
 	}
-	for _, l := range letters {
-		name, id, _ := strings.Cut(l.Key, ".")
-		if s := m.subscriptions[name]; s != nil {
-			s.letters = append(s.letters, id)
+	for _, s := range begin {
+		if err := m.begin(s, positions, letters); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// restored returns a registered subscription.
+func (m *Manager) restored(r Registration) *subscription {
+	s, err := newSubscription(m, r.Subscription, false)
+	if err != nil { // for example, its target is no longer permitted
+		m.Log.Error("stop a registered subscription that is no longer valid: see the list of subscriptions",
+			"subscription", r.Name) // the address may be a secret
+		s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
+			wake: make(chan struct{}, 1), retryNow: make(chan struct{}, 1), broken: true}
+	}
+	s.registered = &r
+	return s
+}
+
+// begin adds a subscription, with its record among the positions and its dead letters, and lets Run start it.
+func (m *Manager) begin(s *subscription, positions, letters []control.Record) error {
+	for _, l := range letters {
+		if name, id, _ := strings.Cut(l.Key, "."); name == s.Name {
+			s.letters = append(s.letters, id)
+		}
+	}
+	if !s.broken {
+		var position control.Record
+		if at := slices.IndexFunc(positions, func(r control.Record) bool { return r.Key == s.Name }); at >= 0 {
+			position = positions[at]
+		}
+		if err := s.load(position); err != nil {
+			return err
+		}
+		m.starting <- s
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.subscriptions[s.Name] = s
+	return nil
+}
+
+// list begins registered subscriptions that earlier lists lacked, until ctx ends. None ends because a list lacks it.
+func (m *Manager) list(ctx context.Context) {
+	for ctx.Err() == nil {
+		wait(ctx, listEvery, nil, nil)
+		if err := m.load(ctx, nil); err != nil && ctx.Err() == nil {
+			m.Log.Error("list the registered subscriptions again failed", "err", err)
+		}
+	}
 }
 
 // Run delivers until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
+	all.Go(func() { m.list(ctx) })
 	for {
 		select {
 		case s := <-m.starting:
@@ -160,9 +211,18 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
+	m.changing.Lock()
+	defer m.changing.Unlock()
 	m.mu.Lock()
 	known, many := m.subscriptions[one.Name] != nil, len(m.subscriptions) >= maxSubscriptions
 	m.mu.Unlock()
+	if !known { // it may be registered, and missing in the list that was loaded: then it has a cursor
+		_, err := m.Store.Get(ctx, registered, one.Name)
+		if err != nil && !errors.Is(err, control.ErrNotFound) {
+			return err
+		}
+		known = err == nil
+	}
 	switch {
 	case known:
 		return fmt.Errorf("%w: there is a subscription %s", ErrRefused, one.Name)
@@ -183,7 +243,7 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	if err := m.remove(ctx, cursors, one.Name); err != nil { // of a removed subscription
 		return err
 	}
-	if err := s.load(ctx); err != nil {
+	if err := s.load(control.Record{}); err != nil {
 		return err
 	}
 	if !s.save(ctx, true) { // before the registration: otherwise it would start later after a crash
@@ -214,6 +274,8 @@ func (m *Manager) remove(ctx context.Context, bucket, key string) error {
 
 // Remove ends a subscription and deletes its cursor and its dead letters.
 func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
+	m.changing.Lock()
+	defer m.changing.Unlock()
 	s, err := m.find(name)
 	if err != nil {
 		return err
@@ -225,13 +287,11 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 		return err
 	}
 	m.mu.Lock()
-	if m.subscriptions[name] != s {
-		m.mu.Unlock()
-		return fmt.Errorf("subscription %.64q: %w", name, ErrUnknown)
-	}
 	delete(m.subscriptions, name)
 	m.mu.Unlock()
 	close(s.stop)
+	s.saving.Lock() // so that its state is not written again
+	defer s.saving.Unlock()
 	s.mu.Lock()
 	letters := slices.Clone(s.letters)
 	s.mu.Unlock()

@@ -16,10 +16,12 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web/control"
 )
 
 // A cursor outlives the process: events from the downtime are delivered, and delivered events are not sent again.
@@ -50,6 +52,90 @@ func TestDurable(t *testing.T) {
 		if c.asked() != before {
 			t.Error("a restart delivers again")
 		}
+		k.stop()
+	})
+}
+
+// forgetful is a store whose lists are empty for a while.
+type forgetful struct {
+	control.Store
+	empty atomic.Bool
+}
+
+func (s *forgetful) List(ctx context.Context, bucket, prefix string) ([]control.Record, error) {
+	if s.empty.Load() {
+		return nil, nil
+	}
+	return s.Store.List(ctx, bucket, prefix)
+}
+
+// A registered subscription that a list lacks is not lost: it cannot be added again, which would delete its cursor; it
+// begins once a later list has it, where it stopped; and it does not end if a list lacks it.
+func TestListLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, store := &receiver{}, &forgetful{}
+		k := newKit(t, hooks(), c)
+		k.add(deliver.Subscription{})
+		k.append("x")
+		time.Sleep(time.Minute)
+		k.stop()
+		store.empty.Store(true)
+		k.wrap = func(s control.Store) control.Store {
+			store.Store = s
+			return store
+		}
+		k.append("x", "y")
+		k.start()
+		before, err := store.Get(t.Context(), "cursors", "a")
+		must(t, err)
+		if err := k.Add(t.Context(), deliver.Who{Name: "me"}, deliver.Subscription{Name: "a",
+			URL: "https://hooks.example.com/a"}); !errors.Is(err, deliver.ErrRefused) {
+			t.Errorf("added again: %v", err)
+		}
+		after, err := store.Get(t.Context(), "cursors", "a")
+		if diff := cmp.Diff(before, after); diff != "" || err != nil {
+			t.Errorf("the cursor after that: %v %s", err, diff)
+		}
+		time.Sleep(2 * time.Minute)
+		store.empty.Store(false)
+		time.Sleep(2 * time.Minute)
+		c.check(k)
+		store.empty.Store(true)
+		time.Sleep(2 * time.Minute)
+		k.append("x")
+		time.Sleep(time.Minute)
+		c.check(k)
+		if got := c.got(); len(got) != 4 {
+			t.Errorf("%v", got)
+		}
+		k.stop()
+	})
+}
+
+// A position whose revision is not the known one, as after a write whose answer was lost, is written again.
+func TestPositionConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		k.add(deliver.Subscription{})
+		for i, change := range []func(r control.Record) error{
+			func(r control.Record) error {
+				_, err := k.config.Store.Put(t.Context(), "cursors", "a", r.Value, r.Revision)
+				return err
+			},
+			func(r control.Record) error { return k.config.Store.Delete(t.Context(), "cursors", "a", r.Revision) },
+		} {
+			stored, err := k.config.Store.Get(t.Context(), "cursors", "a")
+			must(t, err)
+			must(t, change(stored))
+			k.append("x")
+			time.Sleep(time.Minute)
+			stored, err = k.config.Store.Get(t.Context(), "cursors", "a")
+			if want := fmt.Sprintf(`"cursor":%d`, i+1); err != nil || !strings.Contains(string(stored.Value), want) {
+				t.Errorf("no %s in %s, %v", want, stored.Value, err)
+			}
+		}
+		c.check(k)
 		k.stop()
 	})
 }

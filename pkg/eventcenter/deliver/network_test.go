@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -130,15 +131,19 @@ func TestRebinding(t *testing.T) {
 	k.add(deliver.Subscription{URL: "http://hooks.example.com:" + port})
 	k.append("x")
 	eventually(t, "one event", func() bool { return len(c.got()) == 1 })
-	address.Store(new(netip.MustParseAddr("127.0.0.1")))
-	server.CloseClientConnections()
-	k.append("x")
-	eventually(t, "a refusal", func() bool { return strings.Contains(k.status().Problem, "127.0.0.1 is not permitted") })
-	address.Store(new(netip.MustParseAddr("127.0.0.2")))
-	eventually(t, "the second", func() bool { return slices.Contains(c.got(), "x-2") })
+	for i, own := range []string{"127.0.0.1", "::ffff:127.0.0.1"} {
+		eventually(t, "no problem", func() bool { return k.status().Problem == "" })
+		address.Store(new(netip.MustParseAddr(own)))
+		server.CloseClientConnections()
+		k.append("x")
+		eventually(t, "a refusal", func() bool { return strings.Contains(k.status().Problem, "127.0.0.1 is not permitted") })
+		address.Store(new(netip.MustParseAddr("127.0.0.2")))
+		eventually(t, "the next", func() bool { return slices.Contains(c.got(), fmt.Sprint("x-", i+2)) })
+	}
 }
 
-// resolver asks a name server that answers every question with this address.
+// resolver asks a name server that answers every question with this address: A with an IPv4 address, AAAA with one that
+// is mapped into IPv6.
 func resolver(t *testing.T, address *atomic.Pointer[netip.Addr]) *net.Resolver {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -155,12 +160,19 @@ func resolver(t *testing.T, address *atomic.Pointer[netip.Addr]) *net.Resolver {
 				continue
 			}
 			m.Response, m.Additionals = true, nil
-			if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
-				m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
-					Body: &dnsmessage.AResource{A: address.Load().As4()}}}
+			q, address := m.Questions[0], address.Load()
+			answer := dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}}
+			switch {
+			case q.Type == dnsmessage.TypeA && address.Is4():
+				answer.Body = &dnsmessage.AResource{A: address.As4()}
+			case q.Type == dnsmessage.TypeAAAA && address.Is4In6():
+				answer.Body = &dnsmessage.AAAAResource{AAAA: address.As16()}
 			}
-			answer, _ := m.Pack() // made of a question that was unpacked
-			_, _ = server.WriteTo(answer, from)
+			if answer.Body != nil {
+				m.Answers = []dnsmessage.Resource{answer}
+			}
+			text, _ := m.Pack() // made of a question that was unpacked
+			_, _ = server.WriteTo(text, from)
 		}
 	}()
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {

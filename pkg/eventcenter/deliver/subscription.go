@@ -42,7 +42,7 @@ type subscription struct {
 	retryNow   chan struct{} // size 1: a node or event was added to the held ones
 
 	asking sync.Mutex // held while asking the target by OPTIONS
-	saving sync.Mutex // held while writing the state
+	saving sync.Mutex // held while writing or removing the state
 
 	mu       sync.Mutex // guards the fields below
 	state    state
@@ -100,11 +100,9 @@ func (s *subscription) run(ctx context.Context) {
 	all.Go(func() { s.retry(ctx) })
 	s.follow(ctx)
 	all.Wait()
-	if !s.removed() { // do not store it again
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		s.save(limited, true)
-	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	s.save(limited, true)
 	if c, ok := s.client.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
@@ -119,12 +117,8 @@ func (s *subscription) removed() bool {
 	}
 }
 
-// load loads the state, or creates it.
-func (s *subscription) load(ctx context.Context) error {
-	record, err := s.m.Store.Get(ctx, cursors, s.Name)
-	if err != nil && !errors.Is(err, control.ErrNotFound) {
-		return err
-	}
+// load takes the state from its record, or creates it if the record is empty.
+func (s *subscription) load(record control.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state, s.revision = state{}, record.Revision
@@ -155,12 +149,13 @@ func (s *subscription) load(ctx context.Context) error {
 	return nil
 }
 
-// save writes the state. Without force it does so only every saveEvery: a crash in between causes duplicate deliveries.
+// save writes the state, unless the subscription is removed. Without force it does so only every saveEvery: a crash in
+// between causes duplicate deliveries.
 func (s *subscription) save(ctx context.Context, force bool) bool {
 	s.saving.Lock()
 	defer s.saving.Unlock()
 	s.mu.Lock()
-	if !s.dirty || !force && time.Since(s.saved) < saveEvery {
+	if s.removed() || !s.dirty || !force && time.Since(s.saved) < saveEvery {
 		s.mu.Unlock()
 		return true
 	}
@@ -169,7 +164,7 @@ func (s *subscription) save(ctx context.Context, force bool) bool {
 	s.dirty, s.saved = false, time.Now()
 	s.mu.Unlock()
 	if err == nil {
-		revision, err = s.m.Store.Put(ctx, cursors, s.Name, value, revision)
+		revision, err = s.put(ctx, value, revision)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,6 +176,19 @@ func (s *subscription) save(ctx context.Context, force bool) bool {
 	}
 	s.revision = revision
 	return true
+}
+
+// put writes the state over the one that is stored, whose revision may be unknown: after a write whose answer was lost.
+func (s *subscription) put(ctx context.Context, value []byte, revision uint64) (uint64, error) {
+	next, err := s.m.Store.Put(ctx, cursors, s.Name, value, revision)
+	if !errors.Is(err, control.ErrConflict) {
+		return next, err
+	}
+	stored, err := s.m.Store.Get(ctx, cursors, s.Name)
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
+		return 0, err
+	}
+	return s.m.Store.Put(ctx, cursors, s.Name, value, stored.Revision) // 0 if there is none
 }
 
 // follow delivers new events, page by page.

@@ -1,12 +1,14 @@
 // Package kv keeps the control store of several replicas in NATS JetStream, one key-value bucket for each bucket. The
-// bucket's leader accepts a write only over the revision that the writer has read; a read may come from a replica that
-// lags slightly: a write based on it gets ErrConflict, and the caller reads again.
+// bucket's leader accepts a write only over the revision that the writer has read; Get may read from a replica that lags
+// slightly: a write based on it gets ErrConflict, and the caller reads again. List has every write that was completed
+// before it: otherwise a new worker would take a replica that is not caught up for one without subscriptions.
 package kv
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,12 +24,16 @@ const (
 	prefix = "EVENTCENTER-CONTROL-"
 	// markers is how long a bucket keeps deletion markers: otherwise those of sessions would accumulate for ever.
 	markers = time.Hour
+	// fence is a key that no record can have. List deletes it through the leader, and reads until it sees that.
+	fence     = "=fence"
+	listLimit = 10 * time.Second
 )
 
 // Store implements control.Store.
 type Store struct {
-	js       jetstream.JetStream
-	replicas int
+	js        jetstream.JetStream
+	replicas  int
+	listLimit time.Duration
 
 	mu      sync.Mutex // guards the fields below
 	buckets map[string]bucket
@@ -42,7 +48,7 @@ type bucket struct {
 // Open returns the store on a connection. replicas is the number of servers of which a majority must accept a write.
 func Open(conn *nats.Conn, replicas int) (*Store, error) {
 	js, err := jetstream.New(conn)
-	return &Store{js: js, replicas: replicas, buckets: map[string]bucket{}}, err
+	return &Store{js: js, replicas: replicas, listLimit: listLimit, buckets: map[string]bucket{}}, err
 }
 
 // bucket finds a bucket, or creates it.
@@ -55,23 +61,43 @@ func (s *Store) bucket(ctx context.Context, name string) (bucket, error) {
 	}
 	var b bucket
 	var err error
-	b.KeyValue, err = s.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: prefix + name, History: 1,
-		Storage: jetstream.FileStorage, Replicas: s.replicas, LimitMarkerTTL: markers})
-	if err != nil { // these credentials may not change it: it works, and its markers stay
-		b.KeyValue, err = s.js.KeyValue(ctx, prefix+name)
+	b.KeyValue, err = s.js.KeyValue(ctx, prefix+name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		b.KeyValue, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: prefix + name, History: 1,
+			Storage: jetstream.FileStorage, Replicas: s.replicas, LimitMarkerTTL: markers})
 	}
-	var status jetstream.KeyValueStatus
 	if err == nil {
-		status, err = b.Status(ctx)
+		b.markers, err = s.endMarkers(ctx, b)
 	}
 	if err != nil {
 		return bucket{}, fmt.Errorf("bucket %s: %w", name, err)
 	}
-	b.markers = status.LimitMarkerTTL()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buckets[name] = b
 	return b, nil
+}
+
+// endMarkers returns how long a bucket keeps markers. It changes a bucket that would keep them for ever, and only that
+// setting: the others may be the operator's.
+func (s *Store) endMarkers(ctx context.Context, b bucket) (time.Duration, error) {
+	status, err := b.Status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if kept := status.LimitMarkerTTL(); kept > 0 {
+		return kept, nil
+	}
+	stream, err := s.js.Stream(ctx, "KV_"+b.Bucket())
+	if err != nil {
+		return 0, err
+	}
+	config := stream.CachedInfo().Config
+	config.AllowMsgTTL, config.SubjectDeleteMarkerTTL = true, markers
+	if _, err := s.js.UpdateStream(ctx, config); err != nil {
+		return 0, nil //nolint:nilerr // these credentials may not change it: it works, and its markers stay
+	}
+	return markers, nil
 }
 
 // Get implements control.Store.
@@ -126,37 +152,64 @@ func (s *Store) Delete(ctx context.Context, bucket, key string, revision uint64)
 	return translated(bucket, key, b.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(b.markers)))
 }
 
-// List implements control.Store.
-func (s *Store) List(ctx context.Context, bucket, begin string) (found []control.Record, err error) {
+// List implements control.Store. It takes at most listLimit.
+func (s *Store) List(ctx context.Context, bucket, begin string) ([]control.Record, error) {
 	if err := control.Problem(bucket, "any", nil); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.listLimit)
+	defer cancel()
+	records, err := s.list(ctx, bucket)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", bucket, err)
+	}
+	var found []control.Record
+	for _, key := range slices.Sorted(maps.Keys(records)) {
+		if strings.HasPrefix(key, begin) {
+			found = append(found, records[key])
+		}
+	}
+	return found, nil
+}
+
+// list returns the records of a bucket, by key.
+func (s *Store) list(ctx context.Context, bucket string) (map[string]control.Record, error) {
 	b, err := s.bucket(ctx, bucket)
 	if err != nil {
 		return nil, err
 	}
-	w, err := b.WatchAll(ctx, jetstream.IgnoreDeletes())
+	m := nats.NewMsg("$KV." + b.Bucket() + "." + fence)
+	m.Header.Set("KV-Operation", "DEL")
+	ack, err := s.js.PublishMsg(ctx, m)
 	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", bucket, err)
+		return nil, err
+	}
+	w, err := b.WatchAll(ctx)
+	if err != nil {
+		return nil, err
 	}
 	defer w.Stop() // all entries are read
-	for {
+	found := map[string]control.Record{}
+	for initial, caughtUp := false, false; !initial || !caughtUp; {
 		select {
 		case e, ok := <-w.Updates():
-			if !ok {
-				return nil, fmt.Errorf("list %s: the connection ended", bucket)
+			switch {
+			case !ok:
+				return nil, errors.New("the connection ended")
+			case e == nil: // the end of the entries that the replica had
+				initial = true
+				continue
+			case e.Operation() == jetstream.KeyValuePut:
+				found[e.Key()] = control.Record{Key: e.Key(), Value: e.Value(), Revision: e.Revision()}
+			default:
+				delete(found, e.Key())
 			}
-			if e == nil { // the end of the existing entries
-				slices.SortFunc(found, func(x, y control.Record) int { return strings.Compare(x.Key, y.Key) })
-				return found, nil
-			}
-			if strings.HasPrefix(e.Key(), begin) {
-				found = append(found, control.Record{Key: e.Key(), Value: e.Value(), Revision: e.Revision()})
-			}
+			caughtUp = caughtUp || e.Revision() >= ack.Sequence
 		case <-ctx.Done():
-			return nil, fmt.Errorf("list %s: %w", bucket, ctx.Err())
+			return nil, fmt.Errorf("read up to revision %d: %w", ack.Sequence, ctx.Err())
 		}
 	}
+	return found, nil
 }
 
 // Close implements control.Store. The caller of Open closes the connection.

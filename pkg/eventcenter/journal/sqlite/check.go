@@ -94,19 +94,18 @@ func (s *Store) walk(ctx context.Context, p *partition, q span,
 	for !q.done() {
 		begun := time.Now()
 		var page journal.Page
-		full, err := s.readPartition(ctx, p, q, &page)
+		full, err := s.readPartition(ctx, p, &q, &page)
 		if err != nil {
 			return err
 		}
 		if err := use(page.Records, time.Since(begun)); err != nil || !full {
 			return err
 		}
-		q.next = int64(page.Records[len(page.Records)-1].Offset) + 1
 	}
 	return nil
 }
 
-// checkIndex compares the index of nodes with the number of events: a damaged file's index is not used.
+// checkIndex compares the index of nodes with the number of events: an incomplete index is not used.
 func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -122,6 +121,7 @@ func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error 
 		err = fmt.Errorf("the index of nodes has %d of %d events", indexed, events)
 	}
 	if err != nil {
+		p.noIndex.Store(true)
 		s.setDamaged(p, err)
 	}
 	return nil

@@ -22,6 +22,9 @@ var ErrOther = errors.New("the copy is of another journal")
 // ErrOriginal means that the directory for a copy has an original journal.
 var ErrOriginal = errors.New("there is a SQLite journal of its own: \"eventcenter migrate\" takes it over")
 
+// errNoCopy is the error of calls that only a copy may get: another journal's writer uses the same watermarks.
+var errNoCopy = errors.New("this journal is no copy: it takes events by Append only")
+
 // positionSchema is the additional table of a copy: its position in the original.
 const positionSchema = `CREATE TABLE IF NOT EXISTS position(id INTEGER PRIMARY KEY, sequence INTEGER NOT NULL,
 	term INTEGER NOT NULL)`
@@ -84,6 +87,9 @@ func (s *Store) Damaged() bool {
 // batch.
 func (s *Store) Plan(ctx context.Context, at time.Time, batches [][]journal.Event) ([]journal.Record,
 	[]journal.Appended, error) {
+	if s.Copy == "" {
+		return nil, nil, errNoCopy
+	}
 	newest, received := s.end()
 	at = at.Truncate(time.Millisecond).UTC()
 	if at.Before(received) {
@@ -117,6 +123,9 @@ func (s *Store) end() (newest uint64, received time.Time) {
 // Put stores records of the original, in the order of their offsets, and the copy's new position. Missing offsets
 // become a gap.
 func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) error {
+	if s.Copy == "" {
+		return errNoCopy
+	}
 	if err := s.room(); err != nil {
 		return err
 	}

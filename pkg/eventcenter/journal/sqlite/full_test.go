@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
@@ -80,6 +81,42 @@ func TestFullDisk(t *testing.T) {
 	}
 	if gaps, err := s.Check(t.Context(), WithoutRest); err != nil || len(gaps) > 0 || s.Bounds().Newest != acked+1 {
 		t.Errorf("newest %d of %d, gaps %v: %v", s.Bounds().Newest, acked+1, gaps, err)
+	}
+	must(t, s.Close())
+}
+
+// If a disk is full when a new day begins, the day's file that could not be completed is not used: later events go into
+// one that readers know.
+func TestFullAtMidnight(t *testing.T) {
+	dir := tmpfs(t, "24m")
+	c := journaltest.NewClock()
+	s := openTest(t, filepath.Join(dir, "j"), Options{Now: c.Now})
+	const streams = 10_000 // the new file begins with their watermarks
+	var events []journal.Event
+	for i := range streams {
+		events = append(events, of(fmt.Sprint("node-", i), 1))
+	}
+	journaltest.Append(t, s, events...)
+	if _, err := s.writer.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
+		t.Fatal(err)
+	}
+	free, err := s.free()
+	must(t, err)
+	filler := filepath.Join(dir, "filler")
+	must(t, os.WriteFile(filler, make([]byte, free-300<<10), 0o600)) // enough for an empty file
+	c.Add(24 * time.Hour)
+	for range 2 {
+		if _, err := s.Append(t.Context(), []journal.Event{of("node-0", 2)}); !errors.Is(err, journal.ErrFull) {
+			t.Fatalf("taken on a full disk: %v", err)
+		}
+	}
+	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 1 {
+		t.Errorf("files: %v", files)
+	}
+	must(t, os.Remove(filler))
+	journaltest.Append(t, s, of("node-0", 2), of("node-1", 2))
+	if got := journaltest.Texts(t, s, journal.Query{After: streams}); len(got) != 2 || got[0] != "10001 node-0/2" {
+		t.Errorf("what was acknowledged is read as %v", got)
 	}
 	must(t, s.Close())
 }

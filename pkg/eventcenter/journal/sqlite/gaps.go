@@ -38,6 +38,22 @@ func (s *Store) insertGap(g journal.Gap) {
 	s.gaps = slices.Insert(s.gaps, at, g)
 }
 
+// gapAt returns the known gap that an offset is in.
+func (s *Store) gapAt(offset uint64) (g journal.Gap, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, known := slices.BinarySearchFunc(s.gaps, offset, func(g journal.Gap, offset uint64) int {
+		if g.From <= offset && offset <= g.To {
+			return 0
+		}
+		return cmp.Compare(g.From, offset)
+	})
+	if known {
+		g = s.gaps[at]
+	}
+	return g, known
+}
+
 // gapsWithin returns the parts of gaps beyond after, up to next.
 func (s *Store) gapsWithin(after, next uint64) (found []journal.Gap) {
 	s.mu.Lock()

@@ -71,6 +71,27 @@ func TestDamagedFilter(t *testing.T) {
 	}
 }
 
+// A filter has few false positives.
+func TestFilter(t *testing.T) {
+	const n = 20_000
+	f := newFilter(n)
+	for i := range n {
+		f.add(identityOf("/a", fmt.Sprint(i)))
+	}
+	wrong := 0
+	for i := range n {
+		if !f.mayHave(identityOf("/a", fmt.Sprint(i))) {
+			t.Fatalf("%d is missing", i)
+		}
+		if f.mayHave(identityOf("/b", fmt.Sprint(i))) {
+			wrong++
+		}
+	}
+	if wrong > n/500 {
+		t.Errorf("%d of %d are taken for known", wrong, n)
+	}
+}
+
 // openAnd opens a file outside the journal and executes a statement.
 func openAnd(t *testing.T, path, statement string) {
 	t.Helper()

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	driver "modernc.org/sqlite"
@@ -29,6 +30,8 @@ type partition struct {
 	db     *sql.DB      // for readers; nil: the partition is removed
 	known  filter       // nil: events are looked up in the file
 	sealed bool         // without a write-ahead log: readable on a full disk
+
+	noIndex atomic.Bool // the index of nodes lacks events
 
 	// Store.mu guards the fields below.
 	last    uint64    // first-1 while it is empty

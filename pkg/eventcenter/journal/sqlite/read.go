@@ -16,7 +16,7 @@ import (
 const (
 	readLimit = 5 * time.Second // a longer read would block checkpoints of the write-ahead log
 	pageBytes = 4 << 20         // of a page; a single larger event is possible
-	scanLimit = 50_000          // offsets that a filtered read scans without an index
+	scanLimit = 50_000          // offsets that a forward read with a filter scans without an index
 	eachLimit = 1000            // rows per query when each row is checked
 )
 
@@ -39,7 +39,7 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (page journal.Page, e
 		page.Next = max(q.After, end)
 	}
 	for p, part := range s.spans(q, end) {
-		full, err := s.readPartition(ctx, p, part, &page)
+		full, err := s.readPartition(ctx, p, &part, &page)
 		if _, gone := errors.AsType[*journal.TrimmedError](err); gone && q.Backward {
 			break
 		}
@@ -47,7 +47,7 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (page journal.Page, e
 			return journal.Page{}, err
 		}
 		if full || err != nil { // the time is up, but there are records
-			page.Next = page.Records[len(page.Records)-1].Offset
+			page.Next = uint64(part.next - 1)
 			break
 		}
 	}
@@ -105,25 +105,37 @@ func (s *Store) spans(q journal.Query, end uint64) iter.Seq2[*partition, span] {
 	}
 }
 
-// readPartition adds the records of one partition to the page; full reports whether the page is complete. Unreadable
-// offsets become a gap, and reading continues behind them.
-func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *journal.Page) (full bool, err error) {
+// readPartition adds the records of one partition to the page, and moves the span past them; full reports whether the
+// page is complete. Unreadable offsets become a gap, and reading continues behind them.
+func (s *Store) readPartition(ctx context.Context, p *partition, q *span, page *journal.Page) (full bool, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.db == nil {
 		return false, &journal.TrimmedError{After: uint64(q.next - 1), Oldest: uint64(q.last + 1)}
 	}
+	always := p.readsAll(q.Filter)
+	all := always
 	for {
-		all := s.readsAll(p, q.Filter)
-		full, err = s.readRows(ctx, p, &q, all, page)
-		if full || err == nil || !isDamage(err) {
-			return full, err
+		part := *q
+		if all && len(q.Filter) > 0 && !q.Backward {
+			part.last = min(q.last, q.next-1+scanLimit)
+		}
+		full, err = s.readRows(ctx, p, &part, all, page)
+		q.next = part.next
+		if full || err == nil {
+			return full || !q.done(), nil
+		}
+		if !isDamage(err) {
+			return false, err
 		}
 		s.setDamaged(p, err)
-		if all { // otherwise the damaged place is unknown
-			if err := s.skip(ctx, p, &q, err); err != nil {
-				return false, err
-			}
+		if !all { // the damaged place is unknown: the rows before it are read one by one
+			all = true
+			continue
+		}
+		all = always
+		if err := s.skip(ctx, p, q, err); err != nil {
+			return false, err
 		}
 	}
 }
@@ -131,14 +143,13 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *j
 // maxValues is how many filter values are passed to SQLite.
 const maxValues = 1000
 
-// readsAll reports whether each row must be read: without a filter, with one that is too long, or in a damaged file, whose
-// indexes may lack rows.
-func (s *Store) readsAll(p *partition, f journal.Filter) bool {
+// readsAll reports whether each row must be read: without a filter, with a too long one, or if the index lacks rows.
+func (p *partition) readsAll(f journal.Filter) bool {
 	values := 0
 	for _, of := range f {
 		values += len(of)
 	}
-	return values == 0 || values > maxValues || s.isDamaged(p)
+	return values == 0 || values > maxValues || len(f[journal.Node]) > 0 && p.noIndex.Load()
 }
 
 // readRows adds records of a span to the page and moves the span past them: without an error to its end, unless the
@@ -209,8 +220,8 @@ func wanted(f journal.Filter, r journal.Record) bool {
 	return true
 }
 
-// skip moves a span to the next readable offset and records the gap. It tries each offset: a B-tree look-up finds rows
-// behind a damaged page, a scan does not get past it. It needs p.mu.
+// skip moves a span to the next readable offset and records the gap. It tries each offset that is in no known gap: a
+// B-tree look-up finds rows behind a damaged page, a scan does not get past it. It needs p.mu.
 func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) error {
 	next := *q
 	defer func() { s.pass(q, next.next, fmt.Sprintf("damaged: %s: %v", p.path, cause)) }()
@@ -219,12 +230,22 @@ func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) er
 		return nil
 	}
 	for ; !next.done(); next.next += next.step {
+		if g, known := s.gapAt(uint64(next.next)); known { // an earlier read has tried it
+			next.next = min(int64(g.To), next.last)
+			if q.Backward {
+				next.next = max(int64(g.From), next.last)
+			}
+			continue
+		}
 		rows, err := p.db.QueryContext(ctx, "SELECT "+columns+" FROM events WHERE offset = ?", next.next)
 		if err == nil {
 			found := rows.Next()
 			if err = errors.Join(rows.Err(), rows.Close()); found && err == nil {
 				return nil
 			}
+		}
+		if err == nil {
+			err = ctx.Err() // the driver may report an interrupted look-up as one that finds nothing
 		}
 		if err != nil && !isDamage(err) {
 			return err

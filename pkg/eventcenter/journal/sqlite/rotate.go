@@ -23,15 +23,16 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := w.close(); err != nil {
-		return err
+	if err = w.close(); err == nil {
+		err = s.writeTo(ctx, p)
 	}
-	if err := s.writeTo(ctx, p); err != nil {
-		return errors.Join(err, p.drop())
+	if err == nil {
+		maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return now.Sub(mark.seen) > s.Keep })
+		err = s.transact(ctx, func(t *transaction) error { maps.Copy(t.streams, w.streams); return nil })
 	}
-	maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return now.Sub(mark.seen) > s.Keep })
-	if err := s.transact(ctx, func(t *transaction) error { maps.Copy(t.streams, w.streams); return nil }); err != nil {
-		return err
+	if err != nil { // no reader knows this file: it must get no events
+		w.part = nil
+		return errors.Join(err, w.close(), p.drop())
 	}
 	w.day = day
 	s.mu.Lock()

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -136,6 +137,17 @@ func TestOneWriter(t *testing.T) {
 	openTest(t, dir, Options{})
 	if s, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil {
 		t.Errorf("%s is open twice", s.Dir)
+	}
+}
+
+// Only a copy takes records with their offsets: in another journal the writing goroutine gives them.
+func TestNoCopy(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	if err := s.Put(t.Context(), []journal.Record{{Offset: 1, Event: of("a", 1)}}, Position{}); !errors.Is(err, errNoCopy) {
+		t.Error(err)
+	}
+	if _, _, err := s.Plan(t.Context(), time.Now(), nil); !errors.Is(err, errNoCopy) {
+		t.Error(err)
 	}
 }
 

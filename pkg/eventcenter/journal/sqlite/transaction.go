@@ -107,7 +107,7 @@ func (t *transaction) row(ctx context.Context, r journal.Record) (known bool, er
 	return n == 0, err
 }
 
-// rows inserts records of another journal, with the watermarks of their streams.
+// rows inserts records of another journal, with the watermarks of their streams. Its store has no writing goroutine.
 func (t *transaction) rows(ctx context.Context, records []journal.Record) error {
 	for _, r := range records {
 		if _, err := t.row(ctx, r); err != nil {
