@@ -97,6 +97,20 @@ func TestExclusiveSeesNamespacesOfThreads(t *testing.T) {
 	}
 }
 
+// A process of the pod itself is no other user, nor is it without its main thread.
+func TestExclusiveWithoutMainThread(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	into := mutatetest.IntoV1(n.Cgroups(uid, ""))
+	thread.WithoutMain(t, func(c *exec.Cmd) {
+		into(c)
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	})
+	if err := n.Mutator.Exclusive(uid, m); err != nil {
+		t.Error(err)
+	}
+}
+
 // A thread that ends while it is read does not hide the mounts that the others of its process see.
 func TestExclusiveSeesOtherThreads(t *testing.T) {
 	h := hosttest.Host(t)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -54,6 +55,26 @@ func TestTerminateAndKill(t *testing.T) {
 		if !ended(t, n, deaf, time.Minute) {
 			t.Error("SIGKILL did not end it")
 		}
+	}
+}
+
+// A process whose main thread has ended is ended like any other.
+func TestKillWithoutMainThread(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	p := mutate.Process{PID: thread.WithoutMain(t, mutatetest.IntoV1(n.Cgroups(uid, ""))), UID: uid}
+	stat, err := n.Host.ProcStat(p.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.StartTime = stat.StartTime
+	if ended(t, n, p, 0) {
+		t.Fatal("it has ended")
+	}
+	if err := n.Mutator.Kill(p); err != nil {
+		t.Fatal(err)
+	}
+	if !ended(t, n, p, time.Minute) {
+		t.Error("SIGKILL did not end it")
 	}
 }
 
