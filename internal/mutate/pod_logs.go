@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
-	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
@@ -90,18 +90,14 @@ func (d *Mutator) opener(ctx context.Context, name string) (int, error) {
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
-		files, err := d.host.Files.List(proc.File(pid, "fd"))
-		if proc.Gone(err) {
-			continue
-		}
+		file, err := holders.Opens(d.host, pid, func(target string) bool {
+			return strings.Contains(target+"/", "/"+name+"/")
+		})
 		if err != nil {
 			return 0, fmt.Errorf("open files of process %d: %w", pid, err)
 		}
-		for _, fd := range files {
-			target, err := d.host.Files.Link(proc.File(pid, "fd/"+fd))
-			if err == nil && strings.Contains(target+"/", "/"+name+"/") {
-				return pid, nil
-			}
+		if file != "" {
+			return pid, nil
 		}
 	}
 	return 0, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -61,6 +62,21 @@ const anyConnection = -1
 // servesFUSE checks the open files of all threads.
 func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
 	return anyFile(h, pid, left, func(dir, fd string) (bool, error) { return isFUSE(h, dir, fd, connection) })
+}
+
+// Opens returns the first open file of a process, in any of its threads, for whose target match is true, such as
+// "/dev/fuse" or "socket:[20511]"; "" if there is none, or the process is gone.
+func Opens(h *host.Host, pid int, match func(target string) bool) (file string, err error) {
+	left := math.MaxInt
+	_, err = anyFile(h, pid, &left, func(dir, fd string) (bool, error) {
+		target, err := h.Files.Link(dir + "/fd/" + fd)
+		if err != nil || !match(target) {
+			return false, proc.UnlessGone(err)
+		}
+		file = target
+		return true, nil
+	})
+	return file, err
 }
 
 // anyFile reports whether one of the open files of a process matches. It checks all threads, which may have their own
