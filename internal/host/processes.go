@@ -114,20 +114,39 @@ func readAll(file io.Reader, name string, limit int) ([]byte, error) {
 // maxArgs bounds the command line of one process.
 const maxArgs = 1 << 20
 
-// ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
+// ProcArgs reads the arguments of a process; none for kernel threads and zombies. If its main thread has ended, another
+// one shows them. Reading them takes the process's mmap
 // lock and so may block for as long as another task holds it: use it only if needed, and never for all processes.
 func (h *Host) ProcArgs(pid int) ([]string, error) {
+	data, err := h.cmdline(pid)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) == 0 {
+		stat, err := h.ProcStat(pid)
+		if err != nil || !proc.Exiting(stat) || stat.Threads <= 1 {
+			return nil, proc.UnlessGone(err)
+		}
+		if err := proc.Shown(h.Files, pid, func(id int) (err error) {
+			if data, err = h.cmdline(id); err == nil && len(data) == 0 {
+				err = fs.ErrNotExist // it has left the memory of its process
+			}
+			return err
+		}); err != nil {
+			return nil, proc.UnlessGone(err)
+		}
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
+}
+
+func (h *Host) cmdline(pid int) ([]byte, error) {
 	name := proc.File(pid, "cmdline")
 	file, err := os.Open(h.Files.Path(name))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := readAll(file, name, maxArgs)
-	if err != nil || len(data) == 0 {
-		return nil, err
-	}
-	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
+	return readAll(file, name, maxArgs)
 }
 
 // Processes is the last scan of /proc, shared by all callers in the same minute: a scan costs 2 ms for 1000 processes,

@@ -89,6 +89,17 @@ func TestProcCgroupsWithoutMain(t *testing.T) {
 	}
 }
 
+func TestProcArgsWithoutMain(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, err := (&host.Host{}).ProcArgs(thread.WithoutMain(t, nil))
+	if diff := cmp.Diff([]string{program}, args); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+}
+
 func TestOwnProcess(t *testing.T) {
 	h, self := &host.Host{}, os.Getpid()
 	pids, err := h.PIDs()
