@@ -78,6 +78,23 @@ func TestKillWithoutMainThread(t *testing.T) {
 	}
 }
 
+// If the main thread has ended, what hangs is another.
+func TestStuckWithoutMainThread(t *testing.T) {
+	h := hosttest.Host(t)
+	h.Paths.CRISocket = ""
+	thread.Ending(t, h.Files.Root, "900 1 0:9 / / rw - tmpfs tmpfs rw\n")
+	hosttest.WriteHostFile(t, h, "proc/7/wchan", "0")
+	hosttest.WriteHostFile(t, h, "proc/7/task/9/wchan", "rpc_wait_bit_killable")
+	d, err := mutate.New(h, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "x (7) is in state Z, and its thread 9 in state D in rpc_wait_bit_killable"
+	if got := d.Stuck(mutate.Process{PID: thread.EndingPID, StartTime: 77}); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // An exiting process needs no signal, and is not another process because cgroup v1 no longer shows its cgroups. Here it
 // is the init of a PID namespace, which waits until one of its processes is reaped.
 func TestSignalToAProcessThatEnds(t *testing.T) {
