@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
 	"slices"
@@ -93,6 +94,9 @@ func (d *Mutator) opener(ctx context.Context, name string) (int, error) {
 		file, err := holders.Opens(d.host, pid, func(target string) bool {
 			return strings.Contains(target+"/", "/"+name+"/")
 		})
+		if errors.Is(err, fs.ErrPermission) && (pid == 1 || pid == d.host.Paths.InitPID) {
+			continue // some kernels forbid reading the links of init, which opens no logs
+		}
 		if err != nil {
 			return 0, fmt.Errorf("open files of process %d: %w", pid, err)
 		}
