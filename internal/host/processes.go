@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -36,9 +37,56 @@ func (h *Host) TaskStat(pid, tid int) (proc.Stat, error) {
 }
 
 // ProcCgroups reads /proc/PID/cgroup: from the controller ("" for cgroup v2, "cpu", "name=systemd") to the path in its
-// hierarchy. The path of a removed cgroup ends in " (deleted)", and a zombie is in the root of v1.
+// hierarchy. The path of a removed cgroup ends in " (deleted)". In v1 an exiting thread is in the root: if the main thread
+// is, the cgroups are those of another one that is not; if there is none, the root.
 func (h *Host) ProcCgroups(pid int) (map[string]string, error) {
-	return h.cgroups(proc.File(pid, "cgroup"))
+	paths, err := h.cgroups(proc.File(pid, "cgroup"))
+	if err != nil || !inRootOfV1(paths) {
+		return paths, err
+	}
+	stat, err := h.ProcStat(pid)
+	if proc.Gone(err) || err == nil && (!proc.Exiting(stat) || stat.Threads <= 1) {
+		return paths, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("whether process %d is exiting: %w", pid, err)
+	}
+	err = proc.Shown(h.Files, pid, func(id int) error {
+		of, err := h.cgroups(proc.File(id, "cgroup"))
+		if err != nil {
+			return err
+		}
+		if inRootOfV1(of) {
+			thread, err := h.TaskStat(pid, id)
+			if err != nil {
+				return err
+			}
+			if proc.Exiting(thread) {
+				return fs.ErrNotExist
+			}
+		}
+		paths = of
+		return nil
+	})
+	if err != nil && !proc.Left(err) {
+		return nil, err
+	}
+	return paths, nil
+}
+
+// inRootOfV1 reports whether a thread is in the root of all hierarchies of cgroup v1, and there is one: as kernel threads
+// are, and as the kernel shows an exiting one (proc_cgroup_show in kernel/cgroup/cgroup.c).
+func inRootOfV1(paths map[string]string) bool {
+	v1 := false
+	for controller, name := range paths {
+		if controller == "" {
+			continue
+		}
+		if v1 = true; name != "/" {
+			return false
+		}
+	}
+	return v1
 }
 
 // OwnCgroups is ProcCgroups of this process.
@@ -66,20 +114,39 @@ func readAll(file io.Reader, name string, limit int) ([]byte, error) {
 // maxArgs bounds the command line of one process.
 const maxArgs = 1 << 20
 
-// ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
+// ProcArgs reads the arguments of a process; none for kernel threads and zombies. If its main thread has ended, another
+// one shows them. Reading them takes the process's mmap
 // lock and so may block for as long as another task holds it: use it only if needed, and never for all processes.
 func (h *Host) ProcArgs(pid int) ([]string, error) {
+	data, err := h.cmdline(pid)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) == 0 {
+		stat, err := h.ProcStat(pid)
+		if err != nil || !proc.Exiting(stat) || stat.Threads <= 1 {
+			return nil, proc.UnlessGone(err)
+		}
+		if err := proc.Shown(h.Files, pid, func(id int) (err error) {
+			if data, err = h.cmdline(id); err == nil && len(data) == 0 {
+				err = fs.ErrNotExist // it has left the memory of its process
+			}
+			return err
+		}); err != nil {
+			return nil, proc.UnlessGone(err)
+		}
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
+}
+
+func (h *Host) cmdline(pid int) ([]byte, error) {
 	name := proc.File(pid, "cmdline")
 	file, err := os.Open(h.Files.Path(name))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := readAll(file, name, maxArgs)
-	if err != nil || len(data) == 0 {
-		return nil, err
-	}
-	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
+	return readAll(file, name, maxArgs)
 }
 
 // Processes is the last scan of /proc, shared by all callers in the same minute: a scan costs 2 ms for 1000 processes,

@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 )
 
 func TestProcCgroups(t *testing.T) {
@@ -37,6 +40,63 @@ func TestProcCgroups(t *testing.T) {
 		if got, err := h.ProcCgroups(pid); err == nil || got != nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("%d: %v, %v", pid, got, err)
 		}
+	}
+}
+
+// In cgroup v1 an exiting main thread is in the root: the cgroups are those of a thread that is not.
+func TestProcCgroupsOfThreads(t *testing.T) {
+	const living, left, v2 = "5:memory:/kubepods/pod1\n1:name=systemd:/\n0::/\n", "5:memory:/\n1:name=systemd:/\n0::/\n", "0::/kubepods/pod2\n"
+	const runs, exits = 0x400000, 0x400004
+	for name, test := range map[string]struct {
+		cgroups [3]string // of the threads 7, 8 and 9
+		flags   [3]int
+		threads int
+		want    string // of memory
+	}{
+		"ended":                 {[3]string{left, living, living}, [3]int{exits, runs, runs}, 3, "/kubepods/pod1"},
+		"the next exits, too":   {[3]string{left, left, living}, [3]int{exits, exits, runs}, 3, "/kubepods/pod1"},
+		"all exit":              {[3]string{left, left, left}, [3]int{exits, exits, exits}, 3, "/"},
+		"in the root":           {[3]string{left, living, living}, [3]int{runs, runs, runs}, 3, "/"},
+		"its thread in it":      {[3]string{left, left, living}, [3]int{exits, runs, runs}, 3, "/"},
+		"without other threads": {[3]string{left, living, living}, [3]int{exits, runs, runs}, 1, "/"},
+		"lives":                 {[3]string{living, left, left}, [3]int{runs, runs, runs}, 3, "/kubepods/pod1"},
+		"v2":                    {[3]string{v2, living, living}, [3]int{exits, runs, runs}, 3, ""},
+	} {
+		h := &host.Host{Files: host.Files{Root: t.TempDir()}}
+		for i := range 3 {
+			id := 7 + i
+			stat := fmt.Sprintf("%d (x) R 1 1 1 0 -1 %d 0 0 0 0 0 0 0 0 20 0 %d 0 77 0 0\n", id, test.flags[i], test.threads)
+			hosttest.WriteHostFile(t, h, fmt.Sprintf("proc/%d/cgroup", id), test.cgroups[i])
+			hosttest.WriteHostFile(t, h, fmt.Sprintf("proc/%d/stat", id), stat)
+			hosttest.WriteHostFile(t, h, fmt.Sprintf("proc/7/task/%d/stat", id), stat)
+		}
+		if got, err := h.ProcCgroups(7); err != nil || got["memory"] != test.want {
+			t.Errorf("%s: %v, %v, want %q", name, got, err, test.want)
+		}
+	}
+}
+
+// The kernel shows the cgroups of a real process without its main thread in this way, too.
+func TestProcCgroupsWithoutMain(t *testing.T) {
+	h := &host.Host{}
+	want, err := h.OwnCgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := h.ProcCgroups(thread.WithoutMain(t, nil))
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+}
+
+func TestProcArgsWithoutMain(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, err := (&host.Host{}).ProcArgs(thread.WithoutMain(t, nil))
+	if diff := cmp.Diff([]string{program}, args); diff != "" || err != nil {
+		t.Error(diff, err)
 	}
 }
 

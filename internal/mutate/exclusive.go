@@ -60,22 +60,29 @@ func (d *Mutator) inPod(uid string, inspected Mount, other mount.Mount) bool {
 // exclusiveFrom searches for the filesystem in the mount namespace of one process, unless the process belongs to the
 // pod.
 func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bool, known map[int]bool) error {
-	space, id, err := proc.MountNamespace(d.host.Files, pid)
-	if err != nil {
-		space = strconv.Itoa(pid) // gone, or its namespace cannot be read
-	}
-	if seen[space] {
-		return nil
-	}
-	if ours, err := d.isOfPod(pid, uid); ours || err != nil {
-		return err // not marked as seen: a process of another pod may be in the same namespace
-	}
-	mounts, err := mount.TableOf(d.host, id)
+	var space string
+	var mounts []mount.Mount // none: the process is of the pod, or its namespace was seen
+	err := proc.Shown(d.host.Files, pid, func(id int) (err error) {
+		if space, err = d.host.Files.Link(proc.File(id, "ns/mnt")); err != nil {
+			space = strconv.Itoa(pid) // gone, or its namespace cannot be read
+		}
+		if mounts = nil; seen[space] {
+			return nil
+		}
+		if ours, err := d.isOfPod(id, uid); ours || err != nil {
+			return err // not marked as seen: a process of another pod may be in the same namespace
+		}
+		mounts, err = mount.TableOf(d.host, id)
+		return err
+	})
 	if errors.Is(err, unix.EINVAL) {
 		return nil // it is exiting, and has left its namespaces
 	}
 	if err != nil {
 		return d.ignoreEnded(pid, err)
+	}
+	if mounts == nil {
+		return nil
 	}
 	seen[space] = true // only now: another process of this namespace may still exist
 	for _, other := range mounts {

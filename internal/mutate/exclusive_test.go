@@ -2,7 +2,10 @@ package mutate_test
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -91,6 +94,36 @@ func TestExclusiveSeesNamespacesOfThreads(t *testing.T) {
 	var refusal mutate.Refusal
 	if err := n.Mutator.Exclusive(uid, m); !errors.As(err, &refusal) {
 		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
+// A process of the pod itself is no other user, nor is it without its main thread.
+func TestExclusiveWithoutMainThread(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	m := n.Mount("tmpfs", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0)
+	into := mutatetest.IntoV1(n.Cgroups(uid, ""))
+	thread.WithoutMain(t, func(c *exec.Cmd) {
+		into(c)
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+	})
+	if err := n.Mutator.Exclusive(uid, m); err != nil {
+		t.Error(err)
+	}
+}
+
+// A thread that ends while it is read does not hide the mounts that the others of its process see.
+func TestExclusiveSeesOtherThreads(t *testing.T) {
+	h := hosttest.Host(t)
+	h.Paths.CRISocket = ""
+	hosttest.WriteHostFile(t, h, "proc/1/mountinfo", "25 1 254:1 / / rw - ext4 /dev/vda1 rw\n")
+	thread.Ending(t, h.Files.Root, "900 1 0:9 / / rw - tmpfs tmpfs rw\n901 900 0:77 / /y rw - nfs4 server:/ rw\n")
+	d, err := mutate.New(h, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = d.Exclusive(mutatetest.UID(t), mutate.Mount{Point: "/var/lib/kubelet/pods/x", Device: "0:77"})
+	if want := fmt.Sprintf("process %d,", thread.EndingPID); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }
 

@@ -70,7 +70,7 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 		if pid == 1 || pid == d.host.Paths.InitPID {
 			continue // in the host's namespace, and some kernels forbid reading it
 		}
-		link, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/net", pid))
+		link, _, err := proc.Namespace(d.host.Files, pid, "net")
 		switch {
 		case proc.Gone(err):
 		case err != nil:

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -117,6 +118,21 @@ func TestRemoveNetnsRefuses(t *testing.T) {
 	}
 	if len(n.Mounts(tmpfs.Point)) != 1 {
 		t.Error("unmounted something that is no network namespace")
+	}
+}
+
+// A process whose main thread has ended is in a network namespace as long as a thread of it lives.
+func TestRemoveNetnsOfThreads(t *testing.T) {
+	n := mutatetest.New(t)
+	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
+	thread.WithoutMain(t, func(c *exec.Cmd) {
+		c.Path, c.Args = "/usr/bin/nsenter", []string{"nsenter", "--net=" + pinned.Path, c.Path}
+	})
+	if err := n.Mutator.RemoveNetns(t.Context(), pinned); !errors.Is(err, mutate.ErrBusy) {
+		t.Errorf("got %v, want busy", err)
+	}
+	if got := mutatetest.FileID(t, pinned.Path).Inode; got != pinned.Inode {
+		t.Errorf("%s changed", pinned.Path)
 	}
 }
 

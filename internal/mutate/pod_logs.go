@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
-	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/internal/mutate/child"
 )
 
@@ -90,18 +91,17 @@ func (d *Mutator) opener(ctx context.Context, name string) (int, error) {
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
-		files, err := d.host.Files.List(proc.File(pid, "fd"))
-		if proc.Gone(err) {
-			continue
+		file, err := holders.Opens(d.host, pid, func(target string) bool {
+			return strings.Contains(target+"/", "/"+name+"/")
+		})
+		if errors.Is(err, fs.ErrPermission) && (pid == 1 || pid == d.host.Paths.InitPID) {
+			continue // some kernels forbid reading the links of init, which opens no logs
 		}
 		if err != nil {
 			return 0, fmt.Errorf("open files of process %d: %w", pid, err)
 		}
-		for _, fd := range files {
-			target, err := d.host.Files.Link(proc.File(pid, "fd/"+fd))
-			if err == nil && strings.Contains(target+"/", "/"+name+"/") {
-				return pid, nil
-			}
+		if file != "" {
+			return pid, nil
 		}
 	}
 	return 0, nil

@@ -3,12 +3,14 @@ package mutate_test
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -69,6 +71,12 @@ func TestRemovePodLogs(t *testing.T) {
 			f, err := os.Open(filepath.Join(dir, "app/0.log"))
 			must(err)
 			t.Cleanup(func() { f.Close() })
+		}), mutate.ErrBusy},
+		"open in a thread": {made(func(dir string) {
+			f, err := os.Open(filepath.Join(dir, "app/0.log"))
+			must(err)
+			thread.WithoutMain(t, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{f} })
+			f.Close()
 		}), mutate.ErrBusy},
 	}
 	before := mutatetest.Snapshot(t, n.Dir)

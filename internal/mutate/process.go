@@ -153,15 +153,30 @@ func (d *Mutator) AwaitEnd(ctx context.Context, p Process, most time.Duration) (
 	}
 }
 
-// Stuck describes where a process hangs: its state and the kernel function it waits in.
+// Stuck describes where a process hangs: its state and the kernel function it waits in; if its main thread has ended,
+// those of the first thread in state D.
 func (d *Mutator) Stuck(p Process) string {
 	stat, err := d.host.ProcStat(p.PID)
 	if err != nil || stat.StartTime != p.StartTime {
 		return "it has ended meanwhile"
 	}
-	where, err := d.host.Files.Text(fmt.Sprintf("/proc/%d/wchan", p.PID))
-	if err != nil || where == "0" || where == "" {
-		where = "an unknown function"
+	if stat.State == 'Z' {
+		threads, _ := d.host.TIDs(p.PID)
+		for _, id := range threads {
+			if thread, err := d.host.TaskStat(p.PID, id); err == nil && thread.State == 'D' {
+				return fmt.Sprintf("%s (%d) is in state Z, and its thread %d in state D in %s", stat.Comm, p.PID, id,
+					d.waitsIn(fmt.Sprintf("/proc/%d/task/%d/wchan", p.PID, id)))
+			}
+		}
 	}
-	return fmt.Sprintf("%s (%d) is in state %c in %s", stat.Comm, p.PID, stat.State, where)
+	return fmt.Sprintf("%s (%d) is in state %c in %s", stat.Comm, p.PID, stat.State,
+		d.waitsIn(fmt.Sprintf("/proc/%d/wchan", p.PID)))
+}
+
+func (d *Mutator) waitsIn(file string) string {
+	where, err := d.host.Files.Text(file)
+	if err != nil || where == "0" || where == "" {
+		return "an unknown function"
+	}
+	return where
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -54,6 +55,43 @@ func TestTerminateAndKill(t *testing.T) {
 		if !ended(t, n, deaf, time.Minute) {
 			t.Error("SIGKILL did not end it")
 		}
+	}
+}
+
+// A process whose main thread has ended is ended like any other.
+func TestKillWithoutMainThread(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	p := mutate.Process{PID: thread.WithoutMain(t, mutatetest.IntoV1(n.Cgroups(uid, ""))), UID: uid}
+	stat, err := n.Host.ProcStat(p.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.StartTime = stat.StartTime
+	if ended(t, n, p, 0) {
+		t.Fatal("it has ended")
+	}
+	if err := n.Mutator.Kill(p); err != nil {
+		t.Fatal(err)
+	}
+	if !ended(t, n, p, time.Minute) {
+		t.Error("SIGKILL did not end it")
+	}
+}
+
+// If the main thread has ended, what hangs is another.
+func TestStuckWithoutMainThread(t *testing.T) {
+	h := hosttest.Host(t)
+	h.Paths.CRISocket = ""
+	thread.Ending(t, h.Files.Root, "900 1 0:9 / / rw - tmpfs tmpfs rw\n")
+	hosttest.WriteHostFile(t, h, "proc/7/wchan", "0")
+	hosttest.WriteHostFile(t, h, "proc/7/task/9/wchan", "rpc_wait_bit_killable")
+	d, err := mutate.New(h, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "x (7) is in state Z, and its thread 9 in state D in rpc_wait_bit_killable"
+	if got := d.Stuck(mutate.Process{PID: thread.EndingPID, StartTime: 77}); got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

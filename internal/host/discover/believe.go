@@ -71,7 +71,7 @@ func candidates(h *host.Host, wanted func(comm string, args []string) bool) ([]c
 func judgeAll(h *host.Host, stats []proc.Stat, wanted func(comm string, args []string) bool) []candidate {
 	var found []candidate
 	for _, stat := range stats {
-		if !proc.Alive(stat) || !wanted(stat.Comm, nil) {
+		if !runs(stat) || !wanted(stat.Comm, nil) {
 			continue
 		}
 		c := candidate{Process: processOf(stat)}

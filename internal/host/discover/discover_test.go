@@ -2,6 +2,7 @@ package discover_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -180,6 +181,26 @@ func TestKubeletFinder(t *testing.T) {
 		process, err := discover.KubeletFinder(files, host.Paths{KubeletRoot: root, InitPID: 1})()
 		if process.PID != want || (want == 0) != errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("root %s: %+v, %v; want PID %d", root, process, err, want)
+		}
+	}
+}
+
+// A kubelet whose main thread has ended is none any more, although a hung thread of it is left.
+func TestEndingKubelet(t *testing.T) {
+	h := hosttest.Fixture(t, "testdata/discover/moved.txtar")
+	find := discover.KubeletFinder(h.Files, host.Paths{KubeletRoot: "/data/kubelet", InitPID: 1})
+	before, err := find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosttest.WriteStat(t, h, before.PID, fmt.Sprintf("%d (%s) Z 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 9 0 %d 0 0\n", before.PID,
+		before.Comm, before.StartTime))
+	for name, find := range map[string]func() (host.Process, error){
+		"the finder that knows it": find,
+		"another":                  discover.KubeletFinder(h.Files, host.Paths{KubeletRoot: "/data/kubelet", InitPID: 1}),
+	} {
+		if process, err := find(); process.PID != 0 || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %+v, %v", name, process, err)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 	var others []OtherKubelet
 	var mounts []mount.Mount
 	for _, stat := range table {
-		if stat.PID == own.PID || stat.PPID == own.PID && own.PID > 1 || !proc.Alive(stat) ||
+		if stat.PID == own.PID || stat.PPID == own.PID && own.PID > 1 || !runs(stat) ||
 			!namedAsKubelet(stat.Comm) {
 			continue // a child of ours before exec has the parent's name
 		}

@@ -49,6 +49,7 @@ type program struct {
 	uids       string // "0 0 0 0" unless set
 	parent     string // "1" unless set
 	state      string // "S" unless set
+	threads    int    // 1 unless set
 	mounts     string // hostMounts unless set
 	namespace  string // of mounts; the agent's unless set
 	files      map[string]string
@@ -63,8 +64,8 @@ func (p program) start(t *testing.T, h *host.Host, pid int) {
 		return value
 	}
 	dir := fmt.Sprintf("proc/%d/", pid)
-	hosttest.WriteHostFile(t, h, dir+"stat", fmt.Sprintf("%d (%s) %s %s 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 77 0 0\n",
-		pid, p.comm, or(p.state, "S"), or(p.parent, "1")))
+	hosttest.WriteHostFile(t, h, dir+"stat", fmt.Sprintf("%d (%s) %s %s 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 %d 0 77 0 0\n",
+		pid, p.comm, or(p.state, "S"), or(p.parent, "1"), max(p.threads, 1)))
 	hosttest.WriteHostFile(t, h, dir+"cmdline", strings.ReplaceAll(or(p.args, p.comm), " ", "\x00")+"\x00")
 	hosttest.WriteHostFile(t, h, dir+"status", "Name:\tx\nUid:\t"+or(p.uids, "0 0 0 0")+"\nNSpid:\t7\n")
 	hosttest.WriteHostFile(t, h, dir+"mountinfo", or(p.mounts, hostMounts))
@@ -110,6 +111,7 @@ func TestOtherKubelets(t *testing.T) {
 		"in a pod with our volumes":  {program{comm: "kubelet", mounts: volumeMounts, namespace: "mnt:[3]"}, dirs},
 		"asked for its version":      {program{comm: "kubelet", args: "kubelet --version"}, ""},
 		"dead":                       {program{comm: "kubelet", state: "Z"}, ""},
+		"ending, with threads left":  {program{comm: "kubelet", state: "Z", threads: 9, mounts: "nonsense\n"}, ""},
 		"a child of ours":            {program{comm: "kubelet", parent: "900"}, ""},
 		"a similar name":             {program{comm: "kubeletx"}, ""},
 		"no mount table":             {program{comm: "kubelet", mounts: "nonsense\n"}, "cannot be read"},

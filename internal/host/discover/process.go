@@ -118,8 +118,11 @@ func lives(h *host.Host, p host.Process) bool {
 		return false
 	}
 	stat, err := h.ProcStat(p.PID)
-	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && proc.Alive(stat)
+	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && runs(stat)
 }
+
+// runs reports whether a daemon runs. Without its main thread it is ending, although a hung thread may be left.
+func runs(stat proc.Stat) bool { return proc.Alive(stat) && stat.State != 'Z' }
 
 // isKubelet recognizes kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader, as "hyperkube
 // kubelet", or as part of a distribution's program. The kernel's name is that of the program file, so the arguments of

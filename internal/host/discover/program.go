@@ -54,7 +54,7 @@ func rootsNamed(h *host.Host, name string) ([]host.Process, error) {
 	var processes []host.Process
 	for _, pid := range pids {
 		stat, err := h.ProcStat(pid)
-		if err != nil || !proc.Alive(stat) || stat.Comm != name {
+		if err != nil || !runs(stat) || stat.Comm != name {
 			continue // most often gone meanwhile
 		}
 		if _, err := rootUser(h, pid); errors.Is(err, ErrImpostor) {

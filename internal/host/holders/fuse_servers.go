@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -63,39 +64,83 @@ func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
 	return anyFile(h, pid, left, func(dir, fd string) (bool, error) { return isFUSE(h, dir, fd, connection) })
 }
 
+// Opens returns the first open file of a process, in any of its threads, for whose target match is true, such as
+// "/dev/fuse" or "socket:[20511]"; "" if there is none, or the process is gone.
+func Opens(h *host.Host, pid int, match func(target string) bool) (file string, err error) {
+	left := math.MaxInt
+	_, err = anyFile(h, pid, &left, func(dir, fd string) (bool, error) {
+		target, err := h.Files.Link(dir + "/fd/" + fd)
+		if err != nil || !match(target) {
+			return false, proc.UnlessGone(err)
+		}
+		file = target
+		return true, nil
+	})
+	return file, err
+}
+
 // anyFile reports whether one of the open files of a process matches. It checks all threads, which may have their own
 // files, or have outlived the first one.
 func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool, error)) (bool, error) {
-	threads, err := h.Files.List(proc.File(pid, "task"))
-	if err != nil {
-		return false, proc.UnlessGone(err)
+	search := fileSearch{host: h, left: left, match: match, asked: map[string]bool{}}
+	for range maxThreadListings {
+		threads, err := h.Files.List(proc.File(pid, "task"))
+		if err != nil {
+			return false, proc.UnlessGone(err)
+		}
+		found, again, err := search.in(pid, threads)
+		if found || err != nil || !again {
+			return found, err
+		}
 	}
-	var before []string
-	checked := "" // the last thread whose open files were checked
+	return false, errors.New("its threads end faster than their open files can be read")
+}
+
+// maxThreadListings bounds how often the threads of a process are listed for one search.
+const maxThreadListings = 16
+
+// fileSearch is the search of one process.
+type fileSearch struct {
+	host    *host.Host
+	left    *int
+	match   func(dir, fd string) (bool, error)
+	asked   map[string]bool // threads
+	checked string          // the last thread whose open files were checked
+	before  []string        // these files
+}
+
+// in searches the files of threads not asked before. If one of them had none, again is true: it may have started others,
+// and have ended, since they were listed.
+func (s *fileSearch) in(pid int, threads []string) (found, again bool, err error) {
 	for _, thread := range threads {
-		if checked != "" && shareFiles(h, checked, thread) {
+		if s.asked[thread] {
+			continue
+		}
+		s.asked[thread] = true
+		if s.checked != "" && shareFiles(s.host, s.checked, thread) {
 			continue
 		}
 		dir := proc.File(pid, path.Join("task", thread))
-		files, err := h.Files.List(dir + "/fd")
+		files, err := s.host.Files.List(dir + "/fd")
 		if proc.UnlessGone(err) != nil {
-			return false, err
+			return false, false, err
 		}
-		if *left -= len(files); *left < 0 {
-			return false, errManyFiles
+		again = again || len(files) == 0
+		if *s.left -= len(files); *s.left < 0 {
+			return false, false, errManyFiles
 		}
 		slices.Sort(files)
-		if slices.Equal(files, before) {
+		if slices.Equal(files, s.before) {
 			continue // the kernel cannot compare them
 		}
-		before, checked = files, thread
+		s.before, s.checked = files, thread
 		for _, fd := range files {
-			if found, err := match(dir, fd); found || err != nil {
-				return found, err
+			if found, err := s.match(dir, fd); found || err != nil {
+				return found, false, err
 			}
 		}
 	}
-	return false, nil
+	return false, again, nil
 }
 
 var errManyFiles = errors.New("more files are open than are looked at")

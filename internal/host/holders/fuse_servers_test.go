@@ -1,7 +1,9 @@
 package holders_test
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -49,5 +51,29 @@ func TestFUSEServers(t *testing.T) {
 	hosttest.Write(t, root, "proc/21/task/21/fd", "") // cannot be listed
 	if servers, err := holders.FUSEServers(t.Context(), h, 45); err == nil {
 		t.Errorf("a process whose files could not be read: %v", servers)
+	}
+}
+
+// A thread that starts another one and ends, while the files are searched, does not hide those of the other.
+func TestOpensInLaterThread(t *testing.T) {
+	root := t.TempDir()
+	file := func(thread, fd, target string) {
+		dir := filepath.Join(root, "proc/10/task", thread, "fd")
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink(target, filepath.Join(dir, fd))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hosttest.Write(t, root, "proc/10/task/10/comm", "") // the main thread, which has ended
+	file("11", "3", "/a")
+	later := false
+	found, err := holders.Opens(&host.Host{Files: host.Files{Root: root}}, 10, func(target string) bool {
+		if !later {
+			later = true
+			file("12", "4", "/b")
+		}
+		return target == "/b"
+	})
+	if err != nil || found != "/b" {
+		t.Errorf("%q, %v", found, err)
 	}
 }

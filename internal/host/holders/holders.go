@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"path"
 	"strconv"
 	"strings"
@@ -52,7 +53,7 @@ func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][
 		return nil, "", err
 	}
 	s := holderSearch{host: h, things: things, found: make([][]Holding, len(things)),
-		namespaces: map[string]bool{own: true}, process: map[int]int{}}
+		namespaces: map[string]bool{own: true}}
 	for i, pid := range pids {
 		switch {
 		case ctx.Err() != nil:
@@ -71,67 +72,73 @@ type holderSearch struct {
 	things     []Holdable
 	found      [][]Holding
 	namespaces map[string]bool // mount namespaces already read
-	process    map[int]int     // by the ID of a thread that is read instead
 	files      int
+	pid        int // the process that is read
 }
 
 // addProcess adds everything that one process holds. Unreadable links belong to a process that has just ended, or to a
 // kernel thread.
 func (s *holderSearch) addProcess(pid int, own string) {
-	namespace, id, err := proc.MountNamespace(s.host.Files, pid)
-	if err != nil {
-		return
-	}
-	if id != pid { // of another thread: the main thread has ended
-		s.process[id] = pid
-		pid = id
-	}
-	if namespace != own {
-		if !s.namespaces[namespace] {
-			s.namespaces[namespace] = true
-			s.addNamespace(pid)
+	s.pid = pid
+	_ = proc.Shown(s.host.Files, pid, func(id int) error {
+		namespace, err := s.host.Files.Link(proc.File(id, "ns/mnt"))
+		if err != nil {
+			return err
 		}
-		return // its paths belong to its own namespace, and have no meaning here
-	}
-	s.addLink(pid, "cwd", "cwd")
-	s.addLink(pid, "root", "root")
-	s.addLink(pid, "exe", "mapped")
-	files, err := s.host.Files.List(proc.File(pid, "fd"))
+		if namespace == own {
+			s.addFiles(id)
+		} else if !s.namespaces[namespace] { // its paths have no meaning here
+			s.addNamespace(id, namespace)
+		}
+		if thread, err := s.host.TaskStat(id, id); err != nil || proc.Exiting(thread) {
+			return fs.ErrNotExist // it may have shown less than the process holds
+		}
+		return nil
+	})
+}
+
+// addFiles adds what one thread has open, and its directories and memory.
+func (s *holderSearch) addFiles(id int) {
+	s.addLink(id, "cwd", "cwd")
+	s.addLink(id, "root", "root")
+	s.addLink(id, "exe", "mapped")
+	files, err := s.host.Files.List(proc.File(id, "fd"))
 	if err != nil {
 		return
 	}
 	s.files += len(files)
 	for _, fd := range files {
-		s.addLink(pid, "fd/"+fd, "open-file")
+		s.addLink(id, "fd/"+fd, "open-file")
 	}
-	s.addMappings(pid)
+	s.addMappings(id)
 }
 
-// addLink adds pid as a holder of the things to which one of its links leads.
-func (s *holderSearch) addLink(pid int, link, how string) {
-	target, err := s.host.Files.Link(proc.File(pid, link))
+// addLink adds the process as a holder of the things to which a link of its thread leads.
+func (s *holderSearch) addLink(id int, link, how string) {
+	target, err := s.host.Files.Link(proc.File(id, link))
 	if err != nil || !strings.HasPrefix(target, "/") {
 		return
 	}
 	target = strings.TrimSuffix(target, " (deleted)")
 	for i, thing := range s.things {
 		if mount.Below(target, thing.Path) {
-			s.add(i, pid, how)
+			s.add(i, how)
 		}
 	}
 }
 
-// addNamespace adds pid as a holder of the mounts that its namespace shares.
-func (s *holderSearch) addNamespace(pid int) {
-	mounts, err := mount.TableOf(s.host, pid)
+// addNamespace adds the process as a holder of the mounts that its namespace shares.
+func (s *holderSearch) addNamespace(id int, name string) {
+	mounts, err := mount.TableOf(s.host, id)
 	if err != nil {
 		return
 	}
+	s.namespaces[name] = true
 	for _, m := range mounts {
 		for i, thing := range s.things {
 			if t := thing.Mount; t != nil && m.ID != t.ID && m.Major == t.Major && m.Minor == t.Minor &&
 				m.Root == t.Root {
-				s.add(i, pid, "mount-namespace")
+				s.add(i, "mount-namespace")
 			}
 		}
 	}
@@ -139,24 +146,24 @@ func (s *holderSearch) addNamespace(pid int) {
 
 // addMappings adds mapped files. Reading them takes the memory lock of the process, which a task waiting for a hung
 // filesystem may hold, so processes with a task in D state are left out.
-func (s *holderSearch) addMappings(pid int) {
-	tasks, err := s.host.Files.List(proc.File(pid, "task"))
+func (s *holderSearch) addMappings(id int) {
+	tasks, err := s.host.Files.List(proc.File(id, "task"))
 	if err != nil {
 		return
 	}
 	for _, task := range tasks {
-		data, err := s.host.Files.Read(proc.File(pid, path.Join("task", task, "stat")))
+		data, err := s.host.Files.Read(proc.File(id, path.Join("task", task, "stat")))
 		if stat, parseErr := proc.ParseStat(data); err != nil || parseErr != nil || stat.State == 'D' {
 			return
 		}
 	}
-	maps, err := s.host.Files.Read(proc.File(pid, "maps"))
+	maps, err := s.host.Files.Read(proc.File(id, "maps"))
 	if err != nil {
 		return
 	}
 	for i, thing := range s.things {
 		if hasFileBelow(maps, thing.Path) {
-			s.add(i, pid, "mapped")
+			s.add(i, "mapped")
 		}
 	}
 }
@@ -176,11 +183,9 @@ func hasFileBelow(maps []byte, dir string) bool {
 	}
 }
 
-// add adds a holding once.
-func (s *holderSearch) add(thing, pid int, how string) {
-	if process, ok := s.process[pid]; ok {
-		pid = process
-	}
+// add adds a holding of the process once.
+func (s *holderSearch) add(thing int, how string) {
+	pid := s.pid
 	for _, known := range s.found[thing] {
 		if known.PID == pid && known.How == how {
 			return
@@ -203,9 +208,9 @@ func (s *holderSearch) add(thing, pid int, how string) {
 	s.found[thing] = append(s.found[thing], holding)
 }
 
-// NetworkNamespace returns the inode of the network namespace of a process.
+// NetworkNamespace returns the inode of the network namespace of a process: see proc.Namespace.
 func NetworkNamespace(h *host.Host, pid int) (uint64, error) {
-	link, err := h.Files.Link(proc.File(pid, "ns/net"))
+	link, _, err := proc.Namespace(h.Files, pid, "net")
 	if err != nil {
 		return 0, err
 	}

@@ -170,6 +170,16 @@ func TestHoldersSaysWhenItStopped(t *testing.T) {
 	}
 }
 
+func TestNetworkNamespaceOfThreads(t *testing.T) {
+	own, err := holders.NetworkNamespace(&host.Host{}, os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := holders.NetworkNamespace(&host.Host{}, thread.WithoutMain(t, nil)); err != nil || got != own {
+		t.Errorf("%d, %v, want %d", got, err, own)
+	}
+}
+
 func TestParseNamespace(t *testing.T) {
 	if inode, err := holders.ParseNamespace("net:[4026531840]", "net"); err != nil || inode != 4026531840 {
 		t.Error(inode, err)

@@ -160,17 +160,19 @@ func seenFrom(ctx context.Context, h *host.Host, is func(m, parent Mount) bool) 
 		if ctx.Err() != nil {
 			return MountedAt{}, ctx.Err()
 		}
-		namespace, id, err := proc.MountNamespace(h.Files, pid)
-		if err == nil && seen[namespace] {
-			continue
-		}
-		if proc.Gone(err) {
-			continue
-		}
-		// If the kernel does not show the namespace, read the table itself.
-		mounts, err := TableOf(h, id)
+		var namespace string
+		var mounts []Mount // none: the namespace has been read
+		err := proc.Shown(h.Files, pid, func(id int) (err error) {
+			mounts = nil
+			if namespace, err = h.Files.Link(proc.File(id, "ns/mnt")); err == nil && seen[namespace] || proc.Gone(err) {
+				return err
+			}
+			// If the kernel does not show the namespace, read the table itself.
+			mounts, err = TableOf(h, id)
+			return err
+		})
 		switch {
-		case proc.Gone(err) || errors.Is(err, unix.EINVAL): // as a zombie's
+		case err == nil && mounts == nil, proc.Left(err): // as a zombie
 			continue
 		case err != nil:
 			return MountedAt{}, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
@@ -162,4 +163,14 @@ func FuzzParseMounts(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A thread that ends while it is read does not hide the mounts that the others of its process see.
+func TestMountedFromThreads(t *testing.T) {
+	h := hosttest.Host(t)
+	hosttest.WriteHostFile(t, h, "proc/1/mountinfo", "25 1 254:1 / / rw - ext4 /dev/vda1 rw\n")
+	thread.Ending(t, h.Files.Root, "900 1 0:9 / / rw - tmpfs tmpfs rw\n901 900 254:1 /data/x /y rw - ext4 /dev/vda1 rw\n")
+	if at, err := mount.MountedFrom(t.Context(), h, "/data/x"); err != nil || at != (mount.MountedAt{PID: thread.EndingPID, Point: "/y"}) {
+		t.Errorf("%+v, %v", at, err)
+	}
 }

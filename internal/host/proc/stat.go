@@ -125,28 +125,6 @@ func Alive(stat Stat) bool {
 	return stat.State != 'X' && stat.State != 'x' && (stat.State != 'Z' || stat.Threads > 1)
 }
 
-// MountNamespace returns the mount namespace of a process, such as "mnt:[4026531841]", and the ID below which /proc
-// shows the files and mounts of the process: its own or, if its main thread has ended, that of another thread.
-func MountNamespace(tree files.Tree, pid int) (name string, id int, err error) {
-	name, err = tree.Link(File(pid, "ns/mnt"))
-	if err == nil {
-		return name, pid, nil
-	}
-	if stat, failed := Read(tree, File(pid, "stat")); failed != nil || stat.State != 'Z' || !Alive(stat) {
-		return "", pid, err
-	}
-	threads, listErr := (&Scan{Root: tree.Root}).IDs(File(pid, "task"))
-	if listErr != nil {
-		return "", pid, err
-	}
-	for _, thread := range threads {
-		if name, failed := tree.Link(File(thread, "ns/mnt")); failed == nil {
-			return name, thread, nil
-		}
-	}
-	return "", pid, err
-}
-
 // Gone reports whether an error means that a process, a thread or a file does not exist, or has ended meanwhile.
 func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 

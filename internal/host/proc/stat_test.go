@@ -1,7 +1,11 @@
 package proc_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
+	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -55,8 +59,33 @@ func TestMainThreadEnded(t *testing.T) {
 	if err != nil || stat.State != 'Z' || !proc.Alive(stat) {
 		t.Errorf("%+v, %v", stat, err)
 	}
-	if name, id, err := proc.MountNamespace(files.Tree{}, pid); err != nil || name != own || id == pid {
+	if name, id, err := proc.Namespace(files.Tree{}, pid, "mnt"); err != nil || name != own || id == pid {
 		t.Errorf("mount namespace %q from %d of process %d, %v", name, id, pid, err)
+	}
+	threads, err := (&proc.Scan{}).IDs(proc.File(pid, "task"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []int // the main thread, and then one that ends before it is read
+	if err := proc.Shown(files.Tree{}, pid, func(id int) error {
+		if asked = append(asked, id); len(asked) < 3 {
+			return syscall.EINVAL
+		}
+		return nil
+	}); err != nil || len(asked) != 3 || !slices.Equal(asked, slices.Compact(slices.Sorted(slices.Values(asked)))) {
+		t.Errorf("asked %v of %v, %v", asked, threads, err)
+	}
+	denied := errors.New("denied")
+	if err := proc.Shown(files.Tree{}, pid, func(id int) error {
+		if id == pid {
+			return fs.ErrNotExist
+		}
+		return denied
+	}); !errors.Is(err, denied) {
+		t.Errorf("a thread that cannot be read: %v", err)
+	}
+	if err := proc.Shown(files.Tree{}, pid, func(int) error { return fs.ErrNotExist }); !proc.Left(err) {
+		t.Errorf("all have left: %v", err)
 	}
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -66,7 +95,7 @@ func TestMainThreadEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, id, err := proc.MountNamespace(files.Tree{}, pid); !proc.Gone(err) || id != pid {
+	if _, id, err := proc.Namespace(files.Tree{}, pid, "mnt"); !proc.Gone(err) || id != pid {
 		t.Errorf("of a zombie: %d, %v", id, err)
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
@@ -43,7 +43,7 @@ func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, e
 	if err != nil {
 		return nil, err
 	}
-	holders, err := socketHolders(ctx, h, pids, names)
+	owners, err := socketHolders(ctx, h, pids, names)
 	if err != nil {
 		return nil, err
 	}
@@ -68,9 +68,12 @@ func Listeners(ctx context.Context, h *host.Host, dirs ...string) ([]Listener, e
 		for _, dir := range dirs {
 			l.Inside = l.Inside || mount.Below(name, dir)
 		}
-		for _, pid := range holders[inode] {
+		for _, pid := range owners[inode] {
 			if _, ok := tables[pid]; !ok {
-				tables[pid], _ = mount.TableOf(h, pid)
+				_ = proc.Shown(h.Files, pid, func(id int) (err error) {
+					tables[pid], err = mount.TableOf(h, id)
+					return err
+				})
 			}
 			at, ok := mount.Located(tables[pid], absolute(h, pid, name))
 			if !ok {
@@ -93,10 +96,14 @@ func absolute(h *host.Host, pid int, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
 	}
-	cwd, err := h.Files.Link(proc.File(pid, "cwd"))
-	if err != nil {
-		cwd = "/"
-	}
+	cwd := "/"
+	_ = proc.Shown(h.Files, pid, func(id int) error {
+		dir, err := h.Files.Link(proc.File(id, "cwd"))
+		if err == nil {
+			cwd = dir
+		}
+		return err
+	})
 	return path.Join("/", cwd, name)
 }
 
@@ -107,12 +114,17 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		namespace, err := h.Files.Link(proc.File(pid, "ns/net"))
-		if proc.Gone(err) || err == nil && read[namespace] {
-			continue
-		}
-		data, err := h.Files.Read(proc.File(pid, "net/unix")) // even if the namespace's name is unknown
-		if proc.Gone(err) || errors.Is(err, unix.EINVAL) {
+		var namespace string
+		var data []byte
+		err := proc.Shown(h.Files, pid, func(id int) (err error) {
+			namespace, err = h.Files.Link(proc.File(id, "ns/net"))
+			if proc.Gone(err) || err == nil && read[namespace] {
+				return err
+			}
+			data, err = h.Files.Read(proc.File(id, "net/unix")) // even if the namespace's name is unknown
+			return err
+		})
+		if proc.Left(err) || err == nil && read[namespace] {
 			continue
 		}
 		if err != nil {
@@ -139,30 +151,24 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 // socketHolders returns the processes that hold sockets, by inode. It skips a process whose open files it may not read.
 func socketHolders(ctx context.Context, h *host.Host, pids []int, sockets map[string]string) (map[string][]int, error) {
 	const maxHolders = 8 // processes of one socket
-	holders, files := map[string][]int{}, 0
+	owners, files := map[string][]int{}, 0
 	for _, pid := range pids {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		dir := proc.File(pid, "fd")
-		fds, err := h.Files.List(dir)
-		if err != nil {
-			continue
-		}
-		if files += len(fds); files > maxListenerFiles {
-			return nil, fmt.Errorf("processes have more than %d files open", maxListenerFiles)
-		}
-		for _, fd := range fds {
-			target, err := h.Files.Link(path.Join(dir, fd))
-			if err != nil {
-				continue // closed meanwhile
-			}
+		_, _ = holders.Opens(h, pid, func(target string) bool {
 			inode, ok := strings.CutPrefix(target, "socket:[")
 			inode = strings.TrimSuffix(inode, "]")
-			if _, wanted := sockets[inode]; ok && wanted && len(holders[inode]) < maxHolders {
-				holders[inode] = append(holders[inode], pid)
+			if _, wanted := sockets[inode]; ok && wanted && len(owners[inode]) < maxHolders &&
+				!slices.Contains(owners[inode], pid) {
+				owners[inode] = append(owners[inode], pid)
 			}
+			files++
+			return files > maxListenerFiles
+		})
+		if files > maxListenerFiles {
+			return nil, fmt.Errorf("processes have more than %d files open", maxListenerFiles)
 		}
 	}
-	return holders, nil
+	return owners, nil
 }

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/socket"
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
@@ -224,5 +226,31 @@ func TestReadsDoNotWait(t *testing.T) {
 		if f, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil { // releases it
 			f.Close()
 		}
+	}
+}
+
+// A process whose main thread has ended still listens.
+func TestListenerWithoutMainThread(t *testing.T) {
+	dir := hosttest.ShortDir(t)
+	l, err := net.Listen("unix", filepath.Join(dir, "csi.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := l.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := thread.WithoutMain(t, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{file} })
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := errors.Join(file.Close(), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	all, err := socket.Listeners(t.Context(), &host.Host{Paths: host.Paths{InitPID: os.Getpid()}}, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := socket.Listener{Path: filepath.Join(dir, "csi.sock"), Inside: true, PID: pid}
+	if !slices.Contains(all, want) {
+		t.Errorf("lacks %+v in %+v", want, all)
 	}
 }

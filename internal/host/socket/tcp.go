@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -45,7 +46,11 @@ func OfUDP(h *host.Host, pid int) ([]TCP, error) { return sockets(h, pid, "udp",
 func sockets(h *host.Host, pid int, protocol, listen string) ([]TCP, error) {
 	var all []TCP
 	for _, name := range []string{"net/" + protocol, "net/" + protocol + "6"} {
-		data, err := h.Files.Read(proc.File(pid, name))
+		var data []byte
+		err := proc.Shown(h.Files, pid, func(id int) (err error) {
+			data, err = h.Files.Read(proc.File(id, name))
+			return err
+		})
 		if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(name, "6") {
 			continue // no IPv6 on this node
 		}
@@ -108,25 +113,22 @@ func parseEnd(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(number)), nil
 }
 
-// Held returns the inodes of the sockets that a process has open.
+// Held returns the inodes of the sockets that a process has open, in any of its threads. proc.Gone is true for the error if
+// it is gone.
 func Held(h *host.Host, pid int) (map[uint64]bool, error) {
-	names, err := h.Files.List(proc.File(pid, "fd"))
-	if err != nil {
+	if _, err := h.ProcStat(pid); err != nil {
 		return nil, err
 	}
 	held := map[uint64]bool{}
-	for _, name := range names {
-		target, err := h.Files.Link(proc.File(pid, "fd/"+name))
-		if proc.Gone(err) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
+	_, err := holders.Opens(h, pid, func(target string) bool {
 		inner, ok := strings.CutPrefix(target, "socket:[")
 		if inode, err := strconv.ParseUint(strings.TrimSuffix(inner, "]"), 10, 64); ok && err == nil {
 			held[inode] = true
 		}
+		return false // all
+	})
+	if err != nil {
+		return nil, err
 	}
 	return held, nil
 }

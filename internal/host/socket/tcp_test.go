@@ -1,12 +1,19 @@
 package socket
 
 import (
+	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 func TestParseSockets(t *testing.T) {
@@ -29,6 +36,32 @@ func TestParseSockets(t *testing.T) {
 		if _, err := parseSockets(bad, tcpListen); err == nil {
 			t.Errorf("%q: no error", bad)
 		}
+	}
+}
+
+// A process whose main thread has ended still has its sockets and its network.
+func TestSocketsWithoutMainThread(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	pid, h := thread.WithoutMain(t, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{file} }), &host.Host{}
+	held, err := Held(h, pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := OfTCP(h, pid)
+	if err != nil || !slices.ContainsFunc(all, func(s TCP) bool { return s.Listens && held[s.Inode] }) {
+		t.Errorf("%v is not among %v, %v", held, all, err)
+	}
+	if held, err := Held(h, 1<<22+1); !proc.Gone(err) {
+		t.Errorf("of no process: %v, %v", held, err)
 	}
 }
 

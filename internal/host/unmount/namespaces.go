@@ -35,15 +35,21 @@ func OtherNamespaces(tree files.Tree, reader *mountinfo.Reader) ([]Namespace, er
 	seen := map[string]bool{own: true}
 	var all []Namespace
 	for _, pid := range pids {
-		name, pid, err := proc.MountNamespace(tree, pid)
-		if err != nil {
-			name = strconv.Itoa(pid) // ended, or its namespaces cannot be read
-		}
-		if seen[name] {
-			continue
-		}
-		mounts, err := mountinfo.OfProcess(tree, pid, reader.ReadOther)
+		var name string
+		var mounts []Mount // none: the namespace has been read
+		err := proc.Shown(tree, pid, func(id int) (err error) {
+			if name, err = tree.Link(proc.File(id, "ns/mnt")); err != nil {
+				name = strconv.Itoa(pid) // ended, or its namespaces cannot be read
+			}
+			if mounts = nil; seen[name] {
+				return nil
+			}
+			mounts, err = mountinfo.OfProcess(tree, id, reader.ReadOther)
+			return err
+		})
 		switch {
+		case err == nil && mounts == nil:
+			continue
 		case errors.Is(err, mountinfo.ErrNoMounts), errors.Is(err, syscall.EINVAL), err != nil && ended(tree, pid):
 			continue // another process may see more; EINVAL: it is exiting, and has left its namespaces
 		case err != nil:

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,6 +27,23 @@ func (n *Node) Cgroups(uid, below string) []string {
 			_ = os.Remove(around) // the last pod removes it
 		}
 	})
+}
+
+// IntoV1 changes a command so that a shell moves to those of cgroups that are of cgroup v1, and then executes it: v1 does
+// not show those of a thread that has ended. If none is, it moves to all.
+func IntoV1(cgroups []string) func(*exec.Cmd) {
+	v1 := slices.DeleteFunc(slices.Clone(cgroups), func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, "cgroup.controllers"))
+		return err == nil
+	})
+	if len(v1) > 0 {
+		cgroups = v1
+	}
+	return func(c *exec.Cmd) {
+		c.Args = append([]string{"sh", "-c", `program=$1; shift; for dir; do echo $$ > "$dir/cgroup.procs" || exit; done; exec "$program"`,
+			"sh", c.Path}, cgroups...)
+		c.Path = "/bin/sh"
+	}
 }
 
 // cgroupsBelow creates a cgroup below the node's root in every mounted hierarchy. remove is called with each of these

@@ -69,6 +69,10 @@ func treeInDoubt(scan *hostscan.Scan) string {
 }
 
 func processObject(p hostscan.PodProcess) object.Object {
+	threads := "" // that have outlived the main thread
+	if p.State == 'Z' && proc.Alive(p.Stat) {
+		threads = strconv.Itoa(p.Threads - 1)
+	}
 	return object.Object{
 		Kind:        object.Process,
 		ID:          strconv.Itoa(p.PID),
@@ -76,7 +80,8 @@ func processObject(p hostscan.PodProcess) object.Object {
 		ContainerID: p.Container,
 		Identity:    object.Identity{Process: object.ProcessID{PID: p.PID, StartTime: p.StartTime}},
 		Facts: object.Facts("command", strings.ToValidUTF8(p.Comm, "�"), "state", string(p.State),
-			"parent", strconv.Itoa(p.PPID), "cgroup", p.Cgroup, "driver", p.Driver),
+			"parent", strconv.Itoa(p.PPID), "cgroup", p.Cgroup, "driver", p.Driver,
+			"threads", threads),
 	}
 }
 

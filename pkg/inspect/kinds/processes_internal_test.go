@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 )
@@ -24,6 +25,23 @@ func TestProcessOfTwoPodsIsForeign(t *testing.T) {
 	objects, err := listProcesses(t.Context(), scan)
 	if err != nil || len(objects) != 1 || objects[0].Foreign == "" {
 		t.Errorf("%+v, %v", objects, err)
+	}
+}
+
+// A process whose main thread has ended is not dead while other threads of it live.
+func TestProcessWithThreadsIsNotDead(t *testing.T) {
+	for _, test := range []struct {
+		stat    proc.Stat
+		threads string
+		dead    bool
+	}{
+		{proc.Stat{State: 'S', Threads: 4}, "", false}, {proc.Stat{State: 'Z', Threads: 1}, "", true},
+		{proc.Stat{State: 'Z', Threads: 4}, "3", false}, {proc.Stat{State: 'X', Threads: 4}, "", true},
+	} {
+		o := processObject(hostscan.PodProcess{Stat: test.stat})
+		if o.IsDead() != test.dead || o.Facts["threads"] != test.threads {
+			t.Errorf("%+v: dead %v, %v", test.stat, o.IsDead(), o.Facts)
+		}
 	}
 }
 

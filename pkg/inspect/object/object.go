@@ -47,9 +47,10 @@ func (o *Object) HasEnded() bool {
 		o.Kind == Container && o.Facts["state"] == "EXITED"
 }
 
-// IsDead reports whether o is a zombie. It holds only its PID; cgroup v2 still lists it.
+// IsDead reports whether o is a zombie. It holds only its PID; cgroup v2 still lists it. With threads left, only its main
+// thread has ended, and it holds all that they hold.
 func (o *Object) IsDead() bool {
-	return o.Kind == Process && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
+	return o.Kind == Process && o.Facts["threads"] == "" && (o.Facts["state"] == "Z" || o.Facts["state"] == "X")
 }
 
 // CreatorEnded is why shared memory or a FUSE filesystem is foreign if only an earlier pass could name its pod.

@@ -136,6 +136,13 @@ func TestPodReleaseLeaves(t *testing.T) {
 			}
 			s.gone["1"] = func(context.Context) (bool, error) { return true, nil }
 		}, Released, "", nil, wholePod},
+		"a process whose main thread alone has ended is something": {func(s *script) {
+			s.do["1"] = func(context.Context) error {
+				s.change("1", func(o *object.Assessment) { o.Facts = map[string]string{"state": "Z", "threads": "2"} })
+				return nil
+			}
+			s.gone["1"] = func(context.Context) (bool, error) { return true, nil }
+		}, Incomplete, "process 1", map[string]Result{"1": Failed}, wholePod},
 		"it was dead before": {func(s *script) {
 			s.change("1", func(o *object.Assessment) { o.Facts = map[string]string{"state": "Z"} })
 		}, Released, "", map[string]Result{"1": Vanished}, []string{"sandbox s", "prepare process", "process 2",

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/internal/host/socket"
@@ -162,23 +163,7 @@ func (r running) servesWithoutConnections(h *host.Host, all []client) error {
 
 // opensRDMA returns a device of RDMA that a process has open; "" if there is none. Their names: drivers/infiniband/core.
 func opensRDMA(h *host.Host, pid int) (string, error) {
-	names, err := h.Files.List(proc.File(pid, "fd"))
-	if err != nil {
-		return "", proc.UnlessGone(err)
-	}
-	for _, name := range names {
-		target, err := h.Files.Link(proc.File(pid, "fd/"+name))
-		if proc.Gone(err) {
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		if strings.HasPrefix(target, "/dev/infiniband/") {
-			return target, nil
-		}
-	}
-	return "", nil
+	return holders.Opens(h, pid, func(target string) bool { return strings.HasPrefix(target, "/dev/infiniband/") })
 }
 
 // sockets returns the sockets that the container may serve: in the pod's network, all; in the host's, those of its

@@ -14,6 +14,13 @@ func TestGhostActions(t *testing.T) {
 	frozen.Facts = map[string]string{"frozen": "true"}
 	process, dead := leftover(object.Process, "1"), leftover(object.Process, "2")
 	dead.Facts = map[string]string{"state": "Z"}
+	process.Facts = map[string]string{"state": "Z", "threads": "3"}
+	if doing, why := processAction().Plan(process, Settings{}); doing == "" {
+		t.Errorf("a process with threads left is not ended: %s", why)
+	}
+	if doing, _ := processAction().Plan(dead, Settings{}); doing != "" {
+		t.Errorf("a zombie: %s", doing)
+	}
 	thing := func(kind object.Kind) object.Assessment { return leftover(kind, "x") }
 	for _, test := range []struct {
 		kind object.Kind
