@@ -5,6 +5,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -62,6 +63,7 @@ func (d *Mutator) inPod(uid string, inspected Mount, other mount.Mount) bool {
 func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bool, known map[int]bool) error {
 	var space string
 	var mounts []mount.Mount // none: the process is of the pod, or its namespace was seen
+	isOfPod := sync.OnceValues(func() (bool, error) { return d.isOfPod(pid, uid) })
 	err := proc.Shown(d.host.Files, pid, func(id int) (err error) {
 		if space, err = d.host.Files.Link(proc.File(id, "ns/mnt")); err != nil {
 			space = strconv.Itoa(pid) // gone, or its namespace cannot be read
@@ -69,7 +71,7 @@ func (d *Mutator) exclusiveFrom(pid int, uid string, m Mount, seen map[string]bo
 		if mounts = nil; seen[space] {
 			return nil
 		}
-		if ours, err := d.isOfPod(id, uid); ours || err != nil {
+		if ours, err := isOfPod(); ours || err != nil {
 			return err // not marked as seen: a process of another pod may be in the same namespace
 		}
 		mounts, err = mount.TableOf(d.host, id)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -70,6 +71,9 @@ func Opens(h *host.Host, pid int, match func(target string) bool) (file string, 
 	left := math.MaxInt
 	_, err = anyFile(h, pid, &left, func(dir, fd string) (bool, error) {
 		target, err := h.Files.Link(dir + "/fd/" + fd)
+		if errors.Is(err, syscall.ENAMETOOLONG) { // a path of more than 4095 bytes: any program can make one
+			return false, nil
+		}
 		if err != nil || !match(target) {
 			return false, proc.UnlessGone(err)
 		}
@@ -92,6 +96,9 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 		if found || err != nil || !again {
 			return found, err
 		}
+	}
+	if search.checked != "" && !search.ended(pid, search.checked) {
+		return false, nil // new threads have the files of the one that was checked
 	}
 	return false, errors.New("its threads end faster than their open files can be read")
 }
@@ -139,8 +146,17 @@ func (s *fileSearch) in(pid int, threads []string) (found, again bool, err error
 				return found, false, err
 			}
 		}
+		if s.ended(pid, thread) { // some of its files may not have been shown
+			again, s.checked, s.before = true, "", nil
+		}
 	}
 	return false, again, nil
+}
+
+// ended reports whether a thread does not run any more, or is exiting.
+func (s *fileSearch) ended(pid int, thread string) bool {
+	stat, err := proc.Read(s.host.Files, proc.File(pid, path.Join("task", thread, "stat")))
+	return err != nil || proc.Exiting(stat)
 }
 
 var errManyFiles = errors.New("more files are open than are looked at")

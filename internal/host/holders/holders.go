@@ -63,6 +63,9 @@ func Holders(ctx context.Context, h *host.Host, things []Holdable) (holdings [][
 		}
 		s.addProcess(pid, own)
 	}
+	if s.files > maxHolderFiles {
+		return s.found, fmt.Sprintf("after %d open files", s.files), nil
+	}
 	return s.found, "", nil
 }
 
@@ -81,6 +84,9 @@ type holderSearch struct {
 func (s *holderSearch) addProcess(pid int, own string) {
 	s.pid = pid
 	_ = proc.Shown(s.host.Files, pid, func(id int) error {
+		if s.files > maxHolderFiles {
+			return nil
+		}
 		namespace, err := s.host.Files.Link(proc.File(id, "ns/mnt"))
 		if err != nil {
 			return err

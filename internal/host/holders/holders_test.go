@@ -2,6 +2,7 @@ package holders_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -188,5 +189,38 @@ func TestParseNamespace(t *testing.T) {
 		if inode, err := holders.ParseNamespace(bad, "net"); err == nil || inode != 0 {
 			t.Errorf("%q: %d", bad, inode)
 		}
+	}
+}
+
+// A file whose path no link can show hides no other file.
+func TestOpensBesideLongPath(t *testing.T) {
+	const name = "a-directory-with-a-long-name-a-directory-with-a-long-name-a-directory-with-a-long-name-a-directory-with-a-long-name"
+	dir, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 60 {
+		if err := unix.Mkdirat(int(dir.Fd()), name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir.Close()
+		dir = os.NewFile(uintptr(fd), name)
+	}
+	defer dir.Close()
+	if _, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(dir.Fd()))); !errors.Is(err, syscall.ENAMETOOLONG) {
+		t.Fatalf("the path is shown: %v", err)
+	}
+	later, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer later.Close()
+	file, err := holders.Opens(&host.Host{}, os.Getpid(), func(target string) bool { return target == "/dev/zero" })
+	if err != nil || file != "/dev/zero" {
+		t.Errorf("%q, %v", file, err)
 	}
 }

@@ -39,7 +39,7 @@ func Shown(tree files.Tree, pid int, read func(id int) error) error {
 		return first
 	case err != nil:
 		return fmt.Errorf("whether process %d has ended: %w", pid, err)
-	case stat.Threads <= 1 || !Alive(stat):
+	case !Exiting(stat) || stat.Threads <= 1 || !Alive(stat):
 		return first
 	}
 	asked := map[int]bool{pid: true}

@@ -130,5 +130,10 @@ func Held(h *host.Host, pid int) (map[uint64]bool, error) {
 	if err != nil {
 		return nil, err
 	}
+	if stat, err := h.ProcStat(pid); err != nil {
+		return nil, err
+	} else if proc.Exiting(stat) && stat.Threads <= 1 { // its files may have been closed before they were read
+		return nil, fmt.Errorf("process %d ends: %w", pid, fs.ErrNotExist)
+	}
 	return held, nil
 }

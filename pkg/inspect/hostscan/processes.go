@@ -41,8 +41,8 @@ type PodProcess struct {
 func MemberKey(hierarchy, cgroup string) string { return hierarchy + ":" + cgroup }
 
 // readProcesses makes one pass over /proc. A process belongs to the pod of any of its cgroups: interrupted clean-ups
-// leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not listed. A process that
-// cannot be read affects only itself: some kernels report no cgroups at all if the path is longer than PATH_MAX.
+// leave processes in some hierarchies only. In cgroup v1 a zombie without threads is in no cgroup and is not listed. A
+// process that cannot be read affects only itself: some kernels report no cgroups at all if the path is longer than PATH_MAX.
 func readProcesses(ctx context.Context, h *host.Host) (ProcessTable, error) {
 	pids, err := h.PIDs()
 	if err != nil {

@@ -108,8 +108,11 @@ func (s *theater) compare(all []*play) {
 			return len(byName[name]) > 0 && !strings.Contains(outcomes(byName[name]), "open")
 		})
 	}
-	disputes := 0
+	disputes, again := 0, -podsOfSets
 	for uid, want := range judged {
+		if strings.HasPrefix(want[0].Name, "r-") {
+			again++
+		}
 		var got []act
 		s.await(want[0].Name+" judged", func() bool {
 			got = s.ask(uid)
@@ -135,9 +138,10 @@ func (s *theater) compare(all []*play) {
 		}
 	}
 	// Two pods of a StatefulSet, one of a DaemonSet and one in place are in time; one pod and five in place are late. The
-	// StatefulSet controller may delete a new pod before it is ready: that upgrade is excluded, for the referee too.
-	if e := upgrades["excluded"]; upgrades["delivered"]+upgrades["missed"]+e < 10 || e > 1 || upgrades["delivered"]+e < 4 || upgrades["missed"]+e < 6 {
-		s.t.Errorf("upgrades %v: want 4 in time and 6 late, of which one may be excluded", upgrades)
+	// StatefulSet controller may delete a new pod before it is ready and create it again, if its cache is late: that upgrade
+	// is excluded, for the referee too.
+	if e := upgrades["excluded"]; upgrades["delivered"]+upgrades["missed"]+e < 10 || e > again || upgrades["delivered"]+e < 4 || upgrades["missed"]+e < 6 {
+		s.t.Errorf("upgrades %v: want 4 in time and 6 late; %d pods were created again, so that as many may be excluded", upgrades, again)
 	}
 	s.t.Logf("%d pods, %d disputes with the referee", len(judged), disputes)
 	s.confusion(all, byName)

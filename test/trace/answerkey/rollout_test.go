@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// podsOfSets is the number of pods, old and new, that rollouts wants.
+const podsOfSets = 8
+
 // rollouts upgrades pods by replacement: a StatefulSet, a DaemonSet, and a StatefulSet whose new pod is late.
 func (s *theater) rollouts(parts *sync.WaitGroup) {
 	for _, set := range []struct {
