@@ -1,7 +1,6 @@
 package deliver
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -295,7 +294,10 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 	s.mu.Lock()
 	letters := slices.Clone(s.letters)
 	s.mu.Unlock()
-	if err := cmp.Or(m.remove(ctx, registered, name), m.remove(ctx, cursors, name)); err != nil {
+	if err := m.remove(ctx, registered, name); err != nil {
+		return err // with its position: it may come back
+	}
+	if err := m.remove(ctx, cursors, name); err != nil {
 		return err
 	}
 	for _, id := range letters { // last: there may be a thousand, and a subscription must not come back

@@ -123,7 +123,6 @@ func TestPositionConflict(t *testing.T) {
 				_, err := k.config.Store.Put(t.Context(), "cursors", "a", r.Value, r.Revision)
 				return err
 			},
-			func(r control.Record) error { return k.config.Store.Delete(t.Context(), "cursors", "a", r.Revision) },
 		} {
 			stored, err := k.config.Store.Get(t.Context(), "cursors", "a")
 			must(t, err)
@@ -136,6 +135,16 @@ func TestPositionConflict(t *testing.T) {
 			}
 		}
 		c.check(k)
+		stored, err := k.config.Store.Get(t.Context(), "cursors", "a")
+		must(t, err)
+		of := strings.Replace(string(stored.Value), `"cursor":1`, `"cursor":0`, 1) // of another worker
+		_, err = k.config.Store.Put(t.Context(), "cursors", "a", []byte(of), stored.Revision)
+		must(t, err)
+		k.append("x")
+		time.Sleep(time.Minute)
+		if stored, err = k.config.Store.Get(t.Context(), "cursors", "a"); err != nil || string(stored.Value) != of {
+			t.Errorf("the state of another worker became %s, %v", stored.Value, err)
+		}
 		k.stop()
 	})
 }

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,7 @@ type subscription struct {
 
 	asking sync.Mutex // held while asking the target by OPTIONS
 	saving sync.Mutex // held while writing or removing the state
+	tried  []byte     // the state of the last attempt to write it; guarded by saving
 
 	mu       sync.Mutex // guards the fields below
 	state    state
@@ -178,17 +180,22 @@ func (s *subscription) save(ctx context.Context, force bool) bool {
 	return true
 }
 
-// put writes the state over the one that is stored, whose revision may be unknown: after a write whose answer was lost.
+// put writes the state over the one of this revision, or over that of the last attempt, whose answer may have been lost.
+// A state that another worker has written stays. It needs saving.
 func (s *subscription) put(ctx context.Context, value []byte, revision uint64) (uint64, error) {
+	last := s.tried
+	s.tried = value
 	next, err := s.m.Store.Put(ctx, cursors, s.Name, value, revision)
 	if !errors.Is(err, control.ErrConflict) {
 		return next, err
 	}
-	stored, err := s.m.Store.Get(ctx, cursors, s.Name)
-	if err != nil && !errors.Is(err, control.ErrNotFound) {
+	s.tried = last
+	stored, failed := s.m.Store.Get(ctx, cursors, s.Name)
+	if failed != nil || !bytes.Equal(stored.Value, last) {
 		return 0, err
 	}
-	return s.m.Store.Put(ctx, cursors, s.Name, value, stored.Revision) // 0 if there is none
+	s.tried = value
+	return s.m.Store.Put(ctx, cursors, s.Name, value, stored.Revision)
 }
 
 // follow delivers new events, page by page.

@@ -51,8 +51,14 @@ func (s *Store) check(ctx context.Context, marked uint64) error {
 	return ctx.Err()
 }
 
-// setDamaged records that a file is damaged.
+// setDamaged records that a file is damaged, and that its index may lack events.
 func (s *Store) setDamaged(p *partition, err error) {
+	p.noIndex.Store(true)
+	s.setUnwritable(p, err)
+}
+
+// setUnwritable records that a file is damaged where it was read.
+func (s *Store) setUnwritable(p *partition, err error) {
 	s.mu.Lock()
 	known := p.damaged != nil
 	if !known {
@@ -76,7 +82,7 @@ func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]j
 			return nil
 		})
 		if err == nil {
-			err = s.checkIndex(ctx, p, found)
+			err = s.checkIndex(ctx, p, found, int(q.last-q.next+1))
 		}
 		if _, gone := errors.AsType[*journal.TrimmedError](err); err != nil && !gone {
 			errs = append(errs, fmt.Errorf("check %s: %w", p.path, err))
@@ -105,8 +111,9 @@ func (s *Store) walk(ctx context.Context, p *partition, q span,
 	return nil
 }
 
-// checkIndex compares the index of nodes with the number of events: an incomplete index is not used.
-func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error {
+// checkIndex compares the index of nodes with the number of readable events, and of those that were appended: an
+// incomplete index is not used.
+func (s *Store) checkIndex(ctx context.Context, p *partition, events, appended int) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.db == nil {
@@ -117,11 +124,13 @@ func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error 
 	if err != nil && !isDamage(err) {
 		return err
 	}
+	if err == nil && indexed < appended {
+		p.noIndex.Store(true) // it may lack readable events, as many as are unreadable
+	}
 	if err == nil && indexed < events {
 		err = fmt.Errorf("the index of nodes has %d of %d events", indexed, events)
 	}
 	if err != nil {
-		p.noIndex.Store(true)
 		s.setDamaged(p, err)
 	}
 	return nil

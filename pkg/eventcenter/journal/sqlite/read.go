@@ -128,7 +128,7 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q *span, page *
 		if !isDamage(err) {
 			return false, err
 		}
-		s.setDamaged(p, err)
+		s.setUnwritable(p, err)
 		if !all { // the damaged place is unknown: the rows before it are read one by one
 			all = true
 			continue
@@ -220,17 +220,20 @@ func wanted(f journal.Filter, r journal.Record) bool {
 	return true
 }
 
+// triedEach begins the reason of a gap each of whose offsets was looked up.
+const triedEach = "damaged"
+
 // skip moves a span to the next readable offset and records the gap. It tries each offset that is in no known gap: a
 // B-tree look-up finds rows behind a damaged page, a scan does not get past it. It needs p.mu.
 func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) error {
-	next := *q
-	defer func() { s.pass(q, next.next, fmt.Sprintf("damaged: %s: %v", p.path, cause)) }()
+	next, reason := *q, triedEach
+	defer func() { s.pass(q, next.next, fmt.Sprintf("%s: %s: %v", reason, p.path, cause)) }()
 	if _, err := p.db.ExecContext(ctx, "SELECT offset FROM events LIMIT 0"); err != nil && isDamage(err) {
-		next.next = next.last + next.step // the schema is damaged: no row can be found
+		next.next, reason = next.last+next.step, "damaged schema" // no row can be found
 		return nil
 	}
 	for ; !next.done(); next.next += next.step {
-		if g, known := s.gapAt(uint64(next.next)); known { // an earlier read has tried it
+		if g, known := s.gapAt(uint64(next.next)); known && strings.HasPrefix(g.Reason, triedEach+":") {
 			next.next = min(int64(g.To), next.last)
 			if q.Backward {
 				next.next = max(int64(g.From), next.last)
