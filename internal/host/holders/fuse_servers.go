@@ -92,6 +92,7 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 		if err != nil {
 			return false, proc.UnlessGone(err)
 		}
+		slices.Sort(threads)
 		found, again, err := search.in(pid, threads)
 		if found || err != nil || !again {
 			return found, err

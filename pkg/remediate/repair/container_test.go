@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -49,8 +50,8 @@ func TestContainerGuards(t *testing.T) {
 			n.opens(77, 7, "/dev/fuse")
 		}, "process 77 (ceph-fuse)"},
 		"files that cannot be read": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) {
-			dir := n.tools.Host.Files.Path(fmt.Sprintf("/proc/%d/task/%d/fd", pid, pid))
-			if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+			thread := n.tools.Host.Files.Path(fmt.Sprintf("/proc/%d/task/%d0", pid, pid)) // after the main one, which listens
+			if err := errors.Join(os.MkdirAll(thread, 0o700), os.WriteFile(filepath.Join(thread, "fd"), nil, 0o600)); err != nil {
 				n.t.Fatal(err)
 			}
 		}, "open files of process"},
