@@ -43,7 +43,7 @@ func TestProcCgroups(t *testing.T) {
 	}
 }
 
-// In cgroup v1 an exiting main thread is in the root: the cgroups are those of a thread that is not.
+// In cgroup v1 an exiting main thread is in the root: the cgroups are those of another thread.
 func TestProcCgroupsOfThreads(t *testing.T) {
 	const living, left, v2 = "5:memory:/kubepods/pod1\n1:name=systemd:/\n0::/\n", "5:memory:/\n1:name=systemd:/\n0::/\n", "0::/kubepods/pod2\n"
 	const runs, exits = 0x400000, 0x400004

@@ -6,6 +6,7 @@
 package setting
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,7 +26,7 @@ func (m Mistakes) Check(key string, valid bool, format string, args ...any) {
 
 // Add adds the result of a Validate below a key.
 func (m Mistakes) Add(key string, err error) {
-	mistakes, ok := err.(Mistakes) //nolint:errorlint // a Validate wraps nothing
+	mistakes, ok := errors.AsType[Mistakes](err)
 	if !ok {
 		m.Check(key, err == nil, "%v", err)
 	}

@@ -165,7 +165,7 @@ func TestSilenceIsNoEmptyList(t *testing.T) {
 	}
 }
 
-// A gate that has been closed for an hour is a finding, which must end soon after the gate has opened.
+// A gate closed for an hour is a finding, which must end soon after the gate has opened.
 func TestReportedGateShortensTheRest(t *testing.T) {
 	now := finding.Timestamp{SinceBoot: 3 * time.Hour}
 	for _, test := range []struct {

@@ -43,7 +43,7 @@ func TestWrittenOnANewNode(t *testing.T) {
 		if after == before {
 			t.Fatalf("the Node still has the UID %s", before)
 		}
-		// The token is bound to the Node that is gone. A pod would have a new one.
+		// The token is bound to the old Node. A pod would have a new one.
 		if err := l.ServiceAccountKubeconfig(t.Context(), "nodeagent", "nodeagent", filepath.Join(a.Dir, "kubeconfig")); err != nil {
 			t.Fatal(err)
 		}

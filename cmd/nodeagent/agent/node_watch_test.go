@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// A kubelet that has started may have registered another Node of the same name: the Node is read soon, although no
+// After its start, kubelet may have registered another Node of the same name: the Node is read soon, although no
 // is wrong. While it does not run, and after the Node was seen, there is no reason.
 func TestNodeIsReadAfterKubeletHasStarted(t *testing.T) {
 	var process host.Process

@@ -99,7 +99,7 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 		}
 	}
 	if search.checked != "" && !search.ended(pid, search.checked) {
-		return false, nil // new threads have the files of the one that was checked
+		return false, nil // new threads have the checked one's files
 	}
 	return false, errors.New("its threads end faster than their open files can be read")
 }

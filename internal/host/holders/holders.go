@@ -76,7 +76,7 @@ type holderSearch struct {
 	found      [][]Holding
 	namespaces map[string]bool // mount namespaces already read
 	files      int
-	pid        int // the process that is read
+	pid        int // the current process
 }
 
 // addProcess adds everything that one process holds. Unreadable links belong to a process that has just ended, or to a

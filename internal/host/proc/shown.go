@@ -51,7 +51,7 @@ func Shown(tree files.Tree, pid int, read func(id int) error) error {
 		if err != nil {
 			return fmt.Errorf("threads of process %d: %w", pid, err)
 		}
-		started := false // a thread since the last listing: one that has left starts no others
+		started := false // a thread since the last listing: after it has left, a thread starts none
 		for _, id := range threads {
 			if asked[id] {
 				continue

@@ -30,7 +30,7 @@ func (n *Node) Cgroups(uid, below string) []string {
 }
 
 // IntoV1 changes a command so that a shell moves to those of cgroups that are of cgroup v1, and then executes it: v1 does
-// not show those of a thread that has ended. If none is, it moves to all.
+// not show those of an ended thread. If none is, it moves to all.
 func IntoV1(cgroups []string) func(*exec.Cmd) {
 	v1 := slices.DeleteFunc(slices.Clone(cgroups), func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, "cgroup.controllers"))

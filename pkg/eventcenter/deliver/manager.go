@@ -215,7 +215,7 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	m.mu.Lock()
 	known, many := m.subscriptions[one.Name] != nil, len(m.subscriptions) >= maxSubscriptions
 	m.mu.Unlock()
-	if !known { // it may be registered, and missing in the list that was loaded: then it has a cursor
+	if !known { // it may be registered, and missing in the loaded list: then it has a cursor
 		_, err := m.Store.Get(ctx, registered, one.Name)
 		if err != nil && !errors.Is(err, control.ErrNotFound) {
 			return err

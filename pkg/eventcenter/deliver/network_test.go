@@ -171,7 +171,7 @@ func resolver(t *testing.T, address *atomic.Pointer[netip.Addr]) *net.Resolver {
 			if answer.Body != nil {
 				m.Answers = []dnsmessage.Resource{answer}
 			}
-			text, _ := m.Pack() // made of a question that was unpacked
+			text, _ := m.Pack() // made of an unpacked question
 			_, _ = server.WriteTo(text, from)
 		}
 	}()

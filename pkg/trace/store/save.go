@@ -175,7 +175,7 @@ func stagesOf(a *follow.Act) string {
 	return strings.Join(parts, " ")
 }
 
-// SaveProbes adds the counts of minutes. The parts of a minute that is saved more than once add up.
+// SaveProbes adds the counts of minutes. The parts of a minute saved more than once add up.
 func (s *Store) SaveProbes(ctx context.Context, counts []probe.Count) error {
 	for _, c := range counts {
 		db, err := s.day(ctx, c.Minute.UTC().Format(dayFormat))

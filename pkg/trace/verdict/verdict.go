@@ -48,7 +48,7 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	// A pod in between does not end the act of an owner if other creations are refused within the promised time.
 	refusable := t.Act == record.Refusal && passed.Low <= promised
 	requested := t.At(record.DeleteRequested)
-	// Otherwise the verdict about a pod that is deleted before it is ready would depend on when it is given.
+	// Otherwise the verdict about a pod deleted before it is ready would depend on when it is given.
 	deleted := t.Act != record.Deletion && requested.Known() && requested.Arrival.Before(end.Arrival)
 	if end.Known() && !refusable && !deleted {
 		user := userTime(t, end.Arrival)

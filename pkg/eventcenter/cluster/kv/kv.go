@@ -1,7 +1,7 @@
 // Package kv keeps the control store of several replicas in NATS JetStream, one key-value bucket for each bucket. The
 // bucket's leader accepts a write only over the revision that the writer has read; Get may read from a replica that lags
-// slightly: a write based on it gets ErrConflict, and the caller reads again. List has every write that was completed
-// before it: otherwise a new worker would take a replica that is not caught up for one without subscriptions.
+// slightly: a write based on it gets ErrConflict, and the caller reads again. List has every write completed
+// before it: otherwise a new worker would take a lagging replica for one without subscriptions.
 package kv
 
 import (

@@ -127,7 +127,7 @@ func (l lagging) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstre
 	return later, nil
 }
 
-// A list has everything that was written before, even if the replica that answers is not caught up; if it does not catch
+// A list has everything that was written before, even if the answering replica lags; if it does not catch
 // up, that is an error, not an empty list.
 func TestListOfLaggingReplica(t *testing.T) {
 	s := opened(t)

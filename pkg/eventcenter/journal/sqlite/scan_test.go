@@ -41,7 +41,7 @@ func rootPage(t *testing.T, file, table string) (page int) {
 	return page
 }
 
-// A damaged region that is too large for one read is passed by the next few, and later ones do not search it again.
+// A damaged region too large for one read is passed by the next few, and later ones do not search it again.
 func TestLargeDamage(t *testing.T) {
 	const events = 20_000
 	c := journaltest.NewClock()
