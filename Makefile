@@ -211,7 +211,7 @@ fuzz: ## every fuzz target for 30 s, more than half an hour; an input that fails
 	test/fuzz.sh 30s
 
 .PHONY: mutants
-mutants: ## takes out each guard of the release, one at a time, and demands that a test notices; as root, hours
+mutants: ## takes out each guard of the release, one at a time, and demands that a test notices; as root, an hour
 	go run ./test/mutants
 
 AXE := axe-core-4.14.1

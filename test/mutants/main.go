@@ -14,8 +14,12 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -41,8 +45,17 @@ func run(ctx context.Context, wanted string, list bool, limit time.Duration) err
 	if err != nil {
 		return err
 	}
+	dir, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	bench := &bench{dir: dir, limit: limit, built: map[string]func() (string, error){},
+		sound: map[string]func() (string, error){}}
+	var lines sync.Mutex // of the output and the counts
 	survivors, count := 0, 0
-	bench := &bench{limit: limit, sound: map[string]error{}}
+	tries, ctx := errgroup.WithContext(ctx)
+	tries.SetLimit(runtime.NumCPU())
 	for _, m := range all {
 		if !match.MatchString(m.Guard) && !match.MatchString(m.File) {
 			continue
@@ -52,15 +65,26 @@ func run(ctx context.Context, wanted string, list bool, limit time.Duration) err
 			fmt.Printf("%-40s %s\n", m.File, m.Guard)
 			continue
 		}
-		started := time.Now()
-		result := bench.try(ctx, m)
-		if result != noticed {
-			survivors++
-		}
-		fmt.Printf("%-8s %5.1fs  %s: %s\n", result, time.Since(started).Seconds(), m.File, strings.TrimSpace(m.Guard))
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+		tries.Go(func() error {
+			started := time.Now()
+			result, err := bench.try(ctx, m)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			lines.Lock()
+			defer lines.Unlock()
+			if result != noticed {
+				survivors++
+			}
+			fmt.Printf("%-8s %5.1fs  %s: %s\n", result, time.Since(started).Seconds(), m.File, strings.TrimSpace(m.Guard))
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+			return nil
+		})
+	}
+	if err := tries.Wait(); err != nil {
+		return err
 	}
 	fmt.Printf("%d guards, %d not held\n", count, survivors)
 	if survivors > 0 {
