@@ -190,8 +190,8 @@ type span struct {
 	settledAt               int           // index of the first sample after settling
 }
 
-// settling is how long a started process may be busy.
-const settling = 30 * time.Second
+// settling is how long a started process may be busy: the load of the node's own start makes the agent read all threads.
+const settling = 2 * time.Minute
 
 // values returns one value of all samples, the least first.
 func (s span) values(of func(cost) int) []int {

@@ -40,7 +40,7 @@ func main() {
 	if *short {
 		b.idle, b.trials, b.peerTrials, b.pods = 3*time.Minute, 5, 2, []int{60}
 	}
-	err := b.run(ctx, *dir)
+	err := errors.Join(os.Unsetenv("GOGC"), b.run(ctx, *dir)) // both programs collect garbage as they were shipped to
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

@@ -124,7 +124,7 @@ func (s TimeSyncSettings) run(ctx context.Context, h *host.Host) ([]finding.Find
 
 // explainUnsynchronised reports whether a time daemon runs.
 func explainUnsynchronised(ctx context.Context, h *host.Host, f *finding.Finding) error {
-	table, err := h.ProcessTable(ctx, time.Minute)
+	table, err := h.ProcessTable(ctx, 2*time.Minute) // zombies lists them each minute
 	if err != nil {
 		return err
 	}
