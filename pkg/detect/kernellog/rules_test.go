@@ -51,8 +51,8 @@ func TestRulesMatchTheirLines(t *testing.T) {
 					t.Errorf("must not match: %s", line)
 				}
 			}
-			if (rule.Recovery.Pattern != "") != (len(e.Recovery) > 0) {
-				t.Errorf("recovery pattern %q, but %d recovery lines", rule.Recovery.Pattern, len(e.Recovery))
+			if (rule.Recovery != "") != (len(e.Recovery) > 0) {
+				t.Errorf("recovery pattern %q, but %d recovery lines", rule.Recovery, len(e.Recovery))
 			}
 			for _, line := range e.Recovery {
 				if hit, ok := m.Match([]byte(line)); !ok || !hit.Recovered || hit.Rule.ID != rule.ID {

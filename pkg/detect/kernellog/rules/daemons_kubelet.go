@@ -18,8 +18,7 @@ func kubeletRules() []Rule {
 		// pkg/kubelet/pleg/generic.go
 		Advice: "`crictl --timeout 10s ps -a` takes how long? Too many containers, a slow disk (`iostat -x 1`), " +
 			"or a hung shim.",
-		Summary:  "kubelet has not been able to list the runtime's containers for minutes (PLEG)",
-		Literals: []string{"pleg was last seen active"},
+		Summary: "kubelet has not been able to list the runtime's containers for minutes (PLEG)",
 		Patterns: []string{quoted +
 			`(?:[Ss]kipping pod synchronization|Node became not ready|PLEG is not healthy).*pleg was last seen active (?P<since>\S+) ago`},
 		Exclude: neverYet,
@@ -52,8 +51,6 @@ func kubeletRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`crictl --timeout 10s ps`, `iostat -x 1`; a hung shim or network plugin.",
 		Summary:  "calls to the container runtime time out",
-		Literals: []string{"ontainer garbage collection failed", "untime service failed", "mage service failed",
-			"code = DeadlineExceeded"},
 		Patterns: []string{quoted +
 			`Container garbage collection failed"?.*(?:DeadlineExceeded|context deadline exceeded)`, quoted +
 			`(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`,
@@ -65,9 +62,7 @@ func kubeletRules() []Rule {
 		Emitters: emitters,
 		Advice: "`iptables -w 60 -S | wc -l` and `ps -ef` for who holds the lock (/run/xtables.lock): tens of thousands of rules, or " +
 			"an iptables that hangs.",
-		Summary: "kubelet cannot read or write the packet filter's rules in time: services and host ports may not work",
-		Literals: []string{"timed out while checking rules", "the xtables lock", "iptables: exit status", "iptables-restore: ex",
-			"iptables-save: exit"},
+		Summary:  "kubelet cannot read or write the packet filter's rules in time: services and host ports may not work",
 		Patterns: []string{quoted + `Failed to (?:ensure|set up|execute) .*(?:timed out while checking rules|holding the xtables lock|iptables(?:-restore|-save)?: exit status [1-9])`},
 		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour,
 	}, {
@@ -76,8 +71,6 @@ func kubeletRules() []Rule {
 		Advice: "`crictl info` (NetworkReady), `ls /etc/cni/net.d`; does the network plugin's pod run on this " +
 			"node?",
 		Summary: "the pod network is not ready: new pods cannot start",
-		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready",
-			"nable to update cni config"},
 		// When a node joins, kubelet logs this every 5 s until the network's own pod has written its configuration.
 		Patterns: []string{quoted + `(?:Container runtime network not ready|[Uu]nable to update cni config)`, quoted +
 			`Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
@@ -87,31 +80,23 @@ func kubeletRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`kubectl describe node` has the condition's message; `journalctl -u kubelet -e`.",
 		Summary:  "kubelet reports the node as not ready",
-		Literals: []string{"ode became not ready", "NodeNotReady", "ode not becoming ready in time"},
 		Patterns: []string{quoted +
 			`(?:Node became not ready|Node not becoming ready in time after startup|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
 		Exclude: `may not have completed yet|has yet to be successful|CSINode is not yet initialized|node is shutting down|NetworkPluginNotReady|cni config uninitialized|missing node capacity`,
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
-		Recovery: Recovery{
-			Literals: []string{"NodeReady", "just became ready"},
-			Pattern: quoted +
-				`(?:Recording NodeReady event message|Recording event message for node".*event="NodeReady"|Fast updating node status as it just became ready)`,
-		},
+		Recovery: quoted +
+			`(?:Recording NodeReady event message|Recording event message for node".*event="NodeReady"|Fast updating node status as it just became ready)`,
 	}, {
 		ID: "kubelet-pressure", Reason: "NodeUnderPressure", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice:   "`kubectl describe node` names it; `df -h`, `df -i`, `free -m`; `crictl rmi --prune` frees disk.",
 		Summary:  "kubelet reports that the node is short of memory, disk or PIDs",
-		Literals: []string{"NodeHasDiskPressure", "NodeHasInsufficient"},
 		Patterns: []string{quoted + `Recording (?P<event>NodeHasDiskPressure|NodeHasInsufficient\w+) event message`,
 			quoted +
 				`Recording event message for node".* event="(?P<event>NodeHasDiskPressure|NodeHasInsufficient\w+)"`},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
-		Recovery: Recovery{
-			Literals: []string{"NodeHasNoDiskPressure", "NodeHasSufficient"},
-			Pattern: quoted +
-				`(?:Recording NodeHas(?:NoDiskPressure|Sufficient\w+) event message|Recording event message for node".* event="NodeHas(?:NoDiskPressure|Sufficient\w+)")`,
-		},
+		Recovery: quoted +
+			`(?:Recording NodeHas(?:NoDiskPressure|Sufficient\w+) event message|Recording event message for node".* event="NodeHas(?:NoDiskPressure|Sufficient\w+)")`,
 	}, {
 		ID: "kubelet-apiserver", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
@@ -134,18 +119,16 @@ func kubeletRules() []Rule {
 		Advice: "`journalctl -u kubelet -e`: refused (certificate, bootstrap token: `kubeadm token list`), or " +
 			"not reachable.",
 		Summary:  "kubelet cannot register the node",
-		Literals: []string{"nable to register node"},
 		Patterns: []string{quoted + `Unable to register node\b`},
 		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "node-registration",
-		Recovery: Recovery{Literals: []string{"uccessfully registered node"}, Pattern: quoted +
-			`Successfully registered node`},
+		Recovery: quoted +
+			`Successfully registered node`,
 	}, {
 		ID: "kubelet-node-unknown", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice: "`kubectl get node NAME`: was it deleted, or is kubelet's name (--hostname-override) another " +
 			"one? `systemctl restart kubelet` registers anew.",
-		Summary:  "the apiserver has no Node object of this name",
-		Literals: []string{"rror getting node", "rror getting the current node", "node \""},
+		Summary: "the apiserver has no Node object of this name",
 		// Logged ten times a second until a new node is registered.
 		Patterns: []string{quoted + `Error getting (?:the current )?node\b.* not found`, `^node "[^"]+" not found$`},
 		Kind:     NodeKind, Raise: Rate{300, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "node-registration",
@@ -155,9 +138,6 @@ func kubeletRules() []Rule {
 		Advice: "`openssl x509 -enddate -noout -in /var/lib/kubelet/pki/kubelet-client-current.pem`; join again, " +
 			"or `kubeadm certs renew`; is the clock right?",
 		Summary: "a certificate between kubelet and apiserver has expired",
-		Literals: []string{"client certificate has expired", "existing bootstrap client",
-			"o valid client certificate is found", "client certificate is expired",
-			"certificate has expired or is not yet valid"},
 		Patterns: []string{
 			quoted + `(?:The currently active client certificate has expired|No valid client certificate is found)`,
 			quoted + `[Pp]art of the existing bootstrap client certificate.* is expired`,
@@ -172,8 +152,6 @@ func kubeletRules() []Rule {
 		Severity: finding.Warning, Emitters: emitters,
 		Advice:  "`kubectl get csr`: `kubectl certificate approve NAME`, or mend the controller that approves.",
 		Summary: "kubelet does not get a new certificate: its signing request is not approved or not signed",
-		Literals: []string{"requesting a signed certificate", "certificate request was not",
-			"no serving certificate available"},
 		Patterns: []string{`^.*Failed while requesting a signed certificate from the`,
 			`^.*certificate request was not (?:signed|approved|issued)`, quoted +
 				`http: TLS handshake error from \S+: no serving certificate available`},
@@ -200,7 +178,6 @@ func kubeletRules() []Rule {
 		Advice: "`kubectl get node NAME -o yaml` (allocatable: 0 of the resource?); `kubectl logs` of the plugin's pod on this node, " +
 			"and delete the pod: it registers anew.",
 		Summary:  "the plugin of a GPU or another device ends again and again: pods cannot get its devices",
-		Literals: []string{"ended unexpectedly for device plugin"},
 		Patterns: []string{quoted + `[Ll]istAndWatch ended unexpectedly for device plugin(?:".* resource=?"?| )(?P<subject>[\w./-]{1,128})`},
 		Kind:     "device-plugin", Raise: Rate{3, hour}, Expiry: hour,
 	}, {
@@ -209,7 +186,6 @@ func kubeletRules() []Rule {
 		Advice: "`uptime` and `iostat -x 1`: the processors or the disk of /var/lib/kubelet are too busy; `crictl --timeout 10s ps`: or " +
 			"the runtime is slow.",
 		Summary:  "kubelet needs seconds for what it does every two seconds: pods start and stop late",
-		Literals: []string{"Housekeeping took longer than "},
 		Patterns: []string{quoted + `Housekeeping took longer than (?:expected|\d)`},
 		Kind:     NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour,
 	}, {
@@ -218,10 +194,6 @@ func kubeletRules() []Rule {
 		Advice: "The words after \"err=\" have the cause: configuration file, swap, cgroup driver, certificate; " +
 			"`journalctl -u kubelet -e`.",
 		Summary: "kubelet failed to start, or exited",
-		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet",
-			"ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor",
-			"ailed to load kubelet config", "ailed to load Kubelet config", "nable to load bootstrap",
-			"ailed to validate kubelet", "ot initialize checkpoint manager"},
 		Patterns: []string{
 			quoted +
 				`(?:command failed" err=|[Ff]ailed to run [Kk]ubelet|Failed to start (?:ContainerManager|container manager|cAdvisor)|failed to load [Kk]ubelet config|[Ff]ailed to validate kubelet|Could not initialize checkpoint manager)`,
@@ -233,7 +205,6 @@ func kubeletRules() []Rule {
 		Advice: "Kubelet runs no static pod from the file that the line names until it can read it: the words after \"err=\" have " +
 			"the cause; `kubectl apply --dry-run=client -f FILE` checks it.",
 		Summary:  "kubelet cannot read the manifest of a static pod",
-		Literals: []string{"process manifest file"},
 		Patterns: []string{quoted + `Could not process manifest file`},
 		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour,
 	}}

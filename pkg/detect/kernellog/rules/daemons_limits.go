@@ -71,7 +71,6 @@ func countedRules() []Rule {
 		Advice: "`cat /proc/key-users` (fourth column: keys and quota), `sysctl kernel.keys`: raise maxkeys and maxbytes, for root " +
 			"root_maxkeys and root_maxbytes. Each container has a session key of its own.",
 		Summary:  "a user's quota of the kernel's keys is used up: containers cannot start; no disk has a quota",
-		Literals: []string{"isk quota exceeded", "o space left on device"},
 		Patterns: []string{"^.*(?:session key(?:ring)?|[Kk]eyring|KEYRING|keyctl|add_key)[^:]{0,100}: (?:[Dd]isk quota exceeded|" + noSpace + ")"},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}, {
@@ -89,7 +88,6 @@ func countedRules() []Rule {
 		Emitters: append(daemons, Multipathd),
 		Advice:   "`sysctl fs.aio-nr fs.aio-max-nr`: raise fs.aio-max-nr; databases and QEMU reserve many.",
 		Summary:  "a program cannot get a context for asynchronous I/O: fs.aio-nr is at fs.aio-max-nr",
-		Literals: []string{"io_setup"},
 		Patterns: []string{`^.*\bio_setup\b.{0,100}(?:failed|[Rr]esource temporarily unavailable|EAGAIN)`},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}}
@@ -121,9 +119,8 @@ func spaceRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "disk-space",
 	}, {
 		ID: "daemon-disk-quota", Reason: "DiskQuotaExceeded", Domain: Storage, Severity: finding.Warning, Emitters: writers,
-		Advice:   "`repquota -a`, `xfs_quota -x -c 'report -h'` or the quota of the directory on its server: `df` shows free space.",
-		Summary:  "a daemon could not write: a quota of its user, group or project is used up",
-		Literals: []string{"isk quota exceeded"},
+		Advice:  "`repquota -a`, `xfs_quota -x -c 'report -h'` or the quota of the directory on its server: `df` shows free space.",
+		Summary: "a daemon could not write: a quota of its user, group or project is used up",
 		Patterns: []string{`^.*\b` + onFile + `\\*"?: [Dd]isk quota exceeded`,
 			`^(?:update_bindings_file: (?:mkstemp|rename)|[Cc](?:an't|annot|ould not) (?:write|truncate|make|open) .{1,300}?) ?: [Dd]isk quota exceeded`},
 		Kind: NodeKind, Expiry: hour,
@@ -173,7 +170,6 @@ func processRules() []Rule {
 		ID: "daemon-file-handles", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
 		Advice:   "`cat /proc/sys/fs/file-nr` against its third number; `lsof -n | awk '{print $1}' | sort | uniq -c` counts by program; raise `fs.file-max`.",
 		Summary:  "no program on the node can open another file: fs.file-max is reached",
-		Literals: []string{"oo many open files in system"},
 		Patterns: []string{`^.*: ` + tooMany + ` in system`},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "file-handles",
 	}, {
@@ -181,7 +177,6 @@ func processRules() []Rule {
 		Emitters: daemons,
 		Advice:   "`ls /proc/PID/fd` counts; `systemctl show -p LimitNOFILE UNIT`.",
 		Summary:  "a daemon cannot open any more files or sockets: its own limit is reached",
-		Literals: []string{"oo many open files"},
 		Patterns: []string{`^.*: ` + tooMany},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "file-handles",
 	}, {
@@ -190,7 +185,6 @@ func processRules() []Rule {
 		Emitters: append(daemons, Journald),
 		Advice:   "`findmnt -T PATH` names the filesystem, `dmesg` the fault; unmount it, then `fsck` or `xfs_repair`.",
 		Summary:  "the filesystem of a path is corrupt",
-		Literals: []string{"tructure needs cleaning"},
 		Patterns: []string{`^.*\\*"?/\S+: [Ss]tructure needs cleaning`, `^.*(?:[Mm]ount|fsconfig|statfs|write|open|sync)\b.{0,500}: [Ss]tructure needs cleaning`},
 		Exclude:  `/(?:containerd|docker|containers/storage|buildkit)/\S+: [Ss]tructure needs cleaning`, // image-store-corrupt
 		Kind:     NodeKind, Expiry: hour,

@@ -16,11 +16,6 @@ func runtimeRules() []Rule {
 		Advice: "`crictl rmi IMAGE` and pull again; many images: drain the node, stop the runtime, empty its " +
 			"store; `smartctl -a` for its disk.",
 		Summary: "files of the image store are corrupt",
-		Literals: []string{
-			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning",
-			": Structure needs cleaning",
-			"layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
-		},
 		Patterns: []string{
 			`^.*failed to register layer: rename \S+ \S+: (?:directory not empty|file exists)`,
 			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
@@ -38,7 +33,6 @@ func runtimeRules() []Rule {
 		Summary: "the runtime is still busy with a sandbox or container and refuses to create it again: disk or " +
 			"runtime " +
 			"are too slow, or hang",
-		Literals: []string{"ailed to reserve sandbox name", "ailed to reserve container name", "name is reserved"},
 		Patterns: []string{
 			logrus + `.*failed to reserve (?:sandbox|container) name`,
 			logrus + `.*error reserving (?:ctr|pod) name \S+ for id \S+: name is reserved`, // CRI-O
@@ -52,8 +46,6 @@ func runtimeRules() []Rule {
 		Advice: "`crictl pods` and the network plugin's own log; `ls /etc/cni/net.d /opt/cni/bin`; does its pod " +
 			"run on this node?",
 		Summary: "the network plugin cannot connect pods to the network",
-		Literals: []string{"ailed to setup network for sandbox", "ailed to set up sandbox container",
-			"ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
 		Patterns: []string{
 			logrus +
 				`.*(?:[Ff]ailed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
@@ -68,7 +60,6 @@ func runtimeRules() []Rule {
 		Advice: "The words after \"failed\" have the cause: network plugin, image of the pause container, or " +
 			"cgroup; `crictl pods`, `crictl info`.",
 		Summary:  "the runtime cannot create sandboxes: no pod can start",
-		Literals: []string{`msg="RunPodSandbox for`},
 		Patterns: []string{`^level=error msg="RunPodSandbox for .* failed, error"`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
@@ -95,7 +86,6 @@ func runtimeRules() []Rule {
 		Advice: "The words after \"error=\" have the cause; `du -xsh /var/lib/containerd/*`, `findmnt` for mounts that keep a snapshot; a " +
 			"disk with errors: `dmesg`.",
 		Summary:  "containerd cannot remove images and snapshots that nothing uses: its disk fills up",
-		Literals: []string{"garbage collection failed"},
 		Patterns: []string{logrus + `(?:snapshot |content )?garbage collection failed"`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour,
 	}, {
@@ -104,8 +94,6 @@ func runtimeRules() []Rule {
 		Advice: "`crictl --timeout 10s ps` and `iostat -x 1`: is the disk too slow? A hung shim: `cat " +
 			"/proc/PID/stack`.",
 		Summary: "calls to the container runtime time out",
-		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled",
-			"waiting for response from boltdb open"},
 		Patterns: []string{
 			`^level=error msg="(?:Stop|Run|Remove|List|Create|Start|Kill|Update)\w*(?:Sandbox|Container|Image)s?\b.* failed"? ?.*(?:context deadline exceeded|DeadlineExceeded)`,
 			`^level=error msg="StopContainer for .* failed"? ?.*context canceled`,
@@ -133,8 +121,6 @@ func runtimeRules() []Rule {
 		Advice: "`journalctl -u containerd -e`; `containerd config dump` checks the configuration; is its disk " +
 			"full?",
 		Summary: "the container runtime failed to start, or exited",
-		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ",
-			"failed to start containerd", "containerd did not exit"},
 		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`,
 			`^(?:failed to start (?:daemon|containerd)|Error starting daemon): `, `^(?:level=error msg=")?containerd did not exit successfully`},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "runtime-health",
@@ -149,9 +135,7 @@ func sharedRules() []Rule {
 		Emitters: daemons,
 		Advice: "`ls /var/lib/cni/networks` counts addresses in use; addresses of pods that are gone: `nodeagent " +
 			"inspect`; else a larger range for the node.",
-		Summary: "no address is left to assign to pods",
-		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container",
-			"failed to allocate for range"},
+		Summary:  "no address is left to assign to pods",
 		Patterns: []string{`^.*(?:no IP addresses available in range set|failed to assign an IP address to container|failed to allocate for range \d+: no)`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
@@ -159,7 +143,6 @@ func sharedRules() []Rule {
 		Emitters: append(daemons, Systemd, Journald),
 		Advice:   "`findmnt -T PATH` (options ro); `dmesg` has the cause; `mount -o remount,rw` only after `fsck`.",
 		Summary:  "a daemon could not write because a filesystem is read-only",
-		Literals: []string{"ead-only file system"},
 		Patterns: []string{
 			`^.*\b(?:mkdir|open|write|create|remove|unlinkat|rename|chmod|link) /(?:var/(?:lib|log)|run/containerd|etc)/\S*: read-only file system`,
 			`^(?:\S+: )?Failed to (?:write entry|create|open|rotate|sync|set up)\b.*: Read-only file system`,
@@ -170,7 +153,6 @@ func sharedRules() []Rule {
 		Emitters: append(daemons, Systemd, Journald),
 		Advice:   "`findmnt -T PATH` names the disk, `smartctl -a /dev/sdX` its health; then `fsck`.",
 		Summary:  "a daemon could not read or write a file",
-		Literals: []string{"nput/output error"},
 		Patterns: []string{`^.*/(?:var/(?:lib|log)|run/containerd|etc|usr)/\S*: input/output error`,
 			`^(?:\S+: )?Failed to (?:write entry|create|open|rotate|sync|read|load|execute)\b.*: Input/output error`},
 		Kind: NodeKind, Expiry: hour,
@@ -192,7 +174,6 @@ func sharedRules() []Rule {
 		Advice: "`journalctl -u UNIT` has what came before, `coredumpctl info` the stack; is the machine's libc " +
 			"or kernel newer than the package?",
 		Summary:  "a daemon of systemd found itself in a wrong state, and ended",
-		Literals: []string{"Assertion '"},
 		Patterns: []string{`^Assertion '.{1,400}' failed at \S+:\d+, function \w+(?:\(\))?\. Aborting\.`},
 		Kind:     NodeKind, Report: "daemon-panic", Expiry: hour,
 	}, {
@@ -201,7 +182,6 @@ func sharedRules() []Rule {
 		Advice: "`ls -l /var/lib/kubelet/pods/UID/etc-hosts`: is it there, is its disk read-only or its label " +
 			"(SELinux) wrong? `ausearch -m avc`.",
 		Summary:  "the file /etc/hosts of a pod cannot be mounted into its containers",
-		Literals: []string{"etc-hosts"},
 		Patterns: []string{`^.*error mounting \\*"/\S+/etc-hosts\\*" to rootfs at \\*"/etc/hosts`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
@@ -211,7 +191,6 @@ func sharedRules() []Rule {
 		Advice: "The words after it have the cause; `crictl inspect ID`; on many pods: runc's version, cgroups, " +
 			"SELinux or seccomp of the node.",
 		Summary:  "the runtime could not start a container",
-		Literals: []string{"OCI runtime create failed", "OCI runtime start failed", "runc create failed"},
 		Patterns: []string{`^.*(?:OCI runtime (?:create|start) failed|runc create failed)`},
 		Exclude:  `executable file not found|exec: \\*"[^"]*": (?:stat|permission denied)|no such file or directory: unknown$`,
 		Kind:     NodeKind, Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning, Expiry: hour,

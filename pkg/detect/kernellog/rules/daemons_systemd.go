@@ -61,12 +61,10 @@ func systemdRules() []Rule {
 			`^(?P<subject3>` + unit + `): Scheduled restart job, restart counter is at (?:[5-9]|\d{2,})\.`,
 		}
 	}
-	flappingWords := []string{"tart request repeated too quickly", "restart counter is at "}
 	ended := func(unit string) []string {
 		return []string{`^(?P<subject>` + unit +
 			`): [Mm]ain process exited, code=(?:(?:killed|dumped), status=(?P<signal>(?:9/KILL|6/ABRT|11/SEGV|7/BUS|4/ILL|8/FPE|31/SYS))|exited, status=(?P<status>[1-9]\d*))`}
 	}
-	endedWords := []string{"ain process exited, code="}
 	restarted := func(unit string) []string {
 		return []string{
 			`^(?P<subject>` + unit +
@@ -74,15 +72,12 @@ func systemdRules() []Rule {
 			`^(?P<subject2>` + unit + `):? (?:Service hold-?off|holdoff) time over, scheduling restart`,
 		}
 	}
-	restartedWords := []string{"restart counter is at ", ", scheduling restart"}
 	often := Rate{5, 20 * time.Minute}
-	oom := []string{": A process of this unit has been killed by the OOM killer"}
 	return []Rule{{
 		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Emitters: emitters,
 		Advice: "PID 1 is gone: drain the node and reboot it (`echo b` into /proc/sysrq-trigger if nothing else " +
 			"answers); `coredumpctl info 1`.",
-		Summary:  "PID 1 crashed: no service can be started or stopped until the node is rebooted",
-		Literals: []string{"reezing execution", ", freezing", "Caught <"},
+		Summary: "PID 1 crashed: no service can be started or stopped until the node is rebooted",
 		Patterns: []string{`^(?:Freezing execution|.{1,80}, freezing(?:\.|$))`,
 			`^Caught <(?:SEGV|ABRT|BUS|ILL|FPE|QUIT|SYS)>`},
 		Kind: NodeKind, Report: "systemd-dead", Expiry: UntilBoot,
@@ -102,13 +97,13 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`: the last lines before each end; `systemctl reset-failed kubelet` " +
 			"lets it start again.",
-		Summary: "kubelet exits repeatedly", Literals: flappingWords, Patterns: flapping(kubeletUnit),
+		Summary: "kubelet exits repeatedly", Patterns: flapping(kubeletUnit),
 		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		ID: "kubelet-restarted", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice:   "`journalctl -u kubelet -e`: the last lines before each end.",
-		Summary:  "kubelet exits repeatedly", Literals: restartedWords, Patterns: restarted(kubeletUnit),
+		Summary:  "kubelet exits repeatedly", Patterns: restarted(kubeletUnit),
 		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		// counts like node-problem-detector, whoever restarts kubelet
@@ -126,7 +121,7 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`; 9/KILL: out of memory (`dmesg`) or a watchdog; 6/ABRT: systemd's " +
 			"watchdog.",
-		Summary: "kubelet was killed, crashed, or exited with an error", Literals: endedWords,
+		Summary:  "kubelet was killed, crashed, or exited with an error",
 		Patterns: ended(kubeletUnit),
 		Kind:     "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
@@ -144,14 +139,14 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice: "`journalctl -u containerd -e`: the last lines before each end; `systemctl reset-failed " +
 			"containerd` lets it start again.",
-		Summary: "the container runtime exits repeatedly", Literals: flappingWords,
+		Summary:  "the container runtime exits repeatedly",
 		Patterns: flapping(runtimeUnit),
 		Kind:     "unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-restarted", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`: the last lines before each end.",
-		Summary:  "the container runtime exits repeatedly", Literals: restartedWords,
+		Summary:  "the container runtime exits repeatedly",
 		Patterns: restarted(runtimeUnit),
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
@@ -167,15 +162,14 @@ func systemdRules() []Rule {
 		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`; 9/KILL: out of memory (`dmesg`) or a watchdog.",
-		Summary:  "the container runtime was killed, crashed, or exited with an error", Literals: endedWords,
+		Summary:  "the container runtime was killed, crashed, or exited with an error",
 		Patterns: ended(runtimeUnit),
 		Kind:     "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Emitters: emitters,
 		Advice: "`cat /proc/PID/stack` of its processes (`systemctl status UNIT`): what they wait for, mostly a " +
 			"disk or a network filesystem.",
-		Summary:  "a service missed its watchdog, or does not exit when it is killed: it hangs in the kernel",
-		Literals: []string{"atchdog timeout", "rocesses still around after", " still around after "},
+		Summary: "a service missed its watchdog, or does not exit when it is killed: it hangs in the kernel",
 		Patterns: []string{`^(?P<subject>` + oneUnit + `):? [Ww]atchdog timeout(?: \(limit|!)`, `^(?P<subject2>` +
 			oneUnit + `): Processes still around after (?:final )?SIGKILL`, `^(?P<subject3>` + oneUnit +
 			`) still around after (?:final )?SIGKILL`},
@@ -186,14 +180,14 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice: "`journalctl -u UNIT -e`: the last lines before each end; `systemctl reset-failed UNIT` lets it " +
 			"start again.",
-		Summary: "a service exits repeatedly", Literals: flappingWords, Patterns: flapping(oneUnit),
+		Summary: "a service exits repeatedly", Patterns: flapping(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Expiry: hour,
 	}, {
 		ID: "unit-restarted", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice:   "`journalctl -u UNIT -e`: the last lines before each end.",
-		Summary:  "a service exits repeatedly", Literals: restartedWords, Patterns: restarted(oneUnit),
+		Summary:  "a service exits repeatedly", Patterns: restarted(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Raise: often, Expiry: hour,
 	}, {
@@ -201,14 +195,13 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice: "The container reached its own limit: `kubectl describe pod` shows the limit; raise it, or mend " +
 			"the leak.",
-		Summary: "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
+		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
 		Patterns: []string{`^(?P<subject>(?:cri-containerd-|crio-|docker-[0-9a-f]|libpod-|kubepods)\S{0,250}): A process of this unit has been killed by the OOM killer`},
 		Kind:     "unit", Report: "unit-oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: emitters,
-		Advice:   "`systemctl show -p MemoryMax UNIT` (its own limit), or the node ran out of memory: `dmesg`.",
-		Summary:  "the kernel killed a process of a service because memory ran out",
-		Literals: append([]string{"Failed with result 'oom-kill'"}, oom...),
+		Advice:  "`systemctl show -p MemoryMax UNIT` (its own limit), or the node ran out of memory: `dmesg`.",
+		Summary: "the kernel killed a process of a service because memory ran out",
 		Patterns: []string{`^(?P<subject>` + oneUnit +
 			`): (?:A process of this unit has been killed by the OOM killer|Failed with result 'oom-kill')`},
 		Exclude: `^(?:cri-containerd-|crio-|docker-|libpod-|kubepods)`,
@@ -218,7 +211,7 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`systemctl status UNIT`, `journalctl -u UNIT -e`; `systemctl restart UNIT`.",
 		Summary:  "a service that the machine needs failed",
-		Literals: append([]string{"ain process exited, code="}, failedWords...), Patterns: append(failed(systemUnit),
+		Patterns: append(failed(systemUnit),
 			ended(systemUnit)...),
 		Kind: "unit", Report: "system-unit", Expiry: hour,
 	}, {
@@ -226,9 +219,6 @@ func systemdRules() []Rule {
 		Advice: "`systemctl status UNIT`, `findmnt --verify` checks /etc/fstab, `lsblk -f` shows the disks and " +
 			"their UUIDs.",
 		Summary: "a filesystem could not be mounted, or its disk did not appear",
-		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /",
-			"Dependency failed for Local", "Dependency failed for Remote", "Failed with result '",
-			"ount process exited", ".device/start "},
 		Patterns: []string{
 			`^Failed to mount (?P<subject>.{1,200}?)\.?$`, `^Timed out waiting for device (?P<subject2>.{1,200}?)\.?$`,
 			`^Dependency failed for (?P<subject3>/.{1,200}?|(?:local-fs\.target - |remote-fs\.target - )?(?:Local|Remote) File Systems)\.?$`,
@@ -242,7 +232,6 @@ func systemdRules() []Rule {
 		Advice: "At the console: `systemctl --failed`, `journalctl -xb`; mostly a line of /etc/fstab whose disk " +
 			"is gone (`nofail`).",
 		Summary:  "the machine could not boot completely and waits in emergency mode for input at its console",
-		Literals: []string{"Emergency Shell", "Emergency Mode"},
 		Patterns: []string{`^(?:Started|Starting|Reached target) (?:emergency\.\w+ - )?Emergency (?:Shell|Mode)`},
 		Kind:     NodeKind, Report: "emergency", Expiry: hour,
 	}, {
@@ -275,7 +264,6 @@ func journalRules() []Rule {
 		Emitters: []Emitter{Journald},
 		Advice:   "`journalctl --verify`; once after a power cut is normal, again: `smartctl -a` for its disk.",
 		Summary:  "a journal file was not closed cleanly: the machine lost power or crashed, or its disk is damaged",
-		Literals: []string{"corrupted or uncleanly shut down, renaming", "Journal file corrupted"},
 		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`,
 			`^(?P<subject>/\S{1,255}): Journal file corrupted, rotating`},
 		Kind: "file", Expiry: hour,
@@ -296,7 +284,6 @@ func journalRules() []Rule {
 			"(`systemd-analyze cat-config systemd/journald.conf`).",
 		Summary: "messages arrived faster than journald accepts them, and some were dropped",
 		// "Forwarding to syslog missed": the journal has them, but a syslog daemon reads too slowly.
-		Literals: []string{"Suppressed ", "Missed "},
 		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`},
 		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
 	}, {
@@ -305,7 +292,6 @@ func journalRules() []Rule {
 		Emitters: []Emitter{Coredump},
 		Advice:   "`coredumpctl info PID` has the stack; many programs: test the node's memory (`edac-util -v`).",
 		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
-		Literals: []string{" dumped core"},
 		Patterns: []string{`^(?:\[.{1,8}\] )?Process (?P<pid>\d+) \((?P<subject>` + Command +
 			`)\) of user \d+ dumped core`},
 		Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
@@ -330,7 +316,6 @@ func journalRules() []Rule {
 		Advice: "`abrt-cli list` (or `abrt list`) has the kernel's report; `journalctl -k -b -1 -e` the end of the boot " +
 			"before: drain the node and reboot it, if it has not been.",
 		Summary:  "the kernel had an oops or a panic, of which a report was saved",
-		Literals: []string{"System encountered a "},
 		Patterns: []string{`^System encountered a (?P<kind>fatal|non-fatal) error in `},
 		Kind:     NodeKind, Expiry: hour,
 	}, {

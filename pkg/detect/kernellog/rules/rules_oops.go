@@ -15,8 +15,7 @@ func panicRules() []Rule {
 		ID: "kernel-panic", Reason: "KernelPanic", Domain: CPU, Severity: finding.Fatal,
 		Advice: "Save the whole report: `ls /var/lib/systemd/pstore /var/crash`, or the console's log; with the " +
 			"kernel's version, look for it in the distribution's bug tracker. The node must be rebooted.",
-		Summary:  "the kernel panicked", // kernel/panic.c; seen in saved logs, pstore and serial consoles
-		Literals: []string{"anic - not syncing", "Kernel panic: ", "Trigger a crash"},
+		Summary: "the kernel panicked", // kernel/panic.c; seen in saved logs, pstore and serial consoles
 		Patterns: []string{`^(?:---\[ end )?Kernel [Pp]anic - not syncing(?:: (?P<why>.*)|$)`,
 			`^Kernel panic: (?P<why>[A-Z]\w\w.*)`, // until 2.6.9; longer than the name of a program
 			`^sysrq: (?:SysRq : )?Trigger a crash$`},

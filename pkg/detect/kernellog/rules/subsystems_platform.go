@@ -115,7 +115,6 @@ func platformRules() []Rule {
 		Summary: "the management controller (BMC) answers again and again what it was not asked",
 		Advice: "Is its firmware being updated? Else `ipmitool mc info`, `ipmitool mc reset cold`, and update its " +
 			"firmware; what polls it (`ps -ef | grep -i ipmi`) gets wrong values until then.",
-		Literals:  []string{"BMC returned incorrect response"},
 		Patterns:  []string{`^(?:ipmi_\w+ [\w.:-]{1,40}: )?(?:IPMI message handler: )?BMC returned incorrect response, expected netfn `},
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Raise: Rate{5, 10 * time.Minute}, Expiry: time.Hour,
@@ -196,7 +195,6 @@ func platformRules() []Rule {
 		Advice: "Install the package with the file (`dpkg -S`, `dnf provides`, linux-firmware of this kernel's " +
 			"age), also in the initramfs " +
 			"(`update-initramfs -u`, `dracut -f`), and load the driver anew.",
-		Literals: []string{"Direct firmware load for", "firmware: failed to load "},
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(nics, hbas,
 				gpus) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: (?:Direct firmware load for|firmware: failed to load) \S+`,
