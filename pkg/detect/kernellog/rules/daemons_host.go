@@ -92,9 +92,6 @@ func deviceDaemonRules() []Rule {
 		Advice: "`iscsiadm -m session -P3`; does the portal's port 3260 answer? `iscsiadm -m node -T TARGET " +
 			"--login`.",
 		Summary: "the connection to an iSCSI disk was lost",
-		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to ", "cannot make a connect", "onnect to ", "ogin ",
-			"can't bind conn", "can't start conn", "can't create conn", "can't set operational parameter",
-			"Received iferror -"},
 		Patterns: []string{`^(?:iscsid: )?Kernel reported iSCSI connection (?P<subject>\d+:\d+) error \(`,
 			`^(?:iscsid: )?cannot make (?:a )?connection to (?P<subject2>\S{1,128}):`,
 			`^(?:iscsid: )?connect to (?P<subject>\S{1,128}) failed \(`,
@@ -225,8 +222,6 @@ func hostDaemonRules() []Rule {
 		Advice: "`networkctl status DEV` (or `nmcli device show DEV`), `journalctl -u systemd-networkd -e`: does " +
 			"the DHCP server answer?",
 		Summary: "a network card lost its address, or none can be assigned to it",
-		Literals: []string{"lease lost", "Could not set ", ": Failed", "lease expired", "dhcp4 (", "dhcp6 (",
-			" -> failed", "ctivation: failed for", "ot bring up interface"},
 		Patterns: []string{
 			`^(?P<subject>` + uplink +
 				`): (?:DHCP(?:v4|v6)? lease (?:lost|expired)|Could not set (?:DHCPv4 )?(?:route|address|addresses|routes|link)|Could not bring up interface|Failed$)`,

@@ -121,8 +121,7 @@ func kubeletRules() []Rule {
 		Summary:  "kubelet cannot register the node",
 		Patterns: []string{quoted + `Unable to register node\b`},
 		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "node-registration",
-		Recovery: quoted +
-			`Successfully registered node`,
+		Recovery: quoted + `Successfully registered node`,
 	}, {
 		ID: "kubelet-node-unknown", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,

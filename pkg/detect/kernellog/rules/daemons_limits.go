@@ -25,15 +25,13 @@ const (
 // countedRules match resources that the kernel counts, and whose exhaustion has the errors of a full disk.
 func countedRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime, Systemd}
-	space := []string{"no space left on device", "No space left on device"}
 	return []Rule{{
 		// mm/memcontrol.c: 65,535 IDs; a removed cgroup keeps its own while page cache refers to it
 		ID: "daemon-cgroups-exhausted", Reason: "CgroupsExhausted", Domain: Memory, Severity: finding.Warning,
 		Emitters: daemons,
 		Advice: "`cat /proc/cgroups` (num_cgroups of memory: 65,535 at most) and `grep dying /sys/fs/cgroup/cgroup.stat`; what removed " +
 			"cgroups hold is freed by `echo 1 > /proc/sys/vm/drop_caches`, at a quiet time; cgroup.max.descendants of the parent.",
-		Summary:  "the kernel creates no more cgroups: its IDs of memory cgroups, or a limit of the parent, are used up; no disk is full",
-		Literals: append([]string{"cannot allocate memory", "Cannot allocate memory", "temporarily unavailable"}, space...),
+		Summary: "the kernel creates no more cgroups: its IDs of memory cgroups, or a limit of the parent, are used up; no disk is full",
 		Patterns: []string{
 			`^.*\bmkdir(?:at)? ` + inCgroup + mark + `: (?:` + noSpace + `|cannot allocate memory|resource temporarily unavailable)`,
 			`^.*[Cc]reat(?:e|ing) cgroup(?: directory)? \S+: (?:` + noSpace + `|[Cc]annot allocate memory|Resource temporarily unavailable)`,
@@ -44,8 +42,7 @@ func countedRules() []Rule {
 		ID: "daemon-cpuset-empty", Reason: "CpusetEmpty", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
 		Advice: "`grep . /sys/fs/cgroup/PATH/cpuset.cpus* /sys/fs/cgroup/PATH/cpuset.mems*` of the path and its parents: an empty one has " +
 			"no processor; processors that are offline (`lscpu`), or kubelet's CPU manager (`/var/lib/kubelet/cpu_manager_state`).",
-		Summary:  "a process cannot enter its cgroup, whose cpuset has no processor or memory node; no disk is full",
-		Literals: space,
+		Summary: "a process cannot enter its cgroup, whose cpuset has no processor or memory node; no disk is full",
 		Patterns: []string{
 			`^.*` + inCgroup + `(?:cgroup\.procs|cgroup\.threads|tasks|cpuset\.[a-z_]+)` + mark + `: ` + noSpace,
 			`^.*Failed to attach \d+ to \S+: ` + noSpace,
@@ -56,8 +53,7 @@ func countedRules() []Rule {
 		ID: "daemon-inotify", Reason: "InotifyExhausted", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
 		Advice: "`sysctl fs.inotify`: raise max_user_watches (no space left) or max_user_instances (too many open files); `find /proc/*/fd " +
 			"-lname anon_inode:inotify` lists who has them.",
-		Summary:  "a daemon cannot watch files: the user's inotify watches or instances are used up; no disk is full",
-		Literals: append([]string{"oo many open files", "inotify watch limit reached"}, space...),
+		Summary: "a daemon cannot watch files: the user's inotify watches or instances are used up; no disk is full",
 		Patterns: []string{
 			`^.*inotify watch limit reached`, // systemd's src/basic/inotify-util.c
 			`^.*(?:inotify|fsnotify|directory watch|fs ?[Ww]atcher|[Ff]ile watcher)[^:]{0,300}(?:: [^:]{0,80})?: (?:` + tooMany + `|` + noSpace + `)`,
@@ -78,7 +74,6 @@ func countedRules() []Rule {
 		ID: "daemon-namespaces", Reason: "NamespaceLimitReached", Domain: System, Severity: finding.Warning, Emitters: daemons,
 		Advice:   "`sysctl user` (user.max_net_namespaces, max_user_namespaces and so on; 0 forbids them) against `lsns`.",
 		Summary:  "the kernel creates no more namespaces of a kind: containers cannot start; no disk is full",
-		Literals: space,
 		Patterns: []string{`^.*(?:unshare|clone|fork/exec \S+|setns|(?:network|net|user|pid|ipc|uts|cgroup|new) namespac(?:e|es|ing)|nsenter)[^:]{0,100}(?:: [^:]{0,60})?: ` + noSpace},
 		Exclude:  onFile + `: ` + noSpace + `|bind[ -]mount`,
 		Kind:     NodeKind, Expiry: hour,
@@ -97,15 +92,12 @@ func countedRules() []Rule {
 func spaceRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime, Systemd}
 	writers := slices.Concat(daemons, []Emitter{Journald}, hostDaemons)
-	space := []string{"no space left on device", "No space left on device"}
 	return []Rule{{
 		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning,
 		Emitters: writers,
 		Advice: "`df -h` and `df -i` of the path in the line; `crictl rmi --prune`, `journalctl " +
 			"--vacuum-size=1G`.",
 		Summary: "a daemon could not write: its disk is full, or has no inode left",
-		Literals: append([]string{"low on disk space for logging", "no space left on logging partition",
-			"suspending logging due to"}, space...),
 		Patterns: []string{
 			`^.*\b` + onFile + `\\*"?: ` + noSpace,
 			`^.*(?:layer|snapshot|image|blob|content|commit|download|unpack|cop(?:y|ied)|untar|archive|boltdb|database|checkpoint)\b[^:]{0,200}: ` + noSpace,
@@ -130,7 +122,6 @@ func spaceRules() []Rule {
 		Advice: "`wc -l /proc/self/mountinfo` against `sysctl fs.mount-max`; `awk '{print $5}' /proc/self/mountinfo | sort | uniq -c | sort -n " +
 			"| tail` shows which directory is stacked: its owner mounts there again and again.",
 		Summary:  "the kernel makes no more mounts: the table is at fs.mount-max (of a disk: `df` of the device); pods cannot start",
-		Literals: append([]string{"error creating overlay mount"}, space...),
 		Patterns: []string{`^.*(?:mount src=|\b[Mm]ount(?:ing)? \S|to mount\b|mount (?:failed|point|through)|mount\(2\)|overlay mount|bind[ -]mount|remount|rootfs component|mount namespacing|fsconfig|move_mount|open_tree|fsmount|Mounting (?:command|arguments)).{0,900}` + noSpace},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}, {
@@ -139,7 +130,6 @@ func spaceRules() []Rule {
 		Advice: "`df -h` and `df -i`; where no disk is full: mounts (`wc -l /proc/self/mountinfo`, fs.mount-max), cgroups (`cat " +
 			"/proc/cgroups`), inotify watches, keys (`cat /proc/key-users`), namespaces (`sysctl user`).",
 		Summary:  "something ran out, and the line does not show whether it was a disk or a table of the kernel",
-		Literals: append([]string{"isk quota exceeded"}, space...),
 		Patterns: []string{`^.*[:"\\(] ?[Nn]o space left on device`, `^.*[:"\\(] ?[Dd]isk quota exceeded`},
 		Kind:     NodeKind, Expiry: hour,
 	}}
@@ -154,9 +144,6 @@ func processRules() []Rule {
 		Advice: "`cat /sys/fs/cgroup/PATH/pids.current` of the unit against `systemctl show -p TasksMax UNIT`; " +
 			"`sysctl kernel.pid_max kernel.threads-max` for the node; no memory: `free -m`, `sysctl vm.overcommit_memory`.",
 		Summary: "no new process or thread can be started: a limit of PIDs or threads is reached, or memory may not be reserved",
-		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc",
-			"ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed", "cannot allocate memory",
-			"nable to fork", "nable to spawn"},
 		Patterns: []string{
 			`^.*(?:fork/exec|clone) \S+: (?:resource temporarily unavailable|cannot allocate memory)`,
 			`^(?:runtime: |runtime/cgo: )?(?:failed to create new OS thread|pthread_create failed)`,

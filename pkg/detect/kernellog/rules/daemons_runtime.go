@@ -161,8 +161,6 @@ func sharedRules() []Rule {
 		Advice: "`journalctl -u UNIT` has the stack: its version and the first lines identify the bug; " +
 			"`systemctl status UNIT` shows whether it is back.",
 		Summary: "kubelet or the runtime, or a part of it, crashed",
-		Literals: []string{"panic: ", "fatal error: ", "bserved a panic", "SIGSEGV: segmentation violation",
-			"level=panic msg=", "SIGABRT: abort"},
 		Patterns: []string{`^(?:panic|fatal error): .`, quoted + `Observed a panic`,
 			`^\[signal SIGSEGV: segmentation violation`, `^SIGABRT: abort$`, `^level=panic msg=".`},
 		Exclude: `^fatal error: newosproc`,

@@ -154,8 +154,6 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`: does it end by itself, or does a tool restart it?",
 		Summary:  "the container runtime is started again and again",
-		Literals: append([]string{"Started Docker", "Started Container Runtime Interface"},
-			startedUnits("Started", distro.RuntimeUnits())...),
 		Patterns: []string{`^Started (?P<subject>` + runtimeUnit + `|containerd container runtime|Docker Application Container Engine|Container Runtime Interface for OCI.*?)(?: - .*|\.|$)`},
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
@@ -239,9 +237,6 @@ func systemdRules() []Rule {
 		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Emitters: emitters,
 		Advice:  "`systemctl status UNIT`, `journalctl -u UNIT -e`.",
 		Summary: "a unit failed",
-		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ",
-			"Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-",
-			"start failed with result '", "Dependency failed for ", ": Failed to run '"}, failedWords...),
 		Patterns: append(append(failed(oneUnit), ended(oneUnit)...),
 			`^Failed to (?:start|listen on) (?P<subject4>`+oneUnit+`)(?: - .{0,200})?\.?$`,
 			`^Failed to (?:start|listen on) (?P<subject9>(?P<description>.{1,200}?))\.?$`,
@@ -272,8 +267,6 @@ func journalRules() []Rule {
 		Emitters: []Emitter{Journald},
 		Advice:   "`systemctl status systemd-journald`, `df -h /var/log/journal`; `journalctl --vacuum-size=500M`.",
 		Summary:  "journald cannot write its files",
-		Literals: []string{"Failed to write entry", "Failed to create new", "Failed to open system journal",
-			"Failed to open runtime journal", "Failed to rotate"},
 		Patterns: []string{`^Failed to (?:write entry \(|create new \w+ journal|open (?:system|runtime) journal|rotate /)`},
 		Exclude:  `Read-only file system|No space left on device|Input/output error|: Argument list too long|, rotating before retrying`,
 		Kind:     NodeKind, Expiry: hour,
@@ -302,8 +295,7 @@ func journalRules() []Rule {
 		Emitters: []Emitter{Abrt},
 		Advice: "`abrt-cli list` (or `abrt list`) has the reports and stacks; many programs in a short time: test the " +
 			"node's memory (`edac-util -v`).",
-		Summary:  "a program crashed, or ended with an exception that it does not handle",
-		Literals: []string{" crashed in ", " encountered an uncaught ", "Display server "},
+		Summary: "a program crashed, or ended with an exception that it does not handle",
 		Patterns: []string{
 			`^\[?Process (?P<pid>\d+) \((?P<subject>[^)]{1,64})\) (?:of user \d+ )?(?:crashed in |encountered an uncaught \S+ exception)`,
 			`^Display server (?P<subject2>\S+) crash in `,

@@ -254,8 +254,7 @@ func ataRules() []Rule {
 		Patterns: []string{port +
 			`(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up|failed to recover (?:link|PMP) after \d+ tries, (?:disabling|giving up)|failed to reset PMP, giving up|PHY status changed but maxed out on retries, giving up)`},
 		Kind: "device", Expiry: UntilBoot,
-		Recovery: port +
-			`(?:configured for |SATA link up )`,
+		Recovery: port + `(?:configured for |SATA link up )`,
 	}, {
 		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
 		Advice:  "`smartctl -a /dev/sdX`: UDMA_CRC errors mean the cable or backplane, pending sectors the disk.",
@@ -296,8 +295,7 @@ func nvmeRules() []Rule {
 		Patterns: []string{controller +
 			`(?:Identify Controller failed \(|could not bring controller to|Disabling device after reset failure|Removing after probe failure|Device not ready; aborting (?:initiali[sz]ation|reset)|failed to mark controller |failure state error detected)`},
 		Kind: "device", Expiry: UntilBoot,
-		Recovery: controller +
-			`\d+/\d+/\d+ default/read/poll queues`,
+		Recovery: controller + `\d+/\d+/\d+ default/read/poll queues`,
 	}, {
 		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
 		Advice: "`nvme smart-log /dev/nvmeN`, `nvme error-log /dev/nvmeN`; update its firmware; if the line " +

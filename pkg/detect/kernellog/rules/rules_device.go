@@ -73,8 +73,7 @@ func deviceRules() []Rule {
 			"`lspci -s ADDRESS` shows what is behind it.",
 		Patterns: []string{`^zpci: (?P<subject>` + pciAddress + `): (?:Event 0x[0-9a-f]+ reports an error for PCI function 0x|Automatic recovery failed|The reset request failed|Unblocking (?:DMA|device access) failed|Cannot be recovered )`},
 		Kind:     "device", Expiry: 24 * time.Hour,
-		Recovery: `^zpci: (?P<subject>` +
-			pciAddress + `): The device is ready to resume operations`,
+		Recovery: `^zpci: (?P<subject>` + pciAddress + `): The device is ready to resume operations`,
 	}, {
 		// For a TPM that is switched off the kernel has other words.
 		ID: "tpm-failed", Reason: "TPMFailed", Domain: Hardware, Severity: finding.Warning,

@@ -62,8 +62,7 @@ func filesystemRules() []Rule {
 		ID: "zfs-panic", Reason: "ZFSPanic", Domain: Storage, Severity: finding.Fatal,
 		Advice: "Drain the node and reboot: what uses the pool hangs. `zpool status -v`, then `zpool scrub POOL`; if it " +
 			"comes again at the import: `zpool import -o readonly=on POOL`, and save the data.",
-		Summary:  "ZFS met a state that must not be and stopped: access to its pools may hang until the next boot",
-		Literals: []string{"VERIFY", "ASSERT", "PANIC at ", "PANIC: ", ") SPL PANIC"},
+		Summary: "ZFS met a state that must not be and stopped: access to its pools may hang until the next boot",
 		Patterns: []string{
 			`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:VERIFY|ASSERT)[03]?[BPSUF]?\(.{1,400}\) failed(?: \(.*\)|$)`,
 			`^PANIC at [\w./-]+\.[ch]:\d+:\w+\(\)$`, `^SPLError: \d+:\d+:\(\S+\) SPL PANIC$`, // until 0.6.2

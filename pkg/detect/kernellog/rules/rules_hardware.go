@@ -157,8 +157,7 @@ func pcieRules() []Rule {
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
 		Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
 		Kind:     "device", Report: "aer", Expiry: 24 * time.Hour,
-		Recovery: `^(?:[\w-]+ )?(?P<subject>` +
-			pciAddress + `): (?:AER: )?[Dd]evice recovery successful`,
+		Recovery: `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?[Dd]evice recovery successful`,
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`lspci -vv -s ADDRESS` shows the kind of error; reseat card, riser and cable, update the " +

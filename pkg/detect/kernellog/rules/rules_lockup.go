@@ -40,8 +40,6 @@ func lockupRules() []Rule {
 			"/proc/PID/stack`, and look at the findings about disks and mounts.",
 		Summary: "a task has been blocked in the kernel for minutes and cannot be killed: a dead disk, a dead " +
 			"server or a deadlock",
-		Literals: []string{" blocked for more than ", " blocked in I/O wait for more than ", " blocked on a",
-			"Future hung task reports are suppressed"},
 		Patterns: []string{`^INFO: task (?P<subject>` + Command +
 			`):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<seconds>\d+) seconds`,
 			// since 6.15

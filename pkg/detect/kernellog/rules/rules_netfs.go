@@ -67,8 +67,6 @@ func nfsRules() []Rule {
 		Summary: "an NFS server gives answers that break the protocol: files may be mixed up",
 		Advice: "Two clients with one name, or an export that changed under its mounts: give each node its own " +
 			"`nfs4_unique_id`, `umount` and mount the export anew, and look at the server's log.",
-		Literals: []string{" error: fileid changed", " reports our clientid is in use", "Broken NFSv4 server ",
-			" returned a bad sequence-id error"},
 		Patterns: []string{
 			`^NFS: server (?P<subject>[\w.:%-]{1,253}) error: fileid changed`,
 			`^NFS: Server (?P<subject2>\S+) reports our clientid is in use`,
@@ -274,8 +272,6 @@ func clusterFilesystemRules() []Rule {
 		Summary: "a directory of the hypervisor (9p, virtiofs) could not be mounted, or its server is gone",
 		Advice: "The tag must be that of the virtual machine's definition, and its server (virtiofsd, QEMU) must run on " +
 			"the hypervisor: `mount -t virtiofs TAG /mnt`; for 9p over TCP, does the address answer?",
-		Literals: []string{": no channels available for device ", "problem connecting socket", "virtio-fs: tag <",
-			"virtio_fs_enqueue_req() failed", "9pnet: bogus R", "9pnet: requested packet size too big"},
 		Patterns: []string{
 			`^9pnet(?:_virtio)?: no channels available for device (?P<subject>\S+)`,
 			`^9pnet(?:_fd)?: p9_fd_create_\w+ \(\d+\): problem connecting socket(?: to (?P<subject2>\S+)|: (?P<subject3>\S+): -?\d+)`,

@@ -87,9 +87,7 @@ func linkRules() []Rule {
 		ID: "nic-phy-failed", Reason: "NICPHYFailed", Domain: Network, Severity: finding.Warning,
 		Advice: "`ethtool IFACE` (speed, link) and `ethtool -r IFACE`; a lower speed than both sides have: the cable or the socket " +
 			"(`ethtool --cable-test IFACE`); a PHY that does not reset: power-cycle, firmware (linux-firmware), then the card.",
-		Summary: "the transceiver chip (PHY) of a network card does not start, or cannot hold the speed with this cable",
-		Literals: []string{": phy_poll_reset failed", ": phy_init_hw failed", "Downshift occurred from ",
-			"Master/Slave resolution failed"},
+		Summary:  "the transceiver chip (PHY) of a network card does not start, or cannot hold the speed with this cable",
 		Patterns: []string{`^(?P<driver>[A-Z][\w .,()/+-]{2,60}) (?P<subject>\S{1,60}:[0-9a-f]{2}): (?:phy_(?:poll_reset|init_hw) failed: -\d+|Downshift occurred from |Master/Slave resolution failed)`},
 		Kind:     "device", Expiry: time.Hour,
 	}, {

@@ -36,16 +36,6 @@ func oopsRules() []Rule {
 			"\"RIP\" or \"pc\" and the modules in the report say whose bug it is.",
 		Summary: "the kernel crashed in one of its tasks and killed it; locks may stay held and " +
 			"memory may be inconsistent until the next boot",
-		Literals: []string{
-			"kernel NULL pointer dereference", "BUG: unable to handle ", "ernel BUG at ", " [#",
-			"Unable to handle kernel ",
-			"PANIC: double fault", "stack guard page was hit at", "recursive fault but reboot is needed",
-			"SError Interrupt on CPU", ": Corrupted page table at address ", " handler detected", "Oops: 0", "fault: 0000", "opcode: 0000", "error: 0000",
-			"BUG: Kernel NULL pointer dereference", "BUG: Unable to handle ", "exploit attempt? (uid: ",
-			"Kernel attempted to ", " exception on CPU", "Insufficient stack space to handle exception",
-			"Kernel stack overflow", "Kernel stack pointer invalid", "Bad kernel stack pointer ", "Unrecoverable ",
-			"Unexpected kernel ", "Unexpected TM Bad Thing", "Machine check in kernel mode.", " in kernel mode at ",
-		},
 		Patterns: []string{
 			`^BUG: kernel NULL pointer dereference, address: (?P<address>\S+)`,
 			`^BUG: unable to handle (?:page fault for address:|kernel (?:NULL pointer dereference|paging request)(?: at| in)) ?(?P<address>\S*)`,
@@ -128,12 +118,6 @@ func oopsRules() []Rule {
 		Advice: "Drain the node, save `dmesg`, reboot: a process that hit it holds its locks for ever. The file " +
 			"and line in the report identify the bug.",
 		Summary: "the kernel violated its own rules: of locking, of scheduling, or an assertion",
-		Literals: []string{
-			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ",
-			"BUG: workqueue leaked",
-			"BUG: scheduling in a non-blocking", "BUG: using ", "BUG: assuming ", "BUG: Dentry ", ": stack overflow: ",
-			"Fatal kernel bug, unexpected", "something is seriously wrong", "Assertion failure in ", "assertion failed: ",
-		},
 		Patterns: []string{
 			`^BUG: scheduling while atomic: .+/\d+/0x[0-9a-f]+`,
 			`^BUG: scheduling in a non-blocking section: .+/\d+/`,

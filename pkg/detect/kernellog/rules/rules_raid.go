@@ -34,10 +34,6 @@ func raidRules() []Rule {
 		Advice: "`mdadm --detail /dev/mdN` and `smartctl -a /dev/sdX` of the failed disk; replace: `mdadm " +
 			"/dev/mdN --remove /dev/sdX --add /dev/sdY`.",
 		Summary: "a RAID array lost a disk and continues without it",
-		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ",
-			"md: kicking non-fresh ", " active with ", ": Failing raid device", ": failing drive",
-			"exceeded read_error threshold",
-			"md: fatal superblock inconsistency", "superblock, not importing!", "could not read superblock"},
 		Patterns: []string{
 			array +
 				`(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$|\S+: (?:Failing raid device|failing drive|Raid device exceeded read_error threshold))`,
@@ -106,10 +102,6 @@ func mapperRules() []Rule {
 		Advice: "`lvs -a -o+data_percent,metadata_percent`: `lvextend -L+10G VG/POOL` (metadata: `lvextend " +
 			"--poolmetadatasize`); a damaged pool: `lvconvert --repair VG/POOL`.",
 		Summary: "a thin pool is full or damaged: writes to its volumes wait or fail",
-		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks",
-			"no free data space available", "failed to abort metadata", "() failed: error = ", "needs_check' flag",
-			"no free metadata space available", "in READ_ONLY or FAIL mode",
-			"aborting current metadata transaction"},
 		Patterns: []string{
 			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
 			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction|failed to abort metadata transaction|failed to set 'needs_check' flag|unable to service pool target messages in READ_ONLY or FAIL mode|(?:alloc_data_block|dm_thin_find_block)\(\) failed: error = -?\d+)`,
@@ -117,8 +109,7 @@ func mapperRules() []Rule {
 			thin + `No free metadata blocks`,
 		},
 		Kind: "thin-pool", Report: "thin", Expiry: UntilBoot, ConfirmedBy: "thin-pools",
-		Recovery: thin +
-			`switching pool to write mode`,
+		Recovery: thin + `switching pool to write mode`,
 	}, {
 		ID: "thin-pool-low", Reason: "ThinPoolLow", Domain: Storage, Severity: finding.Warning,
 		Advice: "`lvs -a -o+data_percent,metadata_percent`; `lvextend` the pool, or `fstrim` the filesystems on " +

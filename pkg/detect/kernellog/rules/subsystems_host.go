@@ -124,7 +124,6 @@ func hardwareReportRules() []Rule {
 		Advice: "The lines belong together: `dmesg | grep 'Hardware Error'` shows section, address and module " +
 			"(fru_text, DIMM " +
 			"location); `ras-mc-ctl --errors` and `ipmitool sel elist` name the part.",
-		Literals: []string{"[Hardware Error]: "},
 		Patterns: []string{`^(?:mce: )?(?:\{\d+\})?\[Hardware Error\]: +\S`},
 		Exclude:  `BERT|Skipped|corrected by h/w|APEI Generic Hardware Error Source: \d+ (?:disabled|enabled)|[Ee]rror [Rr]ecord|No error`,
 		Kind:     NodeKind, Report: "hardware-detail", Expiry: 24 * time.Hour,
