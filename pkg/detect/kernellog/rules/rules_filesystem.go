@@ -160,8 +160,7 @@ func btrfsRules() []Rule {
 		ID: "btrfs-readonly", Reason: "BtrfsReadOnly", Domain: Storage, Severity: finding.Fatal,
 		Advice: "`btrfs device stats MOUNT` and `dmesg` have the cause; `btrfs filesystem usage MOUNT`: is it " +
 			"full? Then `umount` and `btrfs check --readonly /dev/sdX` before anything else.",
-		Summary:  "a btrfs filesystem aborted a transaction and became read-only",
-		Literals: []string{"BTRFS: error (device ", "BTRFS error (device ", "forced readonly", "ransaction aborted (error ", "Skipping commit"},
+		Summary: "a btrfs filesystem aborted a transaction and became read-only",
 		Patterns: []string{
 			`^BTRFS:? error ` + device + ` in `,
 			`^BTRFS (?:info|warning|error|critical) ` + device + `: forced readonly`,

@@ -207,8 +207,6 @@ func pcieRules() []Rule {
 		Advice: "`lspci -s ADDRESS` names the device; update its firmware and driver. With devices in virtual " +
 			"machines (VFIO): the guest's driver.",
 		Summary: "a device accessed memory that it may not access: the device or its driver is faulty",
-		Literals: []string{"DMAR: [", "DMAR:[", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu",
-			"DMAR: VT-d detected "},
 		Patterns: []string{
 			`^(?:dmar: )?DMAR: ?\[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `|ivhd\d+` +

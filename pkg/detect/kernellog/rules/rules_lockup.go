@@ -108,9 +108,6 @@ func clockRules() []Rule {
 		Advice: "`cat /sys/devices/system/clocksource/clocksource0/current_clocksource`: with hpet or acpi_pm " +
 			"every read of the time is slow; on hardware update the firmware, in a virtual machine the hypervisor.",
 		Summary: "the kernel marked a clock source as unstable; reading the time becomes slow",
-		Literals: []string{"as unstable because", "Marking TSC unstable due to ", "TSC warp between CPUs",
-			"TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed ",
-			"Marking clocksource ", "TSC warped randomly between CPUs", " unstable (delta = ", "many lost ticks"},
 		Patterns: []string{
 			`^(?:clocksource: )?timekeeping watchdog(?: on CPU\d+)?: Marking clocksource '(?P<subject>[^']+)' as unstable because`,
 			`^(?:clocksource: )?timekeeping watchdog on CPU\d+: wd-(?P<subject>[\w-]+)-wd excessive read-back delay of .* marking \S+ unstable`,
