@@ -9,12 +9,10 @@ import (
 // kubeletPodRules match operations on pods, volumes and images that fail. Kubelet retries them with a backoff of at
 // most two minutes: three failures in ten minutes are not transient.
 func kubeletPodRules() []Rule {
-	emitters := []Emitter{Kubelet}
 	lasting := Rate{3, 10 * time.Minute}
 	const operation = `^(?:Operation for .+? failed\. .*?(?:Error: )?)?"?`
 	return []Rule{{
 		ID: "kubelet-image-gc", Reason: "ImageGCFailing", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`df -h /var/lib/containerd`, `crictl images`: `crictl rmi --prune`; what is not images fills " +
 			"the disk.",
 		Summary: "kubelet's image garbage collection does not free enough space",
@@ -22,7 +20,7 @@ func kubeletPodRules() []Rule {
 			`.*[Ff]ailed to garbage collect required amount of images`},
 		Kind: NodeKind, Report: "image-gc", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
-		ID: "kubelet-evicts", Reason: "PodsEvicted", Domain: Kubernetes, Severity: finding.Warning, Emitters: emitters,
+		ID: "kubelet-evicts", Reason: "PodsEvicted", Domain: Kubernetes, Severity: finding.Warning,
 		Advice: "`kubectl describe node` names the resource; which pods use it: `kubectl top pod`, `du -xsh " +
 			"/var/lib/kubelet/pods`.",
 		Summary: "kubelet evicts pods because the node is short of memory, disk or PIDs",
@@ -33,15 +31,13 @@ func kubeletPodRules() []Rule {
 		Kind: NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
 		ID: "kubelet-eviction-threshold", Reason: "EvictionThresholdMet", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`kubectl describe node`; `df -h`, `df -i`, `free -m`: what fills it?",
-		Summary:  "a resource of the node is so short that kubelet tries to reclaim it",
+		Advice:  "`kubectl describe node`; `df -h`, `df -i`, `free -m`: what fills it?",
+		Summary: "a resource of the node is so short that kubelet tries to reclaim it",
 		Patterns: []string{quoted +
 			`[Ee]viction manager: attempting to reclaim"?(?: resourceName=)?"? ?(?P<resource>[\w.-]+)`},
 		Kind: NodeKind, Report: "eviction", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
 		ID: "kubelet-volume-mount", Reason: "VolumeMountsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "The words after the volume have the cause; `kubectl describe pod`, the CSI driver's pod on this " +
 			"node, `findmnt`.",
 		Summary: "a volume cannot be mounted: the pods that use it cannot start",
@@ -58,7 +54,6 @@ func kubeletPodRules() []Rule {
 		// pkg/kubelet/volumemanager/reconciler, pkg/volume/csi. Kubelet cannot reconstruct local and inline volumes of healthy pods
 		// either, and mounts them anew.
 		ID: "kubelet-volume-reconstruction", Reason: "VolumeReconstructionFails", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "The words after \"err=\" have the cause; `ls -l /var/lib/kubelet/pods/UID/volumes/*/*` (is vol_data.json there?), `findmnt`; " +
 			"`nodeagent inspect` proves what is left behind.",
 		Summary: "kubelet started and did not recognise a volume on its disk: it may never unmount it, and its pod stays Terminating",
@@ -69,9 +64,8 @@ func kubeletPodRules() []Rule {
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
 		ID: "kubelet-volume-unmount", Reason: "VolumeUnmountsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`findmnt`, `lsof +f -- PATH`: who still uses it? `nodeagent inspect` names the holder.",
-		Summary:  "a volume cannot be unmounted: the pods that use it cannot terminate",
+		Advice:  "`findmnt`, `lsof +f -- PATH`: who still uses it? `nodeagent inspect` names the holder.",
+		Summary: "a volume cannot be unmounted: the pods that use it cannot terminate",
 		Patterns: []string{operation +
 			`(?:Unm(?:ount|ap)(?:Volume|Device)\.\w+|GetDeviceMountRefs check) failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
 			`^"?operationExecutor\.(?:Unm(?:ount|ap)(?:Volume|Device)) failed\b.{0,80}? for (?:volume|device) \\?"(?P<subject>[^"\\]{1,256})`,
@@ -80,7 +74,6 @@ func kubeletPodRules() []Rule {
 		Kind: "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
 		ID: "kubelet-csi-missing", Reason: "CSIDriverNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`ls /var/lib/kubelet/plugins_registry`; does the driver's node pod run here? `kubectl get " +
 			"csinode NAME -o yaml`.",
 		Summary:  "pods use volumes of a CSI driver that is not registered on the node",
@@ -88,7 +81,6 @@ func kubeletPodRules() []Rule {
 		Kind:     "csi-driver", Raise: lasting, Expiry: hour, ConfirmedBy: "csi-registration",
 	}, {
 		ID: "kubelet-orphaned-pod", Reason: "OrphanedPodVolumes", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`ls /var/lib/kubelet/pods/UID/volumes`; `nodeagent inspect` proves what is left behind and " +
 			"`nodeagent clean` releases it.",
 		Summary: "volumes of a deleted pod still exist, and kubelet does not remove them",
@@ -100,15 +92,14 @@ func kubeletPodRules() []Rule {
 		Kind: PodKind, Raise: lasting, Expiry: hour,
 	}, {
 		ID: "kubelet-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`kubectl describe pod`; the runtime's log has the cause: `journalctl -u containerd -e`.",
-		Summary:  "the runtime cannot create sandboxes: no pod can start",
+		Advice:  "`kubectl describe pod`; the runtime's log has the cause: `journalctl -u containerd -e`.",
+		Summary: "the runtime cannot create sandboxes: no pod can start",
 		Patterns: []string{quoted +
 			`(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to (?:create sandbox|generate sandbox config) for pod|Error syncing pod\b.*failed to \\?"CreatePodSandbox\\?")`},
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		// pkg/kubelet/kubelet.go SyncPod
-		ID: "kubelet-pod-cgroups", Reason: "PodCgroupsFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: emitters,
+		ID: "kubelet-pod-cgroups", Reason: "PodCgroupsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Advice: "The words after \"applied\" have the cause; `cat /proc/cgroups` (num_cgroups), `systemctl status kubepods.slice`; do " +
 			"kubelet and runtime use one cgroup driver?",
 		Summary:  "kubelet cannot create the cgroups of pods: they cannot start",
@@ -116,7 +107,6 @@ func kubeletPodRules() []Rule {
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`crictl ps -a`, `cat /proc/PID/stack` of its process: a hung disk or mount keeps it; `nodeagent " +
 			"inspect pod`.",
 		Summary: "containers or sandboxes of terminating pods cannot be stopped",
@@ -130,7 +120,6 @@ func kubeletPodRules() []Rule {
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "kubelet-probes-fail", Reason: "ProbeStorm", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`kubectl describe pod`; many pods at once: the node's load (`uptime`) or network, not the " +
 			"programs.",
 		Summary:  "many probes of pods fail at the same time",

@@ -1,8 +1,6 @@
 package rules
 
 import (
-	"slices"
-
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -24,11 +22,9 @@ const (
 
 // countedRules match resources that the kernel counts, and whose exhaustion has the errors of a full disk.
 func countedRules() []Rule {
-	daemons := []Emitter{Kubelet, Runtime, Systemd}
 	return []Rule{{
 		// mm/memcontrol.c: 65,535 IDs; a removed cgroup keeps its own while page cache refers to it
 		ID: "daemon-cgroups-exhausted", Reason: "CgroupsExhausted", Domain: Memory, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice: "`cat /proc/cgroups` (num_cgroups of memory: 65,535 at most) and `grep dying /sys/fs/cgroup/cgroup.stat`; what removed " +
 			"cgroups hold is freed by `echo 1 > /proc/sys/vm/drop_caches`, at a quiet time; cgroup.max.descendants of the parent.",
 		Summary: "the kernel creates no more cgroups: its IDs of memory cgroups, or a limit of the parent, are used up; no disk is full",
@@ -39,7 +35,7 @@ func countedRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}, {
 		// kernel/cgroup/cpuset.c: a task may not enter a cpuset without a processor or a memory node
-		ID: "daemon-cpuset-empty", Reason: "CpusetEmpty", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-cpuset-empty", Reason: "CpusetEmpty", Domain: CPU, Severity: finding.Warning,
 		Advice: "`grep . /sys/fs/cgroup/PATH/cpuset.cpus* /sys/fs/cgroup/PATH/cpuset.mems*` of the path and its parents: an empty one has " +
 			"no processor; processors that are offline (`lscpu`), or kubelet's CPU manager (`/var/lib/kubelet/cpu_manager_state`).",
 		Summary: "a process cannot enter its cgroup, whose cpuset has no processor or memory node; no disk is full",
@@ -50,7 +46,7 @@ func countedRules() []Rule {
 		Kind: NodeKind, Expiry: hour,
 	}, {
 		// fs/notify/inotify: ENOSPC means watches, EMFILE instances
-		ID: "daemon-inotify", Reason: "InotifyExhausted", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-inotify", Reason: "InotifyExhausted", Domain: CPU, Severity: finding.Warning,
 		Advice: "`sysctl fs.inotify`: raise max_user_watches (no space left) or max_user_instances (too many open files); `find /proc/*/fd " +
 			"-lname anon_inode:inotify` lists who has them.",
 		Summary: "a daemon cannot watch files: the user's inotify watches or instances are used up; no disk is full",
@@ -63,7 +59,7 @@ func countedRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "inotify",
 	}, {
 		// security/keys/key.c
-		ID: "daemon-keys-exhausted", Reason: "KernelKeysExhausted", Domain: System, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-keys-exhausted", Reason: "KernelKeysExhausted", Domain: System, Severity: finding.Warning,
 		Advice: "`cat /proc/key-users` (fourth column: keys and quota), `sysctl kernel.keys`: raise maxkeys and maxbytes, for root " +
 			"root_maxkeys and root_maxbytes. Each container has a session key of its own.",
 		Summary:  "a user's quota of the kernel's keys is used up: containers cannot start; no disk has a quota",
@@ -71,7 +67,7 @@ func countedRules() []Rule {
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}, {
 		// kernel/ucount.c
-		ID: "daemon-namespaces", Reason: "NamespaceLimitReached", Domain: System, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-namespaces", Reason: "NamespaceLimitReached", Domain: System, Severity: finding.Warning,
 		Advice:   "`sysctl user` (user.max_net_namespaces, max_user_namespaces and so on; 0 forbids them) against `lsns`.",
 		Summary:  "the kernel creates no more namespaces of a kind: containers cannot start; no disk is full",
 		Patterns: []string{`^.*(?:unshare|clone|fork/exec \S+|setns|(?:network|net|user|pid|ipc|uts|cgroup|new) namespac(?:e|es|ing)|nsenter)[^:]{0,100}(?:: [^:]{0,60})?: ` + noSpace},
@@ -80,7 +76,7 @@ func countedRules() []Rule {
 	}, {
 		// fs/aio.c
 		ID: "daemon-aio", Reason: "AIOExhausted", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Multipathd),
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, Multipathd},
 		Advice:   "`sysctl fs.aio-nr fs.aio-max-nr`: raise fs.aio-max-nr; databases and QEMU reserve many.",
 		Summary:  "a program cannot get a context for asynchronous I/O: fs.aio-nr is at fs.aio-max-nr",
 		Patterns: []string{`^.*\bio_setup\b.{0,100}(?:failed|[Rr]esource temporarily unavailable|EAGAIN)`},
@@ -90,8 +86,7 @@ func countedRules() []Rule {
 
 // spaceRules match the remaining ENOSPC and EDQUOT: disks, the mount table, and lines without a cause.
 func spaceRules() []Rule {
-	daemons := []Emitter{Kubelet, Runtime, Systemd}
-	writers := slices.Concat(daemons, []Emitter{Journald}, hostDaemons)
+	writers := append([]Emitter{Kubelet, Runtime, Systemd, Journald}, hostDaemons...)
 	return []Rule{{
 		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning,
 		Emitters: writers,
@@ -118,7 +113,7 @@ func spaceRules() []Rule {
 		Kind: NodeKind, Expiry: hour,
 	}, {
 		// fs/namespace.c, count_mounts
-		ID: "daemon-mounts-exhausted", Reason: "MountLimitReached", Domain: Storage, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-mounts-exhausted", Reason: "MountLimitReached", Domain: Storage, Severity: finding.Warning,
 		Advice: "`wc -l /proc/self/mountinfo` against `sysctl fs.mount-max`; `awk '{print $5}' /proc/self/mountinfo | sort | uniq -c | sort -n " +
 			"| tail` shows which directory is stacked: its owner mounts there again and again.",
 		Summary:  "the kernel makes no more mounts: the table is at fs.mount-max (of a disk: `df` of the device); pods cannot start",
@@ -137,10 +132,8 @@ func spaceRules() []Rule {
 
 // processRules match limits of processes, threads, descriptors and memory.
 func processRules() []Rule {
-	daemons := []Emitter{Kubelet, Runtime, Systemd}
 	return []Rule{{
 		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice: "`cat /sys/fs/cgroup/PATH/pids.current` of the unit against `systemctl show -p TasksMax UNIT`; " +
 			"`sysctl kernel.pid_max kernel.threads-max` for the node; no memory: `free -m`, `sysctl vm.overcommit_memory`.",
 		Summary: "no new process or thread can be started: a limit of PIDs or threads is reached, or memory may not be reserved",
@@ -154,14 +147,13 @@ func processRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "task-limits",
 	}, {
 		// fs/file_table.c: ENFILE
-		ID: "daemon-file-handles", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-file-handles", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Warning,
 		Advice:   "`cat /proc/sys/fs/file-nr` against its third number; `lsof -n | awk '{print $1}' | sort | uniq -c` counts by program; raise `fs.file-max`.",
 		Summary:  "no program on the node can open another file: fs.file-max is reached",
 		Patterns: []string{`^.*: ` + tooMany + ` in system`},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "file-handles",
 	}, {
 		ID: "daemon-descriptors", Reason: "DescriptorsExhausted", Domain: CPU, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice:   "`ls /proc/PID/fd` counts; `systemctl show -p LimitNOFILE UNIT`.",
 		Summary:  "a daemon cannot open any more files or sockets: its own limit is reached",
 		Patterns: []string{`^.*: ` + tooMany},
@@ -169,7 +161,7 @@ func processRules() []Rule {
 	}, {
 		// EUCLEAN: XFS, ext4 and btrfs found themselves corrupt
 		ID: "daemon-filesystem-corrupt", Reason: "FilesystemCorrupted", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Journald),
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, Journald},
 		Advice:   "`findmnt -T PATH` names the filesystem, `dmesg` the fault; unmount it, then `fsck` or `xfs_repair`.",
 		Summary:  "the filesystem of a path is corrupt",
 		Patterns: []string{`^.*\\*"?/\S+: [Ss]tructure needs cleaning`, `^.*(?:[Mm]ount|fsconfig|statfs|write|open|sync)\b.{0,500}: [Ss]tructure needs cleaning`},

@@ -8,7 +8,6 @@ import (
 
 // runtimeRules match lines of containerd, CRI-O and dockerd. "shim disconnected" is the normal end of a container.
 func runtimeRules() []Rule {
-	emitters := []Emitter{Runtime}
 	lasting := Rate{3, 10 * time.Minute}
 	return []Rule{{
 		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning,
@@ -56,7 +55,6 @@ func runtimeRules() []Rule {
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "runtime-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "The words after \"failed\" have the cause: network plugin, image of the pause container, or " +
 			"cgroup; `crictl pods`, `crictl info`.",
 		Summary:  "the runtime cannot create sandboxes: no pod can start",
@@ -64,7 +62,6 @@ func runtimeRules() []Rule {
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "runtime-shim-failed", Reason: "RuntimeShimFailed", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`ps -ef` for shims whose container is gone, `nodeagent inspect` for what they leave behind; " +
 			"`systemctl restart containerd` keeps running containers.",
 		Summary: "a shim (the process between runtime and container) failed, or could not be cleaned up",
@@ -82,7 +79,6 @@ func runtimeRules() []Rule {
 	}, {
 		// core/metadata/db.go, plugins/gc/scheduler.go
 		ID: "runtime-gc-failed", Reason: "RuntimeGCFailing", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "The words after \"error=\" have the cause; `du -xsh /var/lib/containerd/*`, `findmnt` for mounts that keep a snapshot; a " +
 			"disk with errors: `dmesg`.",
 		Summary:  "containerd cannot remove images and snapshots that nothing uses: its disk fills up",
@@ -90,7 +86,6 @@ func runtimeRules() []Rule {
 		Kind:     NodeKind, Raise: lasting, Expiry: hour,
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`crictl --timeout 10s ps` and `iostat -x 1`: is the disk too slow? A hung shim: `cat " +
 			"/proc/PID/stack`.",
 		Summary: "calls to the container runtime time out",
@@ -106,9 +101,8 @@ func runtimeRules() []Rule {
 	}, {
 		// containerd logs this once at each start, and until the network's own pod has written its configuration.
 		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`ls /etc/cni/net.d`: the network plugin's pod writes it; `crictl logs` of that pod.",
-		Summary:  "the runtime finds no usable CNI configuration",
+		Advice:  "`ls /etc/cni/net.d`: the network plugin's pod writes it; `crictl logs` of that pod.",
+		Summary: "the runtime finds no usable CNI configuration",
 		Literals: []string{"reload cni configuration", "cni plugin not initialized", "o network config found in",
 			"No networks found in"},
 		Patterns: []string{logrus +
@@ -117,7 +111,6 @@ func runtimeRules() []Rule {
 		Kind:    NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "cni-config",
 	}, {
 		ID: "runtime-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u containerd -e`; `containerd config dump` checks the configuration; is its disk " +
 			"full?",
 		Summary: "the container runtime failed to start, or exited",
@@ -129,10 +122,8 @@ func runtimeRules() []Rule {
 
 // sharedRules match system errors that several daemons log.
 func sharedRules() []Rule {
-	daemons := []Emitter{Kubelet, Runtime}
 	return []Rule{{
 		ID: "daemon-no-addresses", Reason: "PodAddressesExhausted", Domain: Network, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice: "`ls /var/lib/cni/networks` counts addresses in use; addresses of pods that are gone: `nodeagent " +
 			"inspect`; else a larger range for the node.",
 		Summary:  "no address is left to assign to pods",
@@ -140,7 +131,7 @@ func sharedRules() []Rule {
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		ID: "daemon-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Systemd, Journald),
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, Journald},
 		Advice:   "`findmnt -T PATH` (options ro); `dmesg` has the cause; `mount -o remount,rw` only after `fsck`.",
 		Summary:  "a daemon could not write because a filesystem is read-only",
 		Patterns: []string{
@@ -150,14 +141,14 @@ func sharedRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "daemon-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Systemd, Journald),
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, Journald},
 		Advice:   "`findmnt -T PATH` names the disk, `smartctl -a /dev/sdX` its health; then `fsck`.",
 		Summary:  "a daemon could not read or write a file",
 		Patterns: []string{`^.*/(?:var/(?:lib|log)|run/containerd|etc|usr)/\S*: input/output error`,
 			`^(?:\S+: )?Failed to (?:write entry|create|open|rotate|sync|read|load|execute)\b.*: Input/output error`},
 		Kind: NodeKind, Expiry: hour,
 	}, {
-		ID: "daemon-panic", Reason: "DaemonPanicked", Domain: Kubernetes, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-panic", Reason: "DaemonPanicked", Domain: Kubernetes, Severity: finding.Warning,
 		Advice: "`journalctl -u UNIT` has the stack: its version and the first lines identify the bug; " +
 			"`systemctl status UNIT` shows whether it is back.",
 		Summary: "kubelet or the runtime, or a part of it, crashed",
@@ -176,7 +167,6 @@ func sharedRules() []Rule {
 		Kind:     NodeKind, Report: "daemon-panic", Expiry: hour,
 	}, {
 		ID: "etc-hosts-mount", Reason: "EtcHostsMountFailed", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice: "`ls -l /var/lib/kubelet/pods/UID/etc-hosts`: is it there, is its disk read-only or its label " +
 			"(SELinux) wrong? `ausearch -m avc`.",
 		Summary:  "the file /etc/hosts of a pod cannot be mounted into its containers",
@@ -185,7 +175,6 @@ func sharedRules() []Rule {
 	}, {
 		// A command that does not exist in the container is its author's mistake.
 		ID: "oci-create-failed", Reason: "OCICreateFailed", Domain: Kubernetes, Severity: finding.Info,
-		Emitters: daemons,
 		Advice: "The words after it have the cause; `crictl inspect ID`; on many pods: runc's version, cgroups, " +
 			"SELinux or seccomp of the node.",
 		Summary:  "the runtime could not start a container",

@@ -42,7 +42,6 @@ const notOurUnits = `^(?:Unit )?(?:session-\S+\.scope|user@\d+\.service|user-\S+
 
 // systemdRules match lines of PID 1. Until 234 units "entered failed state".
 func systemdRules() []Rule {
-	emitters := []Emitter{Systemd}
 	// the units that a node needs to serve pods
 	kubeletUnit, runtimeUnit := unitPattern(distro.KubeletUnits()), unitPattern(distro.RuntimeUnits())
 	failed := func(unit string) []string {
@@ -74,7 +73,7 @@ func systemdRules() []Rule {
 	}
 	often := Rate{5, 20 * time.Minute}
 	return []Rule{{
-		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Emitters: emitters,
+		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal,
 		Advice: "PID 1 is gone: drain the node and reboot it (`echo b` into /proc/sysrq-trigger if nothing else " +
 			"answers); `coredumpctl info 1`.",
 		Summary: "PID 1 crashed: no service can be started or stopped until the node is rebooted",
@@ -83,9 +82,8 @@ func systemdRules() []Rule {
 		Kind: NodeKind, Report: "systemd-dead", Expiry: UntilBoot,
 	}, {
 		ID: "kubelet-unit-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`systemctl status kubelet`, `journalctl -u kubelet -e`: the last lines before it ended.",
-		Summary:  "kubelet's unit failed",
+		Advice:  "`systemctl status kubelet`, `journalctl -u kubelet -e`: the last lines before it ended.",
+		Summary: "kubelet's unit failed",
 		Literals: slices.Concat([]string{"Failed to start Kubernetes",
 			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes", "Failed to start Kubelet"},
 			startedUnits("Failed to start", distro.KubeletUnits()), failedWords),
@@ -94,21 +92,18 @@ func systemdRules() []Rule {
 		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "kubelet-unit-flapping", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`: the last lines before each end; `systemctl reset-failed kubelet` " +
 			"lets it start again.",
 		Summary: "kubelet exits repeatedly", Patterns: flapping(kubeletUnit),
 		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		ID: "kubelet-restarted", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`journalctl -u kubelet -e`: the last lines before each end.",
-		Summary:  "kubelet exits repeatedly", Patterns: restarted(kubeletUnit),
+		Advice:  "`journalctl -u kubelet -e`: the last lines before each end.",
+		Summary: "kubelet exits repeatedly", Patterns: restarted(kubeletUnit),
 		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		// counts like node-problem-detector, whoever restarts kubelet
 		ID: "kubelet-started", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`: does it end by itself, or does a tool (configuration management, " +
 			"watchdog) restart it?",
 		Summary: "kubelet is started again and again",
@@ -118,7 +113,6 @@ func systemdRules() []Rule {
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`; 9/KILL: out of memory (`dmesg`) or a watchdog; 6/ABRT: systemd's " +
 			"watchdog.",
 		Summary:  "kubelet was killed, crashed, or exited with an error",
@@ -126,9 +120,8 @@ func systemdRules() []Rule {
 		Kind:     "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`systemctl status containerd`, `journalctl -u containerd -e`: the last lines before it ended.",
-		Summary:  "the container runtime's unit failed",
+		Advice:  "`systemctl status containerd`, `journalctl -u containerd -e`: the last lines before it ended.",
+		Summary: "the container runtime's unit failed",
 		Literals: slices.Concat([]string{"Failed to start Docker", "Failed to start Container Runtime Interface"},
 			startedUnits("Failed to start", distro.RuntimeUnits()), failedWords),
 		Patterns: append(failed(runtimeUnit),
@@ -136,7 +129,6 @@ func systemdRules() []Rule {
 		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-unit-flapping", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u containerd -e`: the last lines before each end; `systemctl reset-failed " +
 			"containerd` lets it start again.",
 		Summary:  "the container runtime exits repeatedly",
@@ -144,27 +136,24 @@ func systemdRules() []Rule {
 		Kind:     "unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-restarted", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`: the last lines before each end.",
 		Summary:  "the container runtime exits repeatedly",
 		Patterns: restarted(runtimeUnit),
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-started", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`: does it end by itself, or does a tool restart it?",
 		Summary:  "the container runtime is started again and again",
 		Patterns: []string{`^Started (?P<subject>` + runtimeUnit + `|containerd container runtime|Docker Application Container Engine|Container Runtime Interface for OCI.*?)(?: - .*|\.|$)`},
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`; 9/KILL: out of memory (`dmesg`) or a watchdog.",
 		Summary:  "the container runtime was killed, crashed, or exited with an error",
 		Patterns: ended(runtimeUnit),
 		Kind:     "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Emitters: emitters,
+		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning,
 		Advice: "`cat /proc/PID/stack` of its processes (`systemctl status UNIT`): what they wait for, mostly a " +
 			"disk or a network filesystem.",
 		Summary: "a service missed its watchdog, or does not exit when it is killed: it hangs in the kernel",
@@ -175,7 +164,6 @@ func systemdRules() []Rule {
 		Kind:    "unit", Expiry: hour,
 	}, {
 		ID: "unit-flapping", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u UNIT -e`: the last lines before each end; `systemctl reset-failed UNIT` lets it " +
 			"start again.",
 		Summary: "a service exits repeatedly", Patterns: flapping(oneUnit),
@@ -183,21 +171,19 @@ func systemdRules() []Rule {
 		Kind:    "unit", Expiry: hour,
 	}, {
 		ID: "unit-restarted", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`journalctl -u UNIT -e`: the last lines before each end.",
-		Summary:  "a service exits repeatedly", Patterns: restarted(oneUnit),
+		Advice:  "`journalctl -u UNIT -e`: the last lines before each end.",
+		Summary: "a service exits repeatedly", Patterns: restarted(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Raise: often, Expiry: hour,
 	}, {
 		ID: "container-unit-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
-		Emitters: emitters,
 		Advice: "The container reached its own limit: `kubectl describe pod` shows the limit; raise it, or mend " +
 			"the leak.",
 		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
 		Patterns: []string{`^(?P<subject>(?:cri-containerd-|crio-|docker-[0-9a-f]|libpod-|kubepods)\S{0,250}): A process of this unit has been killed by the OOM killer`},
 		Kind:     "unit", Report: "unit-oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
-		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: emitters,
+		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Advice:  "`systemctl show -p MemoryMax UNIT` (its own limit), or the node ran out of memory: `dmesg`.",
 		Summary: "the kernel killed a process of a service because memory ran out",
 		Patterns: []string{`^(?P<subject>` + oneUnit +
@@ -206,14 +192,13 @@ func systemdRules() []Rule {
 		Kind:    "unit", Report: "unit-oom", Expiry: hour, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "system-unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`systemctl status UNIT`, `journalctl -u UNIT -e`; `systemctl restart UNIT`.",
-		Summary:  "a service that the machine needs failed",
+		Advice:  "`systemctl status UNIT`, `journalctl -u UNIT -e`; `systemctl restart UNIT`.",
+		Summary: "a service that the machine needs failed",
 		Patterns: append(failed(systemUnit),
 			ended(systemUnit)...),
 		Kind: "unit", Report: "system-unit", Expiry: hour,
 	}, {
-		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Emitters: emitters,
+		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning,
 		Advice: "`systemctl status UNIT`, `findmnt --verify` checks /etc/fstab, `lsblk -f` shows the disks and " +
 			"their UUIDs.",
 		Summary: "a filesystem could not be mounted, or its disk did not appear",
@@ -226,7 +211,7 @@ func systemdRules() []Rule {
 		Exclude: `^(?:run-|var-lib-kubelet-|var-lib-docker-|var-lib-containerd-)`,
 		Kind:    "mount", Report: "mount", Expiry: hour, ConfirmedBy: "fstab-mounts",
 	}, {
-		ID: "emergency-mode", Reason: "EmergencyMode", Domain: System, Severity: finding.Warning, Emitters: emitters,
+		ID: "emergency-mode", Reason: "EmergencyMode", Domain: System, Severity: finding.Warning,
 		Advice: "At the console: `systemctl --failed`, `journalctl -xb`; mostly a line of /etc/fstab whose disk " +
 			"is gone (`nofail`).",
 		Summary:  "the machine could not boot completely and waits in emergency mode for input at its console",
@@ -234,7 +219,7 @@ func systemdRules() []Rule {
 		Kind:     NodeKind, Report: "emergency", Expiry: hour,
 	}, {
 		// On every second machine some unit fails: only information.
-		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Emitters: emitters,
+		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info,
 		Advice:  "`systemctl status UNIT`, `journalctl -u UNIT -e`.",
 		Summary: "a unit failed",
 		Patterns: append(append(failed(oneUnit), ended(oneUnit)...),
