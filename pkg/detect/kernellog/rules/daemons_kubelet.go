@@ -26,11 +26,6 @@ func kubeletRules() []Rule {
 		Advice: "`systemctl status containerd`, `crictl info`; is the socket the one of kubelet's " +
 			"containerRuntimeEndpoint?",
 		Summary: "kubelet cannot reach the container runtime",
-		Literals: []string{
-			"ontainer runtime is down", "ontainer runtime not ready", "ontainer runtime sanity check failed",
-			"untime service failed", "mage service failed",
-			"GenericPLEG: Unable to retrieve pods", "mage filesystem stats", "alidate service connection",
-		},
 		Patterns: []string{
 			quoted + `[Ss]kipping pod synchronization.*container runtime is down`,
 			quoted + `Container runtime (?:not ready|sanity check failed)`,

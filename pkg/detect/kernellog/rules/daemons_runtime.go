@@ -65,14 +65,6 @@ func runtimeRules() []Rule {
 		Advice: "`ps -ef` for shims whose container is gone, `nodeagent inspect` for what they leave behind; " +
 			"`systemctl restart containerd` keeps running containers.",
 		Summary: "a shim (the process between runtime and container) failed, or could not be cleaned up",
-		Literals: []string{
-			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim",
-			"failed to handle container TaskExit event", "failed to load shim", "failed to delete shim",
-			"failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
-			// clean up and sandbox exit: containerd 2
-			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event",
-			"device or resource busy", "ailed to cleanup rootfs mount",
-		},
 		Patterns: []string{logrus +
 			`(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|[Ff]ailed to cleanup rootfs mount"|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit|(?:Stop|Remove)(?:PodSandbox|Container) for .* failed"?.*device or resource busy)`},
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",

@@ -239,17 +239,15 @@ func systemdRules() []Rule {
 
 // journalRules match lines of journald and systemd-oomd.
 func journalRules() []Rule {
-	return []Rule{{
+	return slices.Concat(emittedBy([]Emitter{Journald}, []Rule{{
 		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info,
-		Emitters: []Emitter{Journald},
-		Advice:   "`journalctl --verify`; once after a power cut is normal, again: `smartctl -a` for its disk.",
-		Summary:  "a journal file was not closed cleanly: the machine lost power or crashed, or its disk is damaged",
+		Advice:  "`journalctl --verify`; once after a power cut is normal, again: `smartctl -a` for its disk.",
+		Summary: "a journal file was not closed cleanly: the machine lost power or crashed, or its disk is damaged",
 		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`,
 			`^(?P<subject>/\S{1,255}): Journal file corrupted, rotating`},
 		Kind: "file", Expiry: hour,
 	}, {
 		ID: "journal-not-written", Reason: "JournalNotWritten", Domain: System, Severity: finding.Warning,
-		Emitters: []Emitter{Journald},
 		Advice:   "`systemctl status systemd-journald`, `df -h /var/log/journal`; `journalctl --vacuum-size=500M`.",
 		Summary:  "journald cannot write its files",
 		Patterns: []string{`^Failed to (?:write entry \(|create new \w+ journal|open (?:system|runtime) journal|rotate /)`},
@@ -257,27 +255,24 @@ func journalRules() []Rule {
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		ID: "journal-lost", Reason: "JournalMessagesLost", Domain: System, Severity: finding.Info,
-		Emitters: []Emitter{Journald},
 		Advice: "The unit in the line logs too much: mend it, or raise RateLimitBurst in journald.conf " +
 			"(`systemd-analyze cat-config systemd/journald.conf`).",
 		Summary: "messages arrived faster than journald accepts them, and some were dropped",
 		// "Forwarding to syslog missed": the journal has them, but a syslog daemon reads too slowly.
 		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`},
 		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
-	}, {
+	}}), emittedBy([]Emitter{Coredump}, []Rule{{
 		// Unlike the kernel's lines, it comes for each signal that dumps core. The program chooses its name.
 		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
-		Emitters: []Emitter{Coredump},
-		Advice:   "`coredumpctl info PID` has the stack; many programs: test the node's memory (`edac-util -v`).",
-		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
+		Advice:  "`coredumpctl info PID` has the stack; many programs: test the node's memory (`edac-util -v`).",
+		Summary: "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
 		Patterns: []string{`^(?:\[.{1,8}\] )?Process (?P<pid>\d+) \((?P<subject>` + Command +
 			`)\) of user \d+ dumped core`},
 		Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
 		Expiry: 10 * time.Minute,
-	}, {
+	}}), emittedBy([]Emitter{Abrt}, []Rule{{
 		// abrt-notification: the lines that node-problem-detector's abrt-adaptor knows.
 		ID: "abrt-program-crashed", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
-		Emitters: []Emitter{Abrt},
 		Advice: "`abrt-cli list` (or `abrt list`) has the reports and stacks; many programs in a short time: test the " +
 			"node's memory (`edac-util -v`).",
 		Summary: "a program crashed, or ended with an exception that it does not handle",
@@ -289,19 +284,18 @@ func journalRules() []Rule {
 		Expiry: 10 * time.Minute,
 	}, {
 		ID: "abrt-kernel-fault", Reason: "KernelOops", Domain: CPU, Severity: finding.Warning,
-		Emitters: []Emitter{Abrt},
 		Advice: "`abrt-cli list` (or `abrt list`) has the kernel's report; `journalctl -k -b -1 -e` the end of the boot " +
 			"before: drain the node and reboot it, if it has not been.",
 		Summary:  "the kernel had an oops or a panic, of which a report was saved",
 		Patterns: []string{`^System encountered a (?P<kind>fatal|non-fatal) error in `},
 		Kind:     NodeKind, Expiry: hour,
-	}, {
-		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: []Emitter{Oomd},
+	}}), emittedBy([]Emitter{Oomd}, []Rule{{
+		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Advice:   "`oomctl` shows pressure and limits; `journalctl -u systemd-oomd -e` what it killed and why.",
 		Summary:  "systemd-oomd killed the processes of a cgroup because memory was short",
 		Literals: []string{"Killed /", "emory pressure for /", "emory used ("},
 		Patterns: []string{`^Killed (?P<subject>/\S{1,255}) due to (?:memory|swap)`,
 			`^(?:Memory pressure for (?P<subject2>/\S{1,255}) is \S+ > |Memory used \()`},
 		Kind: "cgroup", Report: "oomd", Expiry: hour, ConfirmedBy: "oom-kills",
-	}}
+	}}))
 }
