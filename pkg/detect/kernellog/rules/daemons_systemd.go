@@ -19,17 +19,6 @@ func unitPattern(units []string) string {
 	return `(?:` + strings.Join(names, "|") + `)\.service`
 }
 
-// startedUnits are the prefixes of systemd's lines about a unit of a table.
-func startedUnits(verb string, units []string) []string {
-	var words []string
-	for _, unit := range units {
-		if word := verb + " " + strings.TrimSuffix(unit, "*"); !slices.Contains(words, word) {
-			words = append(words, word)
-		}
-	}
-	return words
-}
-
 const (
 	// systemUnit are units that the rest of the machine needs.
 	systemUnit = `(?:systemd-(?:journald|udevd|networkd|logind|resolved|timesyncd|machined)|dbus(?:-broker)?|NetworkManager|chronyd?|ntpd?|multipathd|iscsid|auditd|polkit|sshd?|node-?problem-?detector|nodeagent)\.service`
@@ -51,8 +40,6 @@ func systemdRules() []Rule {
 			`^(?P<subject3>` + unit + `)(?: failed\.$|: Unit entered failed state)`,
 		}
 	}
-	failedWords := []string{": Failed with result '", " entered failed state", ": Unit entered failed state",
-		" failed."}
 	flapping := func(unit string) []string {
 		return []string{
 			`^(?P<subject>` + unit + `): Start request repeated too quickly`,
@@ -84,9 +71,6 @@ func systemdRules() []Rule {
 		ID: "kubelet-unit-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Advice:  "`systemctl status kubelet`, `journalctl -u kubelet -e`: the last lines before it ended.",
 		Summary: "kubelet's unit failed",
-		Literals: slices.Concat([]string{"Failed to start Kubernetes",
-			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes", "Failed to start Kubelet"},
-			startedUnits("Failed to start", distro.KubeletUnits()), failedWords),
 		Patterns: append(failed(kubeletUnit),
 			`^Failed to start (?:(?P<subject4>`+kubeletUnit+`)|(?P<description>kubelet\b|Kubernetes Kubelet|Kubernetes systemd probe|Kubelet|Lightweight Kubernetes|Rancher Kubernetes))`),
 		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
@@ -106,9 +90,7 @@ func systemdRules() []Rule {
 		ID: "kubelet-started", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
 		Advice: "`journalctl -u kubelet -e`: does it end by itself, or does a tool (configuration management, " +
 			"watchdog) restart it?",
-		Summary: "kubelet is started again and again",
-		Literals: append([]string{"Started Kubernetes", "Started Kubelet"},
-			startedUnits("Started", distro.KubeletUnits())...),
+		Summary:  "kubelet is started again and again",
 		Patterns: []string{`^Started (?P<subject>` + kubeletUnit + `|kubelet(?:\.service)?|Kubernetes [Kk]ubelet|kubelet: The Kubernetes Node Agent|Kubelet)(?: - .*|\.|$)`},
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
@@ -122,8 +104,6 @@ func systemdRules() []Rule {
 		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Advice:  "`systemctl status containerd`, `journalctl -u containerd -e`: the last lines before it ended.",
 		Summary: "the container runtime's unit failed",
-		Literals: slices.Concat([]string{"Failed to start Docker", "Failed to start Container Runtime Interface"},
-			startedUnits("Failed to start", distro.RuntimeUnits()), failedWords),
 		Patterns: append(failed(runtimeUnit),
 			`^Failed to start (?:(?P<subject4>`+runtimeUnit+`)|(?P<description>containerd\b|[Dd]ocker(?: Application Container Engine|\.$)|Container Runtime Interface))`),
 		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
