@@ -139,10 +139,6 @@ func oopsRules() []Rule {
 		Advice: "Read the file and line in the report (`dmesg`): mostly a driver's or the kernel's bug without " +
 			"effect. With other faults at the same time, report it to the distribution.",
 		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
-		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ", "\nUBSAN: ",
-			"WARNING: suspicious RCU usage",
-			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed", "\n[ INFO: ", "\n[ BUG: ",
-			"\nverifier b", "\nverifier B"},
 		Patterns: []string{
 			`^WARNING: CPU: \d+ PID: \d+ at (?P<where>\S+)`,
 			`^WARNING: (?P<where>[\w./-]+:\d+) at \S+, CPU#\d+: .+/\d+$`,

@@ -177,11 +177,6 @@ func platformRules() []Rule {
 		Advice: "`modinfo MODULE` (vermagic, signer) beside `uname -r`: build or install it for this kernel " +
 			"(`dkms status`), or enrol its key " +
 			"(`mokutil --list-enrolled`).",
-		Literals: []string{": disagrees about version of symbol ", ": Unknown symbol ", ": version magic '",
-			": exports duplicate symbol ", ": Symbol ",
-			"\nLockdown: ", "\nLoading of module with", "\nLoading of unsigned mo", "\nmodule: x86/modules: ",
-			"\nx86/modules: ", "\nInvalid ELF section", "\nModule has invalid ELF",
-			"\nfailed to validate module ["},
 		Patterns: []string{
 			`^(?P<subject>[\w-]{1,56}): (?:disagrees about version of symbol |Unknown symbol \S+ \(err -?\d+\)|version magic '[^']*' should be |exports duplicate symbol |Symbol \S+ has an invalid section index)`,
 			`^failed to validate module \[(?P<subject2>[^\]]{1,56})\] BTF: -\d+`, // kernel/bpf/btf.c
