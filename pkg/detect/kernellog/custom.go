@@ -26,7 +26,7 @@ type CustomRule struct {
 	Literals []string `yaml:"literals,omitempty"` // one of them is in every line; derived from the patterns unless set
 	Exclude  string   `yaml:"exclude,omitempty"`  // RE2, anywhere: the line is harmless although a pattern matches
 
-	Raise     CustomRate    `yaml:"raise,omitempty"`     // the rate that raises a finding; once unless set
+	Raise     rules.Rate    `yaml:"raise,omitempty"`     // the rate that raises a finding; once unless set
 	Expiry    time.Duration `yaml:"expiry,omitempty"`    // how long a line keeps the finding; an hour unless set
 	UntilBoot bool          `yaml:"untilBoot,omitempty"` // as long as the kernel runs instead
 	Recovery  string        `yaml:"recovery,omitempty"`  // RE2, like patterns: the fault has ended
@@ -35,12 +35,6 @@ type CustomRule struct {
 
 	Matches []string `yaml:"matches,omitempty"` // lines that the rule must match: tried when the configuration is read
 	Ignores []string `yaml:"ignores,omitempty"` // lines that the rule must not match
-}
-
-// CustomRate is a number of lines within a time.
-type CustomRate struct {
-	Count  int           `yaml:"count,omitempty"`
-	Within time.Duration `yaml:"within,omitempty"`
 }
 
 const (
@@ -55,7 +49,7 @@ func (o CustomRule) Rule() rules.Rule {
 	r := rules.Rule{
 		ID: o.ID, Reason: o.Reason, Severity: o.Severity, Summary: o.Summary, Domain: ownDomain,
 		Kind:     cmp.Or(o.Kind, rules.NodeKind),
-		Patterns: o.Patterns, Literals: o.Literals, Exclude: o.Exclude, Raise: rules.Rate(o.Raise),
+		Patterns: o.Patterns, Literals: o.Literals, Exclude: o.Exclude, Raise: o.Raise,
 		Expiry: cmp.Or(o.Expiry, ownExpiry), Recovery: o.Recovery, ConfirmedBy: o.Confirms,
 	}
 	if o.UntilBoot {

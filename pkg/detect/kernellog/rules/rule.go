@@ -100,8 +100,8 @@ const maxWord = 20
 
 // Rate is a number of matches within a time.
 type Rate struct {
-	Count  int
-	Within time.Duration
+	Count  int           `yaml:"count,omitempty"`
+	Within time.Duration `yaml:"within,omitempty"`
 }
 
 // NodeKind is the kind of subject of rules about the whole machine.
