@@ -63,8 +63,8 @@ func NewLog(m *Matcher) *Log {
 		tried: make(chan struct{})}
 }
 
-// setReadable records why the log cannot be read, or nil: all existing records were read, and from now on the absence of
-// records is evidence.
+// setReadable records why the log cannot be read, or nil: all existing records were read, and from now on the absence
+// of records is evidence.
 func (l *Log) setReadable(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -40,7 +40,8 @@ func newPatterns(exprs, literals []string) (patterns []*pattern, all []string, e
 		}
 		own := LiteralsOf(re)
 		if own == nil {
-			return nil, nil, fmt.Errorf("%q: no text of %d letters or more is in every line that it matches", expr, minLiteral)
+			return nil, nil, fmt.Errorf("%q: no text of %d letters or more is in every line that it matches", expr,
+				minLiteral)
 		}
 		all = append(all, own...)
 	}

@@ -85,8 +85,8 @@ type Rule struct {
 	Report       string
 	Continuation bool
 
-	// Recovery is RE2 like Patterns, with the same subject groups: the line that it matches reports the end of the fault of
-	// the same subject. Empty: no line does.
+	// Recovery is RE2 like Patterns, with the same subject groups: the line that it matches reports the end of the
+	// fault of the same subject. Empty: no line does.
 	Recovery string
 	// Expiry is how long the record alone keeps a finding; UntilBoot: as long as the kernel runs.
 	Expiry time.Duration
