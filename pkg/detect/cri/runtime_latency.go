@@ -39,18 +39,14 @@ type runtimeCalls struct {
 	operations []string
 }
 
-func runtimeQueries() runtimeCalls {
-	return runtimeCalls{"questions", "RuntimeQuestionsSlow", 3.0517578125, 10, []string{
+func kindsOfCalls() []runtimeCalls {
+	return []runtimeCalls{{"questions", "RuntimeQuestionsSlow", 3.0517578125, 10, []string{
 		"version", "status", "list_containers", "list_podsandbox", "container_status", "podsandbox_status",
 		"list_images", "image_status",
-	}}
-}
-
-func runtimeWork() runtimeCalls {
-	return runtimeCalls{"work", "RuntimeWorkSlow", 19.073486328125, 3, []string{
+	}}, {"work", "RuntimeWorkSlow", 19.073486328125, 3, []string{
 		"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "create_container", "start_container",
 		"remove_container",
-	}}
+	}}}
 }
 
 // RuntimeLatency finds a container runtime that answers kubelet late.
@@ -94,7 +90,7 @@ func (m *latencyState) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 		return nil, err
 	}
 	var found []finding.Finding
-	for _, calls := range []runtimeCalls{runtimeQueries(), runtimeWork()} {
+	for _, calls := range kindsOfCalls() {
 		found = append(found, calls.evaluate(grown, m.meter.Span())...)
 	}
 	return found, nil
@@ -103,7 +99,7 @@ func (m *latencyState) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 // latencyKey returns the key of a bucket: the calls that were in time, or all.
 func latencyKey(_ string, s kubelet.Sample) string {
 	operation := s.Label("operation_type")
-	for _, calls := range []runtimeCalls{runtimeQueries(), runtimeWork()} {
+	for _, calls := range kindsOfCalls() {
 		if !slices.Contains(calls.operations, operation) {
 			continue
 		}

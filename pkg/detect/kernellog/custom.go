@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strings"
 	"time"
@@ -27,7 +26,7 @@ type CustomRule struct {
 	Literals []string `yaml:"literals,omitempty"` // one of them is in every line; derived from the patterns unless set
 	Exclude  string   `yaml:"exclude,omitempty"`  // RE2, anywhere: the line is harmless although a pattern matches
 
-	Raise     CustomRate    `yaml:"raise,omitempty"`     // the rate that raises a finding; once unless set
+	Raise     rules.Rate    `yaml:"raise,omitempty"`     // the rate that raises a finding; once unless set
 	Expiry    time.Duration `yaml:"expiry,omitempty"`    // how long a line keeps the finding; an hour unless set
 	UntilBoot bool          `yaml:"untilBoot,omitempty"` // as long as the kernel runs instead
 	Recovery  string        `yaml:"recovery,omitempty"`  // RE2, like patterns: the fault has ended
@@ -36,12 +35,6 @@ type CustomRule struct {
 
 	Matches []string `yaml:"matches,omitempty"` // lines that the rule must match: tried when the configuration is read
 	Ignores []string `yaml:"ignores,omitempty"` // lines that the rule must not match
-}
-
-// CustomRate is a number of lines within a time.
-type CustomRate struct {
-	Count  int           `yaml:"count,omitempty"`
-	Within time.Duration `yaml:"within,omitempty"`
 }
 
 const (
@@ -56,36 +49,13 @@ func (o CustomRule) Rule() rules.Rule {
 	r := rules.Rule{
 		ID: o.ID, Reason: o.Reason, Severity: o.Severity, Summary: o.Summary, Domain: ownDomain,
 		Kind:     cmp.Or(o.Kind, rules.NodeKind),
-		Patterns: o.Patterns, Literals: o.Literals, Exclude: o.Exclude, Raise: rules.Rate(o.Raise),
-		Expiry: cmp.Or(o.Expiry, ownExpiry), ConfirmedBy: o.Confirms,
+		Patterns: o.Patterns, Literals: o.Literals, Exclude: o.Exclude, Raise: o.Raise,
+		Expiry: cmp.Or(o.Expiry, ownExpiry), Recovery: o.Recovery, ConfirmedBy: o.Confirms,
 	}
 	if o.UntilBoot {
 		r.Expiry = rules.UntilBoot
 	}
-	if len(r.Literals) == 0 {
-		r.Literals = literalsOfAll(o.Patterns)
-	}
-	if o.Recovery != "" {
-		r.Recovery = rules.Recovery{Pattern: o.Recovery, Literals: literalsOfAll([]string{o.Recovery})}
-	}
 	return r
-}
-
-// literalsOfAll returns literals of which each match of any pattern contains one; nil if none are known.
-func literalsOfAll(patterns []string) []string {
-	var all []string
-	for _, p := range patterns {
-		tree, err := syntax.Parse(p, syntax.Perl)
-		if err != nil {
-			return nil
-		}
-		literals := LiteralsOf(tree)
-		if literals == nil {
-			return nil
-		}
-		all = append(all, literals...)
-	}
-	return all
 }
 
 // Validate returns the invalid fields of o.
@@ -132,19 +102,20 @@ func (o CustomRule) expressions() map[string]string {
 
 // checkLines tests the rule with its example lines.
 func (o CustomRule) checkLines(wrong setting.Mistakes) {
-	rule := o.Rule()
+	_, _, err := newPatterns(o.Patterns, o.Literals)
+	_, _, recoveryErr := newPatterns([]string{o.Recovery}, nil)
 	switch {
-	case len(rule.Patterns) == 0:
+	case len(o.Patterns) == 0:
 		wrong.Check("id", false, "patterns are missing")
-	case len(rule.Literals) == 0:
+	case err != nil:
 		wrong.Check("patterns", false, "no text of 3 letters or more is in every line that they match: name some as literals")
-	case rule.Recovery.Pattern != "" && len(rule.Recovery.Literals) == 0:
+	case o.Recovery != "" && recoveryErr != nil:
 		wrong.Check("recovery", false, "no text of 3 letters or more is in every line that it matches")
 	}
 	if len(wrong) > 0 {
 		return
 	}
-	m, err := NewMatcher([]rules.Rule{rule})
+	m, err := NewMatcher([]rules.Rule{o.Rule()})
 	if err != nil {
 		wrong.Add("id", err)
 		return

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -33,7 +34,7 @@ type faultLog struct {
 
 func newFaultLog(t *testing.T, files host.Files) *faultLog {
 	l := &faultLog{t: t, up: time.Hour, log: testLog(t), store: checktest.StateStore{}}
-	l.log.CaughtUp()
+	l.log.setReadable(nil)
 	l.host = &host.Host{NodeName: "n", Files: files, Paths: host.Paths{CgroupMount: "/sys/fs/cgroup"},
 		Clock: func() finding.Timestamp { return finding.Timestamp{Boot: "b", SinceBoot: l.up} }}
 	return l
@@ -41,7 +42,7 @@ func newFaultLog(t *testing.T, files host.Files) *faultLog {
 
 // says logs a line of the kernel.
 func (l *faultLog) says(text string) {
-	l.log.Observe(LogRecord{Sequence: l.next, Up: l.up, Text: text})
+	l.log.Observe(kmsg.KernelRecord{Sequence: l.next, Up: l.up, Text: text})
 	l.next++
 }
 
@@ -65,7 +66,7 @@ func (l *faultLog) restart() {
 	SaveKernelLog(l.log, &detect.StateSources{}, l.store, l.host.Clock(), true)
 	l.log = testLog(l.t)
 	RestoreKernelLog(l.log, &detect.StateSources{}, l.store, "b")
-	l.log.CaughtUp()
+	l.log.setReadable(nil)
 }
 
 // vanishes logs a fault of an existing subject, and expects that the finding stays, even after a restart of the agent,

@@ -86,14 +86,6 @@ func NewKernelLog(s Settings) (*Log, error) {
 	return log, nil
 }
 
-// observeRecord takes a record of /dev/kmsg and returns the rule that matched it.
-func (l *Log) observeRecord(r kmsg.KernelRecord) (*rules.Rule, bool) {
-	return l.Observe(LogRecord{
-		Sequence: r.Sequence, Up: r.Up, Text: r.Text, Level: LevelOf(r.Level),
-		Foreign: r.Fragment || !r.FromKernel() && !l.programs,
-	})
-}
-
 // New reports faults that the kernel of this boot logged about itself, its hardware and its filesystems. If a check can
 // read the state, it decides: the record only wakes it. A followed log is saved across restarts; without one, each run
 // reads the existing records.
@@ -173,7 +165,7 @@ func readKernelLog(ctx context.Context, h *host.Host, s Settings) (*Log, error) 
 	if err != nil {
 		return nil, err
 	}
-	return log, kernelLogError(h.KernelLog(ctx, func(r kmsg.KernelRecord) { log.observeRecord(r) }))
+	return log, kernelLogError(h.KernelLog(ctx, func(r kmsg.KernelRecord) { log.Observe(r) }))
 }
 
 // kernelLogError distinguishes a host without its own kernel log from one whose log cannot be read.
@@ -211,7 +203,7 @@ func KernelLogSource(follow *Log, logger *slog.Logger, watch KernelWatch,
 				}
 				wake(detect.Change{}) // their content is unknown
 			}
-			rule, ok := follow.observeRecord(r)
+			rule, ok := follow.Observe(r)
 			if !live || !r.FromKernel() && !follow.programs {
 				return
 			}
@@ -222,10 +214,10 @@ func KernelLogSource(follow *Log, logger *slog.Logger, watch KernelWatch,
 			wake(change)
 		}, func() {
 			live = true
-			follow.CaughtUp()
+			follow.setReadable(nil)
 			wake(detect.Change{})
 		})
-		follow.Unreadable(kernelLogError(err))
+		follow.setReadable(kernelLogError(err))
 		if errors.Is(err, kmsg.ErrNoKernelLog) {
 			<-ctx.Done() // there are no lost records
 			return nil

@@ -73,26 +73,30 @@ func sampleRune(class []rune) rune {
 // tried.
 func TestLiteralsLetPass(t *testing.T) {
 	for _, rule := range append(rules.Kernel(), rules.Daemons()...) {
-		try := func(kind string, literals []string, pattern string) {
-			re, err := syntax.Parse(pattern, syntax.Perl)
+		try := func(kind string, exprs, literals []string) {
+			_, literals, err := newPatterns(exprs, literals)
 			if err != nil {
-				t.Fatal(err)
+				t.Fatal(rule.ID, err)
 			}
-			for _, s := range samples(re) {
-				passes := false
-				for _, l := range literals {
-					passes = passes || strings.Contains("\n"+s, l[:min(len(l), maxLiteral)])
+			for _, expr := range exprs {
+				re, err := syntax.Parse(expr, syntax.Perl)
+				if err != nil {
+					t.Fatal(err)
 				}
-				if !passes {
-					t.Errorf("%s: no literal of the %s in %q", rule.ID, kind, s)
+				for _, s := range samples(re) {
+					passes := false
+					for _, l := range literals {
+						passes = passes || strings.Contains("\n"+s, l[:min(len(l), maxLiteral)])
+					}
+					if !passes {
+						t.Errorf("%s: no literal of the %s in %q", rule.ID, kind, s)
+					}
 				}
 			}
 		}
-		for _, p := range rule.Patterns {
-			try("rule", rule.Literals, p)
-		}
-		if rule.Recovery.Pattern != "" {
-			try("recovery", rule.Recovery.Literals, rule.Recovery.Pattern)
+		try("rule", rule.Patterns, rule.Literals)
+		if rule.Recovery != "" {
+			try("recovery", []string{rule.Recovery}, nil)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -62,12 +63,8 @@ func NewLog(m *Matcher) *Log {
 		tried: make(chan struct{})}
 }
 
-// CaughtUp records that all existing records were read: from now on the absence of records is evidence.
-func (l *Log) CaughtUp() { l.setReadable(nil) }
-
-// Unreadable records why the log cannot be read.
-func (l *Log) Unreadable(why error) { l.setReadable(why) }
-
+// setReadable records why the log cannot be read, or nil: all existing records were read, and from now on the absence
+// of records is evidence.
 func (l *Log) setReadable(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,19 +88,10 @@ func (l *Log) Await(ctx context.Context) error {
 	return l.unreadable
 }
 
-// LogRecord is one record of the kernel itself. Sequence counts all records of a boot; Up is the time since boot at
-// which it was written.
-type LogRecord struct {
-	Sequence uint64
-	Up       time.Duration
-	Text     string
-	Level    Level
-	Foreign  bool // a program wrote it, or the start of the line is lost: only its number counts
-}
-
 // Observe takes a record and returns the rule that matched it. It ignores a record that it has seen: the source may
-// start again from the beginning at any time. A record that an earlier run reported only counts for thresholds.
-func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
+// start again from the beginning at any time. A record that an earlier run reported only counts for thresholds. Of a
+// record that a program wrote, or whose line's start is lost, only the number counts.
+func (l *Log) Observe(r kmsg.KernelRecord) (rule *rules.Rule, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r.Sequence < l.seen {
@@ -113,10 +101,10 @@ func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
 		l.lose(r.Sequence-from, r.Up)
 	}
 	l.seen = r.Sequence + 1
-	if r.Foreign {
+	if r.Fragment || !r.FromKernel() && !l.programs {
 		return nil, false
 	}
-	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), Level: r.Level, At: r.Up, Up: r.Up, UpKnown: true})
+	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), Level: LevelOf(r.Level), At: r.Up, Up: r.Up, UpKnown: true})
 	if !ok || r.Sequence < l.reported {
 		return nil, false
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
@@ -20,7 +21,7 @@ func TestLogHoldsAndForgets(t *testing.T) {
 	minute := time.Minute
 	var sequence uint64
 	say := func(text string, up time.Duration) {
-		log.Observe(LogRecord{Sequence: sequence, Up: up, Text: text})
+		log.Observe(kmsg.KernelRecord{Sequence: sequence, Up: up, Text: text})
 		sequence++
 	}
 	say("EXT4-fs (sda1): Remounting filesystem read-only", minute)
@@ -74,7 +75,7 @@ func TestLogReportsTheLatest(t *testing.T) {
 		{2 * minute, "rcu: INFO: rcu_preempt self-detected stall on CPU"},
 		{3 * minute, "BUG: Bad page state in process x  pfn:02f41"},
 	} {
-		log.Observe(LogRecord{Sequence: uint64(i), Up: said.up, Text: said.text})
+		log.Observe(kmsg.KernelRecord{Sequence: uint64(i), Up: said.up, Text: said.text})
 	}
 	again := NewLog(newTable(t))
 	again.restore(log.snapshot("boot", true))
@@ -93,7 +94,7 @@ func TestLogReportsTheLatest(t *testing.T) {
 // flood gives a log 20,000 lines of 20,000 devices, three of them of the highest severity.
 func flood(log *Log) {
 	for i := range 20000 {
-		r := LogRecord{Sequence: uint64(i), Up: time.Duration(i) * 100 * time.Microsecond}
+		r := kmsg.KernelRecord{Sequence: uint64(i), Up: time.Duration(i) * 100 * time.Microsecond}
 		switch i {
 		case 100:
 			r.Text = "Kernel panic - not syncing: early"
@@ -135,7 +136,7 @@ func BenchmarkLogFlood(b *testing.B) {
 // TestLogAcrossRuns: matches that an earlier run reported are kept even if the kernel has dropped their records, and
 // not counted again if it has not; records from between the runs are found, or their loss is.
 func TestLogAcrossRuns(t *testing.T) {
-	line := func(i int) LogRecord {
+	line := func(i int) kmsg.KernelRecord {
 		text := fmt.Sprintf("usb 1-1: line %d", i)
 		switch i {
 		case 10:
@@ -143,7 +144,7 @@ func TestLogAcrossRuns(t *testing.T) {
 		case 40, 60:
 			text = "EXT4-fs error (device sda1): x"
 		}
-		return LogRecord{Sequence: uint64(i), Up: time.Minute + time.Duration(i)*time.Second, Text: text}
+		return kmsg.KernelRecord{Sequence: uint64(i), Up: time.Minute + time.Duration(i)*time.Second, Text: text}
 	}
 	read := func(log *Log, from, to int) *Log {
 		for i := from; i < to; i++ {

@@ -106,23 +106,23 @@ func NewMatcher(table []rules.Rule) (*Matcher, error) {
 			return nil, fmt.Errorf("rule %s: there are two of them", rule.ID)
 		}
 		ids[rule.ID] = true
-		c, err := compile(rule)
+		c, literals, err := compile(rule)
 		if err != nil {
 			return nil, err
 		}
 		m.Rules = append(m.Rules, c)
-		own(rule.Literals, len(m.Rules)-1)
+		own(literals, len(m.Rules)-1)
 	}
 	for i := range table {
-		if table[i].Recovery.Pattern == "" {
+		if table[i].Recovery == "" {
 			continue
 		}
-		p, err := newPattern(table[i].Recovery.Pattern)
+		patterns, literals, err := newPatterns([]string{table[i].Recovery}, nil)
 		if err != nil {
 			return nil, fmt.Errorf("rule %s: recovery: %w", table[i].ID, err)
 		}
-		m.Rules = append(m.Rules, compiled{Rule: &table[i], Recovery: true, Patterns: []*pattern{p}})
-		own(table[i].Recovery.Literals, len(m.Rules)-1)
+		m.Rules = append(m.Rules, compiled{Rule: &table[i], Recovery: true, Patterns: patterns})
+		own(literals, len(m.Rules)-1)
 	}
 	used := len(m.Rules)
 	for i := range table {
@@ -151,26 +151,21 @@ func NewMatcher(table []rules.Rule) (*Matcher, error) {
 	return m, err
 }
 
-func compile(rule *rules.Rule) (compiled, error) {
-	c := compiled{Rule: rule}
+// compile returns a rule ready for use, and its literals.
+func compile(rule *rules.Rule) (c compiled, literals []string, err error) {
 	if err := rule.Problem(); err != nil {
-		return c, err
+		return c, nil, err
 	}
-	for _, expr := range rule.Patterns {
-		p, err := newPattern(expr)
-		if err != nil {
-			return c, fmt.Errorf("rule %s: %w", rule.ID, err)
-		}
-		c.Patterns = append(c.Patterns, p)
+	c.Rule = rule
+	if c.Patterns, literals, err = newPatterns(rule.Patterns, rule.Literals); err != nil {
+		return c, nil, fmt.Errorf("rule %s: %w", rule.ID, err)
 	}
 	if rule.Exclude != "" {
-		p, err := newPattern(rule.Exclude)
-		if err != nil {
-			return c, fmt.Errorf("rule %s: exclude: %w", rule.ID, err)
+		if c.exclude, _, err = newPattern(rule.Exclude); err != nil {
+			return c, nil, fmt.Errorf("rule %s: exclude: %w", rule.ID, err)
 		}
-		c.exclude = p
 	}
-	return c, nil
+	return c, literals, nil
 }
 
 // Match returns the match of a text of the kernel, without priority, time and caller. A line without a match costs no

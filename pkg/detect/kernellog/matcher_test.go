@@ -20,12 +20,14 @@ func TestMatcherRefusesMalformedRules(t *testing.T) {
 		"reason":       func(r *rules.Rule) { r.Reason = "a b" },
 		"severity":     func(r *rules.Rule) { r.Severity = "bad" },
 		"no kind":      func(r *rules.Rule) { r.Kind = "" },
-		"no literal":   func(r *rules.Rule) { r.Literals = nil },
+		"no literal":   func(r *rules.Rule) { r.Literals, r.Patterns = nil, []string{`^a\d+`} },
+		"no pattern":   func(r *rules.Rule) { r.Patterns = nil },
 		"short":        func(r *rules.Rule) { r.Literals = []string{"a"} },
 		"not anchored": func(r *rules.Rule) { r.Patterns = []string{"abc"} },
 		"not RE2":      func(r *rules.Rule) { r.Patterns = []string{"^(?=a)"} },
 		"bad exclude":  func(r *rules.Rule) { r.Exclude = "(" },
-		"bad recovery": func(r *rules.Rule) { r.Recovery = rules.Recovery{Literals: []string{"abc"}, Pattern: "^("} },
+		"bad recovery": func(r *rules.Rule) { r.Recovery = "^(" },
+		"recovery":     func(r *rules.Rule) { r.Recovery = `^\d+` }, // without a literal
 		"grave":        func(r *rules.Rule) { r.Escalate = rules.Rate{Count: 2} },
 		"follower":     func(r *rules.Rule) { r.Continuation = true },
 	} {

@@ -2,6 +2,7 @@ package kernellog
 
 import (
 	"bytes"
+	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"sync"
@@ -17,12 +18,34 @@ type pattern struct {
 }
 
 // newPattern returns an error if the expression cannot be compiled later: only parsing can fail.
-func newPattern(expr string) (*pattern, error) {
+func newPattern(expr string) (*pattern, *syntax.Regexp, error) {
 	re, err := syntax.Parse(expr, syntax.Perl)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &pattern{expr: expr, start: startOf(re)}, nil
+	return &pattern{expr: expr, start: startOf(re)}, re, nil
+}
+
+// newPatterns also returns literals of which every match contains one: the given ones, or, if there are none, those of
+// the expressions.
+func newPatterns(exprs, literals []string) (patterns []*pattern, all []string, err error) {
+	for _, expr := range exprs {
+		p, re, err := newPattern(expr)
+		if err != nil {
+			return nil, nil, err
+		}
+		patterns = append(patterns, p)
+		if len(literals) > 0 {
+			continue
+		}
+		own := LiteralsOf(re)
+		if own == nil {
+			return nil, nil, fmt.Errorf("%q: no text of %d letters or more is in every line that it matches", expr,
+				minLiteral)
+		}
+		all = append(all, own...)
+	}
+	return patterns, append(all, literals...), nil
 }
 
 // startOf returns the literal prefix of every text that matches re, which is anchored to the start.

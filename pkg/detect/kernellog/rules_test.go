@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules/rulestest"
 )
@@ -51,8 +52,8 @@ func TestRulesMatchTheirLines(t *testing.T) {
 					t.Errorf("must not match: %s", line)
 				}
 			}
-			if (rule.Recovery.Pattern != "") != (len(e.Recovery) > 0) {
-				t.Errorf("recovery pattern %q, but %d recovery lines", rule.Recovery.Pattern, len(e.Recovery))
+			if (rule.Recovery != "") != (len(e.Recovery) > 0) {
+				t.Errorf("recovery pattern %q, but %d recovery lines", rule.Recovery, len(e.Recovery))
 			}
 			for _, line := range e.Recovery {
 				if hit, ok := m.Match([]byte(line)); !ok || !hit.Recovered || hit.Rule.ID != rule.ID {
@@ -101,8 +102,8 @@ func TestEveryRuleAdvises(t *testing.T) {
 // TestFindingAdvises: the finding has its rule's advice; of several rules, that of the one whose reason it has.
 func TestFindingAdvises(t *testing.T) {
 	l := NewLog(newTable(t))
-	l.Observe(LogRecord{Sequence: 1, Up: time.Minute, Text: "NFS: filer1: lost 2 locks"})
-	l.Observe(LogRecord{Sequence: 2, Up: 2 * time.Minute, Text: "nfs: server filer1 not responding, still trying"})
+	l.Observe(kmsg.KernelRecord{Sequence: 1, Up: time.Minute, Text: "NFS: filer1: lost 2 locks"})
+	l.Observe(kmsg.KernelRecord{Sequence: 2, Up: 2 * time.Minute, Text: "nfs: server filer1 not responding, still trying"})
 	findings := l.Findings(3*time.Minute, nil)
 	if len(findings) != 1 || findings[0].Reason != "NFSServerNotResponding" ||
 		!strings.Contains(findings[0].Facts["advice"], "nfsstat -m") {

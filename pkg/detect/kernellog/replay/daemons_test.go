@@ -44,7 +44,7 @@ func TestDaemonRulesMatchTheirLines(t *testing.T) {
 	known := map[string]bool{"-": true}
 	for _, rule := range rules.Daemons() {
 		known[rule.ID] = true
-		known[rule.ID+" over"] = rule.Recovery.Pattern != ""
+		known[rule.ID+" over"] = rule.Recovery != ""
 	}
 	examples := daemonExamples(t)
 	for _, rule := range rules.Kernel() {

@@ -12,6 +12,30 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
+// programs are the names of the programs and units of the emitters.
+var programs = []struct {
+	of    rules.Emitter
+	names []string
+}{
+	{rules.Systemd, []string{"systemd", "init.scope"}},
+	{rules.Journald, []string{"systemd-journald", "systemd-journal"}},
+	{rules.Oomd, []string{"systemd-oomd"}},
+	{rules.Udev, []string{"systemd-udevd", "(udev-worker)", "udevd"}},
+	{rules.TimeDaemon, []string{"chronyd", "chrony", "ntpd", "ntp", "ntpsec", "systemd-timesyncd"}},
+	{rules.NetworkManager, []string{"NetworkManager", "systemd-networkd"}},
+	{rules.Resolved, []string{"systemd-resolved"}},
+	{rules.Smartd, []string{"smartd", "smartmontools"}},
+	{rules.Multipathd, []string{"multipathd", "multipath"}},
+	{rules.Mdadm, []string{"mdadm", "mdmonitor"}},
+	{rules.HardwareDaemon, []string{"mcelog", "rasdaemon"}},
+	{rules.DBus, []string{"dbus-daemon", "dbus-broker", "dbus"}},
+	{rules.Auditd, []string{"auditd"}},
+	{rules.ISCSI, []string{"iscsid"}},
+	{rules.Coredump, []string{"systemd-coredump"}},
+	{rules.Abrt, []string{"abrt-notification", "abrtd", "abrt-server",
+		"abrt-dump-journal-oops", "abrt-dump-journal-core"}},
+}
+
 // emitterOf returns the emitter for a program or unit of the given name. Of systemd only PID 1 counts; the caller must
 // check that.
 func emitterOf(name string) (rules.Emitter, bool) {
@@ -19,39 +43,10 @@ func emitterOf(name string) (rules.Emitter, bool) {
 	if instance, _, ok := strings.Cut(name, "@"); ok && instance == "systemd-coredump" {
 		name = instance
 	}
-	switch name {
-	case "systemd", "init.scope":
-		return rules.Systemd, true
-	case "systemd-journald", "systemd-journal":
-		return rules.Journald, true
-	case "systemd-oomd":
-		return rules.Oomd, true
-	case "systemd-udevd", "(udev-worker)", "udevd":
-		return rules.Udev, true
-	case "chronyd", "chrony", "ntpd", "ntp", "ntpsec", "systemd-timesyncd":
-		return rules.TimeDaemon, true
-	case "NetworkManager", "systemd-networkd":
-		return rules.NetworkManager, true
-	case "systemd-resolved":
-		return rules.Resolved, true
-	case "smartd", "smartmontools":
-		return rules.Smartd, true
-	case "multipathd", "multipath":
-		return rules.Multipathd, true
-	case "mdadm", "mdmonitor":
-		return rules.Mdadm, true
-	case "mcelog", "rasdaemon":
-		return rules.HardwareDaemon, true
-	case "dbus-daemon", "dbus-broker", "dbus":
-		return rules.DBus, true
-	case "auditd":
-		return rules.Auditd, true
-	case "iscsid":
-		return rules.ISCSI, true
-	case "systemd-coredump":
-		return rules.Coredump, true
-	case "abrt-notification", "abrtd", "abrt-server", "abrt-dump-journal-oops", "abrt-dump-journal-core":
-		return rules.Abrt, true
+	for _, p := range programs {
+		if slices.Contains(p.names, name) {
+			return p.of, true
+		}
 	}
 	return productEmitter(name)
 }
@@ -143,17 +138,13 @@ func digits(text []byte) bool {
 //	E1106 14:02:11.123456    1234 kubelet.go:2183] "Container runtime network not ready" …
 //	time="2024-07-04T16:24:03.119492729Z" level=error msg="…"
 func cutHeader(text []byte) (rest []byte, s rules.Emitter, ok bool) {
-	if rest, ok = cutKlog(text); ok {
-		return rest, rules.Kubelet, true
-	}
-	if rest, ok = cutLogrus(text); ok {
-		return rest, rules.Runtime, true
-	}
-	if rest, ok = flattenJSON(text); ok {
-		return rest, rules.Kubelet, true
-	}
-	if rest, ok = flattenLogrus(text); ok {
-		return rest, rules.Runtime, true
+	for _, h := range []struct {
+		cut func([]byte) ([]byte, bool)
+		of  rules.Emitter
+	}{{cutKlog, rules.Kubelet}, {cutLogrus, rules.Runtime}, {flattenJSON, rules.Kubelet}, {flattenLogrus, rules.Runtime}} {
+		if rest, ok = h.cut(text); ok {
+			return rest, h.of, true
+		}
 	}
 	return text, rules.TheKernel, false
 }

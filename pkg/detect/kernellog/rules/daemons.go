@@ -10,18 +10,29 @@ import (
 // them. Lines that repeat text of a pod's author (names, commands, images) are never more than a warning.
 func Daemons() []Rule {
 	return slices.Concat(
-		countedRules(), spaceRules(), processRules(), // exhausted resources: causes before their effects
+		// exhausted resources: causes before their effects
+		emittedBy([]Emitter{Kubelet, Runtime, Systemd}, countedRules(), spaceRules(), processRules()),
 		stuckRules(),
-		sharedRules(),
-		runtimeRules(),
-		kubeletRules(),
-		kubeletPodRules(),
-		systemdRules(),
+		emittedBy([]Emitter{Kubelet, Runtime}, sharedRules()),
+		emittedBy([]Emitter{Runtime}, runtimeRules()),
+		emittedBy([]Emitter{Kubelet}, kubeletRules(), kubeletPodRules()),
+		emittedBy([]Emitter{Systemd}, systemdRules()),
 		journalRules(),
 		deviceDaemonRules(),
 		hostDaemonRules(),
 		auditRules(),
 	)
+}
+
+// emittedBy sets the emitters of the rules that name none.
+func emittedBy(emitters []Emitter, families ...[]Rule) []Rule {
+	all := slices.Concat(families...)
+	for i := range all {
+		if len(all[i].Emitters) == 0 {
+			all[i].Emitters = emitters
+		}
+	}
+	return all
 }
 
 const (

@@ -1,8 +1,6 @@
 package rules
 
 import (
-	"slices"
-
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -24,16 +22,12 @@ const (
 
 // countedRules match resources that the kernel counts, and whose exhaustion has the errors of a full disk.
 func countedRules() []Rule {
-	daemons := []Emitter{Kubelet, Runtime, Systemd}
-	space := []string{"no space left on device", "No space left on device"}
 	return []Rule{{
 		// mm/memcontrol.c: 65,535 IDs; a removed cgroup keeps its own while page cache refers to it
 		ID: "daemon-cgroups-exhausted", Reason: "CgroupsExhausted", Domain: Memory, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice: "`cat /proc/cgroups` (num_cgroups of memory: 65,535 at most) and `grep dying /sys/fs/cgroup/cgroup.stat`; what removed " +
 			"cgroups hold is freed by `echo 1 > /proc/sys/vm/drop_caches`, at a quiet time; cgroup.max.descendants of the parent.",
-		Summary:  "the kernel creates no more cgroups: its IDs of memory cgroups, or a limit of the parent, are used up; no disk is full",
-		Literals: append([]string{"cannot allocate memory", "Cannot allocate memory", "temporarily unavailable"}, space...),
+		Summary: "the kernel creates no more cgroups: its IDs of memory cgroups, or a limit of the parent, are used up; no disk is full",
 		Patterns: []string{
 			`^.*\bmkdir(?:at)? ` + inCgroup + mark + `: (?:` + noSpace + `|cannot allocate memory|resource temporarily unavailable)`,
 			`^.*[Cc]reat(?:e|ing) cgroup(?: directory)? \S+: (?:` + noSpace + `|[Cc]annot allocate memory|Resource temporarily unavailable)`,
@@ -41,11 +35,10 @@ func countedRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}, {
 		// kernel/cgroup/cpuset.c: a task may not enter a cpuset without a processor or a memory node
-		ID: "daemon-cpuset-empty", Reason: "CpusetEmpty", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-cpuset-empty", Reason: "CpusetEmpty", Domain: CPU, Severity: finding.Warning,
 		Advice: "`grep . /sys/fs/cgroup/PATH/cpuset.cpus* /sys/fs/cgroup/PATH/cpuset.mems*` of the path and its parents: an empty one has " +
 			"no processor; processors that are offline (`lscpu`), or kubelet's CPU manager (`/var/lib/kubelet/cpu_manager_state`).",
-		Summary:  "a process cannot enter its cgroup, whose cpuset has no processor or memory node; no disk is full",
-		Literals: space,
+		Summary: "a process cannot enter its cgroup, whose cpuset has no processor or memory node; no disk is full",
 		Patterns: []string{
 			`^.*` + inCgroup + `(?:cgroup\.procs|cgroup\.threads|tasks|cpuset\.[a-z_]+)` + mark + `: ` + noSpace,
 			`^.*Failed to attach \d+ to \S+: ` + noSpace,
@@ -53,11 +46,10 @@ func countedRules() []Rule {
 		Kind: NodeKind, Expiry: hour,
 	}, {
 		// fs/notify/inotify: ENOSPC means watches, EMFILE instances
-		ID: "daemon-inotify", Reason: "InotifyExhausted", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-inotify", Reason: "InotifyExhausted", Domain: CPU, Severity: finding.Warning,
 		Advice: "`sysctl fs.inotify`: raise max_user_watches (no space left) or max_user_instances (too many open files); `find /proc/*/fd " +
 			"-lname anon_inode:inotify` lists who has them.",
-		Summary:  "a daemon cannot watch files: the user's inotify watches or instances are used up; no disk is full",
-		Literals: append([]string{"oo many open files", "inotify watch limit reached"}, space...),
+		Summary: "a daemon cannot watch files: the user's inotify watches or instances are used up; no disk is full",
 		Patterns: []string{
 			`^.*inotify watch limit reached`, // systemd's src/basic/inotify-util.c
 			`^.*(?:inotify|fsnotify|directory watch|fs ?[Ww]atcher|[Ff]ile watcher)[^:]{0,300}(?:: [^:]{0,80})?: (?:` + tooMany + `|` + noSpace + `)`,
@@ -67,29 +59,26 @@ func countedRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "inotify",
 	}, {
 		// security/keys/key.c
-		ID: "daemon-keys-exhausted", Reason: "KernelKeysExhausted", Domain: System, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-keys-exhausted", Reason: "KernelKeysExhausted", Domain: System, Severity: finding.Warning,
 		Advice: "`cat /proc/key-users` (fourth column: keys and quota), `sysctl kernel.keys`: raise maxkeys and maxbytes, for root " +
 			"root_maxkeys and root_maxbytes. Each container has a session key of its own.",
 		Summary:  "a user's quota of the kernel's keys is used up: containers cannot start; no disk has a quota",
-		Literals: []string{"isk quota exceeded", "o space left on device"},
 		Patterns: []string{"^.*(?:session key(?:ring)?|[Kk]eyring|KEYRING|keyctl|add_key)[^:]{0,100}: (?:[Dd]isk quota exceeded|" + noSpace + ")"},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}, {
 		// kernel/ucount.c
-		ID: "daemon-namespaces", Reason: "NamespaceLimitReached", Domain: System, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-namespaces", Reason: "NamespaceLimitReached", Domain: System, Severity: finding.Warning,
 		Advice:   "`sysctl user` (user.max_net_namespaces, max_user_namespaces and so on; 0 forbids them) against `lsns`.",
 		Summary:  "the kernel creates no more namespaces of a kind: containers cannot start; no disk is full",
-		Literals: space,
 		Patterns: []string{`^.*(?:unshare|clone|fork/exec \S+|setns|(?:network|net|user|pid|ipc|uts|cgroup|new) namespac(?:e|es|ing)|nsenter)[^:]{0,100}(?:: [^:]{0,60})?: ` + noSpace},
 		Exclude:  onFile + `: ` + noSpace + `|bind[ -]mount`,
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		// fs/aio.c
 		ID: "daemon-aio", Reason: "AIOExhausted", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Multipathd),
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, Multipathd},
 		Advice:   "`sysctl fs.aio-nr fs.aio-max-nr`: raise fs.aio-max-nr; databases and QEMU reserve many.",
 		Summary:  "a program cannot get a context for asynchronous I/O: fs.aio-nr is at fs.aio-max-nr",
-		Literals: []string{"io_setup"},
 		Patterns: []string{`^.*\bio_setup\b.{0,100}(?:failed|[Rr]esource temporarily unavailable|EAGAIN)`},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}}
@@ -97,17 +86,13 @@ func countedRules() []Rule {
 
 // spaceRules match the remaining ENOSPC and EDQUOT: disks, the mount table, and lines without a cause.
 func spaceRules() []Rule {
-	daemons := []Emitter{Kubelet, Runtime, Systemd}
-	writers := slices.Concat(daemons, []Emitter{Journald}, hostDaemons)
-	space := []string{"no space left on device", "No space left on device"}
+	writers := append([]Emitter{Kubelet, Runtime, Systemd, Journald}, hostDaemons...)
 	return []Rule{{
 		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning,
 		Emitters: writers,
 		Advice: "`df -h` and `df -i` of the path in the line; `crictl rmi --prune`, `journalctl " +
 			"--vacuum-size=1G`.",
 		Summary: "a daemon could not write: its disk is full, or has no inode left",
-		Literals: append([]string{"low on disk space for logging", "no space left on logging partition",
-			"suspending logging due to"}, space...),
 		Patterns: []string{
 			`^.*\b` + onFile + `\\*"?: ` + noSpace,
 			`^.*(?:layer|snapshot|image|blob|content|commit|download|unpack|cop(?:y|ied)|untar|archive|boltdb|database|checkpoint)\b[^:]{0,200}: ` + noSpace,
@@ -121,19 +106,17 @@ func spaceRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "disk-space",
 	}, {
 		ID: "daemon-disk-quota", Reason: "DiskQuotaExceeded", Domain: Storage, Severity: finding.Warning, Emitters: writers,
-		Advice:   "`repquota -a`, `xfs_quota -x -c 'report -h'` or the quota of the directory on its server: `df` shows free space.",
-		Summary:  "a daemon could not write: a quota of its user, group or project is used up",
-		Literals: []string{"isk quota exceeded"},
+		Advice:  "`repquota -a`, `xfs_quota -x -c 'report -h'` or the quota of the directory on its server: `df` shows free space.",
+		Summary: "a daemon could not write: a quota of its user, group or project is used up",
 		Patterns: []string{`^.*\b` + onFile + `\\*"?: [Dd]isk quota exceeded`,
 			`^(?:update_bindings_file: (?:mkstemp|rename)|[Cc](?:an't|annot|ould not) (?:write|truncate|make|open) .{1,300}?) ?: [Dd]isk quota exceeded`},
 		Kind: NodeKind, Expiry: hour,
 	}, {
 		// fs/namespace.c, count_mounts
-		ID: "daemon-mounts-exhausted", Reason: "MountLimitReached", Domain: Storage, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-mounts-exhausted", Reason: "MountLimitReached", Domain: Storage, Severity: finding.Warning,
 		Advice: "`wc -l /proc/self/mountinfo` against `sysctl fs.mount-max`; `awk '{print $5}' /proc/self/mountinfo | sort | uniq -c | sort -n " +
 			"| tail` shows which directory is stacked: its owner mounts there again and again.",
 		Summary:  "the kernel makes no more mounts: the table is at fs.mount-max (of a disk: `df` of the device); pods cannot start",
-		Literals: append([]string{"error creating overlay mount"}, space...),
 		Patterns: []string{`^.*(?:mount src=|\b[Mm]ount(?:ing)? \S|to mount\b|mount (?:failed|point|through)|mount\(2\)|overlay mount|bind[ -]mount|remount|rootfs component|mount namespacing|fsconfig|move_mount|open_tree|fsmount|Mounting (?:command|arguments)).{0,900}` + noSpace},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "kernel-limits",
 	}, {
@@ -142,7 +125,6 @@ func spaceRules() []Rule {
 		Advice: "`df -h` and `df -i`; where no disk is full: mounts (`wc -l /proc/self/mountinfo`, fs.mount-max), cgroups (`cat " +
 			"/proc/cgroups`), inotify watches, keys (`cat /proc/key-users`), namespaces (`sysctl user`).",
 		Summary:  "something ran out, and the line does not show whether it was a disk or a table of the kernel",
-		Literals: append([]string{"isk quota exceeded"}, space...),
 		Patterns: []string{`^.*[:"\\(] ?[Nn]o space left on device`, `^.*[:"\\(] ?[Dd]isk quota exceeded`},
 		Kind:     NodeKind, Expiry: hour,
 	}}
@@ -150,16 +132,11 @@ func spaceRules() []Rule {
 
 // processRules match limits of processes, threads, descriptors and memory.
 func processRules() []Rule {
-	daemons := []Emitter{Kubelet, Runtime, Systemd}
 	return []Rule{{
 		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice: "`cat /sys/fs/cgroup/PATH/pids.current` of the unit against `systemctl show -p TasksMax UNIT`; " +
 			"`sysctl kernel.pid_max kernel.threads-max` for the node; no memory: `free -m`, `sysctl vm.overcommit_memory`.",
 		Summary: "no new process or thread can be started: a limit of PIDs or threads is reached, or memory may not be reserved",
-		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc",
-			"ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed", "cannot allocate memory",
-			"nable to fork", "nable to spawn"},
 		Patterns: []string{
 			`^.*(?:fork/exec|clone) \S+: (?:resource temporarily unavailable|cannot allocate memory)`,
 			`^(?:runtime: |runtime/cgo: )?(?:failed to create new OS thread|pthread_create failed)`,
@@ -170,27 +147,23 @@ func processRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "task-limits",
 	}, {
 		// fs/file_table.c: ENFILE
-		ID: "daemon-file-handles", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-file-handles", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Warning,
 		Advice:   "`cat /proc/sys/fs/file-nr` against its third number; `lsof -n | awk '{print $1}' | sort | uniq -c` counts by program; raise `fs.file-max`.",
 		Summary:  "no program on the node can open another file: fs.file-max is reached",
-		Literals: []string{"oo many open files in system"},
 		Patterns: []string{`^.*: ` + tooMany + ` in system`},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "file-handles",
 	}, {
 		ID: "daemon-descriptors", Reason: "DescriptorsExhausted", Domain: CPU, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice:   "`ls /proc/PID/fd` counts; `systemctl show -p LimitNOFILE UNIT`.",
 		Summary:  "a daemon cannot open any more files or sockets: its own limit is reached",
-		Literals: []string{"oo many open files"},
 		Patterns: []string{`^.*: ` + tooMany},
 		Kind:     NodeKind, Expiry: hour, ConfirmedBy: "file-handles",
 	}, {
 		// EUCLEAN: XFS, ext4 and btrfs found themselves corrupt
 		ID: "daemon-filesystem-corrupt", Reason: "FilesystemCorrupted", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Journald),
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, Journald},
 		Advice:   "`findmnt -T PATH` names the filesystem, `dmesg` the fault; unmount it, then `fsck` or `xfs_repair`.",
 		Summary:  "the filesystem of a path is corrupt",
-		Literals: []string{"tructure needs cleaning"},
 		Patterns: []string{`^.*\\*"?/\S+: [Ss]tructure needs cleaning`, `^.*(?:[Mm]ount|fsconfig|statfs|write|open|sync)\b.{0,500}: [Ss]tructure needs cleaning`},
 		Exclude:  `/(?:containerd|docker|containers/storage|buildkit)/\S+: [Ss]tructure needs cleaning`, // image-store-corrupt
 		Kind:     NodeKind, Expiry: hour,

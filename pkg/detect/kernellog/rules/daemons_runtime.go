@@ -8,7 +8,6 @@ import (
 
 // runtimeRules match lines of containerd, CRI-O and dockerd. "shim disconnected" is the normal end of a container.
 func runtimeRules() []Rule {
-	emitters := []Emitter{Runtime}
 	lasting := Rate{3, 10 * time.Minute}
 	return []Rule{{
 		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning,
@@ -16,11 +15,6 @@ func runtimeRules() []Rule {
 		Advice: "`crictl rmi IMAGE` and pull again; many images: drain the node, stop the runtime, empty its " +
 			"store; `smartctl -a` for its disk.",
 		Summary: "files of the image store are corrupt",
-		Literals: []string{
-			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning",
-			": Structure needs cleaning",
-			"layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
-		},
 		Patterns: []string{
 			`^.*failed to register layer: rename \S+ \S+: (?:directory not empty|file exists)`,
 			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
@@ -38,7 +32,6 @@ func runtimeRules() []Rule {
 		Summary: "the runtime is still busy with a sandbox or container and refuses to create it again: disk or " +
 			"runtime " +
 			"are too slow, or hang",
-		Literals: []string{"ailed to reserve sandbox name", "ailed to reserve container name", "name is reserved"},
 		Patterns: []string{
 			logrus + `.*failed to reserve (?:sandbox|container) name`,
 			logrus + `.*error reserving (?:ctr|pod) name \S+ for id \S+: name is reserved`, // CRI-O
@@ -52,8 +45,6 @@ func runtimeRules() []Rule {
 		Advice: "`crictl pods` and the network plugin's own log; `ls /etc/cni/net.d /opt/cni/bin`; does its pod " +
 			"run on this node?",
 		Summary: "the network plugin cannot connect pods to the network",
-		Literals: []string{"ailed to setup network for sandbox", "ailed to set up sandbox container",
-			"ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
 		Patterns: []string{
 			logrus +
 				`.*(?:[Ff]ailed to (?:setup|destroy) network for sandbox|rror adding pod to CNI network|rror (?:adding|deleting) network: )`,
@@ -64,48 +55,32 @@ func runtimeRules() []Rule {
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "runtime-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "The words after \"failed\" have the cause: network plugin, image of the pause container, or " +
 			"cgroup; `crictl pods`, `crictl info`.",
 		Summary:  "the runtime cannot create sandboxes: no pod can start",
-		Literals: []string{`msg="RunPodSandbox for`},
 		Patterns: []string{`^level=error msg="RunPodSandbox for .* failed, error"`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "runtime-shim-failed", Reason: "RuntimeShimFailed", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`ps -ef` for shims whose container is gone, `nodeagent inspect` for what they leave behind; " +
 			"`systemctl restart containerd` keeps running containers.",
 		Summary: "a shim (the process between runtime and container) failed, or could not be cleaned up",
-		Literals: []string{
-			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim",
-			"failed to handle container TaskExit event", "failed to load shim", "failed to delete shim",
-			"failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
-			// clean up and sandbox exit: containerd 2
-			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event",
-			"device or resource busy", "ailed to cleanup rootfs mount",
-		},
 		Patterns: []string{logrus +
 			`(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|[Ff]ailed to cleanup rootfs mount"|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit|(?:Stop|Remove)(?:PodSandbox|Container) for .* failed"?.*device or resource busy)`},
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		// core/metadata/db.go, plugins/gc/scheduler.go
 		ID: "runtime-gc-failed", Reason: "RuntimeGCFailing", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "The words after \"error=\" have the cause; `du -xsh /var/lib/containerd/*`, `findmnt` for mounts that keep a snapshot; a " +
 			"disk with errors: `dmesg`.",
 		Summary:  "containerd cannot remove images and snapshots that nothing uses: its disk fills up",
-		Literals: []string{"garbage collection failed"},
 		Patterns: []string{logrus + `(?:snapshot |content )?garbage collection failed"`},
 		Kind:     NodeKind, Raise: lasting, Expiry: hour,
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`crictl --timeout 10s ps` and `iostat -x 1`: is the disk too slow? A hung shim: `cat " +
 			"/proc/PID/stack`.",
 		Summary: "calls to the container runtime time out",
-		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled",
-			"waiting for response from boltdb open"},
 		Patterns: []string{
 			`^level=error msg="(?:Stop|Run|Remove|List|Create|Start|Kill|Update)\w*(?:Sandbox|Container|Image)s?\b.* failed"? ?.*(?:context deadline exceeded|DeadlineExceeded)`,
 			`^level=error msg="StopContainer for .* failed"? ?.*context canceled`,
@@ -118,9 +93,8 @@ func runtimeRules() []Rule {
 	}, {
 		// containerd logs this once at each start, and until the network's own pod has written its configuration.
 		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`ls /etc/cni/net.d`: the network plugin's pod writes it; `crictl logs` of that pod.",
-		Summary:  "the runtime finds no usable CNI configuration",
+		Advice:  "`ls /etc/cni/net.d`: the network plugin's pod writes it; `crictl logs` of that pod.",
+		Summary: "the runtime finds no usable CNI configuration",
 		Literals: []string{"reload cni configuration", "cni plugin not initialized", "o network config found in",
 			"No networks found in"},
 		Patterns: []string{logrus +
@@ -129,12 +103,9 @@ func runtimeRules() []Rule {
 		Kind:    NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "cni-config",
 	}, {
 		ID: "runtime-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u containerd -e`; `containerd config dump` checks the configuration; is its disk " +
 			"full?",
 		Summary: "the container runtime failed to start, or exited",
-		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ",
-			"failed to start containerd", "containerd did not exit"},
 		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`,
 			`^(?:failed to start (?:daemon|containerd)|Error starting daemon): `, `^(?:level=error msg=")?containerd did not exit successfully`},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "runtime-health",
@@ -143,23 +114,18 @@ func runtimeRules() []Rule {
 
 // sharedRules match system errors that several daemons log.
 func sharedRules() []Rule {
-	daemons := []Emitter{Kubelet, Runtime}
 	return []Rule{{
 		ID: "daemon-no-addresses", Reason: "PodAddressesExhausted", Domain: Network, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice: "`ls /var/lib/cni/networks` counts addresses in use; addresses of pods that are gone: `nodeagent " +
 			"inspect`; else a larger range for the node.",
-		Summary: "no address is left to assign to pods",
-		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container",
-			"failed to allocate for range"},
+		Summary:  "no address is left to assign to pods",
 		Patterns: []string{`^.*(?:no IP addresses available in range set|failed to assign an IP address to container|failed to allocate for range \d+: no)`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		ID: "daemon-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Systemd, Journald),
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, Journald},
 		Advice:   "`findmnt -T PATH` (options ro); `dmesg` has the cause; `mount -o remount,rw` only after `fsck`.",
 		Summary:  "a daemon could not write because a filesystem is read-only",
-		Literals: []string{"ead-only file system"},
 		Patterns: []string{
 			`^.*\b(?:mkdir|open|write|create|remove|unlinkat|rename|chmod|link) /(?:var/(?:lib|log)|run/containerd|etc)/\S*: read-only file system`,
 			`^(?:\S+: )?Failed to (?:write entry|create|open|rotate|sync|set up)\b.*: Read-only file system`,
@@ -167,20 +133,17 @@ func sharedRules() []Rule {
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "daemon-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Systemd, Journald),
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, Journald},
 		Advice:   "`findmnt -T PATH` names the disk, `smartctl -a /dev/sdX` its health; then `fsck`.",
 		Summary:  "a daemon could not read or write a file",
-		Literals: []string{"nput/output error"},
 		Patterns: []string{`^.*/(?:var/(?:lib|log)|run/containerd|etc|usr)/\S*: input/output error`,
 			`^(?:\S+: )?Failed to (?:write entry|create|open|rotate|sync|read|load|execute)\b.*: Input/output error`},
 		Kind: NodeKind, Expiry: hour,
 	}, {
-		ID: "daemon-panic", Reason: "DaemonPanicked", Domain: Kubernetes, Severity: finding.Warning, Emitters: daemons,
+		ID: "daemon-panic", Reason: "DaemonPanicked", Domain: Kubernetes, Severity: finding.Warning,
 		Advice: "`journalctl -u UNIT` has the stack: its version and the first lines identify the bug; " +
 			"`systemctl status UNIT` shows whether it is back.",
 		Summary: "kubelet or the runtime, or a part of it, crashed",
-		Literals: []string{"panic: ", "fatal error: ", "bserved a panic", "SIGSEGV: segmentation violation",
-			"level=panic msg=", "SIGABRT: abort"},
 		Patterns: []string{`^(?:panic|fatal error): .`, quoted + `Observed a panic`,
 			`^\[signal SIGSEGV: segmentation violation`, `^SIGABRT: abort$`, `^level=panic msg=".`},
 		Exclude: `^fatal error: newosproc`,
@@ -192,26 +155,21 @@ func sharedRules() []Rule {
 		Advice: "`journalctl -u UNIT` has what came before, `coredumpctl info` the stack; is the machine's libc " +
 			"or kernel newer than the package?",
 		Summary:  "a daemon of systemd found itself in a wrong state, and ended",
-		Literals: []string{"Assertion '"},
 		Patterns: []string{`^Assertion '.{1,400}' failed at \S+:\d+, function \w+(?:\(\))?\. Aborting\.`},
 		Kind:     NodeKind, Report: "daemon-panic", Expiry: hour,
 	}, {
 		ID: "etc-hosts-mount", Reason: "EtcHostsMountFailed", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: daemons,
 		Advice: "`ls -l /var/lib/kubelet/pods/UID/etc-hosts`: is it there, is its disk read-only or its label " +
 			"(SELinux) wrong? `ausearch -m avc`.",
 		Summary:  "the file /etc/hosts of a pod cannot be mounted into its containers",
-		Literals: []string{"etc-hosts"},
 		Patterns: []string{`^.*error mounting \\*"/\S+/etc-hosts\\*" to rootfs at \\*"/etc/hosts`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		// A command that does not exist in the container is its author's mistake.
 		ID: "oci-create-failed", Reason: "OCICreateFailed", Domain: Kubernetes, Severity: finding.Info,
-		Emitters: daemons,
 		Advice: "The words after it have the cause; `crictl inspect ID`; on many pods: runc's version, cgroups, " +
 			"SELinux or seccomp of the node.",
 		Summary:  "the runtime could not start a container",
-		Literals: []string{"OCI runtime create failed", "OCI runtime start failed", "runc create failed"},
 		Patterns: []string{`^.*(?:OCI runtime (?:create|start) failed|runc create failed)`},
 		Exclude:  `executable file not found|exec: \\*"[^"]*": (?:stat|permission denied)|no such file or directory: unknown$`,
 		Kind:     NodeKind, Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning, Expiry: hour,

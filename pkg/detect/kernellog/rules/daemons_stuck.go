@@ -16,8 +16,6 @@ func stuckRules() []Rule {
 		Advice: "`crictl inspect ID`, `ps -ef | grep ID` for a hung shim and `cat /proc/PID/stack`; `systemctl restart containerd` forgets " +
 			"the state and keeps running containers.",
 		Summary: "the runtime believes that a container is being removed or started, and refuses to remove it again",
-		Literals: []string{"in removing state", "in starting state", "set removing state for", "set starting state for",
-			"emoval of container", "emove root filesystem", "is not fully stopped"},
 		Patterns: []string{`^.*container is (?:already )?in (?:removing|starting) state`,
 			`^.*failed to set (?:removing|starting) state for (?:container|sandbox)`,
 			// dockerd daemon/delete.go; sandbox_remove.go
@@ -30,8 +28,7 @@ func stuckRules() []Rule {
 		Emitters: []Emitter{Kubelet},
 		Advice: "`ls -l /var/lib/kubelet/plugins_registry`: a socket that no process serves stays behind when its driver dies; does the " +
 			"driver's pod run, and what does its node-driver-registrar log?",
-		Summary:  "a CSI driver or device plugin cannot register: its volumes or devices cannot be used",
-		Literals: []string{"RegisterPlugin error", "egisterPlugin failed"},
+		Summary: "a CSI driver or device plugin cannot register: its volumes or devices cannot be used",
 		Patterns: []string{`^.*\bRegisterPlugin error -- `, `^"?(?:operationExecutor|OperationExecutor)\.(?:Unr|R)egisterPlugin failed`,
 			`^.*kubernetes\.io/csi: registrationHandler\.RegisterPlugin failed`}, // pkg/volume/csi/csi_plugin.go
 		// While a driver starts, or for the socket of a driver that ended, the first attempts fail.
@@ -44,8 +41,6 @@ func stuckRules() []Rule {
 		Advice: "The line names the file (cpu_manager_state, memory_manager_state, device-plugins/kubelet_internal_checkpoint in " +
 			"/var/lib/kubelet): drain the node, remove that file, start kubelet; a disk with errors: `dmesg`.",
 		Summary: "a file in which kubelet keeps its state is corrupt, or not of this machine: it does not start, or forgets which devices pods have",
-		Literals: []string{"checkpoint is corrupted", "ould not restore state from checkpoint", "nable to restore state from",
-			"corrupt checkpoint", "checkpoint is not found or corrupt", "match with CPUs in state", "policy invalid state"},
 		Patterns: []string{`^.*(?:checkpoint is (?:not found or )?corrupt|corrupt checkpoint)`,
 			`^.*(?:[Cc]ould not|[Uu]nable to) restore state from (?:checkpoint|file)`,
 			// cm/cpumanager/policy_static.go: the machine has other processors than the file
@@ -59,9 +54,6 @@ func stuckRules() []Rule {
 		Advice: "`busctl list --no-legend | awk '{print $3}' | sort | uniq -c | sort -n | tail` shows who holds connections: restart it; " +
 			"max_connections_per_user in /etc/dbus-1/system.conf.",
 		Summary: "a user has as many connections, replies or matches of D-Bus as it may have: systemd cannot be asked for cgroups, and pods do not start",
-		Literals: []string{"aximum number of active connections", "aximum number of pending replies", "DBus.Error.LimitsExceeded",
-			"is not allowed to add more match rules", "is not allowed to own more services", "connect: resource temporarily unavailable",
-			"pending activations has been reached", "quota on UID", "being disconnected as it does not have the resources"},
 		Patterns: []string{`^.*[Mm]aximum number of (?:active connections(?: for UID \d+)?|pending (?:activations|replies (?:per connection|for .{1,200}))) has been reached`,
 			`^.*org\.freedesktop\.DBus\.Error\.LimitsExceeded`,
 			`^.*Connection \S+ is not allowed to (?:add more match rules|own more services)`,
@@ -75,8 +67,7 @@ func stuckRules() []Rule {
 		Emitters: []Emitter{DBus, Systemd, Kubelet, Runtime},
 		Advice: "`systemctl status dbus` and the service's unit (`busctl status NAME`); if it is systemd1 or login1: `systemctl " +
 			"list-jobs` for a job that hangs, `systemctl daemon-reexec`, else a reboot.",
-		Summary:  "a service of the system bus did not start in time: without systemd's, no pod starts; without logind's, logins hang",
-		Literals: []string{"ailed to activate service "},
+		Summary: "a service of the system bus did not start in time: without systemd's, no pod starts; without logind's, logins hang",
 		Patterns: []string{`^(?:\[system\] )?Failed to activate service '(?P<subject>[\w.-]{1,255})': timed out`,
 			`^(?:level=|").*Failed to activate service '(?P<subject>[\w.-]{1,255})': timed out`},
 		Exclude: `service 'org\.bluez'`,
@@ -88,8 +79,6 @@ func stuckRules() []Rule {
 		Advice: "`df MOUNTPOINT` and `findmnt -T MOUNTPOINT` of the line: a mount that is gone, a device under another name, or a runtime " +
 			"whose root directory moved; restart kubelet after it is mended.",
 		Summary: "kubelet cannot read how full the images' disk is: it neither evicts pods nor removes images when that fills up",
-		Literals: []string{"ailed to get the info of the filesystem", "cannot find filesystem info for device",
-			"failed to get device for dir", "ailed to get imageFs", "ailed to get rootfs", "in cached partitions map"},
 		Patterns: []string{quoted + `Failed to get the info of the filesystem with mountpoint`,
 			`^.*(?:cannot find filesystem info for device|failed to get device for dir|[Ff]ailed to get (?:imageFs|rootfs) (?:info|stats)|could not find device .{1,300} in cached partitions map)`},
 		Exclude: `Stats initialization may not have completed yet`,

@@ -19,17 +19,6 @@ func unitPattern(units []string) string {
 	return `(?:` + strings.Join(names, "|") + `)\.service`
 }
 
-// startedUnits are the prefixes of systemd's lines about a unit of a table.
-func startedUnits(verb string, units []string) []string {
-	var words []string
-	for _, unit := range units {
-		if word := verb + " " + strings.TrimSuffix(unit, "*"); !slices.Contains(words, word) {
-			words = append(words, word)
-		}
-	}
-	return words
-}
-
 const (
 	// systemUnit are units that the rest of the machine needs.
 	systemUnit = `(?:systemd-(?:journald|udevd|networkd|logind|resolved|timesyncd|machined)|dbus(?:-broker)?|NetworkManager|chronyd?|ntpd?|multipathd|iscsid|auditd|polkit|sshd?|node-?problem-?detector|nodeagent)\.service`
@@ -42,7 +31,6 @@ const notOurUnits = `^(?:Unit )?(?:session-\S+\.scope|user@\d+\.service|user-\S+
 
 // systemdRules match lines of PID 1. Until 234 units "entered failed state".
 func systemdRules() []Rule {
-	emitters := []Emitter{Systemd}
 	// the units that a node needs to serve pods
 	kubeletUnit, runtimeUnit := unitPattern(distro.KubeletUnits()), unitPattern(distro.RuntimeUnits())
 	failed := func(unit string) []string {
@@ -52,8 +40,6 @@ func systemdRules() []Rule {
 			`^(?P<subject3>` + unit + `)(?: failed\.$|: Unit entered failed state)`,
 		}
 	}
-	failedWords := []string{": Failed with result '", " entered failed state", ": Unit entered failed state",
-		" failed."}
 	flapping := func(unit string) []string {
 		return []string{
 			`^(?P<subject>` + unit + `): Start request repeated too quickly`,
@@ -61,12 +47,10 @@ func systemdRules() []Rule {
 			`^(?P<subject3>` + unit + `): Scheduled restart job, restart counter is at (?:[5-9]|\d{2,})\.`,
 		}
 	}
-	flappingWords := []string{"tart request repeated too quickly", "restart counter is at "}
 	ended := func(unit string) []string {
 		return []string{`^(?P<subject>` + unit +
 			`): [Mm]ain process exited, code=(?:(?:killed|dumped), status=(?P<signal>(?:9/KILL|6/ABRT|11/SEGV|7/BUS|4/ILL|8/FPE|31/SYS))|exited, status=(?P<status>[1-9]\d*))`}
 	}
-	endedWords := []string{"ain process exited, code="}
 	restarted := func(unit string) []string {
 		return []string{
 			`^(?P<subject>` + unit +
@@ -74,108 +58,85 @@ func systemdRules() []Rule {
 			`^(?P<subject2>` + unit + `):? (?:Service hold-?off|holdoff) time over, scheduling restart`,
 		}
 	}
-	restartedWords := []string{"restart counter is at ", ", scheduling restart"}
 	often := Rate{5, 20 * time.Minute}
-	oom := []string{": A process of this unit has been killed by the OOM killer"}
 	return []Rule{{
-		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Emitters: emitters,
+		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal,
 		Advice: "PID 1 is gone: drain the node and reboot it (`echo b` into /proc/sysrq-trigger if nothing else " +
 			"answers); `coredumpctl info 1`.",
-		Summary:  "PID 1 crashed: no service can be started or stopped until the node is rebooted",
-		Literals: []string{"reezing execution", ", freezing", "Caught <"},
+		Summary: "PID 1 crashed: no service can be started or stopped until the node is rebooted",
 		Patterns: []string{`^(?:Freezing execution|.{1,80}, freezing(?:\.|$))`,
 			`^Caught <(?:SEGV|ABRT|BUS|ILL|FPE|QUIT|SYS)>`},
 		Kind: NodeKind, Report: "systemd-dead", Expiry: UntilBoot,
 	}, {
 		ID: "kubelet-unit-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`systemctl status kubelet`, `journalctl -u kubelet -e`: the last lines before it ended.",
-		Summary:  "kubelet's unit failed",
-		Literals: slices.Concat([]string{"Failed to start Kubernetes",
-			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes", "Failed to start Kubelet"},
-			startedUnits("Failed to start", distro.KubeletUnits()), failedWords),
+		Advice:  "`systemctl status kubelet`, `journalctl -u kubelet -e`: the last lines before it ended.",
+		Summary: "kubelet's unit failed",
 		Patterns: append(failed(kubeletUnit),
 			`^Failed to start (?:(?P<subject4>`+kubeletUnit+`)|(?P<description>kubelet\b|Kubernetes Kubelet|Kubernetes systemd probe|Kubelet|Lightweight Kubernetes|Rancher Kubernetes))`),
 		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "kubelet-unit-flapping", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`: the last lines before each end; `systemctl reset-failed kubelet` " +
 			"lets it start again.",
-		Summary: "kubelet exits repeatedly", Literals: flappingWords, Patterns: flapping(kubeletUnit),
+		Summary: "kubelet exits repeatedly", Patterns: flapping(kubeletUnit),
 		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		ID: "kubelet-restarted", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`journalctl -u kubelet -e`: the last lines before each end.",
-		Summary:  "kubelet exits repeatedly", Literals: restartedWords, Patterns: restarted(kubeletUnit),
+		Advice:  "`journalctl -u kubelet -e`: the last lines before each end.",
+		Summary: "kubelet exits repeatedly", Patterns: restarted(kubeletUnit),
 		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		// counts like node-problem-detector, whoever restarts kubelet
 		ID: "kubelet-started", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`: does it end by itself, or does a tool (configuration management, " +
 			"watchdog) restart it?",
-		Summary: "kubelet is started again and again",
-		Literals: append([]string{"Started Kubernetes", "Started Kubelet"},
-			startedUnits("Started", distro.KubeletUnits())...),
+		Summary:  "kubelet is started again and again",
 		Patterns: []string{`^Started (?P<subject>` + kubeletUnit + `|kubelet(?:\.service)?|Kubernetes [Kk]ubelet|kubelet: The Kubernetes Node Agent|Kubelet)(?: - .*|\.|$)`},
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`; 9/KILL: out of memory (`dmesg`) or a watchdog; 6/ABRT: systemd's " +
 			"watchdog.",
-		Summary: "kubelet was killed, crashed, or exited with an error", Literals: endedWords,
+		Summary:  "kubelet was killed, crashed, or exited with an error",
 		Patterns: ended(kubeletUnit),
 		Kind:     "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`systemctl status containerd`, `journalctl -u containerd -e`: the last lines before it ended.",
-		Summary:  "the container runtime's unit failed",
-		Literals: slices.Concat([]string{"Failed to start Docker", "Failed to start Container Runtime Interface"},
-			startedUnits("Failed to start", distro.RuntimeUnits()), failedWords),
+		Advice:  "`systemctl status containerd`, `journalctl -u containerd -e`: the last lines before it ended.",
+		Summary: "the container runtime's unit failed",
 		Patterns: append(failed(runtimeUnit),
 			`^Failed to start (?:(?P<subject4>`+runtimeUnit+`)|(?P<description>containerd\b|[Dd]ocker(?: Application Container Engine|\.$)|Container Runtime Interface))`),
 		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-unit-flapping", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u containerd -e`: the last lines before each end; `systemctl reset-failed " +
 			"containerd` lets it start again.",
-		Summary: "the container runtime exits repeatedly", Literals: flappingWords,
+		Summary:  "the container runtime exits repeatedly",
 		Patterns: flapping(runtimeUnit),
 		Kind:     "unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-restarted", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`: the last lines before each end.",
-		Summary:  "the container runtime exits repeatedly", Literals: restartedWords,
+		Summary:  "the container runtime exits repeatedly",
 		Patterns: restarted(runtimeUnit),
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-started", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`: does it end by itself, or does a tool restart it?",
 		Summary:  "the container runtime is started again and again",
-		Literals: append([]string{"Started Docker", "Started Container Runtime Interface"},
-			startedUnits("Started", distro.RuntimeUnits())...),
 		Patterns: []string{`^Started (?P<subject>` + runtimeUnit + `|containerd container runtime|Docker Application Container Engine|Container Runtime Interface for OCI.*?)(?: - .*|\.|$)`},
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`; 9/KILL: out of memory (`dmesg`) or a watchdog.",
-		Summary:  "the container runtime was killed, crashed, or exited with an error", Literals: endedWords,
+		Summary:  "the container runtime was killed, crashed, or exited with an error",
 		Patterns: ended(runtimeUnit),
 		Kind:     "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Emitters: emitters,
+		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning,
 		Advice: "`cat /proc/PID/stack` of its processes (`systemctl status UNIT`): what they wait for, mostly a " +
 			"disk or a network filesystem.",
-		Summary:  "a service missed its watchdog, or does not exit when it is killed: it hangs in the kernel",
-		Literals: []string{"atchdog timeout", "rocesses still around after", " still around after "},
+		Summary: "a service missed its watchdog, or does not exit when it is killed: it hangs in the kernel",
 		Patterns: []string{`^(?P<subject>` + oneUnit + `):? [Ww]atchdog timeout(?: \(limit|!)`, `^(?P<subject2>` +
 			oneUnit + `): Processes still around after (?:final )?SIGKILL`, `^(?P<subject3>` + oneUnit +
 			`) still around after (?:final )?SIGKILL`},
@@ -183,52 +144,44 @@ func systemdRules() []Rule {
 		Kind:    "unit", Expiry: hour,
 	}, {
 		ID: "unit-flapping", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
-		Emitters: emitters,
 		Advice: "`journalctl -u UNIT -e`: the last lines before each end; `systemctl reset-failed UNIT` lets it " +
 			"start again.",
-		Summary: "a service exits repeatedly", Literals: flappingWords, Patterns: flapping(oneUnit),
+		Summary: "a service exits repeatedly", Patterns: flapping(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Expiry: hour,
 	}, {
 		ID: "unit-restarted", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`journalctl -u UNIT -e`: the last lines before each end.",
-		Summary:  "a service exits repeatedly", Literals: restartedWords, Patterns: restarted(oneUnit),
+		Advice:  "`journalctl -u UNIT -e`: the last lines before each end.",
+		Summary: "a service exits repeatedly", Patterns: restarted(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Raise: often, Expiry: hour,
 	}, {
 		ID: "container-unit-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
-		Emitters: emitters,
 		Advice: "The container reached its own limit: `kubectl describe pod` shows the limit; raise it, or mend " +
 			"the leak.",
-		Summary: "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
+		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
 		Patterns: []string{`^(?P<subject>(?:cri-containerd-|crio-|docker-[0-9a-f]|libpod-|kubepods)\S{0,250}): A process of this unit has been killed by the OOM killer`},
 		Kind:     "unit", Report: "unit-oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
-		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: emitters,
-		Advice:   "`systemctl show -p MemoryMax UNIT` (its own limit), or the node ran out of memory: `dmesg`.",
-		Summary:  "the kernel killed a process of a service because memory ran out",
-		Literals: append([]string{"Failed with result 'oom-kill'"}, oom...),
+		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Advice:  "`systemctl show -p MemoryMax UNIT` (its own limit), or the node ran out of memory: `dmesg`.",
+		Summary: "the kernel killed a process of a service because memory ran out",
 		Patterns: []string{`^(?P<subject>` + oneUnit +
 			`): (?:A process of this unit has been killed by the OOM killer|Failed with result 'oom-kill')`},
 		Exclude: `^(?:cri-containerd-|crio-|docker-|libpod-|kubepods)`,
 		Kind:    "unit", Report: "unit-oom", Expiry: hour, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "system-unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Warning,
-		Emitters: emitters,
-		Advice:   "`systemctl status UNIT`, `journalctl -u UNIT -e`; `systemctl restart UNIT`.",
-		Summary:  "a service that the machine needs failed",
-		Literals: append([]string{"ain process exited, code="}, failedWords...), Patterns: append(failed(systemUnit),
+		Advice:  "`systemctl status UNIT`, `journalctl -u UNIT -e`; `systemctl restart UNIT`.",
+		Summary: "a service that the machine needs failed",
+		Patterns: append(failed(systemUnit),
 			ended(systemUnit)...),
 		Kind: "unit", Report: "system-unit", Expiry: hour,
 	}, {
-		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Emitters: emitters,
+		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning,
 		Advice: "`systemctl status UNIT`, `findmnt --verify` checks /etc/fstab, `lsblk -f` shows the disks and " +
 			"their UUIDs.",
 		Summary: "a filesystem could not be mounted, or its disk did not appear",
-		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /",
-			"Dependency failed for Local", "Dependency failed for Remote", "Failed with result '",
-			"ount process exited", ".device/start "},
 		Patterns: []string{
 			`^Failed to mount (?P<subject>.{1,200}?)\.?$`, `^Timed out waiting for device (?P<subject2>.{1,200}?)\.?$`,
 			`^Dependency failed for (?P<subject3>/.{1,200}?|(?:local-fs\.target - |remote-fs\.target - )?(?:Local|Remote) File Systems)\.?$`,
@@ -238,21 +191,17 @@ func systemdRules() []Rule {
 		Exclude: `^(?:run-|var-lib-kubelet-|var-lib-docker-|var-lib-containerd-)`,
 		Kind:    "mount", Report: "mount", Expiry: hour, ConfirmedBy: "fstab-mounts",
 	}, {
-		ID: "emergency-mode", Reason: "EmergencyMode", Domain: System, Severity: finding.Warning, Emitters: emitters,
+		ID: "emergency-mode", Reason: "EmergencyMode", Domain: System, Severity: finding.Warning,
 		Advice: "At the console: `systemctl --failed`, `journalctl -xb`; mostly a line of /etc/fstab whose disk " +
 			"is gone (`nofail`).",
 		Summary:  "the machine could not boot completely and waits in emergency mode for input at its console",
-		Literals: []string{"Emergency Shell", "Emergency Mode"},
 		Patterns: []string{`^(?:Started|Starting|Reached target) (?:emergency\.\w+ - )?Emergency (?:Shell|Mode)`},
 		Kind:     NodeKind, Report: "emergency", Expiry: hour,
 	}, {
 		// On every second machine some unit fails: only information.
-		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Emitters: emitters,
+		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info,
 		Advice:  "`systemctl status UNIT`, `journalctl -u UNIT -e`.",
 		Summary: "a unit failed",
-		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ",
-			"Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-",
-			"start failed with result '", "Dependency failed for ", ": Failed to run '"}, failedWords...),
 		Patterns: append(append(failed(oneUnit), ended(oneUnit)...),
 			`^Failed to (?:start|listen on) (?P<subject4>`+oneUnit+`)(?: - .{0,200})?\.?$`,
 			`^Failed to (?:start|listen on) (?P<subject9>(?P<description>.{1,200}?))\.?$`,
@@ -270,54 +219,43 @@ func systemdRules() []Rule {
 
 // journalRules match lines of journald and systemd-oomd.
 func journalRules() []Rule {
-	return []Rule{{
+	return slices.Concat(emittedBy([]Emitter{Journald}, []Rule{{
 		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info,
-		Emitters: []Emitter{Journald},
-		Advice:   "`journalctl --verify`; once after a power cut is normal, again: `smartctl -a` for its disk.",
-		Summary:  "a journal file was not closed cleanly: the machine lost power or crashed, or its disk is damaged",
-		Literals: []string{"corrupted or uncleanly shut down, renaming", "Journal file corrupted"},
+		Advice:  "`journalctl --verify`; once after a power cut is normal, again: `smartctl -a` for its disk.",
+		Summary: "a journal file was not closed cleanly: the machine lost power or crashed, or its disk is damaged",
 		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`,
 			`^(?P<subject>/\S{1,255}): Journal file corrupted, rotating`},
 		Kind: "file", Expiry: hour,
 	}, {
 		ID: "journal-not-written", Reason: "JournalNotWritten", Domain: System, Severity: finding.Warning,
-		Emitters: []Emitter{Journald},
 		Advice:   "`systemctl status systemd-journald`, `df -h /var/log/journal`; `journalctl --vacuum-size=500M`.",
 		Summary:  "journald cannot write its files",
-		Literals: []string{"Failed to write entry", "Failed to create new", "Failed to open system journal",
-			"Failed to open runtime journal", "Failed to rotate"},
 		Patterns: []string{`^Failed to (?:write entry \(|create new \w+ journal|open (?:system|runtime) journal|rotate /)`},
 		Exclude:  `Read-only file system|No space left on device|Input/output error|: Argument list too long|, rotating before retrying`,
 		Kind:     NodeKind, Expiry: hour,
 	}, {
 		ID: "journal-lost", Reason: "JournalMessagesLost", Domain: System, Severity: finding.Info,
-		Emitters: []Emitter{Journald},
 		Advice: "The unit in the line logs too much: mend it, or raise RateLimitBurst in journald.conf " +
 			"(`systemd-analyze cat-config systemd/journald.conf`).",
 		Summary: "messages arrived faster than journald accepts them, and some were dropped",
 		// "Forwarding to syslog missed": the journal has them, but a syslog daemon reads too slowly.
-		Literals: []string{"Suppressed ", "Missed "},
 		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`},
 		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
-	}, {
+	}}), emittedBy([]Emitter{Coredump}, []Rule{{
 		// Unlike the kernel's lines, it comes for each signal that dumps core. The program chooses its name.
 		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
-		Emitters: []Emitter{Coredump},
-		Advice:   "`coredumpctl info PID` has the stack; many programs: test the node's memory (`edac-util -v`).",
-		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
-		Literals: []string{" dumped core"},
+		Advice:  "`coredumpctl info PID` has the stack; many programs: test the node's memory (`edac-util -v`).",
+		Summary: "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
 		Patterns: []string{`^(?:\[.{1,8}\] )?Process (?P<pid>\d+) \((?P<subject>` + Command +
 			`)\) of user \d+ dumped core`},
 		Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
 		Expiry: 10 * time.Minute,
-	}, {
+	}}), emittedBy([]Emitter{Abrt}, []Rule{{
 		// abrt-notification: the lines that node-problem-detector's abrt-adaptor knows.
 		ID: "abrt-program-crashed", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
-		Emitters: []Emitter{Abrt},
 		Advice: "`abrt-cli list` (or `abrt list`) has the reports and stacks; many programs in a short time: test the " +
 			"node's memory (`edac-util -v`).",
-		Summary:  "a program crashed, or ended with an exception that it does not handle",
-		Literals: []string{" crashed in ", " encountered an uncaught ", "Display server "},
+		Summary: "a program crashed, or ended with an exception that it does not handle",
 		Patterns: []string{
 			`^\[?Process (?P<pid>\d+) \((?P<subject>[^)]{1,64})\) (?:of user \d+ )?(?:crashed in |encountered an uncaught \S+ exception)`,
 			`^Display server (?P<subject2>\S+) crash in `,
@@ -326,20 +264,18 @@ func journalRules() []Rule {
 		Expiry: 10 * time.Minute,
 	}, {
 		ID: "abrt-kernel-fault", Reason: "KernelOops", Domain: CPU, Severity: finding.Warning,
-		Emitters: []Emitter{Abrt},
 		Advice: "`abrt-cli list` (or `abrt list`) has the kernel's report; `journalctl -k -b -1 -e` the end of the boot " +
 			"before: drain the node and reboot it, if it has not been.",
 		Summary:  "the kernel had an oops or a panic, of which a report was saved",
-		Literals: []string{"System encountered a "},
 		Patterns: []string{`^System encountered a (?P<kind>fatal|non-fatal) error in `},
 		Kind:     NodeKind, Expiry: hour,
-	}, {
-		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: []Emitter{Oomd},
+	}}), emittedBy([]Emitter{Oomd}, []Rule{{
+		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Advice:   "`oomctl` shows pressure and limits; `journalctl -u systemd-oomd -e` what it killed and why.",
 		Summary:  "systemd-oomd killed the processes of a cgroup because memory was short",
 		Literals: []string{"Killed /", "emory pressure for /", "emory used ("},
 		Patterns: []string{`^Killed (?P<subject>/\S{1,255}) due to (?:memory|swap)`,
 			`^(?:Memory pressure for (?P<subject2>/\S{1,255}) is \S+ > |Memory used \()`},
 		Kind: "cgroup", Report: "oomd", Expiry: hour, ConfirmedBy: "oom-kills",
-	}}
+	}}))
 }

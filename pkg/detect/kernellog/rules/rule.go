@@ -41,8 +41,9 @@ type Rule struct {
 	Summary  string // meaning of a line of this rule, for users
 	Advice   string // the next step, with the command; plain text, commands in backquotes
 
-	// Literals are the pre-filter: only a line that contains one of them is compared with the patterns. A literal that
-	// starts with a line break must be at the start of the line.
+	// Literals are the pre-filter: only a line that contains one of them is compared with the patterns. Unless set, they
+	// are texts of which each match of the patterns contains one. A literal that starts with a line break must be at the
+	// start of the line.
 	Literals []string
 	// Words are a condition beside the patterns: a line must contain one of them. None: no condition.
 	Words []string
@@ -84,8 +85,9 @@ type Rule struct {
 	Report       string
 	Continuation bool
 
-	// Recovery matches the line that reports the end of the fault of the same subject.
-	Recovery Recovery
+	// Recovery is RE2 like Patterns, with the same subject groups: the line that it matches reports the end of the
+	// fault of the same subject. Empty: no line does.
+	Recovery string
 	// Expiry is how long the record alone keeps a finding; UntilBoot: as long as the kernel runs.
 	Expiry time.Duration
 	// ConfirmedBy is the ID of the check that reads the state behind the line: if it can, it raises and clears, and the
@@ -98,15 +100,8 @@ const maxWord = 20
 
 // Rate is a number of matches within a time.
 type Rate struct {
-	Count  int
-	Within time.Duration
-}
-
-// Recovery matches lines that report the end of a fault; the zero value matches none. Its pattern has the subject
-// groups of the rule's patterns.
-type Recovery struct {
-	Literals []string
-	Pattern  string
+	Count  int           `yaml:"count,omitempty"`
+	Within time.Duration `yaml:"within,omitempty"`
 }
 
 // NodeKind is the kind of subject of rules about the whole machine.
@@ -131,8 +126,8 @@ func (r Rule) Problem() error {
 		return fmt.Errorf("rule %s: unknown severity %q", r.ID, r.Severity)
 	case r.Domain == "" || r.Summary == "" || r.Kind == "":
 		return fmt.Errorf("rule %s: domain, summary and kind of subject must be set", r.ID)
-	case len(r.Patterns) == 0 || len(r.Literals) == 0:
-		return fmt.Errorf("rule %s: patterns and literals must be set", r.ID)
+	case len(r.Patterns) == 0:
+		return fmt.Errorf("rule %s: patterns must be set", r.ID)
 	case r.Escalate.Count > 0 && !r.EscalateSeverity.Valid():
 		return fmt.Errorf("rule %s: unknown severity of Escalate: %q", r.ID, r.EscalateSeverity)
 	case slices.ContainsFunc(slices.Concat(r.Words, r.Unless), func(word string) bool { return len(word) < 3 || len(word) > maxWord }):
@@ -143,7 +138,7 @@ func (r Rule) Problem() error {
 	if i := slices.IndexFunc(r.Literals, func(l string) bool { return len(l) < 3 }); i >= 0 {
 		return fmt.Errorf("rule %s: literal %q is too short to be a filter", r.ID, r.Literals[i])
 	}
-	for _, p := range append(slices.Clone(r.Patterns), r.Recovery.Pattern) {
+	for _, p := range append(slices.Clone(r.Patterns), r.Recovery) {
 		if p != "" && !strings.HasPrefix(p, "^") {
 			return fmt.Errorf("rule %s: pattern %q is not anchored", r.ID, p)
 		}

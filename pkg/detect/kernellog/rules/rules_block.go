@@ -24,7 +24,6 @@ func blockRules() []Rule {
 		Advice: "`smartctl -a /dev/sdX` (pending and reallocated sectors); save the data and replace the disk; " +
 			"blocks that cannot be read stay lost.",
 		Summary:  "a disk can no longer read or write some of its blocks",
-		Literals: []string{"critical medium error, dev "},
 		Patterns: []string{request + `critical medium error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
 		Exclude:  `error, dev ` + noDisk + `,`,
 		Kind:     "device", Expiry: 24 * time.Hour,
@@ -32,8 +31,7 @@ func blockRules() []Rule {
 		ID: "block-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
 		Advice: "`smartctl -a /dev/sdX` for the disk, `dmesg` around the line for cable, controller or path, " +
 			"`lsblk` for what is on it; of a network disk look at its session.",
-		Summary:  "reads from a disk, or writes to it, fail",
-		Literals: []string{" error, dev ", "I/O error: dev "},
+		Summary: "reads from a disk, or writes to it, fail",
 		Patterns: []string{`^ ?I/O error: dev (?P<subject>[0-9a-f]{2}:[0-9a-f]{2})(?: \(\w+\))?, sector \d+`, // 2.4
 			request +
 				`(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
@@ -48,8 +46,6 @@ func blockRules() []Rule {
 		Advice: "What was written may be lost: `lsblk` shows the filesystem on it, `smartctl -a /dev/sdX` the " +
 			"disk's health; then `fsck` it.",
 		Summary: "a block of a disk could not be read, or what was written to it is lost",
-		Literals: []string{"Buffer I/O error on dev", "lost page write due to I/O error on ",
-			": writeback error on inode ", "read partition t"},
 		Patterns: []string{
 			`^(?P<subject3>[\w!-]+): writeback error on inode \d+, offset \d+, sector \d+`, // fs/iomap/buffered-io.c
 			`^Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+),? logical block (?P<block>\d+)`,
@@ -63,8 +59,7 @@ func blockRules() []Rule {
 		ID: "beyond-end-of-device", Reason: "AccessBeyondEndOfDevice", Domain: Storage, Severity: finding.Warning,
 		Advice: "`blockdev --getsize64 /dev/sdX` against the filesystem's own size (`dumpe2fs -h`, `xfs_info`): " +
 			"was the disk or volume shrunk, or is another one in its place?",
-		Summary:  "a filesystem accessed blocks beyond the end of its disk: it is damaged, or the disk shrank",
-		Literals: []string{"attempt to access beyond end of device", ": rw="},
+		Summary: "a filesystem accessed blocks beyond the end of its disk: it is damaged, or the disk shrank",
 		Patterns: []string{
 			// the second line, as a separate record
 			`^(?P<subject>[\w!-]+): rw=\d+, (?:want=\d+, |sector=\d+, nr_sectors = \d+ )limit=\d+$`,
@@ -77,7 +72,6 @@ func blockRules() []Rule {
 		Advice: "`lsblk -o NAME,RO,MOUNTPOINTS` shows it: an array that stopped (`mdadm --detail`), a volume that its driver or " +
 			"server made read-only, or a snapshot; `blockdev --setrw /dev/X` only once the cause is known.",
 		Summary:  "something writes to a block device that is read-only",
-		Literals: []string{"Trying to write to r"},
 		Patterns: []string{`^Trying to write to read-only block-device (?P<subject>[\w!-]+)(?: \(partno \d+\))?$`},
 		Exclude:  `block-device ` + noDisk,
 		Kind:     "device", Expiry: time.Hour,
@@ -119,9 +113,8 @@ func scsiRules() []Rule {
 	const device = `^(?:sd|scsi|st|ses|sg) (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`
 	return []Rule{{
 		ID: "scsi-medium-error", Reason: "SCSIMediumError", Domain: Storage, Severity: finding.Warning,
-		Advice:   "`smartctl -a /dev/sdX` (SAS: `smartctl -l error`); save the data and replace the disk.",
-		Summary:  "a disk reports that it cannot read some of its blocks, or that it is defective",
-		Literals: []string{"Sense Key : ", "Add. Sense: ", " sense key", "Additional sense: ", " Sense: 0x"},
+		Advice:  "`smartctl -a /dev/sdX` (SAS: `smartctl -l error`); save the data and replace the disk.",
+		Summary: "a disk reports that it cannot read some of its blocks, or that it is defective",
 		Patterns: []string{device +
 			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error|0x[34])\b|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Data synchronization mark error|(?:Mechanical |Random )?[Pp]ositioning error|Tracking servo failure|` +
 			`No defect spare location available|Defect list error|Recor(?:d|ded entity) not found|Logical block (?:guard|application tag|reference tag) check failed|Diagnostic failure on component|` +
@@ -136,8 +129,6 @@ func scsiRules() []Rule {
 		Advice: "`cat /sys/block/sdX/device/state`; when its cause (cable, controller, path) is mended: " +
 			"`rescan-scsi-bus.sh`, or write \"running\" to that file.",
 		Summary: "the kernel took a disk offline: every access to it fails",
-		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!",
-			"killing request"},
 		Patterns: []string{device +
 			`(?:scsi: )?(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`,
 			`^scsi(?P<subject2>\d+ \(\d+:\d+\)): rejecting I/O to offline device`, // until 2.6.26
@@ -147,8 +138,7 @@ func scsiRules() []Rule {
 		ID: "scsi-device-dead", Reason: "DiskGone", Domain: Storage, Severity: finding.Warning,
 		Advice: "A removed disk is still in use: `lsof /dev/sdX`, `findmnt /dev/sdX`, `dmsetup ls --tree`: end " +
 			"the users, unmount.",
-		Summary:  "a disk that was removed is still in use: every access to it fails",
-		Literals: []string{"rejecting I/O to dead device"},
+		Summary: "a disk that was removed is still in use: every access to it fails",
 		Patterns: []string{device + `rejecting I/O to dead device`,
 			`^scsi(?P<subject2>\d+ \(\d+:\d+\)): rejecting I/O to dead device`},
 		Kind: "device", Expiry: time.Hour,
@@ -202,25 +192,6 @@ func scsiRules() []Rule {
 		Advice: "`storcli64 /c0 show all` (`ssacli ctrl all show status`, `sas3ircu LIST`): firmware, battery, " +
 			"heat; update firmware and driver.",
 		Summary: "a storage controller stopped or was reset",
-		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational",
-			"Controller lockup detected", "controller is offline", "controller offline", "Host adapter abort request",
-			" reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter",
-			"Controller in crit error", "HBA is killed", "Controller is not operational", "killing adapter ",
-			"dapter already dead", "FW detected to be in fault",
-			"cannot recover from previous reset", "Diag reset adapter never", "is timed out", "DCMD timed out, ",
-			"DCMD timeout is", "OCR is requested due to", "pending commands remain after", "Heartbeat never completed",
-			"task mgmt type 0x", "coredump_state(0x", "diag reset: FAILED", "CoreDump ", "host has been removed",
-			"Disabling adapter",
-			"FAILED with timeout", "WarpDrive Fatal Error", "PQI reset failed", "timed out waiting for ",
-			"lockup detected after", "board not ready, timed out", "controller message ", "giving up on device.",
-			"Host adapter is dead", "IOC is in FAULT state", "first asynchronous command timed", "adapter blinkLED", "adapter BLINK LED", "Host adapter dead",
-			"reset failed", "ARC Reset attempt failed", "PCI error - slot reset f",
-			"ISP System Error", "Heartbeat Failure", "board disabled", "nrecoverable", "ISP error recover failed",
-			"Parity error -- HCCR",
-			"MPI Heartbeat stop", "RISC paused --", "unable to recover from PCI", "Wait for hba online", "lpfc ",
-			"AHCI controller unavail", "no heartbeat detected", " commands to complete", "ISP error recovery",
-			"Firmware is halted", "will reset adapter", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
-			"failed due to timeout count(", ") found"},
 		Patterns: []string{
 			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress +
 				`): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline(?:: |$)|Adapter health - |resetting fusion adapter|Controller in crit error|(?:aacraid: )?PCI error - slot reset failed|ARC Reset attempt failed|(?:IOP|SOFT) reset failed|` +
@@ -264,8 +235,7 @@ func ataRules() []Rule {
 		Patterns: []string{port +
 			`(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up|failed to recover (?:link|PMP) after \d+ tries, (?:disabling|giving up)|failed to reset PMP, giving up|PHY status changed but maxed out on retries, giving up)`},
 		Kind: "device", Expiry: UntilBoot,
-		Recovery: Recovery{Literals: []string{": configured for ", ": SATA link up "}, Pattern: port +
-			`(?:configured for |SATA link up )`},
+		Recovery: port + `(?:configured for |SATA link up )`,
 	}, {
 		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
 		Advice:  "`smartctl -a /dev/sdX`: UDMA_CRC errors mean the cable or backplane, pending sectors the disk.",
@@ -303,24 +273,15 @@ func nvmeRules() []Rule {
 		Advice: "`nvme list` and `nvme smart-log /dev/nvmeN`; a power-cycle of the slot brings it back, or it is " +
 			"dead: replace.",
 		Summary: "the kernel disabled an NVMe disk: every access to it fails",
-		Literals: []string{
-			": Disabling device after reset failure", ": Removing after probe failure", ": Device not ready; aborting ",
-			": failed to mark controller ",
-			": could not bring controller to ", ": failure state error detected", ": Identify Controller failed (",
-		},
 		Patterns: []string{controller +
 			`(?:Identify Controller failed \(|could not bring controller to|Disabling device after reset failure|Removing after probe failure|Device not ready; aborting (?:initiali[sz]ation|reset)|failed to mark controller |failure state error detected)`},
 		Kind: "device", Expiry: UntilBoot,
-		Recovery: Recovery{Literals: []string{" default/read/poll queues"}, Pattern: controller +
-			`\d+/\d+/\d+ default/read/poll queues`},
+		Recovery: controller + `\d+/\d+/\d+ default/read/poll queues`,
 	}, {
 		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
 		Advice: "`nvme smart-log /dev/nvmeN`, `nvme error-log /dev/nvmeN`; update its firmware; if the line " +
 			"advises it: `nvme_core.default_ps_max_latency_us=0` on the kernel's command line.",
 		Summary: "an NVMe disk stopped responding and is being reset",
-		Literals: []string{": controller is down; will reset", "persistent internal error",
-			"resetting controller due to AER",
-			": frozen state error detected", ": IO queues lost", "have a faulty power saving mode"},
 		Patterns: []string{controller +
 			`(?:controller is down; will reset|resetting controller due to (?:persistent internal error|AER$)|frozen state error detected, reset controller|IO queues lost|Does your device have a faulty power saving mode enabled\?)`},
 		Kind: "device", Expiry: 24 * time.Hour,
@@ -329,8 +290,6 @@ func nvmeRules() []Rule {
 		Advice: "`nvme smart-log /dev/nvmeN`; of a cloud's network disk raise `nvme_core.io_timeout`; else " +
 			"firmware, slot, replacement.",
 		Summary: "commands to an NVMe disk time out",
-		Literals: []string{"timeout, ", ": timeout cid 0x", ": queue ", " QID ", ": Abort status: 0x",
-			"Fw activation timeout", "ANATT timeout"},
 		Patterns: []string{
 			controller +
 				`I/O [^:]{0,120} QID \d+ timeout, (?:aborting|reset controller|disable controller|completion polled)`,
@@ -346,7 +305,6 @@ func nvmeRules() []Rule {
 		ID: "nvme-media-error", Reason: "NVMeMediaError", Domain: Storage, Severity: finding.Warning,
 		Advice:   "`nvme smart-log /dev/nvmeN` (media_errors, available_spare); save the data and replace the disk.",
 		Summary:  "an NVMe disk can no longer read or write some of its blocks",
-		Literals: []string{"(sct 0x"},
 		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA (?P<lba>\d+), \d+ blocks)?, .*\(sct 0x(?:2 / sc 0x[0-9a-f]+|0 / sc 0x6)\)`},
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
@@ -355,7 +313,6 @@ func nvmeRules() []Rule {
 		Advice: "`nvme error-log /dev/nvmeN` and `nvme smart-log /dev/nvmeN`; of a fabric also `nvme " +
 			"list-subsys`.",
 		Summary:  "commands to an NVMe disk fail: the disk, or the path to it, is faulty",
-		Literals: []string{"(sct 0x"},
 		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA \d+, \d+ blocks)?, .*\(sct 0x(?:3 / sc 0x[0-9a-f]+|0 / sc 0x(?:4|5|8|82))\)`},
 		Kind:     "device", Expiry: time.Hour,
 	}, {
@@ -363,7 +320,6 @@ func nvmeRules() []Rule {
 		Advice: "`nvme list-subsys` shows the paths and their state: I/O waits until one is back, or " +
 			"ctrl_loss_tmo ends.",
 		Summary:  "no path to an NVMe namespace is usable, and I/O waits for one",
-		Literals: []string{" - requeuing I/O"},
 		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - requeuing I/O`},
 		Kind:     "device", Expiry: time.Hour, ConfirmedBy: "multipath",
 	}, {
@@ -371,7 +327,6 @@ func nvmeRules() []Rule {
 		Advice: "`nvme list-subsys`; `nvme connect-all` when the target answers; filesystems on it must be " +
 			"unmounted and checked.",
 		Summary:  "no path to an NVMe namespace is left, and I/O fails",
-		Literals: []string{" - failing I/O"},
 		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - failing I/O`},
 		Kind:     "device", Expiry: time.Hour,
 	}}

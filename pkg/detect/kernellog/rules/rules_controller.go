@@ -46,7 +46,6 @@ func controllerRules() []Rule {
 		Summary: "a disk or a storage controller is reset again and again",
 		Advice: "`dmesg` around the lines; `smartctl -x /dev/sdX` (power-on count, link errors): the power supply or the " +
 			"backplane of one disk, or the controller, its firmware and its heat.",
-		Literals: []string{"Power-on or device reset occurred", "sending diag reset !!", "device_block, handle("},
 		Patterns: []string{device + `(?:Power-on or device reset occurred|device_block, handle\()`,
 			`^(?P<subject1>mpt[23]sas(?:_cm)?\d+): sending diag reset !!`},
 		Kind: "device", BootGrace: 2 * time.Minute, Raise: Rate{3, time.Hour}, Expiry: time.Hour,
@@ -71,7 +70,6 @@ func controllerRules() []Rule {
 		Summary: "a disk refuses requests because it is write-protected or locked, or its volume in the storage array is full",
 		Advice: "Is the volume's pool in the array full (its own tool, `sg_get_lba_status`)? `sg_persist -r /dev/sdX` for " +
 			"reservations, `hdparm -I /dev/sdX` (security: locked), `sedutil-cli --query` for a self-encrypting disk.",
-		Literals: []string{"Sense Key : Data Protect", "Add. Sense: ", "thin provisioning soft threshold"},
 		Patterns: []string{
 			`^sd (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?(?:Sense Key : Data Protect|Add\. Sense: (?:Space allocation failed write protect|(?:Hardware |Permanent |Persistent |Logical unit software )?[Ww]rite protect(?:ed)?$|Thin provisioning soft threshold reached)|` +
 				`Warning! Received an indication that the LUN reached a thin provisioning soft threshold)`,

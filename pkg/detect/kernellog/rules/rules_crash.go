@@ -46,7 +46,6 @@ func limitRules() []Rule {
 		ID: "file-max-reached", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Fatal,
 		Advice:   "`cat /proc/sys/fs/file-nr`; `lsof` counts by program; raise `fs.file-max`.",
 		Summary:  "no program on the node can open another file: fs.file-max is reached", // fs/file_table.c
-		Literals: []string{"VFS: file-max limit"},
 		Patterns: []string{`^VFS: file-max limit (?P<limit>\d+) reached`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "file-handles",
 	}, {
@@ -55,16 +54,13 @@ func limitRules() []Rule {
 		Advice: "`cat /sys/fs/cgroup/PATH/pids.max` and pids.current: a fork bomb, or a limit too low (kubelet: " +
 			"podPidsLimit).",
 		Summary:  "a cgroup reached its limit of processes and threads: its programs cannot start new ones",
-		Literals: []string{"cgroup: fork rejected by pids controller"},
 		Patterns: []string{`^cgroup: fork rejected by pids controller in (?P<cgroup>/.*)`},
 		Kind:     "cgroup", Expiry: 10 * time.Minute, ConfirmedBy: "pids-limits",
 	}, {
 		ID: "audit-backlog", Reason: "AuditBacklogExceeded", Domain: CPU, Severity: finding.Warning,
 		// kernel/audit.c
-		Advice:  "`auditctl -s` (backlog, lost): fewer rules, a larger `auditctl -b`, or a faster disk for auditd.",
-		Summary: "audit records are produced faster than they are read: programs are slowed down, or records are lost",
-		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded", " queue overflow",
-			"audit: audit_lost="},
+		Advice:   "`auditctl -s` (backlog, lost): fewer rules, a larger `auditctl -b`, or a faster disk for auditd.",
+		Summary:  "audit records are produced faster than they are read: programs are slowed down, or records are lost",
 		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: (?:audit_lost=[1-9]|backlog limit exceeded$|kauditd (?:hold|retry) queue overflow)`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute,
 	}}

@@ -20,7 +20,6 @@ func deviceRules() []Rule {
 		Summary: "the driver of a disk controller, network card, GPU or offload engine could not start its device, which is unusable",
 		Advice: "`dmesg` before the line has the driver's reason, `lspci -vv -s ADDRESS` the device; firmware and driver " +
 			"must fit; a device that was well before: reseat it, power-cycle the machine, replace it.",
-		Literals: []string{": probe of ", ": probe with driver ", "hv_vmbus: probe failed for device "},
 		Patterns: []string{
 			`^` + driver + `: probe of (?P<subject>\S+) failed with error -\d+$`,
 			`^` + driver + ` (?P<subject>\S+): probe with driver \w+ failed with error -\d+$`,
@@ -44,7 +43,6 @@ func deviceRules() []Rule {
 		Summary: "a virtual device broke the protocol of its queue, and does no more I/O",
 		Advice: "The hypervisor's side failed: look at its log (QEMU, vhost) for the same time; `dmesg | grep virtio` names the " +
 			"disk or network card. Move the virtual machine, or power-cycle it.",
-		Literals: []string{" is not a head!", " out of range", ": Unexpected TXQ ("},
 		Patterns: []string{
 			`^virtio\w* (?P<subject>virtio\d+): [\w.-]{1,32}:id \d+ (?:is not a head!|out of range)`,
 			`^(?:virtio_net virtio\d+|net) (?P<subject2>` + netdev + `): Unexpected TXQ \(\d+\) queue failure: -\d+`,
@@ -56,7 +54,6 @@ func deviceRules() []Rule {
 		Summary: "a PCI device that a virtual machine uses was reset behind the kernel's back, again and again",
 		Advice: "`lspci -vv -s ADDRESS` (\"rev ff\" means gone), `dmesg` and the guest's log around the lines: a GPU that does not " +
 			"survive its reset needs a power-cycle of the host; else firmware and driver of the guest.",
-		Literals: []string{"reset recovery - restoring "},
 		Patterns: []string{`^(?:vfio-pci (?P<subject>` + pciAddress + `): )?vfio_bar_restore: (?:(?P<subject2>` + pciAddress + `) )?reset recovery - restoring (?:BARs|bars)`},
 		Kind:     "device", Raise: Rate{3, 10 * time.Minute}, Expiry: time.Hour,
 	}, {
@@ -65,7 +62,6 @@ func deviceRules() []Rule {
 		Summary: "the kernel could not mount its root filesystem or start its first program: the boot failed",
 		Advice: "The device is missing, or its driver is not in the initramfs: compare `root=` of the boot loader with `blkid`, " +
 			"write the initramfs anew (`dracut -f`, `update-initramfs -u`), or boot the previous kernel.",
-		Literals: []string{"open root dev", "mount root fs", "Starting init: ", "ailed to execute /init", "Default init "},
 		Patterns: []string{`^(?:Starting init: \S+ exists but couldn't execute it|Failed to execute /init|Default init \S+ failed)`,
 			`^VFS: (?:Cannot open root device |Unable to mount root fs (?:on|via))`},
 		Kind: NodeKind, Report: "panic", Expiry: UntilBoot,
@@ -75,11 +71,9 @@ func deviceRules() []Rule {
 		Summary: "the firmware of an IBM Z machine reports an error of a PCI function; its devices are lost until it recovers",
 		Advice: "`zpcictl --diag ADDRESS` sends the diagnosis to the service element, `zpcictl --reset ADDRESS` resets it; " +
 			"`lspci -s ADDRESS` shows what is behind it.",
-		Literals: []string{"rror for PCI func", "Automatic rec", "reset request failed", "Unblocking D", "Unblocking d", "Cannot be recovered"},
 		Patterns: []string{`^zpci: (?P<subject>` + pciAddress + `): (?:Event 0x[0-9a-f]+ reports an error for PCI function 0x|Automatic recovery failed|The reset request failed|Unblocking (?:DMA|device access) failed|Cannot be recovered )`},
 		Kind:     "device", Expiry: 24 * time.Hour,
-		Recovery: Recovery{Literals: []string{"ready to resume"}, Pattern: `^zpci: (?P<subject>` +
-			pciAddress + `): The device is ready to resume operations`},
+		Recovery: `^zpci: (?P<subject>` + pciAddress + `): The device is ready to resume operations`,
 	}, {
 		// For a TPM that is switched off the kernel has other words.
 		ID: "tpm-failed", Reason: "TPMFailed", Domain: Hardware, Severity: finding.Warning,
@@ -87,7 +81,6 @@ func deviceRules() []Rule {
 		Summary: "the security chip (TPM) does not work: measured boot and keys that are sealed in it cannot be used",
 		Advice: "`tpm2_getcap properties-fixed` (does it answer, which firmware?), then the vendor's update of its firmware; a power-cycle " +
 			"with the power cord out resets one that hangs.",
-		Literals: []string{"TPM in field failure mode", "TPM in field upgrade mode", "A TPM error (-"},
 		Patterns: []string{`^tpm (?P<subject>tpm\d+): TPM in field (?:failure|upgrade) mode, requires firmware upgrade`,
 			// it does not answer: EIO, ETIME, ETIMEDOUT
 			`^tpm\w* (?P<subject2>\S+): A TPM error \(-(?:5|62|110)\) occurred `},
@@ -98,7 +91,6 @@ func deviceRules() []Rule {
 		Summary: "a virtual disk or network card of Xen does not answer, on the host's side or the guest's",
 		Advice: "`xenstore-ls /local/domain` shows the state of both sides; look at the backend's log on the host " +
 			"(`xl dmesg`), and move or restart the virtual machine.",
-		Literals: []string{"t closing dev", "rror node for ", "Timeout conn"},
 		Patterns: []string{
 			`^xenbus: xenbus_dev_shutdown: (?P<subject>\S+) timeout closing device`,
 			`^(?:vbd|vif) (?P<subject2>\S+): failed to write error node for `,

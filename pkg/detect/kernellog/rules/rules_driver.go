@@ -16,7 +16,6 @@ func driverRules() []Rule {
 		Summary: "a virtual function of an Intel network card and its physical one do not agree, again and again",
 		Advice: "On the host of the physical function: `ip link show IFACE` (is it up, which state have its functions?) and " +
 			"`dmesg`; in the guest `ethtool -i IFACE`: both drivers must fit; then detach and attach the function.",
-		Literals: []string{"PF failed to honor VF", "Failed to init adminq: -53", "Never saw reset", "PF still in reset s"},
 		Patterns: []string{`^(?:i40e|i40evf|iavf|ice|ixgbevf) (?P<subject>` + pciAddress + `): (?:PF failed to honor VF \d+, opcode |` +
 			`Failed to init adminq: -53$|Never saw reset|PF still in reset state)`},
 		Kind: "device", BootGrace: 2 * time.Minute, Raise: Rate{3, time.Hour}, Expiry: time.Hour,
@@ -26,9 +25,6 @@ func driverRules() []Rule {
 			"physical one, or a queue of the card does not stop",
 		Advice: "Of a virtual function: is the physical interface up on its host? Else `ethtool -i IFACE` and `ethtool -S IFACE`, " +
 			"`devlink dev info pci/ADDRESS`; update firmware (NVM) and driver to versions that fit, power-cycle the machine.",
-		Literals: []string{" Error detected", "HMC error interrupt", "HMC error info 0x", "eeprom check failed (",
-			"able timeout", "Failed to init adminq", "Reset never finished", "lan_hmc failed",
-			"setup_pf_switch fail", "setup of MAIN VSI fa", "Config VSI BW alloca", "Failed configuring T"},
 		Patterns: []string{`^(?:i40e|i40evf|iavf|ice|ixgbevf) (?P<subject>` + pciAddress + `): (?:A[RS]Q (?:Critical|Overflow) Error detected|HMC error in(?:terrupt|fo 0x)|` +
 			`eeprom check failed \(|VSI seid \d+ (?:XDP )?[RT]x ring \d+ (?:dis|en)able timeout|Failed to init adminq: |` +
 			`Reset never finished|(?:init|configure)_lan_hmc failed: |setup_pf_switch failed: |setup of MAIN VSI failed|` +
@@ -40,7 +36,6 @@ func driverRules() []Rule {
 		Summary: "a SAS controller (LSI, Broadcom) reports error after error of its links or disks",
 		Advice: "`dmesg` around the lines names the disks; `smartctl -x /dev/sdX` and the error counters of its link " +
 			"(`grep . /sys/class/sas_phy/*/*_count`): cable, backplane, power, then the disk or the controller's firmware.",
-		Literals: []string{"log_info(0x3"},
 		Patterns: []string{`^(?P<subject>mpt[23]sas(?:_cm)?\d+): log_info\(0x3[0-9a-f]{7}\): originator\((?:PL|IOP|IR)\)`},
 		Exclude:  `originator\(IOP\), code\(0x03\)`, // a request for a page that the controller does not have
 		Kind:     "device", Raise: Rate{5, 10 * time.Minute}, Expiry: time.Hour,
@@ -49,7 +44,6 @@ func driverRules() []Rule {
 		Summary: "an Intel GPU hangs, and one of its engines is reset",
 		Advice: "`dmesg` names the engine and the program, `cat /sys/class/drm/card*/error` has the driver's report; " +
 			"one program: its bug; of several: update kernel and firmware (linux-firmware), then replace the card.",
-		Literals: []string{"GPU HANG: ", "] Resetting "},
 		Patterns: []string{`^(?:(?:i915|xe) (?P<subject>` + pciAddress + `): )?\[drm\] GPU HANG: `,
 			`^(?:i915|xe) (?P<subject2>` + pciAddress + `): \[drm\] Resetting \w+ for (?:preemption time ?out|stopped heartbeat|GPU hang|no progress)`},
 		Kind: "gpu", Report: "i915", Expiry: time.Hour,
@@ -58,7 +52,6 @@ func driverRules() []Rule {
 		Summary: "the node's rpc.statd does not answer the kernel: locks on NFS 3 cannot be had, or are not recovered after the server restarts",
 		Advice: "`systemctl status rpc-statd rpcbind` and `rpcinfo -p localhost`: start them, or mount with `nfsvers=4` " +
 			"(or `nolock`, when no other node writes there).",
-		Literals: []string{"lockd: cannot ", "nsm_mon_unmon: rpc f"},
 		Patterns: []string{`^lockd: cannot (?:un)?monitor (?P<subject>\S+)$`, `^nsm_mon_unmon: rpc failed, status=-\d+`},
 		Kind:     "nfs-server", Expiry: time.Hour,
 	}}

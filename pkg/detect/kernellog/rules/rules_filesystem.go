@@ -19,8 +19,7 @@ func ext4Rules() []Rule {
 		Advice: "Drain the node; `dmesg` before the line has the cause, `smartctl -a /dev/sdX` the disk's " +
 			"health. Then `umount` and `e2fsck -f /dev/sdX`; `mount -o remount,rw` without that writes onto a " +
 			"damaged filesystem.",
-		Summary:  "an ext4 filesystem became read-only after an error",
-		Literals: []string{"emounting filesystem read-only", "_abort called."},
+		Summary: "an ext4 filesystem became read-only after an error",
 		Patterns: []string{message + `(?:error: )?[Rr]emounting filesystem read-only`,
 			`^(?:ext[34]_abort called\.|Remounting filesystem read-only)$`}, // until 2.6.31
 		Kind: "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
@@ -29,15 +28,13 @@ func ext4Rules() []Rule {
 		Advice: "It was shut down on purpose (`xfs_io -x -c shutdown`) or after errors: `umount`, `e2fsck -f " +
 			"/dev/sdX`, mount again.",
 		Summary:  "an ext4 filesystem was shut down: every access to it fails",
-		Literals: []string{"shut down requested ("},
 		Patterns: []string{message + `shut down requested \(\d+\)`},
 		Kind:     "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "journal-aborted", Reason: "JournalAborted", Domain: Storage, Severity: finding.Fatal,
 		Advice: "A write to the journal failed: `smartctl -a /dev/sdX` for the disk; then `umount` and `e2fsck " +
 			"-f /dev/sdX`.",
-		Summary:  "the journal of a filesystem was aborted: the filesystem accepts no more writes",
-		Literals: []string{"Aborting journal on device ", "Detected aborted journal"},
+		Summary: "the journal of a filesystem was aborted: the filesystem accepts no more writes",
 		Patterns: []string{
 			`^Aborting journal on device (?P<subject>\S+?)(?:-\d+)?\.$`,
 			failure + `(?: in)?:? .*Detected aborted journal$`,
@@ -48,7 +45,6 @@ func ext4Rules() []Rule {
 		Advice: "Damaged metadata or a failing disk: `smartctl -a /dev/sdX`; plan `umount` and `e2fsck -f " +
 			"/dev/sdX`. `tune2fs -l` shows what happens at errors.",
 		Summary:  "an ext4 filesystem detected corruption",
-		Literals: []string{"-fs error (device "},
 		Patterns: []string{failure},
 		Kind:     "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
 	}, {
@@ -56,7 +52,6 @@ func ext4Rules() []Rule {
 		Advice: "The text names the cause: `dmesg`; a maximal mount count or a needed check: `e2fsck -f " +
 			"/dev/sdX` at the next maintenance.",
 		Summary:  "an operation of an ext4 filesystem failed",
-		Literals: []string{"-fs warning (device "},
 		Patterns: []string{`^EXT[234]-fs warning \(device (?P<subject>[^)\s]+)\)`},
 		Exclude:  `ext4_multi_mount_protect:\d+: MMP interval|ext4_resize_fs:\d+: `,
 		Kind:     "filesystem", Expiry: time.Hour,
@@ -65,8 +60,6 @@ func ext4Rules() []Rule {
 		Advice: "Errors are recorded in the superblock (`tune2fs -l /dev/sdX`): `e2fsck -f /dev/sdX` checks and " +
 			"clears the record.",
 		Summary: "an ext4 filesystem has recorded errors, possibly before this boot: run e2fsck",
-		Literals: []string{": error count since last fsck: ", "mounting fs with errors, running e2fsck",
-			"clearing orphan list", ": last error at time "},
 		Patterns: []string{message + `error count since last fsck: (?P<count>\d+)`, message +
 			`(?:last error at time \d+: |(?:warning: )?mounting fs with errors, running e2fsck is recommended|Errors on filesystem, clearing orphan list)`},
 		Kind: "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // logged again every 24 hours
@@ -74,8 +67,7 @@ func ext4Rules() []Rule {
 		ID: "superblock-write-error", Reason: "SuperblockWriteError", Domain: Storage, Severity: finding.Warning,
 		Advice: "The disk does not take writes: `smartctl -a /dev/sdX`, `lsblk`; is a network disk gone? After " +
 			"that `e2fsck -f`.",
-		Summary:  "the superblock of a filesystem could not be written: the disk is failing, or was removed",
-		Literals: []string{"I/O error while writing superblock", "previous I/O error to superblock detected"},
+		Summary: "the superblock of a filesystem could not be written: the disk is failing, or was removed",
 		Patterns: []string{message +
 			`(?:I/O error while writing superblock|previous I/O error to superblock detected)`},
 		Kind: "filesystem", Expiry: 24 * time.Hour,
@@ -84,11 +76,6 @@ func ext4Rules() []Rule {
 		Advice: "Data was not written: find the file by its inode (`debugfs -R \"ncheck INODE\" /dev/sdX`), " +
 			"restore it; is the volume full (`df -h`), or the disk failing (`smartctl -a`)?",
 		Summary: "data that programs wrote did not reach the disk, or the filesystem's metadata is damaged",
-		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode",
-			"group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ",
-			"nvalid superblock checksum", "can't read group descriptor", "corrupt root inode", "get root inode failed",
-			"error loading journal", "I/O error on journal device", "journal bmap failed",
-			"Could not load journal inode", "to read superb"},
 		Patterns: []string{
 			message +
 				`(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: |\w+: jbd2_start: \d+ pages, ino \d+; err |` +
@@ -149,8 +136,7 @@ func xfsRules() []Rule {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
 		Advice: "The disk fails reads or writes: `smartctl -a /dev/sdX`, `multipath -ll`; mount again when it is " +
 			"well.",
-		Summary:  "an XFS filesystem could not read or write its disk",
-		Literals: []string{"XFS (", "I/O error in filesystem ("},
+		Summary: "an XFS filesystem could not read or write its disk",
 		Patterns: []string{message +
 			`(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|empty log check failed|xfs_\w+: xfs_\w+(?:\(\))? returned error -?\d+|Failed to recover (?:intents|leftover CoW)|failed to (?:find log head|locate log tail|write sb changes|read root inode|read RT inodes)|Failed to read root inode|last sector read failed|log device read failed|SB validate failed with error -(?:5|74|117)\.|\w+ ag[fi] read failed agno|\w+: (?:unmount record failed|failed to clear agi)|Failed (?:post-)?recovery per-ag init|Failing async write)`,
 			`^I/O error in filesystem \("(?P<subject2>[^"\s]+)"\) meta-data dev `},
@@ -160,7 +146,6 @@ func xfsRules() []Rule {
 		Advice: "Memory is so fragmented that XFS waits for a large piece: `cat /proc/buddyinfo`; `sysctl " +
 			"vm.drop_caches=2` helps for a while, a newer kernel or fewer extents (`xfs_fsr`) for long.",
 		Summary:  "XFS waits for memory that may not be freed before XFS continues", // fs/xfs/kmem.c, until 6.8
-		Literals: []string{"possible memory allocation deadlock"},
 		Patterns: []string{`^XFS(?: \([^)\s]+\))?: (?:(?P<subject>` + Command + `)\(\d+\) )?possible memory allocation deadlock (?:size \d+ )?in \w+`},
 		Kind:     "process", Expiry: 30 * time.Minute,
 	}}
@@ -175,8 +160,7 @@ func btrfsRules() []Rule {
 		ID: "btrfs-readonly", Reason: "BtrfsReadOnly", Domain: Storage, Severity: finding.Fatal,
 		Advice: "`btrfs device stats MOUNT` and `dmesg` have the cause; `btrfs filesystem usage MOUNT`: is it " +
 			"full? Then `umount` and `btrfs check --readonly /dev/sdX` before anything else.",
-		Summary:  "a btrfs filesystem aborted a transaction and became read-only",
-		Literals: []string{"BTRFS: error (device ", "BTRFS error (device ", "forced readonly", "ransaction aborted (error ", "Skipping commit"},
+		Summary: "a btrfs filesystem aborted a transaction and became read-only",
 		Patterns: []string{
 			`^BTRFS:? error ` + device + ` in `,
 			`^BTRFS (?:info|warning|error|critical) ` + device + `: forced readonly`,

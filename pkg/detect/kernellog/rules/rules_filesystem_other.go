@@ -13,8 +13,7 @@ func filesystemRules() []Rule {
 		ID: "filesystem-stopped", Reason: "FilesystemStopped", Domain: Storage, Severity: finding.Warning,
 		Advice: "`dmesg` before the line has the cause, `smartctl -a /dev/sdX` the disk's health; `umount` and " +
 			"`fsck` before it is mounted again.",
-		Summary:  "the kernel made a filesystem (FAT, F2FS, OCFS2, NILFS2) read-only",
-		Literals: []string{"has been set read-only", "F2FS-fs (", "File system is now read-only", "NILFS"},
+		Summary: "the kernel made a filesystem (FAT, F2FS, OCFS2, NILFS2) read-only",
 		Patterns: []string{
 			`^FAT-fs \((?P<subject>[^)\s]+)\): Filesystem has been set read-only`,
 			`^F2FS-fs \((?P<subject>[^)\s]+)\): Remounting filesystem read-only`,
@@ -28,8 +27,6 @@ func filesystemRules() []Rule {
 		Advice: "The machine lost power or crashed, or the disk was pulled: `last -x reboot`; `umount` and check it (`fsck.fat`, " +
 			"`e2fsck -f`, `ntfsfix`) before it is written again.",
 		Summary: "a filesystem was not unmounted before it is mounted again: some of its files may be damaged",
-		Literals: []string{"not properly unmounted", "ounting unchecked f", "not cleanly unmounted", "volume is dirty and",
-			"olume is dirty. "},
 		Patterns: []string{
 			`^(?:ex)?FAT-fs \((?P<subject>[^)\s]+)\): Volume was not properly unmounted`,
 			`^EXT[234]-fs(?: warning)?(?: \((?:device )?(?P<subject2>[^)\s]+)\))?: (?:warning: )?mounting unchecked fs`,
@@ -45,8 +42,7 @@ func filesystemRules() []Rule {
 		ID: "filesystem-withdrawn", Reason: "FilesystemWithdrawn", Domain: Storage, Severity: finding.Warning,
 		Advice: "Unmount it, `fsck` it (GFS2: on no node mounted), mount again; `smartctl -a /dev/sdX` and " +
 			"`multipath -ll` for the disk.",
-		Summary:  "a filesystem (F2FS, GFS2) was stopped after an error: access to it fails",
-		Literals: []string{"Stopped filesystem due to reason: ", "about to withdraw this file system"},
+		Summary: "a filesystem (F2FS, GFS2) was stopped after an error: access to it fails",
 		Patterns: []string{
 			`^F2FS-fs \((?P<subject>[^)\s]+)\): Stopped filesystem due to reason: \d+`,
 			`^gfs2: fsid=(?P<subject>\S+?)(?:\.\d+)?: about to withdraw this file system`,
@@ -54,9 +50,8 @@ func filesystemRules() []Rule {
 		Kind: "filesystem", Expiry: UntilBoot,
 	}, {
 		ID: "zfs-pool-suspended", Reason: "ZFSPoolSuspended", Domain: Storage, Severity: finding.Fatal,
-		Advice:   "`zpool status -v` names the disks that are gone; when they are back: `zpool clear POOL`.",
-		Summary:  "a ZFS pool lost its disks and serves no more reads or writes",
-		Literals: []string{"has been suspended", "due to an uncorrectable I/O", "; suspending pool"},
+		Advice:  "`zpool status -v` names the disks that are gone; when they are back: `zpool clear POOL`.",
+		Summary: "a ZFS pool lost its disks and serves no more reads or writes",
 		Patterns: []string{
 			`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:WARNING: )?Pool '(?P<subject>[^']+)' has encountered an uncorrectable I/O failure and has been suspended`,
 			`^(?:WARNING: )?MMP writes to pool '(?P<subject2>[^']+)' have not succeeded in over \d+.{1,60}; suspending pool`,
@@ -67,8 +62,7 @@ func filesystemRules() []Rule {
 		ID: "zfs-panic", Reason: "ZFSPanic", Domain: Storage, Severity: finding.Fatal,
 		Advice: "Drain the node and reboot: what uses the pool hangs. `zpool status -v`, then `zpool scrub POOL`; if it " +
 			"comes again at the import: `zpool import -o readonly=on POOL`, and save the data.",
-		Summary:  "ZFS met a state that must not be and stopped: access to its pools may hang until the next boot",
-		Literals: []string{"VERIFY", "ASSERT", "PANIC at ", "PANIC: ", ") SPL PANIC"},
+		Summary: "ZFS met a state that must not be and stopped: access to its pools may hang until the next boot",
 		Patterns: []string{
 			`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:VERIFY|ASSERT)[03]?[BPSUF]?\(.{1,400}\) failed(?: \(.*\)|$)`,
 			`^PANIC at [\w./-]+\.[ch]:\d+:\w+\(\)$`, `^SPLError: \d+:\d+:\(\S+\) SPL PANIC$`, // until 0.6.2
@@ -80,7 +74,6 @@ func filesystemRules() []Rule {
 		Advice: "`zpool status -v` and `smartctl -a /dev/sdX` of the disk in the line; `zpool replace POOL OLD " +
 			"NEW`.",
 		Summary:  "a disk of a ZFS pool fails reads or writes",
-		Literals: []string{"zio pool="},
 		Patterns: []string{`^zio pool=(?P<subject>\S+) vdev=(?P<disk>\S+) error=\d+ type=\d+ offset=`},
 		Kind:     "zfs-pool", Expiry: 24 * time.Hour, // a pool that repairs the errors is healthy
 	}, {
@@ -88,7 +81,6 @@ func filesystemRules() []Rule {
 		Advice: "The image is damaged or its disk fails: `losetup -l` names the file; fetch the image (snap, " +
 			"container) again.",
 		Summary:  "a squashfs image is corrupt, or its disk cannot be read",
-		Literals: []string{"SQUASHFS error: "},
 		Patterns: []string{`^(?:squashfs: )?SQUASHFS error: `}, // newer kernels put the module first
 		Exclude:  `^(?:squashfs: )?SQUASHFS error: (?:Xattrs in filesystem, these will be ignored|Can't find a SQUASHFS superblock)`,
 		Kind:     NodeKind, Expiry: time.Hour,
@@ -104,8 +96,7 @@ func filesystemRules() []Rule {
 		ID: "fsverity-corrupted", Reason: "FileCorrupted", Domain: Storage, Severity: finding.Warning,
 		Advice: "Reading this file fails: write it (image, package, system) anew; `find MOUNT -xdev -inum INODE` names it; `smartctl -a " +
 			"/dev/sdX` and `dmesg` for its disk; on a healthy disk: somebody changed the file.",
-		Summary:  "a file does not match its checksum or signature (fs-verity)",
-		Literals: []string{"fs-verity ("},
+		Summary: "a file does not match its checksum or signature (fs-verity)",
 		Patterns: []string{
 			`^fs-verity \((?P<subject>[^,)\s]+), inode (?P<inode>\d+)\): (?:FILE CORRUPTED!|Error -\d+ (?:reading|getting) |Wrong data_size|Verity descriptor is too large|Unrecognized descriptor|Reserved bits set|Signature overflows|(?:Incorrect|Malformed) file signature)`,
 		},
@@ -137,8 +128,7 @@ func bcachefsRules() []Rule {
 		ID: "bcachefs-readonly", Reason: "BcachefsReadOnly", Domain: Storage, Severity: finding.Warning,
 		Advice: "`dmesg` before the line has the cause, `bcachefs fs usage -h MOUNT` the devices; `umount`, then " +
 			"`bcachefs fsck -n /dev/sdX`; mount again only when it is clean.",
-		Summary:  "a bcachefs filesystem met an error that it cannot go on with: it accepts no more writes",
-		Literals: []string{"emergency read", "continue, halt", "too many IO", "fatal error", "ournal stuck"},
+		Summary: "a bcachefs filesystem met an error that it cannot go on with: it accepts no more writes",
 		Patterns: []string{
 			message + `(?:.{0,80}emergency read only|Unable to continue, halting|too many IO errors, setting \S+ RO|(?:\w+\(\): )?fatal error|[Jj]ournal stuck[!?])`,
 			`^emergency read only at (?:journal )?seq \d+`,
@@ -148,8 +138,7 @@ func bcachefsRules() []Rule {
 		ID: "bcachefs-error", Reason: "BcachefsError", Domain: Storage, Severity: finding.Warning,
 		Advice: "`bcachefs fs usage -h MOUNT` and `/sys/fs/bcachefs/UUID/dev-*/io_errors` name the disk, `smartctl -a /dev/sdX` " +
 			"its health; `bcachefs scrub MOUNT` mends what has a copy.",
-		Summary:  "a bcachefs filesystem read data that is damaged, could not access its disk, or could not be mounted",
-		Literals: []string{"bcachefs ("},
+		Summary: "a bcachefs filesystem read data that is damaged, could not access its disk, or could not be mounted",
 		Patterns: []string{message +
 			`(?:(?:.{0,120}[ :])?(?:data |btree |metadata |journal )?checksum error|(?:.{0,80}\): )?IO error:|(?:btree |data |journal |superblock )?(?:read|write|IO) error|.{0,60}data (?:read|write) error|error (?:validating|reading|writing) |Error in recovery|bch2_fs_\w+\(\):? error|error (?:starting|in recovery|creating stripe|doing reconstruct|verifying existing)|` +
 			`unable to (?:read|write) |missing device|corrupt |insufficient devices (?:online|to)|inconsistency detected|unexpected inconsistency|flagging btree \w+ lost data|btree node (?:read error|verify failed)|(?:btree topology|bkey) error|overlapping backpointer found|cannot go rw, unfixed|snapshot parent \d+ missing|write error |.{0,40}bucket_ref_update|bucket \d+:\d+ gen)`},

@@ -15,7 +15,6 @@ func gpuRules() []Rule {
 		Summary: "a GPU is gone from the PCIe bus, or its driver could not start it",
 		Advice: "`nvidia-smi -L` (or `rocm-smi`) for the GPUs that are left, `lspci -vv` for the link; cordon the node, " +
 			"power-cycle it (a reboot is often not enough), and if it comes again: power cables, riser, replacement.",
-		Literals: []string{"NVRM: ", "Fatal error during GPU init", "device lost from bus!"},
 		Patterns: []string{
 			`^amdgpu (?P<subject>` + pciAddress + `): (?:amdgpu: )?(?:Fatal error during GPU init|device lost from bus!)`,
 			nvidia + `Xid \(PCI:(?P<subject>[0-9a-fA-F:.]{7,16})\): (?P<xid>79)\b`,
@@ -30,8 +29,6 @@ func gpuRules() []Rule {
 		Summary: "a GPU, its memory or its NVLink reports an error (of NVIDIA's, a Xid) that a program cannot cause",
 		Advice: "`nvidia-smi -q -d ECC,ROW_REMAPPER` and `nvidia-smi nvlink -e`, AMD: `amd-smi metric --ecc`; drain the node, then `nvidia-smi " +
 			"--gpu-reset -i N`, or reboot; again after that: `dcgmi diag -r 3` and replacement.",
-		Literals: []string{"NVRM: Xid (PCI:", ": SXid (PCI:", "_kgspIsHeartbeatTimedOut: ", "_kgspLogRpcTimeout: ",
-			" hardware error(ERRE"},
 		Patterns: []string{
 			nvidia + `Xid \(PCI:(?P<subject>[0-9a-fA-F:.]{7,16})\): (?P<xid>48|6[1-4]|7[48]|9[2-5]|110|119|12[01]|13[67]|14[0-9]|15[4-8])\b`,
 			// the open modules, when the firmware on the GPU (GSP) does not respond
@@ -45,7 +42,6 @@ func gpuRules() []Rule {
 		Summary: "a GPU's driver reports an error (Xid), mostly of a program on the GPU; many in a short time point to the GPU",
 		Advice: "The number is in NVIDIA's catalogue of Xid errors: 13, 31, 43 and 45 are mostly the program's. " +
 			"`nvidia-smi -q` for the GPU's state.",
-		Literals: []string{"NVRM: Xid (PCI:"},
 		Patterns: []string{nvidia + `Xid \(PCI:(?P<subject>[0-9a-fA-F:.]{7,16})\): (?P<xid>\d+)`},
 		Kind:     "gpu", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
@@ -53,11 +49,6 @@ func gpuRules() []Rule {
 		Summary: "an AMD GPU hangs, and is reset or lost",
 		Advice: "`rocm-smi` (or `amd-smi list`) for its state; a reset that fails needs a reboot. If it comes again: " +
 			"firmware and driver (`amd-smi firmware`), power, replacement.",
-		Literals: []string{"GPU reset begin", "GPU reset(", "GPU reset end with ret = -", " timeout, signaled seq=",
-			"MES failed to respon",
-			"MES might be in unrecoverable state", " test failed", "VRAM is lost due to GPU reset", "reset failed",
-			"qcm fence wait loop timeout", "cp might be in an unrecoverable state", "GPU Recovery Failed",
-			"PCIe error recovery failed", "Timeout waiting for "},
 		Patterns: []string{
 			`^(?:amdgpu (?P<subject>` + pciAddress + `): (?:amdgpu: )?(?:\[drm:[\w.]+ \[amdgpu\]\] )?|amdgpu: |\[drm:[\w.]+ \[amdgpu\]\] )(?:\*ERROR\* )?` +
 				`(?:GPU reset begin!|GPU reset\(\d+\) failed|GPU reset end with ret = -|MES failed to response? |MES failed to respond to |MES might be in unrecoverable state|` +
@@ -73,7 +64,6 @@ func gpuRules() []Rule {
 		Summary: "a program on an AMD GPU accessed memory that it does not have; many in a short time point to the driver",
 		Advice: "The line after it names the process: mostly its bug. Of several programs: update the driver and " +
 			"the firmware (`amd-smi firmware`).",
-		Literals: []string{"page fault (src_id:"},
 		Patterns: []string{`^amdgpu (?P<subject>` + pciAddress + `): (?:amdgpu: )?\[\w+\] (?:[\w-]+ )?page fault \(src_id:\d+ ring:\d+ `},
 		Kind:     "gpu", Report: "amdgpu", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}}

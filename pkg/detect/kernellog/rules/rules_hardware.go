@@ -23,7 +23,6 @@ func machineCheckRules() []Rule {
 		Advice: "`ras-mc-ctl --errors` and `ipmitool sel elist` name processor or module; once may be chance, " +
 			"twice is a defect: replace.",
 		Summary:  "a processor reported an uncorrected error that ended the previous boot",
-		Literals: []string{"Machine Check: ", "Machine Check Event: "},
 		Patterns: []string{`^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Event)?: [0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[37bfBF][2367abefABEF][0-9a-fA-F]{14})`},
 		Kind:     "cpu", Report: "mce", Expiry: 24 * time.Hour,
 	}, {
@@ -100,13 +99,11 @@ func firmwareErrorRules() []Rule {
 	severity := func(word string) []string {
 		return []string{`^(?:\{\d+\})?\[Hardware Error\]:\s+event severity: ` + word + `\s*$`}
 	}
-	literals := []string{"event severity: "}
 	return []Rule{{
 		ID: "last-boot-hardware-error", Reason: "LastBootHardwareError", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`dmesg` after \"BERT:\" and `ipmitool sel elist` tell what ended the last boot: memory, " +
 			"processor or a PCIe device.",
 		Summary:  "the firmware recorded a hardware error that ended the previous boot",
-		Literals: []string{"BERT: "},
 		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
 		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
 	}, {
@@ -114,26 +111,25 @@ func firmwareErrorRules() []Rule {
 		Advice: "The next lines in `dmesg` have section and severity; `ras-mc-ctl --errors` and `ipmitool sel " +
 			"elist` name the part.",
 		Summary:  "the firmware reports a hardware error; the lines that follow contain its severity",
-		Literals: []string{"Hardware error from APEI"},
 		Patterns: []string{`^(?:\{\d+\})?\[Hardware Error\]: Hardware error from APEI Generic Hardware Error Source: (?P<source>\d+)`},
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
 		ID: "cper-fatal", Reason: "CperHardwareErrorFatal", Domain: Hardware, Severity: finding.Fatal,
 		Advice:  "Drain the node; `dmesg` after the line and `ipmitool sel elist` name the part to replace.",
-		Summary: "the firmware reports a fatal hardware error", Literals: literals, Patterns: severity("fatal"),
+		Summary: "the firmware reports a fatal hardware error", Patterns: severity("fatal"),
 		Kind: NodeKind, Report: "bert", Continuation: true, Expiry: UntilBoot,
 	}, {
 		ID: "cper-recoverable", Reason: "CperHardwareErrorRecoverable", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`dmesg` after the line names the section (memory, PCIe); `ipmitool sel elist` the part. Again: " +
 			"replace it.",
-		Summary: "the firmware reports a recoverable hardware error", Literals: literals,
+		Summary:  "the firmware reports a recoverable hardware error",
 		Patterns: severity("recoverable"),
 		Kind:     NodeKind, Report: "bert", Continuation: true, Expiry: 24 * time.Hour,
 	}, {
 		ID: "cper-corrected", Reason: "CperHardwareErrorCorrected", Domain: Hardware, Severity: finding.Info,
 		Advice: "Nothing is lost; `ras-mc-ctl --errors` counts. Many from one part: replace it at the next " +
 			"maintenance.",
-		Summary: "the firmware reports a hardware error that was corrected", Literals: literals,
+		Summary:  "the firmware reports a hardware error that was corrected",
 		Patterns: severity("corrected"),
 		Kind:     NodeKind, Report: "bert", Continuation: true, Escalate: Rate{10, time.Hour},
 		EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
@@ -159,17 +155,16 @@ func pcieRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` (LnkSta, AER): the device behind the link is gone or reset. Reseat card, " +
 			"riser and cable; again: replace.",
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
-		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
-		Kind: "device", Report: "aer", Expiry: 24 * time.Hour,
-		Recovery: Recovery{Literals: []string{"evice recovery successful"}, Pattern: `^(?:[\w-]+ )?(?P<subject>` +
-			pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
+		Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
+		Kind:     "device", Report: "aer", Expiry: 24 * time.Hour,
+		Recovery: `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): (?:AER: )?[Dd]evice recovery successful`,
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`lspci -vv -s ADDRESS` shows the kind of error; reseat card, riser and cable, update the " +
 			"device's firmware.",
 		Summary:  "a PCIe transfer was lost; the device continues to work",
-		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Non-Fatal\)`),
-		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
+		Patterns: words(`Uncorrect(?:ed|able) \(Non-Fatal\)`),
+		Kind:     "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
 		Advice: "Nothing is lost. `cat /sys/bus/pci/devices/ADDRESS/aer_dev_correctable` counts; many in a " +
@@ -183,9 +178,6 @@ func pcieRules() []Rule {
 		Advice: "The device is lost until the node is power-cycled: `lspci -vv -s ADDRESS`. Drain the node; " +
 			"reseat or replace the device.",
 		Summary: "a PCIe device did not recover from an error",
-		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover",
-			"config space inaccessible)", "device inaccessible", "; giving up",
-			"config space inaccessible; unable to "},
 		Patterns: []string{
 			`^(?:[\w-]+ )?(?P<subject>` + pciAddress +
 				`): AER: (?:[Dd]evice recovery failed|subordinate device reset failed|can't recover )`,
@@ -200,8 +192,7 @@ func pcieRules() []Rule {
 		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
 		Advice: "Was it pulled? Else `lspci -vv` of the slot's port (LnkSta, power) and `ipmitool sel elist`: " +
 			"reseat the device and its cable.",
-		Summary:  "a PCIe device disappeared unexpectedly (surprise removal)",
-		Literals: []string{": Slot(", "ower fault on ", "ower fault interrupt", "Power fault bit "},
+		Summary: "a PCIe device disappeared unexpectedly (surprise removal)",
 		Patterns: []string{
 			// until 4.8; drivers/pci/hotplug/{shpchp_hpc,shpchp_ctrl,cpqphp_ctrl}.c
 			`^(?:pciehp|shpchp|pcieport) (?P<subject3>` + pciAddress + `):(?:pcie\d+:)? (?:pciehp: )?Power fault (?:on [sS]lot ?\(?\S|bit \S+ set)`,
@@ -209,15 +200,13 @@ func pcieRules() []Rule {
 			`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress +
 				`):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
 		Kind: "device", BootGrace: time.Minute, Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": Slot("}, Pattern: `^(?:pcieport (?P<subject>` + pciAddress +
-			`): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
+		Recovery: `^(?:pcieport (?P<subject>` + pciAddress +
+			`): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`,
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`lspci -s ADDRESS` names the device; update its firmware and driver. With devices in virtual " +
 			"machines (VFIO): the guest's driver.",
 		Summary: "a device accessed memory that it may not access: the device or its driver is faulty",
-		Literals: []string{"DMAR: [", "DMAR:[", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu",
-			"DMAR: VT-d detected "},
 		Patterns: []string{
 			`^(?:dmar: )?DMAR: ?\[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `|ivhd\d+` +
@@ -256,14 +245,12 @@ func temperatureRules() []Rule {
 		Literals: []string{"cpu clock throttled", "cpu clock is throttled", "CPU clock throttled", "modulated clock mode"},
 		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:(?:Core |Package )?[Tt]emperature (?:is )?above threshold, (?:cpu|CPU) clock (?:is )?throttled|Running in modulated clock mode)`},
 		Kind:     "cpu", Expiry: 10 * time.Minute, ConfirmedBy: "thermal",
-		Recovery: Recovery{Literals: []string{"emperature/speed normal"},
-			Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core |Package )?[Tt]emperature/speed normal`},
+		Recovery: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core |Package )?[Tt]emperature/speed normal`,
 	}, {
 		ID: "critical-temperature", Reason: "CriticalTemperature", Domain: Hardware, Severity: finding.Fatal,
 		Advice: "The machine switches itself off: `ipmitool sdr type Temperature`, fans and cooling, before it " +
 			"is started again.",
-		Summary:  "the machine reached its critical temperature and shuts down",
-		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION ", "Possible thermal failure"},
+		Summary: "the machine reached its critical temperature and shuts down",
 		Patterns: []string{
 			`^thermal (?P<subject>thermal_zone\d+): (?:[\w.-]+: )?critical temperature reached`,
 			`^(?:ACPI: )?Critical temperature reached \(\d+ C\), shutting down`,
@@ -277,10 +264,8 @@ func temperatureRules() []Rule {
 		Advice: "`vcgencmd get_throttled` shows whether it still is (bit 0), `sensors` the voltage: a stronger power supply, a " +
 			"shorter cable, less on the USB ports; until then the processor is slowed, and disks may fail.",
 		Summary:  "the power supply of a single-board computer does not hold its voltage",
-		Literals: []string{"nder-voltage detected", "ndervoltage detected"},
 		Patterns: []string{`^(?:(?:hwmon|rpi_volt|raspberrypi-\w+) \S+: )?Under-?voltage detected!`},
 		Kind:     NodeKind, Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{"Voltage normalised"},
-			Pattern: `^(?:(?:hwmon|rpi_volt|raspberrypi-\w+) \S+: )?Voltage normalised`},
+		Recovery: `^(?:(?:hwmon|rpi_volt|raspberrypi-\w+) \S+: )?Voltage normalised`,
 	}}
 }

@@ -14,7 +14,6 @@ func interruptRules() []Rule {
 			"node; update their drivers and the firmware.",
 		Summary: "no driver handles an interrupt and the kernel disabled it: the devices that share it become " +
 			"slow or stop",
-		Literals: []string{": nobody cared (try ", "Disabling IRQ #"},
 		Patterns: []string{`^irq (?P<subject>\d+): nobody cared \(try booting with`, `^Disabling IRQ #(?P<subject2>\d+)$`},
 		Kind:     "irq", Report: "irq", Expiry: UntilBoot,
 	}, {
@@ -37,7 +36,6 @@ func interruptRules() []Rule {
 			"fewer.",
 		Summary: "a processor has no interrupt vectors left: interrupts move to other processors, and devices may " +
 			"not start",
-		Literals: []string{"due to vector space exhaustion", " available. Cannot disable CPU", ", no vector available"},
 		Patterns: []string{
 			`^irq (?P<irq>\d+): Affinity broken due to vector space exhaustion\.`,
 			`^CPU \d+ has \d+ vectors, \d+ available\. Cannot disable CPU$`,

@@ -15,8 +15,7 @@ func lockupRules() []Rule {
 		ID: "soft-lockup", Reason: "SoftLockup", Domain: CPU, Severity: finding.Warning,
 		Advice: "`dmesg` names the processor, the task and where it hangs; in a virtual machine look at the " +
 			"steal time first (`vmstat 1`, column st): the hypervisor may be overloaded. Else update the kernel.",
-		Summary:  "a processor ran kernel code for more than 20 s without rescheduling",
-		Literals: []string{"BUG: soft lockup - CPU#", "BUG: soft lockup detected"},
+		Summary: "a processor ran kernel code for more than 20 s without rescheduling",
 		Patterns: []string{`^BUG: soft lockup detected on CPU#(?P<subject>\d+)!`, // until 2.6.22
 			`^(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU#(?P<subject>\d+) stuck for (?P<seconds>\d+)s! \[(?P<process>.*):(?P<pid>\d+)\]`},
 		Kind: "cpu", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true,
@@ -25,8 +24,7 @@ func lockupRules() []Rule {
 		ID: "hard-lockup", Reason: "HardLockup", Domain: CPU, Severity: finding.Fatal,
 		Advice: "The processor no longer takes interrupts: save `dmesg`, drain, reboot; look for machine checks " +
 			"(`ras-mc-ctl --errors`) and firmware updates.",
-		Summary:  "a processor does not respond to interrupts",
-		Literals: []string{"hard LOCKUP on ", "Hard LOCKUP", "self-detected hard LOCKUP", "detected LOCKUP on CPU"},
+		Summary: "a processor does not respond to interrupts",
 		Patterns: []string{
 			`^(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?Watchdog detected hard LOCKUP on cpu (?P<subject>\d+)`,
 			`^NMI Watchdog detected LOCKUP on CPU ?(?P<subject>\d+)`, // until 2.6.37
@@ -42,8 +40,6 @@ func lockupRules() []Rule {
 			"/proc/PID/stack`, and look at the findings about disks and mounts.",
 		Summary: "a task has been blocked in the kernel for minutes and cannot be killed: a dead disk, a dead " +
 			"server or a deadlock",
-		Literals: []string{" blocked for more than ", " blocked in I/O wait for more than ", " blocked on a",
-			"Future hung task reports are suppressed"},
 		Patterns: []string{`^INFO: task (?P<subject>` + Command +
 			`):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<seconds>\d+) seconds`,
 			// since 6.15
@@ -73,7 +69,6 @@ func lockupRules() []Rule {
 		Advice: "`dmesg` names the work that hangs and its pool: its driver is to blame, or the processor is " +
 			"busy with interrupts (`cat /proc/interrupts`).",
 		Summary:  "deferred work of the kernel (a workqueue) makes no progress",
-		Literals: []string{"BUG: workqueue lockup"},
 		Patterns: []string{`^BUG: workqueue lockup - pool`},
 		Kind:     NodeKind, Expiry: 30 * time.Minute,
 	}, {
@@ -81,7 +76,6 @@ func lockupRules() []Rule {
 		Advice: "A processor does not answer another: `dmesg` names both; with lockups beside it drain and " +
 			"reboot the node; in a virtual machine look at the steal time (`vmstat 1`).",
 		Summary:  "a processor does not respond to requests of other processors",
-		Literals: []string{"non-responsive CSD lock"},
 		Patterns: []string{`^(?:smp: )?csd: (?:Detected|Continued) non-responsive CSD lock \(#\d+\) on CPU#\d+, waiting \d+ ns for CPU#(?P<subject>\d+)`},
 		Kind:     "cpu", Expiry: 30 * time.Minute,
 	}, {
@@ -89,7 +83,6 @@ func lockupRules() []Rule {
 		Advice: "`ps -eLo pid,cls,rtprio,pcpu,comm --sort=-rtprio` shows the real-time threads: one of them " +
 			"computes without a pause.",
 		Summary:  "a real-time task used a whole processor; the kernel logs it once per boot",
-		Literals: []string{"sched: RT throttling activated", "sched: DL replenish lagged"},
 		Patterns: []string{`^sched: (?:RT throttling activated|DL replenish lagged too much)`},
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
@@ -97,9 +90,6 @@ func lockupRules() []Rule {
 		Advice: "Mostly hardware: `ipmitool sel elist`, `ras-mc-ctl --errors`; also a pressed NMI button, or a " +
 			"watchdog of the BMC.",
 		Summary: "the hardware raised an NMI of unknown reason", // arch/x86/kernel/nmi.c
-		Literals: []string{"NMI received for unknown reason", "NMI: IOCK error", "NMI: PCI system error",
-			"Dazed and confused, but ", "NMI received. Dazed", " hardware problem",
-			"Do you have a strange power saving mode"},
 		Patterns: []string{
 			`^(?:Uhhuh\. )?NMI received for unknown reason (?P<code>[0-9a-f]{2})(?: on CPU (?P<cpu>\d+)|\.?$)`,
 			`^NMI: IOCK error \(debug interrupt`, `^NMI: PCI system error \(SERR\) for reason`,
@@ -118,9 +108,6 @@ func clockRules() []Rule {
 		Advice: "`cat /sys/devices/system/clocksource/clocksource0/current_clocksource`: with hpet or acpi_pm " +
 			"every read of the time is slow; on hardware update the firmware, in a virtual machine the hypervisor.",
 		Summary: "the kernel marked a clock source as unstable; reading the time becomes slow",
-		Literals: []string{"as unstable because", "Marking TSC unstable due to ", "TSC warp between CPUs",
-			"TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed ",
-			"Marking clocksource ", "TSC warped randomly between CPUs", " unstable (delta = ", "many lost ticks"},
 		Patterns: []string{
 			`^(?:clocksource: )?timekeeping watchdog(?: on CPU\d+)?: Marking clocksource '(?P<subject>[^']+)' as unstable because`,
 			`^(?:clocksource: )?timekeeping watchdog on CPU\d+: wd-(?P<subject>[\w-]+)-wd excessive read-back delay of .* marking \S+ unstable`,

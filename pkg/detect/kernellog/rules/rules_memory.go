@@ -22,15 +22,13 @@ func oomRules() []Rule {
 		Advice: "The report in `dmesg` says what used the memory; `kubectl describe node` shows requests and " +
 			"limits; reserve memory for the system (system-reserved, kube-reserved).",
 		Summary:  "the kernel selects a process to kill because memory ran out; the lines that follow name the limit",
-		Literals: []string{" invoked oom-killer: gfp_mask="},
 		Patterns: []string{`^` + Command + ` invoked oom-killer: gfp_mask=0x[0-9a-f]+`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "system-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Advice: "The node itself ran out of memory: the table in `dmesg` shows the users. Give pods limits, " +
 			"raise kubelet's eviction threshold (`memory.available`) and system-reserved.",
-		Summary:  "the node ran out of memory and the kernel killed a process",
-		Literals: []string{"oom-kill:constraint=CONSTRAINT_"},
+		Summary: "the node ran out of memory and the kernel killed a process",
 		Patterns: []string{
 			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task_memcg=(?P<cgroup>/.*),task=(?P<process>` + Command + `),pid=(?P<pid>\d+),uid=\d+$`,
 			`^oom-kill:constraint=CONSTRAINT_(?P<constraint>NONE|CPUSET|MEMORY_POLICY),.*,task=(?P<process>` + Command +
@@ -42,8 +40,7 @@ func oomRules() []Rule {
 		ID: "system-oom-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
 		Advice: "The node itself ran out of memory: is a daemon of the node among the killed (`systemctl " +
 			"--failed`)? Give pods limits, raise kubelet's eviction threshold and system-reserved.",
-		Summary:  "the node ran out of memory and the kernel killed a process",
-		Literals: []string{"Out of memory"},
+		Summary: "the node ran out of memory and the kernel killed a process",
 		Patterns: []string{
 			`^Out of memory(?: \(oom_kill_allocating_task\))?: Kill(?:ed)? process ` + victim,
 		},
@@ -54,8 +51,6 @@ func oomRules() []Rule {
 		Advice: "The container reached its own limit: `kubectl describe pod` shows the limit, `kubectl top pod " +
 			"--containers` the use. Raise the limit, or mend the leak.",
 		Summary: "a container reached its memory limit and the kernel killed one of its processes",
-		Literals: []string{"oom-kill:constraint=CONSTRAINT_", "killed as a result of limit of ",
-			"are going to be killed due to memory.oom.group"},
 		Patterns: []string{
 			`^oom-kill:constraint=CONSTRAINT_MEMCG,.*oom_memcg=(?P<limit>/.*),task_memcg=(?P<cgroup>/.*),task=(?P<process>` + Command + `),pid=(?P<pid>\d+),uid=\d+$`,
 			`^Task in (?P<cgroup>/.*) killed as a result of limit of (?P<limit>/.*)`,
@@ -66,8 +61,7 @@ func oomRules() []Rule {
 		ID: "container-oom-killed", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
 		Advice: "The container reached its own limit: `kubectl describe pod` shows OOMKilled and the limit. " +
 			"Raise the limit, or mend the leak.",
-		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
-		Literals: []string{"Memory cgroup out of memory: Kill", "Memory cgroup out of memory: OOM victim"},
+		Summary: "a container reached its memory limit and the kernel killed one of its processes",
 		Patterns: []string{`^Memory cgroup out of memory: Kill(?:ed)? process ` + victim,
 			`^Memory cgroup out of memory: OOM victim ` + victim},
 		Kind: "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
@@ -77,7 +71,6 @@ func oomRules() []Rule {
 			"events --field-selector reason=OOMKilling` shows how often.",
 		Summary: "the kernel killed a process because memory ran out; the line does not name the limit (kernels " +
 			"before 5.3)",
-		Literals: []string{"Killed process ", "VM: killing process "},
 		Patterns: []string{`^Killed process ` + victim + `,? (?:UID \d+,? )?total-vm:\d+kB`,
 			`^VM: killing process (?P<subject>` + Command + `)$`}, // until 2.6.39
 		Kind: "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
@@ -86,8 +79,7 @@ func oomRules() []Rule {
 		// no state shows it
 		Advice: "A killed process does not die: `cat /proc/PID/stack` shows where it waits, mostly a hung disk " +
 			"or network filesystem; only the end of that, or a reboot, frees its memory.",
-		Summary:  "the OOM killer makes no progress: no process may be killed, or the killed process does not exit",
-		Literals: []string{"Out of memory and no killable processes", "oom_reaper: unable to reap"},
+		Summary: "the OOM killer makes no progress: no process may be killed, or the killed process does not exit",
 		Patterns: []string{`^Out of memory and no killable processes\.\.\.`,
 			`^oom_reaper: unable to reap pid:(?P<pid>\d+) \((?P<subject>` + Command + `)\)`},
 		Kind: "process", Expiry: 10 * time.Minute,
@@ -106,10 +98,6 @@ func memoryRules() []Rule {
 		Advice: "Memory is fragmented or short for an atomic allocation: `cat /proc/buddyinfo`; raise " +
 			"`vm.min_free_kbytes`. With order 0 again and again: the node is out of memory.",
 		Summary: "the kernel could not allocate memory: too little is free, or free memory is too fragmented",
-		Literals: []string{": page allocation failure", ": page allocation stall", "vmalloc: allocation failure",
-			"vmalloc error: size", "SLUB: Unable to allocate memory ", "SLAB: Unable to allocate memory ", "percpu: allocation failed, size=",
-			"vmap allocation for size ", "-order allocation failed", "Possible memory allocation deadlock: ",
-			"out of vmalloc space"},
 		Patterns: []string{
 			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): page allocation stalls? for \d+(?:ms,| secs:) order:(?P<order>\d+), mode:`,
@@ -157,8 +145,7 @@ func memoryRules() []Rule {
 		ID: "swap-io-error", Reason: "SwapIOError", Domain: Memory, Severity: finding.Warning,
 		Advice: "`cat /proc/swaps` names the device, `smartctl -a /dev/sdX` its health; `swapoff` it: processes " +
 			"whose pages cannot be read are killed.",
-		Summary:  "reads from the swap device, or writes to it, fail", // mm/page_io.c
-		Literals: []string{"-error on swap-device", "on dio swapfile ("},
+		Summary: "reads from the swap device, or writes to it, fail", // mm/page_io.c
 		Patterns: []string{`^(?:Read|Write)-error on swap-device(?: \((?P<subject>\d+:\d+):\d+\)|$)`,
 			`^Write error (?:-?\d+ )?on dio swapfile \(\d+\)`},
 		Kind: "device", Expiry: time.Hour,

@@ -37,8 +37,7 @@ func iscsiRules() []Rule {
 			`^(?:scsi_transport_srp: )?(?:dev_loss_tmo|fast_io_fail_tmo) expired for SRP \S+ / (?P<subject2>host\d+)`,
 		},
 		Kind: "connection", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": ib_srp: reconnect succeeded"},
-			Pattern: `^scsi (?P<subject>host\d+): ib_srp: reconnect succeeded`},
+		Recovery: `^scsi (?P<subject>host\d+): ib_srp: reconnect succeeded`,
 	}}
 }
 
@@ -50,7 +49,6 @@ func targetRules() []Rule {
 		Summary: "this node's iSCSI or SCSI target lost an initiator, or does not get its commands done in time",
 		Advice: "`iostat -x 1` for the disk behind the LUN: one that is too slow makes initiators abort; else the network to the " +
 			"initiator (`targetcli sessions detail` names it).",
-		Literals: []string{"ABORT_TASK: ", "Did not receive response", "Time2Retain timer expired", "CRC32C "},
 		Patterns: []string{
 			`^ABORT_TASK: (?:Found referenced \w+ task_tag|Sending TMR_)`,
 			`^Did not receive response to NOPIN on CID: \d+`,
@@ -64,8 +62,6 @@ func targetRules() []Rule {
 		Summary: "this node's iSCSI or SCSI target refuses an initiator: its name, its password or the LUN is wrong",
 		Advice: "`targetcli ls` shows targets, ACLs and LUNs: does the initiator's name (IQN) have an ACL, the LUN a backstore? " +
 			"Without a name in the line it may be a probe of port 3260.",
-		Literals: []string{"iSCSI Login negotiation failed", "Unable to locate Targ", "iSCSI Initiator Node: ",
-			"NON_EXISTENT_LUN Access", "Security negotiation failed"},
 		Patterns: []string{
 			`^(?:iSCSI Login negotiation failed\.|Security negotiation failed)`,
 			`^(?:iSCSI - )?Unable to locate Target (?:Portal Group on|IQN:?) ?(?P<subject>\S+)`,
@@ -100,12 +96,8 @@ func nvmeFabricRules() []Rule {
 			`^nvme_tcp: queue \d+: (?:failed to receive icresp, error -|(?:header|data) digest mismatch |bad (?:type|pdu length|pfv) returned |unhandled TLS record )`,
 		},
 		Kind: "device", Expiry: time.Hour,
-		Recovery: Recovery{
-			Literals: []string{": Successfully reconnected", "}: controller connect complete",
-				"}: connectivity re-established"},
-			Pattern: controller +
-				`(?:Successfully reconnected|NVME-FC\{\d+\}: (?:controller connect complete|connectivity re-established))`,
-		},
+		Recovery: controller +
+			`(?:Successfully reconnected|NVME-FC\{\d+\}: (?:controller connect complete|connectivity re-established))`,
 	}}
 }
 
@@ -120,8 +112,6 @@ func remoteBlockRules() []Rule {
 		Summary: "a Fibre Channel port was lost",
 		Advice: "`grep . /sys/class/fc_host/host*/port_state` for the link, `multipath -ll` for the paths that are " +
 			"left; then the transceiver, the cable and the switch's port.",
-		Literals: []string{": blocked FC remote port time out", ": LOOP DOWN detected", " Link Down Event ",
-			"0203 Devloss timeout on ", ": Cable is unplugged"},
 		Patterns: []string{
 			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out`,
 			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:LOOP DOWN detected|Cable is unplugged)`, `^lpfc (?P<subject3>` +
@@ -137,8 +127,7 @@ func remoteBlockRules() []Rule {
 		Literals: []string{"block nbd"},
 		Patterns: []string{`^block (?P<subject>nbd\d+): (?:Connection timed out|Dead connection, failed to find a fallback|Possible stuck request|Attempted (?:send|recv) on (?:invalid|closed) socket|Send (?:control|data) failed \(result -|Receive (?:control|data) failed \(result -|Other side returned error|Request send failed|Socks array is empty)`},
 		Kind:     "device", Report: "nbd", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": reconnected socket"},
-			Pattern: `^block (?P<subject>nbd\d+): reconnected socket`},
+		Recovery: `^block (?P<subject>nbd\d+): reconnected socket`,
 	}, {
 		// "Disconnecting -> StandAlone" is the administrator's decision.
 		ID: "drbd-degraded", Reason: "DRBDDegraded", Domain: Storage, Severity: finding.Warning,
@@ -148,7 +137,6 @@ func remoteBlockRules() []Rule {
 		Literals: []string{"drbd"},
 		Patterns: []string{drbd + drbdFault, `^block (?P<subject2>drbd\d+): ` + drbdFault},
 		Kind:     "device", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{"drbd"},
-			Pattern: `^(?:block )?(?:drbd (?P<subject>[^\s:]+)(?: [^:]+)?|(?P<subject2>drbd\d+)): (?:.*conn\( \w+ -> Connected \)|.*disk\( \w+ -> UpToDate \))`},
+		Recovery: `^(?:block )?(?:drbd (?P<subject>[^\s:]+)(?: [^:]+)?|(?P<subject2>drbd\d+)): (?:.*conn\( \w+ -> Connected \)|.*disk\( \w+ -> UpToDate \))`,
 	}}
 }

@@ -18,10 +18,9 @@ func nfsRules() []Rule {
 		Summary: "an NFS server does not respond: programs that access its files hang",
 		Advice: "Is the server up and reachable? `rpcinfo -T tcp SERVER nfs`, `nfsstat -c` (retransmissions) and " +
 			"`nfsstat -m` (its mounts); hanging programs continue when it is back.",
-		Literals: []string{" not responding, "},
 		Patterns: []string{`^nfs: server (?P<subject>.+) not responding, (?:still trying|timed out)`},
 		Kind:     "nfs-server", Expiry: time.Hour, ConfirmedBy: "hung-mounts",
-		Recovery: Recovery{Literals: []string{": server "}, Pattern: `^nfs: server (?P<subject>.+) OK$`},
+		Recovery: `^nfs: server (?P<subject>.+) OK$`,
 	}, {
 		// The files of the server are accessible, so no state shows it: only locks, or new mounts, hang.
 		ID: "nfs-helper-silent", Reason: "NFSHelperNotResponding", Domain: Storage, Severity: finding.Warning,
@@ -29,20 +28,15 @@ func nfsRules() []Rule {
 			"mounts hang",
 		Advice: "`rpcinfo -p SERVER` lists what answers there; with NFS 3 the ports of mountd, statd and lockd must be " +
 			"open too, NFS 4 needs port 2049 only.",
-		Literals: []string{" not responding, "},
 		Patterns: []string{`^(?:nfsd|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) not responding, (?:still trying|timed out)`},
 		Kind:     "nfs-server", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": server "},
-			Pattern: `^(?:nfsd|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) OK$`},
+		Recovery: `^(?:nfsd|lockd|mountd?|statd|portmap|rpcbind|nfs_acl): server (?P<subject>.+) OK$`,
 	}, {
 		ID: "nfs-lock-lost", Reason: "NFSLockReclaimFailed", Domain: Storage, Severity: finding.Warning,
 		Summary: "after an NFS server came back, locks or open files could not be reclaimed",
 		Advice: "Programs that held the locks get errors (EIO): restart the pods that use the volume. `nfsstat -m` " +
 			"lists the mounts; was the server restarted without its state, or longer away than its grace period?",
 		// "lost" since Linux 6.0
-		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: ", ": lost ", "NFS: state manager",
-			"NFSv4: state recovery failed", "lockd: failed to reclaim lock", "NFS: migration recovery failed",
-			"out of sync with lock manager"},
 		Patterns: []string{
 			`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`,
 			`^NFS: (?P<subject>\S+): lost \d+ locks$`,
@@ -58,10 +52,6 @@ func nfsRules() []Rule {
 		Summary: "an NFS filesystem could not be mounted, or the server refuses this client",
 		Advice: "`showmount -e SERVER`: is the export open to this node, with this security flavour? Try by hand with " +
 			"`mount -v -t nfs SERVER:/EXPORT /mnt`; with Kerberos: does rpc.gssd run?",
-		Literals: []string{". Exiting with error EIO", " requires stronger authentication",
-			"NFS: bind callback service failed", "NFS: callback service start failed", "lockd_up: ",
-			"RPC call returned error ", "connect returned unhandled error ", "unhandled error (",
-			"bind to reserved port"},
 		Patterns: []string{
 			`^NFS: nfs\w+ unhandled error (?P<error>-?\d+)\. Exiting with error EIO`,
 			`^RPC: server (?P<subject>\S+) requires stronger authentication`,
@@ -77,8 +67,6 @@ func nfsRules() []Rule {
 		Summary: "an NFS server gives answers that break the protocol: files may be mixed up",
 		Advice: "Two clients with one name, or an export that changed under its mounts: give each node its own " +
 			"`nfs4_unique_id`, `umount` and mount the export anew, and look at the server's log.",
-		Literals: []string{" error: fileid changed", " reports our clientid is in use", "Broken NFSv4 server ",
-			" returned a bad sequence-id error"},
 		Patterns: []string{
 			`^NFS: server (?P<subject>[\w.:%-]{1,253}) error: fileid changed`,
 			`^NFS: Server (?P<subject2>\S+) reports our clientid is in use`,
@@ -98,8 +86,6 @@ func smbRules() []Rule {
 		Summary: "an SMB server does not respond",
 		Advice: "Does port 445 of the server answer? `cat /proc/fs/cifs/DebugData` shows the sessions and what waits; " +
 			"hanging programs continue when it is back, or get EHOSTDOWN.",
-		Literals: []string{" has not responded in ", " stuck for 15 seconds", "Number of request timeouts exceeded",
-			"wait timed out after ", " sending data on socket to server"},
 		Patterns: []string{`^CIFS: (?:VFS: )?(?P<subject>\S+) has not responded in \d+ seconds`,
 			`^CIFS VFS: Server (?P<subject2>\S+) has not responded in \d+ seconds`,
 			`^CIFS VFS: (?P<subject2>\\\\\S+) has not responded in \d+ seconds`,
@@ -111,8 +97,6 @@ func smbRules() []Rule {
 		Summary: "an SMB share could not be mounted: the server is not reachable, or refuses",
 		Advice: "The return code is an errno: -115 and -113 not reachable (port 445), -13 and -126 credentials or key, " +
 			"-2 no such share, -95 the dialect (`vers=`). Try `smbclient -L //SERVER -U USER`.",
-		Literals: []string{"cifs_mount failed w/return code", "Error connecting to socket", "Send error in SessSetup",
-			"Dialect not supported by server", "failed to connect to IPC", "creating socket", "BAD_NETWORK_NAME: "},
 		Patterns: []string{vfs +
 			`(?:cifs_mount failed w/return code = (?P<error>-?\d+)|Error connecting to socket\. Aborting operation|Send error in SessSetup = -?\d+|Dialect not supported by server|failed to connect to IPC \(rc=-?\d+\)|Error -?\d+ creating socket|BAD_NETWORK_NAME: )`},
 		Kind: "smb-server", Report: "smb-mount", Expiry: 30 * time.Minute,
@@ -121,8 +105,6 @@ func smbRules() []Rule {
 		Summary: "the session with an SMB share could not be renewed: access to its files fails",
 		Advice: "-2: the share is gone; -13 and -126: the credentials expired; -6 and -112: the server is not " +
 			"reachable. `cat /proc/fs/cifs/DebugData` shows the sessions; `umount` and mount the share anew.",
-		Literals: []string{"reconnect tcon ", " deleted", "SMB signature verification returned error",
-			"possible reconnect error", "Share deleted. Reconnect"},
 		Patterns: []string{
 			vfs + `reconnect tcon (?:failed )?rc = (?P<error>-?\d+)`,
 			`^CIFS:? (?:VFS: )?[Ss]erver share (?P<subject2>\S+) deleted`,
@@ -155,11 +137,8 @@ func cephRules() []Rule {
 			lib + `tid \d+ on (?P<subject4>osd\d+) timeout`,
 		},
 		Kind: "ceph-server", Expiry: 30 * time.Minute,
-		Recovery: Recovery{
-			Literals: []string{"ceph: ", "libceph"},
-			Pattern: `^(?:ceph: (?:\[[^\]]+\]: )?(?P<subject>mds\d+) (?:came back|reconnect success|caps renewed|recovery completed)|` +
-				`libceph(?: \([0-9a-f-]+ e\d+\))?: (?P<subject2>osd\d+) (?:\S+ )?up$)`,
-		},
+		Recovery: `^(?:ceph: (?:\[[^\]]+\]: )?(?P<subject>mds\d+) (?:came back|reconnect success|caps renewed|recovery completed)|` +
+			`libceph(?: \([0-9a-f-]+ e\d+\))?: (?P<subject2>osd\d+) (?:\S+ )?up$)`,
 	}, {
 		// A single "socket closed (con state OPEN)" is an idle connection that the server closed.
 		ID: "ceph-connection", Reason: "CephConnectionLost", Domain: Storage, Severity: finding.Warning,
@@ -178,11 +157,9 @@ func cephRules() []Rule {
 		Summary: "the session with the Ceph monitors is lost: what needs a new map of the cluster waits",
 		Advice: "`ceph quorum_status` in the storage cluster; do the monitors' ports 3300 and 6789 answer from this " +
 			"node? The kernel tries one monitor after the other.",
-		Literals: []string{" session lost, hunting for new mon"},
 		Patterns: []string{`^libceph: mon\d+ (?P<address>\S+) session lost, hunting for new mon`},
 		Kind:     NodeKind, Expiry: 30 * time.Minute,
-		Recovery: Recovery{Literals: []string{" session established"},
-			Pattern: `^libceph: mon\d+ \S+ session established`},
+		Recovery: `^libceph: mon\d+ \S+ session established`,
 	}, {
 		ID: "ceph-refused", Reason: "CephClientRefused", Domain: Storage, Severity: finding.Warning,
 		Summary: "a Ceph cluster refuses this client: wrong key or cluster, missing features, or blocklisted",
@@ -204,11 +181,8 @@ func cephRules() []Rule {
 		Kind: "ceph-server", Expiry: 30 * time.Minute,
 	}, {
 		ID: "ceph-full", Reason: "CephFull", Domain: Storage, Severity: finding.Warning,
-		Summary: "a Ceph cluster or pool is full: writes wait or fail",
-		Advice:  "`ceph df` and `ceph osd df`: add OSDs, delete data, or raise the pool's quota (`ceph osd pool set-quota`).",
-		Literals: []string{"libceph: cluster is full", " is full or reached quota",
-			"libceph: FULL or reached pool quota",
-			"FULL or reached pool quota"},
+		Summary:  "a Ceph cluster or pool is full: writes wait or fail",
+		Advice:   "`ceph df` and `ceph osd df`: add OSDs, delete data, or raise the pool's quota (`ceph osd pool set-quota`).",
 		Patterns: []string{`^libceph: (?:cluster is full \(osdmap FULL\)|pool (?P<pool>\d+) is full or reached quota|FULL or reached pool quota)`},
 		Kind:     NodeKind, Expiry: 30 * time.Minute,
 	}}
@@ -224,8 +198,6 @@ func clusterFilesystemRules() []Rule {
 		Summary: "a GFS2 filesystem found an inconsistency, or could not recover the journal of a node that is gone",
 		Advice: "It withdraws, or waits, for the cluster's sake: `dlm_tool ls` and `pcs status`; when no node has it " +
 			"mounted: `fsck.gfs2 /dev/VG/LV`.",
-		Literals: []string{"fatal: filesystem consistency error", "fatal: I/O error", "fatal: assertion ",
-			"fatal: invalid metadata block", ": Failed", "ile system withdrawn"},
 		Patterns: []string{
 			`^gfs2: fsid=(?P<subject>\S+?)(?:\.\d+)?: (?:fatal: (?:filesystem consistency error|I/O error|assertion |invalid metadata block)|jid=\d+: Failed|[Ff]ile system withdrawn)`,
 		},
@@ -235,21 +207,18 @@ func clusterFilesystemRules() []Rule {
 		Summary: "the lock manager (DLM) lost its connection to another node of the cluster: locks wait",
 		Advice: "`dlm_tool status` and `corosync-quorumtool`: is the node fenced, or its network broken? Locks wait " +
 			"until it is one of both.",
-		Literals: []string{"dlm: "},
 		Patterns: []string{
 			`^dlm: (?:node \d+: )?socket error sending to node (?P<subject>\d+) at `,
 			`^dlm: connect (?:to node )?(?P<subject2>\d+) try (?P<try>\d+) error -\d+`,
 			`^dlm: connection \S+ got EOF from (?P<subject3>\d+)`,
 		},
 		Kind: "cluster-node", Expiry: 30 * time.Minute,
-		Recovery: Recovery{Literals: []string{"dlm: connected to ", "dlm: got connection from "},
-			Pattern: `^dlm: (?:connected to(?: node)?|got connection from) (?P<subject>\d+)`},
+		Recovery: `^dlm: (?:connected to(?: node)?|got connection from) (?P<subject>\d+)`,
 	}, {
 		ID: "ocfs2-node-lost", Reason: "ClusterNodeLost", Domain: Storage, Severity: finding.Warning,
 		Summary: "another node of an OCFS2 cluster does not respond: locks wait until it is back or evicted",
 		Advice: "Does the node's cluster network answer (`o2cb list-nodes CLUSTER`, port 7777)? `mounted.ocfs2 -f` shows " +
 			"which nodes use the disk.",
-		Literals: []string{"o2net: ", "o2cb: o2dlm has evicted node", "o2dlm: Waiting on the "},
 		Patterns: []string{
 			`^o2net: (?:No longer connected to|Connection to) ` + o2node + `(?:$| (?:has been idle for|shutdown, state 7))`,
 			`^o2net: Connect attempt to ` + o2node + ` failed with errno -?\d+`,
@@ -258,15 +227,12 @@ func clusterFilesystemRules() []Rule {
 			`^o2dlm: Waiting on the (?:death|recovery) of node (?P<subject>\d+) in domain `,
 		},
 		Kind: "cluster-node", Expiry: 30 * time.Minute,
-		Recovery: Recovery{Literals: []string{"o2net: Connected to ", "o2net: Accepted connection from "},
-			Pattern: `^o2net: (?:Connected to|Accepted connection from) node (?P<subject>\S+) \(num \d+\)`},
+		Recovery: `^o2net: (?:Connected to|Accepted connection from) node (?P<subject>\S+) \(num \d+\)`,
 	}, {
 		ID: "ocfs2-fencing", Reason: "ClusterNodeFenced", Domain: Storage, Severity: finding.Fatal,
 		Summary: "this node fences itself: it lost the heartbeat disk or the quorum of its OCFS2 cluster",
 		Advice: "It restarts at once. Look for errors of the heartbeat's disk (`multipath -ll`) and of the cluster " +
 			"network before it: the timeout is O2CB_HEARTBEAT_THRESHOLD in /etc/sysconfig/o2cb.",
-		Literals: []string{"is very sorry to be fencing this system", "fencing this node because it is ",
-			"Heartbeat write timeout to device ", " hb write hung"},
 		Patterns: []string{
 			`^\*\*\* ocfs2 is very sorry to be fencing this system by (?P<how>panicing|restarting) \*\*\*`,
 			`^\([^)]{1,64}\):\w+:\d+ ERROR: (?:fencing this node because it is |Heartbeat write timeout to device )`,
@@ -289,8 +255,7 @@ func clusterFilesystemRules() []Rule {
 			`^LustreError: [0-9a-f]+-\d+: (?:\S+: )?The configuration from log '[^']+' failed|^LustreError: \d+:\d+:\(\w+\.c:\d+:\w+\(\)\) Unable to mount`,
 		},
 		Kind: "lustre-server", Report: "lustre", Expiry: 30 * time.Minute,
-		Recovery: Recovery{Literals: []string{": Connection restored to "},
-			Pattern: `^Lustre: \S+: Connection restored to (?P<subject>\S+)`},
+		Recovery: `^Lustre: \S+: Connection restored to (?P<subject>\S+)`,
 	}, {
 		// OpenAFS: afs_util.c print_internet_address. For a server with several addresses the last lost one counts.
 		ID: "afs-server-silent", Reason: "AFSServerNotResponding", Domain: Storage, Severity: finding.Warning,
@@ -301,15 +266,12 @@ func clusterFilesystemRules() []Rule {
 		Patterns: []string{`^afs: Lost contact with (?:file|volume location) server (?P<subject>[0-9.]+)(?: |$)`},
 		Exclude:  `other same-host interfaces`,
 		Kind:     "afs-server", Expiry: 30 * time.Minute,
-		Recovery: Recovery{Literals: []string{"\nafs: file server ", "\nafs: volume locatio"},
-			Pattern: `^afs: (?:file|volume location) server (?P<subject>[0-9.]+) in cell \S+ is back up`},
+		Recovery: `^afs: (?:file|volume location) server (?P<subject>[0-9.]+) in cell \S+ is back up`,
 	}, {
 		ID: "guest-filesystem-failed", Reason: "GuestFilesystemFailed", Domain: Storage, Severity: finding.Warning,
 		Summary: "a directory of the hypervisor (9p, virtiofs) could not be mounted, or its server is gone",
 		Advice: "The tag must be that of the virtual machine's definition, and its server (virtiofsd, QEMU) must run on " +
 			"the hypervisor: `mount -t virtiofs TAG /mnt`; for 9p over TCP, does the address answer?",
-		Literals: []string{": no channels available for device ", "problem connecting socket", "virtio-fs: tag <",
-			"virtio_fs_enqueue_req() failed", "9pnet: bogus R", "9pnet: requested packet size too big"},
 		Patterns: []string{
 			`^9pnet(?:_virtio)?: no channels available for device (?P<subject>\S+)`,
 			`^9pnet(?:_fd)?: p9_fd_create_\w+ \(\d+\): problem connecting socket(?: to (?P<subject2>\S+)|: (?P<subject3>\S+): -?\d+)`,

@@ -17,7 +17,6 @@ func networkTableRules() []Rule {
 		Advice: "`conntrack -C` against `sysctl net.netfilter.nf_conntrack_max`; `conntrack -L` shows who opens " +
 			"so many; raise it (kube-proxy: conntrack.maxPerCore).",
 		Summary:  "the connection tracking table is full: packets of new connections are dropped",
-		Literals: []string{"table full"},
 		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}table full(?: in netns \d+)?(?:, dropping packet|$)`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute, ConfirmedBy: "conntrack",
 	}, {
@@ -25,15 +24,13 @@ func networkTableRules() []Rule {
 		Severity: finding.Warning,
 		Advice:   "`sysctl net.netfilter.nf_conntrack_expect_max`; which helper (FTP, SIP): `conntrack -L expect`.",
 		Summary:  "the table of expected connections (helpers for FTP, SIP) is full: such connections fail",
-		Literals: []string{"expectation table full"},
 		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}expectation table full`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute,
 	}, {
 		ID: "neighbour-table-full", Reason: "NeighbourTableFull", Domain: Network, Severity: finding.Warning,
 		Advice: "`ip -s neigh` counts against `sysctl net.ipv4.neigh.default.gc_thresh3` (IPv6: net.ipv6): raise " +
 			"gc_thresh1 to 3.",
-		Summary:  "the neighbour table (ARP, NDP) is full: new peers cannot be reached",
-		Literals: []string{"neighbor table overflow", "Neighbour table overflow"},
+		Summary: "the neighbour table (ARP, NDP) is full: new peers cannot be reached",
 		Patterns: []string{`^(?:neighbour: |(?:arp|ndisc)_cache: )?(?P<subject>\w+): neighbor table overflow!`,
 			`^(?:neighbour: |ipv4: )?Neighbour table overflow`},
 		Kind: "neighbour-table", Expiry: 5 * time.Minute, ConfirmedBy: "neighbour-table",
@@ -42,16 +39,13 @@ func networkTableRules() []Rule {
 		Advice: "`sysctl net.ipv6.route.max_size` (raise it), `ip -6 route show cache`; kernels since 6.3 have " +
 			"no such limit.",
 		Summary:  "the route cache is full",
-		Literals: []string{"Route cache is full", "dst cache overflow"},
 		Patterns: []string{`^(?:IPv[46]: |ipv6: |dst: |dst_alloc: )*(?:Route cache is full: consider increasing sysctl|dst cache overflow)`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute,
 	}, {
 		ID: "tcp-memory", Reason: "TCPMemoryExhausted", Domain: Network, Severity: finding.Warning,
 		Advice: "`cat /proc/net/sockstat` against `sysctl net.ipv4.tcp_mem`; `ss -tm` shows the sockets with " +
 			"full buffers: a program does not read.",
-		Summary: "TCP reached its limit of memory or of orphaned sockets: connections are reset",
-		Literals: []string{"TCP: out of memory -- consider", "TCP: too many orphaned sockets",
-			"TCP: too many of orphaned sockets", "Out of socket memory"},
+		Summary:  "TCP reached its limit of memory or of orphaned sockets: connections are reset",
 		Patterns: []string{`^TCP: (?:out of memory -- consider tuning tcp_mem|too many (?:of )?orphaned sockets)`, `^Out of socket memory$`}, // the second until 3.5
 		// The memory may be free again, and the counter of resets belongs to a pod's namespace: only the line is
 		// certain.
@@ -62,15 +56,13 @@ func networkTableRules() []Rule {
 			"net.core.somaxconn`, or block the flood.",
 		Summary: "a listening socket receives more connections than its program accepts: a SYN flood, or a slow " +
 			"program",
-		Literals: []string{"ossible SYN flooding on port "},
 		Patterns: []string{`^(?:TCP: )?(?:\w+: )?[Pp]ossible SYN flooding on port (?:\[[0-9a-fA-F:.]*\]:|[0-9.]+:)?(?P<subject>\d+)\. `},
 		Kind:     "port", Expiry: 10 * time.Minute, // no state names the port
 	}, {
 		ID: "unregister-netdevice", Reason: "UnregisterNetDevice", Domain: Network, Severity: finding.Warning,
 		Advice: "`ip netns` and `lsns -t net` for what still uses it; a known kernel bug if nothing does: new " +
 			"kernel; the node may need a reboot.",
-		Summary:  "a removed network device is still referenced in the kernel: pods may neither start nor terminate",
-		Literals: []string{"unregister_netdevice: waiting for "},
+		Summary: "a removed network device is still referenced in the kernel: pods may neither start nor terminate",
 		// Once or twice means a late release of a device: the kernel logs it every 10 seconds.
 		Patterns: []string{`^unregister_netdevice: waiting for (?P<subject>\S+) to become free\. Usage count = (?P<references>-?\d+)`},
 		Kind:     "network-device", Raise: Rate{3, 20 * time.Minute}, Expiry: 30 * time.Minute,
@@ -78,8 +70,7 @@ func networkTableRules() []Rule {
 		ID: "duplicate-address", Reason: "DuplicateAddress", Domain: Network, Severity: finding.Warning,
 		Advice: "`arping -D -I DEV ADDRESS`, `ip neigh` of a neighbour: find the other machine by its MAC " +
 			"address; of a pod, the network plugin's addresses.",
-		Summary:  "another machine or pod uses an address of this one",
-		Literals: []string{"IPv6 duplicate address ", "duplicate address detected", "because of DAD"},
+		Summary: "another machine or pod uses an address of this one",
 		Patterns: []string{`^(?:IPv6: |ICMPv6: )?(?P<subject>` + netdev +
 			`): (?:privacy stable address generation failed because of DAD|IPv6 duplicate address (?P<address>[0-9a-f:]+) (?:used by \S+ )?detected!|IPv6 duplicate address detected!)`},
 		Kind: "network-device", Expiry: time.Hour,
@@ -96,17 +87,14 @@ func linkRules() []Rule {
 		ID: "nic-phy-failed", Reason: "NICPHYFailed", Domain: Network, Severity: finding.Warning,
 		Advice: "`ethtool IFACE` (speed, link) and `ethtool -r IFACE`; a lower speed than both sides have: the cable or the socket " +
 			"(`ethtool --cable-test IFACE`); a PHY that does not reset: power-cycle, firmware (linux-firmware), then the card.",
-		Summary: "the transceiver chip (PHY) of a network card does not start, or cannot hold the speed with this cable",
-		Literals: []string{": phy_poll_reset failed", ": phy_init_hw failed", "Downshift occurred from ",
-			"Master/Slave resolution failed"},
+		Summary:  "the transceiver chip (PHY) of a network card does not start, or cannot hold the speed with this cable",
 		Patterns: []string{`^(?P<driver>[A-Z][\w .,()/+-]{2,60}) (?P<subject>\S{1,60}:[0-9a-f]{2}): (?:phy_(?:poll_reset|init_hw) failed: -\d+|Downshift occurred from |Master/Slave resolution failed)`},
 		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "nic-tx-timeout", Reason: "NICTxTimeout", Domain: Network, Severity: finding.Warning,
 		Advice: "`ethtool -S DEV` and `ethtool -i DEV` (driver, firmware): update both; again: cable, switch " +
 			"port, card.",
-		Summary:  "a network card stopped transmitting and is being reset",
-		Literals: []string{"NETDEV WATCHDOG: "},
+		Summary: "a network card stopped transmitting and is being reset",
 		Patterns: []string{
 			`^NETDEV WATCHDOG: (?P<subject>` + netdev +
 				`) \((?P<driver>[^)]*)\): transmit queue (?P<queue>\d+) timed out`,
@@ -230,7 +218,6 @@ func linkRules() []Rule {
 		Advice: "`ethtool -K DEV rx off` of the card that received the packets (`dmesg` names it as iif) until its driver " +
 			"and firmware are updated.",
 		Summary:  "a network card reports wrong checksums for packets that are good: a bug of its driver or firmware",
-		Literals: []string{"hw csum failure"},
 		Patterns: []string{`^(?:[\w-]+ \S*[^\s:] )?(?P<subject>` + netdev + `|\(NULL net_device\))(?: \([a-z ]+\))?: hw csum failure\.?$`},
 		Kind:     "network-device", Report: "csum", Expiry: time.Hour,
 	}, {
@@ -239,9 +226,6 @@ func linkRules() []Rule {
 			"release notes name, with the vendor's tool.",
 		Summary: "the firmware or the settings memory of a network card is damaged or does not fit its driver, " +
 			"which does not use the card",
-		Literals: []string{" Checksum Is Not Valid", "The driver for the device stopped",
-			"not meet thermal requirements",
-			"Device failed to load the FW for", "recovery mode detected"},
 		Patterns: []string{`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: ` + netdev +
 			`)?: (?:The (?:NVM|EEPROM) Checksum Is Not Valid|The driver for the device stopped because the |` +
 			`Rx/Tx is disabled on this device because the module does not meet thermal requirements|(?:Firmware|FW) recovery mode detected|Device failed to load the FW for the external PHY)`},
@@ -262,28 +246,22 @@ func linkRules() []Rule {
 			`^mlx[45]_(?:core|en) (?P<pci>` + pciAddress + `)(?:: | )(?P<subject>` + netdev + `): Link [Dd]own`,
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: 30 * time.Minute, ConfirmedBy: "link-state",
-		Recovery: Recovery{Literals: []string{"ink is Up", "ink is up", "ink up", "ink Up", "ink UP", "ink is UP"},
-			Pattern: device +
-				`(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Uu]p|UP)\b|^(?:ixgbevf|igbvf) (?P<subject2>` + pciAddress + `): (?:NIC )?Link is Up`},
+		Recovery: device +
+			`(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Uu]p|UP)\b|^(?:ixgbevf|igbvf) (?P<subject2>` + pciAddress + `): (?:NIC )?Link is Up`,
 	}, {
 		ID: "bond-no-link", Reason: "BondDown", Domain: Network, Severity: finding.Warning,
-		Advice:   "`cat /proc/net/bonding/BOND`; `ethtool` of each link; with LACP: the switch's group.",
-		Summary:  "a bond has no link left",
-		Literals: []string{"now running without any active interface", "No 802.3ad response from"},
+		Advice:  "`cat /proc/net/bonding/BOND`; `ethtool` of each link; with LACP: the switch's group.",
+		Summary: "a bond has no link left",
 		Patterns: []string{`^(?:bonding: )?(?P<subject>` + netdev +
 			`): (?:now running without any active interface|Warning: No 802\.3ad response from the link partner)`},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
-		Recovery: Recovery{
-			Literals: []string{": active interface up!", "making interface ", ": first active interface up!"},
-			Pattern: `^(?:bonding: )?(?P<subject>` + netdev +
-				`): (?:(?:first )?active interface up!|(?:\(slave [^)]+\): )?making interface .*the new active one)`,
-		},
+		Recovery: `^(?:bonding: )?(?P<subject>` + netdev +
+			`): (?:(?:first )?active interface up!|(?:\(slave [^)]+\): )?making interface .*the new active one)`,
 	}, {
 		ID: "bond-link-down", Reason: "BondDegraded", Domain: Network, Severity: finding.Warning,
 		Advice: "`cat /proc/net/bonding/BOND` shows the links that are left; `ethtool DEV` of the lost one: " +
 			"cable, transceiver, switch port.",
-		Summary:  "a bond lost one of its links",
-		Literals: []string{"link status definitely down", "ink status down for", "interface is now down"},
+		Summary: "a bond lost one of its links",
 		Patterns: []string{
 			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): link status (?:definitely down|down for )`,
 			`^(?:bonding: )?(?P<bond>` + netdev +
@@ -291,8 +269,8 @@ func linkRules() []Rule {
 			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): (?:backup )?interface is now down`, // by ARP
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
-		Recovery: Recovery{Literals: []string{"link status definitely up"}, Pattern: `^(?:bonding: )?` + netdev +
-			`: (?:\(slave (?P<subject>[^)]+)\): link status definitely up|link status definitely up for interface (?P<subject2>[^\s,]+))`},
+		Recovery: `^(?:bonding: )?` + netdev +
+			`: (?:\(slave (?P<subject>[^)]+)\): link status definitely up|link status definitely up for interface (?P<subject2>[^\s,]+))`,
 	}}
 }
 
@@ -314,8 +292,6 @@ func bridgeRules() []Rule {
 		Summary: "a link of an LACP bond gets its own packets back, or finds no partner to join",
 		Advice: "`grep -A12 \"Slave Interface\" /proc/net/bonding/BOND`: all links must lead to one switch (or a " +
 			"pair of one name) whose ports are one LACP group.",
-		Literals: []string{"An illegal loopback occurred on", "did not find a suitable aggregator",
-			"speed changed to 0 on port"},
 		Patterns: []string{
 			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): (?:An illegal loopback occurred on slave|Port \d+ did not find a suitable aggregator|speed changed to 0 on port \d+)`,
 			`^(?:bonding: )?(?P<bond>` + netdev + `): An illegal loopback occurred on (?:adapter|slave) \(?(?P<subject2>[^\s)]+)`,

@@ -15,8 +15,7 @@ func panicRules() []Rule {
 		ID: "kernel-panic", Reason: "KernelPanic", Domain: CPU, Severity: finding.Fatal,
 		Advice: "Save the whole report: `ls /var/lib/systemd/pstore /var/crash`, or the console's log; with the " +
 			"kernel's version, look for it in the distribution's bug tracker. The node must be rebooted.",
-		Summary:  "the kernel panicked", // kernel/panic.c; seen in saved logs, pstore and serial consoles
-		Literals: []string{"anic - not syncing", "Kernel panic: ", "Trigger a crash"},
+		Summary: "the kernel panicked", // kernel/panic.c; seen in saved logs, pstore and serial consoles
 		Patterns: []string{`^(?:---\[ end )?Kernel [Pp]anic - not syncing(?:: (?P<why>.*)|$)`,
 			`^Kernel panic: (?P<why>[A-Z]\w\w.*)`, // until 2.6.9; longer than the name of a program
 			`^sysrq: (?:SysRq : )?Trigger a crash$`},
@@ -37,16 +36,6 @@ func oopsRules() []Rule {
 			"\"RIP\" or \"pc\" and the modules in the report say whose bug it is.",
 		Summary: "the kernel crashed in one of its tasks and killed it; locks may stay held and " +
 			"memory may be inconsistent until the next boot",
-		Literals: []string{
-			"kernel NULL pointer dereference", "BUG: unable to handle ", "ernel BUG at ", " [#",
-			"Unable to handle kernel ",
-			"PANIC: double fault", "stack guard page was hit at", "recursive fault but reboot is needed",
-			"SError Interrupt on CPU", ": Corrupted page table at address ", " handler detected", "Oops: 0", "fault: 0000", "opcode: 0000", "error: 0000",
-			"BUG: Kernel NULL pointer dereference", "BUG: Unable to handle ", "exploit attempt? (uid: ",
-			"Kernel attempted to ", " exception on CPU", "Insufficient stack space to handle exception",
-			"Kernel stack overflow", "Kernel stack pointer invalid", "Bad kernel stack pointer ", "Unrecoverable ",
-			"Unexpected kernel ", "Unexpected TM Bad Thing", "Machine check in kernel mode.", " in kernel mode at ",
-		},
 		Patterns: []string{
 			`^BUG: kernel NULL pointer dereference, address: (?P<address>\S+)`,
 			`^BUG: unable to handle (?:page fault for address:|kernel (?:NULL pointer dereference|paging request)(?: at| in)) ?(?P<address>\S*)`,
@@ -129,12 +118,6 @@ func oopsRules() []Rule {
 		Advice: "Drain the node, save `dmesg`, reboot: a process that hit it holds its locks for ever. The file " +
 			"and line in the report identify the bug.",
 		Summary: "the kernel violated its own rules: of locking, of scheduling, or an assertion",
-		Literals: []string{
-			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ",
-			"BUG: workqueue leaked",
-			"BUG: scheduling in a non-blocking", "BUG: using ", "BUG: assuming ", "BUG: Dentry ", ": stack overflow: ",
-			"Fatal kernel bug, unexpected", "something is seriously wrong", "Assertion failure in ", "assertion failed: ",
-		},
 		Patterns: []string{
 			`^BUG: scheduling while atomic: .+/\d+/0x[0-9a-f]+`,
 			`^BUG: scheduling in a non-blocking section: .+/\d+/`,
@@ -156,10 +139,6 @@ func oopsRules() []Rule {
 		Advice: "Read the file and line in the report (`dmesg`): mostly a driver's or the kernel's bug without " +
 			"effect. With other faults at the same time, report it to the distribution.",
 		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
-		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ", "\nUBSAN: ",
-			"WARNING: suspicious RCU usage",
-			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed", "\n[ INFO: ", "\n[ BUG: ",
-			"\nverifier b", "\nverifier B"},
 		Patterns: []string{
 			`^WARNING: CPU: \d+ PID: \d+ at (?P<where>\S+)`,
 			`^WARNING: (?P<where>[\w./-]+:\d+) at \S+, CPU#\d+: .+/\d+$`,

@@ -29,9 +29,6 @@ func powerRules() []Rule {
 		ID: "eeh-failed", Reason: "EEHFailed", Domain: Hardware, Severity: finding.Warning,
 		Advice:  "`lspci -vv -s ADDRESS` names the card: reseat or replace it, then restart the node.",
 		Summary: "a device did not recover from an error of its PCI bus and was disabled",
-		Literals: []string{"has been permanently disabled", "EEH: Unable to recover from failure",
-			"EEH: Permanent failure", "Slot inactive after reset",
-			"EEH: Unrecoverable slot failure", "EEH: Failure "},
 		Patterns: []string{
 			`^EEH: (?P<subject>PHB#[0-9a-f]+)-PE#[0-9a-f]+ has failed \d+ times in the last hour and has been permanently disabled`,
 			`^EEH: (?:Unable to recover from failure from|Unrecoverable slot failure on) (?P<subject2>PHB#[0-9a-f]+)`,

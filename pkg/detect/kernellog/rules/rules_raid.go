@@ -22,28 +22,18 @@ func raidRules() []Rule {
 		Advice: "`mdadm --detail /dev/mdN`, `cat /proc/mdstat`; too many disks are gone: bring them back (cable, " +
 			"controller) before `mdadm --assemble --force`.",
 		Summary: "a RAID array lost more disks than its redundancy allows",
-		Literals: []string{
-			"Cannot continue operation (", "not enough operational devices", "failing array",
-			"cannot start dirty degraded array", "not enough operational mirrors", "too few disks (",
-			"pers->run() failed", "failed to run raid set", "Cannot get enough stripes", "not enough drives present",
-		},
 		Patterns: []string{array +
 			`(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\)|failed to run raid set|not enough drives present|Cannot get enough stripes due to memory pressure\. Recovery failed)`,
 			`^md: pers->run\(\) failed`,
 			old + `(?:not enough operational |cannot start dirty degraded array|failed to run raid set)`},
 		Kind: "raid-array", Expiry: UntilBoot,
 		// A degraded start matches the next rule; the line that every start logs comes after it.
-		Recovery: Recovery{Literals: []string{" active with ", "detected capacity change from 0 to "},
-			Pattern: `^(?:md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): (?:raid level \d+ )?active with \d+ out of \d+ |(?P<subject2>md[\w-]+): detected capacity change from 0 to [1-9])`},
+		Recovery: `^(?:md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): (?:raid level \d+ )?active with \d+ out of \d+ |(?P<subject2>md[\w-]+): detected capacity change from 0 to [1-9])`,
 	}, {
 		ID: "md-disk-failed", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
 		Advice: "`mdadm --detail /dev/mdN` and `smartctl -a /dev/sdX` of the failed disk; replace: `mdadm " +
 			"/dev/mdN --remove /dev/sdX --add /dev/sdY`.",
 		Summary: "a RAID array lost a disk and continues without it",
-		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ",
-			"md: kicking non-fresh ", " active with ", ": Failing raid device", ": failing drive",
-			"exceeded read_error threshold",
-			"md: fatal superblock inconsistency", "superblock, not importing!", "could not read superblock"},
 		Patterns: []string{
 			array +
 				`(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$|\S+: (?:Failing raid device|failing drive|Raid device exceeded read_error threshold))`,
@@ -60,11 +50,6 @@ func raidRules() []Rule {
 		Advice: "`smartctl -a /dev/sdX`; `mdadm --detail /dev/mdN` shows whether the array still has it; replace " +
 			"the disk.",
 		Summary: "a RAID array could neither read nor repair some of its blocks",
-		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable",
-			"read error on replacement device", "read correction write failed", "unrecoverable I/O error",
-			"md: super_written gets error", "unable to read back corrected", "recovery aborted due to read",
-			" read_errors > ",
-			"flush io error "},
 		Patterns: []string{array +
 			`(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed|unable to read back corrected sectors|recovery aborted due to read error|\d+ read_errors > \d+ stripes)`,
 			old + `(?:\S+: )?(?:unrecoverable I/O (?:read )?error for block|read error (?:NOT corrected|not correctable))`,
@@ -87,7 +72,6 @@ func raidRules() []Rule {
 		Advice: "`smartctl -a` of the cache's and the backing disk; `cat /sys/block/bcacheN/bcache/state`: dirty " +
 			"data is only on the cache.",
 		Summary:  "a bcache device or its cache disk fails",
-		Literals: []string{"bcache: "},
 		Patterns: []string{`^bcache: (?:\S+\(\) )?(?:.*: )?(?:IO error on|device offline for \d+ seconds|disable I/O request due to backing device offline|bad csum|too many IO errors|stop \S+: too many IO errors|error on \S+: .*disabling caching|I/O disabled on cached dev|.*[Jj]ournal io error)`},
 		Kind:     NodeKind, Expiry: 24 * time.Hour,
 	}}
@@ -101,19 +85,16 @@ func mapperRules() []Rule {
 		ID: "multipath-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning,
 		Advice: "`multipath -ll` shows the paths that are left; then the link (`cat " +
 			"/sys/class/fc_host/host*/port_state`, `iscsiadm -m session`).",
-		Summary:  "one of the paths to a disk failed",
-		Literals: []string{"ailing path ", "Could not failover "},
+		Summary: "one of the paths to a disk failed",
 		Patterns: []string{`^device-mapper: multipath: (?:(?P<device>\d+:\d+): )?Failing path (?P<subject>\S+?)\.?$`,
 			`^device-mapper: multipath: Could not failover (?:the )?device`},
 		Kind: "path", Expiry: 24 * time.Hour,
-		Recovery: Recovery{Literals: []string{"einstating path "},
-			Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
+		Recovery: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`,
 	}, {
 		ID: "multipath-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
 		Advice: "`multipath -ll`: no path is left; mend the fabric or session, then `multipath -r`; filesystems " +
 			"on it must be unmounted and checked.",
 		Summary:  "no path to a disk is left: queued I/O fails",
-		Literals: []string{"queue_if_no_path timeout on "},
 		Patterns: []string{`^device-mapper: multipath: (?:\d+:\d+: )?queue_if_no_path timeout on (?P<subject>\S+), failing queued IO`},
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
@@ -121,10 +102,6 @@ func mapperRules() []Rule {
 		Advice: "`lvs -a -o+data_percent,metadata_percent`: `lvextend -L+10G VG/POOL` (metadata: `lvextend " +
 			"--poolmetadatasize`); a damaged pool: `lvconvert --repair VG/POOL`.",
 		Summary: "a thin pool is full or damaged: writes to its volumes wait or fail",
-		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks",
-			"no free data space available", "failed to abort metadata", "() failed: error = ", "needs_check' flag",
-			"no free metadata space available", "in READ_ONLY or FAIL mode",
-			"aborting current metadata transaction"},
 		Patterns: []string{
 			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
 			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction|failed to abort metadata transaction|failed to set 'needs_check' flag|unable to service pool target messages in READ_ONLY or FAIL mode|(?:alloc_data_block|dm_thin_find_block)\(\) failed: error = -?\d+)`,
@@ -132,14 +109,12 @@ func mapperRules() []Rule {
 			thin + `No free metadata blocks`,
 		},
 		Kind: "thin-pool", Report: "thin", Expiry: UntilBoot, ConfirmedBy: "thin-pools",
-		Recovery: Recovery{Literals: []string{"switching pool to write mode"}, Pattern: thin +
-			`switching pool to write mode`},
+		Recovery: thin + `switching pool to write mode`,
 	}, {
 		ID: "thin-pool-low", Reason: "ThinPoolLow", Domain: Storage, Severity: finding.Warning,
 		Advice: "`lvs -a -o+data_percent,metadata_percent`; `lvextend` the pool, or `fstrim` the filesystems on " +
 			"it.",
 		Summary:  "a thin pool has little space left",
-		Literals: []string{"reached low water mark for "},
 		Patterns: []string{thin + `reached low water mark for (?P<what>data|metadata) device`},
 		Kind:     "thin-pool", Expiry: 24 * time.Hour, ConfirmedBy: "thin-pools",
 	}, {

@@ -15,9 +15,6 @@ func usbRules() []Rule {
 		Advice: "`lsusb -t` shows what is left; restart the node, or bind the controller anew: its " +
 			"address into /sys/bus/pci/drivers/xhci_hcd/unbind, then into bind.",
 		Summary: "a USB controller stopped: all devices behind it are lost",
-		Literals: []string{"HC died; cleaning up", "assume dead", "xHCI host not responding", ": Host halt failed, ",
-			"Host not accessible, reset failed", "WARNING: Host System Error", "WARNING: Host Controller Error",
-			"Abort failed to stop command ring"},
 		Patterns: []string{`^(?:xhci|ehci|ohci|uhci)[_-](?:hcd|pci) (?P<subject>\S+): (?:(?:xHCI host controller not responding, assume dead|` +
 			`xHCI host not responding to stop endpoint command|HC died; cleaning up)|Host halt failed, -?\d+|Host not accessible, reset failed|` +
 			`WARNING: Host (?:System|Controller) Error|Abort failed to stop command ring: -?\d+)`},
@@ -27,12 +24,6 @@ func usbRules() []Rule {
 		ID: "usb-device-failed", Reason: "USBDeviceFailed", Domain: Hardware, Severity: finding.Info,
 		Advice:  "`lsusb -t` names the port: another cable, another port, another device.",
 		Summary: "a USB device does not respond, or draws too much current",
-		Literals: []string{": device descriptor read/", ": device not accepting address ",
-			"unable to enumerate USB device",
-			"Maybe the USB cable is bad?", ": over-current c", ": hub failed to enable device, error",
-			"can't read configurations, error", ": Device not responding to setup ",
-			"Timeout while waiting for setup device command", "Error while assigning device slot ID",
-			"hub_ext_port_status failed", ": clear tt "},
 		Patterns: []string{`^xhci[_-]hcd (?P<subject2>\S+): (?:Timeout while waiting for setup device command|Error while assigning device slot ID)`,
 			`^hub (?P<subject3>[\d.-]+):[\d.]+: hub_ext_port_status failed \(err = -\d+\)`,
 			device + `(?:device descriptor read/\w+, error -\d+|device not accepting address \d+, error -\d+|` +

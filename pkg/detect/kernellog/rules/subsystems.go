@@ -307,8 +307,6 @@ func storageDriverRules() []Rule {
 		Advice: "`dmsetup ls --tree` and `lsblk`: which device is missing or held? Of multipath: a local disk is " +
 			"in use, put it on the " +
 			"blacklist in /etc/multipath.conf; of LVM: `pvs` for what is missing.",
-		Literals: []string{"device-mapper: table: ", "device-mapper: ioctl: error adding target",
-			"error adding target"},
 		Patterns: []string{`^device-mapper: table: (?:(?P<subject>\d+:\d+): )?\S`,
 			`^device-mapper: (?:ioctl: )?error adding target to table`},
 		Kind: "device", Expiry: time.Hour,

@@ -68,7 +68,6 @@ func filesystemTroubleRules() []Rule {
 		Summary: "the kernel refused to mount an overlay filesystem, the usual root of containers",
 		Advice: "The directory of the runtime must be on a filesystem that overlay accepts: `findmnt -T /var/lib/containerd` (ext4, XFS " +
 			"with `ftype=1`), not on an overlay itself; one that is in use: `findmnt -t overlay`.",
-		Literals: []string{"\noverlayfs: "},
 		Patterns: []string{`^overlayfs: (?:filesystem on '?(?P<subject>[^']{1,200}?)'? not supported(?: as upperdir)?$|` +
 			`case-insensitive (?:capable )?(?:filesystem|directory) on (?P<subject2>\S{1,200}) not supported|` +
 			`workdir and upperdir must (?:reside under the same mount|be separate subtrees)|upper fs is r/o, try |overlapping (?:upper|lower|work)dir path|` +
@@ -124,7 +123,6 @@ func hardwareReportRules() []Rule {
 		Advice: "The lines belong together: `dmesg | grep 'Hardware Error'` shows section, address and module " +
 			"(fru_text, DIMM " +
 			"location); `ras-mc-ctl --errors` and `ipmitool sel elist` name the part.",
-		Literals: []string{"[Hardware Error]: "},
 		Patterns: []string{`^(?:mce: )?(?:\{\d+\})?\[Hardware Error\]: +\S`},
 		Exclude:  `BERT|Skipped|corrected by h/w|APEI Generic Hardware Error Source: \d+ (?:disabled|enabled)|[Ee]rror [Rr]ecord|No error`,
 		Kind:     NodeKind, Report: "hardware-detail", Expiry: 24 * time.Hour,

@@ -115,7 +115,6 @@ func platformRules() []Rule {
 		Summary: "the management controller (BMC) answers again and again what it was not asked",
 		Advice: "Is its firmware being updated? Else `ipmitool mc info`, `ipmitool mc reset cold`, and update its " +
 			"firmware; what polls it (`ps -ef | grep -i ipmi`) gets wrong values until then.",
-		Literals:  []string{"BMC returned incorrect response"},
 		Patterns:  []string{`^(?:ipmi_\w+ [\w.:-]{1,40}: )?(?:IPMI message handler: )?BMC returned incorrect response, expected netfn `},
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Raise: Rate{5, 10 * time.Minute}, Expiry: time.Hour,
@@ -178,11 +177,6 @@ func platformRules() []Rule {
 		Advice: "`modinfo MODULE` (vermagic, signer) beside `uname -r`: build or install it for this kernel " +
 			"(`dkms status`), or enrol its key " +
 			"(`mokutil --list-enrolled`).",
-		Literals: []string{": disagrees about version of symbol ", ": Unknown symbol ", ": version magic '",
-			": exports duplicate symbol ", ": Symbol ",
-			"\nLockdown: ", "\nLoading of module with", "\nLoading of unsigned mo", "\nmodule: x86/modules: ",
-			"\nx86/modules: ", "\nInvalid ELF section", "\nModule has invalid ELF",
-			"\nfailed to validate module ["},
 		Patterns: []string{
 			`^(?P<subject>[\w-]{1,56}): (?:disagrees about version of symbol |Unknown symbol \S+ \(err -?\d+\)|version magic '[^']*' should be |exports duplicate symbol |Symbol \S+ has an invalid section index)`,
 			`^failed to validate module \[(?P<subject2>[^\]]{1,56})\] BTF: -\d+`, // kernel/bpf/btf.c
@@ -196,7 +190,6 @@ func platformRules() []Rule {
 		Advice: "Install the package with the file (`dpkg -S`, `dnf provides`, linux-firmware of this kernel's " +
 			"age), also in the initramfs " +
 			"(`update-initramfs -u`, `dracut -f`), and load the driver anew.",
-		Literals: []string{"Direct firmware load for", "firmware: failed to load "},
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(nics, hbas,
 				gpus) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: (?:Direct firmware load for|firmware: failed to load) \S+`,
