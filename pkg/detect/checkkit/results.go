@@ -2,6 +2,7 @@ package checkkit
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -34,6 +35,31 @@ func (r *Results) Doubt(subject finding.Subject, err error) bool {
 // Unread is Doubt for a subject that need not exist: if its file does not, it has neither a finding nor a doubt.
 func (r *Results) Unread(subject finding.Subject, err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || r.Doubt(subject, err)
+}
+
+// Settle adds a finding that is certain, whatever else about its subject could not be read.
+func (r *Results) Settle(f finding.Finding) {
+	delete(r.doubts, f.Subject)
+	r.findings = append(r.findings, f)
+}
+
+// Take records what became of a subject: an error, a finding, or neither.
+func (r *Results) Take(subject finding.Subject, f *finding.Finding, err error) {
+	if !r.Doubt(subject, err) && f != nil {
+		r.findings = append(r.findings, *f)
+	}
+}
+
+// Empty reports whether there is neither a finding nor a doubt.
+func (r *Results) Empty() bool { return len(r.findings)+len(r.doubts) == 0 }
+
+// Inconclusive is Done for a run that did not see everything for the reason err. The doubts are in its text only: a
+// PartialError inside it would mean that everything else was read.
+func (r *Results) Inconclusive(err error) ([]finding.Finding, error) {
+	if doubts := finding.Partial(r.doubts); doubts != nil {
+		err = fmt.Errorf("%w; %v", err, doubts) //nolint:errorlint // in words only
+	}
+	return r.findings, err
 }
 
 // Done returns the results of a check's Run.

@@ -93,33 +93,27 @@ func (m *servingState) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 	} else if clock, err := h.TimeClock(); err != nil || !clock.Right() {
 		unsure = "the clock is not synchronised, so it may be the clock that is wrong"
 	}
-	var found []finding.Finding
-	unknown := map[finding.Subject]error{}
+	var results checkkit.Results
 	client, clientErr := clientCertificate(h)
-	switch {
-	case client != nil:
-		found = append(found, evaluateCertificate(clientSubject(), client, now.Wall, unsure)...)
-	case clientErr != nil:
-		unknown[clientSubject()] = clientErr
+	if !results.Doubt(clientSubject(), clientErr) && client != nil {
+		results.Add(evaluateCertificate(clientSubject(), client, now.Wall, unsure))
 	}
 	serving, err := m.serving(ctx, h, now)
 	switch {
 	case errors.Is(err, hosterr.ErrNoCertificate):
-		found = append(found, finding.Finding{
+		results.Add(finding.Finding{
 			Subject: servingSubject(), Severity: finding.Warning, Reason: "KubeletServingCertificateMissing",
 			Message: "kubelet's API has no serving certificate, so that logs, exec and metrics of this node fail: " +
 				"approve its signing request (`kubectl get csr`)",
-		})
+		}, true)
 	case errors.Is(err, hosterr.ErrNotConfigured):
 		if client == nil && clientErr == nil {
 			return nil, finding.NotApplicable("kubelet uses no client certificate and serves no API")
 		}
-	case err != nil:
-		unknown[servingSubject()] = err
-	default:
-		found = append(found, evaluateCertificate(servingSubject(), serving, now.Wall, unsure)...)
+	case !results.Doubt(servingSubject(), err):
+		results.Add(evaluateCertificate(servingSubject(), serving, now.Wall, unsure))
 	}
-	return found, finding.Partial(unknown)
+	return results.Done()
 }
 
 func clientSubject() finding.Subject {
@@ -133,9 +127,10 @@ func servingSubject() finding.Subject {
 // serving returns the serving certificate of the last handshake. If it expires soon, each run reads it again: kubelet
 // may have a new one.
 func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Timestamp) (*x509.Certificate, error) {
-	good := m.found != nil && len(evaluateCertificate(servingSubject(), m.found, now.Wall, "")) == 0
-	if good && m.asked.Boot == now.Boot && now.Since(m.asked) < servingEvery {
-		return m.found, nil
+	if m.found != nil && m.asked.Boot == now.Boot && now.Since(m.asked) < servingEvery {
+		if _, bad := evaluateCertificate(servingSubject(), m.found, now.Wall, ""); !bad {
+			return m.found, nil
+		}
 	}
 	found, err := host.Ask(ctx, "kubelet", h.Kubelet.ServingCertificate)
 	if err != nil {

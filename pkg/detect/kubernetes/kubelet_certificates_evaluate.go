@@ -21,7 +21,8 @@ func readCertificate(files host.Files, name string) (*x509.Certificate, error) {
 }
 
 // evaluateCertificate checks the validity of a certificate. Unsure is why the clock may be wrong, empty if it is right.
-func evaluateCertificate(subject finding.Subject, c *x509.Certificate, now time.Time, unsure string) []finding.Finding {
+func evaluateCertificate(subject finding.Subject, c *x509.Certificate, now time.Time,
+	unsure string) (finding.Finding, bool) {
 	left := c.NotAfter.Sub(now)
 	f := finding.Finding{
 		Subject: subject, Severity: finding.Warning,
@@ -54,10 +55,10 @@ func evaluateCertificate(subject finding.Subject, c *x509.Certificate, now time.
 		f.Reason = "KubeletCertificateExpiring"
 		f.Message = fmt.Sprintf("%s expires at %s and should have been renewed by now", what, f.Facts["notAfter"])
 	default:
-		return nil
+		return finding.Finding{}, false
 	}
 	if unsure != "" {
 		f.Message += " (" + unsure + ")"
 	}
-	return []finding.Finding{f}
+	return f, true
 }

@@ -18,7 +18,7 @@ import (
 // hung device hangs for that reason: the finding of the lowest one names it.
 func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, hung []string) ([]finding.Finding, error) {
 	mounts, mountsErr := mount.Visible(mount.Recent(h))
-	doubts := make(map[finding.Subject]error)
+	var results checkkit.Results
 	causes := make(map[string][]string) // disk to all devices that hang because of it, including itself
 	for _, name := range hung {
 		disk := diskOf(h.Files, name)
@@ -33,19 +33,19 @@ func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, hung []string)
 		case !m.countsMayBeLost(h.Files, disk) || m.waitShare >= waitingShare:
 			causes[disk] = append(causes[disk], name)
 		case m.waitShare < 0:
-			doubts[deviceSubject(disk)] = errors.New("I/O is in flight and none completes, but none is in flight " +
-				"below it; without /proc/pressure/io it is unknown whether the count is right")
+			results.Doubt(deviceSubject(disk), errors.New("I/O is in flight and none completes, but none is in flight "+
+				"below it; without /proc/pressure/io it is unknown whether the count is right"))
 		}
 	}
 	vital := m.vitalThatHang(h, mounts)
-	var findings []finding.Finding
 	for disk, above := range causes {
-		findings = append(findings, m.finding(ctx, h, mounts, hungDisk{disk, above, vital[diskOf(h.Files, disk)]}))
+		results.Add(m.finding(ctx, h, mounts, hungDisk{disk, above, vital[diskOf(h.Files, disk)]}), true)
 	}
+	findings, doubts := results.Done()
 	if mountsErr != nil { // the disk hangs nevertheless; only the severity is unknown
 		return findings, fmt.Errorf("which disks the node needs: %w", mountsErr)
 	}
-	return findings, finding.Partial(doubts)
+	return findings, doubts
 }
 
 // culprits returns the lowest hung disks below a device. A loop device's file may be on any disk, so any hung disk may

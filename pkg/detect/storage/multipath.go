@@ -83,18 +83,17 @@ func (m *heldStates) paths(ctx context.Context, h *host.Host) ([]finding.Finding
 	if err != nil {
 		return nil, err
 	}
-	doubts := make(map[finding.Subject]error)
-	sets := mapperPaths(ctx, h, names, doubts)
-	nvme, err := nvmePaths(h.Files, doubts)
+	var results checkkit.Results
+	sets := mapperPaths(ctx, h, names, &results)
+	nvme, err := nvmePaths(h.Files, &results)
 	if err != nil {
 		return nil, err
 	}
 	sets = append(sets, nvme...)
 	m.begin()
-	if len(sets) == 0 && len(doubts) == 0 {
+	if len(sets) == 0 && results.Empty() {
 		return nil, finding.NoneLeft("no disk has several paths")
 	}
-	var findings []finding.Finding
 	for _, s := range sets {
 		reason, least := reasonPathsMissing, passingState
 		switch {
@@ -104,15 +103,14 @@ func (m *heldStates) paths(ctx context.Context, h *host.Host) ([]finding.Finding
 			continue
 		}
 		if held := m.held(s.disk, reason, h.Clock().SinceBoot); held >= least {
-			delete(doubts, deviceSubject(s.disk)) // its fault is known
-			findings = append(findings, s.finding(ctx, h, reason, held >= noPathFatal))
+			results.Settle(s.finding(ctx, h, reason, held >= noPathFatal))
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // nvmePaths returns the namespaces of NVMe subsystems that are connected over a network or by several controllers.
-func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, error) {
+func nvmePaths(files host.Files, results *checkkit.Results) ([]pathSet, error) {
 	const class = "/sys/class/nvme-subsystem"
 	subsystems, err := checkkit.ListSorted(files, class)
 	if err != nil {
@@ -126,8 +124,7 @@ func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, e
 			continue // was removed meanwhile
 		}
 		controllers, disks, err := readControllers(files, dir, entries)
-		if err != nil {
-			doubts[finding.Subject{Kind: "nvme-subsystem", Name: subsystem}] = err
+		if results.Doubt(finding.Subject{Kind: "nvme-subsystem", Name: subsystem}, err) {
 			continue
 		}
 		if len(controllers) == 1 && controllers[0].transport == "pcie" {

@@ -10,22 +10,19 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // mapperPaths returns the devices of multipathd. A path is usable if both the SCSI layer and the device mapper report
 // it so: the former knows what the kernel or the transport gave up, the latter which paths fail I/O or multipathd's
 // test.
-func mapperPaths(ctx context.Context, h *host.Host, names []string, doubts map[finding.Subject]error) []pathSet {
+func mapperPaths(ctx context.Context, h *host.Host, names []string, results *checkkit.Results) []pathSet {
 	var sets []pathSet
 	for _, name := range names {
 		if !strings.HasPrefix(name, "dm-") {
 			continue
 		}
 		uuid, err := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+name+"/dm/uuid")
-		if err != nil {
-			doubts[deviceSubject(name)] = err
-		} else if strings.HasPrefix(uuid, multipathUUID) {
+		if !results.Doubt(deviceSubject(name), err) && strings.HasPrefix(uuid, multipathUUID) {
 			alias, _ := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+name+"/dm/name") // for people only
 			sets = append(sets, pathSet{disk: name, alias: alias})
 		}
@@ -35,9 +32,7 @@ func mapperPaths(ctx context.Context, h *host.Host, names []string, doubts map[f
 	}
 	failed, mapperErr := askMapper(ctx, h, probe.ProbeMultipath, parseMultipaths)
 	for i := range sets {
-		if err := errors.Join(mapperErr, sets[i].readPaths(h.Files, failed)); err != nil {
-			doubts[deviceSubject(sets[i].disk)] = err
-		}
+		results.Doubt(deviceSubject(sets[i].disk), errors.Join(mapperErr, sets[i].readPaths(h.Files, failed)))
 	}
 	return sets
 }

@@ -97,13 +97,12 @@ type nvmeState struct {
 type nvmeDisk struct{ name, state, serial, model string }
 
 func (n *nvmeState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	disks, doubts, err := nvmeDisks(h.Files)
+	disks, results, err := nvmeDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
 	n.states.begin()
 	n.answers.begin()
-	var findings []finding.Finding
 	for _, d := range disks {
 		f := finding.Finding{Subject: deviceSubject(d.name), Severity: finding.Warning}
 		if d.state != "live" {
@@ -115,32 +114,27 @@ func (n *nvmeState) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 			if d.state == "dead" {
 				f.Reason, f.Message = reasonNVMeDead, "was given up by the kernel (state dead)"
 			}
-			findings = append(findings, d.finding(ctx, h, f))
+			results.Add(d.finding(ctx, h, f), true)
 			continue
 		}
 		answer, grown := n.query(ctx, h, d)
-		switch {
-		case answer.err != nil:
-			doubts[f.Subject] = answer.err
-		case answer.supported && answer.health.evaluate(&f, grown):
-			findings = append(findings, d.finding(ctx, h, f))
+		if !results.Doubt(f.Subject, answer.err) && answer.supported && answer.health.evaluate(&f, grown) {
+			results.Add(d.finding(ctx, h, f), true)
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // nvmeDisks lists the local controllers.
-func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) {
+func nvmeDisks(files host.Files) (disks []nvmeDisk, results checkkit.Results, err error) {
 	const class = "/sys/class/nvme"
 	names, err := checkkit.ListSorted(files, class)
 	if err != nil {
-		return nil, nil, fmt.Errorf("list %s: %w", class, err)
+		return nil, results, fmt.Errorf("list %s: %w", class, err)
 	}
 	if len(names) == 0 {
-		return nil, nil, finding.NotApplicable("there is no NVMe disk")
+		return nil, results, finding.NotApplicable("there is no NVMe disk")
 	}
-	var disks []nvmeDisk
-	doubts := make(map[finding.Subject]error)
 	for _, name := range names[:min(len(names), checkkit.MaxDisks)] {
 		dir := class + "/" + name
 		transport, err := checkkit.OptionalDeviceText(files, dir+"/transport")
@@ -151,8 +145,7 @@ func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) 
 		if err == nil {
 			d.state, err = files.Text(dir + "/state")
 		}
-		if err != nil {
-			doubts[deviceSubject(name)] = err
+		if results.Doubt(deviceSubject(name), err) {
 			continue
 		}
 		d.state = checkkit.Sanitize(d.state, 32)
@@ -160,10 +153,10 @@ func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) 
 		d.model, _ = checkkit.OptionalDeviceText(files, dir+"/model")
 		disks = append(disks, d)
 	}
-	if len(disks) == 0 && len(doubts) == 0 {
-		return nil, nil, finding.NotApplicable("there is no local NVMe disk")
+	if len(disks) == 0 && results.Empty() {
+		return nil, results, finding.NotApplicable("there is no local NVMe disk")
 	}
-	return disks, doubts, nil
+	return disks, results, nil
 }
 
 // query returns the health that the disk reports, or reported within the hour, and by how much its errors grew.

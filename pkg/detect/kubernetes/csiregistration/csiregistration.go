@@ -146,25 +146,20 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 		return nil, finding.NotApplicable("no CSI driver should be on this node")
 	}
 
-	var found []finding.Finding
-	unknown := map[finding.Subject]error{}
+	var results checkkit.Results
 	for i := range drivers {
 		d := &drivers[i]
 		d.NodeID, d.RegistrationErr = registered[d.Name], csiNodeErr
 		c.explain(ctx, h, d)
 		f, err := evaluateCSIDriver(*d, c.settings)
-		if err != nil {
-			unknown[d.subject()] = err
-		} else if f != nil {
-			found = append(found, *f)
-		}
+		results.Take(d.subject(), f, err)
 	}
-	c.faulty = len(found)+len(unknown) > 0
+	c.faulty = !results.Empty()
 	if podsErr != nil {
 		// Without kubelet's pods it is not known which drivers should be here.
-		return found, checkkit.Inconclusive(podsErr, unknown)
+		return results.Inconclusive(podsErr)
 	}
-	return found, finding.Partial(unknown)
+	return results.Done()
 }
 
 // explain makes the calls that kubelet makes before it accepts a driver, for one that kubelet seems to have rejected.

@@ -15,7 +15,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/network"
-	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -38,25 +37,28 @@ func (c *packetFilterCheck) observe(ctx context.Context, h *host.Host) ([]findin
 		podsErr = fmt.Errorf("pods that may shadow kubelet's port: %w", podsErr)
 	}
 	port := portOf(h.Paths.KubeletAPI, 10250)
-	var found []finding.Finding
+	var results checkkit.Results
+	if len(filter.Legacy) > 0 { // a node that uses iptables-legacy: its rules may drop anything
+		results.Doubt(finding.Subject{Kind: "packet-filter", Name: "iptables-legacy"}, fmt.Errorf("rules in "+
+			"iptables-legacy are not read, and there are tables of it: %s",
+			checkkit.Sanitize(strings.Join(filter.Legacy, ", "), 200)))
+	}
+	reported := map[finding.Subject]bool{}
 	for _, sample := range c.samples(h, pods, port) {
-		drop := findDrop(filter, sample.packetSample)
-		if drop == nil {
-			continue
-		}
-		f := drop.finding(sample)
-		if !slices.ContainsFunc(found, func(other finding.Finding) bool { return other.Subject == f.Subject }) {
-			found = append(found, f)
+		if drop := findDrop(filter, sample.packetSample); drop != nil {
+			f := drop.finding(sample)
+			results.Add(f, !reported[f.Subject])
+			reported[f.Subject] = true
 		}
 	}
-	found = append(found, shadowingPods(pods, port)...)
+	shadowingPods(&results, pods, port)
 	if healthz := portOf(h.Paths.KubeletHealthz, 10248); healthz != port {
-		found = append(found, shadowingPods(pods, healthz)...)
+		shadowingPods(&results, pods, healthz)
 	}
 	if podsErr != nil {
-		return found, checkkit.Inconclusive(podsErr, notRead(filter))
+		return results.Inconclusive(podsErr)
 	}
-	return found, finding.Partial(notRead(filter))
+	return results.Done()
 }
 
 // portOf returns the port of one of kubelet's servers.
@@ -89,35 +91,22 @@ func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 	}
 }
 
-// notRead returns the unknown subjects of a node that uses iptables-legacy: its rules may drop anything.
-func notRead(filter packetfilter.PacketFilter) map[finding.Subject]error {
-	if len(filter.Legacy) == 0 {
-		return nil
-	}
-	return map[finding.Subject]error{
-		{Kind: "packet-filter", Name: "iptables-legacy"}: fmt.Errorf("rules in iptables-legacy are not read, and "+
-			"there are tables of it: %s", checkkit.Sanitize(strings.Join(filter.Legacy, ", "), 200)),
-	}
-}
-
 // shadowingPods finds pods whose hostPort is one of kubelet's: the translation comes before any socket.
-func shadowingPods(pods []corev1.Pod, port uint16) []finding.Finding {
-	var found []finding.Finding
+func shadowingPods(results *checkkit.Results, pods []corev1.Pod, port uint16) {
 	for i := range pods {
 		pod := &pods[i]
 		if checkkit.PodFinished(pod) || pod.Spec.HostNetwork || !hasHostPort(pod, port) {
 			continue
 		}
 		name := pod.Namespace + "/" + pod.Name
-		found = append(found, finding.Finding{
+		results.Add(finding.Finding{
 			Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)}, Severity: finding.Warning,
 			Reason: "HostPortShadowsKubelet",
 			Message: fmt.Sprintf("pod %s has hostPort %d, which is kubelet's: requests for kubelet on this node "+
 				"reach the pod", name, port),
 			Facts: map[string]string{"pods": name, "port": strconv.Itoa(int(port))},
-		})
+		}, true)
 	}
-	return found
 }
 
 func hasHostPort(pod *corev1.Pod, port uint16) bool {

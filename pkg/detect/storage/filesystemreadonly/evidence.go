@@ -13,25 +13,21 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// gatherEvidence reads the state files of each filesystem. It returns errors by subject.
-func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]error, error) {
+// gatherEvidence reads the state files of each filesystem.
+func gatherEvidence(h *host.Host, filesystems []examined, results *checkkit.Results) error {
 	devices, err := h.Files.List("/sys/dev/block")
 	if err != nil {
-		return nil, fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
+		return fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
 	}
 	table := slices.DeleteFunc(filesystem.Fstab(h.Files), func(e filesystem.FstabEntry) bool { return !e.ReadOnly() })
 	bootedAt := checkkit.BootTime(h.Clock())
-	doubts := make(map[finding.Subject]error)
 	for i := range filesystems {
 		f := &filesystems[i]
-		if err := f.gather(h.Files, devices, table, bootedAt); err != nil {
-			doubts[f.Subject()] = err
-		}
+		results.Doubt(f.Subject(), f.gather(h.Files, devices, table, bootedAt))
 	}
-	return doubts, nil
+	return nil
 }
 
 func (f *examined) gather(files host.Files, devices []string, table []filesystem.FstabEntry, bootedAt time.Time) error {

@@ -127,21 +127,18 @@ func (c *hungMounts) run(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		c.failing = map[string]mountFailure{}
 		return nil, finding.NoneLeft("no network or FUSE filesystem is mounted")
 	}
-	doubts := c.probe(ctx, h, mounts, filesystems)
-	var findings []finding.Finding
+	var results checkkit.Results
+	c.probe(ctx, h, mounts, filesystems, &results)
 	for _, f := range filesystems {
 		failure, failed := c.failing[superblock(f)]
 		if !failed {
 			continue
 		}
-		delete(doubts, f.Subject())
 		if front, behind := c.behind(mounts, f); behind {
-			doubts[f.Subject()] = fmt.Errorf("its path leads through %s, which fails itself", front.Point)
+			results.Doubt(f.Subject(), fmt.Errorf("its path leads through %s, which fails itself", front.Point))
 			continue
 		}
-		findings = append(findings, hungFinding(f, failure, h.Paths, mounts, filesystem.AffectedPods(ctx, h, mounts,
-			f)))
+		results.Settle(hungFinding(f, failure, h.Paths, mounts, filesystem.AffectedPods(ctx, h, mounts, f)))
 	}
-	checkkit.ForgetUnmounted(h, doubts)
-	return findings, checkkit.OfMounts(doubts, cut)
+	return results.DoneWithMounts(h, cut)
 }
