@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -31,6 +32,22 @@ type rateRule struct {
 	share  float64 // the least share of failures among failures and successes
 	text   string  // for people, after the rate
 	info   bool    // the finding is information only
+	when   string  // of the fault's documentation; empty if an earlier rule has it
+}
+
+// faultsOf documents the faults of rules.
+func faultsOf(rules []rateRule) []detect.Fault {
+	var faults []detect.Fault
+	for _, r := range rules {
+		fault := detect.Fault{Reason: r.reason, Severity: finding.Warning, When: r.when}
+		if r.info {
+			fault.Severity = finding.Info
+		}
+		if r.when != "" {
+			faults = append(faults, fault)
+		}
+	}
+	return faults
 }
 
 // exceeds evaluates one rule; it finds no fault by counters that were watched for less than watched.
