@@ -29,7 +29,6 @@ const panicTTL = 72 * time.Hour
 
 // LastPanic finds nodes whose kernel panicked before this boot.
 func LastPanic() detect.Check {
-	m := &panicState{known: make(map[string]panicDump)}
 	return detect.Check{
 		ID: "last-panic", Domain: "kernel",
 		Summary: "the kernel panicked before this boot",
@@ -48,7 +47,7 @@ func LastPanic() detect.Check {
 			FalseAlarms: "Dumps of an oops, crash reports of programs, and dumps of earlier boots are not reported.",
 		},
 		Every: time.Hour,
-		Run:   m.run,
+		Run:   new(panicState).run,
 	}
 }
 

@@ -56,10 +56,7 @@ func dumpsBelow(h *host.Host, dir string) ([]string, error) {
 		return nil, err
 	}
 	if stat, err := h.Files.Stat(dir); err != nil || !stat.IsDir() { // a symbolic link could lead to a server
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		return nil, err
+		return nil, hosterr.Ignore(err, fs.ErrNotExist)
 	}
 	var found []string
 	dirs := []string{dir}

@@ -57,11 +57,10 @@ func TaskLimits(s UsageSettings) detect.Check {
 			limits, err := readTaskLimits(ctx, h)
 			var findings []finding.Finding
 			for _, l := range limits {
-				severity, marginal, ok := memory.evaluate(s, l.subject, l.usage, l.reason != "PodTasksNearLimit")
-				if !ok {
+				f, near := memory.near(s, l.finding(), l.usage, l.reason != "PodTasksNearLimit")
+				if !near {
 					continue
 				}
-				f := l.finding(severity, marginal)
 				if l.reason == "PodTasksNearLimit" {
 					pod := checkkit.PodNames(ctx, h, []string{l.subject.UID})[0]
 					f.Facts["pods"], f.Message = pod, "pod "+pod+" has "+l.usage.String()+" tasks"
@@ -81,10 +80,9 @@ type taskLimit struct {
 	usage   usage
 }
 
-func (l taskLimit) finding(severity finding.Severity, marginal bool) finding.Finding {
+func (l taskLimit) finding() finding.Finding {
 	return finding.Finding{
-		Subject: l.subject, Severity: severity, Reason: l.reason, BelowRaise: marginal,
-		Message: fmt.Sprintf("%s: %s tasks", l.what, l.usage),
+		Subject: l.subject, Reason: l.reason, Message: fmt.Sprintf("%s: %s tasks", l.what, l.usage),
 		Facts: map[string]string{
 			"tasks": fmt.Sprint(l.usage.used), "limit": fmt.Sprint(l.usage.limit),
 		},

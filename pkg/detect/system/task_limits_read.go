@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
-	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/detect/system/load"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -37,8 +36,11 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 		return limits, hosterr.Ignore(err, hosterr.ErrNotConfigured)
 	}
 	done := make(map[string]bool)
-	daemons, notFound := checkkit.DaemonCgroups(ctx, h, "pids")
-	for _, c := range append(daemons, kubepodsCgroups(h, pids)...) {
+	services, notFound := checkkit.DaemonCgroups(ctx, h, "pids")
+	for _, name := range cgroup.KubepodsCgroups(h.Paths) {
+		services = append(services, checkkit.DaemonCgroup{Name: name, Dir: pids.Point + name, Why: "which all pods are in"})
+	}
+	for _, c := range services {
 		if !done[c.Name] {
 			done[c.Name] = true
 			add(finding.Subject{Kind: "cgroup", Name: c.Name}, "CgroupTasksNearLimit", c.Name+", "+c.Why, c.Dir)
@@ -59,11 +61,11 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 
 // nodeTaskLimit compares all tasks with the smaller of the two limits of the kernel: reaching either makes fork fail.
 func nodeTaskLimit(h *host.Host) (taskLimit, error) {
-	used, err := checkkit.Parse(h.Files, "/proc/loadavg", allTasks)
+	seen, err := checkkit.Parse(h.Files, "/proc/loadavg", load.ParseLoadavg)
 	if err != nil {
 		return taskLimit{}, err
 	}
-	l := taskLimit{subject: checkkit.NodeSubject(h), reason: "TasksNearLimit", usage: usage{used: used}}
+	l := taskLimit{subject: checkkit.NodeSubject(h), reason: "TasksNearLimit", usage: usage{used: seen.Tasks}}
 	for _, name := range []string{"pid_max", "threads-max"} {
 		limit, err := checkkit.ReadCount(h.Files, "/proc/sys/kernel/"+name)
 		if err != nil {
@@ -77,29 +79,6 @@ func nodeTaskLimit(h *host.Host) (taskLimit, error) {
 		}
 	}
 	return l, nil
-}
-
-// allTasks returns the number of tasks from "0.14 0.25 0.30 1/96 488".
-func allTasks(loadavg string) (uint64, error) {
-	fields := strings.Fields(loadavg)
-	if len(fields) != 5 {
-		return 0, fmt.Errorf("%q: want 5 fields", checkkit.Sanitize(loadavg, 80))
-	}
-	_, all, _ := strings.Cut(fields[3], "/")
-	n, err := strconv.ParseUint(all, 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("%q: want runnable/all tasks", checkkit.Sanitize(fields[3], 80))
-	}
-	return n, nil
-}
-
-func kubepodsCgroups(h *host.Host, hierarchy cgroup.CgroupHierarchy) []checkkit.DaemonCgroup {
-	var found []checkkit.DaemonCgroup
-	for _, name := range cgroup.KubepodsCgroups(h.Paths) {
-		found = append(found, checkkit.DaemonCgroup{Name: name, Dir: hierarchy.Point + name,
-			Why: "which all pods are in"})
-	}
-	return found
 }
 
 // readPids reads the tasks of a cgroup and below; limited is false if it is absent or has no limit.

@@ -49,9 +49,6 @@ func suspendedDevices(files host.Files) []string {
 
 // addSuspended names suspended devices as a possible cause.
 func addSuspended(findings []finding.Finding, files host.Files) {
-	if len(findings) == 0 {
-		return
-	}
 	suspended := suspendedDevices(files)
 	if len(suspended) == 0 {
 		return

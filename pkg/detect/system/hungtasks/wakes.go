@@ -1,12 +1,12 @@
 package hungtasks
 
 import (
-	"errors"
 	"io/fs"
 	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
 )
@@ -34,11 +34,7 @@ func (k *kernelWakes) read(files host.Files) error {
 		return nil
 	}
 	seconds, err := checkkit.ReadCount(files, "/proc/sys/kernel/hung_task_timeout_secs")
-	if errors.Is(err, fs.ErrNotExist) {
-		k.known = true // built without the detection
-		return nil
-	}
-	if err != nil {
+	if hosterr.Ignore(err, fs.ErrNotExist) != nil { // 0 if the kernel was built without the detection
 		return err
 	}
 	k.known, k.every = true, time.Duration(min(seconds, 1<<31))*time.Second/2

@@ -16,7 +16,8 @@ import (
 type LoadSeen struct {
 	CPUs                 int
 	Load1, Load5, Load15 float64
-	Runnable             int // tasks that run or wait for a processor at this moment
+	Runnable             int    // tasks that run or wait for a processor at this moment
+	Tasks                uint64 // of the machine
 	CPU, Memory, IO      pressure
 	// tasks in state D now, and those that were so half a minute ago too. Known only after a scan
 	Blocked, BlockedLong int
@@ -63,12 +64,13 @@ func ParseLoadavg(text string) (LoadSeen, error) {
 		}
 		*into = value
 	}
-	running, _, ok := strings.Cut(fields[3], "/")
+	running, all, _ := strings.Cut(fields[3], "/")
 	runnable, err := strconv.Atoi(running)
-	if !ok || err != nil || runnable < 0 {
+	tasks, errAll := strconv.ParseUint(all, 10, 32)
+	if err != nil || errAll != nil || runnable < 0 {
 		return LoadSeen{}, fmt.Errorf("%q: want runnable/all tasks", fields[3])
 	}
-	seen.Runnable = max(runnable-1, 0) // the reader itself runs
+	seen.Runnable, seen.Tasks = max(runnable-1, 0), tasks // the reader itself runs
 	return seen, nil
 }
 
