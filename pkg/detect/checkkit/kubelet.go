@@ -22,10 +22,7 @@ type KubeletNetwork struct {
 func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 	var process host.Process
 	if h.Kubelet.Process != nil {
-		found, err := h.Kubelet.Process()
-		if err == nil {
-			process = found
-		}
+		process, _ = h.Kubelet.Process()
 	}
 	if process.PID != 0 && process.PID == k.process.PID && process.StartTime == k.process.StartTime {
 		return k.network, nil

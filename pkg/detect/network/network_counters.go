@@ -15,6 +15,9 @@ import (
 
 type counterWindow = checkkit.Window[uint64]
 
+// countersCheck is a check that keeps only counters between its runs.
+type countersCheck struct{ window counterWindow }
+
 // rateLeast is how long most counters must have been watched before their rate means anything.
 const rateLeast = 4 * time.Minute
 

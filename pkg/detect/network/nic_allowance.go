@@ -37,7 +37,7 @@ const (
 
 // NICAllowance finds cloud instances whose network is throttled.
 func NICAllowance() detect.Check {
-	c := &allowanceCheck{window: counterWindow{Span: 15 * time.Minute}}
+	c := &countersCheck{window: counterWindow{Span: 15 * time.Minute}}
 	return detect.Check{
 		ID: "nic-allowance", Domain: "network",
 		Summary: "the cloud provider throttles or drops packets: the instance exceeds its network allowance",
@@ -52,15 +52,11 @@ func NICAllowance() detect.Check {
 		},
 		Every: 5 * time.Minute, Deadline: 20 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 5 * time.Minute}},
-		Run:    c.observe,
+		Run:    c.allowances,
 	}
 }
 
-type allowanceCheck struct {
-	window counterWindow
-}
-
-func (c *allowanceCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *countersCheck) allowances(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := cardsOf(h.Files, allowanceDriver)
 	if err != nil {
 		return nil, err

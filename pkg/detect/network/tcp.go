@@ -113,11 +113,6 @@ func tcpRules() []rateRule {
 	}
 }
 
-// countersCheck evaluates counters of the whole node by their rates.
-type countersCheck struct {
-	window counterWindow
-}
-
 // evaluate records the counters of the rules, and evaluates them.
 func (c *countersCheck) evaluate(counters map[string]uint64, rules []rateRule, up time.Duration) []networkFault {
 	values := map[string]uint64{}

@@ -23,14 +23,6 @@ type diskSMART struct {
 // badSectors is the number whose growth announces a failure.
 func (s diskSMART) badSectors() uint64 { return s.reallocated + s.reported + s.pending + s.unreadable }
 
-// Attributes.
-const (
-	attributeReallocated = 5
-	attributeReported    = 187
-	attributePending     = 197
-	attributeUnreadable  = 198
-)
-
 const (
 	ataSense = 32
 	ataPage  = 512
@@ -88,14 +80,14 @@ func (s *diskSMART) attributes(values, thresholds []byte) {
 	for i := range count {
 		entry := values[first+i*size : first+(i+1)*size]
 		number, failure, value, raw := entry[0], entry[1]&1 != 0, entry[3], entry[5:]
-		switch number {
-		case attributeReallocated:
+		switch number { // see the head of disk_health.go
+		case 5:
 			s.reallocated = uint64(binary.LittleEndian.Uint32(raw))
-		case attributeReported:
+		case 187:
 			s.reported = uint64(binary.LittleEndian.Uint16(raw))
-		case attributePending:
+		case 197:
 			s.pending = uint64(binary.LittleEndian.Uint32(raw))
-		case attributeUnreadable:
+		case 198:
 			s.unreadable = uint64(binary.LittleEndian.Uint32(raw))
 		}
 		// 0, FEh and FFh are no values; neither are these thresholds.

@@ -1,7 +1,6 @@
 package csiregistration
 
 import (
-	"cmp"
 	"maps"
 	"path"
 	"path/filepath"
@@ -61,13 +60,11 @@ func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now find
 	for _, name := range c.settings.Ignore {
 		delete(e, name)
 	}
-	return slices.SortedFunc(func(yield func(csiDriver) bool) {
-		for _, d := range e {
-			if !yield(*d) {
-				return
-			}
-		}
-	}, func(a, b csiDriver) int { return cmp.Compare(a.Name, b.Name) })
+	drivers := make([]csiDriver, 0, len(e))
+	for _, name := range slices.Sorted(maps.Keys(e)) {
+		drivers = append(drivers, *e[name])
+	}
+	return drivers
 }
 
 // attach adds each socket to its driver: first those that name it, then those that do not answer, by the history and by

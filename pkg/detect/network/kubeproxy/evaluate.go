@@ -49,20 +49,12 @@ func (seen observation) evaluate() []finding.Finding {
 
 // age renders how long ago the last update was. Both times are kube-proxy's own.
 func (p proxyHealth) age() string {
-	last, now, ok := p.times()
-	if !ok || now.Before(last) || last.IsZero() {
+	last, err := parseTime(*p.LastUpdated)
+	now, errNow := parseTime(p.CurrentTime)
+	if err != nil || errNow != nil || now.Before(last) || last.IsZero() {
 		return ""
 	}
 	return " for " + now.Sub(last).Round(time.Second).String()
-}
-
-func (p proxyHealth) times() (last, now time.Time, ok bool) {
-	last, err := parseTime(*p.LastUpdated)
-	if err != nil {
-		return last, now, false
-	}
-	now, err = parseTime(p.CurrentTime)
-	return last, now, err == nil
 }
 
 // parseTime reads RFC 3339, or the format of older kube-proxies: time.Time.String, followed by Go's monotonic reading.
