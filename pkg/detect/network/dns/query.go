@@ -75,9 +75,8 @@ func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dn
 		return servers, map[finding.Subject]error{{Kind: "file", Name: network.ResolvConf}: err}
 	}
 	for _, address := range upstream {
-		if server := (dnsServer{Address: address, Upstream: true}); !slices.Contains(servers,
-			dnsServer{Address: address}) {
-			servers = append(servers, server)
+		if !slices.Contains(servers, dnsServer{Address: address}) {
+			servers = append(servers, dnsServer{Address: address, Upstream: true})
 		}
 	}
 	return servers, nil
