@@ -33,7 +33,7 @@ import (
 // it has not run for another two minutes.
 //
 // A task that is in state D in two runs and did not run between them (its context switches are the same) has waited in
-// the kernel all that time; so has one that was woken only to wait again, see wakes.go. The kernel's detection does the
+// the kernel all that time; so has one that was woken only to wait again, see kernelWakes. The kernel's detection does the
 // same every two minutes, but leaves out tasks that a signal could kill, which are those of NFS; it logs ten tasks at
 // most, and none after an oops.
 //

@@ -1,7 +1,10 @@
 package checkkit
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -69,4 +72,33 @@ func CountCPUs(list string) (int, error) {
 		count += int(to-from) + 1
 	}
 	return count, nil
+}
+
+// Parse reads a file and parses its content, as text or bytes. An error of either step names the file.
+func Parse[Content string | []byte, T any](files host.Files, name string, parse func(Content) (T, error)) (T, error) {
+	data, err := files.Read(name)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	value, err := parse(Content(data))
+	if err != nil {
+		return value, fmt.Errorf("read %s: %w", name, err)
+	}
+	return value, nil
+}
+
+// InLine is an error in a line of a file.
+func InLine(line string, err error) error {
+	return fmt.Errorf("line %q: %w", Sanitize(line, MaxLine), err)
+}
+
+// ListSorted returns the sorted names in a directory, and none if it does not exist.
+func ListSorted(files host.Files, dir string) ([]string, error) {
+	names, err := files.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	slices.Sort(names)
+	return names, err
 }
