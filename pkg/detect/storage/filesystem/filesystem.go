@@ -198,3 +198,9 @@ func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {
 	}
 	return *best, true
 }
+
+// Fault is one way in which a filesystem fails.
+type Fault struct {
+	Reason, Text, Evidence string
+	Certain                bool // one observation proves it
+}
