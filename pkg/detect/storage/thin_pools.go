@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -273,10 +274,8 @@ func (p thinPool) explain(ctx context.Context, h *host.Host, f finding.Finding) 
 	if target, err := h.Files.Link("/sys/dev/block/" + p.device); err == nil {
 		disk = path.Base(target)
 	}
-	name, _ := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+disk+"/dm/name") // for people only
-	if name == "" {
-		name = p.device
-	}
+	alias, _ := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+disk+"/dm/name") // for people only
+	name := cmp.Or(alias, p.device)
 	f.Facts["name"] = name
 	f.Message = "thin pool " + name + " " + f.Message
 	if disk != "" {

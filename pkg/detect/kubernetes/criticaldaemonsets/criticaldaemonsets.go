@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path"
 	"strings"
@@ -219,16 +220,8 @@ func (c *daemonSetCheck) forget(critical []daemonSetState) {
 	for _, seen := range critical {
 		there[seen.Name] = true
 	}
-	for name := range c.confirmed {
-		if !there[name] {
-			delete(c.confirmed, name)
-		}
-	}
-	for name := range c.rollouts {
-		if !there[name] {
-			delete(c.rollouts, name)
-		}
-	}
+	maps.DeleteFunc(c.confirmed, func(name string, _ confirmation) bool { return !there[name] })
+	maps.DeleteFunc(c.rollouts, func(name string, _ rollout) bool { return !there[name] })
 }
 
 // booting returns why the state is not settled yet: the machine, its kubelet or its Node has just started.

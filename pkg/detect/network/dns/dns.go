@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -206,11 +207,7 @@ func parseNameservers(text string) []netip.Addr {
 
 // query queries all servers in parallel, so that a silent one costs its own time only.
 func (c *dnsCheck) query(ctx context.Context, servers []dnsServer, domain string, now time.Duration) []serverResult {
-	for server := range c.servers {
-		if !slices.Contains(servers, server) {
-			delete(c.servers, server)
-		}
-	}
+	maps.DeleteFunc(c.servers, func(s dnsServer, _ *dnsHistory) bool { return !slices.Contains(servers, s) })
 	for _, server := range servers {
 		if c.servers[server] == nil {
 			c.servers[server] = &dnsHistory{}
