@@ -183,7 +183,7 @@ func (m *KubeletMeter) add(at finding.Timestamp, epoch float64, values map[strin
 	same := m.at.Boot == at.Boot && m.epoch == epoch
 	m.Gap = m.Strict && same && at.Since(m.at) > m.Window
 	if !same || m.Gap {
-		m.window.Reset()
+		m.window.samples = nil
 	}
 	m.window.Span, m.window.OneProcess, m.at, m.epoch = m.Window, true, at, epoch
 	m.window.Add(at.SinceBoot, values)
@@ -194,7 +194,7 @@ func (m *KubeletMeter) rises() map[string]float64 {
 		return nil
 	}
 	rises := make(map[string]float64)
-	for key := range m.window.Newest() {
+	for key := range m.window.samples[len(m.window.samples)-1].values {
 		rises[key], _, _ = m.window.Rise(key)
 	}
 	return rises
@@ -206,16 +206,26 @@ func (m *KubeletMeter) Follow(found []finding.Finding) []finding.Finding {
 	return found
 }
 
-// Oldest returns the counters at the start of the window.
-func (m *KubeletMeter) Oldest() map[string]float64 { return m.window.Oldest() }
+// Oldest returns the counters at the start of the window. There are some if Read has returned rises.
+func (m *KubeletMeter) Oldest() map[string]float64 { return m.window.samples[0].values }
 
 // LastInterval returns the time between the two newest scrapes, 0 if there are fewer than two.
-func (m *KubeletMeter) LastInterval() time.Duration { return m.window.LastInterval() }
+func (m *KubeletMeter) LastInterval() time.Duration { return m.between(len(m.window.samples) - 2) }
 
 // Span returns the time that the rises cover, rounded for a message.
 func (m *KubeletMeter) Span() time.Duration {
-	if elapsed := m.window.Elapsed(); elapsed < 2*time.Minute {
+	elapsed := m.between(0)
+	if elapsed < 2*time.Minute {
 		return elapsed.Round(time.Second)
 	}
-	return m.window.Elapsed().Round(time.Minute)
+	return elapsed.Round(time.Minute)
+}
+
+// between returns the time between a scrape and the newest one, 0 if there are fewer than two.
+func (m *KubeletMeter) between(scrape int) time.Duration {
+	samples := m.window.samples
+	if len(samples) < 2 {
+		return 0
+	}
+	return samples[len(samples)-1].at - samples[scrape].at
 }
