@@ -46,7 +46,8 @@ func NICAllowance() detect.Check {
 		Doc: detect.Doc{
 			Reads: []string{"the driver's counters *_allowance_exceeded (ethtool -S) of cards with the driver ena, " +
 				"by a child process"},
-			Why:         "No counter of the kernel shows these drops: connections and DNS of pods fail without a trace.",
+			Why: "No counter of the kernel shows these drops: connections and DNS of pods fail without a " +
+				"trace.",
 			Faults:      faultsOf(allowanceRules("")),
 			FalseAlarms: "Short bursts above the allowance are normal on burstable instances and are not reported.",
 		},
@@ -108,7 +109,8 @@ func allowanceRules(card string) []rateRule {
 	rules := []rateRule{
 		{key: "conntrack", least: 1.0 / 60, reason: "ConnectionAllowanceExceeded",
 			text: "packets were dropped because no further connection is tracked",
-			when: "one packet per minute was dropped over 10 minutes or more, because no further connection is tracked"},
+			when: "one packet per minute was dropped over 10 minutes or more, because no further connection " +
+				"is tracked"},
 		{key: "linklocal", least: 1.0 / 60, reason: "LinkLocalAllowanceExceeded",
 			text: "packets to DNS, clock or metadata were dropped",
 			when: "one packet per minute to DNS, clock or metadata was dropped over 10 minutes or more"},

@@ -250,7 +250,7 @@ func (s *diskSMART) attributes(values, thresholds []byte) {
 	for i := range count {
 		entry := values[first+i*size : first+(i+1)*size]
 		number, failure, value, raw := entry[0], entry[1]&1 != 0, entry[3], entry[5:]
-		switch number { // see the head of disk_health.go
+		switch number { // see the head of the file
 		case 5:
 			s.reallocated = uint64(binary.LittleEndian.Uint32(raw))
 		case 187:

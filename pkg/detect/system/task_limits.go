@@ -118,7 +118,8 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 	done := make(map[string]bool)
 	services, notFound := checkkit.DaemonCgroups(ctx, h, "pids")
 	for _, name := range cgroup.KubepodsCgroups(h.Paths) {
-		services = append(services, checkkit.DaemonCgroup{Name: name, Dir: pids.Point + name, Why: "which all pods are in"})
+		services = append(services, checkkit.DaemonCgroup{Name: name, Dir: pids.Point + name,
+			Why: "which all pods are in"})
 	}
 	for _, c := range services {
 		if !done[c.Name] {

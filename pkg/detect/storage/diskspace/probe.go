@@ -69,8 +69,8 @@ func inMemory(m mount.Mount) bool {
 	return m.FSType == "tmpfs" && m.Root == "/" && slices.Contains([]string{"/", "/run", "/dev/shm"}, m.Point)
 }
 
-// probe returns the filesystems that answered, and adds doubts about the others. It skips a filesystem wholly covered by
-// other mounts: no path leads to it.
+// probe returns the filesystems that answered, and adds doubts about the others. It skips a filesystem wholly covered
+// by other mounts: no path leads to it.
 func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space,
 	results *checkkit.Results) (answered []space) {
 	var keys []string

@@ -24,7 +24,8 @@ const (
 	autofsMagic = 0x0187
 )
 
-// probe probes the filesystems that are due, records their failures, and adds doubts about those whose state is unknown.
+// probe probes the filesystems that are due, records their failures, and adds doubts about those whose state is
+// unknown.
 func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mount,
 	filesystems []filesystem.Filesystem, results *checkkit.Results) {
 	clock := h.Clock()
