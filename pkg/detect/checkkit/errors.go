@@ -3,21 +3,11 @@ package checkkit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"syscall"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
-
-// Inconclusive returns err with the doubts as text only: a PartialError inside it would mean that everything else was
-// read.
-func Inconclusive(err error, doubts map[finding.Subject]error) error {
-	if len(doubts) == 0 {
-		return err
-	}
-	return fmt.Errorf("%w; %v", err, finding.Partial(doubts)) //nolint:errorlint // in words only
-}
 
 // ErrorText returns the name of an errno, otherwise the text of the error.
 func ErrorText(err error) string {

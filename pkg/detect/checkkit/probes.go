@@ -2,13 +2,10 @@ package checkkit
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // HungProbes has the probes that hang in the kernel and could not be killed, so that there is at most one for each
@@ -39,23 +36,6 @@ func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duratio
 		}
 	}
 	return results
-}
-
-// ForgetUnmounted deletes doubts about filesystems that were unmounted between the reading of the mount table and the
-// probe, which is frequent on a busy node.
-func ForgetUnmounted(h *host.Host, doubts map[finding.Subject]error) {
-	if len(doubts) == 0 {
-		return
-	}
-	mounts, err := mount.Visible(mount.Recent(h))
-	if err != nil {
-		return // the doubts remain
-	}
-	mounted := make(map[string]bool, len(mounts))
-	for _, m := range mounts {
-		mounted[m.Point] = true
-	}
-	maps.DeleteFunc(doubts, func(s finding.Subject, _ error) bool { return !mounted[s.Name] })
 }
 
 // Hangs reports whether a probe of the subject is still in the kernel; if not, it forgets the probe.

@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	MaxLine = 100 // bytes of a line from outside in a message
-	MaxName = 80  // bytes of a name from outside
+	MaxLine     = 100 // bytes of a line from outside in a message
+	MaxName     = 80  // bytes of a name from outside
+	MaxReported = 300 // bytes of a text of kubelet or the runtime
 )
 
 // Sanitize shortens text from outside for a message: see hosterr.Sanitize.

@@ -27,9 +27,6 @@ const (
 	maxSamples = 64 // however long the span is
 )
 
-// Reset removes all samples.
-func (w *Window[V]) Reset() { w.samples = nil }
-
 // Add records the counters at a time. It keeps values.
 func (w *Window[V]) Add(at time.Duration, values map[string]V) {
 	if n := len(w.samples); n > 0 && at < w.samples[n-1].at || w.OneProcess && w.decreased(values) {
@@ -66,38 +63,6 @@ func (w *Window[V]) decreased(values map[string]V) bool {
 	return false
 }
 
-// Elapsed is the time between the oldest and the newest sample.
-func (w *Window[V]) Elapsed() time.Duration {
-	if len(w.samples) == 0 {
-		return 0
-	}
-	return w.samples[len(w.samples)-1].at - w.samples[0].at
-}
-
-// LastInterval is the time between the two newest samples, 0 if there are fewer than two.
-func (w *Window[V]) LastInterval() time.Duration {
-	if n := len(w.samples); n > 1 {
-		return w.samples[n-1].at - w.samples[n-2].at
-	}
-	return 0
-}
-
-// Oldest returns the counters of the oldest sample, nil if there is none.
-func (w *Window[V]) Oldest() map[string]V {
-	if len(w.samples) == 0 {
-		return nil
-	}
-	return w.samples[0].values
-}
-
-// Newest returns the counters of the newest sample, nil if there is none.
-func (w *Window[V]) Newest() map[string]V {
-	if len(w.samples) == 0 {
-		return nil
-	}
-	return w.samples[len(w.samples)-1].values
-}
-
 // Rise returns how much a counter rose within the span, and in which time. It is false if that is not known: after the
 // first sample, or after a reset.
 func (w *Window[V]) Rise(key string) (by V, in time.Duration, ok bool) {
@@ -125,4 +90,22 @@ func (w *Window[V]) Rate(key string, least time.Duration) (by V, perSecond float
 		return 0, 0, false
 	}
 	return by, float64(by) / in.Seconds(), true
+}
+
+// RecentCount is a fault reported for a while after its last occurrence.
+type RecentCount struct {
+	at    time.Duration // uptime; 0 for never
+	Count uint64        // occurrences since it is reported
+}
+
+// Add counts occurrences at a time since boot.
+func (t *RecentCount) Add(count uint64, now time.Duration) { t.at, t.Count = now, t.Count+count }
+
+// Recent reports whether there was an occurrence within the last keep, and forgets older ones.
+func (t *RecentCount) Recent(now, keep time.Duration) bool {
+	if t.at == 0 || now-t.at > keep {
+		*t = RecentCount{}
+		return false
+	}
+	return true
 }

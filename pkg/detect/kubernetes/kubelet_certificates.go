@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -93,33 +94,27 @@ func (m *servingState) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 	} else if clock, err := h.TimeClock(); err != nil || !clock.Right() {
 		unsure = "the clock is not synchronised, so it may be the clock that is wrong"
 	}
-	var found []finding.Finding
-	unknown := map[finding.Subject]error{}
+	var results checkkit.Results
 	client, clientErr := clientCertificate(h)
-	switch {
-	case client != nil:
-		found = append(found, evaluateCertificate(clientSubject(), client, now.Wall, unsure)...)
-	case clientErr != nil:
-		unknown[clientSubject()] = clientErr
+	if !results.Doubt(clientSubject(), clientErr) && client != nil {
+		results.Add(evaluateCertificate(clientSubject(), client, now.Wall, unsure))
 	}
 	serving, err := m.serving(ctx, h, now)
 	switch {
 	case errors.Is(err, hosterr.ErrNoCertificate):
-		found = append(found, finding.Finding{
+		results.Add(finding.Finding{
 			Subject: servingSubject(), Severity: finding.Warning, Reason: "KubeletServingCertificateMissing",
 			Message: "kubelet's API has no serving certificate, so that logs, exec and metrics of this node fail: " +
 				"approve its signing request (`kubectl get csr`)",
-		})
+		}, true)
 	case errors.Is(err, hosterr.ErrNotConfigured):
 		if client == nil && clientErr == nil {
 			return nil, finding.NotApplicable("kubelet uses no client certificate and serves no API")
 		}
-	case err != nil:
-		unknown[servingSubject()] = err
-	default:
-		found = append(found, evaluateCertificate(servingSubject(), serving, now.Wall, unsure)...)
+	case !results.Doubt(servingSubject(), err):
+		results.Add(evaluateCertificate(servingSubject(), serving, now.Wall, unsure))
 	}
-	return found, finding.Partial(unknown)
+	return results.Done()
 }
 
 func clientSubject() finding.Subject {
@@ -133,9 +128,10 @@ func servingSubject() finding.Subject {
 // serving returns the serving certificate of the last handshake. If it expires soon, each run reads it again: kubelet
 // may have a new one.
 func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Timestamp) (*x509.Certificate, error) {
-	good := m.found != nil && len(evaluateCertificate(servingSubject(), m.found, now.Wall, "")) == 0
-	if good && m.asked.Boot == now.Boot && now.Since(m.asked) < servingEvery {
-		return m.found, nil
+	if m.found != nil && m.asked.Boot == now.Boot && now.Since(m.asked) < servingEvery {
+		if _, bad := evaluateCertificate(servingSubject(), m.found, now.Wall, ""); !bad {
+			return m.found, nil
+		}
 	}
 	found, err := host.Ask(ctx, "kubelet", h.Kubelet.ServingCertificate)
 	if err != nil {
@@ -187,4 +183,56 @@ func kubeconfigCertificate(files host.Files, name string) (*x509.Certificate, er
 		return checkkit.ParseCertificate(certificate.PEM, name)
 	}
 	return nil, nil
+}
+
+// readCertificate reads the first certificate in a PEM file; kubelet-client-current.pem holds the key too.
+func readCertificate(files host.Files, name string) (*x509.Certificate, error) {
+	data, err := files.Read(name)
+	if err != nil {
+		return nil, err
+	}
+	return checkkit.ParseCertificate(data, name)
+}
+
+// evaluateCertificate checks the validity of a certificate. Unsure is why the clock may be wrong, empty if it is right.
+func evaluateCertificate(subject finding.Subject, c *x509.Certificate, now time.Time,
+	unsure string) (finding.Finding, bool) {
+	left := c.NotAfter.Sub(now)
+	f := finding.Finding{
+		Subject: subject, Severity: finding.Warning,
+		Facts: map[string]string{
+			"notBefore": c.NotBefore.UTC().Format(time.RFC3339), "notAfter": c.NotAfter.UTC().Format(time.RFC3339),
+			"leftSeconds": strconv.Itoa(int(left.Seconds())), "subject": checkkit.Sanitize(c.Subject.String(), 200),
+		},
+	}
+	what := "kubelet's serving certificate"
+	if subject == clientSubject() {
+		what = "kubelet's client certificate"
+	}
+	switch {
+	case left <= 0:
+		f.Reason = "KubeletCertificateExpired"
+		f.Message = fmt.Sprintf("%s has expired at %s", what, f.Facts["notAfter"])
+		if subject == clientSubject() {
+			f.Message += ": the apiserver no longer accepts this node"
+			if unsure == "" {
+				f.Severity = finding.Fatal
+			}
+		} else {
+			f.Message += ": logs, exec and metrics of this node fail where it is verified"
+		}
+	case now.Before(c.NotBefore):
+		f.Reason = "KubeletCertificateNotYetValid"
+		f.Message = fmt.Sprintf("%s is not valid before %s: the clock of this machine or of the signer is wrong", what,
+			f.Facts["notBefore"])
+	case left < min(certificateSoon, c.NotAfter.Sub(c.NotBefore)/10):
+		f.Reason = "KubeletCertificateExpiring"
+		f.Message = fmt.Sprintf("%s expires at %s and should have been renewed by now", what, f.Facts["notAfter"])
+	default:
+		return finding.Finding{}, false
+	}
+	if unsure != "" {
+		f.Message += " (" + unsure + ")"
+	}
+	return f, true
 }

@@ -33,7 +33,7 @@ const syncLeast = 10 // errors
 
 // KubeletSync finds a kubelet that works, but slowly or with errors.
 func KubeletSync() detect.Check {
-	m := &syncState{meter: checkkit.KubeletMeter{Window: 15 * time.Minute}}
+	m := &meterCheck{meter: checkkit.KubeletMeter{Window: 15 * time.Minute}}
 	return detect.Check{
 		ID:      "kubelet-sync",
 		Domain:  "kubernetes",
@@ -63,15 +63,14 @@ func KubeletSync() detect.Check {
 		Uses:   []host.Setting{host.KubeletAPI, host.CRISocket},
 		Every:  time.Minute,
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
-		Run:    m.observe,
+		Run:    m.sync,
 	}
 }
 
-type syncState struct {
-	meter checkkit.KubeletMeter
-}
+// meterCheck is a check that keeps only counters of kubelet between its runs.
+type meterCheck struct{ meter checkkit.KubeletMeter }
 
-func (m *syncState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *meterCheck) sync(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total",
 		"kubelet_runtime_operations_errors_total",
 		"kubelet_pod_worker_start_duration_seconds_bucket", "kubelet_pod_start_sli_duration_seconds_bucket")

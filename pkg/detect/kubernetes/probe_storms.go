@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,7 +40,7 @@ const (
 
 // ProbeStorms finds liveness and readiness probes that begin to fail for many pods at once.
 func ProbeStorms() detect.Check {
-	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow, Strict: true}}
+	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow, Strict: true}, storm: map[string]bool{}}
 	return detect.Check{
 		ID:      "probe-storms",
 		Domain:  "kubernetes",
@@ -145,24 +146,21 @@ func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (p
 			bad[uid] = 0
 		}
 	}
-	storm := map[string]bool{}
 	for uid, first := range bad {
 		if m.storm[uid] || now.SinceBoot-first <= probeStormsWindow {
 			failing = append(failing, uid)
 		}
 	}
+	maps.DeleteFunc(m.storm, func(uid string, _ bool) bool {
+		_, still := bad[uid]
+		return !still
+	})
 	if len(failing) >= probeStormPods {
 		for _, uid := range failing {
-			storm[uid] = true
-		}
-	} else {
-		for uid := range m.storm {
-			if _, still := bad[uid]; still {
-				storm[uid] = true
-			}
+			m.storm[uid] = true
 		}
 	}
-	m.failed, m.storm = bad, storm
+	m.failed = bad
 	slices.Sort(failing)
 	return len(pods), failing
 }

@@ -41,7 +41,7 @@ const (
 
 // VolumeMounts finds volumes that cannot be mounted or unmounted, by driver.
 func VolumeMounts() detect.Check {
-	m := &volumeState{meter: checkkit.KubeletMeter{Window: 10 * time.Minute}}
+	m := &meterCheck{meter: checkkit.KubeletMeter{Window: 10 * time.Minute}}
 	return detect.Check{
 		ID:      "volume-mounts",
 		Domain:  "kubernetes",
@@ -66,15 +66,11 @@ func VolumeMounts() detect.Check {
 				"threshold.",
 		},
 		Every: time.Minute,
-		Run:   m.observe,
+		Run:   m.volumes,
 	}
 }
 
-type volumeState struct {
-	meter checkkit.KubeletMeter
-}
-
-func (m *volumeState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *meterCheck) volumes(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, volumeKey, "storage_operation_duration_seconds_count",
 		"csi_operations_seconds_count")
 	if err != nil || grown == nil {

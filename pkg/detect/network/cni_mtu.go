@@ -70,16 +70,12 @@ func observeMTU(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if !ok {
 		return nil, finding.NotApplicable("this host has no default route")
 	}
-	var found []finding.Finding
-	if f, ok := largePods(layout, uplink); ok {
-		found = append(found, f)
-	}
+	var results checkkit.Results
+	results.Add(largePods(layout, uplink))
 	for _, d := range layout.Devices {
-		if f, ok := largeTunnel(layout, d, uplink); ok {
-			found = append(found, f)
-		}
+		results.Add(largeTunnel(layout, d, uplink))
 	}
-	return found, nil
+	return results.Done()
 }
 
 // largestUplink is the device with the largest MTU to which a default route leads.

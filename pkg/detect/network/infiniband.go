@@ -84,34 +84,31 @@ func (c *fabricCheck) observe(ctx context.Context, h *host.Host) ([]finding.Find
 	if err != nil {
 		return nil, err
 	}
-	counters, unknown := map[string]uint64{}, map[finding.Subject]error{}
+	counters := map[string]uint64{}
+	var results checkkit.Results
 	for name, port := range ports {
 		for key, text := range port {
 			if _, named, _ := strings.Cut(text, ":"); named != "" || key == "link_layer" {
 				continue // a state
 			}
-			if n, err := parseCount(text, 10); err != nil {
-				unknown[portSubject(name)] = fmt.Errorf("read %s of port %s: %w",
-					checkkit.Sanitize(key, checkkit.MaxName), name, err)
-			} else {
-				counters[name+"/"+key] = n
+			n, err := parseCount(text, 10)
+			if err != nil {
+				results.Doubt(portSubject(name), fmt.Errorf("read %s of port %s: %w",
+					checkkit.Sanitize(key, checkkit.MaxName), name, err))
+				continue
 			}
+			counters[name+"/"+key] = n
 		}
 	}
 	c.window.Add(h.Clock().SinceBoot, counters)
-	var findings []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(ports)) {
 		f, found, err := c.evaluate(name, ports[name])
-		if err != nil {
-			unknown[portSubject(name)] = err
-		}
-		if found {
-			delete(unknown, portSubject(name)) // the finding is certain
-			findings = append(findings, f)
+		if !results.Doubt(portSubject(name), err) && found {
+			results.Settle(f)
 		}
 	}
 	c.history.save()
-	return findings, finding.Partial(unknown)
+	return results.Done()
 }
 
 func portSubject(name string) finding.Subject {

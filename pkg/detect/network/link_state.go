@@ -106,40 +106,35 @@ func (c *linkCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding,
 	if err != nil {
 		return nil, err
 	}
-	links, unknown := c.links(files, cards)
-	if len(links) == 0 && len(unknown) == 0 {
+	var results checkkit.Results
+	links := c.links(files, cards, &results)
+	if len(links) == 0 && results.Empty() {
 		return nil, finding.NotApplicable("no Ethernet port of a card")
 	}
 	c.count(links, up)
-	var findings []finding.Finding
 	for _, l := range links {
 		if l.works() {
 			c.history.add(l.name)
 		}
-		if f, ok := c.evaluate(files, l, anyWorks(cards), up); ok {
-			findings = append(findings, f)
-		}
+		results.Add(c.evaluate(files, l, anyWorks(cards), up))
 	}
 	c.history.save()
-	return findings, finding.Partial(unknown)
+	return results.Done()
 }
 
 // links reads the carrier counters of the cards that are uplinks.
-func (c *linkCheck) links(files host.Files, cards []networkCard) (links []link, unknown map[finding.Subject]error) {
-	unknown = map[finding.Subject]error{}
+func (c *linkCheck) links(files host.Files, cards []networkCard, results *checkkit.Results) (links []link) {
 	for _, card := range cards {
 		if !card.uplink(files) || slices.Contains(c.settings.Ignore, card.name) {
 			continue
 		}
 		l := link{networkCard: card}
 		l.bond, _ = card.bonded(files)
-		if err := l.readCounts(files); err != nil {
-			unknown[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
-			continue
+		if !results.Doubt(finding.Subject{Kind: kindNetDevice, Name: card.name}, l.readCounts(files)) {
+			links = append(links, l)
 		}
-		links = append(links, l)
 	}
-	return links, unknown
+	return links
 }
 
 // readCounts reads the changes of carrier; kernels before 4.16 only have the sum of losses and gains.

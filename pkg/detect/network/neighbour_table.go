@@ -33,7 +33,7 @@ const neighbourNear = 0.9 // of gc_thresh3
 
 // NeighbourTable finds full neighbour tables.
 func NeighbourTable() detect.Check {
-	c := &neighbourCheck{window: counterWindow{Span: 5 * time.Minute}}
+	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: "neighbour-table", Domain: "network",
 		Summary: "the neighbour table (ARP, NDP) is full or nearly full: new peers cannot be reached",
@@ -59,12 +59,8 @@ func NeighbourTable() detect.Check {
 		Every:        time.Minute, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: time.Minute}},
-		Run:    c.observe,
+		Run:    c.neighbours,
 	}
-}
-
-type neighbourCheck struct {
-	window counterWindow
 }
 
 // neighbourTables are the tables by their name in the kernel's log, with the family of their settings.
@@ -74,7 +70,7 @@ func neighbourSubject(table string) finding.Subject {
 	return finding.Subject{Kind: "neighbour-table", Name: table}
 }
 
-func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *countersCheck) neighbours(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	files, up := h.Files, h.Clock().SinceBoot
 	counters, entries, limits := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	absent := 0
@@ -104,13 +100,13 @@ func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 	c.window.Add(up, counters)
 	for _, table := range neighbourTables {
 		if limit, known := limits[table[0]]; known {
-			results.Add(c.evaluate(table[0], entries[table[0]], limit))
+			results.Add(c.neighbourTable(table[0], entries[table[0]], limit))
 		}
 	}
 	return results.Done()
 }
 
-func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.Finding, bool) {
+func (c *countersCheck) neighbourTable(table string, entries, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Subject: neighbourSubject(table), Severity: finding.Warning,
 		Facts: map[string]string{"entries": fmt.Sprint(entries), "gcThresh3": fmt.Sprint(limit)},

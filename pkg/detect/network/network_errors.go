@@ -50,18 +50,10 @@ func NetworkErrors() detect.Check {
 				"/sys/class/net/X/statistics/* of a card with errors"},
 			Why: "One percent of lost packets slows every connection of every pod; a card that stopped sending " +
 				"interrupts all of them for seconds.",
-			Faults: []detect.Fault{
+			Faults: append([]detect.Fault{
 				{Reason: "NICTxTimeout", Severity: finding.Warning, When: "the kernel's watchdog found a queue that " +
 					"did not send for 5 s, within 30 minutes; it then resets the card"},
-				{Reason: "ReceiveErrors", Severity: finding.Warning, When: "1 % of received packets are damaged, and " +
-					"at least one per second, over 5 minutes"},
-				{Reason: "TransmitErrors", Severity: finding.Warning, When: "1 % of sent packets fail, and at least " +
-					"one per second, over 5 minutes"},
-				{Reason: "ReceiveDrops", Severity: finding.Warning, When: "1 % of received packets are dropped, and " +
-					"at least ten per second, over 5 minutes"},
-				{Reason: "TransmitDrops", Severity: finding.Warning, When: "1 % of sent packets are dropped, and at " +
-					"least ten per second, over 5 minutes"},
-			},
+			}, faultsOf(errorRules(""))...),
 			FalseAlarms: "Frames of protocols that the node does not speak (LLDP, spanning tree) count as dropped, " +
 				"about one per second: below the threshold.",
 		},
@@ -82,13 +74,17 @@ type errorsCheck struct {
 func errorRules(card string) []rateRule {
 	return []rateRule{
 		{key: card + ".rxErrors", of: card + ".rxPackets", least: 1, share: 0.01, reason: "ReceiveErrors",
-			text: "received packets were damaged"},
+			text: "received packets were damaged",
+			when: "1 % of received packets are damaged, and at least one per second, over 5 minutes"},
 		{key: card + ".txErrors", of: card + ".txPackets", least: 1, share: 0.01, reason: "TransmitErrors",
-			text: "packets could not be sent"},
+			text: "packets could not be sent",
+			when: "1 % of sent packets fail, and at least one per second, over 5 minutes"},
 		{key: card + ".rxDrops", of: card + ".rxPackets", least: 10, share: 0.01, reason: "ReceiveDrops",
-			text: "received packets were dropped"},
+			text: "received packets were dropped",
+			when: "1 % of received packets are dropped, and at least ten per second, over 5 minutes"},
 		{key: card + ".txDrops", of: card + ".txPackets", least: 10, share: 0.01, reason: "TransmitDrops",
-			text: "packets to be sent were dropped"},
+			text: "packets to be sent were dropped",
+			when: "1 % of sent packets are dropped, and at least ten per second, over 5 minutes"},
 	}
 }
 

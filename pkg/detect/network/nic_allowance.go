@@ -37,7 +37,7 @@ const (
 
 // NICAllowance finds cloud instances whose network is throttled.
 func NICAllowance() detect.Check {
-	c := &allowanceCheck{window: counterWindow{Span: 15 * time.Minute}}
+	c := &countersCheck{window: counterWindow{Span: 15 * time.Minute}}
 	return detect.Check{
 		ID: "nic-allowance", Domain: "network",
 		Summary: "the cloud provider throttles or drops packets: the instance exceeds its network allowance",
@@ -46,32 +46,18 @@ func NICAllowance() detect.Check {
 		Doc: detect.Doc{
 			Reads: []string{"the driver's counters *_allowance_exceeded (ethtool -S) of cards with the driver ena, " +
 				"by a child process"},
-			Why: "No counter of the kernel shows these drops: connections and DNS of pods fail without a trace.",
-			Faults: []detect.Fault{
-				{Reason: "ConnectionAllowanceExceeded", Severity: finding.Warning,
-					When: "one packet per minute was dropped over 10 minutes or more, because no further connection " +
-						"is tracked"},
-				{Reason: "LinkLocalAllowanceExceeded", Severity: finding.Warning,
-					When: "one packet per minute to DNS, clock or metadata was dropped over 10 minutes or more"},
-				{Reason: "PacketAllowanceExceeded", Severity: finding.Warning,
-					When: "ten packets per second were throttled over 10 minutes or more, by the limit of packets " +
-						"per second"},
-				{Reason: "BandwidthAllowanceExceeded", Severity: finding.Warning,
-					When: "ten packets per second were throttled over 10 minutes or more, by the limit of bandwidth"},
-			},
+			Why: "No counter of the kernel shows these drops: connections and DNS of pods fail without a " +
+				"trace.",
+			Faults:      faultsOf(allowanceRules("")),
 			FalseAlarms: "Short bursts above the allowance are normal on burstable instances and are not reported.",
 		},
 		Every: 5 * time.Minute, Deadline: 20 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 5 * time.Minute}},
-		Run:    c.observe,
+		Run:    c.allowances,
 	}
 }
 
-type allowanceCheck struct {
-	window counterWindow
-}
-
-func (c *allowanceCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *countersCheck) allowances(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := cardsOf(h.Files, allowanceDriver)
 	if err != nil {
 		return nil, err
@@ -92,7 +78,9 @@ func (c *allowanceCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 	c.window.Add(h.Clock().SinceBoot, counters)
 	var results checkkit.Results
 	for _, name := range names {
-		results.Add(c.evaluate(name))
+		results.Add(merge(finding.Finding{
+			Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Message: name + ": ",
+		}, exceeded(&c.window, 9*time.Minute, allowanceRules(name))))
 	}
 	return results.Done()
 }
@@ -116,23 +104,27 @@ func cardsOf(files host.Files, driver string) ([]string, error) {
 	return slices.Clip(names), nil
 }
 
-func (c *allowanceCheck) evaluate(name string) (finding.Finding, bool) {
+// allowanceRules returns the rules for one card.
+func allowanceRules(card string) []rateRule {
 	rules := []rateRule{
 		{key: "conntrack", least: 1.0 / 60, reason: "ConnectionAllowanceExceeded",
-			text: "packets were dropped because no further connection is tracked"},
+			text: "packets were dropped because no further connection is tracked",
+			when: "one packet per minute was dropped over 10 minutes or more, because no further connection " +
+				"is tracked"},
 		{key: "linklocal", least: 1.0 / 60, reason: "LinkLocalAllowanceExceeded",
-			text: "packets to DNS, clock or metadata were dropped"},
+			text: "packets to DNS, clock or metadata were dropped",
+			when: "one packet per minute to DNS, clock or metadata was dropped over 10 minutes or more"},
 		{key: "pps", least: 10, reason: "PacketAllowanceExceeded",
-			text: "packets were throttled by the limit of packets per second"},
+			text: "packets were throttled by the limit of packets per second",
+			when: "ten packets per second were throttled over 10 minutes or more, by the limit of packets per second"},
 		{key: "bw_in", least: 10, reason: "BandwidthAllowanceExceeded",
-			text: "received packets were throttled by the limit of bandwidth"},
+			text: "received packets were throttled by the limit of bandwidth",
+			when: "ten packets per second were throttled over 10 minutes or more, by the limit of bandwidth"},
 		{key: "bw_out", least: 10, reason: "BandwidthAllowanceExceeded", text: "packets to be sent were throttled by " +
 			"the limit of bandwidth"},
 	}
 	for i := range rules {
-		rules[i].key = name + "/" + rules[i].key + "_allowance_exceeded"
+		rules[i].key = card + "/" + rules[i].key + "_allowance_exceeded"
 	}
-	return merge(finding.Finding{
-		Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Message: name + ": ",
-	}, exceeded(&c.window, 9*time.Minute, rules))
+	return rules
 }

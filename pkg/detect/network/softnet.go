@@ -34,7 +34,7 @@ const (
 
 // Softnet finds processors that cannot keep up with received packets.
 func Softnet() detect.Check {
-	c := &softnetCheck{window: counterWindow{Span: 5 * time.Minute}}
+	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: "softnet", Domain: "network",
 		Summary: "processors cannot keep up with received packets: some are dropped before any program sees them",
@@ -54,15 +54,11 @@ func Softnet() detect.Check {
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 2 * time.Minute}},
-		Run:    c.observe,
+		Run:    c.softnet,
 	}
 }
 
-type softnetCheck struct {
-	window counterWindow
-}
-
-func (c *softnetCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *countersCheck) softnet(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	data, err := h.Files.Read("/proc/net/softnet_stat")
 	if err != nil {
 		return nil, err

@@ -48,29 +48,7 @@ func TCP() detect.Check {
 			Reads: []string{"/proc/net/snmp", "/proc/net/netstat"},
 			Why: "Every retransmission delays a request by at least 200 ms, and every connection that is not " +
 				"accepted delays it by a second.",
-			Faults: []detect.Fault{
-				{Reason: "TCPRetransmitsHigh", Severity: finding.Warning,
-					When: "5 % of sent segments are retransmitted, and at least two per second, over 5 minutes"},
-				{Reason: "ListenOverflows", Severity: finding.Warning,
-					When: "one connection every 5 s is not accepted in time, over 5 minutes"},
-				{Reason: "ListenDrops", Severity: finding.Warning,
-					When: "the same, for another reason than a full queue"},
-				{Reason: "SYNQueueFull", Severity: finding.Warning, When: "one connection every 5 s is dropped " +
-					"because too many are half open, over 5 minutes"},
-				{Reason: "TCPAbortedForMemory", Severity: finding.Warning,
-					When: "a connection was aborted for lack of memory within 5 minutes"},
-				{Reason: "TCPMemoryPressure", Severity: finding.Warning,
-					When: "TCP came under memory pressure within 5 minutes"},
-				{Reason: "ReceiveQueuesPruned", Severity: finding.Warning,
-					When: "one packet per second is dropped because its socket is full, over 5 minutes"},
-				{Reason: "TimeWaitOverflow", Severity: finding.Info, When: "one closed connection per second is not " +
-					"kept in TIME_WAIT, over 5 minutes"},
-				{Reason: "FragmentationNeeded", Severity: finding.Info,
-					When: "one packet per second exceeds the next device's MTU and may not be fragmented, over 5 " +
-						"minutes"},
-				{Reason: "MTUProbesFail", Severity: finding.Info, When: "one probe for a larger MTU every ten " +
-					"seconds is lost, over 5 minutes"},
-			},
+			Faults: faultsOf(tcpRules()),
 			FalseAlarms: "A few retransmissions, as after a peer has failed, are below the threshold. Only the " +
 				"host's network namespace is counted, and the traffic that it forwards.",
 		},
@@ -105,31 +83,34 @@ const oncePerWindow = 1.0 / 301
 func tcpRules() []rateRule {
 	return []rateRule{
 		{key: "Tcp.RetransSegs", of: "Tcp.OutSegs", least: 2, share: 0.05, reason: "TCPRetransmitsHigh",
-			text: "segments were retransmitted"},
+			text: "segments were retransmitted",
+			when: "5 % of sent segments are retransmitted, and at least two per second, over 5 minutes"},
 		{key: "TcpExt.ListenOverflows", least: 0.2, reason: "ListenOverflows",
-			text: "connections were not accepted in time"},
+			text: "connections were not accepted in time",
+			when: "one connection every 5 s is not accepted in time, over 5 minutes"},
 		{key: "TcpExt.ListenDrops", least: 0.2, reason: "ListenDrops",
-			text: "connections to listening sockets were dropped"},
+			text: "connections to listening sockets were dropped",
+			when: "the same, for another reason than a full queue"},
 		{key: "TcpExt.TCPReqQFullDrop", least: 0.2, reason: "SYNQueueFull",
-			text: "connections were dropped because too many are half open"},
+			text: "connections were dropped because too many are half open",
+			when: "one connection every 5 s is dropped because too many are half open, over 5 minutes"},
 		{key: "TcpExt.TCPAbortOnMemory", least: oncePerWindow, reason: "TCPAbortedForMemory",
-			text: "connections were aborted for lack of memory"},
+			text: "connections were aborted for lack of memory",
+			when: "a connection was aborted for lack of memory within 5 minutes"},
 		{key: "TcpExt.TCPMemoryPressures", least: oncePerWindow, reason: "TCPMemoryPressure",
-			text: "times TCP came under memory pressure"},
+			text: "times TCP came under memory pressure", when: "TCP came under memory pressure within 5 minutes"},
 		{key: "TcpExt.RcvPruned", least: 1, reason: "ReceiveQueuesPruned",
-			text: "packets were dropped because their sockets are full"},
+			text: "packets were dropped because their sockets are full",
+			when: "one packet per second is dropped because its socket is full, over 5 minutes"},
 		{key: "TcpExt.TCPTimeWaitOverflow", least: 1, reason: "TimeWaitOverflow",
-			text: "closed connections were not kept in TIME_WAIT", info: true},
+			text: "closed connections were not kept in TIME_WAIT", info: true,
+			when: "one closed connection per second is not kept in TIME_WAIT, over 5 minutes"},
 		{key: "Ip.FragFails", least: 1, reason: "FragmentationNeeded",
-			text: "packets were larger than the next device's MTU", info: true},
+			text: "packets were larger than the next device's MTU", info: true,
+			when: "one packet per second exceeds the next device's MTU and may not be fragmented, over 5 minutes"},
 		{key: "TcpExt.TCPMTUPFail", least: 0.1, reason: "MTUProbesFail", text: "probes for a larger MTU were lost",
-			info: true},
+			info: true, when: "one probe for a larger MTU every ten seconds is lost, over 5 minutes"},
 	}
-}
-
-// countersCheck evaluates counters of the whole node by their rates.
-type countersCheck struct {
-	window counterWindow
 }
 
 // evaluate records the counters of the rules, and evaluates them.

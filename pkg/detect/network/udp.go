@@ -34,18 +34,9 @@ func UDP() detect.Check {
 			"faster, or raise net.core.rmem_max and its buffer. For checksum errors check the card: if `ethtool -K X " +
 			"rx off` ends them, its offload is faulty.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/net/snmp", "/proc/net/snmp6"},
-			Why:   "A lost DNS answer costs a pod five seconds.",
-			Faults: []detect.Fault{
-				{Reason: "UDPReceiveBufferErrors", Severity: finding.Warning,
-					When: "one datagram per second, and 0.1 % of all, does not fit into its socket's buffer, over 5 " +
-						"minutes"},
-				{Reason: "UDPSendBufferErrors", Severity: finding.Warning, When: "the same for datagrams to be sent"},
-				{Reason: "UDPChecksumErrors", Severity: finding.Warning,
-					When: "one received datagram per second is damaged, over 5 minutes"},
-				{Reason: "UDPMemoryExhausted", Severity: finding.Warning,
-					When: "a datagram was dropped within 5 minutes because udp_mem is exhausted"},
-			},
+			Reads:  []string{"/proc/net/snmp", "/proc/net/snmp6"},
+			Why:    "A lost DNS answer costs a pod five seconds.",
+			Faults: faultsOf(udpRules()),
 			FalseAlarms: "Programs that tolerate losing datagrams (a discovery service) are reported too. Sockets of " +
 				"pods with their own network namespace are not checked.",
 		},
@@ -65,12 +56,15 @@ func UDP() detect.Check {
 func udpRules() []rateRule {
 	return []rateRule{
 		{key: "Udp.RcvbufErrors", of: "Udp.InDatagrams", least: 1, share: 0.001, reason: "UDPReceiveBufferErrors",
-			text: "datagrams were not read in time"},
+			text: "datagrams were not read in time",
+			when: "one datagram per second, and 0.1 % of all, does not fit into its socket's buffer, over 5 minutes"},
 		{key: "Udp.SndbufErrors", of: "Udp.OutDatagrams", least: 1, share: 0.001, reason: "UDPSendBufferErrors",
-			text: "datagrams did not fit into the send buffer"},
-		{key: "Udp.InCsumErrors", least: 1, reason: "UDPChecksumErrors", text: "received datagrams were damaged"},
+			text: "datagrams did not fit into the send buffer", when: "the same for datagrams to be sent"},
+		{key: "Udp.InCsumErrors", least: 1, reason: "UDPChecksumErrors", text: "received datagrams were damaged",
+			when: "one received datagram per second is damaged, over 5 minutes"},
 		{key: "Udp.MemErrors", least: oncePerWindow, reason: "UDPMemoryExhausted",
-			text: "datagrams were dropped for lack of memory"},
+			text: "datagrams were dropped for lack of memory",
+			when: "a datagram was dropped within 5 minutes because udp_mem is exhausted"},
 	}
 }
 

@@ -35,12 +35,7 @@ func DefaultDiskSaturationSettings() DiskSaturationSettings {
 	return DiskSaturationSettings{Queue: 10, Latency: 100 * time.Millisecond, Slow: time.Second}
 }
 
-const (
-	minIOs = 60 // completed between two runs, required for an average
-
-	reasonDiskSaturated = "DiskSaturated"
-	reasonDiskSlow      = "DiskSlow"
-)
+const minIOs = 60 // completed between two runs, required for an average
 
 // DiskSaturation finds overloaded and slow disks.
 func DiskSaturation(s DiskSaturationSettings) detect.Check {
@@ -56,9 +51,9 @@ func DiskSaturation(s DiskSaturationSettings) detect.Check {
 			Why: "Every pod with a volume on the disk waits, probes time out and databases elect new leaders (etcd " +
 				"wants 10 ms for an fsync); on the disk of the node, kubelet and the runtime become slow too.",
 			Faults: []detect.Fault{
-				{Reason: reasonDiskSaturated, Severity: finding.Warning, When: "on average of 15 minutes more than " +
+				{Reason: "DiskSaturated", Severity: finding.Warning, When: "on average of 15 minutes more than " +
 					"10 I/Os wait or are served and each takes more than 100 ms: ten seeks of a spinning disk"},
-				{Reason: reasonDiskSlow, Severity: finding.Warning, When: "each I/O takes more than a second on " +
+				{Reason: "DiskSlow", Severity: finding.Warning, When: "each I/O takes more than a second on " +
 					"average, for 15 minutes"},
 			},
 			FalseAlarms: "Backups and scrubbing fill the queue for long: it is a warning only, and begins after 15 " +
@@ -137,9 +132,9 @@ func saturation(s DiskSaturationSettings, before, now diskStat, passed time.Dura
 	slow, belowSlow := checkkit.Reaches(float64(latency), float64(s.Slow))
 	switch saturated := long && late; {
 	case slow && !(belowSlow && saturated):
-		f.Reason, f.BelowRaise = reasonDiskSlow, belowSlow
+		f.Reason, f.BelowRaise = "DiskSlow", belowSlow
 	case saturated:
-		f.Reason, f.BelowRaise = reasonDiskSaturated, belowLong || belowLate
+		f.Reason, f.BelowRaise = "DiskSaturated", belowLong || belowLate
 	default:
 		return finding.Finding{}, false
 	}

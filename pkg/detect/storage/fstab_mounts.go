@@ -22,10 +22,7 @@ import (
 //
 // fstab(5), systemd.mount(5)
 
-const (
-	reasonFstabMissing = "FstabMountMissing"
-	maxFstab           = 64 // findings; a table has a dozen entries
-)
+const maxFstab = 64 // findings; a table has a dozen entries
 
 // FstabMounts finds entries of /etc/fstab that are not mounted.
 func FstabMounts() detect.Check {
@@ -40,7 +37,7 @@ func FstabMounts() detect.Check {
 			Reads: []string{"/etc/fstab", "/proc/1/mountinfo", "/dev/disk/by-*, only names of links"},
 			Why: "Images, logs or data of a node land on its root disk, which fills up; after the next mount they " +
 				"seem to be lost.",
-			Faults: []detect.Fault{{Reason: reasonFstabMissing, Severity: finding.Warning,
+			Faults: []detect.Fault{{Reason: "FstabMountMissing", Severity: finding.Warning,
 				When: "an entry without noauto and nofail, of which neither the mount point nor the device is " +
 					"mounted for five minutes: mounts of servers come late in a boot"}},
 			FalseAlarms: "A filesystem unmounted on purpose and left in /etc/fstab. Swap, entries with noauto, " +
@@ -106,6 +103,6 @@ func missingMount(e filesystem.FstabEntry, mounts []mount.Mount) finding.Finding
 	}
 	return finding.Finding{
 		Subject: finding.Subject{Kind: "filesystem", Name: e.Point}, Severity: finding.Warning,
-		Reason: reasonFstabMissing, Message: message, Facts: facts,
+		Reason: "FstabMountMissing", Message: message, Facts: facts,
 	}
 }

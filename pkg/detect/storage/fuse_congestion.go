@@ -38,9 +38,8 @@ func DefaultFUSECongestionSettings() FUSECongestionSettings {
 }
 
 const (
-	reasonFUSECongestion = "FUSECongested"
-	fuseConnections      = "/sys/fs/fuse/connections"
-	maxFUSEConnections   = 1024
+	fuseConnections    = "/sys/fs/fuse/connections"
+	maxFUSEConnections = 1024
 )
 
 // FUSECongestion finds FUSE daemons that cannot keep up with their requests.
@@ -54,7 +53,7 @@ func FUSECongestion(s FUSECongestionSettings) detect.Check {
 			Reads: []string{fuseConnections + "/N/{waiting,congestion_threshold,max_background}"},
 			Why: "Reads and writes on the volume wait for each other; what looks like a slow application is a " +
 				"slow daemon.",
-			Faults: []detect.Fault{{Reason: reasonFUSECongestion, Severity: finding.Warning,
+			Faults: []detect.Fault{{Reason: "FUSECongested", Severity: finding.Warning,
 				When: "as many requests wait as max_background allows, in three runs over two minutes; kept above " +
 					"half of that"}},
 			FalseAlarms: "Many concurrent readers of a daemon that is fast enough for them: raise backgroundPercent. " +
@@ -149,7 +148,7 @@ func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
 
 func congestionFinding(f filesystem.Filesystem, c fuseConnection) finding.Finding {
 	return finding.Finding{
-		Subject: f.Subject(), Severity: finding.Warning, Reason: reasonFUSECongestion,
+		Subject: f.Subject(), Severity: finding.Warning, Reason: "FUSECongested",
 		Message: fmt.Sprintf(
 			"%s (%s from %s) is congested: %d requests wait for its daemon, %d are allowed in the background",
 			f.Principal.Point, f.Principal.FSType, f.Principal.Source, c.waiting, c.background),

@@ -227,13 +227,9 @@ func (a mdArray) fault() (reason, text string) {
 
 // progress is that of a rebuild: " (50 %)".
 func (a mdArray) progress() string {
-	done, all, ok := strings.Cut(a.syncCompleted, " / ")
-	if !ok {
-		return ""
-	}
-	part, err := strconv.ParseFloat(done, 64)
-	whole, errWhole := strconv.ParseFloat(all, 64)
-	if err != nil || errWhole != nil || whole <= 0 || part < 0 || part > whole {
+	var part, whole float64
+	_, err := fmt.Sscanf(a.syncCompleted, "%f / %f", &part, &whole)
+	if err != nil || whole <= 0 || part < 0 || part > whole {
 		return ""
 	}
 	return fmt.Sprintf(" (%.0f %%)", part/whole*100)

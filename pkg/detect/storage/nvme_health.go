@@ -2,7 +2,9 @@ package storage
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -97,13 +99,12 @@ type nvmeState struct {
 type nvmeDisk struct{ name, state, serial, model string }
 
 func (n *nvmeState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	disks, doubts, err := nvmeDisks(h.Files)
+	disks, results, err := nvmeDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
 	n.states.begin()
 	n.answers.begin()
-	var findings []finding.Finding
 	for _, d := range disks {
 		f := finding.Finding{Subject: deviceSubject(d.name), Severity: finding.Warning}
 		if d.state != "live" {
@@ -115,32 +116,27 @@ func (n *nvmeState) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 			if d.state == "dead" {
 				f.Reason, f.Message = reasonNVMeDead, "was given up by the kernel (state dead)"
 			}
-			findings = append(findings, d.finding(ctx, h, f))
+			results.Add(d.finding(ctx, h, f), true)
 			continue
 		}
 		answer, grown := n.query(ctx, h, d)
-		switch {
-		case answer.err != nil:
-			doubts[f.Subject] = answer.err
-		case answer.supported && answer.health.evaluate(&f, grown):
-			findings = append(findings, d.finding(ctx, h, f))
+		if !results.Doubt(f.Subject, answer.err) && answer.supported && answer.health.evaluate(&f, grown) {
+			results.Add(d.finding(ctx, h, f), true)
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return results.Done()
 }
 
 // nvmeDisks lists the local controllers.
-func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) {
+func nvmeDisks(files host.Files) (disks []nvmeDisk, results checkkit.Results, err error) {
 	const class = "/sys/class/nvme"
 	names, err := checkkit.ListSorted(files, class)
 	if err != nil {
-		return nil, nil, fmt.Errorf("list %s: %w", class, err)
+		return nil, results, fmt.Errorf("list %s: %w", class, err)
 	}
 	if len(names) == 0 {
-		return nil, nil, finding.NotApplicable("there is no NVMe disk")
+		return nil, results, finding.NotApplicable("there is no NVMe disk")
 	}
-	var disks []nvmeDisk
-	doubts := make(map[finding.Subject]error)
 	for _, name := range names[:min(len(names), checkkit.MaxDisks)] {
 		dir := class + "/" + name
 		transport, err := checkkit.OptionalDeviceText(files, dir+"/transport")
@@ -151,8 +147,7 @@ func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) 
 		if err == nil {
 			d.state, err = files.Text(dir + "/state")
 		}
-		if err != nil {
-			doubts[deviceSubject(name)] = err
+		if results.Doubt(deviceSubject(name), err) {
 			continue
 		}
 		d.state = checkkit.Sanitize(d.state, 32)
@@ -160,10 +155,10 @@ func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) 
 		d.model, _ = checkkit.OptionalDeviceText(files, dir+"/model")
 		disks = append(disks, d)
 	}
-	if len(disks) == 0 && len(doubts) == 0 {
-		return nil, nil, finding.NotApplicable("there is no local NVMe disk")
+	if len(disks) == 0 && results.Empty() {
+		return nil, results, finding.NotApplicable("there is no local NVMe disk")
 	}
-	return disks, doubts, nil
+	return disks, results, nil
 }
 
 // query returns the health that the disk reports, or reported within the hour, and by how much its errors grew.
@@ -211,4 +206,79 @@ func (d nvmeDisk) namespaces(files host.Files) []string {
 	}
 	slices.Sort(disks)
 	return slices.Compact(disks)
+}
+
+// nvmeSMART has the evaluated fields of the health log.
+type nvmeSMART struct {
+	warning                       byte
+	kelvin                        uint16
+	spare, spareThreshold, usedUp uint8  // percent
+	mediaErrors                   uint64 // since the disk was produced
+}
+
+// Bits of the critical warning.
+const (
+	warnSpare       = 1 << 0
+	warnTemperature = 1 << 1
+	warnReliability = 1 << 2
+	warnReadOnly    = 1 << 3
+	warnBackup      = 1 << 4
+	warnMemory      = 1 << 5
+)
+
+// parseNVMeSMART parses log page 02h. A disk with a warning is unwell.
+func parseNVMeSMART(page []byte) (log nvmeSMART, unwell bool, err error) {
+	const size, mediaErrors = 512, 160
+	if len(page) != size {
+		return nvmeSMART{}, false, fmt.Errorf("%d bytes, want %d", len(page), size)
+	}
+	log = nvmeSMART{
+		warning: page[0], kelvin: binary.LittleEndian.Uint16(page[1:]), spare: page[3], spareThreshold: page[4],
+		usedUp:      page[5],
+		mediaErrors: binary.LittleEndian.Uint64(page[mediaErrors:]),
+	}
+	if binary.LittleEndian.Uint64(page[mediaErrors+8:]) != 0 {
+		log.mediaErrors = math.MaxUint64
+	}
+	if log.spare > 100 || log.spareThreshold > 100 {
+		return nvmeSMART{}, false, fmt.Errorf("spare of %d %%, threshold of %d %%", log.spare, log.spareThreshold)
+	}
+	return log, log.warning != 0 || log.spareShort(), nil
+}
+
+func (l nvmeSMART) spareShort() bool {
+	return l.warning&warnSpare != 0 || l.spareThreshold > 0 && l.spare < l.spareThreshold
+}
+
+// evaluate puts the most severe fault into f.
+func (l nvmeSMART) evaluate(f *finding.Finding, grown uint64) bool {
+	switch {
+	case l.warning&warnReadOnly != 0:
+		f.Reason, f.Message = reasonNVMeRO, "takes no more writes"
+	case l.warning&warnReliability != 0:
+		f.Reason, f.Message = reasonNVMeFailing, "reports that errors have made it unreliable"
+	case l.warning&(warnBackup|warnMemory) != 0:
+		f.Reason, f.Message = reasonNVMeFailing, "reports that its memory is no longer safe when power fails"
+	case l.spareShort():
+		f.Reason, f.Message = reasonNVMeSpare, fmt.Sprintf("has %d %% of its spare blocks left, its threshold is %d %%",
+			l.spare, l.spareThreshold)
+	case grown > 0:
+		f.Reason, f.Message = reasonNVMeMedia, fmt.Sprintf("had %d more errors of its medium within a day, %d in all",
+			grown, l.mediaErrors)
+	case l.warning&warnTemperature != 0:
+		f.Reason, f.Message = reasonNVMeHot, fmt.Sprintf("is at %d °C, which is beyond its own limits",
+			int(l.kelvin)-273)
+	case l.usedUp >= 100:
+		f.Severity, f.Reason, f.Message = finding.Info, reasonNVMeWorn,
+			fmt.Sprintf("has used %d %% of its life, as its vendor estimates it", l.usedUp)
+	default:
+		return false
+	}
+	f.Facts = map[string]string{
+		"criticalWarning": fmt.Sprintf("%#02x", l.warning), "spare": fmt.Sprint(l.spare),
+		"spareThreshold": fmt.Sprint(l.spareThreshold),
+		"percentageUsed": fmt.Sprint(l.usedUp), "mediaErrors": fmt.Sprint(l.mediaErrors),
+		"celsius": fmt.Sprint(int(l.kelvin) - 273),
+	}
+	return true
 }

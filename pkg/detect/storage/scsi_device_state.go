@@ -1,9 +1,9 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -153,18 +153,15 @@ func scsiDisks(files host.Files) ([]scsiDisk, error) {
 	if len(addresses) > checkkit.MaxDisks {
 		return nil, fmt.Errorf("list /sys/class/scsi_disk: %d disks", len(addresses))
 	}
-	disks := make(map[string]scsiDisk, len(addresses))
+	disks := make([]scsiDisk, 0, len(addresses))
 	for _, address := range addresses {
 		dir := "/sys/class/scsi_disk/" + address + "/device"
 		names, err := files.List(dir + "/block")
 		if err != nil || len(names) == 0 { // no block device yet, or no longer
 			continue
 		}
-		disks[names[0]] = scsiDisk{name: names[0], address: checkkit.Sanitize(address, 64), dir: dir}
+		disks = append(disks, scsiDisk{name: names[0], address: checkkit.Sanitize(address, 64), dir: dir})
 	}
-	sorted := make([]scsiDisk, 0, len(disks))
-	for _, name := range slices.Sorted(maps.Keys(disks)) {
-		sorted = append(sorted, disks[name])
-	}
-	return sorted, nil
+	slices.SortFunc(disks, func(a, b scsiDisk) int { return cmp.Compare(a.name, b.name) })
+	return disks, nil
 }

@@ -27,9 +27,6 @@ import (
 // https://openzfs.github.io/openzfs-docs/man/master/8/zpool-status.8.html
 
 const (
-	reasonZFSPoolDegraded = "ZFSPoolDegraded"
-	reasonZFSPoolFailed   = "ZFSPoolFailed"
-
 	zfsStats = "/proc/spl/kstat/zfs"
 	maxPools = 64 // a node has one or two
 )
@@ -47,10 +44,10 @@ func ZFSPools() detect.Check {
 			Why: "All I/O to a suspended pool hangs: images, volumes, the root filesystem if it is there. A " +
 				"degraded one has no redundancy left.",
 			Faults: []detect.Fault{
-				{Reason: reasonZFSPoolFailed, Severity: finding.Fatal,
+				{Reason: "ZFSPoolFailed", Severity: finding.Fatal,
 					When: "the state is SUSPENDED, FAULTED, UNAVAIL or REMOVED; fatal where the node's own data lie " +
 						"on the pool, else a warning"},
-				{Reason: reasonZFSPoolDegraded, Severity: finding.Warning,
+				{Reason: "ZFSPoolDegraded", Severity: finding.Warning,
 					When: "the state is DEGRADED, or another than ONLINE"},
 			},
 			FalseAlarms: "A disk taken offline on purpose (`zpool offline`). A pool that is just being " +
@@ -103,14 +100,14 @@ func validPoolState(state string) bool {
 // poolFinding reports the state of a pool that is not healthy.
 func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.Finding, bool) {
 	f := finding.Finding{
-		Subject: subject, Severity: finding.Warning, Reason: reasonZFSPoolDegraded,
+		Subject: subject, Severity: finding.Warning, Reason: "ZFSPoolDegraded",
 		Message: fmt.Sprintf("ZFS pool %s is %s", subject.Name, state), Facts: map[string]string{"state": state},
 	}
 	switch state {
 	case "ONLINE", "TRANSITIONING":
 		return finding.Finding{}, false
 	case "SUSPENDED", "FAULTED", "UNAVAIL", "REMOVED":
-		f.Reason = reasonZFSPoolFailed
+		f.Reason = "ZFSPoolFailed"
 		if own := onPool(h, subject.Name); len(own) > 0 {
 			f.Severity, f.Facts["holds"] = finding.Fatal, strings.Join(own, ", ")
 			f.Message += "; it holds " + f.Facts["holds"]

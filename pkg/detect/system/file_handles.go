@@ -1,10 +1,10 @@
 package system
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,27 +56,22 @@ func FileHandles(s UsageSettings) detect.Check {
 		Wakes:     []detect.Wake{checkkit.KernelWake()},
 		Policy:    finding.Policy{Clear: finding.Hold{Runs: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			findings, err := nodeFileHandles(h, s, memory)
+			var results checkkit.Results
+			node, err := checkkit.Parse(h.Files, "/proc/sys/fs/file-nr", parseFileNr)
 			if err != nil {
 				return nil, err
 			}
+			results.Add(memory.near(s, nodeFileHandles(h, node), node, true))
 			daemons, err := discover.Daemons(ctx, h)
-			doubts := make(map[finding.Subject]error)
 			for _, d := range daemons {
-				subject := finding.Subject{Kind: "process", Name: checkkit.Sanitize(d.Comm, 64)}
 				u, err := descriptors(h.Files, d.PID)
-				switch {
-				case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH): // it has exited
-				case err != nil:
-					doubts[subject] = err
-				default:
-					findings = append(findings, descriptorFinding(s, memory, subject, d, u)...)
+				f := descriptorFinding(d, u)
+				if !errors.Is(err, syscall.ESRCH) && !results.Unread(f.Subject, err) { // otherwise it has exited
+					results.Add(memory.near(s, f, u, false))
 				}
 			}
-			if err == nil {
-				err = finding.Partial(doubts)
-			}
-			return findings, err
+			findings, doubts := results.Done()
+			return findings, cmp.Or(err, doubts)
 		},
 	}
 }
@@ -84,21 +79,12 @@ func FileHandles(s UsageSettings) detect.Check {
 // unlimited stands for no limit: no usage is a significant share of it.
 const unlimited = 1 << 62
 
-func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]finding.Finding, error) {
-	u, err := checkkit.Parse(h.Files, "/proc/sys/fs/file-nr", parseFileNr)
-	if err != nil {
-		return nil, err
-	}
-	subject := checkkit.NodeSubject(h)
-	severity, marginal, ok := memory.evaluate(s, subject, u, true)
-	if !ok {
-		return nil, nil
-	}
-	return []finding.Finding{{
-		Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit", BelowRaise: marginal,
+func nodeFileHandles(h *host.Host, u usage) finding.Finding {
+	return finding.Finding{
+		Subject: checkkit.NodeSubject(h), Reason: "FileHandlesNearLimit",
 		Message: "the node has " + u.String() + " open files, by fs.file-max",
 		Facts:   map[string]string{"open": fmt.Sprint(u.used), "limit": fmt.Sprint(u.limit)},
-	}}, nil
+	}
 }
 
 // parseFileNr parses "888	0	2466171".
@@ -115,20 +101,16 @@ func parseFileNr(text string) (usage, error) {
 	return usage{used, limit}, err
 }
 
-func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subject, d discover.Daemon,
-	u usage) []finding.Finding {
-	severity, marginal, ok := memory.evaluate(s, subject, u, false)
-	if !ok {
-		return nil
-	}
-	return []finding.Finding{{
-		Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit", BelowRaise: marginal,
-		Message: fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
+func descriptorFinding(d discover.Daemon, u usage) finding.Finding {
+	name := checkkit.Sanitize(d.Comm, 64)
+	return finding.Finding{
+		Subject: finding.Subject{Kind: "process", Name: name}, Reason: "DescriptorsNearLimit",
+		Message: fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", name, d.PID, u),
 		Facts: map[string]string{
 			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": fmt.Sprint(u.used),
 			"limit": fmt.Sprint(u.limit),
 		},
-	}}
+	}
 }
 
 // descriptors returns how many descriptors a process has and may have.

@@ -69,15 +69,15 @@ func KernelLimits(s UsageSettings) detect.Check {
 		Every:     time.Minute,
 		Policy:    finding.Policy{Clear: finding.Hold{Runs: 2}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			l := limits{host: h, settings: s, memory: memory, doubts: make(map[finding.Subject]error)}
+			l := limits{host: h, settings: s, memory: memory}
 			l.check("mounts", l.mounts)
 			l.check("asynchronous I/O", l.aio)
 			l.check("keys", l.keys)
 			l.check("memory cgroups", l.memoryCgroups)
-			if len(l.doubts) == l.checked {
-				return nil, l.err
+			if len(l.errs) == l.checked {
+				return nil, errors.Join(l.errs...)
 			}
-			return l.findings, finding.Partial(l.doubts)
+			return l.results.Done()
 		},
 	}
 }
@@ -87,9 +87,8 @@ type limits struct {
 	host     *host.Host
 	settings UsageSettings
 	memory   usageState
-	findings []finding.Finding
-	doubts   map[finding.Subject]error
-	err      error // all doubts
+	results  checkkit.Results
+	errs     []error
 	checked  int
 }
 
@@ -98,20 +97,17 @@ func (l *limits) check(name string, read func(finding.Subject) error) {
 	l.checked++
 	subject := finding.Subject{Kind: "kernel-limit", Name: name}
 	if err := read(subject); err != nil && (!errors.Is(err, fs.ErrNotExist) || name == "mounts") {
-		l.doubts[subject], l.err = err, errors.Join(l.err, err)
+		l.results.Doubt(subject, err)
+		l.errs = append(l.errs, err)
 	}
 }
 
 // near adds a finding about a limit that is near.
 func (l *limits) near(subject finding.Subject, reason, what string, u usage, mayBeFatal bool) {
-	severity, marginal, ok := l.memory.evaluate(l.settings, subject, u, mayBeFatal)
-	if !ok {
-		return
-	}
-	l.findings = append(l.findings, finding.Finding{
-		Subject: subject, Severity: severity, Reason: reason, BelowRaise: marginal,
-		Message: fmt.Sprintf(what, u), Facts: map[string]string{"used": fmt.Sprint(u.used), "limit": fmt.Sprint(u.limit)},
-	})
+	l.results.Add(l.memory.near(l.settings, finding.Finding{
+		Subject: subject, Reason: reason, Message: fmt.Sprintf(what, u),
+		Facts: map[string]string{"used": fmt.Sprint(u.used), "limit": fmt.Sprint(u.limit)},
+	}, u, mayBeFatal))
 }
 
 func (l *limits) mounts(subject finding.Subject) error {
@@ -135,11 +131,11 @@ func (l *limits) mounts(subject finding.Subject) error {
 	if most.Mounts < stacked {
 		stack = ""
 	} else {
-		l.findings = append(l.findings, finding.Finding{
+		l.results.Add(finding.Finding{
 			Subject: finding.Subject{Kind: "directory", Name: most.Point}, Severity: finding.Warning, Reason: "MountsStacked",
 			Message: fmt.Sprintf("%s%d mounts lie on %s, of %d of the host", atLeast, most.Mounts, point, all),
 			Facts:   map[string]string{"mounts": fmt.Sprint(most.Mounts), "all": fmt.Sprint(all)},
-		})
+		}, true)
 	}
 	limit, err := checkkit.ReadCount(l.host.Files, "/proc/sys/fs/mount-max")
 	if errors.Is(err, fs.ErrNotExist) { // before Linux 4.9

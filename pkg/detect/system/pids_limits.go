@@ -1,11 +1,12 @@
 package system
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -63,9 +64,8 @@ func PIDsLimits() detect.Check {
 
 // pidsCheck keeps the counts of the previous run.
 type pidsCheck struct {
-	began  bool              // there was a run before
-	failed map[string]uint64 // by cgroup; zeros are left out
-	recent map[finding.Subject]*checkkit.RecentCount
+	failed map[string]uint64 // by cgroup; zeros are left out; nil before the first run
+	recent map[finding.Subject]checkkit.RecentCount
 }
 
 // pidsGroup is the state of a pod or service.
@@ -79,25 +79,21 @@ func (c *pidsCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if err != nil {
 		return nil, err
 	}
-	s := pidsScan{files: h.Files, root: hierarchy.Point, before: c.failed, first: !c.began,
-		failed: make(map[string]uint64), groups: make(map[finding.Subject]pidsGroup),
-		doubts: make(map[finding.Subject]error)}
+	s := pidsScan{files: h.Files, root: hierarchy.Point, before: c.failed, failed: make(map[string]uint64),
+		groups: make(map[finding.Subject]pidsGroup), doubts: make(map[finding.Subject]error)}
 	if err := s.all(ctx, h, hierarchy); err != nil {
 		return nil, err
 	}
-	c.began, c.failed = true, s.failed
+	c.failed = s.failed
 	now := h.Clock().SinceBoot
 	return c.evaluate(ctx, h, s, now), finding.Partial(s.doubts)
 }
 
 func (c *pidsCheck) evaluate(ctx context.Context, h *host.Host, s pidsScan, now time.Duration) []finding.Finding {
-	next := make(map[finding.Subject]*checkkit.RecentCount)
+	next := make(map[finding.Subject]checkkit.RecentCount)
 	var findings []finding.Finding
 	for subject, g := range s.groups {
 		t := c.recent[subject]
-		if t == nil {
-			t = &checkkit.RecentCount{}
-		}
 		if g.failed > 0 {
 			t.Add(g.failed, now)
 		}
@@ -131,17 +127,12 @@ func (c *pidsCheck) evaluate(ctx context.Context, h *host.Host, s pidsScan, now 
 
 // namePods puts the names of pods and cgroups before the messages.
 func namePods(ctx context.Context, h *host.Host, findings []finding.Finding) {
-	var names map[string]string
+	names := sync.OnceValue(func() map[string]string { return checkkit.KubeletNames(ctx, h) })
 	for i := range findings {
 		f := &findings[i]
 		name := checkkit.Sanitize(f.Subject.Name, checkkit.MaxLine)
 		if f.Subject.Kind == rules.PodKind {
-			if names == nil {
-				names = maps.Clone(checkkit.KubeletNames(ctx, h))
-			}
-			if known := names[f.Subject.UID]; known != "" {
-				name = known
-			}
+			name = cmp.Or(names()[f.Subject.UID], name)
 			f.Facts["pods"] = name
 		}
 		f.Message = name + ": " + f.Message
@@ -153,7 +144,6 @@ type pidsScan struct {
 	files  host.Files
 	root   string
 	before map[string]uint64
-	first  bool
 	failed map[string]uint64
 	groups map[finding.Subject]pidsGroup
 	doubts map[finding.Subject]error
@@ -202,7 +192,7 @@ func (s *pidsScan) add(subject finding.Subject, name string) {
 		if failed > 0 {
 			s.failed[name] = failed
 		}
-		if before := s.before[name]; !s.first && failed != before {
+		if before := s.before[name]; s.before != nil && failed != before {
 			if failed < before {
 				before = 0 // the cgroup was created again
 			}

@@ -185,13 +185,12 @@ func (w wantedSysctl) finding(files host.Files, subject finding.Subject, value s
 		Subject: subject, Severity: w.severity, Reason: w.reason,
 		Facts: map[string]string{"value": value, "wanted": checkkit.Sanitize(w.value, 128)},
 	}
-	switch {
-	case missing:
-		f.Facts["wanted"] = checkkit.Sanitize(w.value, 128)
+	if missing {
 		f.Message = fmt.Sprintf("%s does not exist: its module is not loaded; wanted is %s: %s", subject.Name,
 			f.Facts["wanted"], w.why)
 		return f
-	case w.not:
+	}
+	if w.not {
 		f.Facts["wanted"] = "not " + f.Facts["wanted"]
 	}
 	f.Message = fmt.Sprintf("%s is %s, wanted is %s: %s", subject.Name, value, f.Facts["wanted"], w.why)

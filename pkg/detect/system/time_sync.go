@@ -30,13 +30,6 @@ import (
 // must last for ten minutes: a clock is stepped at boot and after a migration, and a daemon needs some minutes to
 // select its servers.
 
-const (
-	reasonNoTimeDaemon   = "NoTimeDaemon"
-	reasonUnsynchronised = "ClockUnsynchronised"
-	reasonErrorGrows     = "ClockErrorGrows"
-	reasonOffset         = "ClockOffset"
-)
-
 // TimeSyncSettings are the thresholds of time-sync. A raised finding is kept until the value is below three quarters of
 // them.
 type TimeSyncSettings struct {
@@ -63,13 +56,13 @@ func TimeSync(s TimeSyncSettings) detect.Check {
 			Why: "A node whose clock is wrong by minutes rejects certificates and tokens and loses leases; logs and " +
 				"traces of pods cannot be correlated, and databases that compare clocks stop.",
 			Faults: []detect.Fault{
-				{Reason: reasonUnsynchronised, Severity: finding.Warning, When: "a time daemon runs, and the kernel " +
+				{Reason: "ClockUnsynchronised", Severity: finding.Warning, When: "a time daemon runs, and the kernel " +
 					"has had no update from it for nine hours (STA_UNSYNC, maxerror 16 s)"},
-				{Reason: reasonNoTimeDaemon, Severity: finding.Warning, When: "the same, and no time daemon runs; " +
+				{Reason: "NoTimeDaemon", Severity: finding.Warning, When: "the same, and no time daemon runs; " +
 					"information on a virtual machine, whose hypervisor may set the clock"},
-				{Reason: reasonErrorGrows, Severity: finding.Warning, When: "maxerror is 4 s: no update for more " +
+				{Reason: "ClockErrorGrows", Severity: finding.Warning, When: "maxerror is 4 s: no update for more " +
 					"than two hours, four times as long as the slowest daemon waits"},
-				{Reason: reasonOffset, Severity: finding.Warning, When: "the clock is off by 50 ms, as ntpd or " +
+				{Reason: "ClockOffset", Severity: finding.Warning, When: "the clock is off by 50 ms, as ntpd or " +
 					"systemd-timesyncd measures it"},
 			},
 			FalseAlarms: "chronyd without rtcsync leaves STA_UNSYNC set: maxerror decides. The first 15 minutes " +
@@ -109,12 +102,12 @@ func (s TimeSyncSettings) run(ctx context.Context, h *host.Host) ([]finding.Find
 			return nil, err
 		}
 	case errorGrew:
-		f.Reason, f.BelowRaise = reasonErrorGrows, errorBelow
+		f.Reason, f.BelowRaise = "ClockErrorGrows", errorBelow
 		f.Message = fmt.Sprintf(
 			"the error of the clock may be %s and no daemon corrects it: the last correction was about %s ago",
 			clock.MaxError.Round(100*time.Millisecond), (clock.MaxError * 2000).Round(time.Minute))
 	case offsetHigh:
-		f.Reason, f.BelowRaise = reasonOffset, offsetBelow
+		f.Reason, f.BelowRaise = "ClockOffset", offsetBelow
 		f.Message = fmt.Sprintf("the clock is off by %s", offset.Round(time.Millisecond))
 	default:
 		return nil, nil
@@ -131,15 +124,15 @@ func explainUnsynchronised(ctx context.Context, h *host.Host, f *finding.Finding
 	i := slices.IndexFunc(table, func(p proc.Stat) bool { return isTimeDaemon(p.Comm) })
 	switch {
 	case i >= 0:
-		f.Reason, f.Message = reasonUnsynchronised, checkkit.Sanitize(table[i].Comm, 32)+
+		f.Reason, f.Message = "ClockUnsynchronised", checkkit.Sanitize(table[i].Comm, 32)+
 			" runs, but the clock is not synchronised: it reaches none of its servers, or selects none of them"
 		f.Facts["daemon"] = checkkit.Sanitize(table[i].Comm, 32)
 	case hypervisorClock(h.Files):
-		f.Severity, f.Reason = finding.Info, reasonNoTimeDaemon
+		f.Severity, f.Reason = finding.Info, "NoTimeDaemon"
 		f.Message = "no time daemon runs on this virtual machine: its clock is only as accurate as the hypervisor " +
 			"sets it"
 	default:
-		f.Reason, f.Message = reasonNoTimeDaemon, "the clock is not synchronised and no time daemon runs"
+		f.Reason, f.Message = "NoTimeDaemon", "the clock is not synchronised and no time daemon runs"
 	}
 	return nil
 }

@@ -95,16 +95,15 @@ func checkReboots(h *host.Host) ([]finding.Finding, error) {
 func evaluateReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, error) {
 	// between the kernel's start and the record of it, and for a clock that was set since
 	const slack = 15 * time.Minute
-	isBoot := func(r wtmp.Login) bool { return !r.Shutdown }
 	last := len(records) - 1
-	for last >= 0 && !isBoot(records[last]) {
+	for last >= 0 && records[last].Shutdown {
 		last--
 	}
 	if last < 0 || records[last].At.Sub(checkkit.BootTime(h.Clock())).Abs() > slack {
 		return nil, finding.NotApplicable("the login records do not show this boot")
 	}
 	before := records[:last]
-	if len(before) == 0 || !slices.ContainsFunc(before, func(r wtmp.Login) bool { return r.Shutdown }) {
+	if !slices.ContainsFunc(before, func(r wtmp.Login) bool { return r.Shutdown }) {
 		return nil, finding.NotApplicable("the login records do not show whether shutdowns are recorded here")
 	}
 	previous := before[len(before)-1]

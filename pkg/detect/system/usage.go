@@ -36,26 +36,19 @@ func (u usage) String() string {
 // few: only subjects that the node needs can be fatal.
 type usageState map[finding.Subject]bool
 
-// evaluate returns the severity of a usage; ok is false below all thresholds. mayBeFatal is set if the node needs the
-// subject.
-func (m usageState) evaluate(s UsageSettings, subject finding.Subject, u usage,
-	mayBeFatal bool) (severity finding.Severity, marginal, ok bool) {
-	percent := u.percent()
-	fatalAt := s.FatalPercent
-	if m[subject] {
+// near completes f, the finding about a usage, with its severity. It returns false below all thresholds. mayBeFatal is
+// set if the node needs the subject.
+func (m usageState) near(s UsageSettings, f finding.Finding, u usage, mayBeFatal bool) (finding.Finding, bool) {
+	percent, fatalAt := u.percent(), s.FatalPercent
+	if m[f.Subject] {
 		fatalAt -= keepPoints
 	}
-	switch {
-	case mayBeFatal && s.FatalPercent > 0 && percent >= fatalAt:
-		m[subject] = true
-		return finding.Fatal, false, true
+	if mayBeFatal && s.FatalPercent > 0 && percent >= fatalAt {
+		m[f.Subject] = true
+		f.Severity = finding.Fatal
+		return f, true
 	}
-	delete(m, subject)
-	switch {
-	case percent >= s.WarnPercent:
-		return finding.Warning, false, true
-	case percent >= s.WarnPercent-keepPoints:
-		return finding.Warning, true, true
-	}
-	return "", false, false
+	delete(m, f.Subject)
+	f.Severity, f.BelowRaise = finding.Warning, percent < s.WarnPercent
+	return f, percent >= s.WarnPercent-keepPoints
 }

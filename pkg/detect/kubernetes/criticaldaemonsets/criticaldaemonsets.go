@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path"
 	"strings"
@@ -164,29 +165,24 @@ func (c *daemonSetCheck) run(ctx context.Context, h *host.Host) ([]finding.Findi
 	if err != nil {
 		return nil, err
 	}
-	var found []finding.Finding
-	unknown := map[finding.Subject]error{}
+	var results checkkit.Results
 	for _, seen := range critical {
 		c.complete(ctx, h, &seen, setsErr, now)
 		f, err := evaluateDaemonSet(seen, c.settings, now.Wall)
 		if err == nil && f != nil && !f.BelowRaise {
 			err = booting(h, c.node.node, c.settings.BootGrace, now)
 		}
-		if err != nil {
-			unknown[seen.subject()] = err
-		} else if f != nil {
-			found = append(found, *f)
-		}
+		results.Take(seen.subject(), f, err)
 	}
 	c.forget(critical)
 	switch {
 	case setsErr != nil && !cannotList(setsErr) && !c.listed:
-		return found, checkkit.Inconclusive(fmt.Errorf("which DaemonSets are critical: %w", setsErr), unknown)
+		return results.Inconclusive(fmt.Errorf("which DaemonSets are critical: %w", setsErr))
 	case len(critical) == 0 && setsErr != nil && !c.listed:
 		return nil, finding.NotApplicable("DaemonSets may not be listed, the configuration names none and no "+
 			"critical pod is here: %v", setsErr)
 	}
-	return found, finding.Partial(unknown)
+	return results.Done()
 }
 
 // cannotList reports whether this agent has no right or no way to list DaemonSets.
@@ -224,16 +220,8 @@ func (c *daemonSetCheck) forget(critical []daemonSetState) {
 	for _, seen := range critical {
 		there[seen.Name] = true
 	}
-	for name := range c.confirmed {
-		if !there[name] {
-			delete(c.confirmed, name)
-		}
-	}
-	for name := range c.rollouts {
-		if !there[name] {
-			delete(c.rollouts, name)
-		}
-	}
+	maps.DeleteFunc(c.confirmed, func(name string, _ confirmation) bool { return !there[name] })
+	maps.DeleteFunc(c.rollouts, func(name string, _ rollout) bool { return !there[name] })
 }
 
 // booting returns why the state is not settled yet: the machine, its kubelet or its Node has just started.

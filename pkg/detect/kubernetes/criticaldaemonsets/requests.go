@@ -136,11 +136,9 @@ func (c *daemonSetCheck) confirm(ctx context.Context, h *host.Host, set *appsv1.
 			next.err = fmt.Errorf("DaemonSet %s: %w", name, err)
 		}
 	}
-	if next.gone || next.err != nil {
-		c.confirmed[name] = next
-		return next
+	if !next.gone && next.err == nil {
+		next.pending, next.open = c.unscheduled(ctx, h, set)
 	}
-	next.pending, next.open = c.unscheduled(ctx, h, set)
 	c.confirmed[name] = next
 	return next
 }

@@ -1,15 +1,18 @@
 package csiregistration
 
 import (
-	"cmp"
 	"maps"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/volume"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -61,13 +64,11 @@ func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now find
 	for _, name := range c.settings.Ignore {
 		delete(e, name)
 	}
-	return slices.SortedFunc(func(yield func(csiDriver) bool) {
-		for _, d := range e {
-			if !yield(*d) {
-				return
-			}
-		}
-	}, func(a, b csiDriver) int { return cmp.Compare(a.Name, b.Name) })
+	drivers := make([]csiDriver, 0, len(e))
+	for _, name := range slices.Sorted(maps.Keys(e)) {
+		drivers = append(drivers, *e[name])
+	}
+	return drivers
 }
 
 // attach adds each socket to its driver: first those that name it, then those that do not answer, by the history and by
@@ -140,3 +141,71 @@ func (c *csiCheck) notCSI(h *host.Host, folder string) bool {
 
 // folderOf returns the name of the folder that a socket is in.
 func folderOf(socket string) string { return path.Base(path.Dir(socket)) }
+
+// csiVolumesUsed returns, by driver, the pods (namespace/name) that have volumes of it: inline volumes by their spec,
+// claims by the file that kubelet writes beside the mount before it calls the driver. A claim whose driver kubelet did
+// not know leaves no such file. mounted are the drivers that more than a specification shows: by such a file, or by a
+// started container of the pod, since kubelet mounts all volumes before.
+//
+//	<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json
+//	<kubelet root>/plugins/kubernetes.io/csi/volumeDevices/<volume>/data/vol_data.json   of raw block volumes
+func csiVolumesUsed(h *host.Host, pods []corev1.Pod) (used map[string][]string, mounted map[string]bool) {
+	used, mounted = map[string][]string{}, map[string]bool{}
+	for i := range pods {
+		pod := &pods[i]
+		if checkkit.PodFinished(pod) {
+			continue
+		}
+		var drivers []string
+		claims, started := false, hasStarted(pod)
+		for _, volume := range pod.Spec.Volumes {
+			claims = claims || volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil
+			if volume.CSI != nil {
+				drivers = append(drivers, volume.CSI.Driver)
+				mounted[volume.CSI.Driver] = mounted[volume.CSI.Driver] || started
+			}
+		}
+		if claims {
+			for _, driver := range claimedDrivers(h, host.NodePodUID(pod)) {
+				drivers, mounted[driver] = append(drivers, driver), true
+			}
+		}
+		slices.Sort(drivers)
+		for _, driver := range slices.Compact(drivers) {
+			used[driver] = append(used[driver], pod.Namespace+"/"+pod.Name)
+		}
+	}
+	return used, mounted
+}
+
+// hasStarted reports whether a container of the pod runs or has run.
+func hasStarted(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+		func(c corev1.ContainerStatus) bool {
+			return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+		})
+}
+
+// claimedDrivers reads kubelet's files about the volumes of a pod and ignores unreadable ones.
+func claimedDrivers(h *host.Host, uid string) []string {
+	if !host.IsPodUID(uid) {
+		return nil
+	}
+	var drivers []string
+	add := func(root, dir string) {
+		note, err := volume.ReadNote(h.Files, root, dir)
+		if err == nil && kubelet.IsCSIDriverName(note.Driver) {
+			drivers = append(drivers, note.Driver)
+		}
+	}
+	pods, mounts := filepath.Join(h.Paths.KubeletRoot, "pods"), filepath.Join(uid, "volumes", "kubernetes.io~csi")
+	names, _ := h.Files.List(filepath.Join(pods, mounts))
+	for _, name := range names {
+		add(pods, filepath.Join(mounts, name))
+	}
+	names, _ = h.Files.List(filepath.Join(pods, uid, "volumeDevices", "kubernetes.io~csi"))
+	for _, name := range names {
+		add(volume.Dir(h), filepath.Join("volumeDevices", name, "data"))
+	}
+	return drivers
+}

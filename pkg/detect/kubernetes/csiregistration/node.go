@@ -3,6 +3,7 @@ package csiregistration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,12 +89,9 @@ func (c *csiNodeCache) due(h *host.Host, now finding.Timestamp, seen string, dri
 
 // lacks reports whether a locally healthy driver is not in CSINode.
 func (c *csiNodeCache) lacks(drivers []csiDriver) bool {
-	for _, d := range drivers {
-		if d.Socket != "" && d.InfoErr == nil && d.ProbeErr == nil && d.Ready && c.nodeIDs[d.Name] == "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(drivers, func(d csiDriver) bool {
+		return d.Socket != "" && d.InfoErr == nil && d.ProbeErr == nil && d.Ready && c.nodeIDs[d.Name] == ""
+	})
 }
 
 // localState renders the local state that may make kubelet change CSINode.

@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/setting"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -144,18 +145,15 @@ func (c *hangCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var found []finding.Finding
-	unknown := map[finding.Subject]error{}
+	var results checkkit.Results
 	for i, w := range listed {
 		subject := finding.Subject{Kind: "daemonset", Name: w.Name}
 		f, err := c.watches[w.Name].evaluate(observations[i], failures[i], h.Clock())
-		if err != nil {
-			unknown[subject] = err
-		} else if f != nil {
+		if f != nil {
 			f.Subject = subject
 			f.Message = "DaemonSet " + w.Name + ": " + f.Message
-			found = append(found, *f)
 		}
+		results.Take(subject, f, err)
 	}
-	return found, finding.Partial(unknown)
+	return results.Done()
 }

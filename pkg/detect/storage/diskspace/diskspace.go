@@ -133,7 +133,8 @@ func (c *diskSpace) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if len(spaces) == 0 {
 		return nil, finding.NotApplicable("no filesystem that could become full is mounted")
 	}
-	answered, doubts := c.probe(ctx, h, mounts, spaces)
+	var results checkkit.Results
+	answered := c.probe(ctx, h, mounts, spaces, &results)
 	if c.trend == nil {
 		c.trend = loadSpaceTrend(c.saved, h.Clock())
 	}
@@ -145,14 +146,12 @@ func (c *diskSpace) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		full[s.Identity()] = c.full[s.Identity()]
 	}
 	c.full = full
-	var findings []finding.Finding
 	for _, s := range answered {
 		fault, found := s.evaluate(c.settings, c.full[s.Identity()], c.trend.fullIn(s, h.Clock().SinceBoot))
 		c.full[s.Identity()] = fault.reason == reasonDiskFull || fault.reason == reasonInodesGone
 		if found {
-			findings = append(findings, s.report(fault, s.podsOf(ctx, h), s.images(ctx, h)))
+			results.Add(s.report(fault, s.podsOf(ctx, h), s.images(ctx, h)), true)
 		}
 	}
-	checkkit.ForgetUnmounted(h, doubts)
-	return findings, checkkit.OfMounts(doubts, cut)
+	return results.DoneWithMounts(h, cut)
 }

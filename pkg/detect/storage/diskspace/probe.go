@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // space is one filesystem and its free space.
@@ -69,10 +69,10 @@ func inMemory(m mount.Mount) bool {
 	return m.FSType == "tmpfs" && m.Root == "/" && slices.Contains([]string{"/", "/run", "/dev/shm"}, m.Point)
 }
 
-// probe returns the filesystems that answered, and the errors of the others. It skips a filesystem wholly covered by
-// other mounts: no path leads to it.
-func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space) ([]space,
-	map[finding.Subject]error) {
+// probe returns the filesystems that answered, and adds doubts about the others. It skips a filesystem wholly covered
+// by other mounts: no path leads to it.
+func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space,
+	results *checkkit.Results) (answered []space) {
 	var keys []string
 	var requests []probe.ProbeRequest
 	tree := filesystem.NewTree(mounts)
@@ -81,24 +81,20 @@ func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Moun
 			keys, requests = append(keys, s.Identity()), append(requests, request)
 		}
 	}
-	results := c.hung.All(ctx, h, c.settings.Patience, keys, requests)
-	doubts := make(map[finding.Subject]error)
-	var answered []space
+	answers := c.hung.All(ctx, h, c.settings.Patience, keys, requests)
 	for _, s := range all {
-		result, probed := results[s.Identity()]
+		result, probed := answers[s.Identity()]
 		refused := syscall.Errno(result.Answer.Errno)
 		switch {
-		case !probed:
-		case result.Err != nil:
-			doubts[s.Subject()] = result.Err
+		case !probed || results.Doubt(s.Subject(), result.Err):
 		case refused != 0 && result.Answer.TotalBytes == 0: // open may be refused although statfs is not
-			doubts[s.Subject()] = fmt.Errorf("statfs %s: %w", s.Principal.Point, refused)
+			results.Doubt(s.Subject(), fmt.Errorf("statfs %s: %w", s.Principal.Point, refused))
 		default:
 			s.answer = result.Answer
 			answered = append(answered, s)
 		}
 	}
-	return answered, doubts
+	return answered
 }
 
 // podsOf names the pods whose volume it is. The node's own filesystems affect all pods.

@@ -2,7 +2,7 @@ package diskspace
 
 import (
 	"cmp"
-
+	"maps"
 	"slices"
 	"time"
 
@@ -71,12 +71,10 @@ func (t *spaceTrend) sample(now finding.Timestamp, spaces []space) (changed bool
 		t.Samples[key] = old[max(0, len(old)-spaceSamples):]
 		mounted[key], changed = true, true
 	}
-	for key, samples := range t.Samples {
-		// A filesystem that did not answer keeps its history for a while.
-		if !mounted[key] && up-samples[len(samples)-1][0] > int64((spaceEvery*spaceSamples).Seconds()) {
-			delete(t.Samples, key)
-		}
-	}
+	// A filesystem that did not answer keeps its history for a while.
+	maps.DeleteFunc(t.Samples, func(key string, samples []spaceSample) bool {
+		return !mounted[key] && up-samples[len(samples)-1][0] > int64((spaceEvery*spaceSamples).Seconds())
+	})
 	return changed
 }
 

@@ -13,25 +13,21 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// gatherEvidence reads the state files of each filesystem. It returns errors by subject.
-func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]error, error) {
+// gatherEvidence reads the state files of each filesystem.
+func gatherEvidence(h *host.Host, filesystems []examined, results *checkkit.Results) error {
 	devices, err := h.Files.List("/sys/dev/block")
 	if err != nil {
-		return nil, fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
+		return fmt.Errorf("list /sys/dev/block: %w", err) // without it every device would seem gone
 	}
 	table := slices.DeleteFunc(filesystem.Fstab(h.Files), func(e filesystem.FstabEntry) bool { return !e.ReadOnly() })
 	bootedAt := checkkit.BootTime(h.Clock())
-	doubts := make(map[finding.Subject]error)
 	for i := range filesystems {
 		f := &filesystems[i]
-		if err := f.gather(h.Files, devices, table, bootedAt); err != nil {
-			doubts[f.Subject()] = err
-		}
+		results.Doubt(f.Subject(), f.gather(h.Files, devices, table, bootedAt))
 	}
-	return doubts, nil
+	return nil
 }
 
 func (f *examined) gather(files host.Files, devices []string, table []filesystem.FstabEntry, bootedAt time.Time) error {
@@ -107,4 +103,41 @@ func wantedReadOnly(files host.Files, table []filesystem.FstabEntry, f filesyste
 		mountedAt := func(m mount.Mount) bool { return filesystem.WholeRank(m) == 1 && m.Point == e.Point }
 		return slices.ContainsFunc(f.Mounts, mountedAt) || filesystem.DeviceOf(files, e.Spec) == device
 	})
+}
+
+// ext4 records errors with the time of the wall clock, so only that clock shows whether one happened in this boot, and
+// it may have been set by years since. The decision about a mounted filesystem is kept, and an error recorded while
+// the agent was running is of this boot whatever the clock shows.
+
+// ext4State has the decisions about the errors of each mounted ext4 filesystem.
+type ext4State struct {
+	known map[mountKey]ext4Errors
+}
+
+// mountKey is one mounted filesystem. Both numbers are reused after an unmount, but rarely together.
+type mountKey struct {
+	device string
+	mount  int
+}
+
+// settle keeps earlier decisions about errors, and drops filesystems that are gone.
+func (m *ext4State) settle(filesystems []examined) {
+	known := make(map[mountKey]ext4Errors)
+	for _, f := range filesystems {
+		if f.ext4 == nil {
+			continue
+		}
+		key := mountKey{f.Device, f.Principal.ID}
+		if old, ok := m.known[key]; ok {
+			switch {
+			case f.ext4.count == old.count && f.ext4.last.Equal(old.last):
+				f.ext4.sinceBoot, f.ext4.observed, f.ext4.shown = old.sinceBoot, old.observed, old.shown
+			case f.ext4.count > old.count:
+				f.ext4.sinceBoot, f.ext4.observed, f.ext4.shown = true, true, old.shown
+			}
+			f.ext4.shown = f.ext4.shown || f.ext4.observed && (f.Option("ro") || f.Option("emergency_ro"))
+		}
+		known[key] = *f.ext4
+	}
+	m.known = known
 }

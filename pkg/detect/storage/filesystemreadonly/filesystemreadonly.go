@@ -60,7 +60,7 @@ func DefaultSettings() Settings {
 
 // New finds filesystems that ought to be writable and no longer take writes.
 func New(s Settings) detect.Check {
-	probes, errors, users := &probeState{answers: make(map[string]probeResult)}, &ext4State{}, &usersState{}
+	probes, errors, users := &probeState{hung: checkkit.HungProbes{}}, &ext4State{}, &usersState{}
 	return detect.Check{
 		ID: "filesystem-readonly", Domain: "storage",
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
@@ -146,30 +146,27 @@ func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *pro
 		errors.settle(nil)
 		return nil, finding.NoneLeft("no filesystem on a block device is mounted")
 	}
-	doubts, err := gatherEvidence(h, filesystems)
-	if err != nil {
+	var results checkkit.Results
+	if err := gatherEvidence(h, filesystems, &results); err != nil {
 		return nil, err
 	}
 	errors.settle(filesystems)
 	for subject, err := range probes.probeAll(ctx, h, s.ProbeTimeout, mounts, filesystems) {
-		doubts[subject] = err
+		results.Doubt(subject, err)
 	}
 	users.begin()
-	var findings []finding.Finding
 	for _, f := range filesystems {
 		fault, ok := f.evaluate()
 		if !ok {
 			continue
 		}
-		delete(doubts, f.Subject()) // its fault is known
 		var use use
 		if fault.Reason != reasonOldErrors {
 			use = users.useOf(ctx, h, mounts, f.Filesystem, s)
 		}
-		findings = append(findings, f.finding(fault, use))
+		results.Settle(f.finding(fault, use))
 	}
-	checkkit.ForgetUnmounted(h, doubts)
-	return findings, checkkit.OfMounts(doubts, cut)
+	return results.DoneWithMounts(h, cut)
 }
 
 func (f examined) finding(what filesystem.Fault, use use) finding.Finding {

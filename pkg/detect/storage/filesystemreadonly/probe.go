@@ -10,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -24,27 +25,13 @@ const (
 
 // probeState keeps the answers of XFS filesystems.
 type probeState struct {
-	answers map[string]probeResult
+	hung    checkkit.HungProbes
+	answers map[string]xfsAnswer
 }
 
-type probeResult struct {
-	at    time.Duration   // uptime
-	errno string          // EIO; empty if it answered
-	ended <-chan struct{} // not nil: the probe hangs until it is closed
-	err   error           // of the hung probe
-}
-
-// known reports whether the filesystem need not be probed at that time.
-func (r probeResult) known(now time.Duration) bool {
-	if r.ended == nil {
-		return now-r.at < probeAgain
-	}
-	select {
-	case <-r.ended:
-		return false
-	default:
-		return true // a second child would only hang beside the first
-	}
+type xfsAnswer struct {
+	at    time.Duration // uptime
+	errno string        // EIO; empty if the filesystem works
 }
 
 // probeAll probes the XFS filesystems in one child, sets their errno if they were shut down, and returns those that did
@@ -52,45 +39,45 @@ func (r probeResult) known(now time.Duration) bool {
 func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []mount.Mount,
 	filesystems []examined) map[finding.Subject]error {
 	now := h.Clock().SinceBoot
-	fresh := make(map[string]probeResult)
+	fresh := make(map[string]xfsAnswer)
 	doubts := make(map[finding.Subject]error)
-	var due []*examined
+	var keys []string
 	var requests []probe.ProbeRequest
+	asked := make(map[string]string) // the path that is opened, by filesystem
 	tree := sync.OnceValue(func() *filesystem.Tree { return filesystem.NewTree(mounts) })
 	for i := range filesystems {
 		f := &filesystems[i]
 		if f.Principal.FSType != "xfs" || f.gone != "" {
 			continue
 		}
-		if last, ok := p.answers[f.Identity()]; ok && last.known(now) {
+		if last, ok := p.answers[f.Identity()]; ok && now-last.at < probeAgain {
 			fresh[f.Identity()] = last
 		} else if request, err := f.Probe(h, tree()); err != nil {
 			doubts[f.Subject()] = err
 		} else {
-			due, requests = append(due, f), append(requests, request)
+			keys, requests = append(keys, f.Identity()), append(requests, request)
+			asked[f.Identity()] = request.Path
 		}
 	}
-	for i, result := range h.Prober.All(ctx, timeout, requests) {
-		errno, err := xfsAnswer(requests[i].Path, result)
-		if err != nil && result.Ended == nil {
-			doubts[due[i].Subject()] = err // not kept, so probed again in the next run
-			continue
-		}
-		fresh[due[i].Identity()] = probeResult{at: now, errno: errno, ended: result.Ended, err: err}
-	}
-	p.answers = fresh
+	results := p.hung.All(ctx, h, timeout, keys, requests)
 	for i := range filesystems {
 		f := &filesystems[i]
-		answer := fresh[f.Identity()]
-		if f.probeErrno = answer.errno; answer.err != nil {
-			doubts[f.Subject()] = answer.err
+		if result, probed := results[f.Identity()]; probed {
+			errno, err := xfsErrno(asked[f.Identity()], result)
+			if err != nil {
+				doubts[f.Subject()] = err
+				continue // not kept, so probed again in the next run
+			}
+			fresh[f.Identity()] = xfsAnswer{now, errno}
 		}
+		f.probeErrno = fresh[f.Identity()].errno
 	}
+	p.answers = fresh
 	return doubts
 }
 
-// xfsAnswer interprets the answer of an XFS filesystem to opening a directory: after a shutdown every call returns EIO.
-func xfsAnswer(point string, result probe.ProbeResult) (errno string, err error) {
+// xfsErrno interprets the answer of an XFS filesystem to opening a directory: after a shutdown every call returns EIO.
+func xfsErrno(point string, result probe.ProbeResult) (errno string, err error) {
 	refused := syscall.Errno(result.Answer.Errno)
 	switch {
 	case result.Err != nil:

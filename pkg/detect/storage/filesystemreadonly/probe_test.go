@@ -10,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -47,7 +48,7 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 			return results
 		}},
 	}
-	state := &probeState{answers: map[string]probeResult{}}
+	state := &probeState{hung: checkkit.HungProbes{}}
 	for _, step := range []struct {
 		name       string
 		after      time.Duration

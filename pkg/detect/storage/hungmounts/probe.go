@@ -10,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -23,14 +24,14 @@ const (
 	autofsMagic = 0x0187
 )
 
-// probe probes the filesystems that are due, records their failures, and returns those whose state is unknown.
+// probe probes the filesystems that are due, records their failures, and adds doubts about those whose state is
+// unknown.
 func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mount,
-	filesystems []filesystem.Filesystem) map[finding.Subject]error {
+	filesystems []filesystem.Filesystem, results *checkkit.Results) {
 	clock := h.Clock()
 	now := clock.SinceBoot
 	woken := c.lastRun > 0 && now-c.lastRun < hungMountsEvery*9/10
 	c.lastRun = now
-	doubts := make(map[finding.Subject]error)
 	var keys []string
 	var requests []probe.ProbeRequest
 	tree := filesystem.NewTree(mounts)
@@ -40,28 +41,20 @@ func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mou
 		switch request, err := f.Probe(h, tree); {
 		case failed && (c.hung.Hangs(key) || !woken && now < failure.next):
 		case c.children() >= maxHungChildren:
-			doubts[f.Subject()] = fmt.Errorf("not probed: %d probes hang in the kernel already", c.children())
-		case err != nil:
-			doubts[f.Subject()] = err
-		default:
+			results.Doubt(f.Subject(), fmt.Errorf("not probed: %d probes hang in the kernel already", c.children()))
+		case !results.Doubt(f.Subject(), err):
 			keys, requests = append(keys, key), append(requests, request)
 		}
 	}
-	results := c.hung.All(ctx, h, c.settings.Patience, keys, requests)
+	answers := c.hung.All(ctx, h, c.settings.Patience, keys, requests)
 	failing := make(map[string]mountFailure)
 	for _, f := range filesystems {
 		key := superblock(f)
 		failure, failed := c.failing[key]
-		result, probed := results[key]
-		if !probed {
-			if failed {
-				failing[key] = failure
-			}
-			continue
-		}
-		switch fault, err := foreignFault(result); {
-		case err != nil: // no result; the last state stays
-			doubts[f.Subject()] = err
+		answer, probed := answers[key]
+		fault, err := foreignFault(answer)
+		switch {
+		case !probed || results.Doubt(f.Subject(), err): // no result; the last state stays
 			if failed {
 				failing[key] = failure
 			}
@@ -70,7 +63,6 @@ func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mou
 		}
 	}
 	c.failing = failing
-	return doubts
 }
 
 // children returns how many children hang: mounts that hang since the same run hang in one.

@@ -8,9 +8,12 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
@@ -239,4 +242,69 @@ func serviceOf(cgroups map[string]string) string {
 		}
 	}
 	return ""
+}
+
+// Own returns the agent's own processes, by PID: this one, and the probes that it has started, which hang if a
+// filesystem does. They are no load of the node: one run of all checks keeps each processor busy for a moment, and
+// reads its program from a disk that may be slow. Another agent's processes count.
+func Own(h *host.Host, table []proc.Stat) map[int]bool {
+	own := make(map[int]bool)
+	link, err := h.Files.Link("/proc/self")
+	if err != nil {
+		return own
+	}
+	self, err := strconv.Atoi(link)
+	if err != nil {
+		return own
+	}
+	own[self] = true
+	for _, p := range table {
+		if p.PPID == self && p.Comm == probe.ChildName {
+			own[p.PID] = true
+		}
+	}
+	return own
+}
+
+// ownerNames finds the owners of processes.
+type ownerNames struct {
+	host *host.Host
+	pods map[string]string // UID to the name of the pod
+}
+
+// of returns the owner of a process: "pod <uid>", a service such as "system.slice/kubelet.service", or its own name.
+func (o ownerNames) of(pid int) string {
+	if uid, ok := checkkit.PodOfProcess(o.host, pid); ok {
+		o.pods[uid] = "pod " + uid
+		return "pod " + uid
+	}
+	if cgroups, err := o.host.ProcCgroups(pid); err == nil {
+		if service := serviceOf(cgroups); service != "" {
+			return service
+		}
+	}
+	stat, err := o.host.ProcStat(pid)
+	if err != nil {
+		return "an exited process"
+	}
+	return "process " + stat.Comm
+}
+
+// name asks kubelet for the names of the pods so far; without an answer they keep their UIDs.
+func (o ownerNames) name(ctx context.Context) {
+	if len(o.pods) == 0 {
+		return
+	}
+	known := checkkit.KubeletNames(ctx, o.host)
+	for uid, name := range o.pods {
+		o.pods[uid] = cmp.Or(known[uid], name)
+	}
+}
+
+// replace replaces UIDs by names.
+func (o ownerNames) replace(text string) string {
+	for uid, name := range o.pods {
+		text = strings.ReplaceAll(text, "pod "+uid, name)
+	}
+	return text
 }

@@ -1,7 +1,10 @@
 package checkkit
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -69,4 +72,56 @@ func CountCPUs(list string) (int, error) {
 		count += int(to-from) + 1
 	}
 	return count, nil
+}
+
+// Parse reads a file and parses its content, as text or bytes. An error of either step names the file.
+func Parse[Content string | []byte, T any](files host.Files, name string, parse func(Content) (T, error)) (T, error) {
+	data, err := files.Read(name)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	value, err := parse(Content(data))
+	if err != nil {
+		return value, fmt.Errorf("read %s: %w", name, err)
+	}
+	return value, nil
+}
+
+// InLine is an error in a line of a file.
+func InLine(line string, err error) error {
+	return fmt.Errorf("line %q: %w", Sanitize(line, MaxLine), err)
+}
+
+// ListSorted returns the sorted names in a directory, and none if it does not exist.
+func ListSorted(files host.Files, dir string) ([]string, error) {
+	names, err := files.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+const MaxDisks = 4096 // if there are more, single devices are not reported
+
+// BlockNames lists the whole disks, and the devices stacked on disks, in order. It is empty without block devices.
+func BlockNames(files host.Files) ([]string, error) {
+	names, err := ListSorted(files, "/sys/block")
+	if err != nil {
+		return nil, fmt.Errorf("list /sys/block: %w", err)
+	}
+	if len(names) > MaxDisks {
+		return nil, fmt.Errorf("list /sys/block: %d devices", len(names))
+	}
+	return names, nil
+}
+
+// OptionalDeviceText reads a file that some kernels or devices do not have; "" if it is absent.
+func OptionalDeviceText(files host.Files, name string) (string, error) {
+	text, err := files.Text(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return Sanitize(text, 256), err
 }
