@@ -60,9 +60,7 @@ with TLS.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "file with endpoint and credentials (default: the pod's ServiceAccount)")
-	flags.StringVar(&s.endpoint.Address, "listen", defaultListen, "address to listen on")
-	flags.StringVar(&s.endpoint.CertFile, "tls-cert", "", "file with the certificate; read again when it changes")
-	flags.StringVar(&s.endpoint.KeyFile, "tls-key", "", "file with its key")
+	s.endpoint.AddFlags(flags, defaultListen)
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see docs/trace.md")
 	flags.StringVar(&s.store, "store", "", "PostgreSQL for the verdicts, postgres://..., instead of files in --dir")
 	flags.StringVar(&s.center.Server, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
@@ -180,9 +178,6 @@ const (
 	overlap   = time.Minute     // another replica may judge an act so much later than this one
 	saveLimit = 30 * time.Second
 	stopLimit = 5 * time.Second
-	headLimit = 10 * time.Second
-	idleLimit = 2 * time.Minute
-	headBytes = 32 << 10 // of request headers: a token has at most 16 KiB
 
 	maxConnections, networkConnections = 2_000, 500 // in total, and per network
 )
@@ -193,13 +188,8 @@ func (s *serveOptions) serve(ctx context.Context, client *watch.Client) error {
 	if err != nil {
 		return err
 	}
-	answers := &http.Server{Handler: s.api.Handler(), ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
-		ErrorLog: slog.NewLogLogger(s.api.Log.Handler(), slog.LevelDebug)}
-	if err := remote.Publish(s.Dir, address); err != nil {
-		s.api.Log.Error("write the address for other commands failed: they need --server", "err", err)
-	}
-	fmt.Fprintf(os.Stderr, "tracecenter: listening on %s; its token is in %s; \"tracecenter login\" opens the pages\n", address,
-		plain(remote.TokenFile(s.Dir)))
+	answers := web.NewServer(s.api.Handler(), s.api.Log)
+	remote.Announce("tracecenter", s.Dir, address, s.api.Log)
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error {
 		if err := answers.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -328,7 +318,7 @@ func (s *serveOptions) people(ctx context.Context) (io.Closer, error) {
 	if provider != nil {
 		authenticate, signIn = provider.Authenticate(authenticate), provider
 	}
-	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Code
+	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Invite
 	s.api.Pages = pages.New(s.api, sessions, signIn, Version)
 	return control, nil
 }

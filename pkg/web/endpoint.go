@@ -4,7 +4,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
@@ -13,6 +18,13 @@ import (
 type Endpoint struct {
 	Address           string
 	CertFile, KeyFile string
+}
+
+// AddFlags adds the flags; without --listen, the program listens on this address.
+func (e *Endpoint) AddFlags(flags *pflag.FlagSet, address string) {
+	flags.StringVar(&e.Address, "listen", address, "address to listen on")
+	flags.StringVar(&e.CertFile, "tls-cert", "", "file with the certificate; read again when it changes")
+	flags.StringVar(&e.KeyFile, "tls-key", "", "file with its key")
 }
 
 // Validate returns the error in the flags: without a certificate, only an address of loopback is allowed.
@@ -55,4 +67,16 @@ func (e Endpoint) Listen(total, perNetwork int64, handshake func(*tls.Config) *t
 		config = handshake(config)
 	}
 	return tls.NewListener(listener, config), "https://" + listener.Addr().String(), nil
+}
+
+const (
+	headLimit = 10 * time.Second // for a request's headers to arrive
+	idleLimit = 2 * time.Minute  // of an idle connection
+	headBytes = 32 << 10         // of request headers: a token has at most 16 KiB
+)
+
+// NewServer returns a server for a listener.
+func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{Handler: handler, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 }

@@ -44,8 +44,6 @@ func (r *Reader) Run(ctx context.Context) {
 
 // read reads a page; at first, it finds the place to start. more reports whether another page is there.
 func (r *Reader) read(ctx context.Context) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	begins, query := r.journal == "", url.Values{"limit": {"1"}}
 	if !begins {
 		query = url.Values{"type": {string(event.PodEvidence)}, "cluster": {r.Cluster}, "journal": {r.journal}, "limit": {strconv.Itoa(page)},
@@ -59,7 +57,7 @@ func (r *Reader) read(ctx context.Context) (more bool, err error) {
 		Newest  string `json:"newest"`
 		Journal string `json:"journal"`
 	}
-	if _, err = r.Center.Decode(ctx, http.MethodGet, "/v1/events?"+query.Encode(), nil, &answer); err != nil {
+	if err = r.Center.Get(ctx, limit, "/v1/events?"+query.Encode(), &answer); err != nil {
 		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusGone {
 			r.journal = "" // the events are no longer kept, or the journal is another one
 		}
