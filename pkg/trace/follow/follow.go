@@ -168,10 +168,13 @@ func (f *Follower) share(s string) string {
 }
 
 // Alive takes a sign of life of the watch: an event, a bookmark, a Lease. After a gap, the next arrivals are late.
-func (f *Follower) Alive(now time.Time) {
+func (f *Follower) Alive(now time.Time) { f.arrives(now)() }
+
+// arrives takes a sign of life, and keeps mu until done is called.
+func (f *Follower) arrives(now time.Time) (done func()) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.alive(now)
+	return f.mu.Unlock
 }
 
 // Tick records, several times a second, that this process runs. After a longer pause, the next arrivals are late.

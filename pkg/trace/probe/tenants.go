@@ -9,9 +9,9 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -115,7 +115,8 @@ func (r *Tenants) read(ctx context.Context, address string) (map[string]Count, e
 	if err != nil {
 		return nil, err
 	}
-	return r.count(families), nil
+	samples, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, slices.Collect(maps.Values(families))...)
+	return r.count(samples), err
 }
 
 // ofFlowControl keeps the samples of flow control, without their types: an apiserver has a hundred times as many others.
@@ -139,26 +140,20 @@ func ofFlowControl(metrics io.Reader) (*bytes.Buffer, error) {
 
 // count adds up the requests of the wanted FlowSchemas. Of a histogram, the sample of the bucket of one second and the
 // count of all samples are enough.
-func (r *Tenants) count(families map[string]*dto.MetricFamily) map[string]Count {
+func (r *Tenants) count(samples model.Vector) map[string]Count {
 	sums := map[string]Count{}
-	for family, metrics := range families {
-		for _, m := range metrics.GetMetric() {
-			labels := map[string]string{}
-			for _, l := range m.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
-			}
-			name, n := labels["flow_schema"], int(m.GetUntyped().GetValue())
-			sum, executed := sums[name], labels["execute"] == "true"
-			switch {
-			case !r.wanted[name]:
-				continue
-			case family == rejectedRequests, family == waits+"_count" && executed:
-				sum.Bad += n
-			case family == waits+"_bucket" && executed && labels["le"] == "1":
-				sum.Good, sum.Bad = sum.Good+n, sum.Bad-n
-			}
-			sums[name] = sum
+	for _, s := range samples {
+		of, name, n := s.Metric[model.MetricNameLabel], string(s.Metric["flow_schema"]), int(s.Value)
+		sum, executed := sums[name], s.Metric["execute"] == "true"
+		switch {
+		case !r.wanted[name]:
+			continue
+		case of == rejectedRequests, of == waits+"_count" && executed:
+			sum.Bad += n
+		case of == waits+"_bucket" && executed && s.Metric["le"] == "1":
+			sum.Good, sum.Bad = sum.Good+n, sum.Bad-n
 		}
+		sums[name] = sum
 	}
 	return sums
 }

@@ -245,7 +245,7 @@ func (s *Sum) Miss(a Act, pod string, at time.Time, left bool) {
 	if !a.counts() {
 		return
 	}
-	s.missed(s.owners, a.owner())
+	s.missed(s.owners, FullOwner(a.Namespace, a.Owner))
 	s.missed(s.nodes, a.Node)
 }
 
@@ -271,11 +271,12 @@ func (s *Sum) missed(of map[string]*Worst, name string) {
 	}
 }
 
-func (a *Act) owner() string {
-	if a.Owner == "" {
+// FullOwner names an owner with its namespace; empty: there is no owner.
+func FullOwner(namespace, owner string) string {
+	if owner == "" {
 		return ""
 	}
-	return a.Namespace + "/" + a.Owner
+	return namespace + "/" + owner
 }
 
 // Act adds an act, a miss too.
@@ -283,7 +284,7 @@ func (s *Sum) Act(a Act) {
 	if !a.counts() {
 		return
 	}
-	if w := s.owners[a.owner()]; w != nil {
+	if w := s.owners[FullOwner(a.Namespace, a.Owner)]; w != nil {
 		w.Samples++
 	}
 	if w := s.nodes[a.Node]; w != nil {

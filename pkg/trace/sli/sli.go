@@ -97,8 +97,13 @@ type Top struct {
 	N    int    `json:"n"`
 }
 
-// TopOf returns the most frequent names, at most n.
-func TopOf(counts map[string]int, n int) (tops []Top) {
+// TopOf returns the most frequent names of things, at most n. Those without a name do not count.
+func TopOf[T any](all []T, n int, name func(T) string) (tops []Top) {
+	counts := map[string]int{}
+	for _, one := range all {
+		counts[name(one)]++
+	}
+	delete(counts, "")
 	for name, count := range counts {
 		tops = append(tops, Top{name, count})
 	}
