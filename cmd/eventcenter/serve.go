@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 	"github.com/nodeagent/nodeagent/pkg/web/oidc"
 )
 
@@ -55,7 +56,7 @@ func newServe(o *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
-	s.endpoint.AddFlags(flags, defaultListen)
+	command.Listen(flags, &s.endpoint, defaultListen)
 	flags.StringVar(&s.clusters, "clusters", "", "file with the clusters that vouch for nodes and readers, and whose "+
 		"nodes are watched; see docs/event-center-operate.md")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see "+
@@ -158,13 +159,11 @@ func (s *work) serve(ctx context.Context) error {
 	center, clusters := s.center, s.clusters
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	authenticate := clusters.identity.Authenticate
-	var signIn web.SignIn
+	authenticate, signIn := s.provider.Beside(clusters.identity.Authenticate)
 	if s.provider != nil {
 		if err := s.provider.Share(ctx, s.deliveries.Store); err != nil {
 			center.Log.Error("share the sign-in key failed: people must return to this replica", "err", err)
 		}
-		authenticate, signIn = s.provider.Authenticate(authenticate), s.provider
 	}
 	sessions := web.NewSessions(s.deliveries.Store, "eventcenter", s.endpoint.Secured(), time.Now)
 	s.replica.adopt(center)

@@ -30,11 +30,8 @@ func main() {
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, args []string) int { return command.Run(ctx, newRoot(), args) }
 
-// options are the flags that every verb has.
-type options struct{ command.Asker }
-
 func newRoot() *cobra.Command {
-	o := &options{command.Asker{Client: remote.Client{Default: "http://" + defaultListen}, Templates: verbTexts, Functions: functions()}}
+	o := &command.Asker{Client: remote.Client{Default: "http://" + defaultListen}, Templates: verbTexts, Functions: functions()}
 	root := &cobra.Command{
 		Use:   "tracecenter",
 		Short: "Judge each delivery of a pod, and explain the misses",
@@ -59,7 +56,6 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	flags.StringVar(&o.CA, "ca", "", "file with the CA certificates of an https server")
 	flags.StringVar(&o.Token, "token-file", "", "file with a token of a user of the cluster (default: the program's own, in the directory)")
 	flags.StringVarP(&o.Output, "output", "o", "text", "output format: text or json")
-	root.AddCommand(newServe(o), newLogin(o))
-	root.AddCommand(newVerbs(o)...)
+	root.AddCommand(append(newVerbs(o), newServe(o))...)
 	return root
 }

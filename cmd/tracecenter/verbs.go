@@ -23,44 +23,41 @@ import (
 )
 
 // newVerbs returns the verbs that query a running tracecenter.
-func newVerbs(o *options) []*cobra.Command {
+func newVerbs(o *command.Asker) []*cobra.Command {
 	weekly := command.Verb[report.Report]{Use: "weekly", Short: "How was the week?",
 		Long: `How was the week? The last 7 days, or with --week a calendar week. -o html prints a document for an email. The exit code
 is 1 if the budget of errors is spent, and 2 if it has too few samples.`,
 		Path: "/v1/report", Flags: parameters("week", "namespace"),
 		Unknown: func(r *report.Report) bool { return r.Budget.Left == nil },
-		Problem: func(r *report.Report) bool { return *r.Budget.Left < 0 }}.Command(&o.Asker)
+		Problem: func(r *report.Report) bool { return *r.Budget.Left < 0 }}.Command(o)
 	reports := &cobra.Command{Use: "report", Short: "How was the week?", Args: cobra.NoArgs}
 	reports.AddCommand(weekly)
 	return []*cobra.Command{
 		command.Verb[api.Pod]{Use: "pod NAMESPACE/NAME|UID", Short: "What happened to a pod, and whose fault was it?", PathOf: podPath,
 			Problem: func(p *api.Pod) bool {
 				return slices.ContainsFunc(p.Acts, func(a api.Act) bool { return a.Outcome == verdict.Missed })
-			}}.Command(&o.Asker),
+			}}.Command(o),
 		command.Verb[api.SLIs]{Use: "slis", Short: "How many deliveries are in time?",
-			Flags: parameters("window=5m", "namespace", "nodes")}.Command(&o.Asker),
+			Flags: parameters("window=5m", "namespace", "nodes")}.Command(o),
 		command.Verb[api.Failures]{Use: "failures", Short: "Why were deliveries late? The misses, grouped by reason",
 			Flags:   parameters("window=1h", "namespace", "nodes", "reason"),
-			Problem: func(f *api.Failures) bool { return f.Total > 0 }}.Command(&o.Asker),
+			Problem: func(f *api.Failures) bool { return f.Total > 0 }}.Command(o),
 		command.Verb[[]follow.Terminating]{Use: "terminating", Short: "Which pods are Terminating for more than 10 minutes and their grace period?",
-			Problem: func(found *[]follow.Terminating) bool { return len(*found) > 0 }}.Command(&o.Asker),
+			Problem: func(found *[]follow.Terminating) bool { return len(*found) > 0 }}.Command(o),
 		command.Verb[health.State]{Use: "health", Short: "Is the cluster healthy, and are its components online?",
 			More: func(cmd *cobra.Command) error {
 				return o.Show(cmd, http.MethodGet, "/v1/components?window=1d", nil, "components", &api.Components{})
 			},
 			Unknown: func(h *health.State) bool { return h.Level == health.Unknown },
-			Problem: func(h *health.State) bool { return h.Level != health.Healthy }}.Command(&o.Asker),
+			Problem: func(h *health.State) bool { return h.Level != health.Healthy }}.Command(o),
 		command.Verb[api.Nodes]{Use: "nodes", Short: "Which nodes fail their pods, and how well does each deliver?",
-			Problem: func(n *api.Nodes) bool { return len(n.Mass)+len(n.Faults) > 0 }}.Command(&o.Asker),
+			Problem: func(n *api.Nodes) bool { return len(n.Mass)+len(n.Faults) > 0 }}.Command(o),
 		command.Verb[api.Tenants]{Use: "tenants", Short: "Whose requests were throttled, and whose pods took the last capacity?",
-			Flags: parameters("window=1d", "namespace")}.Command(&o.Asker),
+			Flags: parameters("window=1d", "namespace")}.Command(o),
 		reports,
+		o.Login(`Print the address of the pages, and a code that signs one person in, once, within ten minutes. With the program's own
+token the person may read everything; with --token-file, what the token's user may get in the cluster.`, "", func(url.Values) {}),
 	}
-}
-
-func newLogin(o *options) *cobra.Command {
-	return o.Login(`Print the address of the pages, and a code that signs one person in, once, within ten minutes. With the program's own
-token the person may read everything; with --token-file, what the token's user may get in the cluster.`, "", func(url.Values) {})
 }
 
 const (

@@ -87,7 +87,7 @@ func TestVerbTexts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			o, cmd := &options{command.Asker{Templates: verbTexts, Functions: functions()}}, &cobra.Command{}
+			o, cmd := &command.Asker{Templates: verbTexts, Functions: functions()}, &cobra.Command{}
 			cmd.SetOut(&out)
 			if err := o.Print(cmd, name, x.answer, nil); err != nil {
 				t.Fatal(err)

@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
 
@@ -18,13 +16,6 @@ import (
 type Endpoint struct {
 	Address           string
 	CertFile, KeyFile string
-}
-
-// AddFlags adds the flags; without --listen, the program listens on this address.
-func (e *Endpoint) AddFlags(flags *pflag.FlagSet, address string) {
-	flags.StringVar(&e.Address, "listen", address, "address to listen on")
-	flags.StringVar(&e.CertFile, "tls-cert", "", "file with the certificate; read again when it changes")
-	flags.StringVar(&e.KeyFile, "tls-key", "", "file with its key")
 }
 
 // Validate returns the error in the flags: without a certificate, only an address of loopback is allowed.

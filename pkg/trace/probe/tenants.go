@@ -14,20 +14,17 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-
-	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 )
 
 // FlowSchemas is the component of the counts of tenants: Good are the served requests, Bad the throttled ones, by FlowSchema.
 const FlowSchemas = "flow-schema"
 
 const (
-	maxSchemas   = 200
-	readInterval = time.Minute
-	readLimit    = 20 * time.Second
-	maxLine      = 64 << 10
-	maxMetrics   = 256 << 20 // of one apiserver; a large cluster's has tens of MB
-	maxKept      = 8 << 20   // of it, about flow control
+	maxSchemas = 200
+	readLimit  = 20 * time.Second
+	maxLine    = 64 << 10
+	maxMetrics = 256 << 20 // of one apiserver; a large cluster's has tens of MB
+	maxKept    = 8 << 20   // of it, about flow control
 )
 
 // The apiserver's metrics: k8s.io/apiserver/pkg/util/flowcontrol/metrics.
@@ -37,8 +34,8 @@ const (
 )
 
 // Tenants measures how the apiservers serve the requests of tenants, each of which has a FlowSchema. A request is throttled
-// if it was rejected, or waited in a queue for more than a second. It reads the metrics of all apiservers that answer, once
-// a minute: its identity needs the right to get the nonResourceURL /metrics.
+// if it was rejected, or waited in a queue for more than a second. It reads the metrics of all apiservers that answer: its
+// identity needs the right to get the nonResourceURL /metrics.
 type Tenants struct {
 	Online func() []string // the addresses of the apiservers that answer
 
@@ -57,11 +54,6 @@ func NewTenants(schemas []string, p *Prober) (*Tenants, error) {
 		r.wanted[name] = true
 	}
 	return r, nil
-}
-
-// Run reads until ctx ends.
-func (r *Tenants) Run(ctx context.Context) {
-	chore.Repeat(ctx, r.prober.log, readInterval, chore.Chore{Name: "read the apiservers' metrics", Do: r.Round})
 }
 
 // Round counts the requests since the last round. The first answer of an apiserver is only a beginning.

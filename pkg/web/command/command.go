@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -46,6 +47,13 @@ func Run(ctx context.Context, root *cobra.Command, args []string) int {
 	}
 	fmt.Fprintln(os.Stderr, root.Name()+":", event.Plain(err.Error()))
 	return CouldNotTell
+}
+
+// Listen adds the flags of an endpoint; without --listen, the program listens on this address.
+func Listen(flags *pflag.FlagSet, e *web.Endpoint, address string) {
+	flags.StringVar(&e.Address, "listen", address, "address to listen on")
+	flags.StringVar(&e.CertFile, "tls-cert", "", "file with the certificate; read again when it changes")
+	flags.StringVar(&e.KeyFile, "tls-key", "", "file with its key")
 }
 
 // Asker asks the running program for a verb, and prints the answers.
