@@ -76,8 +76,8 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 		r.Missing = append(r.Missing, "the acts before "+kept.Format(time.DateOnly)+", for owners, nodes, examples, leftovers and stages")
 	}
 	if err := s.Store.MissesOf(ctx, r.From, r.To, r.Namespace, func(m store.Row) {
-		sum.Miss(report.Act{Namespace: m.Namespace, Owner: m.Owner, Node: m.Node, Act: m.Act, Outcome: m.Outcome, Class: reason.Class(m.Class),
-			Reason: reason.Reason(m.Reason)}, m.Namespace+"/"+m.Name, m.At, isLeft(m, r.AsOf))
+		sum.Miss(sli.Act{Namespace: m.Namespace, Owner: m.Owner, Node: m.Node, Act: m.Act, Outcome: m.Outcome, Class: reason.Class(m.Class),
+			Reason: reason.Reason(m.Reason), At: m.At}, m.Name, isLeft(m, r.AsOf))
 	}); err != nil {
 		return err
 	}

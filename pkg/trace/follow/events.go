@@ -259,10 +259,7 @@ func witnessed(t *record.Timeline, e event.Evidence, now time.Time) bool {
 		}
 		ours := at.Add(t.Skews[record.Node])
 		plausible = plausible && !ours.Before(from) && !ours.After(now.Add(outside))
-		if ours.After(now) {
-			ours = now
-		}
-		return record.Mark{Time: at, Source: record.Node, Arrival: ours, Late: true}
+		return record.Mark{Time: at, Source: record.Node, Arrival: record.Earlier(ours, now), Late: true}
 	}
 	marks, images := map[record.Point]record.Mark{}, map[string]record.Mark{} // images by container: a created one has its image
 	switch record.Act(e.Act) {

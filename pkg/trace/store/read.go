@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -150,14 +149,12 @@ type moment struct{ at *time.Time }
 
 // Scan decodes the time.
 func (m moment) Scan(stored any) error {
-	switch ms := stored.(type) {
-	case nil:
-	case int64:
-		*m.at = time.UnixMilli(ms).UTC()
-	default:
-		return fmt.Errorf("a stored time is %T, not a number", stored)
+	var ms sql.NullInt64
+	err := ms.Scan(stored)
+	if ms.Valid {
+		*m.at = time.UnixMilli(ms.Int64).UTC()
 	}
-	return nil
+	return err
 }
 
 // Find returns the newest verdicts of a pod, by UID or by namespace and name, with the evidence of misses.
@@ -187,21 +184,21 @@ func (s *Store) MissesOf(ctx context.Context, from, to time.Time, namespace stri
 }
 
 // Acts visits the acts of a time, of one namespace if it is not empty.
-func (s *Store) Acts(ctx context.Context, from, to time.Time, namespace string, visit func(report.Act)) error {
+func (s *Store) Acts(ctx context.Context, from, to time.Time, namespace string, visit func(sli.Act)) error {
 	at := "at"
 	if to.Sub(from) > maxIndexed {
 		at = "+at" // without the index
 	}
 	where, args := Filter{Namespace: namespace}.narrow(` WHERE `+at+` >= $1 AND `+at+` < $2`, from.UnixMilli(), to.UnixMilli())
-	query := `SELECT namespace, owner, node, act, outcome, class, reason, stages, build FROM acts` + where
+	query := `SELECT namespace, owner, node, '', act, outcome, class, reason, NULL, stages, build FROM acts` + where
 	return each(ctx, s.since(from), query, args, visit)
 }
 
 // Recent returns the newest delivered or missed creations and deletions on nodes, of a window that ends now.
-func (s *Store) Recent(ctx context.Context, now time.Time, window time.Duration) (acts []nodefault.Act, err error) {
+func (s *Store) Recent(ctx context.Context, now time.Time, window time.Duration) (acts []sli.Act, err error) {
 	rest := ` AND node <> '' AND act IN ('creation', 'deletion') AND outcome IN ('delivered', 'missed') ORDER BY at DESC LIMIT `
-	err = recent(ctx, s, now, window, Filter{}, `act, node, '', namespace, owner, outcome, class, reason, at`,
-		rest+strconv.Itoa(maxRecent), func(a nodefault.Act) { acts = append(acts, a) })
+	err = recent(ctx, s, now, window, Filter{}, `namespace, owner, node, '', act, outcome, class, reason, at, '', 0`,
+		rest+strconv.Itoa(maxRecent), func(a sli.Act) { acts = append(acts, a) })
 	return acts, err
 }
 
@@ -234,9 +231,7 @@ func (s *Store) Sums(ctx context.Context, from, to time.Time, namespace string) 
 	if err != nil {
 		return nil, err
 	}
-	if counted.After(to) {
-		counted = to
-	}
+	counted = record.Earlier(counted, to)
 	where, args := Filter{Namespace: namespace}.narrow(` WHERE hour >= $1 AND hour < $2`, from.UnixMilli(), counted.UnixMilli())
 	err = each(ctx, []*sql.DB{s.hours}, `SELECT `+same+`, sum(n) FROM hours`+where+` GROUP BY `+same, args,
 		func(c sli.Count) { sums = append(sums, c) })
