@@ -48,7 +48,7 @@ func newEvents(o *options) *cobra.Command {
 	flags.StringVar(&cel, "cel", "", "only events for which this CEL expression is true, such as severity == \"fatal\" && "+
 		"data.facts.device == \"sda\"")
 	flags.IntVar(&limit, "limit", 100, "maximum number of events; not with --follow")
-	addFilter(cmd, filter, "cluster", "node", "type", "severity", "check", "reason")
+	addFilter(flags, filter, "cluster", "node", "type", "severity", "check", "reason")
 	return cmd
 }
 
@@ -108,7 +108,7 @@ func (o *options) followOnce(cmd *cobra.Command, path string, last *string) erro
 	if *last != "" {
 		headers["Last-Event-ID"] = *last
 	}
-	response, err := o.remote().Send(cmd.Context(), http.MethodGet, path, headers, nil)
+	response, err := o.Send(cmd.Context(), http.MethodGet, path, headers, nil)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (o *options) printStreamed(w io.Writer, kind, data string) error {
 	switch {
 	case data == "" || kind == "bookmark":
 		return nil
-	case o.json():
+	case o.Output == "json":
 		_, err := fmt.Fprintln(w, data)
 		return err
 	case kind != "":

@@ -73,7 +73,7 @@ func (e *export) page(after uint64, limit int) (list api.List, err error) {
 	if e.journal != "" {
 		q.Set("journal", e.journal)
 	}
-	_, err = e.ask(e.cmd.Context(), http.MethodGet, "/v1/events?"+q.Encode(), nil, &list)
+	_, err = e.Ask(e.cmd, http.MethodGet, "/v1/events?"+q.Encode(), nil, &list)
 	return list, err
 }
 

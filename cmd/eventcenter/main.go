@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -14,19 +13,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 )
 
 // Version is set when the program is built.
 var Version = "dev"
-
-// Exit codes: part of every verb's interface, the same as nodeagent's.
-const (
-	exitFine         = 0
-	exitProblems     = 1
-	exitCouldNotTell = 2
-)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -35,34 +27,14 @@ func main() {
 	os.Exit(code)
 }
 
-// errProblems ends a verb that has already printed problems.
-var errProblems = errors.New("problems found")
-
 // run executes one command line and returns the exit code.
-func run(ctx context.Context, args []string) int {
-	root := newRoot()
-	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return exitFine
-	case errors.Is(err, errProblems):
-		return exitProblems
-	}
-	fmt.Fprintln(os.Stderr, "eventcenter:", event.Plain(err.Error()))
-	return exitCouldNotTell
-}
+func run(ctx context.Context, args []string) int { return command.Run(ctx, newRoot(), args) }
 
 // options are the flags that every verb has.
-type options struct {
-	dir    string
-	server string
-	ca     string
-	output string
-}
+type options struct{ command.Asker }
 
 func newRoot() *cobra.Command {
-	o := &options{}
+	o := &options{command.Asker{Client: client.Client{Default: "http://" + defaultListen}, Templates: verbTexts, Functions: functions()}}
 	root := &cobra.Command{
 		Use:   "eventcenter",
 		Short: "Receive and store the events of a fleet's agents, and answer queries",
@@ -85,19 +57,20 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if formats := formatsOf(cmd); !slices.Contains(formats, o.output) {
-				return fmt.Errorf("--output %q: must be %s", o.output, strings.Join(formats, " or "))
+			if formats := formatsOf(cmd); !slices.Contains(formats, o.Output) {
+				return fmt.Errorf("--output %q: must be %s", o.Output, strings.Join(formats, " or "))
 			}
+			o.Dir = client.Directory("eventcenter", o.Dir)
 			return nil
 		},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&o.dir, "dir", "", "directory of the center's data and token (default $XDG_STATE_HOME/eventcenter, "+
+	flags.StringVar(&o.Dir, "dir", "", "directory of the center's data and token (default $XDG_STATE_HOME/eventcenter, "+
 		"else ./eventcenter-data)")
-	flags.StringVar(&o.server, "server", "", "address of the center to query (default: that of the last center "+
-		"that ran in the directory, else http://"+defaultListen+")")
-	flags.StringVar(&o.ca, "ca", "", "file with the CA certificates of an https center")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	flags.StringVar(&o.Server, "server", "", "address of the center to query (default: that of the last center "+
+		"that ran in the directory, else "+o.Default+")")
+	flags.StringVar(&o.CA, "ca", "", "file with the CA certificates of an https center")
+	flags.StringVarP(&o.Output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(newServe(o), newNodes(o), newFaults(o), newEvents(o), newNode(o), newVerify(o), newBackup(o),
 		newRestore(o), newSalvage(o), newMigrate(o), newLogin(o), newReport(o), newExport(o), newSubscriptions(o), newDeadLetters(o),
 		newReplay(o))
@@ -116,8 +89,3 @@ func formatsOf(cmd *cobra.Command) []string {
 	}
 	return []string{"text", "json"}
 }
-
-func (o *options) json() bool { return o.output == "json" }
-
-// directory returns the data directory.
-func (o *options) directory() string { return client.Directory("eventcenter", o.dir) }

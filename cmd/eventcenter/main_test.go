@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 )
 
 // TestMain lets the test binary act as the program itself: tests start it as a separate process.
@@ -166,6 +167,8 @@ func (p *process) post(events ...event.Event) error {
 	}
 	return err
 }
+
+const exitFine, exitProblems, exitCouldNotTell = command.Fine, command.Problems, command.CouldNotTell
 
 const testStream = "01J9ZZZZZZZZZZZZZZZZZZZZZZ"
 

@@ -39,7 +39,7 @@ directory to "journal.migrated".`,
 
 func (o *options) migrate(cmd *cobra.Command, replicas string) error {
 	ctx, log := cmd.Context(), slog.New(slog.NewTextHandler(os.Stderr, nil))
-	dir, err := filepath.Abs(o.directory())
+	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
 		return err
 	}
@@ -69,5 +69,5 @@ func (o *options) migrate(cmd *cobra.Command, replicas string) error {
 	if err != nil {
 		return err
 	}
-	return o.print(cmd, "migrate", taken, nil)
+	return o.Print(cmd, "migrate", taken, nil)
 }

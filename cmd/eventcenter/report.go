@@ -1,14 +1,11 @@
 package main
 
 import (
-	"io"
-	"net/http"
 	"net/url"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
-	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const reportVerb = "report"
@@ -34,7 +31,7 @@ func newPeriod(o *options, p report.Period, short string) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			path := "/v1/reports/" + string(p) + "?" + url.Values{"date": {date}}.Encode()
-			if o.output == "html" {
+			if o.Output == "html" {
 				return o.mail(cmd, path)
 			}
 			return show(o, cmd, path, "report", func(r report.Report) bool { return r.Faults.NeedsPeople > 0 })
@@ -46,12 +43,6 @@ func newPeriod(o *options, p report.Period, short string) *cobra.Command {
 
 // mail prints the report as a document, with links to the center.
 func (o *options) mail(cmd *cobra.Command, path string) error {
-	base := url.Values{"format": {"html"}, "base": {o.remote().Address()}}
-	response, err := o.remote().Send(cmd.Context(), http.MethodGet, path+"&"+base.Encode(), nil, nil)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(response.Body, client.MaxAnswer))
-	return err
+	base := url.Values{"format": {"html"}, "base": {o.Address()}}
+	return o.Copy(cmd.Context(), cmd.OutOrStdout(), path+"&"+base.Encode())
 }

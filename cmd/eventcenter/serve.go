@@ -21,15 +21,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 	"github.com/nodeagent/nodeagent/pkg/web/oidc"
 )
 
 const (
 	defaultListen = "127.0.0.1:10685"
 	stopLimit     = 10 * time.Second // for requests to end
-	headLimit     = 10 * time.Second // for a request's headers to arrive
-	idleLimit     = 2 * time.Minute  // of an idle connection
-	headBytes     = 32 << 10         // of request headers: a token has at most 16 KiB
 
 	// connections in total, and per network: agents may share one address
 	maxConnections, networkConnections = 30_000, 15_000
@@ -58,9 +56,7 @@ func newServe(o *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&s.endpoint.Address, "listen", defaultListen, "address to listen on")
-	flags.StringVar(&s.endpoint.CertFile, "tls-cert", "", "file with the certificate; read again when it changes")
-	flags.StringVar(&s.endpoint.KeyFile, "tls-key", "", "file with its key")
+	command.Listen(flags, &s.endpoint, defaultListen)
 	flags.StringVar(&s.clusters, "clusters", "", "file with the clusters that vouch for nodes and readers, and whose "+
 		"nodes are watched; see docs/event-center-operate.md")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see "+
@@ -91,7 +87,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	dir, err := filepath.Abs(s.directory())
+	dir, err := filepath.Abs(s.Dir)
 	if err != nil {
 		return err
 	}
@@ -120,8 +116,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	w.address = address
-	w.server = &http.Server{Handler: w.gate, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit,
-		MaxHeaderBytes: headBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	w.server = web.NewServer(w.gate, log)
 	go func() { w.failed <- w.server.Serve(listener) }()
 	defer w.server.Close() // it is shut down, or has failed
 	if w.replica, err = s.openReplica(dir, log, w.gate); err != nil {
@@ -164,13 +159,11 @@ func (s *work) serve(ctx context.Context) error {
 	center, clusters := s.center, s.clusters
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	authenticate := clusters.identity.Authenticate
-	var signIn web.SignIn
+	authenticate, signIn := s.provider.Beside(clusters.identity.Authenticate)
 	if s.provider != nil {
 		if err := s.provider.Share(ctx, s.deliveries.Store); err != nil {
 			center.Log.Error("share the sign-in key failed: people must return to this replica", "err", err)
 		}
-		authenticate, signIn = s.provider.Authenticate(authenticate), s.provider
 	}
 	sessions := web.NewSessions(s.deliveries.Store, "eventcenter", s.endpoint.Secured(), time.Now)
 	s.replica.adopt(center)
@@ -178,7 +171,7 @@ func (s *work) serve(ctx context.Context) error {
 		Now: time.Now, Alive: s.alive, Version: Version, Deliveries: s.deliveries.manager.Load, Reports: center.Reports}
 	config := api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.endpoint.Loopback(),
 		Authenticate: sessions.Authenticate(authenticate), Authorizer: clusters.identity, Alive: s.alive, Stopping: ctx.Done(),
-		SignIn: sessions.Code, Deliveries: s.deliveries.manager.Load, Reports: center.Reports, Health: center.Journal.Health,
+		SignIn: sessions.Invite, Deliveries: s.deliveries.manager.Load, Reports: center.Reports, Health: center.Journal.Health,
 		Problem: s.deliveries.problem}
 	if s.replica.node != nil {
 		onPages.Forward, config.Forward = s.replica.forward, s.replica.forward
@@ -187,11 +180,7 @@ func (s *work) serve(ctx context.Context) error {
 	config.Pages = pages.New(onPages)
 	server := api.New(config)
 	s.gate.open(server)
-	if err := client.Publish(center.Dir, s.address); err != nil {
-		center.Log.Error("write the address for other commands failed: they need --server", "err", err)
-	}
-	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
-		s.address, event.Plain(client.TokenFile(center.Dir)))
+	client.Announce("eventcenter", center.Dir, s.address, center.Log)
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() {
 		if err := center.Run(ctx); err != nil {

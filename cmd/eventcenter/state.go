@@ -8,61 +8,48 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 )
 
 func newNodes(o *options) *cobra.Command {
-	filter := map[string]*[]string{}
-	cmd := &cobra.Command{
-		Use:   "nodes",
-		Short: "List the nodes, with their faults and their agents",
+	return command.Verb[api.NodeList]{Use: "nodes", Short: "List the nodes, with their faults and their agents",
 		Long: `List the nodes, with their faults and their agents. STATE is "blind" if the agent is silent, and "lost" if
 kubelet does not renew its Lease.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(o, cmd, "/v1/nodes?"+query(filter).Encode(), "nodes", func(answer api.NodeList) bool {
-				return len(answer.SilentClusters) > 0 || slices.ContainsFunc(answer.Nodes, isBad)
-			})
+		Flags: func(flags *pflag.FlagSet) {
+			for name, usage := range map[string]string{"cluster": "of this cluster only",
+				"state":   "only nodes in this state: seen, blind or lost; may be repeated",
+				"pool":    "only of this pool; may be repeated",
+				"zone":    "only of this zone; may be repeated",
+				"blind":   "only nodes on which this check cannot tell; may be repeated",
+				"agent":   "only nodes whose agent stands out: other-version (than most of its cluster), blind-checks or wrong-clock; may be repeated",
+				"version": "only with an agent of this version; may be repeated", "notversion": "only with an agent of none of " +
+					"these versions"} {
+				flags.StringArray(name, nil, usage)
+			}
 		},
-	}
-	flags := cmd.Flags()
-	for name, usage := range map[string]string{"cluster": "of this cluster only",
-		"state":   "only nodes in this state: seen, blind or lost; may be repeated",
-		"pool":    "only of this pool; may be repeated",
-		"zone":    "only of this zone; may be repeated",
-		"blind":   "only nodes on which this check cannot tell; may be repeated",
-		"agent":   "only nodes whose agent stands out: other-version (than most of its cluster), blind-checks or wrong-clock; may be repeated",
-		"version": "only with an agent of this version; may be repeated", "notversion": "only with an agent of none of " +
-			"these versions"} {
-		filter[name] = flags.StringArray(name, nil, usage)
-	}
-	return cmd
+		Problem: func(answer *api.NodeList) bool {
+			return len(answer.SilentClusters) > 0 || slices.ContainsFunc(answer.Nodes, isBad)
+		}}.Command(&o.Asker)
 }
 
 func isBad(n model.Summary) bool { return n.Fatal+n.Warning > 0 || n.Silence != nil }
 
 func newFaults(o *options) *cobra.Command {
-	filter := map[string]*[]string{}
-	cmd := &cobra.Command{
-		Use:   "faults",
-		Short: "List what is wrong now, the most severe first",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return show(o, cmd, "/v1/faults?"+query(filter).Encode(), "faults", func(answer api.FaultList) bool {
-				return answer.Total > 0
-			})
+	return command.Verb[api.FaultList]{Use: "faults", Short: "List what is wrong now, the most severe first",
+		Flags: func(flags *pflag.FlagSet) {
+			addFilter(flags, map[string]*[]string{}, "cluster", "node", "severity", "check", "reason")
 		},
-	}
-	addFilter(cmd, filter, "cluster", "node", "severity", "check", "reason")
-	return cmd
+		Problem: func(answer *api.FaultList) bool { return answer.Total > 0 }}.Command(&o.Asker)
 }
 
 // addFilter adds a flag for each field; each can be repeated.
-func addFilter(cmd *cobra.Command, filter map[string]*[]string, names ...string) {
+func addFilter(flags *pflag.FlagSet, filter map[string]*[]string, names ...string) {
 	for _, name := range names {
-		filter[name] = cmd.Flags().StringArray(name, nil, "only with this "+name+"; may be repeated")
+		filter[name] = flags.StringArray(name, nil, "only with this "+name+"; may be repeated")
 	}
 }
 
@@ -101,7 +88,7 @@ func (o *options) clusterOf(cmd *cobra.Command, cluster, node string) (string, e
 		return cluster, nil
 	}
 	var all api.NodeList
-	if _, err := o.ask(cmd.Context(), http.MethodGet, "/v1/nodes", nil, &all); err != nil {
+	if _, err := o.Ask(cmd, http.MethodGet, "/v1/nodes", nil, &all); err != nil {
 		return "", err
 	}
 	var clusters []string

@@ -160,7 +160,7 @@ func newSubscriptionsAdd(o *options) *cobra.Command {
 	flags.StringVar((*string)(&one.Mode), "mode", "", "batch (default), structured or binary; a simpler one if the "+
 		"target does not accept it")
 	flags.StringVar(&one.After, "after", "", "begin after this offset (default: the newest)")
-	addFilter(cmd, filter, "cluster", "node", "type", "severity", "check", "reason")
+	addFilter(flags, filter, "cluster", "node", "type", "severity", "check", "reason")
 	_ = cmd.MarkFlagRequired("url") // the flag exists
 	return cmd
 }

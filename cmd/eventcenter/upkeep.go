@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 )
 
 func newVerify(o *options) *cobra.Command {
@@ -16,11 +17,11 @@ func newVerify(o *options) *cobra.Command {
 is at most 5 minutes old. It reads the center's directory, also while the center runs, and changes nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v, err := eventcenter.Verify(cmd.Context(), o.directory())
+			v, err := eventcenter.Verify(cmd.Context(), o.Dir)
 			if err != nil {
 				return err
 			}
-			return problemsOf(!v.Fine(), o.print(cmd, "verification", v, nil))
+			return problemsOf(!v.Fine(), o.Print(cmd, "verification", v, nil))
 		},
 	}
 }
@@ -28,7 +29,7 @@ is at most 5 minutes old. It reads the center's directory, also while the center
 // problemsOf is the result of a verb that has done as much as possible, and has printed the problems that it found.
 func problemsOf(found bool, err error) error {
 	if err == nil && found {
-		return errProblems
+		return command.ErrProblems
 	}
 	return err
 }
@@ -41,11 +42,11 @@ func newBackup(o *options) *cobra.Command {
 a damaged journal has all that can be read; the command names lost parts, and the exit code is 1.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := eventcenter.Backup(cmd.Context(), o.directory(), args[0])
+			m, err := eventcenter.Backup(cmd.Context(), o.Dir, args[0])
 			if err != nil {
 				return err
 			}
-			return problemsOf(len(m.Gaps) > 0, o.print(cmd, "backup", struct {
+			return problemsOf(len(m.Gaps) > 0, o.Print(cmd, "backup", struct {
 				eventcenter.Manifest
 				Archive string `json:"-"`
 			}{m, args[0]}, nil))
@@ -66,7 +67,7 @@ names them, and the exit code is 1.`,
 			if err != nil {
 				return err
 			}
-			return problemsOf(len(done.Unread)+len(done.Gaps) > 0, o.print(cmd, "salvage", struct {
+			return problemsOf(len(done.Unread)+len(done.Gaps) > 0, o.Print(cmd, "salvage", struct {
 				eventcenter.Salvaged
 				Dir string `json:"-"`
 			}{done, args[1]}, nil))
@@ -82,14 +83,14 @@ func newRestore(o *options) *cobra.Command {
 given to other events: the journal gets a new UUID, by which consumers notice. The next start creates a new token.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := eventcenter.Restore(args[0], o.directory())
+			m, err := eventcenter.Restore(args[0], o.Dir)
 			if err != nil {
 				return err
 			}
-			return o.print(cmd, "restore", struct {
+			return o.Print(cmd, "restore", struct {
 				eventcenter.Manifest
 				Dir string `json:"-"`
-			}{m, o.directory()}, nil)
+			}{m, o.Dir}, nil)
 		},
 	}
 }

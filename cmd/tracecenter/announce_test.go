@@ -85,7 +85,7 @@ func TestAnnouncements(t *testing.T) {
 		follower := follow.New(follow.Config{Promised: time.Minute})
 		follower.Synced(at, true)
 		sender := messages.NewSender(center, "prod", log)
-		go sender.Run(t.Context())
+		go repeat(t, sender.Send)
 		server := &api.Server{Follower: follower, Store: kept, Prober: probe.New(nil, follower, log), Log: log, Now: time.Now, Sender: sender}
 		server.Saved(at)
 		server.Judge(t.Context(), at)

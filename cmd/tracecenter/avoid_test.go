@@ -44,7 +44,7 @@ func TestAvoid(t *testing.T) {
 	center, token := openCenter(t)
 	log, now := slog.New(slog.DiscardHandler), time.Now()
 	sender := messages.NewSender(center, "prod", log)
-	go sender.Run(t.Context())
+	go repeat(t, sender.Send)
 	fault := nodefault.Fault{Node: "node-1", Kind: nodefault.SandboxFails, Misses: 4, Acts: 9, Last: now, Since: now}
 	if err := sender.Report([]nodefault.Fault{fault}, nil, now); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	report "github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/messages"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
@@ -69,11 +71,11 @@ func TestEvidenceFromTheEventCenter(t *testing.T) {
 			VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{Time: began}}}
 	follower.Pod(pod, follow.Watched, began)
-	reader := messages.Reader{Center: center, Cluster: "prod", Log: slog.New(slog.DiscardHandler),
+	reader := messages.Reader{Center: center, Cluster: "prod",
 		Take: func(e event.Evidence, node string, _ time.Time) bool {
 			return follower.Evidence(e, node, began.Add(50*time.Second))
 		}}
-	go reader.Run(t.Context())
+	go repeat(t, reader.Read)
 	agent.Evidence(event.Evidence{Act: "creation", UID: "uid-of-no-pod", Namespace: "default", Name: "web", Began: began})
 	agent.Evidence(event.Evidence{Act: "creation", UID: "uid-1", Namespace: "default", Name: "web", Began: began, Stage: "volumes", Text: "waits for volumes: v"})
 	wait(t, "evidence", func() bool { c := follower.Counts(); return c.Evidence == 1 && c.EvidenceIgnored == 1 })
@@ -89,11 +91,16 @@ func TestEvidenceFromTheEventCenter(t *testing.T) {
 	}
 }
 
+func repeat(t *testing.T, do func(context.Context, time.Time) error) {
+	t.Helper()
+	chore.Repeat(t.Context(), slog.New(slog.DiscardHandler), time.Second, chore.Chore{Do: do})
+}
+
 // A real event center gets a fault, once although it was away at first, and its end.
 func TestFaultsAtTheEventCenter(t *testing.T) {
 	client, _ := openCenter(t)
 	sender := messages.NewSender(client, "prod", slog.New(slog.DiscardHandler))
-	go sender.Run(t.Context())
+	go repeat(t, sender.Send)
 	fault := nodefault.Fault{Node: "node-1", Kind: nodefault.SandboxFails, Misses: 4, Acts: 9, Last: time.Now(), Since: time.Now()}
 	if err := sender.Report([]nodefault.Fault{fault}, nil, time.Now()); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 	"github.com/nodeagent/nodeagent/test/trace/texts"
 )
 
@@ -41,7 +42,7 @@ func TestDocsNameVerbsAndFlags(t *testing.T) {
 		}
 	}
 	for _, flag := range []string{"kubeconfig", "listen", "tls-cert", "tls-key", "oidc", "promised", "keep-days", "exclude-namespaces", "overrides", "alertmanager", "alert-levels", "event-center", "event-center-ca", "event-center-token-file", "cluster", "flow-schemas", "pool-label"} {
-		if newServe(&options{}).Flags().Lookup(flag) == nil || !strings.Contains(string(page), "`--"+flag+"`") {
+		if newServe(&command.Asker{}).Flags().Lookup(flag) == nil || !strings.Contains(string(page), "`--"+flag+"`") {
 			t.Errorf("no flag %s", flag)
 		}
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -13,25 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 )
 
 // Version is set when the program is built.
 var Version = "dev"
 
-// Exit codes: part of every verb's interface, the same as nodeagent's.
-const (
-	exitFine         = 0
-	exitProblems     = 1
-	exitCouldNotTell = 2
-)
-
 const defaultListen = "127.0.0.1:10687"
-
-// errProblems ends a verb after it has printed problems.
-var errProblems = errors.New("problems found")
-
-// errCouldNotTell ends a verb whose answer is that it cannot be told.
-var errCouldNotTell = errors.New("could not tell")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -41,28 +28,10 @@ func main() {
 }
 
 // run executes one command line and returns the exit code.
-func run(ctx context.Context, args []string) int {
-	root := newRoot()
-	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return exitFine
-	case errors.Is(err, errProblems):
-		return exitProblems
-	}
-	fmt.Fprintln(os.Stderr, "tracecenter:", plain(err.Error()))
-	return exitCouldNotTell
-}
-
-// options are the flags that every verb has.
-type options struct {
-	remote.Client // of the tracecenter to query
-	output        string
-}
+func run(ctx context.Context, args []string) int { return command.Run(ctx, newRoot(), args) }
 
 func newRoot() *cobra.Command {
-	o := &options{Client: remote.Client{Default: "http://" + defaultListen}}
+	o := &command.Asker{Client: remote.Client{Default: "http://" + defaultListen}, Templates: verbTexts, Functions: functions()}
 	root := &cobra.Command{
 		Use:   "tracecenter",
 		Short: "Judge each delivery of a pod, and explain the misses",
@@ -73,8 +42,8 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if o.output != "text" && o.output != "json" && (o.output != "html" || cmd.Name() != "weekly") {
-				return fmt.Errorf("--output %q: must be text or json", o.output)
+			if o.Output != "text" && o.Output != "json" && (o.Output != "html" || cmd.Name() != "weekly") {
+				return fmt.Errorf("--output %q: must be text or json", o.Output)
 			}
 			o.Dir = remote.Directory("tracecenter", o.Dir)
 			return nil
@@ -86,8 +55,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		"else "+o.Default+")")
 	flags.StringVar(&o.CA, "ca", "", "file with the CA certificates of an https server")
 	flags.StringVar(&o.Token, "token-file", "", "file with a token of a user of the cluster (default: the program's own, in the directory)")
-	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
-	root.AddCommand(newServe(o), newLogin(o))
-	root.AddCommand(newVerbs(o)...)
+	flags.StringVarP(&o.Output, "output", "o", "text", "output format: text or json")
+	root.AddCommand(append(newVerbs(o), newServe(o))...)
 	return root
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/watch"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	remote "github.com/nodeagent/nodeagent/pkg/web/client"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/web/identity"
 	"github.com/nodeagent/nodeagent/pkg/web/oidc"
@@ -33,7 +34,7 @@ import (
 )
 
 type serveOptions struct {
-	*options
+	*command.Asker
 	kubeconfig, oidc, overrides, store, cluster, alertLevels string
 
 	endpoint    web.Endpoint
@@ -47,8 +48,8 @@ type serveOptions struct {
 	readers []func(context.Context) // each runs until its context ends
 }
 
-func newServe(o *options) *cobra.Command {
-	s := &serveOptions{options: o}
+func newServe(o *command.Asker) *cobra.Command {
+	s := &serveOptions{Asker: o}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Follow the cluster",
@@ -60,9 +61,7 @@ with TLS.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "file with endpoint and credentials (default: the pod's ServiceAccount)")
-	flags.StringVar(&s.endpoint.Address, "listen", defaultListen, "address to listen on")
-	flags.StringVar(&s.endpoint.CertFile, "tls-cert", "", "file with the certificate; read again when it changes")
-	flags.StringVar(&s.endpoint.KeyFile, "tls-key", "", "file with its key")
+	command.Listen(flags, &s.endpoint, defaultListen)
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see docs/trace.md")
 	flags.StringVar(&s.store, "store", "", "PostgreSQL for the verdicts, postgres://..., instead of files in --dir")
 	flags.StringVar(&s.center.Server, "event-center", "", "address of the event center that gets the faults of nodes; see docs/trace.md")
@@ -138,8 +137,9 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	s.readers = append(s.readers, prober.Run)
 	if s.center.Server != "" {
 		s.api.Sender = messages.NewSender(&s.center, s.cluster, log)
-		reader := &messages.Reader{Center: &s.center, Cluster: s.cluster, Take: follower.Evidence, Log: log}
-		s.readers = append(s.readers, s.api.Sender.Run, reader.Run)
+		reader := &messages.Reader{Center: &s.center, Cluster: s.cluster, Take: follower.Evidence}
+		s.readers = append(s.readers, s.repeat(time.Second, chore.Chore{Name: "report to the event center", Do: s.api.Sender.Send}),
+			s.repeat(2*time.Second, chore.Chore{Name: "read evidence from the event center", Do: reader.Read}))
 	}
 	if s.alerts.Address != "" {
 		if err := s.readAlerts(); err != nil {
@@ -151,7 +151,7 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		if err != nil {
 			return fmt.Errorf("--flow-schemas: %w", err)
 		}
-		s.readers = append(s.readers, tenants.Run)
+		s.readers = append(s.readers, s.repeat(time.Minute, chore.Chore{Name: "read the apiservers' metrics", Do: tenants.Round}))
 	}
 	closer, err := s.people(ctx)
 	if err != nil {
@@ -169,8 +169,8 @@ func (s *serveOptions) readAlerts() error {
 	if err != nil {
 		return fmt.Errorf("--alert-levels %w", err)
 	}
-	s.alerts.Levels, s.alerts.Log, s.api.Alerts = levels, s.api.Log, s.alerts.Firing
-	s.readers = append(s.readers, s.alerts.Run)
+	s.alerts.Levels, s.api.Alerts = levels, s.alerts.Firing
+	s.readers = append(s.readers, s.repeat(15*time.Second, chore.Chore{Name: "read the alerts", Do: s.alerts.Read}))
 	return nil
 }
 
@@ -180,9 +180,6 @@ const (
 	overlap   = time.Minute     // another replica may judge an act so much later than this one
 	saveLimit = 30 * time.Second
 	stopLimit = 5 * time.Second
-	headLimit = 10 * time.Second
-	idleLimit = 2 * time.Minute
-	headBytes = 32 << 10 // of request headers: a token has at most 16 KiB
 
 	maxConnections, networkConnections = 2_000, 500 // in total, and per network
 )
@@ -193,13 +190,8 @@ func (s *serveOptions) serve(ctx context.Context, client *watch.Client) error {
 	if err != nil {
 		return err
 	}
-	answers := &http.Server{Handler: s.api.Handler(), ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
-		ErrorLog: slog.NewLogLogger(s.api.Log.Handler(), slog.LevelDebug)}
-	if err := remote.Publish(s.Dir, address); err != nil {
-		s.api.Log.Error("write the address for other commands failed: they need --server", "err", err)
-	}
-	fmt.Fprintf(os.Stderr, "tracecenter: listening on %s; its token is in %s; \"tracecenter login\" opens the pages\n", address,
-		plain(remote.TokenFile(s.Dir)))
+	answers := web.NewServer(s.api.Handler(), s.api.Log)
+	remote.Announce("tracecenter", s.Dir, address, s.api.Log)
 	parts, ctx := errgroup.WithContext(ctx)
 	parts.Go(func() error {
 		if err := answers.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -323,12 +315,8 @@ func (s *serveOptions) people(ctx context.Context) (io.Closer, error) {
 		return nil, err
 	}
 	sessions := web.NewSessions(control, "tracecenter", s.endpoint.Secured(), time.Now)
-	authenticate := authority.Authenticate
-	var signIn web.SignIn
-	if provider != nil {
-		authenticate, signIn = provider.Authenticate(authenticate), provider
-	}
-	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Code
+	authenticate, signIn := provider.Beside(authority.Authenticate)
+	s.api.Access, s.api.Authenticate, s.api.SignIn = authority, sessions.Authenticate(authenticate), sessions.Invite
 	s.api.Pages = pages.New(s.api, sessions, signIn, Version)
 	return control, nil
 }

@@ -16,9 +16,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/trace/watchtest"
 )
+
+const exitFine = command.Fine
 
 // ask sends a request with the token in a directory; without one, without a token.
 func ask(t *testing.T, dir, on, path, host string) (int, string) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/api"
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
@@ -19,6 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 )
 
 // Each verb's text has all that its answer has, on plain lines: no foreign name can add one.
@@ -85,7 +87,9 @@ func TestVerbTexts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := printText(&out, name, x.answer); err != nil {
+			o, cmd := &command.Asker{Templates: verbTexts, Functions: functions()}, &cobra.Command{}
+			cmd.SetOut(&out)
+			if err := o.Print(cmd, name, x.answer, nil); err != nil {
 				t.Fatal(err)
 			}
 			var got []string

@@ -4,7 +4,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/http"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/web/share"
 )
@@ -55,4 +58,16 @@ func (e Endpoint) Listen(total, perNetwork int64, handshake func(*tls.Config) *t
 		config = handshake(config)
 	}
 	return tls.NewListener(listener, config), "https://" + listener.Addr().String(), nil
+}
+
+const (
+	headLimit = 10 * time.Second // for a request's headers to arrive
+	idleLimit = 2 * time.Minute  // of an idle connection
+	headBytes = 32 << 10         // of request headers: a token has at most 16 KiB
+)
+
+// NewServer returns a server for a listener.
+func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{Handler: handler, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 }

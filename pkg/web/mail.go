@@ -1,8 +1,13 @@
 package web
 
 import (
+	"bytes"
 	"fmt"
 	"html/template"
+	"maps"
+	"net/http"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
 // styles are for emails, which have no style sheet; pages have classes instead.
@@ -28,9 +33,33 @@ var styles = map[string]string{
 var classes = map[string]string{"n": "n", "t": "text", "fatal": "state fatal", "warning": "state warning",
 	"info": "state info"}
 
-// Styled returns the template function that styles an element, by a name: inline for an email, or with a class for a
+// Report renders a report: the template "mail" for a self-contained document without a script, or "body" for the content of a
+// page. Beside functions, a template has "plain" and "at", which styles an element by a name.
+func Report(source string, mail bool, functions template.FuncMap, data any) ([]byte, error) {
+	name, all := "body", template.FuncMap{"at": styled(mail), "plain": event.Plain}
+	if mail {
+		name = "mail"
+	}
+	maps.Copy(all, functions)
+	t, err := template.New("report").Funcs(all).Parse(source)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = t.ExecuteTemplate(&out, name, data)
+	return out.Bytes(), err
+}
+
+// WriteMail answers with a document for an email.
+func WriteMail(w http.ResponseWriter, text []byte) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+	_, _ = w.Write(text) //nolint:gosec // made by html/template
+}
+
+// styled returns the template function that styles an element, by a name: inline for an email, or with a class for a
 // page.
-func Styled(mail bool) func(name any) template.HTMLAttr {
+func styled(mail bool) func(name any) template.HTMLAttr {
 	return func(name any) template.HTMLAttr {
 		key := fmt.Sprint(name)
 		if mail {

@@ -9,8 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 	"github.com/nodeagent/nodeagent/pkg/web/share"
@@ -21,6 +24,7 @@ const (
 	sessionLife = 12 * time.Hour
 	maxCodes    = 100
 	maxSessions = 1000
+	maxName     = 64 // bytes of a person's name
 )
 
 // The buckets of the control store. Their keys are hashes, so that a reader of the store cannot sign in with them.
@@ -123,6 +127,30 @@ func (s *Sessions) Code(ctx context.Context, of Person) (code string, ends time.
 	code = code[:4] + "-" + code[4:8] + "-" + code[8:]
 	ends = s.now().Add(codeLife)
 	return code, ends, s.keep(ctx, codesBucket, code, offer{of, ends}, maxCodes, errManyCodes)
+}
+
+// SignInCode is the response to POST /v1/sign-in-codes.
+type SignInCode struct {
+	Code string    `json:"code"` // for one person, valid once
+	Ends time.Time `json:"ends"`
+}
+
+// Invite answers with a code for a person. An error is a Refusal.
+func (s *Sessions) Invite(ctx context.Context, of Person) (SignInCode, error) {
+	code, ends, err := s.Code(ctx, of)
+	if err != nil {
+		return SignInCode{}, &Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: time.Minute}
+	}
+	return SignInCode{code, ends.UTC()}, nil
+}
+
+// NameIn returns the name of a person in a query, or a Refusal.
+func NameIn(q url.Values) (string, error) {
+	name := q.Get("name")
+	if len(name) > maxName || strings.ContainsFunc(name, unicode.IsControl) || !utf8.ValidString(name) {
+		return "", &Refusal{Status: http.StatusBadRequest, Reason: "name: at most 64 bytes of text"}
+	}
+	return name, nil
 }
 
 // SignIn exchanges a code for a cookie; errCode means that the code is unknown, used, or expired. from is the network of

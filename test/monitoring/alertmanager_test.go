@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/test/loopback"
@@ -54,8 +55,8 @@ func TestAlertmanager(t *testing.T) {
 			`","endsAt":"`+ends+`","createdBy":"test","comment":"test"}`)
 	})
 	want := []health.Alert{{Name: "Disk", Level: health.Warning}, {Name: "EtcdSlow", Level: health.Fatal}}
-	reader := &probe.Alerts{Address: "http://" + on, Levels: probe.Levels{"critical": health.Fatal, "warning": health.Warning}, Log: slog.Default()}
-	go reader.Run(t.Context())
+	reader := &probe.Alerts{Address: "http://" + on, Levels: probe.Levels{"critical": health.Fatal, "warning": health.Warning}}
+	go chore.Repeat(t.Context(), slog.Default(), time.Second, chore.Chore{Do: reader.Read})
 	await("read", func() bool {
 		got := reader.Firing()
 		slices.SortFunc(got, func(a, b health.Alert) int { return bytes.Compare([]byte(a.Name), []byte(b.Name)) })

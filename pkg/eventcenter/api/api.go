@@ -57,7 +57,7 @@ type Config struct {
 	Loopback bool
 
 	Pages  http.Handler // serves all other paths; nil: none
-	SignIn func(ctx context.Context, of web.Person) (code string, ends time.Time, err error)
+	SignIn func(context.Context, web.Person) (web.SignInCode, error)
 
 	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.
 	Deliveries func() *deliver.Manager

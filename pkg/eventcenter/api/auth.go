@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -41,28 +38,19 @@ func maySend(i web.Identity, source string) bool {
 		(i.Detector == "" || i.Detector == detector)
 }
 
-// SignInCode is the response to POST /v1/sign-in-codes.
-type SignInCode struct {
-	Code string    `json:"code"` // for one person, valid once
-	Ends time.Time `json:"ends"`
-}
-
 // signInCode creates a code that signs a person in to the pages.
 func (s *Server) signInCode(r *http.Request, who web.Identity) (any, error) {
-	name, role := r.URL.Query().Get("name"), cmp.Or(r.URL.Query().Get("role"), "operator")
+	role := cmp.Or(r.URL.Query().Get("role"), "operator")
+	name, wrong := web.NameIn(r.URL.Query())
 	switch {
 	case !who.Any:
 		return nil, refused(http.StatusForbidden, "only an administrator invites to the pages")
-	case len(name) > 64 || strings.ContainsFunc(name, unicode.IsControl) || !utf8.ValidString(name):
-		return nil, refused(http.StatusBadRequest, "name: at most 64 bytes of text")
+	case wrong != nil:
+		return nil, wrong
 	case role != "operator" && role != "reader":
 		return nil, refused(http.StatusBadRequest, "role: want operator or reader")
 	case s.SignIn == nil:
 		return nil, refused(http.StatusNotFound, "this center has no pages")
 	}
-	code, ends, err := s.SignIn(r.Context(), web.Person{Name: cmp.Or(name, who.Name), Operator: role == "operator"})
-	if err != nil {
-		return nil, notNow(http.StatusServiceUnavailable, err.Error(), time.Minute)
-	}
-	return SignInCode{code, ends.UTC()}, nil
+	return s.SignIn(r.Context(), web.Person{Name: cmp.Or(name, who.Name), Operator: role == "operator"})
 }

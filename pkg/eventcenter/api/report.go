@@ -52,10 +52,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 		s.fail(w, r, refused(http.StatusInternalServerError, "this report cannot be rendered"))
 		return
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(text) //nolint:gosec // made by html/template
+	web.WriteMail(w, text)
 }
 
 // ReportProblem returns the refusal for a report that cannot be made; nil: it can.

@@ -1,14 +1,12 @@
 package report
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"html/template"
 	"strings"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
@@ -20,12 +18,10 @@ type placesOf struct {
 	Rows            []PlaceRow
 }
 
-// functions returns the template functions: for an email with links to a center, or for a page.
-func (r Report) functions(mail bool, base string) template.FuncMap {
+// functions returns the template functions, with links to a center for an email.
+func (r Report) functions(base string) template.FuncMap {
 	return template.FuncMap{
-		"at":     web.Styled(mail),
 		"link":   func(href string) string { return strings.TrimSuffix(base, "/") + href },
-		"plain":  event.Plain,
 		"join":   func(names []string) string { return strings.Join(names, ", ") },
 		"nodes":  Nodes,
 		"length": Length,
@@ -73,20 +69,12 @@ func Percent(share float64) string {
 
 // Page returns the report as the content of a page of the center.
 func (r Report) Page() (template.HTML, error) {
-	text, err := r.render("body", false, "")
+	text, err := web.Report(source, false, r.functions(""), r)
 	return template.HTML(text), err //nolint:gosec // made by html/template
 }
 
 // Mail returns the report as a self-contained document: styles are inline, and there is no script. Its links lead to
 // the center at base, such as "https://center.example".
-func (r Report) Mail(base string) ([]byte, error) { return r.render("mail", true, base) }
-
-func (r Report) render(name string, mail bool, base string) ([]byte, error) {
-	t, err := template.New("report").Funcs(r.functions(mail, base)).Parse(source)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	err = t.ExecuteTemplate(&out, name, r)
-	return out.Bytes(), err
+func (r Report) Mail(base string) ([]byte, error) {
+	return web.Report(source, true, r.functions(base), r)
 }

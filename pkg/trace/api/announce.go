@@ -146,11 +146,9 @@ func (s *Server) burnRates(ctx context.Context, now time.Time) (rules []messages
 		if n := len(rules); n == 0 || rules[n-1].Name != b.rule {
 			rules = append(rules, messages.Rule{Name: b.rule, Level: health.Healthy})
 		}
-		rate := 0.0
-		for _, window := range []time.Duration{b.short, b.long} { // the long one is needed seldom
-			if rate, err = s.burnRate(ctx, now, window); err != nil || rate <= b.factor {
-				break
-			}
+		rate, err := s.burnRate(ctx, now, b.short)
+		if err == nil && rate > b.factor { // the long window is needed seldom
+			rate, err = s.burnRate(ctx, now, b.long)
 		}
 		if err != nil {
 			return nil, err

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
@@ -43,10 +41,10 @@ type Server struct {
 	Alerts       func() []health.Alert // firing ones; nil: none are known
 	Sender       *messages.Sender      // of faults of nodes, to an event center; nil: there is none
 	Access       Access
-	Authenticate func(*http.Request) (web.Identity, error)                                  // identifies the sender of a request
-	SignIn       func(context.Context, web.Person) (code string, ends time.Time, err error) // nil: there are no pages
-	Pages        http.Handler                                                               // nil: there are none
-	Loopback     bool                                                                       // it listens on loopback only
+	Authenticate func(*http.Request) (web.Identity, error)                 // identifies the sender of a request
+	SignIn       func(context.Context, web.Person) (web.SignInCode, error) // nil: there are no pages
+	Pages        http.Handler                                              // nil: there are none
+	Loopback     bool                                                      // it listens on loopback only
 	Log          *slog.Logger
 	Now          func() time.Time
 
@@ -242,37 +240,23 @@ func refuse(w http.ResponseWriter, r *web.Refusal) {
 	http.Error(w, r.Reason, r.Status)
 }
 
-// SignInCode is the response to POST /v1/sign-in-codes.
-type SignInCode struct {
-	Code string    `json:"code"` // for one person, valid once
-	Ends time.Time `json:"ends"`
-}
-
-const maxPerson = 64 // bytes of a person's name
-
 // signInCode creates a code that opens the pages: with the rights of the user who asks, or if the administrator asks, for
 // a person who reads everything.
 func (s *Server) signInCode(w http.ResponseWriter, r *http.Request, who web.Identity) {
-	name := r.URL.Query().Get("name")
-	if len(name) > maxPerson || strings.ContainsFunc(name, unicode.IsControl) || !utf8.ValidString(name) {
-		http.Error(w, "name: at most 64 bytes of text", http.StatusBadRequest)
-		return
-	}
+	name, err := web.NameIn(r.URL.Query())
 	of := web.Person{Name: who.Name, Cluster: who.Cluster, User: who.User}
-	switch {
-	case s.SignIn == nil:
-		http.Error(w, "there are no pages", http.StatusNotFound)
-		return
-	case who.Any:
+	if who.Any {
 		of.Name = cmp.Or(name, who.Name)
-	case who.User == nil:
-		http.Error(w, "only the administrator and users of the cluster sign in with codes", http.StatusForbidden)
-		return
 	}
-	code, ends, err := s.SignIn(r.Context(), of)
-	if err != nil {
-		refuse(w, &web.Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: time.Minute})
-		return
+	var code web.SignInCode
+	switch {
+	case err != nil:
+	case s.SignIn == nil:
+		err = &web.Refusal{Status: http.StatusNotFound, Reason: "there are no pages"}
+	case !who.Any && who.User == nil:
+		err = &web.Refusal{Status: http.StatusForbidden, Reason: "only the administrator and users of the cluster sign in with codes"}
+	default:
+		code, err = s.SignIn(r.Context(), of)
 	}
-	s.answer(w, SignInCode{code, ends.UTC()})
+	s.respond(w, r, code, err)
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"maps"
-	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -123,8 +122,6 @@ func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.T
 	if age := now.Sub(c.last.AsOf); age >= 0 && age < avoidAge {
 		return c.last
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), avoidLimit) // others wait for the same answer
-	defer cancel()
 	var answer struct {
 		StaleSince *time.Time
 		Pools      []struct {
@@ -132,7 +129,7 @@ func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.T
 			Avoid   []AvoidNode
 		}
 	}
-	_, err := from.Center.Decode(ctx, http.MethodGet, "/v1/avoid", nil, &answer)
+	err := from.Center.Get(context.WithoutCancel(ctx), avoidLimit, "/v1/avoid", &answer) // others wait for the same answer
 	c.last = Avoid{AsOf: now}
 	switch {
 	case err != nil:

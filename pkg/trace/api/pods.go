@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -13,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/report"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 	"github.com/nodeagent/nodeagent/pkg/trace/store"
@@ -139,32 +139,20 @@ type Group struct {
 	Nodes  []sli.Top  `json:"nodes,omitempty"`  // the most frequent
 	Owners []sli.Top  `json:"owners,omitempty"` // the most frequent
 	Newest store.Row  `json:"newest"`
-
-	nodes, owners map[string]int
 }
 
 // group groups misses, the newest first, and returns the largest group first.
 func group(rows []store.Row) []Group {
-	byKey := map[string]*Group{}
+	byKey := map[[3]string][]store.Row{}
 	for _, r := range rows {
-		key := fmt.Sprint(r.Act, " ", r.Reason, " ", r.Class)
-		g := byKey[key]
-		if g == nil {
-			g = &Group{Act: r.Act, Reason: r.Reason, Class: r.Class, Newest: r, nodes: map[string]int{}, owners: map[string]int{}}
-			byKey[key] = g
-		}
-		g.N++
-		if r.Node != "" {
-			g.nodes[r.Node]++
-		}
-		if r.Owner != "" {
-			g.owners[r.Namespace+"/"+r.Owner]++
-		}
+		key := [3]string{string(r.Act), r.Reason, r.Class}
+		byKey[key] = append(byKey[key], r)
 	}
 	groups := []Group{}
-	for _, g := range byKey {
-		g.Nodes, g.Owners = sli.TopOf(g.nodes, maxTop), sli.TopOf(g.owners, maxTop)
-		groups = append(groups, *g)
+	for _, of := range byKey {
+		groups = append(groups, Group{Act: of[0].Act, Reason: of[0].Reason, Class: of[0].Class, N: len(of), Newest: of[0],
+			Nodes:  sli.TopOf(of, maxTop, func(r store.Row) string { return r.Node }),
+			Owners: sli.TopOf(of, maxTop, func(r store.Row) string { return report.FullOwner(r.Namespace, r.Owner) })})
 	}
 	slices.SortFunc(groups, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Act, b.Act), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Class, b.Class))

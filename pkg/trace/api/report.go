@@ -76,8 +76,8 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 		r.Missing = append(r.Missing, "the acts before "+kept.Format(time.DateOnly)+", for owners, nodes, examples, leftovers and stages")
 	}
 	if err := s.Store.MissesOf(ctx, r.From, r.To, r.Namespace, func(m store.Row) {
-		sum.Miss(report.Act{Namespace: m.Namespace, Owner: m.Owner, Node: m.Node, Act: m.Act, Outcome: m.Outcome, Class: reason.Class(m.Class),
-			Reason: reason.Reason(m.Reason)}, m.Namespace+"/"+m.Name, m.At, isLeft(m, r.AsOf))
+		sum.Miss(sli.Act{Namespace: m.Namespace, Owner: m.Owner, Node: m.Node, Act: m.Act, Outcome: m.Outcome, Class: reason.Class(m.Class),
+			Reason: reason.Reason(m.Reason), At: m.At}, m.Name, isLeft(m, r.AsOf))
 	}); err != nil {
 		return err
 	}
@@ -120,8 +120,6 @@ func (s *Server) fillReport(ctx context.Context, r *report.Report) (err error) {
 // nodesOnline returns the cluster's part of the event center's report, or why it is missing. Without a week, it is that of the
 // newest one: in the first hours of Monday, an event center with another timezone has no later one.
 func nodesOnline(ctx context.Context, from *messages.Sender, r *report.Report) (online *report.NodesOnline, missing string) {
-	ctx, cancel := context.WithTimeout(ctx, centerLimit)
-	defer cancel()
 	var answer struct {
 		Name    string
 		Partial bool
@@ -135,7 +133,7 @@ func nodesOnline(ctx context.Context, from *messages.Sender, r *report.Report) (
 	if r.Week != "" {
 		path += "?date=" + r.From.Format(time.DateOnly)
 	}
-	_, err := from.Center.Decode(ctx, http.MethodGet, path, nil, &answer)
+	err := from.Center.Get(ctx, centerLimit, path, &answer)
 	switch refused, ok := errors.AsType[*client.RefusedError](err); {
 	case ok && refused.Status == http.StatusNotFound:
 		return nil, "the event center has no report of that week"
@@ -198,9 +196,7 @@ func (s *Server) getReport(w http.ResponseWriter, r *http.Request, _ web.Identit
 	if err == nil && q.Get("format") == "html" {
 		var text []byte
 		if text, err = made.Mail(); err == nil {
-			w.Header().Set("Content-Type", "text/html; charset=utf-8")
-			w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-			_, _ = w.Write(text) //nolint:gosec // made by html/template
+			web.WriteMail(w, text)
 			return
 		}
 	}

@@ -34,15 +34,7 @@ func (s *Server) SLIs(ctx context.Context, q url.Values) (SLIs, error) {
 		return SLIs{}, err
 	}
 	counts, err := s.Store.Count(ctx, c.now, c.window, c.Filter)
-	return SLIs{c.now, c.name, s.lag(c.now), sli.Add(counts)}, err
-}
-
-func (s *Server) lag(now time.Time) float64 {
-	behind := s.Follower.Behind(now)
-	if behind < 0 {
-		return -1
-	}
-	return behind.Seconds()
+	return SLIs{c.now, c.name, s.Follower.Behind(c.now).Seconds(), sli.Add(counts)}, err
 }
 
 // Component is a component of the control plane, with its online rate in a window.
@@ -89,9 +81,10 @@ func (s *Server) Judge(ctx context.Context, now time.Time) error {
 	in.Now.Nodes, in.Now.FaultyNodes = s.Follower.Nodes()
 	in.Now.Leftovers = len(s.Follower.Terminating(now, ""))
 	down := false // an apiserver is known to be: then the watch has ended because of the cluster
-	for _, state := range s.Prober.States() {
-		c := health.Component{Name: state.Component, Instance: state.Instance, Offline: state.State == probe.Offline}
-		in.Components, down = append(in.Components, c), down || c.Offline && c.Name == "apiserver"
+	for _, c := range s.Prober.States() {
+		if c.State == probe.Offline {
+			in.Offline, down = append(in.Offline, [2]string{c.Component, c.Instance}), down || c.Component == "apiserver"
+		}
 	}
 	counts, err := s.Store.Count(ctx, now, sli.Windows()["5m"], store.Filter{})
 	switch behind := s.Follower.Behind(now); {
@@ -150,7 +143,7 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	nodes, faulty := c.Follower.Nodes()
 	metric(gauge, "pods", "Pods that live.", float64(counts.Pods))
 	metric(gauge, "open_acts", "Acts whose verdict or reason is not final.", float64(counts.Open))
-	metric(gauge, "watch_lag_seconds", "How far the watch is behind; -1 if it does not run.", c.lag(now))
+	metric(gauge, "watch_lag_seconds", "How far the watch is behind; -1 if it does not run.", c.Follower.Behind(now).Seconds())
 	metric(gauge, "terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period.",
 		float64(len(c.Follower.Terminating(now, ""))))
 	metric(counter, "unknown_texts_total", "Warnings whose text no reason knows.", float64(counts.UnknownTexts))

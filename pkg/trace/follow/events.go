@@ -32,9 +32,7 @@ var pulledText = regexp.MustCompile(`in ([0-9.a-zµ]+)(?: \(([0-9.a-zµ]+) inclu
 
 // Event takes an Event of a pod. Of probes and hooks, it keeps only the fact: a pod's own program writes their texts.
 func (f *Follower) Event(e *corev1.Event, listed bool, now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.alive(now)
+	defer f.arrives(now)()
 	_, container, _ := strings.Cut(strings.TrimSuffix(e.InvolvedObject.FieldPath, "}"), "{") // spec.containers{name}
 	said := record.Error{Mark: record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}, From: strings.Clone(e.Reason),
 		Container: strings.Clone(container), Text: e.Message}
@@ -145,9 +143,7 @@ func pull(p *record.Pull, e record.Error) {
 // Refused takes an Event FailedCreate of an owner of pods. All refusals of one owner are one act, until a pod of the
 // owner is created, or the owner has been quiet for longer than controllers wait.
 func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.alive(now)
+	defer f.arrives(now)()
 	createsPods := []string{"ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"} // a CronJob creates Jobs
 	if e.Reason != "FailedCreate" || !slices.Contains(createsPods, e.InvolvedObject.Kind) ||
 		listed && (f.config.Since.IsZero() || e.LastTimestamp.Time.Before(f.config.Since)) {
@@ -263,10 +259,7 @@ func witnessed(t *record.Timeline, e event.Evidence, now time.Time) bool {
 		}
 		ours := at.Add(t.Skews[record.Node])
 		plausible = plausible && !ours.Before(from) && !ours.After(now.Add(outside))
-		if ours.After(now) {
-			ours = now
-		}
-		return record.Mark{Time: at, Source: record.Node, Arrival: ours, Late: true}
+		return record.Mark{Time: at, Source: record.Node, Arrival: record.Earlier(ours, now), Late: true}
 	}
 	marks, images := map[record.Point]record.Mark{}, map[string]record.Mark{} // images by container: a created one has its image
 	switch record.Act(e.Act) {

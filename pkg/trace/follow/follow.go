@@ -3,6 +3,7 @@
 package follow
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -168,32 +169,33 @@ func (f *Follower) share(s string) string {
 }
 
 // Alive takes a sign of life of the watch: an event, a bookmark, a Lease. After a gap, the next arrivals are late.
-func (f *Follower) Alive(now time.Time) {
+func (f *Follower) Alive(now time.Time) { f.arrives(now)() }
+
+// arrives takes a sign of life, and keeps mu until done is called.
+func (f *Follower) arrives(now time.Time) (done func()) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.alive(now)
+	return f.mu.Unlock
 }
 
 // Tick records, several times a second, that this process runs. After a longer pause, the next arrivals are late.
 func (f *Follower) Tick(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.awake(now)
+	f.gap(f.tick, now, stopped)
 	f.tick = now
 }
 
-// awake recognizes that this process was stopped: others may have sent much meanwhile, which it has not read yet.
-func (f *Follower) awake(now time.Time) {
-	if !f.tick.IsZero() && now.Sub(f.tick) > stopped {
+// gap recognizes that this process was stopped, or the watch was silent: others may have sent much that is not read yet.
+func (f *Follower) gap(last, now time.Time, longest time.Duration) {
+	if !last.IsZero() && now.Sub(last) > longest {
 		f.late, f.hold = now.Add(lateGrace), now.Add(lateGrace)
 	}
 }
 
 func (f *Follower) alive(now time.Time) {
-	f.awake(now)
-	if !f.sign.IsZero() && now.Sub(f.sign) > f.beat {
-		f.late, f.hold = now.Add(lateGrace), now.Add(lateGrace)
-	}
+	f.gap(f.tick, now, stopped)
+	f.gap(f.sign, now, f.beat)
 	if now.After(f.sign) {
 		f.sign = now
 	}
@@ -244,9 +246,7 @@ func (f *Follower) Synced(now time.Time, list bool) {
 		}
 	}
 	f.complete = f.complete || list
-	if f.began.IsZero() {
-		f.began = now
-	}
+	f.began = cmp.Or(f.began, now)
 	f.alive(now)
 	if f.broken.IsZero() || list || now.Sub(f.broken) > lateGrace {
 		f.hold = now.Add(lateGrace)
@@ -282,25 +282,19 @@ func (f *Follower) excluded(namespace string) string {
 // seen returns the time up to which the watch has certainly shown everything.
 func (f *Follower) seen(now time.Time) time.Time {
 	if f.synced && !now.Before(f.hold) && f.sign.After(f.hold) {
-		if f.sure = f.sign.Add(-slack); f.sure.After(now) {
-			f.sure = now
-		}
+		f.sure = record.Earlier(f.sign.Add(-slack), now)
 	}
 	return f.sure
 }
 
-// Behind returns the delay of the watch; negative if it is not synced.
+// Behind returns the delay of the watch; -1 s if it is not synced.
 func (f *Follower) Behind(now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.synced {
-		return -1
+		return -time.Second
 	}
-	seen := f.seen(now)
-	if seen.IsZero() { // no sign of life yet
-		seen = f.began
-	}
-	return max(0, now.Sub(seen))
+	return max(0, now.Sub(cmp.Or(f.seen(now), f.began))) // without a sign of life, since the start
 }
 
 // Counts returns the counts since the start.

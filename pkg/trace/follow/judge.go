@@ -101,11 +101,7 @@ func (f *Follower) judge(a *Act, now time.Time) {
 
 // deadline returns when the act was due; for an act that ended earlier, the reason is that of its end.
 func (f *Follower) deadline(a *Act) time.Time {
-	due := a.Timeline.Begin().Arrival.Add(f.config.Promised + a.Verdict.User)
-	if due.After(a.JudgedAt) {
-		return a.JudgedAt
-	}
-	return due
+	return record.Earlier(a.Timeline.Begin().Arrival.Add(f.config.Promised+a.Verdict.User), a.JudgedAt)
 }
 
 // around returns the present state of other objects.

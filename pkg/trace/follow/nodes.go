@@ -37,9 +37,7 @@ type node struct {
 
 // Node takes a Node.
 func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.alive(now)
+	defer f.arrives(now)()
 	if gone {
 		delete(f.nodes, n.Name)
 		delete(f.plugins, n.Name)
@@ -77,9 +75,7 @@ func (f *Follower) Builds() map[int64]record.Build {
 
 // Lease takes a component's Lease. Leaders renew theirs every 2 s, which proves that the watch is current.
 func (f *Follower) Lease(name string, listed bool, now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.alive(now)
+	defer f.arrives(now)()
 	f.leases[strings.Clone(name)] = now
 	if (name == "kube-scheduler" || name == "kube-controller-manager") && !listed {
 		f.beat = fastBeat

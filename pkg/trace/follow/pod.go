@@ -26,9 +26,7 @@ const (
 
 // Pod takes a pod from the watch. It keeps only data that the record has fields for.
 func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.alive(now)
+	defer f.arrives(now)()
 	o := observation{p: p, now: now, late: change == Listed || now.Before(f.late)}
 	uid := string(p.UID)
 	known, there := f.pods[uid]

@@ -37,20 +37,14 @@ type Counts struct {
 	Leftovers   int `json:"leftovers"` // pods that stay in Terminating
 }
 
-// Component is a component of the control plane.
-type Component struct {
-	Name, Instance string
-	Offline        bool
-}
-
 // Inputs are the observations of one moment.
 type Inputs struct {
-	Blind      string         // why the cluster cannot be seen; empty: it can
-	Creation   *sli.Indicator // of the last 5 minutes; nil: no acts
-	Components []Component
-	Now, Then  Counts // Then: one Trend ago
-	Compared   bool   // Then is known
-	Alerts     []Alert
+	Blind     string         // why the cluster cannot be seen; empty: it can
+	Creation  *sli.Indicator // of the last 5 minutes; nil: no acts
+	Offline   [][2]string    // components with their instances
+	Now, Then Counts         // Then: one Trend ago
+	Compared  bool           // Then is known
+	Alerts    []Alert
 }
 
 // Alert is a firing alert.
@@ -82,10 +76,8 @@ func Judge(in Inputs) (Level, []Cause) {
 		add(*in.Creation.Success < fatalSuccess, "%.1f %% of %d creations were in time in 5 minutes", 100**in.Creation.Success,
 			in.Creation.Samples)
 	}
-	for _, c := range in.Components {
-		if c.Offline {
-			add(c.Name == "apiserver", "%s %s is offline", c.Name, c.Instance)
-		}
+	for _, c := range in.Offline {
+		add(c[0] == "apiserver", "%s %s is offline", c[0], c[1])
 	}
 	if faulty := in.Now.FaultyNodes; in.Now.Nodes > 0 && float64(faulty) > fatalNodes*float64(in.Now.Nodes) {
 		add(true, "%d of %d nodes are faulty", faulty, in.Now.Nodes)

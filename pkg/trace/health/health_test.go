@@ -11,7 +11,7 @@ import (
 func success(ratio float64) *sli.Indicator { return &sli.Indicator{Success: &ratio, Samples: 100} }
 
 func TestJudge(t *testing.T) {
-	api := func(offline bool) []Component { return []Component{{"apiserver", "10.0.0.1:6443", offline}} }
+	api := [][2]string{{"apiserver", "10.0.0.1:6443"}}
 	for name, c := range map[string]struct {
 		in   Inputs
 		want Level
@@ -22,9 +22,8 @@ func TestJudge(t *testing.T) {
 		"in time":                      {Inputs{Creation: success(0.99)}, Healthy, ""},
 		"some late":                    {Inputs{Creation: success(0.98)}, Warning, "98.0 % of 100 creations were in time in 5 minutes"},
 		"many late":                    {Inputs{Creation: success(0.89)}, Fatal, "89.0 % of 100 creations were in time in 5 minutes"},
-		"apiserver":                    {Inputs{Components: api(true)}, Fatal, "apiserver 10.0.0.1:6443 is offline"},
-		"apiserver online":             {Inputs{Components: api(false)}, Healthy, ""},
-		"scheduler":                    {Inputs{Components: []Component{{"scheduler", "lease", true}}}, Warning, "scheduler lease is offline"},
+		"apiserver":                    {Inputs{Offline: api}, Fatal, "apiserver 10.0.0.1:6443 is offline"},
+		"scheduler":                    {Inputs{Offline: [][2]string{{"scheduler", "lease"}}}, Warning, "scheduler lease is offline"},
 		"a fifth of the nodes":         {Inputs{Now: Counts{Nodes: 10, FaultyNodes: 2}}, Healthy, ""},
 		"more than a fifth":            {Inputs{Now: Counts{Nodes: 10, FaultyNodes: 3}}, Fatal, "3 of 10 nodes are faulty"},
 		"faulty nodes rise":            {Inputs{Now: Counts{Nodes: 10, FaultyNodes: 1}, Compared: true}, Warning, "faulty nodes rose from 0 to 1 in 10m0s"},
@@ -32,7 +31,7 @@ func TestJudge(t *testing.T) {
 		"leftovers rise":               {Inputs{Now: Counts{Leftovers: 3}, Then: Counts{Leftovers: 2}, Compared: true}, Warning, "pods that stay in Terminating rose from 2 to 3 in 10m0s"},
 		"leftovers stay":               {Inputs{Now: Counts{Leftovers: 2}, Then: Counts{Leftovers: 2}, Compared: true}, Healthy, ""},
 		"an alert":                     {Inputs{Alerts: []Alert{{"EtcdSlow", Fatal}, {"Info", ""}}}, Fatal, "alert EtcdSlow is firing"},
-		"blind, whatever is seen else": {Inputs{Blind: "the watch has ended", Components: api(true)}, Unknown, "the watch has ended"},
+		"blind, whatever is seen else": {Inputs{Blind: "the watch has ended", Offline: api}, Unknown, "the watch has ended"},
 	} {
 		level, causes := Judge(c.in)
 		if level != c.want || c.text == "" != (len(causes) == 0) || c.text != "" && causes[0].Text != c.text {

@@ -4,21 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/web/client"
 )
 
 const (
-	readTurn = 2 * time.Second // between questions
-	page     = 500
-	back     = 5000 // events before the start that are read again: evidence about open acts may be among them
+	page = 500
+	back = 5000 // events before the start that are read again: evidence about open acts may be among them
 )
 
 // Reader follows the events of one cluster. It keeps its place over outages of the center.
@@ -26,40 +23,31 @@ type Reader struct {
 	Center  *client.Client
 	Cluster string
 	Take    func(e event.Evidence, node string, now time.Time) bool
-	Log     *slog.Logger
 
 	journal string // whose offset after is
 	after   uint64
 }
 
-// Run reads until ctx ends.
-func (r *Reader) Run(ctx context.Context) {
-	chore.Repeat(ctx, r.Log, readTurn, chore.Chore{Name: "read evidence from the event center", Do: func(ctx context.Context, _ time.Time) (err error) {
-		for more := true; more && err == nil; {
-			more, err = r.read(ctx)
-		}
-		return err
-	}})
+// Read reads all new events. It must be called regularly.
+func (r *Reader) Read(ctx context.Context, _ time.Time) (err error) {
+	for more := true; more && err == nil; {
+		more, err = r.read(ctx)
+	}
+	return err
 }
 
 // read reads a page; at first, it finds the place to start. more reports whether another page is there.
 func (r *Reader) read(ctx context.Context) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	begins, query := r.journal == "", url.Values{"limit": {"1"}}
 	if !begins {
 		query = url.Values{"type": {string(event.PodEvidence)}, "cluster": {r.Cluster}, "journal": {r.journal}, "limit": {strconv.Itoa(page)},
 			"after": {strconv.FormatUint(r.after, 10)}}
 	}
 	var answer struct {
-		Events []struct {
-			Event json.RawMessage `json:"event"`
-		} `json:"events"`
-		Next    string `json:"next"`
-		Newest  string `json:"newest"`
-		Journal string `json:"journal"`
+		Events                []struct{ Event json.RawMessage }
+		Next, Newest, Journal string
 	}
-	if _, err = r.Center.Decode(ctx, http.MethodGet, "/v1/events?"+query.Encode(), nil, &answer); err != nil {
+	if err = r.Center.Get(ctx, limit, "/v1/events?"+query.Encode(), &answer); err != nil {
 		if refused, ok := errors.AsType[*client.RefusedError](err); ok && refused.Status == http.StatusGone {
 			r.journal = "" // the events are no longer kept, or the journal is another one
 		}

@@ -25,7 +25,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
-	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
 	"github.com/nodeagent/nodeagent/pkg/trace/nodefault"
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
@@ -38,8 +37,7 @@ const (
 	check    = "pod-delivery"
 	repeat   = 10 * time.Minute // between reports of an active fault
 	limit    = 10 * time.Second // for an answer
-	sendTurn = time.Second
-	maxWait  = 10_000 // events that wait: one for each fault, and those queued
+	maxWait  = 10_000           // events that wait: one for each fault, and those queued
 )
 
 // Sender reports faults of nodes and other events to an event center, as a detector beside the agents. Without repetition,
@@ -113,12 +111,8 @@ func (s *Sender) Idle() bool {
 	return len(s.waiting) == 0
 }
 
-// Run sends until ctx ends. An event that the center does not take is sent again, with the same ID.
-func (s *Sender) Run(ctx context.Context) {
-	chore.Repeat(ctx, s.Log, sendTurn, chore.Chore{Name: "report to the event center", Do: s.send})
-}
-
-func (s *Sender) send(ctx context.Context, _ time.Time) error {
+// Send sends what waits. It must be called regularly: an event that the center does not take is sent again, with the same ID.
+func (s *Sender) Send(ctx context.Context, _ time.Time) error {
 	s.mu.Lock()
 	waiting := maps.Clone(s.waiting)
 	s.mu.Unlock()

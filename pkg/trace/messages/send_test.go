@@ -50,7 +50,7 @@ func TestForbiddenEvents(t *testing.T) {
 	if err := s.Report([]nodefault.Fault{fault}, nil, minute.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.send(t.Context(), minute); err == nil || strings.Join(got, " ") != "forbidden taken" || s.Idle() {
+	if err := s.Send(t.Context(), minute); err == nil || strings.Join(got, " ") != "forbidden taken" || s.Idle() {
 		t.Errorf("%v, %q", err, got)
 	}
 	if err := s.Queue(make([]cloudevents.Event, maxWait/2)); err == nil {

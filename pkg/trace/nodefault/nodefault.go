@@ -64,19 +64,6 @@ func KindOf(act record.Act, r reason.Reason) Kind {
 	return ""
 }
 
-// Act is a judged creation or deletion on a node.
-type Act struct {
-	Act       record.Act
-	Node      string
-	Pool      string // of the node
-	Namespace string
-	Owner     string
-	Outcome   verdict.Outcome
-	Class     reason.Class
-	Reason    reason.Reason
-	At        time.Time
-}
-
 // Fault is a node that fails its pods.
 type Fault struct {
 	Node   string    `json:"node"`
@@ -90,13 +77,13 @@ type Fault struct {
 }
 
 // owner names the owner of the act's pod.
-func (a *Act) owner() key { return key{a.Pool, a.Namespace + "/" + a.Owner} }
+func owner(a sli.Act) key { return key{a.Pool, a.Namespace + "/" + a.Owner} }
 
 // tally are the acts of a node.
 type tally struct {
 	pool   string
 	acts   map[record.Act]int
-	misses map[Kind][]Act
+	misses map[Kind][]sli.Act
 }
 
 // key identifies a number or set of a pool.
@@ -104,7 +91,7 @@ type key struct{ pool, of string }
 
 // Find returns the nodes that fail their pods according to the acts of one Window: each node is compared with the others of its
 // pool. mass are the pools of which so many nodes fail that the fault is the cluster's; then there are no faults of their nodes.
-func Find(acts []Act) (faults []Fault, mass []string) {
+func Find(acts []sli.Act) (faults []Fault, mass []string) {
 	nodes, sum := map[string]*tally{}, map[key]int{} // sum: of each act, and of the misses of each kind
 	delivered := map[key]map[string]bool{}           // by owner: nodes
 	for _, a := range acts {
@@ -113,16 +100,16 @@ func Find(acts []Act) (faults []Fault, mass []string) {
 			continue
 		}
 		if nodes[a.Node] == nil {
-			nodes[a.Node] = &tally{a.Pool, map[record.Act]int{}, map[Kind][]Act{}}
+			nodes[a.Node] = &tally{a.Pool, map[record.Act]int{}, map[Kind][]sli.Act{}}
 		}
 		n := nodes[a.Node]
 		n.acts[a.Act]++
 		sum[key{a.Pool, string(a.Act)}]++
-		if owner := a.owner(); !isMiss {
-			if delivered[owner] == nil {
-				delivered[owner] = map[string]bool{}
+		if of := owner(a); !isMiss {
+			if delivered[of] == nil {
+				delivered[of] = map[string]bool{}
 			}
-			delivered[owner][a.Node] = true
+			delivered[of][a.Node] = true
 		} else if kind := KindOf(a.Act, a.Reason); kind != "" {
 			n.misses[kind] = append(n.misses[kind], a)
 			sum[key{a.Pool, string(kind)}]++
@@ -140,7 +127,7 @@ func Find(acts []Act) (faults []Fault, mass []string) {
 			if k < fewest || others == 0 || float64(k)/float64(n) < factor*share || tail(n, k, share) >= chance {
 				continue
 			}
-			last := slices.MaxFunc(misses, func(a, b Act) int { return a.At.Compare(b.At) }).At
+			last := slices.MaxFunc(misses, func(a, b sli.Act) int { return a.At.Compare(b.At) }).At
 			faults = append(faults, Fault{Node: name, Pool: node.pool, Kind: kind, Misses: k, Acts: n,
 				Others: float64(othersMissed) / float64(others), Last: last})
 		}
@@ -163,12 +150,12 @@ func byName(a, b Fault) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Com
 
 // counted returns how many misses of a node count: all if pods of two namespaces missed, otherwise those of owners whose
 // pods were delivered on another node.
-func counted(misses []Act, delivered map[key]map[string]bool) (n int) {
+func counted(misses []sli.Act, delivered map[key]map[string]bool) (n int) {
 	for _, m := range misses {
 		if m.Namespace != misses[0].Namespace {
 			return len(misses)
 		}
-		if on := delivered[m.owner()]; len(on) > 1 || len(on) == 1 && !on[m.Node] {
+		if on := delivered[owner(m)]; len(on) > 1 || len(on) == 1 && !on[m.Node] {
 			n++
 		}
 	}
@@ -196,7 +183,7 @@ type Tracker struct {
 
 // Take compares the acts of one Window with the active faults. ended are the faults that ended, mass the pools whose faults are
 // the cluster's.
-func (t *Tracker) Take(acts []Act, now time.Time) (active, ended []Fault, mass []string) {
+func (t *Tracker) Take(acts []sli.Act, now time.Time) (active, ended []Fault, mass []string) {
 	if t.active == nil {
 		t.active, t.mass = map[[2]string]Fault{}, map[string]time.Time{}
 	}

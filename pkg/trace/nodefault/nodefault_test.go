@@ -10,16 +10,17 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/trace/reason"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
 
 var now = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 // acts returns n creations of an owner on a node; with a reason, they were missed.
-func acts(node, owner string, n int, why reason.Reason) (all []Act) {
+func acts(node, owner string, n int, why reason.Reason) (all []sli.Act) {
 	namespace, owner, _ := strings.Cut(owner, "/")
 	for range n {
-		a := Act{Act: record.Creation, Node: node, Namespace: namespace, Owner: owner, Outcome: verdict.Delivered, At: now.Add(-10 * time.Minute)}
+		a := sli.Act{Act: record.Creation, Node: node, Namespace: namespace, Owner: owner, Outcome: verdict.Delivered, At: now.Add(-10 * time.Minute)}
 		if why != "" {
 			a.Outcome, a.Class, a.Reason = verdict.Missed, reason.System, why
 		}
@@ -28,14 +29,14 @@ func acts(node, owner string, n int, why reason.Reason) (all []Act) {
 	return all
 }
 
-func deletions(all []Act) []Act {
+func deletions(all []sli.Act) []sli.Act {
 	for i := range all {
 		all[i].Act = record.Deletion
 	}
 	return all
 }
 
-func join(parts ...[]Act) (all []Act) {
+func join(parts ...[]sli.Act) (all []sli.Act) {
 	for _, p := range parts {
 		all = append(all, p...)
 	}
@@ -43,7 +44,7 @@ func join(parts ...[]Act) (all []Act) {
 }
 
 // fleet are nodes that deliver pods of the owner a/web.
-func fleet(nodes, pods int) (all []Act) {
+func fleet(nodes, pods int) (all []sli.Act) {
 	for i := range nodes {
 		all = append(all, acts(fmt.Sprint("n", i), "a/web", pods, "")...)
 	}
@@ -56,7 +57,7 @@ func TestFind(t *testing.T) {
 		byUser[i].Class = reason.User
 	}
 	for name, c := range map[string]struct {
-		acts []Act
+		acts []sli.Act
 		want string
 	}{
 		"nothing":                       {nil, ""},
@@ -79,7 +80,7 @@ func TestFind(t *testing.T) {
 		"five of twenty are no better":  {join(fleet(20, 10), acts("n0", "a/web", 9, "NetworkFailed"), acts("n1", "a/web", 9, "NetworkFailed"), acts("n2", "a/web", 9, "NetworkFailed"), acts("n3", "a/web", 9, "NetworkFailed"), acts("n4", "a/web", 9, "NetworkFailed")), ""},
 		"deletions":                     {join(deletions(fleet(20, 10)), deletions(acts("n7", "a/web", 4, "ContainerUnkillable"))), "n7 PodsStuckTerminating 4/14"},
 		"deletions beside creations":    {join(fleet(20, 10), deletions(fleet(20, 3)), acts("n7", "a/web", 2, "SandboxFailed"), deletions(acts("n7", "a/web", 2, "ContainerUnkillable"))), ""},
-		"an unknown outcome is neither": {join(fleet(20, 10), []Act{{Act: record.Creation, Node: "n0", Outcome: verdict.Unknown}}), ""},
+		"an unknown outcome is neither": {join(fleet(20, 10), []sli.Act{{Act: record.Creation, Node: "n0", Outcome: verdict.Unknown}}), ""},
 	} {
 		faults, mass := Find(c.acts)
 		var got []string
@@ -111,7 +112,7 @@ func TestNoFalseFault(t *testing.T) {
 	random, false_ := rand.New(rand.NewPCG(1, 2)), 0
 	const windows = 1000
 	for range windows {
-		var all []Act
+		var all []sli.Act
 		for node := range 50 {
 			for range 20 {
 				why := reason.Reason("")
@@ -132,7 +133,7 @@ func TestNoFalseFault(t *testing.T) {
 // Each pool is compared by itself: one in which too many nodes fail ends the faults of its nodes, and raises none until ten
 // minutes after the last time.
 func TestMassOfAPool(t *testing.T) {
-	in := func(pool string, all []Act) []Act {
+	in := func(pool string, all []sli.Act) []sli.Act {
 		for i := range all {
 			all[i].Pool, all[i].Node = pool, pool+all[i].Node
 		}
@@ -145,7 +146,7 @@ func TestMassOfAPool(t *testing.T) {
 	var got []string
 	for _, step := range []struct {
 		after time.Duration
-		acts  []Act
+		acts  []sli.Act
 	}{{0, one}, {time.Minute, two}, {2 * time.Minute, one}, {12 * time.Minute, one}} {
 		active, ended, mass := tracker.Take(join(step.acts, other), now.Add(step.after))
 		line := fmt.Sprint(step.after, " mass ", mass)
@@ -170,7 +171,7 @@ func TestTracker(t *testing.T) {
 	if len(active) != 1 || len(ended) != 0 || !active[0].Since.Equal(now) {
 		t.Fatalf("%v %v", active, ended)
 	}
-	later := func(n int) []Act { // deliveries after the misses
+	later := func(n int) []sli.Act { // deliveries after the misses
 		more := acts("n0", "a/web", n, "")
 		for i := range more {
 			more[i].At = now

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,15 +12,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
 )
 
 const (
-	alertInterval = 15 * time.Second
-	alertLimit    = 10 * time.Second
-	stale         = time.Minute // alerts of an older answer do not count
-	maxAlerts     = 16 << 20    // bytes
+	alertLimit = 10 * time.Second
+	stale      = time.Minute // alerts of an older answer do not count
+	maxAlerts  = 16 << 20    // bytes
 )
 
 // own are the alerts of tracecenter itself: one that fires because of the health must not hold it.
@@ -44,12 +41,10 @@ func ParseLevels(text string) (Levels, error) {
 	return levels, nil
 }
 
-// Alerts reads the firing alerts of an Alertmanager regularly, as an input of the cluster's health. It is safe for
-// concurrent use.
+// Alerts has the firing alerts of an Alertmanager, as an input of the cluster's health. It is safe for concurrent use.
 type Alerts struct {
 	Address string // of the Alertmanager, with the path before /api if it has one
 	Levels  Levels
-	Log     *slog.Logger
 
 	mu     sync.Mutex // guards the fields below
 	firing []health.Alert
@@ -65,18 +60,16 @@ func ValidAddress(address string) error {
 	return err
 }
 
-// Run asks until ctx ends.
-func (r *Alerts) Run(ctx context.Context) {
-	chore.Repeat(ctx, r.Log, alertInterval, chore.Chore{Name: "read the alerts", Do: func(ctx context.Context, _ time.Time) error {
-		firing, err := r.ask(ctx)
-		if err != nil {
-			return err
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.firing, r.asOf = firing, time.Now()
-		return nil
-	}})
+// Read asks for the alerts. It must be called regularly.
+func (r *Alerts) Read(ctx context.Context, _ time.Time) error {
+	firing, err := r.ask(ctx)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.firing, r.asOf = firing, time.Now()
+	return nil
 }
 
 // Firing returns the alerts that fire, one of a name and level; none if the Alertmanager did not answer lately.

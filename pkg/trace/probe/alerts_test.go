@@ -2,7 +2,6 @@ package probe
 
 import (
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,7 +26,7 @@ func TestAsk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Alerts{Address: server.URL + "/am/", Levels: levels, Log: slog.New(slog.DiscardHandler)}
+	r := &Alerts{Address: server.URL + "/am/", Levels: levels}
 	for _, c := range []struct {
 		answer string
 		want   []health.Alert

@@ -164,14 +164,14 @@ func (p *Prober) round(ctx context.Context, addresses []string, now time.Time) {
 		p.take("etcd", "by the apiservers", state, why, now)
 	}
 	for component, lease := range map[string]string{"scheduler": "kube-scheduler", "controller-manager": "kube-controller-manager"} {
+		state, why := Unclear, ""
 		switch renewed, known := p.leaders.Renewed(lease, now); {
-		case !known:
-			p.take(component, "Lease "+lease, Unclear, "", now)
-		case renewed:
-			p.take(component, "Lease "+lease, Online, "", now)
-		default:
-			p.take(component, "Lease "+lease, Offline, "its Lease is not renewed", now)
+		case known && renewed:
+			state = Online
+		case known:
+			state, why = Offline, "its Lease is not renewed"
 		}
+		p.take(component, "Lease "+lease, state, why, now)
 	}
 	maps.DeleteFunc(p.instances, func(_ [2]string, i *instance) bool { return now.Sub(i.probed) > findEvery }) // removed ones are not offline
 }

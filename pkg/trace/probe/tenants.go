@@ -9,25 +9,22 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-
-	"github.com/nodeagent/nodeagent/pkg/trace/chore"
 )
 
 // FlowSchemas is the component of the counts of tenants: Good are the served requests, Bad the throttled ones, by FlowSchema.
 const FlowSchemas = "flow-schema"
 
 const (
-	maxSchemas   = 200
-	readInterval = time.Minute
-	readLimit    = 20 * time.Second
-	maxLine      = 64 << 10
-	maxMetrics   = 256 << 20 // of one apiserver; a large cluster's has tens of MB
-	maxKept      = 8 << 20   // of it, about flow control
+	maxSchemas = 200
+	readLimit  = 20 * time.Second
+	maxLine    = 64 << 10
+	maxMetrics = 256 << 20 // of one apiserver; a large cluster's has tens of MB
+	maxKept    = 8 << 20   // of it, about flow control
 )
 
 // The apiserver's metrics: k8s.io/apiserver/pkg/util/flowcontrol/metrics.
@@ -37,8 +34,8 @@ const (
 )
 
 // Tenants measures how the apiservers serve the requests of tenants, each of which has a FlowSchema. A request is throttled
-// if it was rejected, or waited in a queue for more than a second. It reads the metrics of all apiservers that answer, once
-// a minute: its identity needs the right to get the nonResourceURL /metrics.
+// if it was rejected, or waited in a queue for more than a second. It reads the metrics of all apiservers that answer: its
+// identity needs the right to get the nonResourceURL /metrics.
 type Tenants struct {
 	Online func() []string // the addresses of the apiservers that answer
 
@@ -57,11 +54,6 @@ func NewTenants(schemas []string, p *Prober) (*Tenants, error) {
 		r.wanted[name] = true
 	}
 	return r, nil
-}
-
-// Run reads until ctx ends.
-func (r *Tenants) Run(ctx context.Context) {
-	chore.Repeat(ctx, r.prober.log, readInterval, chore.Chore{Name: "read the apiservers' metrics", Do: r.Round})
 }
 
 // Round counts the requests since the last round. The first answer of an apiserver is only a beginning.
@@ -115,7 +107,8 @@ func (r *Tenants) read(ctx context.Context, address string) (map[string]Count, e
 	if err != nil {
 		return nil, err
 	}
-	return r.count(families), nil
+	samples, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, slices.Collect(maps.Values(families))...)
+	return r.count(samples), err
 }
 
 // ofFlowControl keeps the samples of flow control, without their types: an apiserver has a hundred times as many others.
@@ -139,26 +132,20 @@ func ofFlowControl(metrics io.Reader) (*bytes.Buffer, error) {
 
 // count adds up the requests of the wanted FlowSchemas. Of a histogram, the sample of the bucket of one second and the
 // count of all samples are enough.
-func (r *Tenants) count(families map[string]*dto.MetricFamily) map[string]Count {
+func (r *Tenants) count(samples model.Vector) map[string]Count {
 	sums := map[string]Count{}
-	for family, metrics := range families {
-		for _, m := range metrics.GetMetric() {
-			labels := map[string]string{}
-			for _, l := range m.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
-			}
-			name, n := labels["flow_schema"], int(m.GetUntyped().GetValue())
-			sum, executed := sums[name], labels["execute"] == "true"
-			switch {
-			case !r.wanted[name]:
-				continue
-			case family == rejectedRequests, family == waits+"_count" && executed:
-				sum.Bad += n
-			case family == waits+"_bucket" && executed && labels["le"] == "1":
-				sum.Good, sum.Bad = sum.Good+n, sum.Bad-n
-			}
-			sums[name] = sum
+	for _, s := range samples {
+		of, name, n := s.Metric[model.MetricNameLabel], string(s.Metric["flow_schema"]), int(s.Value)
+		sum, executed := sums[name], s.Metric["execute"] == "true"
+		switch {
+		case !r.wanted[name]:
+			continue
+		case of == rejectedRequests, of == waits+"_count" && executed:
+			sum.Bad += n
+		case of == waits+"_bucket" && executed && s.Metric["le"] == "1":
+			sum.Good, sum.Bad = sum.Good+n, sum.Bad-n
 		}
+		sums[name] = sum
 	}
 	return sums
 }

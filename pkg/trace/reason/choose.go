@@ -212,42 +212,47 @@ func (m miss) byOpenStage() (r Result) {
 	return r
 }
 
+// ofStage returns the reason of an open stage, and the text or name that explains it.
 func (m miss) ofStage(id stage.ID) (r Reason, detail string) {
+	r = cmp.Or(ofOpenStage[id], Unknown)
 	says := m.Says.Fresh(m.deadline)
-	switch { // those that depend on more than the stage
-	case id == stage.Schedule && m.At(record.Nominated).Known() && m.Around.VictimsPresent:
-		return "PreemptionWait", ""
-	case id == stage.Schedule && m.Around.SchedulerStale:
-		return "SchedulerDown", ""
-	case id == stage.Sandbox && (m.At(record.Mounted).Known() || says):
-		return m.ofNode("SandboxFailed")
-	case id == stage.Sandbox && m.Volumes:
-		return "MountSlow", ""
-	case id == stage.Pull, id == stage.NewPull:
-		return m.ofPull(m.deadline)
-	case id == stage.Unmount && says && m.Says.Stage != "volumes":
-		r = "CgroupStuck"
-	default:
-		r = ofOpenStage[id]
-	}
 	switch id {
+	case stage.Schedule:
+		switch {
+		case m.Around.VictimsPresent:
+			r = "PreemptionWait"
+		case m.Around.SchedulerStale:
+			r = "SchedulerDown"
+		}
+	case stage.Sandbox:
+		if m.At(record.Mounted).Known() || says {
+			return m.ofNode(r)
+		}
+		if m.Volumes {
+			r = "MountSlow"
+		}
+	case stage.Pull, stage.NewPull:
+		return m.ofPull(m.deadline)
 	case stage.Mount, stage.Start, stage.NewRun:
 		return m.ofNode(r)
 	case stage.PostStart:
-		return r, stage.Describe(id).Name
+		detail = stage.Describe(id).Name
 	case stage.ReadinessGate:
-		return r, strings.Join(m.ReadinessGates, ", ")
+		detail = strings.Join(m.ReadinessGates, ", ")
 	case stage.Finalizers:
-		return r, strings.Join(m.Finalizers, ", ")
+		detail = strings.Join(m.Finalizers, ", ")
 	case stage.Stop, stage.OldStop, stage.StopSandbox, stage.Unmount:
-		if says && m.Says.Text != "" {
-			return r, m.Says.Text
+		if says {
+			detail = m.Says.Text
 		}
-		return r, m.Node
+		if id == stage.Unmount && says && m.Says.Stage != "volumes" {
+			r = "CgroupStuck"
+		}
+		detail = cmp.Or(detail, m.Node)
 	case stage.Notice, stage.ChangeSeen, stage.Noticed, stage.Disappear:
-		return r, m.Node
+		detail = m.Node
 	}
-	return cmp.Or(r, Unknown), ""
+	return r, detail
 }
 
 // ofOpenStage has the reason of an open stage, if it depends on the stage only.

@@ -353,14 +353,16 @@ func (t *Timeline) ours(m Mark) (low, high time.Time) {
 	if m.Time.IsZero() || m.Source == Own || !measured {
 		return m.Arrival.Add(-unbounded), m.Arrival
 	}
-	low = m.Time.Add(skew - coarse)
-	if high = m.Time.Add(skew + coarse); high.After(m.Arrival) {
-		high = m.Arrival
+	high = Earlier(m.Time.Add(skew+coarse), m.Arrival)
+	return Earlier(m.Time.Add(skew-coarse), high), high
+}
+
+// Earlier returns the earlier of two times.
+func Earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
 	}
-	if low.After(high) {
-		low = high
-	}
-	return low, high
+	return a
 }
 
 // ByOurs returns the time from one mark to another by our own clock: verdicts depend on it.

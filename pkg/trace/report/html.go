@@ -1,13 +1,11 @@
 package report
 
 import (
-	"bytes"
 	_ "embed"
 	"fmt"
 	"html/template"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
@@ -16,37 +14,28 @@ import (
 var source string
 
 // Percent returns a ratio for people.
-func Percent(ratio *float64) string {
-	if ratio == nil {
-		return fmt.Sprintf("fewer than %d", sli.Enough)
-	}
-	return fmt.Sprintf("%.2f %%", 100**ratio)
-}
+func Percent(ratio *float64) string { return text("%.2f %%", ratio, 100) }
 
 // Seconds returns a time for people.
-func Seconds(s *float64) string {
-	if s == nil {
+func Seconds(s *float64) string { return text("%.2f s", s, 1) }
+
+func text(format string, value *float64, times float64) string {
+	if value == nil {
 		return fmt.Sprintf("fewer than %d", sli.Enough)
 	}
-	return fmt.Sprintf("%.2f s", *s)
+	return fmt.Sprintf(format, times**value)
 }
 
 // Page returns the report as the content of a page.
 func (r *Report) Page() (template.HTML, error) {
-	text, err := r.render("body", false)
+	text, err := r.render(false)
 	return template.HTML(text), err //nolint:gosec // made by html/template
 }
 
 // Mail returns the report as a self-contained document: styles are inline, and there is no script.
-func (r *Report) Mail() ([]byte, error) { return r.render("mail", true) }
+func (r *Report) Mail() ([]byte, error) { return r.render(true) }
 
-func (r *Report) render(name string, mail bool) ([]byte, error) {
-	t, err := template.New("report").Funcs(template.FuncMap{"at": web.Styled(mail), "plain": event.Plain, "percent": Percent, "seconds": Seconds,
-		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }}).Parse(source)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	err = t.ExecuteTemplate(&out, name, r)
-	return out.Bytes(), err
+func (r *Report) render(mail bool) ([]byte, error) {
+	return web.Report(source, mail, template.FuncMap{"percent": Percent, "seconds": Seconds,
+		"moment": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }}, r)
 }

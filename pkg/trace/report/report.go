@@ -104,8 +104,6 @@ type Stage struct {
 	P50     *float64   `json:"p50"`
 	P90     *float64   `json:"p90"`
 	Share   *float64   `json:"share"` // of the time of all stages of this kind of act
-	times   Histogram
-	spent   int64
 }
 
 // Online is the availability of a component.
@@ -171,19 +169,8 @@ func Bounds(week string) (from, to time.Time, err error) {
 	return from, from.AddDate(0, 0, 7), nil
 }
 
-// Act is a judged act.
-type Act struct {
-	Namespace, Owner, Node string
-	Act                    record.Act
-	Outcome                verdict.Outcome
-	Class                  reason.Class
-	Reason                 reason.Reason
-	Stages                 string
-	Build                  int64
-}
-
 // counts reports whether the times of an act are the system's: delivered, or missed by it.
-func (a *Act) counts() bool {
+func counts(a sli.Act) bool {
 	return a.Outcome == verdict.Delivered || a.Outcome == verdict.Missed && a.Class != reason.User
 }
 
@@ -199,8 +186,8 @@ type StageKey struct {
 type Stages map[StageKey]Histogram
 
 // Add adds the times of an act.
-func (s Stages) Add(a Act) {
-	if !a.counts() {
+func (s Stages) Add(a sli.Act) {
+	if !counts(a) {
 		return
 	}
 	cached := true
@@ -208,11 +195,7 @@ func (s Stages) Add(a Act) {
 		cached = cached && stage.ID(id) != stage.Pull && stage.ID(id) != stage.NewPull
 	})
 	Times(a.Stages, func(id string, took int64) {
-		k := StageKey{a.Act, stage.ID(id), a.Build, cached}
-		if s[k] == nil {
-			s[k] = Histogram{}
-		}
-		s[k].Add(took)
+		histogram(s, StageKey{a.Act, stage.ID(id), a.Build, cached}).Add(took)
 	})
 }
 
@@ -226,26 +209,27 @@ type Sum struct {
 	nodes     map[string]*Worst
 	misses    map[Reason]*Reason
 	leftovers map[Reason]*Reason
-	stages    map[StageKey]*Stage
+	stages    Stages             // of all builds
+	spent     map[StageKey]int64 // in ms; without a stage: in all stages of a kind of act
 }
 
 // NewSum returns an empty sum.
 func NewSum() *Sum {
 	return &Sum{owners: map[string]*Worst{}, nodes: map[string]*Worst{}, misses: map[Reason]*Reason{}, leftovers: map[Reason]*Reason{},
-		stages: map[StageKey]*Stage{}}
+		stages: Stages{}, spent: map[StageKey]int64{}}
 }
 
 // Miss adds the miss of a pod. left means that it is a deletion that did not end.
-func (s *Sum) Miss(a Act, pod string, at time.Time, left bool) {
+func (s *Sum) Miss(a sli.Act, pod string, left bool) {
 	key := Reason{Act: a.Act, Reason: string(a.Reason), Class: string(a.Class)}
-	count(s.misses, key, pod, at)
+	count(s.misses, key, a.Namespace+"/"+pod, a.At)
 	if left {
-		count(s.leftovers, key, pod, at)
+		count(s.leftovers, key, a.Namespace+"/"+pod, a.At)
 	}
-	if !a.counts() {
+	if !counts(a) {
 		return
 	}
-	s.missed(s.owners, a.owner())
+	s.missed(s.owners, FullOwner(a.Namespace, a.Owner))
 	s.missed(s.nodes, a.Node)
 }
 
@@ -271,19 +255,20 @@ func (s *Sum) missed(of map[string]*Worst, name string) {
 	}
 }
 
-func (a *Act) owner() string {
-	if a.Owner == "" {
+// FullOwner names an owner with its namespace; empty: there is no owner.
+func FullOwner(namespace, owner string) string {
+	if owner == "" {
 		return ""
 	}
-	return a.Namespace + "/" + a.Owner
+	return namespace + "/" + owner
 }
 
 // Act adds an act, a miss too.
-func (s *Sum) Act(a Act) {
-	if !a.counts() {
+func (s *Sum) Act(a sli.Act) {
+	if !counts(a) {
 		return
 	}
-	if w := s.owners[a.owner()]; w != nil {
+	if w := s.owners[FullOwner(a.Namespace, a.Owner)]; w != nil {
 		w.Samples++
 	}
 	if w := s.nodes[a.Node]; w != nil {
@@ -291,12 +276,9 @@ func (s *Sum) Act(a Act) {
 	}
 	Times(a.Stages, func(id string, took int64) {
 		k := StageKey{Act: a.Act, Stage: stage.ID(id)}
-		if s.stages[k] == nil {
-			info := stage.Describe(k.Stage)
-			s.stages[k] = &Stage{Act: a.Act, Stage: k.Stage, Name: info.Name, Owner: info.Owner, times: Histogram{}}
-		}
-		s.stages[k].times.Add(took)
-		s.stages[k].spent += took
+		histogram(s.stages, k).Add(took)
+		s.spent[k] += took
+		s.spent[StageKey{Act: a.Act}] += took
 	})
 }
 
@@ -367,16 +349,13 @@ func top(of map[string]*Worst, missed int) (all []Worst) {
 }
 
 func (s *Sum) times() (all []Stage) {
-	spent := map[record.Act]int64{}
-	for _, x := range s.stages {
-		x.Samples, x.P50, x.P90 = x.times.N(), x.times.Quantile(0.5), x.times.Quantile(0.9)
-		spent[x.Act] += x.spent
-		all = append(all, *x)
-	}
-	for i := range all {
-		if of := spent[all[i].Act]; of > 0 && all[i].Samples >= sli.Enough {
-			all[i].Share = new(float64(all[i].spent) / float64(of))
+	for k, h := range s.stages {
+		info := stage.Describe(k.Stage)
+		x := Stage{Act: k.Act, Stage: k.Stage, Name: info.Name, Owner: info.Owner, Samples: h.N(), P50: h.Quantile(0.5), P90: h.Quantile(0.9)}
+		if of := s.spent[StageKey{Act: k.Act}]; of > 0 && x.Samples >= sli.Enough {
+			x.Share = new(float64(s.spent[k]) / float64(of))
 		}
+		all = append(all, x)
 	}
 	slices.SortFunc(all, func(a, b Stage) int { return cmp.Or(cmp.Compare(a.Act, b.Act), cmp.Compare(a.Stage, b.Stage)) })
 	return all

@@ -93,10 +93,7 @@ func Compare(cells []Cell) (versions []Version, slower []Slower) {
 				continue
 			}
 			k := key{Group{component.name, c.Stage, stage.Describe(c.Stage).Name, c.Build.Pool, c.Cached}, version}
-			if sums[k] == nil {
-				sums[k] = Histogram{}
-			}
-			sums[k].Merge(c.Times)
+			histogram(sums, k).Merge(c.Times)
 		}
 	}
 	for k, h := range sums {
@@ -149,6 +146,14 @@ const (
 
 // Histogram counts times in 64 logarithmic buckets, by bucket.
 type Histogram map[int]int
+
+// histogram returns the one of a key; at first, it is empty.
+func histogram[K comparable](all map[K]Histogram, key K) Histogram {
+	if all[key] == nil {
+		all[key] = Histogram{}
+	}
+	return all[key]
+}
 
 // Add adds a time in milliseconds.
 func (h Histogram) Add(milliseconds int64) {

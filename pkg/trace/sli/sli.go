@@ -20,6 +20,19 @@ func Windows() map[string]time.Duration {
 	return map[string]time.Duration{"5m": 5 * time.Minute, "1h": time.Hour, "1d": 24 * time.Hour, "7d": 7 * 24 * time.Hour}
 }
 
+// Act is a judged act.
+type Act struct {
+	Namespace, Owner, Node string
+	Pool                   string // of the node; empty: unknown, or there is one pool
+	Act                    record.Act
+	Outcome                verdict.Outcome
+	Class                  reason.Class
+	Reason                 reason.Reason
+	At                     time.Time // of its verdict
+	Stages                 string    // their times, as stored
+	Build                  int64     // ID of the software of the node
+}
+
 // Count is the number of acts with the same verdict.
 type Count struct {
 	Act     record.Act
@@ -97,8 +110,13 @@ type Top struct {
 	N    int    `json:"n"`
 }
 
-// TopOf returns the most frequent names, at most n.
-func TopOf(counts map[string]int, n int) (tops []Top) {
+// TopOf returns the most frequent names of things, at most n. Those without a name do not count.
+func TopOf[T any](all []T, n int, name func(T) string) (tops []Top) {
+	counts := map[string]int{}
+	for _, one := range all {
+		counts[name(one)]++
+	}
+	delete(counts, "")
 	for name, count := range counts {
 		tops = append(tops, Top{name, count})
 	}

@@ -287,10 +287,10 @@ func first(a, b record.Mark) record.Mark {
 
 // last returns the later of two ends: an unknown end is later than any.
 func last(a, b record.Mark) record.Mark {
-	if !a.Known() || b.Known() && b.Arrival.Before(a.Arrival) {
-		return a
+	if first(a, b) == a {
+		return b
 	}
-	return b
+	return a
 }
 
 // OfWaiting returns the latest stage that a waiting container proves to have begun, by kubelet's reason; empty if it

@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -54,8 +53,8 @@ type Row struct {
 	Evidence  *follow.Act     `json:"-"`
 }
 
-// columns selects a Row without its evidence.
-const columns = `SELECT key, uid, act, namespace, name, node, owner, outcome, why, class, first, reason, at, judged / 1000.0, "user" / 1000.0, stages`
+// columns are those of a Row without its evidence.
+const columns = `key, uid, act, namespace, name, node, owner, outcome, why, class, first, reason, at, judged / 1000.0, "user" / 1000.0, stages`
 
 // evidence selects the evidence of a Row.
 const evidence = `coalesce((SELECT evidence.act FROM evidence WHERE evidence.key = acts.key), '')`
@@ -66,11 +65,6 @@ type Filter struct {
 	Nodes     []string // none: all
 	Reason    string   // of misses; empty: all
 	Owner     string   // of misses: UID of the pods' controller, of letters, digits and dashes only; empty: all
-}
-
-// judged returns the condition of the acts judged after a time and until another one, and its arguments.
-func (f Filter) judged(after, until time.Time) (where string, args []any) {
-	return f.narrow(` WHERE at > $1 AND at <= $2`, after.UnixMilli(), until.UnixMilli())
 }
 
 // narrow adds the filter to a condition.
@@ -122,6 +116,15 @@ func each[T any](ctx context.Context, dbs []*sql.DB, query string, args []any, v
 	return nil
 }
 
+// recent visits rows about the acts that a filter selects in a window that ends now. rest continues the query after the condition.
+func recent[T any](
+	ctx context.Context, s *Store, now time.Time, window time.Duration, f Filter, columns, rest string, visit func(T),
+) error {
+	begin := now.Add(-window)
+	where, args := f.narrow(` WHERE at > $1 AND at <= $2`, begin.UnixMilli(), now.UnixMilli())
+	return each(ctx, s.since(begin), `SELECT `+columns+` FROM acts`+where+rest, args, visit)
+}
+
 // fields returns where the columns of a row are read into. Times are milliseconds; other structs, pointers and maps are
 // documents, except embedded structs.
 func fields(row reflect.Value) (into []any) {
@@ -146,14 +149,12 @@ type moment struct{ at *time.Time }
 
 // Scan decodes the time.
 func (m moment) Scan(stored any) error {
-	switch ms := stored.(type) {
-	case nil:
-	case int64:
-		*m.at = time.UnixMilli(ms).UTC()
-	default:
-		return fmt.Errorf("a stored time is %T, not a number", stored)
+	var ms sql.NullInt64
+	err := ms.Scan(stored)
+	if ms.Valid {
+		*m.at = time.UnixMilli(ms.Int64).UTC()
 	}
-	return nil
+	return err
 }
 
 // Find returns the newest verdicts of a pod, by UID or by namespace and name, with the evidence of misses.
@@ -162,16 +163,15 @@ func (s *Store) Find(ctx context.Context, uid, namespace, name string) (found []
 	if uid != "" { // the key begins with the UID, and has an index
 		where, args = ` WHERE key > $1 AND key < $1 || 'z' AND uid = $1`, []any{uid}
 	}
-	query := columns + `, ` + evidence + ` FROM acts` + where + ` ORDER BY at DESC LIMIT ` + strconv.Itoa(maxRows)
+	query := `SELECT ` + columns + `, ` + evidence + ` FROM acts` + where + ` ORDER BY at DESC LIMIT ` + strconv.Itoa(maxRows)
 	err = each(ctx, s.all(), query, args, func(r Row) { found = append(found, r) })
 	return found, err
 }
 
 // Misses returns the misses of a window that ends now, the newest first and at most MaxMisses, without their evidence.
 func (s *Store) Misses(ctx context.Context, now time.Time, window time.Duration, f Filter) (found []Row, err error) {
-	where, args := f.judged(now.Add(-window), now)
-	query := columns + `, '' FROM acts` + where + ` AND outcome = 'missed' ORDER BY at DESC LIMIT ` + strconv.Itoa(MaxMisses)
-	err = each(ctx, s.since(now.Add(-window)), query, args, func(r Row) { found = append(found, r) })
+	rest := ` AND outcome = 'missed' ORDER BY at DESC LIMIT ` + strconv.Itoa(MaxMisses)
+	err = recent(ctx, s, now, window, f, columns+`, ''`, rest, func(r Row) { found = append(found, r) })
 	slices.SortStableFunc(found, func(a, b Row) int { return b.At.Compare(a.At) })
 	return found[:min(len(found), MaxMisses)], err
 }
@@ -179,36 +179,33 @@ func (s *Store) Misses(ctx context.Context, now time.Time, window time.Duration,
 // MissesOf visits the misses of a time, those of deletions with their evidence.
 func (s *Store) MissesOf(ctx context.Context, from, to time.Time, namespace string, visit func(Row)) error {
 	where, args := Filter{Namespace: namespace}.narrow(` WHERE at >= $1 AND at < $2`, from.UnixMilli(), to.UnixMilli())
-	query := columns + `, CASE WHEN act = 'deletion' THEN ` + evidence + ` ELSE '' END FROM acts` + where + ` AND outcome = 'missed'`
+	query := `SELECT ` + columns + `, CASE WHEN act = 'deletion' THEN ` + evidence + ` ELSE '' END FROM acts` + where + ` AND outcome = 'missed'`
 	return each(ctx, s.since(from), query, args, visit)
 }
 
 // Acts visits the acts of a time, of one namespace if it is not empty.
-func (s *Store) Acts(ctx context.Context, from, to time.Time, namespace string, visit func(report.Act)) error {
+func (s *Store) Acts(ctx context.Context, from, to time.Time, namespace string, visit func(sli.Act)) error {
 	at := "at"
 	if to.Sub(from) > maxIndexed {
 		at = "+at" // without the index
 	}
 	where, args := Filter{Namespace: namespace}.narrow(` WHERE `+at+` >= $1 AND `+at+` < $2`, from.UnixMilli(), to.UnixMilli())
-	query := `SELECT namespace, owner, node, act, outcome, class, reason, stages, build FROM acts` + where
+	query := `SELECT namespace, owner, node, '', act, outcome, class, reason, NULL, stages, build FROM acts` + where
 	return each(ctx, s.since(from), query, args, visit)
 }
 
 // Recent returns the newest delivered or missed creations and deletions on nodes, of a window that ends now.
-func (s *Store) Recent(ctx context.Context, now time.Time, window time.Duration) (acts []nodefault.Act, err error) {
-	where, args := Filter{}.judged(now.Add(-window), now)
-	query := `SELECT act, node, '', namespace, owner, outcome, class, reason, at FROM acts` + where + ` AND node <> ''
- AND act IN ('creation', 'deletion') AND outcome IN ('delivered', 'missed') ORDER BY at DESC LIMIT ` + strconv.Itoa(maxRecent)
-	err = each(ctx, s.since(now.Add(-window)), query, args, func(a nodefault.Act) { acts = append(acts, a) })
+func (s *Store) Recent(ctx context.Context, now time.Time, window time.Duration) (acts []sli.Act, err error) {
+	rest := ` AND node <> '' AND act IN ('creation', 'deletion') AND outcome IN ('delivered', 'missed') ORDER BY at DESC LIMIT `
+	err = recent(ctx, s, now, window, Filter{}, `namespace, owner, node, '', act, outcome, class, reason, at, '', 0`,
+		rest+strconv.Itoa(maxRecent), func(a sli.Act) { acts = append(acts, a) })
 	return acts, err
 }
 
 // CountNodes adds the acts of a window that ends now to the named nodes.
 func (s *Store) CountNodes(ctx context.Context, now time.Time, window time.Duration, nodes map[string]nodefault.Score) error {
-	where, args := Filter{}.judged(now.Add(-window), now)
-	query := `SELECT node, count(CASE WHEN outcome = 'delivered' THEN 1 END), count(CASE WHEN outcome = 'missed' AND class <> 'user' THEN 1 END)
- FROM acts` + where + ` GROUP BY node`
-	return each(ctx, s.since(now.Add(-window)), query, args, func(n struct {
+	const sums = `node, count(CASE WHEN outcome = 'delivered' THEN 1 END), count(CASE WHEN outcome = 'missed' AND class <> 'user' THEN 1 END)`
+	return recent(ctx, s, now, window, Filter{}, sums, ` GROUP BY node`, func(n struct {
 		Node              string
 		Delivered, Missed int
 	}) {
@@ -220,29 +217,24 @@ func (s *Store) CountNodes(ctx context.Context, now time.Time, window time.Durat
 }
 
 // Count counts the verdicts of a window that ends now.
-func (s *Store) Count(ctx context.Context, now time.Time, window time.Duration, f Filter) ([]sli.Count, error) {
-	where, args := f.judged(now.Add(-window), now)
-	return counts(ctx, s.since(now.Add(-window)), `count(*) FROM acts`+where, args)
-}
-
-// counts adds up verdicts. sum is the rest of the query, from their number on.
-func counts(ctx context.Context, dbs []*sql.DB, sum string, args []any) (all []sli.Count, err error) {
-	query := `SELECT act, outcome, class, reason, ` + sum + ` GROUP BY act, outcome, class, reason`
-	err = each(ctx, dbs, query, args, func(c sli.Count) { all = append(all, c) })
+func (s *Store) Count(ctx context.Context, now time.Time, window time.Duration, f Filter) (all []sli.Count, err error) {
+	err = recent(ctx, s, now, window, f, same+`, count(*)`, ` GROUP BY `+same, func(c sli.Count) { all = append(all, c) })
 	return all, err
 }
 
+// same are the columns of acts that are counted together.
+const same = `act, outcome, class, reason`
+
 // Sums counts the verdicts of a time that begins with an hour, from the hours added up and the acts after them.
-func (s *Store) Sums(ctx context.Context, from, to time.Time, namespace string) ([]sli.Count, error) {
+func (s *Store) Sums(ctx context.Context, from, to time.Time, namespace string) (sums []sli.Count, err error) {
 	counted, err := s.counted(ctx, to)
 	if err != nil {
 		return nil, err
 	}
-	if counted.After(to) {
-		counted = to
-	}
+	counted = record.Earlier(counted, to)
 	where, args := Filter{Namespace: namespace}.narrow(` WHERE hour >= $1 AND hour < $2`, from.UnixMilli(), counted.UnixMilli())
-	sums, err := counts(ctx, []*sql.DB{s.hours}, `sum(n) FROM hours`+where, args)
+	err = each(ctx, []*sql.DB{s.hours}, `SELECT `+same+`, sum(n) FROM hours`+where+` GROUP BY `+same, args,
+		func(c sli.Count) { sums = append(sums, c) })
 	if err != nil || counted.Equal(to) {
 		return sums, err
 	}
@@ -302,15 +294,12 @@ func (s *Store) Probes(ctx context.Context, now time.Time, window time.Duration)
 // largest requests of CPU first.
 func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Duration, namespace string) (misses int, took []report.Placed, err error) {
 	begin := now.Add(-window)
-	dbs := s.since(begin.Add(-time.Hour))
 	full := map[int64]bool{} // hours
-	where, args := Filter{Reason: "CapacityExhausted"}.judged(begin, now)
-	err = each(ctx, dbs, `SELECT at / 3600000, count(*) FROM acts`+where+` AND act = 'creation' AND outcome = 'missed' GROUP BY at / 3600000`,
-		args, func(m struct{ Hour, N int64 }) {
+	if err := recent(ctx, s, now, window, Filter{Reason: "CapacityExhausted"}, `at / 3600000, count(*)`,
+		` AND act = 'creation' AND outcome = 'missed' GROUP BY at / 3600000`, func(m struct{ Hour, N int64 }) {
 			full[m.Hour], full[m.Hour-1] = true, true
 			misses += int(m.N)
-		})
-	if err != nil {
+		}); err != nil {
 		return 0, nil, err
 	}
 	type placed struct {
@@ -318,8 +307,8 @@ func (s *Store) LastCapacity(ctx context.Context, now time.Time, window time.Dur
 		report.Placed
 	}
 	by := map[string]report.Placed{}
-	where, args = Filter{Namespace: namespace}.narrow(` WHERE hour >= $1 AND hour <= $2`, hourOf(begin)-1, hourOf(now))
-	err = each(ctx, dbs, `SELECT hour, namespace, pods, cpu, bytes FROM placed`+where, args, func(p placed) {
+	where, args := Filter{Namespace: namespace}.narrow(` WHERE hour >= $1 AND hour <= $2`, hourOf(begin)-1, hourOf(now))
+	err = each(ctx, s.since(begin.Add(-time.Hour)), `SELECT hour, namespace, pods, cpu, bytes FROM placed`+where, args, func(p placed) {
 		if sum := by[p.Namespace]; full[p.Hour] {
 			by[p.Namespace] = report.Placed{Namespace: p.Namespace, Pods: sum.Pods + p.Pods, CPU: sum.CPU + p.CPU, Bytes: sum.Bytes + p.Bytes}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
 	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
 )
@@ -253,10 +254,10 @@ func (s *Store) recount(ctx context.Context, b follow.Batch) error {
 }
 
 func (s *Store) countHour(ctx context.Context, hour time.Time, builds map[int64]record.Build) error {
-	counts, stages := map[report.Act]int{}, report.Stages{}
-	if err := s.Acts(ctx, hour, hour.Add(time.Hour), "", func(a report.Act) {
+	counts, stages := map[sli.Act]int{}, report.Stages{}
+	if err := s.Acts(ctx, hour, hour.Add(time.Hour), "", func(a sli.Act) {
 		stages.Add(a)
-		counts[report.Act{Namespace: a.Namespace, Act: a.Act, Outcome: a.Outcome, Class: a.Class, Reason: a.Reason}]++
+		counts[sli.Act{Namespace: a.Namespace, Act: a.Act, Outcome: a.Outcome, Class: a.Class, Reason: a.Reason}]++
 	}); err != nil {
 		return err
 	}

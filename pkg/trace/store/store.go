@@ -11,18 +11,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
-	_ "modernc.org/sqlite" // database/sql's driver
-
 	"github.com/nodeagent/nodeagent/pkg/trace/follow"
 	"github.com/nodeagent/nodeagent/pkg/trace/report"
+	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
 
 const (
@@ -120,12 +119,10 @@ func (s *Store) openFiles(ctx context.Context) (err error) {
 }
 
 func database(ctx context.Context, name, schema string) (*sql.DB, error) {
-	values := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", "busy_timeout(5000)"}, "_txlock": {"immediate"}}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: name, RawQuery: values.Encode()}).String())
+	db, err := sqlite.Database(name, 4, "journal_mode(WAL)", "synchronous(NORMAL)", "busy_timeout(5000)")
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(4)
 	if _, err := db.ExecContext(ctx, schema); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", filepath.Base(name), err), db.Close())
 	}
@@ -254,13 +251,9 @@ func (d document) Scan(stored any) error {
 
 // Judged reports whether an act has a verdict in any file.
 func (s *Store) Judged(ctx context.Context, key follow.Key) bool {
-	for _, db := range s.all() {
-		var one int
-		if db.QueryRowContext(ctx, `SELECT 1 FROM acts WHERE key = $1`, key.String()).Scan(&one) == nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.all(), func(db *sql.DB) bool {
+		return db.QueryRowContext(ctx, `SELECT 1 FROM acts WHERE key = $1`, key.String()).Scan(new(int)) == nil
+	})
 }
 
 // all returns the files of all days.

@@ -161,3 +161,15 @@ func TestIndicators(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 }
+
+// The directory may be relative: by default, it is in the working directory.
+func TestRelativeDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s, err := Open(t.Context(), "tracecenter-data", 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

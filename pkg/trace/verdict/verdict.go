@@ -40,10 +40,7 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	if !begin.Known() {
 		return Verdict{Outcome: Unknown, Why: "its begin was not observed"}
 	}
-	until := now
-	if seen.Before(now) {
-		until = seen
-	}
+	until := record.Earlier(now, seen)
 	passed := t.Passed(begin, until)
 	// A pod in between does not end the act of an owner if other creations are refused within the promised time.
 	refusable := t.Act == record.Refusal && passed.Low <= promised

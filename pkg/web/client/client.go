@@ -9,18 +9,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-// MaxAnswer limits a response, in bytes.
-const MaxAnswer = 64 << 20
-
 const (
+	maxAnswer   = 64 << 20 // bytes of a response
 	addressFile = "address"
 	tokenFile   = "token"
 	maxProblem  = 4096 // bytes of a refusal's text
@@ -47,9 +48,13 @@ func Directory(program, given string) string {
 	return program + "-data"
 }
 
-// Publish writes the program's address for other commands.
-func Publish(dir, address string) error {
-	return os.WriteFile(filepath.Join(dir, addressFile), []byte(address+"\n"), 0o600)
+// Announce writes the program's address for other commands, and prints it for people.
+func Announce(program, dir, address string, log *slog.Logger) {
+	if err := os.WriteFile(filepath.Join(dir, addressFile), []byte(address+"\n"), 0o600); err != nil {
+		log.Error("write the address for other commands failed: they need --server", "err", err)
+	}
+	fmt.Fprintf(os.Stderr, "%[1]s: listening on %[2]s; its token is in %[3]s; \"%[1]s login\" opens the pages\n", program, address,
+		event.Plain(TokenFile(dir)))
 }
 
 // TokenFile returns the file with the program's own token.
@@ -149,14 +154,33 @@ func (c *Client) Decode(ctx context.Context, method, path string, body io.Reader
 		return nil, err
 	}
 	defer response.Body.Close()
-	if text, err = io.ReadAll(io.LimitReader(response.Body, MaxAnswer+1)); err != nil {
+	if text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer+1)); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if len(text) > MaxAnswer {
-		return nil, fmt.Errorf("%s: the answer has more than %d bytes", path, MaxAnswer)
+	if len(text) > maxAnswer {
+		return nil, fmt.Errorf("%s: the answer has more than %d bytes", path, maxAnswer)
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return text, nil
+}
+
+// Get is Decode of a GET request with a time limit.
+func (c *Client) Get(ctx context.Context, limit time.Duration, path string, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	_, err := c.Decode(ctx, http.MethodGet, path, nil, answer)
+	return err
+}
+
+// Copy sends a GET request, and writes the response unchanged.
+func (c *Client) Copy(ctx context.Context, to io.Writer, path string) error {
+	response, err := c.Send(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(to, io.LimitReader(response.Body, maxAnswer))
+	return err
 }

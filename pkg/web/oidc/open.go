@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 )
 
@@ -31,6 +33,15 @@ func Open(program, name string) (*Provider, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return p, nil
+}
+
+// Beside adds the provider to how a program authenticates requests, and returns where people sign in; nil: only with codes. p may
+// be nil: there is no provider.
+func (p *Provider) Beside(own func(*http.Request) (web.Identity, error)) (func(*http.Request) (web.Identity, error), web.SignIn) {
+	if p == nil {
+		return own, nil
+	}
+	return p.Authenticate(own), p
 }
 
 // Share makes all replicas with one control store use the same sealing key, so that people can return from the provider

@@ -4,6 +4,7 @@
 package podevidence
 
 import (
+	"cmp"
 	"hash/fnv"
 	"time"
 
@@ -179,15 +180,9 @@ func moment(ns int64) time.Time {
 // base is the time from which the lateness of an act counts.
 func (a *act) base() time.Time {
 	if a.e.Act == creation {
-		if !a.e.SandboxRequested.IsZero() {
-			return a.e.SandboxRequested
-		}
-		return a.e.Began
+		return cmp.Or(a.e.SandboxRequested, a.e.Began)
 	}
-	if last := a.exited(); !last.IsZero() {
-		return last
-	}
-	return a.grace
+	return cmp.Or(a.exited(), a.grace)
 }
 
 // exited returns when the last container ended; zero: not all have, or it is unknown.

@@ -43,7 +43,8 @@ func Open(ctx context.Context, file string) (*Store, error) {
 	if err := f.Close(); err != nil {
 		return nil, err
 	}
-	db, err := open(file, "journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(5000)", "trusted_schema(OFF)")
+	// One connection: writes are few, and serialized anyway.
+	db, err := Database(file, 1, "journal_mode(WAL)", "synchronous(FULL)", "busy_timeout(5000)", "trusted_schema(OFF)")
 	if err != nil {
 		return nil, err
 	}
@@ -53,14 +54,15 @@ func Open(ctx context.Context, file string) (*Store, error) {
 	return &Store{db}, nil
 }
 
-func open(file string, pragmas ...string) (*sql.DB, error) {
+// Database returns the database in a file, with so many connections at most. It opens none yet.
+func Database(file string, connections int, pragmas ...string) (*sql.DB, error) {
 	u := url.URL{Scheme: "file", OmitHost: true, Path: file,
 		RawQuery: url.Values{"_pragma": pragmas, "_txlock": {"immediate"}}.Encode()}
 	db, err := sql.Open("sqlite", u.String())
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
-	db.SetMaxOpenConns(1) // writes are few, and serialized anyway
+	db.SetMaxOpenConns(connections)
 	return db, nil
 }
 
@@ -185,7 +187,7 @@ func Copy(ctx context.Context, file, to string) (err error) {
 	if _, err := os.Stat(file); err != nil {
 		return err
 	}
-	db, err := open(file, "busy_timeout(5000)") // query_only would refuse VACUUM INTO
+	db, err := Database(file, 1, "busy_timeout(5000)") // query_only would refuse VACUUM INTO
 	if err != nil {
 		return err
 	}
