@@ -26,10 +26,7 @@ const (
 	audits      = "audit"         // Entry, by time
 )
 
-const (
-	loadLimit = 30 * time.Second
-	listEvery = time.Minute
-)
+const listEvery = time.Minute
 
 // Config is the configuration of a manager.
 type Config struct {
@@ -93,8 +90,6 @@ func Open(ctx context.Context, c Config) (*Manager, error) {
 
 // load begins new subscriptions, and those registered ones that are not known yet.
 func (m *Manager) load(ctx context.Context, begin []*subscription) error {
-	ctx, cancel := context.WithTimeout(ctx, loadLimit)
-	defer cancel()
 	m.changing.Lock()
 	defer m.changing.Unlock()
 	records, err := m.Store.List(ctx, registered, "")
