@@ -59,11 +59,10 @@ type AvoidReason struct {
 
 // avoidCache caches the response, since every pod may ask for it.
 type avoidCache struct {
-	mu    sync.Mutex // guards the fields below
-	at    time.Time
-	valid bool
-	text  []byte
-	etag  string
+	mu   sync.Mutex // guards the fields below
+	at   time.Time  // zero: not computed yet
+	text []byte
+	etag string
 }
 
 // avoided handles GET /v1/avoid.
@@ -89,7 +88,7 @@ func (s *Server) avoidText() (text []byte, etag string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := s.Now()
-	if c.valid && now.Sub(c.at) < avoidAge/5 && !now.Before(c.at) {
+	if now.Sub(c.at) < avoidAge/5 && !now.Before(c.at) {
 		return c.text, c.etag
 	}
 	text, err := json.Marshal(s.avoidNow(now))
@@ -97,7 +96,7 @@ func (s *Server) avoidText() (text []byte, etag string) {
 		text = []byte(`{"pools":[]}`) // plain data: Marshal cannot fail
 	}
 	sum := sha256.Sum256(text)
-	c.at, c.valid, c.text, c.etag = now, true, append(text, '\n'), `"`+hex.EncodeToString(sum[:8])+`"`
+	c.at, c.text, c.etag = now, append(text, '\n'), `"`+hex.EncodeToString(sum[:8])+`"`
 	return c.text, c.etag
 }
 

@@ -142,8 +142,7 @@ func (m *Manager) restored(r Registration) *subscription {
 	if err != nil { // for example, its target is no longer permitted
 		m.Log.Error("stop a registered subscription that is no longer valid: see the list of subscriptions",
 			"subscription", r.Name) // the address may be a secret
-		s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
-			wake: make(chan struct{}, 1), retryNow: make(chan struct{}, 1), broken: true}
+		s.problem, s.broken = plain(err.Error()), true
 	}
 	s.registered = &r
 	return s
