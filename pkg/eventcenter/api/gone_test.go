@@ -55,7 +55,7 @@ func TestClientGone(t *testing.T) {
 		t.Errorf("log: %s", c.log)
 	}
 	_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
-	for _, wrong := range []string{`code="503"`, "append_failures_total 1"} {
+	for _, wrong := range []string{`code="503"`, "append_failures_total 1", `limited_total{limit="busy"}`} {
 		if strings.Contains(metrics, wrong) {
 			t.Errorf("%s in %s", wrong, metrics)
 		}

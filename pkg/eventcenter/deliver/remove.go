@@ -54,8 +54,8 @@ func (m *Manager) end(ctx context.Context, who Who, name string) (taken control.
 	return taken, m.remove(ctx, cursors, name)
 }
 
-// finish deletes the dead letters of a removed subscription, and then the record that keeps a name taken. There may be a
-// thousand: it holds no lock, and list begins it again after a crash.
+// finish deletes what a removed subscription has left, and then the record that keeps a name taken. There may be a
+// thousand dead letters: it holds no lock, and list begins it again after a crash.
 func (m *Manager) finish(ctx context.Context, taken control.Record) error {
 	if string(taken.Value) == removing {
 		letters, err := m.Store.List(ctx, deadLetters, taken.Key+".")
@@ -73,6 +73,9 @@ func (m *Manager) finish(ctx context.Context, taken control.Record) error {
 			if err := m.discard(ctx, deadLetters, letter); err != nil {
 				return err
 			}
+		}
+		if err := m.remove(ctx, cursors, taken.Key); err != nil {
+			return err
 		}
 	}
 	return m.discard(ctx, registered, taken)

@@ -220,7 +220,8 @@ func (s *Store) list(ctx context.Context, bucket string) (map[string]control.Rec
 }
 
 // end returns the revision up to which a list must read: that of a new fence. If the leader refuses the fence, as it does
-// without space, it is that of the leader's newest message, 0 if there is none.
+// without space, it is that of the leader's newest message, 0 if there is none. Only the fence proves that a majority
+// follows this leader: one that was replaced in the last second may not know the newest message.
 func (s *Store) end(ctx context.Context, b bucket) (uint64, error) {
 	m := nats.NewMsg("$KV." + b.Bucket() + "." + fence)
 	m.Header.Set("KV-Operation", "DEL")
