@@ -23,7 +23,7 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 	return m.finish(ctx, taken)
 }
 
-// end ends a subscription and deletes its cursor. Its name stays taken until finish.
+// end ends a subscription. Its name stays taken until finish.
 func (m *Manager) end(ctx context.Context, who Who, name string) (taken control.Record, err error) {
 	m.changing.Lock()
 	defer m.changing.Unlock()
@@ -48,10 +48,10 @@ func (m *Manager) end(ctx context.Context, who Who, name string) (taken control.
 	m.mu.Lock()
 	delete(m.subscriptions, name)
 	m.mu.Unlock()
+	s.saving.Lock() // its state is not written again
 	close(s.stop)
-	s.saving.Lock() // so that its state is not written again
-	defer s.saving.Unlock()
-	return taken, m.remove(ctx, cursors, name)
+	s.saving.Unlock()
+	return taken, nil
 }
 
 // finish deletes what a removed subscription has left, and then the record that keeps a name taken. There may be a

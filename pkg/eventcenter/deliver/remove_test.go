@@ -93,8 +93,6 @@ func TestRemoveInterrupted(t *testing.T) {
 		if list := k.List(); len(list) > 0 {
 			t.Errorf("it is back: %+v", list)
 		}
-		_, err := k.config.Store.Put(t.Context(), "cursors", "a", []byte("{}"), 0) // as if the kill was earlier
-		must(t, err)
 		time.Sleep(2 * time.Minute)
 		if letters, err := k.DeadLetters(t.Context(), ""); err != nil || len(letters) > 0 {
 			t.Errorf("left behind: %v, %v", letters, err)
