@@ -98,9 +98,10 @@ func (r *threeReplicas) await(i int, newest string) {
 	r.t.Fatalf("replica %d does not get to %s: %s", i, newest, r.all[i].log)
 }
 
-// The worker of three replicas is killed again and again, while it gets the events: every event acknowledged by any of
-// them is there exactly once, at the same offset on all, and is delivered by the next worker, which continues at the
-// cursor; and a subscriber that changes to another replica when its stream ends sees each offset once.
+// The worker of three replicas is killed again and again, and one that is not the worker, while they get the events:
+// every event acknowledged by any of them is there exactly once, at the same offset on all, and is delivered by the next
+// worker, which continues at the cursor; and a subscriber that changes to another replica when its stream ends sees each
+// offset once.
 func TestReplicasKilled(t *testing.T) {
 	rounds := 1
 	if *long {
@@ -120,24 +121,33 @@ func TestReplicasKilled(t *testing.T) {
 	}
 	l := newLoad(8)
 	sub := &follower{t: t, last: "0"}
+	use := func(p *process, untilStopped func()) {
+		var running sync.WaitGroup
+		running.Go(func() { sub.follow(t.Context(), p, 0) })
+		running.Go(func() { l.send(p) })
+		untilStopped()
+		running.Wait()
+	}
 	for range rounds {
 		victim := r.worker([]byte(`"all"`))
-		var running sync.WaitGroup
-		reading := r.all[victim]
-		running.Go(func() { sub.follow(t.Context(), reading, 0) })
-		running.Go(func() { l.send(r.all[victim]) })
-		l.wait(t, 200)
-		r.all[victim].stop(syscall.SIGKILL)
-		running.Wait()
-		other := r.all[(victim+1)%3]
-		running.Go(func() { sub.follow(t.Context(), other, 0) })
-		running.Go(func() { l.send(other) })
-		l.wait(t, 200)
-		open(victim)
-		l.wait(t, 100)
-		other.stop(syscall.SIGTERM)
-		running.Wait()
-		open((victim + 1) % 3)
+		use(r.all[victim], func() {
+			l.wait(t, 200)
+			r.all[victim].stop(syscall.SIGKILL)
+		})
+		other := (victim + 1) % 3
+		use(r.all[other], func() {
+			l.wait(t, 200)
+			open(victim)
+			l.wait(t, 100)
+			r.all[other].stop(syscall.SIGTERM)
+		})
+		open(other)
+		idle := (r.worker([]byte(`"all"`)) + 1) % 3
+		use(r.all[idle], func() {
+			l.wait(t, 200)
+			r.all[idle].stop(syscall.SIGKILL)
+		})
+		open(idle)
 	}
 	r.once(l)
 	sub.once(t, r.all[2], len(readAll(t, r.all[2])))

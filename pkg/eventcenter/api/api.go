@@ -295,8 +295,20 @@ func notNow(status int, reason string, within time.Duration) error {
 	return &web.Refusal{Status: status, Reason: reason, RetryWithin: within}
 }
 
+// statusClientGone is the status, in metrics alone, of a request whose client has gone before the answer.
+const statusClientGone = 499
+
+// isGone reports whether the client has gone. A forwarded request's context may end for another reason.
+func isGone(r *http.Request) bool {
+	return r.Context().Err() != nil && r.Context().Value(forwarded{}) == nil
+}
+
 // fail answers a request that has failed.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if isGone(r) {
+		w.WriteHeader(statusClientGone)
+		return
+	}
 	if e, ok := errors.AsType[*rejectedError](err); ok {
 		respond(w, e.status, problem{e.reason, e.events})
 		return

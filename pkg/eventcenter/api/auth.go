@@ -15,7 +15,11 @@ func (s *Server) identified(r *http.Request) (web.Identity, *web.Refusal) {
 	who, err := s.Authenticate(r)
 	if err != nil {
 		refusal := web.RefusalOf(err, http.StatusUnauthorized)
-		s.metrics.identities.WithLabelValues("", "", strconv.Itoa(refusal.Status)).Inc()
+		status := refusal.Status
+		if isGone(r) {
+			status = statusClientGone
+		}
+		s.metrics.identities.WithLabelValues("", "", strconv.Itoa(status)).Inc()
 		return who, refusal
 	}
 	result := "accepted"

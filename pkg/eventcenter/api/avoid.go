@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -59,11 +59,10 @@ type AvoidReason struct {
 
 // avoidCache caches the response, since every pod may ask for it.
 type avoidCache struct {
-	mu    sync.Mutex // guards the fields below
-	at    time.Time
-	valid bool
-	text  []byte
-	etag  string
+	mu   sync.Mutex // guards the fields below
+	at   time.Time  // zero: not computed yet
+	text []byte
+	etag string
 }
 
 // avoided handles GET /v1/avoid.
@@ -75,8 +74,12 @@ func (s *Server) avoided(w http.ResponseWriter, r *http.Request, _ web.Identity)
 	text, etag := s.avoidText()
 	w.Header().Set("ETag", etag)
 	w.Header().Set("Cache-Control", "private, max-age=5")
+	if known := r.Header.Get("If-None-Match"); known == "*" || strings.Contains(known, etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(text)) // 304 for a known ETag
+	_, _ = w.Write(text)
 }
 
 // avoidText returns the response, computed at most once a second.
@@ -85,7 +88,7 @@ func (s *Server) avoidText() (text []byte, etag string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := s.Now()
-	if c.valid && now.Sub(c.at) < avoidAge/5 && !now.Before(c.at) {
+	if now.Sub(c.at) < avoidAge/5 && !now.Before(c.at) {
 		return c.text, c.etag
 	}
 	text, err := json.Marshal(s.avoidNow(now))
@@ -93,7 +96,7 @@ func (s *Server) avoidText() (text []byte, etag string) {
 		text = []byte(`{"pools":[]}`) // plain data: Marshal cannot fail
 	}
 	sum := sha256.Sum256(text)
-	c.at, c.valid, c.text, c.etag = now, true, append(text, '\n'), `"`+hex.EncodeToString(sum[:8])+`"`
+	c.at, c.text, c.etag = now, append(text, '\n'), `"`+hex.EncodeToString(sum[:8])+`"`
 	return c.text, c.etag
 }
 

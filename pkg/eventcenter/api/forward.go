@@ -44,7 +44,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, who web.Identit
 	}
 	a, err := s.Forward(r.Context(), Forwarded{r.Method, r.URL.RequestURI(), body, whoOf(who)})
 	if err != nil {
-		s.Log.Warn("forward a request about subscriptions failed", "err", err)
+		if !isGone(r) {
+			s.Log.Warn("forward a request about subscriptions failed", "err", err)
+		}
 		s.fail(w, r, ask)
 		return
 	}

@@ -150,8 +150,8 @@ func (s *Server) permitted(events []decoded, who web.Identity) error {
 func (s *Server) notStored(r *http.Request, err error) error {
 	reason, within := "the journal cannot be written: nothing is stored", time.Minute
 	switch {
-	case r.Context().Err() != nil: // the client has gone
-		return notNow(http.StatusServiceUnavailable, reason, within)
+	case isGone(r):
+		return err
 	case errors.Is(err, journal.ErrFull):
 		reason = journal.ErrFull.Error() + ": nothing is stored; what is there can be read"
 	case errors.Is(err, journal.ErrUnavailable):

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -58,9 +57,6 @@ func newMetrics(s *Server) *metrics {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s, time.Now()})
-	if s.Deliveries != nil {
-		registry.MustRegister(delivering(s.Deliveries))
-	}
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
 }
@@ -129,17 +125,10 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(counts.Faults[severity]),
 			string(severity))
 	}
-}
-
-// delivering collects the metrics of the present manager.
-type delivering func() *deliver.Manager
-
-// Describe makes it an unchecked collector.
-func (d delivering) Describe(chan<- *prometheus.Desc) {}
-
-// Collect sends no metrics while another replica delivers.
-func (d delivering) Collect(out chan<- prometheus.Metric) {
-	if m := d(); m != nil {
+	if c.s.Deliveries == nil {
+		return
+	}
+	if m := c.s.Deliveries(); m != nil { // no other replica delivers
 		m.Collect(out)
 	}
 }

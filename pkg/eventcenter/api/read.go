@@ -72,7 +72,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity
 		Journal: bounds.Journal}
 	records, err := s.selected(r.Context(), who, wanted, page.Records)
 	if err != nil {
-		return // the client has gone
+		s.fail(w, r, err)
+		return
 	}
 	for _, record := range records {
 		answer.Events = append(answer.Events, itemOf(record))

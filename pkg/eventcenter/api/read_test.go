@@ -256,6 +256,10 @@ func TestAvoid(t *testing.T) {
 	if r, body := c.do(again); r.StatusCode != http.StatusNotModified || body != "" {
 		t.Errorf("nothing has changed: %d %s", r.StatusCode, body)
 	}
+	again.Header = http.Header{"If-Match": {`"other"`}, "Range": {"bytes=3-4,9999999-"}, "If-None-Match": {`"other"`}}
+	if r, body := c.do(again); r.StatusCode != http.StatusOK || body != want || r.Header.Get("Accept-Ranges") != "" {
+		t.Errorf("a part or a condition that no client needs: %d %s %s", r.StatusCode, body, r.Header)
+	}
 	now = now.Add(time.Minute)
 	c.send(raised("n3", 2, "x", finding.Fatal), raised("n4", 2, "x", finding.Fatal))
 	var avoid api.Avoid

@@ -32,7 +32,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	if err == nil {
 		made, err = s.Reports.Report(r.Context(), period, values.Get("date"))
 		if refusal := ReportProblem(err); refusal != nil {
-			if refusal.RetryWithin > 0 {
+			if refusal.RetryWithin > 0 && !isGone(r) {
 				s.Log.Error("make a report failed", "err", err)
 			}
 			err = refusal

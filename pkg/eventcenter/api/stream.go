@@ -147,24 +147,24 @@ func (sub *subscriber) page(r *http.Request) error {
 
 // gap tells this subscriber which events it has missed, and where it finds the state instead.
 func (sub *subscriber) gap(g journal.Gap) error {
-	data, err := json.Marshal(struct {
+	return sub.named("gap", g.To, struct {
 		journal.Gap
 		Snapshot string `json:"snapshot"`
 	}{g, "/v1/nodes"})
-	if err != nil {
-		return err
-	}
-	return sub.send("id: %d\nevent: gap\ndata: %s\n\n", g.To, data)
 }
 
 // bookmark sends the position of the stream, beyond events that the filter left out.
 func (sub *subscriber) bookmark() error {
-	data, err := json.Marshal(map[string]string{"offset": strconv.FormatUint(sub.q.After, 10),
+	return sub.named("bookmark", sub.q.After, map[string]string{"offset": strconv.FormatUint(sub.q.After, 10),
 		"journal": sub.s.Journal.Bounds().Journal})
+}
+
+func (sub *subscriber) named(name string, id uint64, content any) error {
+	data, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}
-	return sub.send("id: %d\nevent: bookmark\ndata: %s\n\n", sub.q.After, data)
+	return sub.send("id: %d\nevent: %s\ndata: %s\n\n", id, name, data)
 }
 
 func (sub *subscriber) send(format string, args ...any) error {

@@ -33,11 +33,6 @@ type AuditList struct {
 	Entries []deliver.Entry `json:"entries"`
 }
 
-// done is the response to a change.
-type done struct {
-	Done string `json:"done"`
-}
-
 // whoOf returns the author for the audit.
 func whoOf(i web.Identity) deliver.Who {
 	return deliver.Who{Name: i.Name, By: i.By, Cluster: i.Cluster}
@@ -130,7 +125,7 @@ func (s *Server) delivered(d delivery) handler {
 		}
 		answer, err := d.answer(m, r, whoOf(who))
 		if text, ok := answer.(string); ok {
-			answer = done{text}
+			answer = map[string]string{"done": text}
 		}
 		return answer, err
 	})

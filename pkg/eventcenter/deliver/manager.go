@@ -20,16 +20,13 @@ import (
 
 // The buckets of the control store.
 const (
-	registered  = "subscriptions" // Registration, by name
+	registered  = "subscriptions" // Registration, adding or removing, by name
 	cursors     = "cursors"       // state, by name
 	deadLetters = "dead-letters"  // DeadLetter, by NAME.ID
 	audits      = "audit"         // Entry, by time
 )
 
-const (
-	loadLimit = 30 * time.Second
-	listEvery = time.Minute
-)
+const listEvery = time.Minute
 
 // Config is the configuration of a manager.
 type Config struct {
@@ -85,52 +82,58 @@ func Open(ctx context.Context, c Config) (*Manager, error) {
 		}
 		configured = append(configured, s)
 	}
-	if err := m.load(ctx, configured); err != nil {
+	if _, err := m.load(ctx, configured); err != nil {
 		return nil, fmt.Errorf("subscriptions: %w", err)
 	}
 	return m, nil
 }
 
-// load begins new subscriptions, and those registered ones that are not known yet.
-func (m *Manager) load(ctx context.Context, begin []*subscription) error {
-	ctx, cancel := context.WithTimeout(ctx, loadLimit)
-	defer cancel()
+// load begins new subscriptions, and those registered ones that are not known yet. It returns names that are only kept
+// taken.
+func (m *Manager) load(ctx context.Context, begin []*subscription) (taken []control.Record, err error) {
 	m.changing.Lock()
 	defer m.changing.Unlock()
 	records, err := m.Store.List(ctx, registered, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, record := range records {
+		_, unknown := m.find(record.Key)
+		if text := string(record.Value); text == adding || text == removing {
+			if unknown != nil {
+				taken = append(taken, record)
+			}
+			continue
+		}
 		var r Registration
 		if err := json.Unmarshal(record.Value, &r); err != nil {
-			return fmt.Errorf("%s: %w", record.Key, err)
+			return nil, fmt.Errorf("%s: %w", record.Key, err)
 		}
 		if slices.ContainsFunc(begin, func(s *subscription) bool { return s.Name == r.Name }) {
 			m.Log.Error("ignore a registered subscription: the settings have one of the same name", "subscription", r.Name)
 			continue
 		}
-		if _, err := m.find(r.Name); err != nil {
+		if unknown != nil {
 			begin = append(begin, m.restored(r))
 		}
 	}
 	if len(begin) == 0 {
-		return nil
+		return taken, nil
 	}
 	positions, err := m.Store.List(ctx, cursors, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	letters, err := m.Store.List(ctx, deadLetters, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, s := range begin {
 		if err := m.begin(s, positions, letters); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return taken, nil
 }
 
 // restored returns a registered subscription.
@@ -139,8 +142,7 @@ func (m *Manager) restored(r Registration) *subscription {
 	if err != nil { // for example, its target is no longer permitted
 		m.Log.Error("stop a registered subscription that is no longer valid: see the list of subscriptions",
 			"subscription", r.Name) // the address may be a secret
-		s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
-			wake: make(chan struct{}, 1), retryNow: make(chan struct{}, 1), broken: true}
+		s.problem, s.broken = plain(err.Error()), true
 	}
 	s.registered = &r
 	return s
@@ -169,11 +171,16 @@ func (m *Manager) begin(s *subscription, positions, letters []control.Record) er
 	return nil
 }
 
-// list begins registered subscriptions that earlier lists lacked, until ctx ends. None ends because a list lacks it.
+// list begins registered subscriptions that earlier lists lacked, and finishes interrupted changes, until ctx ends. No
+// subscription ends because a list lacks it.
 func (m *Manager) list(ctx context.Context) {
 	for ctx.Err() == nil {
 		wait(ctx, listEvery, nil, nil)
-		if err := m.load(ctx, nil); err != nil && ctx.Err() == nil {
+		taken, err := m.load(ctx, nil)
+		for _, name := range taken {
+			err = errors.Join(err, m.finish(ctx, name))
+		}
+		if err != nil && ctx.Err() == nil {
 			m.Log.Error("list the registered subscriptions again failed", "err", err)
 		}
 	}
@@ -215,31 +222,44 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	m.mu.Lock()
 	known, many := m.subscriptions[one.Name] != nil, len(m.subscriptions) >= maxSubscriptions
 	m.mu.Unlock()
-	if !known { // it may be registered, and missing in the loaded list: then it has a cursor
-		_, err := m.Store.Get(ctx, registered, one.Name)
-		if err != nil && !errors.Is(err, control.ErrNotFound) {
-			return err
-		}
-		known = err == nil
-	}
+	after, _ := one.after()
 	switch {
 	case known:
 		return fmt.Errorf("%w: there is a subscription %s", ErrRefused, one.Name)
 	case many:
 		return fmt.Errorf("%w: there are %d subscriptions, no more are possible", ErrRefused, maxSubscriptions)
-	}
-	if after, _ := one.after(); after > m.Journal.Bounds().Newest {
+	case after > m.Journal.Bounds().Newest:
 		return fmt.Errorf("%w: offset %d is not here yet", ErrRefused, after)
 	}
-	if err := m.audit(ctx, who, "add", one.Name, one.URL); err != nil {
-		return err
+	name := control.Record{Key: one.Name}
+	name.Revision, err = m.Store.Put(ctx, registered, name.Key, []byte(adding), 0)
+	if errors.Is(err, control.ErrConflict) { // the loaded list lacks it, or it is being removed
+		return fmt.Errorf("%w: there is a subscription %s, or its removal is not finished", ErrRefused, one.Name)
 	}
-	r := Registration{one, who, time.Now().UTC()}
-	value, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	if err := m.remove(ctx, cursors, one.Name); err != nil { // of a removed subscription
+	s.registered = &Registration{one, who, time.Now().UTC()}
+	if err := m.register(ctx, s, name.Revision); err != nil {
+		return errors.Join(err, m.discard(ctx, registered, name))
+	}
+	m.mu.Lock()
+	m.subscriptions[one.Name] = s
+	m.mu.Unlock()
+	m.starting <- s
+	return nil
+}
+
+// register registers a new subscription whose name is taken by a record of this revision.
+func (m *Manager) register(ctx context.Context, s *subscription, taken uint64) error {
+	if err := m.audit(ctx, s.registered.By, "add", s.Name, s.URL); err != nil {
+		return err
+	}
+	value, err := json.Marshal(s.registered)
+	if err != nil {
+		return err
+	}
+	if err := m.remove(ctx, cursors, s.Name); err != nil { // of a removed subscription
 		return err
 	}
 	if err := s.load(control.Record{}); err != nil {
@@ -248,64 +268,8 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	if !s.save(ctx, true) { // before the registration: otherwise it would start later after a crash
 		return errors.New("where it begins cannot be written down")
 	}
-	if _, err := m.Store.Put(ctx, registered, one.Name, value, 0); err != nil {
-		return err
-	}
-	s.registered = &r
-	m.mu.Lock()
-	m.subscriptions[one.Name] = s
-	m.mu.Unlock()
-	m.starting <- s
-	return nil
-}
-
-// remove removes a record from the store, if it is there.
-func (m *Manager) remove(ctx context.Context, bucket, key string) error {
-	record, err := m.Store.Get(ctx, bucket, key)
-	if err == nil {
-		err = m.Store.Delete(ctx, bucket, key, record.Revision)
-	}
-	if errors.Is(err, control.ErrNotFound) {
-		return nil
-	}
+	_, err = m.Store.Put(ctx, registered, s.Name, value, taken)
 	return err
-}
-
-// Remove ends a subscription and deletes its cursor and its dead letters.
-func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
-	m.changing.Lock()
-	defer m.changing.Unlock()
-	s, err := m.find(name)
-	if err != nil {
-		return err
-	}
-	if s.configured {
-		return fmt.Errorf("%w: subscription %s stands in the settings of the center; pause it", ErrRefused, name)
-	}
-	if err := m.audit(ctx, who, "remove", name, s.URL); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	delete(m.subscriptions, name)
-	m.mu.Unlock()
-	close(s.stop)
-	s.saving.Lock() // so that its state is not written again
-	defer s.saving.Unlock()
-	s.mu.Lock()
-	letters := slices.Clone(s.letters)
-	s.mu.Unlock()
-	if err := m.remove(ctx, registered, name); err != nil {
-		return err // with its position: it may come back
-	}
-	if err := m.remove(ctx, cursors, name); err != nil {
-		return err
-	}
-	for _, id := range letters { // last: there may be a thousand, and a subscription must not come back
-		if err := m.remove(ctx, deadLetters, name+"."+id); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Pause stops deliveries until Resume. Only events that the journal drops in the meantime are lost.

@@ -56,7 +56,7 @@ func TestDurable(t *testing.T) {
 	})
 }
 
-// forgetful is a store whose lists are empty for a while.
+// forgetful is a store whose lists are empty for a while, as is the replica that it asks for a registration.
 type forgetful struct {
 	control.Store
 	empty atomic.Bool
@@ -67,6 +67,13 @@ func (s *forgetful) List(ctx context.Context, bucket, prefix string) ([]control.
 		return nil, nil
 	}
 	return s.Store.List(ctx, bucket, prefix)
+}
+
+func (s *forgetful) Get(ctx context.Context, bucket, key string) (control.Record, error) {
+	if bucket == "subscriptions" && s.empty.Load() {
+		return control.Record{}, control.ErrNotFound
+	}
+	return s.Store.Get(ctx, bucket, key)
 }
 
 // A registered subscription that a list lacks is not lost: it cannot be added again, which would delete its cursor; it

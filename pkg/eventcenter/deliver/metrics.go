@@ -2,9 +2,6 @@ package deliver
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Describe makes the manager an unchecked collector.
-func (m *Manager) Describe(chan<- *prometheus.Desc) {}
-
 // Collect sends the metrics of each subscription. Operators and registered users choose the names, never senders.
 func (m *Manager) Collect(out chan<- prometheus.Metric) {
 	for _, s := range m.List() {

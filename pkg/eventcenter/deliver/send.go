@@ -136,18 +136,13 @@ func (s *subscription) open(ctx context.Context) bool {
 			return true
 		}
 		if ctx.Err() == nil {
-			s.blocked(err)
+			s.mu.Lock()
+			s.failures++
+			s.failed(err, backoff(s.failures))
+			s.mu.Unlock()
 		}
 	}
 	return false
-}
-
-// blocked records why no event can be sent for now.
-func (s *subscription) blocked(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failures++
-	s.failed(err, backoff(s.failures))
 }
 
 // failed records a failed request, and that none is made before the target wants one, or before a duration has passed.

@@ -63,17 +63,17 @@ type subscription struct {
 	counts   Counts
 }
 
-func newSubscription(m *Manager, one Subscription, configured bool) (*subscription, error) {
-	wanted, err := m.Settings.check(one)
-	if err != nil {
-		return nil, err
-	}
-	s := &subscription{Subscription: one, m: m, wanted: wanted, configured: configured, client: m.Transport,
+// newSubscription returns a subscription that can be listed and removed even if it is not valid.
+func newSubscription(m *Manager, one Subscription, configured bool) (s *subscription, err error) {
+	s = &subscription{Subscription: one, m: m, configured: configured, client: m.Transport,
 		stop: make(chan struct{}), wake: make(chan struct{}, 1), retryNow: make(chan struct{}, 1), fresh: map[string]bool{}}
+	if s.wanted, err = m.Settings.check(one); err != nil {
+		return s, err
+	}
 	if s.client == nil {
 		t, err := m.Settings.target(one.URL)
 		if err != nil {
-			return nil, err
+			return s, err
 		}
 		s.client = t.transport(m.Resolver)
 		if one.toNATS() {

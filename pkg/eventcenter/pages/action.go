@@ -66,7 +66,9 @@ func (s *server) recordAction(w http.ResponseWriter, r *http.Request, who web.Se
 // store stores what a person has said, and shows the page from which it came.
 func (s *server) store(w http.ResponseWriter, r *http.Request, who web.Session, events ...journal.Event) {
 	if _, err := s.Journal.Append(r.Context(), events); err != nil {
-		s.Log.Error("store a person's action failed", "who", who.Name, "err", err)
+		if r.Context().Err() == nil { // otherwise the client has gone
+			s.Log.Error("store a person's action failed", "who", who.Name, "err", err)
+		}
 		s.Message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
 		return
 	}

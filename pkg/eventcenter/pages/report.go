@@ -30,7 +30,7 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	date := r.URL.Query().Get("date")
 	made, err := s.Reports.Report(r.Context(), period, date)
 	if refusal := api.ReportProblem(err); refusal != nil {
-		if refusal.RetryWithin > 0 {
+		if refusal.RetryWithin > 0 && r.Context().Err() == nil {
 			s.Log.Error("make a report failed", "err", err)
 		}
 		s.Message(w, r, refusal.Status, refusal.Reason)

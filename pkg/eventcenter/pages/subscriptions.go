@@ -26,7 +26,9 @@ func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who web.S
 	if s.Deliveries != nil {
 		subscriptions, letters, err := s.deliveries(r.Context(), who)
 		if err != nil {
-			s.Log.Error("read subscriptions failed", "err", err)
+			if r.Context().Err() == nil { // otherwise the client has gone
+				s.Log.Error("read subscriptions failed", "err", err)
+			}
 			s.Message(w, r, http.StatusServiceUnavailable, "The subscriptions cannot be read now: try again.")
 			return
 		}

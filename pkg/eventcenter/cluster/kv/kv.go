@@ -5,6 +5,7 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ const (
 	markers = time.Hour
 	// fence is a key that no record can have. List deletes it through the leader, and reads until it sees that.
 	fence     = "=fence"
-	listLimit = 10 * time.Second
+	listLimit = 10 * time.Second // without an entry
 )
 
 // Store implements control.Store.
@@ -152,13 +153,11 @@ func (s *Store) Delete(ctx context.Context, bucket, key string, revision uint64)
 	return translated(bucket, key, b.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(b.markers)))
 }
 
-// List implements control.Store. It takes at most listLimit.
+// List implements control.Store. It fails if nothing is read for listLimit.
 func (s *Store) List(ctx context.Context, bucket, begin string) ([]control.Record, error) {
 	if err := control.Problem(bucket, "any", nil); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.listLimit)
-	defer cancel()
 	records, err := s.list(ctx, bucket)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", bucket, err)
@@ -172,15 +171,18 @@ func (s *Store) List(ctx context.Context, bucket, begin string) ([]control.Recor
 	return found, nil
 }
 
-// list returns the records of a bucket, by key.
+// list returns the records of a bucket, by key. A key that is written while it reads moves to the end: it goes on until
+// it has seen every key.
 func (s *Store) list(ctx context.Context, bucket string) (map[string]control.Record, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit := time.AfterFunc(s.listLimit, func() { cancel(context.DeadlineExceeded) })
+	defer limit.Stop()
 	b, err := s.bucket(ctx, bucket)
 	if err != nil {
 		return nil, err
 	}
-	m := nats.NewMsg("$KV." + b.Bucket() + "." + fence)
-	m.Header.Set("KV-Operation", "DEL")
-	ack, err := s.js.PublishMsg(ctx, m)
+	end, err := s.end(ctx, b)
 	if err != nil {
 		return nil, err
 	}
@@ -189,27 +191,77 @@ func (s *Store) list(ctx context.Context, bucket string) (map[string]control.Rec
 		return nil, err
 	}
 	defer w.Stop() // all entries are read
-	found := map[string]control.Record{}
-	for initial, caughtUp := false, false; !initial || !caughtUp; {
+	found, seen := map[string]control.Record{}, map[string]bool{}
+	for initial, caughtUp := false, end == 0; ; {
 		select {
 		case e, ok := <-w.Updates():
+			limit.Reset(s.listLimit)
 			switch {
 			case !ok:
-				return nil, errors.New("the connection ended")
+				return nil, cmp.Or(context.Cause(ctx), errors.New("the connection ended"))
 			case e == nil: // the end of the entries that the replica had
 				initial = true
-				continue
-			case e.Operation() == jetstream.KeyValuePut:
-				found[e.Key()] = control.Record{Key: e.Key(), Value: e.Value(), Revision: e.Revision()}
 			default:
-				delete(found, e.Key())
+				seen[e.Key()] = true
+				caughtUp = caughtUp || e.Revision() >= end
+				if delete(found, e.Key()); e.Operation() == jetstream.KeyValuePut {
+					found[e.Key()] = control.Record{Key: e.Key(), Value: e.Value(), Revision: e.Revision()}
+				}
 			}
-			caughtUp = caughtUp || e.Revision() >= ack.Sequence
 		case <-ctx.Done():
-			return nil, fmt.Errorf("read up to revision %d: %w", ack.Sequence, ctx.Err())
+			return nil, fmt.Errorf("read up to revision %d: %w", end, context.Cause(ctx))
+		}
+		if initial && caughtUp {
+			if all, err := s.isAll(ctx, b, seen); all || err != nil {
+				return found, err
+			}
 		}
 	}
-	return found, nil
+}
+
+// end returns the revision up to which a list must read: that of a new fence. If the leader refuses the fence, as it does
+// without space, it is that of the leader's newest message, 0 if there is none. Only the fence proves that a majority
+// follows this leader: one that was replaced in the last second may not know the newest message.
+func (s *Store) end(ctx context.Context, b bucket) (uint64, error) {
+	m := nats.NewMsg("$KV." + b.Bucket() + "." + fence)
+	m.Header.Set("KV-Operation", "DEL")
+	ack, err := s.js.PublishMsg(ctx, m)
+	if err == nil {
+		return ack.Sequence, nil
+	}
+	if _, refused := errors.AsType[*jetstream.APIError](err); !refused {
+		return 0, err
+	}
+	js, err := s.js.Conn().JetStream() // this interface asks the leader, the other any replica
+	if err != nil {
+		return 0, err
+	}
+	newest, err := js.GetLastMsg("KV_"+b.Bucket(), "$KV."+b.Bucket()+".>", nats.Context(ctx))
+	if errors.Is(err, nats.ErrMsgNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return newest.Sequence, nil
+}
+
+// isAll reports whether the leader has no other keys than those that were seen.
+func (s *Store) isAll(ctx context.Context, b bucket, seen map[string]bool) (bool, error) {
+	stream, err := s.js.Stream(ctx, "KV_"+b.Bucket())
+	if err != nil {
+		return false, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		return false, err
+	}
+	for subject := range info.State.Subjects {
+		if !seen[strings.TrimPrefix(subject, "$KV."+b.Bucket()+".")] {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // Close implements control.Store. The caller of Open closes the connection.

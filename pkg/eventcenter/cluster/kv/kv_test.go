@@ -4,13 +4,19 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 	"github.com/nodeagent/nodeagent/pkg/web/control/controltest"
 )
@@ -151,6 +157,174 @@ func TestListOfLaggingReplica(t *testing.T) {
 	if records, err := s.List(t.Context(), "subscriptions", ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, %v", records, err)
 	}
+}
+
+// moving is a bucket in which a key is written again before its entry is read.
+type moving struct{ jetstream.KeyValue }
+
+// WatchAll sends the entry after the end of the others, since its message is a new one.
+func (m moving) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	w, err := m.KeyValue.WatchAll(ctx, o...)
+	if err != nil {
+		return nil, err
+	}
+	moved := laggingWatcher{w, make(chan jetstream.KeyValueEntry, 10)} // more than there are
+	go func() {
+		var last jetstream.KeyValueEntry
+		for e := range w.Updates() {
+			if e != nil && e.Key() == "moved" {
+				last = e
+				continue
+			}
+			moved.updates <- e
+			if e == nil {
+				moved.updates <- last
+			}
+		}
+	}()
+	return moved, nil
+}
+
+// A key that is written again in the moment of a list is in it.
+func TestListOfMovingKey(t *testing.T) {
+	s := opened(t)
+	for _, key := range []string{"moved", "other"} {
+		_, err := s.Put(t.Context(), "cursors", key, []byte(key), 0)
+		must(t, err)
+	}
+	b := s.buckets["cursors"]
+	s.buckets["cursors"] = bucket{moving{b.KeyValue}, b.markers}
+	if records, err := s.List(t.Context(), "cursors", ""); err != nil || len(records) != 2 || records[0].Key != "moved" {
+		t.Errorf("%v, %v", records, err)
+	}
+}
+
+// slow is a server whose entries come one by one, each within the limit.
+type slow struct{ jetstream.JetStream }
+
+type slowStream struct{ jetstream.Stream }
+
+type slowBucket struct{ jetstream.KeyValue }
+
+type slowWatcher struct {
+	jetstream.KeyWatcher
+	updates chan jetstream.KeyValueEntry
+}
+
+type slowEntry struct {
+	jetstream.KeyValueEntry
+	revision uint64
+}
+
+const slowEntries = 20
+
+func (slow) PublishMsg(context.Context, *nats.Msg, ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return &jetstream.PubAck{Sequence: slowEntries}, nil
+}
+
+func (slow) Stream(context.Context, string) (jetstream.Stream, error) { return slowStream{}, nil }
+
+func (slowStream) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	return &jetstream.StreamInfo{}, nil
+}
+
+func (slowBucket) WatchAll(ctx context.Context, _ ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	updates := make(chan jetstream.KeyValueEntry, slowEntries+1)
+	go func() {
+		for i := range uint64(slowEntries) {
+			select {
+			case <-time.After(listLimit * 3 / 4):
+				updates <- slowEntry{revision: i + 1}
+			case <-ctx.Done():
+				return
+			}
+		}
+		updates <- nil
+	}()
+	return slowWatcher{updates: updates}, nil
+}
+
+func (slowBucket) Bucket() string { return "dead-letters" }
+
+func (w slowWatcher) Updates() <-chan jetstream.KeyValueEntry { return w.updates }
+func (slowWatcher) Stop() error                               { return nil }
+
+func (e slowEntry) Key() string                   { return fmt.Sprint(e.revision) }
+func (slowEntry) Value() []byte                   { return nil }
+func (e slowEntry) Revision() uint64              { return e.revision }
+func (slowEntry) Operation() jetstream.KeyValueOp { return jetstream.KeyValuePut }
+
+// A long list may take as long as its entries come.
+func TestLongList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Store{js: slow{}, listLimit: listLimit, buckets: map[string]bucket{"dead-letters": {KeyValue: slowBucket{}}}}
+		if records, err := s.List(t.Context(), "dead-letters", ""); err != nil || len(records) != slowEntries {
+			t.Errorf("%d records, %v", len(records), err)
+		}
+	})
+}
+
+// A bucket without space for one more message is listed whole, by each of three replicas.
+func TestListWithoutSpace(t *testing.T) {
+	stores := replicas(t)
+	ctx := t.Context()
+	for created := false; !created; { // a cluster needs some seconds for its first leader
+		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := stores[0].js.CreateKeyValue(limited, jetstream.KeyValueConfig{Bucket: prefix + "subscriptions", History: 1,
+			MaxBytes: 1 << 10, Replicas: cluster.Peers, LimitMarkerTTL: markers})
+		cancel()
+		created = err == nil || errors.Is(err, jetstream.ErrBucketExists)
+	}
+	var written []string
+	for refused := false; !refused; {
+		key := fmt.Sprintf("a-%04d", len(written))
+		_, err := stores[len(written)%3].Put(ctx, "subscriptions", key, make([]byte, 100), 0)
+		if err == nil || errors.Is(err, control.ErrConflict) { // the answer to the first attempt was lost
+			written = append(written, key)
+		}
+		_, refused = errors.AsType[*jetstream.APIError](err)
+	}
+	for i, err := 0, error(nil); err == nil; i++ { // smaller than a fence
+		m := nats.NewMsg(fmt.Sprint("$KV.", prefix, "subscriptions.", i))
+		m.Header.Set("KV-Operation", "DEL")
+		_, err = stores[0].js.PublishMsg(ctx, m)
+	}
+	for i, s := range stores {
+		records, err := s.List(ctx, "subscriptions", "")
+		var got []string
+		for _, r := range records {
+			got = append(got, r.Key)
+		}
+		if !slices.Equal(got, written) || err != nil {
+			t.Errorf("replica %d lists %v of %v: %v", i, got, written, err)
+		}
+	}
+}
+
+// replicas returns the stores of three replicas.
+func replicas(t *testing.T) (stores [cluster.Peers]*Store) {
+	t.Helper()
+	n := clustertest.New(t)
+	var all sync.WaitGroup
+	for i := range stores {
+		dir := t.TempDir()
+		all.Go(func() {
+			routes := slices.DeleteFunc(n.Routes[i][:], func(address string) bool { return address == "" })
+			node, err := cluster.Start(cluster.Config{Name: fmt.Sprint("replica-", i), Dir: dir, Listen: n.Listen[i],
+				Routes: routes, Secret: "secret", Log: slog.New(slog.DiscardHandler)})
+			if err == nil {
+				t.Cleanup(node.Close)
+				stores[i], err = Open(node.Conn, cluster.Peers)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if all.Wait(); t.Failed() {
+		t.FailNow()
+	}
+	return stores
 }
 
 func opened(t *testing.T) *Store {

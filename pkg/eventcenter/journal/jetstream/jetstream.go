@@ -149,6 +149,13 @@ func (s *Store) openFilled(ctx context.Context, id string, waiting func(error)) 
 // retryEvery is the interval between attempts to reach the stream.
 const retryEvery = 250 * time.Millisecond
 
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(retryEvery):
+	}
+}
+
 // Config is the required configuration of a stream.
 func Config(replicas int, id string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{Name: Stream, Description: "the journal of the event center", Subjects: []string{subject},
@@ -176,10 +183,7 @@ func (s *Store) find(ctx context.Context, missing jetstream.StreamConfig, waitin
 			return "", fmt.Errorf("the journal's stream: %w", err)
 		}
 		waiting(fmt.Errorf("the journal's stream: %w", connected(s.Conn, err)))
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryEvery):
-		}
+		pause(ctx)
 	}
 }
 
@@ -257,10 +261,7 @@ func (s *Store) fill(ctx context.Context, waiting func(error)) error {
 		if err != nil {
 			waiting(connected(s.Conn, err))
 		} // otherwise that server lacks it too, for now
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryEvery):
-		}
+		pause(ctx)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash"
 	"log/slog"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -149,10 +148,8 @@ func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error
 		if begun {
 			log.Info("no journal here: taking part until another replica has filled the stream")
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(retryEvery):
 		}
 	}
 }
@@ -167,10 +164,7 @@ func AwaitOthers(ctx context.Context, conn *nats.Conn) {
 		if errors.Is(err, nats.ErrNoResponders) {
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryEvery):
-		}
+		pause(ctx)
 	}
 }
 

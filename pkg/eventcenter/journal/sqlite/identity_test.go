@@ -133,3 +133,23 @@ func TestOtherFormats(t *testing.T) {
 	openAnd(t, name, fmt.Sprint("UPDATE meta SET version = ", version))
 	journaltest.Expect(t, openTest(t, dir, Options{Now: c.Now}), "1 a/1", "2 /0", "3 a/2")
 }
+
+// After a kill in the moment when a day's file gets its name, known events are still known and new ones are taken.
+func TestKilledAtMidnight(t *testing.T) {
+	dir, c := t.TempDir(), journaltest.NewClock()
+	s := openTest(t, dir, Options{Now: c.Now})
+	journaltest.Append(t, s, of("a", 1), of("a", 2), of("b", 1))
+	must(t, s.Close()) // it no longer writes
+	c.Add(24 * time.Hour)
+	p, err := s.create(t.Context(), 4, c.Now().UTC().Format(time.DateOnly))
+	must(t, err)
+	must(t, p.close())
+	for range 2 { // the second start finds the events of the first in the new file
+		s = openTest(t, dir, Options{Now: c.Now})
+		if done := journaltest.Append(t, s, of("a", 1), of("a", 2), of("b", 1), of("b", 2)); done.New > 1 || done.Last != 4 {
+			t.Errorf("%+v", done)
+		}
+		journaltest.Expect(t, s, "1 a/1", "2 a/2", "3 b/1", "4 b/2")
+		must(t, s.Close())
+	}
+}

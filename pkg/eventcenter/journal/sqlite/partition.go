@@ -120,41 +120,56 @@ func open(path string, a access) (*sql.DB, error) {
 	return db, nil
 }
 
-// create creates an empty partition, and gives it its name only when it is complete.
-func create(ctx context.Context, dir string, first uint64, day string) (*partition, error) {
-	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, last: first - 1}
+// create creates a partition with the known watermarks, and gives it its name only when it is complete.
+func (s *Store) create(ctx context.Context, first uint64, day string) (*partition, error) {
+	p := &partition{path: filepath.Join(s.Dir, partitionName(first)), first: first, last: first - 1}
 	started := p.path + ".new"
 	if _, err := os.Lstat(p.path); !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s: a file is in the way: %w", p.path, err)
 	}
-	db, err := createFile(ctx, started, day)
+	db, err := createFile(ctx, started, day, s.writer.streams)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(db.Close(), os.Rename(started, p.path), syncDir(dir)); err != nil {
+	if err := errors.Join(db.Close(), os.Rename(started, p.path), syncDir(s.Dir)); err != nil {
 		return nil, err
 	}
 	p.db, err = p.open()
 	return p, err
 }
 
-// createFile creates an empty file. It removes an unfinished one of this name.
-func createFile(ctx context.Context, name, day string) (*sql.DB, error) {
-	if err := errors.Join(remove(name), remove(name+"-wal"), remove(name+"-shm")); err != nil {
+// createFile creates a file with these watermarks. It removes an unfinished one of this name.
+func createFile(ctx context.Context, name, day string, streams map[streamKey]watermark) (*sql.DB, error) {
+	if err := errors.Join(remove(name), remove(name+"-wal"), remove(name+"-shm"), remove(name+"-journal")); err != nil {
 		return nil, err
 	}
 	db, err := open(name, writing)
 	if err != nil {
 		return nil, err
 	}
-	_, err = db.ExecContext(ctx, schema)
-	if err == nil {
-		_, err = db.ExecContext(ctx, "INSERT INTO meta VALUES(?, ?)", version, day)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("create %s: %w", name, err), db.Close())
+	if err := initialize(ctx, db, day, streams); err != nil {
+		return nil, errors.Join(fmt.Errorf("create %s: %w", name, err), db.Close(), remove(name))
 	}
 	return db, nil
+}
+
+// initialize writes the beginning of a file, in one transaction.
+func initialize(ctx context.Context, db *sql.DB, day string, streams map[streamKey]watermark) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // no effect after the commit
+	if _, err := tx.ExecContext(ctx, schema); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO meta VALUES(?, ?)", version, day); err != nil {
+		return err
+	}
+	if err := saveStreams(ctx, tx, streams); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
 
 // load opens an existing partition and reads its state. Damage is recorded in damaged. A file of another format is

@@ -19,16 +19,13 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	if w.part != nil && (w.day == day && !s.isDamaged(w.part) || w.part.last < w.part.first) {
 		return nil
 	}
-	p, err := create(ctx, s.Dir, first, day)
+	maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return now.Sub(mark.seen) > s.Keep })
+	p, err := s.create(ctx, first, day)
 	if err != nil {
 		return err
 	}
 	if err = w.close(); err == nil {
 		err = s.writeTo(ctx, p)
-	}
-	if err == nil {
-		maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return now.Sub(mark.seen) > s.Keep })
-		err = s.transact(ctx, func(t *transaction) error { maps.Copy(t.streams, w.streams); return nil })
 	}
 	if err != nil { // no reader knows this file: it must get no events
 		w.part = nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -71,26 +70,18 @@ func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[s
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&day); err != nil && !isDamage(err) {
 		return 0, err
 	}
-	db, err := createFile(ctx, to, day)
+	if err := readStreams(ctx, p.db, marks); err != nil && !isDamage(err) {
+		return 0, err
+	}
+	db, err := createFile(ctx, to, day, marks)
 	if err != nil {
 		return 0, err
 	}
 	into := &Store{writer: writer{db: db, streams: marks}}
 	defer func() { err = errors.Join(err, into.writer.close()) }()
-	if err := readStreams(ctx, p.db, marks); err != nil && !isDamage(err) {
-		return 0, err
-	}
 	add := func(records []journal.Record, _ time.Duration) error {
-		return into.transact(ctx, func(t *transaction) error {
-			if n == 0 {
-				maps.Copy(t.streams, marks)
-			}
-			n += len(records)
-			return t.rows(ctx, records)
-		})
-	}
-	if err := add(nil, 0); err != nil {
-		return 0, err
+		n += len(records)
+		return into.transact(ctx, func(t *transaction) error { return t.rows(ctx, records) })
 	}
 	for at, q := range s.spans(journal.Query{Limit: eachLimit}, s.Bounds().Newest) {
 		if at == p {

@@ -34,7 +34,7 @@ func (s *Store) plan() *transaction {
 
 // commit ends the transaction.
 func (t *transaction) commit(ctx context.Context) error {
-	if err := t.saveStreams(ctx); err != nil {
+	if err := saveStreams(ctx, t.tx, t.streams); err != nil {
 		return err
 	}
 	if err := t.tx.Commit(); err != nil {
@@ -156,17 +156,17 @@ func (p *partition) find(ctx context.Context, i identity, e journal.Event) (stor
 	return stored, err == nil, err
 }
 
-// saveStreams stores the changed watermarks.
-func (t *transaction) saveStreams(ctx context.Context) error {
-	if len(t.streams) == 0 {
+// saveStreams stores watermarks.
+func saveStreams(ctx context.Context, tx *sql.Tx, streams map[streamKey]watermark) error {
+	if len(streams) == 0 {
 		return nil
 	}
-	save, err := t.tx.PrepareContext(ctx, saveStream)
+	save, err := tx.PrepareContext(ctx, saveStream)
 	if err != nil {
 		return err
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(t.streams), compareKeys) { // page by page
-		mark := t.streams[key]
+	for _, key := range slices.SortedFunc(maps.Keys(streams), compareKeys) { // page by page
+		mark := streams[key]
 		_, err := save.ExecContext(ctx, key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
 		if err != nil {
 			return err
