@@ -1,6 +1,8 @@
 package csiregistration
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"path"
 	"path/filepath"
@@ -11,7 +13,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
-	"github.com/nodeagent/nodeagent/internal/host/volume"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -191,21 +192,42 @@ func claimedDrivers(h *host.Host, uid string) []string {
 	if !host.IsPodUID(uid) {
 		return nil
 	}
+	root, pod := h.Paths.KubeletRoot, filepath.Join(h.Paths.KubeletRoot, "pods", uid)
+	var notes []string
+	mounts := filepath.Join(pod, "volumes", "kubernetes.io~csi")
+	names, _ := h.Files.List(mounts)
+	for _, name := range names {
+		notes = append(notes, filepath.Join(mounts, name, "vol_data.json"))
+	}
+	names, _ = h.Files.List(filepath.Join(pod, "volumeDevices", "kubernetes.io~csi"))
+	for _, name := range names {
+		notes = append(notes, filepath.Join(root, "plugins/kubernetes.io/csi/volumeDevices", name, "data",
+			"vol_data.json"))
+	}
 	var drivers []string
-	add := func(root, dir string) {
-		note, err := volume.ReadNote(h.Files, root, dir)
-		if err == nil && kubelet.IsCSIDriverName(note.Driver) {
-			drivers = append(drivers, note.Driver)
+	for _, note := range notes {
+		data, err := h.Files.Read(note)
+		if err != nil {
+			continue
+		}
+		if driver, err := parseVolumeData(data); err == nil {
+			drivers = append(drivers, driver)
 		}
 	}
-	pods, mounts := filepath.Join(h.Paths.KubeletRoot, "pods"), filepath.Join(uid, "volumes", "kubernetes.io~csi")
-	names, _ := h.Files.List(filepath.Join(pods, mounts))
-	for _, name := range names {
-		add(pods, filepath.Join(mounts, name))
-	}
-	names, _ = h.Files.List(filepath.Join(pods, uid, "volumeDevices", "kubernetes.io~csi"))
-	for _, name := range names {
-		add(volume.Dir(h), filepath.Join("volumeDevices", name, "data"))
-	}
 	return drivers
+}
+
+// parseVolumeData returns the driver named in a vol_data.json.
+func parseVolumeData(data []byte) (string, error) {
+	var note struct {
+		DriverName string `json:"driverName"`
+	}
+	if err := json.Unmarshal(data, &note); err != nil {
+		return "", fmt.Errorf("parse vol_data.json: %w", err)
+	}
+	if !kubelet.IsCSIDriverName(note.DriverName) {
+		return "", fmt.Errorf("parse vol_data.json: %q cannot be a driver's name", checkkit.Sanitize(note.DriverName,
+			100))
+	}
+	return note.DriverName, nil
 }
