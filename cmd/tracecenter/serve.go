@@ -101,14 +101,8 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	if s.overrides != "" {
-		data, err := os.ReadFile(s.overrides)
-		if err == nil {
-			s.config.Classes, err = override.Parse(s.overrides, data)
-		}
-		if err != nil {
-			return fmt.Errorf("--overrides: %w", err)
-		}
+	if err := s.readOverrides(); err != nil {
+		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
@@ -159,6 +153,20 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, closer.Close()) }()
 	return s.serve(ctx, client)
+}
+
+func (s *serveOptions) readOverrides() error {
+	if s.overrides == "" {
+		return nil
+	}
+	data, err := os.ReadFile(s.overrides)
+	if err == nil {
+		s.config.Classes, err = override.Parse(s.overrides, data)
+	}
+	if err != nil {
+		return fmt.Errorf("--overrides: %w", err)
+	}
+	return nil
 }
 
 func (s *serveOptions) readAlerts() error {

@@ -40,11 +40,11 @@ func FieldAfter(fields []string, key string) (float64, error) {
 // ParseShare parses a plain decimal fraction: no sign, no infinity, no NaN.
 func ParseShare(text string) (float64, error) {
 	if text == "" || strings.Trim(text, "0123456789.") != "" {
-		return 0, fmt.Errorf("bad number %q", text)
+		return 0, fmt.Errorf("bad number %q", Sanitize(text, 80))
 	}
 	value, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return 0, fmt.Errorf("bad number %q: %w", text, err)
+		return 0, fmt.Errorf("bad number %q: out of range", Sanitize(text, 80))
 	}
 	return value, nil
 }

@@ -98,5 +98,5 @@ func (r *Results) forgetUnmounted(h *host.Host) {
 	for _, m := range mounts {
 		mounted[m.Point] = true
 	}
-	maps.DeleteFunc(r.doubts, func(s finding.Subject, _ error) bool { return !mounted[s.Name] })
+	maps.DeleteFunc(r.doubts, func(s finding.Subject, _ error) bool { return s.Kind == "filesystem" && !mounted[s.Name] })
 }

@@ -140,7 +140,7 @@ type Surroundings struct {
 	SchedulerStale bool `json:"schedulerStale,omitempty"` // its Lease is not renewed
 	ExceedsNodes   bool `json:"exceedsNodes,omitempty"`   // the requests exceed every node's allocatable
 	FaultTaints    bool `json:"faultTaints,omitempty"`    // nodes have taints for faults
-	VictimsPresent bool `json:"victimsPresent,omitempty"` // pods preempted for this one still exist
+	VictimsPresent bool `json:"victimsPresent,omitempty"` // it is nominated for a node and not bound yet
 }
 
 // NodeSays is the report of the node's agent about a late pod.

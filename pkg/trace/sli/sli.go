@@ -28,9 +28,9 @@ type Act struct {
 	Outcome                verdict.Outcome
 	Class                  reason.Class
 	Reason                 reason.Reason
-	At                     time.Time // of its verdict
-	Stages                 string    // their times, as stored
-	Build                  int64     // ID of the software of the node
+	At                     time.Time // of its verdict; zero: not read
+	Stages                 string    // their times, as stored; empty: not read
+	Build                  int64     // ID of the software of the node; zero: not read
 }
 
 // Count is the number of acts with the same verdict.

@@ -151,7 +151,7 @@ type moment struct{ at *time.Time }
 func (m moment) Scan(stored any) error {
 	var ms sql.NullInt64
 	err := ms.Scan(stored)
-	if ms.Valid {
+	if err == nil && ms.Valid {
 		*m.at = time.UnixMilli(ms.Int64).UTC()
 	}
 	return err

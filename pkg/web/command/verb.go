@@ -16,7 +16,6 @@ type Verb[T any] struct {
 	Path             string                       // of the request; empty: /v1/ and the verb's name
 	PathOf           func(string) (string, error) // of the request about an argument; nil: the verb has none
 	Flags            func(*pflag.FlagSet)         // the parameters of the request, of type string or lists of strings; nil: none
-	Template         string                       // of the answer; empty: the verb's name
 	More             func(*cobra.Command) error   // prints more text after the answer; nil: there is none
 	Unknown, Problem func(*T) bool                // of the answer, for the exit code; nil: never
 }
@@ -37,14 +36,18 @@ func (v Verb[T]) Command(a *Asker) *cobra.Command {
 				return err
 			}
 		}
-		if query := parameters(cmd); len(query) > 0 {
+		query := parameters(cmd)
+		if a.Output == "html" {
+			query.Set("format", "html")
+		}
+		if len(query) > 0 {
 			path += "?" + query.Encode()
 		}
 		if a.Output == "html" {
-			return a.Copy(cmd.Context(), cmd.OutOrStdout(), path+"&format=html")
+			return a.Copy(cmd.Context(), cmd.OutOrStdout(), path)
 		}
 		var answer T
-		err = a.Show(cmd, http.MethodGet, path, nil, cmp.Or(v.Template, cmd.Name()), &answer)
+		err = a.Show(cmd, http.MethodGet, path, nil, cmd.Name(), &answer)
 		if err == nil && v.More != nil && a.Output != "json" {
 			err = v.More(cmd)
 		}

@@ -66,7 +66,7 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 			errno, err := xfsErrno(asked[f.Identity()], result)
 			if err != nil {
 				doubts[f.Subject()] = err
-				continue // not kept, so probed again in the next run
+				continue // not kept: the next run probes it again unless this probe still hangs
 			}
 			fresh[f.Identity()] = xfsAnswer{now, errno}
 		}

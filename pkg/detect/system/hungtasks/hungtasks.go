@@ -36,8 +36,8 @@ import (
 //
 // A task that is in state D in two runs and did not run between them (its context switches are the same) has waited in
 // the kernel all that time; so has one that was woken only to wait again, see kernelWakes. The kernel's detection does
-// the same every two minutes, but leaves out tasks that a signal could kill, which are those of NFS; it logs ten tasks at
-// most, and none after an oops.
+// the same every two minutes, but leaves out tasks that a signal could kill, which are those of NFS; it logs at most
+// ten tasks, and none after an oops.
 //
 // No request to a working disk takes 120 s: 30 s is the timeout of SCSI and NVMe commands, which are retried a few
 // times. A hung thread of kubelet or the runtime is still a warning: mostly one thread touched one dead mount, and all

@@ -172,7 +172,7 @@ func ParseLoadavg(text string) (LoadSeen, error) {
 	var seen LoadSeen
 	fields := strings.Fields(text)
 	if len(fields) != 5 {
-		return LoadSeen{}, fmt.Errorf("%q: want 5 fields", text)
+		return LoadSeen{}, fmt.Errorf("%q: want 5 fields", checkkit.Sanitize(text, 80))
 	}
 	for i, into := range []*float64{&seen.Load1, &seen.Load5, &seen.Load15} {
 		value, err := checkkit.ParseShare(fields[i])
@@ -185,7 +185,7 @@ func ParseLoadavg(text string) (LoadSeen, error) {
 	runnable, err := strconv.Atoi(running)
 	tasks, errAll := strconv.ParseUint(all, 10, 32)
 	if err != nil || errAll != nil || runnable < 0 {
-		return LoadSeen{}, fmt.Errorf("%q: want runnable/all tasks", fields[3])
+		return LoadSeen{}, fmt.Errorf("%q: want runnable/all tasks", checkkit.Sanitize(fields[3], 80))
 	}
 	seen.Runnable, seen.Tasks = max(runnable-1, 0), tasks // the reader itself runs
 	return seen, nil
