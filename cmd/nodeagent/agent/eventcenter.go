@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -41,21 +39,15 @@ func (a *Agent) openEventCenter(m meter) {
 		PodsEnded: a.leftovers.podsEnded.Load,
 		Store:     a.store.Bucket("eventcenter"), ReadFile: a.readCredential, Observer: a.sinks, Log: a.log,
 	})
-	err := m.EventCenter(func() metrics.EventCenter {
+	m.EventCenter(func() metrics.EventCenter {
 		stats := r.Stats()
 		return metrics.EventCenter{Quarantined: stats.Quarantined, Bytes: stats.Bytes}
 	})
-	if err != nil {
-		a.log.Error("serve metrics of the event center failed", "err", err)
-	}
 	a.reporters = append(a.reporters, r)
 	if a.clients.Client != nil {
 		a.evidence = podevidence.New(a.clients.Host, a.clients.Client, r.Evidence)
 	}
 }
-
-// maxCredential bounds a token, a certificate or a bundle of them, in bytes.
-const maxCredential = 1 << 20
 
 // readCredential reads a file named in the settings. A bare name is relative to the directory of the pod's service
 // account token.
@@ -65,21 +57,7 @@ func readCredential(cfg config.Config, name string) ([]byte, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(cmp.Or(cfg.ServiceAccountDir, kube.DefaultServiceAccountDir), name)
 	}
-	return readBounded(name, maxCredential)
-}
-
-// readBounded reads a file and fails if it is larger than limit bytes.
-func readBounded(name string, limit int64) ([]byte, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s: larger than %d bytes", name, limit)
-	}
-	return data, err
+	return config.ReadFile(name)
 }
 
 // configuration returns an identifier of the configuration in force.
