@@ -31,6 +31,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
+// Version is the version of the build, set by the linker.
+var Version = "dev"
+
 // Options are the parts of an agent. The caller owns Clients and Store and closes them.
 type Options struct {
 	Config   config.Config

@@ -340,7 +340,7 @@ func (l *leftovers) status() status.ReleaseStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return status.ReleaseStatus{Mode: string(l.mode), Last: slices.Concat(l.done, l.planned),
-		Quarantine: l.quarantine.last()}
+		Quarantine: l.quarantine.last.Load()}
 }
 
 func (l *leftovers) last() *object.Report {

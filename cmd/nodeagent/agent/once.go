@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
 	"github.com/nodeagent/nodeagent/pkg/inspect/verdict"
 	"github.com/nodeagent/nodeagent/pkg/remediate/release"
@@ -46,7 +47,7 @@ func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench
 	}
 	b := &Bench{clients: clients, inspector: newInspector(cfg, clients, log).Within(passLimit),
 		history: object.History{}}
-	b.inspector.Recording(b.record)
+	b.inspector.Recording(func(e verdict.Evidence) { b.evidence = e })
 	if b.runner, err = newRunner(cfg, clients, log, func() object.History { return b.history }); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -128,6 +129,17 @@ func (b *Bench) Pass(ctx context.Context, kinds ...object.Kind) (object.Report, 
 // Plan returns the steps that would release the leftovers of a report.
 func (b *Bench) Plan(ctx context.Context, report object.Report) ([]release.Step, error) {
 	return b.runner.Plan(ctx, report)
+}
+
+// Bundle returns the evidence of the last pass, with the facts about the node that are needed to understand it.
+func (b *Bench) Bundle() bundle.Bundle {
+	h := b.clients.Host
+	kernel, err := h.Files.Text("/proc/sys/kernel/osrelease")
+	if err != nil {
+		kernel = err.Error()
+	}
+	return bundle.Bundle{Agent: Version, Kernel: kernel, Node: h.NodeName, Paths: h.Paths, Notes: b.clients.Notes,
+		Evidence: b.evidence}
 }
 
 // LockWait is how long a release by hand waits for another release to end.

@@ -62,6 +62,16 @@ func CgroupChain(name string) []string {
 	return chain
 }
 
+// PodCgroupDirs returns the cgroups whose direct children are pods of our own kubelet, as paths in a hierarchy: one
+// for each QoS class and driver, whether they exist or not.
+func PodCgroupDirs(p host.Paths) []string {
+	var dirs []string
+	for _, root := range p.PodCgroupRoots() {
+		dirs = append(dirs, root.Dir)
+	}
+	return dirs
+}
+
 // KubepodsCgroups returns the possible paths of the cgroup above all pods, one for each driver.
 func KubepodsCgroups(p host.Paths) []string {
 	var dirs []string

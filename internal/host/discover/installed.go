@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -247,11 +248,11 @@ func cleanDir(dir string) string {
 // its containerd determine the data directory before its unit does.
 func (d *discoverer) installRunning(of distro.Distribution, process host.Process) install {
 	i := d.installOf(of, d.kubeletUnits())
-	if unit := unitOfProcess(d.host, process.PID); slices.ContainsFunc(of.Units, matchesName(unit)) {
+	if unit := unitOfProcess(d.host, process.PID); of.HasUnit(unit) {
 		i.unit = unit
 	}
 	exe, _ := d.host.Files.Link(proc.File(process.PID, "exe"))
-	i.data = cleanDir(firstOf(
+	i.data = cleanDir(cmp.Or(
 		flagOf(process.Args, of.DataFlag...),
 		distro.DataOf(of.Args, flagOf(process.Args, of.ArgsFlag)),
 		distro.DataOf(of.Program, exe), d.dataOfContainerd(of), i.data))
@@ -260,23 +261,6 @@ func (d *discoverer) installRunning(of distro.Distribution, process host.Process
 	}
 	i.program = append(i.program, process.Args...)
 	return i
-}
-
-// matchesName returns a test whether the pattern of a unit matches a name.
-func matchesName(name string) func(pattern string) bool {
-	return func(pattern string) bool {
-		fits, err := path.Match(pattern, name)
-		return err == nil && fits
-	}
-}
-
-func firstOf(values ...string) string {
-	for _, value := range values {
-		if value != "" {
-			return value
-		}
-	}
-	return ""
 }
 
 // dataOfContainerd reads the configuration named by a running containerd.

@@ -110,6 +110,9 @@ func OfUnit(unit string) (Distribution, bool) {
 	return first(func(d *Distribution) bool { return matches(d.Units, unit) })
 }
 
+// HasUnit reports whether a unit of that name, with or without ".service", runs kubelet in this distribution.
+func (d Distribution) HasUnit(unit string) bool { return matches(d.Units, unit) }
+
 // IsKubeletUnit reports whether a unit of that name runs a kubelet.
 func IsKubeletUnit(unit string) bool {
 	_, ok := OfUnit(unit)

@@ -159,19 +159,9 @@ func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSA
 
 // rcode names a response code as dig does.
 func rcode(code dnsmessage.RCode) string {
-	switch code {
-	case dnsmessage.RCodeSuccess:
-		return "NOERROR"
-	case dnsmessage.RCodeFormatError:
-		return "FORMERR"
-	case dnsmessage.RCodeServerFailure:
-		return "SERVFAIL"
-	case dnsmessage.RCodeNameError:
-		return "NXDOMAIN"
-	case dnsmessage.RCodeNotImplemented:
-		return "NOTIMP"
-	case dnsmessage.RCodeRefused:
-		return "REFUSED"
+	names := []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED"}
+	if int(code) < len(names) {
+		return names[code]
 	}
 	return fmt.Sprintf("RCODE%d", code)
 }
