@@ -179,16 +179,10 @@ func (d *discoverer) settingsFiles(of distro.Distribution) (args []string, unrea
 		}
 	}
 	for _, name := range names {
-		data, err := d.host.Files.ReadOwned(name)
+		var values map[string]any
+		err := d.readYAML(name, &values)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
-		}
-		var values map[string]any
-		if err == nil && len(data) > maxKubeletConfig {
-			err = errors.New("too large")
-		}
-		if err == nil {
-			err = yaml.Unmarshal(data, &values)
 		}
 		if err != nil {
 			unread = errors.Join(unread, fmt.Errorf("settings of %s: %s: %w", of.Name, name, err))
@@ -197,6 +191,18 @@ func (d *discoverer) settingsFiles(of distro.Distribution) (args []string, unrea
 		args = append(args, flagsOfValues(values)...)
 	}
 	return args, unread
+}
+
+// readYAML reads a file of root's.
+func (d *discoverer) readYAML(name string, into any) error {
+	data, err := d.host.Files.ReadOwned(name)
+	if err == nil && len(data) > maxKubeletConfig {
+		err = errors.New("too large")
+	}
+	if err != nil {
+		return err
+	}
+	return yaml.Unmarshal(data, into)
 }
 
 func flagsOfValues(values map[string]any) []string {

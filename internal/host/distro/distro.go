@@ -78,9 +78,7 @@ type Commands struct{ Start, Restart, Status, Logs string }
 // All returns the table. Distributions that are recognised by more come first: a node is of the first one that fits. The
 // table and the lists made of it are made once, because checks ask them about each process of the node: do not change
 // them.
-func All() []Distribution { return table() }
-
-var table = sync.OnceValue(func() []Distribution {
+var All = sync.OnceValue(func() []Distribution {
 	return slices.Concat(embedding(), snaps(), clouds(), containers(), plain())
 })
 
@@ -131,14 +129,15 @@ func matches(patterns []string, unit string) bool {
 }
 
 // KubeletUnits are the units of all distributions that run kubelet, without ".service": patterns of path.Match.
-func KubeletUnits() []string { return kubeletUnits() }
+var KubeletUnits = union(nil, func(d Distribution) []string { return d.Units })
 
 // RuntimeUnits are the units of all distributions that run a container runtime, without ".service".
-func RuntimeUnits() []string { return runtimeUnits() }
+var RuntimeUnits = union(nil, func(d Distribution) []string { return d.RuntimeUnits })
 
 // KubeletPrograms are the names of programs, as the kernel and the tags of a journal have them, that are a kubelet or
 // have one in them.
-func KubeletPrograms() []string { return kubeletPrograms() }
+var KubeletPrograms = union([]string{"kubelet", "hyperkube", "kubenswrapper", "kubelet-wrapper"},
+	func(d Distribution) []string { return d.Programs })
 
 // RuntimePrograms are the names of programs that are a container runtime.
 func RuntimePrograms() []string {
@@ -147,7 +146,7 @@ func RuntimePrograms() []string {
 
 // Launchers are the programs that units of a distribution start, other than kubelet: a kubelet is part of them or a
 // child of theirs, and its log is theirs.
-func Launchers() []string { return launchers() }
+var Launchers = union(nil, func(d Distribution) []string { return []string{d.Launcher} })
 
 // OfLauncher returns the distribution whose units start a program file of this name.
 func OfLauncher(name string) (Distribution, bool) {
@@ -155,16 +154,7 @@ func OfLauncher(name string) (Distribution, bool) {
 }
 
 // Sockets are where the runtimes of all distributions serve CRI.
-func Sockets() []string { return sockets() }
-
-var (
-	kubeletUnits    = union(nil, func(d Distribution) []string { return d.Units })
-	runtimeUnits    = union(nil, func(d Distribution) []string { return d.RuntimeUnits })
-	kubeletPrograms = union([]string{"kubelet", "hyperkube", "kubenswrapper", "kubelet-wrapper"},
-		func(d Distribution) []string { return d.Programs })
-	launchers = union(nil, func(d Distribution) []string { return []string{d.Launcher} })
-	sockets   = union(nil, func(d Distribution) []string { return []string{d.Expand(d.Runtime.Socket, "")} })
-)
+var Sockets = union(nil, func(d Distribution) []string { return []string{d.Expand(d.Runtime.Socket, "")} })
 
 // EtcdDirs are where the distributions' control planes keep etcd's data.
 func EtcdDirs() []string {
