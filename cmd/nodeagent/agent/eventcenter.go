@@ -20,7 +20,7 @@ import (
 )
 
 // openEventCenter opens the reporter to the event center, if one is configured.
-func (a *Agent) openEventCenter(m meter) {
+func (a *Agent) openEventCenter(m *metrics.Metrics) {
 	settings := a.cfg.Report.EventCenter
 	if !settings.Enabled() {
 		return
@@ -39,9 +39,9 @@ func (a *Agent) openEventCenter(m meter) {
 		PodsEnded: a.leftovers.podsEnded.Load,
 		Store:     a.store.Bucket("eventcenter"), ReadFile: a.readCredential, Observer: a.sinks, Log: a.log,
 	})
-	m.EventCenter(func() metrics.EventCenter {
+	m.EventCenter(func() (quarantined, bytes int) {
 		stats := r.Stats()
-		return metrics.EventCenter{Quarantined: stats.Quarantined, Bytes: stats.Bytes}
+		return stats.Quarantined, stats.Bytes
 	})
 	a.reporters = append(a.reporters, r)
 	if a.clients.Client != nil {
@@ -84,16 +84,8 @@ func (a *activities) found() []finding.Activity {
 // undelivered is how long events may wait before the agent reports a finding; a restart of the center takes less.
 const undelivered = 5 * time.Minute
 
-// eventCenterChecks returns the check of delivery to the event center, if one is configured.
-func (a *Agent) eventCenterChecks() []detect.Check {
-	if !a.cfg.Report.EventCenter.Enabled() {
-		return nil
-	}
-	return []detect.Check{eventCenterCheck(func() (time.Time, string) { return a.sinks.failing("eventcenter") })}
-}
-
-// eventCenterCheck reports that events do not reach the event center. failing returns since when, and why.
-func eventCenterCheck(failing func() (since time.Time, why string)) detect.Check {
+// eventCenterCheck reports that events do not reach the event center.
+func (a *Agent) eventCenterCheck() detect.Check {
 	return detect.Check{
 		ID: "event-center", Domain: "agent", Every: time.Minute,
 		Summary: "events do not reach the event center",
@@ -106,15 +98,12 @@ func eventCenterCheck(failing func() (since time.Time, why string)) detect.Check
 				When: "no event was accepted for 5 min"}},
 		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-			since, why := failing()
+			since, why := a.sinks.failing("eventcenter")
 			if since.IsZero() || time.Since(since) < undelivered {
 				return nil, nil
 			}
-			return []finding.Finding{{
-				Subject: finding.Subject{Kind: "agent", Name: "event-center"}, Severity: finding.Warning,
-				Reason:  "EventsNotDelivered",
-				Message: "events do not reach the event center: " + why,
-			}}, nil
+			return warning(finding.Subject{Kind: "agent", Name: "event-center"}, "EventsNotDelivered",
+				"events do not reach the event center: "+why), nil
 		},
 	}
 }

@@ -38,7 +38,7 @@ type leftovers struct {
 	every     time.Duration
 	host      *host.Host
 	log       *slog.Logger
-	meter     meter
+	meter     *metrics.Metrics
 	inspector inspector
 	found     []finding.Finding // by the last pass; they hold while the inspector rests
 	runner    *release.Runner

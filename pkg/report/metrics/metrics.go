@@ -5,6 +5,7 @@ package metrics
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -171,7 +172,12 @@ func (m *Metrics) Dropped(reporter string, severity finding.Severity, n int) {
 type Leftover struct{ Kind, Verdict string }
 
 // Leftovers sets how many objects there are of each kind and verdict. It removes other series.
-func (m *Metrics) Leftovers(counts map[Leftover]int) { m.state.leftovers(counts) }
+func (m *Metrics) Leftovers(counts map[Leftover]int) {
+	counts = maps.Clone(counts)
+	m.state.mu.Lock()
+	defer m.state.mu.Unlock()
+	m.state.counts = counts
+}
 
 // Released counts a release.
 func (m *Metrics) Released(kind, result string) {

@@ -123,13 +123,6 @@ func (s *state) reason(k finding.Key) string {
 	return s.checks[k.Check].reasons[k]
 }
 
-func (s *state) leftovers(counts map[Leftover]int) {
-	counts = maps.Clone(counts)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.counts = counts
-}
-
 // Describe implements prometheus.Collector.
 func (s *state) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{s.status, s.findings, s.problem, s.objects, s.oldest, s.bytes, s.age} {

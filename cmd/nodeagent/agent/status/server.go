@@ -64,18 +64,15 @@ type ReleaseStatus struct {
 	Quarantine *release.QuarantineState `json:"quarantine,omitempty"` // objects kept instead of deleted
 }
 
-// Answers are the functions behind the socket.
-type Answers struct {
+// SocketServer answers on a Unix socket that only root can open.
+type SocketServer struct {
+	Path string
+
+	// The answers.
 	Status  func() (Status, error)
 	History func() (object.History, error)
 	Paths   func() (ContainerPaths, error)
 	Reload  func(context.Context) error
-}
-
-// SocketServer answers on a Unix socket that only root can open.
-type SocketServer struct {
-	Path    string
-	Answers Answers
 }
 
 // Run serves until ctx ends.
@@ -85,11 +82,11 @@ func (s SocketServer) Run(ctx context.Context) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", answer(s.Answers.Status))
-	mux.HandleFunc("GET /history", answer(s.Answers.History))
-	mux.HandleFunc("GET /paths", answer(s.Answers.Paths))
+	mux.HandleFunc("GET /status", answer(s.Status))
+	mux.HandleFunc("GET /history", answer(s.History))
+	mux.HandleFunc("GET /paths", answer(s.Paths))
 	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) {
-		if err := s.Answers.Reload(context.WithoutCancel(r.Context())); err != nil {
+		if err := s.Reload(context.WithoutCancel(r.Context())); err != nil {
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 			return
 		}
