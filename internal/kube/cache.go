@@ -23,7 +23,7 @@ const (
 type cached[T any] struct {
 	ask   func(ctx context.Context) (T, error)
 	keep  func(ctx context.Context, err error) time.Duration // how long an answer is cached
-	holds func(at time.Time, err error) bool                 // whether an answer of that time still holds, however old; nil: no
+	holds func(at time.Time, err error) bool                 // whether it still holds, however old; nil: no
 	token chan struct{}                                      // of size 1: guards the fields below and the right to ask
 
 	value   T

@@ -89,9 +89,7 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 	if problems := validation.IsDNS1123Subdomain(config.Node); len(problems) > 0 {
 		return nil, fmt.Errorf("apiserver client: node name %q: %s", clip(config.Node), strings.Join(problems, "; "))
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	c := &Client{
 		config: config, log: log, find: config.Credentials, changes: &podChanges{}, rounds: newRounds(),
 	}

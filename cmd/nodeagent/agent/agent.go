@@ -264,13 +264,10 @@ func (a *Agent) Remember() {
 
 // Status returns the current state.
 func (a *Agent) Status() status.Status {
-	now := host.Now()
-	a.mu.Lock()
-	state := a.tracker.State()
-	a.mu.Unlock()
+	now, state := host.Now(), a.state()
 	s := status.Status{Version: Version, Node: a.clients.Host.NodeName, PID: os.Getpid(), Started: a.started, Now: now,
 		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Repair: a.repairs.Status(),
-		Leftovers: a.leftovers.last()}
+		Leftovers: a.leftovers.report.Load()}
 	for _, check := range state.Checks() {
 		c := state[check]
 		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err, Access: c.Access,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -74,11 +75,7 @@ func PodCgroupDirs(p host.Paths) []string {
 
 // KubepodsCgroups returns the possible paths of the cgroup above all pods, one for each driver.
 func KubepodsCgroups(p host.Paths) []string {
-	var dirs []string
-	for _, root := range p.PodCgroupRoots() {
-		if path.Base(root.Dir) == "kubepods" || strings.HasSuffix(root.Dir, "kubepods.slice") {
-			dirs = append(dirs, root.Dir)
-		}
-	}
-	return dirs
+	return slices.DeleteFunc(PodCgroupDirs(p), func(dir string) bool {
+		return path.Base(dir) != "kubepods" && !strings.HasSuffix(dir, "kubepods.slice")
+	})
 }

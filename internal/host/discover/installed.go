@@ -67,10 +67,7 @@ func kubeadm() distro.Distribution {
 
 // podsLeft reports whether a kubelet has left directories of pods.
 func (d *discoverer) podsLeft(i install) bool {
-	root := i.at(i.Kubelet.Root)
-	if d.configured.KubeletRoot != "" {
-		root = d.configured.KubeletRoot
-	}
+	root := cmp.Or(d.configured.KubeletRoot, i.at(i.Kubelet.Root))
 	names, err := d.host.Files.List(filepath.Join(root, "pods"))
 	return err == nil && len(names) > 0
 }

@@ -4,6 +4,7 @@
 package distro
 
 import (
+	"cmp"
 	"path"
 	"path/filepath"
 	"slices"
@@ -186,9 +187,7 @@ func union(given []string, of func(Distribution) []string) func() []string {
 
 // Expand puts the data directory into a path, or into a flag; the default where data is empty.
 func (d Distribution) Expand(text, data string) string {
-	if data == "" {
-		data = d.Data
-	}
+	data = cmp.Or(data, d.Data)
 	common := filepath.Clean(strings.ReplaceAll(d.Common, "{data}", data))
 	text = strings.NewReplacer("{data}", filepath.Clean(data), "{common}", common).Replace(text)
 	if filepath.IsAbs(text) {

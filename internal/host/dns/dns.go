@@ -3,6 +3,7 @@
 package dns
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -65,26 +66,18 @@ func askDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
 		message = append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...) //nolint:gosec // below 300 bytes
 	}
 	if _, err := conn.Write(message); err != nil {
-		return DNSAnswer{}, orEnded(ctx, err)
+		return DNSAnswer{}, cmp.Or(ctx.Err(), err) // the end of ctx closes the connection
 	}
 	for {
 		data, err := readDNS(conn, stream)
 		if err != nil {
-			return DNSAnswer{}, orEnded(ctx, err)
+			return DNSAnswer{}, cmp.Or(ctx.Err(), err) // the end of ctx closes the connection
 		}
 		answer, matches, err := parseDNS(data, id, question)
 		if matches {
 			return answer, err
 		}
 	}
-}
-
-// orEnded returns the error of ctx if the end of ctx made a call fail.
-func orEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
 }
 
 func (q DNSQuestion) pack(id uint16) ([]byte, dnsmessage.Question, error) {

@@ -1,5 +1,5 @@
-// Package hosterr has the errors that the packages of internal/host share, and the functions with which error texts quote
-// input.
+// Package hosterr has the errors that the packages of internal/host share, and the two functions with which error texts
+// quote input.
 package hosterr
 
 import (
