@@ -18,12 +18,14 @@ type cause struct {
 func causes() []cause {
 	return []cause{
 		{object.Process, hangingProcess},
-		{object.Cgroup, frozenCgroup},
+		{object.Cgroup, frozenCgroup(false, "no signal")},
 		{object.Mount, mountOfAnotherPod},
 		{object.Mount, heldMount},
 		{object.Mount, refusedUnmount},
 		{object.PodDirectory, leftVolumeRecord},
-		{object.Cgroup, frozenCgroupV2},
+		// A frozen cgroup v2 does not stop SIGKILL, which kubelet and the runtime send in the end.
+		// https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroup.freeze
+		{object.Cgroup, frozenCgroup(true, "no signal but SIGKILL")},
 	}
 }
 
@@ -51,20 +53,13 @@ func hangingProcess(o object.Assessment) string {
 		"server that does not answer", o.ID, o.Facts["command"], o.Facts["waitsIn"])
 }
 
-func frozenCgroup(o object.Assessment) string {
-	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] == "v2" {
-		return ""
+func frozenCgroup(v2 bool, signals string) func(object.Assessment) string {
+	return func(o object.Assessment) string {
+		if o.Facts["frozen"] != "true" || (o.Facts["hierarchy"] == "v2") != v2 {
+			return ""
+		}
+		return fmt.Sprintf("the cgroup %s is frozen: its processes react to %s until it is thawed", o.ID, signals)
 	}
-	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal until it is thawed", o.ID)
-}
-
-// frozenCgroupV2 comes last: a frozen cgroup v2 does not stop SIGKILL, which kubelet and the runtime send in the end.
-// https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroup.freeze
-func frozenCgroupV2(o object.Assessment) string {
-	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] != "v2" {
-		return ""
-	}
-	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal but SIGKILL until it is thawed", o.ID)
 }
 
 // mountOfAnotherPod recognizes a copy of a mount in the mount namespace of a pod that mounts host directories without

@@ -16,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/agent/status"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/capture"
 	"github.com/nodeagent/nodeagent/cmd/nodeagent/config"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/bundle"
 )
@@ -135,20 +136,15 @@ func (c captured) parts() []capture.Part {
 			return asJSON(s, err)
 		}},
 		{Name: "check.json", Form: capture.JSON, Limit: slowPart, Read: c.checks},
-		{Name: "kernel.log", Limit: quickPart, Read: c.ofHost(func(ctx context.Context, d *agent.Clients) ([]byte, error) {
-			return capture.KernelLog(ctx, d.Host, kernelLines)
+		{Name: "kernel.log", Limit: quickPart, Read: c.ofHost(func(ctx context.Context, h *host.Host) ([]byte, error) {
+			return capture.KernelLog(ctx, h, kernelLines)
 		})},
-		{Name: "units.json", Form: capture.JSON, Limit: quickPart,
-			Read: c.ofHost(func(ctx context.Context, d *agent.Clients) ([]byte, error) {
-				return capture.Units(ctx, d.Host)
-			})},
+		{Name: "units.json", Form: capture.JSON, Limit: quickPart, Read: c.ofHost(capture.Units)},
 		{Name: "versions.json", Form: capture.JSON, Limit: quickPart,
-			Read: c.ofHost(func(ctx context.Context, d *agent.Clients) ([]byte, error) {
-				return capture.Versions(ctx, d.Host, agent.Version)
+			Read: c.ofHost(func(ctx context.Context, h *host.Host) ([]byte, error) {
+				return capture.Versions(ctx, h, agent.Version)
 			})},
-		{Name: "mounts.txt", Limit: quickPart, Read: c.ofHost(func(_ context.Context, d *agent.Clients) ([]byte, error) {
-			return capture.Mounts(d.Host)
-		})},
+		{Name: "mounts.txt", Limit: quickPart, Read: c.ofHost(capture.Mounts)},
 		{Name: "config.yaml", Limit: quickPart, Read: func(context.Context) ([]byte, error) {
 			cfg, err := c.config()
 			if err != nil {
@@ -159,14 +155,13 @@ func (c captured) parts() []capture.Part {
 	}
 }
 
-func (c captured) ofHost(read func(context.Context, *agent.Clients) ([]byte, error)) func(context.Context) ([]byte,
-	error) {
+func (c captured) ofHost(read func(context.Context, *host.Host) ([]byte, error)) func(context.Context) ([]byte, error) {
 	return func(ctx context.Context) ([]byte, error) {
 		d, err := c.clients()
 		if err != nil {
 			return nil, err
 		}
-		return read(ctx, d)
+		return read(ctx, d.Host)
 	}
 }
 

@@ -258,3 +258,41 @@ func (r checkResult) verdict() string {
 	}
 	return strings.Join(parts, ", ")
 }
+
+// blindness lists the access that the agent lacks, each with the checks that it makes unknown.
+type blindness []blindChecks
+
+type blindChecks struct {
+	finding.Access
+
+	Checks []string `json:"checks"`
+}
+
+func (b *blindness) add(check string, lack finding.Access) {
+	i := slices.IndexFunc(*b, func(known blindChecks) bool { return known.Access == lack })
+	if i < 0 {
+		i = len(*b)
+		*b = append(*b, blindChecks{Access: lack})
+	}
+	(*b)[i].Checks = append((*b)[i].Checks, check)
+}
+
+func (b blindChecks) text() string {
+	return fmt.Sprintf("%s: %s; to grant it: %s", strings.Join(b.Checks, ", "), oneLine(b.Lack), oneLine(b.Grant))
+}
+
+// printList lists the checks for people.
+func printList(w io.Writer, checks []detect.Check) error {
+	var b strings.Builder
+	for _, domain := range groupedBy(checks, func(c detect.Check) string { return c.Domain }) {
+		fmt.Fprintf(&b, "%s\n", strings.ToUpper(domain[0].Domain))
+		for _, c := range domain {
+			fmt.Fprintf(&b, "  %-24s %s\n", c.ID, c.Summary)
+		}
+		b.WriteString("\n")
+	}
+	fmt.Fprintf(&b, "%d checks; nodeagent explain CHECK explains its sources, thresholds and false alarms\n",
+		len(checks))
+	_, err := io.WriteString(w, b.String())
+	return err
+}

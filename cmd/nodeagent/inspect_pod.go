@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,10 +107,7 @@ func printAnswer(w io.Writer, a podstage.Answer, now time.Time) error {
 	}
 	const indent = 11
 	line := func(label, text string) {
-		if text == "" {
-			text = "-"
-		}
-		fmt.Fprintf(&b, "  %-*s%s\n", indent-2, label, s.wrap(text, indent, indent))
+		fmt.Fprintf(&b, "  %-*s%s\n", indent-2, label, s.wrap(cmp.Or(text, "-"), indent, indent))
 	}
 	line("since", since)
 	line("blocker", a.Blocker)

@@ -121,8 +121,8 @@ func verdictOrder() []object.Verdict {
 		object.Foreign}
 }
 
-func hasVerdict(objects []object.Assessment, v object.Verdict) bool {
-	return slices.ContainsFunc(objects, func(o object.Assessment) bool { return o.Verdict == v })
+func hasVerdict(objects []object.Assessment, verdicts ...object.Verdict) bool {
+	return slices.ContainsFunc(objects, func(o object.Assessment) bool { return slices.Contains(verdicts, o.Verdict) })
 }
 
 // header prints a pod, its verdicts and since when it has been observed.
@@ -157,8 +157,7 @@ func (p *inspectScreen) header(pod []object.Assessment, name func(object.Pod) st
 }
 
 func verdictColour(pod []object.Assessment) string {
-	if hasVerdict(pod, object.Leftover) || hasVerdict(pod, object.Candidate) || hasVerdict(pod, object.Unowned) ||
-		hasVerdict(pod, object.Unknown) {
+	if hasVerdict(pod, object.Leftover, object.Candidate, object.Unowned, object.Unknown) {
 		return yellow
 	}
 	return ""

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 )
@@ -20,23 +19,29 @@ const (
 	maxNamespaces = 256 // cached lists of ControllerRevisions
 )
 
-// cached caches the answer of fetch. Concurrent callers wait for a running fetch, but not beyond their ctx.
+// cached caches the answer of ask. Concurrent callers wait for a running request, but not beyond their ctx.
 type cached[T any] struct {
-	fetch func(ctx context.Context) (T, error)
-	holds func(at time.Time) bool // whether an answer of that time still holds, however old; nil: no
-	token chan struct{}           // of size 1: guards the fields below and the right to fetch
+	ask   func(ctx context.Context) (T, error)
+	keep  func(ctx context.Context, err error) time.Duration // how long an answer is cached
+	holds func(at time.Time, err error) bool                 // whether it still holds, however old; nil: no
+	token chan struct{}                                      // of size 1: guards the fields below and the right to ask
 
 	value   T
 	err     error
-	at      time.Time
+	at      time.Time // zero: there is no answer
 	expires time.Time
 }
 
-func newCached[T any](fetch func(ctx context.Context) (T, error)) *cached[T] {
-	return &cached[T]{fetch: fetch, token: make(chan struct{}, 1)}
+func newCached[T any](ask func(ctx context.Context) (T, error)) *cached[T] {
+	return &cached[T]{ask: ask, keep: keepList, token: make(chan struct{}, 1)}
 }
 
-func (c *cached[T]) get(ctx context.Context) (T, error) {
+func (c *cached[T]) get(ctx context.Context) (T, error) { return c.answer(ctx, false) }
+
+// renew always asks, and caches the answer.
+func (c *cached[T]) renew(ctx context.Context) (T, error) { return c.answer(ctx, true) }
+
+func (c *cached[T]) answer(ctx context.Context, anew bool) (T, error) {
 	select {
 	case c.token <- struct{}{}:
 	case <-ctx.Done():
@@ -45,26 +50,31 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 	}
 	defer func() { <-c.token }()
 	now := time.Now()
-	if now.Before(c.expires) || c.holds != nil && c.err == nil && !c.at.IsZero() && c.holds(c.at) {
+	if !anew && (now.Before(c.expires) || c.holds != nil && !c.at.IsZero() && c.holds(c.at, c.err)) {
 		return c.value, c.err
 	}
 	c.at = now
-	c.value, c.err = c.fetch(ctx)
+	c.value, c.err = c.ask(ctx)
+	c.expires = time.Now().Add(c.keep(ctx, c.err))
+	return c.value, c.err
+}
+
+// keepList returns how long an answer common to all nodes is cached.
+func keepList(ctx context.Context, err error) time.Duration {
 	keep := cacheFor
-	if c.err != nil {
+	if err != nil {
 		keep = cacheErrorFor
 	}
-	c.expires = time.Now().Add(keep + rand.N(keep))
-	if c.err != nil && ctx.Err() != nil {
-		c.expires = time.Time{} // only this caller's ctx has ended
+	if err != nil && ctx.Err() != nil {
+		return 0 // only this caller's ctx has ended
 	}
-	return c.value, c.err
+	return keep + rand.N(keep)
 }
 
 // listDaemonSets lists the DaemonSets of the whole cluster from the apiserver's cache.
 func (c *Client) listDaemonSets(ctx context.Context) ([]appsv1.DaemonSet, error) {
 	list := &appsv1.DaemonSetList{}
-	if err := c.listCached(ctx, "", "daemonsets", list, list); err != nil {
+	if err := c.listCached(ctx, "", "daemonsets", list); err != nil {
 		return nil, err
 	}
 	for i := range list.Items {
@@ -97,7 +107,7 @@ func (c *Client) cachedRevisions() func(context.Context, string) ([]appsv1.Contr
 
 func (c *Client) listRevisions(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error) {
 	list := &appsv1.ControllerRevisionList{}
-	if err := c.listCached(ctx, namespace, "controllerrevisions", list, list); err != nil {
+	if err := c.listCached(ctx, namespace, "controllerrevisions", list); err != nil {
 		return nil, err
 	}
 	for i := range list.Items {
@@ -108,24 +118,18 @@ func (c *Client) listRevisions(ctx context.Context, namespace string) ([]appsv1.
 }
 
 // listCached lists from the apiserver's watch cache (resourceVersion=0): cheap for it, but possibly a little old.
-func (c *Client) listCached(ctx context.Context, namespace, resource string, into runtime.Object,
-	list metav1.ListInterface) error {
+func (c *Client) listCached(ctx context.Context, namespace, resource string, list objectList) error {
 	what := "list " + resource
 	if namespace != "" {
 		what += " of namespace " + namespace
 	}
-	err := c.send(ctx, request{
+	return c.list(ctx, request{
 		what:  what,
 		group: appsv1.SchemeGroupVersion,
 		build: func(r *rest.RESTClient) *rest.Request {
 			return r.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("resourceVersion",
 				"0")
 		},
-		into: into,
 		wait: true,
-	})
-	if err != nil {
-		return err
-	}
-	return checkList(what, list)
+	}, list)
 }

@@ -54,19 +54,14 @@ func (c *Client) ListLeases(ctx context.Context, namespace, selector string) ([]
 	}
 	leases := &coordinationv1.LeaseList{}
 	var date time.Time
-	what := "list leases of " + namespace
-	err := c.send(context.WithValue(ctx, dateKey{}, &date), request{
-		what:  what,
+	err := c.list(context.WithValue(ctx, dateKey{}, &date), request{
+		what:  "list leases of " + namespace,
 		group: coordinationv1.SchemeGroupVersion,
 		build: func(r *rest.RESTClient) *rest.Request {
 			return r.Get().Namespace(namespace).Resource("leases").Param("labelSelector", selector)
 		},
-		into:  leases,
 		claim: true,
-	})
-	if err == nil {
-		err = checkList(what, leases)
-	}
+	}, leases)
 	return leases.Items, date, err
 }
 
@@ -92,21 +87,7 @@ func (c *Client) DeleteLease(ctx context.Context, namespace, name, uid string) e
 
 // HasConfigMap reports whether a ConfigMap exists, with the agent's own identity. It does not request the data.
 func (c *Client) HasConfigMap(ctx context.Context, namespace, name string) (bool, error) {
-	if err := validName(namespace, name); err != nil {
-		return false, err
-	}
-	err := c.send(ctx, request{
-		what:  "get configmap " + path.Join(namespace, name),
-		group: corev1.SchemeGroupVersion,
-		build: func(r *rest.RESTClient) *rest.Request {
-			return r.Get().Namespace(namespace).Resource("configmaps").Name(name).SetHeader("Accept", metadataOnly)
-		},
-		claim: true,
-	})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	return err == nil, err
+	return c.has(ctx, request{claim: true}, "configmap", namespace, name)
 }
 
 // DeleteConfigMap deletes a ConfigMap, if it exists.

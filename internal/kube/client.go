@@ -17,11 +17,11 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/nodeagent/nodeagent/internal/kube/groups"
 )
 
 // The limits of one agent towards the apiserver.
@@ -46,7 +46,6 @@ type Client struct {
 	log     *slog.Logger
 	asNode  *Client                              // with kubelet's own credentials; nil in that client itself
 	find    func() (*rest.Config, string, error) // credentials, and their source
-	codecs  serializer.CodecFactory
 	limiter flowcontrol.RateLimiter
 	urgent  flowcontrol.RateLimiter               // for conditions: they must not wait behind events and lists
 	claims  flowcontrol.RateLimiter               // for the fleet budget: a slot or its release must not wait either
@@ -68,7 +67,7 @@ type Client struct {
 
 // session is one set of credentials and the connections made with them.
 type session struct {
-	groups  map[schema.GroupVersion]*rest.RESTClient
+	groups  groups.Clients
 	pool    *http.Transport
 	expires time.Time
 	source  string
@@ -90,25 +89,14 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 	if problems := validation.IsDNS1123Subdomain(config.Node); len(problems) > 0 {
 		return nil, fmt.Errorf("apiserver client: node name %q: %s", clip(config.Node), strings.Join(problems, "; "))
 	}
-	codecs, err := newCodecs()
-	if err != nil {
-		return nil, fmt.Errorf("apiserver client: %w", err)
-	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	c := &Client{
-		config:  config,
-		log:     log,
-		find:    config.Credentials,
-		codecs:  codecs,
-		changes: &podChanges{}, rounds: newRounds(),
+		config: config, log: log, find: config.Credentials, changes: &podChanges{}, rounds: newRounds(),
 	}
 	c.limit()
-	c.asNode = &Client{config: config, log: log, find: config.nodeCredentials, codecs: codecs, limiter: c.limiter,
-		urgent: c.urgent}
+	c.asNode = &Client{config: config, log: log, find: config.nodeCredentials, limiter: c.limiter, urgent: c.urgent}
 	c.daemonSets, c.recentPods = newCached(c.listDaemonSets), newCached(c.pods)
-	c.daemonSets.holds = func(at time.Time) bool { return c.still(time.Since(at)) }
+	c.daemonSets.holds = func(at time.Time, err error) bool { return err == nil && c.still(time.Since(at)) }
 	c.recentPods.holds = c.daemonSets.holds
 	c.revisions = c.cachedRevisions()
 	return c, nil
@@ -181,36 +169,18 @@ func (c *Client) connect() (*session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials %s: %w", source, err)
 	}
-	s := &session{
-		groups:  make(map[schema.GroupVersion]*rest.RESTClient),
-		pool:    pool,
-		source:  source,
-		expires: time.Now().Add(minSession + rand.N(minSession)),
-	}
-	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion,
-		storagev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion} {
-		s.groups[group], err = rest.RESTClientForConfigAndClient(c.groupConfig(config, group),
-			&http.Client{Transport: transport})
-		if err != nil {
-			return nil, fmt.Errorf("credentials %s: %w", source, err)
-		}
-	}
-	return s, nil
-}
-
-func (c *Client) groupConfig(config *rest.Config, group schema.GroupVersion) *rest.Config {
-	config = rest.CopyConfig(config)
-	config.APIPath = "/apis"
-	if group.Group == "" {
-		config.APIPath = "/api"
-	}
-	config.GroupVersion = &group
-	config.NegotiatedSerializer = c.codecs.WithoutConversion()
-	config.ContentType = "application/vnd.kubernetes.protobuf"
-	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
-	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // see attempt
+	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // see try
 	config.WarningHandlerWithContext = rest.NoWarnings{}
-	return config
+	clients, _, err := groups.New(config, &http.Client{Transport: transport},
+		groups.Group{Version: corev1.SchemeGroupVersion, AddToScheme: corev1.AddToScheme},
+		groups.Group{Version: appsv1.SchemeGroupVersion, AddToScheme: appsv1.AddToScheme},
+		groups.Group{Version: storagev1.SchemeGroupVersion, AddToScheme: storagev1.AddToScheme},
+		groups.Group{Version: coordinationv1.SchemeGroupVersion, AddToScheme: coordinationv1.AddToScheme})
+	if err != nil {
+		return nil, fmt.Errorf("credentials %s: %w", source, err)
+	}
+	return &session{groups: clients, pool: pool, source: source,
+		expires: time.Now().Add(minSession + rand.N(minSession))}, nil
 }
 
 // userAgent identifies the agent in the apiserver's logs and flow control.

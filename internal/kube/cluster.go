@@ -23,7 +23,7 @@ func (c *Client) Cluster() host.Cluster {
 		RecentPods:          c.recentPods.get,
 		Pod:                 c.pod,
 		PodsNamed:           c.podsNamed,
-		Node:                c.node,
+		Node:                c.GetNode,
 		Watched:             c.WatchedNode,
 		CSINode:             c.csiNode,
 		DaemonSets:          c.daemonSets.get,
@@ -44,7 +44,8 @@ func (c *Client) pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 	return getObject(ctx, c, corev1.SchemeGroupVersion, "pod", namespace, name, &corev1.Pod{})
 }
 
-func (c *Client) node(ctx context.Context) (*corev1.Node, error) {
+// GetNode reads the Node of this node.
+func (c *Client) GetNode(ctx context.Context) (*corev1.Node, error) {
 	return getObject(ctx, c, corev1.SchemeGroupVersion, "node", "", c.config.Node, &corev1.Node{})
 }
 

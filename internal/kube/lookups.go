@@ -21,9 +21,8 @@ func (c *Client) DaemonSet(ctx context.Context, namespace, name string) (*appsv1
 // UnscheduledPods lists one page of the pods of a namespace that match a label selector and are on no node.
 func (c *Client) UnscheduledPods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
 	pods := &corev1.PodList{}
-	what := fmt.Sprintf("list pods without node in %s", namespace)
-	err := c.send(ctx, request{
-		what:  what,
+	err := c.list(ctx, request{
+		what:  "list pods without node in " + namespace,
 		group: corev1.SchemeGroupVersion,
 		build: func(r *rest.RESTClient) *rest.Request {
 			return r.Get().Namespace(namespace).Resource("pods").
@@ -31,13 +30,9 @@ func (c *Client) UnscheduledPods(ctx context.Context, namespace, selector string
 				Param("labelSelector", selector).
 				Param("limit", fmt.Sprint(pageSize))
 		},
-		into: pods,
 		wait: true,
-	})
+	}, pods)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkList(what, pods); err != nil {
 		return nil, err
 	}
 	for i := range pods.Items {
@@ -51,17 +46,19 @@ func (c *Client) Exists(ctx context.Context, kind, namespace, name string) (bool
 	if kind != "configmap" && kind != "secret" {
 		return false, fmt.Errorf("apiserver: kind %q is not asked for", clip(kind))
 	}
+	return c.has(ctx, request{wait: true}, kind, namespace, name)
+}
+
+// has makes a request whether an object of the core group exists.
+func (c *Client) has(ctx context.Context, r request, kind, namespace, name string) (bool, error) {
 	if err := validName(namespace, name); err != nil {
 		return false, err
 	}
-	err := c.send(ctx, request{
-		what:  "get " + kind + " " + path.Join(namespace, name),
-		group: corev1.SchemeGroupVersion,
-		build: func(r *rest.RESTClient) *rest.Request {
-			return r.Get().Namespace(namespace).Resource(kind+"s").Name(name).SetHeader("Accept", metadataOnly)
-		},
-		wait: true,
-	})
+	r.what, r.group = "get "+kind+" "+path.Join(namespace, name), corev1.SchemeGroupVersion
+	r.build = func(r *rest.RESTClient) *rest.Request {
+		return r.Get().Namespace(namespace).Resource(kind+"s").Name(name).SetHeader("Accept", metadataOnly)
+	}
+	err := c.send(ctx, r)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -100,21 +97,16 @@ func (c *Client) PodEvents(ctx context.Context, pod *corev1.Pod) ([]corev1.Event
 		return nil, errors.New("apiserver: list events: the pod has no UID")
 	}
 	events := &corev1.EventList{}
-	what := "list events of pod " + path.Join(pod.Namespace, pod.Name)
-	err := c.send(ctx, request{
-		what:  what,
+	err := c.list(ctx, request{
+		what:  "list events of pod " + path.Join(pod.Namespace, pod.Name),
 		group: corev1.SchemeGroupVersion,
 		build: func(r *rest.RESTClient) *rest.Request {
 			return r.Get().Namespace(pod.Namespace).Resource("events").
 				Param("fieldSelector", "involvedObject.uid="+string(pod.UID)).
 				Param("limit", fmt.Sprint(maxPodEvents))
 		},
-		into: events,
 		wait: true,
-	})
-	if err == nil {
-		err = checkList(what, events)
-	}
+	}, events)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,53 +25,31 @@ const (
 	nodeSilenceBad = 150 * time.Second
 )
 
-// nodeSight is the last observed Node. The zero value has observed none.
+// nodeSight is the last observed Node. While the watch is not live the Node may have changed.
 type nodeSight struct {
-	mu   sync.Mutex // guards the fields below
-	node *corev1.Node
-	live bool // the watch shows each change
-}
-
-func (s *nodeSight) set(node *corev1.Node, live bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.node, s.live = node, live
-}
-
-// last returns the last observed Node, or nil. While the watch is not live the Node may have changed.
-func (s *nodeSight) last() *corev1.Node {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.node
-}
-
-func (s *nodeSight) ended() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.live = false
+	node atomic.Pointer[corev1.Node] // nil: none was observed
+	live atomic.Bool                 // the watch shows each change
 }
 
 // WatchedNode returns the current Node from the watch, nil if there is no watch or no Node. It is shared, and must not
 // be changed.
 func (c *Client) WatchedNode() *corev1.Node {
-	c.sight.mu.Lock()
-	defer c.sight.mu.Unlock()
-	if !c.sight.live {
+	if !c.sight.live.Load() {
 		return nil
 	}
-	return c.sight.node
+	return c.sight.node.Load()
 }
 
 // WatchNode follows the Node of this node until ctx ends. It calls see with the shared Node whenever that may have
 // changed; bad reports whether the Node shows a fault.
 func (c *Client) WatchNode(ctx context.Context, see func(*corev1.Node), bad func() bool) error {
-	defer c.sight.ended()
+	defer c.sight.live.Store(false)
 	failed, version := watchRetry, ""
 	for ctx.Err() == nil {
 		began := time.Now()
 		var err error
 		version, err = c.followNode(ctx, version, see, bad)
-		c.sight.ended()
+		c.sight.live.Store(false)
 		var wait time.Duration
 		switch {
 		case apierrors.IsForbidden(err) && bad():
@@ -108,14 +86,14 @@ func (c *Client) restNode(ctx context.Context, wait time.Duration, bad func() bo
 // followNode follows the changes of the Node after a version; without one, it reads the Node first. It returns the
 // version to continue from.
 func (c *Client) followNode(ctx context.Context, version string, see func(*corev1.Node), bad func() bool) (string, error) {
-	node := c.sight.last()
+	node := c.sight.node.Load()
 	if version == "" || node == nil {
 		var err error
-		if node, err = c.node(ctx); err != nil {
+		if node, err = c.GetNode(ctx); err != nil {
 			return "", err
 		}
 		version = node.ResourceVersion
-		c.sight.set(node, false)
+		c.sight.node.Store(node)
 		see(node)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -127,7 +105,7 @@ func (c *Client) followNode(ctx context.Context, version string, see func(*corev
 		return "", err
 	}
 	defer stream.Stop()
-	c.sight.set(node, true)
+	c.sight.live.Store(true)
 	silence := time.NewTicker(nodeSilenceBad / 5)
 	defer silence.Stop()
 	for lastMessage := time.Now(); ; {
@@ -142,7 +120,7 @@ func (c *Client) followNode(ctx context.Context, version string, see func(*corev
 			}
 			version = node.ResourceVersion
 			if event.Type != watch.Bookmark {
-				c.sight.set(node, true)
+				c.sight.node.Store(node)
 				see(node)
 			}
 		case <-silence.C:

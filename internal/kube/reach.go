@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,11 +62,7 @@ func (c *Client) endpoint() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	port := target.Port()
-	if port == "" {
-		port = "443"
-	}
-	return net.JoinHostPort(target.Hostname(), port), nil
+	return net.JoinHostPort(target.Hostname(), cmp.Or(target.Port(), "443")), nil
 }
 
 func targetURL(config *rest.Config) (*url.URL, error) {

@@ -12,14 +12,14 @@ import (
 func TestLastAnswer(t *testing.T) {
 	server := newFakeServer(t, mute)
 	client := server.client()
-	if _, err := client.node(within(t, 200*time.Millisecond)); err == nil {
+	if _, err := client.GetNode(within(t, 200*time.Millisecond)); err == nil {
 		t.Error("a mute server answered")
 	}
 	if ago, ever := client.lastAnswer(); ever {
 		t.Errorf("never answered, yet %s ago", ago)
 	}
 	server.set(refusal(http.StatusForbidden, metav1.StatusReasonForbidden))
-	if _, err := client.node(within(t, time.Minute)); err == nil {
+	if _, err := client.GetNode(within(t, time.Minute)); err == nil {
 		t.Error("not refused")
 	}
 	if ago, ever := client.lastAnswer(); !ever || ago > time.Minute {

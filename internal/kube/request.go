@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -42,6 +43,21 @@ func (c *Client) send(ctx context.Context, r request) error {
 		return fmt.Errorf("apiserver: %s: %w", r.what, err)
 	}
 	return nil
+}
+
+// objectList is any list of the API's objects.
+type objectList interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
+// list is send for a list: see checkList.
+func (c *Client) list(ctx context.Context, r request, list objectList) error {
+	r.into = list
+	if err := c.send(ctx, r); err != nil {
+		return err
+	}
+	return checkList(r.what, list)
 }
 
 // try makes one request with the credentials of this client.

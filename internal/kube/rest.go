@@ -27,11 +27,8 @@ func (r rounds) of(at time.Time) int64 { return int64(at.Sub(r.start) / roundEve
 
 // AtRest adds to kubelet's API the calls that query it only once a round while no pod of the node changes.
 func (c *Client) AtRest(k host.Kubelet) host.Kubelet {
-	pods := newResting(c, k.Pods, k.Process)
-	pods.share, pods.holds = podsShare, c.changes.unchangedSince
-	scrape := newResting(c, k.Scrape, k.Process)
-	scrape.holds = func(time.Time) bool { return c.changes.quiet() }
-	k.RecentPods = pods.get
+	scrape := newResting(c, k.Scrape, k.Process, 0, func(time.Time) bool { return c.changes.quiet() })
+	k.RecentPods = newResting(c, k.Pods, k.Process, podsShare, c.changes.unchangedSince).get
 	k.RecentScrape = scrape.get
 	k.Scrape = scrape.renew
 	return k
@@ -44,67 +41,37 @@ func (c *Client) still(ago time.Duration) bool {
 	return c.changes.unchangedSince(at) && c.rounds.of(at) == c.rounds.of(now)
 }
 
-// resting caches an answer of kubelet for as long as it holds: until the next round, unless a pod changes earlier or
-// another kubelet runs. A refusal is cached as well; other errors are not. Concurrent callers wait for a running
-// request, but not beyond their ctx.
-type resting[T any] struct {
-	ask     func(ctx context.Context) (T, error)
-	process func() (host.Process, error)
-	rounds  *rounds
-	share   time.Duration           // an answer always holds for so long
-	holds   func(at time.Time) bool // whether an answer of that time still holds
-
-	token chan struct{} // of size 1: guards the fields below and the right to ask
-	value T
-	err   error
-	at    time.Time // zero: there is no answer
-	who   identity
-}
-
 // identity is one process of kubelet.
 type identity struct {
 	pid   int
 	start uint64
 }
 
-func newResting[T any](c *Client, ask func(context.Context) (T, error),
-	process func() (host.Process, error)) *resting[T] {
-	return &resting[T]{ask: ask, process: process, rounds: &c.rounds, token: make(chan struct{}, 1)}
-}
-
-func (r *resting[T]) get(ctx context.Context) (T, error) { return r.answer(ctx, false) }
-
-// renew always asks, and caches the answer.
-func (r *resting[T]) renew(ctx context.Context) (T, error) { return r.answer(ctx, true) }
-
-func (r *resting[T]) answer(ctx context.Context, anew bool) (T, error) {
-	select {
-	case r.token <- struct{}{}:
-	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
+// newResting caches an answer of kubelet for as long as it holds: until the next round, unless a pod changes earlier or
+// another kubelet runs. A refusal is cached as well; other errors are not. Every answer holds for the time share, and
+// unchanged reports whether one of a time still does.
+func newResting[T any](c *Client, ask func(context.Context) (T, error), process func() (host.Process, error),
+	share time.Duration, unchanged func(at time.Time) bool) *cached[T] {
+	running := func() (identity, error) {
+		p, err := process()
+		return identity{p.PID, p.StartTime}, err
 	}
-	defer func() { <-r.token }()
-	now := time.Now()
-	process, err := r.process()
-	who := identity{process.PID, process.StartTime}
-	if !anew && err == nil && who == r.who && r.valid(now) {
-		return r.value, r.err
+	var asked identity
+	resting := newCached(func(ctx context.Context) (T, error) {
+		asked, _ = running()
+		return ask(ctx)
+	})
+	resting.keep = func(context.Context, error) time.Duration { return 0 }
+	resting.holds = func(at time.Time, refused error) bool {
+		now := time.Now()
+		who, err := running()
+		switch {
+		case err != nil || who != asked || refused != nil && !errors.Is(refused, hosterr.ErrForbidden):
+			return false
+		case refused == nil && now.Sub(at) < share:
+			return true
+		}
+		return c.rounds.of(at) == c.rounds.of(now) && (refused != nil || unchanged(at))
 	}
-	r.value, r.err = r.ask(ctx)
-	r.at, r.who = now, who
-	if r.err != nil && !errors.Is(r.err, hosterr.ErrForbidden) {
-		r.at = time.Time{}
-	}
-	return r.value, r.err
-}
-
-func (r *resting[T]) valid(now time.Time) bool {
-	switch {
-	case r.at.IsZero():
-		return false
-	case r.err == nil && now.Sub(r.at) < r.share:
-		return true
-	}
-	return r.rounds.of(r.at) == r.rounds.of(now) && (r.err != nil || r.holds(r.at))
+	return resting
 }

@@ -20,40 +20,20 @@ const (
 	scrapeErrorFor = 10 * time.Second
 )
 
-// scraper caches the latest metrics of kubelet. Concurrent callers wait for a running request, but not beyond their
-// ctx.
-type scraper struct {
-	ask   func(ctx context.Context) (*kubelet.Scrape, error)
-	token chan struct{} // of size 1: guards the fields below and the right to ask
-	last  *kubelet.Scrape
-	err   error
-	until time.Time
+func newScraper(k *kubeletClient) *cached[*kubelet.Scrape] {
+	c := newCached(k.scrape)
+	c.keep = keepScrape
+	return c
 }
 
-func newScraper(k *kubeletClient) *scraper {
-	return &scraper{ask: k.scrape, token: make(chan struct{}, 1)}
-}
-
-func (s *scraper) get(ctx context.Context) (*kubelet.Scrape, error) {
-	select {
-	case s.token <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	defer func() { <-s.token }()
-	if time.Now().Before(s.until) {
-		return s.last, s.err
-	}
-	s.last, s.err = s.ask(ctx)
+func keepScrape(ctx context.Context, err error) time.Duration {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
-		s.until = time.Time{} // only this caller's ctx has ended
-	case s.err == nil || errors.Is(s.err, context.DeadlineExceeded):
-		s.until = time.Now().Add(scrapeFor)
-	default:
-		s.until = time.Now().Add(scrapeErrorFor)
+		return 0 // only this caller's ctx has ended
+	case err == nil || errors.Is(err, context.DeadlineExceeded):
+		return scrapeFor
 	}
-	return s.last, s.err
+	return scrapeErrorFor
 }
 
 // scrape reads /metrics and, for the results of probes, /metrics/probes.
@@ -79,4 +59,25 @@ func (k *kubeletClient) metrics(ctx context.Context, path string) (metrics kubel
 		return nil
 	})
 	return metrics, err
+}
+
+// parseMetric returns the samples of one metric family from the Prometheus text format, by their label string:
+//
+//	# TYPE kubelet_working_pods gauge
+//	kubelet_working_pods{config="orphan",lifecycle="sync",static=""} 0
+//
+// No sample is no error: a family that an older kubelet does not know is absent, as is one without samples yet.
+func parseMetric(text io.Reader, family string) (map[string]float64, error) {
+	metrics, err := kubelet.ParseMetrics(text, []string{family})
+	if err != nil {
+		return nil, err
+	}
+	samples := make(map[string]float64, len(metrics[family]))
+	for _, s := range metrics[family] {
+		if _, twice := samples[s.Labels]; twice {
+			return nil, fmt.Errorf("metric family %s: labels given twice: %q", family, clip(s.Labels))
+		}
+		samples[s.Labels] = s.Value
+	}
+	return samples, nil
 }

@@ -86,7 +86,7 @@ func TestKubeletScrape(t *testing.T) {
 func TestScraperKeepsErrorsShortly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, slow := 0, false
-		s := &scraper{token: make(chan struct{}, 1), ask: func(ctx context.Context) (*kubelet.Scrape, error) {
+		s := newCached(func(ctx context.Context) (*kubelet.Scrape, error) {
 			if calls++; calls == 1 {
 				return nil, errors.New("refused")
 			}
@@ -94,7 +94,8 @@ func TestScraperKeepsErrorsShortly(t *testing.T) {
 				return nil, fmt.Errorf("get: %w", context.DeadlineExceeded)
 			}
 			return &kubelet.Scrape{}, ctx.Err()
-		}}
+		})
+		s.keep = keepScrape
 		ask := func(fails bool, wantCalls int) {
 			t.Helper()
 			if _, err := s.get(t.Context()); (err != nil) != fails || calls != wantCalls {

@@ -201,21 +201,15 @@ func (c *Client) followPods(ctx context.Context, version string) (string, error)
 // listPodsCached lists the node's pods from the apiserver's cache.
 func (c *Client) listPodsCached(ctx context.Context) (*corev1.PodList, error) {
 	list := &corev1.PodList{}
-	what := "list pods of node " + c.config.Node
-	err := c.send(ctx, request{
-		what:  what,
+	return list, c.list(ctx, request{
+		what:  "list pods of node " + c.config.Node,
 		group: corev1.SchemeGroupVersion,
 		build: func(r *rest.RESTClient) *rest.Request {
 			return r.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+c.config.Node).
 				Param("resourceVersion", "0")
 		},
-		into: list,
 		wait: true,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return list, checkList(what, list)
+	}, list)
 }
 
 // watchCode is the status code of the answer to a watch, or 0 without an answer.

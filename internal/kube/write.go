@@ -16,7 +16,7 @@ const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetada
 
 // NodeConditions returns the node's conditions from the apiserver.
 func (c *Client) NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error) {
-	node, err := c.node(ctx)
+	node, err := c.GetNode(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -35,9 +35,6 @@ func (c *Client) PatchNodeStatus(ctx context.Context, patch []byte) error {
 		urgent: true,
 	})
 }
-
-// GetNode reads the Node of this node.
-func (c *Client) GetNode(ctx context.Context) (*corev1.Node, error) { return c.node(ctx) }
 
 // PatchNode applies a JSON merge patch to the Node, except its status. With dryRun the apiserver checks everything,
 // admission included, but does not store it.

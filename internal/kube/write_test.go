@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -63,11 +64,12 @@ func TestEvents(t *testing.T) {
 	var got []string
 	server.mu.Lock()
 	created := &corev1.Event{}
-	codecs, err := newCodecs()
-	if err != nil {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	if err := runtime.DecodeInto(codecs.UniversalDeserializer(), []byte(server.bodies[0]), created); err != nil ||
+	decoder := serializer.NewCodecFactory(scheme).UniversalDeserializer()
+	if err := runtime.DecodeInto(decoder, []byte(server.bodies[0]), created); err != nil ||
 		created.Reason != "Tested" {
 		t.Errorf("created %+v, %v", created, err)
 	}

@@ -110,9 +110,7 @@ func (s Subject) encode() string {
 }
 
 // ID returns the identity of the event, the same in every attempt to send it.
-func (e Event) ID() string { return e.Stream + "-" + e.sequence() }
-
-func (e Event) sequence() string { return Sequence(e.Sequence) }
+func (e Event) ID() string { return e.Stream + "-" + Sequence(e.Sequence) }
 
 // Sequence returns n in the form of the attribute "sequence".
 func Sequence(n uint64) string {
@@ -172,7 +170,7 @@ func (e Event) encode() ([]byte, error) {
 	c.SetType(string(e.Type))
 	c.SetSource(e.source())
 	c.SetTime(e.Time)
-	c.SetDataSchema(e.schema())
+	c.SetDataSchema(e.Type.Schema())
 	if e.Subject != (Subject{}) {
 		c.SetSubject(e.Subject.encode())
 	}
@@ -185,8 +183,6 @@ func (e Event) encode() ([]byte, error) {
 	return json.Marshal(c)
 }
 
-func (e Event) schema() string { return e.Type.Schema() }
-
 // Schema returns the "dataschema" of a type; package schemas contains it.
 func (t Type) Schema() string {
 	return schemaBase + strings.TrimPrefix(string(t), typePrefix) + ".json"
@@ -194,7 +190,7 @@ func (t Type) Schema() string {
 
 func (e Event) extensions() map[string]string {
 	extensions := map[string]string{"severity": string(e.Severity), "partitionkey": e.Node, "stream": e.Stream,
-		"sequence": e.sequence()}
+		"sequence": Sequence(e.Sequence)}
 	if e.BootID != "" {
 		extensions["bootid"] = e.BootID
 	}
@@ -250,8 +246,8 @@ func read(c cloudevents.Event, size int) (Event, error) {
 		return e, err
 	}
 	for _, attribute := range []struct{ name, got, want string }{
-		{"id", c.ID(), e.ID()}, {"sequence", values["sequence"], e.sequence()},
-		{"partitionkey", values["partitionkey"], e.Node}, {"dataschema", c.DataSchema(), e.schema()},
+		{"id", c.ID(), e.ID()}, {"sequence", values["sequence"], Sequence(e.Sequence)},
+		{"partitionkey", values["partitionkey"], e.Node}, {"dataschema", c.DataSchema(), e.Type.Schema()},
 		{"datacontenttype", c.DataContentType(), cloudevents.ApplicationJSON},
 	} {
 		if attribute.got != attribute.want {

@@ -28,8 +28,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
+
+// Version is the version of the build, set by the linker.
+var Version = "dev"
 
 // Options are the parts of an agent. The caller owns Clients and Store and closes them.
 type Options struct {
@@ -63,7 +67,7 @@ type Agent struct {
 	evidence  *podevidence.Follower // nil without an event center or an apiserver
 	repairs   *repair.Runner
 	monitors  *npd.Monitors // of node-problem-detector
-	meter     meter
+	meter     *metrics.Metrics
 	sources   []detect.Source
 	sinks     *sinkMonitor
 	engine    *detect.Engine
@@ -100,9 +104,7 @@ func New(o Options) (*Agent, error) {
 		a.fleet = newFleet(cfg.Fleet, o.Clients.Client, ownNamespace(cfg), cfg.Report.Taint.Key,
 			o.Store.Bucket("fleet"), log)
 	}
-	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
-		[]detect.Check{left.check(), stateCheck(o.Store), accessCheck(a.state), a.repairsCheck()},
-		a.eventCenterChecks(), a.fleetChecks(), o.Checks)
+	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins), a.ownChecks(), o.Checks)
 	a.Progress = notify.NewProgress(limits(a.checks))
 
 	state, err := o.Store.LoadState()
@@ -111,7 +113,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.tracker = finding.NewTracker(policies(a.checks), state)
 
-	metrics := a.openReporters()
+	metered := a.openReporters()
 	a.reporters = append(a.reporters,
 		&serviceStatus{manager: o.Manager, checks: a.checks, changed: make(chan struct{}, 1)})
 	left.activity.send = a.reportActivities
@@ -119,14 +121,15 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	a.reporters = append(a.reporters, a.repairs)
-	a.sources = append(sources(a.clients.Host, log, metrics, a.deps.KernelLog, a.monitors), a.monitors.Sources()...)
-	a.engine = detect.NewEngine(a.clients.Host, log, a.checks, a.sources, metrics.engine(), a.observe)
+	a.sources = append(sources(a.clients.Host, log, metered, a.deps.KernelLog, a.monitors), a.monitors.Sources()...)
+	a.engine = detect.NewEngine(a.clients.Host, log, a.checks, a.sources,
+		detect.Observer{Ran: metered.Ran, Abandoned: metered.Abandoned}, a.observe)
 	a.Components = []Component{{"saver", a.saver.Run}, {"release", left.Run}}
 	for _, r := range a.reporters {
 		a.Components = append(a.Components, Component{r.Name(), r.Run})
 	}
 	if cfg.Report.Metrics.Enabled {
-		a.Components = append(a.Components, Component{"metrics", metrics.serve(cfg.Report.Metrics.Listen,
+		a.Components = append(a.Components, Component{"metrics", serveMetrics(metered, cfg.Report.Metrics.Listen,
 			health{a.Progress, o.Refused})})
 	}
 	if o.Clients.Client != nil {
@@ -261,13 +264,10 @@ func (a *Agent) Remember() {
 
 // Status returns the current state.
 func (a *Agent) Status() status.Status {
-	now := host.Now()
-	a.mu.Lock()
-	state := a.tracker.State()
-	a.mu.Unlock()
+	now, state := host.Now(), a.state()
 	s := status.Status{Version: Version, Node: a.clients.Host.NodeName, PID: os.Getpid(), Started: a.started, Now: now,
 		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Repair: a.repairs.Status(),
-		Leftovers: a.leftovers.last()}
+		Leftovers: a.leftovers.report.Load()}
 	for _, check := range state.Checks() {
 		c := state[check]
 		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err, Access: c.Access,
@@ -319,12 +319,8 @@ func stateCheck(store *store.Store) detect.Check {
 			if trouble == nil {
 				return nil, nil
 			}
-			return []finding.Finding{{
-				Subject: finding.Subject{Kind: "agent", Name: "state"}, Severity: finding.Warning,
-				Reason: "StateNotSafe",
-				Message: fmt.Sprintf("the agent keeps its state in memory only, and a restart may lose it: %v",
-					trouble),
-			}}, nil
+			return warning(finding.Subject{Kind: "agent", Name: "state"}, "StateNotSafe",
+				fmt.Sprintf("the agent keeps its state in memory only, and a restart may lose it: %v", trouble)), nil
 		},
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -22,7 +20,7 @@ import (
 )
 
 // openEventCenter opens the reporter to the event center, if one is configured.
-func (a *Agent) openEventCenter(m meter) {
+func (a *Agent) openEventCenter(m *metrics.Metrics) {
 	settings := a.cfg.Report.EventCenter
 	if !settings.Enabled() {
 		return
@@ -41,21 +39,15 @@ func (a *Agent) openEventCenter(m meter) {
 		PodsEnded: a.leftovers.podsEnded.Load,
 		Store:     a.store.Bucket("eventcenter"), ReadFile: a.readCredential, Observer: a.sinks, Log: a.log,
 	})
-	err := m.EventCenter(func() metrics.EventCenter {
+	m.EventCenter(func() (quarantined, bytes int) {
 		stats := r.Stats()
-		return metrics.EventCenter{Quarantined: stats.Quarantined, Bytes: stats.Bytes}
+		return stats.Quarantined, stats.Bytes
 	})
-	if err != nil {
-		a.log.Error("serve metrics of the event center failed", "err", err)
-	}
 	a.reporters = append(a.reporters, r)
 	if a.clients.Client != nil {
 		a.evidence = podevidence.New(a.clients.Host, a.clients.Client, r.Evidence)
 	}
 }
-
-// maxCredential bounds a token, a certificate or a bundle of them, in bytes.
-const maxCredential = 1 << 20
 
 // readCredential reads a file named in the settings. A bare name is relative to the directory of the pod's service
 // account token.
@@ -65,21 +57,7 @@ func readCredential(cfg config.Config, name string) ([]byte, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(cmp.Or(cfg.ServiceAccountDir, kube.DefaultServiceAccountDir), name)
 	}
-	return readBounded(name, maxCredential)
-}
-
-// readBounded reads a file and fails if it is larger than limit bytes.
-func readBounded(name string, limit int64) ([]byte, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s: larger than %d bytes", name, limit)
-	}
-	return data, err
+	return config.ReadFile(name)
 }
 
 // configuration returns an identifier of the configuration in force.
@@ -106,16 +84,8 @@ func (a *activities) found() []finding.Activity {
 // undelivered is how long events may wait before the agent reports a finding; a restart of the center takes less.
 const undelivered = 5 * time.Minute
 
-// eventCenterChecks returns the check of delivery to the event center, if one is configured.
-func (a *Agent) eventCenterChecks() []detect.Check {
-	if !a.cfg.Report.EventCenter.Enabled() {
-		return nil
-	}
-	return []detect.Check{eventCenterCheck(func() (time.Time, string) { return a.sinks.failing("eventcenter") })}
-}
-
-// eventCenterCheck reports that events do not reach the event center. failing returns since when, and why.
-func eventCenterCheck(failing func() (since time.Time, why string)) detect.Check {
+// eventCenterCheck reports that events do not reach the event center.
+func (a *Agent) eventCenterCheck() detect.Check {
 	return detect.Check{
 		ID: "event-center", Domain: "agent", Every: time.Minute,
 		Summary: "events do not reach the event center",
@@ -128,15 +98,12 @@ func eventCenterCheck(failing func() (since time.Time, why string)) detect.Check
 				When: "no event was accepted for 5 min"}},
 		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-			since, why := failing()
+			since, why := a.sinks.failing("eventcenter")
 			if since.IsZero() || time.Since(since) < undelivered {
 				return nil, nil
 			}
-			return []finding.Finding{{
-				Subject: finding.Subject{Kind: "agent", Name: "event-center"}, Severity: finding.Warning,
-				Reason:  "EventsNotDelivered",
-				Message: "events do not reach the event center: " + why,
-			}}, nil
+			return warning(finding.Subject{Kind: "agent", Name: "event-center"}, "EventsNotDelivered",
+				"events do not reach the event center: "+why), nil
 		},
 	}
 }

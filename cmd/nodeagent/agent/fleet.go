@@ -14,7 +14,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
-	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
 // defaultNamespace is the agent's namespace if no credential names one.
@@ -53,16 +52,8 @@ func ownNamespace(cfg config.Config) string {
 	return cmp.Or(strings.TrimSpace(string(namespace)), defaultNamespace)
 }
 
-// fleetChecks returns the check of the budget of isolated nodes, if this node may be isolated.
-func (a *Agent) fleetChecks() []detect.Check {
-	if a.fleet == nil || a.cfg.Report.Taint.Mode != taint.On {
-		return nil
-	}
-	return []detect.Check{fleetCheck(a.fleet)}
-}
-
-// fleetCheck reports that this node ought to be isolated but the budget is full. f may be nil for documentation only.
-func fleetCheck(f *fleet.Fleet) detect.Check {
+// fleetCheck reports that this node ought to be isolated but the budget is full.
+func (a *Agent) fleetCheck() detect.Check {
 	return detect.Check{
 		ID: "isolation-budget", Domain: "agent", Every: time.Minute,
 		Summary: "this node should be isolated, but the isolation budget is used up",
@@ -76,15 +67,12 @@ func fleetCheck(f *fleet.Fleet) detect.Check {
 					"taint is PreferNoSchedule instead of NoSchedule"}},
 		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-			why := f.Status().IsolationSpent
+			why := a.fleet.Status().IsolationSpent
 			if why == "" {
 				return nil, nil
 			}
-			return []finding.Finding{{
-				Subject: finding.Subject{Kind: "node", Name: "isolation"}, Severity: finding.Warning,
-				Reason:  "IsolationBudgetSpent",
-				Message: "this node is only avoided (PreferNoSchedule), not isolated: " + why,
-			}}, nil
+			return warning(finding.Subject{Kind: "node", Name: "isolation"}, "IsolationBudgetSpent",
+				"this node is only avoided (PreferNoSchedule), not isolated: "+why), nil
 		},
 	}
 }

@@ -28,14 +28,11 @@ func (h health) ready() error {
 	return nil
 }
 
-// alive returns why the agent must be restarted.
-func (h health) alive() error { return h.progress.Stuck() }
-
 // handler adds /readyz and /healthz to the paths that next serves.
 func (h health) handler(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", next)
 	mux.HandleFunc("GET /readyz", status.Probe(h.ready))
-	mux.HandleFunc("GET /healthz", status.Probe(h.alive))
+	mux.HandleFunc("GET /healthz", status.Probe(h.progress.Stuck))
 	return mux
 }

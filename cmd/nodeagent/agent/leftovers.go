@@ -38,7 +38,7 @@ type leftovers struct {
 	every     time.Duration
 	host      *host.Host
 	log       *slog.Logger
-	meter     meter
+	meter     *metrics.Metrics
 	inspector inspector
 	found     []finding.Finding // by the last pass; they hold while the inspector rests
 	runner    *release.Runner
@@ -49,13 +49,13 @@ type leftovers struct {
 
 	quarantine quarantine
 	deletions  deletions
-	podsEnded  atomic.Pointer[uint64] // since the start; nil before the first complete inspection
+	report     atomic.Pointer[object.Report] // of the last pass, without the objects of living pods
+	podsEnded  atomic.Pointer[uint64]        // since the start; nil before the first complete inspection
 
 	mu      sync.Mutex // guards the fields below
 	history object.History
-	report  *object.Report // without the objects of living pods
-	done    []string       // by the last release that ran a step
-	planned []string       // steps that the last release did not run
+	done    []string // by the last release that ran a step
+	planned []string // steps that the last release did not run
 }
 
 const historyKey = "history"
@@ -143,8 +143,9 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 }
 
 func (l *leftovers) remember(old object.History, report object.Report, history object.History) {
+	l.report.Store(&report)
 	l.mu.Lock()
-	l.report, l.history = &report, history
+	l.history = history
 	l.mu.Unlock()
 	if len(old) == 0 && len(history) == 0 {
 		return
@@ -340,13 +341,7 @@ func (l *leftovers) status() status.ReleaseStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return status.ReleaseStatus{Mode: string(l.mode), Last: slices.Concat(l.done, l.planned),
-		Quarantine: l.quarantine.last()}
-}
-
-func (l *leftovers) last() *object.Report {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.report
+		Quarantine: l.quarantine.last.Load()}
 }
 
 func (l *leftovers) copyHistory() object.History {

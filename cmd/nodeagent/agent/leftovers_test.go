@@ -37,7 +37,7 @@ func TestFindingsHoldAtRest(t *testing.T) {
 	passes := &scripted{report: report}
 	h := &host.Host{Clock: func() finding.Timestamp { return second(4000) }}
 	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return nil, nil }
-	l := &leftovers{host: h, log: slog.New(slog.DiscardHandler), meter: meter{metrics.New(metrics.Config{})},
+	l := &leftovers{host: h, log: slog.New(slog.DiscardHandler), meter: metrics.New(metrics.Config{}),
 		inspector: passes, activity: startReports(t, stateMap{}, t.TempDir()).activities, work: make(chan object.Report, 1)}
 	for run := range 3 {
 		found, err := l.run(t.Context())
@@ -73,7 +73,7 @@ func TestRecord(t *testing.T) {
 	}
 	done := []string{"pod u: released", "released    cgroup         /a: remove /a"}
 
-	l := &leftovers{log: slog.New(slog.DiscardHandler), meter: meter{metrics.New(metrics.Config{})}}
+	l := &leftovers{log: slog.New(slog.DiscardHandler), meter: metrics.New(metrics.Config{})}
 	for _, test := range []struct {
 		name    string
 		outcome release.Outcome

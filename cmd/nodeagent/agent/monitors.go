@@ -16,7 +16,7 @@ import (
 func (a *Agent) openMonitors(own []detect.Check) *npd.Monitors {
 	return npd.New(a.files.Files, a.files.Broken, a.cfg.NodeProblemDetector, npd.Deps{
 		Host: a.clients.Host, Log: a.log, Memory: a.deps.State, Own: own, Believed: a.believed,
-		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
+		Happened: func(reason string, n int) { a.meter.Happened(reason, n) }, // it is opened later
 	})
 }
 

@@ -4,12 +4,30 @@ import (
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
+
+// ownChecks returns the checks of the agent itself, as far as its configuration has their subject.
+func (a *Agent) ownChecks() []detect.Check {
+	checks := []detect.Check{a.leftovers.check(), stateCheck(a.store), accessCheck(a.state), a.repairsCheck()}
+	if a.cfg.Report.EventCenter.Enabled() {
+		checks = append(checks, a.eventCenterCheck())
+	}
+	if a.fleet != nil && a.cfg.Report.Taint.Mode == taint.On { // this node may be isolated
+		checks = append(checks, a.fleetCheck())
+	}
+	return checks
+}
+
+// warning returns the one finding of a check of the agent itself.
+func warning(subject finding.Subject, reason, message string) []finding.Finding {
+	return []finding.Finding{{Subject: subject, Severity: finding.Warning, Reason: reason, Message: message}}
+}
 
 // OwnChecks returns the checks that only the daemon has, for documentation: they must not run.
 func OwnChecks() []detect.Check {
 	checks := []detect.Check{stateCheck(&store.Store{}), accessCheck(nil), (&leftovers{}).check(),
-		eventCenterCheck(nil), fleetCheck(nil), (&Agent{}).repairsCheck()}
+		(&Agent{}).eventCenterCheck(), (&Agent{}).fleetCheck(), (&Agent{}).repairsCheck()}
 	for _, source := range []struct {
 		name  detect.WakeSource
 		reads string

@@ -2,7 +2,7 @@ package agent
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -15,23 +15,17 @@ const quarantineEvery = 10 * time.Minute
 
 // quarantine is the last count of quarantined objects.
 type quarantine struct {
-	mu    sync.Mutex // guards the fields below
-	at    finding.Timestamp
-	state *release.QuarantineState
+	at   finding.Timestamp // of the last attempt; only for Run
+	last atomic.Pointer[release.QuarantineState]
 }
 
 // count counts the quarantined objects, if their number may have changed.
 func (q *quarantine) count(ctx context.Context, l *leftovers, changed bool) {
 	now := l.host.Clock()
-	q.mu.Lock()
-	due := changed || q.at.IsZero() || now.Since(q.at) >= quarantineEvery
-	if due {
-		q.at = now
-	}
-	q.mu.Unlock()
-	if !due {
+	if !changed && !q.at.IsZero() && now.Since(q.at) < quarantineEvery {
 		return
 	}
+	q.at = now
 	state, err := l.runner.Quarantine(ctx)
 	if err != nil {
 		l.log.Warn("count quarantine failed", "err", err)
@@ -41,13 +35,5 @@ func (q *quarantine) count(ctx context.Context, l *leftovers, changed bool) {
 		Bytes: state.Bytes, MaxBytes: state.MaxBytes, Entries: state.Entries, Foreign: state.Foreign, Due: state.Due,
 		Oldest: state.Oldest,
 	})
-	q.mu.Lock()
-	q.state = &state
-	q.mu.Unlock()
-}
-
-func (q *quarantine) last() *release.QuarantineState {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.state
+	q.last.Store(&state)
 }

@@ -25,15 +25,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-// meter wraps the metrics and is also the engine's observer.
-type meter struct{ *metrics.Metrics }
-
-func (m meter) engine() detect.Observer {
-	return detect.Observer{Ran: m.Ran, Abandoned: m.Abandoned}
-}
-
-// serve returns a component that answers /metrics, /readyz and /healthz on a loopback address.
-func (m meter) serve(address string, h health) func(context.Context) error {
+// serveMetrics returns a component that answers /metrics, /readyz and /healthz on a loopback address.
+func serveMetrics(m *metrics.Metrics, address string, h health) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := metrics.CheckAddress(address); err != nil {
 			return err
@@ -43,14 +36,14 @@ func (m meter) serve(address string, h health) func(context.Context) error {
 }
 
 // openReporters opens the reporters. Without an apiserver these are only the metrics.
-func (a *Agent) openReporters() meter {
+func (a *Agent) openReporters() *metrics.Metrics {
 	namings := map[string]finding.Condition{}
 	for _, c := range a.checks {
 		if c.Condition != (finding.Condition{}) {
 			namings[c.ID] = c.Condition
 		}
 	}
-	m := meter{metrics.New(metrics.Config{Version: Version, Conditions: namings})}
+	m := metrics.New(metrics.Config{Version: Version, Conditions: namings})
 	m.Expect(a.monitors.Reasons())
 	a.reporters = append(a.reporters, m)
 	a.leftovers.meter, a.meter = m, m
@@ -106,23 +99,24 @@ func (a *Agent) openConfigMap(namings map[string]finding.Condition,
 }
 
 // sources returns the sources that wake checks between their intervals.
-func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.Log,
+func sources(h *host.Host, log *slog.Logger, m *metrics.Metrics, kernelLog *kernellog.Log,
 	monitors *npd.Monitors) []detect.Source {
+	watching := func(name detect.WakeSource, run func(ctx context.Context, changed func()) error) detect.Source {
+		return detect.Source{Name: name, Run: func(ctx context.Context, wake func(detect.Change)) error {
+			return run(ctx, func() { wake(detect.Change{}) })
+		}}
+	}
 	return []detect.Source{
 		kernellog.KernelLogSource(kernelLog, log, monitors.Kernel(kmsg.WatchKernelLog), func(records uint64) {
 			m.KmsgLost(int(min(records, 1<<30))) //nolint:gosec // bounded
 		}),
-		{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(detect.Change)) error {
-			return watch.WatchMounts(ctx, h.Paths.InitPID, func() { wake(detect.Change{}) })
-		}},
-		{Name: detect.WakePlugins, Run: func(ctx context.Context, wake func(detect.Change)) error {
-			return watch.WatchDir(ctx, h.Paths.PluginRegistry, func() { wake(detect.Change{}) })
-		}},
-		{Name: detect.WakeLinks, Run: func(ctx context.Context, wake func(detect.Change)) error {
-			return netlink.WatchLinks(ctx, func() { wake(detect.Change{}) })
-		}},
-		{Name: detect.WakeSystemd, Run: func(ctx context.Context, wake func(detect.Change)) error {
-			return systemd.WatchSystemd(ctx, func() { wake(detect.Change{}) })
-		}},
+		watching(detect.WakeMounts, func(ctx context.Context, changed func()) error {
+			return watch.WatchMounts(ctx, h.Paths.InitPID, changed)
+		}),
+		watching(detect.WakePlugins, func(ctx context.Context, changed func()) error {
+			return watch.WatchDir(ctx, h.Paths.PluginRegistry, changed)
+		}),
+		watching(detect.WakeLinks, netlink.WatchLinks),
+		watching(detect.WakeSystemd, systemd.WatchSystemd),
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/pkg/detect"
@@ -17,9 +17,7 @@ type serviceStatus struct {
 	manager *notify.Manager
 	checks  []detect.Check
 	changed chan struct{} // one pending signal is enough: the newest line is sent
-
-	mu   sync.Mutex // guards line
-	line string
+	line    atomic.Pointer[string]
 }
 
 // Name identifies the reporter.
@@ -28,13 +26,9 @@ func (s *serviceStatus) Name() string { return "service-manager" }
 // Update takes the newest state into account.
 func (s *serviceStatus) Update(state finding.State, _ []finding.Update) {
 	line := summary(s.checks, state)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if line == s.line {
-		return
+	if last := s.line.Swap(&line); last == nil || *last != line {
+		report.Wake(s.changed)
 	}
-	s.line = line
-	report.Wake(s.changed)
 }
 
 // Run updates the service manager until ctx ends.
@@ -45,10 +39,7 @@ func (s *serviceStatus) Run(ctx context.Context) error {
 			return nil
 		case <-s.changed:
 		}
-		s.mu.Lock()
-		line := s.line
-		s.mu.Unlock()
-		s.manager.Status(line)
+		s.manager.Status(*s.line.Load())
 	}
 }
 

@@ -107,6 +107,6 @@ func kubeletVersion(ctx context.Context, h *host.Host) (string, error) {
 }
 
 // Mounts returns the host's mount table.
-func Mounts(h *host.Host) ([]byte, error) {
+func Mounts(_ context.Context, h *host.Host) ([]byte, error) {
 	return h.Files.Read(path.Join("/proc", strconv.Itoa(h.Paths.InitPID), "mountinfo"))
 }

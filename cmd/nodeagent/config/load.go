@@ -17,7 +17,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile bounds a configuration file.
+// maxFile bounds a configuration file, a token, a certificate or a bundle of them, in bytes.
 const maxFile = 1 << 20
 
 // Load reads a configuration file over the defaults. With an empty name it reads DefaultFile, if that exists. It
@@ -37,7 +37,7 @@ func Read(name string) (string, []byte, error) {
 	if optional {
 		name = DefaultFile
 	}
-	data, err := readBounded(name)
+	data, err := ReadFile(name)
 	if optional && errors.Is(err, fs.ErrNotExist) {
 		return name, nil, nil
 	}
@@ -47,7 +47,8 @@ func Read(name string) (string, []byte, error) {
 	return name, data, nil
 }
 
-func readBounded(name string) ([]byte, error) {
+// ReadFile reads a file of at most maxFile bytes.
+func ReadFile(name string) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err

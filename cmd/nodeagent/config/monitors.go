@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -124,12 +125,4 @@ func monitorFiles(patterns []string) (names []string, problems []error) {
 	return names, problems
 }
 
-func hasWildcard(pattern string) bool {
-	for i := range len(pattern) {
-		switch pattern[i] {
-		case '*', '?', '[', '\\':
-			return true
-		}
-	}
-	return false
-}
+func hasWildcard(pattern string) bool { return strings.ContainsAny(pattern, `*?[\`) }

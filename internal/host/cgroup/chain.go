@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -62,13 +63,19 @@ func CgroupChain(name string) []string {
 	return chain
 }
 
-// KubepodsCgroups returns the possible paths of the cgroup above all pods, one for each driver.
-func KubepodsCgroups(p host.Paths) []string {
+// PodCgroupDirs returns the cgroups whose direct children are pods of our own kubelet, as paths in a hierarchy: one
+// for each QoS class and driver, whether they exist or not.
+func PodCgroupDirs(p host.Paths) []string {
 	var dirs []string
 	for _, root := range p.PodCgroupRoots() {
-		if path.Base(root.Dir) == "kubepods" || strings.HasSuffix(root.Dir, "kubepods.slice") {
-			dirs = append(dirs, root.Dir)
-		}
+		dirs = append(dirs, root.Dir)
 	}
 	return dirs
+}
+
+// KubepodsCgroups returns the possible paths of the cgroup above all pods, one for each driver.
+func KubepodsCgroups(p host.Paths) []string {
+	return slices.DeleteFunc(PodCgroupDirs(p), func(dir string) bool {
+		return path.Base(dir) != "kubepods" && !strings.HasSuffix(dir, "kubepods.slice")
+	})
 }

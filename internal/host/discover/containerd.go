@@ -33,44 +33,46 @@ func (d *discoverer) containerd() error {
 		return nil
 	}
 	socket := cmp.Or(d.configured.ContainerdSocket, d.Paths.ContainerdSocket)
-	var maybe error // of a containerd that may serve the socket
-	served, err := d.serving("containerd", "containerd", func(args []string, pid int) bool {
+	return d.serving("containerd", "containerd", runtimeFields(), func(args []string, pid int) (bool, error) {
 		flags := parseContainerdFlags(args)
 		settings := d.containerdFlags(flags, pid)
 		if !sameSocket(settings.address, socket) && pid != 0 {
 			if flags["address"] == "" {
-				maybe = errors.Join(maybe, settings.unread)
+				return false, settings.unread
 			}
-			return false
+			return false, nil
 		}
 		d.applyContainerd(settings, flags)
-		return true
+		return true, nil
 	})
-	if !served && maybe != nil {
-		d.Doubts.Add(maybe, runtimeFields()...)
-	}
-	return err
 }
 
 // serving calls apply for a runtime's processes until one serves the socket; if none runs, it applies the runtime's
-// files alone: without flags and process.
-func (d *discoverer) serving(comm, name string, apply func(args []string, pid int) bool) (served bool, err error) {
+// files alone: without flags and process. The error of apply is why a process may serve the socket nevertheless: then
+// its settings are in doubt.
+func (d *discoverer) serving(comm, name string, settings []host.Setting,
+	apply func(args []string, pid int) (served bool, maybe error)) error {
 	all, err := candidates(d.host, func(is string, _ []string) bool { return is == comm })
 	if err != nil {
-		return false, err
+		return err
 	}
 	processes, unsure := believed(all)
 	if unsure != nil {
 		d.note("%s: %v", name, unsure)
 	}
-	for _, process := range processes {
-		if apply(process.Args, process.PID) {
+	var doubts error
+	for _, process := range append(processes, host.Process{}) {
+		served, maybe := apply(process.Args, process.PID)
+		if served && process.PID != 0 {
 			d.note("%s: process %d", name, process.PID)
-			return true, nil
+			return nil
 		}
+		doubts = errors.Join(doubts, maybe)
 	}
-	apply(nil, 0)
-	return false, nil
+	if doubts != nil {
+		d.Doubts.Add(doubts, settings...)
+	}
+	return nil
 }
 
 func (d *discoverer) applyContainerd(s containerdSettings, flags map[string]string) {

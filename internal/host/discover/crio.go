@@ -35,23 +35,19 @@ func (d *discoverer) crio() error {
 	if d.Paths.ContainerdSocket != "" {
 		return nil
 	}
-	var maybe error // of a CRI-O that may serve the socket
-	served, err := d.serving("crio", "CRI-O", func(args []string, pid int) bool {
+	fields := []host.Setting{host.CNIConfDir, host.CNIBinDirs, host.NetnsDirs}
+	return d.serving("crio", "CRI-O", fields, func(args []string, pid int) (bool, error) {
 		flags := parseCRIOFlags(args)
 		settings := d.crioFiles(flags, pid)
 		if !sameSocket(settings.listen, socket) {
 			if flags["listen"] == "" {
-				maybe = errors.Join(maybe, settings.unread)
+				return false, settings.unread
 			}
-			return false
+			return false, nil
 		}
 		d.applyCRIO(settings, flags)
-		return true
+		return true, nil
 	})
-	if !served && maybe != nil {
-		d.Doubts.Add(maybe, host.CNIConfDir, host.CNIBinDirs, host.NetnsDirs)
-	}
-	return err
 }
 
 func (d *discoverer) applyCRIO(s crioSettings, flags map[string]string) {

@@ -71,14 +71,10 @@ func Discover(files host.Files, configured host.Paths) (Discovery, error) {
 	}
 	d.Paths.KubeletElsewhere = configured.KubeletElsewhere
 	d.host.Paths = d.Paths
-	if err := d.kubelet(); err != nil {
-		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
-	}
-	if err := d.containerd(); err != nil {
-		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
-	}
-	if err := d.crio(); err != nil {
-		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
+	for _, read := range []func() error{d.kubelet, d.containerd, d.crio} {
+		if err := read(); err != nil {
+			return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
+		}
 	}
 	Override(&d.Paths, configured)
 	d.distribution()

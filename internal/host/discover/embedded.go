@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/distro"
 )
@@ -128,10 +126,6 @@ func (d *discoverer) environmentFlags() (args []string, unread error) {
 //	modules: {edged: {tailoredKubeletFlag: {rootDirectory: …}, tailoredKubeletConfig: {staticPodPath: …}}}
 func (d *discoverer) edgeFlags(i install) ([]string, error) {
 	name := i.at(i.Config)
-	data, err := d.host.Files.ReadOwned(name)
-	if err == nil && len(data) > maxKubeletConfig {
-		err = errors.New("too large")
-	}
 	var config struct {
 		Modules struct {
 			Edged struct {
@@ -142,28 +136,24 @@ func (d *discoverer) edgeFlags(i install) ([]string, error) {
 			} `json:"edged"`
 		} `json:"modules"`
 	}
-	if err == nil {
-		err = yaml.Unmarshal(data, &config)
-	}
-	if err != nil {
+	if err := d.readYAML(name, &config); err != nil {
 		return nil, fmt.Errorf("configuration of %s: %s: %w", i.Name, name, err)
 	}
 	d.note("kubelet configuration: %s", name)
 	edged := config.Modules.Edged
 	args := []string{"--healthz-port=0", "--enable-server=false", "--hostname-override=" + edged.HostnameOverride,
 		"--container-runtime-endpoint=" + edged.RemoteRuntimeEndpoint}
-	for key, flag := range map[string]string{"rootDirectory": "root-dir", "hostnameOverride": "hostname-override",
-		"remoteRuntimeEndpoint": "container-runtime-endpoint"} {
-		if value, ok := edged.Flag[key].(string); ok && value != "" {
-			args = append(args, "--"+flag+"="+value)
+	add := func(values map[string]any, flags map[string]string) {
+		for key, flag := range flags {
+			if value, ok := values[key].(string); ok && value != "" {
+				args = append(args, "--"+flag+"="+value)
+			}
 		}
 	}
-	for key, flag := range map[string]string{"staticPodPath": "pod-manifest-path", "clusterDomain": "cluster-domain",
-		"containerRuntimeEndpoint": "container-runtime-endpoint", "cgroupRoot": "cgroup-root"} {
-		if value, ok := edged.Config[key].(string); ok && value != "" {
-			args = append(args, "--"+flag+"="+value)
-		}
-	}
+	add(edged.Flag, map[string]string{"rootDirectory": "root-dir", "hostnameOverride": "hostname-override",
+		"remoteRuntimeEndpoint": "container-runtime-endpoint"})
+	add(edged.Config, map[string]string{"staticPodPath": "pod-manifest-path", "clusterDomain": "cluster-domain",
+		"containerRuntimeEndpoint": "container-runtime-endpoint", "cgroupRoot": "cgroup-root"})
 	if servers, ok := edged.Config["clusterDNS"].([]any); ok {
 		var all []string
 		for _, server := range servers {

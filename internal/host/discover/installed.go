@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -66,10 +67,7 @@ func kubeadm() distro.Distribution {
 
 // podsLeft reports whether a kubelet has left directories of pods.
 func (d *discoverer) podsLeft(i install) bool {
-	root := i.at(i.Kubelet.Root)
-	if d.configured.KubeletRoot != "" {
-		root = d.configured.KubeletRoot
-	}
+	root := cmp.Or(d.configured.KubeletRoot, i.at(i.Kubelet.Root))
 	names, err := d.host.Files.List(filepath.Join(root, "pods"))
 	return err == nil && len(names) > 0
 }
@@ -178,16 +176,10 @@ func (d *discoverer) settingsFiles(of distro.Distribution) (args []string, unrea
 		}
 	}
 	for _, name := range names {
-		data, err := d.host.Files.ReadOwned(name)
+		var values map[string]any
+		err := d.readYAML(name, &values)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
-		}
-		var values map[string]any
-		if err == nil && len(data) > maxKubeletConfig {
-			err = errors.New("too large")
-		}
-		if err == nil {
-			err = yaml.Unmarshal(data, &values)
 		}
 		if err != nil {
 			unread = errors.Join(unread, fmt.Errorf("settings of %s: %s: %w", of.Name, name, err))
@@ -196,6 +188,18 @@ func (d *discoverer) settingsFiles(of distro.Distribution) (args []string, unrea
 		args = append(args, flagsOfValues(values)...)
 	}
 	return args, unread
+}
+
+// readYAML reads a file of root's.
+func (d *discoverer) readYAML(name string, into any) error {
+	data, err := d.host.Files.ReadOwned(name)
+	if err == nil && len(data) > maxKubeletConfig {
+		err = errors.New("too large")
+	}
+	if err != nil {
+		return err
+	}
+	return yaml.Unmarshal(data, into)
 }
 
 func flagsOfValues(values map[string]any) []string {
@@ -247,11 +251,11 @@ func cleanDir(dir string) string {
 // its containerd determine the data directory before its unit does.
 func (d *discoverer) installRunning(of distro.Distribution, process host.Process) install {
 	i := d.installOf(of, d.kubeletUnits())
-	if unit := unitOfProcess(d.host, process.PID); slices.ContainsFunc(of.Units, matchesName(unit)) {
+	if unit := unitOfProcess(d.host, process.PID); of.HasUnit(unit) {
 		i.unit = unit
 	}
 	exe, _ := d.host.Files.Link(proc.File(process.PID, "exe"))
-	i.data = cleanDir(firstOf(
+	i.data = cleanDir(cmp.Or(
 		flagOf(process.Args, of.DataFlag...),
 		distro.DataOf(of.Args, flagOf(process.Args, of.ArgsFlag)),
 		distro.DataOf(of.Program, exe), d.dataOfContainerd(of), i.data))
@@ -260,23 +264,6 @@ func (d *discoverer) installRunning(of distro.Distribution, process host.Process
 	}
 	i.program = append(i.program, process.Args...)
 	return i
-}
-
-// matchesName returns a test whether the pattern of a unit matches a name.
-func matchesName(name string) func(pattern string) bool {
-	return func(pattern string) bool {
-		fits, err := path.Match(pattern, name)
-		return err == nil && fits
-	}
-}
-
-func firstOf(values ...string) string {
-	for _, value := range values {
-		if value != "" {
-			return value
-		}
-	}
-	return ""
 }
 
 // dataOfContainerd reads the configuration named by a running containerd.

@@ -189,11 +189,7 @@ func (s kubeletSettings) apiURL() string {
 	if s.EnableServer != nil && !*s.EnableServer {
 		return ""
 	}
-	port := 10250
-	if s.Port > 0 {
-		port = s.Port
-	}
-	return "https://" + local(s.Address, port)
+	return "https://" + local(s.Address, cmp.Or(max(s.Port, 0), 10250))
 }
 
 // local returns the address at which this machine reaches a server that listens on address.

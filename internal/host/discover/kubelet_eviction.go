@@ -41,7 +41,7 @@ func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
 			return KubeletEviction{}, fmt.Errorf("kubelet configuration %s: %w", name, err)
 		}
 	}
-	flags, err := kubeletFlags(h, process)
+	flags, err := (&discoverer{host: h}).knownFlags(process)
 	if err != nil {
 		return KubeletEviction{}, err
 	}
@@ -63,23 +63,20 @@ func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
 // KubeletConfigFiles returns the running kubelet and the configuration files that it reads when it starts, in their
 // order. A process without a PID is none.
 func KubeletConfigFiles(h *host.Host) (host.Process, []string, error) {
-	var process host.Process
-	if h.Kubelet.Process != nil {
-		found, err := h.Kubelet.Process()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return host.Process{}, nil, err
-		}
-		process = found
+	process, err := runningKubelet(h)
+	if err != nil {
+		return host.Process{}, nil, err
 	}
 	var names []string
 	if h.Paths.KubeletConfig != "" {
 		names = append(names, h.Paths.KubeletConfig)
 	}
-	flags, err := kubeletFlags(h, process)
+	d := &discoverer{host: h}
+	flags, err := d.knownFlags(process)
 	if err != nil {
 		return host.Process{}, nil, err
 	}
-	dir := (&discoverer{host: h}).absolute(flags["config-dir"], process.PID)
+	dir := d.absolute(flags["config-dir"], process.PID)
 	if dir == "" {
 		return process, names, nil
 	}
@@ -106,13 +103,24 @@ func CheckKubeletConfiguration(h *host.Host, names []string) error {
 	return errors.Join(problems...)
 }
 
-// kubeletFlags returns the flags of the running kubelet or, if none runs, of the installed one.
-func kubeletFlags(h *host.Host, kubelet host.Process) (map[string]string, error) {
-	d := &discoverer{host: h}
+// runningKubelet returns the known process of kubelet; one without a PID is none.
+func runningKubelet(h *host.Host) (host.Process, error) {
+	if h.Kubelet.Process == nil {
+		return host.Process{}, nil
+	}
+	process, err := h.Kubelet.Process()
+	if errors.Is(err, fs.ErrNotExist) {
+		return host.Process{}, nil
+	}
+	return process, err
+}
+
+// knownFlags returns the flags of the running kubelet or, if none runs and no file is configured, of the installed one.
+func (d *discoverer) knownFlags(kubelet host.Process) (map[string]string, error) {
 	if kubelet.PID != 0 {
 		return d.flagsOf(kubelet)
 	}
-	if h.Paths.KubeletConfig != "" {
+	if d.host.Paths.KubeletConfig != "" {
 		return nil, nil
 	}
 	here, ok := d.installedHere()

@@ -23,16 +23,16 @@ func FindKubeletCredentials(h *host.Host) (KubeletCredentials, error) {
 	if h.Kubelet.Process == nil {
 		return found, nil
 	}
-	process, err := h.Kubelet.Process()
 	d := &discoverer{host: h}
-	if errors.Is(err, fs.ErrNotExist) {
+	process, err := runningKubelet(h)
+	if err != nil {
+		return KubeletCredentials{}, err
+	}
+	if process.PID == 0 {
 		if here, ok := d.installedHere(); ok {
 			setIf(&found.Kubeconfig, here.at(here.Kubelet.Kubeconfig))
 		}
 		return found, nil
-	}
-	if err != nil {
-		return KubeletCredentials{}, err
 	}
 	flags, err := d.flagsOf(process)
 	if err != nil {

@@ -1,8 +1,6 @@
 package discover
 
 import (
-	"errors"
-	"io/fs"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -55,32 +53,17 @@ func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {
 
 // knownKubeletSettings reads the settings of the kubelet process already known, without a scan of all processes.
 func (d *discoverer) knownKubeletSettings() (kubeletSettings, error) {
-	if d.host.Kubelet.Process != nil {
-		process, err := d.host.Kubelet.Process()
-		if err == nil {
-			flags, err := d.flagsOf(process)
-			if err != nil {
-				return kubeletSettings{}, err
-			}
-			return d.readSettings(flags, process.PID), nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return kubeletSettings{}, err
-		}
-	}
-	if d.configured.KubeletConfig != "" {
-		return d.readSettings(nil, 0), nil
-	}
-	here, ok := d.installedHere()
-	if !ok {
-		return kubeletSettings{}, hosterr.ErrNotConfigured
-	}
-	flags, err := d.flagsOnDisk(here)
+	process, err := runningKubelet(d.host)
 	if err != nil {
 		return kubeletSettings{}, err
 	}
-	if flags["config"] == "" && flags["config-dir"] == "" && flags["cluster-dns"] == "" {
+	flags, err := d.knownFlags(process)
+	if err != nil {
+		return kubeletSettings{}, err
+	}
+	if process.PID == 0 && d.configured.KubeletConfig == "" && flags["config"] == "" && flags["config-dir"] == "" &&
+		flags["cluster-dns"] == "" {
 		return kubeletSettings{}, hosterr.ErrNotConfigured
 	}
-	return d.readSettings(flags, 0), nil
+	return d.readSettings(flags, process.PID), nil
 }

@@ -4,6 +4,7 @@
 package distro
 
 import (
+	"cmp"
 	"path"
 	"path/filepath"
 	"slices"
@@ -78,9 +79,7 @@ type Commands struct{ Start, Restart, Status, Logs string }
 // All returns the table. Distributions that are recognised by more come first: a node is of the first one that fits. The
 // table and the lists made of it are made once, because checks ask them about each process of the node: do not change
 // them.
-func All() []Distribution { return table() }
-
-var table = sync.OnceValue(func() []Distribution {
+var All = sync.OnceValue(func() []Distribution {
 	return slices.Concat(embedding(), snaps(), clouds(), containers(), plain())
 })
 
@@ -110,6 +109,9 @@ func OfUnit(unit string) (Distribution, bool) {
 	return first(func(d *Distribution) bool { return matches(d.Units, unit) })
 }
 
+// HasUnit reports whether a unit of that name, with or without ".service", runs kubelet in this distribution.
+func (d Distribution) HasUnit(unit string) bool { return matches(d.Units, unit) }
+
 // IsKubeletUnit reports whether a unit of that name runs a kubelet.
 func IsKubeletUnit(unit string) bool {
 	_, ok := OfUnit(unit)
@@ -128,14 +130,15 @@ func matches(patterns []string, unit string) bool {
 }
 
 // KubeletUnits are the units of all distributions that run kubelet, without ".service": patterns of path.Match.
-func KubeletUnits() []string { return kubeletUnits() }
+var KubeletUnits = union(nil, func(d Distribution) []string { return d.Units })
 
 // RuntimeUnits are the units of all distributions that run a container runtime, without ".service".
-func RuntimeUnits() []string { return runtimeUnits() }
+var RuntimeUnits = union(nil, func(d Distribution) []string { return d.RuntimeUnits })
 
 // KubeletPrograms are the names of programs, as the kernel and the tags of a journal have them, that are a kubelet or
 // have one in them.
-func KubeletPrograms() []string { return kubeletPrograms() }
+var KubeletPrograms = union([]string{"kubelet", "hyperkube", "kubenswrapper", "kubelet-wrapper"},
+	func(d Distribution) []string { return d.Programs })
 
 // RuntimePrograms are the names of programs that are a container runtime.
 func RuntimePrograms() []string {
@@ -144,7 +147,7 @@ func RuntimePrograms() []string {
 
 // Launchers are the programs that units of a distribution start, other than kubelet: a kubelet is part of them or a
 // child of theirs, and its log is theirs.
-func Launchers() []string { return launchers() }
+var Launchers = union(nil, func(d Distribution) []string { return []string{d.Launcher} })
 
 // OfLauncher returns the distribution whose units start a program file of this name.
 func OfLauncher(name string) (Distribution, bool) {
@@ -152,16 +155,7 @@ func OfLauncher(name string) (Distribution, bool) {
 }
 
 // Sockets are where the runtimes of all distributions serve CRI.
-func Sockets() []string { return sockets() }
-
-var (
-	kubeletUnits    = union(nil, func(d Distribution) []string { return d.Units })
-	runtimeUnits    = union(nil, func(d Distribution) []string { return d.RuntimeUnits })
-	kubeletPrograms = union([]string{"kubelet", "hyperkube", "kubenswrapper", "kubelet-wrapper"},
-		func(d Distribution) []string { return d.Programs })
-	launchers = union(nil, func(d Distribution) []string { return []string{d.Launcher} })
-	sockets   = union(nil, func(d Distribution) []string { return []string{d.Expand(d.Runtime.Socket, "")} })
-)
+var Sockets = union(nil, func(d Distribution) []string { return []string{d.Expand(d.Runtime.Socket, "")} })
 
 // EtcdDirs are where the distributions' control planes keep etcd's data.
 func EtcdDirs() []string {
@@ -193,9 +187,7 @@ func union(given []string, of func(Distribution) []string) func() []string {
 
 // Expand puts the data directory into a path, or into a flag; the default where data is empty.
 func (d Distribution) Expand(text, data string) string {
-	if data == "" {
-		data = d.Data
-	}
+	data = cmp.Or(data, d.Data)
 	common := filepath.Clean(strings.ReplaceAll(d.Common, "{data}", data))
 	text = strings.NewReplacer("{data}", filepath.Clean(data), "{common}", common).Replace(text)
 	if filepath.IsAbs(text) {

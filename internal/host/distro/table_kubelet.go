@@ -1,5 +1,7 @@
 package distro
 
+import "cmp"
+
 // clouds are the node images of cloud providers: kubelet is a unit of its own.
 func clouds() []Distribution {
 	runtime := Runtime{Socket: standardSocket, CNIConf: standardCNI, CNIBins: []string{standardBins}}
@@ -9,12 +11,7 @@ func clouds() []Distribution {
 		if d.Runtime.Socket == "" {
 			d.Runtime = runtime
 		}
-		if d.Found == "" {
-			d.Found = findsAll
-		}
-		if d.Set == "" {
-			d.Set = nothingToSet
-		}
+		d.Found, d.Set = cmp.Or(d.Found, findsAll), cmp.Or(d.Set, nothingToSet)
 		return d
 	}
 	return []Distribution{

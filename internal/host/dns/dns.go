@@ -3,6 +3,7 @@
 package dns
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -65,26 +66,18 @@ func askDNS(ctx context.Context, q DNSQuestion) (DNSAnswer, error) {
 		message = append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...) //nolint:gosec // below 300 bytes
 	}
 	if _, err := conn.Write(message); err != nil {
-		return DNSAnswer{}, orEnded(ctx, err)
+		return DNSAnswer{}, cmp.Or(ctx.Err(), err) // the end of ctx closes the connection
 	}
 	for {
 		data, err := readDNS(conn, stream)
 		if err != nil {
-			return DNSAnswer{}, orEnded(ctx, err)
+			return DNSAnswer{}, cmp.Or(ctx.Err(), err) // the end of ctx closes the connection
 		}
 		answer, matches, err := parseDNS(data, id, question)
 		if matches {
 			return answer, err
 		}
 	}
-}
-
-// orEnded returns the error of ctx if the end of ctx made a call fail.
-func orEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
 }
 
 func (q DNSQuestion) pack(id uint16) ([]byte, dnsmessage.Question, error) {
@@ -159,19 +152,9 @@ func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSA
 
 // rcode names a response code as dig does.
 func rcode(code dnsmessage.RCode) string {
-	switch code {
-	case dnsmessage.RCodeSuccess:
-		return "NOERROR"
-	case dnsmessage.RCodeFormatError:
-		return "FORMERR"
-	case dnsmessage.RCodeServerFailure:
-		return "SERVFAIL"
-	case dnsmessage.RCodeNameError:
-		return "NXDOMAIN"
-	case dnsmessage.RCodeNotImplemented:
-		return "NOTIMP"
-	case dnsmessage.RCodeRefused:
-		return "REFUSED"
+	names := []string{"NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED"}
+	if int(code) < len(names) {
+		return names[code]
 	}
 	return fmt.Sprintf("RCODE%d", code)
 }

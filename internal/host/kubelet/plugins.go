@@ -5,14 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
 // Plugins talks to kubelet's plugins (CSI drivers) with kubelet's own protocols. Every call makes a new connection and
@@ -131,3 +137,49 @@ func (d pluginDialer) split(socket string) (root, name string, err error) {
 
 // ErrOutside means that a plugin named a socket outside the allowed folders for plugins' sockets.
 var ErrOutside = errors.New("not below a folder where plugins may have their sockets")
+
+// ReadBeneath reads one of kubelet's own files below root: a regular file of at most most bytes that only root can
+// write. See OpenBeneath.
+func ReadBeneath(root, name string, most int64) ([]byte, error) {
+	fd, err := OpenBeneath(root, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), filepath.Join(root, name))
+	defer file.Close()
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: file.Name(), Err: err}
+	}
+	switch {
+	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
+		return nil, fmt.Errorf("read %s: not a regular file", file.Name())
+	case !owned.UID(stat.Uid) || stat.Mode&0o022 != 0:
+		return nil, fmt.Errorf("read %s: %w", file.Name(), owned.ErrOthers)
+	}
+	data, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("read %s: larger than %d bytes", file.Name(), most)
+	}
+	return data, err
+}
+
+// RegistrationPath returns the value of a container's argument --kubelet-registration-path, with $(VARIABLES) expanded
+// from the container's plain environment.
+func RegistrationPath(c *corev1.Container) string {
+	words := slices.Concat(c.Command, c.Args)
+	for i, word := range words {
+		name, value, ok := strings.Cut(strings.TrimLeft(word, "-"), "=")
+		if name != "kubelet-registration-path" || !strings.HasPrefix(word, "-") {
+			continue
+		}
+		if !ok && i+1 < len(words) {
+			value = words[i+1]
+		}
+		for _, env := range c.Env {
+			value = strings.ReplaceAll(value, "$("+env.Name+")", env.Value)
+		}
+		return value
+	}
+	return ""
+}

@@ -77,16 +77,7 @@ func (g *going) withBeside(r *Reader, name string) (known []Mount, hidden int) {
 	if g.beside == nil {
 		return g.known(r), 0
 	}
-	known = slices.Clone(read)
-	seen := make(map[int]bool, len(known))
-	for _, m := range known {
-		seen[m.ID] = true
-	}
-	for _, m := range g.beside.mounts {
-		if !seen[m.ID] {
-			known = append(known, m)
-		}
-	}
+	known = withMissing(read, g.beside.mounts)
 	return known, max(0, g.beside.total-len(known))
 }
 
@@ -106,12 +97,17 @@ func (p *pass) known(r *Reader) []Mount {
 	if p.fresh.at == nil {
 		return slices.Clip(r.last.table)
 	}
-	seen := make(map[int]bool, len(p.fresh.table))
-	for _, m := range p.fresh.table {
+	return withMissing(p.fresh.table, r.last.table)
+}
+
+// withMissing returns the mounts that were read, and behind them the others that it lacks.
+func withMissing(read, others []Mount) []Mount {
+	seen := make(map[int]bool, len(read))
+	for _, m := range read {
 		seen[m.ID] = true
 	}
-	known := slices.Clone(p.fresh.table)
-	for _, m := range r.last.table {
+	known := slices.Clone(read)
+	for _, m := range others {
 		if !seen[m.ID] {
 			known = append(known, m)
 		}

@@ -23,14 +23,7 @@ func IsPodUID(s string) bool {
 // IsContainerID reports whether s has the form of a container or sandbox ID: 64 hexadecimal digits in lower case.
 func IsContainerID(s string) bool { return len(s) == 64 && isHex(s) }
 
-func isHex(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
-}
+func isHex(s string) bool { return strings.Trim(s, "0123456789abcdef") == "" }
 
 // SplitPath returns the components of a path.
 func SplitPath(name string) []string {

@@ -64,10 +64,7 @@ func legacyTables(h *host.Host) ([]string, error) {
 // tableNames returns the existing tables of iptables-legacy: none if it was never loaded.
 func tableNames(h *host.Host, family string) ([]string, error) {
 	names, err := h.Files.Read("/proc/thread-self/net/" + family + "_tables_names")
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return strings.Fields(string(names)), err
+	return strings.Fields(string(names)), hosterr.Ignore(err, fs.ErrNotExist)
 }
 
 // PortMappings reads the rules of CNI's portmap plugin in all three forms: from its nftables backend, iptables-nft and

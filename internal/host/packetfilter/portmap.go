@@ -2,7 +2,6 @@ package packetfilter
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -36,21 +35,17 @@ func ReadPortMappings() ([]PortMapping, error) {
 		for _, chain := range [][2]string{{"nat", "CNI-HOSTPORT-DNAT"}, {"cni_hostport", "hostports"},
 			{"cni_hostport", "hostip_hostports"}} {
 			of := PortMapping{Family: family, Table: chain[0], Chain: chain[1]}
-			failure, err := dump(request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, familyNumber(family), chain[0], chain[1]),
-				unix.NFT_MSG_NEWRULE, func(message []byte) error {
-					m, ours, err := of.parse(message)
-					if ours && len(all) == maxMappings {
-						err = fmt.Errorf("more than %d mappings of ports", maxMappings)
-					}
-					if ours {
-						all = append(all, m)
-					}
-					return err
-				})
-			if errors.Is(err, unix.ENOENT) {
-				err = nil
-			}
-			if err := errors.Join(failure, err); err != nil {
+			err := eachRule(family, chain[0], chain[1], func(message []byte) error {
+				m, ours, err := of.parse(message)
+				if ours && len(all) == maxMappings {
+					err = fmt.Errorf("more than %d mappings of ports", maxMappings)
+				}
+				if ours {
+					all = append(all, m)
+				}
+				return err
+			})
+			if err != nil {
 				return nil, fmt.Errorf("table %s %s chain %s: %w", family, chain[0], chain[1], err)
 			}
 		}

@@ -169,22 +169,27 @@ func (c *PacketChain) readRules(limit int, sets *int) error {
 		}
 		return c.readSet(name)
 	}
-	failure, err := dump(request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, familyNumber(c.Family), c.Table, c.Name),
-		unix.NFT_MSG_NEWRULE, func(message []byte) error {
-			if len(c.Rules) >= limit {
-				return fmt.Errorf("more than %d rules", maxPacketRules)
-			}
-			rule, chain, err := parseRule(message, readSet)
-			if err != nil {
-				return err
-			}
-			if chain == c.Name { // older kernels ignore the selection
-				c.Rules = append(c.Rules, rule)
-			}
-			return nil
-		})
+	return eachRule(c.Family, c.Table, c.Name, func(message []byte) error {
+		if len(c.Rules) >= limit {
+			return fmt.Errorf("more than %d rules", maxPacketRules)
+		}
+		rule, chain, err := parseRule(message, readSet)
+		if err != nil {
+			return err
+		}
+		if chain == c.Name { // older kernels ignore the selection
+			c.Rules = append(c.Rules, rule)
+		}
+		return nil
+	})
+}
+
+// eachRule dumps the rules of a chain. One that does not exist has none.
+func eachRule(family, table, chain string, take func(message []byte) error) error {
+	failure, err := dump(request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, familyNumber(family), table, chain),
+		unix.NFT_MSG_NEWRULE, take)
 	if errors.Is(err, unix.ENOENT) {
-		err = nil // deleted meanwhile
+		err = nil
 	}
 	return errors.Join(failure, err)
 }

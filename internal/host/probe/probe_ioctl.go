@@ -100,8 +100,6 @@ func nvmeLog(fd int, namespace uint32, page uint8, length uint32) ([]byte, error
 	return data, nil
 }
 
-func nvmeHealth(fd int) ([]byte, error) { return nvmeLog(fd, nvmeWholeDevice, 0x02, 512) }
-
 // nvmeEBS reads the complete page, as Amazon's own tool does, and leaves out its histograms.
 func nvmeEBS(fd int) ([]byte, error) {
 	data, err := nvmeLog(fd, 1, 0xd0, 4096)
@@ -111,17 +109,13 @@ func nvmeEBS(fd int) ([]byte, error) {
 	return data[:96], nil
 }
 
-// thinPools asks all thin pools for status and table.
-func thinPools(fd int) ([]byte, error) {
-	return describeMapped(fd, "thin-pool", 0, unix.DM_STATUS_TABLE_FLAG)
-}
-
-// multipaths asks all multipath devices for their status.
-func multipaths(fd int) ([]byte, error) { return describeMapped(fd, "multipath", 0) }
-
 // describeMapped returns a line for each mapped device of a kind: its number and the text for each flag, with tabs
 // between them.
-func describeMapped(fd int, kind string, flags ...uint32) ([]byte, error) {
+func describeMapped(kind string, flags ...uint32) func(fd int) ([]byte, error) {
+	return func(fd int) ([]byte, error) { return describe(fd, kind, flags) }
+}
+
+func describe(fd int, kind string, flags []uint32) ([]byte, error) {
 	list, err := deviceMapper(fd, unix.DM_LIST_DEVICES, 0, 0)
 	if err != nil {
 		return nil, err

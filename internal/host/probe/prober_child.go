@@ -54,7 +54,7 @@ func (r wireRequest) answer() (ProbeAnswer, error) {
 	case ProbeJournals:
 		return probeJournals(path)
 	case ProbeNVMeHealth:
-		return withDevice(path, nvmeHealth)
+		return withDevice(path, func(fd int) ([]byte, error) { return nvmeLog(fd, nvmeWholeDevice, 0x02, 512) })
 	case ProbeNVMeEBS:
 		return withDevice(path, nvmeEBS)
 	case ProbeATAHealth:
@@ -62,9 +62,9 @@ func (r wireRequest) answer() (ProbeAnswer, error) {
 	case ProbeSCSIHealth:
 		return withDevice(path, scsiHealth)
 	case ProbeThinPools:
-		return withDevice(path, thinPools)
+		return withDevice(path, describeMapped("thin-pool", 0, unix.DM_STATUS_TABLE_FLAG))
 	case ProbeMultipath:
-		return withDevice(path, multipaths)
+		return withDevice(path, describeMapped("multipath", 0))
 	}
 	return ProbeAnswer{}, fmt.Errorf("unknown probe %q", r.Op)
 }

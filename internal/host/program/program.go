@@ -10,7 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -45,10 +45,7 @@ var (
 const killGrace = time.Second
 
 // Runner runs one program, once at a time. The zero value is ready.
-type Runner struct {
-	mu      sync.Mutex // guards running
-	running bool
-}
+type Runner struct{ running atomic.Bool }
 
 // Run runs the program until it ends, or until ctx does: then the program is killed with its process group. An error
 // means that the outcome is unknown: the program could not be started, or does not end.
@@ -56,13 +53,13 @@ func (r *Runner) Run(ctx context.Context, c Command) (Outcome, error) {
 	if !filepath.IsAbs(c.Path) {
 		return Outcome{}, fmt.Errorf("run %q: not an absolute path", c.Path)
 	}
-	if !r.begin() {
+	if !r.running.CompareAndSwap(false, true) {
 		return Outcome{}, fmt.Errorf("run %s: %w", c.Path, ErrStuck)
 	}
 	out, errs := &head{limit: MaxOutput}, &head{limit: MaxOutput}
 	p := newChild(c)
 	p.Cmd.Stdout, p.Cmd.Stderr = out, errs
-	p.Reaped = r.end
+	p.Reaped = func() { r.running.Store(false) }
 	p.Start()
 	timedOut := false
 	select {
@@ -80,20 +77,4 @@ func (r *Runner) Run(ctx context.Context, c Command) (Outcome, error) {
 		Exit: p.Cmd.ProcessState.ExitCode(), State: p.Cmd.ProcessState.String(),
 		Stdout: out.bytes(), Stderr: errs.bytes(), TimedOut: timedOut,
 	}, nil
-}
-
-func (r *Runner) begin() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.running {
-		return false
-	}
-	r.running = true
-	return true
-}
-
-func (r *Runner) end() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.running = false
 }

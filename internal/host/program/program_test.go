@@ -236,7 +236,7 @@ func TestRunThatCannotBeKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	deadline := time.Now().Add(30 * time.Second)
-	for !r.begin() {
+	for !r.running.CompareAndSwap(false, true) {
 		if time.Now().After(deadline) {
 			t.Fatal("it was not reaped")
 		}

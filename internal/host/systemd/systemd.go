@@ -13,6 +13,7 @@ import (
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
@@ -241,4 +242,83 @@ func (q systemdQuery) describeUnit(status systemd.UnitStatus, properties []strin
 		}
 	}
 	return u, nil
+}
+
+// maxTriggers bounds the triggers stored for one unit.
+const maxTriggers = 10
+
+// set stores one property.
+func (u *Unit) set(property string, v dbus.Variant) (err error) {
+	switch property {
+	case "StateChangeTimestamp": // microseconds since 1970; 0: never
+		var since uint64
+		if since, err = valueOf[uint64](v); since > 0 && since < 1<<62 {
+			u.Since = time.UnixMicro(int64(since)).UTC()
+		}
+	case "Transient":
+		u.Transient, err = valueOf[bool](v)
+	case "TriggeredBy":
+		var names []string
+		names, err = valueOf[[]string](v)
+		for _, name := range names[:min(len(names), maxTriggers)] {
+			u.TriggeredBy = append(u.TriggeredBy, text(name))
+		}
+	case "Result":
+		u.Result, err = valueOf[string](v)
+		u.Result = text(u.Result)
+	case "ExecMainCode":
+		u.Code, err = valueOf[int32](v)
+	case "ExecMainStatus":
+		u.Status, err = valueOf[int32](v)
+	case "NRestarts":
+		u.Restarts, err = valueOf[uint32](v)
+	}
+	return err
+}
+
+func valueOf[T any](v dbus.Variant) (T, error) {
+	value, ok := v.Value().(T)
+	if !ok {
+		return value, fmt.Errorf("of type %q, want %q", hosterr.Clip(v.Signature().String()), dbus.SignatureOf(value))
+	}
+	return value, nil
+}
+
+// text bounds a stored text.
+func text(s string) string { return hosterr.Clip(strings.ToValidUTF8(s, "?")) }
+
+// PodUnit is a unit that kubelet or the runtime may have made for a pod. Its texts are valid UTF-8.
+type PodUnit struct {
+	Name        string // kubepods-besteffort-pod….slice, cri-containerd-….scope, run-….scope, ….mount
+	Description string // of a mount: its mount point
+	Active, Sub string
+}
+
+// maxPodUnits bounds the list. A node has some units for each of its pods.
+const maxPodUnits = 20_000
+
+// podUnits lists the slices of pods and the scopes of kubelet's mounts in any state, but the scopes of containers and
+// mounts only if they are not active: active ones are numerous, and visible by their cgroup or mount.
+func (q systemdQuery) podUnits() ([]PodUnit, error) {
+	var units []PodUnit
+	for _, list := range []struct{ states, patterns []string }{
+		{[]string{}, []string{"*kubepods*.slice", "run-*.scope"}},
+		{[]string{"inactive", "failed"}, []string{"cri-containerd-*.scope", "crio-*.scope", "*-pods-*.mount"}},
+	} {
+		listed, err := q.conn.ListUnitsByPatternsContext(q.ctx, list.states, list.patterns)
+		if err != nil { // systemd before 230 has no such call
+			return nil, fmt.Errorf("list units of pods: %w", q.peer.explain(err))
+		}
+		if len(units)+len(listed) > maxPodUnits {
+			return nil, fmt.Errorf("list units of pods: more than %d", maxPodUnits)
+		}
+		for _, u := range listed {
+			if u.LoadState == "not-found" {
+				continue // only mentioned by another unit
+			}
+			units = append(units, PodUnit{Name: text(u.Name), Description: text(u.Description),
+				Active: text(u.ActiveState), Sub: text(u.SubState)})
+		}
+	}
+	return units, nil
 }

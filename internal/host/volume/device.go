@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -90,12 +91,9 @@ func readDevice(h *host.Host, name string) (Device, error) {
 	var err error
 	d.Sequence, _ = files.Text(path.Join(dir, "diskseq"))
 	d.Holders, err = files.List(path.Join(dir, "holders"))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
 	var numberErr error
 	d.Number, numberErr = files.Text(path.Join(dir, "dev"))
-	return d, errors.Join(err, numberErr)
+	return d, errors.Join(hosterr.Ignore(err, fs.ErrNotExist), numberErr)
 }
 
 // vanished reports whether a file of sysfs is missing, or its device is being removed.

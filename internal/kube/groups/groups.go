@@ -47,11 +47,12 @@ func Credentials(kubeconfig, userAgent string) (*rest.Config, error) {
 
 // New returns the clients, which share one HTTP client and prefer protobuf, and the codec of their parameters.
 func New(config *rest.Config, client *http.Client, groups ...Group) (Clients, runtime.ParameterCodec, error) {
-	scheme := runtime.NewScheme()
+	scheme, builder := runtime.NewScheme(), runtime.NewSchemeBuilder(metav1.AddMetaToScheme)
 	for _, group := range groups {
-		if err := group.AddToScheme(scheme); err != nil {
-			return nil, nil, err
-		}
+		builder.Register(group.AddToScheme)
+	}
+	if err := builder.AddToScheme(scheme); err != nil {
+		return nil, nil, err
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	codecs, clients := serializer.NewCodecFactory(scheme), Clients{}

@@ -44,7 +44,6 @@ type Config struct {
 	Spread  time.Duration
 	Grace   time.Duration // time for first conclusive observations; zero: DefaultGrace
 	Refresh time.Duration // interval at which all is written again, give or take a tenth; zero: DefaultRefresh
-	Timeout time.Duration // of one request; zero: DefaultTimeout
 
 	// Encode makes the patch that writes all conditions and deletes the removed ones. Nil: the patch of nodes/status.
 	Encode func(conditions []corev1.NodeCondition, removed []string, at metav1.Time) ([]byte, error)
@@ -67,8 +66,10 @@ const (
 	DefaultSpread  = 2 * time.Minute
 	DefaultGrace   = 30 * time.Second
 	DefaultRefresh = time.Hour
-	DefaultTimeout = 15 * time.Second
 )
+
+// requestLimit is the time of one request.
+const requestLimit = 15 * time.Second
 
 // Reporter keeps the Node's conditions in line with the believed state.
 type Reporter struct {
@@ -117,7 +118,6 @@ func (c Config) withDefaults() Config {
 	c.Spread = max(cmp.Or(c.Spread, DefaultSpread), 0)
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	c.Refresh = cmp.Or(c.Refresh, DefaultRefresh)
-	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 	if c.Started.IsZero() {
 		c.Started.Wall = time.Now()
 	}

@@ -61,7 +61,7 @@ func (r *Reporter) attempt(ctx context.Context) error {
 
 // adopt reads the conditions of the Node. The difference decides when to write.
 func (r *Reporter) adopt(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	conditions, err := r.config.Node.NodeConditions(ctx)
 	if err != nil {
@@ -121,7 +121,7 @@ func (r *Reporter) write(ctx context.Context) error {
 }
 
 func (r *Reporter) send(ctx context.Context, patch []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	if err := r.config.Node.PatchNodeStatus(ctx, patch); err != nil {
 		r.config.Observer.Wrote(r.Name(), report.ResultError, err)

@@ -63,17 +63,12 @@ func (k *kind) evaluate(state finding.State) report.Verdict {
 	return report.Evaluate(k.naming, checks...)
 }
 
-// bad is the status of the condition if there is a fault.
-func (k *kind) bad() corev1.ConditionStatus {
-	if k.ready {
-		return corev1.ConditionFalse
-	}
-	return corev1.ConditionTrue
-}
+// bad is the status of the condition if there is a fault, good if there is none.
+func (k *kind) bad() corev1.ConditionStatus  { return truthOf(!k.ready) }
+func (k *kind) good() corev1.ConditionStatus { return truthOf(k.ready) }
 
-// good is the status of the condition if there is no fault.
-func (k *kind) good() corev1.ConditionStatus {
-	if k.ready {
+func truthOf(is bool) corev1.ConditionStatus {
+	if is {
 		return corev1.ConditionTrue
 	}
 	return corev1.ConditionFalse

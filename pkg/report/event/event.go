@@ -34,8 +34,7 @@ type Config struct {
 	Burst int           // burst of events of one reason; zero: DefaultBurst
 	Every time.Duration // refill interval of the burst; zero: DefaultEvery
 	// interval at which present faults are reported again, give or take half; zero: DefaultResend, negative: never
-	Resend  time.Duration
-	Timeout time.Duration // of one request; zero: DefaultTimeout
+	Resend time.Duration
 
 	Wordings map[string]finding.Wording // by check, if it has another wording
 
@@ -46,10 +45,9 @@ type Config struct {
 
 // The defaults of Config.
 const (
-	DefaultBurst   = 10
-	DefaultEvery   = time.Minute
-	DefaultResend  = 6 * time.Hour
-	DefaultTimeout = 15 * time.Second
+	DefaultBurst  = 10
+	DefaultEvery  = time.Minute
+	DefaultResend = 6 * time.Hour
 )
 
 const (
@@ -57,6 +55,8 @@ const (
 	// backlog of events must not delay them.
 	sendBurst = 3
 	sendEvery = 2 * time.Second
+	// requestLimit is the time of one request.
+	requestLimit = 15 * time.Second
 )
 
 // Reporter reports updates as events.
@@ -93,7 +93,6 @@ func (c Config) withDefaults() Config {
 	c.Burst = cmp.Or(max(c.Burst, 0), DefaultBurst)
 	c.Every = cmp.Or(max(c.Every, 0), DefaultEvery)
 	c.Resend = cmp.Or(c.Resend, DefaultResend)
-	c.Timeout = cmp.Or(max(c.Timeout, 0), DefaultTimeout)
 	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c

@@ -83,7 +83,7 @@ func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
 }
 
 func (r *Reporter) create(ctx context.Context, item report.Item, n note) error {
-	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	return r.config.Sink.CreateEvent(ctx, eventOf(r.config.Node, item, n))
 }

@@ -209,12 +209,7 @@ func (r *Reporter) from(e event.Event, stream string, sequence uint64) event.Eve
 	return e
 }
 
-func (r *Reporter) wake() {
-	select {
-	case r.changed <- struct{}{}:
-	default: // it is awake already
-	}
-}
+func (r *Reporter) wake() { report.Wake(r.changed) }
 
 func (r *Reporter) observe() {
 	r.config.Observer.Queued(r.Name(), r.outbox.Counts().Waiting)

@@ -2,26 +2,19 @@ package eventcenter
 
 import (
 	"crypto/rand"
-	"math/big"
+	"encoding/base32"
+	"encoding/binary"
 	"time"
 )
 
 // crockford is the alphabet of ULIDs.
-const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 
 // newULID returns a ULID: 48 bits of milliseconds, 80 random bits, in 26 characters. A library for these lines would be
 // one more module of the agent.
 func newULID(now time.Time) string {
-	var raw [16]byte
-	_, _ = rand.Read(raw[6:]) // never fails
-	for i, ms := 5, now.UnixMilli(); i >= 0; i, ms = i-1, ms>>8 {
-		raw[i] = byte(ms)
-	}
-	n := new(big.Int).SetBytes(raw[:])
-	var text [26]byte
-	for i := len(text) - 1; i >= 0; i-- {
-		text[i] = crockford[new(big.Int).And(n, big.NewInt(31)).Int64()]
-		n.Rsh(n, 5)
-	}
-	return string(text[:])
+	var raw [20]byte // 160 bits are 32 characters, of which the first 6 are zeros
+	binary.BigEndian.PutUint64(raw[2:], uint64(now.UnixMilli())&(1<<48-1))
+	_, _ = rand.Read(raw[10:]) // never fails
+	return crockford.EncodeToString(raw[:])[6:]
 }

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"maps"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,70 +16,36 @@ type Inspection struct {
 	Left     int                      // how many of those have proven leftovers that the agent could release
 }
 
-// inspection holds the result of the last pass. Ages keep growing while passes are skipped.
-type inspection struct {
-	oldest, bytes, age *prometheus.Desc
-	ended, left        prometheus.Counter
+// inspected holds the result of the last pass. Ages keep growing while passes are skipped.
+type inspected struct {
+	Inspection
 
-	mu        sync.Mutex // guards all below
-	last      Inspection
-	at        time.Time // of last
+	at        time.Time
 	completed time.Time // of the last complete pass; zero: there was none, and no age is served
 }
 
-func newInspection() *inspection {
-	count := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
-	}
-	return &inspection{
-		oldest: desc("leftovers_oldest_seconds", "How long the oldest object that is a leftover or unowned has been "+
-			"seen.", "kind"),
-		bytes: desc("leftovers_bytes", "Space that leftovers and unowned objects take, of kinds where that is known.",
-			"kind"),
-		age: desc("inspection_complete_age_seconds", "Time since the last inspection in which everything could be "+
-			"read and evaluated. Up to five minutes are normal: while nothing changes, inspections are left out."),
-		ended: count("pods_ended_total", "Pods that were alive in one inspection and not in the next."),
-		left: count("pods_left_over_total", "Of the pods that ended, those that were proven to have left behind "+
-			"something that the agent can release."),
-	}
-}
-
 // Inspected takes the result of a pass.
-func (m *Metrics) Inspected(i Inspection) { m.inspection.take(i, time.Now()) }
-
-func (s *inspection) take(i Inspection, now time.Time) {
+func (m *Metrics) Inspected(i Inspection) {
 	i.Oldest, i.Bytes = maps.Clone(i.Oldest), maps.Clone(i.Bytes)
-	s.ended.Add(float64(max(i.Ended, 0)))
-	s.left.Add(float64(max(i.Left, 0)))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last, s.at = i, now; i.Complete {
-		s.completed = now
+	m.podsEnded.Add(float64(max(i.Ended, 0)))
+	m.podsLeft.Add(float64(max(i.Left, 0)))
+	m.state.mu.Lock()
+	defer m.state.mu.Unlock()
+	last := inspected{Inspection: i, at: time.Now(), completed: m.state.last.completed}
+	if i.Complete {
+		last.completed = last.at
 	}
+	m.state.last = last
 }
 
-// Describe implements prometheus.Collector.
-func (s *inspection) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.oldest, s.bytes, s.age, s.ended.Desc(), s.left.Desc()} {
-		descs <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (s *inspection) Collect(metrics chan<- prometheus.Metric) {
-	s.mu.Lock()
-	last, at, completed := s.last, s.at, s.completed
-	s.mu.Unlock()
-	metrics <- s.ended
-	metrics <- s.left
+func (s *state) sendInspection(last inspected, send func(d *prometheus.Desc, value float64, labels ...string)) {
 	for kind, age := range last.Oldest {
-		metrics <- prometheus.MustNewConstMetric(s.oldest, prometheus.GaugeValue, (age + time.Since(at)).Seconds(),
-			label(kind))
+		send(s.oldest, (age + time.Since(last.at)).Seconds(), label(kind))
 	}
 	for kind, bytes := range last.Bytes {
-		metrics <- prometheus.MustNewConstMetric(s.bytes, prometheus.GaugeValue, float64(bytes), label(kind))
+		send(s.bytes, float64(bytes), label(kind))
 	}
-	if !completed.IsZero() {
-		metrics <- prometheus.MustNewConstMetric(s.age, prometheus.GaugeValue, time.Since(completed).Seconds())
+	if !last.completed.IsZero() {
+		send(s.age, time.Since(last.completed).Seconds())
 	}
 }

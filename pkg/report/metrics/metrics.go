@@ -5,9 +5,11 @@ package metrics
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"runtime"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,8 +44,9 @@ type Metrics struct {
 	dropped    *prometheus.CounterVec
 	releases   *prometheus.CounterVec
 	apirequest *prometheus.CounterVec
-	quarantine quarantine
-	inspection *inspection
+	podsEnded  prometheus.Counter
+	podsLeft   prometheus.Counter
+	quarantine atomic.Pointer[Quarantine] // nil before the first count
 }
 
 const namespace = "nodeagent"
@@ -52,16 +55,18 @@ const namespace = "nodeagent"
 func New(c Config) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(), state: newState(c.Conditions),
-		reasons:    &vocabulary{limit: maxReasons, words: map[string]bool{}},
-		inspection: newInspection(),
+		reasons: &vocabulary{limit: maxReasons, words: map[string]bool{}},
 		// The name and the help text are node-problem-detector's.
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "problem_counter",
 			Help: "Number of times a specific type of problem have occurred."}, []string{"reason"}),
 		errors: counter("check_errors_total", "Runs of a check that could not tell.", "check"),
 		abandoned: counter("check_abandoned_total",
 			"Runs of a check that took longer than allowed and were abandoned.", "check"),
-		kmsgLost: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "kmsg_lost_total",
-			Help: "Records of the kernel log that were overwritten before they were read."}),
+		kmsgLost: plainCounter("kmsg_lost_total",
+			"Records of the kernel log that were overwritten before they were read."),
+		podsEnded: plainCounter("pods_ended_total", "Pods that were alive in one inspection and not in the next."),
+		podsLeft: plainCounter("pods_left_over_total", "Of the pods that ended, those that were proven to have left "+
+			"behind something that the agent can release."),
 		writes: counter("report_writes_total", "Attempts to write a report, by result: ok, error (tried again) "+
 			"or rejected (not tried again).", "reporter", "result"),
 		dropped: counter("outbox_dropped_total", "Reports that were dropped because too many waited.", "reporter",
@@ -83,10 +88,19 @@ func New(c Config) *Metrics {
 	})
 	info.Set(1)
 	m.registry.MustRegister(info, m.state, m.problems, m.durations, m.errors, m.abandoned, m.kmsgLost, m.writes,
-		m.queued,
-		m.dropped, m.releases, m.apirequest, m.inspection,
+		m.queued, m.dropped, m.releases, m.apirequest, m.podsEnded, m.podsLeft,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+func plainCounter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+}
+
+// gauge registers a figure that is read at each scrape.
+func (m *Metrics) gauge(subsystem, name, help string, value func() float64) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem,
+		Name: name, Help: help}, value))
 }
 
 func counter(name, help string, labels ...string) *prometheus.CounterVec {
@@ -158,7 +172,12 @@ func (m *Metrics) Dropped(reporter string, severity finding.Severity, n int) {
 type Leftover struct{ Kind, Verdict string }
 
 // Leftovers sets how many objects there are of each kind and verdict. It removes other series.
-func (m *Metrics) Leftovers(counts map[Leftover]int) { m.state.leftovers(counts) }
+func (m *Metrics) Leftovers(counts map[Leftover]int) {
+	counts = maps.Clone(counts)
+	m.state.mu.Lock()
+	defer m.state.mu.Unlock()
+	m.state.counts = counts
+}
 
 // Released counts a release.
 func (m *Metrics) Released(kind, result string) {
@@ -174,3 +193,12 @@ var (
 	_ report.Reporter = (*Metrics)(nil)
 	_ report.Observer = (*Metrics)(nil)
 )
+
+// EventCenter registers the figures of the connection to an event center that an Observer does not get. They are read
+// at each scrape.
+func (m *Metrics) EventCenter(stats func() (quarantined, bytes int)) {
+	m.gauge("eventcenter", "set_aside_events", "Events that the event center will never accept, and that are kept.",
+		func() float64 { quarantined, _ := stats(); return float64(quarantined) })
+	m.gauge("eventcenter", "outbox_bytes", "What waits for the event center.",
+		func() float64 { _, bytes := stats(); return float64(bytes) })
+}

@@ -22,11 +22,15 @@ type state struct {
 	findings *prometheus.Desc
 	problem  *prometheus.Desc
 	objects  *prometheus.Desc
+	oldest   *prometheus.Desc
+	bytes    *prometheus.Desc
+	age      *prometheus.Desc
 
 	mu     sync.Mutex // guards all below; the maps are replaced, never changed
 	checks map[string]check
 	gauges map[string]problem // by condition type
 	counts map[Leftover]int
+	last   inspected
 }
 
 // check has the shown values of one check.
@@ -51,6 +55,12 @@ func newState(namings map[string]finding.Condition) *state {
 			"verdict"),
 		problem: prometheus.NewDesc("problem_gauge",
 			"Whether a specific type of problem is affecting the node or not.", []string{"type", "reason"}, nil),
+		oldest: desc("leftovers_oldest_seconds", "How long the oldest object that is a leftover or unowned has been "+
+			"seen.", "kind"),
+		bytes: desc("leftovers_bytes", "Space that leftovers and unowned objects take, of kinds where that is known.",
+			"kind"),
+		age: desc("inspection_complete_age_seconds", "Time since the last inspection in which everything could be "+
+			"read and evaluated. Up to five minutes are normal: while nothing changes, inspections are left out."),
 	}
 	for _, id := range slices.Sorted(maps.Keys(namings)) {
 		n := namings[id]
@@ -113,16 +123,9 @@ func (s *state) reason(k finding.Key) string {
 	return s.checks[k.Check].reasons[k]
 }
 
-func (s *state) leftovers(counts map[Leftover]int) {
-	counts = maps.Clone(counts)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.counts = counts
-}
-
 // Describe implements prometheus.Collector.
 func (s *state) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{s.status, s.findings, s.problem, s.objects} {
+	for _, d := range []*prometheus.Desc{s.status, s.findings, s.problem, s.objects, s.oldest, s.bytes, s.age} {
 		descs <- d
 	}
 }
@@ -130,7 +133,7 @@ func (s *state) Describe(descs chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (s *state) Collect(metrics chan<- prometheus.Metric) {
 	s.mu.Lock()
-	checks, gauges, counts := s.checks, s.gauges, s.counts
+	checks, gauges, counts, last := s.checks, s.gauges, s.counts, s.last
 	s.mu.Unlock()
 	send := func(d *prometheus.Desc, value float64, labels ...string) {
 		m, err := prometheus.NewConstMetric(d, prometheus.GaugeValue, value, labels...)
@@ -163,4 +166,5 @@ func (s *state) Collect(metrics chan<- prometheus.Metric) {
 	for l, n := range counts {
 		send(s.objects, float64(n), label(l.Kind), label(l.Verdict))
 	}
+	s.sendInspection(last, send)
 }

@@ -75,8 +75,8 @@ func (d *daemon) supervise(ctx context.Context, first revision) error {
 	defer stop()
 	ended := make(chan error, 1) // one result, which may stay unread
 	err := supervise(ctx, d.log, []agent.Component{
-		{Name: "socket", Run: status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status,
-			History: d.history, Paths: d.containerPaths, Reload: d.askReload}}.Run},
+		{Name: "socket", Run: status.SocketServer{Path: first.cfg.Socket, Status: d.status, History: d.history,
+			Paths: d.containerPaths, Reload: d.askReload}.Run},
 		{Name: "memory", Run: releaseMemory},
 		{Name: "watchdog", Run: func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
 		{Name: "agent", Run: func(ctx context.Context) error {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -133,9 +134,4 @@ func (s Source) keep(r revision) error {
 }
 
 // file returns the name of the configuration file for messages.
-func (s Source) file() string {
-	if s.File == "" {
-		return config.DefaultFile
-	}
-	return s.File
-}
+func (s Source) file() string { return cmp.Or(s.File, config.DefaultFile) }

@@ -33,7 +33,12 @@ func supervise(ctx context.Context, log *slog.Logger, components []agent.Compone
 	select {
 	case <-done:
 		return nil
-	case <-afterEnd(ctx, stopGrace):
+	case <-ctx.Done():
+	}
+	select {
+	case <-done:
+		return nil
+	case <-time.After(stopGrace):
 		return errors.New("a component did not stop in time")
 	}
 }
@@ -43,10 +48,3 @@ const (
 	// stopGrace is how long components may take to end; one of them may hang in disk I/O.
 	stopGrace = 10 * time.Second
 )
-
-// afterEnd returns a channel that closes grace after the end of ctx.
-func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
-	ended := make(chan struct{})
-	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })
-	return ended
-}

@@ -41,9 +41,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			return ServeLoopback(ctx, tcp, Probe(func() error { return errors.New("not ready") }))
 		}},
 		{"socket", "unix", socket, "/status", http.StatusOK,
-			SocketServer{Path: socket, Answers: Answers{Status: func() (Status, error) {
-				return Status{}, nil
-			}}}.Run},
+			SocketServer{Path: socket, Status: func() (Status, error) { return Status{}, nil }}.Run},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())

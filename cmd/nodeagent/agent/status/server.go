@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/object"
@@ -64,18 +65,15 @@ type ReleaseStatus struct {
 	Quarantine *release.QuarantineState `json:"quarantine,omitempty"` // objects kept instead of deleted
 }
 
-// Answers are the functions behind the socket.
-type Answers struct {
+// SocketServer answers on a Unix socket that only root can open.
+type SocketServer struct {
+	Path string
+
+	// The answers.
 	Status  func() (Status, error)
 	History func() (object.History, error)
 	Paths   func() (ContainerPaths, error)
 	Reload  func(context.Context) error
-}
-
-// SocketServer answers on a Unix socket that only root can open.
-type SocketServer struct {
-	Path    string
-	Answers Answers
 }
 
 // Run serves until ctx ends.
@@ -85,11 +83,11 @@ func (s SocketServer) Run(ctx context.Context) error {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", answer(s.Answers.Status))
-	mux.HandleFunc("GET /history", answer(s.Answers.History))
-	mux.HandleFunc("GET /paths", answer(s.Answers.Paths))
+	mux.HandleFunc("GET /status", answer(s.Status))
+	mux.HandleFunc("GET /history", answer(s.History))
+	mux.HandleFunc("GET /paths", answer(s.Paths))
 	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) {
-		if err := s.Answers.Reload(context.WithoutCancel(r.Context())); err != nil {
+		if err := s.Reload(context.WithoutCancel(r.Context())); err != nil {
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 			return
 		}
@@ -144,4 +142,38 @@ func Probe(ask func() error) http.HandlerFunc {
 		}
 		fmt.Fprintln(w, "ok")
 	}
+}
+
+// ContainerPaths are the files that an agent still reads from the container that it has left, by paths that other
+// processes can open: they lead through the agent's own descriptors. All are empty if the agent was started on the
+// host. They are not published as links, because the PID of an ended process may be reused.
+type ContainerPaths struct {
+	Config         string `json:"config,omitempty"`         // configuration file
+	ServiceAccount string `json:"serviceAccount,omitempty"` // directory of the pod's token
+	Apiserver      string `json:"apiserver,omitempty"`      // host:port for it
+}
+
+// ErrRefused means that the configuration was not put in force; the previous one still is.
+var ErrRefused = errors.New("the configuration is refused")
+
+// ReloadLimit is how long a reload may take: the old agent ends, and the new one discovers the node.
+const ReloadLimit = 25 * time.Second
+
+// SinkStatus is the status of one reporter's sink.
+type SinkStatus struct {
+	Reporter    string    `json:"reporter"`          // condition, configmap, event, eventcenter
+	Last        time.Time `json:"last,omitzero"`     // last successful write
+	Waiting     int       `json:"waiting,omitempty"` // not written yet
+	Failing     time.Time `json:"failing,omitzero"`  // since when writes fail; zero while they succeed
+	Why         string    `json:"why,omitempty"`     // error of the last attempt
+	Dropped     int       `json:"dropped,omitempty"` // because too much waited
+	Endpoint    string    `json:"endpoint,omitempty"`
+	Quarantined int       `json:"setAside,omitempty"` // the sink will never accept it; kept
+	Seen        *Seen     `json:"seen,omitempty"`     // nil: the content was not observed
+}
+
+// Seen is the observed content of a sink, whoever wrote it.
+type Seen struct {
+	At    time.Time `json:"at"`
+	Shows string    `json:"shows"`
 }

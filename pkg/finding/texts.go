@@ -6,6 +6,19 @@ import (
 	"unicode/utf8"
 )
 
+// Counts is a number of things for each severity.
+type Counts map[Severity]int
+
+// Texts returns the counts that are not 0, the most severe first: "2 fatal", "1 warning".
+func (c Counts) Texts() (texts []string) {
+	for _, s := range []Severity{Fatal, Warning, Info} {
+		if c[s] > 0 {
+			texts = append(texts, fmt.Sprintf("%d %s", c[s], s))
+		}
+	}
+	return texts
+}
+
 // Clip returns at most limit bytes of a text, cut between two characters.
 func Clip(text string, limit int) string {
 	if len(text) <= limit {
