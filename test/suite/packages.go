@@ -32,7 +32,7 @@ var ofLayers = regexp.MustCompile(`^test/(rpm|lab|e2e|daemonset|guest|guest/insi
 // their goroutines are those of shorter tests of their package. They run in another layer, without it.
 var computing = map[string][]string{ //nolint:gochecknoglobals // a constant
 	"pkg/detect/kernellog":           {"TestKernelFormats", "TestLogFlood"},
-	"pkg/eventcenter/journal/sqlite": {"TestDamagedPage"},
+	"pkg/eventcenter/journal/sqlite": {"TestDamagedPage", "TestScanWithoutIndex"},
 	"pkg/eventcenter/report":         {"TestRandomDays"},
 	"pkg/report/eventcenter":         {"TestDayWithoutTheCenter"},
 }

@@ -34,7 +34,7 @@ func LiteralsOf(re *syntax.Regexp) []string {
 	case syntax.OpConcat:
 		var best []string
 		for _, sub := range re.Sub {
-			if r := LiteralsOf(sub); r != nil && (best == nil || shortest(r) > shortest(best)) {
+			if r := LiteralsOf(sub); r != nil && (best == nil || shortest(r) >= shortest(best)) {
 				best = r
 			}
 		}

@@ -64,10 +64,16 @@ func (g *game) pod(o *corev1.Pod, deletion, status bool, at time.Time) {
 	if s := o.DeletionGracePeriodSeconds; s != nil {
 		grace = time.Duration(*s) * time.Second
 	}
-	if deletion || o.DeletionTimestamp != nil {
+	switch {
+	case deletion: // the object has the state before it
+		p.status(o, status, at)
 		g.requested(p, grace, at)
+	case o.DeletionTimestamp != nil: // requested before this change
+		g.requested(p, grace, at.Add(-time.Nanosecond))
+		p.status(o, status, at)
+	default:
+		p.status(o, status, at)
 	}
-	p.status(o, status, at)
 	p.held = len(o.Finalizers) > 0
 	if !p.deleted.IsZero() && !p.held && grace == 0 && p.gone.IsZero() {
 		g.left(p, at)

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +44,23 @@ func TestRecorded(t *testing.T) {
 	for _, v := range judge(t, data[:len(data)-7], time.Hour) {
 		if strings.Contains(v, "missed") && !strings.Contains(v, "failed without a start") && !strings.Contains(v, "removed by the system") {
 			t.Errorf("within an hour: %s", v)
+		}
+	}
+}
+
+// The log may show a deletion late: with the change after it, whose object has its time. And it may show late that a pod
+// got ready: with the deletion after it, whose object has the condition.
+func TestLateLines(t *testing.T) {
+	const line = `{"stage":"ResponseComplete","verb":"%s","objectRef":{"resource":"pods","subresource":"%s"},"responseStatus":{"code":200},` +
+		`"stageTimestamp":"2026-11-29T12:00:0%dZ","responseObject":{"metadata":{"uid":"1","name":"p"%s},"spec":{"restartPolicy":"Always"},"status":{%s}}}` + "\n"
+	const ready, deleted = `"conditions":[{"type":"Ready","status":"True"}]`, `,"deletionTimestamp":"2026-11-29T12:00:31Z","deletionGracePeriodSeconds":30`
+	created := fmt.Sprintf(line, "create", "", 0, "", "")
+	for text, want := range map[string]string{
+		fmt.Sprintf(line, "patch", "status", 1, deleted, ready): "p creation excluded deleted before it was due",
+		fmt.Sprintf(line, "delete", "", 1, deleted, ready):      "p creation delivered",
+	} {
+		if got := judge(t, []byte(created+text), time.Minute); !slices.Contains(got, want) {
+			t.Errorf("%s: %v, want %s", text, got, want)
 		}
 	}
 }

@@ -43,7 +43,7 @@ type Rule struct {
 
 	// Literals are the pre-filter: only a line that contains one of them is compared with the patterns. Unless set, they
 	// are texts of which each match of the patterns contains one. A literal that starts with a line break must be at the
-	// start of the line.
+	// start of the line; replay takes the first words of the kernel's lines from these.
 	Literals []string
 	// Words are a condition beside the patterns: a line must contain one of them. None: no condition.
 	Words []string

@@ -192,6 +192,25 @@ func scsiRules() []Rule {
 		Advice: "`storcli64 /c0 show all` (`ssacli ctrl all show status`, `sas3ircu LIST`): firmware, battery, " +
 			"heat; update firmware and driver.",
 		Summary: "a storage controller stopped or was reset",
+		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational",
+			"Controller lockup detected", "controller is offline", "controller offline", "Host adapter abort request",
+			" reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter",
+			"Controller in crit error", "HBA is killed", "Controller is not operational", "killing adapter ",
+			"dapter already dead", "FW detected to be in fault",
+			"cannot recover from previous reset", "Diag reset adapter never", "is timed out", "DCMD timed out, ",
+			"DCMD timeout is", "OCR is requested due to", "pending commands remain after", "Heartbeat never completed",
+			"task mgmt type 0x", "coredump_state(0x", "diag reset: FAILED", "CoreDump ", "host has been removed",
+			"Disabling adapter",
+			"FAILED with timeout", "WarpDrive Fatal Error", "PQI reset failed", "timed out waiting for ",
+			"lockup detected after", "board not ready, timed out", "controller message ", "giving up on device.",
+			"Host adapter is dead", "IOC is in FAULT state", "first asynchronous command timed", "adapter blinkLED", "adapter BLINK LED", "Host adapter dead",
+			"reset failed", "ARC Reset attempt failed", "PCI error - slot reset f",
+			"ISP System Error", "Heartbeat Failure", "board disabled", "nrecoverable", "ISP error recover failed",
+			"Parity error -- HCCR",
+			"MPI Heartbeat stop", "RISC paused --", "unable to recover from PCI", "Wait for hba online", "lpfc ",
+			"AHCI controller unavail", "no heartbeat detected", " commands to complete", "ISP error recovery",
+			"Firmware is halted", "will reset adapter", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
+			"failed due to timeout count(", ") found"},
 		Patterns: []string{
 			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress +
 				`): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline(?:: |$)|Adapter health - |resetting fusion adapter|Controller in crit error|(?:aacraid: )?PCI error - slot reset failed|ARC Reset attempt failed|(?:IOP|SOFT) reset failed|` +

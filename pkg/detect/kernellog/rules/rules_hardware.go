@@ -149,7 +149,6 @@ func pcieRules() []Rule {
 			device + `(?:AER: )?(?:PCIe|CXL) Bus Error: severity=` + severity + `,`,
 		}
 	}
-	literals := []string{" Bus Error: severity=", "AER: ", " error received", " error message received"}
 	return []Rule{{
 		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
 		Advice: "`lspci -vv -s ADDRESS` (LnkSta, AER): the device behind the link is gone or reset. Reseat card, " +
@@ -170,8 +169,9 @@ func pcieRules() []Rule {
 		Advice: "Nothing is lost. `cat /sys/bus/pci/devices/ADDRESS/aer_dev_correctable` counts; many in a " +
 			"minute: reseat card, riser and cable.",
 		Summary:  "a PCIe transfer had to be repeated; many of them point to a bad slot, riser or cable",
-		Literals: literals, Patterns: words(`Correct(?:ed|able)`),
-		Kind: "device", Report: "aer", Escalate: Rate{60, time.Minute}, EscalateSeverity: finding.Warning,
+		Literals: []string{" Bus Error: severity=", "AER: ", " error received", " error message received"},
+		Patterns: words(`Correct(?:ed|able)`),
+		Kind:     "device", Report: "aer", Escalate: Rate{60, time.Minute}, EscalateSeverity: finding.Warning,
 		Expiry: time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
@@ -207,6 +207,8 @@ func pcieRules() []Rule {
 		Advice: "`lspci -s ADDRESS` names the device; update its firmware and driver. With devices in virtual " +
 			"machines (VFIO): the guest's driver.",
 		Summary: "a device accessed memory that it may not access: the device or its driver is faulty",
+		Literals: []string{"DMAR: [", "DMAR:[", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu",
+			"DMAR: VT-d detected "},
 		Patterns: []string{
 			`^(?:dmar: )?DMAR: ?\[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `|ivhd\d+` +

@@ -21,9 +21,13 @@ const (
 )
 
 // Read returns a page. It stops after 5 s: with the records read so far, or with an error if there are none.
-func (s *Store) Read(ctx context.Context, q journal.Query) (page journal.Page, err error) {
+func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
+	return s.read(ctx, q)
+}
+
+func (s *Store) read(ctx context.Context, q journal.Query) (page journal.Page, err error) {
 	bounds := s.Bounds()
 	end := bounds.Newest // no larger offset is read
 	switch {

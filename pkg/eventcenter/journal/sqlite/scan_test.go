@@ -150,16 +150,16 @@ func TestScanWithoutIndex(t *testing.T) {
 	s := openTest(t, onDays(t, c, all), Options{Now: c.Now, ReadOnly: true})
 	s.parts[0].noIndex.Store(true) // as the check of all files notes it
 	q := journal.Query{Limit: 10, Filter: journal.Filter{journal.Node: {"rare"}}}
-	page, err := s.Read(t.Context(), q)
+	page, err := s.read(t.Context(), q)
 	if err != nil || page.Next != scanLimit || len(page.Records) > 0 {
 		t.Fatalf("next %d with %d records, %v", page.Next, len(page.Records), err)
 	}
 	q.After = page.Next
-	if page, err = s.Read(t.Context(), q); err != nil || page.Next != events+2 || len(page.Records) != 1 {
+	if page, err = s.read(t.Context(), q); err != nil || page.Next != events+2 || len(page.Records) != 1 {
 		t.Errorf("next %d with %d records, %v", page.Next, len(page.Records), err)
 	}
 	q.After, q.Backward = 0, true
-	if page, err = s.Read(t.Context(), q); err != nil || len(page.Records) != 1 {
+	if page, err = s.read(t.Context(), q); err != nil || len(page.Records) != 1 {
 		t.Errorf("backward %d records, %v", len(page.Records), err)
 	}
 }
