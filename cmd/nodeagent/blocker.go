@@ -23,7 +23,7 @@ func causes() []cause {
 		{object.Mount, heldMount},
 		{object.Mount, refusedUnmount},
 		{object.PodDirectory, leftVolumeRecord},
-		// A frozen cgroup v2 does not stop SIGKILL, which kubelet and the runtime send in the end.
+		// Last, because a frozen cgroup v2 does not stop SIGKILL, which kubelet and the runtime send in the end.
 		// https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroup.freeze
 		{object.Cgroup, frozenCgroup(true, "no signal but SIGKILL")},
 	}

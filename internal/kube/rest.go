@@ -48,8 +48,8 @@ type identity struct {
 }
 
 // newResting caches an answer of kubelet for as long as it holds: until the next round, unless a pod changes earlier or
-// another kubelet runs. A refusal is cached as well; other errors are not. Every answer holds for the time share, and
-// unchanged reports whether one of a time still does.
+// another kubelet runs. A refusal is cached as well; other errors are not. An answer without error holds for the time
+// share while the same kubelet runs, and unchanged reports whether one of a time still does.
 func newResting[T any](c *Client, ask func(context.Context) (T, error), process func() (host.Process, error),
 	share time.Duration, unchanged func(at time.Time) bool) *cached[T] {
 	running := func() (identity, error) {
@@ -63,10 +63,13 @@ func newResting[T any](c *Client, ask func(context.Context) (T, error), process 
 	})
 	resting.keep = func(context.Context, error) time.Duration { return 0 }
 	resting.holds = func(at time.Time, refused error) bool {
+		if refused != nil && !errors.Is(refused, hosterr.ErrForbidden) {
+			return false // before kubelet is searched for: ask does so as well
+		}
 		now := time.Now()
 		who, err := running()
 		switch {
-		case err != nil || who != asked || refused != nil && !errors.Is(refused, hosterr.ErrForbidden):
+		case err != nil || who != asked:
 			return false
 		case refused == nil && now.Sub(at) < share:
 			return true

@@ -109,12 +109,12 @@ func nvmeEBS(fd int) ([]byte, error) {
 	return data[:96], nil
 }
 
-// describeMapped returns a line for each mapped device of a kind: its number and the text for each flag, with tabs
-// between them.
 func describeMapped(kind string, flags ...uint32) func(fd int) ([]byte, error) {
 	return func(fd int) ([]byte, error) { return describe(fd, kind, flags) }
 }
 
+// describe returns a line for each mapped device of a kind: its number and the text for each flag, with tabs between
+// them.
 func describe(fd int, kind string, flags []uint32) ([]byte, error) {
 	list, err := deviceMapper(fd, unix.DM_LIST_DEVICES, 0, 0)
 	if err != nil {

@@ -198,7 +198,13 @@ var (
 // at each scrape.
 func (m *Metrics) EventCenter(stats func() (quarantined, bytes int)) {
 	m.gauge("eventcenter", "set_aside_events", "Events that the event center will never accept, and that are kept.",
-		func() float64 { quarantined, _ := stats(); return float64(quarantined) })
+		func() float64 {
+			quarantined, _ := stats()
+			return float64(quarantined)
+		})
 	m.gauge("eventcenter", "outbox_bytes", "What waits for the event center.",
-		func() float64 { _, bytes := stats(); return float64(bytes) })
+		func() float64 {
+			_, bytes := stats()
+			return float64(bytes)
+		})
 }
