@@ -17,9 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
@@ -118,8 +115,7 @@ func New(c Config) *Server {
 	}
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
-		counter := s.metrics.requests.MustCurryWith(prometheus.Labels{"route": pattern})
-		s.mux.Handle(pattern, promhttp.InstrumentHandlerCounter(counter, s.guarded(pattern, r)))
+		s.mux.Handle(pattern, s.metrics.counted(pattern, s.guarded(pattern, r)))
 		if r.deliveries {
 			s.deliveries.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
 				who, _ := req.Context().Value(forwarded{}).(deliver.Who)
@@ -295,20 +291,14 @@ func notNow(status int, reason string, within time.Duration) error {
 	return &web.Refusal{Status: status, Reason: reason, RetryWithin: within}
 }
 
-// statusClientGone is the status, in metrics alone, of a request whose client has gone before the answer.
-const statusClientGone = 499
-
-// isGone reports whether the client has gone. A forwarded request's context may end for another reason.
+// isGone reports whether the client has gone, or no longer sends. A forwarded request's context may end for another
+// reason.
 func isGone(r *http.Request) bool {
 	return r.Context().Err() != nil && r.Context().Value(forwarded{}) == nil
 }
 
 // fail answers a request that has failed.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if isGone(r) {
-		w.WriteHeader(statusClientGone)
-		return
-	}
 	if e, ok := errors.AsType[*rejectedError](err); ok {
 		respond(w, e.status, problem{e.reason, e.events})
 		return
@@ -325,7 +315,9 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, deliver.ErrRefused):
 		refusal = &web.Refusal{Status: http.StatusUnprocessableEntity, Reason: err.Error()}
 	default:
-		s.Log.Error("answer a request failed", "route", r.Pattern, "err", err)
+		if !isGone(r) {
+			s.Log.Error("answer a request failed", "route", r.Pattern, "err", err)
+		}
 		refusal = &web.Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: 10 * time.Second}
 	}
 	if refusal.Status == http.StatusUnauthorized {

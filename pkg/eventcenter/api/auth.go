@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -15,11 +14,7 @@ func (s *Server) identified(r *http.Request) (web.Identity, *web.Refusal) {
 	who, err := s.Authenticate(r)
 	if err != nil {
 		refusal := web.RefusalOf(err, http.StatusUnauthorized)
-		status := refusal.Status
-		if isGone(r) {
-			status = statusClientGone
-		}
-		s.metrics.identities.WithLabelValues("", "", strconv.Itoa(status)).Inc()
+		s.metrics.identities.WithLabelValues("", "", label(r, refusal.Status)).Inc()
 		return who, refusal
 	}
 	result := "accepted"

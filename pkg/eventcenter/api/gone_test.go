@@ -2,10 +2,14 @@ package api_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+	"testing/iotest"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
@@ -13,55 +17,113 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
-// goneJournal fails as soon as the client has gone.
-type goneJournal struct{ journal.Journal }
+// goneJournal fails as soon as the client has gone, which it does while events are stored.
+type goneJournal struct {
+	journal.Journal
+	leave func()
+}
 
-func (goneJournal) Append(ctx context.Context, _ []journal.Event) (journal.Appended, error) {
+func (j *goneJournal) Append(ctx context.Context, _ []journal.Event) (journal.Appended, error) {
+	j.leave()
 	return journal.Appended{}, ctx.Err()
 }
 
-func (goneJournal) Read(ctx context.Context, _ journal.Query) (journal.Page, error) {
+func (*goneJournal) Read(ctx context.Context, _ journal.Query) (journal.Page, error) {
 	return journal.Page{}, ctx.Err()
 }
 
-func (goneJournal) Report(ctx context.Context, _ report.Period, _ string) (report.Report, error) {
+func (*goneJournal) Report(ctx context.Context, _ report.Period, _ string) (report.Report, error) {
 	return report.Report{}, ctx.Err()
 }
 
-// A client that has gone is no error of the center: neither in the metrics nor in the log. An ended context of a forwarded
-// request means that another replica works: that is for the client to know.
+// A client that has gone is no error of the center: neither in the metrics nor in the log. If it can still read, it
+// gets the answer. An ended context of a forwarded request means that another replica works: the client must know that.
 func TestClientGone(t *testing.T) {
+	gone := &goneJournal{}
 	c := newCenter(t, func(config *api.Config) {
-		gone := goneJournal{config.Journal}
+		gone.Journal = config.Journal
 		config.Journal, config.Reports = gone, gone
 		config.Deliveries = func() *deliver.Manager { return nil }
 		config.Forward = func(ctx context.Context, _ api.Forwarded) (api.Answer, error) { return api.Answer{}, ctx.Err() }
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, path := range []string{"GET /v1/events", "GET /v1/events?after=7", "GET /v1/events?cel=true", "POST /v1/events",
-		"GET /v1/reports/daily", "GET /v1/audit"} {
-		method, path, _ := strings.Cut(path, " ")
-		r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path,
-			strings.NewReader(string(encode(t, raised("n1", 1, "x", "fatal")))))
+	ask := func(method, path, token string, body io.Reader) int {
+		ctx, cancel := context.WithCancel(t.Context())
+		gone.leave = cancel
+		if method == http.MethodGet || body == nil {
+			cancel()
+		}
+		if body == nil {
+			body = iotest.ErrReader(os.ErrDeadlineExceeded)
+		}
+		r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path, body)
 		r.Header.Set("Authorization", "Bearer "+token)
 		r.Header.Set("Content-Type", batch)
 		w := httptest.NewRecorder()
-		if c.handler.ServeHTTP(w, r); w.Code != 499 {
-			t.Errorf("%s %s: %d %s", method, path, w.Code, w.Body)
+		if c.handler.ServeHTTP(w, r); w.Body.Len() == 0 {
+			t.Errorf("%s %s: %d without a body", method, path, w.Code)
 		}
+		return w.Code
+	}
+	events := func() io.Reader { return strings.NewReader(string(encode(t, raised("n1", 1, "x", "fatal")))) }
+	for _, path := range []string{"GET /v1/events", "GET /v1/events?after=7", "GET /v1/events?cel=true", "POST /v1/events",
+		"GET /v1/reports/daily", "GET /v1/audit"} {
+		method, path, _ := strings.Cut(path, " ")
+		if status := ask(method, path, token, events()); status != http.StatusServiceUnavailable {
+			t.Errorf("%s %s: %d", method, path, status)
+		}
+	}
+	if status := ask(http.MethodPost, "/v1/events", token, nil); status != http.StatusBadRequest {
+		t.Errorf("a stalled body: %d", status)
+	}
+	if status := ask(http.MethodGet, "/v1/events", "wrong", nil); status != http.StatusUnauthorized {
+		t.Errorf("a wrong token: %d", status)
 	}
 	if c.log.Len() > 0 {
 		t.Errorf("log: %s", c.log)
 	}
 	_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
-	for _, wrong := range []string{`code="503"`, "append_failures_total 1", `limited_total{limit="busy"}`} {
-		if strings.Contains(metrics, wrong) {
-			t.Errorf("%s in %s", wrong, metrics)
+	for text, want := range map[string]bool{`code="503"`: false, "append_failures_total 1": false,
+		`limited_total{limit="busy"}`:                          false,
+		`requests_total{code="499",route="GET /v1/events"} 3`:  true,
+		`requests_total{code="499",route="POST /v1/events"} 1`: true,
+		`requests_total{code="499",route="GET /v1/audit"} 1`:   true,
+		`requests_total{code="400",route="POST /v1/events"} 1`: true,
+		`requests_total{code="401",route="GET /v1/events"} 1`:  true,
+		`identities_total{by="",cluster="",result="401"} 1`:    true} {
+		if strings.Contains(metrics, text) != want {
+			t.Errorf("%s: want %t in %s", text, want, metrics)
 		}
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
 	answer := c.handler.(*api.Server).Answer(ctx, api.Forwarded{Method: http.MethodGet, URI: "/v1/audit"})
 	if answer.Status != http.StatusServiceUnavailable {
 		t.Errorf("forwarded: %d", answer.Status)
+	}
+}
+
+// If the senders give up because the journal hangs, the metrics and the log show that.
+func TestJournalHangs(t *testing.T) {
+	gone, now := &goneJournal{}, time.Now()
+	c := newCenter(t, func(config *api.Config) {
+		gone.Journal, config.Journal = config.Journal, gone
+		config.Now = func() time.Time { return now }
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	gone.leave = func() {
+		now = now.Add(10 * time.Second)
+		cancel()
+	}
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/v1/events",
+		strings.NewReader(string(encode(t, raised("n1", 1, "x", "fatal")))))
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", batch)
+	c.handler.ServeHTTP(httptest.NewRecorder(), r)
+	if log := c.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "store events failed") {
+		t.Errorf("log: %s", log)
+	}
+	_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
+	if !strings.Contains(metrics, "append_failures_total 1") {
+		t.Error(metrics)
 	}
 }

@@ -60,7 +60,7 @@ func (s *Server) take(r *http.Request, who web.Identity) (answer stored, err err
 	if len(durable) > 0 {
 		begun := s.Now()
 		if done, err = s.Journal.Append(r.Context(), durable); err != nil {
-			return answer, s.notStored(r, err)
+			return answer, s.notStored(r, err, s.Now().Sub(begun))
 		}
 		s.metrics.append.Observe(s.Now().Sub(begun).Seconds())
 	} else {
@@ -146,12 +146,14 @@ func (s *Server) permitted(events []decoded, who web.Identity) error {
 	return nil
 }
 
-// notStored returns the refusal for a batch that is not durable. The sender keeps it and retries.
-func (s *Server) notStored(r *http.Request, err error) error {
+// notStored returns the refusal for a batch that is not durable after a duration. The sender keeps it and retries.
+func (s *Server) notStored(r *http.Request, err error, after time.Duration) error {
 	reason, within := "the journal cannot be written: nothing is stored", time.Minute
 	switch {
-	case isGone(r):
-		return err
+	case isGone(r) && after < busyWait:
+		return notNow(http.StatusServiceUnavailable, reason, within)
+	case isGone(r): // it has given up: the journal hangs
+		s.Log.Warn("store events failed", "after", after, "err", err)
 	case errors.Is(err, journal.ErrFull):
 		reason = journal.ErrFull.Error() + ": nothing is stored; what is there can be read"
 	case errors.Is(err, journal.ErrUnavailable):

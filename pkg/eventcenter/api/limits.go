@@ -63,11 +63,10 @@ func (s *Server) read(r *http.Request, who web.Identity) (body []byte, done func
 		ctx, cancel := context.WithTimeout(r.Context(), busyWait)
 		defer cancel()
 		if n > 0 && !bodies.Wait(ctx, key, n) {
-			if isGone(r) {
-				return r.Context().Err()
+			if !isGone(r) {
+				s.metrics.limited.WithLabelValues("busy").Inc()
 			}
 			// The agent must neither try another center nor send all of its state again: hence 429.
-			s.metrics.limited.WithLabelValues("busy").Inc()
 			reason := "too many requests at the same time"
 			if ctx.Err() == nil {
 				reason = "too many requests of this sender at the same time"

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,6 +60,37 @@ func newMetrics(s *Server) *metrics {
 	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s, time.Now()})
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
+}
+
+// label returns a status for metrics: a failure whose client has gone before the answer is none of the center.
+func label(r *http.Request, status int) string {
+	if status >= http.StatusInternalServerError && isGone(r) {
+		return "499"
+	}
+	return strconv.Itoa(status)
+}
+
+// counting remembers the status of an answer.
+type counting struct {
+	http.ResponseWriter
+	status int
+}
+
+func (c *counting) WriteHeader(status int) {
+	c.status = status
+	c.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap serves http.ResponseController.
+func (c *counting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// counted counts the answers of a route.
+func (m *metrics) counted(pattern string, next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &counting{w, http.StatusOK}
+		next.ServeHTTP(c, r)
+		m.requests.WithLabelValues(pattern, label(r, c.status)).Inc()
+	}
 }
 
 func (m *metrics) serve(w http.ResponseWriter, r *http.Request, _ web.Identity) {

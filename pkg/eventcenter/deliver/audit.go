@@ -59,7 +59,7 @@ func (m *Manager) forgetEntries(ctx context.Context) {
 	for _, r := range records[:max(0, len(records)-maxEntries)] {
 		err = errors.Join(err, m.Store.Delete(ctx, audits, r.Key, r.Revision))
 	}
-	if err != nil {
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // otherwise the client has gone
 		m.Log.Error("drop old audit entries failed", "err", err)
 	}
 }

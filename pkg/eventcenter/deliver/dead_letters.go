@@ -94,7 +94,11 @@ func (m *Manager) drop(ctx context.Context, s *subscription, id string) {
 
 // removeDeadLetter removes an existing dead letter.
 func (m *Manager) removeDeadLetter(ctx context.Context, name, id string) error {
-	if err := m.remove(ctx, deadLetters, name+"."+id); err != nil {
+	record, err := m.Store.Get(ctx, deadLetters, name+"."+id)
+	if err == nil {
+		err = m.Store.Delete(ctx, deadLetters, record.Key, record.Revision)
+	}
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
 		return err
 	}
 	if s, err := m.find(name); err == nil {

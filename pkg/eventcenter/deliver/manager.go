@@ -26,7 +26,10 @@ const (
 	audits      = "audit"         // Entry, by time
 )
 
-const listEvery = time.Minute
+const (
+	loadLimit = 5 * time.Minute // additions and removals wait for load
+	listEvery = time.Minute
+)
 
 // Config is the configuration of a manager.
 type Config struct {
@@ -56,7 +59,8 @@ type Manager struct {
 
 	mu            sync.Mutex // guards the fields below
 	subscriptions map[string]*subscription
-	written       int // entries of the audit, by this process
+	ending        map[string]bool // the names that Remove works on
+	written       int             // entries of the audit, by this process
 }
 
 var (
@@ -73,7 +77,8 @@ func Open(ctx context.Context, c Config) (*Manager, error) {
 	if err := c.Settings.problem(); err != nil {
 		return nil, err
 	}
-	m := &Manager{Config: c, starting: make(chan *subscription, 2*maxSubscriptions), subscriptions: map[string]*subscription{}}
+	m := &Manager{Config: c, starting: make(chan *subscription, 2*maxSubscriptions),
+		subscriptions: map[string]*subscription{}, ending: map[string]bool{}}
 	var configured []*subscription
 	for _, one := range c.Settings.Subscriptions {
 		s, err := newSubscription(m, one, true)
@@ -88,9 +93,11 @@ func Open(ctx context.Context, c Config) (*Manager, error) {
 	return m, nil
 }
 
-// load begins new subscriptions, and those registered ones that are not known yet. It returns names that are only kept
-// taken.
+// load begins new subscriptions, and those registered ones that are not known yet. It returns the names that
+// interrupted changes keep taken.
 func (m *Manager) load(ctx context.Context, begin []*subscription) (taken []control.Record, err error) {
+	ctx, cancel := context.WithTimeout(ctx, loadLimit)
+	defer cancel()
 	m.changing.Lock()
 	defer m.changing.Unlock()
 	records, err := m.Store.List(ctx, registered, "")
@@ -98,11 +105,19 @@ func (m *Manager) load(ctx context.Context, begin []*subscription) (taken []cont
 		return nil, err
 	}
 	for _, record := range records {
-		_, unknown := m.find(record.Key)
+		m.mu.Lock()
+		known, ending := m.subscriptions[record.Key], m.ending[record.Key]
+		m.mu.Unlock()
 		if text := string(record.Value); text == adding || text == removing {
-			if unknown != nil {
-				taken = append(taken, record)
+			switch {
+			case ending:
+				continue
+			case known != nil && known.configured: // the position and the dead letters are its own now
+				record.Value = []byte(adding)
+			case known != nil: // removed: the answer was lost, or another worker did it
+				m.halt(known)
 			}
+			taken = append(taken, record)
 			continue
 		}
 		var r Registration
@@ -113,7 +128,7 @@ func (m *Manager) load(ctx context.Context, begin []*subscription) (taken []cont
 			m.Log.Error("ignore a registered subscription: the settings have one of the same name", "subscription", r.Name)
 			continue
 		}
-		if unknown != nil {
+		if known == nil {
 			begin = append(begin, m.restored(r))
 		}
 	}
@@ -231,8 +246,17 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	case after > m.Journal.Bounds().Newest:
 		return fmt.Errorf("%w: offset %d is not here yet", ErrRefused, after)
 	}
+	position, err := m.stored(ctx, cursors, one.Name) // of a removed subscription
+	if err != nil {
+		return err
+	}
 	name := control.Record{Key: one.Name}
 	name.Revision, err = m.Store.Put(ctx, registered, name.Key, []byte(adding), 0)
+	if errors.Is(err, control.ErrConflict) {
+		if was, failed := m.stored(ctx, registered, one.Name); failed == nil && string(was.Value) == adding { // interrupted
+			name.Revision, err = m.Store.Put(ctx, registered, name.Key, was.Value, was.Revision)
+		}
+	}
 	if errors.Is(err, control.ErrConflict) { // the loaded list lacks it, or it is being removed
 		return fmt.Errorf("%w: there is a subscription %s, or its removal is not finished", ErrRefused, one.Name)
 	}
@@ -240,7 +264,7 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 		return err
 	}
 	s.registered = &Registration{one, who, time.Now().UTC()}
-	if err := m.register(ctx, s, name.Revision); err != nil {
+	if err := m.register(ctx, s, position.Revision, name.Revision); err != nil {
 		return errors.Join(err, m.discard(ctx, registered, name))
 	}
 	m.mu.Lock()
@@ -250,8 +274,9 @@ func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
 	return nil
 }
 
-// register registers a new subscription whose name is taken by a record of this revision.
-func (m *Manager) register(ctx context.Context, s *subscription, taken uint64) error {
+// register registers a new subscription whose name is taken by a record of this revision. Its position replaces that of
+// a removed one, not one that another worker has written since the name was free.
+func (m *Manager) register(ctx context.Context, s *subscription, position, taken uint64) error {
 	if err := m.audit(ctx, s.registered.By, "add", s.Name, s.URL); err != nil {
 		return err
 	}
@@ -259,12 +284,10 @@ func (m *Manager) register(ctx context.Context, s *subscription, taken uint64) e
 	if err != nil {
 		return err
 	}
-	if err := m.remove(ctx, cursors, s.Name); err != nil { // of a removed subscription
-		return err
-	}
 	if err := s.load(control.Record{}); err != nil {
 		return err
 	}
+	s.revision = position
 	if !s.save(ctx, true) { // before the registration: otherwise it would start later after a crash
 		return errors.New("where it begins cannot be written down")
 	}

@@ -20,6 +20,11 @@ func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
 	if err != nil {
 		return err
 	}
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.ending, name)
+	}()
 	return m.finish(ctx, taken)
 }
 
@@ -37,21 +42,29 @@ func (m *Manager) end(ctx context.Context, who Who, name string) (taken control.
 	if err := m.audit(ctx, who, "remove", name, s.URL); err != nil {
 		return taken, err
 	}
-	record, err := m.Store.Get(ctx, registered, name)
-	if err != nil && !errors.Is(err, control.ErrNotFound) {
+	taken, err = m.stored(ctx, registered, name)
+	if err != nil {
 		return taken, err
 	}
-	taken = control.Record{Key: name, Value: []byte(removing)}
-	if taken.Revision, err = m.Store.Put(ctx, registered, name, taken.Value, record.Revision); err != nil {
-		return taken, err
+	taken.Value = []byte(removing)
+	if taken.Revision, err = m.Store.Put(ctx, registered, name, taken.Value, taken.Revision); err != nil {
+		return taken, err // if it was written nevertheless, load ends the subscription
 	}
 	m.mu.Lock()
-	delete(m.subscriptions, name)
+	m.ending[name] = true
 	m.mu.Unlock()
-	s.saving.Lock() // its state is not written again
-	close(s.stop)
-	s.saving.Unlock()
+	m.halt(s)
 	return taken, nil
+}
+
+// halt stops a subscription. Its state is not written again.
+func (m *Manager) halt(s *subscription) {
+	m.mu.Lock()
+	delete(m.subscriptions, s.Name)
+	m.mu.Unlock()
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	close(s.stop)
 }
 
 // finish deletes what a removed subscription has left, and then the record that keeps a name taken. There may be a
@@ -62,9 +75,13 @@ func (m *Manager) finish(ctx context.Context, taken control.Record) error {
 		if err != nil {
 			return err
 		}
+		position, err := m.stored(ctx, cursors, taken.Key)
+		if err != nil {
+			return err
+		}
 		taken.Revision, err = m.Store.Put(ctx, registered, taken.Key, taken.Value, taken.Revision)
 		if errors.Is(err, control.ErrConflict) {
-			return nil // finished by somebody else: the letters may be those of a new subscription
+			return nil // finished by somebody else: the letters and the position may be those of a new subscription
 		}
 		if err != nil {
 			return err
@@ -74,23 +91,20 @@ func (m *Manager) finish(ctx context.Context, taken control.Record) error {
 				return err
 			}
 		}
-		if err := m.remove(ctx, cursors, taken.Key); err != nil {
+		if err := m.discard(ctx, cursors, position); err != nil {
 			return err
 		}
 	}
 	return m.discard(ctx, registered, taken)
 }
 
-// remove removes a record from the store, if it is there.
-func (m *Manager) remove(ctx context.Context, bucket, key string) error {
+// stored returns a record of the store, with revision 0 if there is none.
+func (m *Manager) stored(ctx context.Context, bucket, key string) (control.Record, error) {
 	record, err := m.Store.Get(ctx, bucket, key)
-	if err == nil {
-		err = m.Store.Delete(ctx, bucket, key, record.Revision)
-	}
 	if errors.Is(err, control.ErrNotFound) {
-		return nil
+		return control.Record{Key: key}, nil
 	}
-	return err
+	return record, err
 }
 
 // discard removes a record from the store, unless it is gone or was written again.

@@ -172,6 +172,9 @@ func (s *subscription) save(ctx context.Context, force bool) bool {
 	defer s.mu.Unlock()
 	if err != nil {
 		s.dirty = true
+		if errors.Is(ctx.Err(), context.Canceled) { // the client has gone; or the center stops, and run tries again
+			return false
+		}
 		s.m.Log.Error("write the position of a subscription failed: going on, a restart delivers some events again",
 			"subscription", s.Name, "err", err)
 		return false

@@ -26,8 +26,9 @@ const (
 	// markers is how long a bucket keeps deletion markers: otherwise those of sessions would accumulate for ever.
 	markers = time.Hour
 	// fence is a key that no record can have. List deletes it through the leader, and reads until it sees that.
-	fence     = "=fence"
-	listLimit = 10 * time.Second // without an entry
+	fence      = "=fence"
+	listLimit  = 10 * time.Second // without an entry that a list needs
+	retryEvery = 250 * time.Millisecond
 )
 
 // Store implements control.Store.
@@ -153,75 +154,83 @@ func (s *Store) Delete(ctx context.Context, bucket, key string, revision uint64)
 	return translated(bucket, key, b.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(b.markers)))
 }
 
-// List implements control.Store. It fails if nothing is read for listLimit.
+// List implements control.Store. It fails if it waits for listLimit.
 func (s *Store) List(ctx context.Context, bucket, begin string) ([]control.Record, error) {
 	if err := control.Problem(bucket, "any", nil); err != nil {
 		return nil, err
 	}
-	records, err := s.list(ctx, bucket)
+	entries, err := s.list(ctx, bucket)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", bucket, err)
 	}
 	var found []control.Record
-	for _, key := range slices.Sorted(maps.Keys(records)) {
-		if strings.HasPrefix(key, begin) {
-			found = append(found, records[key])
+	for _, key := range slices.Sorted(maps.Keys(entries)) {
+		if e := entries[key]; strings.HasPrefix(key, begin) && e.Operation() == jetstream.KeyValuePut {
+			found = append(found, control.Record{Key: key, Value: e.Value(), Revision: e.Revision()})
 		}
 	}
 	return found, nil
 }
 
-// list returns the records of a bucket, by key. A key that is written while it reads moves to the end: it goes on until
-// it has seen every key.
-func (s *Store) list(ctx context.Context, bucket string) (map[string]control.Record, error) {
+// list returns the latest entry of each key of a bucket. A key that is written while it reads moves to the end: when it
+// has read the rest, it waits for those that it has not seen.
+func (s *Store) list(ctx context.Context, bucket string) (map[string]jetstream.KeyValueEntry, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := time.AfterFunc(s.listLimit, func() { cancel(context.DeadlineExceeded) })
 	defer limit.Stop()
 	b, err := s.bucket(ctx, bucket)
-	if err != nil {
-		return nil, err
+	var end uint64
+	if err == nil {
+		end, err = s.end(ctx, b)
 	}
-	end, err := s.end(ctx, b)
-	if err != nil {
-		return nil, err
+	var w jetstream.KeyWatcher
+	if err == nil {
+		w, err = b.WatchAll(ctx)
 	}
-	w, err := b.WatchAll(ctx)
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(context.Cause(ctx), err)
 	}
-	defer w.Stop() // all entries are read
-	found, seen := map[string]control.Record{}, map[string]bool{}
-	for initial, caughtUp := false, end == 0; ; {
+	defer func() {
+		_ = w.Stop()
+		go func() { // the watcher may be about to send more than it has room for
+			for range w.Updates() {
+			}
+		}()
+	}()
+	entries := map[string]jetstream.KeyValueEntry{}
+	var missing map[string]bool // nil: the rest is not read yet
+	for initial, caughtUp := false, end == 0; missing == nil || len(missing) > 0; {
 		select {
 		case e, ok := <-w.Updates():
-			limit.Reset(s.listLimit)
+			if missing == nil || e != nil && missing[e.Key()] { // others may come without end
+				limit.Reset(s.listLimit)
+			}
 			switch {
 			case !ok:
 				return nil, cmp.Or(context.Cause(ctx), errors.New("the connection ended"))
 			case e == nil: // the end of the entries that the replica had
 				initial = true
 			default:
-				seen[e.Key()] = true
+				entries[e.Key()] = e
+				delete(missing, e.Key())
 				caughtUp = caughtUp || e.Revision() >= end
-				if delete(found, e.Key()); e.Operation() == jetstream.KeyValuePut {
-					found[e.Key()] = control.Record{Key: e.Key(), Value: e.Value(), Revision: e.Revision()}
-				}
 			}
 		case <-ctx.Done():
 			return nil, fmt.Errorf("read up to revision %d: %w", end, context.Cause(ctx))
 		}
-		if initial && caughtUp {
-			if all, err := s.isAll(ctx, b, seen); all || err != nil {
-				return found, err
+		if initial && caughtUp && missing == nil {
+			if missing, err = s.missing(ctx, b, entries); err != nil {
+				return nil, cmp.Or(context.Cause(ctx), err)
 			}
 		}
 	}
+	return entries, nil
 }
 
 // end returns the revision up to which a list must read: that of a new fence. If the leader refuses the fence, as it does
 // without space, it is that of the leader's newest message, 0 if there is none. Only the fence proves that a majority
-// follows this leader: one that was replaced in the last second may not know the newest message.
+// follows this leader: one that is cut off may miss the writes of up to 20 s, until it notices that.
 func (s *Store) end(ctx context.Context, b bucket) (uint64, error) {
 	m := nats.NewMsg("$KV." + b.Bucket() + "." + fence)
 	m.Header.Set("KV-Operation", "DEL")
@@ -236,32 +245,44 @@ func (s *Store) end(ctx context.Context, b bucket) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	newest, err := js.GetLastMsg("KV_"+b.Bucket(), "$KV."+b.Bucket()+".>", nats.Context(ctx))
-	if errors.Is(err, nats.ErrMsgNotFound) {
-		return 0, nil
+	for {
+		newest, err := js.GetLastMsg("KV_"+b.Bucket(), "$KV."+b.Bucket()+".>", nats.Context(ctx))
+		if err == nil {
+			return newest.Sequence, nil
+		}
+		if errors.Is(err, nats.ErrMsgNotFound) {
+			return 0, nil
+		}
+		e, ok := errors.AsType[*nats.APIError](err)
+		if !ok || e.ErrorCode != nats.JSErrCodeJetStreamNotAvailable { // it has no leader now
+			return 0, err
+		}
+		select {
+		case <-time.After(retryEvery):
+		case <-ctx.Done():
+			return 0, err
+		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	return newest.Sequence, nil
 }
 
-// isAll reports whether the leader has no other keys than those that were seen.
-func (s *Store) isAll(ctx context.Context, b bucket, seen map[string]bool) (bool, error) {
+// missing returns the leader's keys that are not among the entries.
+func (s *Store) missing(ctx context.Context, b bucket, entries map[string]jetstream.KeyValueEntry) (
+	map[string]bool, error) {
 	stream, err := s.js.Stream(ctx, "KV_"+b.Bucket())
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
-		return false, err
+		return nil, err
 	}
+	missing := map[string]bool{}
 	for subject := range info.State.Subjects {
-		if !seen[strings.TrimPrefix(subject, "$KV."+b.Bucket()+".")] {
-			return false, nil
+		if key := strings.TrimPrefix(subject, "$KV."+b.Bucket()+"."); entries[key] == nil {
+			missing[key] = true
 		}
 	}
-	return true, nil
+	return missing, nil
 }
 
 // Close implements control.Store. The caller of Open closes the connection.

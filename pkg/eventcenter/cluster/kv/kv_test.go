@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,6 +125,7 @@ func (l lagging) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstre
 	later := laggingWatcher{w, make(chan jetstream.KeyValueEntry, 10)} // more than there are
 	later.updates <- nil
 	go func() {
+		defer close(later.updates)
 		for e := range w.Updates() {
 			if e != nil && !l.never {
 				later.updates <- e
@@ -170,6 +172,7 @@ func (m moving) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstrea
 	}
 	moved := laggingWatcher{w, make(chan jetstream.KeyValueEntry, 10)} // more than there are
 	go func() {
+		defer close(moved.updates)
 		var last jetstream.KeyValueEntry
 		for e := range w.Updates() {
 			if e != nil && e.Key() == "moved" {
@@ -199,12 +202,22 @@ func TestListOfMovingKey(t *testing.T) {
 	}
 }
 
-// slow is a server whose entries come one by one, each within the limit.
-type slow struct{ jetstream.JetStream }
+// slow is a server whose entries come one by one, each within the limit; without end if its keys do not.
+type slow struct {
+	jetstream.JetStream
+	endless bool
+	sent    *atomic.Uint64
+}
 
-type slowStream struct{ jetstream.Stream }
+type slowStream struct {
+	jetstream.Stream
+	slow
+}
 
-type slowBucket struct{ jetstream.KeyValue }
+type slowBucket struct {
+	jetstream.KeyValue
+	slow
+}
 
 type slowWatcher struct {
 	jetstream.KeyWatcher
@@ -222,24 +235,38 @@ func (slow) PublishMsg(context.Context, *nats.Msg, ...jetstream.PublishOpt) (*je
 	return &jetstream.PubAck{Sequence: slowEntries}, nil
 }
 
-func (slow) Stream(context.Context, string) (jetstream.Stream, error) { return slowStream{}, nil }
-
-func (slowStream) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
-	return &jetstream.StreamInfo{}, nil
+func (s slow) Stream(context.Context, string) (jetstream.Stream, error) {
+	return slowStream{nil, s}, nil
 }
 
-func (slowBucket) WatchAll(ctx context.Context, _ ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
-	updates := make(chan jetstream.KeyValueEntry, slowEntries+1)
+// Info names the next key, too, if they do not end.
+func (s slowStream) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+	subjects := map[string]uint64{}
+	for i := range s.sent.Load() {
+		subjects[fmt.Sprint("$KV.dead-letters.", i+1)] = 1
+	}
+	if s.endless {
+		subjects[fmt.Sprint("$KV.dead-letters.", s.sent.Load()+1)] = 1
+	}
+	return &jetstream.StreamInfo{State: jetstream.StreamState{Subjects: subjects}}, nil
+}
+
+func (s slowBucket) WatchAll(ctx context.Context, _ ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	updates := make(chan jetstream.KeyValueEntry, 1)
 	go func() {
-		for i := range uint64(slowEntries) {
+		defer close(updates)
+		for s.endless || s.sent.Load() < slowEntries {
 			select {
 			case <-time.After(listLimit * 3 / 4):
-				updates <- slowEntry{revision: i + 1}
 			case <-ctx.Done():
 				return
 			}
+			updates <- slowEntry{revision: s.sent.Add(1)}
+			if s.sent.Load() == slowEntries {
+				updates <- nil
+			}
 		}
-		updates <- nil
+		<-ctx.Done()
 	}()
 	return slowWatcher{updates: updates}, nil
 }
@@ -254,14 +281,20 @@ func (slowEntry) Value() []byte                   { return nil }
 func (e slowEntry) Revision() uint64              { return e.revision }
 func (slowEntry) Operation() jetstream.KeyValueOp { return jetstream.KeyValuePut }
 
-// A long list may take as long as its entries come.
+// A long list may take as long as its entries come, but ends although new keys come without end.
 func TestLongList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &Store{js: slow{}, listLimit: listLimit, buckets: map[string]bucket{"dead-letters": {KeyValue: slowBucket{}}}}
-		if records, err := s.List(t.Context(), "dead-letters", ""); err != nil || len(records) != slowEntries {
-			t.Errorf("%d records, %v", len(records), err)
-		}
-	})
+	for _, endless := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			server := slow{endless: endless, sent: &atomic.Uint64{}}
+			s := &Store{js: server, listLimit: listLimit,
+				buckets: map[string]bucket{"dead-letters": {KeyValue: slowBucket{nil, server}}}}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			if records, err := s.List(ctx, "dead-letters", ""); err != nil || len(records) < slowEntries {
+				t.Errorf("endless %t: %d records, %v", endless, len(records), err)
+			}
+		})
+	}
 }
 
 // A bucket without space for one more message is listed whole, by each of three replicas.

@@ -134,13 +134,21 @@ func TestOtherFormats(t *testing.T) {
 	journaltest.Expect(t, openTest(t, dir, Options{Now: c.Now}), "1 a/1", "2 /0", "3 a/2")
 }
 
-// After a kill in the moment when a day's file gets its name, known events are still known and new ones are taken.
+// After a kill in the moment when a day's file gets its name, known events are still known and new ones are taken, even
+// if an older version made the file, which gave it no watermarks.
 func TestKilledAtMidnight(t *testing.T) {
+	t.Run("this version", func(t *testing.T) { killedAtMidnight(t, func(*Store) {}) })
+	t.Run("an older version", func(t *testing.T) { killedAtMidnight(t, func(s *Store) { s.writer.streams = nil }) })
+}
+
+func killedAtMidnight(t *testing.T, before func(*Store)) {
+	t.Helper()
 	dir, c := t.TempDir(), journaltest.NewClock()
 	s := openTest(t, dir, Options{Now: c.Now})
 	journaltest.Append(t, s, of("a", 1), of("a", 2), of("b", 1))
 	must(t, s.Close()) // it no longer writes
 	c.Add(24 * time.Hour)
+	before(s)
 	p, err := s.create(t.Context(), 4, c.Now().UTC().Format(time.DateOnly))
 	must(t, err)
 	must(t, p.close())

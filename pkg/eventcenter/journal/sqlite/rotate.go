@@ -22,6 +22,7 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return now.Sub(mark.seen) > s.Keep })
 	p, err := s.create(ctx, first, day)
 	if err != nil {
+		w.part = nil // damage is that of the new one
 		return err
 	}
 	if err = w.close(); err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -192,11 +193,12 @@ func (s *Store) openWriter(ctx context.Context) error {
 	s.writer.streams = map[streamKey]watermark{}
 	for _, p := range slices.Backward(s.parts) {
 		err := readStreams(ctx, p.db, s.writer.streams)
-		if err == nil {
+		if err != nil {
+			s.Log.Error("load the watermarks of streams failed: looking up every event", "file", p.path, "err", err)
+			s.writer.exact = true
+		} else if p.last >= p.first { // older versions gave an empty file none
 			break
 		}
-		s.Log.Error("load the watermarks of streams failed: looking up every event", "file", p.path, "err", err)
-		s.writer.exact = true
 	}
 	if len(s.parts) == 0 {
 		return nil
@@ -208,7 +210,13 @@ func (s *Store) openWriter(ctx context.Context) error {
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
-	return s.writeTo(ctx, p)
+	if err := s.writeTo(ctx, p); err != nil || p.last >= p.first {
+		return err
+	}
+	return s.transact(ctx, func(t *transaction) error {
+		maps.Copy(t.streams, s.writer.streams)
+		return nil
+	})
 }
 
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
