@@ -39,13 +39,19 @@ type program struct {
 	dir, on string
 	flags   []string
 	cmd     *exec.Cmd
+	log     bytes.Buffer // what it wrote to standard error; to be read when it has ended
 }
 
 func newProgram(t *testing.T, cluster *watchtest.Cluster, dir string, flags ...string) *program {
 	t.Helper()
 	p := &program{t: t, cluster: cluster, dir: dir, on: loopback.Free(t), flags: flags}
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("the program on %s: %s", p.on, p.log.String())
+		}
+	})
 	p.start()
-	t.Cleanup(p.kill)
 	return p
 }
 
@@ -54,7 +60,7 @@ func (p *program) start() {
 	p.cmd = exec.Command(os.Args[0], append([]string{"serve", "--kubeconfig", p.cluster.Kubeconfig(), "--dir", p.dir, "--listen", p.on,
 		"--promised", "1s"}, p.flags...)...)
 	p.cmd.Env = append(os.Environ(), "TRACECENTER_TEST_MAIN=1")
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr, p.cmd.Stderr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, &p.log
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}

@@ -151,6 +151,7 @@ func (s *Server) notStored(r *http.Request, err error, after time.Duration) erro
 	reason, within := "the journal cannot be written: nothing is stored", time.Minute
 	switch {
 	case isGone(r) && after < busyWait:
+		reason = "it is not certain that this is stored; send it again"
 		return notNow(http.StatusServiceUnavailable, reason, within)
 	case isGone(r): // it has given up: the journal hangs
 		s.Log.Warn("store events failed", "after", after, "err", err)

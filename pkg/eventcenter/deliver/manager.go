@@ -110,11 +110,13 @@ func (m *Manager) load(ctx context.Context, begin []*subscription) (taken []cont
 		m.mu.Unlock()
 		if text := string(record.Value); text == adding || text == removing {
 			switch {
-			case ending:
+			case ending, known != nil && text == adding && !known.configured:
 				continue
 			case known != nil && known.configured: // the position and the dead letters are its own now
 				record.Value = []byte(adding)
-			case known != nil: // removed: the answer was lost, or another worker did it
+			case known != nil:
+				m.Log.Warn("end a subscription: the answer to its removal was lost, or another worker removed it",
+					"subscription", record.Key)
 				m.halt(known)
 			}
 			taken = append(taken, record)

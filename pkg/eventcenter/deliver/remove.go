@@ -91,7 +91,9 @@ func (m *Manager) finish(ctx context.Context, taken control.Record) error {
 				return err
 			}
 		}
-		if err := m.discard(ctx, cursors, position); err != nil {
+		// After a conflict list begins it again: the last position may have been written late.
+		err = m.Store.Delete(ctx, cursors, position.Key, position.Revision)
+		if position.Revision > 0 && err != nil && !errors.Is(err, control.ErrNotFound) {
 			return err
 		}
 	}

@@ -32,7 +32,7 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 		w.part = nil
 		return errors.Join(err, w.close(), p.drop())
 	}
-	w.day = day
+	w.day, w.bare = day, false
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.parts = append(s.parts, p)

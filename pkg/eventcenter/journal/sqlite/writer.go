@@ -38,6 +38,7 @@ type writer struct {
 	db      *sql.DB
 	streams map[streamKey]watermark
 	exact   bool // the watermarks may be incomplete: everything is looked up
+	bare    bool // part lacks the watermarks of the files before it: they come with its first events
 }
 
 func (w *writer) close() error {
@@ -58,6 +59,9 @@ const (
 // transact writes one transaction into the newest file.
 func (s *Store) transact(ctx context.Context, do func(t *transaction) error) (err error) {
 	t := s.plan()
+	if s.writer.bare {
+		maps.Copy(t.streams, s.writer.streams)
+	}
 	if t.tx, err = s.writer.db.BeginTx(ctx, nil); err != nil {
 		return err
 	}
@@ -68,7 +72,9 @@ func (s *Store) transact(ctx context.Context, do func(t *transaction) error) (er
 	if err := do(t); err != nil {
 		return err
 	}
-	return t.commit(ctx)
+	err = t.commit(ctx)
+	s.writer.bare = s.writer.bare && err != nil
+	return err
 }
 
 // Append stores a batch whole or not at all, and returns when it is durable. Known events are not stored again. If ctx
@@ -196,7 +202,7 @@ func (s *Store) openWriter(ctx context.Context) error {
 		if err != nil {
 			s.Log.Error("load the watermarks of streams failed: looking up every event", "file", p.path, "err", err)
 			s.writer.exact = true
-		} else if p.last >= p.first { // older versions gave an empty file none
+		} else if p.last >= p.first || len(s.writer.streams) > 0 { // older versions gave an empty file none
 			break
 		}
 	}
@@ -210,13 +216,8 @@ func (s *Store) openWriter(ctx context.Context) error {
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
-	if err := s.writeTo(ctx, p); err != nil || p.last >= p.first {
-		return err
-	}
-	return s.transact(ctx, func(t *transaction) error {
-		maps.Copy(t.streams, s.writer.streams)
-		return nil
-	})
+	s.writer.bare = p.last < p.first
+	return s.writeTo(ctx, p)
 }
 
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
