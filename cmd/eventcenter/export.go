@@ -81,8 +81,8 @@ func (e *export) run() (err error) {
 	var out io.Writer = e.cmd.OutOrStdout()
 	resume := uint64(0)
 	if e.file != "" {
-		f, err := os.OpenFile(e.file, os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
+		var f *os.File
+		if f, err = os.OpenFile(e.file, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, f.Sync(), f.Close()) }()

@@ -89,4 +89,7 @@ func TestExport(t *testing.T) {
 			t.Error("a file that is not an export was changed")
 		}
 	}
+	if out := export(exitCouldNotTell, "--file", os.DevNull); !strings.Contains(out, "sync /dev/null") { // its error is not lost
+		t.Errorf("no error of sync: %s", out)
+	}
 }
