@@ -35,14 +35,21 @@ func HungProgram(t testing.TB, mountpoint string) (pid int) {
 		defer close(ended)
 		_ = cmd.Wait() // it was killed
 	}()
-	wchan := fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid)
+	wchan, stat := fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid), fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid)
+	killed := false
 	for range 6000 {
 		if where, err := os.ReadFile(wchan); err == nil && strings.Contains(string(where), "request_wait_answer") {
 			_ = cmd.Process.Kill()
+			killed = true
+		}
+		if state, err := os.ReadFile(stat); killed && err == nil && strings.Contains(string(state), ") D ") {
 			return cmd.Process.Pid
 		}
 		select {
 		case <-ended:
+			if cmd.ProcessState.ExitCode() < 0 { // killed before the filesystem had taken its request
+				return HungProgram(t, mountpoint)
+			}
 			t.Fatalf("%s -f %s has ended", program, mountpoint)
 		case <-time.After(10 * time.Millisecond):
 		}

@@ -31,7 +31,7 @@ import (
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#hung-task-timeout-secs, proc_pid_status(5).
 //
 // A task in state D adds 1 to the load, so a quiet node needs one file: see loadReading. Otherwise all threads are read
-// once a minute, and those in state D again in between: a task that hangs is noticed within a minute, and reported when
+// once a minute, and those in state D again in between: a task that hangs is noticed within 70 s, and reported when
 // it has not run for another two minutes.
 //
 // A task that is in state D in two runs and did not run between them (its context switches are the same) has waited in
@@ -93,7 +93,7 @@ func New(s Settings) detect.Check {
 		},
 		CounterBased: true,
 		UsesPartly:   []host.Setting{host.CgroupRoot, host.CRISocket},
-		Every:        30 * time.Second,
+		Every:        10 * time.Second,
 		Wakes:        []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return state.run(ctx, h, s)
@@ -102,13 +102,13 @@ func New(s Settings) detect.Check {
 }
 
 // scanEvery is the least time between two scans of all threads. Between them only the tasks in state D are read again.
-const scanEvery = 50 * time.Second
+const scanEvery = 55 * time.Second
 
 // hungTasks is kept between runs.
 type hungTasks struct {
 	seen    map[tasks.TaskID]*blockedTask // tasks in state D, at most MaxTasks
 	scanned time.Duration                 // uptime of the last scan of all threads; 0: none since no task was blocked
-	load    loadReading
+	loads   []loadReading // the last one that is older than loadGap, and those after it
 	count   kernelHungCount
 }
 
@@ -202,7 +202,7 @@ func (c *kernelHungCount) finding(h *host.Host, now time.Duration) []finding.Fin
 //	load1 = load1 × e + n × (1 − e)     n: tasks that run or are in state D; e = exp(−5/60), 1884/2048
 //
 // so that with n ≥ 1 in k updates load1 has become load1 × eᵏ + 1 − eᵏ at least. If it is less, no task was in state D
-// all that time, and no thread of the node has to be read: on a node with constant load this holds below 0.77. A higher
+// all that time, and no thread of the node has to be read: on a node with constant load this holds below 0.9. A higher
 // load proves nothing. The running tasks cannot be subtracted: their number is known for now only, not for the moments
 // at which the kernel counted.
 //
@@ -214,8 +214,11 @@ const (
 	loadLongest  = 5010 * time.Millisecond // 501 ticks of 10 ms, the coarsest clock
 	// loadError is the error of two numbers with two digits, and of the kernel's rounding to 1/2048 in each update.
 	loadError = 0.02
-	// loadGap is the least time between two readings of the load that are compared.
-	loadGap = 25 * time.Second
+	// loadGap is the least time between two readings of the load that are compared: a burst of running tasks raises it
+	// for a moment, a blocked one for all that time.
+	loadGap = 55 * time.Second
+	// loadApart is the least time between two readings that are kept: the kernel updates the load no sooner.
+	loadApart = 5 * time.Second
 	// loadUnknown is the load caused by a task blocked for 40 s, whatever the load was before.
 	loadUnknown = 0.5
 )
@@ -241,17 +244,21 @@ func (before loadReading) excludes(now loadReading) bool {
 	return now.load1 < least-loadError
 }
 
-// nothingBlocks reports whether the load proves that no task has been blocked since the last reading.
+// nothingBlocks reports whether the load proves that no task has been blocked for the last minute.
 func (m *hungTasks) nothingBlocks(files host.Files, now time.Duration) (bool, error) {
 	seen, err := checkkit.Parse(files, "/proc/loadavg", load.ParseLoadavg)
 	if err != nil {
 		return false, err
 	}
-	if m.load.at > 0 && now-m.load.at < loadGap {
-		return false, nil // too soon to tell
+	next, before := loadReading{now, seen.Load1}, loadReading{}
+	for len(m.loads) > 1 && now-m.loads[1].at >= loadGap {
+		m.loads = m.loads[1:]
 	}
-	next := loadReading{now, seen.Load1}
-	excluded := m.load.excludes(next)
-	m.load = next
-	return excluded, nil
+	if len(m.loads) > 0 && now-m.loads[0].at >= loadGap {
+		before = m.loads[0]
+	}
+	if len(m.loads) == 0 || now-m.loads[len(m.loads)-1].at >= loadApart {
+		m.loads = append(m.loads, next)
+	}
+	return before.excludes(next), nil
 }
