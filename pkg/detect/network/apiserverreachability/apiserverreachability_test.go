@@ -221,10 +221,10 @@ func TestAPIServerMoved(t *testing.T) {
 	c := &apiserverCheck{settings: DefaultSettings(), endpoint: "10.0.0.1:6443",
 		addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")}}
 	h := hosttest.Host(t)
-	h.Cluster.Endpoint = func() (string, error) { return "away.invalid:6443", nil }
+	h.Cluster.Endpoint = func() (string, error) { return "away..invalid:6443", nil }
 	h.Cluster.Reach = func(context.Context) (int, error) { return 0, errors.New("no such host") }
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // the name is not resolved
+	cancel() // the name is not resolved; no server is asked for a name with an empty label
 	_, _ = c.observe(ctx, h)
 	if len(c.addresses) > 0 {
 		t.Errorf("listens to %v for %s", c.addresses, c.endpoint)
