@@ -67,11 +67,11 @@ func (b *bench) settleNode(ctx context.Context) error {
 			return err
 		}
 		text, err := os.ReadFile("/proc/loadavg")
-		var one, five float64
-		if _, scan := fmt.Sscan(string(text), &one, &five); err != nil || scan != nil {
+		var one float64
+		if _, scan := fmt.Sscan(string(text), &one); err != nil || scan != nil {
 			return errors.Join(err, scan)
 		}
-		if five < 2*float64(runtime.NumCPU()) {
+		if one < float64(runtime.NumCPU())/2 { // of the last minute: two more are left for settling
 			return nil
 		}
 		if time.Now().After(limit) {
