@@ -13,15 +13,7 @@ import (
 
 // ReadNumber reads a file of sysfs or procfs that holds one decimal number.
 func ReadNumber(files host.Files, name string) (int, error) {
-	text, err := files.Text(name)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", name, err)
-	}
-	return int(n), nil
+	return readInteger(files, name, strconv.Atoi)
 }
 
 // WholeNumber formats a count.

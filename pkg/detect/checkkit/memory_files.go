@@ -71,11 +71,15 @@ func ParseCounts(text string) (Counts, error) {
 
 // ReadCount reads a file with one number, like most counters in /sys.
 func ReadCount(files host.Files, name string) (uint64, error) {
+	return readInteger(files, name, func(text string) (uint64, error) { return strconv.ParseUint(text, 10, 64) })
+}
+
+func readInteger[N int | uint64](files host.Files, name string, parse func(string) (N, error)) (N, error) {
 	text, err := files.Text(name)
 	if err != nil {
 		return 0, err
 	}
-	value, err := strconv.ParseUint(text, 10, 64)
+	value, err := parse(text)
 	if err != nil {
 		return 0, fmt.Errorf("read %s: %q is no number", name, Sanitize(text, MaxLine))
 	}
