@@ -108,7 +108,7 @@ const scanEvery = 55 * time.Second
 type hungTasks struct {
 	seen    map[tasks.TaskID]*blockedTask // tasks in state D, at most MaxTasks
 	scanned time.Duration                 // uptime of the last scan of all threads; 0: none since no task was blocked
-	loads   []loadReading // the last one that is older than loadGap, and those after it
+	loads   []loadReading                 // the last one that is older than loadGap, and those after it
 	count   kernelHungCount
 }
 
