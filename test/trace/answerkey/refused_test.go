@@ -124,6 +124,7 @@ func (s *theater) refuseIn(r refused, in string, over bool) {
 	for _, kind := range []string{"ReplicaSet", "StatefulSet"} {
 		s.owner(r, kind, in)
 	}
+	s.await(in+" has Events of both owners' refusals", func() bool { return s.tellsOfRefusals(in) })
 	s.sleep(3 * time.Second)
 	for _, kind := range []string{"ReplicaSet", "StatefulSet"} {
 		if r.told != "" {
@@ -146,6 +147,17 @@ func (s *theater) refuseIn(r refused, in string, over bool) {
 	default:
 		s.call(http.MethodDelete, path+"/"+in, nil, nil)
 	}
+}
+
+// tellsOfRefusals reports whether both owners in a namespace have Events of a refusal: a busy controller comes late.
+func (s *theater) tellsOfRefusals(in string) bool {
+	var events corev1.EventList
+	s.check(s.do(http.MethodGet, "/api/v1/namespaces/"+in+"/events?fieldSelector=reason%3DFailedCreate", plain, nil, &events))
+	kinds := map[string]bool{}
+	for i := range events.Items {
+		kinds[events.Items[i].InvolvedObject.Kind] = true
+	}
+	return len(kinds) == 2
 }
 
 // named puts the namespace's name into an object.
