@@ -149,9 +149,19 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 		listed && (f.config.Since.IsZero() || e.LastTimestamp.Time.Before(f.config.Since)) {
 		return
 	}
+	// Controllers send Events later than they create pods. In doubt within a second, a refusal was before the newest pod: who is
+	// refused again reports it again.
+	at, pod := e.LastTimestamp.Time, f.newest[string(e.InvolvedObject.UID)]
+	if at.IsZero() {
+		at = e.EventTime.Time
+	}
+	before := !at.IsZero() && !pod.Time.IsZero() && !at.After(pod.Time)
 	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
 	a := f.refusalOf(e.InvolvedObject.UID)
 	if a == nil {
+		if before && pod.ended { // its act has its verdict
+			return
+		}
 		if f.refusals >= maxRefused {
 			f.counts.UnfollowedRefusals++
 			return
@@ -171,18 +181,20 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	delete(t.Marks, record.RefusedLast)
 	t.Set(record.RefusedLast, m)
 	delete(t.Marks, record.Admitted)
-	// Controllers send Events later than they create pods. In doubt within a second, a refusal was before the newest pod: who is
-	// refused again reports it again.
-	at, pod := e.LastTimestamp.Time, f.newest[t.UID]
-	if at.IsZero() {
-		at = e.EventTime.Time
-	}
-	if !at.IsZero() && !pod.Time.IsZero() && !at.After(pod.Time) {
-		t.Set(record.Admitted, pod)
+	if before {
+		t.Set(record.Admitted, pod.Mark)
+		pod.ended = true
+		f.newest[t.UID] = pod
 	}
 	t.Refusals++
 	t.AddError(record.Error{Mark: m, From: strings.Clone(e.Reason), Text: text})
 	a.changed = true
+}
+
+// newest is the newest pod of an owner.
+type newest struct {
+	record.Mark
+	ended bool // it has ended a refusal
 }
 
 func (f *Follower) refusalOf(uid types.UID) *Act {
@@ -199,11 +211,11 @@ func (f *Follower) admitted(o observation) {
 	if ref == nil {
 		return
 	}
-	m := o.mark(o.p.CreationTimestamp, record.APIServer)
+	m, a := o.mark(o.p.CreationTimestamp, record.APIServer), f.refusalOf(ref.UID)
 	if !o.late {
-		f.newest[strings.Clone(string(ref.UID))] = m
+		f.newest[strings.Clone(string(ref.UID))] = newest{m, a != nil}
 	}
-	if a := f.refusalOf(ref.UID); a != nil {
+	if a != nil {
 		a.Timeline.Set(record.Admitted, m)
 		a.changed = true
 	}

@@ -95,6 +95,16 @@ func TestRefusals(t *testing.T) {
 			w.refusedAt("ReplicaSet", "web", quota, 21, 17)
 			w.refusedAt("ReplicaSet", "web", quota, 24, 20)
 		}, "creation delivered, refusal delivered"},
+		"an Event that arrives after the verdict": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", quota, 90, 19)
+		}, "creation delivered, refusal delivered"},
+		"Events that arrive before and after the verdict": {func(w *world) {
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", quota, 21, 17)
+			w.refusedAt("ReplicaSet", "web", quota, 90, 20)
+		}, "creation delivered, refusal delivered"},
 		"refused again by the Event's time": {func(w *world) {
 			w.refuses("ReplicaSet", "web", quota, 1)
 			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
@@ -117,7 +127,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(Config{ExcludeNamespaces: []string{"dev"}})
 			tt.play(w)
-			w.until(100)
+			w.until(200)
 			if w.outcomes() != tt.want {
 				t.Errorf("%q, want %q", w.outcomes(), tt.want)
 			}
