@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -13,11 +12,11 @@ import (
 
 // A pod's thirty cgroups are one line, and no name fills the screen.
 func TestEventsAreFolded(t *testing.T) {
-	item := func(offset int, kind, subject, message string) api.Item {
+	item := func(offset uint64, kind, subject, message string) api.Item {
 		text, err := json.Marshal(map[string]any{"type": "io.github.nodeagent." + kind, "severity": "info",
 			"partitionkey": "n", "subject": subject, "data": map[string]string{"message": message}})
 		must(t, err)
-		return api.Item{Offset: fmt.Sprint(offset), Event: text}
+		return api.Item{Offset: offset, Event: text}
 	}
 	id := strings.Repeat("0123456789abcdef", 4)
 	var got []string

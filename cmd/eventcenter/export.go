@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
 // The attributes that a line of an export has in addition to the event's.
@@ -34,8 +35,8 @@ const (
 type export struct {
 	*options
 	cmd          *cobra.Command
-	after, until string
-	from, to     string
+	after, until uint64 // 0: from the oldest, to the newest
+	from, to     time.Time
 	file         string
 
 	journal string
@@ -56,11 +57,11 @@ read any more are named on standard error, and the exit code is 1.`,
 			return e.run()
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&e.after, "after", "", "begin after this offset (default: with the oldest event)")
-	flags.StringVar(&e.until, "until", "", "end with this offset (default: the newest at the start)")
-	flags.StringVar(&e.from, "from", "", "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
-	flags.StringVar(&e.to, "to", "", "end before events received at this time")
+	flags, times := cmd.Flags(), []string{time.DateOnly, time.RFC3339}
+	flags.Uint64Var(&e.after, "after", 0, "begin after this offset (default: with the oldest event)")
+	flags.Uint64Var(&e.until, "until", 0, "end with this offset (default: the newest at the start)")
+	flags.TimeVar(&e.from, "from", time.Time{}, times, "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
+	flags.TimeVar(&e.to, "to", time.Time{}, times, "end before events received at this time")
 	flags.StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
 	cmd.MarkFlagsMutuallyExclusive("after", "from")
 	cmd.MarkFlagsMutuallyExclusive("until", "to")
@@ -68,8 +69,8 @@ read any more are named on standard error, and the exit code is 1.`,
 }
 
 // page reads a page of the journal, or with a limit of 1 one event.
-func (e *export) page(after uint64, limit int) (list api.List, err error) {
-	q := url.Values{"after": {strconv.FormatUint(after, 10)}, "limit": {strconv.Itoa(limit)}}
+func (e *export) page(after, limit uint64) (list api.List, err error) {
+	q := url.Values{"after": {fmt.Sprint(after)}, "limit": {fmt.Sprint(limit)}}
 	if e.journal != "" {
 		q.Set("journal", e.journal)
 	}
@@ -95,6 +96,9 @@ func (e *export) run() (err error) {
 	if err != nil {
 		return err
 	}
+	if e.after == 0 && e.from.IsZero() && 0 < resume && resume < after {
+		e.report(journal.Gap{From: resume + 1, To: after, Reason: "older than what is kept"})
+	}
 	buffered := bufio.NewWriterSize(out, 1<<16)
 	err = errors.Join(e.write(buffered, max(after, resume), until), buffered.Flush())
 	return problemsOf(e.lost, err)
@@ -107,43 +111,22 @@ func (e *export) span() (after, until uint64, err error) {
 		return 0, 0, err
 	}
 	e.journal = bounds.Journal
-	oldest, err1 := strconv.ParseUint(bounds.Oldest, 10, 64)
-	newest, err2 := strconv.ParseUint(bounds.Newest, 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
-		return 0, 0, err
+	oldest, newest := bounds.Oldest-1, bounds.Newest
+	after, until = oldest, newest
+	switch {
+	case e.after > 0:
+		after = e.after
+	case !e.from.IsZero():
+		after, err = e.before(e.from, oldest, newest)
 	}
-	after, until = oldest-1, newest
-	offset := func(text string) (uint64, error) {
-		n, err := strconv.ParseUint(text, 10, 63)
-		if err != nil {
-			err = errors.New("want an offset, in decimal digits")
-		}
-		return n, err
+	switch {
+	case err != nil:
+	case e.until > 0:
+		until = min(e.until, newest)
+	case !e.to.IsZero():
+		until, err = e.before(e.to, oldest, newest)
 	}
-	moment := func(text string) (uint64, error) {
-		at, err := time.Parse(time.DateOnly, text)
-		if err != nil {
-			at, err = time.Parse(time.RFC3339, text)
-		}
-		if err != nil {
-			return 0, errors.New("want a day as 2006-01-02, or a time as RFC 3339 has it")
-		}
-		return e.before(at, oldest-1, newest)
-	}
-	for _, one := range []struct {
-		flag, text string
-		to         *uint64
-		read       func(text string) (uint64, error)
-	}{{"after", e.after, &after, offset}, {"until", e.until, &until, offset}, {"from", e.from, &after, moment},
-		{"to", e.to, &until, moment}} {
-		if one.text == "" {
-			continue
-		}
-		if *one.to, err = one.read(one.text); err != nil {
-			return 0, 0, fmt.Errorf("--%s %q: %w", one.flag, one.text, err)
-		}
-	}
-	return after, min(until, newest), nil
+	return after, until, err
 }
 
 // before returns the last offset received before a moment, by binary search.
@@ -158,9 +141,7 @@ func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
 			high = middle
 			continue
 		}
-		if low, err = strconv.ParseUint(list.Events[0].Offset, 10, 64); err != nil {
-			return 0, err
-		}
+		low = list.Events[0].Offset
 	}
 	return low, nil
 }
@@ -168,30 +149,34 @@ func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
 // write writes the events beyond after, up to until.
 func (e *export) write(out *bufio.Writer, after, until uint64) error {
 	for after < until {
-		list, err := e.page(after, int(min(exportPage, until-after)))
+		list, err := e.page(after, min(exportPage, until-after))
 		if err != nil {
 			return err
 		}
 		for _, g := range list.Gaps {
-			e.lost = true
-			fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
+			e.report(g)
 		}
 		for _, item := range list.Events {
 			line, err := lineOf(item, list.Journal)
 			if err != nil {
-				return fmt.Errorf("offset %s: %w", item.Offset, err)
+				return fmt.Errorf("offset %d: %w", item.Offset, err)
 			}
 			if _, err := out.Write(append(line, '\n')); err != nil {
 				return err
 			}
 		}
-		next, err := strconv.ParseUint(list.Next, 10, 64)
-		if err != nil || next <= after {
-			return fmt.Errorf("after %d: the center reports %q as next", after, list.Next)
+		if list.Next <= after {
+			return fmt.Errorf("after %d: the center reports %d as next", after, list.Next)
 		}
-		after = next
+		after = list.Next
 	}
 	return nil
+}
+
+// report names offsets that cannot be read any more.
+func (e *export) report(g journal.Gap) {
+	e.lost = true
+	fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
 }
 
 // lineOf returns an event with its offset, journal and time of receipt. They replace attributes of the same names.
@@ -200,13 +185,9 @@ func lineOf(item api.Item, journal string) ([]byte, error) {
 	if err := json.Unmarshal(item.Event, &attributes); err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]string{offsetAttribute: item.Offset, journalAttribute: journal,
+	for name, value := range map[string]string{offsetAttribute: fmt.Sprint(item.Offset), journalAttribute: journal,
 		receivedAttribute: item.Received.UTC().Format(time.RFC3339Nano)} {
-		text, err := json.Marshal(value)
-		if err != nil {
-			return nil, err
-		}
-		attributes[name] = text
+		attributes[name] = json.RawMessage(strconv.Quote(value)) // has no character that JSON quotes otherwise
 	}
 	return json.Marshal(attributes)
 }
@@ -227,14 +208,14 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 		return 0, "", fmt.Errorf("its last %d bytes contain no complete line: it is not an export", maxLine)
 	}
 	end := size - int64(len(tail)-whole)
-	var last map[string]json.RawMessage
-	var text string
+	var last struct {
+		Offset  uint64 `json:"centeroffset,string"`
+		Journal string `json:"centerjournal"`
+	}
 	if whole > 0 {
 		begin := bytes.LastIndexByte(tail[:whole-1], '\n') + 1
-		err = errors.Join(json.Unmarshal(tail[begin:whole], &last), json.Unmarshal(last[offsetAttribute], &text),
-			json.Unmarshal(last[journalAttribute], &journal))
-		if err == nil {
-			offset, err = strconv.ParseUint(text, 10, 64)
+		if err = json.Unmarshal(tail[begin:whole], &last); err == nil && (last.Offset == 0 || last.Journal == "") {
+			err = errors.New("it names no offset or no journal")
 		}
 		if err != nil {
 			return 0, "", fmt.Errorf("its last line is not of an export: %w", err)
@@ -244,5 +225,5 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 		return 0, "", err
 	}
 	_, err = f.Seek(end, io.SeekStart)
-	return offset, journal, err
+	return last.Offset, last.Journal, err
 }

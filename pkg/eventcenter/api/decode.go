@@ -143,15 +143,10 @@ func (d *decoded) readOwn(c cloudevents.Event) error {
 	if f, ok := e.Data.(event.Fault); ok && f.Detector != detector {
 		return errors.New("data: detector is for the faults of detectors")
 	}
-	d.setDecoded(&e)
-	return nil
-}
-
-// setDecoded copies the attributes of one of our own events.
-func (d *decoded) setDecoded(e *event.Event) {
-	d.Decoded = e
+	d.Decoded = &e
 	d.Cluster, d.Node, d.Severity, d.Stream, d.Sequence = e.Cluster, e.Node, string(e.Severity), e.Stream, e.Sequence
 	d.Check, d.Reason = e.Subject.Check, e.Subject.Reason
+	return nil
 }
 
 var decimal = regexp.MustCompile(`^[0-9]{20}$`)

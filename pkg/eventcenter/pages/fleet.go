@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -141,7 +142,7 @@ type fleetView struct {
 // fleetGroups limits the faults on the first page.
 const fleetGroups = 10
 
-func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ web.Session) {
+func (s *server) fleet(*http.Request, web.Session) (web.View, error) {
 	now := s.Now()
 	nodes, _ := s.Model.Nodes("")
 	v := fleetView{States: states(), LastSeen: s.Model.LastSeen(), Silent: s.Model.SilentClusters()}
@@ -166,7 +167,7 @@ func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	groups := groupsOf(faults, now)
 	v.Groups = groups[:min(fleetGroups, len(groups))]
 	v.More = len(groups) - len(v.Groups)
-	s.Show(w, r, http.StatusOK, "fleet", web.View{Title: "Fleet", JSON: "/v1/nodes", Data: v})
+	return web.View{Title: "Fleet", JSON: "/v1/nodes", Data: v}, nil
 }
 
 type nodesView struct {
@@ -181,23 +182,22 @@ type nodeRow struct {
 	Other string // the version of most agents in its cluster, if different
 }
 
-// agents lists the nodes with their agents' data.
-func (s *server) agents(w http.ResponseWriter, r *http.Request, _ web.Session) {
-	q := r.URL.Query()
-	now := s.Now()
-	all, _ := s.Model.Nodes(q.Get("cluster"))
+// agents lists the nodes with their agents' data. It selects by the states of the pages, and by a part of a node's name.
+func (s *server) agents(r *http.Request, _ web.Session) (web.View, error) {
+	q, now := given(r.URL.Query()), s.Now()
+	all, _ := s.Model.Nodes("")
 	v := nodesView{Filter: web.Fields(q, map[string][]string{"state": states(),
 		"agent": {string(model.OtherVersion), string(model.BlindChecks), string(model.WrongClock)}},
 		"cluster", "pool", "zone", "state", "version", "agent", "node")}
 	common := model.CommonVersions(all)
-	agent := model.Oddity(q.Get("agent"))
+	state, name := q.Get("state"), q.Get("node")
+	q.Del("state")
 	for _, n := range all {
 		row := nodeRow{Summary: n, State: stateOf(n, now, s.Alive)}
 		if n.Odd(model.OtherVersion, common) {
 			row.Other = common[n.Cluster]
 		}
-		if (agent == "" || n.Odd(agent, common)) && passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) &&
-			passes(q.Get("zone"), n.Zone) && passes(q.Get("version"), n.Version) && strings.Contains(n.Node, q.Get("node")) {
+		if api.SelectsNode(q, n, common) && (state == "" || row.State == state) && strings.Contains(n.Node, name) {
 			v.Nodes = append(v.Nodes, row)
 		}
 	}
@@ -206,26 +206,6 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	})
 	v.Total = len(v.Nodes)
 	v.Nodes = v.Nodes[:min(maxRows, v.Total)]
-	s.Show(w, r, http.StatusOK, "agents", web.View{Title: "Nodes", Data: v,
-		JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent")})
-}
-
-// passes reports whether a value is wanted; empty means any.
-func passes(wanted, value string) bool { return wanted == "" || wanted == value }
-
-// maxRows limits the rows of a table.
-const maxRows = 500
-
-// jsonOf returns the address of the data behind a page, with the parameters that it accepts.
-func jsonOf(path string, q url.Values, names ...string) string {
-	kept := url.Values{}
-	for _, name := range names {
-		if q.Get(name) != "" {
-			kept.Set(name, q.Get(name))
-		}
-	}
-	if len(kept) == 0 {
-		return path
-	}
-	return path + "?" + kept.Encode()
+	return web.View{Title: "Nodes", Data: v,
+		JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent")}, nil
 }
