@@ -47,9 +47,10 @@ func (s *server) fault(r *http.Request, _ web.Session) (web.View, error) {
 	q := given(r.URL.Query())
 	q.Set("check", r.PathValue("check"))
 	found, _ := s.Model.Faults(api.SelectsFault(q))
+	groups := groupsOf(found, s.Now())
 	slices.SortStableFunc(found, func(a, b model.NodeFault) int { return a.RaisedAt.Compare(b.RaisedAt) })
 	v := faultView{Faults: found[:min(maxRows, len(found))], Total: len(found), Query: q}
-	if groups := groupsOf(found, s.Now()); len(groups) > 0 {
+	if len(groups) > 0 {
 		v.group = groups[0]
 	}
 	v.Check, v.Reason = q.Get("check"), q.Get("reason") // empty: all reasons

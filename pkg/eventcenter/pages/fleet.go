@@ -14,17 +14,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-// The states of a node, worst first.
-const (
-	stateLost     = string(model.Lost)
-	stateFatal    = "fatal"
-	stateBlind    = string(model.Blind)
-	stateDegraded = "degraded"
-	stateHealthy  = "healthy"
-)
-
+// states are those of a node, worst first.
 func states() []string {
-	return []string{stateLost, stateFatal, stateBlind, stateDegraded, stateHealthy}
+	return []string{string(model.Lost), "fatal", string(model.Blind), "degraded", "healthy"}
 }
 
 // silentAfter is the number of intervals an agent may be silent.
@@ -39,15 +31,15 @@ func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
 	}
 	switch {
 	case found == model.Lost:
-		return stateLost
+		return string(model.Lost)
 	case n.Fatal > 0:
-		return stateFatal
+		return "fatal"
 	case found == model.Blind || n.Stopped || now.Sub(n.LastSeen) > time.Duration(silentAfter*float64(alive)):
-		return stateBlind
+		return string(model.Blind)
 	case n.Warning > 0:
-		return stateDegraded
+		return "degraded"
 	}
-	return stateHealthy
+	return "healthy"
 }
 
 // tally counts the nodes of a group by state.
@@ -80,27 +72,22 @@ type group struct {
 }
 
 // groupsOf groups faults by check and reason: the most severe first, then those on most nodes. Faults muted on all
-// nodes are last.
+// nodes are last. It sorts the faults, of which those on a node stay together.
 func groupsOf(faults []model.NodeFault, now time.Time) (groups []group) {
-	type key struct {
-		severity      finding.Severity
-		check, reason string
-	}
-	index := map[key]int{}
-	nodes := map[key]map[model.Key]bool{}
+	slices.SortStableFunc(faults, func(a, b model.NodeFault) int {
+		return cmp.Or(a.Severity.Compare(b.Severity), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason))
+	})
+	var g *group
 	for _, f := range faults {
-		k := key{f.Severity, f.Check, f.Reason}
-		i, ok := index[k]
-		if !ok {
-			i = len(groups)
-			index[k], nodes[k] = i, map[model.Key]bool{}
+		if g == nil || g.Severity != f.Severity || g.Check != f.Check || g.Reason != f.Reason {
 			groups = append(groups, group{Severity: f.Severity, Check: f.Check, Reason: f.Reason, Muted: true,
 				Oldest: f.RaisedAt, Message: f.Message, Link: groupLink(f)})
+			g = &groups[len(groups)-1]
 		}
-		g := &groups[i]
 		g.Count++
-		nodes[k][model.Key{Cluster: f.Cluster, Node: f.Node}] = true
-		g.Nodes, g.Where = len(nodes[k]), model.Key{Cluster: f.Cluster, Node: f.Node}
+		if where := (model.Key{Cluster: f.Cluster, Node: f.Node}); g.Where != where {
+			g.Nodes, g.Where = g.Nodes+1, where
+		}
 		g.Muted = g.Muted && f.Operator.Muted(now)
 		if f.Operator != nil && f.Operator.AcknowledgedBy != "" {
 			g.Acknowledged++
