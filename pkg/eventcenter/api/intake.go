@@ -48,11 +48,14 @@ func (s *Server) take(r *http.Request, who web.Identity) (answer stored, err err
 		return answer, err
 	}
 	var durable []journal.Event
+	var alive []decoded // signs of life are not journaled
 	for _, d := range events {
 		if d.time.Sub(s.Now()) > maxSkew {
 			s.metrics.future.Inc()
 		}
-		if d.Decoded == nil || d.Decoded.Type != event.AgentAlive {
+		if d.Decoded != nil && d.Decoded.Type == event.AgentAlive {
+			alive = append(alive, d)
+		} else {
 			durable = append(durable, d.Event)
 		}
 	}
@@ -66,7 +69,12 @@ func (s *Server) take(r *http.Request, who web.Identity) (answer stored, err err
 	} else {
 		done.Last = s.Journal.Bounds().Newest
 	}
-	s.recordAlive(events)
+	for _, d := range alive {
+		if agent, ok := d.Decoded.Data.(event.Agent); ok {
+			s.RecordAlive(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, d.time, s.Now())
+			s.metrics.events.WithLabelValues("alive").Inc()
+		}
+	}
 	s.metrics.took(done)
 	return stored{done.Last, done.New, done.Duplicates, done.Conflicts}, nil
 }
@@ -74,19 +82,6 @@ func (s *Server) take(r *http.Request, who web.Identity) (answer stored, err err
 // alive spreads the agents: each gets a different interval, within 10%.
 func (s *Server) alive() string {
 	return strconv.Itoa(max(1, int(s.Alive.Seconds()*(0.9+0.2*rand.Float64()))))
-}
-
-// recordAlive records signs of life, which are not journaled.
-func (s *Server) recordAlive(events []decoded) {
-	for _, d := range events {
-		if d.Decoded == nil || d.Decoded.Type != event.AgentAlive {
-			continue
-		}
-		if agent, ok := d.Decoded.Data.(event.Agent); ok {
-			s.RecordAlive(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, d.time, s.Now())
-			s.metrics.events.WithLabelValues("alive").Inc()
-		}
-	}
 }
 
 // decodeAll decodes the events. If any is invalid, it accepts none, and the refusal names each invalid one.

@@ -76,7 +76,7 @@ func parameters(cmd *cobra.Command) url.Values {
 		switch list, isList := f.Value.(pflag.SliceValue); {
 		case isList && len(list.GetSlice()) > 0:
 			query[f.Name] = list.GetSlice()
-		case !isList && f.Value.Type() == "string":
+		case !isList && f.Value.Type() == "string" && f.Value.String() != "":
 			query.Set(f.Name, f.Value.String())
 		}
 	})
