@@ -150,7 +150,7 @@ type work struct {
 	replica    *replica
 	gate       *gate
 	address    string
-	served     chan error // when the server has ended
+	served     chan error // receives the result of the server when it has ended
 	stop       func()
 }
 
@@ -178,7 +178,7 @@ func (s *work) serve(ctx context.Context) error {
 	s.gate.open(server)
 	client.Announce("eventcenter", center.Dir, s.address, center.Log)
 	var upkeep sync.WaitGroup
-	var failed error // the center must be opened again
+	var failed error // why the center must be opened again
 	upkeep.Go(func() {
 		failed = center.Run(ctx)
 		s.stop()

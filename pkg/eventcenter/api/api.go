@@ -54,7 +54,7 @@ type Config struct {
 	// a name that its server resolves to this machine.
 	Loopback bool
 
-	Pages  func(*Server) http.Handler // returns what serves all other paths; nil: nothing does
+	Pages  func(*Server) http.Handler // returns the handler of all other paths; nil: there is none
 	SignIn func(context.Context, web.Person) (web.SignInCode, error)
 
 	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.

@@ -14,12 +14,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-type faultsView struct {
-	Filter []web.Field
-	Groups []group
-	Total  int
-}
-
 // faultFields returns the filters for faults: those of /v1/faults.
 func faultFields() []string {
 	return []string{"cluster", "severity", "check", "reason", "node", "detector"}
@@ -29,10 +23,9 @@ func faultFields() []string {
 func (s *server) faults(r *http.Request, _ web.Session) (web.View, error) {
 	q := given(r.URL.Query())
 	found, _ := s.Model.Faults(api.SelectsFault(q))
-	groups := groupsOf(found, s.Now())
 	fields := web.Fields(q, map[string][]string{"severity": {"fatal", "warning", "info"}}, faultFields()...)
 	return web.View{Title: "Faults", JSON: jsonOf("/v1/faults", q, faultFields()...),
-		Data: faultsView{fields, groups[:min(maxRows, len(groups))], len(groups)}}, nil
+		Data: listOf(fields, groupsOf(found, s.Now()))}, nil
 }
 
 type faultView struct {
@@ -85,13 +78,6 @@ func (s *server) node(r *http.Request, _ web.Session) (web.View, error) {
 	return web.View{Title: n.Node, JSON: "/v1" + r.URL.EscapedPath(), Data: v}, nil
 }
 
-type eventsView struct {
-	Filter []web.Field
-	Lines  []api.Folded
-	Before uint64
-	Query  url.Values
-}
-
 // events shows the newest selected events of all nodes.
 func (s *server) events(r *http.Request, _ web.Session) (web.View, error) {
 	q := given(r.URL.Query())
@@ -101,7 +87,7 @@ func (s *server) events(r *http.Request, _ web.Session) (web.View, error) {
 	}
 	fields := []string{"cluster", "node", "type", "severity", "check", "reason"}
 	return web.View{Title: "Events", JSON: jsonOf("/v1/events", q, append(fields, "after")...),
-		Data: eventsView{web.Fields(q, nil, fields...), api.Fold(items), before, q}}, nil
+		Data: list{Filter: web.Fields(q, nil, fields...), Rows: api.Fold(items), Before: before, Query: q}}, nil
 }
 
 // leftoverKind holds the leftovers of one kind.

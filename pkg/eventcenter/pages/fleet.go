@@ -157,12 +157,6 @@ func (s *server) fleet(*http.Request, web.Session) (web.View, error) {
 	return web.View{Title: "Fleet", JSON: "/v1/nodes", Data: v}, nil
 }
 
-type nodesView struct {
-	Filter []web.Field
-	Nodes  []nodeRow
-	Total  int
-}
-
 type nodeRow struct {
 	model.Summary
 	State string
@@ -173,9 +167,10 @@ type nodeRow struct {
 func (s *server) agents(r *http.Request, _ web.Session) (web.View, error) {
 	q, now := given(r.URL.Query()), s.Now()
 	all, _ := s.Model.Nodes("")
-	v := nodesView{Filter: web.Fields(q, map[string][]string{"state": states(),
+	fields := web.Fields(q, map[string][]string{"state": states(),
 		"agent": {string(model.OtherVersion), string(model.BlindChecks), string(model.WrongClock)}},
-		"cluster", "pool", "zone", "state", "version", "agent", "node")}
+		"cluster", "pool", "zone", "state", "version", "agent", "node")
+	var rows []nodeRow
 	common := model.CommonVersions(all)
 	state, name := q.Get("state"), q.Get("node")
 	q.Del("state")
@@ -185,14 +180,12 @@ func (s *server) agents(r *http.Request, _ web.Session) (web.View, error) {
 			row.Other = common[n.Cluster]
 		}
 		if api.SelectsNode(q, n, common) && (state == "" || row.State == state) && strings.Contains(n.Node, name) {
-			v.Nodes = append(v.Nodes, row)
+			rows = append(rows, row)
 		}
 	}
-	slices.SortStableFunc(v.Nodes, func(a, b nodeRow) int {
+	slices.SortStableFunc(rows, func(a, b nodeRow) int {
 		return slices.Index(states(), a.State) - slices.Index(states(), b.State)
 	})
-	v.Total = len(v.Nodes)
-	v.Nodes = v.Nodes[:min(maxRows, v.Total)]
-	return web.View{Title: "Nodes", Data: v,
+	return web.View{Title: "Nodes", Data: listOf(fields, rows),
 		JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent")}, nil
 }

@@ -60,6 +60,19 @@ func New(center *api.Server, sessions *web.Sessions, provider web.SignIn, versio
 // maxRows limits the rows of a table.
 const maxRows = 500
 
+// list is a page with a filter and a table.
+type list struct {
+	Filter []web.Field
+	Rows   any
+	Total  int        // of the rows, of which at most maxRows are shown
+	Before uint64     // of events: cursor for those before them; 0: there are none
+	Query  url.Values // of events
+}
+
+func listOf[T any](filter []web.Field, rows []T) list {
+	return list{Filter: filter, Rows: rows[:min(maxRows, len(rows))], Total: len(rows)}
+}
+
 // given returns the parameters that have a value: a form sends the empty ones too.
 func given(q url.Values) url.Values {
 	q = maps.Clone(q)
