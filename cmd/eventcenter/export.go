@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -27,16 +28,15 @@ const (
 )
 
 const (
-	exportPage = 1000
+	exportPage = "1000"  // events
 	maxLine    = 1 << 20 // of an export to be continued, in bytes
 )
 
 type export struct {
 	*options
-	cmd          *cobra.Command
-	after, until string
-	from, to     string
-	file         string
+	cmd   *cobra.Command
+	after uint64 // 0: from the oldest
+	file  string
 
 	journal string
 	lost    bool
@@ -56,122 +56,39 @@ read any more are named on standard error, and the exit code is 1.`,
 			return e.run()
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&e.after, "after", "", "begin after this offset (default: with the oldest event)")
-	flags.StringVar(&e.until, "until", "", "end with this offset (default: the newest at the start)")
-	flags.StringVar(&e.from, "from", "", "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
-	flags.StringVar(&e.to, "to", "", "end before events received at this time")
-	flags.StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
-	cmd.MarkFlagsMutuallyExclusive("after", "from")
-	cmd.MarkFlagsMutuallyExclusive("until", "to")
+	cmd.Flags().Uint64Var(&e.after, "after", 0, "begin after this offset (default: with the oldest event)")
+	cmd.Flags().StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
 	return cmd
 }
 
-// page reads a page of the journal, or with a limit of 1 one event.
-func (e *export) page(after uint64, limit int) (list api.List, err error) {
-	q := url.Values{"after": {strconv.FormatUint(after, 10)}, "limit": {strconv.Itoa(limit)}}
-	if e.journal != "" {
-		q.Set("journal", e.journal)
-	}
-	_, err = e.Ask(e.cmd, http.MethodGet, "/v1/events?"+q.Encode(), nil, &list)
-	return list, err
-}
-
 func (e *export) run() (err error) {
-	var out io.Writer = e.cmd.OutOrStdout()
-	resume := uint64(0)
+	out, after := e.cmd.OutOrStdout(), e.after
 	if e.file != "" {
 		var f *os.File
 		if f, err = os.OpenFile(e.file, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, f.Sync(), f.Close()) }()
-		if resume, e.journal, err = ends(f); err != nil {
+		var end uint64
+		if end, e.journal, err = ends(f); err != nil {
 			return fmt.Errorf("--file %s: %w", e.file, err)
 		}
-		out = f
-	}
-	after, until, err := e.span()
-	if err != nil {
-		return err
+		out, after = f, max(after, end)
 	}
 	buffered := bufio.NewWriterSize(out, 1<<16)
-	err = errors.Join(e.write(buffered, max(after, resume), until), buffered.Flush())
+	err = errors.Join(e.write(buffered, after), buffered.Flush())
 	return problemsOf(e.lost, err)
 }
 
-// span returns the requested offsets: after the first, up to the last.
-func (e *export) span() (after, until uint64, err error) {
-	bounds, err := e.page(0, 1)
-	if err != nil {
-		return 0, 0, err
-	}
-	e.journal = bounds.Journal
-	oldest, err1 := strconv.ParseUint(bounds.Oldest, 10, 64)
-	newest, err2 := strconv.ParseUint(bounds.Newest, 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
-		return 0, 0, err
-	}
-	after, until = oldest-1, newest
-	offset := func(text string) (uint64, error) {
-		n, err := strconv.ParseUint(text, 10, 63)
-		if err != nil {
-			err = errors.New("want an offset, in decimal digits")
-		}
-		return n, err
-	}
-	moment := func(text string) (uint64, error) {
-		at, err := time.Parse(time.DateOnly, text)
-		if err != nil {
-			at, err = time.Parse(time.RFC3339, text)
-		}
-		if err != nil {
-			return 0, errors.New("want a day as 2006-01-02, or a time as RFC 3339 has it")
-		}
-		return e.before(at, oldest-1, newest)
-	}
-	for _, one := range []struct {
-		flag, text string
-		to         *uint64
-		read       func(text string) (uint64, error)
-	}{{"after", e.after, &after, offset}, {"until", e.until, &until, offset}, {"from", e.from, &after, moment},
-		{"to", e.to, &until, moment}} {
-		if one.text == "" {
-			continue
-		}
-		if *one.to, err = one.read(one.text); err != nil {
-			return 0, 0, fmt.Errorf("--%s %q: %w", one.flag, one.text, err)
-		}
-	}
-	return after, min(until, newest), nil
-}
-
-// before returns the last offset received before a moment, by binary search.
-func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
-	for low < high {
-		middle := low + (high-low)/2
-		list, err := e.page(middle, 1)
-		if err != nil {
-			return 0, err
-		}
-		if len(list.Events) == 0 || !list.Events[0].Received.Before(at) {
-			high = middle
-			continue
-		}
-		if low, err = strconv.ParseUint(list.Events[0].Offset, 10, 64); err != nil {
-			return 0, err
-		}
-	}
-	return low, nil
-}
-
-// write writes the events beyond after, up to until.
-func (e *export) write(out *bufio.Writer, after, until uint64) error {
-	for after < until {
-		list, err := e.page(after, int(min(exportPage, until-after)))
-		if err != nil {
+// write writes the events beyond after, up to those that are there at the start.
+func (e *export) write(out *bufio.Writer, after uint64) error {
+	for until := uint64(math.MaxUint64); after < until; {
+		var list api.List
+		q := url.Values{"after": {fmt.Sprint(after)}, "limit": {exportPage}, "journal": {e.journal}}
+		if _, err := e.Ask(e.cmd, http.MethodGet, "/v1/events?"+q.Encode(), nil, &list); err != nil {
 			return err
 		}
+		e.journal, until = list.Journal, min(until, list.Newest)
 		for _, g := range list.Gaps {
 			e.lost = true
 			fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
@@ -179,17 +96,16 @@ func (e *export) write(out *bufio.Writer, after, until uint64) error {
 		for _, item := range list.Events {
 			line, err := lineOf(item, list.Journal)
 			if err != nil {
-				return fmt.Errorf("offset %s: %w", item.Offset, err)
+				return fmt.Errorf("offset %d: %w", item.Offset, err)
 			}
 			if _, err := out.Write(append(line, '\n')); err != nil {
 				return err
 			}
 		}
-		next, err := strconv.ParseUint(list.Next, 10, 64)
-		if err != nil || next <= after {
-			return fmt.Errorf("after %d: the center reports %q as next", after, list.Next)
+		if list.Next <= after && after < until {
+			return fmt.Errorf("after %d: the center reports %d as next", after, list.Next)
 		}
-		after = next
+		after = list.Next
 	}
 	return nil
 }
@@ -200,13 +116,9 @@ func lineOf(item api.Item, journal string) ([]byte, error) {
 	if err := json.Unmarshal(item.Event, &attributes); err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]string{offsetAttribute: item.Offset, journalAttribute: journal,
+	for name, value := range map[string]string{offsetAttribute: fmt.Sprint(item.Offset), journalAttribute: journal,
 		receivedAttribute: item.Received.UTC().Format(time.RFC3339Nano)} {
-		text, err := json.Marshal(value)
-		if err != nil {
-			return nil, err
-		}
-		attributes[name] = text
+		attributes[name] = json.RawMessage(strconv.Quote(value)) // has no character that JSON quotes otherwise
 	}
 	return json.Marshal(attributes)
 }
@@ -227,14 +139,14 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 		return 0, "", fmt.Errorf("its last %d bytes contain no complete line: it is not an export", maxLine)
 	}
 	end := size - int64(len(tail)-whole)
-	var last map[string]json.RawMessage
-	var text string
+	var last struct {
+		Offset  uint64 `json:"centeroffset,string"`
+		Journal string `json:"centerjournal"`
+	}
 	if whole > 0 {
 		begin := bytes.LastIndexByte(tail[:whole-1], '\n') + 1
-		err = errors.Join(json.Unmarshal(tail[begin:whole], &last), json.Unmarshal(last[offsetAttribute], &text),
-			json.Unmarshal(last[journalAttribute], &journal))
-		if err == nil {
-			offset, err = strconv.ParseUint(text, 10, 64)
+		if err = json.Unmarshal(tail[begin:whole], &last); err == nil && (last.Offset == 0 || last.Journal == "") {
+			err = errors.New("it names no offset or no journal")
 		}
 		if err != nil {
 			return 0, "", fmt.Errorf("its last line is not of an export: %w", err)
@@ -244,5 +156,5 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 		return 0, "", err
 	}
 	_, err = f.Seek(end, io.SeekStart)
-	return offset, journal, err
+	return last.Offset, last.Journal, err
 }

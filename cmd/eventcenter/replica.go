@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -102,13 +100,9 @@ func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node 
 
 // routeTLS is the TLS configuration between replicas: both sides present a certificate signed by the authority.
 func routeTLS(files cluster.TLS) (*tls.Config, error) {
-	pem, err := os.ReadFile(files.CAFile)
+	pool, err := web.Authorities(files.CAFile) // the settings name one
 	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("caFile %s: no certificate in it", files.CAFile)
+		return nil, fmt.Errorf("caFile: %w", err)
 	}
 	own := &web.Certificate{CertFile: files.CertFile, KeyFile: files.KeyFile}
 	if _, err := own.Get(nil); err != nil {

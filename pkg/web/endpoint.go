@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -66,8 +67,23 @@ const (
 	headBytes = 32 << 10         // of request headers: a token has at most 16 KiB
 )
 
-// NewServer returns a server for a listener.
-func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{Handler: handler, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
+// Serve answers requests until ctx ends, and then waits until open ones have ended, for a limited time.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler, limit time.Duration, log *slog.Logger) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	ended := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		err := server.Shutdown(limited)
+		if err != nil {
+			err = server.Close()
+		}
+		ended <- err
+	})
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-ended
 }
