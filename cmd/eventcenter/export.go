@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
 // The attributes that a line of an export has in addition to the event's.
@@ -28,15 +28,16 @@ const (
 )
 
 const (
-	exportPage = "1000"  // events
+	exportPage = 1000
 	maxLine    = 1 << 20 // of an export to be continued, in bytes
 )
 
 type export struct {
 	*options
-	cmd   *cobra.Command
-	after uint64 // 0: from the oldest
-	file  string
+	cmd          *cobra.Command
+	after, until uint64 // 0: from the oldest, to the newest
+	from, to     time.Time
+	file         string
 
 	journal string
 	lost    bool
@@ -56,42 +57,104 @@ read any more are named on standard error, and the exit code is 1.`,
 			return e.run()
 		},
 	}
-	cmd.Flags().Uint64Var(&e.after, "after", 0, "begin after this offset (default: with the oldest event)")
-	cmd.Flags().StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
+	flags, times := cmd.Flags(), []string{time.DateOnly, time.RFC3339}
+	flags.Uint64Var(&e.after, "after", 0, "begin after this offset (default: with the oldest event)")
+	flags.Uint64Var(&e.until, "until", 0, "end with this offset (default: the newest at the start)")
+	flags.TimeVar(&e.from, "from", time.Time{}, times, "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
+	flags.TimeVar(&e.to, "to", time.Time{}, times, "end before events received at this time")
+	flags.StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
+	cmd.MarkFlagsMutuallyExclusive("after", "from")
+	cmd.MarkFlagsMutuallyExclusive("until", "to")
 	return cmd
 }
 
+// page reads a page of the journal, or with a limit of 1 one event.
+func (e *export) page(after, limit uint64) (list api.List, err error) {
+	q := url.Values{"after": {fmt.Sprint(after)}, "limit": {fmt.Sprint(limit)}}
+	if e.journal != "" {
+		q.Set("journal", e.journal)
+	}
+	_, err = e.Ask(e.cmd, http.MethodGet, "/v1/events?"+q.Encode(), nil, &list)
+	return list, err
+}
+
 func (e *export) run() (err error) {
-	out, after := e.cmd.OutOrStdout(), e.after
+	var out io.Writer = e.cmd.OutOrStdout()
+	resume := uint64(0)
 	if e.file != "" {
 		var f *os.File
 		if f, err = os.OpenFile(e.file, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, f.Sync(), f.Close()) }()
-		var end uint64
-		if end, e.journal, err = ends(f); err != nil {
+		if resume, e.journal, err = ends(f); err != nil {
 			return fmt.Errorf("--file %s: %w", e.file, err)
 		}
-		out, after = f, max(after, end)
+		out = f
+	}
+	after, until, err := e.span()
+	if err != nil {
+		return err
+	}
+	if e.after == 0 && e.from.IsZero() && 0 < resume && resume < after {
+		e.report(journal.Gap{From: resume + 1, To: after, Reason: "older than what is kept"})
 	}
 	buffered := bufio.NewWriterSize(out, 1<<16)
-	err = errors.Join(e.write(buffered, after), buffered.Flush())
+	err = errors.Join(e.write(buffered, max(after, resume), until), buffered.Flush())
 	return problemsOf(e.lost, err)
 }
 
-// write writes the events beyond after, up to those that are there at the start.
-func (e *export) write(out *bufio.Writer, after uint64) error {
-	for until := uint64(math.MaxUint64); after < until; {
-		var list api.List
-		q := url.Values{"after": {fmt.Sprint(after)}, "limit": {exportPage}, "journal": {e.journal}}
-		if _, err := e.Ask(e.cmd, http.MethodGet, "/v1/events?"+q.Encode(), nil, &list); err != nil {
+// span returns the requested offsets: after the first, up to the last.
+func (e *export) span() (after, until uint64, err error) {
+	bounds, err := e.page(0, 1)
+	if err != nil {
+		return 0, 0, err
+	}
+	e.journal = bounds.Journal
+	oldest, newest := bounds.Oldest-1, bounds.Newest
+	after, until = oldest, newest
+	switch {
+	case e.after > 0:
+		after = e.after
+	case !e.from.IsZero():
+		after, err = e.before(e.from, oldest, newest)
+	}
+	switch {
+	case err != nil:
+	case e.until > 0:
+		until = min(e.until, newest)
+	case !e.to.IsZero():
+		until, err = e.before(e.to, oldest, newest)
+	}
+	return after, until, err
+}
+
+// before returns the last offset received before a moment, by binary search.
+func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
+	for low < high {
+		middle := low + (high-low)/2
+		list, err := e.page(middle, 1)
+		if err != nil {
+			return 0, err
+		}
+		if len(list.Events) == 0 || !list.Events[0].Received.Before(at) {
+			high = middle
+			continue
+		}
+		low = list.Events[0].Offset
+	}
+	return low, nil
+}
+
+// write writes the events beyond after, up to until.
+func (e *export) write(out *bufio.Writer, after, until uint64) error {
+	for after < until {
+		list, err := e.page(after, min(exportPage, until-after))
+		if err != nil {
 			return err
 		}
-		e.journal, until = list.Journal, min(until, list.Newest)
 		for _, g := range list.Gaps {
-			e.lost = true
-			fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
+			e.report(g)
 		}
 		for _, item := range list.Events {
 			line, err := lineOf(item, list.Journal)
@@ -102,12 +165,18 @@ func (e *export) write(out *bufio.Writer, after uint64) error {
 				return err
 			}
 		}
-		if list.Next <= after && after < until {
+		if list.Next <= after {
 			return fmt.Errorf("after %d: the center reports %d as next", after, list.Next)
 		}
 		after = list.Next
 	}
 	return nil
+}
+
+// report names offsets that cannot be read any more.
+func (e *export) report(g journal.Gap) {
+	e.lost = true
+	fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
 }
 
 // lineOf returns an event with its offset, journal and time of receipt. They replace attributes of the same names.

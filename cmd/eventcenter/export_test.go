@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,8 +33,8 @@ func exported(t *testing.T, text string) (offsets []string) {
 	return offsets
 }
 
-// An export is a copy of the journal, each event once, even if it is cut off anywhere and continued. It may begin after
-// an offset, but not after one that is not there.
+// An export is a copy of the journal, each event once, even if it is cut off anywhere and continued; offsets or times
+// select a part.
 func TestExport(t *testing.T) {
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "events.ndjson")
 	p := start(t, dir)
@@ -49,17 +51,26 @@ func TestExport(t *testing.T) {
 		}
 		return out
 	}
-	post(1, 4)
-	export(exitFine, "--file", file)
-	whole, err := os.ReadFile(file)
-	must(t, err)
-	post(5, 9)
-	for after, want := range map[string]string{"0": "[1 2 3 4 5 6 7 8 9]", "3": "[4 5 6 7 8 9]", "9": "[]"} {
-		if got := fmt.Sprint(exported(t, export(exitFine, "--after", after))); got != want {
-			t.Errorf("after %s: %s, want %s", after, got, want)
+	post(1, 5)
+	time.Sleep(2 * time.Millisecond) // times of receipt are in milliseconds
+	middle := time.Now().UTC().Format(time.RFC3339Nano)
+	time.Sleep(2 * time.Millisecond)
+	post(6, 9)
+	for _, test := range []struct {
+		flags []string
+		want  string
+	}{
+		{nil, "[1 2 3 4 5 6 7 8 9]"}, {[]string{"--after", "3", "--until", "6"}, "[4 5 6]"}, {[]string{"--from", middle}, "[6 7 8 9]"},
+		{[]string{"--to", middle}, "[1 2 3 4 5]"}, {[]string{"--from", "2001-01-01", "--to", "2001-01-02"}, "[]"},
+		{[]string{"--after", "9"}, "[]"}, {[]string{"--until", "99"}, "[1 2 3 4 5 6 7 8 9]"},
+	} {
+		if got := fmt.Sprint(exported(t, export(exitFine, test.flags...))); got != test.want {
+			t.Errorf("%v: %s, want %s", test.flags, got, test.want)
 		}
 	}
-	export(exitCouldNotTell, "--after", "99")
+	export(exitFine, "--file", file, "--until", "4")
+	whole, err := os.ReadFile(file)
+	must(t, err)
 	want := exported(t, export(exitFine))
 	for _, cut := range []int{0, 1, len(whole) / 2, len(whole) - 1, len(whole)} {
 		must(t, os.WriteFile(file, whole[:cut], 0o600))
@@ -82,5 +93,23 @@ func TestExport(t *testing.T) {
 	}
 	if out := export(exitCouldNotTell, "--file", os.DevNull); !strings.Contains(out, "sync /dev/null") { // its error is not lost
 		t.Errorf("no error of sync: %s", out)
+	}
+}
+
+// If the center has meanwhile dropped events that a file lacks, the export names them, and continues with the oldest.
+func TestExportAfterTrim(t *testing.T) {
+	file, dir := filepath.Join(t.TempDir(), "events.ndjson"), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "token"), []byte(strings.Repeat("t", 40)), 0o600))
+	must(t, os.WriteFile(file, []byte(`{"centeroffset":"5","centerjournal":"j"}`+"\n"), 0o600))
+	center := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"events":[{"offset":"11","event":{"id":"x"}}],"next":"11","oldest":"11","newest":"11","journal":"j"}`))
+	}))
+	defer center.Close()
+	out, code := cli(t, "export", "--dir", dir, "--server", center.URL, "--file", file)
+	if code != exitProblems || !strings.Contains(out, "LOST: offsets 6 to 10: older than what is kept") {
+		t.Errorf("%d %s", code, out)
+	}
+	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), `"centeroffset":"11"`) {
+		t.Errorf("%v %s", err, text)
 	}
 }
