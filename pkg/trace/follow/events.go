@@ -23,6 +23,9 @@ const (
 
 	maxRefused = 10_000           // owners that are followed at the same time
 	quietFor   = 20 * time.Minute // a controller waits at most 1,000 s between two attempts
+	// combined begins the text of an Event for many, from the tenth on. Its time is that of its making: a busy controller's
+	// is long after the refusal.
+	combined = "(combined from similar events)"
 	// eventsDelayed is how long after a pod an Event of an earlier refusal is recognized as such.
 	eventsDelayed = 2 * time.Minute
 )
@@ -155,7 +158,7 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	if at.IsZero() {
 		at = e.EventTime.Time
 	}
-	before := !at.IsZero() && !pod.Time.IsZero() && !at.After(pod.Time)
+	before := !pod.Time.IsZero() && (strings.HasPrefix(e.Message, combined) || !at.IsZero() && !at.After(pod.Time))
 	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
 	a := f.refusalOf(e.InvolvedObject.UID)
 	if a == nil {

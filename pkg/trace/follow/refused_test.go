@@ -110,6 +110,19 @@ func TestRefusals(t *testing.T) {
 			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
 			w.refusedAt("ReplicaSet", "web", quota, 23, 22)
 		}, "creation delivered, refusal missed QuotaExceeded"},
+		"a combined Event after the pod": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", combined+": "+quota, 30, 27)
+		}, "creation delivered, refusal delivered"},
+		"refused again, as combined Events tell": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			for at := 25.; at < 190; at += 15 {
+				w.refusedAt("ReplicaSet", "web", combined+": "+quota, at+2, at)
+			}
+			w.until(250)
+		}, "creation delivered, refusal delivered, refusal missed QuotaExceeded"},
 		"overcome after the deadline": {func(w *world) {
 			w.refuses("ReplicaSet", "web", quota, 1)
 			w.shows(newPod("a", owned("web"), readyAt(80)), 80)
