@@ -17,7 +17,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
 // The attributes that a line of an export has in addition to the event's.
@@ -35,8 +34,8 @@ const (
 type export struct {
 	*options
 	cmd          *cobra.Command
-	after, until uint64 // 0: from the oldest, to the newest
-	from, to     time.Time
+	after, until string
+	from, to     string
 	file         string
 
 	journal string
@@ -57,11 +56,11 @@ read any more are named on standard error, and the exit code is 1.`,
 			return e.run()
 		},
 	}
-	flags, times := cmd.Flags(), []string{time.DateOnly, time.RFC3339}
-	flags.Uint64Var(&e.after, "after", 0, "begin after this offset (default: with the oldest event)")
-	flags.Uint64Var(&e.until, "until", 0, "end with this offset (default: the newest at the start)")
-	flags.TimeVar(&e.from, "from", time.Time{}, times, "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
-	flags.TimeVar(&e.to, "to", time.Time{}, times, "end before events received at this time")
+	flags := cmd.Flags()
+	flags.StringVar(&e.after, "after", "", "begin after this offset (default: with the oldest event)")
+	flags.StringVar(&e.until, "until", "", "end with this offset (default: the newest at the start)")
+	flags.StringVar(&e.from, "from", "", "begin with events received at this time: 2006-01-02 (UTC) or RFC 3339")
+	flags.StringVar(&e.to, "to", "", "end before events received at this time")
 	flags.StringVar(&e.file, "file", "", "append to this file, from where it ends (default: standard output)")
 	cmd.MarkFlagsMutuallyExclusive("after", "from")
 	cmd.MarkFlagsMutuallyExclusive("until", "to")
@@ -69,8 +68,8 @@ read any more are named on standard error, and the exit code is 1.`,
 }
 
 // page reads a page of the journal, or with a limit of 1 one event.
-func (e *export) page(after, limit uint64) (list api.List, err error) {
-	q := url.Values{"after": {fmt.Sprint(after)}, "limit": {fmt.Sprint(limit)}}
+func (e *export) page(after uint64, limit int) (list api.List, err error) {
+	q := url.Values{"after": {strconv.FormatUint(after, 10)}, "limit": {strconv.Itoa(limit)}}
 	if e.journal != "" {
 		q.Set("journal", e.journal)
 	}
@@ -96,9 +95,6 @@ func (e *export) run() (err error) {
 	if err != nil {
 		return err
 	}
-	if e.after == 0 && e.from.IsZero() && 0 < resume && resume < after {
-		e.report(journal.Gap{From: resume + 1, To: after, Reason: "older than what is kept"})
-	}
 	buffered := bufio.NewWriterSize(out, 1<<16)
 	err = errors.Join(e.write(buffered, max(after, resume), until), buffered.Flush())
 	return problemsOf(e.lost, err)
@@ -111,22 +107,42 @@ func (e *export) span() (after, until uint64, err error) {
 		return 0, 0, err
 	}
 	e.journal = bounds.Journal
-	oldest, newest := bounds.Oldest-1, bounds.Newest
-	after, until = oldest, newest
-	switch {
-	case e.after > 0:
-		after = e.after
-	case !e.from.IsZero():
-		after, err = e.before(e.from, oldest, newest)
+	oldest, newest := bounds.Oldest, bounds.Newest
+	if oldest == 0 {
+		return 0, 0, errors.New("the answer names no oldest offset: it is not an event center's")
 	}
-	switch {
-	case err != nil:
-	case e.until > 0:
-		until = min(e.until, newest)
-	case !e.to.IsZero():
-		until, err = e.before(e.to, oldest, newest)
+	after, until = oldest-1, newest
+	offset := func(text string) (uint64, error) {
+		n, err := strconv.ParseUint(text, 10, 63)
+		if err != nil {
+			err = errors.New("want an offset, in decimal digits")
+		}
+		return n, err
 	}
-	return after, until, err
+	moment := func(text string) (uint64, error) {
+		at, err := time.Parse(time.DateOnly, text)
+		if err != nil {
+			at, err = time.Parse(time.RFC3339, text)
+		}
+		if err != nil {
+			return 0, errors.New("want a day as 2006-01-02, or a time as RFC 3339 has it")
+		}
+		return e.before(at, oldest-1, newest)
+	}
+	for _, one := range []struct {
+		flag, text string
+		to         *uint64
+		read       func(text string) (uint64, error)
+	}{{"after", e.after, &after, offset}, {"until", e.until, &until, offset}, {"from", e.from, &after, moment},
+		{"to", e.to, &until, moment}} {
+		if one.text == "" {
+			continue
+		}
+		if *one.to, err = one.read(one.text); err != nil {
+			return 0, 0, fmt.Errorf("--%s %q: %w", one.flag, one.text, err)
+		}
+	}
+	return after, min(until, newest), nil
 }
 
 // before returns the last offset received before a moment, by binary search.
@@ -141,6 +157,9 @@ func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
 			high = middle
 			continue
 		}
+		if list.Events[0].Offset <= low {
+			return 0, fmt.Errorf("after %d: the center has offset %d next", low, list.Events[0].Offset)
+		}
 		low = list.Events[0].Offset
 	}
 	return low, nil
@@ -149,12 +168,13 @@ func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
 // write writes the events beyond after, up to until.
 func (e *export) write(out *bufio.Writer, after, until uint64) error {
 	for after < until {
-		list, err := e.page(after, min(exportPage, until-after))
+		list, err := e.page(after, int(min(exportPage, until-after)))
 		if err != nil {
 			return err
 		}
 		for _, g := range list.Gaps {
-			e.report(g)
+			e.lost = true
+			fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
 		}
 		for _, item := range list.Events {
 			line, err := lineOf(item, list.Journal)
@@ -173,21 +193,19 @@ func (e *export) write(out *bufio.Writer, after, until uint64) error {
 	return nil
 }
 
-// report names offsets that cannot be read any more.
-func (e *export) report(g journal.Gap) {
-	e.lost = true
-	fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
-}
-
 // lineOf returns an event with its offset, journal and time of receipt. They replace attributes of the same names.
 func lineOf(item api.Item, journal string) ([]byte, error) {
 	var attributes map[string]json.RawMessage
 	if err := json.Unmarshal(item.Event, &attributes); err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]string{offsetAttribute: fmt.Sprint(item.Offset), journalAttribute: journal,
+	for name, value := range map[string]string{offsetAttribute: strconv.FormatUint(item.Offset, 10), journalAttribute: journal,
 		receivedAttribute: item.Received.UTC().Format(time.RFC3339Nano)} {
-		attributes[name] = json.RawMessage(strconv.Quote(value)) // has no character that JSON quotes otherwise
+		text, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		attributes[name] = text
 	}
 	return json.Marshal(attributes)
 }
@@ -208,14 +226,14 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 		return 0, "", fmt.Errorf("its last %d bytes contain no complete line: it is not an export", maxLine)
 	}
 	end := size - int64(len(tail)-whole)
-	var last struct {
-		Offset  uint64 `json:"centeroffset,string"`
-		Journal string `json:"centerjournal"`
-	}
+	var last map[string]json.RawMessage
+	var text string
 	if whole > 0 {
 		begin := bytes.LastIndexByte(tail[:whole-1], '\n') + 1
-		if err = json.Unmarshal(tail[begin:whole], &last); err == nil && (last.Offset == 0 || last.Journal == "") {
-			err = errors.New("it names no offset or no journal")
+		err = errors.Join(json.Unmarshal(tail[begin:whole], &last), json.Unmarshal(last[offsetAttribute], &text),
+			json.Unmarshal(last[journalAttribute], &journal))
+		if err == nil {
+			offset, err = strconv.ParseUint(text, 10, 64)
 		}
 		if err != nil {
 			return 0, "", fmt.Errorf("its last line is not of an export: %w", err)
@@ -225,5 +243,5 @@ func ends(f *os.File) (offset uint64, journal string, err error) {
 		return 0, "", err
 	}
 	_, err = f.Seek(end, io.SeekStart)
-	return last.Offset, last.Journal, err
+	return offset, journal, err
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,23 +91,5 @@ func TestExport(t *testing.T) {
 	}
 	if out := export(exitCouldNotTell, "--file", os.DevNull); !strings.Contains(out, "sync /dev/null") { // its error is not lost
 		t.Errorf("no error of sync: %s", out)
-	}
-}
-
-// If the center has meanwhile dropped events that a file lacks, the export names them, and continues with the oldest.
-func TestExportAfterTrim(t *testing.T) {
-	file, dir := filepath.Join(t.TempDir(), "events.ndjson"), t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "token"), []byte(strings.Repeat("t", 40)), 0o600))
-	must(t, os.WriteFile(file, []byte(`{"centeroffset":"5","centerjournal":"j"}`+"\n"), 0o600))
-	center := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"events":[{"offset":"11","event":{"id":"x"}}],"next":"11","oldest":"11","newest":"11","journal":"j"}`))
-	}))
-	defer center.Close()
-	out, code := cli(t, "export", "--dir", dir, "--server", center.URL, "--file", file)
-	if code != exitProblems || !strings.Contains(out, "LOST: offsets 6 to 10: older than what is kept") {
-		t.Errorf("%d %s", code, out)
-	}
-	if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), `"centeroffset":"11"`) {
-		t.Errorf("%v %s", err, text)
 	}
 }

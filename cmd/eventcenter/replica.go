@@ -100,7 +100,10 @@ func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node 
 
 // routeTLS is the TLS configuration between replicas: both sides present a certificate signed by the authority.
 func routeTLS(files cluster.TLS) (*tls.Config, error) {
-	pool, err := web.Authorities(files.CAFile) // the settings name one
+	pool, err := web.Authorities(files.CAFile)
+	if err == nil && pool == nil {
+		err = errors.New("must be set") // the system's authorities vouch for no replica
+	}
 	if err != nil {
 		return nil, fmt.Errorf("caFile: %w", err)
 	}

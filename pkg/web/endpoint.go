@@ -71,8 +71,10 @@ const (
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, limit time.Duration, log *slog.Logger) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	ended := make(chan error, 1)
-	stop := context.AfterFunc(ctx, func() {
+	context.AfterFunc(ctx, func() {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
 		err := server.Shutdown(limited)
@@ -81,9 +83,10 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, lim
 		}
 		ended <- err
 	})
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	err := server.Serve(listener)
+	cancel()
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
 	}
-	return <-ended
+	return errors.Join(err, <-ended)
 }

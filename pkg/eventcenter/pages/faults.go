@@ -38,6 +38,9 @@ type faultView struct {
 // fault shows one fault on all its nodes, the longest-lasting first.
 func (s *server) fault(r *http.Request, _ web.Session) (web.View, error) {
 	q := given(r.URL.Query())
+	for name := range q { // the form for all of them has one value of each
+		q.Set(name, q.Get(name))
+	}
 	q.Set("check", r.PathValue("check"))
 	found, _ := s.Model.Faults(api.SelectsFault(q))
 	groups := groupsOf(found, s.Now())

@@ -75,9 +75,13 @@ func listOf[T any](filter []web.Field, rows []T) list {
 
 // given returns the parameters that have a value: a form sends the empty ones too.
 func given(q url.Values) url.Values {
-	q = maps.Clone(q)
-	maps.DeleteFunc(q, func(name string, _ []string) bool { return q.Get(name) == "" })
-	return q
+	kept := url.Values{}
+	for name, values := range q {
+		if values = slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" }); len(values) > 0 {
+			kept[name] = values
+		}
+	}
+	return kept
 }
 
 // jsonOf returns the address of the data behind a page, with the parameters that it accepts.
