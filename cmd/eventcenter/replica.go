@@ -134,13 +134,17 @@ func (r *replica) ready() error {
 	return cmp.Or(r.node.Alone(), replicated.Ready())
 }
 
-// forward makes the worker answer a request about subscriptions.
-func (r *replica) forward(ctx context.Context, f api.Forwarded) (api.Answer, error) {
-	return cluster.Ask[api.Forwarded, api.Answer](ctx, r.node, f)
+// forward makes the worker answer a question about subscriptions.
+func (r *replica) forward(ctx context.Context, q api.Question) (api.Reply, error) {
+	reply, err := cluster.Ask[api.Question, api.Reply](ctx, r.node, q)
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // otherwise the client has gone
+		r.log.Warn("forward a request about subscriptions failed", "err", err)
+	}
+	return reply, err
 }
 
 // answer answers requests that other replicas forward to the worker, until ctx ends.
-func (r *replica) answer(ctx context.Context, answer func(context.Context, api.Forwarded) api.Answer) {
+func (r *replica) answer(ctx context.Context, answer func(context.Context, api.Question) api.Reply) {
 	if r.node == nil {
 		return
 	}

@@ -167,12 +167,12 @@ func (s *work) serve(ctx context.Context) error {
 	s.replica.adopt(center)
 	config := api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.endpoint.Loopback(),
 		Authenticate: sessions.Authenticate(authenticate), Authorizer: clusters.identity, Alive: s.alive, Stopping: ctx.Done(),
-		SignIn: sessions.Invite, Deliveries: s.deliveries.manager.Load, Reports: center.Reports, Health: center.Journal.Health,
-		Problem: s.deliveries.problem,
-		Pages:   func(center *api.Server) http.Handler { return pages.New(center, sessions, signIn, Version) }}
+		SignIn: sessions.Invite, Deliveries: &api.Deliveries{Manager: s.deliveries.manager.Load}, Reports: center.Reports,
+		Health: center.Journal.Health, Problem: s.deliveries.problem,
+		Pages: func(center *api.Server) http.Handler { return pages.New(center, sessions, signIn, Version) }}
 	if s.replica.node != nil {
-		config.Forward, config.Ready = s.replica.forward, s.replica.ready
-		config.RecordAlive = s.replica.words.RecordAlive
+		config.Deliveries.Forward = s.replica.forward
+		config.Ready, config.RecordAlive = s.replica.ready, s.replica.words.RecordAlive
 	}
 	server := api.New(config)
 	s.gate.open(server)
@@ -190,7 +190,7 @@ func (s *work) serve(ctx context.Context) error {
 			all.Go(func() { clusters.judge(ctx, center, append, s.alive) })
 			all.Go(func() { center.Expire(ctx, append) })
 			all.Go(func() { s.deliveries.run(ctx) })
-			all.Go(func() { s.replica.answer(ctx, server.Answer) })
+			all.Go(func() { s.replica.answer(ctx, config.Deliveries.Answer) })
 			all.Wait()
 		})
 	})

@@ -57,10 +57,7 @@ type Config struct {
 	Pages  func(*Server) http.Handler // returns the handler of all other paths; nil: there is none
 	SignIn func(context.Context, web.Person) (web.SignInCode, error)
 
-	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.
-	Deliveries func() *deliver.Manager
-	// Forward lets the delivering replica answer, by its Answer. Nil: there is only one replica.
-	Forward func(context.Context, Forwarded) (Answer, error)
+	Deliveries *Deliveries // nil: this center delivers no events
 
 	Alive  time.Duration // after which agents send a sign of life; 0: one minute
 	Limits Limits
@@ -83,13 +80,11 @@ type Limits struct {
 // Server is the interface.
 type Server struct {
 	Config
-	mux *http.ServeMux
-	// deliveries answers forwarded requests about subscriptions
-	deliveries *http.ServeMux
-	shares     *shares
-	avoid      avoidCache
-	metrics    *metrics
-	started    time.Time
+	mux     *http.ServeMux
+	shares  *shares
+	avoid   avoidCache
+	metrics *metrics
+	started time.Time
 }
 
 // New returns the interface.
@@ -111,20 +106,13 @@ func New(c Config) *Server {
 		OwnStreams:   cmp.Or(c.Limits.OwnStreams, 20),
 		NodeRequests: cmp.Or(c.Limits.NodeRequests, 20), NodeRequestsBurst: cmp.Or(c.Limits.NodeRequestsBurst, 200),
 	}
-	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), shares: newShares(c.Limits),
-		started: time.Now()}
+	s := &Server{Config: c, mux: http.NewServeMux(), shares: newShares(c.Limits), started: time.Now()}
 	if c.Pages != nil {
 		s.mux.Handle("/", c.Pages(s))
 	}
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
 		s.mux.Handle(pattern, s.metrics.counted(pattern, s.guarded(pattern, r)))
-		if r.deliveries {
-			s.deliveries.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
-				who, _ := req.Context().Value(forwarded{}).(deliver.Who)
-				r.answer(w, req, web.Identity{Name: who.Name, By: who.By, Cluster: who.Cluster})
-			})
-		}
 	}
 	return s
 }
@@ -134,10 +122,9 @@ type handler func(http.ResponseWriter, *http.Request, web.Identity)
 // route describes how a request is answered. An open one needs no identity. Reading needs a right, and so does changing
 // more than the journal; to the journal, everybody may append for their own source.
 type route struct {
-	answer     handler
-	open       bool
-	right      bool
-	deliveries bool // only the delivering replica can answer
+	answer handler
+	open   bool
+	right  bool
 }
 
 func (s *Server) routes() map[string]route {
@@ -158,7 +145,7 @@ func (s *Server) routes() map[string]route {
 		"GET /v1/reports/{period}":       {answer: s.report},
 	}
 	for pattern, one := range deliveries() {
-		all[pattern] = route{answer: s.delivered(one), right: !strings.HasPrefix(pattern, "GET "), deliveries: true}
+		all[pattern] = route{answer: s.delivered(pattern, one.parameter), right: !strings.HasPrefix(pattern, "GET ")}
 	}
 	return all
 }
@@ -284,11 +271,8 @@ func notNow(status int, reason string, within time.Duration) error {
 	return &web.Refusal{Status: status, Reason: reason, RetryWithin: within}
 }
 
-// isGone reports whether the client has gone, or no longer sends. A forwarded request's context may end for another
-// reason.
-func isGone(r *http.Request) bool {
-	return r.Context().Err() != nil && r.Context().Value(forwarded{}) == nil
-}
+// isGone reports whether the client has gone, or no longer sends.
+func isGone(r *http.Request) bool { return r.Context().Err() != nil }
 
 // fail answers a request that has failed.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
@@ -307,24 +291,31 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // refusalOf returns the refusal in an error, or the one that it means. It logs failures of the center.
 func (s *Server) refusalOf(r *http.Request, err error) *web.Refusal {
-	refusal, ok := errors.AsType[*web.Refusal](err)
-	_, trimmed := errors.AsType[*journal.TrimmedError](err)
-	switch {
-	case ok:
-		return refusal
-	case trimmed, errors.Is(err, errOtherJournal): // says where to begin
-		bounds := s.Journal.Bounds()
+	if _, trimmed := errors.AsType[*journal.TrimmedError](err); trimmed || errors.Is(err, errOtherJournal) {
+		bounds := s.Journal.Bounds() // says where to begin
 		return &web.Refusal{Status: http.StatusGone, Reason: err.Error(), More: map[string]any{
 			"journal": bounds.Journal, "oldest": fmt.Sprint(bounds.Oldest), "newest": fmt.Sprint(bounds.Newest),
 			"after": fmt.Sprint(bounds.Oldest - 1), "snapshot": "/v1/nodes"}}
-	case errors.Is(err, deliver.ErrUnknown):
-		return &web.Refusal{Status: http.StatusNotFound, Reason: err.Error()}
-	case errors.Is(err, deliver.ErrRefused):
-		return &web.Refusal{Status: http.StatusUnprocessableEntity, Reason: err.Error()}
-	case !isGone(r):
+	}
+	refusal, expected := refusalOf(err)
+	if !expected && !isGone(r) {
 		s.Log.Error("answer a request failed", "route", r.Pattern, "err", err)
 	}
-	return &web.Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: 10 * time.Second}
+	return refusal
+}
+
+// refusalOf returns the refusal that an error means. If the error is not expected, that is a failure of the center.
+func refusalOf(err error) (refusal *web.Refusal, expected bool) {
+	refusal, expected = errors.AsType[*web.Refusal](err)
+	switch {
+	case expected:
+		return refusal, true
+	case errors.Is(err, deliver.ErrUnknown):
+		return &web.Refusal{Status: http.StatusNotFound, Reason: err.Error()}, true
+	case errors.Is(err, deliver.ErrRefused):
+		return &web.Refusal{Status: http.StatusUnprocessableEntity, Reason: err.Error()}, true
+	}
+	return &web.Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: 10 * time.Second}, false
 }
 
 // asked answers with the JSON of an object, if the request has no other parameters than these, divided by spaces.

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -39,22 +40,26 @@ func TestForward(t *testing.T) {
 	manager, err := deliver.Open(t.Context(), deliver.Config{Settings: settings, Journal: noEvents{}, Store: store,
 		Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
-	working, replicas := 0, [2]*api.Server{}
+	working, replicas, deliveries := 0, [2]*api.Server{}, [2]*api.Deliveries{}
 	for i := range replicas {
-		replicas[i] = api.New(api.Config{Journal: noEvents{}, Model: model.New(), Log: slog.New(slog.DiscardHandler),
-			Authenticate: func(r *http.Request) (web.Identity, error) {
-				return web.Identity{Name: r.Header.Get("Name"), By: "test", Any: r.Header.Get("Name") == "ada", Reads: true}, nil
-			},
-			Deliveries: func() *deliver.Manager {
+		deliveries[i] = &api.Deliveries{
+			Manager: func() *deliver.Manager {
 				if working == i {
 					return manager
 				}
 				return nil
 			},
-			Forward: func(ctx context.Context, f api.Forwarded) (api.Answer, error) {
-				return replicas[1-i].Answer(ctx, f), nil
+			Forward: func(ctx context.Context, q api.Question) (reply api.Reply, err error) {
+				forward(t, q, &q)
+				forward(t, deliveries[1-i].Answer(ctx, q), &reply)
+				return reply, nil
 			},
-		})
+		}
+		replicas[i] = api.New(api.Config{Journal: noEvents{}, Model: model.New(), Log: slog.New(slog.DiscardHandler),
+			Authenticate: func(r *http.Request) (web.Identity, error) {
+				return web.Identity{Name: r.Header.Get("Name"), By: "test", Any: r.Header.Get("Name") == "ada", Reads: true}, nil
+			},
+			Deliveries: deliveries[i]})
 	}
 	ask := func(replica int, name, method, path, body string) (int, string) {
 		t.Helper()
@@ -90,8 +95,9 @@ func TestForward(t *testing.T) {
 				test.want)
 		}
 	}
-	if a := replicas[0].Answer(t.Context(), api.Forwarded{Method: "GET", URI: "/v1/events"}); a.Status != http.StatusNotFound {
-		t.Errorf("what does not concern subscriptions is answered to a replica: %d", a.Status)
+	a := deliveries[0].Answer(t.Context(), api.Question{Route: "GET /v1/events"})
+	if a.Refusal == nil || a.Refusal.Status != http.StatusNotFound {
+		t.Errorf("what does not concern subscriptions is answered to a replica: %+v", a)
 	}
 	working = 2
 	for replica := range replicas {
@@ -99,4 +105,12 @@ func TestForward(t *testing.T) {
 			t.Errorf("nobody delivers: %d %s", status, body)
 		}
 	}
+}
+
+// forward copies a message as it travels between replicas.
+func forward(t *testing.T, message, to any) {
+	t.Helper()
+	text, err := json.Marshal(message)
+	must(t, err)
+	must(t, json.Unmarshal(text, to))
 }

@@ -40,11 +40,11 @@ func (*goneJournal) Report(ctx context.Context, _ report.Period, _ string) (repo
 // gets the answer. An ended context of a forwarded request means that another replica works: the client must know that.
 func TestClientGone(t *testing.T) {
 	gone := &goneJournal{}
+	deliveries := &api.Deliveries{Manager: func() *deliver.Manager { return nil },
+		Forward: func(ctx context.Context, _ api.Question) (api.Reply, error) { return api.Reply{}, ctx.Err() }}
 	c := newCenter(t, func(config *api.Config) {
 		gone.Journal = config.Journal
-		config.Journal, config.Reports = gone, gone
-		config.Deliveries = func() *deliver.Manager { return nil }
-		config.Forward = func(ctx context.Context, _ api.Forwarded) (api.Answer, error) { return api.Answer{}, ctx.Err() }
+		config.Journal, config.Reports, config.Deliveries = gone, gone, deliveries
 	})
 	ask := func(method, path, token string, body io.Reader) int {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -96,9 +96,9 @@ func TestClientGone(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	answer := c.handler.(*api.Server).Answer(ctx, api.Forwarded{Method: http.MethodGet, URI: "/v1/audit"})
-	if answer.Status != http.StatusServiceUnavailable {
-		t.Errorf("forwarded: %d", answer.Status)
+	answer := deliveries.Answer(ctx, api.Question{Route: "GET /v1/audit"})
+	if answer.Refusal == nil || answer.Refusal.Status != http.StatusServiceUnavailable {
+		t.Errorf("forwarded: %+v", answer)
 	}
 }
 

@@ -143,7 +143,7 @@ func (s *Server) collect(add web.AddMetric, out chan<- prometheus.Metric) {
 	if s.Deliveries == nil {
 		return
 	}
-	if m := s.Deliveries(); m != nil { // no other replica delivers
+	if m := s.Deliveries.Manager(); m != nil { // no other replica delivers
 		m.Collect(out)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	workerSubject = "eventcenter.worker"
+	workerSubject = "eventcenter.worker.2" // the number is that of the questions' format
 	answerLimit   = 10 * time.Second
 )
 

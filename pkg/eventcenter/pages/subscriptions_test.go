@@ -33,10 +33,15 @@ func TestSubscriptionsPage(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	must(t, manager.Pause(t.Context(), deliver.Who{Name: "<i>me"}, "tickets"))
+	delivers := &api.Deliveries{Manager: func() *deliver.Manager { return manager }}
+	another := &api.Deliveries{Manager: func() *deliver.Manager { return nil },
+		Forward: func(ctx context.Context, q api.Question) (api.Reply, error) { return delivers.Answer(ctx, q), nil }}
 	sessions := web.NewSessions(store, "eventcenter", false, time.Now)
-	asked := api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler),
-		Deliveries: func() *deliver.Manager { return manager }})
-	handler := New(asked, sessions, nil, "")
+	page := func(d *api.Deliveries) http.Handler {
+		return New(api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler), Deliveries: d}),
+			sessions, nil, "")
+	}
+	handler := page(delivers)
 	code, _, err := sessions.Code(t.Context(), web.Person{Name: "me", Operator: true})
 	must(t, err)
 	cookie, err := sessions.SignIn(t.Context(), "192.0.2.1", code)
@@ -48,11 +53,7 @@ func TestSubscriptionsPage(t *testing.T) {
 		t.Errorf("who is not signed in: %d", stranger.Code)
 	}
 	r.AddCookie(cookie)
-	other := New(api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler),
-		Deliveries: func() *deliver.Manager { return nil },
-		Forward:    func(ctx context.Context, f api.Forwarded) (api.Answer, error) { return asked.Answer(ctx, f), nil }}),
-		sessions, nil, "")
-	for name, handler := range map[string]http.Handler{"delivers": handler, "another replica": other} {
+	for name, handler := range map[string]http.Handler{"delivers": handler, "another replica": page(another)} {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
 		page := w.Body.String()
