@@ -109,7 +109,7 @@ func TestBinaryData(t *testing.T) {
 
 // White space, order and escapes do not matter, and a null attribute is not set.
 func TestSpellings(t *testing.T) {
-	want := minimal + `,"data_base64":"AP8=","n":7,"y":true}`
+	want := `{"id":"1","n":7,"source":"urn:x","specversion":"1.0","type":"t","y":true,"data_base64":"AP8="}`
 	for _, text := range []string{
 		want,
 		` { "data_base64" : "AP8=" , "y":true, "type":"t","source":"urn:x","id":"1","specversion":"1.0", "n" : 7 } `,
@@ -137,13 +137,13 @@ func TestNoEnvelope(t *testing.T) {
 		`,"id":"2"}`:                         "twice",
 		`,"n":1.5}`:                          "an integer",
 		`,"n":2147483648}`:                   "32 bits",
-		`,"n":{}}`:                           "an attribute is",
+		`,"n":{}}`:                           "invalid CloudEvents value",
 		`,"Upper":"x"}`:                      "Upper",
 		`,"a_b":"x"}`:                        "a_b",
-		`,"subject":""}`:                     "subject: must not be empty",
+		`,"subject":""}`:                     "subject: must be a string that is not empty",
 		`,"time":"yesterday"}`:               "time",
 		`,"datacontenttype":"/"}`:            "datacontenttype",
-		`,"dataschema":"relative"}`:          "absolute",
+		`,"dataschema":"relative"}`:          "dataschema",
 		`,"data":` + strings.Repeat("[", 40): "JSON",
 		`}{}`:                                "more than one value",
 		``:                                   "JSON",
