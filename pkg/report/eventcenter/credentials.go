@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -27,7 +29,6 @@ const (
 // session is one set of credentials and the connections made with them.
 type session struct {
 	client http.RoundTripper
-	pool   *http.Transport // nil: the client is the caller's
 	token  string
 	digest [32]byte // of the files
 }
@@ -38,44 +39,42 @@ type credentials struct {
 	settings Settings
 	read     func(name string) ([]byte, error)
 	fixed    http.RoundTripper
+	reading  singleflight.Group
 
 	mu      sync.Mutex // guards all below
 	current *session
-	err     error // of the last read
-	readAt  time.Time
-	reading chan struct{} // closed after the read in progress; nil if there is none
+	readAt  time.Time // when the last read began; zero: the next request waits for one
 }
 
 // get returns the session to use.
 func (c *credentials) get(ctx context.Context) (*session, error) {
 	c.mu.Lock()
-	current, reading := c.current, c.reading
-	if reading == nil && (c.readAt.IsZero() || time.Since(c.readAt) >= reload) {
-		reading = make(chan struct{})
-		c.reading = reading
-		go c.load(reading)
+	current, wait := c.current, c.current == nil || c.readAt.IsZero()
+	due := wait || time.Since(c.readAt) >= reload
+	if due {
+		c.readAt = time.Now()
 	}
-	fresh := !c.readAt.IsZero()
 	c.mu.Unlock()
-	if reading == nil || current != nil && fresh {
+	if !due {
 		return current, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, fileWait)
-	defer cancel()
+	loaded := c.reading.DoChan("", func() (any, error) { return nil, c.load() })
+	if !wait {
+		return current, nil
+	}
+	limit := time.NewTimer(fileWait)
+	defer limit.Stop()
+	err := fmt.Errorf("no answer of the disk within %s", fileWait)
 	select {
-	case <-reading:
+	case result := <-loaded:
+		err = result.Err
+	case <-limit.C:
 	case <-ctx.Done():
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.current != nil && c.readAt.IsZero() {
-		c.readAt = time.Now() // only the first request waits for the disk
-	}
 	if c.current == nil {
-		if c.err == nil {
-			return nil, fmt.Errorf("credentials: no answer of the disk within %s", fileWait)
-		}
-		return nil, fmt.Errorf("credentials: %w", c.err)
+		return nil, fmt.Errorf("credentials: %w", err)
 	}
 	return c.current, nil
 }
@@ -87,24 +86,19 @@ func (c *credentials) doubt() {
 	c.readAt = time.Time{}
 }
 
-func (c *credentials) load(done chan struct{}) {
+func (c *credentials) load() error {
 	c.mu.Lock()
 	old := c.current
 	c.mu.Unlock()
 	next, err := c.open(old)
+	if err != nil || next == old {
+		return err
+	}
+	old.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil {
-		if old != next {
-			old.close()
-		}
-		c.current = next
-	}
-	c.err, c.readAt, c.reading = err, time.Now(), nil
-	if err != nil && c.current == nil {
-		c.readAt = time.Time{} // the next request tries again
-	}
-	close(done)
+	c.current = next
+	return nil
 }
 
 // open reads the files. It returns the old session if they are unchanged.
@@ -128,15 +122,13 @@ func (c *credentials) open(old *session) (*session, error) {
 	if old != nil && old.digest == s.digest {
 		return old, nil
 	}
-	if s.client != nil {
-		return s, nil
+	if s.client == nil {
+		config, err := c.tls(files)
+		if err != nil {
+			return nil, err
+		}
+		s.client = newTransport(config)
 	}
-	config, err := c.tls(files)
-	if err != nil {
-		return nil, err
-	}
-	s.pool = newTransport(config)
-	s.client = s.pool
 	return s, nil
 }
 
@@ -171,8 +163,11 @@ func newTransport(config *tls.Config) *http.Transport {
 }
 
 func (s *session) close() {
-	if s != nil && s.pool != nil {
-		s.pool.CloseIdleConnections()
+	if s == nil {
+		return
+	}
+	if pool, ok := s.client.(*http.Transport); ok {
+		pool.CloseIdleConnections()
 	}
 }
 

@@ -64,6 +64,9 @@ func New(c Config) *Reporter {
 	c.Settings.Mode = cmp.Or(c.Settings.Mode, event.Batch)
 	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	if c.PodsEnded == nil {
+		c.PodsEnded = func() *uint64 { return nil }
+	}
 	now := time.Now()
 	r := &Reporter{
 		config: c, credentials: &credentials{settings: c.Settings, read: c.ReadFile, fixed: c.Transport},

@@ -72,14 +72,7 @@ func (r *Reporter) reportAgent(t event.Type) {
 func (r *Reporter) self() event.Agent {
 	return event.Agent{Version: r.config.Version, Configuration: r.config.Configuration,
 		LastSequence: event.Sequence(r.outbox.last), LastStream: r.outbox.own, Waiting: r.outbox.Counts().Waiting,
-		Blind: append([]string{}, r.unknown...), PodsEnded: r.podsEnded()}
-}
-
-func (r *Reporter) podsEnded() *uint64 {
-	if r.config.PodsEnded == nil {
-		return nil
-	}
-	return r.config.PodsEnded()
+		Blind: append([]string{}, r.unknown...), PodsEnded: r.config.PodsEnded()}
 }
 
 // leave sends that the agent ends, if the center answers.

@@ -41,7 +41,7 @@ func (r *Reporter) sendSnapshot(ctx context.Context) error {
 	r.mu.Unlock()
 	for _, part := range parts(faults, leftovers, unknown) {
 		if part.End {
-			part.PodsEnded = r.podsEnded()
+			part.PodsEnded = r.config.PodsEnded()
 		}
 		part.AsOf, part.Of = event.Sequence(asOf), own
 		if err := r.sendState(ctx, event.Event{Type: event.NodeSnapshot, Data: part}); err != nil {
