@@ -86,18 +86,17 @@ func readAttribute(name string, raw json.RawMessage) (value any, err error) {
 	if !attributeName.MatchString(name) {
 		return nil, errors.New("the name of an attribute has lower-case letters and digits alone")
 	}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber()
-	if err := decoder.Decode(&value); err != nil {
+	if err := json.Unmarshal(raw, &value); err != nil {
 		return nil, err
 	}
 	if text, _ := value.(string); text == "" && slices.Contains(specified, name) {
 		return nil, errors.New("must be a string that is not empty")
 	}
-	if number, ok := value.(json.Number); ok {
-		if _, err := strconv.ParseInt(number.String(), 10, 32); err != nil {
+	if _, ok := value.(float64); ok {
+		if _, err := strconv.ParseInt(string(raw), 10, 32); err != nil {
 			return nil, errors.New("an integer has 32 bits")
 		}
+		return json.Number(raw), nil
 	}
 	return value, nil
 }
