@@ -172,6 +172,21 @@ func TestGivenUpIsNamedAfterACrash(t *testing.T) {
 	})
 }
 
+// Events that are too old for the center are given up and named; newer ones arrive.
+func TestTooOld(t *testing.T) {
+	bubble(t, func(_ *testing.T, k *kit) {
+		k.away()
+		k.start()
+		k.find("Old")
+		time.Sleep(8 * 24 * time.Hour)
+		k.find("New")
+		k.receiver.Mend()
+		time.Sleep(10 * time.Minute)
+		k.stop()
+		k.check("New")
+	})
+}
+
 // A damaged record only costs its own event: the others arrive, and the missing one is named.
 func TestDamagedRecords(t *testing.T) {
 	for name, damage := range map[string]func(data []byte) []byte{

@@ -16,8 +16,6 @@ const (
 	maxSize  = 256 << 10
 	// farewell is how long an exiting agent tries to send its last event.
 	farewell = 1500 * time.Millisecond
-	// tidyEvery is how often the age of the backlog is checked.
-	tidyEvery = time.Hour
 )
 
 // sender is the state of Run.
@@ -33,7 +31,6 @@ type sender struct {
 	snapshotAt time.Time
 	sentAt     time.Time
 	retryAt    time.Time
-	tidyAt     time.Time
 }
 
 // Run sends until ctx ends.
@@ -92,23 +89,13 @@ func (r *Reporter) step(ctx context.Context) time.Time {
 	if now.Before(r.retryAt) {
 		return r.retryAt
 	}
-	r.tidy(now)
+	r.outbox.Expire(now.Add(-maxAge))
+	r.observe()
 	if err := r.sendAll(ctx); err != nil {
 		r.failed(ctx, err)
 		return r.retryAt
 	}
 	return report.Earliest(r.snapshotDue(), r.sentAt.Add(r.alive))
-}
-
-func (r *Reporter) tidy(now time.Time) {
-	if now.Before(r.tidyAt) {
-		return
-	}
-	r.tidyAt = now.Add(tidyEvery)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.outbox.Expire(now.Add(-maxAge))
-	r.observe()
 }
 
 func (r *Reporter) sendAll(ctx context.Context) error {
@@ -280,10 +267,4 @@ func (r *Reporter) failed(ctx context.Context, err error) {
 		r.credentials.doubt()
 	}
 	r.retryAt = time.Now().Add(wait)
-}
-
-func (r *Reporter) use(endpoint int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.endpoint = endpoint
 }
