@@ -1,6 +1,7 @@
 package eventcenter
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -11,13 +12,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sync/singleflight"
 )
 
 const (
-	// reload is the age at which credentials are read again.
-	reload = time.Minute
 	// fileWait is how long a request waits for the files if there are no older credentials.
 	fileWait = time.Second
 	// maxHeader bounds the headers of an answer, in bytes.
@@ -33,72 +30,58 @@ type session struct {
 	digest [32]byte // of the files
 }
 
-// credentials keeps the newest session. The files may be on a hung disk: a goroutine reads them, and a request that has
-// older credentials does not wait for it.
+// credentials keeps the newest session. Each request has the files read again for the next one: they may be on a hung
+// disk, so a goroutine reads them, and only the first request waits for it.
 type credentials struct {
 	settings Settings
 	read     func(name string) ([]byte, error)
 	fixed    http.RoundTripper
-	reading  singleflight.Group
 
 	mu      sync.Mutex // guards all below
 	current *session
-	readAt  time.Time // when the last read began; zero: the next request waits for one
+	err     error         // of the last read
+	reading chan struct{} // closed after the read in progress; nil if there is none
 }
 
 // get returns the session to use.
 func (c *credentials) get(ctx context.Context) (*session, error) {
 	c.mu.Lock()
-	current, wait := c.current, c.current == nil || c.readAt.IsZero()
-	due := wait || time.Since(c.readAt) >= reload
-	if due {
-		c.readAt = time.Now()
+	current, reading := c.current, c.reading
+	if reading == nil {
+		reading = make(chan struct{})
+		c.reading = reading
+		go c.load(current, reading)
 	}
 	c.mu.Unlock()
-	if !due {
+	if current != nil {
 		return current, nil
 	}
-	loaded := c.reading.DoChan("", func() (any, error) { return nil, c.load() })
-	if !wait {
-		return current, nil
-	}
-	limit := time.NewTimer(fileWait)
-	defer limit.Stop()
-	err := fmt.Errorf("no answer of the disk within %s", fileWait)
+	ctx, cancel := context.WithTimeout(ctx, fileWait)
+	defer cancel()
 	select {
-	case result := <-loaded:
-		err = result.Err
-	case <-limit.C:
+	case <-reading:
 	case <-ctx.Done():
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current == nil {
-		return nil, fmt.Errorf("credentials: %w", err)
+		return nil, fmt.Errorf("credentials: %w", cmp.Or(c.err, errNoAnswer))
 	}
 	return c.current, nil
 }
 
-// doubt has the files read again before the next request, which waits briefly for them.
-func (c *credentials) doubt() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.readAt = time.Time{}
-}
+var errNoAnswer = fmt.Errorf("no answer of the disk within %s", fileWait)
 
-func (c *credentials) load() error {
-	c.mu.Lock()
-	old := c.current
-	c.mu.Unlock()
+func (c *credentials) load(old *session, done chan struct{}) {
 	next, err := c.open(old)
-	if err != nil || next == old {
-		return err
-	}
-	old.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.current = next
-	return nil
+	if err == nil && next != old {
+		old.close()
+		c.current = next
+	}
+	c.err, c.reading = err, nil
+	close(done)
 }
 
 // open reads the files. It returns the old session if they are unchanged.

@@ -263,8 +263,5 @@ func (r *Reporter) failed(ctx context.Context, err error) {
 	if away(err) {
 		r.connected = false
 	}
-	if c := code(err); c == http.StatusUnauthorized || c == http.StatusForbidden {
-		r.credentials.doubt()
-	}
 	r.retryAt = time.Now().Add(wait)
 }

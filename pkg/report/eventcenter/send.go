@@ -59,7 +59,6 @@ func (r *Reporter) post(ctx context.Context, m event.Message) error {
 		}
 	}
 	r.endpoint.Store(0)
-	r.credentials.doubt() // a CA or a certificate may have been replaced
 	return errors.Join(problems...)
 }
 
