@@ -27,8 +27,7 @@ type sender struct {
 	alive    time.Duration
 	backoff  report.Backoff
 
-	connected  bool // a snapshot has been sent since the center was last away
-	snapshotAt time.Time
+	snapshotAt time.Time // when the next is due: at once after the center was away
 	sentAt     time.Time
 	retryAt    time.Time
 }
@@ -75,7 +74,7 @@ func (r *Reporter) self() event.Agent {
 // leave sends that the agent ends, if the center answers.
 func (r *Reporter) leave(ctx context.Context) {
 	r.reportAgent(event.AgentStopping)
-	if !r.connected || time.Now().Before(r.retryAt) {
+	if time.Now().Before(r.retryAt) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
@@ -121,7 +120,7 @@ func (r *Reporter) sendChanges(ctx context.Context) error {
 			if err := r.sendBatch(ctx, batch); err != nil {
 				return err
 			}
-		case r.connected && time.Now().Before(r.snapshotDue()):
+		case time.Now().Before(r.snapshotDue()):
 			return nil
 		default:
 			if err := r.sendSnapshot(ctx); err != nil {
@@ -261,7 +260,7 @@ func (r *Reporter) failed(ctx context.Context, err error) {
 		wait += f.RetryAfter
 	}
 	if away(err) {
-		r.connected = false
+		r.snapshotAt = time.Now()
 	}
 	r.retryAt = time.Now().Add(wait)
 }
