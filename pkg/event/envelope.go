@@ -29,8 +29,8 @@ const (
 // Envelope is a CloudEvent of any kind.
 type Envelope struct {
 	cloudevents.Event
-	// JSON is the event in the JSON format, in one spelling: the same event gives the same JSON in any mode. JSON data
-	// keeps its numbers and the order of its members.
+	// JSON is the event in the JSON format, in one spelling: the same event gives the same JSON in any mode. It has the
+	// attributes in the order of their names, and then the data. JSON data keeps its numbers and the order of its members.
 	JSON []byte
 
 	attributes map[string]any // string, bool or json.Number

@@ -209,8 +209,8 @@ func Decode(data []byte) (Event, error) {
 	return c.Decode()
 }
 
-// Decode reads an event of an agent, or of a detector beside it. It refuses everything that Encode would not have
-// written for the agent, except another order of members, unknown attributes and unknown members of the data.
+// Decode reads an event of an agent, or of a detector beside it. From an agent it refuses everything that Encode would
+// not have written, except another order of members, unknown attributes and unknown members of the data.
 func (e Envelope) Decode() (own Event, err error) {
 	own = Event{Type: Type(e.Type()), Time: e.Time()}
 	var detector string

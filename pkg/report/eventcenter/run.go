@@ -71,7 +71,7 @@ func (r *Reporter) self() event.Agent {
 		Blind: append([]string{}, r.unknown...), PodsEnded: r.config.PodsEnded()}
 }
 
-// leave sends that the agent ends, if the center answers.
+// leave sends that the agent ends, unless the center has just failed.
 func (r *Reporter) leave(ctx context.Context) {
 	r.reportAgent(event.AgentStopping)
 	if time.Now().Before(r.retryAt) {
