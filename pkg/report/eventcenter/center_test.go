@@ -11,12 +11,14 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
@@ -211,6 +213,30 @@ func (k *kit) check(reasons ...string) {
 	if got := k.c.lines(event.FaultRaised, event.FaultUpdated); reasons != nil && !slices.Equal(got, reasons) {
 		k.t.Errorf("received %q, want %q", got, reasons)
 	}
+}
+
+// startAgain stops the reporter, and starts another one while the center answers until all has arrived.
+func (k *kit) startAgain(reasons ...string) {
+	k.t.Helper()
+	k.stop()
+	k.receiver.Mend()
+	k.start()
+	time.Sleep(10 * time.Minute)
+	k.stop()
+	k.check(reasons...)
+}
+
+// storm makes a check find things, one of every so many fatal.
+func (k *kit) storm(things, every int, reason, message string) {
+	observation := finding.Observation{Check: "storm", At: k.w.Now()}
+	for i := range things {
+		f := reporttest.Fatal("storm", i, reason)
+		if f.Message += message; i%every > 0 {
+			f.Severity = finding.Info
+		}
+		observation.Findings = append(observation.Findings, f)
+	}
+	k.r.Update(k.w.Observe(observation))
 }
 
 func must(t testing.TB, err error) {

@@ -26,38 +26,23 @@ func TestDayWithoutTheCenter(t *testing.T) {
 	bubble(t, func(t *testing.T, k *kit) {
 		k.away()
 		k.start()
-		fatal := 0
 		for round := range 160 {
 			time.Sleep(9 * time.Minute)
-			observation := finding.Observation{Check: "storm", At: k.w.Now()}
-			for i := range 250 {
-				f := reporttest.Fatal("storm", i, fmt.Sprint("Round", round))
-				if f.Severity = finding.Info; i%50 == 0 {
-					f.Severity = finding.Fatal
-					fatal++
-				}
-				observation.Findings = append(observation.Findings, f)
-			}
-			k.r.Update(k.w.Observe(observation))
+			k.storm(250, 50, fmt.Sprint("Round", round), "")
 		}
 		time.Sleep(time.Minute)
 		if size, kept := sizeOf(t, k.store), k.r.Stats().Bytes; size > 12<<20 || kept > 8<<20 || kept < 6<<20 {
 			t.Errorf("%d bytes in the outbox, %d in the store", kept, size)
 		}
-		k.stop()
-		k.receiver.Mend()
-		k.start() // all of it survives a restart
-		time.Sleep(10 * time.Minute)
-		k.stop()
-		k.check()
+		k.startAgain() // all of it survives a restart
 		got := 0
 		for _, e := range k.c.received() {
 			if _, ok := e.Data.(event.Fault); ok && e.Severity == finding.Fatal {
 				got++
 			}
 		}
-		if got != fatal {
-			t.Errorf("%d of %d fatal events arrived", got, fatal)
+		if got != 160*5 {
+			t.Errorf("%d of %d fatal events arrived", got, 160*5)
 		}
 		if size := sizeOf(t, k.store); size > 0 {
 			t.Errorf("%d bytes are kept of what has arrived", size)
@@ -123,10 +108,7 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 		k.c.answers(nil)
 		for _, left := range crashes {
 			k.config.Store = stored(t, left)
-			k.start()
-			time.Sleep(10 * time.Minute)
-			k.stop()
-			k.check()
+			k.startAgain()
 		}
 		k.check("One", "Two", "Three", "Four")
 	})
@@ -141,16 +123,7 @@ func TestGivenUpIsNamedAfterACrash(t *testing.T) {
 		untold := 0
 		var crash map[string][]byte
 		for round := 0; untold == 0 && round < 200; round++ {
-			observation := finding.Observation{Check: "a", At: k.w.Now()}
-			for i := range 100 {
-				f := reporttest.Fatal("a", i, fmt.Sprint("Round", round))
-				f.Message = strings.Repeat("m", 900)
-				if i > 0 {
-					f.Severity = finding.Info
-				}
-				observation.Findings = append(observation.Findings, f)
-			}
-			k.r.Update(k.w.Observe(observation))
+			k.storm(100, 100, fmt.Sprint("Round", round), strings.Repeat("m", 900))
 			time.Sleep(10 * time.Second)
 			crash = content(t, k.store)
 			for _, value := range crash {
@@ -163,12 +136,8 @@ func TestGivenUpIsNamedAfterACrash(t *testing.T) {
 			t.Fatal("nothing is given up and not told")
 		}
 		k.stop()
-		k.receiver.Mend()
 		k.config.Store = stored(t, crash)
-		k.start()
-		time.Sleep(10 * time.Minute)
-		k.stop()
-		k.check()
+		k.startAgain()
 	})
 }
 
@@ -210,11 +179,7 @@ func TestDamagedRecords(t *testing.T) {
 						must(t, k.store.Put(key, damage(value)))
 					}
 				}
-				k.receiver.Mend()
-				k.start()
-				time.Sleep(time.Minute)
-				k.stop()
-				k.check("Reason0", "Reason1", "Reason2", "Reason3", "Reason4", "Reason6")
+				k.startAgain("Reason0", "Reason1", "Reason2", "Reason3", "Reason4", "Reason6")
 				if k.store.Len() > 0 {
 					t.Errorf("left: %v", content(t, k.store))
 				}
