@@ -97,10 +97,10 @@ func Start(c Config) (*Node, error) {
 	return &Node{conn, s}, nil
 }
 
-// storeLimit returns how many bytes the files in a directory may take: what they take now, and three quarters of what
-// is free. The server's default leaves out the first: with half of a volume in use it would accept nothing after a
-// restart.
+// storeLimit returns how many bytes the files in a directory may take: three quarters of what they take now and what is
+// free. The server's default counts only what is free: with half of a volume in use it accepts nothing after a restart.
 func storeLimit(dir string) (most int64, err error) {
+	var used int64
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, err
 	}
@@ -110,7 +110,7 @@ func storeLimit(dir string) (most int64, err error) {
 		}
 		info, err := file.Info()
 		if err == nil && info.Mode().IsRegular() {
-			most += info.Size()
+			used += info.Size()
 		}
 		return err
 	})
@@ -121,7 +121,7 @@ func storeLimit(dir string) (most int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("size of %s: %w", dir, err)
 	}
-	return most + int64(0.75*float64(volume.Bavail)*float64(volume.Bsize)), nil
+	return int64(0.75 * (float64(used) + float64(volume.Bavail)*float64(volume.Bsize))), nil
 }
 
 // Connect connects to external NATS servers.
