@@ -60,12 +60,16 @@ func ReadEnvelope(text []byte) (e Envelope, err error) {
 			return e, fmt.Errorf("%.64s: %w", name, err)
 		}
 	}
+	switch version := e.attributes["specversion"]; version { // before the SDK reads the event: it panics for some of 0.3
+	case nil:
+		return e, errors.New("specversion is missing")
+	case cloudevents.CloudEventsVersionV1:
+	default:
+		return e, fmt.Errorf("specversion: %.20q is not 1.0", version)
+	}
 	head, err := plainJSON(e.attributes)
 	if err == nil {
 		err = json.Unmarshal(head, &e.Event)
-	}
-	if err == nil && e.SpecVersion() != cloudevents.CloudEventsVersionV1 {
-		err = fmt.Errorf("specversion: %.20q is not 1.0", e.SpecVersion())
 	}
 	if err == nil {
 		err = e.Validate()
