@@ -93,8 +93,14 @@ func readAttribute(name string, raw json.RawMessage) (value any, err error) {
 	if err := json.Unmarshal(raw, &value); err != nil {
 		return nil, err
 	}
-	if text, _ := value.(string); text == "" && slices.Contains(specified, name) {
+	text, _ := value.(string)
+	if text == "" && slices.Contains(specified, name) {
 		return nil, errors.New("must be a string that is not empty")
+	}
+	if name == "dataschema" {
+		if u, err := url.Parse(text); err != nil || !u.IsAbs() {
+			return nil, errors.New("must be an absolute URI")
+		}
 	}
 	if _, ok := value.(float64); ok {
 		if _, err := strconv.ParseInt(string(raw), 10, 32); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -182,9 +183,43 @@ func TestNoEnvelope(t *testing.T) {
 	}
 }
 
+// An attribute of the specification has a value of its kind, and an extension a simple one.
+func TestRefusedAttributes(t *testing.T) {
+	uris := []string{`"%zz"`, `"http://[::1"`, `"\u001b[31m"`, `"urn:x\u007f"`, `":"`, `"a b:c"`}
+	all := map[string][]string{"datacontentencoding": nil, "schemaurl": nil,
+		"extension": {`2147483648`, `-2147483649`, `[1]`, `{"a":1}`, `[null]`}}
+	specified := map[string][]string{
+		"specversion":     {`"0.3"`, `"1"`, `"1.0 "`, `" 1.0"`, `"2.0"`, `null`},
+		"id":              {`" "`, `null`},
+		"source":          append(uris, `null`),
+		"type":            {`"\t"`, `null`},
+		"subject":         {`" "`, `"\u00a0"`},
+		"datacontenttype": {`" "`, `"/"`, `"a/"`, `"a/b;c"`, `"a/b; c=d; c=e"`, `"\u001b"`, `"a b"`},
+		"dataschema": slices.Concat(uris, []string{`" "`, `"relative"`, `"/a"`, `"//host/a"`, `"?a"`, `"#a"`, `"1:a"`,
+			`"é:a"`}),
+		"time": {`" "`, `"2026-01-01"`, `"2026-13-01T00:00:00Z"`, `"2026-01-01T00:00:00"`},
+	}
+	for name, values := range specified {
+		all[name] = append(values, `""`, `7`, `true`)
+	}
+	for name, values := range all {
+		for _, value := range append(values, `1.5`, `1e2`, `[]`, `{}`) {
+			members := map[string]json.RawMessage{}
+			must(t, json.Unmarshal([]byte(minimal+"}"), &members))
+			members[name] = json.RawMessage(value)
+			text, err := json.Marshal(members)
+			must(t, err)
+			if e, err := ReadEnvelope(text); err == nil {
+				t.Errorf("%s %s is accepted: %s", name, value, e.JSON)
+			}
+		}
+	}
+}
+
 // Every accepted text is written in a form that a strict parser, the SDK and this package read as the same event.
 func FuzzReadEnvelope(f *testing.F) {
 	f.Add([]byte(oldVersion))
+	f.Add([]byte(minimal + `,"dataschema":"%zz"}`))
 	for _, rest := range []string{`}`, `,"data":"\u2028<"}`, `,"data_base64":"AP8=","a":1}`, `,"time":"2026-01-01T00:00:00Z","data":[]}`} {
 		f.Add([]byte(minimal + rest))
 	}
