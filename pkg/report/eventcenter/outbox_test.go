@@ -156,6 +156,23 @@ func TestTooOld(t *testing.T) {
 	})
 }
 
+// An agent that starts more than a week later, or finds its clock so far ahead, loses no event if the center is there.
+func TestWeekLater(t *testing.T) {
+	bubble(t, func(_ *testing.T, k *kit) {
+		k.away()
+		k.start()
+		k.find("Kept")
+		time.Sleep(time.Minute)
+		k.stop()
+		time.Sleep(8 * 24 * time.Hour)
+		k.receiver.Mend()
+		k.start()
+		time.Sleep(time.Minute)
+		k.stop()
+		k.check("Kept")
+	})
+}
+
 // A damaged record only costs its own event: the others arrive, and the missing one is named.
 func TestDamagedRecords(t *testing.T) {
 	for name, damage := range map[string]func(data []byte) []byte{

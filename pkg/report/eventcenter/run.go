@@ -84,17 +84,26 @@ func (r *Reporter) leave(ctx context.Context) {
 
 // step does the due work and returns when to check again.
 func (r *Reporter) step(ctx context.Context) time.Time {
-	now := time.Now()
-	if now.Before(r.retryAt) {
+	if time.Now().Before(r.retryAt) {
 		return r.retryAt
 	}
-	r.outbox.Expire(now.Add(-maxAge))
-	r.observe()
-	if err := r.sendAll(ctx); err != nil {
+	err := r.sendAll(ctx)
+	if ctx.Err() == nil { // after sending: a center that is back gets everything, even if the clock has jumped ahead
+		r.expire()
+	}
+	if err != nil {
 		r.failed(ctx, err)
 		return r.retryAt
 	}
 	return report.Earliest(r.snapshotDue(), r.sentAt.Add(r.alive))
+}
+
+// expire gives up the events that are too old.
+func (r *Reporter) expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outbox.Expire(time.Now().Add(-maxAge))
+	r.observe()
 }
 
 func (r *Reporter) sendAll(ctx context.Context) error {
