@@ -101,6 +101,9 @@ func (c *credentials) open(old *session) (*session, error) {
 		fmt.Fprintf(sum, "%d %s\n%s", len(data), name, data)
 	}
 	s := &session{client: c.fixed, token: strings.TrimSpace(string(files[c.settings.TokenFile]))}
+	if c.settings.TokenFile != "" && s.token == "" {
+		return nil, fmt.Errorf("%s: empty", c.settings.TokenFile)
+	}
 	sum.Sum(s.digest[:0])
 	if old != nil && old.digest == s.digest {
 		return old, nil

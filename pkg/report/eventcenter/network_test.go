@@ -146,6 +146,12 @@ func TestRotation(t *testing.T) {
 	if r.Stats().Endpoint != first.URL {
 		t.Errorf("in use: %s", r.Stats().Endpoint)
 	}
+	write("token", nil) // half of a replacement
+	before := c.asked()
+	for i := range 3 {
+		r.Update(w.Run("a", nil, "Empty"+string(rune('A'+i))))
+		eventually(t, "no request", func() bool { return c.asked() > before+i })
+	}
 	write("token", []byte("new\n"))
 	rotated.Store(true)
 	for i := range 5 {
@@ -156,8 +162,11 @@ func TestRotation(t *testing.T) {
 		return slices.Contains(c.lines(), "TokenE")
 	})
 	c.mu.Lock()
-	last := seen[len(seen)-1]
+	last, empty := seen[len(seen)-1], slices.Contains(seen, " system:node:node-1")
 	c.mu.Unlock()
+	if empty {
+		t.Error("the empty token is used")
+	}
 	if last != "Bearer new system:node:node-1" {
 		t.Errorf("last came %q", last)
 	}
