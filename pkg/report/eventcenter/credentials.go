@@ -26,6 +26,7 @@ const (
 // session is one set of credentials and the connections made with them.
 type session struct {
 	client http.RoundTripper
+	own    *http.Transport // the client, unless it is the caller's
 	token  string
 	digest [32]byte // of the files
 }
@@ -113,7 +114,8 @@ func (c *credentials) open(old *session) (*session, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.client = newTransport(config)
+		s.own = newTransport(config)
+		s.client = s.own
 	}
 	return s, nil
 }
@@ -149,11 +151,8 @@ func newTransport(config *tls.Config) *http.Transport {
 }
 
 func (s *session) close() {
-	if s == nil {
-		return
-	}
-	if pool, ok := s.client.(*http.Transport); ok {
-		pool.CloseIdleConnections()
+	if s != nil && s.own != nil {
+		s.own.CloseIdleConnections()
 	}
 }
 
