@@ -100,25 +100,24 @@ func Start(c Config) (*Node, error) {
 // storeLimit returns how many bytes the files in a directory may take: three quarters of what they take now and what is
 // free. The server's default counts only what is free: with half of a volume in use it accepts nothing after a restart.
 func storeLimit(dir string) (most int64, err error) {
-	var used int64
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, err
 	}
-	err = filepath.WalkDir(dir, func(_ string, file fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+	dir, err = filepath.EvalSymlinks(dir) // WalkDir follows none
+	if err != nil {
+		return 0, err
+	}
+	var used int64
+	_ = filepath.WalkDir(dir, func(_ string, file fs.DirEntry, err error) error {
+		if err == nil && file.Type().IsRegular() {
+			if info, err := file.Info(); err == nil {
+				used += info.Size()
+			}
 		}
-		info, err := file.Info()
-		if err == nil && info.Mode().IsRegular() {
-			used += info.Size()
-		}
-		return err
+		return nil // a file that has vanished, and a directory that cannot be read (lost+found), count as nothing
 	})
 	var volume syscall.Statfs_t
-	if err == nil {
-		err = syscall.Statfs(dir, &volume)
-	}
-	if err != nil {
+	if err := syscall.Statfs(dir, &volume); err != nil {
 		return 0, fmt.Errorf("size of %s: %w", dir, err)
 	}
 	return int64(0.75 * (float64(used) + float64(volume.Bavail)*float64(volume.Bsize))), nil

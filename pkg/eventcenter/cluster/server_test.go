@@ -8,7 +8,7 @@ import (
 )
 
 // The limit of the server's files counts those that are there: after a restart with a volume half full, what is free is
-// less than they take, and the server would accept nothing.
+// less than they take, and the server would accept nothing. The directory may be a link.
 func TestLimitCountsWhatIsThere(t *testing.T) {
 	const there = 1 << 40 // more than is free
 	dir := t.TempDir()
@@ -20,7 +20,11 @@ func TestLimitCountsWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := Start(Config{Name: "one", Dir: dir, Log: slog.New(slog.DiscardHandler)})
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	n, err := Start(Config{Name: "one", Dir: link, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
