@@ -2,10 +2,13 @@ package event
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -116,11 +119,18 @@ type Lost struct {
 	Node         string `json:"node,omitempty"`
 }
 
+func isFault(t Type) bool { return t == FaultRaised || t == FaultUpdated || t == FaultCleared }
+
 // readData decodes the data of a type.
-func readData(t Type, data []byte) (any, error) {
-	switch t {
-	case FaultRaised, FaultUpdated, FaultCleared:
+func readData(t Type, c cloudevents.Event) (any, error) {
+	data := c.Data()
+	switch {
+	case c.DataBase64 || len(data) == 0 || !isJSON(mediaOf(c.DataContentType())):
+		return nil, errors.New("data must be JSON")
+	case isFault(t):
 		return readAs[Fault](data)
+	}
+	switch t {
 	case LeftoverFound, LeftoverReleased, LeftoverGone, ActionPlanned, ActionStarted, ActionSucceeded, ActionFailed,
 		ActionRefused:
 		return readAs[Activity](data)

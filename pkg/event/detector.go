@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -106,51 +105,35 @@ type delivery interface {
 	problem() error
 }
 
-// FromDetector reads an event that a detector beside the agent sends: about a fault, pod.missed or slo.state. It has no
-// stream and no sequence: the attribute "time" orders them.
-func FromDetector(c cloudevents.Event, size int) (Event, error) {
-	e, err := readDetector(c, size)
-	if err != nil {
-		return Event{}, fmt.Errorf("event %.80q: %w", c.ID(), err)
-	}
-	return e, nil
-}
-
-func readDetector(c cloudevents.Event, size int) (Event, error) {
-	e := Event{Type: Type(c.Type()), Time: c.Time()}
-	cluster, node, detector, ok := ReadSource(c.Source())
+// readDetector reads an event about a fault, pod.missed or slo.state. It has no stream and no sequence: the attribute
+// "time" orders them.
+func (e *Event) readDetector(c cloudevents.Event, detector string) (err error) {
 	switch {
-	case !slices.Contains([]Type{FaultRaised, FaultUpdated, FaultCleared, PodMissed, SLOState}, e.Type):
-		return e, fmt.Errorf("a detector sends %s, %s, %s, %s and %s, and types of its own", FaultRaised, FaultUpdated, FaultCleared,
+	case !isFault(e.Type) && e.Type != PodMissed && e.Type != SLOState:
+		return fmt.Errorf("a detector sends %s, %s, %s, %s and %s, and types of its own", FaultRaised, FaultUpdated, FaultCleared,
 			PodMissed, SLOState)
-	case !ok || detector == "" || node == "" && e.Type != PodMissed && e.Type != SLOState:
-		return e, fmt.Errorf("source %.80q: want /clusters/CLUSTER/nodes/NODE/DETECTOR", c.Source())
-	case size > MaxSize:
-		return e, fmt.Errorf("%d bytes, %d are possible", size, MaxSize)
+	case detector == "" || e.Node == "" && isFault(e.Type):
+		return fmt.Errorf("source %.80q: want /clusters/CLUSTER/nodes/NODE/DETECTOR", c.Source())
 	case e.Time.IsZero():
-		return e, errors.New("time must be set")
+		return errors.New("time must be set")
 	case c.Extensions()["stream"] != nil || c.Extensions()["sequence"] != nil:
-		return e, errors.New("stream and sequence are for agents")
-	case c.DataBase64 || len(c.Data()) == 0 || !isJSON(mediaOf(c.DataContentType())):
-		return e, errors.New("data must be JSON")
+		return errors.New("stream and sequence are for agents")
 	}
-	var err error
-	if e.Data, err = readData(e.Type, c.Data()); err != nil {
-		return e, err
+	if e.Data, err = readData(e.Type, c); err != nil {
+		return err
 	}
-	e.Cluster, e.Node = cluster, node
 	if about, ok := e.Data.(delivery); ok {
 		e.Subject, e.Severity = about.about()
-		return e, about.problem()
+		return about.problem()
 	}
 	fault, _ := e.Data.(Fault)
 	if fault.Detector != "" && fault.Detector != detector {
-		return e, fmt.Errorf("data: detector %.80q is not the source's", fault.Detector)
+		return fmt.Errorf("data: detector %.80q is not the source's", fault.Detector)
 	}
 	fault.Detector = detector
 	e.Severity, e.Data = fault.Severity, fault
 	e.Subject = Subject{fault.Check, fault.Reason, fault.Subject.Kind, fault.Subject.Name}
-	return e, fault.problem()
+	return fault.problem()
 }
 
 // problem returns what is wrong with a detector's fault: what is missing, or too long.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -24,19 +23,21 @@ const (
 	maxDepth = 32  // of JSON
 	lost     = "�" // encoding/json replaces half a surrogate pair with it
 
-	data, dataBase64, contentType, specVersion = "data", "data_base64", "datacontenttype", "specversion"
+	data, dataBase64, contentType = "data", "data_base64", "datacontenttype"
 )
 
 // Envelope is a CloudEvent of any kind.
 type Envelope struct {
 	cloudevents.Event
-	// JSON is the event in the JSON format, in one spelling: the same event gives the same JSON in any mode. JSON data
-	// keeps its numbers and the order of its members.
+	// JSON is the event in the JSON format, in one spelling: the same event gives the same JSON in any mode. It has the
+	// attributes in the order of their names, and then the data. JSON data keeps its numbers and the order of its members.
 	JSON []byte
+
+	attributes map[string]any // string, bool or json.Number
 }
 
-// attributes are those of the specification, in the order in which they are written.
-var attributes = []string{specVersion, "id", "source", "type", "subject", contentType, "dataschema", "time"}
+// specified are the attributes of the specification: texts that are not empty.
+var specified = []string{"specversion", "id", "source", "type", "subject", contentType, "dataschema", "time"}
 
 var attributeName = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
@@ -50,113 +51,97 @@ func ReadEnvelope(text []byte) (e Envelope, err error) {
 	if err := json.Unmarshal(text, &members); err != nil || members == nil {
 		return e, errors.New("no JSON object")
 	}
-	spelled := map[string]json.RawMessage{}
+	e.attributes = map[string]any{}
 	for name, raw := range members {
 		if name == data || name == dataBase64 || string(raw) == "null" { // a null attribute is not set
 			continue
 		}
-		if spelled[name], err = spell(name, raw); err != nil {
+		if e.attributes[name], err = readAttribute(name, raw); err != nil {
 			return e, fmt.Errorf("%.64s: %w", name, err)
 		}
 	}
-	if spelled[specVersion] == nil {
+	switch version := e.attributes["specversion"]; version { // before the SDK reads the event: it panics for some of 0.3
+	case nil:
 		return e, errors.New("specversion is missing")
+	case cloudevents.CloudEventsVersionV1:
+	default:
+		return e, fmt.Errorf("specversion: %.20q is not 1.0", version)
 	}
-	head, err := plainJSON(spelled)
+	head, err := plainJSON(e.attributes)
 	if err == nil {
 		err = json.Unmarshal(head, &e.Event)
 	}
 	if err == nil {
 		err = e.Validate()
 	}
-	if err == nil {
-		err = e.setData(members)
+	if err != nil {
+		return e, err
 	}
-	if err == nil {
-		e.JSON, err = e.write(spelled)
+	member, err := e.setData(members[data], members[dataBase64])
+	if err != nil {
+		return e, err
 	}
-	return e, err
+	e.JSON = slices.Concat(bytes.TrimSuffix(head, []byte("}")), member, []byte("}"))
+	return e, nil
 }
 
-// spell returns the value of an attribute in one spelling. It refuses wrong values that the SDK accepts.
-func spell(name string, raw json.RawMessage) (json.RawMessage, error) {
+// readAttribute returns the value of an attribute. It refuses names and values that the SDK accepts.
+func readAttribute(name string, raw json.RawMessage) (value any, err error) {
 	if !attributeName.MatchString(name) {
 		return nil, errors.New("the name of an attribute has lower-case letters and digits alone")
 	}
-	var value any
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber()
-	if err := decoder.Decode(&value); err != nil {
+	if err := json.Unmarshal(raw, &value); err != nil {
 		return nil, err
 	}
-	text, isText := value.(string)
-	if slices.Contains(attributes, name) {
-		if !isText {
-			return nil, errors.New("must be a string")
-		}
-		if err := valueProblem(name, text); err != nil {
-			return nil, err
+	text, _ := value.(string)
+	if text == "" && slices.Contains(specified, name) {
+		return nil, errors.New("must be a string that is not empty")
+	}
+	if name == "dataschema" {
+		if u, err := url.Parse(text); err != nil || !u.IsAbs() {
+			return nil, errors.New("must be an absolute URI")
 		}
 	}
-	switch v := value.(type) {
-	case string, bool:
-		return plainJSON(v)
-	case json.Number:
-		if _, err := strconv.ParseInt(v.String(), 10, 32); err != nil {
+	if _, ok := value.(float64); ok {
+		if _, err := strconv.ParseInt(string(raw), 10, 32); err != nil {
 			return nil, errors.New("an integer has 32 bits")
 		}
-		return json.RawMessage(v), nil
+		return json.Number(raw), nil
 	}
-	return nil, errors.New("an attribute is a string, a bool or an integer")
+	return value, nil
 }
 
-// valueProblem returns what is wrong with the value of an attribute of the specification.
-func valueProblem(name, text string) error {
-	switch name {
-	case specVersion:
-		if text != cloudevents.CloudEventsVersionV1 {
-			return fmt.Errorf("%.20q is not 1.0", text)
-		}
-	case contentType:
-		if _, _, err := mime.ParseMediaType(text); err != nil {
-			return err
-		}
-	case "dataschema":
-		if u, err := url.Parse(text); err != nil || !u.IsAbs() {
-			return errors.New("must be an absolute URI")
-		}
-	}
-	if text == "" {
-		return errors.New("must not be empty")
-	}
-	return nil
-}
-
-// setData sets the data from its member.
-func (e *Envelope) setData(members map[string]json.RawMessage) error {
-	raw, isData := members[data]
-	encoded, isBytes := members[dataBase64]
-	isBytes = isBytes && string(encoded) != "null"
+// setData sets the data from one of its members, and returns that member in one spelling.
+func (e *Envelope) setData(raw, encoded json.RawMessage) (member []byte, err error) {
 	var text string
-	var err error
-	switch {
-	case isBytes && isData:
-		return errors.New("data and data_base64 exclude each other")
-	case isBytes && json.Unmarshal(encoded, &text) != nil:
-		return errors.New("data_base64: must be a string")
+	switch isBytes := encoded != nil && string(encoded) != "null"; {
+	case isBytes && raw != nil:
+		return nil, errors.New("data and data_base64 exclude each other")
 	case isBytes:
+		if json.Unmarshal(encoded, &text) != nil {
+			return nil, errors.New("data_base64: must be a string")
+		}
 		e.DataBase64 = true
-		if e.DataEncoded, err = base64.StdEncoding.Strict().DecodeString(text); err != nil || strings.ContainsAny(text, "\r\n") {
-			return errors.New("data_base64: must be base64")
+		e.DataEncoded, err = base64.StdEncoding.Strict().DecodeString(text)
+		if err != nil || strings.ContainsAny(text, "\r\n") {
+			return nil, errors.New("data_base64: must be base64")
 		}
-	case isData && raw[0] == '"' && !isJSON(mediaOf(e.DataContentType())): // a text, in one spelling
+		return fmt.Appendf(nil, `,"data_base64":%q`, text), nil
+	case raw == nil:
+		return nil, nil
+	case raw[0] == '"' && !isJSON(mediaOf(e.DataContentType())):
 		if err = json.Unmarshal(raw, &text); err == nil {
-			e.DataEncoded, err = plainJSON(text)
+			e.DataEncoded = []byte(text)
+			raw, err = plainJSON(text)
 		}
-	case isData:
+	default:
 		e.DataEncoded = raw
 	}
-	return err
+	compact := bytes.NewBufferString(`,"data":`)
+	if err == nil {
+		err = json.Compact(compact, raw)
+	}
+	return compact.Bytes(), err
 }
 
 // plainJSON is json.Marshal without HTML escapes.
@@ -166,37 +151,6 @@ func plainJSON(value any) ([]byte, error) {
 	encoder.SetEscapeHTML(false)
 	err := encoder.Encode(value)
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
-
-// write writes the event, with the attributes as spelled.
-func (e *Envelope) write(spelled map[string]json.RawMessage) ([]byte, error) {
-	var b bytes.Buffer
-	add := func(name string, value []byte) {
-		b.WriteByte("{,"[min(b.Len(), 1)])
-		b.WriteString(`"` + name + `":`) // the SDK has verified that a name contains only letters and digits
-		b.Write(value)
-	}
-	for _, name := range attributes {
-		if value, ok := spelled[name]; ok {
-			add(name, value)
-		}
-	}
-	switch {
-	case e.DataBase64:
-		add(dataBase64, fmt.Appendf(nil, "%q", base64.StdEncoding.EncodeToString(e.DataEncoded)))
-	case e.DataEncoded != nil:
-		add(data, nil)
-		if err := json.Compact(&b, e.DataEncoded); err != nil {
-			return nil, err
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(spelled)) {
-		if !slices.Contains(attributes, name) {
-			add(name, spelled[name])
-		}
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
 }
 
 // ReadBinary reads an event in the binary mode of the HTTP protocol binding.

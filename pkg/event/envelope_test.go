@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,7 +16,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const minimal = `{"specversion":"1.0","id":"1","source":"urn:x","type":"t"`
+const (
+	minimal = `{"specversion":"1.0","id":"1","source":"urn:x","type":"t"`
+	// oldVersion makes the SDK panic.
+	oldVersion = `{"specversion":"0.3","datacontentencoding":"","id":"1","source":"/x","type":"t"}`
+)
 
 // The SDK's own samples, encoded by the SDK in both modes, are read as the same event in one spelling.
 func TestConformance(t *testing.T) {
@@ -109,7 +114,7 @@ func TestBinaryData(t *testing.T) {
 
 // White space, order and escapes do not matter, and a null attribute is not set.
 func TestSpellings(t *testing.T) {
-	want := minimal + `,"data_base64":"AP8=","n":7,"y":true}`
+	want := `{"id":"1","n":7,"source":"urn:x","specversion":"1.0","type":"t","y":true,"data_base64":"AP8="}`
 	for _, text := range []string{
 		want,
 		` { "data_base64" : "AP8=" , "y":true, "type":"t","source":"urn:x","id":"1","specversion":"1.0", "n" : 7 } `,
@@ -137,13 +142,13 @@ func TestNoEnvelope(t *testing.T) {
 		`,"id":"2"}`:                         "twice",
 		`,"n":1.5}`:                          "an integer",
 		`,"n":2147483648}`:                   "32 bits",
-		`,"n":{}}`:                           "an attribute is",
+		`,"n":{}}`:                           "invalid CloudEvents value",
 		`,"Upper":"x"}`:                      "Upper",
 		`,"a_b":"x"}`:                        "a_b",
-		`,"subject":""}`:                     "subject: must not be empty",
+		`,"subject":""}`:                     "subject: must be a string that is not empty",
 		`,"time":"yesterday"}`:               "time",
 		`,"datacontenttype":"/"}`:            "datacontenttype",
-		`,"dataschema":"relative"}`:          "absolute",
+		`,"dataschema":"relative"}`:          "dataschema",
 		`,"data":` + strings.Repeat("[", 40): "JSON",
 		`}{}`:                                "more than one value",
 		``:                                   "JSON",
@@ -156,7 +161,7 @@ func TestNoEnvelope(t *testing.T) {
 			t.Errorf("%.60q: %v %s; want %q", text, err, e.JSON, want)
 		}
 	}
-	for _, text := range []string{`[]`, `null`, `7`, `{"id":"1","source":"urn:x","type":"t"}`,
+	for _, text := range []string{`[]`, `null`, `7`, `{"id":"1","source":"urn:x","type":"t"}`, oldVersion,
 		`{"specversion":"0.3","id":"1","source":"urn:x","type":"t"}`, `{"specversion":"1.0","id":"1","source":"urn:x"}`} {
 		if e, err := ReadEnvelope([]byte(text)); err == nil {
 			t.Errorf("%s: %s", text, e.JSON)
@@ -165,10 +170,12 @@ func TestNoEnvelope(t *testing.T) {
 	for name, header := range map[string]http.Header{
 		"no JSON": {"Content-Type": {"application/json"}}, "twice": {"Ce-A": {"1", "2"}}, "no UTF-8": {"Ce-A": {"\xff"}},
 		"no attribute": {"Ce-Data": {"1"}}, "a media type beside": {"Ce-Datacontenttype": {"a/b"}},
-		"no media type": {"Content-Type": {"/"}},
+		"no media type": {"Content-Type": {"/"}}, "old": {"Ce-Specversion": {"0.3"}, "Ce-Datacontentencoding": {""}},
 	} {
 		for key, value := range map[string]string{"specversion": "1.0", "id": "1", "source": "urn:x", "type": "t"} {
-			header.Set("Ce-"+key, value)
+			if header.Get("Ce-"+key) == "" {
+				header.Set("Ce-"+key, value)
+			}
 		}
 		if e, err := ReadBinary(header, []byte("{")); err == nil {
 			t.Errorf("%s: %s", name, e.JSON)
@@ -176,8 +183,43 @@ func TestNoEnvelope(t *testing.T) {
 	}
 }
 
+// An attribute of the specification has a value of its kind, and an extension a simple one.
+func TestRefusedAttributes(t *testing.T) {
+	uris := []string{`"%zz"`, `"http://[::1"`, `"\u001b[31m"`, `"urn:x\u007f"`, `":"`, `"a b:c"`}
+	all := map[string][]string{"datacontentencoding": nil, "schemaurl": nil,
+		"extension": {`2147483648`, `-2147483649`, `[1]`, `{"a":1}`, `[null]`}}
+	specified := map[string][]string{
+		"specversion":     {`"0.3"`, `"1"`, `"1.0 "`, `" 1.0"`, `"2.0"`, `null`},
+		"id":              {`" "`, `null`},
+		"source":          append(uris, `null`),
+		"type":            {`"\t"`, `null`},
+		"subject":         {`" "`, `"\u00a0"`},
+		"datacontenttype": {`" "`, `"/"`, `"a/"`, `"a/b;c"`, `"a/b; c=d; c=e"`, `"\u001b"`, `"a b"`},
+		"dataschema": slices.Concat(uris, []string{`" "`, `"relative"`, `"/a"`, `"//host/a"`, `"?a"`, `"#a"`, `"1:a"`,
+			`"é:a"`}),
+		"time": {`" "`, `"2026-01-01"`, `"2026-13-01T00:00:00Z"`, `"2026-01-01T00:00:00"`},
+	}
+	for name, values := range specified {
+		all[name] = append(values, `""`, `7`, `true`)
+	}
+	for name, values := range all {
+		for _, value := range append(values, `1.5`, `1e2`, `[]`, `{}`) {
+			members := map[string]json.RawMessage{}
+			must(t, json.Unmarshal([]byte(minimal+"}"), &members))
+			members[name] = json.RawMessage(value)
+			text, err := json.Marshal(members)
+			must(t, err)
+			if e, err := ReadEnvelope(text); err == nil {
+				t.Errorf("%s %s is accepted: %s", name, value, e.JSON)
+			}
+		}
+	}
+}
+
 // Every accepted text is written in a form that a strict parser, the SDK and this package read as the same event.
 func FuzzReadEnvelope(f *testing.F) {
+	f.Add([]byte(oldVersion))
+	f.Add([]byte(minimal + `,"dataschema":"%zz"}`))
 	for _, rest := range []string{`}`, `,"data":"\u2028<"}`, `,"data_base64":"AP8=","a":1}`, `,"time":"2026-01-01T00:00:00Z","data":[]}`} {
 		f.Add([]byte(minimal + rest))
 	}

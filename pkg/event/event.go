@@ -197,8 +197,7 @@ func (e Event) extensions() map[string]string {
 	return extensions
 }
 
-// Decode reads a CloudEvent in structured JSON. It refuses everything that Encode would not have written, except
-// another order of members, unknown attributes and unknown members of the data.
+// Decode is Envelope.Decode for a CloudEvent in structured JSON.
 func Decode(data []byte) (Event, error) {
 	if len(data) > MaxSnapshot {
 		return Event{}, fmt.Errorf("event: %d bytes, %d are possible", len(data), MaxSnapshot)
@@ -207,43 +206,48 @@ func Decode(data []byte) (Event, error) {
 	if err != nil {
 		return Event{}, fmt.Errorf("event: %w", err)
 	}
-	return FromCloudEvent(c.Event, len(data))
+	return c.Decode()
 }
 
-// FromCloudEvent is Decode for a CloudEvent already read. size is that of its structured JSON in bytes.
-func FromCloudEvent(c cloudevents.Event, size int) (Event, error) {
-	e, err := read(c, size)
+// Decode reads an event of an agent, or of a detector beside it. From an agent it refuses everything that Encode would
+// not have written, except another order of members, unknown attributes and unknown members of the data.
+func (e Envelope) Decode() (own Event, err error) {
+	own = Event{Type: Type(e.Type()), Time: e.Time()}
+	var detector string
+	own.Cluster, own.Node, detector, _ = ReadSource(e.Source())
+	switch most := own.Type.maxSize(); {
+	case len(e.JSON) > most:
+		err = fmt.Errorf("%d bytes, %d are possible", len(e.JSON), most)
+	case detector != "" || isFault(own.Type) && e.Extensions()["stream"] == nil:
+		err = own.readDetector(e.Event, detector)
+	default:
+		err = own.readAgent(e.Event)
+	}
 	if err != nil {
-		return Event{}, fmt.Errorf("event %.80q: %w", c.ID(), err)
+		return Event{}, fmt.Errorf("event %.80q: %w", e.ID(), err)
 	}
-	return e, nil
+	return own, nil
 }
 
-func read(c cloudevents.Event, size int) (Event, error) {
-	e := Event{Type: Type(c.Type()), Time: c.Time()}
-	if size > e.Type.maxSize() {
-		return e, fmt.Errorf("%d bytes, %d are possible", size, e.Type.maxSize())
-	}
+func (e *Event) readAgent(c cloudevents.Event) (err error) {
 	values := map[string]string{}
 	for _, name := range []string{"severity", "bootid", "partitionkey", "stream", "sequence"} {
 		value, ok := c.Extensions()[name].(string)
 		if !ok && name != "bootid" {
-			return e, fmt.Errorf("%s must be a string", name)
+			return fmt.Errorf("%s must be a string", name)
 		}
 		values[name] = value
 	}
 	e.Severity, e.BootID, e.Stream = finding.Severity(values["severity"]), values["bootid"], values["stream"]
 	e.Sequence, _ = strconv.ParseUint(values["sequence"], 10, 64) // any other form than Encode's is refused below
-	var err error
-	var detector string
-	if e.Cluster, e.Node, detector, _ = ReadSource(c.Source()); e.Node == "" || detector != "" {
-		return e, fmt.Errorf("source %.80q: want /clusters/CLUSTER/nodes/NODE", c.Source())
+	if e.Node == "" {
+		return fmt.Errorf("source %.80q: want /clusters/CLUSTER/nodes/NODE", c.Source())
 	}
 	if e.Subject, err = readSubject(c.Subject()); err != nil {
-		return e, err
+		return err
 	}
 	if err := e.problem(); err != nil {
-		return e, err
+		return err
 	}
 	for _, attribute := range []struct{ name, got, want string }{
 		{"id", c.ID(), e.ID()}, {"sequence", values["sequence"], Sequence(e.Sequence)},
@@ -251,14 +255,11 @@ func read(c cloudevents.Event, size int) (Event, error) {
 		{"datacontenttype", c.DataContentType(), cloudevents.ApplicationJSON},
 	} {
 		if attribute.got != attribute.want {
-			return e, fmt.Errorf("%s %.80q: want %q", attribute.name, attribute.got, attribute.want)
+			return fmt.Errorf("%s %.80q: want %q", attribute.name, attribute.got, attribute.want)
 		}
 	}
-	if c.DataBase64 || len(c.Data()) == 0 {
-		return e, errors.New("data must be JSON")
-	}
-	e.Data, err = readData(e.Type, c.Data())
-	return e, err
+	e.Data, err = readData(e.Type, c)
+	return err
 }
 
 func readSubject(text string) (Subject, error) {

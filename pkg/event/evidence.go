@@ -66,27 +66,29 @@ func OfEvidence(e Evidence, at time.Time) Event {
 		e.Cut = e.Cut || len(*list) > maxListed
 		*list = kept
 	}
-	for e.size() > MaxEvidence && !empty(e) {
+	for e.size() > MaxEvidence && e.leaveOut() {
 		e.Cut = true
-		switch {
-		case len(e.Findings) > 0:
-			e.Findings = e.Findings[:len(e.Findings)-1]
-		case len(e.Mounts) > 0:
-			e.Mounts = e.Mounts[:len(e.Mounts)-1]
-		case len(e.Containers) > 0:
-			e.Containers = e.Containers[:len(e.Containers)-1]
-		case len(e.Leftovers) > 0:
-			e.Leftovers = e.Leftovers[:len(e.Leftovers)-1]
-		default:
-			e.Text = ""
-		}
 	}
 	return Event{Type: PodEvidence, Time: at.UTC(), Severity: finding.Info, Data: e}
 }
 
-// empty reports whether nothing is left that could be left out.
-func empty(e Evidence) bool {
-	return len(e.Findings)+len(e.Mounts)+len(e.Containers)+len(e.Leftovers)+len(e.Text) == 0
+// leaveOut leaves one part out, and reports whether there was one.
+func (e *Evidence) leaveOut() bool {
+	switch {
+	case len(e.Findings) > 0:
+		e.Findings = e.Findings[:len(e.Findings)-1]
+	case len(e.Mounts) > 0:
+		e.Mounts = e.Mounts[:len(e.Mounts)-1]
+	case len(e.Containers) > 0:
+		e.Containers = e.Containers[:len(e.Containers)-1]
+	case len(e.Leftovers) > 0:
+		e.Leftovers = e.Leftovers[:len(e.Leftovers)-1]
+	case e.Text != "":
+		e.Text = ""
+	default:
+		return false
+	}
+	return true
 }
 
 func (e Evidence) size() int {

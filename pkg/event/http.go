@@ -1,8 +1,6 @@
 package event
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -17,57 +15,21 @@ const (
 )
 
 // inBinary returns an encoded event in the binary mode of the HTTP protocol binding: attributes as headers, and the data
-// as the body.
+// as the body, without its JSON format.
 func inBinary(encoded []byte) (http.Header, []byte, error) {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(encoded, &members); err != nil {
+	e, err := ReadEnvelope(encoded)
+	if err != nil {
 		return nil, nil, fmt.Errorf("event: %w", err)
 	}
-	headers := http.Header{}
-	for name, value := range members {
-		if name == "data" || name == "data_base64" {
-			continue
-		}
-		text, err := attribute(value)
-		if err != nil {
-			return nil, nil, fmt.Errorf("event: attribute %s: %w", name, err)
-		}
-		if name == "datacontenttype" {
-			headers.Set("Content-Type", text)
+	header := http.Header{}
+	for name, value := range e.attributes {
+		if name == contentType {
+			header.Set("Content-Type", e.DataContentType())
 		} else {
-			headers.Set("Ce-"+name, headerValue(text))
+			header.Set("Ce-"+name, headerValue(fmt.Sprint(value)))
 		}
 	}
-	body, err := payload(members, headers.Get("Content-Type"))
-	return headers, body, err
-}
-
-// attribute returns the text of an attribute, which other senders may encode as a number or a bool.
-func attribute(value json.RawMessage) (text string, err error) {
-	switch value[0] {
-	case '"':
-		err = json.Unmarshal(value, &text)
-		return text, err
-	case '{', '[', 'n':
-		return "", fmt.Errorf("%.20s is no attribute", value)
-	}
-	return string(value), nil
-}
-
-// payload returns the data without its JSON format: base64 is decoded, and a text whose media type is not JSON is
-// unquoted.
-func payload(members map[string]json.RawMessage, media string) (body []byte, err error) {
-	if encoded, ok := members["data_base64"]; ok {
-		err = json.Unmarshal(encoded, &body) // json decodes base64 into bytes
-		return body, err
-	}
-	data := members["data"]
-	if isJSON(mediaOf(media)) || !bytes.HasPrefix(data, []byte{'"'}) {
-		return data, nil
-	}
-	var text string
-	err = json.Unmarshal(data, &text)
-	return []byte(text), err
+	return header, e.Data(), nil
 }
 
 // headerValue encodes non-printable and non-ASCII characters, space, quotation mark and percent sign (binding, section

@@ -1,15 +1,9 @@
 package report
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"hash/crc32"
 	"log/slog"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,9 +17,14 @@ const DefaultOutboxLimit = 1000
 // behind to a store. Overflow drops the oldest of the least severe, and counts them.
 type Outbox struct {
 	behind *WriteBehind
+	limit  int // items; 0: any number
+	bytes  int // of bodies; 0: any number
+	named  bool
 
 	mu      sync.Mutex // guards all below
-	queue   queue
+	seq     uint64
+	items   map[string]*Item
+	counts  Counts
 	dropped map[finding.Severity]int
 }
 
@@ -43,7 +42,8 @@ func NewOutbox(limit int, store Store, log *slog.Logger) *Outbox {
 	if limit <= 0 {
 		limit = DefaultOutboxLimit
 	}
-	o := newOutbox(queue{limit: limit}, store, log)
+	o := newOutbox(store, log)
+	o.limit = limit
 	o.load()
 	return o
 }
@@ -51,7 +51,8 @@ func NewOutbox(limit int, store Store, log *slog.Logger) *Outbox {
 // NewStreams returns an outbox that reads the store in Start, so that a hung disk does not block the caller. The Key of
 // an item names its stream. An item that is given up stays, without its body, until Remove.
 func NewStreams(options OutboxOptions) *Outbox {
-	o := newOutbox(queue{bytes: options.Bytes, named: true}, options.Store, options.Log)
+	o := newOutbox(options.Store, options.Log)
+	o.bytes, o.named = options.Bytes, true
 	o.behind.delay = options.Delay
 	o.behind.first = func() {
 		o.load()
@@ -60,9 +61,8 @@ func NewStreams(options OutboxOptions) *Outbox {
 	return o
 }
 
-func newOutbox(q queue, store Store, log *slog.Logger) *Outbox {
-	q.items = map[string]*Item{}
-	return &Outbox{behind: NewWriteBehind(store, log), queue: q, dropped: map[finding.Severity]int{}}
+func newOutbox(store Store, log *slog.Logger) *Outbox {
+	return &Outbox{behind: NewWriteBehind(store, log), items: map[string]*Item{}, dropped: map[finding.Severity]int{}}
 }
 
 func (o *Outbox) load() {
@@ -78,7 +78,7 @@ func (o *Outbox) load() {
 			log.Warn("remove an unreadable stored report", "key", key, "err", err)
 			o.behind.Delete(key)
 		}
-		if err == nil || o.queue.named && item.ID != "" {
+		if err == nil || o.named && item.ID != "" {
 			o.add(item, false)
 		}
 		return nil
@@ -86,40 +86,6 @@ func (o *Outbox) load() {
 	if err != nil {
 		log.Warn("read stored reports failed", "err", err)
 	}
-}
-
-// storeKey orders items in the store by age.
-func storeKey(item Item) string { return fmt.Sprintf("%016x-%s", item.Seq, item.ID) }
-
-// readItem reads the format of Stored: a checksum and the item. If only the key is readable, the item is lost.
-func readItem(key string, value []byte) (item Item, err error) {
-	sum, text, ok := bytes.Cut(value, []byte(" "))
-	switch {
-	case bytes.HasPrefix(value, []byte("{")): // written by an agent before there were checksums
-		text = value
-	case !ok || string(sum) != checksum(text):
-		err = errors.New("checksum does not match")
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &item)
-	}
-	if err == nil && (item.ID == "" || storeKey(item) != key) {
-		err = fmt.Errorf("it is of %q", item.ID)
-	}
-	if err == nil {
-		return item, nil
-	}
-	seq, id, _ := strings.Cut(key, "-")
-	lost := Item{ID: id, Severity: finding.Warning, Lost: "lost", First: time.Now()}
-	lost.Key, _, _ = strings.Cut(id, "-")
-	if lost.Seq, _ = strconv.ParseUint(seq, 16, 64); lost.Seq == 0 || lost.Key == id || storeKey(lost) != key {
-		lost = Item{} // not an item of a stream
-	}
-	return lost, err
-}
-
-func checksum(data []byte) string {
-	return fmt.Sprintf("%08x", crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // Start begins to write to the store; see WriteBehind.Start.
@@ -132,64 +98,109 @@ func (o *Outbox) Add(item Item) {
 	o.add(item, true)
 }
 
+// add adds an item; fresh means that the store has no value under its key.
 func (o *Outbox) add(item Item, fresh bool) {
-	victims := o.queue.add(item)
-	if added, ok := o.queue.items[item.ID]; ok {
-		o.keep(added, fresh)
+	if _, ok := o.items[item.ID]; ok {
+		return
 	}
-	o.gaveUp(victims)
+	if item.Seq == 0 {
+		item.Seq = o.seq + 1
+	}
+	o.seq = max(o.seq, item.Seq)
+	o.put(&item, fresh)
+	o.shed()
 }
 
-func (o *Outbox) gaveUp(victims []*Item) {
-	for _, victim := range victims {
-		if victim.Count > 0 {
-			o.dropped[victim.Severity] += victim.Count
+// put adds an item, or replaces the one with its ID, in memory and in the store.
+func (o *Outbox) put(item *Item, fresh bool) {
+	o.forget(item.ID)
+	o.items[item.ID] = item
+	o.count(item, 1)
+	o.behind.put(item.storeKey(), item.stored(), fresh)
+}
+
+// forget removes an item from memory.
+func (o *Outbox) forget(id string) {
+	if item, ok := o.items[id]; ok {
+		delete(o.items, id)
+		o.count(item, -1)
+	}
+}
+
+func (o *Outbox) count(item *Item, n int) {
+	o.counts.Bytes += n * len(item.Body)
+	switch {
+	case item.Lost != "":
+		o.counts.Lost += n
+	case item.Held:
+		o.counts.Held += n
+	default:
+		o.counts.Waiting += n
+	}
+}
+
+// shed drops items until the limits hold. For the limit of bytes it frees more than needed, since it sorts all items.
+func (o *Outbox) shed() {
+	tooMany, tooLarge := o.limit > 0 && len(o.items) > o.limit, o.bytes > 0 && o.counts.Bytes > o.bytes
+	if !tooMany && !tooLarge {
+		return
+	}
+	for _, item := range o.sorted(expendable, func(i *Item) bool { return i.Lost == "" }) {
+		if (o.limit == 0 || len(o.items) <= o.limit) && (!tooLarge || o.counts.Bytes <= o.bytes*7/8) {
+			break
 		}
-		o.name(victim)
+		o.drop(item, "dropped")
 	}
 }
 
-// name stores that an item was given up, if the receiver must be told.
-func (o *Outbox) name(victim *Item) {
-	if left, ok := o.queue.items[victim.ID]; ok {
-		o.keep(left, false)
-	} else {
-		o.behind.Delete(storeKey(*victim))
+// drop gives up an item and counts it.
+func (o *Outbox) drop(item *Item, why string) {
+	if item.Count > 0 {
+		o.dropped[item.Severity] += item.Count
 	}
+	o.giveUp(item, why)
 }
 
-// keep stores an item; fresh means that the store has no value under its key.
-func (o *Outbox) keep(item *Item, fresh bool) {
-	key, value := stored(*item)
-	o.behind.put(key, value, fresh)
+// giveUp removes an item. In an outbox of streams an item that was to be sent stays under its name, without its body.
+func (o *Outbox) giveUp(item *Item, why string) {
+	if o.named && !item.Held {
+		o.put(&Item{ID: item.ID, Seq: item.Seq, Key: item.Key, Severity: item.Severity, First: item.First, Lost: why}, false)
+		return
+	}
+	o.forget(item.ID)
+	o.behind.Delete(item.storeKey())
 }
 
-// stored returns the stored form of an item: a checksum and its JSON, with the body unchanged.
-func stored(item Item) (key string, value []byte) {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(item) // an item is plain data, and its Body was checked when it was made
-	return storeKey(item), fmt.Appendf(nil, "%s %s", checksum(text.Bytes()), text.Bytes())
+// sorted returns the items that match is.
+func (o *Outbox) sorted(compare func(a, b *Item) int, is func(*Item) bool) (items []*Item) {
+	for _, item := range o.items {
+		if is(item) {
+			items = append(items, item)
+		}
+	}
+	slices.SortFunc(items, compare)
+	return items
 }
 
 // Next returns the item to send, the oldest of the most severe, and whether there is one. The item stays until Remove.
-func (o *Outbox) Next() (Item, bool) {
+func (o *Outbox) Next() (next Item, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if item := o.queue.next(); item != nil {
-		return *item, true
+	for _, item := range o.items {
+		if !item.Held && (!ok || urgent(item, &next) < 0) {
+			next, ok = *item, true
+		}
 	}
-	return Item{}, false
+	return next, ok
 }
 
 // Remove removes an item: it was sent, or never will be.
 func (o *Outbox) Remove(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if item, ok := o.queue.items[id]; ok {
-		o.queue.remove(id)
-		o.behind.Delete(storeKey(*item))
+	if item, ok := o.items[id]; ok {
+		o.forget(id)
+		o.behind.Delete(item.storeKey())
 	}
 }
 
@@ -197,19 +208,23 @@ func (o *Outbox) Remove(id string) {
 func (o *Outbox) Waiting(key string) (n int, held *Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	n, item := o.queue.waiting(key)
-	if item != nil {
-		held = new(*item)
+	for _, item := range o.items {
+		switch {
+		case item.Key != key:
+		case item.Held:
+			held = new(*item)
+		default:
+			n++
+		}
 	}
 	return n, held
 }
 
-// Held returns the items that are still gathering, the oldest first.
-func (o *Outbox) Held() []Item {
+// Held returns the items that are not to be sent yet, the oldest first.
+func (o *Outbox) Held() (held []Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var held []Item
-	for _, item := range o.queue.sorted(byAge, func(i *Item) bool { return i.Held }) {
+	for _, item := range o.sorted(byAge, func(i *Item) bool { return i.Held }) {
 		held = append(held, *item)
 	}
 	return held
@@ -219,9 +234,8 @@ func (o *Outbox) Held() []Item {
 func (o *Outbox) Replace(item Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, ok := o.queue.items[item.ID]; ok {
-		o.queue.put(&item)
-		o.keep(&item, false)
+	if _, ok := o.items[item.ID]; ok {
+		o.put(&item, false)
 	}
 }
 
@@ -230,7 +244,7 @@ func (o *Outbox) Replace(item Item) {
 func (o *Outbox) Batch(count, size int) (batch []Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, item := range o.queue.sorted(inStreams, func(i *Item) bool { return !i.Held && i.Lost == "" }) {
+	for _, item := range o.sorted(inStreams, func(i *Item) bool { return !i.Held && i.Lost == "" }) {
 		size -= len(item.Body)
 		if len(batch) > 0 && (size < 0 || len(batch) == count || item.Key != batch[0].Key) {
 			break
@@ -244,10 +258,11 @@ func (o *Outbox) Batch(count, size int) (batch []Item) {
 func (o *Outbox) Lost() (lost []Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.queue.lost > 0 {
-		for _, item := range o.queue.sorted(inStreams, func(i *Item) bool { return i.Lost != "" }) {
-			lost = append(lost, *item)
-		}
+	if o.counts.Lost == 0 {
+		return nil
+	}
+	for _, item := range o.sorted(inStreams, func(i *Item) bool { return i.Lost != "" }) {
+		lost = append(lost, *item)
 	}
 	return lost
 }
@@ -256,39 +271,36 @@ func (o *Outbox) Lost() (lost []Item) {
 func (o *Outbox) Expire(before time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	old := o.queue.sorted(inStreams, func(i *Item) bool { return i.Lost == "" && i.First.Before(before) })
-	for _, item := range old {
-		o.queue.giveUp(item, "expired")
+	for _, item := range o.sorted(inStreams, func(i *Item) bool { return i.Lost == "" && i.First.Before(before) }) {
+		o.drop(item, "expired")
 	}
-	o.gaveUp(old)
 }
 
 // GiveUp gives up an item that will never be sent.
 func (o *Outbox) GiveUp(id, why string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if item, ok := o.queue.items[id]; ok {
-		o.queue.giveUp(item, why)
-		o.name(item)
+	if item, ok := o.items[id]; ok {
+		o.giveUp(item, why)
 	}
 }
 
-// Counts are the sizes of an outbox.
+// Counts are the sizes of an outbox: the items that wait, are held, and were given up and not yet removed, and the
+// bytes of all bodies.
 type Counts struct{ Waiting, Held, Lost, Bytes int }
 
-// Counts returns how many items wait, are held, and were given up and not yet removed.
+// Counts returns the present sizes.
 func (o *Outbox) Counts() Counts {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	q := &o.queue
-	return Counts{len(q.items) - q.held - q.lost, q.held, q.lost, q.size}
+	return o.counts
 }
 
 // Has reports whether an ID is in the outbox.
 func (o *Outbox) Has(id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, ok := o.queue.items[id]
+	_, ok := o.items[id]
 	return ok
 }
 
@@ -296,7 +308,7 @@ func (o *Outbox) Has(id string) bool {
 func (o *Outbox) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.queue.items)
+	return len(o.items)
 }
 
 // TakeDropped returns how many things were given up since the last call, by severity.

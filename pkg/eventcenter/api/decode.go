@@ -78,7 +78,7 @@ func decode(read func() (event.Envelope, error)) (d decoded, status int, err err
 		return d, http.StatusBadRequest, err
 	}
 	if strings.HasPrefix(d.Type, ownPrefix) {
-		return d, http.StatusUnprocessableEntity, d.readOwn(c.Event)
+		return d, http.StatusUnprocessableEntity, d.readOwn(c)
 	}
 	if centers.MatchString(d.Source) {
 		return d, http.StatusUnprocessableEntity, errors.New("this source is the center's own")
@@ -118,22 +118,18 @@ func plain(c cloudevents.Event) error {
 }
 
 // readOwn reads an event of one of our own types, strictly.
-func (d *decoded) readOwn(c cloudevents.Event) error {
+func (d *decoded) readOwn(c event.Envelope) error {
 	if centerTypes.MatchString(d.Type) {
 		return errors.New("this type is for the center itself")
 	}
-	from := event.FromCloudEvent
-	_, _, detector, _ := event.ReadSource(d.Source)
-	if fault := strings.HasPrefix(d.Type, ownPrefix+"fault."); detector != "" || fault && c.Extensions()["stream"] == nil {
-		from = event.FromDetector
-	}
-	e, err := from(c, len(d.JSON))
+	e, err := c.Decode()
 	if err != nil {
 		return err
 	}
 	if err := complete(e); err != nil {
 		return err
 	}
+	_, _, detector, _ := event.ReadSource(d.Source)
 	if f, ok := e.Data.(event.Fault); ok && f.Detector != detector {
 		return errors.New("data: detector is for the faults of detectors")
 	}

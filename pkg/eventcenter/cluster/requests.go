@@ -14,9 +14,6 @@ const (
 	answerLimit   = 10 * time.Second
 )
 
-// ErrNoWorker means that no replica is the worker now.
-var ErrNoWorker = errors.New("no replica is the worker now")
-
 // Ask sends a question to the worker replica, and returns its answer. Both travel as JSON.
 func Ask[Q, A any](ctx context.Context, n *Node, question Q) (answer A, err error) {
 	text, err := json.Marshal(question)
@@ -27,7 +24,7 @@ func Ask[Q, A any](ctx context.Context, n *Node, question Q) (answer A, err erro
 	defer cancel()
 	m, err := n.Conn.RequestWithContext(ctx, workerSubject, text)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return answer, ErrNoWorker
+		return answer, errors.New("no replica is the worker now")
 	}
 	if err == nil {
 		err = json.Unmarshal(m.Data, &answer)

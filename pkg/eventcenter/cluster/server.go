@@ -7,11 +7,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -51,11 +54,15 @@ func Start(c Config) (*Node, error) {
 	// A server with routes needs a client listener too: on loopback, unused. Without one it also does not hand over its
 	// leaderships.
 	own := rand.Text()
+	most, err := storeLimit(c.Dir)
+	if err != nil {
+		return nil, err
+	}
 	o := &server.Options{ServerName: c.Name, Host: "127.0.0.1", Port: server.RANDOM_PORT, Authorization: own,
 		AuthTimeout: startLimit.Seconds(), NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: filepath.Clean(c.Dir), SyncAlways: true, // acknowledge only messages on disk
 		MaxPayload: jetstream.MaxMessage, MaxPending: 8 * jetstream.MaxMessage,
-		JetStreamMaxMemory: 64 << 20, LameDuckDuration: handOver, LameDuckGracePeriod: handOver / 4}
+		JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: most, LameDuckDuration: handOver, LameDuckGracePeriod: handOver / 4}
 	if c.Listen != "" {
 		host, port, err := net.SplitHostPort(c.Listen)
 		if err != nil {
@@ -88,6 +95,32 @@ func Start(c Config) (*Node, error) {
 		return nil, fmt.Errorf("nats-server: %w", err)
 	}
 	return &Node{conn, s}, nil
+}
+
+// storeLimit returns how many bytes the files in a directory may take: three quarters of what they take now and what is
+// free. The server's default counts only what is free: with half of a volume in use it accepts nothing after a restart.
+func storeLimit(dir string) (most int64, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return 0, err
+	}
+	dir, err = filepath.EvalSymlinks(dir) // WalkDir follows none
+	if err != nil {
+		return 0, err
+	}
+	var used int64
+	_ = filepath.WalkDir(dir, func(_ string, file fs.DirEntry, err error) error {
+		if err == nil && file.Type().IsRegular() {
+			if info, err := file.Info(); err == nil {
+				used += info.Size()
+			}
+		}
+		return nil // a file that has vanished, and a directory that cannot be read (lost+found), count as nothing
+	})
+	var volume syscall.Statfs_t
+	if err := syscall.Statfs(dir, &volume); err != nil {
+		return 0, fmt.Errorf("size of %s: %w", dir, err)
+	}
+	return int64(0.75 * (float64(used) + float64(volume.Bavail)*float64(volume.Bsize))), nil
 }
 
 // Connect connects to external NATS servers.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,8 +15,7 @@ import (
 
 const (
 	wordsSubject = "eventcenter.words"
-	wordsEvery   = 3 * time.Second
-	wordsAtOnce  = 500 // per message
+	wordsEvery   = 3 * time.Second // a node's signs of life are sent once in it
 )
 
 // Words distributes agents' signs of life to the other replicas. They are not journaled: if one is lost, the next
@@ -28,8 +25,9 @@ type Words struct {
 	Model *model.Model
 	Log   *slog.Logger
 
-	mu   sync.Mutex // guards the fields below
-	last map[model.Key]word
+	mu    sync.Mutex // guards the fields below
+	began time.Time  // of the present interval
+	sent  map[model.Key]bool
 }
 
 type word struct {
@@ -40,50 +38,42 @@ type word struct {
 	Agent   event.Agent `json:"agent"`
 }
 
-// RecordAlive records a sign of life that an agent sent to this replica.
+// RecordAlive records a sign of life that an agent sent to this replica, and sends it to the others, but only the first
+// of a node in each interval.
 func (w *Words) RecordAlive(key model.Key, agent event.Agent, sentAt, at time.Time) {
 	w.Model.RecordAlive(key, agent, sentAt, at)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.last == nil {
-		w.last = map[model.Key]word{}
+	if !w.first(key, at) {
+		return
 	}
-	w.last[key] = word{key.Cluster, key.Node, at, sentAt, agent}
+	data, err := json.Marshal([]word{{key.Cluster, key.Node, at, sentAt, agent}})
+	if err == nil {
+		err = w.Node.Conn.Publish(wordsSubject, data)
+	}
+	if err != nil { // the connection logs that it is lost
+		w.Log.Debug("send a sign of life to other replicas failed", "err", err)
+	}
 }
 
-// Run sends and receives signs of life until ctx ends.
+// first reports whether a sign of life is a node's first in this interval.
+func (w *Words) first(key model.Key, at time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if at.Sub(w.began) >= wordsEvery {
+		w.began, w.sent = at, map[model.Key]bool{}
+	}
+	known := w.sent[key]
+	w.sent[key] = true
+	return !known
+}
+
+// Run receives signs of life until ctx ends.
 func (w *Words) Run(ctx context.Context) error {
 	sub, err := w.Node.Conn.Subscribe(wordsSubject, w.take)
 	if err != nil {
 		return err
 	}
-	defer sub.Unsubscribe() // if the connection is closed, the subscription ends anyway
-	tick := time.NewTicker(wordsEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			w.publishAll()
-		}
-	}
-}
-
-func (w *Words) publishAll() {
-	w.mu.Lock()
-	all := slices.Collect(maps.Values(w.last))
-	w.last = nil
-	w.mu.Unlock()
-	for some := range slices.Chunk(all, wordsAtOnce) {
-		data, err := json.Marshal(some)
-		if err == nil {
-			err = w.Node.Conn.Publish(wordsSubject, data)
-		}
-		if err != nil {
-			w.Log.Warn("send signs of life to other replicas failed", "err", err)
-		}
-	}
+	<-ctx.Done()
+	return sub.Unsubscribe()
 }
 
 // take records signs of life received by other replicas. This replica gets its own back too, without effect.

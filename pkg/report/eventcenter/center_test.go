@@ -3,19 +3,24 @@ package eventcenter_test
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
 // center is a receiver of CloudEvents that uses the SDK instead of our code to read requests. It also decodes each
@@ -165,6 +170,73 @@ func config(c *center) (eventcenter.Config, *fakeCenter) {
 		Settings: eventcenter.Settings{Endpoints: []string{"https://center/v1/events"}, Cluster: "prod"},
 		Node:     "node-1", Boot: "boot-1", Version: "1.2", Transport: receiver,
 	}, receiver
+}
+
+// kit is a reporter that sends to a center without a network, in a bubble of time.
+type kit struct {
+	t        *testing.T
+	c        *center
+	receiver *fakeCenter
+	store    *reporttest.Store
+	config   eventcenter.Config
+	w        *reporttest.World
+	r        *eventcenter.Reporter
+	stop     func()
+}
+
+func bubble(t *testing.T, test func(t *testing.T, k *kit)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		k := &kit{t: t, c: &center{}, store: reporttest.NewStore(), w: reporttest.NewWorld()}
+		k.config, k.receiver = config(k.c)
+		k.config.Store = k.store
+		test(t, k)
+	})
+}
+
+// start starts the reporter, or another one after it.
+func (k *kit) start() {
+	k.r = eventcenter.New(k.config)
+	k.stop = reporttest.Start(k.t, k.r)
+}
+
+// away makes the center unreachable, until its receiver is mended.
+func (k *kit) away() { k.receiver.Fail(errors.New("connection refused")) }
+
+// find makes a check find things with these reasons.
+func (k *kit) find(reasons ...string) { k.r.Update(k.w.Run("a", nil, reasons...)) }
+
+// check fails the test if something is wrong with what the center received, or is not of the reasons.
+func (k *kit) check(reasons ...string) {
+	k.t.Helper()
+	k.c.check(k.t)
+	if got := k.c.lines(event.FaultRaised, event.FaultUpdated); reasons != nil && !slices.Equal(got, reasons) {
+		k.t.Errorf("received %q, want %q", got, reasons)
+	}
+}
+
+// startAgain stops the reporter, and starts another one while the center answers until all has arrived.
+func (k *kit) startAgain(reasons ...string) {
+	k.t.Helper()
+	k.stop()
+	k.receiver.Mend()
+	k.start()
+	time.Sleep(10 * time.Minute)
+	k.stop()
+	k.check(reasons...)
+}
+
+// storm makes a check find things, one of every so many fatal.
+func (k *kit) storm(things, every int, reason, message string) {
+	observation := finding.Observation{Check: "storm", At: k.w.Now()}
+	for i := range things {
+		f := reporttest.Fatal("storm", i, reason)
+		if f.Message += message; i%every > 0 {
+			f.Severity = finding.Info
+		}
+		observation.Findings = append(observation.Findings, f)
+	}
+	k.r.Update(k.w.Observe(observation))
 }
 
 func must(t testing.TB, err error) {

@@ -1,6 +1,7 @@
 package eventcenter
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -14,8 +15,6 @@ import (
 )
 
 const (
-	// reload is the age at which credentials are read again.
-	reload = time.Minute
 	// fileWait is how long a request waits for the files if there are no older credentials.
 	fileWait = time.Second
 	// maxHeader bounds the headers of an answer, in bytes.
@@ -27,13 +26,13 @@ const (
 // session is one set of credentials and the connections made with them.
 type session struct {
 	client http.RoundTripper
-	pool   *http.Transport // nil: the client is the caller's
+	own    *http.Transport // the client, unless it is the caller's
 	token  string
 	digest [32]byte // of the files
 }
 
-// credentials keeps the newest session. The files may be on a hung disk: a goroutine reads them, and a request that has
-// older credentials does not wait for it.
+// credentials keeps the newest session. Each request has the files read again for the next one: they may be on a hung
+// disk, so a goroutine reads them, and only the first request waits for it.
 type credentials struct {
 	settings Settings
 	read     func(name string) ([]byte, error)
@@ -41,8 +40,7 @@ type credentials struct {
 
 	mu      sync.Mutex // guards all below
 	current *session
-	err     error // of the last read
-	readAt  time.Time
+	err     error         // of the last read
 	reading chan struct{} // closed after the read in progress; nil if there is none
 }
 
@@ -50,14 +48,13 @@ type credentials struct {
 func (c *credentials) get(ctx context.Context) (*session, error) {
 	c.mu.Lock()
 	current, reading := c.current, c.reading
-	if reading == nil && (c.readAt.IsZero() || time.Since(c.readAt) >= reload) {
+	if reading == nil {
 		reading = make(chan struct{})
 		c.reading = reading
-		go c.load(reading)
+		go c.load(current, reading)
 	}
-	fresh := !c.readAt.IsZero()
 	c.mu.Unlock()
-	if reading == nil || current != nil && fresh {
+	if current != nil {
 		return current, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, fileWait)
@@ -68,42 +65,23 @@ func (c *credentials) get(ctx context.Context) (*session, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.current != nil && c.readAt.IsZero() {
-		c.readAt = time.Now() // only the first request waits for the disk
-	}
 	if c.current == nil {
-		if c.err == nil {
-			return nil, fmt.Errorf("credentials: no answer of the disk within %s", fileWait)
-		}
-		return nil, fmt.Errorf("credentials: %w", c.err)
+		return nil, fmt.Errorf("credentials: %w", cmp.Or(c.err, errNoAnswer))
 	}
 	return c.current, nil
 }
 
-// doubt has the files read again before the next request, which waits briefly for them.
-func (c *credentials) doubt() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.readAt = time.Time{}
-}
+var errNoAnswer = fmt.Errorf("no answer of the disk within %s", fileWait)
 
-func (c *credentials) load(done chan struct{}) {
-	c.mu.Lock()
-	old := c.current
-	c.mu.Unlock()
+func (c *credentials) load(old *session, done chan struct{}) {
 	next, err := c.open(old)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err == nil {
-		if old != next {
-			old.close()
-		}
+	if err == nil && next != old {
+		old.close()
 		c.current = next
 	}
-	c.err, c.readAt, c.reading = err, time.Now(), nil
-	if err != nil && c.current == nil {
-		c.readAt = time.Time{} // the next request tries again
-	}
+	c.err, c.reading = err, nil
 	close(done)
 }
 
@@ -124,19 +102,21 @@ func (c *credentials) open(old *session) (*session, error) {
 		fmt.Fprintf(sum, "%d %s\n%s", len(data), name, data)
 	}
 	s := &session{client: c.fixed, token: strings.TrimSpace(string(files[c.settings.TokenFile]))}
+	if c.settings.TokenFile != "" && s.token == "" {
+		return nil, fmt.Errorf("%s: empty", c.settings.TokenFile)
+	}
 	sum.Sum(s.digest[:0])
 	if old != nil && old.digest == s.digest {
 		return old, nil
 	}
-	if s.client != nil {
-		return s, nil
+	if s.client == nil {
+		config, err := c.tls(files)
+		if err != nil {
+			return nil, err
+		}
+		s.own = newTransport(config)
+		s.client = s.own
 	}
-	config, err := c.tls(files)
-	if err != nil {
-		return nil, err
-	}
-	s.pool = newTransport(config)
-	s.client = s.pool
 	return s, nil
 }
 
@@ -171,8 +151,8 @@ func newTransport(config *tls.Config) *http.Transport {
 }
 
 func (s *session) close() {
-	if s != nil && s.pool != nil {
-		s.pool.CloseIdleConnections()
+	if s != nil && s.own != nil {
+		s.own.CloseIdleConnections()
 	}
 }
 

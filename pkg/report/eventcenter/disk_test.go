@@ -45,68 +45,60 @@ func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &center{}
-			synctest.Test(t, func(t *testing.T) {
-				config, _ := config(c)
+			bubble(t, func(t *testing.T, k *kit) {
 				over := make(chan struct{})
-				config.Store, config.Settings.TokenFile = store(t), "/on/the/same/disk"
+				k.config.Store, k.config.Settings.TokenFile = store(t), "/on/the/same/disk"
 				reads := 0
-				config.ReadFile = func(string) ([]byte, error) {
+				k.config.ReadFile = func(string) ([]byte, error) {
 					if reads++; reads > 1 {
 						<-over
 					}
 					return []byte("secret"), nil
 				}
-				r := eventcenter.New(config)
-				ctx, w := t.Context(), reporttest.NewWorld()
-				go r.Run(ctx) // the error at the end is that of the hung disk
+				k.r = eventcenter.New(k.config)
+				go k.r.Run(t.Context()) // the error at the end is that of the hung disk
 				time.Sleep(5 * time.Minute)
 				for i := range 3 {
 					began := time.Now()
-					r.Update(w.Run("filesystem-readonly", nil, fmt.Sprint("Disk", i)))
+					k.find(fmt.Sprint("Disk", i))
 					synctest.Wait()
 					time.Sleep(2 * time.Second)
-					if !slices.Contains(c.lines(event.FaultRaised, event.FaultUpdated), fmt.Sprint("Disk", i)) {
-						t.Fatalf("%d: not received after %s: %v", i, time.Since(began), c.lines())
+					if !slices.Contains(k.c.lines(event.FaultRaised, event.FaultUpdated), fmt.Sprint("Disk", i)) {
+						t.Fatalf("%d: not received after %s: %v", i, time.Since(began), k.c.lines())
 					}
 					time.Sleep(10 * time.Minute)
 				}
 				close(over)
+				k.check()
 			})
-			c.check(t)
 		})
 	}
 }
 
 // An unreadable backlog does not block new events, and is sent when the disk is back.
 func TestBacklogOnHungDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &center{}
-		config, receiver := config(c)
-		store := reporttest.NewStore()
-		config.Store = store
-		receiver.Fail(errors.New("connection refused"))
-		stop := reporttest.Start(t, eventcenter.New(config))
+	bubble(t, func(t *testing.T, k *kit) {
+		k.away()
+		k.start()
 		time.Sleep(time.Minute)
-		stop()
-		receiver.Mend()
+		k.stop()
+		k.receiver.Mend()
 		over := make(chan struct{})
-		config.Store = disk{store, func() error { <-over; return nil }}
-		r, w := eventcenter.New(config), reporttest.NewWorld()
-		stop = reporttest.Start(t, r)
+		k.config.Store = disk{k.store, func() error { <-over; return nil }}
+		k.start()
 		for i := range 5 {
-			r.Update(w.Run("a", nil, fmt.Sprint("Reason", i)))
+			k.find(fmt.Sprint("Reason", i))
 			time.Sleep(2 * time.Second)
-			if lines := c.lines(event.FaultRaised, event.FaultUpdated); len(lines) != i+1 {
+			if lines := k.c.lines(event.FaultRaised, event.FaultUpdated); len(lines) != i+1 {
 				t.Errorf("%d: received %v", i, lines)
 			}
 		}
 		close(over)
 		time.Sleep(10 * time.Minute)
-		stop()
-		c.check(t)
+		k.stop()
+		k.check()
 		streams := map[string]bool{}
-		for _, e := range c.received() {
+		for _, e := range k.c.received() {
 			if e.Type == event.AgentStarted {
 				streams[e.Stream] = true
 			}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -45,6 +46,7 @@ type Reporter struct {
 	config      Config
 	credentials *credentials
 	changed     chan struct{} // size 1: signals a new event, without its content
+	endpoint    atomic.Int64  // index of the one in use
 
 	mu        sync.Mutex // guards all below
 	outbox    *outbox
@@ -54,7 +56,6 @@ type Reporter struct {
 	blind     []string                  // unknown checks of the last snapshot: the center keeps their faults open
 	learned   time.Time                 // when a snapshot must report checks that became known; zero: none did
 	recent    []string                  // IDs of the newest activities: the journal may repeat them
-	endpoint  int                       // the one in use
 
 	sender // only for Run
 }
@@ -64,6 +65,9 @@ func New(c Config) *Reporter {
 	c.Settings.Mode = cmp.Or(c.Settings.Mode, event.Batch)
 	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	if c.PodsEnded == nil {
+		c.PodsEnded = func() *uint64 { return nil }
+	}
 	now := time.Now()
 	r := &Reporter{
 		config: c, credentials: &credentials{settings: c.Settings, read: c.ReadFile, fixed: c.Transport},
@@ -227,10 +231,8 @@ type Stats struct {
 
 // Stats returns the current figures.
 func (r *Reporter) Stats() Stats {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	counts := r.outbox.Counts()
-	return Stats{r.config.Settings.Endpoints[r.endpoint], counts.Held, counts.Bytes}
+	return Stats{r.config.Settings.Endpoints[r.endpoint.Load()], counts.Held, counts.Bytes}
 }
 
 var _ report.ActivityReporter = (*Reporter)(nil)

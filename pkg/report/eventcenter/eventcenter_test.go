@@ -35,10 +35,9 @@ func TestBehaviour(t *testing.T) {
 func TestSimplerModes(t *testing.T) {
 	for _, mode := range []event.Mode{event.Batch, event.Structured, event.Binary} {
 		t.Run(string(mode), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &center{}
+			bubble(t, func(t *testing.T, k *kit) {
 				refused := 0
-				c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+				k.c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
 					is := event.Binary
 					switch request.Header.Get("Content-Type") {
 					case event.BatchMediaType:
@@ -52,19 +51,13 @@ func TestSimplerModes(t *testing.T) {
 					}
 					return is != mode
 				})
-				config, _ := config(c)
-				r := eventcenter.New(config)
-				stop := reporttest.Start(t, r)
-				w := reporttest.NewWorld()
-				r.Update(w.Run("a", nil, "One", "Two \"é\" %"))
+				k.start()
+				k.find("One", "Two \"é\" %")
 				time.Sleep(time.Minute)
-				r.Update(w.Run("a", nil, "One", "Two \"é\" %", "Three"))
+				k.find("One", "Two \"é\" %", "Three")
 				time.Sleep(time.Minute)
-				stop()
-				c.check(t)
-				if diff := cmp.Diff([]string{"One", "Two \"é\" %", "Three"}, c.lines(event.FaultRaised)); diff != "" {
-					t.Error(diff)
-				}
+				k.stop()
+				k.check("One", "Two \"é\" %", "Three")
 				if want := slices.Index([]event.Mode{event.Batch, event.Structured, event.Binary},
 					mode); refused != want {
 					t.Errorf("%d requests in modes that were refused before, want %d", refused, want)
@@ -91,9 +84,8 @@ func TestRejected(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &center{}
-				c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+			bubble(t, func(t *testing.T, k *kit) {
+				k.c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
 					var bad []int
 					for i, e := range events {
 						if strings.Contains(string(e.Data()), `"reason":"Reason7"`) {
@@ -106,39 +98,28 @@ func TestRejected(t *testing.T) {
 					}
 					return false
 				})
-				config, _ := config(c)
-				config.Store = reporttest.NewStore()
-				r := eventcenter.New(config)
-				w := reporttest.NewWorld()
-				var want []string
-				reasons := []string{}
+				var reasons []string
 				for i := range 20 {
 					reasons = append(reasons, fmt.Sprint("Reason", i))
-					if i != 7 {
-						want = append(want, fmt.Sprint("Reason", i))
-					}
 				}
-				r.Update(w.Run("a", nil, reasons...))
-				stop := reporttest.Start(t, r)
+				k.start()
+				k.find(reasons...)
 				time.Sleep(10 * time.Minute)
-				c.check(t)
-				got := c.lines(event.FaultRaised)
+				k.check()
+				got, want := k.c.lines(event.FaultRaised), slices.Delete(reasons, 7, 8)
 				slices.Sort(got)
 				slices.Sort(want)
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Error(diff)
 				}
-				if stats := r.Stats(); stats.Quarantined != 1 {
-					t.Errorf("%+v, want one that is set aside", stats)
+				for range 2 { // also after a restart
+					if stats := k.r.Stats(); stats.Quarantined != 1 {
+						t.Errorf("%+v, want one that is set aside", stats)
+					}
+					k.stop()
+					k.start()
+					time.Sleep(time.Minute)
 				}
-				stop()
-				again := eventcenter.New(config)
-				stop = reporttest.Start(t, again)
-				time.Sleep(time.Minute)
-				if stats := again.Stats(); stats.Quarantined != 1 {
-					t.Errorf("after a restart %+v, want one that is set aside", stats)
-				}
-				stop()
 			})
 		})
 	}
@@ -152,34 +133,30 @@ func (neverEnding) Read(p []byte) (int, error) { return len(p), nil }
 func TestKept(t *testing.T) {
 	for _, code := range []int{300, 302, 307, 401, 403, 404, 408, 409, 429, 500, 503} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &center{}
-				c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+			bubble(t, func(t *testing.T, k *kit) {
+				k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
 					w.Header().Set("Location", "http://169.254.169.254/")
 					w.Header().Set("Retry-After", "1800")
 					w.WriteHeader(code)
 					return true
 				})
-				config, _ := config(c)
 				seen := &observer{}
-				config.Observer = seen
-				r := eventcenter.New(config)
-				r.Update(reporttest.NewWorld().Run("a", nil, "One"))
-				stop := reporttest.Start(t, r)
+				k.config.Observer = seen
+				k.start()
+				k.find("One")
 				time.Sleep(29 * time.Minute)
 				synctest.Wait()
-				if c.asked() != 1 {
-					t.Errorf("%d requests before the center's Retry-After was over", c.requests)
+				if k.c.asked() != 1 {
+					t.Errorf("%d requests before the center's Retry-After was over", k.c.requests)
 				}
 				if seen.result != "error" || !strings.Contains(fmt.Sprint(seen.err), fmt.Sprint(code)) {
 					t.Errorf("observed %q %v", seen.result, seen.err)
 				}
-				c.answers(nil)
+				k.c.answers(nil)
 				time.Sleep(2 * time.Hour)
-				stop()
-				c.check(t)
-				if diff := cmp.Diff([]string{"One"}, c.lines(event.FaultRaised)); diff != "" || seen.result != "ok" {
-					t.Error(seen.result, diff)
+				k.stop()
+				if k.check("One"); seen.result != "ok" {
+					t.Error(seen.result)
 				}
 			})
 		})
@@ -200,25 +177,22 @@ func TestAlive(t *testing.T) {
 	for header, want := range map[string]int{"": 60, "120": 30, "1": 360, "999999999999": 1, "90000": 1, "-5": 60,
 		"x": 60} {
 		t.Run(header, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &center{}
-				c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+			bubble(t, func(t *testing.T, k *kit) {
+				k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
 					w.Header().Set("Nodeagent-Alive-Seconds", header)
 					return false
 				})
-				config, _ := config(c)
-				config.Rand = func() float64 { return 0.999 } // the next snapshot comes after the hour
-				r := eventcenter.New(config)
-				stop := reporttest.Start(t, r)
+				k.config.Rand = func() float64 { return 0.999 } // the next snapshot comes after the hour
+				k.start()
 				time.Sleep(time.Hour - time.Second)
 				n := 0
-				for _, e := range c.received() {
+				for _, e := range k.c.received() {
 					if e.Type == event.AgentAlive {
 						n++
 					}
 				}
-				stop()
-				c.check(t)
+				k.stop()
+				k.check()
 				if n < want-2 || n > want {
 					t.Errorf("%d agent.alive in an hour, want %d", n, want)
 				}
@@ -229,28 +203,24 @@ func TestAlive(t *testing.T) {
 
 // After connecting, the reporter sends the backlog, then all active faults, and the unknown checks.
 func TestSnapshotBehindWhatWaited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &center{}
-		config, receiver := config(c)
+	bubble(t, func(t *testing.T, k *kit) {
 		left := finding.NewActivity(finding.LeftoverFound, "leftovers", finding.Subject{Kind: "mount", Name: "/a",
 			UID: "u"}, finding.Timestamp{Wall: time.Now(), Boot: "boot-1"})
 		left.Message = "left"
-		config.Checks, config.Leftovers = []string{"a", "b"}, []finding.Activity{left}
+		k.config.Checks, k.config.Leftovers = []string{"a", "b"}, []finding.Activity{left}
 		ended := uint64(7)
-		config.PodsEnded = func() *uint64 { return &ended }
-		r := eventcenter.New(config)
-		w := reporttest.NewWorld()
-		receiver.Fail(errors.New("connection refused"))
-		stop := reporttest.Start(t, r)
-		r.Update(w.Run("a", nil, "One"))
+		k.config.PodsEnded = func() *uint64 { return &ended }
+		k.away()
+		k.start()
+		k.find("One")
 		time.Sleep(time.Hour)
-		r.Update(w.Run("a", nil, "Two"))
+		k.find("Two")
 		time.Sleep(time.Hour)
-		receiver.Mend()
+		k.receiver.Mend()
 		time.Sleep(10 * time.Minute)
-		stop()
-		c.check(t)
-		received := c.received()
+		k.stop()
+		k.check("One", "Two")
+		received := k.c.received()
 		i := slices.IndexFunc(received, func(e event.Event) bool { return e.Type == event.NodeSnapshot })
 		if i != 3 {
 			t.Fatalf("%d events came before the snapshot", i)
@@ -267,28 +237,21 @@ func TestSnapshotBehindWhatWaited(t *testing.T) {
 		if diff := cmp.Diff([]string{"b"}, snapshot.Unknown); diff != "" || len(snapshot.Leftovers) != 1 {
 			t.Errorf("%d leftovers %s", len(snapshot.Leftovers), diff)
 		}
-		if diff := cmp.Diff([]string{"One", "Two"}, c.lines(event.FaultRaised, event.FaultUpdated)); diff != "" {
-			t.Error(diff)
-		}
 	})
 }
 
 // A snapshot too large for one event is sent in parts.
 func TestSnapshotParts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &center{}
-		config, _ := config(c)
-		r := eventcenter.New(config)
-		w := reporttest.NewWorld()
-		reasons := slices.Repeat([]string{strings.Repeat("R", 5000)}, 1000)
-		state, _ := w.Run("a", nil, reasons...)
-		r.Update(state, nil)
-		stop := reporttest.Start(t, r)
+	bubble(t, func(t *testing.T, k *kit) {
+		state, _ := k.w.Run("a", nil, slices.Repeat([]string{strings.Repeat("R", 5000)}, 1000)...)
+		k.r = eventcenter.New(k.config)
+		k.r.Update(state, nil)
+		stop := reporttest.Start(t, k.r)
 		time.Sleep(time.Minute)
 		stop()
-		c.check(t)
+		k.check()
 		faults, ends, parts := 0, 0, 0
-		for _, e := range c.received() {
+		for _, e := range k.c.received() {
 			if s, ok := e.Data.(event.Snapshot); ok {
 				if s.PodsEnded != nil {
 					t.Error("an agent that does not count pods says how many ended")
@@ -312,31 +275,27 @@ func TestSnapshotParts(t *testing.T) {
 // If a check becomes known after a snapshot called it unknown, another snapshot follows soon, once, even if the center
 // refuses it at first: a fault of an earlier start may have ended meanwhile, without an event.
 func TestSnapshotOfWhatBecameKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &center{}
+	bubble(t, func(t *testing.T, k *kit) {
 		var refuse atomic.Bool
-		c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+		k.c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
 			once := refuse.Swap(false)
 			if once {
 				w.WriteHeader(http.StatusTooManyRequests)
 			}
 			return once
 		})
-		config, _ := config(c)
-		config.Checks = []string{"a", "b", "c"}
-		r := eventcenter.New(config)
-		stop := reporttest.Start(t, r)
+		k.config.Checks = []string{"a", "b", "c"}
+		k.start()
 		time.Sleep(time.Minute)
-		w := reporttest.NewWorld()
 		refuse.Store(true)
-		r.Update(w.Run("a", nil))
+		k.find()
 		time.Sleep(time.Second)
-		r.Update(w.Run("b", errors.New("unreadable")))
+		k.r.Update(k.w.Run("b", errors.New("unreadable")))
 		time.Sleep(10 * time.Minute)
-		stop()
-		c.check(t)
+		k.stop()
+		k.check()
 		var unknown [][]string
-		for _, e := range c.received() {
+		for _, e := range k.c.received() {
 			if s, ok := e.Data.(event.Snapshot); ok {
 				unknown = append(unknown, s.Unknown)
 			}

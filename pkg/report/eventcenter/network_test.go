@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,6 +147,12 @@ func TestRotation(t *testing.T) {
 	if r.Stats().Endpoint != first.URL {
 		t.Errorf("in use: %s", r.Stats().Endpoint)
 	}
+	write("token", nil) // half of a replacement
+	before := c.asked()
+	for i := range 3 {
+		r.Update(w.Run("a", nil, "Empty"+string(rune('A'+i))))
+		eventually(t, "no request", func() bool { return c.asked() > before+i })
+	}
 	write("token", []byte("new\n"))
 	rotated.Store(true)
 	for i := range 5 {
@@ -156,8 +163,11 @@ func TestRotation(t *testing.T) {
 		return slices.Contains(c.lines(), "TokenE")
 	})
 	c.mu.Lock()
-	last := seen[len(seen)-1]
+	last, empty := seen[len(seen)-1], slices.Contains(seen, " system:node:node-1")
 	c.mu.Unlock()
+	if empty {
+		t.Error("the empty token is used")
+	}
 	if last != "Bearer new system:node:node-1" {
 		t.Errorf("last came %q", last)
 	}
@@ -214,6 +224,31 @@ func TestNobodyElseIsAsked(t *testing.T) {
 	eventually(t, "no request", func() bool { return c.asked() > 1 })
 	if n := other.asked(); n > 0 {
 		t.Errorf("%d requests to others", n)
+	}
+}
+
+// The connections of the caller's transport stay open.
+func TestTransportOfTheCaller(t *testing.T) {
+	c := &center{}
+	server := httptest.NewServer(c)
+	defer server.Close()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	config := realConfig(reporttest.NewStore(), server.URL)
+	config.Transport = transport
+	done, cancel := runReal(t, eventcenter.New(config))
+	eventually(t, "no request", func() bool { return c.asked() > 0 })
+	cancel()
+	<-done
+	reused := false
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }})
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, nil)
+	must(t, err)
+	response, err := transport.RoundTrip(request)
+	must(t, err)
+	if must(t, response.Body.Close()); !reused {
+		t.Error("the reporter has closed the connection")
 	}
 }
 

@@ -1,18 +1,14 @@
 package eventcenter_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
-	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
-	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
 // follow returns the faults that a follower believes active: it takes each event once, in the order of arrival.
@@ -59,37 +55,31 @@ func TestOrderAfterOutage(t *testing.T) {
 		for starts := range 4 {
 			for _, last := range [][]string{{}, {"B"}, {"A", "C"}} {
 				t.Run(fmt.Sprint(before, starts, last), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						c := &center{}
-						config, receiver := config(c)
-						config.Store = reporttest.NewStore()
-						w := reporttest.NewWorld()
-						r := eventcenter.New(config)
-						stop := reporttest.Start(t, r)
-						r.Update(w.Run("a", nil, before...))
+					bubble(t, func(t *testing.T, k *kit) {
+						k.start()
+						k.find(before...)
 						time.Sleep(time.Minute)
-						receiver.Fail(errors.New("connection refused"))
+						k.away()
 						for range starts {
-							r.Update(w.Run("a", nil, "A", "B"))
+							k.find("A", "B")
 							time.Sleep(10 * time.Minute)
-							stop()
-							r = eventcenter.New(config)
-							stop = reporttest.Start(t, r)
+							k.stop()
+							k.start()
 						}
-						r.Update(w.Run("a", nil, "X", "Y", "Z"))
+						k.find("X", "Y", "Z")
 						time.Sleep(10 * time.Minute)
-						r.Update(w.Run("a", nil, last...))
+						k.find(last...)
 						time.Sleep(10 * time.Minute)
-						receiver.Mend()
+						k.receiver.Mend()
 						time.Sleep(10 * time.Minute)
-						stop()
-						c.check(t)
-						c.snapshotsAreLast(t)
-						if diff := cmp.Diff(last, c.follow()); diff != "" {
+						k.stop()
+						k.check()
+						k.c.snapshotsAreLast(t)
+						if diff := cmp.Diff(last, k.c.follow()); diff != "" {
 							t.Errorf("a follower believes: %s", diff)
 						}
-						newest := c.received()[len(c.received())-1].Stream
-						if s := c.ofStart(newest); s.Waiting == 0 && starts > 0 {
+						newest := k.c.received()[len(k.c.received())-1].Stream
+						if s := k.c.ofStart(newest); s.Waiting == 0 && starts > 0 {
 							t.Error("agent.started says that nothing waits")
 						}
 					})

@@ -50,12 +50,8 @@ func (o *outbox) add(t event.Type, severity finding.Severity, at time.Time, body
 	if t == event.AgentGap {
 		severity = finding.Fatal // it names the dropped events, so it is dropped last
 	}
-	o.Add(item(o.own, o.last, severity, at, body))
-}
-
-func item(stream string, sequence uint64, severity finding.Severity, at time.Time, body []byte) report.Item {
-	return report.Item{ID: stream + "-" + event.Sequence(sequence), Seq: sequence, Key: stream, Severity: severity, Count: 1,
-		First: at, Last: at, Body: body}
+	o.Add(report.Item{ID: o.own + "-" + event.Sequence(o.last), Seq: o.last, Key: o.own, Severity: severity, Count: 1,
+		First: at, Last: at, Body: body})
 }
 
 func (o *outbox) delivered(batch []report.Item) {

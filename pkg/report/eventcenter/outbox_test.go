@@ -2,23 +2,19 @@ package eventcenter_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
-	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -27,50 +23,28 @@ import (
 // named.
 func TestDayWithoutTheCenter(t *testing.T) {
 	need.Nothing(t)
-	synctest.Test(t, func(t *testing.T) {
-		c := &center{}
-		config, receiver := config(c)
-		store := reporttest.NewStore()
-		config.Store = store
-		receiver.Fail(errors.New("connection refused"))
-		r := eventcenter.New(config)
-		stop := reporttest.Start(t, r)
-		w := reporttest.NewWorld()
-		fatal := 0
+	bubble(t, func(t *testing.T, k *kit) {
+		k.away()
+		k.start()
 		for round := range 160 {
 			time.Sleep(9 * time.Minute)
-			observation := finding.Observation{Check: "storm", At: w.Now()}
-			for i := range 250 {
-				f := reporttest.Fatal("storm", i, fmt.Sprint("Round", round))
-				if f.Severity = finding.Info; i%50 == 0 {
-					f.Severity = finding.Fatal
-					fatal++
-				}
-				observation.Findings = append(observation.Findings, f)
-			}
-			r.Update(w.Observe(observation))
+			k.storm(250, 50, fmt.Sprint("Round", round), "")
 		}
 		time.Sleep(time.Minute)
-		if size, kept := sizeOf(t, store), r.Stats().Bytes; size > 12<<20 || kept > 8<<20 || kept < 6<<20 {
+		if size, kept := sizeOf(t, k.store), k.r.Stats().Bytes; size > 12<<20 || kept > 8<<20 || kept < 6<<20 {
 			t.Errorf("%d bytes in the outbox, %d in the store", kept, size)
 		}
-		stop()
-		receiver.Mend()
-		r = eventcenter.New(config) // all of it survives a restart
-		stop = reporttest.Start(t, r)
-		time.Sleep(10 * time.Minute)
-		stop()
-		c.check(t)
+		k.startAgain() // all of it survives a restart
 		got := 0
-		for _, e := range c.received() {
+		for _, e := range k.c.received() {
 			if _, ok := e.Data.(event.Fault); ok && e.Severity == finding.Fatal {
 				got++
 			}
 		}
-		if got != fatal {
-			t.Errorf("%d of %d fatal events arrived", got, fatal)
+		if got != 160*5 {
+			t.Errorf("%d of %d fatal events arrived", got, 160*5)
 		}
-		if size := sizeOf(t, store); size > 0 {
+		if size := sizeOf(t, k.store); size > 0 {
 			t.Errorf("%d bytes are kept of what has arrived", size)
 		}
 	})
@@ -106,17 +80,13 @@ func stored(t *testing.T, values map[string][]byte) *reporttest.Store {
 // After a crash, an event that has arrived is not reported as lost: neither one never stored, nor one no longer stored.
 func TestNothingThatCameIsCalledLost(t *testing.T) {
 	need.Nothing(t)
-	synctest.Test(t, func(t *testing.T) {
-		c := &center{}
-		config, _ := config(c)
-		store := reporttest.NewStore()
-		config.Store, config.Settings.Mode = store, event.Structured
-		r, w := eventcenter.New(config), reporttest.NewWorld()
-		stop := reporttest.Start(t, r)
-		r.Update(w.Run("a", nil, "One"))
+	bubble(t, func(t *testing.T, k *kit) {
+		k.config.Settings.Mode = event.Structured
+		k.start()
+		k.find("One")
 		time.Sleep(time.Minute)
 		var taken atomic.Int64 // how many more events are accepted
-		c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+		k.c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
 			refused := events[0].Type() != string(event.NodeSnapshot) && taken.Add(-1) < 0
 			if refused {
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -124,58 +94,38 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 			return refused
 		})
 		for _, reason := range []string{"Two", "Three", "Four"} {
-			r.Update(w.Run("a", nil, reason))
+			k.find(reason)
 		}
 		time.Sleep(10 * time.Minute)
-		crashes := []map[string][]byte{content(t, store)}
+		crashes := []map[string][]byte{content(t, k.store)}
 		taken.Store(1)
 		time.Sleep(20 * time.Minute)
-		crashes = append(crashes, content(t, store))
+		crashes = append(crashes, content(t, k.store))
 		if len(crashes[0]) != len(crashes[1])+1 {
 			t.Fatalf("%d events are stored, then %d", len(crashes[0]), len(crashes[1]))
 		}
-		stop()
-		c.answers(nil)
+		k.stop()
+		k.c.answers(nil)
 		for _, left := range crashes {
-			config.Store = stored(t, left)
-			stop = reporttest.Start(t, eventcenter.New(config))
-			time.Sleep(10 * time.Minute)
-			stop()
-			c.check(t)
+			k.config.Store = stored(t, left)
+			k.startAgain()
 		}
-		got := c.lines(event.FaultRaised, event.FaultUpdated)
-		if diff := cmp.Diff([]string{"One", "Two", "Three", "Four"}, got); diff != "" {
-			t.Error(diff)
-		}
+		k.check("One", "Two", "Three", "Four")
 	})
 }
 
 // The next start also names dropped events, if the agent crashed before it could report them.
 func TestGivenUpIsNamedAfterACrash(t *testing.T) {
 	need.Nothing(t)
-	synctest.Test(t, func(t *testing.T) {
-		c := &center{}
-		config, receiver := config(c)
-		store := reporttest.NewStore()
-		config.Store = store
-		receiver.Fail(errors.New("connection refused"))
-		r, w := eventcenter.New(config), reporttest.NewWorld()
-		stop := reporttest.Start(t, r)
+	bubble(t, func(t *testing.T, k *kit) {
+		k.away()
+		k.start()
 		untold := 0
 		var crash map[string][]byte
 		for round := 0; untold == 0 && round < 200; round++ {
-			observation := finding.Observation{Check: "a", At: w.Now()}
-			for i := range 100 {
-				f := reporttest.Fatal("a", i, fmt.Sprint("Round", round))
-				f.Message = strings.Repeat("m", 900)
-				if i > 0 {
-					f.Severity = finding.Info
-				}
-				observation.Findings = append(observation.Findings, f)
-			}
-			r.Update(w.Observe(observation))
+			k.storm(100, 100, fmt.Sprint("Round", round), strings.Repeat("m", 900))
 			time.Sleep(10 * time.Second)
-			crash = content(t, store)
+			crash = content(t, k.store)
 			for _, value := range crash {
 				if bytes.Contains(value, []byte(`"lost":"dropped"`)) {
 					untold++
@@ -185,13 +135,41 @@ func TestGivenUpIsNamedAfterACrash(t *testing.T) {
 		if untold == 0 {
 			t.Fatal("nothing is given up and not told")
 		}
-		stop()
-		receiver.Mend()
-		config.Store = stored(t, crash)
-		stop = reporttest.Start(t, eventcenter.New(config))
+		k.stop()
+		k.config.Store = stored(t, crash)
+		k.startAgain()
+	})
+}
+
+// Events that are too old for the center are given up and named; newer ones arrive.
+func TestTooOld(t *testing.T) {
+	bubble(t, func(_ *testing.T, k *kit) {
+		k.away()
+		k.start()
+		k.find("Old")
+		time.Sleep(8 * 24 * time.Hour)
+		k.find("New")
+		k.receiver.Mend()
 		time.Sleep(10 * time.Minute)
-		stop()
-		c.check(t)
+		k.stop()
+		k.check("New")
+	})
+}
+
+// An agent that starts more than a week later, or finds its clock so far ahead, loses no event if the center is there.
+func TestWeekLater(t *testing.T) {
+	bubble(t, func(_ *testing.T, k *kit) {
+		k.away()
+		k.start()
+		k.find("Kept")
+		time.Sleep(time.Minute)
+		k.stop()
+		time.Sleep(8 * 24 * time.Hour)
+		k.receiver.Mend()
+		k.start()
+		time.Sleep(time.Minute)
+		k.stop()
+		k.check("Kept")
 	})
 }
 
@@ -205,36 +183,22 @@ func TestDamagedRecords(t *testing.T) {
 		"another": func(data []byte) []byte { return bytes.Replace(data, []byte(`"seq":`), []byte(`"seq":1`), 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &center{}
-				config, receiver := config(c)
-				store := reporttest.NewStore()
-				config.Store = store
-				receiver.Fail(errors.New("connection refused"))
-				r := eventcenter.New(config)
-				stop := reporttest.Start(t, r)
-				w := reporttest.NewWorld()
-				for i := range 10 {
-					r.Update(w.Run("a", nil, fmt.Sprint("Reason", i)))
+			bubble(t, func(t *testing.T, k *kit) {
+				k.away()
+				k.start()
+				for i := range 7 {
+					k.find(fmt.Sprint("Reason", i))
 				}
 				time.Sleep(time.Minute)
-				stop()
-				for key, value := range content(t, store) {
-					if !bytes.Contains(value, []byte("Reason5")) {
-						continue
+				k.stop()
+				for key, value := range content(t, k.store) {
+					if bytes.Contains(value, []byte("Reason5")) {
+						must(t, k.store.Put(key, damage(value)))
 					}
-					must(t, store.Put(key, damage(value)))
 				}
-				receiver.Mend()
-				stop = reporttest.Start(t, eventcenter.New(config))
-				time.Sleep(time.Minute)
-				stop()
-				c.check(t)
-				if got := c.lines(event.FaultRaised, event.FaultUpdated); len(got) != 9 {
-					t.Errorf("%v", got)
-				}
-				if store.Len() > 0 {
-					t.Errorf("left: %v", content(t, store))
+				k.startAgain("Reason0", "Reason1", "Reason2", "Reason3", "Reason4", "Reason6")
+				if k.store.Len() > 0 {
+					t.Errorf("left: %v", content(t, k.store))
 				}
 			})
 		})
@@ -243,21 +207,15 @@ func TestDamagedRecords(t *testing.T) {
 
 // Without trouble the reporter does not write to the disk.
 func TestNothingIsWrittenInPeace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &center{}
-		config, _ := config(c)
-		store := reporttest.NewStore()
-		config.Store = store
-		r := eventcenter.New(config)
-		stop := reporttest.Start(t, r)
-		w := reporttest.NewWorld()
+	bubble(t, func(t *testing.T, k *kit) {
+		k.start()
 		for i := range 10 {
-			r.Update(w.Run("a", nil, fmt.Sprint("Reason", i)))
+			k.find(fmt.Sprint("Reason", i))
 			time.Sleep(time.Minute)
 		}
-		stop()
-		c.check(t)
-		if n := len(store.Attempts()); n > 0 {
+		k.stop()
+		k.check()
+		if n := len(k.store.Attempts()); n > 0 {
 			t.Errorf("%d writes", n)
 		}
 	})

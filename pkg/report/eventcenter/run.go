@@ -16,8 +16,6 @@ const (
 	maxSize  = 256 << 10
 	// farewell is how long an exiting agent tries to send its last event.
 	farewell = 1500 * time.Millisecond
-	// tidyEvery is how often the age of the backlog is checked.
-	tidyEvery = time.Hour
 )
 
 // sender is the state of Run.
@@ -29,11 +27,9 @@ type sender struct {
 	alive    time.Duration
 	backoff  report.Backoff
 
-	connected  bool // a snapshot has been sent since the center was last away
-	snapshotAt time.Time
+	snapshotAt time.Time // when the next is due: at once after the center was away
 	sentAt     time.Time
 	retryAt    time.Time
-	tidyAt     time.Time
 }
 
 // Run sends until ctx ends.
@@ -72,20 +68,13 @@ func (r *Reporter) reportAgent(t event.Type) {
 func (r *Reporter) self() event.Agent {
 	return event.Agent{Version: r.config.Version, Configuration: r.config.Configuration,
 		LastSequence: event.Sequence(r.outbox.last), LastStream: r.outbox.own, Waiting: r.outbox.Counts().Waiting,
-		Blind: append([]string{}, r.unknown...), PodsEnded: r.podsEnded()}
+		Blind: append([]string{}, r.unknown...), PodsEnded: r.config.PodsEnded()}
 }
 
-func (r *Reporter) podsEnded() *uint64 {
-	if r.config.PodsEnded == nil {
-		return nil
-	}
-	return r.config.PodsEnded()
-}
-
-// leave sends that the agent ends, if the center answers.
+// leave sends that the agent ends, unless the center has just failed.
 func (r *Reporter) leave(ctx context.Context) {
 	r.reportAgent(event.AgentStopping)
-	if !r.connected || time.Now().Before(r.retryAt) {
+	if time.Now().Before(r.retryAt) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
@@ -95,26 +84,25 @@ func (r *Reporter) leave(ctx context.Context) {
 
 // step does the due work and returns when to check again.
 func (r *Reporter) step(ctx context.Context) time.Time {
-	now := time.Now()
-	if now.Before(r.retryAt) {
+	if time.Now().Before(r.retryAt) {
 		return r.retryAt
 	}
-	r.tidy(now)
-	if err := r.sendAll(ctx); err != nil {
+	err := r.sendAll(ctx)
+	if ctx.Err() == nil { // after sending: a center that is back gets everything, even if the clock has jumped ahead
+		r.expire()
+	}
+	if err != nil {
 		r.failed(ctx, err)
 		return r.retryAt
 	}
 	return report.Earliest(r.snapshotDue(), r.sentAt.Add(r.alive))
 }
 
-func (r *Reporter) tidy(now time.Time) {
-	if now.Before(r.tidyAt) {
-		return
-	}
-	r.tidyAt = now.Add(tidyEvery)
+// expire gives up the events that are too old.
+func (r *Reporter) expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.outbox.Expire(now.Add(-maxAge))
+	r.outbox.Expire(time.Now().Add(-maxAge))
 	r.observe()
 }
 
@@ -141,7 +129,7 @@ func (r *Reporter) sendChanges(ctx context.Context) error {
 			if err := r.sendBatch(ctx, batch); err != nil {
 				return err
 			}
-		case r.connected && time.Now().Before(r.snapshotDue()):
+		case time.Now().Before(r.snapshotDue()):
 			return nil
 		default:
 			if err := r.sendSnapshot(ctx); err != nil {
@@ -281,16 +269,7 @@ func (r *Reporter) failed(ctx context.Context, err error) {
 		wait += f.RetryAfter
 	}
 	if away(err) {
-		r.connected = false
-	}
-	if c := code(err); c == http.StatusUnauthorized || c == http.StatusForbidden {
-		r.credentials.doubt()
+		r.snapshotAt = time.Now()
 	}
 	r.retryAt = time.Now().Add(wait)
-}
-
-func (r *Reporter) use(endpoint int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.endpoint = endpoint
 }

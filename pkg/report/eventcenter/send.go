@@ -39,17 +39,18 @@ func (r *Reporter) post(ctx context.Context, m event.Message) error {
 	if err != nil {
 		return err
 	}
-	order := []int{r.endpoint}
-	for i := range r.config.Settings.Endpoints {
-		if i != r.endpoint {
+	inUse, all := int(r.endpoint.Load()), r.config.Settings.Endpoints
+	order := []int{inUse}
+	for i := range all {
+		if i != inUse {
 			order = append(order, i)
 		}
 	}
 	var problems []error
 	for _, at := range order {
-		err := r.postTo(ctx, s, r.config.Settings.Endpoints[at], m)
+		err := r.postTo(ctx, s, all[at], m)
 		if err == nil || !away(err) {
-			r.use(at)
+			r.endpoint.Store(int64(at))
 			return err
 		}
 		problems = append(problems, err)
@@ -57,8 +58,7 @@ func (r *Reporter) post(ctx context.Context, m event.Message) error {
 			break
 		}
 	}
-	r.use(0)
-	r.credentials.doubt() // a CA or a certificate may have been replaced
+	r.endpoint.Store(0)
 	return errors.Join(problems...)
 }
 

@@ -41,15 +41,14 @@ func (r *Reporter) sendSnapshot(ctx context.Context) error {
 	r.mu.Unlock()
 	for _, part := range parts(faults, leftovers, unknown) {
 		if part.End {
-			part.PodsEnded = r.podsEnded()
+			part.PodsEnded = r.config.PodsEnded()
 		}
 		part.AsOf, part.Of = event.Sequence(asOf), own
 		if err := r.sendState(ctx, event.Event{Type: event.NodeSnapshot, Data: part}); err != nil {
-			r.connected = false // send the whole snapshot again
+			r.snapshotAt = time.Now() // send the whole snapshot again
 			return err
 		}
 	}
-	r.connected = true
 	r.snapshotAt = time.Now().Add(snapshotEvery + report.Jitter(snapshotEvery, r.config.Rand))
 	return nil
 }

@@ -74,7 +74,11 @@ func TestChanges(t *testing.T) {
 		t.Errorf("healthy from the start: %v", events)
 	}
 	first, fatal := change(s, health.Fatal, minute)
-	if _, err := event.FromDetector(first[0], len(first[0].Data())); err != nil {
+	text, err := first[0].MarshalJSON()
+	if err == nil {
+		_, err = event.Decode(text)
+	}
+	if err != nil {
 		t.Errorf("the event center refuses many long causes: %v", err)
 	}
 	again, _ := change(s, health.Fatal, minute.Add(time.Second))

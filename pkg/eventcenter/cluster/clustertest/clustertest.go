@@ -23,7 +23,7 @@ type Network struct {
 
 	mu    sync.Mutex // guards the fields below
 	cut   [3]bool
-	conns [3]map[net.Conn]bool
+	conns [3][]net.Conn
 }
 
 // New returns a network on loopback for the duration of the test.
@@ -32,7 +32,6 @@ func New(t testing.TB) *Network {
 	n := &Network{}
 	for i := range n.Listen {
 		n.Listen[i] = free(t)
-		n.conns[i] = map[net.Conn]bool{}
 	}
 	for i := range n.Routes {
 		for j := range n.Routes {
@@ -89,20 +88,12 @@ func (n *Network) forward(in net.Conn, i, j int) {
 	both.Go(func() { _, _ = io.Copy(out, in); _ = out.Close() })
 	both.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
 	both.Wait()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, c := range []net.Conn{in, out} {
-		delete(n.conns[i], c)
-		delete(n.conns[j], c)
-	}
 }
 
 func (n *Network) add(i, j int, conns ...net.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, c := range conns {
-		n.conns[i][c], n.conns[j][c] = true, true
-	}
+	n.conns[i], n.conns[j] = append(n.conns[i], conns...), append(n.conns[j], conns...)
 	return !n.cut[i] && !n.cut[j]
 }
 
@@ -112,8 +103,9 @@ func (n *Network) Cut(i int, cut bool) {
 	defer n.mu.Unlock()
 	n.cut[i] = cut
 	if cut {
-		for c := range n.conns[i] {
+		for _, c := range n.conns[i] {
 			_ = c.Close()
 		}
+		n.conns[i] = nil
 	}
 }

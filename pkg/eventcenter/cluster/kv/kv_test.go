@@ -103,36 +103,30 @@ func TestSettingsStay(t *testing.T) {
 	}
 }
 
-// lagging is a bucket whose replica has no entries at first, and gets them later or never.
-type lagging struct {
+// changed is a bucket whose entries pass through a function.
+type changed struct {
 	jetstream.KeyValue
-	never bool
+	pass func(from <-chan jetstream.KeyValueEntry, to chan<- jetstream.KeyValueEntry)
 }
 
-type laggingWatcher struct {
+type changedWatcher struct {
 	jetstream.KeyWatcher
 	updates chan jetstream.KeyValueEntry
 }
 
-func (w laggingWatcher) Updates() <-chan jetstream.KeyValueEntry { return w.updates }
+func (w changedWatcher) Updates() <-chan jetstream.KeyValueEntry { return w.updates }
 
-// WatchAll first sends the end of the existing entries.
-func (l lagging) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
-	w, err := l.KeyValue.WatchAll(ctx, o...)
+func (c changed) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	w, err := c.KeyValue.WatchAll(ctx, o...)
 	if err != nil {
 		return nil, err
 	}
-	later := laggingWatcher{w, make(chan jetstream.KeyValueEntry, 10)} // more than there are
-	later.updates <- nil
+	passed := changedWatcher{w, make(chan jetstream.KeyValueEntry, 10)} // more than there are
 	go func() {
-		defer close(later.updates)
-		for e := range w.Updates() {
-			if e != nil && !l.never {
-				later.updates <- e
-			}
-		}
+		defer close(passed.updates)
+		c.pass(w.Updates(), passed.updates)
 	}()
-	return later, nil
+	return passed, nil
 }
 
 // A list has everything that was written before, even if the answering replica lags; if it does not catch
@@ -147,48 +141,30 @@ func TestListOfLaggingReplica(t *testing.T) {
 		}
 	}
 	b := s.buckets["subscriptions"]
-	s.buckets["subscriptions"] = bucket{lagging{b.KeyValue, false}, b.markers}
+	var never atomic.Bool
+	lags := func(from <-chan jetstream.KeyValueEntry, to chan<- jetstream.KeyValueEntry) {
+		to <- nil // the end of the existing entries
+		for e := range from {
+			if e != nil && !never.Load() {
+				to <- e
+			}
+		}
+	}
+	s.buckets["subscriptions"] = bucket{changed{b.KeyValue, lags}, b.markers}
 	for range 2 {
 		records, err := s.List(t.Context(), "subscriptions", "")
 		if err != nil || len(records) != 2 || records[0].Key != "a" || string(records[1].Value) != "b" {
 			t.Errorf("%v, %v", records, err)
 		}
 	}
+	never.Store(true)
 	s.listLimit = 200 * time.Millisecond
-	s.buckets["subscriptions"] = bucket{lagging{b.KeyValue, true}, b.markers}
 	if records, err := s.List(t.Context(), "subscriptions", ""); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, %v", records, err)
 	}
 }
 
-// moving is a bucket in which a key is written again before its entry is read.
-type moving struct{ jetstream.KeyValue }
-
-// WatchAll sends the entry after the end of the others, since its message is a new one.
-func (m moving) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
-	w, err := m.KeyValue.WatchAll(ctx, o...)
-	if err != nil {
-		return nil, err
-	}
-	moved := laggingWatcher{w, make(chan jetstream.KeyValueEntry, 10)} // more than there are
-	go func() {
-		defer close(moved.updates)
-		var last jetstream.KeyValueEntry
-		for e := range w.Updates() {
-			if e != nil && e.Key() == "moved" {
-				last = e
-				continue
-			}
-			moved.updates <- e
-			if e == nil {
-				moved.updates <- last
-			}
-		}
-	}()
-	return moved, nil
-}
-
-// A key that is written again in the moment of a list is in it.
+// A key that is written again in the moment of a list is in it: its entry comes after the end of the others.
 func TestListOfMovingKey(t *testing.T) {
 	s := opened(t)
 	for _, key := range []string{"moved", "other"} {
@@ -196,7 +172,19 @@ func TestListOfMovingKey(t *testing.T) {
 		must(t, err)
 	}
 	b := s.buckets["cursors"]
-	s.buckets["cursors"] = bucket{moving{b.KeyValue}, b.markers}
+	moves := func(from <-chan jetstream.KeyValueEntry, to chan<- jetstream.KeyValueEntry) {
+		var moved jetstream.KeyValueEntry
+		for e := range from {
+			if e != nil && e.Key() == "moved" {
+				moved = e
+				continue
+			}
+			if to <- e; e == nil {
+				to <- moved
+			}
+		}
+	}
+	s.buckets["cursors"] = bucket{changed{b.KeyValue, moves}, b.markers}
 	if records, err := s.List(t.Context(), "cursors", ""); err != nil || len(records) != 2 || records[0].Key != "moved" {
 		t.Errorf("%v, %v", records, err)
 	}
@@ -217,11 +205,6 @@ type slowStream struct {
 type slowBucket struct {
 	jetstream.KeyValue
 	slow
-}
-
-type slowWatcher struct {
-	jetstream.KeyWatcher
-	updates chan jetstream.KeyValueEntry
 }
 
 type slowEntry struct {
@@ -268,13 +251,15 @@ func (s slowBucket) WatchAll(ctx context.Context, _ ...jetstream.WatchOpt) (jets
 		}
 		<-ctx.Done()
 	}()
-	return slowWatcher{updates: updates}, nil
+	return changedWatcher{slowWatcher{}, updates}, nil
 }
 
 func (slowBucket) Bucket() string { return "dead-letters" }
 
-func (w slowWatcher) Updates() <-chan jetstream.KeyValueEntry { return w.updates }
-func (slowWatcher) Stop() error                               { return nil }
+// slowWatcher only stops.
+type slowWatcher struct{ jetstream.KeyWatcher }
+
+func (slowWatcher) Stop() error { return nil }
 
 func (e slowEntry) Key() string                   { return fmt.Sprint(e.revision) }
 func (slowEntry) Value() []byte                   { return nil }
