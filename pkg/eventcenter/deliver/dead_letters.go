@@ -166,7 +166,7 @@ func (m *Manager) Redeliver(ctx context.Context, who Who, name, id string) error
 	full := false
 	err = m.change(ctx, who, "replay dead letter", name, id, func(s *subscription) {
 		if full = len(s.state.Held) >= maxHeld; !full {
-			s.hold(&held{Event: l.Event, Held: Held{ID: l.EventID}, DeadLetter: l.ID})
+			s.hold(&held{Held: Held{ID: l.EventID}, After: s.state.Cursor, DeadLetter: l.ID})
 		}
 	})
 	if err == nil && full {

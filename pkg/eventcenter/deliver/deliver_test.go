@@ -66,6 +66,38 @@ func TestHeldBack(t *testing.T) {
 	})
 }
 
+// A dead letter that is sent again is not copied into the record of the position, which many large ones would exceed. One
+// that is deleted meanwhile is not sent.
+func TestRedeliverCopiesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		settings := hooks()
+		settings.GiveUpAfter = time.Minute
+		c := &receiver{}
+		k := newKit(t, settings, c)
+		k.add(deliver.Subscription{})
+		c.answers(refusing("x-1"))
+		k.append("x", "y")
+		time.Sleep(2 * time.Hour)
+		letters, err := k.DeadLetters(t.Context(), "a")
+		if err != nil || len(letters) != 1 {
+			t.Fatal(letters, err)
+		}
+		must(t, k.Redeliver(t.Context(), deliver.Who{Name: "me"}, "a", letters[0].ID))
+		time.Sleep(time.Hour)
+		record, err := k.Store.Get(t.Context(), "cursors", "a")
+		if err != nil || strings.Contains(string(record.Value), `"event"`) || !strings.Contains(string(record.Value), letters[0].ID) {
+			t.Errorf("%s, %v", record.Value, err)
+		}
+		must(t, k.Forget(t.Context(), deliver.Who{Name: "me"}, "a", letters[0].ID))
+		c.answers(nil)
+		time.Sleep(time.Hour)
+		if got := c.got(); !slices.Equal(got, []string{"y-1"}) || k.status().Held != 0 {
+			t.Errorf("%v, %+v", got, k.status())
+		}
+		k.stop()
+	})
+}
+
 // A subscriber that is down, in whatever way, holds back only itself: when it returns it gets everything, in order, and
 // until then it is asked less and less often.
 func TestDown(t *testing.T) {

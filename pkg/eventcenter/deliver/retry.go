@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -49,14 +50,14 @@ func (s *subscription) due() (due []*held, pause time.Duration) {
 
 // goOn sends the events of h until one fails or none is left.
 func (s *subscription) goOn(ctx context.Context, h *held) {
-	if h.Event != nil {
-		s.single(ctx, h)
-		return
+	send := s.laneOn
+	if h.Event != nil || h.DeadLetter != "" {
+		send = s.single
 	}
 	for more := true; more && ctx.Err() == nil; {
 		var err error
-		if more, err = s.laneOn(ctx, h); err != nil {
-			s.m.Log.Error("read the journal for a subscription failed", "subscription", s.Name, "err", err)
+		if more, err = send(ctx, h); err != nil {
+			s.m.Log.Error("read the held events of a subscription failed", "subscription", s.Name, "err", err)
 			s.mu.Lock()
 			h.Next = time.Now().Add(backoff(6))
 			s.mu.Unlock()
@@ -64,22 +65,37 @@ func (s *subscription) goOn(ctx context.Context, h *held) {
 	}
 }
 
-// single sends one event from outside the journal.
-func (s *subscription) single(ctx context.Context, h *held) {
-	err := s.send(ctx, []item{{h.ID, h.Event}})
-	if errors.Is(err, errNotSent) {
-		return
+// single sends an event about a gap, or a dead letter, unless that was deleted.
+func (s *subscription) single(ctx context.Context, h *held) (more bool, err error) {
+	text := h.Event
+	if text == nil {
+		var l DeadLetter
+		if l, err = s.m.DeadLetter(ctx, s.Name, h.DeadLetter); err != nil && !errors.Is(err, ErrUnknown) {
+			return false, err
+		}
+		text = l.Event
 	}
-	switch {
-	case err == nil:
-		s.m.delivered(ctx, s, h)
-	case !s.failedHeld(h, err) || h.DeadLetter == "" && !s.m.bury(ctx, s, deadLetterOfGap(s, h), h):
-		return
+	if err == nil && !s.sent(ctx, h, text) {
+		return false, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.release(h)
 	s.dirty = true
+	return false, nil
+}
+
+// sent sends an event that is in no lane, and reports whether it is done: delivered, or a dead letter.
+func (s *subscription) sent(ctx context.Context, h *held, text json.RawMessage) bool {
+	err := s.send(ctx, []item{{h.ID, text}})
+	switch {
+	case errors.Is(err, errNotSent):
+		return false
+	case err == nil:
+		s.m.delivered(ctx, s, h)
+		return true
+	}
+	return s.failedHeld(h, err) && (h.DeadLetter != "" || s.m.bury(ctx, s, deadLetterOfGap(s, h), h))
 }
 
 // laneOn sends the next events of a held node. more reports whether the caller may continue at once.

@@ -26,14 +26,14 @@ type state struct {
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 
-// held is a node whose next event was not accepted, and which continues independently of the others; or a single event
-// that is not, or no longer, in the journal.
+// held is a node whose next event was not accepted, and which continues independently of the others; or an event about a
+// gap; or a dead letter. A letter's event stays in the letter: many large ones would not fit into the record.
 type held struct {
 	Held
 	After uint64 `json:"after,omitempty"` // up to here, and up to the cursor, every event of the node is done
 
-	Event      json.RawMessage `json:"event,omitempty"`  // instead of a node: one event
-	DeadLetter string          `json:"letter,omitempty"` // the dead letter of Event
+	Event      json.RawMessage `json:"event,omitempty"`  // about a gap; an earlier release had that of a dead letter too
+	DeadLetter string          `json:"letter,omitempty"` // the ID of a dead letter that is sent again
 }
 
 // Held is a held node, or one event outside the order of the others.
