@@ -116,8 +116,8 @@ type Lost struct {
 	Node         string `json:"node,omitempty"`
 }
 
-// readData decodes the data of a type.
-func readData(t Type, data []byte) (any, error) {
+// ReadData decodes the data of a type.
+func ReadData(t Type, data []byte) (any, error) {
 	switch t {
 	case FaultRaised, FaultUpdated, FaultCleared:
 		return readAs[Fault](data)

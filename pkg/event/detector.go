@@ -135,7 +135,7 @@ func readDetector(c cloudevents.Event, size int) (Event, error) {
 		return e, errors.New("data must be JSON")
 	}
 	var err error
-	if e.Data, err = readData(e.Type, c.Data()); err != nil {
+	if e.Data, err = ReadData(e.Type, c.Data()); err != nil {
 		return e, err
 	}
 	e.Cluster, e.Node = cluster, node

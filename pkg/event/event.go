@@ -257,7 +257,7 @@ func read(c cloudevents.Event, size int) (Event, error) {
 	if c.DataBase64 || len(c.Data()) == 0 {
 		return e, errors.New("data must be JSON")
 	}
-	e.Data, err = readData(e.Type, c.Data())
+	e.Data, err = ReadData(e.Type, c.Data())
 	return e, err
 }
 

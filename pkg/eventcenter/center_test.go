@@ -125,6 +125,30 @@ func TestLostCheckpoint(t *testing.T) {
 	}
 }
 
+// If the file of the last day is lost, the center counts that day again from the journal.
+func TestLostDay(t *testing.T) {
+	dir := t.TempDir()
+	days(t, dir)
+	c, _ := open(t, dir, journal.Limits{})
+	must(t, c.Reports.Follow())
+	must(t, c.Close())
+	files, err := filepath.Glob(filepath.Join(dir, reportsDir, "*"))
+	must(t, err)
+	if len(files) < 3 {
+		t.Fatalf("%q", files)
+	}
+	name := files[len(files)-1]
+	want, err := os.ReadFile(name)
+	must(t, err)
+	must(t, os.Remove(name))
+	c, _ = open(t, dir, journal.Limits{})
+	must(t, c.Reports.Follow())
+	must(t, c.Close())
+	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%v", err)
+	}
+}
+
 // verify finds a state that differs from the journal's.
 func TestVerify(t *testing.T) {
 	dir := t.TempDir()

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -22,13 +23,20 @@ type header struct {
 	Journal string `json:"journal"`
 	Offset  uint64 `json:"offset,string"` // in every node; a node may include later events, see Node.Offset
 	Nodes   int    `json:"nodes"`
+	Day     *Day   `json:"day,omitempty"` // nil: older versions counted it elsewhere
 }
 
-// Save writes a checkpoint and returns its offset. It locks one node at a time, so events can be applied meanwhile.
+// Save writes a checkpoint and returns its offset. It locks one node at a time, so events can be applied meanwhile. It
+// fails if a day ends meanwhile: a checkpoint has the counts of a single day.
 func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 	m.mu.Lock()
-	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 })
-	head := header{checkpointVersion, journalID, m.offset, len(m.nodes)}
+	day := m.day
+	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 && n.Day == nil })
+	head := header{Version: checkpointVersion, Journal: journalID, Offset: m.offset, Nodes: len(m.nodes)}
+	if day != nil {
+		present := *day
+		head.Day = &present
+	}
 	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.compare)
 	m.mu.Unlock()
 	out := bufio.NewWriter(w)
@@ -47,6 +55,11 @@ func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 			return 0, err
 		}
 	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.day != day {
+		return 0, errors.New("a day has ended meanwhile")
+	}
 	return head.Offset, out.Flush()
 }
 
@@ -62,7 +75,7 @@ func Load(r io.Reader, journalID string) (*Model, error) {
 			checkpointVersion, journalID)
 	}
 	m := New()
-	m.offset = head.Offset
+	m.offset, m.day = head.Offset, head.Day
 	for i := range head.Nodes {
 		var n Node
 		if err := decoder.Decode(&n); err != nil {
@@ -129,6 +142,7 @@ func (m *Model) derived(key Key) []byte {
 	var zero Node
 	n.Offset = 0 // a node that is there again keeps its predecessor's
 	n.LastSeen, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.LastSeen, 0, event.Agent{}, "", nil, Meta{}
+	n.Day = nil // the day may have ended in one of the models alone
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())

@@ -41,29 +41,31 @@ func (m *Model) foreign(r journal.Record) {
 	if !ok || !isFault {
 		return
 	}
-	n := m.node(Key{r.Cluster, r.Node})
-	n.Offset = r.Offset
 	f.Detector = detector
-	m.put(n.putForeign(&Foreign{Fault: f, At: event.Earlier(e.Time, r.Received), Received: r.Received, Of: r.ID,
-		Gone: e.Type == event.FaultCleared || f.OneShot}))
+	m.putForeign(m.changing(r), e.Type, &Foreign{Fault: f, At: event.Earlier(e.Time, r.Received), Received: r.Received, Of: r.ID})
 }
 
-func (n *Node) putForeign(f *Foreign) putResult {
+func (m *Model) putForeign(n *Node, t event.Type, f *Foreign) {
 	detector, key := f.Detector, f.Key()
 	last := n.Foreign[detector][key]
-	if last != nil && f.At.Before(last.At) {
-		return tooLate
-	}
-	if last == nil && !n.hasRoom(detector, f.Received) {
-		return tooMany
-	}
 	if f.RaisedAt.IsZero() {
 		f.RaisedAt = f.At
 		if last != nil && !last.Gone {
 			f.RaisedAt = last.RaisedAt
 		}
 	}
-	if f.Gone {
+	switch {
+	case last != nil && f.At.Before(last.At):
+		m.late++
+		n.Day.history(t, f.Fault)
+		return
+	case last == nil && !n.hasRoom(detector, f.Received):
+		m.dropped++
+		n.Day.history(t, f.Fault)
+		return
+	}
+	n.Day.change(t, f.Fault, m.day.Through)
+	if f.Gone = t == event.FaultCleared || f.OneShot; f.Gone {
 		f.Fault = event.Fault{}
 	}
 	if n.Foreign == nil {
@@ -73,7 +75,6 @@ func (n *Node) putForeign(f *Foreign) putResult {
 		n.Foreign[detector] = map[string]*Foreign{}
 	}
 	n.Foreign[detector][key] = f
-	return taken
 }
 
 // hasRoom reports whether a detector may add a fault. It makes room by removing old ended faults, then the oldest.
@@ -151,25 +152,25 @@ func (m *Model) Expired(now time.Time) (ends []journal.Event) {
 }
 
 // expired ends a detector's fault that was not reported again in time. If a report came first, the fault is raised.
-func (m *Model) expired(r journal.Record) {
-	n := m.nodes[Key{r.Cluster, r.Node}]
+func (m *Model) expired(r journal.Record, known *Node) {
 	var e struct {
 		Time time.Time
 		Of   string `json:"inferredof"`
 		Data event.Fault
 	}
-	if n == nil || r.Offset <= n.Offset || json.Unmarshal(r.JSON, &e) != nil {
+	if known == nil || json.Unmarshal(r.JSON, &e) != nil {
 		return
 	}
-	last := n.Foreign[e.Data.Detector][e.Data.Key()]
+	last := known.Foreign[e.Data.Detector][e.Data.Key()]
 	if last == nil || last.Gone {
 		return
 	}
-	n.Offset = r.Offset
+	n := m.changing(r)
 	if last.Of != e.Of {
 		i := inference{m: m, n: n, of: r.ID, at: e.Time}
 		i.fault(event.FaultRaised, last.Fault)
 		return
 	}
+	n.Day.change(event.FaultCleared, last.Fault, m.day.Through)
 	*last = Foreign{At: last.At, Received: last.Received, Of: last.Of, Gone: true}
 }

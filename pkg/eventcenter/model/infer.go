@@ -22,6 +22,7 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 		m.late++
 		return
 	}
+	n.Day.Stopped = false
 	if asOf != n.PartsAsOf || n.Parts == nil {
 		n.Parts, n.PartsAsOf = map[int]snapshot{}, asOf
 	}
@@ -61,55 +62,61 @@ func (i *inference) older(s Stamp) bool {
 }
 
 func (i *inference) faults(active []event.Fault) {
-	reported := map[string]*Fault{}
+	listed := map[string]*Fault{}
 	for _, f := range active {
-		if !f.OneShot && len(reported) < maxActive {
-			reported[f.Key()] = &Fault{f, i.stamp}
+		if !f.OneShot && len(listed) < maxActive {
+			listed[f.Key()] = &Fault{f, i.stamp}
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(i.n.Faults)) {
-		last := i.n.Faults[key]
-		silent := reported[key] == nil && slices.Contains(i.unknown, last.Check)
-		if silent || !i.older(last.Stamp) {
-			reported[key] = last
-		} else if reported[key] == nil && !last.Gone {
-			i.fault(event.FaultCleared, last.Fault)
+	i.n.Faults = match(i, i.n.Faults, listed, func(f *Fault) (Stamp, string) { return f.Stamp, f.Check }, func(f *Fault, ends bool) {
+		t := event.FaultRaised
+		if ends {
+			t = event.FaultCleared
 		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(reported)) {
-		last := i.n.Faults[key]
-		if (last == nil || last.Gone) && !reported[key].Gone {
-			i.fault(event.FaultRaised, reported[key].Fault)
-		}
-	}
-	i.n.Faults = reported
+		i.fault(t, f.Fault)
+		i.n.Day.change(t, f.Fault, i.m.day.Through)
+	})
 }
 
 func (i *inference) leftovers(active []event.Activity) {
-	reported := map[string]*Leftover{}
+	listed := map[string]*Leftover{}
 	for _, a := range active {
-		if len(reported) < maxActive {
-			reported[leftoverKey(a)] = &Leftover{a, i.stamp}
+		if len(listed) < maxActive {
+			listed[leftoverKey(a)] = &Leftover{a, i.stamp}
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(i.n.Leftovers)) {
-		last := i.n.Leftovers[key]
-		silent := reported[key] == nil && slices.Contains(i.unknown, last.Check)
-		if silent || !i.older(last.Stamp) {
-			reported[key] = last
-		} else if reported[key] == nil && !last.Gone {
-			gone := last.Activity
-			gone.Kind = finding.LeftoverGone
-			i.leftover(event.LeftoverGone, gone)
+	of := func(l *Leftover) (Stamp, string) { return l.Stamp, l.Check }
+	i.n.Leftovers = match(i, i.n.Leftovers, listed, of, func(l *Leftover, ends bool) {
+		t, a := event.LeftoverFound, l.Activity
+		if ends {
+			t, a.Kind = event.LeftoverGone, finding.LeftoverGone
+		}
+		i.leftover(t, a)
+		i.n.Day.leftover(t, a.Subject.Kind)
+	})
+}
+
+// match returns the faults or leftovers after a snapshot: those that it lists, and those that are newer or of checks in
+// unknown state. of returns stamp and check. It calls differs with those that the snapshot begins or ends.
+func match[E any](i *inference, known, listed map[string]*E, of func(*E) (Stamp, string), differs func(e *E, ends bool)) map[string]*E {
+	for key, last := range known {
+		stamp, check := of(last)
+		undecided := listed[key] == nil && slices.Contains(i.unknown, check)
+		switch {
+		case undecided || !i.older(stamp):
+			listed[key] = last
+		case listed[key] == nil && !stamp.Gone:
+			differs(last, true)
+		case listed[key] != nil && stamp.Gone:
+			differs(listed[key], false)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(reported)) {
-		last := i.n.Leftovers[key]
-		if (last == nil || last.Gone) && !reported[key].Gone {
-			i.leftover(event.LeftoverFound, reported[key].Activity)
+	for key, e := range listed {
+		if known[key] == nil {
+			differs(e, false)
 		}
 	}
-	i.n.Leftovers = reported
+	return listed
 }
 
 func (i *inference) fault(t event.Type, f event.Fault) {

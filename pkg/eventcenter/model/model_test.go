@@ -26,15 +26,18 @@ const (
 type feed struct {
 	t       testing.TB
 	m       *Model
+	now     time.Time
 	records []journal.Record
 }
+
+func newFeed(t testing.TB) *feed { return &feed{t: t, m: New(), now: minute(0)} }
 
 func (f *feed) append(events ...journal.Event) {
 	f.t.Helper()
 	for len(events) > 0 {
 		var records []journal.Record
 		for _, e := range events {
-			records = append(records, journal.Record{Offset: uint64(len(f.records) + 1), Event: e})
+			records = append(records, journal.Record{Offset: uint64(len(f.records) + 1), Received: f.now, Event: e})
 			f.records = append(f.records, records[len(records)-1])
 		}
 		events = f.m.Apply(records)
@@ -167,7 +170,7 @@ func TestState(t *testing.T) {
 			of(streamB, 9, event.FaultCleared, fault("b")), of(streamB, 10, event.FaultRaised, fault("b"))}, "a", "+a +b -b"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			f := &feed{t: t, m: New()}
+			f := newFeed(t)
 			for _, e := range test.events {
 				f.append(e)
 			}
@@ -185,7 +188,7 @@ func TestState(t *testing.T) {
 
 // A later event in the same transaction wins over inferences from its snapshot.
 func TestInferredInOneTransaction(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	f.append(raise(1, "a"))
 	f.append(snapshotOf(streamA, 3, 2), raise(4, "a"))
 	if f.active() != "a" || f.inferred() != "" {
@@ -195,7 +198,7 @@ func TestInferredInOneTransaction(t *testing.T) {
 
 // A center killed between a snapshot and its inferred events creates the same events at its next start.
 func TestInferredAfterKill(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	f.append(raise(1, "a"), raise(2, "b"))
 	f.append(snapshotOf(streamA, 3, 2, "c"))
 	again := New()
@@ -216,7 +219,7 @@ func TestInferredAfterKill(t *testing.T) {
 // with the inferred events a reader of the journal reaches that state too.
 func TestRebuild(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		f := &feed{t: t, m: New()}
+		f := newFeed(t)
 		var saved bytes.Buffer
 		sequence := map[string]uint64{}
 		steps := rapid.IntRange(1, 40).Draw(rt, "steps")
@@ -226,7 +229,7 @@ func TestRebuild(t *testing.T) {
 			back := rapid.SampledFrom([]uint64{0, 0, 0, 1, 3}).Draw(rt, "back")
 			sequence[stream]++
 			now := max(1, sequence[stream]-min(back, sequence[stream]))
-			switch rapid.IntRange(0, 4).Draw(rt, "kind") {
+			switch kind := rapid.IntRange(0, 7).Draw(rt, "kind"); kind {
 			case 0, 1:
 				f.append(of(stream, now, event.FaultRaised, fault(name)))
 			case 2:
@@ -235,6 +238,11 @@ func TestRebuild(t *testing.T) {
 				f.append(of(stream, now, event.LeftoverFound, leftover(name)))
 			case 4:
 				f.append(snapshotOf(stream, now, now-1, name))
+			case 5, 6:
+				said := i*5 - rapid.IntRange(-3, 20).Draw(rt, "late")
+				f.received(detected("gpud", name, []event.Type{event.FaultRaised, event.FaultCleared}[kind-5], said, i*5))
+			case 7:
+				f.append(f.m.Expired(minute(i * 5))...)
 			}
 			if i == steps/2 {
 				if _, err := f.m.Save(&saved, "j"); err != nil {
@@ -264,7 +272,7 @@ func TestRebuild(t *testing.T) {
 
 // One node cannot fill the memory.
 func TestBounds(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	for i := range uint64(maxActive + 10) {
 		f.append(raise(i+1, fmt.Sprint(i)))
 	}

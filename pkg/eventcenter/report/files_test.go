@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -24,7 +25,7 @@ func TestDayFile(t *testing.T) {
 	}
 	w.report(Daily, "today")
 	file := filepath.Join(t.TempDir(), "day")
-	for _, d := range []*Day{w.keeper.fold.Day, newDay(november(20, 6), time.UTC, "j", 3)} {
+	for _, d := range []*dayFile{{version, "j", *w.model.Today(w.now)}, {version, "j", model.Day{Nodes: map[string]*model.NodeDay{}}}} {
 		w.must(save(file, d))
 		read, err := load(file)
 		w.must(err)

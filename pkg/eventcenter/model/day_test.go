@@ -1,0 +1,38 @@
+package model
+
+import (
+	"testing"
+	"time"
+	_ "time/tzdata"
+)
+
+// The timezone determines the length of a day: 23 and 25 hours when clocks change, also if they change at midnight.
+func TestDaylightSaving(t *testing.T) {
+	for _, one := range []struct {
+		zone, name string
+		hours      float64
+		from       string
+	}{
+		{"Europe/Berlin", "2026-03-29", 23, "2026-03-28T23:00:00Z"}, {"Europe/Berlin", "2026-10-25", 25, "2026-10-24T22:00:00Z"},
+		{"Europe/Berlin", "2026-10-26", 24, "2026-10-25T23:00:00Z"}, {"America/Sao_Paulo", "2018-11-04", 23, "2018-11-04T03:00:00Z"},
+		{"America/Sao_Paulo", "2018-02-17", 25, "2018-02-17T02:00:00Z"}, {"Australia/Lord_Howe", "2026-10-04", 23.5, "2026-10-03T13:30:00Z"},
+	} {
+		zone, err := time.LoadLocation(one.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin, err := time.Parse(time.RFC3339, one.from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, after := range []time.Duration{0, time.Hour, 12 * time.Hour, 22*time.Hour + 59*time.Minute} {
+			name, from, to := dayOf(begin.Add(after), zone)
+			if name != one.name || !from.Equal(begin) || to.Sub(from).Hours() != one.hours {
+				t.Errorf("%s %s: %s from %s, %.1f h", one.zone, one.name, name, from, to.Sub(from).Hours())
+			}
+		}
+		if name, _, to := dayOf(begin.Add(-time.Second), zone); name >= one.name || !to.Equal(begin) {
+			t.Errorf("%s %s: the day before is %s to %s", one.zone, one.name, name, to)
+		}
+	}
+}
