@@ -14,7 +14,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
 // goneJournal fails as soon as the client has gone, which it does while events are stored.
@@ -32,17 +31,13 @@ func (*goneJournal) Read(ctx context.Context, _ journal.Query) (journal.Page, er
 	return journal.Page{}, ctx.Err()
 }
 
-func (*goneJournal) Report(ctx context.Context, _ report.Period, _ string) (report.Report, error) {
-	return report.Report{}, ctx.Err()
-}
-
 // A client that has gone is no error of the center: neither in the metrics nor in the log. If it can still read, it
 // gets the answer. An ended context of a forwarded request means that another replica works: the client must know that.
 func TestClientGone(t *testing.T) {
 	gone := &goneJournal{}
 	c := newCenter(t, func(config *api.Config) {
 		gone.Journal = config.Journal
-		config.Journal, config.Reports = gone, gone
+		config.Journal = gone
 		config.Deliveries = func() *deliver.Manager { return nil }
 		config.Forward = func(ctx context.Context, _ api.Forwarded) (api.Answer, error) { return api.Answer{}, ctx.Err() }
 	})
@@ -66,7 +61,7 @@ func TestClientGone(t *testing.T) {
 	}
 	events := func() io.Reader { return strings.NewReader(string(encode(t, raised("n1", 1, "x", "fatal")))) }
 	for _, path := range []string{"GET /v1/events", "GET /v1/events?after=7", "GET /v1/events?cel=true", "POST /v1/events",
-		"GET /v1/reports/daily", "GET /v1/audit"} {
+		"GET /v1/audit"} {
 		method, path, _ := strings.Cut(path, " ")
 		if status := ask(method, path, token, events()); status != http.StatusServiceUnavailable {
 			t.Errorf("%s %s: %d", method, path, status)

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -13,7 +12,7 @@ import (
 
 // Reports makes the report for a day or a week.
 type Reports interface {
-	Report(ctx context.Context, p report.Period, date string) (report.Report, error)
+	Report(p report.Period, date string) (report.Report, error)
 }
 
 // report handles GET /v1/reports/daily and /v1/reports/weekly: JSON, or with format=html a document for an email, with
@@ -32,11 +31,11 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 	var made report.Report
 	var text []byte
 	if err == nil {
-		made, err = s.Reports.Report(r.Context(), report.Period(r.PathValue("period")), values.Get("date"))
+		made, err = s.Reports.Report(report.Period(r.PathValue("period")), values.Get("date"))
 		if err == nil && format == "html" {
 			text, err = made.Mail(values.Get("base"))
 		}
-		err = ReportProblem(s.Log, r, err)
+		err = ReportProblem(s.Log, err)
 	}
 	switch {
 	case err != nil:
@@ -49,13 +48,11 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ web.Identity) 
 }
 
 // ReportProblem returns the refusal for a report that cannot be made; nil: it can. It logs errors of the center.
-func ReportProblem(log *slog.Logger, r *http.Request, err error) error {
+func ReportProblem(log *slog.Logger, err error) error {
 	if _, refused := errors.AsType[*web.Refusal](err); refused || err == nil {
 		return err
 	}
-	if !isGone(r) {
-		log.Error("make a report failed", "err", err)
-	}
+	log.Error("make a report failed", "err", err)
 	return &web.Refusal{Status: http.StatusServiceUnavailable, RetryWithin: 10 * time.Second,
 		Reason: "the report cannot be made now; the log of the center says why"}
 }

@@ -82,7 +82,9 @@ func Load(r io.Reader, journalID string) (*Model, error) {
 			return nil, fmt.Errorf("checkpoint: node %d of %d: %w", i+1, head.Nodes, err)
 		}
 		m.nodes[Key{n.Cluster, n.Name}] = &n
-		maps.Copy(m.pending, n.Pending)
+		if len(n.Pending) > 0 {
+			m.pending[Key{n.Cluster, n.Name}] = true
+		}
 	}
 	return m, nil
 }

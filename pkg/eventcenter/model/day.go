@@ -19,7 +19,7 @@ type Day struct {
 
 	Before uint64 `json:"before,string"`  // the offset before the day's first event
 	Offset uint64 `json:"offset,string"`  // counted up to this offset
-	Lost   uint64 `json:"lost,omitempty"` // events that are not counted: they cannot be read
+	Lost   uint64 `json:"lost,omitempty"` // events that are not counted: unreadable, or before an upgrade
 
 	Nodes map[string]*NodeDay `json:"nodes"` // by cluster and name
 	Find  Durations           `json:"find,omitempty"`

@@ -117,13 +117,13 @@ func (n *Node) active() iter.Seq2[string, *event.Fault] {
 	}
 }
 
-// has reports whether a fault is active.
-func (n *Node) has(f event.Fault) bool {
-	if f.Detector != "" {
-		last := n.Foreign[f.Detector][f.Key()]
+// has reports whether a fault of a detector is active; without a detector, of the agent.
+func (n *Node) has(key, detector string) bool {
+	if detector != "" {
+		last := n.Foreign[detector][key]
 		return last != nil && !last.Gone
 	}
-	last := n.Faults[f.Key()]
+	last := n.Faults[key]
 	return last != nil && !last.Gone
 }
 

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -120,69 +121,56 @@ func match[E any](i *inference, known, listed map[string]*E, of func(*E) (Stamp,
 }
 
 func (i *inference) fault(t event.Type, f event.Fault) {
-	i.add(t, f.Key(), attributes{f.Check, f.Reason, f.Subject, f.Severity}, f)
+	i.add(f.Key(), Own{Type: t, Check: f.Check, Reason: f.Reason, Subject: f.Subject, Severity: f.Severity, Data: f})
 }
 
 func (i *inference) leftover(t event.Type, a event.Activity) {
-	i.add(t, leftoverKey(a), attributes{a.Check, "Inferred", a.Subject, finding.Info}, a)
+	i.add(leftoverKey(a), Own{Type: t, Check: a.Check, Reason: "Inferred", Subject: a.Subject, Data: a})
 }
 
-type attributes struct {
-	check, reason string
-	subject       finding.Subject
-	severity      finding.Severity
-}
-
-// add makes the center infer an event. Its ID is derived from the snapshot: created twice, it is a duplicate.
-func (i *inference) add(t event.Type, key string, a attributes, data any) {
-	id := DerivedID("inferred", i.n.Cluster, i.n.Name, i.of, string(t), key)
-	j, err := Own{Cluster: i.n.Cluster, Node: i.n.Name, ID: id, Type: t,
-		Check: a.check, Reason: a.reason, Subject: a.subject, Severity: a.severity, Time: i.at, Data: data, Of: i.of}.Event()
+// add makes the center infer an event. Its ID is derived from the cause: created twice, it is a duplicate.
+func (i *inference) add(key string, o Own) {
+	o.Cluster, o.Node, o.Time, o.Of = i.n.Cluster, i.n.Name, i.at, i.of
+	o.ID = DerivedID("inferred", o.Cluster, o.Node, o.Of, string(o.Type), key)
+	j, err := o.Event()
 	if err != nil {
 		return // plain data of our own types: cannot fail
 	}
 	if i.n.Pending == nil {
 		i.n.Pending = map[string]journal.Event{}
 	}
-	i.n.Pending[j.ID], i.m.pending[j.ID] = j, j
+	i.n.Pending[j.ID] = j
+	i.m.pending[Key{o.Cluster, o.Node}] = true
 }
 
 // settled returns inferred events missing from the journal, in the order of IDs. It drops those that a later event in
 // the same transaction has made untrue.
-func (m *Model) settled() []journal.Event {
-	if len(m.pending) == 0 {
-		return nil
-	}
-	var events []journal.Event
-	for _, id := range slices.Sorted(maps.Keys(m.pending)) {
-		j := m.pending[id]
-		n := m.nodes[Key{j.Cluster, j.Node}]
-		if n != nil && n.agrees(j) {
-			events = append(events, j)
-			continue
+func (m *Model) settled() (events []journal.Event) {
+	for key := range m.pending {
+		n := m.nodes[key]
+		maps.DeleteFunc(n.Pending, func(_ string, j journal.Event) bool { return !n.agrees(j) })
+		if len(n.Pending) == 0 {
+			delete(m.pending, key)
 		}
-		delete(m.pending, id)
-		if n != nil {
-			delete(n.Pending, id)
-		}
+		events = slices.AppendSeq(events, maps.Values(n.Pending))
 	}
+	slices.SortFunc(events, func(a, b journal.Event) int { return cmp.Compare(a.ID, b.ID) })
 	return events
 }
 
 // agrees reports whether an inferred event is still true.
 func (n *Node) agrees(j journal.Event) bool {
-	var e struct{ Data json.RawMessage }
+	var e struct{ Data event.Fault } // a leftover has a check and a subject, too
 	if json.Unmarshal(j.JSON, &e) != nil {
 		return false
 	}
+	key := e.Data.Key()
 	switch event.Type(j.Type) {
-	case event.FaultRaised, event.FaultCleared:
-		var f event.Fault
-		err := json.Unmarshal(e.Data, &f)
-		return err == nil && n.has(f) == (event.Type(j.Type) == event.FaultRaised)
+	case event.FaultRaised:
+		return n.has(key, e.Data.Detector)
+	case event.FaultCleared:
+		return !n.has(key, e.Data.Detector)
 	}
-	var a event.Activity
-	err := json.Unmarshal(e.Data, &a)
-	last := n.Leftovers[leftoverKey(a)]
-	return err == nil && (last != nil && !last.Gone) == (event.Type(j.Type) == event.LeftoverFound)
+	last := n.Leftovers[key]
+	return (last != nil && !last.Gone) == (event.Type(j.Type) == event.LeftoverFound)
 }

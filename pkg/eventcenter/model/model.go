@@ -33,10 +33,10 @@ type Model struct {
 	mu      sync.RWMutex // guards the fields below
 	offset  uint64       // all events up to it are applied
 	nodes   map[Key]*Node
-	pending map[string]journal.Event // inferred, but not yet seen in the journal; by ID
-	late    uint64                   // records too late to change the state
-	dropped uint64                   // active faults and leftovers over the limits
-	day     *Day                     // its counts are in the nodes; nil before the first record
+	pending map[Key]bool // nodes with inferred events that the journal may lack
+	late    uint64       // records too late to change the state
+	dropped uint64       // active faults and leftovers over the limits
+	day     *Day         // its counts are in the nodes; nil before the first record
 }
 
 // Key identifies a node.
@@ -92,7 +92,7 @@ type Leftover struct {
 
 // New returns the state before the first event.
 func New() *Model {
-	return &Model{Location: time.UTC, nodes: map[Key]*Node{}, pending: map[string]journal.Event{}}
+	return &Model{Location: time.UTC, nodes: map[Key]*Node{}, pending: map[Key]bool{}}
 }
 
 // Offset returns the offset up to which the journal is applied.
@@ -120,11 +120,8 @@ func (m *Model) apply(r journal.Record) {
 	m.offset = max(m.offset, r.Offset)
 	known := m.nodes[Key{r.Cluster, r.Node}]
 	isOwn := r.Source == Source(r.Cluster)
-	if isOwn {
-		if known != nil {
-			delete(known.Pending, r.ID)
-		}
-		delete(m.pending, r.ID)
+	if isOwn && known != nil {
+		delete(known.Pending, r.ID)
 	}
 	switch {
 	case known != nil && r.Offset <= known.Offset: // already in the checkpoint

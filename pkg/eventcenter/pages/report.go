@@ -24,11 +24,11 @@ type reportView struct {
 func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	period := report.Period(r.PathValue("period"))
 	var content template.HTML
-	made, err := s.Reports.Report(r.Context(), period, r.URL.Query().Get("date"))
+	made, err := s.Reports.Report(period, r.URL.Query().Get("date"))
 	if err == nil {
 		content, err = made.Page()
 	}
-	if refusal := web.RefusalOf(api.ReportProblem(s.Log, r, err), 0); refusal != nil {
+	if refusal := web.RefusalOf(api.ReportProblem(s.Log, err), 0); refusal != nil {
 		s.Message(w, r, refusal.Status, refusal.Reason)
 		return
 	}

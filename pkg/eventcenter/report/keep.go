@@ -8,7 +8,6 @@ package report
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -148,7 +147,7 @@ func (k *Keeper) path(day string) string { return filepath.Join(k.Dir, day+suffi
 
 // Report returns the report of the day or week that contains date, as 2026-11-23, today or yesterday; empty: today. If
 // there is none, the error is a *web.Refusal.
-func (k *Keeper) Report(_ context.Context, p Period, date string) (Report, error) {
+func (k *Keeper) Report(p Period, date string) (Report, error) {
 	now := k.Now().In(k.Model.Location)
 	y, m, d := now.Date()
 	day := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)

@@ -95,7 +95,7 @@ func (w *world) describe() {
 func (w *world) report(p Period, date string) Report {
 	w.Helper()
 	w.describe()
-	r, err := w.keeper.Report(w.Context(), p, date)
+	r, err := w.keeper.Report(p, date)
 	w.must(err)
 	return r
 }

@@ -145,7 +145,7 @@ func TestRandomDays(t *testing.T) {
 			db.place(c.places)
 			days := 0
 			for date := c.now.AddDate(0, 0, -3); !date.After(c.now); date = date.AddDate(0, 0, 1) {
-				r, err := c.keeper.Report(t.Context(), Daily, date.In(zone).Format(time.DateOnly))
+				r, err := c.keeper.Report(Daily, date.In(zone).Format(time.DateOnly))
 				if err != nil {
 					continue
 				}

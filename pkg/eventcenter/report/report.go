@@ -33,7 +33,7 @@ type Report struct {
 	Through  time.Time `json:"through"`
 	Partial  bool      `json:"partial"` // unfinished, or not completely counted: see Missing
 	Missing  []string  `json:"missing,omitempty"`
-	Lost     uint64    `json:"lost,omitempty"`    // unreadable events: the numbers may be off by as many
+	Lost     uint64    `json:"lost,omitempty"`    // events that are not counted: the numbers may be off by as many
 	Before   uint64    `json:"before,string"`     // the offset before its first event
 	Offset   uint64    `json:"offset,string"`     // counted up to this offset
 	Earlier  string    `json:"earlier,omitempty"` // a date in the previous period, if that has a report

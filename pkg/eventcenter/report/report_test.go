@@ -139,7 +139,7 @@ func TestSkew(t *testing.T) {
 	if r.Faults.Found != 1 || r.Find.Median != 90 || r.Clear.Median != 3600 {
 		t.Errorf("%+v %+v %+v", r.Faults, r.Find, r.Clear)
 	}
-	if _, err := w.keeper.Report(t.Context(), Daily, "2026-11-18"); err == nil {
+	if _, err := w.keeper.Report(Daily, "2026-11-18"); err == nil {
 		t.Error("a node with a wrong clock makes a day")
 	}
 }
@@ -149,7 +149,7 @@ func TestEmptyDay(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	refused := func(date string, status int, reason string) {
 		t.Helper()
-		_, err := w.keeper.Report(t.Context(), Daily, date)
+		_, err := w.keeper.Report(Daily, date)
 		if r, ok := errors.AsType[*web.Refusal](err); !ok || r.Status != status || !strings.Contains(r.Reason, reason) {
 			t.Errorf("%s: %v", date, err)
 		}
