@@ -66,7 +66,7 @@ func (i *inference) faults(active []event.Fault) {
 	listed := map[string]*Fault{}
 	for _, f := range active {
 		if !f.OneShot && len(listed) < maxActive {
-			listed[f.Key()] = &Fault{f, i.stamp}
+			listed[f.Key()] = &Fault{Fault: f, Stamp: i.stamp}
 		}
 	}
 	i.n.Faults = match(i, i.n.Faults, listed, func(f *Fault) (Stamp, string) { return f.Stamp, f.Check }, func(f *Fault, ends bool) {

@@ -52,16 +52,16 @@ type Node struct {
 	event.Streams
 	AsOf uint64 `json:"asOf,omitempty"` // of the last snapshot
 
-	Agent     event.Agent                    `json:"agent"`
-	AgentType event.Type                     `json:"agentType,omitempty"` // of the event with this version of Agent
-	Ahead     time.Duration                  `json:"ahead,omitempty"`     // of its clock; zero: correct
-	Faults    map[string]*Fault              `json:"faults,omitempty"`
-	Leftovers map[string]*Leftover           `json:"leftovers,omitempty"`
-	Foreign   map[string]map[string]*Foreign `json:"foreign,omitempty"` // by detector and key
-	Parts     map[int]snapshot               `json:"parts,omitempty"`   // of an incomplete snapshot
-	PartsAsOf uint64                         `json:"partsAsOf,omitempty"`
-	Pending   map[string]journal.Event       `json:"pending,omitempty"`
-	Notes     map[string]*Note               `json:"notes,omitempty"` // by people, for each fault
+	Agent     event.Agent                  `json:"agent"`
+	AgentType event.Type                   `json:"agentType,omitempty"` // of the event with this version of Agent
+	Ahead     time.Duration                `json:"ahead,omitempty"`     // of its clock; zero: correct
+	Faults    map[string]*Fault            `json:"faults,omitempty"`
+	Leftovers map[string]*Leftover         `json:"leftovers,omitempty"`
+	Foreign   map[string]map[string]*Fault `json:"foreign,omitempty"` // by detector and key
+	Parts     map[int]snapshot             `json:"parts,omitempty"`   // of an incomplete snapshot
+	PartsAsOf uint64                       `json:"partsAsOf,omitempty"`
+	Pending   map[string]journal.Event     `json:"pending,omitempty"`
+	Notes     map[string]*Note             `json:"notes,omitempty"` // by people, for each fault
 
 	Meta             // not in the journal: from the cluster
 	Silence *Silence `json:"silence,omitempty"`
@@ -73,15 +73,9 @@ type Node struct {
 // Stamp identifies the agent's latest event about a fault or leftover. Ended ones stay until the next snapshot, so that
 // an older event cannot restore them.
 type Stamp struct {
-	Stream   string `json:"stream"`
-	Sequence uint64 `json:"sequence"`
+	Stream   string `json:"stream,omitempty"`
+	Sequence uint64 `json:"sequence,omitempty"`
 	Gone     bool   `json:"gone,omitempty"`
-}
-
-// Fault is a fault of a node.
-type Fault struct {
-	event.Fault
-	Stamp
 }
 
 // Leftover is a leftover on a node.
@@ -210,7 +204,7 @@ func (m *Model) take(n *Node, e event.Event) {
 	case event.Agent:
 		n.Agent, n.AgentType, n.Day.Stopped = data, e.Type, e.Type == event.AgentStopping
 	case event.Fault:
-		m.putFault(n, e.Type, &Fault{data, stamp})
+		m.putFault(n, "", e.Type, &Fault{Fault: data, Stamp: stamp})
 	case event.Activity:
 		switch e.Type {
 		case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
@@ -223,56 +217,30 @@ func (m *Model) take(n *Node, e event.Event) {
 	}
 }
 
-// takes reports whether an event changes a fault or leftover, and counts those that do not. last is the latest event
-// about the same one, nil if there is none; others is the number of all.
-func (m *Model) takes(n *Node, s Stamp, last *Stamp, others int) bool {
-	switch {
-	case s.Sequence <= n.AsOf || last != nil && last.Stream == s.Stream && last.Sequence >= s.Sequence:
-		m.late++
-		return false
-	case last == nil && others >= maxActive:
-		m.dropped++
-		return false
-	}
-	return true
-}
-
-func (m *Model) putFault(n *Node, t event.Type, f *Fault) {
-	key := f.Key()
-	var last *Stamp
-	if was := n.Faults[key]; was != nil {
-		last = &was.Stamp
-	}
-	if !m.takes(n, f.Stamp, last, len(n.Faults)) {
-		n.Day.history(t, f.Fault)
-		return
-	}
-	n.Day.change(t, f.Fault, m.day.Through)
-	if f.Gone = t == event.FaultCleared || f.OneShot; f.Gone {
-		f.Fault = event.Fault{} // its key is enough
-	}
-	if n.Faults == nil {
-		n.Faults = map[string]*Fault{}
-	}
-	n.Faults[key] = f
+// older reports whether an event is older than a snapshot, or than the latest event about the same fault or leftover.
+func (n *Node) older(s, last Stamp) bool {
+	return s.Sequence <= n.AsOf || last.Stream == s.Stream && last.Sequence >= s.Sequence
 }
 
 func (m *Model) putLeftover(n *Node, t event.Type, l *Leftover) {
-	key := leftoverKey(l.Activity)
-	l.Gone = t != event.LeftoverFound
-	var last *Stamp
+	key, last := leftoverKey(l.Activity), Stamp{Gone: true}
 	was := n.Leftovers[key]
 	if was != nil {
-		last = &was.Stamp
+		last = was.Stamp
 	}
-	if !m.takes(n, l.Stamp, last, len(n.Leftovers)) {
+	switch {
+	case n.older(l.Stamp, last):
+		m.late++
+		return
+	case was == nil && len(n.Leftovers) >= maxActive:
+		m.dropped++
 		return
 	}
-	if l.Gone != (was == nil || was.Gone) {
+	if l.Gone = t != event.LeftoverFound; l.Gone != last.Gone {
 		n.Day.leftover(t, l.Subject.Kind)
 	}
 	if l.Gone {
-		l.Activity = event.Activity{}
+		l.Activity = event.Activity{} // its key is enough
 	}
 	if n.Leftovers == nil {
 		n.Leftovers = map[string]*Leftover{}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"iter"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -18,17 +19,26 @@ const (
 	endKept       = 24 * time.Hour // an older report that arrives later does not restore the fault
 )
 
-// Foreign is a detector's latest report on a fault. It and the agents' snapshots do not affect each other.
-type Foreign struct {
+// Fault is the latest report of a fault, by the node's agent or by a detector beside it. These do not affect each other's
+// faults.
+type Fault struct {
 	event.Fault           // only its key is needed once it has ended
-	At          time.Time `json:"at"`       // time of the report, by the detector's clock, but never after Received
-	Received    time.Time `json:"received"` // by the center's clock; the time to live starts here
-	Of          string    `json:"of"`       // ID of the event
-	Gone        bool      `json:"gone,omitempty"`
+	Stamp                 // of the agent's event
+	At          time.Time `json:"at,omitzero"`       // of the detector's report, by its clock, but never after Received
+	Received    time.Time `json:"received,omitzero"` // by the center's clock; the time to live starts here
+	Of          string    `json:"of,omitempty"`      // ID of the detector's event
 }
 
-// ends returns when the fault ends unless it is reported again.
-func (f *Foreign) ends() time.Time { return f.Received.Add(f.TTL()) }
+// ends returns when a detector's fault ends unless it is reported again.
+func (f *Fault) ends() time.Time { return f.Received.Add(f.TTL()) }
+
+// of returns the faults of a detector; without a name, those of the agent.
+func (n *Node) of(detector string) map[string]*Fault {
+	if detector == "" {
+		return n.Faults
+	}
+	return n.Foreign[detector]
+}
 
 // foreign applies an event without a stream: only detectors' faults change the state.
 func (m *Model) foreign(r journal.Record) {
@@ -42,24 +52,29 @@ func (m *Model) foreign(r journal.Record) {
 		return
 	}
 	f.Detector = detector
-	m.putForeign(m.changing(r), e.Type, &Foreign{Fault: f, At: event.Earlier(e.Time, r.Received), Received: r.Received, Of: r.ID})
+	reported := &Fault{Fault: f, At: event.Earlier(e.Time, r.Received), Received: r.Received, Of: r.ID}
+	m.putFault(m.changing(r), detector, e.Type, reported)
 }
 
-func (m *Model) putForeign(n *Node, t event.Type, f *Foreign) {
-	detector, key := f.Detector, f.Key()
-	last := n.Foreign[detector][key]
-	if f.RaisedAt.IsZero() {
+// putFault applies a report of a fault by a detector, or by the agent.
+func (m *Model) putFault(n *Node, detector string, t event.Type, f *Fault) {
+	key, all := f.Key(), n.of(detector)
+	last := cmp.Or(all[key], &Fault{Stamp: Stamp{Gone: true}})
+	late := f.At.Before(last.At)
+	if detector == "" {
+		late = n.older(f.Stamp, last.Stamp)
+	} else if f.RaisedAt.IsZero() {
 		f.RaisedAt = f.At
-		if last != nil && !last.Gone {
+		if !last.Gone {
 			f.RaisedAt = last.RaisedAt
 		}
 	}
 	switch {
-	case last != nil && f.At.Before(last.At):
+	case late:
 		m.late++
 		n.Day.history(t, f.Fault)
 		return
-	case last == nil && !n.hasRoom(detector, f.Received):
+	case all[key] == nil && !n.hasRoom(detector, f.Received):
 		m.dropped++
 		n.Day.history(t, f.Fault)
 		return
@@ -68,19 +83,28 @@ func (m *Model) putForeign(n *Node, t event.Type, f *Foreign) {
 	if f.Gone = t == event.FaultCleared || f.OneShot; f.Gone {
 		f.Fault = event.Fault{}
 	}
-	if n.Foreign == nil {
-		n.Foreign = map[string]map[string]*Foreign{}
+	if all = n.of(detector); all == nil {
+		all = map[string]*Fault{}
+		if detector == "" {
+			n.Faults = all
+		} else {
+			n.Foreign[detector] = all
+		}
 	}
-	if n.Foreign[detector] == nil {
-		n.Foreign[detector] = map[string]*Foreign{}
-	}
-	n.Foreign[detector][key] = f
+	all[key] = f
 }
 
-// hasRoom reports whether a detector may add a fault. It makes room by removing old ended faults, then the oldest.
+// hasRoom reports whether the agent or a detector may add a fault. For a detector it makes room by removing old ended
+// faults, then the oldest.
 func (n *Node) hasRoom(detector string, now time.Time) bool {
+	if detector == "" {
+		return len(n.Faults) < maxActive
+	}
+	if n.Foreign == nil {
+		n.Foreign = map[string]map[string]*Fault{}
+	}
 	for name, all := range n.Foreign {
-		maps.DeleteFunc(all, func(_ string, f *Foreign) bool { return f.Gone && now.Sub(f.Received) > endKept })
+		maps.DeleteFunc(all, func(_ string, f *Fault) bool { return f.Gone && now.Sub(f.Received) > endKept })
 		if len(all) == 0 {
 			delete(n.Foreign, name)
 		}
@@ -102,12 +126,7 @@ func (n *Node) hasRoom(detector string, now time.Time) bool {
 // active yields the faults of a node with their keys: the agent's and the detectors'.
 func (n *Node) active() iter.Seq2[string, *event.Fault] {
 	return func(yield func(string, *event.Fault) bool) {
-		for key, f := range n.Faults {
-			if !f.Gone && !yield(key, &f.Fault) {
-				return
-			}
-		}
-		for _, all := range n.Foreign {
+		for _, all := range slices.AppendSeq([]map[string]*Fault{n.Faults}, maps.Values(n.Foreign)) {
 			for key, f := range all {
 				if !f.Gone && !yield(key, &f.Fault) {
 					return
@@ -117,13 +136,9 @@ func (n *Node) active() iter.Seq2[string, *event.Fault] {
 	}
 }
 
-// has reports whether a fault of a detector is active; without a detector, of the agent.
+// has reports whether a fault of a detector is active; without a name, of the agent.
 func (n *Node) has(key, detector string) bool {
-	if detector != "" {
-		last := n.Foreign[detector][key]
-		return last != nil && !last.Gone
-	}
-	last := n.Faults[key]
+	last := n.of(detector)[key]
 	return last != nil && !last.Gone
 }
 
@@ -172,5 +187,5 @@ func (m *Model) expired(r journal.Record, known *Node) {
 		return
 	}
 	n.Day.change(event.FaultCleared, last.Fault, m.day.Through)
-	*last = Foreign{At: last.At, Received: last.Received, Of: last.Of, Gone: true}
+	*last = Fault{At: last.At, Received: last.Received, Of: last.Of, Stamp: Stamp{Gone: true}}
 }
