@@ -137,6 +137,7 @@ func (c *Center) load(ctx context.Context) error {
 	if replicated, ok := c.Journal.(Replicated); ok {
 		return replicated.Start()
 	}
+	c.logged("reports", c.Reports.Follow()) // otherwise the first event might end many days at once
 	if pending := c.Model.Apply(nil); len(pending) > 0 {
 		if _, err := c.Journal.Append(ctx, pending); err != nil {
 			c.Log.Error("append derived events failed, retrying with the next event", "err", err)

@@ -91,13 +91,15 @@ func (m *Model) advance(now time.Time) {
 	m.day.Through = event.Later(m.day.Through, now)
 }
 
-// Advance counts time up to a moment without an event.
-func (m *Model) Advance(now time.Time) {
+// Advance counts time up to a moment without an event, but ends one day at most. It reports whether time is left.
+func (m *Model) Advance(now time.Time) (more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.day != nil {
-		m.advance(now)
+	if m.day == nil {
+		return false
 	}
+	m.advance(event.Earlier(now, m.day.To))
+	return m.day.Through.Before(now)
 }
 
 // Today returns the present day, counted up to a moment; nil before the first event.
@@ -242,7 +244,7 @@ func dayOf(at time.Time, location *time.Location) (name string, from, to time.Ti
 // midnight returns the first moment of a day. If clocks go forward at midnight, it is later than 0:00.
 func midnight(y int, m time.Month, d int, location *time.Location) time.Time {
 	t, noon := time.Date(y, m, d, 0, 0, 0, 0, location), time.Date(y, m, d, 12, 0, 0, 0, location)
-	for t.Day() != noon.Day() { // 0:00 does not exist, and time.Date returned a time on the day before
+	for t.Day() != noon.Day() && t.Before(noon) { // 0:00 does not exist, and time.Date returned a time on the day before
 		t = t.Add(30 * time.Minute)
 	}
 	return t

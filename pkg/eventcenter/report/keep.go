@@ -99,10 +99,15 @@ func (k *Keeper) usable(name string) (*model.Day, error) {
 	return &d.Day, nil
 }
 
-// Follow counts the time since the last event, and stores the days that are over.
+// Follow counts the time since the last event, and stores the days that are over, one by one.
 func (k *Keeper) Follow() error {
-	k.Model.Advance(k.Now().Add(-behind))
-	return k.Store()
+	for more := true; more; {
+		more = k.Model.Advance(k.Now().Add(-behind))
+		if err := k.Store(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Store stores the days that are over.
