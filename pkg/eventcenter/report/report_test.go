@@ -127,23 +127,6 @@ func TestJoinsAndGoes(t *testing.T) {
 	db.compare(r, w.now)
 }
 
-// The node's clock does not matter: the time of receipt counts, and the time to find a fault uses a single clock.
-func TestSkew(t *testing.T) {
-	w := newWorld(t, november(20, 12), time.UTC)
-	a := w.agent("n")
-	a.skew = -40 * time.Hour
-	w.store1(a.raise(newFault("disk", "sda", finding.Warning), 90*time.Second))
-	w.pass(time.Hour)
-	w.store1(a.clear("disksda"))
-	r := w.report(Daily, "2026-11-20")
-	if r.Faults.Found != 1 || r.Find.Median != 90 || r.Clear.Median != 3600 {
-		t.Errorf("%+v %+v %+v", r.Faults, r.Find, r.Clear)
-	}
-	if _, err := w.keeper.Report(Daily, "2026-11-18"); err == nil {
-		t.Error("a node with a wrong clock makes a day")
-	}
-}
-
 // Days without events have a report too; days before the first event have none, and a date must be valid.
 func TestEmptyDay(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
