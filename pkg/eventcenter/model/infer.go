@@ -57,75 +57,69 @@ type inference struct {
 	unknown []string // checks
 }
 
-// older reports whether the snapshot is newer than the latest event with stamp s.
-func (i *inference) older(s Stamp) bool {
-	return s.Stream != i.stamp.Stream || s.Sequence <= i.stamp.Sequence
-}
-
 func (i *inference) faults(active []event.Fault) {
-	listed := map[string]*Fault{}
+	known, listed := i.n.Faults, map[string]*Fault{}
 	for _, f := range active {
 		if !f.OneShot && len(listed) < maxActive {
 			listed[f.Key()] = &Fault{Fault: f, Stamp: i.stamp}
 		}
 	}
-	i.n.Faults = match(i, i.n.Faults, listed, func(f *Fault) (Stamp, string) { return f.Stamp, f.Check }, func(f *Fault, ends bool) {
-		t := event.FaultRaised
-		if ends {
-			t = event.FaultCleared
+	for key, last := range known {
+		if i.keeps(last.Stamp, listed[key] == nil, last.Check) {
+			listed[key] = last
+		} else if listed[key] == nil && !last.Gone {
+			i.fault(event.FaultCleared, last.Fault)
 		}
-		i.fault(t, f.Fault)
-		i.n.Day.change(t, f.Fault, i.m.day.Through)
-	})
+	}
+	for key, f := range listed {
+		if last := known[key]; (last == nil || last.Gone) && !f.Gone {
+			i.fault(event.FaultRaised, f.Fault)
+		}
+	}
+	i.n.Faults = listed
 }
 
 func (i *inference) leftovers(active []event.Activity) {
-	listed := map[string]*Leftover{}
+	known, listed := i.n.Leftovers, map[string]*Leftover{}
 	for _, a := range active {
 		if len(listed) < maxActive {
 			listed[leftoverKey(a)] = &Leftover{a, i.stamp}
 		}
 	}
-	of := func(l *Leftover) (Stamp, string) { return l.Stamp, l.Check }
-	i.n.Leftovers = match(i, i.n.Leftovers, listed, of, func(l *Leftover, ends bool) {
-		t, a := event.LeftoverFound, l.Activity
-		if ends {
-			t, a.Kind = event.LeftoverGone, finding.LeftoverGone
-		}
-		i.leftover(t, a)
-		i.n.Day.leftover(t, a.Subject.Kind)
-	})
-}
-
-// match returns the faults or leftovers after a snapshot: those that it lists, and those that are newer or of checks in
-// unknown state. of returns stamp and check. It calls differs with those that the snapshot begins or ends.
-func match[E any](i *inference, known, listed map[string]*E, of func(*E) (Stamp, string), differs func(e *E, ends bool)) map[string]*E {
 	for key, last := range known {
-		stamp, check := of(last)
-		undecided := listed[key] == nil && slices.Contains(i.unknown, check)
-		switch {
-		case undecided || !i.older(stamp):
+		if i.keeps(last.Stamp, listed[key] == nil, last.Check) {
 			listed[key] = last
-		case listed[key] == nil && !stamp.Gone:
-			differs(last, true)
-		case listed[key] != nil && stamp.Gone:
-			differs(listed[key], false)
+		} else if listed[key] == nil && !last.Gone {
+			i.leftover(event.LeftoverGone, last.Activity)
 		}
 	}
-	for key, e := range listed {
-		if known[key] == nil {
-			differs(e, false)
+	for key, l := range listed {
+		if last := known[key]; (last == nil || last.Gone) && !l.Gone {
+			i.leftover(event.LeftoverFound, l.Activity)
 		}
 	}
-	return listed
+	i.n.Leftovers = listed
 }
 
+// keeps reports whether the snapshot decides nothing on a fault or leftover: it is older than the latest event, with
+// stamp s, or does not list one of a check in unknown state.
+func (i *inference) keeps(s Stamp, unlisted bool, check string) bool {
+	return unlisted && slices.Contains(i.unknown, check) || s.Stream == i.stamp.Stream && s.Sequence > i.stamp.Sequence
+}
+
+// fault makes the center infer that a fault began or ended, and counts that, unless it is counted already.
 func (i *inference) fault(t event.Type, f event.Fault) {
 	i.add(f.Key(), Own{Type: t, Check: f.Check, Reason: f.Reason, Subject: f.Subject, Severity: f.Severity, Data: f})
+	i.n.Day.change(t, f, i.m.day.Through)
 }
 
+// leftover makes the center infer that a leftover was found or is gone, and counts that.
 func (i *inference) leftover(t event.Type, a event.Activity) {
+	if t == event.LeftoverGone {
+		a.Kind = finding.LeftoverGone
+	}
 	i.add(leftoverKey(a), Own{Type: t, Check: a.Check, Reason: "Inferred", Subject: a.Subject, Data: a})
+	i.n.Day.leftover(t, a.Subject.Kind)
 }
 
 // add makes the center infer an event. Its ID is derived from the cause: created twice, it is a duplicate.

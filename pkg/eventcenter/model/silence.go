@@ -109,6 +109,9 @@ func (m *Model) own(r journal.Record, known *Node) {
 // remove ends all faults and leftovers of a removed node.
 func (m *Model) remove(n *Node, of string, at time.Time) {
 	m.pass(n)
+	if n.Day != nil {
+		n.Day.remove(n.place())
+	}
 	i := inference{m: m, n: n, of: of, at: at}
 	for _, f := range n.active() {
 		i.fault(event.FaultCleared, *f)
@@ -116,11 +119,7 @@ func (m *Model) remove(n *Node, of string, at time.Time) {
 	for _, l := range n.Leftovers {
 		if !l.Gone {
 			i.leftover(event.LeftoverGone, l.Activity)
-			n.Day.leftover(event.LeftoverGone, l.Subject.Kind)
 		}
-	}
-	if n.Day != nil {
-		n.Day.remove(n.place())
 	}
 	*n = Node{Cluster: n.Cluster, Name: n.Name, Offset: n.Offset, Pending: n.Pending, Removed: true, Day: n.Day}
 }
