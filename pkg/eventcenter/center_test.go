@@ -3,6 +3,7 @@ package eventcenter
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -146,6 +147,27 @@ func TestLostDay(t *testing.T) {
 	must(t, c.Close())
 	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A checkpoint, which has no finished day, waits until that day is stored.
+func TestCheckpointAfterDay(t *testing.T) {
+	dir := t.TempDir()
+	c, _ := open(t, dir, journal.Limits{})
+	c.raise(t, 1)
+	reports := filepath.Join(dir, reportsDir)
+	must(t, os.Remove(reports))
+	must(t, os.WriteFile(reports, nil, 0o600))
+	c.Model.Advance(time.Now().AddDate(0, 0, 1))
+	if err := c.Checkpoint(); err == nil {
+		t.Error("a checkpoint without the day")
+	}
+	if _, err := os.Stat(filepath.Join(dir, checkpointFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	must(t, errors.Join(os.Remove(reports), os.Mkdir(reports, 0o700), c.Close()))
+	if files, err := filepath.Glob(filepath.Join(reports, "*")); err != nil || len(files) != 1 {
+		t.Errorf("%q %v", files, err)
 	}
 }
 

@@ -55,12 +55,15 @@ func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 			return 0, err
 		}
 	}
+	if err := out.Flush(); err != nil {
+		return 0, err
+	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.day != day {
 		return 0, errors.New("a day has ended meanwhile")
 	}
-	return head.Offset, out.Flush()
+	return head.Offset, nil
 }
 
 // Load reads a checkpoint of a journal. The caller must apply the records after its Offset.

@@ -1,10 +1,40 @@
 package model
 
 import (
+	"fmt"
 	"testing"
 	"time"
 	_ "time/tzdata"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
+
+type writer func()
+
+func (w writer) Write(p []byte) (int, error) {
+	w()
+	return len(p), nil
+}
+
+// A checkpoint during which a day ends would have the counts of two days: it fails, and the next one does not.
+func TestSaveOverMidnight(t *testing.T) {
+	f := newFeed(t)
+	f.append(raise(1, "a"))
+	for i := range 100 { // more than the buffer of Save
+		f.m.RecordAlive(Key{"c", fmt.Sprint(i)}, event.Agent{}, f.now, f.now)
+	}
+	ends := 0
+	f.m.Finished = func(*Day) { ends++ }
+	for _, want := range []int{0, 1} {
+		_, err := f.m.Save(writer(func() { f.m.Advance(f.now.AddDate(0, 0, want)) }), "j")
+		if (err != nil) != (want == 1) || ends != want {
+			t.Errorf("%d days end, %d expected: %v", ends, want, err)
+		}
+	}
+	if _, err := f.m.Save(writer(func() {}), "j"); err != nil {
+		t.Error(err)
+	}
+}
 
 // The timezone determines the length of a day: 23 and 25 hours when clocks change, also if they change at midnight.
 func TestDaylightSaving(t *testing.T) {
