@@ -34,13 +34,14 @@ func (m *Model) newDay(at time.Time, before uint64) *Day {
 	return d
 }
 
-// Continue makes the present day follow a stored one, if the checkpoint is of an older version, which did not count.
-func (m *Model) Continue(stored *Day) {
+// Continue makes the present day follow a stored one, if there is no checkpoint, or one of an older version, which did
+// not count. The journal begins after an offset.
+func (m *Model) Continue(stored *Day, after uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.day == nil && m.offset >= stored.Offset {
+	if after = max(after, m.offset); m.day == nil && after >= stored.Offset {
 		m.begin(m.next(stored), stored)
-		m.day.Lost = m.offset - stored.Offset
+		m.offset, m.day.Lost = after, after-stored.Offset
 	}
 }
 

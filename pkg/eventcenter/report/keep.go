@@ -68,7 +68,7 @@ func Open(o Options) (*Keeper, error) {
 		d, err := k.usable(name)
 		if err == nil {
 			k.stored = d.Offset
-			o.Model.Continue(d)
+			o.Model.Continue(d, o.Journal.Bounds().Oldest-1)
 			break
 		}
 		o.Log.Error("discard a stored day of the reports: counting it again from the journal", "day", name, "err", err)

@@ -280,6 +280,14 @@ func TestTrimmedDays(t *testing.T) {
 	if week := w.report(Weekly, "2026-11-22"); strings.Join(week.Missing[len(week.Missing)-1:], "") != "2026-11-21" || !week.Partial {
 		t.Errorf("%+v", week.Missing)
 	}
+	w.must(os.Remove(name))
+	var empty bytes.Buffer
+	_, err = model.New().Save(&empty, w.store.Bounds().Journal)
+	w.must(err)
+	w.load(&empty)
+	if r := w.report(Daily, "2026-11-21"); r.Lost != 1 {
+		t.Errorf("%d lost events, without a checkpoint", r.Lost)
+	}
 }
 
 // Days that are too old are removed.
