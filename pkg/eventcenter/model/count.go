@@ -15,6 +15,7 @@ const (
 	maxNames   = 200 // of faults, and kinds of leftovers: any more are counted under Other
 	maxMessage = 300 // bytes of a fault's message that a report shows
 	maxEnded   = 10  // remembered occurrences of a fault
+	maxOpen    = maxActive + maxDetectors*maxOfDetector
 
 	// Other is the name of faults and leftovers over the limit.
 	Other = "(other)"
@@ -126,7 +127,7 @@ func (d *NodeDay) change(t event.Type, f event.Fault, now time.Time) {
 	key := f.Key()
 	o := d.Open[key]
 	again := o != nil && o.RaisedAt.Equal(f.RaisedAt)
-	if o != nil && (t == event.FaultCleared || !again) {
+	if o != nil && (t == event.FaultCleared || !again || f.OneShot) {
 		c := d.count(o.Name)
 		if o.Repaired {
 			c.Repaired++
@@ -137,7 +138,7 @@ func (d *NodeDay) change(t event.Type, f event.Fault, now time.Time) {
 		d.end(key, o.RaisedAt)
 	}
 	switch {
-	case t == event.FaultCleared:
+	case t == event.FaultCleared || again && f.OneShot:
 	case again:
 		o.Severity, o.Message = f.Severity, finding.Clip(f.Message, maxMessage)
 	default:
@@ -155,6 +156,11 @@ func (d *NodeDay) begin(key string, f event.Fault, now time.Time) {
 	}
 	if f.OneShot {
 		c.OneShot++
+		d.end(key, f.RaisedAt)
+		return
+	}
+	if len(d.Open) >= maxOpen {
+		c.Late++
 		d.end(key, f.RaisedAt)
 		return
 	}

@@ -9,6 +9,28 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
+// The open faults of a node's day are limited, whatever its agent claims: a fault that is over at once is not open.
+func TestOpenBounds(t *testing.T) {
+	f := newFeed(t)
+	for i := range uint64(3) {
+		once := fault(fmt.Sprint(i))
+		once.OneShot = true
+		f.append(raise(4*i+1, fmt.Sprint(i)))
+		f.append(of(streamA, 4*i+2, event.FaultUpdated, once))
+		f.append(snapshotOf(streamA, 4*i+3, 4*i+2))
+	}
+	d := f.m.nodes[Key{"c", "n"}].Day
+	if c := d.Faults["disk\x00Fails\x00fatal"]; len(d.Open) != 0 || c == nil || *c != (Outcomes{Found: 3, Cleared: 3}) {
+		t.Errorf("%d open, %+v", len(d.Open), c)
+	}
+	for i := range maxOpen + 1 {
+		d.change(event.FaultRaised, fault(fmt.Sprint("more", i)), f.now)
+	}
+	if c := d.Faults["disk\x00Fails\x00fatal"]; len(d.Open) != maxOpen || c.Late != 1 || c.Found != maxOpen+4 {
+		t.Errorf("%d open, %+v", len(d.Open), c)
+	}
+}
+
 type writer func()
 
 func (w writer) Write(p []byte) (int, error) {
