@@ -125,14 +125,15 @@ func (k *Keeper) Store() error {
 			return fmt.Errorf("report of %s: %w", days[0].Name, err)
 		}
 		k.mu.Lock()
-		k.finished = k.finished[1:]
+		k.finished = slices.Delete(k.finished, 0, 1)
 		k.mu.Unlock()
 	}
 }
 
 // store stores a finished day, and removes days that are too old.
 func (k *Keeper) store(d *model.Day) error {
-	if was, err := k.usable(d.Name); err == nil && was.Before <= d.Before {
+	was, err := k.usable(d.Name)
+	if err == nil && was.Before <= d.Before && (was.Offset >= d.Offset || was.Offset < k.stored) { // a stored day has the rest
 		return nil // counted again after a start, but now without the nodes' places
 	}
 	if err := save(k.path(d.Name), &dayFile{version, k.Journal.Bounds().Journal, *d}); err != nil {
