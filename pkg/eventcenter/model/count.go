@@ -113,9 +113,13 @@ func (d *NodeDay) pass(in serving, at time.Time) {
 // faults, or the Node's condition Ready is not True.
 func (d *NodeDay) broken() bool {
 	for _, o := range d.Open {
-		_, reason, _, _ := SplitName(o.Name)
-		ready := o.Subject.Kind == "node-condition" && o.Subject.Name == "Ready"
-		if o.Severity == finding.Fatal || ready && (reason == "NodeNotReady" || reason == "NodeNotHeard") {
+		if o.Severity == finding.Fatal {
+			return true
+		}
+		if o.Subject.Kind != "node-condition" || o.Subject.Name != "Ready" {
+			continue
+		}
+		if _, reason, _, _ := SplitName(o.Name); reason == "NodeNotReady" || reason == "NodeNotHeard" {
 			return true
 		}
 	}
