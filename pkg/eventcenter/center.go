@@ -134,10 +134,11 @@ func (c *Center) load(ctx context.Context) error {
 		return err
 	}
 	c.loaded = true // no one appends yet
+
+	c.logged("reports", c.Reports.Follow()) // otherwise the first event might end many days at once
 	if replicated, ok := c.Journal.(Replicated); ok {
 		return replicated.Start()
 	}
-	c.logged("reports", c.Reports.Follow()) // otherwise the first event might end many days at once
 	if pending := c.Model.Apply(nil); len(pending) > 0 {
 		if _, err := c.Journal.Append(ctx, pending); err != nil {
 			c.Log.Error("append derived events failed, retrying with the next event", "err", err)
@@ -149,7 +150,11 @@ func (c *Center) load(ctx context.Context) error {
 // begin makes m the model, and opens the reports of its days.
 func (c *Center) begin(m *model.Model) (err error) {
 	c.Model = m
-	c.Reports, err = report.Open(report.Options{Dir: filepath.Join(c.Dir, reportsDir), Journal: c.Journal, Model: m, Log: c.Log})
+	o := report.Options{Dir: filepath.Join(c.Dir, reportsDir), Journal: c.Journal, Model: m, Log: c.Log}
+	if replicated, ok := c.Journal.(Replicated); ok {
+		o.Ready = replicated.Ready
+	}
+	c.Reports, err = report.Open(o)
 	return err
 }
 

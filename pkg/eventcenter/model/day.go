@@ -113,6 +113,16 @@ func (m *Model) Today(now time.Time) *Day {
 	return m.counted(event.Earlier(event.Later(m.day.Through, now), m.day.To))
 }
 
+// DayName returns the name of the present day; empty before the first event.
+func (m *Model) DayName() string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.day == nil {
+		return ""
+	}
+	return m.day.Name
+}
+
 // Before returns the offset before the present day's first event.
 func (m *Model) Before() uint64 {
 	m.mu.RLock()
@@ -147,15 +157,14 @@ func (m *Model) counted(at time.Time) *Day {
 		d.Clear.Add(is.Clear)
 		is.Find, is.Clear, is.Ended = nil, nil, nil
 		is.Open, is.Faults, is.Leftovers = copied(is.Open), copied(is.Faults), copied(is.Leftovers)
-		is.Muted, is.Left = map[string]time.Time{}, map[string]string{}
 		for key := range is.Open {
 			if note := n.Notes[key]; note != nil {
-				is.Muted[key] = note.MutedUntil
+				put(&is.Muted, key, note.MutedUntil)
 			}
 		}
 		for key, l := range n.Leftovers {
 			if !l.Gone {
-				is.Left[key] = l.Subject.Kind
+				put(&is.Left, key, l.Subject.Kind)
 			}
 		}
 		d.Nodes[key.Cluster+"\x00"+key.Node] = &is
@@ -163,7 +172,18 @@ func (m *Model) counted(at time.Time) *Day {
 	return &d
 }
 
+// put sets an entry of a map, which may be nil.
+func put[V any](all *map[string]V, key string, value V) {
+	if *all == nil {
+		*all = map[string]V{}
+	}
+	(*all)[key] = value
+}
+
 func copied[V any](all map[string]*V) map[string]*V {
+	if len(all) == 0 {
+		return nil
+	}
 	some := make(map[string]*V, len(all))
 	for key, value := range all {
 		one := *value

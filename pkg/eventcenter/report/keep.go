@@ -39,6 +39,7 @@ type Options struct {
 	Model   *model.Model // the model of the journal, before the records after its checkpoint
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
+	Ready   func() error     // why the journal may lack events of other replicas; nil: never
 }
 
 // Keeper stores a file for each finished day of a model. The counts of the present day are in the model's checkpoint.
@@ -99,9 +100,15 @@ func (k *Keeper) usable(name string) (*model.Day, error) {
 	return &d.Day, nil
 }
 
+// ready reports whether the journal has all events. If not, time is counted by events alone.
+func (k *Keeper) ready() bool { return k.Ready == nil || k.Ready() == nil }
+
 // Follow counts the time since the last event, and stores the days that are over, one by one.
 func (k *Keeper) Follow() error {
 	for more := true; more; {
+		if !k.ready() {
+			return k.Store()
+		}
 		more = k.Model.Advance(k.Now().Add(-behind))
 		if err := k.Store(); err != nil {
 			return err
@@ -133,8 +140,8 @@ func (k *Keeper) Store() error {
 // store stores a finished day, and removes days that are too old.
 func (k *Keeper) store(d *model.Day) error {
 	was, err := k.usable(d.Name)
-	if err == nil && was.Before <= d.Before && (was.Offset >= d.Offset || was.Offset < k.stored) { // a stored day has the rest
-		return nil // counted again after a start, but now without the nodes' places
+	if err == nil && was.Before <= d.Before && (was.Offset >= d.Offset || was.Offset < k.stored) {
+		return nil // counted again after a start, but now without the nodes' places; a stored day has later events
 	}
 	if err := save(k.path(d.Name), &dayFile{version, k.Journal.Bounds().Journal, *d}); err != nil {
 		return err
@@ -183,10 +190,19 @@ func (k *Keeper) Report(p Period, date string) (Report, error) {
 	if err := k.Follow(); err != nil {
 		return Report{}, err
 	}
-	return k.build(p, name, day, count, k.Model.Today(k.Now()))
+	var today *model.Day
+	present := k.Model.DayName()
+	if day.Format(time.DateOnly) <= present && present < day.AddDate(0, 0, count).Format(time.DateOnly) {
+		through := time.Time{}
+		if k.ready() {
+			through = k.Now()
+		}
+		today = k.Model.Today(through)
+	}
+	return k.build(p, name, day, count, today)
 }
 
-// build makes the report of count days from first on; today is the present day, nil before the first event.
+// build makes the report of count days from first on; today is the present day, nil if that is none of them.
 func (k *Keeper) build(p Period, name string, first time.Time, count int, today *model.Day) (Report, error) {
 	b := newBuilder(p, name)
 	var missing []string
@@ -205,8 +221,8 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int, today 
 	slices.Reverse(missing)
 	if b.days == 0 {
 		names, err := k.names()
-		if today != nil {
-			names = append(names, today.Name)
+		if present := k.Model.DayName(); present != "" {
+			names = append(names, present)
 		}
 		reason := "there is no report: nothing was received yet"
 		if len(names) > 0 {

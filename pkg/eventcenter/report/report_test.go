@@ -318,6 +318,26 @@ func TestKilledAfterMidnight(t *testing.T) {
 	}
 }
 
+// A replica that is cut off ends no day: events of others may be missing. It ends the day when it has them.
+func TestCutOff(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	a := w.agent("n")
+	w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+	cut := errors.New("cut off")
+	w.keeper.Ready = func() error { return cut }
+	w.at(21, 0, 1)
+	if r := w.report(Daily, "2026-11-20"); !r.Partial || !r.Through.Equal(november(20, 12)) {
+		t.Errorf("partial %t through %s", r.Partial, r.Through)
+	}
+	w.at(20, 23, 59)
+	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
+	cut = nil
+	w.at(21, 0, 2)
+	if r := w.report(Daily, "2026-11-20"); r.Partial || r.Faults.Found != 1 {
+		t.Errorf("partial %t, %d found", r.Partial, r.Faults.Found)
+	}
+}
+
 // Days that are too old are removed.
 func TestKeptDays(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
