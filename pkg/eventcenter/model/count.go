@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -174,8 +175,8 @@ func (d *NodeDay) begin(key string, f event.Fault, now time.Time) {
 	d.Open[key] = o
 }
 
-// history counts an event about a fault that changes no state: the fault was over before it was received, or is over the
-// limits. Its end adds no information.
+// history counts an event about a fault that changes no state: the fault was over before it was received, or is over
+// the limits. Its end adds no information.
 func (d *NodeDay) history(t event.Type, f event.Fault) {
 	key := f.Key()
 	o := d.Open[key]
@@ -214,7 +215,8 @@ func (d *NodeDay) remove(place Place) {
 	if !d.Present {
 		return
 	}
-	for key, o := range d.Open {
+	for _, key := range slices.Sorted(maps.Keys(d.Open)) { // the same faults are over the limit after each replay
+		o := d.Open[key]
 		d.count(o.Name).Removed++
 		d.end(key, o.RaisedAt)
 	}

@@ -19,8 +19,8 @@ const (
 	endKept       = 24 * time.Hour // an older report that arrives later does not restore the fault
 )
 
-// Fault is the latest report of a fault, by the node's agent or by a detector beside it. These do not affect each other's
-// faults.
+// Fault is the latest report of a fault, by the node's agent or by a detector beside it. These do not affect each
+// other's faults.
 type Fault struct {
 	event.Fault           // only its key is needed once it has ended
 	Stamp                 // of the agent's event

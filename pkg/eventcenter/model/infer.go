@@ -41,7 +41,8 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 		}
 	}
 	n.Parts, n.PartsAsOf, n.AsOf = nil, 0, asOf
-	i := inference{m: m, n: n, of: e.ID(), at: e.Time, stamp: Stamp{Stream: n.Stream, Sequence: asOf}, unknown: whole.Unknown}
+	i := inference{m: m, n: n, of: e.ID(), at: e.Time, stamp: Stamp{Stream: n.Stream, Sequence: asOf},
+		unknown: whole.Unknown}
 	i.faults(whole.Faults)
 	i.leftovers(whole.Leftovers)
 }
@@ -64,14 +65,16 @@ func (i *inference) faults(active []event.Fault) {
 			listed[f.Key()] = &Fault{Fault: f, Stamp: i.stamp}
 		}
 	}
-	for key, last := range known {
+	for _, key := range slices.Sorted(maps.Keys(known)) {
+		last := known[key]
 		if i.keeps(last.Stamp, listed[key] == nil, last.Check) {
 			listed[key] = last
 		} else if listed[key] == nil && !last.Gone {
 			i.fault(event.FaultCleared, last.Fault)
 		}
 	}
-	for key, f := range listed {
+	for _, key := range slices.Sorted(maps.Keys(listed)) {
+		f := listed[key]
 		if last := known[key]; (last == nil || last.Gone) && !f.Gone {
 			i.fault(event.FaultRaised, f.Fault)
 		}
@@ -86,14 +89,16 @@ func (i *inference) leftovers(active []event.Activity) {
 			listed[leftoverKey(a)] = &Leftover{a, i.stamp}
 		}
 	}
-	for key, last := range known {
+	for _, key := range slices.Sorted(maps.Keys(known)) {
+		last := known[key]
 		if i.keeps(last.Stamp, listed[key] == nil, last.Check) {
 			listed[key] = last
 		} else if listed[key] == nil && !last.Gone {
 			i.leftover(event.LeftoverGone, last.Activity)
 		}
 	}
-	for key, l := range listed {
+	for _, key := range slices.Sorted(maps.Keys(listed)) {
+		l := listed[key]
 		if last := known[key]; (last == nil || last.Gone) && !l.Gone {
 			i.leftover(event.LeftoverFound, l.Activity)
 		}

@@ -255,7 +255,8 @@ func leftoverKey(a event.Activity) string {
 // wrongClock is how far a node's clock may be off. Signs of life are sent at once; their delay is shorter than this.
 const wrongClock = 2 * time.Minute
 
-// RecordAlive records an agent's sign of life, which is not in the journal: sentAt by the agent's clock, at by the center's.
+// RecordAlive records an agent's sign of life, which is not in the journal: sentAt by the agent's clock, at by the
+// center's.
 func (m *Model) RecordAlive(key Key, agent event.Agent, sentAt, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

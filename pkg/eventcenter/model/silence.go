@@ -116,8 +116,8 @@ func (m *Model) remove(n *Node, of string, at time.Time) {
 	for _, f := range n.active() {
 		i.fault(event.FaultCleared, *f)
 	}
-	for _, l := range n.Leftovers {
-		if !l.Gone {
+	for _, key := range slices.Sorted(maps.Keys(n.Leftovers)) {
+		if l := n.Leftovers[key]; !l.Gone {
 			i.leftover(event.LeftoverGone, l.Activity)
 		}
 	}
