@@ -134,8 +134,8 @@ func (c *Center) load(ctx context.Context) error {
 		return err
 	}
 	c.loaded = true // no one appends yet
-
-	c.logged("reports", c.Reports.Follow()) // otherwise the first event might end many days at once
+	// Otherwise the first event might end many days at once.
+	c.logged("reports", c.Reports.Follow())
 	if replicated, ok := c.Journal.(Replicated); ok {
 		return replicated.Start()
 	}
@@ -371,7 +371,7 @@ func Verify(ctx context.Context, dir string) (v Verification, err error) {
 	if err != nil {
 		return v, err
 	}
-	c := Center{Options: Options{Dir: dir, Log: log}, Journal: s}
+	c := Center{Options: Options{Dir: dir, Log: log, Location: checkpoint.Location}, Journal: s}
 	rebuilt := c.start(baseFile)
 	err = replay(ctx, s, rebuilt, bounds.Newest, func(records []journal.Record) {
 		rebuilt.Apply(checkpoint.Limit(records))

@@ -187,6 +187,16 @@ func TestVerify(t *testing.T) {
 	if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
 		t.Errorf("a changed checkpoint: %+v", v)
 	}
+	must(t, os.Remove(name))
+	c, _ = open(t, dir, journal.Limits{})
+	c.raise(t, 4)
+	must(t, c.Close())
+	text, err = os.ReadFile(name)
+	must(t, err)
+	must(t, os.WriteFile(name, bytes.Replace(text, []byte(`"found":1`), []byte(`"found":2`), 1), 0o600))
+	if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
+		t.Errorf("a checkpoint with a changed count: %+v", v)
+	}
 }
 
 // restingCheck is a journal whose check claims that a step took ten minutes.

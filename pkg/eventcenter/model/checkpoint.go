@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -79,6 +80,11 @@ func Load(r io.Reader, journalID string) (*Model, error) {
 	}
 	m := New()
 	m.offset, m.day = head.Offset, head.Day
+	if m.day != nil {
+		if zone, err := time.LoadLocation(m.day.Timezone); err == nil {
+			m.Location = zone
+		}
+	}
 	for i := range head.Nodes {
 		var n Node
 		if err := decoder.Decode(&n); err != nil {
@@ -129,8 +135,9 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 			keys[key] = true
 		}
 	}
+	counts := checkpoint.sameDay(rebuilt)
 	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.compare) {
-		a, b := checkpoint.derived(key), rebuilt.derived(key)
+		a, b := checkpoint.derived(key, counts), rebuilt.derived(key, counts)
 		if !bytes.Equal(a, b) {
 			found = append(found, Difference{key.Cluster, key.Node, string(a), string(b)})
 		}
@@ -138,16 +145,28 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 	return found
 }
 
-// derived returns the part of a node's state that follows from the journal.
-func (m *Model) derived(key Key) []byte {
+// sameDay reports whether two models count the same events as those of the present day: without an event, the clock may
+// have ended it in one of them alone.
+func (m *Model) sameDay(o *Model) bool {
+	a, b := m.day, o.day
+	return a != nil && b != nil && a.Name == b.Name && a.Before == b.Before && a.Lost == b.Lost
+}
+
+// derived returns the part of a node's state that follows from the journal, also its counts of the day if told so.
+func (m *Model) derived(key Key, counts bool) []byte {
 	n := Node{Cluster: key.Cluster, Name: key.Node}
-	if there := m.nodes[key]; there != nil && !there.Removed {
+	there := m.nodes[key]
+	if there != nil && !there.Removed {
 		n = *there
 	}
 	var zero Node
 	n.Offset = 0 // a node that is there again keeps its predecessor's
 	n.LastSeen, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.LastSeen, 0, event.Agent{}, "", nil, Meta{}
-	n.Day = nil // the day may have ended in one of the models alone
+	n.Day = nil
+	if counts && there != nil && there.Day != nil {
+		d := there.Day
+		n.Day = &NodeDay{Joined: d.Joined, Removed: d.Removed, Faults: d.Faults, Leftovers: d.Leftovers}
+	}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())

@@ -6,6 +6,8 @@ import (
 	"time"
 	_ "time/tzdata"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
@@ -28,6 +30,30 @@ func TestOpenBounds(t *testing.T) {
 	}
 	if c := d.Faults["disk\x00Fails\x00fatal"]; len(d.Open) != maxOpen || c.Late != 1 || c.Found != maxOpen+4 {
 		t.Errorf("%d open, %+v", len(d.Open), c)
+	}
+}
+
+// Each replay counts the same faults under Other.
+func TestNamesOverTheLimit(t *testing.T) {
+	f := newFeed(t)
+	s := event.Snapshot{AsOf: fmt.Sprintf("%020d", 1), Part: 1, End: true}
+	for i := range maxNames + 50 {
+		one := fault(fmt.Sprint(i))
+		one.Reason = fmt.Sprint("Fails", i)
+		s.Faults = append(s.Faults, one)
+	}
+	f.append(of(streamA, 2, event.NodeSnapshot, s))
+	again := New()
+	again.Apply(f.records)
+	if diff := cmp.Diff(f.m.Today(f.now), again.Today(f.now)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := Compare(f.m, again); len(diff) > 0 {
+		t.Errorf("%d differences", len(diff))
+	}
+	again.nodes[Key{"c", "n"}].Day.Faults[Other].Found++
+	if len(Compare(f.m, again)) != 1 {
+		t.Error("a wrong count is no difference")
 	}
 }
 
