@@ -120,6 +120,8 @@ func (c *Center) load(ctx context.Context) error {
 	if stored := c.Reports.Stored(); c.Model.Before() > stored { // the day before the present one is lost
 		base := c.start(baseFile)
 		if base.Before() <= stored && base.Offset()+1 >= c.Journal.Bounds().Oldest {
+			c.Log.Info("the last day of the reports is lost: the start takes longer, since it counts the journal again",
+				"after", base.Offset(), "newest", c.Journal.Bounds().Newest)
 			if err := c.begin(base); err != nil {
 				return err
 			}

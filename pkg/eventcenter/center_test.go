@@ -142,7 +142,10 @@ func TestLostDay(t *testing.T) {
 	want, err := os.ReadFile(name)
 	must(t, err)
 	must(t, os.Remove(name))
-	c, _ = open(t, dir, journal.Limits{})
+	c, log := open(t, dir, journal.Limits{})
+	if !strings.Contains(log.String(), "the start takes longer") {
+		t.Errorf("%s", log)
+	}
 	must(t, c.Reports.Follow())
 	must(t, c.Close())
 	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
