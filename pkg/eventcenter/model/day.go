@@ -67,11 +67,11 @@ func (m *Model) begin(d, stored *Day) {
 			n.Day = was
 		}
 		n.Day.Present = true
-		n.Day = n.nextDay(d.From)
+		n.Day = n.nextDay(d.Through)
 		open := n.Day.Open
 		n.Day.Open = map[string]*Episode{}
 		for key, f := range n.active() {
-			n.Day.Open[key] = cmp.Or(open[key], newEpisode(*f, d.From))
+			n.Day.Open[key] = cmp.Or(open[key], newEpisode(*f, d.Through))
 		}
 	}
 }

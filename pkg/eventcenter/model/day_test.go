@@ -57,6 +57,20 @@ func TestNamesOverTheLimit(t *testing.T) {
 	}
 }
 
+// A checkpoint of an older version has no counts. Without a stored day, too, the time before the first event is unknown,
+// and the events before it are named as not counted.
+func TestOldCheckpoint(t *testing.T) {
+	f := newFeed(t)
+	f.append(of(streamA, 1, event.AgentStarted, event.Agent{}), of(streamA, 2, event.LeftoverFound, leftover("a")))
+	f.m.day, f.m.nodes[Key{"c", "n"}].Day = nil, nil
+	f.now = minute(60)
+	f.append(of(streamA, 3, event.LeftoverFound, leftover("b")))
+	d := f.m.Today(minute(90))
+	if n := d.Nodes["c\x00n"]; n.Time != (Time{Available: 30 * 60 * 1000}) || d.Lost != 2 || n.Joined != 0 {
+		t.Errorf("%+v, %d lost", n.Time, d.Lost)
+	}
+}
+
 type writer func()
 
 func (w writer) Write(p []byte) (int, error) {

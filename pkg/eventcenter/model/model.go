@@ -108,7 +108,9 @@ func (m *Model) Apply(records []journal.Record) []journal.Event {
 
 func (m *Model) apply(r journal.Record) {
 	if m.day == nil {
-		m.begin(m.newDay(r.Received, r.Offset-1), &Day{})
+		d := m.newDay(r.Received, r.Offset-1)
+		d.Through, d.Lost = r.Received, m.offset // of a checkpoint without counts: the time until now is unknown
+		m.begin(d, &Day{})
 	}
 	m.advance(r.Received)
 	m.offset = max(m.offset, r.Offset)
