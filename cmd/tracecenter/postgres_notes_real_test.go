@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -54,6 +57,60 @@ func TestRealPostgreSQLNotes(t *testing.T) {
 	for owner, want := range map[string]int{"uid-1": 1, "uid": 0} {
 		if found, err := kept.Misses(ctx, now.Add(time.Second), time.Hour, store.Filter{Owner: owner}); err != nil || len(found) != want {
 			t.Errorf("%s: %v %+v", owner, err, found)
+		}
+	}
+}
+
+// A replica that starts waits for no transaction of the writer. If it must change the tables, it waits, and both come to their
+// end: the removal of old days reads acts before it deletes some.
+func TestRealPostgreSQLStartBesideAWriter(t *testing.T) {
+	p := newPostgres(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	start := func() error {
+		kept, err := store.OpenPostgres(ctx, p.url(), 8)
+		if err != nil {
+			return err
+		}
+		return kept.Close()
+	}
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("pgx", p.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	for _, changes := range []bool{false, true} {
+		if changes {
+			if _, err := db.ExecContext(ctx, `DELETE FROM meta WHERE name = 'schema'`); err != nil {
+				t.Fatal(err)
+			}
+		}
+		writer, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = writer.ExecContext(ctx, `DELETE FROM evidence WHERE key IN (SELECT key FROM acts WHERE at < 0)`)
+		started := make(chan error, 1)
+		go func() { started <- start() }()
+		if changes {
+			wait(t, "starting replica waits", func() bool {
+				n, err := p.count("SELECT count(*) FROM pg_locks WHERE NOT granted")
+				return err == nil && n > 0
+			})
+		} else if err := <-started; err != nil {
+			t.Errorf("start: %v", err)
+		}
+		_, again := writer.ExecContext(ctx, `DELETE FROM acts WHERE at < 0`)
+		if err := errors.Join(err, again, writer.Commit()); err != nil {
+			t.Errorf("changes %v, writer: %v", changes, err)
+		}
+		if changes {
+			if err := <-started; err != nil {
+				t.Errorf("start: %v", err)
+			}
 		}
 	}
 }

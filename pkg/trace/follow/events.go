@@ -23,6 +23,9 @@ const (
 
 	maxRefused = 10_000           // owners that are followed at the same time
 	quietFor   = 20 * time.Minute // a controller waits at most 1,000 s between two attempts
+	// combined begins the text of an Event for many, from the tenth on. Its time is that of its making: a busy controller's
+	// is long after the refusal.
+	combined = "(combined from similar events)"
 	// eventsDelayed is how long after a pod an Event of an earlier refusal is recognized as such.
 	eventsDelayed = 2 * time.Minute
 )
@@ -149,9 +152,19 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 		listed && (f.config.Since.IsZero() || e.LastTimestamp.Time.Before(f.config.Since)) {
 		return
 	}
+	// Controllers send Events later than they create pods. In doubt within a second, a refusal was before the newest pod: who is
+	// refused again reports it again.
+	at, pod := e.LastTimestamp.Time, f.newest[string(e.InvolvedObject.UID)]
+	if at.IsZero() {
+		at = e.EventTime.Time
+	}
+	before := !pod.Time.IsZero() && (strings.HasPrefix(e.Message, combined) || !at.IsZero() && !at.After(pod.Time))
 	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
 	a := f.refusalOf(e.InvolvedObject.UID)
 	if a == nil {
+		if before && pod.ended { // its act has its verdict
+			return
+		}
 		if f.refusals >= maxRefused {
 			f.counts.UnfollowedRefusals++
 			return
@@ -171,18 +184,20 @@ func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
 	delete(t.Marks, record.RefusedLast)
 	t.Set(record.RefusedLast, m)
 	delete(t.Marks, record.Admitted)
-	// Controllers send Events later than they create pods. In doubt within a second, a refusal was before the newest pod: who is
-	// refused again reports it again.
-	at, pod := e.LastTimestamp.Time, f.newest[t.UID]
-	if at.IsZero() {
-		at = e.EventTime.Time
-	}
-	if !at.IsZero() && !pod.Time.IsZero() && !at.After(pod.Time) {
-		t.Set(record.Admitted, pod)
+	if before {
+		t.Set(record.Admitted, pod.Mark)
+		pod.ended = true
+		f.newest[t.UID] = pod
 	}
 	t.Refusals++
 	t.AddError(record.Error{Mark: m, From: strings.Clone(e.Reason), Text: text})
 	a.changed = true
+}
+
+// newest is the newest pod of an owner.
+type newest struct {
+	record.Mark
+	ended bool // it has ended a refusal
 }
 
 func (f *Follower) refusalOf(uid types.UID) *Act {
@@ -199,11 +214,11 @@ func (f *Follower) admitted(o observation) {
 	if ref == nil {
 		return
 	}
-	m := o.mark(o.p.CreationTimestamp, record.APIServer)
+	m, a := o.mark(o.p.CreationTimestamp, record.APIServer), f.refusalOf(ref.UID)
 	if !o.late {
-		f.newest[strings.Clone(string(ref.UID))] = m
+		f.newest[strings.Clone(string(ref.UID))] = newest{m, a != nil}
 	}
-	if a := f.refusalOf(ref.UID); a != nil {
+	if a != nil {
 		a.Timeline.Set(record.Admitted, m)
 		a.changed = true
 	}

@@ -88,7 +88,7 @@ type Follower struct {
 	shared    map[string]string
 	leave     map[string]*Act // deletions of pods that may be replaced, by place
 	early     []early
-	newest    map[string]record.Mark // the newest pod of each owner, by the owner's UID
+	newest    map[string]newest // by the owner's UID
 	nodes     map[string]node
 	leases    map[string]time.Time   // arrival of the last renewal
 	builds    map[int64]record.Build // by ID
@@ -126,7 +126,7 @@ type Counts struct {
 // New returns a follower that continues with the acts of the last run.
 func New(c Config) *Follower {
 	f := &Follower{config: c, pods: map[string]pod{}, open: map[Key]*Act{}, acts: map[string][]*Act{},
-		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]record.Mark{}, nodes: map[string]node{}, builds: map[int64]record.Build{},
+		shared: map[string]string{}, leave: map[string]*Act{}, newest: map[string]newest{}, nodes: map[string]node{}, builds: map[int64]record.Build{},
 		plugins: map[string][]plugin{}, control: map[controlPlane]string{}, leases: map[string]time.Time{}, skews: map[string]time.Duration{},
 		beat: slowBeat, room: maxUnstored, counts: Counts{Acts: map[sli.Count]int{}}}
 	for i := range c.Open {

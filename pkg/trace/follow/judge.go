@@ -29,7 +29,7 @@ func (f *Follower) Judge(now time.Time) Batch {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// Events of earlier refusals are not expected any more.
-	maps.DeleteFunc(f.newest, func(_ string, m record.Mark) bool { return now.Sub(m.Arrival) > eventsDelayed })
+	maps.DeleteFunc(f.newest, func(_ string, pod newest) bool { return now.Sub(pod.Arrival) > eventsDelayed })
 	b := Batch{Alive: f.seen(now)}
 	for key, a := range f.open {
 		if a.JudgedAt.IsZero() {

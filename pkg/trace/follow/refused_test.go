@@ -95,11 +95,34 @@ func TestRefusals(t *testing.T) {
 			w.refusedAt("ReplicaSet", "web", quota, 21, 17)
 			w.refusedAt("ReplicaSet", "web", quota, 24, 20)
 		}, "creation delivered, refusal delivered"},
+		"an Event that arrives after the verdict": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", quota, 90, 19)
+		}, "creation delivered, refusal delivered"},
+		"Events that arrive before and after the verdict": {func(w *world) {
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", quota, 21, 17)
+			w.refusedAt("ReplicaSet", "web", quota, 90, 20)
+		}, "creation delivered, refusal delivered"},
 		"refused again by the Event's time": {func(w *world) {
 			w.refuses("ReplicaSet", "web", quota, 1)
 			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
 			w.refusedAt("ReplicaSet", "web", quota, 23, 22)
 		}, "creation delivered, refusal missed QuotaExceeded"},
+		"a combined Event after the pod": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			w.refusedAt("ReplicaSet", "web", combined+": "+quota, 30, 27)
+		}, "creation delivered, refusal delivered"},
+		"refused again, as combined Events tell": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), createdAt(20), readyAt(20)), 20)
+			for at := 25.; at < 190; at += 15 {
+				w.refusedAt("ReplicaSet", "web", combined+": "+quota, at+2, at)
+			}
+			w.until(250)
+		}, "creation delivered, refusal delivered, refusal missed QuotaExceeded"},
 		"overcome after the deadline": {func(w *world) {
 			w.refuses("ReplicaSet", "web", quota, 1)
 			w.shows(newPod("a", owned("web"), readyAt(80)), 80)
@@ -117,7 +140,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(Config{ExcludeNamespaces: []string{"dev"}})
 			tt.play(w)
-			w.until(100)
+			w.until(200)
 			if w.outcomes() != tt.want {
 				t.Errorf("%q, want %q", w.outcomes(), tt.want)
 			}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -18,6 +19,9 @@ const (
 	// The keys of PostgreSQL's advisory locks: of the replica that writes, and of the creation of the tables.
 	writerLock, schemaLock = 0x7472616365, 0x7472616366
 )
+
+// schemaMade is the name of the note with the hash of the statements that have created the tables.
+const schemaMade = "schema"
 
 var errStandby = errors.New("another replica writes")
 
@@ -40,15 +44,30 @@ func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, erro
 	s := &Store{keep: keepDays, pg: true, at: time.Now(), open: stdlib.OpenDB(*config), days: map[string]*sql.DB{}}
 	s.open.SetMaxOpenConns(4)
 	s.hours = s.open
-	if err := transact(ctx, s.open.BeginTx, func(run statement) {
-		run(`SELECT pg_advisory_xact_lock($1)`, schemaLock)
-		run(strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", ""))
-		run(strings.Replace(addBuild, "COLUMN", "COLUMN IF NOT EXISTS", 1))
-		run(setFirst, document{time.Now().UTC()})
-	}); err != nil {
+	if err := s.createTables(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("store in PostgreSQL: %w", err), s.Close())
 	}
 	return s, nil
+}
+
+// createTables creates the tables, or adds what a new release needs. If that is there, it locks nothing: a replica that
+// starts must neither wait for the writer nor hold it up. ALTER TABLE comes first, since it needs the strongest lock: a
+// transaction that takes a weaker one before can end in a deadlock with the writer's.
+func (s *Store) createTables(ctx context.Context) error {
+	tables := strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", "")
+	alter := strings.NewReplacer("TABLE", "TABLE IF EXISTS", "COLUMN", "COLUMN IF NOT EXISTS").Replace(addBuild)
+	made, want := "", fmt.Sprintf("%x", sha256.Sum256([]byte(alter+tables)))
+	err := s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = $1`, schemaMade).Scan(&made)
+	if err == nil && made == want {
+		return nil
+	}
+	return transact(ctx, s.open.BeginTx, func(run statement) {
+		run(`SELECT pg_advisory_xact_lock($1)`, schemaLock)
+		run(alter)
+		run(tables)
+		run(setFirst, document{time.Now().UTC()})
+		run(setMeta, schemaMade, want)
+	})
 }
 
 // Leads reports whether this process writes. Only the goroutine that calls Lead may ask.

@@ -2,6 +2,7 @@ package answerkey
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -81,32 +82,28 @@ func (s *theater) silence() string {
 	return listener.Addr().String()
 }
 
-// refuse plays each cause in two namespaces. In one it stays; in the other it is overcome in time.
+// refuse plays each cause twice with each owner, in a namespace each. In one it stays; in the other it is overcome in time.
 func (s *theater) refuse(parts *sync.WaitGroup) (all []*play) {
 	for _, r := range refusals() {
-		for _, over := range []bool{false, true} {
-			in := namespace + "-" + r.name
-			if over {
-				in += "-over"
-			}
-			for _, kind := range []string{"ReplicaSet", "StatefulSet"} {
-				p := &play{name: in + "/" + strings.ToLower(kind), reason: r.reason, class: r.class, verdicts: "refusal missed"}
-				if over {
-					p.reason, p.verdicts = "", "refusal delivered"
-				}
-				all = append(all, p)
-			}
-			parts.Go(func() { s.refuseIn(r, in, over) })
+		for _, kind := range []string{"ReplicaSet", "StatefulSet"} {
+			in := namespace + "-" + r.name + "-" + strings.ToLower(kind)
+			all = append(all, &play{name: in + "/web", reason: r.reason, class: r.class, verdicts: "refusal missed"},
+				&play{name: in + "-over/web", verdicts: "refusal delivered"})
+			parts.Go(func() { s.refuseIn(r, kind, in) })
+			parts.Go(func() {
+				s.refuseIn(r, kind, in+"-over")
+				s.overcome(r, kind, in+"-over")
+			})
 		}
 	}
 	return all
 }
 
-func (s *theater) refuseIn(r refused, in string, over bool) {
+// refuseIn has an owner's pod refused, and returns when a few Events tell of it.
+func (s *theater) refuseIn(r refused, kind, in string) {
 	s.call(http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": in, "labels": r.labels}}, nil)
-	path := strings.ReplaceAll(r.path, "@", in)
 	if r.path != "" && !r.gone {
-		s.call(http.MethodPost, path, s.named(r.cause(s, in), in), nil)
+		s.call(http.MethodPost, strings.ReplaceAll(r.path, "@", in), s.named(r.cause(s, in), in), nil)
 	}
 	if r.binding != "" {
 		s.call(http.MethodPost, r.binding, object{"metadata": object{"name": in}, "spec": object{"policyName": in,
@@ -121,23 +118,23 @@ func (s *theater) refuseIn(r refused, in string, over bool) {
 	s.await(in+" refuses pods", func() bool {
 		return r.told != "" || s.do(http.MethodPost, "/api/v1/namespaces/"+in+"/pods?dryRun=All", plain, body, nil) != nil
 	})
-	for _, kind := range []string{"ReplicaSet", "StatefulSet"} {
-		s.owner(r, kind, in)
-	}
+	s.owner(r, kind, in)
+	s.await(in+" has an Event of a refusal", func() bool { // a busy controller comes late
+		var events corev1.EventList
+		s.check(s.do(http.MethodGet, "/api/v1/namespaces/"+in+"/events?fieldSelector=reason%3DFailedCreate", plain, nil, &events))
+		return len(events.Items) > 0
+	})
 	s.sleep(3 * time.Second)
-	for _, kind := range []string{"ReplicaSet", "StatefulSet"} {
-		if r.told != "" {
-			s.tell(r, kind, in)
-		}
+	if r.told != "" {
+		s.tell(r, kind, in)
 	}
-	if !over {
-		return
-	}
+}
+
+// overcome ends the cause, and has the owner's controller try again: it may wait longer than promised before it does.
+func (s *theater) overcome(r refused, kind, in string) {
+	path := strings.ReplaceAll(r.path, "@", in)
 	switch {
 	case r.told != "":
-		for _, kind := range []string{"ReplicaSet", "StatefulSet"} {
-			s.check(s.do(http.MethodPatch, ownerPath(kind, in)+"/"+strings.ToLower(kind), merge, []byte(`{"spec":{"replicas":1}}`), nil))
-		}
 	case r.labels != nil:
 		s.check(s.do(http.MethodPatch, "/api/v1/namespaces/"+in, merge,
 			[]byte(`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":null}}}`), nil))
@@ -146,6 +143,16 @@ func (s *theater) refuseIn(r refused, in string, over bool) {
 	default:
 		s.call(http.MethodDelete, path+"/"+in, nil, nil)
 	}
+	tries := 0
+	s.await(in+" has a pod", func() bool {
+		tries++
+		change := fmt.Appendf(nil, `{"metadata":{"annotations":{"try":"%d"}},"spec":{"replicas":1}}`, tries)
+		s.check(s.do(http.MethodPatch, ownerPath(kind, in)+"/web", merge, change, nil))
+		s.sleep(time.Second)
+		var pods corev1.PodList
+		s.check(s.do(http.MethodGet, "/api/v1/namespaces/"+in+"/pods", plain, nil, &pods))
+		return len(pods.Items) > 0
+	})
 }
 
 // named puts the namespace's name into an object.
@@ -163,23 +170,22 @@ func ownerPath(kind, in string) string {
 
 // owner creates an owner with one pod; without any, if Events alone tell that it is refused.
 func (s *theater) owner(r refused, kind, in string) {
-	name := strings.ToLower(kind)
-	t := template(name, "app:7", 0)
+	t := template("web", "app:7", 0)
 	for k, v := range r.pod {
 		t["spec"].(object)[k] = v
 	}
-	spec := object{"replicas": 1, "selector": object{"matchLabels": object{"set": name}}, "template": t}
+	spec := object{"replicas": 1, "selector": object{"matchLabels": object{"set": "web"}}, "template": t}
 	if kind == "StatefulSet" {
-		spec["serviceName"] = name
+		spec["serviceName"] = "web"
 	}
 	if r.told != "" {
 		spec["replicas"] = 0
 	}
 	var made metav1.PartialObjectMetadata
-	s.call(http.MethodPost, ownerPath(kind, in), s.named(object{"kind": kind, "apiVersion": "apps/v1", "metadata": object{"name": name},
+	s.call(http.MethodPost, ownerPath(kind, in), s.named(object{"kind": kind, "apiVersion": "apps/v1", "metadata": object{"name": "web"},
 		"spec": spec}, in), &made)
 	s.mu.Lock()
-	s.owners[in+"/"+name] = string(made.UID)
+	s.owners[in+"/web"] = string(made.UID)
 	s.mu.Unlock()
 	if r.told != "" {
 		s.tell(r, kind, in)
@@ -188,13 +194,13 @@ func (s *theater) owner(r refused, kind, in string) {
 
 // tell creates the Event of a refusal, as a controller does.
 func (s *theater) tell(r refused, kind, in string) {
-	name, now := strings.ToLower(kind), metav1.Now()
+	now := metav1.Now()
 	s.mu.Lock()
-	uid := s.owners[in+"/"+name]
+	uid := s.owners[in+"/web"]
 	s.mu.Unlock()
-	s.call(http.MethodPost, "/api/v1/namespaces/"+in+"/events", object{"metadata": object{"generateName": name, "namespace": in},
+	s.call(http.MethodPost, "/api/v1/namespaces/"+in+"/events", object{"metadata": object{"generateName": "web", "namespace": in},
 		"reason": "FailedCreate", "type": "Warning",
 		"message": r.told, "firstTimestamp": now, "lastTimestamp": now, "count": 1,
-		"involvedObject": corev1.ObjectReference{Kind: kind, Namespace: in, Name: name, APIVersion: "apps/v1", UID: types.UID(uid)},
-		"source":         object{"component": name + "-controller"}}, nil)
+		"involvedObject": corev1.ObjectReference{Kind: kind, Namespace: in, Name: "web", APIVersion: "apps/v1", UID: types.UID(uid)},
+		"source":         object{"component": strings.ToLower(kind) + "-controller"}}, nil)
 }
