@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -33,13 +30,7 @@ func TestSubscribeAvoid(t *testing.T) {
 		must(t, p.post(e))
 	}
 	address := loopback.Free(t)
-	extender := exec.CommandContext(t.Context(), filepath.Join(dir, "extender"))
-	extender.Env = append(os.Environ(), "CENTER="+p.url, "TOKEN="+p.token(), "CLUSTER=c",
-		"LISTEN="+address)
-	log := &syncedLog{}
-	extender.Stderr = log
-	must(t, extender.Start())
-	defer func() { _ = extender.Process.Kill(); _ = extender.Wait() }()
+	log, _ := background(t, dir, "extender", "CENTER="+p.url, "TOKEN="+p.token(), "CLUSTER=c", "LISTEN="+address)
 	type result struct {
 		NodeNames   []string
 		FailedNodes map[string]string

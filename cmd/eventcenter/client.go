@@ -47,8 +47,8 @@ func functions() template.FuncMap {
 		"ago":     ago,
 		"seconds": func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) },
 		"more":    func(l api.FaultList) int { return l.Total - len(l.Faults) },
-		"row":     func(i api.Item) string { return strings.Join(eventRow(api.LineOf(i), 0), "\t") },
-		"folded":  folded,
+		"single":  func(i api.Item) api.Folded { return api.Folded{Line: api.LineOf(i)} },
+		"folded":  api.Fold,
 		"indented": func(text json.RawMessage) ([]string, error) {
 			var out bytes.Buffer
 			err := json.Indent(&out, text, "", "  ")

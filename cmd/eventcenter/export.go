@@ -107,10 +107,9 @@ func (e *export) span() (after, until uint64, err error) {
 		return 0, 0, err
 	}
 	e.journal = bounds.Journal
-	oldest, err1 := strconv.ParseUint(bounds.Oldest, 10, 64)
-	newest, err2 := strconv.ParseUint(bounds.Newest, 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
-		return 0, 0, err
+	oldest, newest := bounds.Oldest, bounds.Newest
+	if oldest == 0 {
+		return 0, 0, errors.New("the answer names no oldest offset: it is not an event center's")
 	}
 	after, until = oldest-1, newest
 	offset := func(text string) (uint64, error) {
@@ -158,9 +157,10 @@ func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
 			high = middle
 			continue
 		}
-		if low, err = strconv.ParseUint(list.Events[0].Offset, 10, 64); err != nil {
-			return 0, err
+		if list.Events[0].Offset <= low {
+			return 0, fmt.Errorf("after %d: the center has offset %d next", low, list.Events[0].Offset)
 		}
+		low = list.Events[0].Offset
 	}
 	return low, nil
 }
@@ -179,17 +179,16 @@ func (e *export) write(out *bufio.Writer, after, until uint64) error {
 		for _, item := range list.Events {
 			line, err := lineOf(item, list.Journal)
 			if err != nil {
-				return fmt.Errorf("offset %s: %w", item.Offset, err)
+				return fmt.Errorf("offset %d: %w", item.Offset, err)
 			}
 			if _, err := out.Write(append(line, '\n')); err != nil {
 				return err
 			}
 		}
-		next, err := strconv.ParseUint(list.Next, 10, 64)
-		if err != nil || next <= after {
-			return fmt.Errorf("after %d: the center reports %q as next", after, list.Next)
+		if list.Next <= after {
+			return fmt.Errorf("after %d: the center reports %d as next", after, list.Next)
 		}
-		after = next
+		after = list.Next
 	}
 	return nil
 }
@@ -200,7 +199,7 @@ func lineOf(item api.Item, journal string) ([]byte, error) {
 	if err := json.Unmarshal(item.Event, &attributes); err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]string{offsetAttribute: item.Offset, journalAttribute: journal,
+	for name, value := range map[string]string{offsetAttribute: strconv.FormatUint(item.Offset, 10), journalAttribute: journal,
 		receivedAttribute: item.Received.UTC().Format(time.RFC3339Nano)} {
 		text, err := json.Marshal(value)
 		if err != nil {

@@ -4,11 +4,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -22,20 +19,17 @@ var Version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:])
+	code := command.Run(ctx, newRoot(), os.Args[1:])
 	stop()
 	os.Exit(code)
 }
-
-// run executes one command line and returns the exit code.
-func run(ctx context.Context, args []string) int { return command.Run(ctx, newRoot(), args) }
 
 // options are the flags that every verb has.
 type options struct{ command.Asker }
 
 func newRoot() *cobra.Command {
 	o := &options{command.Asker{Client: client.Client{Default: "http://" + defaultListen}, Templates: verbTexts, Functions: functions()}}
-	root := &cobra.Command{
+	root := o.Root(&cobra.Command{
 		Use:   "eventcenter",
 		Short: "Receive and store the events of a fleet's agents, and answer queries",
 		Long: `eventcenter receives and stores the events of nodeagents, and answers queries.
@@ -43,7 +37,7 @@ func newRoot() *cobra.Command {
   eventcenter serve          run the center
   eventcenter nodes          which nodes exist, and in which state?
   eventcenter faults         what is wrong now?
-  eventcenter events         what happened? (--follow: and what happens now)
+  eventcenter events         what happened?
   eventcenter node X         what is wrong with a node, and what happened on it?
   eventcenter report         the day or the week of the fleet
   eventcenter export         the journal as lines of JSON, for a data lake
@@ -53,24 +47,8 @@ func newRoot() *cobra.Command {
   eventcenter verify         is the whole journal readable, and does it match the shown state?
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
-		Version:       Version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if formats := formatsOf(cmd); !slices.Contains(formats, o.Output) {
-				return fmt.Errorf("--output %q: must be %s", o.Output, strings.Join(formats, " or "))
-			}
-			o.Dir = client.Directory("eventcenter", o.Dir)
-			return nil
-		},
-	}
-	flags := root.PersistentFlags()
-	flags.StringVar(&o.Dir, "dir", "", "directory of the center's data and token (default $XDG_STATE_HOME/eventcenter, "+
-		"else ./eventcenter-data)")
-	flags.StringVar(&o.Server, "server", "", "address of the center to query (default: that of the last center "+
-		"that ran in the directory, else "+o.Default+")")
-	flags.StringVar(&o.CA, "ca", "", "file with the CA certificates of an https center")
-	flags.StringVarP(&o.Output, "output", "o", "text", "output format: text or json")
+		Version: Version,
+	})
 	root.AddCommand(newServe(o), newNodes(o), newFaults(o), newEvents(o), newNode(o), newVerify(o), newBackup(o),
 		newRestore(o), newSalvage(o), newMigrate(o), newLogin(o), newReport(o), newExport(o), newSubscriptions(o), newDeadLetters(o),
 		newReplay(o))
@@ -80,12 +58,4 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 // verb returns a command with this many arguments.
 func verb(use, short string, args int, run func(cmd *cobra.Command, args []string) error) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(args), RunE: run}
-}
-
-// formatsOf returns the output formats of a verb.
-func formatsOf(cmd *cobra.Command) []string {
-	if parent := cmd.Parent(); parent != nil && parent.Name() == reportVerb {
-		return []string{"text", "table", "json", "html"}
-	}
-	return []string{"text", "json"}
 }

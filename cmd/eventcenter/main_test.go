@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web/command"
 )
@@ -166,6 +167,19 @@ func (p *process) post(events ...event.Event) error {
 		err = fmt.Errorf("%d: %s", status, answer)
 	}
 	return err
+}
+
+// newest returns the newest offset.
+func (p *process) newest() (uint64, error) {
+	var answer api.List
+	status, body, err := p.do(http.MethodGet, "/v1/events?limit=1", "", nil)
+	if err == nil {
+		err = json.Unmarshal(body, &answer)
+	}
+	if err != nil || status != http.StatusOK {
+		return 0, fmt.Errorf("%d: %s: %w", status, body, err)
+	}
+	return answer.Newest, nil
 }
 
 const exitFine, exitProblems, exitCouldNotTell = command.Fine, command.Problems, command.CouldNotTell

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -306,26 +305,16 @@ func (p *process) loads(span time.Duration) {
 	after, _ := p.usage()
 	row("memory for each open connection", "60 KiB", "%.0f KiB; all together %.0f MiB", (after-before)*1024/fleetNodes, after)
 	for _, kind := range []struct{ events, rate int }{{1, 1000}, {50, 100}} {
-		first := p.newest()
+		first, err := p.newest()
+		must(p.t, err)
 		_, cpuBefore := p.usage()
 		a := generate(nodes, kind.events, kind.rate, span)
-		last := p.newest()
+		last, err := p.newest()
+		must(p.t, err)
 		resident, cpu := p.usage()
 		row(fmt.Sprintf("%d events/s for %s, %d a request, p50 / p99", kind.events*kind.rate, span, kind.events),
 			"p99 100 ms", "%s; %d acknowledged, %d lost; failed requests: %v; CPU an event: %.0f µs; %.0f MiB",
-			a.times, a.stored, first+a.stored-last, a.failed,
+			a.times, a.stored, int(first)+a.stored-int(last), a.failed,
 			float64((cpu-cpuBefore).Microseconds())/float64(max(1, a.stored)), resident)
 	}
-}
-
-// newest returns the newest offset.
-func (p *process) newest() int {
-	p.t.Helper()
-	var answer struct {
-		Newest int `json:",string"`
-	}
-	if _, body, err := p.do(http.MethodGet, "/v1/events?limit=1", "", nil); err != nil || json.Unmarshal(body, &answer) != nil {
-		p.t.Fatal(err, string(body))
-	}
-	return answer.Newest
 }

@@ -204,14 +204,13 @@ func (p *powered) round(l *load, to *process, more int) (sectors int) {
 func (p *powered) lost(l *load) (lost []string) {
 	p.t.Helper()
 	if !eventually(patience, func() bool {
-		bounds := map[string]bool{}
+		bounds := map[uint64]bool{}
 		for _, c := range p.centers {
-			status, body, err := c.do(http.MethodGet, "/v1/events?limit=1", "", nil)
-			var answer struct{ Newest string }
-			if err != nil || status != http.StatusOK || json.Unmarshal(body, &answer) != nil {
+			newest, err := c.newest()
+			if err != nil {
 				return false
 			}
-			bounds[answer.Newest] = true
+			bounds[newest] = true
 		}
 		return len(bounds) == 1
 	}) {

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -102,13 +100,12 @@ func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node 
 
 // routeTLS is the TLS configuration between replicas: both sides present a certificate signed by the authority.
 func routeTLS(files cluster.TLS) (*tls.Config, error) {
-	pem, err := os.ReadFile(files.CAFile)
-	if err != nil {
-		return nil, err
+	pool, err := web.Authorities(files.CAFile)
+	if err == nil && pool == nil {
+		err = errors.New("must be set") // the system's authorities vouch for no replica
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("caFile %s: no certificate in it", files.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("caFile: %w", err)
 	}
 	own := &web.Certificate{CertFile: files.CertFile, KeyFile: files.KeyFile}
 	if _, err := own.Get(nil); err != nil {

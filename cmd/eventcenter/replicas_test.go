@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"net/http"
@@ -85,17 +84,14 @@ func replicasFile(i int, secret, certificates string, addresses []string) string
 func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--replicas", r.files[i]) }
 
 // await returns when a replica has caught up with another.
-func (r *threeReplicas) await(i int, newest string) {
+func (r *threeReplicas) await(i int, newest uint64) {
 	r.t.Helper()
-	if eventually(patience, func() bool {
-		status, body, err := r.all[i].do(http.MethodGet, "/v1/events?limit=1", "", nil)
-		var answer struct{ Newest string }
-		return err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil &&
-			len(answer.Newest) >= len(newest) && answer.Newest >= newest
+	if !eventually(patience, func() bool {
+		there, err := r.all[i].newest()
+		return err == nil && there >= newest
 	}) {
-		return
+		r.t.Fatalf("replica %d does not get to %d: %s", i, newest, r.all[i].log)
 	}
-	r.t.Fatalf("replica %d does not get to %s: %s", i, newest, r.all[i].log)
 }
 
 // The worker of three replicas is killed again and again, and one that is not the worker, while they get the events:

@@ -104,7 +104,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return fmt.Errorf("--timezone %q: %w", s.timezone, err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	w := &work{serveOptions: s, gate: newGate(), failed: make(chan error, 1)}
+	w := &work{serveOptions: s, gate: newGate(), served: make(chan error, 1)}
 	if w.clusters, err = s.openClusters(dir, token, log); err != nil {
 		return err
 	}
@@ -116,9 +116,9 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	w.address = address
-	w.server = web.NewServer(w.gate, log)
-	go func() { w.failed <- w.server.Serve(listener) }()
-	defer w.server.Close() // it is shut down, or has failed
+	ctx, w.stop = context.WithCancel(ctx)
+	defer w.stop()
+	go func() { w.served <- web.Serve(ctx, listener, w.gate, stopLimit, log) }()
 	if w.replica, err = s.openReplica(dir, log, w.gate); err != nil {
 		return err
 	}
@@ -149,16 +149,14 @@ type work struct {
 	deliveries *deliveries
 	replica    *replica
 	gate       *gate
-	server     *http.Server
-	failed     chan error // of the server, or of the upkeep
 	address    string
+	served     chan error // receives the result of the server when it has ended
+	stop       func()
 }
 
 // serve answers requests until ctx ends, then waits for open ones.
 func (s *work) serve(ctx context.Context) error {
 	center, clusters := s.center, s.clusters
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	authenticate, signIn := s.provider.Beside(clusters.identity.Authenticate)
 	if s.provider != nil {
 		if err := s.provider.Share(ctx, s.deliveries.Store); err != nil {
@@ -167,28 +165,23 @@ func (s *work) serve(ctx context.Context) error {
 	}
 	sessions := web.NewSessions(s.deliveries.Store, "eventcenter", s.endpoint.Secured(), time.Now)
 	s.replica.adopt(center)
-	onPages := pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions, Provider: signIn, Log: center.Log,
-		Now: time.Now, Alive: s.alive, Version: Version, Deliveries: s.deliveries.manager.Load, Reports: center.Reports}
 	config := api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.endpoint.Loopback(),
 		Authenticate: sessions.Authenticate(authenticate), Authorizer: clusters.identity, Alive: s.alive, Stopping: ctx.Done(),
 		SignIn: sessions.Invite, Deliveries: s.deliveries.manager.Load, Reports: center.Reports, Health: center.Journal.Health,
-		Problem: s.deliveries.problem}
+		Problem: s.deliveries.problem,
+		Pages:   func(center *api.Server) http.Handler { return pages.New(center, sessions, signIn, Version) }}
 	if s.replica.node != nil {
-		onPages.Forward, config.Forward = s.replica.forward, s.replica.forward
-		config.Ready, config.RecordAlive = s.replica.ready, s.replica.words.RecordAlive
+		config.Forward, config.Ready = s.replica.forward, s.replica.ready
+		config.RecordAlive = s.replica.words.RecordAlive
 	}
-	config.Pages = pages.New(onPages)
 	server := api.New(config)
 	s.gate.open(server)
 	client.Announce("eventcenter", center.Dir, s.address, center.Log)
 	var upkeep sync.WaitGroup
+	var failed error // why the center must be opened again
 	upkeep.Go(func() {
-		if err := center.Run(ctx); err != nil {
-			select {
-			case s.failed <- err:
-			case <-ctx.Done():
-			}
-		}
+		failed = center.Run(ctx)
+		s.stop()
 	})
 	upkeep.Go(func() { clusters.run(ctx) })
 	upkeep.Go(func() {
@@ -201,23 +194,8 @@ func (s *work) serve(ctx context.Context) error {
 			all.Wait()
 		})
 	})
-	defer upkeep.Wait()
-	defer cancel()
-	select {
-	case err := <-s.failed:
-		return err
-	case <-ctx.Done():
-		return s.shutdown(ctx)
-	}
-}
-
-// shutdown waits for open requests, for a limited time.
-func (s *work) shutdown(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
-	defer cancel()
-	err := s.server.Shutdown(limited)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return s.server.Close()
-	}
-	return err
+	err := <-s.served
+	s.stop()
+	upkeep.Wait()
+	return errors.Join(err, failed)
 }

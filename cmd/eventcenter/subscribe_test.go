@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,9 +49,9 @@ func TestSubscribe(t *testing.T) {
 		must(t, p.post(e))
 	}
 	raise("FirstFault")
-	env := append(os.Environ(), "CENTER="+p.url, "TOKEN="+p.token())
+	env := []string{"CENTER=" + p.url, "TOKEN=" + p.token()}
 	cmd := exec.CommandContext(t.Context(), "sh", "-euc", commands.String())
-	cmd.Env = env
+	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil || bytes.Count(out, []byte("FirstFault")) < 6 || !bytes.Contains(out, []byte(`"pools":`)) {
 		t.Errorf("%v\n%s\n%s", err, commands.String(), out)
@@ -62,23 +63,15 @@ func TestSubscribe(t *testing.T) {
 	// consume runs the program until it has processed an offset, and returns its output.
 	consume := func(until string) string {
 		t.Helper()
-		log := filepath.Join(dir, "log")
-		file, err := os.Create(log)
-		must(t, err)
-		defer file.Close()
-		consumer := exec.CommandContext(t.Context(), filepath.Join(dir, "consumer"))
-		consumer.Dir, consumer.Env, consumer.Stdout, consumer.Stderr = dir, env, file, file
-		must(t, consumer.Start())
-		defer func() { _ = consumer.Process.Kill(); _ = consumer.Wait() }()
-		var text []byte
+		log, stop := background(t, dir, "consumer", env...)
+		defer stop()
 		if !eventually(patience, func() bool {
-			text, err = os.ReadFile(log)
 			saved, _ := os.ReadFile(filepath.Join(dir, "offset"))
-			return err == nil && string(saved) == until
+			return string(saved) == until
 		}) {
-			t.Fatalf("offset %s was not dealt with:\n%s", until, text)
+			t.Fatalf("offset %s was not dealt with:\n%s", until, log)
 		}
-		return string(text)
+		return log.String()
 	}
 	if got := consume("1"); !strings.Contains(got, "node-1 io.github.nodeagent.fault.raised.v1 FirstFault it fails") {
 		t.Error(got)
@@ -123,6 +116,18 @@ func built(t *testing.T, place int, name string) (dir string) {
 	return dir
 }
 
+// background runs a program in its folder, until the test ends or stop is called.
+func background(t *testing.T, dir, name string, env ...string) (log *syncedLog, stop func()) {
+	t.Helper()
+	log = &syncedLog{}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, name))
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), env...), log, log
+	must(t, cmd.Start())
+	stop = sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(stop)
+	return log, stop
+}
+
 // The webhook of docs/subscribe.md works unchanged: it accepts events signed by the center, and no others.
 func TestSubscribeWebhook(t *testing.T) {
 	need.Program(t, "go")
@@ -132,20 +137,12 @@ func TestSubscribeWebhook(t *testing.T) {
 	file := h.settings("subscriptions: [{name: a, url: '" + h.url + "/hook', filter: {severity: [warning]}}]\n")
 	secret, err := os.ReadFile(filepath.Join(filepath.Dir(file), "secret"))
 	must(t, err)
-	log, err := os.Create(filepath.Join(dir, "log"))
-	must(t, err)
-	defer log.Close()
-	receiver := exec.CommandContext(t.Context(), filepath.Join(dir, "webhook"))
-	receiver.Env = append(os.Environ(), "LISTEN="+address, "SECRET="+string(secret))
-	receiver.Stdout, receiver.Stderr = log, log
-	must(t, receiver.Start())
-	defer func() { _ = receiver.Process.Kill(); _ = receiver.Wait() }()
+	log, _ := background(t, dir, "webhook", "LISTEN="+address, "SECRET="+string(secret))
 	p := start(t, t.TempDir(), "--subscriptions", file)
 	must(t, p.post(raised("node-1", 1), raised("node-2", 1)))
 	h.await("two events", func() bool {
-		text, _ := os.ReadFile(filepath.Join(dir, "log"))
-		return strings.Contains(string(text), "node-1 io.github.nodeagent.fault.raised.v1 Slow the name server is slow") &&
-			strings.Contains(string(text), "node-2 ")
+		return strings.Contains(log.String(), "node-1 io.github.nodeagent.fault.raised.v1 Slow the name server is slow") &&
+			strings.Contains(log.String(), "node-2 ")
 	})
 	forged, err := http.Post(h.url, "application/cloudevents-batch+json", strings.NewReader("[]")) // a test
 	if err != nil || forged.StatusCode != http.StatusUnauthorized {

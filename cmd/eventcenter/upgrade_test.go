@@ -47,13 +47,10 @@ func TestUpgradeReplicas(t *testing.T) {
 // once reports events that are not there exactly once on each replica.
 func (r *threeReplicas) once(l *load) {
 	r.t.Helper()
-	_, body, err := r.all[0].do(http.MethodGet, "/v1/events?limit=1", "", nil)
-	var answer struct{ Newest string }
-	if err != nil || json.Unmarshal(body, &answer) != nil {
-		r.t.Fatal(err, string(body))
-	}
+	newest, err := r.all[0].newest()
+	must(r.t, err)
 	for i, p := range r.all {
-		r.await(i, answer.Newest)
+		r.await(i, newest)
 		stored := readAll(r.t, p)
 		l.once(r.t, stored)
 		r.t.Logf("replica %d: %d acknowledged, %d stored", i, len(l.acked), len(stored))

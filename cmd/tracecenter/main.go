@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -32,30 +31,16 @@ func run(ctx context.Context, args []string) int { return command.Run(ctx, newRo
 
 func newRoot() *cobra.Command {
 	o := &command.Asker{Client: remote.Client{Default: "http://" + defaultListen}, Templates: verbTexts, Functions: functions()}
-	root := &cobra.Command{
+	root := o.Root(&cobra.Command{
 		Use:   "tracecenter",
 		Short: "Judge each delivery of a pod, and explain the misses",
 		Long: `tracecenter follows the pods of one cluster, and judges each creation, deletion and upgrade.
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
-		Version:       Version,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if o.Output != "text" && o.Output != "json" && (o.Output != "html" || cmd.Name() != "weekly") {
-				return fmt.Errorf("--output %q: must be text or json", o.Output)
-			}
-			o.Dir = remote.Directory("tracecenter", o.Dir)
-			return nil
-		},
-	}
-	flags := root.PersistentFlags()
-	flags.StringVar(&o.Dir, "dir", "", "directory of the verdicts and the token (default $XDG_STATE_HOME/tracecenter, else ./tracecenter-data)")
-	flags.StringVar(&o.Server, "server", "", "address of the tracecenter to query (default: that of the last one that ran in the directory, "+
-		"else "+o.Default+")")
-	flags.StringVar(&o.CA, "ca", "", "file with the CA certificates of an https server")
-	flags.StringVar(&o.Token, "token-file", "", "file with a token of a user of the cluster (default: the program's own, in the directory)")
-	flags.StringVarP(&o.Output, "output", "o", "text", "output format: text or json")
+		Version: Version,
+	})
+	root.PersistentFlags().StringVar(&o.Token, "token-file", "", "file with a token of a user of the cluster (default: "+
+		"the program's own, in the directory)")
 	root.AddCommand(append(newVerbs(o), newServe(o))...)
 	return root
 }

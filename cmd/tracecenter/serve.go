@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -198,15 +197,9 @@ func (s *serveOptions) serve(ctx context.Context, client *watch.Client) error {
 	if err != nil {
 		return err
 	}
-	answers := web.NewServer(s.api.Handler(), s.api.Log)
 	remote.Announce("tracecenter", s.Dir, address, s.api.Log)
 	parts, ctx := errgroup.WithContext(ctx)
-	parts.Go(func() error {
-		if err := answers.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	parts.Go(func() error { return web.Serve(ctx, listener, s.api.Handler(), stopLimit, s.api.Log) })
 	parts.Go(func() error { return client.Run(ctx, s.api.Follower) })
 	for _, run := range append(s.readers,
 		s.repeat(tick, chore.Chore{Do: func(context.Context, time.Time) error {
@@ -227,11 +220,7 @@ func (s *serveOptions) serve(ctx context.Context, client *watch.Client) error {
 		}
 		final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 		defer cancel()
-		err := s.save(final, time.Now())
-		if closing := answers.Shutdown(final); closing != nil {
-			err = errors.Join(err, answers.Close())
-		}
-		return err
+		return s.save(final, time.Now())
 	})
 	return parts.Wait()
 }

@@ -27,7 +27,7 @@ func newVerbs(o *command.Asker) []*cobra.Command {
 	weekly := command.Verb[report.Report]{Use: "weekly", Short: "How was the week?",
 		Long: `How was the week? The last 7 days, or with --week a calendar week. -o html prints a document for an email. The exit code
 is 1 if the budget of errors is spent, and 2 if it has too few samples.`,
-		Path: "/v1/report", Flags: parameters("week", "namespace"),
+		Path: "/v1/report", Formats: "text json html", Flags: parameters("week", "namespace"),
 		Unknown: func(r *report.Report) bool { return r.Budget.Left == nil },
 		Problem: func(r *report.Report) bool { return *r.Budget.Left < 0 }}.Command(o)
 	reports := &cobra.Command{Use: "report", Short: "How was the week?", Args: cobra.NoArgs}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"sync"
@@ -45,4 +46,20 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	c.loaded, c.modified = &loaded, newest
 	return c.loaded, nil
+}
+
+// Authorities returns the CA certificates in a file. Without a file it returns nil: those of the system.
+func Authorities(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s: no certificate in it", file)
+	}
+	return pool, nil
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -66,8 +67,26 @@ const (
 	headBytes = 32 << 10         // of request headers: a token has at most 16 KiB
 )
 
-// NewServer returns a server for a listener.
-func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{Handler: handler, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
+// Serve answers requests until ctx ends, and then waits until open ones have ended, for a limited time.
+func Serve(ctx context.Context, listener net.Listener, handler http.Handler, limit time.Duration, log *slog.Logger) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit, MaxHeaderBytes: headBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	context.AfterFunc(ctx, func() {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		err := server.Shutdown(limited)
+		if err != nil {
+			err = server.Close()
+		}
+		ended <- err
+	})
+	err := server.Serve(listener)
+	cancel()
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	return errors.Join(err, <-ended)
 }

@@ -1,9 +1,13 @@
 package web
 
 import (
+	"context"
+	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestEndpoint(t *testing.T) {
@@ -39,5 +43,35 @@ func TestEndpoint(t *testing.T) {
 	defer listener.Close()
 	if _, port, _ := net.SplitHostPort(listener.Addr().String()); address != "http://127.0.0.1:"+port {
 		t.Error(address)
+	}
+}
+
+// At the end, the server waits for an open request, but not for ever.
+func TestServe(t *testing.T) {
+	for limit, wanted := range map[time.Duration]bool{time.Minute: true, time.Millisecond: false} {
+		listener, address, err := Endpoint{Address: "127.0.0.1:0"}.Listen(1, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			cancel()
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-r.Context().Done():
+			}
+		})
+		go func() { ended <- Serve(ctx, listener, handler, limit, slog.New(slog.DiscardHandler)) }()
+		response, err := http.Get(address) // a test
+		if err == nil {
+			response.Body.Close()
+		}
+		if (err == nil) != wanted {
+			t.Errorf("limit %s: %v", limit, err)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("limit %s: %v", limit, err)
+		}
 	}
 }

@@ -47,6 +47,8 @@ type Refusal struct {
 	Status      int
 	Reason      string
 	RetryWithin time.Duration // 0: a retry is useless until the configuration changes
+
+	More map[string]any // members of the answer beside the reason
 }
 
 func (r *Refusal) Error() string { return r.Reason }

@@ -188,6 +188,35 @@ func (s *Site) Show(w http.ResponseWriter, r *http.Request, status int, name str
 	_, _ = page.WriteTo(w)
 }
 
+// Content makes the content of a page, or the error instead: the page shows the reason of a Refusal, and the log any
+// other error.
+type Content func(*http.Request, Session) (View, error)
+
+// Page shows a content on the page of this name. The page "denied" shows the data that comes with a Refusal.
+func (s *Site) Page(name string, content Content) func(http.ResponseWriter, *http.Request, Session) {
+	return func(w http.ResponseWriter, r *http.Request, who Session) {
+		v, err := content(r, who)
+		switch refusal, ok := errors.AsType[*Refusal](err); {
+		case ok && v.Data != nil:
+			s.Show(w, r, refusal.Status, "denied", v)
+		case err != nil:
+			s.Fail(w, r, err)
+		default:
+			s.Show(w, r, http.StatusOK, name, v)
+		}
+	}
+}
+
+// Fail shows that a page has no content, and the reason if it is that of a Refusal.
+func (s *Site) Fail(w http.ResponseWriter, r *http.Request, err error) {
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		s.Message(w, r, refusal.Status, refusal.Reason)
+		return
+	}
+	s.Log.Error("show a page failed", "path", r.URL.Path, "err", err)
+	s.Message(w, r, http.StatusServiceUnavailable, "This cannot be read now: try again.")
+}
+
 // Message shows a page with one sentence.
 func (s *Site) Message(w http.ResponseWriter, r *http.Request, status int, text string) {
 	s.Show(w, r, status, "message", View{Title: http.StatusText(status), Data: text})

@@ -15,6 +15,13 @@ var Functions = template.FuncMap{
 	"at":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"plain": event.Plain,
+	"args": func(pairs ...any) map[string]any { // for a template: names, each followed by its value
+		all := map[string]any{}
+		for i := 0; i+1 < len(pairs); i += 2 {
+			all[fmt.Sprint(pairs[i])] = pairs[i+1]
+		}
+		return all
+	},
 	"percent": func(part, all int) string {
 		if all == 0 {
 			return "0"

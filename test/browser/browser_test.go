@@ -72,9 +72,9 @@ func open(t *testing.T, sessions *web.Sessions, provider func(address string) we
 	server := httptest.NewUnstartedServer(nil)
 	server.Config.Handler = api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: log,
 		Loopback: true, Reports: center.Reports, Authenticate: sessions.Authenticate(administrator),
-		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions, Log: log,
-			Now: time.Now, Alive: time.Minute, Version: "test", Reports: center.Reports,
-			Provider: provider("http://" + server.Listener.Addr().String())})})
+		Pages: func(center *api.Server) http.Handler {
+			return pages.New(center, sessions, provider("http://"+server.Listener.Addr().String()), "test")
+		}})
 	server.Start()
 	t.Cleanup(server.Close)
 	for i := range 60 {

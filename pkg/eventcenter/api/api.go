@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -53,7 +54,7 @@ type Config struct {
 	// a name that its server resolves to this machine.
 	Loopback bool
 
-	Pages  http.Handler // serves all other paths; nil: none
+	Pages  func(*Server) http.Handler // returns the handler of all other paths; nil: there is none
 	SignIn func(context.Context, web.Person) (web.SignInCode, error)
 
 	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.
@@ -88,6 +89,7 @@ type Server struct {
 	shares     *shares
 	avoid      avoidCache
 	metrics    *metrics
+	started    time.Time
 }
 
 // New returns the interface.
@@ -109,9 +111,10 @@ func New(c Config) *Server {
 		OwnStreams:   cmp.Or(c.Limits.OwnStreams, 20),
 		NodeRequests: cmp.Or(c.Limits.NodeRequests, 20), NodeRequestsBurst: cmp.Or(c.Limits.NodeRequestsBurst, 200),
 	}
-	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), shares: newShares(c.Limits)}
+	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), shares: newShares(c.Limits),
+		started: time.Now()}
 	if c.Pages != nil {
-		s.mux.Handle("/", c.Pages)
+		s.mux.Handle("/", c.Pages(s))
 	}
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
@@ -261,12 +264,6 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ web.Identity) 
 	respond(w, http.StatusOK, answer)
 }
 
-// problem is the body of a refusal.
-type problem struct {
-	Error    string     `json:"error"`
-	Rejected []rejected `json:"rejected,omitempty"`
-}
-
 // rejected is an invalid event: which one to set aside, and why.
 type rejected struct {
 	Index  int    `json:"index"` // in the batch, from 0
@@ -274,14 +271,10 @@ type rejected struct {
 	Reason string `json:"reason"`
 }
 
-// rejectedError refuses a request because of single events.
-type rejectedError struct {
-	status int
-	reason string
-	events []rejected
+// refusedEvents refuses a request because of single events.
+func refusedEvents(status int, reason string, events []rejected) error {
+	return &web.Refusal{Status: status, Reason: reason, More: map[string]any{"rejected": events}}
 }
-
-func (e *rejectedError) Error() string { return e.reason }
 
 // refused refuses a request: the same request will be refused again.
 func refused(status int, reason string) error { return &web.Refusal{Status: status, Reason: reason} }
@@ -299,27 +292,7 @@ func isGone(r *http.Request) bool {
 
 // fail answers a request that has failed.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if e, ok := errors.AsType[*rejectedError](err); ok {
-		respond(w, e.status, problem{e.reason, e.events})
-		return
-	}
-	if _, trimmed := errors.AsType[*journal.TrimmedError](err); trimmed || errors.Is(err, errOtherJournal) {
-		s.gone(w, err.Error())
-		return
-	}
-	refusal, ok := errors.AsType[*web.Refusal](err)
-	switch {
-	case ok:
-	case errors.Is(err, deliver.ErrUnknown):
-		refusal = &web.Refusal{Status: http.StatusNotFound, Reason: err.Error()}
-	case errors.Is(err, deliver.ErrRefused):
-		refusal = &web.Refusal{Status: http.StatusUnprocessableEntity, Reason: err.Error()}
-	default:
-		if !isGone(r) {
-			s.Log.Error("answer a request failed", "route", r.Pattern, "err", err)
-		}
-		refusal = &web.Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: 10 * time.Second}
-	}
+	refusal := s.refusalOf(r, err)
 	if refusal.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
@@ -327,7 +300,31 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		seconds := 1 + rand.IntN(max(1, int(refusal.RetryWithin/time.Second)))
 		w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	}
-	respond(w, refusal.Status, problem{Error: quote(refusal)})
+	answer := map[string]any{"error": quote(refusal)}
+	maps.Copy(answer, refusal.More)
+	respond(w, refusal.Status, answer)
+}
+
+// refusalOf returns the refusal in an error, or the one that it means. It logs failures of the center.
+func (s *Server) refusalOf(r *http.Request, err error) *web.Refusal {
+	refusal, ok := errors.AsType[*web.Refusal](err)
+	_, trimmed := errors.AsType[*journal.TrimmedError](err)
+	switch {
+	case ok:
+		return refusal
+	case trimmed, errors.Is(err, errOtherJournal): // says where to begin
+		bounds := s.Journal.Bounds()
+		return &web.Refusal{Status: http.StatusGone, Reason: err.Error(), More: map[string]any{
+			"journal": bounds.Journal, "oldest": fmt.Sprint(bounds.Oldest), "newest": fmt.Sprint(bounds.Newest),
+			"after": fmt.Sprint(bounds.Oldest - 1), "snapshot": "/v1/nodes"}}
+	case errors.Is(err, deliver.ErrUnknown):
+		return &web.Refusal{Status: http.StatusNotFound, Reason: err.Error()}
+	case errors.Is(err, deliver.ErrRefused):
+		return &web.Refusal{Status: http.StatusUnprocessableEntity, Reason: err.Error()}
+	case !isGone(r):
+		s.Log.Error("answer a request failed", "route", r.Pattern, "err", err)
+	}
+	return &web.Refusal{Status: http.StatusServiceUnavailable, Reason: err.Error(), RetryWithin: 10 * time.Second}
 }
 
 // asked answers with the JSON of an object, if the request has no other parameters than these, divided by spaces.

@@ -164,12 +164,12 @@ func TestIntake(t *testing.T) {
 	c.get("/v1/events", &all)
 	if len(all.Events) != 2 || !strings.Contains(string(all.Events[1].Event), "it fails") ||
 		!strings.Contains(string(all.Events[0].Event), "sda") {
-		t.Errorf("want the two in the order of their sequences, the first of the same ID: %s", all.Events)
+		t.Errorf("want the two in the order of their sequences, the first of the same ID: %v", all.Events)
 	}
 	var nodes api.NodeList
 	c.get("/v1/nodes", &nodes)
 	if n := nodes.Nodes; len(n) != 1 || n[0].Fatal != 1 || n[0].Warning != 1 || n[0].Version != "1.2" ||
-		nodes.Offset != "2" {
+		nodes.Offset != 2 {
 		t.Errorf("%+v", nodes)
 	}
 }

@@ -32,42 +32,36 @@ type decoded struct {
 
 // split returns a decoder for each event of a body.
 func split(r *http.Request, body []byte) ([]func() (event.Envelope, error), error) {
-	if r.Header.Get("Content-Encoding") != "" {
-		return nil, refused(http.StatusUnsupportedMediaType, "a Content-Encoding is not supported")
-	}
 	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err == nil && strings.HasPrefix(media, "application/cloudevents") {
-		return structured(media, params["charset"], body)
-	}
-	if r.Header.Get("Ce-Specversion") != "" {
+	structured := err == nil && strings.HasPrefix(media, "application/cloudevents")
+	charset := params["charset"]
+	switch {
+	case r.Header.Get("Content-Encoding") != "":
+		return nil, refused(http.StatusUnsupportedMediaType, "a Content-Encoding is not supported")
+	case structured && charset != "" && !strings.EqualFold(charset, "utf-8"):
+		return nil, refused(http.StatusUnsupportedMediaType, "the only charset is utf-8")
+	case structured && media == event.MediaType:
+		return []func() (event.Envelope, error){func() (event.Envelope, error) { return event.ReadEnvelope(body) }}, nil
+	case structured && media == event.BatchMediaType:
+		return splitBatch(body)
+	case !structured && r.Header.Get("Ce-Specversion") != "":
 		return []func() (event.Envelope, error){func() (event.Envelope, error) { return event.ReadBinary(r.Header, body) }}, nil
 	}
-	return nil, refused(http.StatusUnsupportedMediaType, "want "+wantedMedia)
+	return nil, refused(http.StatusUnsupportedMediaType, "want "+event.BatchMediaType+", "+event.MediaType+
+		", or a CloudEvent in binary mode")
 }
 
-const wantedMedia = event.BatchMediaType + ", " + event.MediaType + ", or a CloudEvent in binary mode"
-
-func structured(media, charset string, body []byte) ([]func() (event.Envelope, error), error) {
-	if charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return nil, refused(http.StatusUnsupportedMediaType, "the only charset is utf-8")
+func splitBatch(body []byte) (events []func() (event.Envelope, error), err error) {
+	var texts []json.RawMessage
+	if err := json.Unmarshal(body, &texts); err != nil {
+		return nil, refused(http.StatusBadRequest, "the batch is no JSON array: "+quote(err))
 	}
-	texts := []json.RawMessage{body}
-	switch media {
-	case event.MediaType:
-	case event.BatchMediaType:
-		if err := json.Unmarshal(body, &texts); err != nil {
-			return nil, refused(http.StatusBadRequest, "the batch is no JSON array: "+quote(err))
-		}
-		if len(texts) > maxBatch {
-			return nil, refused(http.StatusRequestEntityTooLarge,
-				fmt.Sprintf("%d events, %d are possible in one request", len(texts), maxBatch))
-		}
-	default:
-		return nil, refused(http.StatusUnsupportedMediaType, "want "+wantedMedia)
+	if len(texts) > maxBatch {
+		return nil, refused(http.StatusRequestEntityTooLarge,
+			fmt.Sprintf("%d events, %d are possible in one request", len(texts), maxBatch))
 	}
-	events := make([]func() (event.Envelope, error), len(texts))
-	for i, text := range texts {
-		events[i] = func() (event.Envelope, error) { return event.ReadEnvelope(text) }
+	for _, text := range texts {
+		events = append(events, func() (event.Envelope, error) { return event.ReadEnvelope(text) })
 	}
 	return events, nil
 }
@@ -143,15 +137,10 @@ func (d *decoded) readOwn(c cloudevents.Event) error {
 	if f, ok := e.Data.(event.Fault); ok && f.Detector != detector {
 		return errors.New("data: detector is for the faults of detectors")
 	}
-	d.setDecoded(&e)
-	return nil
-}
-
-// setDecoded copies the attributes of one of our own events.
-func (d *decoded) setDecoded(e *event.Event) {
-	d.Decoded = e
+	d.Decoded = &e
 	d.Cluster, d.Node, d.Severity, d.Stream, d.Sequence = e.Cluster, e.Node, string(e.Severity), e.Stream, e.Sequence
 	d.Check, d.Reason = e.Subject.Check, e.Subject.Reason
+	return nil
 }
 
 var decimal = regexp.MustCompile(`^[0-9]{20}$`)

@@ -164,7 +164,7 @@ func TestDetectorRefused(t *testing.T) {
 	}
 	var answer api.List
 	if c.get("/v1/events?cluster=prod&node=a", &answer); len(answer.Events) != 1 || c.sources() != "" {
-		t.Errorf("%s, faults %q", answer.Events, c.sources())
+		t.Errorf("%v, faults %q", answer.Events, c.sources())
 	}
 }
 

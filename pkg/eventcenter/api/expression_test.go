@@ -19,7 +19,7 @@ func TestExpression(t *testing.T) {
 	query := "?cel=" + url.QueryEscape(`data.subject.name == "sda" && severity == "fatal"`)
 	var page api.List
 	c.get("/v1/events"+query, &page)
-	if len(page.Events) != 1 || page.Events[0].Offset != "1" || page.Next != "3" {
+	if len(page.Events) != 1 || page.Events[0].Offset != 1 || page.Next != 3 {
 		t.Errorf("%+v", page)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

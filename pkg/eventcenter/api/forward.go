@@ -65,7 +65,7 @@ func (s *Server) Answer(ctx context.Context, f Forwarded) Answer {
 	r, err := http.NewRequestWithContext(context.WithValue(ctx, forwarded{}, f.Who), f.Method, f.URI,
 		bytes.NewReader(f.Body))
 	if err != nil {
-		respond(&a, http.StatusBadRequest, problem{Error: quote(err)})
+		respond(&a, http.StatusBadRequest, map[string]string{"error": quote(err)})
 		return a.Answer
 	}
 	s.deliveries.ServeHTTP(&a, r)

@@ -16,7 +16,7 @@ import (
 
 // stored is the response when all events are durable.
 type stored struct {
-	Offset     string `json:"offset"` // the journal is durable up to here, including the batch
+	Offset     uint64 `json:"offset,string"` // the journal is durable up to here, including the batch
 	Stored     int    `json:"stored"`
 	Duplicates int    `json:"duplicates"`
 	Conflicts  int    `json:"conflicts"`
@@ -48,11 +48,14 @@ func (s *Server) take(r *http.Request, who web.Identity) (answer stored, err err
 		return answer, err
 	}
 	var durable []journal.Event
+	var alive []decoded // signs of life are not journaled
 	for _, d := range events {
 		if d.time.Sub(s.Now()) > maxSkew {
 			s.metrics.future.Inc()
 		}
-		if d.Decoded == nil || d.Decoded.Type != event.AgentAlive {
+		if d.Decoded != nil && d.Decoded.Type == event.AgentAlive {
+			alive = append(alive, d)
+		} else {
 			durable = append(durable, d.Event)
 		}
 	}
@@ -66,27 +69,19 @@ func (s *Server) take(r *http.Request, who web.Identity) (answer stored, err err
 	} else {
 		done.Last = s.Journal.Bounds().Newest
 	}
-	s.recordAlive(events)
-	s.metrics.took(done)
-	return stored{strconv.FormatUint(done.Last, 10), done.New, done.Duplicates, done.Conflicts}, nil
-}
-
-// alive spreads the agents: each gets a different interval, within 10%.
-func (s *Server) alive() string {
-	return strconv.Itoa(max(1, int(s.Alive.Seconds()*(0.9+0.2*rand.Float64()))))
-}
-
-// recordAlive records signs of life, which are not journaled.
-func (s *Server) recordAlive(events []decoded) {
-	for _, d := range events {
-		if d.Decoded == nil || d.Decoded.Type != event.AgentAlive {
-			continue
-		}
+	for _, d := range alive {
 		if agent, ok := d.Decoded.Data.(event.Agent); ok {
 			s.RecordAlive(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, d.time, s.Now())
 			s.metrics.events.WithLabelValues("alive").Inc()
 		}
 	}
+	s.metrics.took(done)
+	return stored{done.Last, done.New, done.Duplicates, done.Conflicts}, nil
+}
+
+// alive spreads the agents: each gets a different interval, within 10%.
+func (s *Server) alive() string {
+	return strconv.Itoa(max(1, int(s.Alive.Seconds()*(0.9+0.2*rand.Float64()))))
 }
 
 // decodeAll decodes the events. If any is invalid, it accepts none, and the refusal names each invalid one.
@@ -96,20 +91,20 @@ func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
 		return nil, err
 	}
 	events := make([]decoded, 0, len(all))
-	bad := &rejectedError{status: http.StatusUnprocessableEntity}
+	var bad []rejected
+	refusal := http.StatusUnprocessableEntity
 	for i, read := range all {
 		d, status, err := decode(read)
 		if err != nil {
-			bad.status = min(bad.status, status) // 400 takes precedence over 422
-			bad.events = append(bad.events, rejected{i, short(d.ID), quote(err)})
+			refusal = min(refusal, status) // 400 takes precedence over 422
+			bad = append(bad, rejected{i, short(d.ID), quote(err)})
 			continue
 		}
 		events = append(events, d)
 	}
-	if n := len(bad.events); n > 0 {
+	if n := len(bad); n > 0 {
 		s.metrics.events.WithLabelValues("rejected").Add(float64(n))
-		bad.reason = fmt.Sprintf("%d of %d events are refused; nothing is stored", n, len(all))
-		return nil, bad
+		return nil, refusedEvents(refusal, fmt.Sprintf("%d of %d events are refused; nothing is stored", n, len(all)), bad)
 	}
 	return events, nil
 }
@@ -129,8 +124,8 @@ func (s *Server) permitted(events []decoded, who web.Identity) error {
 	}
 	if len(foreign) > 0 {
 		s.metrics.events.WithLabelValues("forbidden").Add(float64(len(foreign)))
-		return &rejectedError{http.StatusForbidden, fmt.Sprintf("%d of %d events are of others; nothing is stored", len(foreign),
-			len(events)), foreign}
+		return refusedEvents(http.StatusForbidden, fmt.Sprintf("%d of %d events are of others; nothing is stored", len(foreign),
+			len(events)), foreign)
 	}
 	now := s.Now()
 	for source, n := range counts {

@@ -13,7 +13,7 @@ import (
 
 // Line is an event as a line for people.
 type Line struct {
-	Offset   string
+	Offset   uint64
 	Received time.Time
 	Type     string // without the common prefix
 	Inferred bool   // inferred by the center
@@ -104,10 +104,11 @@ type Folded struct {
 	More int // similar events directly after it
 }
 
-// Fold folds repeated lines.
-func Fold(lines []Line) (folded []Folded) {
+// Fold returns the lines of events, of which repeated ones are one line.
+func Fold(items []Item) (folded []Folded) {
 	run := ""
-	for _, l := range lines {
+	for _, item := range items {
+		l := LineOf(item)
 		words := strings.Fields(l.Subject)
 		key := strings.Join(append([]string{l.Type, l.Severity, l.Node}, words[:min(2, len(words))]...), "|")
 		if key == run && len(words) > 0 {

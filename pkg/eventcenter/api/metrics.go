@@ -3,10 +3,8 @@ package api
 import (
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
@@ -56,9 +54,8 @@ func newMetrics(s *Server) *metrics {
 	for _, result := range []string{"stored", "duplicate", "conflict", "rejected", "forbidden", "alive"} {
 		m.events.WithLabelValues(result)
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s, time.Now()})
-	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	m.handler = web.Metrics(namespace, s.collect, m.events, m.requests, m.limited, m.identities, m.failed,
+		m.expressions, m.future, m.append)
 	return m
 }
 
@@ -103,22 +100,12 @@ func (m *metrics) took(done journal.Appended) {
 	m.events.WithLabelValues("conflict").Add(float64(done.Conflicts))
 }
 
-// state collects its metrics on each scrape.
-type state struct {
-	s       *Server
-	started time.Time
-}
-
-// Describe makes it an unchecked collector.
-func (c *state) Describe(chan<- *prometheus.Desc) {}
-
-// Collect sends the gauges.
-func (c *state) Collect(out chan<- prometheus.Metric) {
-	gauge := func(name, help string, value float64) {
-		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(namespace+"_"+name, help, nil, nil),
-			prometheus.GaugeValue, value)
+// collect adds the metrics of a scrape that are states.
+func (s *Server) collect(add web.AddMetric, out chan<- prometheus.Metric) {
+	gauge := func(name, help string, value float64, labels ...string) {
+		add(prometheus.GaugeValue, name, help, value, labels...)
 	}
-	bounds, health, counts := c.s.Journal.Bounds(), c.s.Health(), c.s.Model.Counts()
+	bounds, health, counts := s.Journal.Bounds(), s.Health(), s.Model.Counts()
 	full, lost := 0.0, 0.0
 	if !health.FullSince.IsZero() {
 		full = 1
@@ -126,41 +113,37 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	for _, g := range health.Gaps {
 		lost += float64(g.To - g.From + 1)
 	}
-	gauge("start_time_seconds", "When the center was started, in seconds since 1970.", float64(c.started.Unix()))
+	gauge("start_time_seconds", "When the center was started, in seconds since 1970.", float64(s.started.Unix()))
 	gauge("journal_oldest_offset", "The oldest offset that is kept.", float64(bounds.Oldest))
 	gauge("journal_newest_offset", "The newest offset.", float64(bounds.Newest))
 	gauge("journal_bytes", "Size of the journal's files.", float64(health.Bytes))
 	gauge("journal_files", "Files of the journal, one for each day.", float64(health.Partitions))
 	gauge("journal_full", "1 while the journal's disk is full and nothing is taken.", full)
 	gauge("journal_lost_events", "Acknowledged events that are damaged or missing in the journal.", lost)
-	gauge("model_offset", "Up to where the journal is in the model.", float64(c.s.Model.Offset()))
+	gauge("model_offset", "Up to where the journal is in the model.", float64(s.Model.Offset()))
 	gauge("nodes", "Nodes that are known, by their agents or by their clusters.", float64(counts.Nodes))
 	gauge("silent_clusters", "Clusters so many of whose nodes are silent that these are not reported one by one.",
 		float64(counts.SilentClusters))
-	silent := prometheus.NewDesc(namespace+"_silent_nodes", "Nodes that are silent: blind (no word of the agent), lost "+
-		"(the Lease does not move).", []string{"state"}, nil)
-	for _, s := range []model.State{model.Blind, model.Lost} {
-		out <- prometheus.MustNewConstMetric(silent, prometheus.GaugeValue, float64(counts.Silent[s]), string(s))
+	for _, state := range []model.State{model.Blind, model.Lost} {
+		gauge("silent_nodes", "Nodes that are silent: blind (no word of the agent), lost (the Lease does not move).",
+			float64(counts.Silent[state]), "state", string(state))
 	}
-	odd := prometheus.NewDesc(namespace+"_odd_agents", "Nodes whose agent is odd: other-version (than most of its cluster), "+
-		"blind-checks (it cannot tell in some check), wrong-clock (of the node, by over two minutes).", []string{"oddity"}, nil)
 	for _, o := range model.Oddities() {
-		out <- prometheus.MustNewConstMetric(odd, prometheus.GaugeValue, float64(counts.Odd[o]), string(o))
+		gauge("odd_agents", "Nodes whose agent is odd: other-version (than most of its cluster), blind-checks (it cannot tell "+
+			"in some check), wrong-clock (of the node, by over two minutes).", float64(counts.Odd[o]), "oddity", string(o))
 	}
 	gauge("leftovers", "Leftovers of deleted pods.", float64(counts.Leftovers))
 	gauge("late_events", "Events since the start that came too late to change the current state.", float64(counts.Late))
 	gauge("dropped_state", "Faults and leftovers since the start beyond what is remembered of one node.",
 		float64(counts.Dropped))
-	gauge("subscribers", "Open streams of events.", float64(c.s.shares.streams.Used()))
-	desc := prometheus.NewDesc(namespace+"_faults", "Active faults.", []string{"severity"}, nil)
+	gauge("subscribers", "Open streams of events.", float64(s.shares.streams.Used()))
 	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(counts.Faults[severity]),
-			string(severity))
+		gauge("faults", "Active faults.", float64(counts.Faults[severity]), "severity", string(severity))
 	}
-	if c.s.Deliveries == nil {
+	if s.Deliveries == nil {
 		return
 	}
-	if m := c.s.Deliveries(); m != nil { // no other replica delivers
+	if m := s.Deliveries(); m != nil { // no other replica delivers
 		m.Collect(out)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +27,7 @@ const (
 
 // Item is a record as consumers see it.
 type Item struct {
-	Offset   string          `json:"offset"`
+	Offset   uint64          `json:"offset,string"`
 	Received time.Time       `json:"received"`
 	Event    json.RawMessage `json:"event"`
 }
@@ -37,16 +38,24 @@ func itemOf(r journal.Record) Item {
 		r.JSON, _ = json.Marshal(map[string]any{"specversion": "1.0", "id": r.ID, "source": r.Source, "type": r.Type,
 			"data_base64": r.JSON}) // plain data: Marshal cannot fail
 	}
-	return Item{strconv.FormatUint(r.Offset, 10), r.Received, r.JSON}
+	return Item{r.Offset, r.Received, r.JSON}
+}
+
+func itemsOf(records []journal.Record) []Item {
+	items := make([]Item, len(records))
+	for i, r := range records {
+		items[i] = itemOf(r)
+	}
+	return items
 }
 
 // List is a page of the journal.
 type List struct {
 	Events  []Item        `json:"events"`
 	Gaps    []journal.Gap `json:"gaps,omitempty"` // lost offsets
-	Next    string        `json:"next"`
-	Oldest  string        `json:"oldest"`
-	Newest  string        `json:"newest"`
+	Next    uint64        `json:"next,string"`
+	Oldest  uint64        `json:"oldest,string"`
+	Newest  uint64        `json:"newest,string"`
 	Journal string        `json:"journal"`
 }
 
@@ -67,18 +76,36 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, who web.Identity
 		return
 	}
 	bounds := s.Journal.Bounds()
-	answer := List{Events: []Item{}, Gaps: page.Gaps, Next: strconv.FormatUint(page.Next, 10),
-		Oldest: strconv.FormatUint(bounds.Oldest, 10), Newest: strconv.FormatUint(bounds.Newest, 10),
-		Journal: bounds.Journal}
 	records, err := s.selected(r.Context(), who, wanted, page.Records)
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	for _, record := range records {
-		answer.Events = append(answer.Events, itemOf(record))
+	respond(w, http.StatusOK, List{itemsOf(records), page.Gaps, page.Next, bounds.Oldest, bounds.Newest, bounds.Journal})
+}
+
+// Newest returns the newest events that the parameters of a query select, before and after offsets, and the cursor for
+// the events before these; 0: there are none.
+func (s *Server) Newest(r *http.Request, values url.Values, limit int) (events []Item, before uint64, err error) {
+	filter, err := filterOf(values)
+	from, err1 := offsetOf("before", values.Get("before"))
+	after, err2 := offsetOf("after", values.Get("after"))
+	if err := cmp.Or(err, err1, err2); err != nil {
+		return nil, 0, err
 	}
-	respond(w, http.StatusOK, answer)
+	page, err := s.Journal.Read(r.Context(), journal.Query{After: from, Limit: limit, Backward: true,
+		Filter: filter, Stop: after})
+	if err != nil {
+		return nil, 0, s.unread(r, err)
+	}
+	records := page.Records
+	if i := slices.IndexFunc(records, func(r journal.Record) bool { return r.Offset <= after }); i >= 0 {
+		records = records[:i]
+	}
+	if len(records) == limit {
+		before = page.Next
+	}
+	return itemsOf(records), before, nil
 }
 
 // queryOf reads the parameters, and refuses a cursor that leads nowhere. Last-Event-ID takes precedence over after. The
@@ -157,16 +184,6 @@ func (s *Server) reached(ctx context.Context, offset uint64) bool {
 			return false
 		}
 	}
-}
-
-// gone answers an invalid cursor, and says where to begin.
-func (s *Server) gone(w http.ResponseWriter, reason string) {
-	bounds := s.Journal.Bounds()
-	respond(w, http.StatusGone, map[string]string{
-		"error": reason, "journal": bounds.Journal, "oldest": strconv.FormatUint(bounds.Oldest, 10),
-		"newest": strconv.FormatUint(bounds.Newest, 10), "after": strconv.FormatUint(bounds.Oldest-1, 10),
-		"snapshot": "/v1/nodes",
-	})
 }
 
 func offsetOf(name, text string) (uint64, error) {

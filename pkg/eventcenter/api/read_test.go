@@ -52,9 +52,9 @@ func TestEvents(t *testing.T) {
 		if r.StatusCode == 200 {
 			got = ""
 			for _, i := range answer.Events {
-				got += i.Offset + " "
+				got += fmt.Sprint(i.Offset, " ")
 			}
-			got += "next " + answer.Next
+			got += fmt.Sprint("next ", answer.Next)
 		}
 		if got != test.want {
 			t.Errorf("%s: %s, want %s", test.query, got, test.want)

@@ -1,21 +1,18 @@
 package api
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 // NodeList is the response to /v1/nodes. It is the state at the offset: later events follow it in /v1/events.
 type NodeList struct {
-	Offset  string          `json:"offset"`
+	Offset  uint64          `json:"offset,string"`
 	Journal string          `json:"journal"`
 	Nodes   []model.Summary `json:"nodes"`
 	// CommonVersions are the versions that most agents of each cluster have.
@@ -26,7 +23,7 @@ type NodeList struct {
 
 // FaultList is the response to /v1/faults, most severe first.
 type FaultList struct {
-	Offset  string            `json:"offset"`
+	Offset  uint64            `json:"offset,string"`
 	Journal string            `json:"journal"`
 	Total   int               `json:"total"` // at most the limit are listed
 	Faults  []model.NodeFault `json:"faults"`
@@ -34,11 +31,11 @@ type FaultList struct {
 
 // NodeAnswer is the response to /v1/nodes/{cluster}/{node}: the state and the latest events, newest first.
 type NodeAnswer struct {
-	Offset  string       `json:"offset"`
+	Offset  uint64       `json:"offset,string"`
 	Journal string       `json:"journal"`
 	Node    model.Detail `json:"node"`
 	Events  []Item       `json:"events"`
-	Before  string       `json:"before,omitempty"` // cursor for the events before these; empty: none
+	Before  uint64       `json:"before,string,omitempty"` // cursor for the events before these; 0: there are none
 }
 
 // nodes handles GET /v1/nodes. version and notversion select agents with a version, or with any other; blind selects
@@ -47,12 +44,12 @@ func (s *Server) nodes(r *http.Request, _ web.Identity) (any, error) {
 	values := r.URL.Query()
 	nodes, offset := s.Model.Nodes("")
 	common := model.CommonVersions(nodes)
-	nodes = slices.DeleteFunc(nodes, func(n model.Summary) bool { return !selected(values, n, common) })
-	return NodeList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, nodes, common, s.Model.SilentClusters()}, nil
+	nodes = slices.DeleteFunc(nodes, func(n model.Summary) bool { return !SelectsNode(values, n, common) })
+	return NodeList{offset, s.Journal.Bounds().Journal, nodes, common, s.Model.SilentClusters()}, nil
 }
 
-// selected reports whether a node is selected.
-func selected(values url.Values, n model.Summary, common map[string]string) bool {
+// SelectsNode reports whether the parameters of a query select a node. common are the versions of most agents.
+func SelectsNode(values url.Values, n model.Summary, common map[string]string) bool {
 	state := "seen"
 	if n.Silence != nil {
 		state = string(n.Silence.State)
@@ -68,31 +65,23 @@ func selected(values url.Values, n model.Summary, common map[string]string) bool
 }
 
 func (s *Server) node(r *http.Request, _ web.Identity) (any, error) {
-	values := r.URL.Query()
-	limit, err := limitOf(values, defaultLimit, maxLimit)
-	before, err2 := offsetOf("before", values.Get("before"))
-	if err := cmp.Or(err, err2); err != nil {
+	limit, err := limitOf(r.URL.Query(), defaultLimit, maxLimit)
+	if err != nil {
 		return nil, err
 	}
+	return s.Node(r, limit)
+}
+
+// Node answers about the node in the path of a request, with the latest events before its cursor.
+func (s *Server) Node(r *http.Request, limit int) (NodeAnswer, error) {
 	key := model.Key{Cluster: r.PathValue("cluster"), Node: r.PathValue("node")}
 	detail, offset, ok := s.Model.Node(key)
 	if !ok {
-		return nil, refused(http.StatusNotFound, "nothing was ever heard of this node")
+		return NodeAnswer{}, refused(http.StatusNotFound, "nothing was ever heard of this node")
 	}
-	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: limit, Backward: true,
-		Filter: journal.Filter{journal.Cluster: {key.Cluster}, journal.Node: {key.Node}}})
-	if err != nil {
-		return nil, s.unread(r, err)
-	}
-	answer := NodeAnswer{Offset: strconv.FormatUint(offset, 10), Journal: s.Journal.Bounds().Journal, Node: detail,
-		Events: []Item{}}
-	for _, record := range page.Records {
-		answer.Events = append(answer.Events, itemOf(record))
-	}
-	if len(page.Records) == limit {
-		answer.Before = strconv.FormatUint(page.Next, 10)
-	}
-	return answer, nil
+	events, before, err := s.Newest(r, url.Values{"cluster": {key.Cluster}, "node": {key.Node},
+		"before": {r.URL.Query().Get("before")}}, limit)
+	return NodeAnswer{offset, s.Journal.Bounds().Journal, detail, events, before}, err
 }
 
 func (s *Server) faults(r *http.Request, _ web.Identity) (any, error) {
@@ -101,13 +90,17 @@ func (s *Server) faults(r *http.Request, _ web.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	faults, offset := s.Model.Faults(func(f model.NodeFault) bool {
+	faults, offset := s.Model.Faults(SelectsFault(values))
+	return FaultList{offset, s.Journal.Bounds().Journal, len(faults), faults[:min(limit, len(faults))]}, nil
+}
+
+// SelectsFault returns whether the parameters of a query select a fault.
+func SelectsFault(values url.Values) func(model.NodeFault) bool {
+	return func(f model.NodeFault) bool {
 		return passes(values["cluster"], f.Cluster) && passes(values["node"], f.Node) &&
 			passes(values["severity"], string(f.Severity)) && passes(values["check"], f.Check) &&
 			passes(values["reason"], f.Reason) && passes(values["detector"], f.Detector)
-	})
-	return FaultList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, len(faults),
-		faults[:min(limit, len(faults))]}, nil
+	}
 }
 
 // passes reports whether a value is wanted. An empty list means any.

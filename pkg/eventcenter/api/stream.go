@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
@@ -116,23 +115,18 @@ func (sub *subscriber) page(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	gaps := page.Gaps
 	records, err := sub.s.selected(r.Context(), sub.who, sub.wanted, page.Records)
 	if err != nil {
 		return err
 	}
+	gaps := page.Gaps
 	for _, record := range records {
-		for len(gaps) > 0 && gaps[0].From < record.Offset {
+		for ; len(gaps) > 0 && gaps[0].From < record.Offset; gaps = gaps[1:] {
 			if err := sub.gap(gaps[0]); err != nil {
 				return err
 			}
-			gaps = gaps[1:]
 		}
-		data, err := json.Marshal(itemOf(record))
-		if err != nil {
-			return err
-		}
-		if err := sub.send("id: %d\ndata: %s\n\n", record.Offset, data); err != nil {
+		if err := sub.message("", record.Offset, itemOf(record)); err != nil {
 			return err
 		}
 	}
@@ -147,7 +141,7 @@ func (sub *subscriber) page(r *http.Request) error {
 
 // gap tells this subscriber which events it has missed, and where it finds the state instead.
 func (sub *subscriber) gap(g journal.Gap) error {
-	return sub.named("gap", g.To, struct {
+	return sub.message("event: gap\n", g.To, struct {
 		journal.Gap
 		Snapshot string `json:"snapshot"`
 	}{g, "/v1/nodes"})
@@ -155,16 +149,17 @@ func (sub *subscriber) gap(g journal.Gap) error {
 
 // bookmark sends the position of the stream, beyond events that the filter left out.
 func (sub *subscriber) bookmark() error {
-	return sub.named("bookmark", sub.q.After, map[string]string{"offset": strconv.FormatUint(sub.q.After, 10),
+	return sub.message("event: bookmark\n", sub.q.After, map[string]string{"offset": fmt.Sprint(sub.q.After),
 		"journal": sub.s.Journal.Bounds().Journal})
 }
 
-func (sub *subscriber) named(name string, id uint64, content any) error {
+// message sends an event of the stream: its name is a line, or empty for one of the journal.
+func (sub *subscriber) message(name string, id uint64, content any) error {
 	data, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}
-	return sub.send("id: %d\nevent: %s\ndata: %s\n\n", id, name, data)
+	return sub.send("id: %d\n%sdata: %s\n\n", id, name, data)
 }
 
 func (sub *subscriber) send(format string, args ...any) error {

@@ -3,15 +3,15 @@ package deliver
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
@@ -80,17 +80,9 @@ func (t Target) tls(hostPort string) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if t.CAFile == "" {
-		return config, nil
-	}
-	pem, err := os.ReadFile(t.CAFile)
+	pool, err := web.Authorities(t.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("caFile: %w", err)
 	}
-	config.RootCAs = x509.NewCertPool()
-	if !config.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("caFile %s: no certificate in it", t.CAFile)
-	}
-	return config, nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, RootCAs: pool}, nil
 }

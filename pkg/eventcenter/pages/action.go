@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -43,9 +44,10 @@ func (s *server) recordAction(w http.ResponseWriter, r *http.Request, who web.Se
 		s.Message(w, r, http.StatusBadRequest, "This is nothing that can be said of a fault.")
 		return
 	}
-	q := r.PostForm
+	q := given(r.PostForm)
+	selects, kind, name := api.SelectsFault(q), q.Get("kind"), q.Get("name")
 	faults, _ := s.Model.Faults(func(f model.NodeFault) bool {
-		return wanted(q)(f) && passes(q.Get("kind"), f.Subject.Kind) && passes(q.Get("name"), f.Subject.Name)
+		return selects(f) && (kind == "" || f.Subject.Kind == kind) && (name == "" || f.Subject.Name == name)
 	})
 	if q.Get("check") == "" || len(faults) == 0 || len(faults) > maxActionFaults {
 		s.Message(w, r, http.StatusConflict, "No fault is like this any more, or over a thousand are. Open the page again.")

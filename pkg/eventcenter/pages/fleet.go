@@ -8,22 +8,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
-// The states of a node, worst first.
-const (
-	stateLost     = string(model.Lost)
-	stateFatal    = "fatal"
-	stateBlind    = string(model.Blind)
-	stateDegraded = "degraded"
-	stateHealthy  = "healthy"
-)
-
+// states are those of a node, worst first.
 func states() []string {
-	return []string{stateLost, stateFatal, stateBlind, stateDegraded, stateHealthy}
+	return []string{string(model.Lost), "fatal", string(model.Blind), "degraded", "healthy"}
 }
 
 // silentAfter is the number of intervals an agent may be silent.
@@ -38,15 +31,15 @@ func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
 	}
 	switch {
 	case found == model.Lost:
-		return stateLost
+		return string(model.Lost)
 	case n.Fatal > 0:
-		return stateFatal
+		return "fatal"
 	case found == model.Blind || n.Stopped || now.Sub(n.LastSeen) > time.Duration(silentAfter*float64(alive)):
-		return stateBlind
+		return string(model.Blind)
 	case n.Warning > 0:
-		return stateDegraded
+		return "degraded"
 	}
-	return stateHealthy
+	return "healthy"
 }
 
 // tally counts the nodes of a group by state.
@@ -79,27 +72,22 @@ type group struct {
 }
 
 // groupsOf groups faults by check and reason: the most severe first, then those on most nodes. Faults muted on all
-// nodes are last.
+// nodes are last. It sorts the faults, of which those on a node stay together.
 func groupsOf(faults []model.NodeFault, now time.Time) (groups []group) {
-	type key struct {
-		severity      finding.Severity
-		check, reason string
-	}
-	index := map[key]int{}
-	nodes := map[key]map[model.Key]bool{}
+	slices.SortStableFunc(faults, func(a, b model.NodeFault) int {
+		return cmp.Or(a.Severity.Compare(b.Severity), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason))
+	})
+	var g *group
 	for _, f := range faults {
-		k := key{f.Severity, f.Check, f.Reason}
-		i, ok := index[k]
-		if !ok {
-			i = len(groups)
-			index[k], nodes[k] = i, map[model.Key]bool{}
+		if g == nil || g.Severity != f.Severity || g.Check != f.Check || g.Reason != f.Reason {
 			groups = append(groups, group{Severity: f.Severity, Check: f.Check, Reason: f.Reason, Muted: true,
 				Oldest: f.RaisedAt, Message: f.Message, Link: groupLink(f)})
+			g = &groups[len(groups)-1]
 		}
-		g := &groups[i]
 		g.Count++
-		nodes[k][model.Key{Cluster: f.Cluster, Node: f.Node}] = true
-		g.Nodes, g.Where = len(nodes[k]), model.Key{Cluster: f.Cluster, Node: f.Node}
+		if where := (model.Key{Cluster: f.Cluster, Node: f.Node}); g.Where != where {
+			g.Nodes, g.Where = g.Nodes+1, where
+		}
 		g.Muted = g.Muted && f.Operator.Muted(now)
 		if f.Operator != nil && f.Operator.AcknowledgedBy != "" {
 			g.Acknowledged++
@@ -141,7 +129,7 @@ type fleetView struct {
 // fleetGroups limits the faults on the first page.
 const fleetGroups = 10
 
-func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ web.Session) {
+func (s *server) fleet(*http.Request, web.Session) (web.View, error) {
 	now := s.Now()
 	nodes, _ := s.Model.Nodes("")
 	v := fleetView{States: states(), LastSeen: s.Model.LastSeen(), Silent: s.Model.SilentClusters()}
@@ -166,13 +154,7 @@ func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	groups := groupsOf(faults, now)
 	v.Groups = groups[:min(fleetGroups, len(groups))]
 	v.More = len(groups) - len(v.Groups)
-	s.Show(w, r, http.StatusOK, "fleet", web.View{Title: "Fleet", JSON: "/v1/nodes", Data: v})
-}
-
-type nodesView struct {
-	Filter []web.Field
-	Nodes  []nodeRow
-	Total  int
+	return web.View{Title: "Fleet", JSON: "/v1/nodes", Data: v}, nil
 }
 
 type nodeRow struct {
@@ -181,51 +163,29 @@ type nodeRow struct {
 	Other string // the version of most agents in its cluster, if different
 }
 
-// agents lists the nodes with their agents' data.
-func (s *server) agents(w http.ResponseWriter, r *http.Request, _ web.Session) {
-	q := r.URL.Query()
-	now := s.Now()
-	all, _ := s.Model.Nodes(q.Get("cluster"))
-	v := nodesView{Filter: web.Fields(q, map[string][]string{"state": states(),
+// agents lists the nodes with their agents' data. It selects by the states of the pages, and by a part of a node's name.
+func (s *server) agents(r *http.Request, _ web.Session) (web.View, error) {
+	q, now := given(r.URL.Query()), s.Now()
+	all, _ := s.Model.Nodes("")
+	fields := web.Fields(q, map[string][]string{"state": states(),
 		"agent": {string(model.OtherVersion), string(model.BlindChecks), string(model.WrongClock)}},
-		"cluster", "pool", "zone", "state", "version", "agent", "node")}
+		"cluster", "pool", "zone", "state", "version", "agent", "node")
+	var rows []nodeRow
 	common := model.CommonVersions(all)
-	agent := model.Oddity(q.Get("agent"))
+	state, name := q.Get("state"), q.Get("node")
+	q.Del("state")
 	for _, n := range all {
 		row := nodeRow{Summary: n, State: stateOf(n, now, s.Alive)}
 		if n.Odd(model.OtherVersion, common) {
 			row.Other = common[n.Cluster]
 		}
-		if (agent == "" || n.Odd(agent, common)) && passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) &&
-			passes(q.Get("zone"), n.Zone) && passes(q.Get("version"), n.Version) && strings.Contains(n.Node, q.Get("node")) {
-			v.Nodes = append(v.Nodes, row)
+		if api.SelectsNode(q, n, common) && (state == "" || row.State == state) && strings.Contains(n.Node, name) {
+			rows = append(rows, row)
 		}
 	}
-	slices.SortStableFunc(v.Nodes, func(a, b nodeRow) int {
+	slices.SortStableFunc(rows, func(a, b nodeRow) int {
 		return slices.Index(states(), a.State) - slices.Index(states(), b.State)
 	})
-	v.Total = len(v.Nodes)
-	v.Nodes = v.Nodes[:min(maxRows, v.Total)]
-	s.Show(w, r, http.StatusOK, "agents", web.View{Title: "Nodes", Data: v,
-		JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent")})
-}
-
-// passes reports whether a value is wanted; empty means any.
-func passes(wanted, value string) bool { return wanted == "" || wanted == value }
-
-// maxRows limits the rows of a table.
-const maxRows = 500
-
-// jsonOf returns the address of the data behind a page, with the parameters that it accepts.
-func jsonOf(path string, q url.Values, names ...string) string {
-	kept := url.Values{}
-	for _, name := range names {
-		if q.Get(name) != "" {
-			kept.Set(name, q.Get(name))
-		}
-	}
-	if len(kept) == 0 {
-		return path
-	}
-	return path + "?" + kept.Encode()
+	return web.View{Title: "Nodes", Data: listOf(fields, rows),
+		JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent")}, nil
 }

@@ -49,9 +49,8 @@ func newCenter(t testing.TB) *center {
 	log := slog.New(slog.DiscardHandler)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true, Reports: c.Reports, SignIn: c.sessions.Invite,
-			Authenticate: c.sessions.Authenticate(identitytest.Administrator(t, "secret")),
-			Pages: New(Config{Journal: c.Journal, Model: c.Model, Sessions: c.sessions, Log: log, Version: "v1", Reports: c.Reports,
-				Now: func() time.Time { return c.now }, Alive: time.Minute})}).ServeHTTP(w, r)
+			Authenticate: c.sessions.Authenticate(identitytest.Administrator(t, "secret")), Now: func() time.Time { return c.now },
+			Pages: func(center *api.Server) http.Handler { return New(center, c.sessions, nil, "v1") }}).ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
 	jar, err := cookiejar.New(nil)

@@ -3,53 +3,33 @@
 package pages
 
 import (
-	"context"
 	"embed"
-	"log/slog"
+	"maps"
 	"net/http"
-	"time"
+	"net/url"
+	"slices"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
-
-// Config is the configuration of the pages.
-type Config struct {
-	Journal  journal.Journal
-	Model    *model.Model
-	Sessions *web.Sessions
-	Provider web.SignIn // nil: people sign in only with codes
-	Log      *slog.Logger
-	Now      func() time.Time
-	Alive    time.Duration // interval of agents' signs of life
-	Version  string
-	Reports  api.Reports
-
-	// Deliveries returns the running manager; nil while another replica delivers. Nil: this center delivers no events.
-	Deliveries func() *deliver.Manager
-	// Forward lets the delivering replica answer. Nil: there is only one replica.
-	Forward func(context.Context, api.Forwarded) (api.Answer, error)
-}
 
 //go:embed templates
 var files embed.FS
 
 type server struct {
-	Config
+	api.Config // of the interface
 	*web.Site
+	api *api.Server // answers the same questions
 }
 
 // onlyOperators is told to readers who send a form.
 const onlyOperators = "You may read here. To speak of faults and to declare maintenance is for operators."
 
-// New returns the handler of all pages.
-func New(c Config) http.Handler {
-	s := &server{Config: c, Site: web.New(web.Config{Program: "eventcenter", Name: "event center", Templates: files,
-		Blocks: []string{"templates/blocks.html"}, Functions: functions, Sessions: c.Sessions, Provider: c.Provider, Log: c.Log,
-		Now: c.Now, Version: c.Version, Navigation: []web.Link{
+// New returns the handler of all pages beside an interface. Without a provider, people sign in only with codes.
+func New(center *api.Server, sessions *web.Sessions, provider web.SignIn, version string) http.Handler {
+	s := &server{Config: center.Config, api: center, Site: web.New(web.Config{Program: "eventcenter",
+		Name: "event center", Templates: files, Blocks: []string{"templates/blocks.html"}, Functions: functions,
+		Sessions: sessions, Provider: provider, Log: center.Log, Now: center.Now, Version: version, Navigation: []web.Link{
 			{Page: "fleet", Name: "Fleet", Path: "/"},
 			{Page: "faults", Name: "Faults", Path: "/faults"},
 			{Page: "agents", Name: "Nodes", Path: "/agents"},
@@ -60,13 +40,13 @@ func New(c Config) http.Handler {
 		}})}
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request, web.Session){
-		"GET /{$}":                    s.fleet,
-		"GET /faults":                 s.faults,
-		"GET /faults/{check}":         s.fault,
-		"GET /nodes/{cluster}/{node}": s.node,
-		"GET /leftovers":              s.leftovers,
-		"GET /agents":                 s.agents,
-		"GET /events":                 s.events,
+		"GET /{$}":                    s.Page("fleet", s.fleet),
+		"GET /faults":                 s.Page("faults", s.faults),
+		"GET /faults/{check}":         s.Page("fault", s.fault),
+		"GET /nodes/{cluster}/{node}": s.Page("node", s.node),
+		"GET /leftovers":              s.Page("leftovers", s.leftovers),
+		"GET /agents":                 s.Page("agents", s.agents),
+		"GET /events":                 s.Page("events", s.events),
 		"GET /subscriptions":          s.subscriptions,
 		"GET /reports/{period}":       s.report,
 	} {
@@ -75,4 +55,41 @@ func New(c Config) http.Handler {
 	mux.HandleFunc("POST /maintenance", s.Operators(onlyOperators, s.maintenance))
 	mux.HandleFunc("POST /say", s.Operators(onlyOperators, s.recordAction))
 	return s.Handler(mux)
+}
+
+// maxRows limits the rows of a table.
+const maxRows = 500
+
+// list is a page with a filter and a table.
+type list struct {
+	Filter []web.Field
+	Rows   any
+	Total  int        // of the rows, of which at most maxRows are shown
+	Before uint64     // of events: cursor for those before them; 0: there are none
+	Query  url.Values // of events
+}
+
+func listOf[T any](filter []web.Field, rows []T) list {
+	return list{Filter: filter, Rows: rows[:min(maxRows, len(rows))], Total: len(rows)}
+}
+
+// given returns the parameters that have a value: a form sends the empty ones too.
+func given(q url.Values) url.Values {
+	kept := url.Values{}
+	for name, values := range q {
+		if values = slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" }); len(values) > 0 {
+			kept[name] = values
+		}
+	}
+	return kept
+}
+
+// jsonOf returns the address of the data behind a page, with the parameters that it accepts.
+func jsonOf(path string, q url.Values, names ...string) string {
+	q = maps.Clone(q)
+	maps.DeleteFunc(q, func(name string, _ []string) bool { return !slices.Contains(names, name) })
+	if len(q) == 0 {
+		return path
+	}
+	return path + "?" + q.Encode()
 }

@@ -254,8 +254,8 @@ func TestOtherSites(t *testing.T) {
 	}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.example/", nil)
 	w := httptest.NewRecorder()
-	api.New(api.Config{Journal: c.Journal, Model: c.Model, Loopback: true, Pages: http.NotFoundHandler(),
-		Authenticate: identitytest.Administrator(t, "x")}).ServeHTTP(w, r)
+	api.New(api.Config{Journal: c.Journal, Model: c.Model, Loopback: true, Authenticate: identitytest.Administrator(t, "x"),
+		Pages: func(*api.Server) http.Handler { return http.NotFoundHandler() }}).ServeHTTP(w, r)
 	if w.Code != http.StatusMisdirectedRequest {
 		t.Errorf("pages are shown under the name of another site: %d", w.Code)
 	}

@@ -34,8 +34,9 @@ func TestSubscriptionsPage(t *testing.T) {
 	must(t, err)
 	must(t, manager.Pause(t.Context(), deliver.Who{Name: "<i>me"}, "tickets"))
 	sessions := web.NewSessions(store, "eventcenter", false, time.Now)
-	handler := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
-		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return manager }})
+	asked := api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler),
+		Deliveries: func() *deliver.Manager { return manager }})
+	handler := New(asked, sessions, nil, "")
 	code, _, err := sessions.Code(t.Context(), web.Person{Name: "me", Operator: true})
 	must(t, err)
 	cookie, err := sessions.SignIn(t.Context(), "192.0.2.1", code)
@@ -47,11 +48,10 @@ func TestSubscriptionsPage(t *testing.T) {
 		t.Errorf("who is not signed in: %d", stranger.Code)
 	}
 	r.AddCookie(cookie)
-	asked := api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler),
-		Deliveries: func() *deliver.Manager { return manager }})
-	other := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
-		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return nil },
-		Forward: func(ctx context.Context, f api.Forwarded) (api.Answer, error) { return asked.Answer(ctx, f), nil }})
+	other := New(api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler),
+		Deliveries: func() *deliver.Manager { return nil },
+		Forward:    func(ctx context.Context, f api.Forwarded) (api.Answer, error) { return asked.Answer(ctx, f), nil }}),
+		sessions, nil, "")
 	for name, handler := range map[string]http.Handler{"delivers": handler, "another replica": other} {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/health"
 	"github.com/nodeagent/nodeagent/pkg/trace/probe"
@@ -115,37 +114,21 @@ func (s *Server) Health() health.State {
 	return s.health
 }
 
-// collector reads the metrics on each scrape.
-type collector struct{ *Server }
-
 func (s *Server) metrics() handler {
-	all := prometheus.NewRegistry()
-	all.MustRegister(collector{s})
-	served := promhttp.HandlerFor(all, promhttp.HandlerOpts{})
+	served := web.Metrics("tracecenter", s.collect)
 	return func(w http.ResponseWriter, r *http.Request, _ web.Identity) { served.ServeHTTP(w, r) }
 }
 
-// Describe implements prometheus.Collector.
-func (c collector) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, to) }
-
-// Collect implements prometheus.Collector.
-func (c collector) Collect(to chan<- prometheus.Metric) {
-	now, counts, present := c.Now(), c.Follower.Counts(), c.Health().Level
-	// metric adds a value. labels are names, each followed by its value.
-	metric := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
-		var names, values []string
-		for i := 0; i < len(labels); i += 2 {
-			names, values = append(names, labels[i]), append(values, labels[i+1])
-		}
-		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("tracecenter_"+name, help, names, nil), kind, value, values...)
-	}
+// collect adds the metrics of a scrape.
+func (s *Server) collect(metric web.AddMetric, _ chan<- prometheus.Metric) {
+	now, counts, present := s.Now(), s.Follower.Counts(), s.Health().Level
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	nodes, faulty := c.Follower.Nodes()
+	nodes, faulty := s.Follower.Nodes()
 	metric(gauge, "pods", "Pods that live.", float64(counts.Pods))
 	metric(gauge, "open_acts", "Acts whose verdict or reason is not final.", float64(counts.Open))
-	metric(gauge, "watch_lag_seconds", "How far the watch is behind; -1 if it does not run.", c.Follower.Behind(now).Seconds())
+	metric(gauge, "watch_lag_seconds", "How far the watch is behind; -1 if it does not run.", s.Follower.Behind(now).Seconds())
 	metric(gauge, "terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period.",
-		float64(len(c.Follower.Terminating(now, ""))))
+		float64(len(s.Follower.Terminating(now, ""))))
 	metric(counter, "unknown_texts_total", "Warnings whose text no reason knows.", float64(counts.UnknownTexts))
 	metric(counter, "unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many.",
 		float64(counts.UnfollowedRefusals))
@@ -155,8 +138,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 	metric(gauge, "nodes", "Nodes of the cluster.", float64(nodes))
 	metric(gauge, "faulty_nodes", "Nodes that are not ready, or have the taint of a fault.", float64(faulty))
-	metric(gauge, "failing_pools", "Pools of which so many nodes fail their pods that the fault is the cluster's.", float64(len(c.NodeFaults().Mass)))
-	for _, state := range c.Prober.States() {
+	metric(gauge, "failing_pools", "Pools of which so many nodes fail their pods that the fault is the cluster's.", float64(len(s.NodeFaults().Mass)))
+	for _, state := range s.Prober.States() {
 		if state.State != probe.Unclear {
 			metric(gauge, "component_online", "1: online, 0: offline; absent while it cannot be told.", map[string]float64{probe.Online: 1}[state.State],
 				"component", state.Component, "instance", state.Instance)

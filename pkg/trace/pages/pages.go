@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -46,16 +45,16 @@ func New(server *api.Server, sessions *web.Sessions, provider web.SignIn, versio
 		}})}
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request, web.Session){
-		"GET /{$}":                     p.page("board", p.board),
-		"GET /failures":                p.page("failures", p.ofPods(answer("Failures", "/v1/failures", p.Failures, "namespace", "reason", "nodes", "window"))),
+		"GET /{$}":                     p.Page("board", p.board),
+		"GET /failures":                p.Page("failures", p.ofPods(answer("Failures", "/v1/failures", p.Failures, "namespace", "reason", "nodes", "window"))),
 		"GET /pods":                    p.search,
 		"GET /pods/{uid}":              p.pod,
 		"GET /pods/{namespace}/{name}": p.pod,
-		"GET /terminating":             p.page("terminating", p.ofPods(answer("Terminating", "/v1/terminating", p.Terminating, "namespace"))),
-		"GET /nodes":                   p.page("nodes", p.ofCluster(answer("Nodes", "/v1/nodes", p.Nodes))),
-		"GET /components":              p.page("components", answer("Components online", "/v1/components", p.Components)),
-		"GET /versions":                p.page("versions", answer("Versions", "/v1/versions", p.Versions)),
-		"GET /report":                  p.page("report", p.ofPods(p.report)),
+		"GET /terminating":             p.Page("terminating", p.ofPods(answer("Terminating", "/v1/terminating", p.Terminating, "namespace"))),
+		"GET /nodes":                   p.Page("nodes", p.ofCluster(answer("Nodes", "/v1/nodes", p.Nodes))),
+		"GET /components":              p.Page("components", answer("Components online", "/v1/components", p.Components)),
+		"GET /versions":                p.Page("versions", answer("Versions", "/v1/versions", p.Versions)),
+		"GET /report":                  p.Page("report", p.ofPods(p.report)),
 	} {
 		mux.HandleFunc(pattern, p.SignedIn(answer))
 	}
@@ -78,37 +77,9 @@ var functions = template.FuncMap{
 	},
 }
 
-// view makes the content of a page. A Refusal may come with the page that shows it.
-type view func(*http.Request, web.Session) (web.View, error)
-
-// page shows a view, or why there is none.
-func (p *pages) page(name string, of view) func(http.ResponseWriter, *http.Request, web.Session) {
-	return func(w http.ResponseWriter, r *http.Request, who web.Session) {
-		v, err := of(r, who)
-		switch refusal, ok := errors.AsType[*web.Refusal](err); {
-		case ok && v.Data != nil:
-			p.Show(w, r, refusal.Status, "denied", v)
-		case err != nil:
-			p.fails(w, r, err)
-		default:
-			p.Show(w, r, http.StatusOK, name, v)
-		}
-	}
-}
-
-// fails shows that there is no answer, and the reason if it is the request's.
-func (p *pages) fails(w http.ResponseWriter, r *http.Request, err error) {
-	if refusal, ok := errors.AsType[*web.Refusal](err); ok {
-		p.Message(w, r, refusal.Status, refusal.Reason)
-		return
-	}
-	p.Server.Log.Error("show a page failed", "path", r.URL.Path, "err", err)
-	p.Message(w, r, http.StatusServiceUnavailable, "This cannot be read now: try again.")
-}
-
 // ofPods is for those who may get the pods of the namespace in the query; without one, of all namespaces. Others may choose
 // another namespace.
-func (p *pages) ofPods(next view) view {
+func (p *pages) ofPods(next web.Content) web.Content {
 	return func(r *http.Request, who web.Session) (web.View, error) {
 		if err := p.MayRead(r.Context(), who.Identity(), r.URL.Query().Get("namespace")); err != nil {
 			refusal := web.RefusalOf(err, http.StatusForbidden)
@@ -119,7 +90,7 @@ func (p *pages) ofPods(next view) view {
 }
 
 // ofCluster is for those who may get the pods of all namespaces.
-func (p *pages) ofCluster(next view) view {
+func (p *pages) ofCluster(next web.Content) web.Content {
 	return func(r *http.Request, who web.Session) (web.View, error) {
 		if err := p.MayRead(r.Context(), who.Identity(), ""); err != nil {
 			return web.View{}, web.RefusalOf(err, http.StatusForbidden)
@@ -136,7 +107,7 @@ type shown struct {
 }
 
 // answer shows the answer to a question, whose JSON is at a path. filter are the parameters that a person may change.
-func answer[T any](title, path string, ask func(context.Context, url.Values) (T, error), filter ...string) view {
+func answer[T any](title, path string, ask func(context.Context, url.Values) (T, error), filter ...string) web.Content {
 	return func(r *http.Request, _ web.Session) (web.View, error) {
 		q := r.URL.Query()
 		answer, err := ask(r.Context(), q)
@@ -202,7 +173,7 @@ func (p *pages) pod(w http.ResponseWriter, r *http.Request, who web.Session) {
 	query := cmp.Or(uid, namespace+"/"+name)
 	pod, err := p.Pod(r.Context(), uid, namespace, name)
 	if err != nil {
-		p.fails(w, r, err)
+		p.Fail(w, r, err)
 		return
 	}
 	if len(pod.Acts) > 0 {

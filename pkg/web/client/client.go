@@ -5,7 +5,6 @@ package client
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -130,16 +129,12 @@ func (c *Client) token() (string, error) {
 }
 
 func (c *Client) client() (*http.Client, error) {
+	pool, err := web.Authorities(c.CA)
+	if err != nil {
+		return nil, fmt.Errorf("--ca: %w", err)
+	}
 	transport := &http.Transport{DisableKeepAlives: true} // no proxy: only the program may get the token
-	if c.CA != "" {
-		pem, err := os.ReadFile(c.CA)
-		if err != nil {
-			return nil, fmt.Errorf("--ca: %w", err)
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca %s: no certificate in it", c.CA)
-		}
+	if pool != nil {
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {

@@ -3,6 +3,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"text/template"
 	"time"
@@ -48,6 +51,31 @@ func Run(ctx context.Context, root *cobra.Command, args []string) int {
 	fmt.Fprintln(os.Stderr, root.Name()+":", event.Plain(err.Error()))
 	return CouldNotTell
 }
+
+// Root completes the root command of a program, with the flags for its directory, its address and the format of its
+// output.
+func (a *Asker) Root(root *cobra.Command) *cobra.Command {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		possible := strings.Fields(cmp.Or(cmd.Annotations[formats], "text json"))
+		if !slices.Contains(possible, a.Output) {
+			return fmt.Errorf("--output %q: must be %s", a.Output, strings.Join(possible, " or "))
+		}
+		a.Dir = client.Directory(root.Name(), a.Dir)
+		return nil
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.Dir, "dir", "", fmt.Sprintf("directory of the data and the token (default "+
+		"$XDG_STATE_HOME/%[1]s, else ./%[1]s-data)", root.Name()))
+	flags.StringVar(&a.Server, "server", "", fmt.Sprintf("address of the %s to query (default: that of the last one "+
+		"that ran in the directory, else %s)", root.Name(), a.Default))
+	flags.StringVar(&a.CA, "ca", "", "file with the CA certificates of an https server")
+	flags.StringVarP(&a.Output, "output", "o", "text", "output format: text or json")
+	return root
+}
+
+// formats is the annotation of a command with its output formats, if they are others than text and json.
+const formats = "formats"
 
 // Listen adds the flags of an endpoint; without --listen, the program listens on this address.
 func Listen(flags *pflag.FlagSet, e *web.Endpoint, address string) {

@@ -14,6 +14,8 @@ import (
 type Verb[T any] struct {
 	Use, Short, Long string
 	Path             string                       // of the request; empty: /v1/ and the verb's name
+	Template         string                       // for the text of the answer; empty: of the verb's name
+	Formats          string                       // of the output, divided by spaces; empty: text json
 	PathOf           func(string) (string, error) // of the request about an argument; nil: the verb has none
 	Flags            func(*pflag.FlagSet)         // the parameters of the request, of type string or lists of strings; nil: none
 	More             func(*cobra.Command) error   // prints more text after the answer; nil: there is none
@@ -25,6 +27,9 @@ func (v Verb[T]) Command(a *Asker) *cobra.Command {
 	cmd := &cobra.Command{Use: v.Use, Short: v.Short, Long: v.Long, Args: cobra.NoArgs}
 	if v.PathOf != nil {
 		cmd.Args = cobra.ExactArgs(1)
+	}
+	if v.Formats != "" {
+		cmd.Annotations = map[string]string{formats: v.Formats}
 	}
 	if v.Flags != nil {
 		v.Flags(cmd.Flags())
@@ -39,6 +44,7 @@ func (v Verb[T]) Command(a *Asker) *cobra.Command {
 		query := parameters(cmd)
 		if a.Output == "html" {
 			query.Set("format", "html")
+			query.Set("base", a.Address()) // of its links
 		}
 		if len(query) > 0 {
 			path += "?" + query.Encode()
@@ -47,7 +53,7 @@ func (v Verb[T]) Command(a *Asker) *cobra.Command {
 			return a.Copy(cmd.Context(), cmd.OutOrStdout(), path)
 		}
 		var answer T
-		err = a.Show(cmd, http.MethodGet, path, nil, cmd.Name(), &answer)
+		err = a.Show(cmd, http.MethodGet, path, nil, cmp.Or(v.Template, cmd.Name()), &answer)
 		if err == nil && v.More != nil && a.Output != "json" {
 			err = v.More(cmd)
 		}
@@ -70,7 +76,7 @@ func parameters(cmd *cobra.Command) url.Values {
 		switch list, isList := f.Value.(pflag.SliceValue); {
 		case isList && len(list.GetSlice()) > 0:
 			query[f.Name] = list.GetSlice()
-		case !isList && f.Value.Type() == "string":
+		case !isList && f.Value.Type() == "string" && f.Value.String() != "":
 			query.Set(f.Name, f.Value.String())
 		}
 	})

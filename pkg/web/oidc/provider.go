@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +19,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/secretfile"
 )
 
@@ -112,18 +111,12 @@ func (p *Provider) secret() (string, error) {
 
 // client returns a client that trusts the present CAs, and limits the size of responses.
 func (p *Provider) client(asked *rate.Limiter) (*http.Client, error) {
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: askLimit, MaxIdleConns: 2,
-		IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
-	if p.CAFile != "" {
-		text, err := os.ReadFile(p.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("caFile: %w", err)
-		}
-		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("caFile %s: no certificate", p.CAFile)
-		}
+	pool, err := web.Authorities(p.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("caFile: %w", err)
 	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: askLimit, MaxIdleConns: 2,
+		IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
 	return &http.Client{Transport: bounded{transport, asked}, Timeout: askLimit}, nil
 }
 

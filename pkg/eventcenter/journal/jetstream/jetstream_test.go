@@ -8,39 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/test/need"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-// One server, used only by the journal under test.
-func TestConformance(t *testing.T) {
-	journaltest.Run(t, func(t *testing.T) journaltest.Opener {
-		dir := t.TempDir()
-		node, err := cluster.Start(cluster.Config{Name: "one", Dir: filepath.Join(dir, "nats"), Log: quiet()})
-		must(t, err)
-		t.Cleanup(node.Close)
-		term := uint64(0)
-		return func(t *testing.T, o journaltest.Options) journaltest.Journal {
-			t.Helper()
-			s, err := jetstream.Open(t.Context(), jetstream.Options{Dir: filepath.Join(dir, "journal"), Conn: node.Conn,
-				Replicas: 1, Log: quiet(), Now: o.Now, Appended: o.Appended, BallastBytes: 1 << 16, Within: 2 * time.Minute},
-				func(err error) { t.Log(err) })
-			must(t, err)
-			must(t, s.Start())
-			if s.Bounds().Oldest == 0 {
-				t.Error("no bounds")
-			}
-			term++
-			must(t, s.Take(t.Context(), term))
-			return s
-		}
-	})
-}
 
 // A replaced worker can append no more events, even before it notices; and only the worker appends derived events.
 func TestFenced(t *testing.T) {

@@ -36,20 +36,6 @@ func openTest(t *testing.T, dir string, o Options) *Store {
 
 func of(node string, sequence uint64) journal.Event { return journaltest.Of(node, sequence) }
 
-// The tests of all journals.
-func TestConformance(t *testing.T) {
-	journaltest.Run(t, func(t *testing.T) journaltest.Opener {
-		dir := t.TempDir()
-		return func(t *testing.T, o journaltest.Options) journaltest.Journal {
-			t.Helper()
-			s, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler), BallastBytes: 1 << 16,
-				Now: o.Now, Appended: o.Appended})
-			must(t, err)
-			return s
-		}
-	})
-}
-
 // Whatever damaged the files: unreadable offsets are a gap that is logged at the start, never skipped silently; the
 // rest can be read, and new events get unused offsets.
 func TestDamage(t *testing.T) {
