@@ -57,8 +57,8 @@ func TestNamesOverTheLimit(t *testing.T) {
 	}
 }
 
-// A checkpoint of an older version has no counts. Without a stored day, too, the time before the first event is unknown,
-// and the events before it are named as not counted.
+// A checkpoint of an older version has no counts. Without a stored day, too, the time before the first event is
+// unknown, and the events before it are named as not counted.
 func TestOldCheckpoint(t *testing.T) {
 	f := newFeed(t)
 	f.append(of(streamA, 1, event.AgentStarted, event.Agent{}), of(streamA, 2, event.LeftoverFound, leftover("a")))

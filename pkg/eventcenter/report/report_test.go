@@ -290,8 +290,8 @@ func TestTrimmedDays(t *testing.T) {
 	}
 }
 
-// A day ends before events of that day are applied, so the next day counts them, and the center is killed before its next
-// checkpoint: when it starts again, each event is in one day, whether the next day is stored or not.
+// A day ends before events of that day are applied, so the next day counts them, and the center is killed before its
+// next checkpoint: when it starts again, each event is in one day, whether the next day is stored or not.
 func TestKilledAfterMidnight(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		w := newWorld(t, november(20, 12), time.UTC)

@@ -71,8 +71,8 @@ func TestReadyAgain(t *testing.T) {
 	must(t, err)
 	t.Cleanup(node.Close)
 	open := func() *jetstream.Store {
-		s, err := jetstream.Open(t.Context(), jetstream.Options{Dir: filepath.Join(dir, "journal"), Conn: node.Conn, Replicas: 1,
-			Log: quiet(), BallastBytes: 1 << 16}, func(err error) { t.Log(err) })
+		s, err := jetstream.Open(t.Context(), jetstream.Options{Dir: filepath.Join(dir, "journal"), Conn: node.Conn,
+			Replicas: 1, Log: quiet(), BallastBytes: 1 << 16}, func(err error) { t.Log(err) })
 		must(t, err)
 		must(t, s.Start())
 		return s
