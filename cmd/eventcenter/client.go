@@ -4,7 +4,6 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -43,7 +42,6 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"clip":    func(text string) string { return event.Plain(api.Clip(text, 120)) },
 		"short":   func(eventType string) string { return strings.TrimPrefix(eventType, "io.github.nodeagent.") },
-		"rate":    func(r *float64) string { return fmt.Sprintf("%.2f", *r) },
 		"first":   func(names []string) string { return finding.JoinFirst(names, 3) },
 		"list":    func(one any) []any { return []any{one} },
 		"ago":     ago,

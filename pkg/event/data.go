@@ -124,10 +124,15 @@ func isFault(t Type) bool { return t == FaultRaised || t == FaultUpdated || t ==
 // readData decodes the data of a type.
 func readData(t Type, c cloudevents.Event) (any, error) {
 	data := c.Data()
-	switch {
-	case c.DataBase64 || len(data) == 0 || !isJSON(mediaOf(c.DataContentType())):
+	if c.DataBase64 || len(data) == 0 || !isJSON(mediaOf(c.DataContentType())) {
 		return nil, errors.New("data must be JSON")
-	case isFault(t):
+	}
+	return ReadData(t, data)
+}
+
+// ReadData decodes the data of a type.
+func ReadData(t Type, data []byte) (any, error) {
+	if isFault(t) {
 		return readAs[Fault](data)
 	}
 	switch t {

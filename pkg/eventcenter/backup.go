@@ -273,6 +273,6 @@ func adopt(from, to, backedUp, journalID string) error {
 	if err != nil {
 		return err
 	}
-	_, err = save(to, journalID, m)
+	_, err = save(to, journalID, m, func() error { return nil })
 	return err
 }

@@ -3,6 +3,7 @@
 package eventcenter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,24 +99,10 @@ func Open(ctx context.Context, o Options) (*Center, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = c.load(ctx); err == nil {
-		c.Reports, err = report.Open(report.Options{Dir: filepath.Join(o.Dir, reportsDir), Journal: c.Journal, Log: o.Log,
-			Location: o.Location, Places: c.places})
-	}
-	if err != nil {
+	if err = c.load(ctx); err != nil {
 		return nil, errors.Join(err, c.Journal.Close())
 	}
 	return c, nil
-}
-
-// places returns the places of the nodes.
-func (c *Center) places() map[report.Key]report.Place {
-	nodes, _ := c.Model.Nodes("")
-	places := make(map[report.Key]report.Place, len(nodes))
-	for _, n := range nodes {
-		places[report.Key{Cluster: n.Cluster, Node: n.Node}] = report.Place{Pool: n.Pool, Zone: n.Zone}
-	}
-	return places
 }
 
 // appended is called by the journal's writer.
@@ -127,12 +114,30 @@ func (c *Center) appended(records []journal.Record) []journal.Event {
 }
 
 func (c *Center) load(ctx context.Context) error {
-	c.Model = c.start(checkpointFile, baseFile)
+	if err := c.begin(c.start(checkpointFile, baseFile)); err != nil {
+		return err
+	}
+	if stored := c.Reports.Stored(); c.Model.Before() > stored { // the day before the present one is lost
+		base := c.start(baseFile)
+		if base.Before() <= stored && base.Offset()+1 >= c.Journal.Bounds().Oldest {
+			c.Log.Info("the last day of the reports is lost: the start takes longer, since it counts the journal again",
+				"after", base.Offset(), "newest", c.Journal.Bounds().Newest)
+			if err := c.begin(base); err != nil {
+				return err
+			}
+		}
+	}
 	c.checkpoint = c.Model.Offset()
-	if err := replay(ctx, c.Journal, c.Model, c.Journal.Bounds().Newest); err != nil {
+	err := replay(ctx, c.Journal, c.Model, c.Journal.Bounds().Newest, func(records []journal.Record) {
+		c.Model.Apply(records)
+		c.logged("reports", c.Reports.Store())
+	})
+	if err != nil {
 		return err
 	}
 	c.loaded = true // no one appends yet
+	// Otherwise the first event might end many days at once.
+	c.logged("reports", c.Reports.Follow())
 	if replicated, ok := c.Journal.(Replicated); ok {
 		return replicated.Start()
 	}
@@ -144,8 +149,20 @@ func (c *Center) load(ctx context.Context) error {
 	return nil
 }
 
+// begin makes m the model, and opens the reports of its days.
+func (c *Center) begin(m *model.Model) (err error) {
+	c.Model = m
+	o := report.Options{Dir: filepath.Join(c.Dir, reportsDir), Journal: c.Journal, Model: m, Log: c.Log}
+	if replicated, ok := c.Journal.(Replicated); ok {
+		o.Ready = replicated.Ready
+	}
+	c.Reports, err = report.Open(o)
+	return err
+}
+
 // start returns the model of the first usable checkpoint, or else an empty one.
-func (c *Center) start(names ...string) *model.Model {
+func (c *Center) start(names ...string) (m *model.Model) {
+	defer func() { m.Location = cmp.Or(c.Location, time.UTC) }()
 	bounds := c.Journal.Bounds()
 	for _, name := range names {
 		m, err := loadModel(filepath.Join(c.Dir, name), bounds.Journal)
@@ -180,37 +197,38 @@ func loadModel(name, journalID string) (*model.Model, error) {
 	return m, nil
 }
 
-// replay applies the journal from the model's offset up to another.
-func replay(ctx context.Context, s Journal, m *model.Model, upTo uint64) error {
-	return each(ctx, s, m.Offset(), upTo, func(records []journal.Record) { m.Apply(records) })
-}
-
-// each reads the journal between two offsets.
-func each(ctx context.Context, s Journal, after, upTo uint64, use func([]journal.Record)) error {
-	after = max(after, s.Bounds().Oldest-1)
+// replay reads the journal from the model's offset up to another, with apply.
+func replay(ctx context.Context, s Journal, m *model.Model, upTo uint64, apply func([]journal.Record)) error {
+	after := max(m.Offset(), s.Bounds().Oldest-1)
+	m.Lose(after - m.Offset())
 	for after < upTo {
 		page, err := s.Read(ctx, journal.Query{After: after, Limit: int(min(replayPage, upTo-after))})
 		if err != nil {
 			return fmt.Errorf("read the journal after %d: %w", after, err)
 		}
-		use(page.Records)
+		apply(page.Records)
+		for _, g := range page.Gaps {
+			m.Lose(g.To - g.From + 1)
+		}
 		after = page.Next
 	}
 	return nil
 }
 
-// save writes a checkpoint.
-func save(name, journalID string, m *model.Model) (offset uint64, err error) {
+// save writes a checkpoint. It calls stored before the checkpoint replaces the last one.
+func save(name, journalID string, m *model.Model, stored func() error) (offset uint64, err error) {
 	err = atomicfile.Write(name, func(w io.Writer) (err error) {
-		offset, err = m.Save(w, journalID)
-		return err
+		if offset, err = m.Save(w, journalID); err != nil {
+			return err
+		}
+		return stored()
 	})
 	return offset, err
 }
 
-// Checkpoint saves the model.
+// Checkpoint saves the model, after the days that it no longer has.
 func (c *Center) Checkpoint() error {
-	offset, err := save(filepath.Join(c.Dir, checkpointFile), c.Journal.Bounds().Journal, c.Model)
+	offset, err := save(filepath.Join(c.Dir, checkpointFile), c.Journal.Bounds().Journal, c.Model, c.Reports.Store)
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
@@ -225,30 +243,15 @@ func (c *Center) trim(ctx context.Context) error {
 	if upTo == 0 {
 		return nil
 	}
-	if counted, err := c.counted(ctx, upTo); !counted || err != nil {
-		return err // trimmed events could no longer be counted
-	}
 	base := c.start(baseFile)
-	if err := replay(ctx, c.Journal, base, upTo); err != nil {
+	if err := replay(ctx, c.Journal, base, upTo, func(records []journal.Record) { base.Apply(records) }); err != nil {
 		return err
 	}
-	if _, err := save(filepath.Join(c.Dir, baseFile), c.Journal.Bounds().Journal, base); err != nil {
+	if _, err := save(filepath.Join(c.Dir, baseFile), c.Journal.Bounds().Journal, base, c.Reports.Store); err != nil {
 		return fmt.Errorf("base: %w", err)
 	}
 	c.Log.Info("trim the journal", "up to", upTo)
 	return c.Journal.Trim(ctx, upTo)
-}
-
-// counted reports whether the reports have reached an offset. It gives them some time for that.
-func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
-	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if c.Reports.Offset() < upTo {
-		if err := c.Reports.Follow(limited); err != nil && limited.Err() == nil {
-			return false, err
-		}
-	}
-	return c.Reports.Offset() >= upTo, nil
 }
 
 // Run maintains checkpoints and the journal's limits until ctx ends, or the center must be opened again. It also checks
@@ -284,7 +287,7 @@ func (c *Center) Run(ctx context.Context) error {
 			c.logged("checkpoint", c.Checkpoint())
 			saved = time.Now()
 		}
-		c.logged("reports", c.Reports.Follow(ctx))
+		c.logged("reports", c.Reports.Follow())
 		c.logged("trim", c.trim(ctx))
 		c.logged("seal", c.Journal.Seal(ctx))
 	}
@@ -370,9 +373,9 @@ func Verify(ctx context.Context, dir string) (v Verification, err error) {
 	if err != nil {
 		return v, err
 	}
-	c := Center{Options: Options{Dir: dir, Log: log}, Journal: s}
+	c := Center{Options: Options{Dir: dir, Log: log, Location: checkpoint.Location}, Journal: s}
 	rebuilt := c.start(baseFile)
-	err = each(ctx, s, rebuilt.Offset(), bounds.Newest, func(records []journal.Record) {
+	err = replay(ctx, s, rebuilt, bounds.Newest, func(records []journal.Record) {
 		rebuilt.Apply(checkpoint.Limit(records))
 	})
 	v.Checkpoint, v.Differences = checkpoint.Offset(), model.Compare(checkpoint, rebuilt)

@@ -3,6 +3,7 @@ package eventcenter
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -125,6 +126,54 @@ func TestLostCheckpoint(t *testing.T) {
 	}
 }
 
+// If the file of the last day is lost, the center counts that day again from the journal.
+func TestLostDay(t *testing.T) {
+	dir := t.TempDir()
+	days(t, dir)
+	c, _ := open(t, dir, journal.Limits{})
+	must(t, c.Reports.Follow())
+	must(t, c.Close())
+	files, err := filepath.Glob(filepath.Join(dir, reportsDir, "*"))
+	must(t, err)
+	if len(files) < 3 {
+		t.Fatalf("%q", files)
+	}
+	name := files[len(files)-1]
+	want, err := os.ReadFile(name)
+	must(t, err)
+	must(t, os.Remove(name))
+	c, log := open(t, dir, journal.Limits{})
+	if !strings.Contains(log.String(), "the start takes longer") {
+		t.Errorf("%s", log)
+	}
+	must(t, c.Reports.Follow())
+	must(t, c.Close())
+	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A checkpoint, which has no finished day, waits until that day is stored.
+func TestCheckpointAfterDay(t *testing.T) {
+	dir := t.TempDir()
+	c, _ := open(t, dir, journal.Limits{})
+	c.raise(t, 1)
+	reports := filepath.Join(dir, reportsDir)
+	must(t, os.Remove(reports))
+	must(t, os.WriteFile(reports, nil, 0o600))
+	c.Model.Advance(time.Now().AddDate(0, 0, 1))
+	if err := c.Checkpoint(); err == nil {
+		t.Error("a checkpoint without the day")
+	}
+	if _, err := os.Stat(filepath.Join(dir, checkpointFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+	must(t, errors.Join(os.Remove(reports), os.Mkdir(reports, 0o700), c.Close()))
+	if files, err := filepath.Glob(filepath.Join(reports, "*")); err != nil || len(files) != 1 {
+		t.Errorf("%q %v", files, err)
+	}
+}
+
 // verify finds a state that differs from the journal's.
 func TestVerify(t *testing.T) {
 	dir := t.TempDir()
@@ -140,6 +189,16 @@ func TestVerify(t *testing.T) {
 	must(t, os.WriteFile(name, bytes.Replace(text, []byte(`"severity":"fatal"`), []byte(`"severity":"info"`), 1), 0o600))
 	if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
 		t.Errorf("a changed checkpoint: %+v", v)
+	}
+	must(t, os.Remove(name))
+	c, _ = open(t, dir, journal.Limits{})
+	c.raise(t, 4)
+	must(t, c.Close())
+	text, err = os.ReadFile(name)
+	must(t, err)
+	must(t, os.WriteFile(name, bytes.Replace(text, []byte(`"found":1`), []byte(`"found":2`), 1), 0o600))
+	if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
+		t.Errorf("a checkpoint with a changed count: %+v", v)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
 // goneJournal fails as soon as the client has gone, which it does while events are stored.
@@ -32,10 +31,6 @@ func (*goneJournal) Read(ctx context.Context, _ journal.Query) (journal.Page, er
 	return journal.Page{}, ctx.Err()
 }
 
-func (*goneJournal) Report(ctx context.Context, _ report.Period, _ string) (report.Report, error) {
-	return report.Report{}, ctx.Err()
-}
-
 // A client that has gone is no error of the center: neither in the metrics nor in the log. If it can still read, it
 // gets the answer. An ended context of a forwarded request means that another replica works: the client must know that.
 func TestClientGone(t *testing.T) {
@@ -44,7 +39,7 @@ func TestClientGone(t *testing.T) {
 		Forward: func(ctx context.Context, _ api.Question) (api.Reply, error) { return api.Reply{}, ctx.Err() }}
 	c := newCenter(t, func(config *api.Config) {
 		gone.Journal = config.Journal
-		config.Journal, config.Reports, config.Deliveries = gone, gone, deliveries
+		config.Journal, config.Deliveries = gone, deliveries
 	})
 	ask := func(method, path, token string, body io.Reader) int {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -66,7 +61,7 @@ func TestClientGone(t *testing.T) {
 	}
 	events := func() io.Reader { return strings.NewReader(string(encode(t, raised("n1", 1, "x", "fatal")))) }
 	for _, path := range []string{"GET /v1/events", "GET /v1/events?after=7", "GET /v1/events?cel=true", "POST /v1/events",
-		"GET /v1/reports/daily", "GET /v1/audit"} {
+		"GET /v1/audit"} {
 		method, path, _ := strings.Cut(path, " ")
 		if status := ask(method, path, token, events()); status != http.StatusServiceUnavailable {
 			t.Errorf("%s %s: %d", method, path, status)

@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -22,13 +24,20 @@ type header struct {
 	Journal string `json:"journal"`
 	Offset  uint64 `json:"offset,string"` // in every node; a node may include later events, see Node.Offset
 	Nodes   int    `json:"nodes"`
+	Day     *Day   `json:"day,omitempty"` // nil: older versions counted it elsewhere
 }
 
-// Save writes a checkpoint and returns its offset. It locks one node at a time, so events can be applied meanwhile.
+// Save writes a checkpoint and returns its offset. It locks one node at a time, so events can be applied meanwhile. It
+// fails if a day ends meanwhile: a checkpoint has the counts of a single day.
 func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 	m.mu.Lock()
-	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 })
-	head := header{checkpointVersion, journalID, m.offset, len(m.nodes)}
+	day := m.day
+	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 && n.Day == nil })
+	head := header{Version: checkpointVersion, Journal: journalID, Offset: m.offset, Nodes: len(m.nodes)}
+	if day != nil {
+		present := *day
+		head.Day = &present
+	}
 	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.compare)
 	m.mu.Unlock()
 	out := bufio.NewWriter(w)
@@ -47,7 +56,15 @@ func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
 			return 0, err
 		}
 	}
-	return head.Offset, out.Flush()
+	if err := out.Flush(); err != nil {
+		return 0, err
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.day != day {
+		return 0, errors.New("a day has ended meanwhile")
+	}
+	return head.Offset, nil
 }
 
 // Load reads a checkpoint of a journal. The caller must apply the records after its Offset.
@@ -62,14 +79,21 @@ func Load(r io.Reader, journalID string) (*Model, error) {
 			checkpointVersion, journalID)
 	}
 	m := New()
-	m.offset = head.Offset
+	m.offset, m.day = head.Offset, head.Day
+	if m.day != nil {
+		if zone, err := time.LoadLocation(m.day.Timezone); err == nil {
+			m.Location = zone
+		}
+	}
 	for i := range head.Nodes {
 		var n Node
 		if err := decoder.Decode(&n); err != nil {
 			return nil, fmt.Errorf("checkpoint: node %d of %d: %w", i+1, head.Nodes, err)
 		}
 		m.nodes[Key{n.Cluster, n.Name}] = &n
-		maps.Copy(m.pending, n.Pending)
+		if len(n.Pending) > 0 {
+			m.pending[Key{n.Cluster, n.Name}] = true
+		}
 	}
 	return m, nil
 }
@@ -111,8 +135,9 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 			keys[key] = true
 		}
 	}
+	counts := checkpoint.sameDay(rebuilt)
 	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.compare) {
-		a, b := checkpoint.derived(key), rebuilt.derived(key)
+		a, b := checkpoint.derived(key, counts), rebuilt.derived(key, counts)
 		if !bytes.Equal(a, b) {
 			found = append(found, Difference{key.Cluster, key.Node, string(a), string(b)})
 		}
@@ -120,15 +145,28 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 	return found
 }
 
-// derived returns the part of a node's state that follows from the journal.
-func (m *Model) derived(key Key) []byte {
+// sameDay reports whether two models count the same events as those of the present day: without an event, the clock may
+// have ended it in one of them alone.
+func (m *Model) sameDay(o *Model) bool {
+	a, b := m.day, o.day
+	return a != nil && b != nil && a.Name == b.Name && a.Before == b.Before && a.Lost == b.Lost
+}
+
+// derived returns the part of a node's state that follows from the journal, also its counts of the day if told so.
+func (m *Model) derived(key Key, counts bool) []byte {
 	n := Node{Cluster: key.Cluster, Name: key.Node}
-	if there := m.nodes[key]; there != nil && !there.Removed {
+	there := m.nodes[key]
+	if there != nil && !there.Removed {
 		n = *there
 	}
 	var zero Node
 	n.Offset = 0 // a node that is there again keeps its predecessor's
 	n.LastSeen, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.LastSeen, 0, event.Agent{}, "", nil, Meta{}
+	n.Day = nil
+	if counts && there != nil && there.Day != nil {
+		d := there.Day
+		n.Day = &NodeDay{Joined: d.Joined, Removed: d.Removed, Faults: d.Faults, Leftovers: d.Leftovers}
+	}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -22,6 +23,7 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 		m.late++
 		return
 	}
+	n.Day.Stopped = false
 	if asOf != n.PartsAsOf || n.Parts == nil {
 		n.Parts, n.PartsAsOf = map[int]snapshot{}, asOf
 	}
@@ -39,7 +41,8 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 		}
 	}
 	n.Parts, n.PartsAsOf, n.AsOf = nil, 0, asOf
-	i := inference{m: m, n: n, of: e.ID(), at: e.Time, stamp: Stamp{Stream: n.Stream, Sequence: asOf}, unknown: whole.Unknown}
+	i := inference{m: m, n: n, of: e.ID(), at: e.Time, stamp: Stamp{Stream: n.Stream, Sequence: asOf},
+		unknown: whole.Unknown}
 	i.faults(whole.Faults)
 	i.leftovers(whole.Leftovers)
 }
@@ -55,127 +58,118 @@ type inference struct {
 	unknown []string // checks
 }
 
-// older reports whether the snapshot is newer than the latest event with stamp s.
-func (i *inference) older(s Stamp) bool {
-	return s.Stream != i.stamp.Stream || s.Sequence <= i.stamp.Sequence
-}
-
 func (i *inference) faults(active []event.Fault) {
-	reported := map[string]*Fault{}
+	known, listed := i.n.Faults, map[string]*Fault{}
 	for _, f := range active {
-		if !f.OneShot && len(reported) < maxActive {
-			reported[f.Key()] = &Fault{f, i.stamp}
+		if !f.OneShot && len(listed) < maxActive {
+			listed[f.Key()] = &Fault{Fault: f, Stamp: i.stamp}
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(i.n.Faults)) {
-		last := i.n.Faults[key]
-		silent := reported[key] == nil && slices.Contains(i.unknown, last.Check)
-		if silent || !i.older(last.Stamp) {
-			reported[key] = last
-		} else if reported[key] == nil && !last.Gone {
+	for _, key := range slices.Sorted(maps.Keys(known)) {
+		last := known[key]
+		if i.keeps(last.Stamp, listed[key] == nil, last.Check) {
+			listed[key] = last
+		} else if listed[key] == nil && !last.Gone {
 			i.fault(event.FaultCleared, last.Fault)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(reported)) {
-		last := i.n.Faults[key]
-		if (last == nil || last.Gone) && !reported[key].Gone {
-			i.fault(event.FaultRaised, reported[key].Fault)
+	for _, key := range slices.Sorted(maps.Keys(listed)) {
+		f := listed[key]
+		if last := known[key]; (last == nil || last.Gone) && !f.Gone {
+			i.fault(event.FaultRaised, f.Fault)
 		}
 	}
-	i.n.Faults = reported
+	i.n.Faults = listed
 }
 
 func (i *inference) leftovers(active []event.Activity) {
-	reported := map[string]*Leftover{}
+	known, listed := i.n.Leftovers, map[string]*Leftover{}
 	for _, a := range active {
-		if len(reported) < maxActive {
-			reported[leftoverKey(a)] = &Leftover{a, i.stamp}
+		if len(listed) < maxActive {
+			listed[leftoverKey(a)] = &Leftover{a, i.stamp}
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(i.n.Leftovers)) {
-		last := i.n.Leftovers[key]
-		silent := reported[key] == nil && slices.Contains(i.unknown, last.Check)
-		if silent || !i.older(last.Stamp) {
-			reported[key] = last
-		} else if reported[key] == nil && !last.Gone {
-			gone := last.Activity
-			gone.Kind = finding.LeftoverGone
-			i.leftover(event.LeftoverGone, gone)
+	for _, key := range slices.Sorted(maps.Keys(known)) {
+		last := known[key]
+		if i.keeps(last.Stamp, listed[key] == nil, last.Check) {
+			listed[key] = last
+		} else if listed[key] == nil && !last.Gone {
+			i.leftover(event.LeftoverGone, last.Activity)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(reported)) {
-		last := i.n.Leftovers[key]
-		if (last == nil || last.Gone) && !reported[key].Gone {
-			i.leftover(event.LeftoverFound, reported[key].Activity)
+	for _, key := range slices.Sorted(maps.Keys(listed)) {
+		l := listed[key]
+		if last := known[key]; (last == nil || last.Gone) && !l.Gone {
+			i.leftover(event.LeftoverFound, l.Activity)
 		}
 	}
-	i.n.Leftovers = reported
+	i.n.Leftovers = listed
 }
 
+// keeps reports whether the snapshot decides nothing on a fault or leftover: it is older than the latest event, with
+// stamp s, or does not list one of a check in unknown state.
+func (i *inference) keeps(s Stamp, unlisted bool, check string) bool {
+	return unlisted && slices.Contains(i.unknown, check) || s.Stream == i.stamp.Stream && s.Sequence > i.stamp.Sequence
+}
+
+// fault makes the center infer that a fault began or ended, and counts that, unless it is counted already.
 func (i *inference) fault(t event.Type, f event.Fault) {
-	i.add(t, f.Key(), attributes{f.Check, f.Reason, f.Subject, f.Severity}, f)
+	i.add(f.Key(), Own{Type: t, Check: f.Check, Reason: f.Reason, Subject: f.Subject, Severity: f.Severity, Data: f})
+	i.n.Day.change(t, f, i.m.day.Through)
 }
 
+// leftover makes the center infer that a leftover was found or is gone, and counts that.
 func (i *inference) leftover(t event.Type, a event.Activity) {
-	i.add(t, leftoverKey(a), attributes{a.Check, "Inferred", a.Subject, finding.Info}, a)
+	if t == event.LeftoverGone {
+		a.Kind = finding.LeftoverGone
+	}
+	i.add(leftoverKey(a), Own{Type: t, Check: a.Check, Reason: "Inferred", Subject: a.Subject, Data: a})
+	i.n.Day.leftover(t, a.Subject.Kind)
 }
 
-type attributes struct {
-	check, reason string
-	subject       finding.Subject
-	severity      finding.Severity
-}
-
-// add makes the center infer an event. Its ID is derived from the snapshot: created twice, it is a duplicate.
-func (i *inference) add(t event.Type, key string, a attributes, data any) {
-	id := DerivedID("inferred", i.n.Cluster, i.n.Name, i.of, string(t), key)
-	j, err := Own{Cluster: i.n.Cluster, Node: i.n.Name, ID: id, Type: t,
-		Check: a.check, Reason: a.reason, Subject: a.subject, Severity: a.severity, Time: i.at, Data: data, Of: i.of}.Event()
+// add makes the center infer an event. Its ID is derived from the cause: created twice, it is a duplicate.
+func (i *inference) add(key string, o Own) {
+	o.Cluster, o.Node, o.Time, o.Of = i.n.Cluster, i.n.Name, i.at, i.of
+	o.ID = DerivedID("inferred", o.Cluster, o.Node, o.Of, string(o.Type), key)
+	j, err := o.Event()
 	if err != nil {
 		return // plain data of our own types: cannot fail
 	}
 	if i.n.Pending == nil {
 		i.n.Pending = map[string]journal.Event{}
 	}
-	i.n.Pending[j.ID], i.m.pending[j.ID] = j, j
+	i.n.Pending[j.ID] = j
+	i.m.pending[Key{o.Cluster, o.Node}] = true
 }
 
 // settled returns inferred events missing from the journal, in the order of IDs. It drops those that a later event in
 // the same transaction has made untrue.
-func (m *Model) settled() []journal.Event {
-	if len(m.pending) == 0 {
-		return nil
-	}
-	var events []journal.Event
-	for _, id := range slices.Sorted(maps.Keys(m.pending)) {
-		j := m.pending[id]
-		n := m.nodes[Key{j.Cluster, j.Node}]
-		if n != nil && n.agrees(j) {
-			events = append(events, j)
-			continue
+func (m *Model) settled() (events []journal.Event) {
+	for key := range m.pending {
+		n := m.nodes[key]
+		maps.DeleteFunc(n.Pending, func(_ string, j journal.Event) bool { return !n.agrees(j) })
+		if len(n.Pending) == 0 {
+			delete(m.pending, key)
 		}
-		delete(m.pending, id)
-		if n != nil {
-			delete(n.Pending, id)
-		}
+		events = slices.AppendSeq(events, maps.Values(n.Pending))
 	}
+	slices.SortFunc(events, func(a, b journal.Event) int { return cmp.Compare(a.ID, b.ID) })
 	return events
 }
 
 // agrees reports whether an inferred event is still true.
 func (n *Node) agrees(j journal.Event) bool {
-	var e struct{ Data json.RawMessage }
+	var e struct{ Data event.Fault } // a leftover has a check and a subject, too
 	if json.Unmarshal(j.JSON, &e) != nil {
 		return false
 	}
+	key := e.Data.Key()
 	switch event.Type(j.Type) {
-	case event.FaultRaised, event.FaultCleared:
-		var f event.Fault
-		err := json.Unmarshal(e.Data, &f)
-		return err == nil && n.has(f) == (event.Type(j.Type) == event.FaultRaised)
+	case event.FaultRaised:
+		return n.has(key, e.Data.Detector)
+	case event.FaultCleared:
+		return !n.has(key, e.Data.Detector)
 	}
-	var a event.Activity
-	err := json.Unmarshal(e.Data, &a)
-	last := n.Leftovers[leftoverKey(a)]
-	return err == nil && (last != nil && !last.Gone) == (event.Type(j.Type) == event.LeftoverFound)
+	last := n.Leftovers[key]
+	return (last != nil && !last.Gone) == (event.Type(j.Type) == event.LeftoverFound)
 }

@@ -4,7 +4,7 @@
 //
 // The events of a node's agent, in the order of sequences, make its state. A snapshot contains the whole state: the
 // model corrects differences, and reports them by the center's own events, marked "inferred". Late events change no
-// state.
+// state. For the reports the model counts what changes on each day.
 package model
 
 import (
@@ -26,12 +26,17 @@ const (
 
 // Model is the state of all nodes. Records are applied in the order of their offsets.
 type Model struct {
+	// Set before the first record.
+	Location *time.Location // of its days
+	Finished func(*Day)     // called with each day that has ended; may be nil
+
 	mu      sync.RWMutex // guards the fields below
 	offset  uint64       // all events up to it are applied
 	nodes   map[Key]*Node
-	pending map[string]journal.Event // inferred, but not yet seen in the journal; by ID
-	late    uint64                   // records too late to change the state
-	dropped uint64                   // active faults and leftovers over the limits
+	pending map[Key]bool // nodes with inferred events that the journal may lack
+	late    uint64       // records too late to change the state
+	dropped uint64       // active faults and leftovers over the limits
+	day     *Day         // its counts are in the nodes; nil before the first record
 }
 
 // Key identifies a node.
@@ -47,34 +52,30 @@ type Node struct {
 	event.Streams
 	AsOf uint64 `json:"asOf,omitempty"` // of the last snapshot
 
-	Agent     event.Agent                    `json:"agent"`
-	AgentType event.Type                     `json:"agentType,omitempty"` // of the event with this version of Agent
-	Ahead     time.Duration                  `json:"ahead,omitempty"`     // of its clock; zero: correct
-	Faults    map[string]*Fault              `json:"faults,omitempty"`
-	Leftovers map[string]*Leftover           `json:"leftovers,omitempty"`
-	Foreign   map[string]map[string]*Foreign `json:"foreign,omitempty"` // by detector and key
-	Parts     map[int]snapshot               `json:"parts,omitempty"`   // of an incomplete snapshot
-	PartsAsOf uint64                         `json:"partsAsOf,omitempty"`
-	Pending   map[string]journal.Event       `json:"pending,omitempty"`
-	Notes     map[string]*Note               `json:"notes,omitempty"` // by people, for each fault
+	Agent     event.Agent                  `json:"agent"`
+	AgentType event.Type                   `json:"agentType,omitempty"` // of the event with this version of Agent
+	Ahead     time.Duration                `json:"ahead,omitempty"`     // of its clock; zero: correct
+	Faults    map[string]*Fault            `json:"faults,omitempty"`
+	Leftovers map[string]*Leftover         `json:"leftovers,omitempty"`
+	Foreign   map[string]map[string]*Fault `json:"foreign,omitempty"` // by detector and key
+	Parts     map[int]snapshot             `json:"parts,omitempty"`   // of an incomplete snapshot
+	PartsAsOf uint64                       `json:"partsAsOf,omitempty"`
+	Pending   map[string]journal.Event     `json:"pending,omitempty"`
+	Notes     map[string]*Note             `json:"notes,omitempty"` // by people, for each fault
 
 	Meta             // not in the journal: from the cluster
 	Silence *Silence `json:"silence,omitempty"`
-	Removed bool     `json:"removed,omitempty"` // its Node is gone; dropped from the next checkpoint
+	Removed bool     `json:"removed,omitempty"` // its Node is gone; dropped from a checkpoint of the next day
+
+	Day *NodeDay `json:"day,omitempty"` // nil: nothing of it was in the journal
 }
 
 // Stamp identifies the agent's latest event about a fault or leftover. Ended ones stay until the next snapshot, so that
 // an older event cannot restore them.
 type Stamp struct {
-	Stream   string `json:"stream"`
-	Sequence uint64 `json:"sequence"`
+	Stream   string `json:"stream,omitempty"`
+	Sequence uint64 `json:"sequence,omitempty"`
 	Gone     bool   `json:"gone,omitempty"`
-}
-
-// Fault is a fault of a node.
-type Fault struct {
-	event.Fault
-	Stamp
 }
 
 // Leftover is a leftover on a node.
@@ -85,7 +86,7 @@ type Leftover struct {
 
 // New returns the state before the first event.
 func New() *Model {
-	return &Model{nodes: map[Key]*Node{}, pending: map[string]journal.Event{}}
+	return &Model{Location: time.UTC, nodes: map[Key]*Node{}, pending: map[Key]bool{}}
 }
 
 // Offset returns the offset up to which the journal is applied.
@@ -106,30 +107,33 @@ func (m *Model) Apply(records []journal.Record) []journal.Event {
 }
 
 func (m *Model) apply(r journal.Record) {
+	if m.day == nil {
+		d := m.newDay(r.Received, r.Offset-1)
+		d.Through, d.Lost = r.Received, m.offset // of a checkpoint without counts: the time until now is unknown
+		m.begin(d, &Day{})
+	}
+	m.advance(r.Received)
 	m.offset = max(m.offset, r.Offset)
 	known := m.nodes[Key{r.Cluster, r.Node}]
-	if r.Source == Source(r.Cluster) {
-		if known != nil {
-			delete(known.Pending, r.ID)
-		}
-		delete(m.pending, r.ID)
-		m.own(r)
-		return
+	isOwn := r.Source == Source(r.Cluster)
+	if isOwn && known != nil {
+		delete(known.Pending, r.ID)
 	}
-	if known != nil && r.Offset <= known.Offset {
-		return // already in the checkpoint
-	}
-	if r.Stream == "" {
+	switch {
+	case known != nil && r.Offset <= known.Offset: // already in the checkpoint
+	case isOwn:
+		m.own(r, known)
+	case r.Stream == "":
 		m.foreign(r)
-		return
+	default:
+		e, ok := read(r)
+		if !ok {
+			return // a type of a newer center; it is in the journal
+		}
+		n := m.changing(r)
+		n.LastSeen = r.Received
+		m.take(n, e)
 	}
-	e, ok := read(r)
-	if !ok {
-		return // a type of a newer center; it is in the journal
-	}
-	n := m.node(Key{r.Cluster, r.Node})
-	n.Offset, n.LastSeen = r.Offset, r.Received
-	m.take(n, e)
 }
 
 // read decodes the parts of an event that change the state. The rest was verified before it was journaled: a start
@@ -148,22 +152,8 @@ func read(r journal.Record) (e event.Event, ok bool) {
 	e = event.Event{Type: event.Type(r.Type), Cluster: r.Cluster, Node: r.Node, Time: envelope.Time, Stream: r.Stream,
 		Sequence: r.Sequence}
 	var err error
-	switch e.Type {
-	case event.FaultRaised, event.FaultUpdated, event.FaultCleared:
-		e.Data, err = as[event.Fault](envelope.Data)
-	case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
-		e.Data, err = as[event.Activity](envelope.Data)
-	case event.NodeSnapshot:
-		e.Data, err = as[snapshot](envelope.Data)
-	case event.AgentStarted, event.AgentStopping, event.AgentAlive:
-		e.Data, err = as[event.Agent](envelope.Data)
-	}
+	e.Data, err = event.ReadData(e.Type, envelope.Data)
 	return e, err == nil
-}
-
-func as[T any](data []byte) (value T, err error) {
-	err = json.Unmarshal(data, &value)
-	return value, err
 }
 
 func (m *Model) node(key Key) *Node {
@@ -173,8 +163,23 @@ func (m *Model) node(key Key) *Node {
 		m.nodes[key] = n
 	}
 	if n.Removed { // another node with the same name
-		*n = Node{Cluster: key.Cluster, Name: key.Node, Offset: n.Offset, Pending: n.Pending}
+		*n = Node{Cluster: key.Cluster, Name: key.Node, Offset: n.Offset, Pending: n.Pending, Day: n.Day}
 	}
+	return n
+}
+
+// changing returns the node that a record changes, after its time until now is counted.
+func (m *Model) changing(r journal.Record) *Node {
+	n := m.node(Key{r.Cluster, r.Node})
+	n.Offset = r.Offset
+	if n.Day == nil {
+		n.Day = &NodeDay{}
+	}
+	if !n.Day.Present {
+		n.Day.Present, n.Day.Since = true, m.day.Through
+		n.Day.Joined++
+	}
+	m.pass(n)
 	return n
 }
 
@@ -188,6 +193,9 @@ func (m *Model) take(n *Node, e event.Event) {
 	current, began := n.Current(stamp.Stream, now)
 	if !current {
 		m.late++
+		if f, ok := e.Data.(event.Fault); ok {
+			n.Day.history(e.Type, f)
+		}
 		return
 	}
 	if began {
@@ -196,79 +204,50 @@ func (m *Model) take(n *Node, e event.Event) {
 	stamp.Stream = n.Stream // share one string: the event's copy is freed
 	switch data := e.Data.(type) {
 	case event.Agent:
-		n.Agent, n.AgentType = data, e.Type
+		n.Agent, n.AgentType, n.Day.Stopped = data, e.Type, e.Type == event.AgentStopping
 	case event.Fault:
-		stamp.Gone = e.Type == event.FaultCleared || data.OneShot
-		m.put(n.putFault(&Fault{data, stamp}))
+		m.putFault(n, "", e.Type, &Fault{Fault: data, Stamp: stamp})
 	case event.Activity:
-		if e.Type == event.LeftoverFound || e.Type == event.LeftoverReleased || e.Type == event.LeftoverGone {
-			stamp.Gone = e.Type != event.LeftoverFound
-			m.put(n.putLeftover(&Leftover{data, stamp}))
+		switch e.Type {
+		case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
+			m.putLeftover(n, e.Type, &Leftover{data, stamp})
+		case event.ActionSucceeded:
+			n.Day.repaired(event.Fault{Check: data.Check, Subject: data.Subject}.Key())
 		}
 	case snapshot:
 		m.snapshot(n, e, data)
 	}
 }
 
-// put counts rejected changes.
-func (m *Model) put(result putResult) {
-	switch result {
-	case tooLate:
+// older reports whether an event is older than a snapshot, or than the latest event about the same fault or leftover.
+func (n *Node) older(s, last Stamp) bool {
+	return s.Sequence <= n.AsOf || last.Stream == s.Stream && last.Sequence >= s.Sequence
+}
+
+func (m *Model) putLeftover(n *Node, t event.Type, l *Leftover) {
+	key, last := leftoverKey(l.Activity), Stamp{Gone: true}
+	was := n.Leftovers[key]
+	if was != nil {
+		last = was.Stamp
+	}
+	switch {
+	case n.older(l.Stamp, last):
 		m.late++
-	case tooMany:
+		return
+	case was == nil && len(n.Leftovers) >= maxActive:
 		m.dropped++
+		return
 	}
-}
-
-type putResult int
-
-const (
-	taken putResult = iota
-	tooLate
-	tooMany
-)
-
-// newer reports whether an event is newer than the latest event about the same fault or leftover, nil if there is none.
-func (n *Node) newer(s Stamp, last *Stamp) bool {
-	return s.Sequence > n.AsOf && (last == nil || last.Stream != s.Stream || last.Sequence < s.Sequence)
-}
-
-func (n *Node) putFault(f *Fault) putResult {
-	key := f.Key()
-	last, ok := n.Faults[key]
-	if ok && !n.newer(f.Stamp, &last.Stamp) || !ok && !n.newer(f.Stamp, nil) {
-		return tooLate
+	if l.Gone = t != event.LeftoverFound; l.Gone != last.Gone {
+		n.Day.leftover(t, l.Subject.Kind)
 	}
-	if !ok && len(n.Faults) >= maxActive {
-		return tooMany
-	}
-	if n.Faults == nil {
-		n.Faults = map[string]*Fault{}
-	}
-	n.Faults[key] = f
-	if f.Gone {
-		f.Fault = event.Fault{} // its key is enough
-	}
-	return taken
-}
-
-func (n *Node) putLeftover(l *Leftover) putResult {
-	key := leftoverKey(l.Activity)
-	last, ok := n.Leftovers[key]
-	if ok && !n.newer(l.Stamp, &last.Stamp) || !ok && !n.newer(l.Stamp, nil) {
-		return tooLate
-	}
-	if !ok && len(n.Leftovers) >= maxActive {
-		return tooMany
+	if l.Gone {
+		l.Activity = event.Activity{} // its key is enough
 	}
 	if n.Leftovers == nil {
 		n.Leftovers = map[string]*Leftover{}
 	}
 	n.Leftovers[key] = l
-	if l.Gone {
-		l.Activity = event.Activity{}
-	}
-	return taken
 }
 
 func leftoverKey(a event.Activity) string {
@@ -278,7 +257,8 @@ func leftoverKey(a event.Activity) string {
 // wrongClock is how far a node's clock may be off. Signs of life are sent at once; their delay is shorter than this.
 const wrongClock = 2 * time.Minute
 
-// RecordAlive records an agent's sign of life, which is not in the journal: sentAt by the agent's clock, at by the center's.
+// RecordAlive records an agent's sign of life, which is not in the journal: sentAt by the agent's clock, at by the
+// center's.
 func (m *Model) RecordAlive(key Key, agent event.Agent, sentAt, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -26,15 +27,18 @@ const (
 type feed struct {
 	t       testing.TB
 	m       *Model
+	now     time.Time
 	records []journal.Record
 }
+
+func newFeed(t testing.TB) *feed { return &feed{t: t, m: New(), now: minute(0)} }
 
 func (f *feed) append(events ...journal.Event) {
 	f.t.Helper()
 	for len(events) > 0 {
 		var records []journal.Record
 		for _, e := range events {
-			records = append(records, journal.Record{Offset: uint64(len(f.records) + 1), Event: e})
+			records = append(records, journal.Record{Offset: uint64(len(f.records) + 1), Received: f.now, Event: e})
 			f.records = append(f.records, records[len(records)-1])
 		}
 		events = f.m.Apply(records)
@@ -167,7 +171,7 @@ func TestState(t *testing.T) {
 			of(streamB, 9, event.FaultCleared, fault("b")), of(streamB, 10, event.FaultRaised, fault("b"))}, "a", "+a +b -b"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			f := &feed{t: t, m: New()}
+			f := newFeed(t)
 			for _, e := range test.events {
 				f.append(e)
 			}
@@ -185,7 +189,7 @@ func TestState(t *testing.T) {
 
 // A later event in the same transaction wins over inferences from its snapshot.
 func TestInferredInOneTransaction(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	f.append(raise(1, "a"))
 	f.append(snapshotOf(streamA, 3, 2), raise(4, "a"))
 	if f.active() != "a" || f.inferred() != "" {
@@ -195,7 +199,7 @@ func TestInferredInOneTransaction(t *testing.T) {
 
 // A center killed between a snapshot and its inferred events creates the same events at its next start.
 func TestInferredAfterKill(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	f.append(raise(1, "a"), raise(2, "b"))
 	f.append(snapshotOf(streamA, 3, 2, "c"))
 	again := New()
@@ -216,17 +220,18 @@ func TestInferredAfterKill(t *testing.T) {
 // with the inferred events a reader of the journal reaches that state too.
 func TestRebuild(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		f := &feed{t: t, m: New()}
+		f := newFeed(t)
 		var saved bytes.Buffer
 		sequence := map[string]uint64{}
-		steps := rapid.IntRange(1, 40).Draw(rt, "steps")
+		steps := rapid.IntRange(2, 40).Draw(rt, "steps")
 		for i := range steps {
+			f.now = minute(i * 5)
 			stream := rapid.SampledFrom([]string{streamA, streamA, streamA, streamB}).Draw(rt, "stream")
 			name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "name")
 			back := rapid.SampledFrom([]uint64{0, 0, 0, 1, 3}).Draw(rt, "back")
 			sequence[stream]++
 			now := max(1, sequence[stream]-min(back, sequence[stream]))
-			switch rapid.IntRange(0, 4).Draw(rt, "kind") {
+			switch kind := rapid.IntRange(0, 7).Draw(rt, "kind"); kind {
 			case 0, 1:
 				f.append(of(stream, now, event.FaultRaised, fault(name)))
 			case 2:
@@ -235,8 +240,13 @@ func TestRebuild(t *testing.T) {
 				f.append(of(stream, now, event.LeftoverFound, leftover(name)))
 			case 4:
 				f.append(snapshotOf(stream, now, now-1, name))
+			case 5, 6:
+				said := i*5 - rapid.IntRange(-3, 20).Draw(rt, "late")
+				f.received(detected("gpud", name, []event.Type{event.FaultRaised, event.FaultCleared}[kind-5], said, i*5))
+			case 7:
+				f.append(f.m.Expired(minute(i * 5))...)
 			}
-			if i == steps/2 {
+			if i == (steps-1)/2 {
 				if _, err := f.m.Save(&saved, "j"); err != nil {
 					rt.Fatal(err)
 				}
@@ -258,13 +268,16 @@ func TestRebuild(t *testing.T) {
 			if diff := Compare(f.m, m); len(diff) > 0 {
 				rt.Fatalf("%s: %+v", name, diff)
 			}
+			if diff := cmp.Diff(f.m.Today(minute(steps*5)), m.Today(minute(steps*5)), cmpopts.EquateEmpty()); diff != "" {
+				rt.Fatalf("%s: %s", name, diff)
+			}
 		}
 	})
 }
 
 // One node cannot fill the memory.
 func TestBounds(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	for i := range uint64(maxActive + 10) {
 		f.append(raise(i+1, fmt.Sprint(i)))
 	}

@@ -68,13 +68,16 @@ func MaintenanceEvent(key Key, action event.Operator, d time.Duration, now time.
 }
 
 // operator applies a person's event.
-func (m *Model) operator(r journal.Record) {
-	n := m.nodes[Key{r.Cluster, r.Node}]
+func (m *Model) operator(r journal.Record, known *Node) {
 	var e struct{ Data event.Operator }
-	if n == nil || r.Offset <= n.Offset || json.Unmarshal(r.JSON, &e) != nil {
+	if known == nil || known.Day == nil || !known.Day.Present || json.Unmarshal(r.JSON, &e) != nil {
 		return
 	}
-	n.Offset = r.Offset
+	n := m.changing(r)
+	if event.Type(r.Type) == event.OperatorMaintenance {
+		n.Day.Maintenance = e.Data.Until
+		return
+	}
 	key := event.Fault{Check: e.Data.Check, Subject: e.Data.Subject, Reason: e.Data.Reason, Detector: e.Data.Detector}.Key()
 	note := n.note(key, e.Data.RaisedAt)
 	note.By, note.At = e.Data.By, r.Received
@@ -84,6 +87,9 @@ func (m *Model) operator(r journal.Record) {
 	switch event.Type(r.Type) {
 	case event.OperatorAcknowledged:
 		note.AcknowledgedBy = e.Data.By
+		if o := n.Day.Open[key]; o != nil && o.RaisedAt.Equal(e.Data.RaisedAt) {
+			o.Owner = e.Data.By
+		}
 	case event.OperatorMuted:
 		note.MutedUntil, note.MutedBy = e.Data.Until, e.Data.By
 	}

@@ -60,34 +60,44 @@ type ClusterState struct {
 func (n *Node) shown() bool { return n.Name != "" && !n.Removed }
 
 // own applies the center's own finding about a node or cluster, and people's events there.
-func (m *Model) own(r journal.Record) {
-	switch event.Type(r.Type) {
-	case event.OperatorAcknowledged, event.OperatorMuted, event.OperatorCommented:
-		m.operator(r)
+func (m *Model) own(r journal.Record, known *Node) {
+	t := event.Type(r.Type)
+	switch t {
+	case event.OperatorAcknowledged, event.OperatorMuted, event.OperatorCommented, event.OperatorMaintenance:
+		m.operator(r, known)
 		return
 	case event.FaultCleared:
-		m.expired(r)
+		m.expired(r, known)
 		return
 	}
 	states := map[event.Type]State{event.NodeBlind: Blind, event.NodeLost: Lost, event.NodeSeen: Seen,
 		event.NodeRemoved: Seen, event.ClusterSilent: silent, event.ClusterSeen: Seen}
-	state, ok := states[event.Type(r.Type)]
-	known := m.nodes[Key{r.Cluster, r.Node}]
-	if !ok || known != nil && r.Offset <= known.Offset {
-		return
-	}
+	state, ok := states[t]
 	var e struct {
 		Time time.Time
 		Data event.Silence
 	}
-	if json.Unmarshal(r.JSON, &e) != nil {
+	if !ok || json.Unmarshal(r.JSON, &e) != nil {
 		return // from a newer center
 	}
-	n := m.node(Key{r.Cluster, r.Node})
-	n.Offset = r.Offset
-	if event.Type(r.Type) == event.NodeRemoved {
+	var n *Node
+	switch {
+	case t == event.NodeRemoved:
+		n = m.node(Key{r.Cluster, r.Node})
+		n.Offset = r.Offset
 		m.remove(n, r.ID, e.Time)
 		return
+	case r.Node == "":
+		for _, of := range m.nodes {
+			if of.Cluster == r.Cluster {
+				m.pass(of)
+			}
+		}
+		n = m.node(Key{r.Cluster, ""})
+		n.Offset = r.Offset
+	default:
+		n = m.changing(r)
+		n.Day.NotReady = t == event.NodeBlind && (e.Data.Ready == "False" || e.Data.Ready == "Unknown")
 	}
 	n.Silence = &Silence{Event: r.ID, ReportedAt: r.Received}
 	if state != Seen {
@@ -98,6 +108,10 @@ func (m *Model) own(r journal.Record) {
 
 // remove ends all faults and leftovers of a removed node.
 func (m *Model) remove(n *Node, of string, at time.Time) {
+	m.pass(n)
+	if n.Day != nil {
+		n.Day.remove(n.place())
+	}
 	i := inference{m: m, n: n, of: of, at: at}
 	for _, f := range n.active() {
 		i.fault(event.FaultCleared, *f)
@@ -107,7 +121,7 @@ func (m *Model) remove(n *Node, of string, at time.Time) {
 			i.leftover(event.LeftoverGone, l.Activity)
 		}
 	}
-	*n = Node{Cluster: n.Cluster, Name: n.Name, Offset: n.Offset, Pending: n.Pending, Removed: true}
+	*n = Node{Cluster: n.Cluster, Name: n.Name, Offset: n.Offset, Pending: n.Pending, Removed: true, Day: n.Day}
 }
 
 // Describe records a cluster's data about its Nodes, which exist. It skips a Node if the model still has an older Node

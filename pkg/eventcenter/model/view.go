@@ -191,22 +191,11 @@ func (n *Node) fault(key string, f *event.Fault) NodeFault {
 
 // Counts returns the model's counters.
 func (m *Model) Counts() Counts {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	c := Counts{Late: m.late, Dropped: m.dropped, Faults: map[finding.Severity]int{
-		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}, Silent: map[State]int{Blind: 0, Lost: 0},
-		Odd: map[Oddity]int{}}
-	var shown []Summary
-	for _, n := range m.nodes {
-		s := n.summary()
-		if !n.shown() {
-			if s.Silence != nil {
-				c.SilentClusters++
-			}
-			continue
-		}
-		c.Nodes++
-		shown = append(shown, s)
+	nodes, _ := m.Nodes("")
+	c := Counts{Nodes: uint64(len(nodes)), Faults: map[finding.Severity]int{}, Silent: map[State]int{}, Odd: map[Oddity]int{},
+		SilentClusters: len(m.SilentClusters())}
+	common := CommonVersions(nodes)
+	for _, s := range nodes {
 		if s.Silence != nil {
 			c.Silent[s.Silence.State]++
 		}
@@ -214,15 +203,15 @@ func (m *Model) Counts() Counts {
 		c.Faults[finding.Warning] += s.Warning
 		c.Faults[finding.Info] += s.Info
 		c.Leftovers += s.Leftovers
-	}
-	common := CommonVersions(shown)
-	for _, s := range shown {
 		for _, o := range Oddities() {
 			if s.Odd(o, common) {
 				c.Odd[o]++
 			}
 		}
 	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	c.Late, c.Dropped = m.late, m.dropped
 	return c
 }
 

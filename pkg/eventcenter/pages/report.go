@@ -23,23 +23,13 @@ type reportView struct {
 // report shows the report of a day or week.
 func (s *server) report(w http.ResponseWriter, r *http.Request, _ web.Session) {
 	period := report.Period(r.PathValue("period"))
-	if s.Reports == nil || period != report.Daily && period != report.Weekly {
-		s.Message(w, r, http.StatusNotFound, "There is no such page.")
-		return
+	var content template.HTML
+	made, err := s.Reports.Report(period, r.URL.Query().Get("date"))
+	if err == nil {
+		content, err = made.Page()
 	}
-	date := r.URL.Query().Get("date")
-	made, err := s.Reports.Report(r.Context(), period, date)
-	if refusal := api.ReportProblem(err); refusal != nil {
-		if refusal.RetryWithin > 0 && r.Context().Err() == nil {
-			s.Log.Error("make a report failed", "err", err)
-		}
+	if refusal := web.RefusalOf(api.ReportProblem(s.Log, err), 0); refusal != nil {
 		s.Message(w, r, refusal.Status, refusal.Reason)
-		return
-	}
-	content, err := made.Page()
-	if err != nil {
-		s.Log.Error("render a report failed", "err", err)
-		s.Message(w, r, http.StatusInternalServerError, "This report cannot be rendered; the log of the center says why.")
 		return
 	}
 	location, err := time.LoadLocation(made.Timezone)

@@ -10,39 +10,128 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// newBuilder begins a report. Days are added from the last to the first, so that only one is in memory at a time.
-func newBuilder(p Period, name string) *builder {
-	return &builder{r: &Report{Period: p, Name: name, NeedsPeople: []Need{}, New: []FaultRow{}}, faults: map[string]*FaultRow{},
-		nodes: map[Key]*NodeRow{}, kinds: map[string]*KindRow{}, counted: map[string]int{}, counting: map[Key]bool{},
-		touched: map[string]map[Key]bool{}, byNode: map[Key]*Faults{}}
+// builder adds up days, from the last to the first, so that only one is in memory at a time.
+type builder struct {
+	r      Report
+	days   int
+	find   model.Durations
+	clear  model.Durations
+	faults map[string]*FaultRow
+	on     map[faultOn]bool
+	nodes  map[model.Key]*nodeSum
+	kinds  map[string]*KindRow
 }
 
-// add adds the day before those already added. The last day counts up to through: its end, or now.
-func (b *builder) add(d *Day, through time.Time) {
-	r, last := b.r, b.days == 0
+// faultOn is a fault on a node.
+type faultOn struct {
+	name string
+	node model.Key
+}
+
+type nodeSum struct {
+	NodeRow
+	faults Faults
+}
+
+type placeSum struct {
+	PlaceRow
+	mean
+}
+
+func newBuilder(p Period, name string) *builder {
+	return &builder{r: Report{Period: p, Name: name, NeedsPeople: []Need{}, New: []FaultRow{}, ByFault: []FaultRow{},
+		Worst: []NodeRow{}}, find: model.Durations{}, clear: model.Durations{}, faults: map[string]*FaultRow{},
+		on: map[faultOn]bool{}, nodes: map[model.Key]*nodeSum{}, kinds: map[string]*KindRow{}}
+}
+
+// entry returns the entry of a map, which begins as zero.
+func entry[K comparable, V any](all map[K]*V, key K) *V {
+	if all[key] == nil {
+		all[key] = new(V)
+	}
+	return all[key]
+}
+
+// add adds the day before those already added.
+func (b *builder) add(d *model.Day) {
+	r, last := &b.r, b.days == 0
 	if b.days++; last {
-		r.Timezone, r.To, r.Through, r.Offset, r.Partial = d.Timezone, d.To, d.To, d.Offset, !d.Complete
-		if r.Partial {
-			r.Through = through
-		}
-		b.through = r.Through
+		r.Timezone, r.To, r.Through, r.Offset, r.Partial = d.Timezone, d.To, d.Through.UTC(), d.Offset, !d.Complete
 	}
 	r.From, r.Before = d.From, d.Before
 	r.Lost += d.Lost
-	b.find, b.clear = b.find.with(d.Find), b.clear.with(d.Clear)
+	b.find.Add(d.Find)
+	b.clear.Add(d.Clear)
 	for _, n := range d.Nodes {
-		b.node(d, n, last)
+		b.node(n)
+		if last {
+			b.open(n)
+		}
+	}
+}
+
+// node adds what happened on a node.
+func (b *builder) node(n *model.NodeDay) {
+	key := model.Key{Cluster: n.Cluster, Node: n.Name}
+	row := entry(b.nodes, key)
+	row.Cluster, row.Node, row.Place = n.Cluster, n.Name, cmp.Or(row.Place, n.Place)
+	row.Time = model.Time{Available: row.Time.Available + n.Time.Available, Unavailable: row.Time.Unavailable + n.Time.Unavailable,
+		Unknown: row.Time.Unknown + n.Time.Unknown, Maintenance: row.Time.Maintenance + n.Time.Maintenance}
+	b.r.Availability.Joined += n.Joined
+	b.r.Availability.Removed += n.Removed
+	for name, c := range n.Faults {
+		b.count(name, key, Faults{Outcomes: *c})
+	}
+	for kind, c := range n.Leftovers {
+		k := entry(b.kinds, kind)
+		k.Found, k.Released, k.Gone = k.Found+c.Found, k.Released+c.Released, k.Gone+c.Gone
+	}
+}
+
+// count adds numbers of a fault on a node.
+func (b *builder) count(name string, on model.Key, some Faults) {
+	f := entry(b.faults, name)
+	f.Check, f.Reason, f.Severity, f.Detector = model.SplitName(name)
+	f.Faults, b.nodes[on].faults = f.Faults.add(some), b.nodes[on].faults.add(some)
+	if at := (faultOn{name, on}); !b.on[at] {
+		b.on[at] = true
+		f.Nodes++
+	}
+}
+
+// open adds the faults and leftovers that are there at the end.
+func (b *builder) open(n *model.NodeDay) {
+	for key, o := range n.Open {
+		one := Faults{Open: 1}
+		switch {
+		case b.r.Through.Before(n.Muted[key]):
+			one.Muted = 1
+		case o.Owner != "":
+			one.Owned = 1
+		case o.Severity == finding.Info:
+			one.Info = 1
+		default:
+			one.NeedsPeople = 1
+			check, reason, _, detector := model.SplitName(o.Name)
+			b.r.NeedsPeople = append(b.r.NeedsPeople, Need{Cluster: n.Cluster, Node: n.Name, Place: n.Place, Check: check,
+				Reason: reason, Detector: detector, Severity: o.Severity, Subject: o.Subject, Message: o.Message, Found: o.Found,
+				Seconds: int64(b.r.Through.Sub(o.Found) / time.Second), Href: nodeHref(n.Cluster, n.Name)})
+		}
+		b.count(o.Name, model.Key{Cluster: n.Cluster, Node: n.Name}, one)
+	}
+	for _, kind := range n.Left {
+		entry(b.kinds, kind).Open++
 	}
 }
 
 // end returns the report. before holds the heads of the previous period.
 func (b *builder) end(before []head) Report {
-	r := b.r
-	r.Find, r.Clear = b.find.quantiles(), b.clear.quantiles()
-	b.finish()
+	r := &b.r
+	r.Find, r.Clear = quantiles(b.find), quantiles(b.clear)
 	known := map[string]bool{}
 	for _, h := range before {
 		r.Earlier = h.Name
@@ -50,117 +139,87 @@ func (b *builder) end(before []head) Report {
 			known[name] = true
 		}
 	}
-	for _, row := range r.ByFault {
-		if row.Found > 0 && !known[nameOf(row.Check, row.Reason, row.Severity, row.Detector)] {
-			r.New = append(r.New, row)
+	for name, f := range b.faults {
+		f.Faults = f.Faults.balanced()
+		f.Href = b.events(event.FaultRaised, "check", f.Check, "reason", f.Reason, "severity", string(f.Severity))
+		r.ByFault = append(r.ByFault, *f)
+		if f.Found > 0 && !known[name] {
+			r.New = append(r.New, *f)
 		}
 	}
+	for _, rows := range [][]FaultRow{r.ByFault, r.New} {
+		slices.SortFunc(rows, func(a, b FaultRow) int {
+			return cmp.Or(a.Severity.Compare(b.Severity), cmp.Compare(b.Found, a.Found),
+				cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Detector, b.Detector))
+		})
+	}
+	slices.SortFunc(r.NeedsPeople, func(a, b Need) int {
+		return cmp.Or(a.Found.Compare(b.Found), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node),
+			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Subject.Name, b.Subject.Name))
+	})
+	r.NeedsPeople = r.NeedsPeople[:min(maxListed, len(r.NeedsPeople))]
+	b.fleet()
+	r.Leftovers.Kinds = []KindRow{}
+	for _, name := range slices.Sorted(maps.Keys(b.kinds)) {
+		k := b.kinds[name]
+		k.Kind, k.Href = name, b.events(event.LeftoverFound)
+		r.Leftovers.Kinds = append(r.Leftovers.Kinds, *k)
+	}
+	b.links()
 	return *r
 }
 
-// builder sums up the nodes of days.
-type builder struct {
-	r        *Report
-	through  time.Time
-	days     int
-	find     durations
-	clear    durations
-	faults   map[string]*FaultRow
-	touched  map[string]map[Key]bool // nodes by fault
-	nodes    map[Key]*NodeRow
-	byNode   map[Key]*Faults
-	kinds    map[string]*KindRow
-	counted  map[string]int // leftovers by kind on nodes whose agents count pods
-	counting map[Key]bool
-}
-
-func (b *builder) node(d *Day, n *Node, last bool) {
-	key := Key{n.Cluster, n.Name}
-	row, sum := b.nodes[key], b.byNode[key]
-	if row == nil {
-		row = &NodeRow{Cluster: n.Cluster, Node: n.Name}
-		sum = &Faults{}
-		b.nodes[key], b.byNode[key] = row, sum
-	}
-	if row.Place == (Place{}) {
-		row.Place = n.Place
-	}
-	at := d.To
-	if last {
-		at = b.through
-	}
-	row.Time = row.Time.add(d.passed(n, at))
-	b.r.Availability.Joined += n.Joined
-	b.r.Availability.Removed += n.Removed
-	for name, c := range n.Faults {
-		f := b.fault(name, FaultRow{Check: c.Check, Reason: c.Reason, Severity: c.Severity, Detector: c.Detector}, key)
-		f.Outcomes, sum.Outcomes = f.Outcomes.add(c.Outcomes), sum.Outcomes.add(c.Outcomes)
-	}
-	for kind, c := range n.Leftovers {
-		k := b.kind(kind)
-		k.Found, k.Released, k.Gone = k.Found+c.Found, k.Released+c.Released, k.Gone+c.Gone
-		if n.Pods.Reports {
-			b.counted[kind] += c.Found
+// fleet adds up the nodes, for all, for pools and for zones. The worst nodes have the longest unavailability, then the
+// most faults.
+func (b *builder) fleet() {
+	r := &b.r
+	pools, zones := map[[2]string]*placeSum{}, map[[2]string]*placeSum{}
+	var fleet mean
+	for _, n := range b.nodes {
+		r.Faults = r.Faults.add(n.faults)
+		fleet.add(n.Time)
+		r.Availability.MaintenanceSeconds += n.Time.Maintenance / 1000
+		for _, p := range []*placeSum{entry(pools, [2]string{n.Cluster, n.Pool}), entry(zones, [2]string{n.Cluster, n.Zone})} {
+			p.Nodes++
+			p.Faults = p.Faults.add(n.faults)
+			p.mean.add(n.Time)
+		}
+		n.Found = n.faults.Found
+		if n.Time.Unavailable > 0 || n.Found > 0 {
+			n.Share, n.Href = (&mean{}).add(n.Time).share(), nodeHref(n.Cluster, n.Node)
+			r.Worst = append(r.Worst, n.NodeRow)
 		}
 	}
-	if n.Pods.Reports {
-		b.counting[key] = true
-		b.r.Leftovers.PodsEnded += n.Pods.Ended
-	}
-	if !last {
-		return
-	}
-	for name, o := range n.Open {
-		b.open(n, name, o, key)
-	}
-	for _, kind := range n.Left {
-		b.kind(kind).Open++
-	}
+	slices.SortFunc(r.Worst, func(a, b NodeRow) int {
+		return cmp.Or(cmp.Compare(b.Time.Unavailable, a.Time.Unavailable), cmp.Compare(b.Found, a.Found),
+			cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node))
+	})
+	r.Worst = r.Worst[:min(maxWorst, len(r.Worst))]
+	r.Faults = r.Faults.balanced()
+	r.Availability.Nodes, r.Availability.Share = fleet.nodes, fleet.share()
+	r.ByPool, r.ByZone = places(pools, "pool"), places(zones, "zone")
 }
 
-func (b *builder) fault(name string, row FaultRow, on Key) *FaultRow {
-	f := b.faults[name]
-	if f == nil {
-		f = &row
-		b.faults[name], b.touched[name] = f, map[Key]bool{}
+func places(sums map[[2]string]*placeSum, field string) []PlaceRow {
+	rows := []PlaceRow{}
+	for at, p := range sums {
+		p.Cluster, p.Name, p.Faults, p.Share = at[0], at[1], p.Faults.balanced(), p.mean.share()
+		p.Href = "/agents?" + url.Values{"cluster": {p.Cluster}, field: {p.Name}}.Encode()
+		rows = append(rows, p.PlaceRow)
 	}
-	b.touched[name][on] = true
-	return f
+	slices.SortFunc(rows, func(a, b PlaceRow) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name))
+	})
+	return rows
 }
 
-func (b *builder) kind(name string) *KindRow {
-	k := b.kinds[name]
-	if k == nil {
-		k = &KindRow{Kind: name}
-		b.kinds[name] = k
-	}
-	return k
-}
-
-// open counts a fault still active at the end.
-func (b *builder) open(n *Node, key string, o *Episode, on Key) {
-	check, reason, severity, detector := splitName(o.Name)
-	var one Faults
-	one.Open = 1
-	switch {
-	case b.through.Before(n.Muted[key]):
-		one.Muted = 1
-	case o.Owner != "":
-		one.Owned = 1
-	case o.Severity == finding.Info:
-		one.Info = 1
-	default:
-		one.NeedsPeople = 1
-		b.r.NeedsPeople = append(b.r.NeedsPeople, Need{Cluster: n.Cluster, Node: n.Name, Place: n.Place, Check: o.Check,
-			Reason: o.Reason, Detector: o.Detector, Severity: o.Severity, Subject: o.Subject, Message: o.Message, Found: o.Found,
-			Seconds: int64(b.through.Sub(o.Found) / time.Second), Href: nodeHref(n.Cluster, n.Name)})
-	}
-	f := b.fault(o.Name, FaultRow{Check: check, Reason: reason, Severity: severity, Detector: detector}, on)
-	f.Faults, *b.byNode[on] = f.Faults.add(one), b.byNode[on].add(one)
+func sum(o, p model.Outcomes) model.Outcomes {
+	return model.Outcomes{Found: o.Found + p.Found, OneShot: o.OneShot + p.OneShot, Late: o.Late + p.Late,
+		Cleared: o.Cleared + p.Cleared, Repaired: o.Repaired + p.Repaired, Removed: o.Removed + p.Removed}
 }
 
 func (f Faults) add(g Faults) Faults {
-	return Faults{f.OpenBefore + g.OpenBefore, f.Outcomes.add(g.Outcomes), f.Open + g.Open, f.NeedsPeople + g.NeedsPeople,
+	return Faults{f.OpenBefore + g.OpenBefore, sum(f.Outcomes, g.Outcomes), f.Open + g.Open, f.NeedsPeople + g.NeedsPeople,
 		f.Owned + g.Owned, f.Muted + g.Muted, f.Info + g.Info}
 }
 
@@ -168,106 +227,6 @@ func (f Faults) add(g Faults) Faults {
 func (f Faults) balanced() Faults {
 	f.OpenBefore = f.Open + f.OneShot + f.Late + f.Cleared + f.Repaired + f.Removed - f.Found
 	return f
-}
-
-func (b *builder) finish() {
-	r := b.r
-	pools, zones := map[[2]string]*PlaceRow{}, map[[2]string]*PlaceRow{}
-	shares := map[*PlaceRow]*mean{}
-	var fleet mean
-	for key, row := range b.nodes {
-		f := *b.byNode[key]
-		r.Faults = r.Faults.add(f)
-		row.Found = f.Found
-		row.Href = nodeHref(row.Cluster, row.Node)
-		fleet.add(row.Time)
-		row.Share = (&mean{}).add(row.Time).share()
-		r.Availability.MaintenanceSeconds += row.Time.Maintenance / 1000
-		for _, p := range []struct {
-			rows map[[2]string]*PlaceRow
-			name string
-		}{{pools, row.Pool}, {zones, row.Zone}} {
-			at := [2]string{row.Cluster, p.name}
-			if p.rows[at] == nil {
-				p.rows[at] = &PlaceRow{Cluster: row.Cluster, Name: p.name}
-				shares[p.rows[at]] = &mean{}
-			}
-			place := p.rows[at]
-			place.Nodes++
-			place.Faults = place.Faults.add(f)
-			shares[place].add(row.Time)
-		}
-	}
-	r.Faults = r.Faults.balanced()
-	r.Availability.Nodes, r.Availability.Share = fleet.nodes, fleet.share()
-	r.ByPool, r.ByZone = b.places(pools, shares, "pool"), b.places(zones, shares, "zone")
-	r.ByFault = []FaultRow{}
-	for name, f := range b.faults {
-		f.Faults, f.Nodes = f.Faults.balanced(), len(b.touched[name])
-		f.Href = b.events(event.FaultRaised, "check", f.Check, "reason", f.Reason, "severity", string(f.Severity))
-		r.ByFault = append(r.ByFault, *f)
-	}
-	slices.SortFunc(r.ByFault, func(a, b FaultRow) int {
-		return cmp.Or(a.Severity.Compare(b.Severity), cmp.Compare(b.Found, a.Found),
-			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Detector, b.Detector))
-	})
-	slices.SortFunc(r.NeedsPeople, func(a, b Need) int {
-		return cmp.Or(a.Found.Compare(b.Found), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node),
-			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Subject.Name, b.Subject.Name))
-	})
-	r.NeedsPeople = r.NeedsPeople[:min(maxListed, len(r.NeedsPeople))]
-	b.worst()
-	b.leftovers()
-	b.links()
-}
-
-func (b *builder) places(rows map[[2]string]*PlaceRow, shares map[*PlaceRow]*mean, field string) []PlaceRow {
-	all := []PlaceRow{}
-	for _, p := range rows {
-		p.Faults, p.Share = p.Faults.balanced(), shares[p].share()
-		p.Href = "/agents?" + url.Values{"cluster": {p.Cluster}, field: {p.Name}}.Encode()
-		all = append(all, *p)
-	}
-	slices.SortFunc(all, func(a, b PlaceRow) int {
-		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name))
-	})
-	return all
-}
-
-// worst lists the nodes with the longest unavailability, then those with the most faults.
-func (b *builder) worst() {
-	b.r.Worst = []NodeRow{}
-	for _, row := range b.nodes {
-		if row.Time.Unavailable > 0 || row.Found > 0 {
-			b.r.Worst = append(b.r.Worst, *row)
-		}
-	}
-	slices.SortFunc(b.r.Worst, func(a, b NodeRow) int {
-		return cmp.Or(cmp.Compare(b.Time.Unavailable, a.Time.Unavailable), cmp.Compare(b.Found, a.Found),
-			cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node))
-	})
-	b.r.Worst = b.r.Worst[:min(maxWorst, len(b.r.Worst))]
-}
-
-func (b *builder) leftovers() {
-	l := &b.r.Leftovers
-	l.Kinds, l.Counting = []KindRow{}, len(b.counting)
-	all := 0
-	hundred := func(found int) *float64 {
-		if l.PodsEnded == 0 {
-			return nil
-		}
-		rate := 100 * float64(found) / float64(l.PodsEnded)
-		return &rate
-	}
-	for _, name := range slices.Sorted(maps.Keys(b.kinds)) {
-		k := b.kinds[name]
-		all += b.counted[name]
-		k.PerHundred = hundred(b.counted[name])
-		k.Href = b.events(event.LeftoverFound)
-		l.Kinds = append(l.Kinds, *k)
-	}
-	l.PerHundred = hundred(all)
 }
 
 // links adds the addresses of the lists behind the fleet's numbers.
@@ -286,7 +245,7 @@ func (b *builder) events(t event.Type, fields ...string) string {
 	q := url.Values{"type": {string(t)}, "after": {strconv.FormatUint(b.r.Before, 10)},
 		"before": {strconv.FormatUint(b.r.Offset+1, 10)}}
 	for i := 0; i+1 < len(fields); i += 2 {
-		if fields[i+1] != other {
+		if fields[i+1] != model.Other {
 			q.Set(fields[i], fields[i+1])
 		}
 	}
@@ -303,8 +262,8 @@ type mean struct {
 	sum   Share
 }
 
-func (m *mean) add(t Time) *mean {
-	if whole := float64(t.counted()); whole > 0 {
+func (m *mean) add(t model.Time) *mean {
+	if whole := float64(t.Available + t.Unavailable + t.Unknown); whole > 0 { // declared maintenance does not count
 		m.nodes++
 		m.sum.Available += float64(t.Available) / whole
 		m.sum.Unavailable += float64(t.Unavailable) / whole
@@ -321,19 +280,8 @@ func (m *mean) share() Share {
 	return Share{m.sum.Available / n, m.sum.Unavailable / n, m.sum.Unknown / n}
 }
 
-func (d durations) with(o durations) durations {
-	sum := maps.Clone(d)
-	if sum == nil {
-		sum = durations{}
-	}
-	for length, count := range o {
-		sum[length] += count
-	}
-	return sum
-}
-
 // quantiles uses the nearest rank: the smallest value that covers the percentage.
-func (d durations) quantiles() (q Quantiles) {
+func quantiles(d model.Durations) (q Quantiles) {
 	for _, count := range d {
 		q.Count += count
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -39,7 +40,7 @@ func TestDetectorInReport(t *testing.T) {
 	detect(event.FaultCleared, "sdb", november(20, 7)) // late
 	detect(event.FaultRaised, "sdb", november(20, 5))  // later still
 	first := w.report(Daily, "2026-11-20")
-	want := Faults{Outcomes: Outcomes{Found: 3, Cleared: 2}, Open: 1, NeedsPeople: 1}
+	want := Faults{Outcomes: model.Outcomes{Found: 3, Cleared: 2}, Open: 1, NeedsPeople: 1}
 	if diff := cmp.Diff(want, first.Faults); diff != "" || len(ends) != 1 {
 		t.Errorf("%s, %d ends", diff, len(ends))
 	}

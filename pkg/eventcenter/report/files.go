@@ -13,15 +13,25 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/atomicfile"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
+
+// version is the format of a day's file.
+const version = 1
+
+// dayFile is a day's file, after its head.
+type dayFile struct {
+	Version int    `json:"version"`
+	Journal string `json:"journal"`
+	model.Day
+}
 
 // names returns the days with a file, in order.
 func (k *Keeper) names() (names []string, err error) {
 	entries, err := os.ReadDir(k.Dir)
 	for _, entry := range entries {
-		name, ok := strings.CutSuffix(entry.Name(), suffix)
-		if _, bad := time.Parse(time.DateOnly, name); ok && bad == nil {
-			names = append(names, name)
+		if IsDay(entry.Name()) {
+			names = append(names, strings.TrimSuffix(entry.Name(), suffix))
 		}
 	}
 	return names, err
@@ -40,7 +50,7 @@ type head struct {
 	Faults []string `json:"faults"`
 }
 
-func headOf(d *Day) head {
+func headOf(d *model.Day) head {
 	names := map[string]bool{}
 	for _, n := range d.Nodes {
 		for name := range n.Faults {
@@ -53,7 +63,7 @@ func headOf(d *Day) head {
 	return head{d.Name, slices.Sorted(maps.Keys(names))}
 }
 
-func load(name string) (*Day, error) {
+func load(name string) (*dayFile, error) {
 	_, d, err := read(name, false)
 	if err == nil && (d.Version != version || d.Nodes == nil) {
 		err = fmt.Errorf("%s: its format is not %d", name, version)
@@ -66,20 +76,17 @@ func load(name string) (*Day, error) {
 			return nil, fmt.Errorf("%s: node %q: nothing is known of it", name, key)
 		}
 	}
-	if d.Silent == nil {
-		d.Silent = map[string]bool{}
-	}
 	return d, nil
 }
 
 // read reads a day's file, or only its head.
-func read(name string, headOnly bool) (h head, d *Day, err error) {
+func read(name string, headOnly bool) (h head, d *dayFile, err error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return h, nil, err
 	}
 	defer f.Close()
-	d = &Day{}
+	d = &dayFile{}
 	in, err := gzip.NewReader(f)
 	if err == nil {
 		limited := io.LimitReader(in, maxDay)
@@ -97,14 +104,14 @@ func read(name string, headOnly bool) (h head, d *Day, err error) {
 }
 
 // save writes a day to a file.
-func save(name string, d *Day) error {
+func save(name string, d *dayFile) error {
 	return atomicfile.Write(name, func(w io.Writer) error {
 		out, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 		if err != nil {
 			return err
 		}
 		encoder := json.NewEncoder(out)
-		return errors.Join(encoder.Encode(headOf(d)), encoder.Encode(d), out.Close())
+		return errors.Join(encoder.Encode(headOf(&d.Day)), encoder.Encode(d), out.Close())
 	})
 }
 

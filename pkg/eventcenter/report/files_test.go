@@ -3,14 +3,17 @@ package report
 import (
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -24,7 +27,7 @@ func TestDayFile(t *testing.T) {
 	}
 	w.report(Daily, "today")
 	file := filepath.Join(t.TempDir(), "day")
-	for _, d := range []*Day{w.keeper.fold.Day, newDay(november(20, 6), time.UTC, "j", 3)} {
+	for _, d := range []*dayFile{{version, "j", *w.model.Today(w.now)}, {version, "j", model.Day{Nodes: map[string]*model.NodeDay{}}}} {
 		w.must(save(file, d))
 		read, err := load(file)
 		w.must(err)
@@ -47,6 +50,35 @@ func TestDayFile(t *testing.T) {
 		w.must(out.Close())
 		if d, err := load(file); err == nil {
 			t.Errorf("%s is read as %+v", text, d)
+		}
+	}
+}
+
+// A day's file of 2026-11-20, whose model counted nothing, yields the same report as then. The day after continues it, and
+// names the events that no model counted.
+func TestOldVersion(t *testing.T) {
+	w := newWorld(t, november(21, 6), time.UTC)
+	a := w.agent("other")
+	for range 13 {
+		w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+	}
+	id := w.store.Bounds().Journal
+	w.must(Adopt("testdata/day-1.json.gz", filepath.Join(w.dir, "reports", "2026-11-20.json.gz"), id))
+	checkpoint, err := os.ReadFile("testdata/model-1.json")
+	w.must(err)
+	text, err := os.ReadFile("testdata/report-1.json")
+	w.must(err)
+	var want Report
+	w.must(json.Unmarshal(text, &want))
+	for _, lost := range []uint64{0, 2} {
+		w.load(strings.NewReader(strings.Replace(string(checkpoint), `"journal":"j","offset":"11"`,
+			fmt.Sprintf(`"journal":%q,"offset":"%d"`, id, 11+lost), 1)))
+		if diff := cmp.Diff(want, w.report(Daily, "2026-11-20")); diff != "" {
+			t.Error(diff)
+		}
+		r := w.report(Daily, "today")
+		if f := r.Faults; f.OpenBefore != 3 || f.Open != 3 || f.Owned != 1 || f.Muted != 1 || r.Lost != lost || r.Before != 11 {
+			t.Errorf("%+v, %d lost", f, r.Lost)
 		}
 	}
 }

@@ -1,11 +1,17 @@
+// Package report makes the daily reports of a fleet: faults found, ended by themselves or by a repair, faults that need
+// people, and the nodes' availability. The model counts them, by the center's time of receipt. Each finished day has a
+// file of its own, so that a report outlives the events behind it.
+//
+// docs/event-center-reference.md defines each number. Only the model decides; reports only add up days, and the tests
+// count the same numbers with plain SQL.
 package report
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,15 +19,14 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 const (
 	suffix   = ".json.gz"
 	keepDays = 400     // 13 months
-	page     = 1000    // records
 	maxDay   = 2 << 30 // bytes of a day's file, unpacked
-
-	catchUp = 2 * time.Second // how long a report waits for pending events of the journal
 
 	// behind is how far counted time lags the clock: the journal stores events slightly after their receipt.
 	behind = 10 * time.Second
@@ -29,22 +34,22 @@ const (
 
 // Options are the options of a keeper.
 type Options struct {
-	Dir      string
-	Journal  journal.Reader
-	Log      *slog.Logger
-	Location *time.Location       // nil: UTC
-	Now      func() time.Time     // nil: time.Now
-	Places   func() map[Key]Place // of the present nodes; nil: unknown
+	Dir     string
+	Journal journal.Reader
+	Model   *model.Model // the model of the journal, before the records after its checkpoint
+	Log     *slog.Logger
+	Now     func() time.Time // nil: time.Now
+	Ready   func() error     // why the journal may lack events of other replicas; nil: never
 }
 
-// Keeper counts the journal on demand, and stores a file for each finished day. The counts of the unfinished day are
-// only in memory: they are computed again after a start.
+// Keeper stores a file for each finished day of a model. The counts of the present day are in the model's checkpoint.
 type Keeper struct {
 	Options
+	stored uint64 // offset of the newest stored day at the start
 
-	mu   sync.Mutex // guards the fields below
-	fold Fold
-	read uint64 // up to this offset, even if there was no event to count
+	storing  sync.Mutex // held while days are stored
+	mu       sync.Mutex // guards the field below
+	finished []*model.Day
 }
 
 // Open continues after the newest stored day.
@@ -52,11 +57,7 @@ func Open(o Options) (*Keeper, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Location == nil {
-		o.Location = time.UTC
-	}
 	k := &Keeper{Options: o}
-	k.fold = Fold{Location: o.Location, Close: k.closed}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -65,132 +66,102 @@ func Open(o Options) (*Keeper, error) {
 		return nil, err
 	}
 	for _, name := range slices.Backward(names) {
-		d, err := load(filepath.Join(k.Dir, name+suffix))
-		if bounds := o.Journal.Bounds(); err == nil && (d.Journal != bounds.Journal || d.Offset > bounds.Newest) {
-			err = fmt.Errorf("it is of journal %s up to %d, this is %s up to %d", d.Journal, d.Offset, bounds.Journal,
-				bounds.Newest)
-		}
-		if err != nil {
-			o.Log.Error("discard a stored day of the reports: counting it again from the journal", "day", name,
-				"err", err)
-			continue
-		}
-		if d.Complete { // an older version may have stored an unfinished one
-			k.fold.Day = d.next(o.Location)
+		d, err := k.usable(name)
+		if err == nil {
+			k.stored = d.Offset
+			o.Model.Continue(d, o.Journal.Bounds().Oldest-1)
 			break
 		}
+		o.Log.Error("discard a stored day of the reports: counting it again from the journal", "day", name, "err", err)
+	}
+	o.Model.Finished = func(d *model.Day) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.finished = append(k.finished, d)
 	}
 	return k, nil
 }
 
-// closed stores a finished day, and removes days that are too old.
-func (k *Keeper) closed(d *Day) error {
-	k.place(d)
-	if err := save(filepath.Join(k.Dir, d.Name+suffix), d); err != nil {
-		return fmt.Errorf("report of %s: %w", d.Name, err)
+// Stored returns the offset up to which stored days counted the journal at the start.
+func (k *Keeper) Stored() uint64 { return k.stored }
+
+// usable returns a stored day, if it is finished and counts this journal.
+func (k *Keeper) usable(name string) (*model.Day, error) {
+	d, err := load(k.path(name))
+	bounds := k.Journal.Bounds()
+	switch {
+	case err != nil:
+		return nil, err
+	case d.Journal != bounds.Journal || d.Offset > bounds.Newest:
+		return nil, fmt.Errorf("it is of journal %s up to %d, this is %s up to %d", d.Journal, d.Offset, bounds.Journal, bounds.Newest)
+	case !d.Complete:
+		return nil, errors.New("it is not finished") // by an older version
+	}
+	return &d.Day, nil
+}
+
+// ready reports whether the journal has all events. If not, time is counted by events alone.
+func (k *Keeper) ready() bool { return k.Ready == nil || k.Ready() == nil }
+
+// Follow counts the time since the last event, and stores the days that are over, one by one.
+func (k *Keeper) Follow() error {
+	for more := true; more; {
+		if !k.ready() {
+			return k.Store()
+		}
+		more = k.Model.Advance(k.Now().Add(-behind))
+		if err := k.Store(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Store stores the days that are over.
+func (k *Keeper) Store() error {
+	k.storing.Lock()
+	defer k.storing.Unlock()
+	for {
+		k.mu.Lock()
+		days := k.finished
+		k.mu.Unlock()
+		if len(days) == 0 {
+			return nil
+		}
+		if err := k.store(days[0]); err != nil {
+			return fmt.Errorf("report of %s: %w", days[0].Name, err)
+		}
+		k.mu.Lock()
+		k.finished = slices.Delete(k.finished, 0, 1)
+		k.mu.Unlock()
+	}
+}
+
+// store stores a finished day, and removes days that are too old.
+func (k *Keeper) store(d *model.Day) error {
+	was, err := k.usable(d.Name)
+	if err == nil && was.Before <= d.Before && (was.Offset >= d.Offset || was.Offset < k.stored) {
+		return nil // counted again after a start, but now without the nodes' places; a stored day has later events
+	}
+	if err := save(k.path(d.Name), &dayFile{version, k.Journal.Bounds().Journal, *d}); err != nil {
+		return err
 	}
 	oldest := d.To.AddDate(0, 0, -keepDays).Format(time.DateOnly)
 	names, err := k.names()
 	for _, name := range names {
 		if name < oldest {
-			err = errors.Join(err, os.Remove(filepath.Join(k.Dir, name+suffix)))
+			err = errors.Join(err, os.Remove(k.path(name)))
 		}
 	}
 	return err
 }
 
-// place records where nodes are now. Removed nodes keep their place.
-func (k *Keeper) place(d *Day) {
-	if k.Places == nil {
-		return
-	}
-	places := k.Places()
-	for _, n := range d.Nodes {
-		if p, ok := places[Key{n.Cluster, n.Name}]; ok && p != (Place{}) {
-			n.Place = p
-		}
-	}
-}
+func (k *Keeper) path(day string) string { return filepath.Join(k.Dir, day+suffix) }
 
-// Follow counts the whole journal, then the time since.
-func (k *Keeper) Follow(ctx context.Context) error {
-	for {
-		more, err := k.step(ctx)
-		if err != nil || !more {
-			return err
-		}
-	}
-}
-
-// step counts one page of the journal. If there is none, it counts the time.
-func (k *Keeper) step(ctx context.Context) (more bool, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	bounds, now := k.Journal.Bounds(), k.Now()
-	after := k.offset()
-	if after >= bounds.Newest {
-		return false, k.fold.Advance(now.Add(-behind))
-	}
-	lost := uint64(0)
-	if after+1 < bounds.Oldest {
-		lost, after = bounds.Oldest-1-after, bounds.Oldest-1
-	}
-	got, err := k.Journal.Read(ctx, journal.Query{After: after, Limit: int(min(page, bounds.Newest-after))})
-	if err != nil {
-		return false, err
-	}
-	for _, r := range got.Records {
-		if err := k.fold.Apply(r, bounds.Journal); err != nil {
-			return false, err
-		}
-	}
-	k.read = got.Next
-	for _, g := range got.Gaps {
-		lost += g.To - g.From + 1
-	}
-	if d := k.fold.Day; d != nil {
-		d.Offset = max(d.Offset, got.Next)
-		if after > d.Before { // events lost before the first day do not count
-			d.Lost += lost
-		}
-	}
-	return got.Next > after, nil
-}
-
-func (k *Keeper) offset() uint64 {
-	if k.fold.Day == nil {
-		return k.read
-	}
-	return k.fold.Day.Offset
-}
-
-// Offset returns the offset up to which the journal is counted.
-func (k *Keeper) Offset() uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.offset()
-}
-
-// NoReportError means that a day has no report.
-type NoReportError struct{ Name, Oldest, Newest string }
-
-func (e *NoReportError) Error() string {
-	if e.Newest == "" {
-		return "there is no report: nothing was received yet"
-	}
-	return fmt.Sprintf("there is no report of %s: there are of %s to %s", e.Name, e.Oldest, e.Newest)
-}
-
-// DateError is an invalid date.
-type DateError struct{ Text string }
-
-func (e *DateError) Error() string {
-	return fmt.Sprintf("date %.40q: want a day as 2026-11-23, today or yesterday", e.Text)
-}
-
-// Report returns the report of the day or week that contains date; empty: today.
-func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, error) {
-	now := k.Now().In(k.Location)
+// Report returns the report of the day or week that contains date, as 2026-11-23, today or yesterday; empty: today. If
+// there is none, the error is a *web.Refusal.
+func (k *Keeper) Report(p Period, date string) (Report, error) {
+	now := k.Now().In(k.Model.Location)
 	y, m, d := now.Date()
 	day := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	switch date {
@@ -200,63 +171,68 @@ func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, err
 	default:
 		var err error
 		if day, err = time.Parse(time.DateOnly, date); err != nil {
-			return Report{}, &DateError{date}
+			return Report{}, &web.Refusal{Status: http.StatusBadRequest,
+				Reason: fmt.Sprintf("date %.40q: want a day as 2026-11-23, today or yesterday", date)}
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, catchUp)
-	err := k.Follow(limited)
-	cancel()
-	if err != nil && limited.Err() == nil {
-		return Report{}, err
-	}
 	name, count := day.Format(time.DateOnly), 1
-	if p == Weekly {
+	switch p {
+	case Daily:
+	case Weekly:
 		for day.Weekday() != time.Monday {
 			day = day.AddDate(0, 0, -1)
 		}
 		y, w := day.ISOWeek()
 		name, count = fmt.Sprintf("%04d-W%02d", y, w), 7
+	default:
+		return Report{}, &web.Refusal{Status: http.StatusNotFound, Reason: "there is no such report: want daily or weekly"}
 	}
-	return k.build(p, name, day, count)
+	if err := k.Follow(); err != nil {
+		return Report{}, err
+	}
+	var today *model.Day
+	present := k.Model.DayName()
+	if day.Format(time.DateOnly) <= present && present < day.AddDate(0, 0, count).Format(time.DateOnly) {
+		through := time.Time{}
+		if k.ready() {
+			through = k.Now()
+		}
+		today = k.Model.Today(through)
+	}
+	return k.build(p, name, day, count, today)
 }
 
-func (k *Keeper) build(p Period, name string, first time.Time, count int) (Report, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.Now()
+// build makes the report of count days from first on; today is the present day, nil if that is none of them.
+func (k *Keeper) build(p Period, name string, first time.Time, count int, today *model.Day) (Report, error) {
 	b := newBuilder(p, name)
 	var missing []string
 	for i := range count {
 		date := first.AddDate(0, 0, count-1-i).Format(time.DateOnly)
-		switch d, err := k.day(date); {
+		switch d, err := k.day(date, today); {
 		case err == nil:
-			through := d.Through
-			if now.After(through) && k.offset() >= k.Journal.Bounds().Newest {
-				through = now
-			}
-			b.add(d, through.UTC())
+			b.add(d)
 		case !errors.Is(err, os.ErrNotExist):
 			k.Log.Error("read a day of the reports failed", "day", date, "err", err)
 			missing = append(missing, date)
-		case date <= now.In(k.Location).Format(time.DateOnly):
+		case date <= k.Now().In(k.Model.Location).Format(time.DateOnly):
 			missing = append(missing, date)
 		}
 	}
 	slices.Reverse(missing)
 	if b.days == 0 {
 		names, err := k.names()
-		e := &NoReportError{Name: name}
-		if k.fold.Day != nil {
-			names = append(names, k.fold.Day.Name)
+		if present := k.Model.DayName(); present != "" {
+			names = append(names, present)
 		}
+		reason := "there is no report: nothing was received yet"
 		if len(names) > 0 {
-			e.Oldest, e.Newest = names[0], slices.Max(names)
+			reason = fmt.Sprintf("there is no report of %s: there are of %s to %s", name, names[0], slices.Max(names))
 		}
-		return Report{}, cmp.Or[error](err, e)
+		return Report{}, cmp.Or[error](err, &web.Refusal{Status: http.StatusNotFound, Reason: reason})
 	}
 	var before []head
 	for i := range count {
-		if h, err := k.head(first.AddDate(0, 0, i-count).Format(time.DateOnly)); err == nil {
+		if h, _, err := read(k.path(first.AddDate(0, 0, i-count).Format(time.DateOnly)), true); err == nil {
 			before = append(before, h)
 		}
 	}
@@ -265,19 +241,14 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 	return r, nil
 }
 
-func (k *Keeper) head(name string) (h head, err error) {
-	if d := k.fold.Day; d != nil && d.Name == name {
-		return headOf(d), nil
-	}
-	h, _, err = read(filepath.Join(k.Dir, name+suffix), true)
-	return h, err
-}
-
 // day returns a day: the present one, or a stored one.
-func (k *Keeper) day(name string) (*Day, error) {
-	if d := k.fold.Day; d != nil && d.Name == name {
-		k.place(d)
-		return d, nil
+func (k *Keeper) day(name string, today *model.Day) (*model.Day, error) {
+	if today != nil && today.Name == name {
+		return today, nil
 	}
-	return load(filepath.Join(k.Dir, name+suffix))
+	f, err := load(k.path(name))
+	if err != nil {
+		return nil, err
+	}
+	return &f.Day, nil
 }

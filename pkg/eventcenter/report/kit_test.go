@@ -1,10 +1,12 @@
 package report
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -28,16 +30,17 @@ type world struct {
 	model  *model.Model
 	keeper *Keeper
 	zone   *time.Location
-	places map[Key]Place
+	places map[string]model.Place // of nodes
 	logged io.Writer
 }
 
 func newWorld(t testing.TB, now time.Time, zone *time.Location) *world {
-	w := &world{TB: t, dir: t.TempDir(), now: now, model: model.New(), zone: zone, places: map[Key]Place{},
+	w := &world{TB: t, dir: t.TempDir(), now: now, model: model.New(), zone: zone, places: map[string]model.Place{},
 		logged: io.Discard}
 	var err error
 	w.store, err = sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(w.dir, "journal"), Log: w.log(),
-		BallastBytes: 1 << 16, Now: func() time.Time { return w.now }, Appended: w.model.Apply})
+		BallastBytes: 1 << 16, Now: func() time.Time { return w.now },
+		Appended: func(records []journal.Record) []journal.Event { return w.model.Apply(records) }})
 	w.must(err)
 	t.Cleanup(func() { _ = w.store.Close() })
 	w.open()
@@ -53,18 +56,46 @@ func (w *world) must(err error) {
 	}
 }
 
-// open opens the reports, as a center does at its start.
+// open saves the model and opens it and the reports again, as a center does when it stops and starts.
 func (w *world) open() {
 	w.Helper()
-	var err error
-	w.keeper, err = Open(Options{Dir: filepath.Join(w.dir, "reports"), Journal: w.store, Log: w.log(), Location: w.zone,
-		Now: func() time.Time { return w.now }, Places: func() map[Key]Place { return w.places }})
+	var saved bytes.Buffer
+	_, err := w.model.Save(&saved, w.store.Bounds().Journal)
 	w.must(err)
+	if w.keeper != nil {
+		w.must(w.keeper.Store())
+	}
+	w.load(&saved)
+}
+
+// load opens a checkpoint and the reports, and applies the rest of the journal.
+func (w *world) load(checkpoint io.Reader) {
+	w.Helper()
+	var err error
+	w.model, err = model.Load(checkpoint, w.store.Bounds().Journal)
+	w.must(err)
+	w.model.Location = w.zone
+	w.keeper, err = Open(Options{Dir: filepath.Join(w.dir, "reports"), Journal: w.store, Model: w.model, Log: w.log(),
+		Now: func() time.Time { return w.now }})
+	w.must(err)
+	got, err := w.store.Read(w.Context(), journal.Query{After: w.model.Offset(), Limit: math.MaxInt32})
+	w.must(err)
+	w.model.Apply(got.Records)
+}
+
+// describe tells the model the places of the nodes that it knows, as the watch of their cluster does.
+func (w *world) describe() {
+	for name, p := range w.places {
+		if _, _, known := w.model.Node(model.Key{Cluster: "c", Node: name}); known {
+			w.model.Describe("c", map[string]model.Meta{name: {Pool: p.Pool, Zone: p.Zone}})
+		}
+	}
 }
 
 func (w *world) report(p Period, date string) Report {
 	w.Helper()
-	r, err := w.keeper.Report(w.Context(), p, date)
+	w.describe()
+	r, err := w.keeper.Report(p, date)
 	w.must(err)
 	return r
 }
@@ -85,8 +116,6 @@ type agent struct {
 	skew     time.Duration
 	active   map[string]event.Fault
 	left     map[string]event.Activity
-	pods     uint64
-	counts   bool
 	sent     []journal.Event
 }
 
@@ -98,7 +127,7 @@ func (w *world) agent(node string) *agent {
 
 func (a *agent) restart() {
 	a.start++
-	a.sequence, a.active, a.left, a.pods = 0, map[string]event.Fault{}, map[string]event.Activity{}, 0
+	a.sequence, a.active, a.left = 0, map[string]event.Fault{}, map[string]event.Activity{}
 }
 
 func (a *agent) stream(kind string) string { return fmt.Sprintf("01J%023d", a.start*10)[:25] + kind }
@@ -140,6 +169,7 @@ func (w *world) store1(events ...journal.Event) {
 	w.Helper()
 	_, err := w.store.Append(w.Context(), events)
 	w.must(err)
+	w.describe()
 }
 
 func newFault(check, name string, severity finding.Severity) event.Fault {
@@ -186,10 +216,6 @@ func (a *agent) snapshot() journal.Event {
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.left)) {
 		s.Leftovers = append(s.Leftovers, a.left[key])
-	}
-	if a.counts {
-		pods := a.pods
-		s.PodsEnded = &pods
 	}
 	return a.event(event.NodeSnapshot, finding.Info, s)
 }

@@ -66,8 +66,6 @@ func (c *chance) happen(a *agent) {
 		c.store1(c.center(t, a.node, `{"reason":"x","message":"","since":"2026-11-01T00:00:00Z"}`))
 	case n == 13 && len(a.sent) > 0: // sent again
 		c.store1(pick(c.Rand, a.sent))
-	case n == 14:
-		a.pods += uint64(c.IntN(20))
 	case n == 15 && c.IntN(3) == 0:
 		c.store1(c.center(event.NodeRemoved, a.node, `{"reason":"NodeRemoved","message":"","since":"2026-11-01T00:00:00Z"}`))
 		c.withheld = slices.DeleteFunc(c.withheld, func(j journal.Event) bool { return j.Node == a.node })
@@ -129,9 +127,9 @@ func TestRandomDays(t *testing.T) {
 				Rand: rand.New(rand.NewPCG(seed, 1))}
 			for i := range 5 {
 				a := c.agent(fmt.Sprint("n", i))
-				a.counts, a.skew = i != 0, time.Duration(i-2)*5*time.Hour
+				a.skew = time.Duration(i-2) * 5 * time.Hour
 				c.agents = append(c.agents, a)
-				c.places[Key{"c", a.node}] = Place{Pool: fmt.Sprint("pool", i%2), Zone: fmt.Sprint("zone", i%3)}
+				c.places[a.node] = model.Place{Pool: fmt.Sprint("pool", i%2), Zone: fmt.Sprint("zone", i%3)}
 			}
 			for range 400 {
 				c.happen(pick(c.Rand, c.agents))
@@ -140,14 +138,14 @@ func TestRandomDays(t *testing.T) {
 				case 0:
 					c.open()
 				case 1:
-					c.must(c.keeper.Follow(t.Context()))
+					c.must(c.keeper.Follow())
 				}
 			}
 			db := c.count()
 			db.place(c.places)
 			days := 0
 			for date := c.now.AddDate(0, 0, -3); !date.After(c.now); date = date.AddDate(0, 0, 1) {
-				r, err := c.keeper.Report(t.Context(), Daily, date.In(zone).Format(time.DateOnly))
+				r, err := c.keeper.Report(Daily, date.In(zone).Format(time.DateOnly))
 				if err != nil {
 					continue
 				}

@@ -3,6 +3,7 @@ package report
 import (
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -32,7 +33,7 @@ type Report struct {
 	Through  time.Time `json:"through"`
 	Partial  bool      `json:"partial"` // unfinished, or not completely counted: see Missing
 	Missing  []string  `json:"missing,omitempty"`
-	Lost     uint64    `json:"lost,omitempty"`    // unreadable events: the numbers may be off by as many
+	Lost     uint64    `json:"lost,omitempty"`    // events that are not counted: the numbers may be off by as many
 	Before   uint64    `json:"before,string"`     // the offset before its first event
 	Offset   uint64    `json:"offset,string"`     // counted up to this offset
 	Earlier  string    `json:"earlier,omitempty"` // a date in the previous period, if that has a report
@@ -55,7 +56,7 @@ type Report struct {
 // Faults are the numbers of a period, pool or fault. Open is at the end: NeedsPeople, Owned, Muted and Info.
 type Faults struct {
 	OpenBefore int `json:"openBefore"`
-	Outcomes
+	model.Outcomes
 	Open        int `json:"open"`
 	NeedsPeople int `json:"needsPeople"` // fatal or warning, neither muted nor taken over
 	Owned       int `json:"owned"`       // taken over, and not muted
@@ -86,18 +87,18 @@ type PlaceRow struct {
 
 // Need is a fault that waits for a person at the end of the period.
 type Need struct {
-	Cluster  string           `json:"cluster"`
-	Node     string           `json:"node"`
-	Place                     // of the node
-	Check    string           `json:"check"`
-	Reason   string           `json:"reason"`
-	Detector string           `json:"detector,omitempty"`
-	Severity finding.Severity `json:"severity"`
-	Subject  finding.Subject  `json:"subject"`
-	Message  string           `json:"message"`
-	Found    time.Time        `json:"found"`
-	Seconds  int64            `json:"seconds"` // since its start
-	Href     string           `json:"href"`
+	Cluster     string           `json:"cluster"`
+	Node        string           `json:"node"`
+	model.Place                  // of the node
+	Check       string           `json:"check"`
+	Reason      string           `json:"reason"`
+	Detector    string           `json:"detector,omitempty"`
+	Severity    finding.Severity `json:"severity"`
+	Subject     finding.Subject  `json:"subject"`
+	Message     string           `json:"message"`
+	Found       time.Time        `json:"found"`
+	Seconds     int64            `json:"seconds"` // since its start
+	Href        string           `json:"href"`
 }
 
 // Quantiles are durations in seconds: see docs/event-center-reference.md for the rounding.
@@ -127,27 +128,22 @@ type Availability struct {
 type NodeRow struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
-	Place
-	Time  Time   `json:"milliseconds"`
-	Share Share  `json:"availability"`
-	Found int    `json:"found"`
-	Href  string `json:"href"`
+	model.Place
+	Time  model.Time `json:"milliseconds"`
+	Share Share      `json:"availability"`
+	Found int        `json:"found"`
+	Href  string     `json:"href"`
 }
 
 // Leftovers are remains of deleted pods.
 type Leftovers struct {
-	Kinds     []KindRow `json:"kinds"`
-	PodsEnded uint64    `json:"podsEnded"` // on nodes whose agents count them
-	Counting  int       `json:"counting"`  // the number of these nodes
-	// PerHundred is the number of leftovers per hundred ended pods on those nodes; absent: no pod ended.
-	PerHundred *float64 `json:"perHundredPods,omitempty"`
+	Kinds []KindRow `json:"kinds"`
 }
 
 // KindRow is one kind of leftovers.
 type KindRow struct {
 	Kind string `json:"kind"`
-	LeftoverKind
-	Open       int      `json:"open"` // at the end
-	PerHundred *float64 `json:"perHundredPods,omitempty"`
-	Href       string   `json:"href"`
+	model.LeftoverKind
+	Open int    `json:"open"` // at the end
+	Href string `json:"href"`
 }

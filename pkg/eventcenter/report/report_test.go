@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
 func november(day, hour int) time.Time { return time.Date(2026, 11, day, hour, 0, 0, 0, time.UTC) }
@@ -44,7 +46,7 @@ func TestOverMidnight(t *testing.T) {
 		"2026-11-24": {0, 0, 0, 0, 12 * 3600, 0},
 	}
 	db := w.count()
-	db.place(map[Key]Place{{"c", "n"}: {}, {"c", "m"}: {}})
+	db.place(map[string]model.Place{"n": {}, "m": {}})
 	for name, want := range want {
 		r := w.report(Daily, name)
 		got := day{r.Faults.OpenBefore, r.Faults.Found, r.Faults.Cleared, r.Faults.Open, 0, 0}
@@ -80,35 +82,8 @@ func TestOverMidnight(t *testing.T) {
 	}
 }
 
-// The timezone determines the length of a day: 23 and 25 hours when clocks change, also if they change at midnight.
-func TestDaylightSaving(t *testing.T) {
-	for _, one := range []struct {
-		zone, name string
-		hours      float64
-		from       string
-	}{
-		{"Europe/Berlin", "2026-03-29", 23, "2026-03-28T23:00:00Z"}, {"Europe/Berlin", "2026-10-25", 25, "2026-10-24T22:00:00Z"},
-		{"Europe/Berlin", "2026-10-26", 24, "2026-10-25T23:00:00Z"}, {"America/Sao_Paulo", "2018-11-04", 23, "2018-11-04T03:00:00Z"},
-		{"America/Sao_Paulo", "2018-02-17", 25, "2018-02-17T02:00:00Z"}, {"Australia/Lord_Howe", "2026-10-04", 23.5, "2026-10-03T13:30:00Z"},
-	} {
-		zone, err := time.LoadLocation(one.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
-		begin, err := time.Parse(time.RFC3339, one.from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, after := range []time.Duration{0, time.Hour, 12 * time.Hour, 22*time.Hour + 59*time.Minute} {
-			name, from, to := dayOf(begin.Add(after), zone)
-			if name != one.name || !from.Equal(begin) || to.Sub(from).Hours() != one.hours {
-				t.Errorf("%s %s: %s from %s, %.1f h", one.zone, one.name, name, from, to.Sub(from).Hours())
-			}
-		}
-		if name, _, to := dayOf(begin.Add(-time.Second), zone); name >= one.name || !to.Equal(begin) {
-			t.Errorf("%s %s: the day before is %s to %s", one.zone, one.name, name, to)
-		}
-	}
+// A day of 25 hours counts as such.
+func TestLongDay(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +113,7 @@ func TestJoinsAndGoes(t *testing.T) {
 	w.at(21, 0, 1)
 	r := w.report(Daily, "2026-11-20")
 	a := r.Availability
-	if want := (Time{Available: 6 * 3600 * seconds, Unavailable: 3600 * seconds}); len(r.Worst) != 1 || r.Worst[0].Time != want {
+	if want := (model.Time{Available: 6 * 3600 * seconds, Unavailable: 3600 * seconds}); len(r.Worst) != 1 || r.Worst[0].Time != want {
 		t.Errorf("%+v", r.Worst)
 	}
 	if math.Abs(a.Available-(1+6.0/7)/2) > 1e-9 || a.Nodes != 2 || a.Joined != 3 || a.Removed != 1 {
@@ -148,34 +123,21 @@ func TestJoinsAndGoes(t *testing.T) {
 		t.Errorf("%+v", r.Faults)
 	}
 	db := w.count()
-	db.place(map[Key]Place{{"c", "n"}: {}, {"c", "m"}: {}})
+	db.place(map[string]model.Place{"n": {}, "m": {}})
 	db.compare(r, w.now)
-}
-
-// The node's clock does not matter: the time of receipt counts, and the time to find a fault uses a single clock.
-func TestSkew(t *testing.T) {
-	w := newWorld(t, november(20, 12), time.UTC)
-	a := w.agent("n")
-	a.skew = -40 * time.Hour
-	w.store1(a.raise(newFault("disk", "sda", finding.Warning), 90*time.Second))
-	w.pass(time.Hour)
-	w.store1(a.clear("disksda"))
-	r := w.report(Daily, "2026-11-20")
-	if r.Faults.Found != 1 || r.Find.Median != 90 || r.Clear.Median != 3600 {
-		t.Errorf("%+v %+v %+v", r.Faults, r.Find, r.Clear)
-	}
-	if _, err := w.keeper.Report(t.Context(), Daily, "2026-11-18"); err == nil {
-		t.Error("a node with a wrong clock makes a day")
-	}
 }
 
 // Days without events have a report too; days before the first event have none, and a date must be valid.
 func TestEmptyDay(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
-	none, wrong := &NoReportError{}, &DateError{}
-	if _, err := w.keeper.Report(t.Context(), Daily, "today"); !errors.As(err, &none) {
-		t.Error(err)
+	refused := func(date string, status int, reason string) {
+		t.Helper()
+		_, err := w.keeper.Report(Daily, date)
+		if r, ok := errors.AsType[*web.Refusal](err); !ok || r.Status != status || !strings.Contains(r.Reason, reason) {
+			t.Errorf("%s: %v", date, err)
+		}
 	}
+	refused("today", http.StatusNotFound, "nothing was received")
 	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
 	w.at(23, 12, 0)
 	r := w.report(Daily, "2026-11-21")
@@ -183,14 +145,10 @@ func TestEmptyDay(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	for _, date := range []string{"2026-11-19", "2026-11-24"} {
-		if _, err := w.keeper.Report(t.Context(), Daily, date); !errors.As(err, &none) || none.Oldest != "2026-11-20" {
-			t.Errorf("%s: %v", date, err)
-		}
+		refused(date, http.StatusNotFound, "there are of 2026-11-20 to 2026-11-23")
 	}
 	for _, date := range []string{"2026-13-01", "../../x", "20261120", "tomorrow"} {
-		if _, err := w.keeper.Report(t.Context(), Daily, date); !errors.As(err, &wrong) {
-			t.Errorf("%s: %v", date, err)
-		}
+		refused(date, http.StatusBadRequest, "want a day as")
 	}
 }
 
@@ -222,7 +180,7 @@ func TestStates(t *testing.T) {
 	}
 	w.at(21, 0, 0)
 	r := w.report(Daily, "2026-11-20")
-	want := Time{Available: 8 * 3600 * seconds, Unavailable: 9 * 3600 * seconds, Unknown: 6 * 3600 * seconds,
+	want := model.Time{Available: 8 * 3600 * seconds, Unavailable: 9 * 3600 * seconds, Unknown: 6 * 3600 * seconds,
 		Maintenance: 3600 * seconds}
 	if diff := cmp.Diff(want, r.Worst[0].Time); diff != "" {
 		t.Error(diff)
@@ -273,19 +231,22 @@ func TestPeople(t *testing.T) {
 	}
 }
 
-// A report outlives its events, a lost file is computed again from the journal, and a damaged one is reported as
-// missing, not treated as empty.
+// A report outlives its events, a lost or damaged file is computed again from the journal, and a damaged one of an earlier
+// day is reported as missing, not treated as empty.
 func TestTrimmedDays(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	a := w.agent("n")
 	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
 	w.at(21, 12, 0)
 	w.store1(a.raise(newFault("disk", "sdb", finding.Fatal), 0))
+	var base bytes.Buffer // as of the trimmed journal's beginning
+	_, err := w.model.Save(&base, w.store.Bounds().Journal)
+	w.must(err)
 	w.at(22, 12, 0)
 	w.store1(a.clear("disksda"))
 	first := w.report(Daily, "2026-11-20")
 	w.at(23, 1, 0)
-	w.must(w.keeper.Follow(t.Context()))
+	w.must(w.keeper.Follow())
 	w.must(w.store.Trim(w.Context(), w.store.Bounds().Newest))
 	if w.store.Bounds().Oldest < 3 {
 		t.Fatal("nothing is trimmed")
@@ -294,19 +255,23 @@ func TestTrimmedDays(t *testing.T) {
 	if diff := cmp.Diff(first, w.report(Daily, "2026-11-20")); diff != "" {
 		t.Error(diff)
 	}
-	file := filepath.Join(w.dir, "reports", "2026-11-22.json.gz")
-	w.must(os.Remove(file))
-	w.open() // the day before has the state
+	name := filepath.Join(w.dir, "reports", "2026-11-22.json.gz")
+	w.must(os.Remove(name))
+	w.open()
+	if w.model.Before() <= w.keeper.Stored() {
+		t.Error("the lost day is not noticed")
+	}
+	w.load(bytes.NewReader(base.Bytes()))
 	if f := w.report(Daily, "2026-11-22").Faults; f.OpenBefore != 2 || f.Cleared != 1 || f.Open != 1 {
 		t.Errorf("%+v", f)
 	}
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(name)
 	w.must(err)
 	text[len(text)/2] ^= 0xff
-	w.must(os.WriteFile(file, text, 0o600))
+	w.must(os.WriteFile(name, text, 0o600))
 	var log bytes.Buffer
 	w.logged = &log
-	w.open()
+	w.load(bytes.NewReader(base.Bytes()))
 	if f := w.report(Daily, "2026-11-22").Faults; f.OpenBefore != 2 || !strings.Contains(log.String(), "2026-11-22") {
 		t.Errorf("%+v %s", f, &log)
 	}
@@ -315,6 +280,62 @@ func TestTrimmedDays(t *testing.T) {
 	if week := w.report(Weekly, "2026-11-22"); strings.Join(week.Missing[len(week.Missing)-1:], "") != "2026-11-21" || !week.Partial {
 		t.Errorf("%+v", week.Missing)
 	}
+	w.must(os.Remove(name))
+	var empty bytes.Buffer
+	_, err = model.New().Save(&empty, w.store.Bounds().Journal)
+	w.must(err)
+	w.load(&empty)
+	if r := w.report(Daily, "2026-11-21"); r.Lost != 1 {
+		t.Errorf("%d lost events, without a checkpoint", r.Lost)
+	}
+}
+
+// A day ends before events of that day are applied, so the next day counts them, and the center is killed before its
+// next checkpoint: when it starts again, each event is in one day, whether the next day is stored or not.
+func TestKilledAfterMidnight(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		w := newWorld(t, november(20, 12), time.UTC)
+		a := w.agent("n")
+		w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+		var checkpoint bytes.Buffer
+		_, err := w.model.Save(&checkpoint, w.store.Bounds().Journal)
+		w.must(err)
+		w.at(21, 0, 1)
+		w.must(w.keeper.Follow())
+		w.at(20, 23, 59)
+		w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
+		w.at(21, 1, 0)
+		if stored {
+			w.at(22, 1, 0)
+			w.must(w.keeper.Follow())
+		}
+		w.load(&checkpoint)
+		first, next := w.report(Daily, "2026-11-20"), w.report(Daily, "2026-11-21")
+		if first.Faults.Found+next.Faults.Found != 1 || first.Offset != next.Before || next.Offset != 2 {
+			t.Errorf("stored %t: %d found up to %d, then %d after %d", stored, first.Faults.Found, first.Offset,
+				next.Faults.Found, next.Before)
+		}
+	}
+}
+
+// A replica that is cut off ends no day: events of others may be missing. It ends the day when it has them.
+func TestCutOff(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	a := w.agent("n")
+	w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+	cut := errors.New("cut off")
+	w.keeper.Ready = func() error { return cut }
+	w.at(21, 0, 1)
+	if r := w.report(Daily, "2026-11-20"); !r.Partial || !r.Through.Equal(november(20, 12)) {
+		t.Errorf("partial %t through %s", r.Partial, r.Through)
+	}
+	w.at(20, 23, 59)
+	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
+	cut = nil
+	w.at(21, 0, 2)
+	if r := w.report(Daily, "2026-11-20"); r.Partial || r.Faults.Found != 1 {
+		t.Errorf("partial %t, %d found", r.Partial, r.Faults.Found)
+	}
 }
 
 // Days that are too old are removed.
@@ -322,7 +343,7 @@ func TestKeptDays(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
 	w.now = w.now.AddDate(0, 0, keepDays+30)
-	w.must(w.keeper.Follow(t.Context()))
+	w.must(w.keeper.Follow())
 	names, err := w.keeper.names()
 	w.must(err)
 	if len(names) < keepDays || len(names) > keepDays+2 || names[0] <= "2026-11-20" {
@@ -336,23 +357,24 @@ func TestOtherTimezone(t *testing.T) {
 		w := newWorld(t, november(20, 13), time.UTC)
 		a := w.agent("n")
 		w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
-		w.must(w.keeper.Follow(t.Context()))
+		w.must(w.keeper.Follow())
 		w.zone = zone
 		w.open()
 		total := int64(0)
 		for w.now.Before(november(23, 13)) {
 			w.pass(time.Hour)
 			w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
-			w.must(w.keeper.Follow(t.Context()))
+			w.must(w.keeper.Follow())
 		}
 		names, err := w.keeper.names()
 		w.must(err)
 		events := uint64(0)
-		for _, name := range append(names, w.keeper.fold.Day.Name) {
-			d, err := w.keeper.day(name)
+		today := w.model.Today(w.now.Add(-behind))
+		for _, name := range append(names, today.Name) {
+			d, err := w.keeper.day(name, today)
 			w.must(err)
-			total += d.passed(d.Nodes["c\x00n"], d.Through).Available
-			events += d.Events
+			total += d.Nodes["c\x00n"].Time.Available
+			events += d.Offset - d.Before
 		}
 		if total != 72*3600*seconds || events != 73 {
 			t.Errorf("%s: %d h, %d events", zone, total/3600/seconds, events)

@@ -5,15 +5,17 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
 // The numbers of a report again, in plain SQL over the journal's files, without the report's code.
 //
 //   - words: each event about a fault, with the fault's identity.
-//   - late: an agent's event, overtaken by a newer snapshot, a later start, or a later event about the same fault.
+//   - late: an agent's event, overtaken by a newer snapshot, a later start, or a later event about the same fault or
+//     leftover.
 //   - found: an event that a fault is active after one that it is not; ends: how it ended.
 const counting = `
 CREATE TEMP VIEW words AS SELECT *, event->>'$.data.check' || '|' || (event->>'$.data.subject.kind') || '|' ||
@@ -31,8 +33,8 @@ CREATE TEMP TABLE said AS SELECT w.*, w.ofagent AND (
   OR EXISTS(SELECT 1 FROM ev o WHERE o.node = w.node AND o.stream <> '' AND o.type <> 'node.snapshot.v1'
     AND o.offset < w.offset AND o.stream > w.stream
     AND NOT EXISTS(SELECT 1 FROM gone g WHERE g.node = w.node AND g.offset BETWEEN o.offset AND w.offset))
-  OR EXISTS(SELECT 1 FROM words o WHERE o.node = w.node AND o.thing = w.thing AND o.type LIKE 'fault.%'
-    AND w.type LIKE 'fault.%' AND o.stream = w.stream AND o.offset < w.offset AND o.sequence > w.sequence)) AS late
+  OR EXISTS(SELECT 1 FROM words o WHERE o.node = w.node AND o.thing = w.thing AND substr(o.type, 1, 5) = substr(w.type, 1, 5)
+    AND o.stream = w.stream AND o.offset < w.offset AND o.sequence > w.sequence)) AS late
   FROM words w;
 CREATE INDEX temp.said_thing ON said(node, thing, offset);
 CREATE TEMP TABLE live AS SELECT *, lag(type) OVER w AS before, lag(raised) OVER w AS beforeraised,
@@ -181,10 +183,6 @@ func (d database) compare(r Report, now time.Time) {
 			SELECT count(*) FROM l WHERE type = 'leftover.found.v1' AND (was IS NULL OR was <> 'leftover.found.v1')
 			AND event->>'$.data.subject.kind' = :kind AND`+in, sql.Named("kind", k.Kind))
 	}
-	check("pods", float64(r.Leftovers.PodsEnded), `WITH p AS (SELECT node, received, event->>'$.data.podsEnded' AS n,
-		event->>'$.data.asOfStream' AS s, offset FROM ev WHERE type = 'node.snapshot.v1' AND n IS NOT NULL),
-		q AS (SELECT *, n - coalesce(lag(n) OVER (PARTITION BY node, s ORDER BY offset), 0) AS more FROM p)
-		SELECT sum(more) FROM q WHERE`+in)
 }
 
 // times compares the availability of each listed node, and of the fleet.
@@ -237,14 +235,9 @@ func (d database) lengths(r Report, check func(string, float64, string, ...any))
 }
 
 // place inserts the places of nodes into the database.
-func (d database) place(places map[Key]Place) {
+func (d database) place(places map[string]model.Place) {
 	d.do(`CREATE TEMP TABLE place(node TEXT, pool TEXT, zone TEXT)`)
-	keys := []Key{}
-	for key := range places {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b Key) int { return len(a.Node) - len(b.Node) })
-	for _, key := range keys {
-		d.do(`INSERT INTO place VALUES(?, ?, ?)`, key.Node, places[key].Pool, places[key].Zone)
+	for node, p := range places {
+		d.do(`INSERT INTO place VALUES(?, ?, ?)`, node, p.Pool, p.Zone)
 	}
 }

@@ -216,9 +216,11 @@ func TestWatcher(t *testing.T) {
 	})
 }
 
-// checkpoint demands that the journal after an earlier checkpoint yields the present state, including removed nodes.
+// checkpoint demands that the journal after an earlier checkpoint yields the present state, including removed nodes,
+// which are kept until the end of the day.
 func checkpoint(t *testing.T, base io.Reader, m *model.Model, j *memory) {
 	t.Helper()
+	m.Advance(time.Now().AddDate(0, 0, 1))
 	var text bytes.Buffer
 	if _, err := m.Save(&text, "j"); err != nil {
 		t.Fatal(err)

@@ -138,6 +138,7 @@ func (s *Store) openFilled(ctx context.Context, id string, waiting func(error)) 
 	}
 	s.Reader = s.copy
 	if s.at, err = s.copy.Position(ctx); err == nil {
+		s.state.applied = s.at.Sequence
 		err = s.fill(ctx, waiting)
 	}
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -60,6 +61,33 @@ func TestFenced(t *testing.T) {
 		journaltest.Of("a", 1).ID) {
 		t.Errorf("%+v: %+v %v", got, page.Records, err)
 	}
+}
+
+// A replica that opens a complete copy again is ready at once, even if no event comes.
+func TestReadyAgain(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	dir := t.TempDir()
+	node, err := cluster.Start(cluster.Config{Name: "one", Dir: filepath.Join(dir, "nats"), Log: quiet()})
+	must(t, err)
+	t.Cleanup(node.Close)
+	open := func() *jetstream.Store {
+		s, err := jetstream.Open(t.Context(), jetstream.Options{Dir: filepath.Join(dir, "journal"), Conn: node.Conn,
+			Replicas: 1, Log: quiet(), BallastBytes: 1 << 16}, func(err error) { t.Log(err) })
+		must(t, err)
+		must(t, s.Start())
+		return s
+	}
+	s := open()
+	must(t, s.Take(t.Context(), 1))
+	for i := range uint64(1100) {
+		journaltest.Append(t, s, journaltest.Of("a", i+1))
+	}
+	must(t, s.Close())
+	s = open()
+	if err := s.Ready(); err != nil {
+		t.Error(err)
+	}
+	must(t, s.Close())
 }
 
 func must(t testing.TB, err error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"iter"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -18,17 +19,26 @@ const (
 	endKept       = 24 * time.Hour // an older report that arrives later does not restore the fault
 )
 
-// Foreign is a detector's latest report on a fault. It and the agents' snapshots do not affect each other.
-type Foreign struct {
+// Fault is the latest report of a fault, by the node's agent or by a detector beside it. These do not affect each
+// other's faults.
+type Fault struct {
 	event.Fault           // only its key is needed once it has ended
-	At          time.Time `json:"at"`       // time of the report, by the detector's clock, but never after Received
-	Received    time.Time `json:"received"` // by the center's clock; the time to live starts here
-	Of          string    `json:"of"`       // ID of the event
-	Gone        bool      `json:"gone,omitempty"`
+	Stamp                 // of the agent's event
+	At          time.Time `json:"at,omitzero"`       // of the detector's report, by its clock, but never after Received
+	Received    time.Time `json:"received,omitzero"` // by the center's clock; the time to live starts here
+	Of          string    `json:"of,omitempty"`      // ID of the detector's event
 }
 
-// ends returns when the fault ends unless it is reported again.
-func (f *Foreign) ends() time.Time { return f.Received.Add(f.TTL()) }
+// ends returns when a detector's fault ends unless it is reported again.
+func (f *Fault) ends() time.Time { return f.Received.Add(f.TTL()) }
+
+// of returns the faults of a detector; without a name, those of the agent.
+func (n *Node) of(detector string) map[string]*Fault {
+	if detector == "" {
+		return n.Faults
+	}
+	return n.Foreign[detector]
+}
 
 // foreign applies an event without a stream: only detectors' faults change the state.
 func (m *Model) foreign(r journal.Record) {
@@ -41,45 +51,60 @@ func (m *Model) foreign(r journal.Record) {
 	if !ok || !isFault {
 		return
 	}
-	n := m.node(Key{r.Cluster, r.Node})
-	n.Offset = r.Offset
 	f.Detector = detector
-	m.put(n.putForeign(&Foreign{Fault: f, At: event.Earlier(e.Time, r.Received), Received: r.Received, Of: r.ID,
-		Gone: e.Type == event.FaultCleared || f.OneShot}))
+	reported := &Fault{Fault: f, At: event.Earlier(e.Time, r.Received), Received: r.Received, Of: r.ID}
+	m.putFault(m.changing(r), detector, e.Type, reported)
 }
 
-func (n *Node) putForeign(f *Foreign) putResult {
-	detector, key := f.Detector, f.Key()
-	last := n.Foreign[detector][key]
-	if last != nil && f.At.Before(last.At) {
-		return tooLate
-	}
-	if last == nil && !n.hasRoom(detector, f.Received) {
-		return tooMany
-	}
-	if f.RaisedAt.IsZero() {
+// putFault applies a report of a fault by a detector, or by the agent.
+func (m *Model) putFault(n *Node, detector string, t event.Type, f *Fault) {
+	key, all := f.Key(), n.of(detector)
+	last := cmp.Or(all[key], &Fault{Stamp: Stamp{Gone: true}})
+	late := f.At.Before(last.At)
+	if detector == "" {
+		late = n.older(f.Stamp, last.Stamp)
+	} else if f.RaisedAt.IsZero() {
 		f.RaisedAt = f.At
-		if last != nil && !last.Gone {
+		if !last.Gone {
 			f.RaisedAt = last.RaisedAt
 		}
 	}
-	if f.Gone {
+	switch {
+	case late:
+		m.late++
+		n.Day.history(t, f.Fault)
+		return
+	case all[key] == nil && !n.hasRoom(detector, f.Received):
+		m.dropped++
+		n.Day.history(t, f.Fault)
+		return
+	}
+	n.Day.change(t, f.Fault, m.day.Through)
+	if f.Gone = t == event.FaultCleared || f.OneShot; f.Gone {
 		f.Fault = event.Fault{}
 	}
-	if n.Foreign == nil {
-		n.Foreign = map[string]map[string]*Foreign{}
+	if all = n.of(detector); all == nil {
+		all = map[string]*Fault{}
+		if detector == "" {
+			n.Faults = all
+		} else {
+			n.Foreign[detector] = all
+		}
 	}
-	if n.Foreign[detector] == nil {
-		n.Foreign[detector] = map[string]*Foreign{}
-	}
-	n.Foreign[detector][key] = f
-	return taken
+	all[key] = f
 }
 
-// hasRoom reports whether a detector may add a fault. It makes room by removing old ended faults, then the oldest.
+// hasRoom reports whether the agent or a detector may add a fault. For a detector it makes room by removing old ended
+// faults, then the oldest.
 func (n *Node) hasRoom(detector string, now time.Time) bool {
+	if detector == "" {
+		return len(n.Faults) < maxActive
+	}
+	if n.Foreign == nil {
+		n.Foreign = map[string]map[string]*Fault{}
+	}
 	for name, all := range n.Foreign {
-		maps.DeleteFunc(all, func(_ string, f *Foreign) bool { return f.Gone && now.Sub(f.Received) > endKept })
+		maps.DeleteFunc(all, func(_ string, f *Fault) bool { return f.Gone && now.Sub(f.Received) > endKept })
 		if len(all) == 0 {
 			delete(n.Foreign, name)
 		}
@@ -101,12 +126,7 @@ func (n *Node) hasRoom(detector string, now time.Time) bool {
 // active yields the faults of a node with their keys: the agent's and the detectors'.
 func (n *Node) active() iter.Seq2[string, *event.Fault] {
 	return func(yield func(string, *event.Fault) bool) {
-		for key, f := range n.Faults {
-			if !f.Gone && !yield(key, &f.Fault) {
-				return
-			}
-		}
-		for _, all := range n.Foreign {
+		for _, all := range slices.AppendSeq([]map[string]*Fault{n.Faults}, maps.Values(n.Foreign)) {
 			for key, f := range all {
 				if !f.Gone && !yield(key, &f.Fault) {
 					return
@@ -116,13 +136,9 @@ func (n *Node) active() iter.Seq2[string, *event.Fault] {
 	}
 }
 
-// has reports whether a fault is active.
-func (n *Node) has(f event.Fault) bool {
-	if f.Detector != "" {
-		last := n.Foreign[f.Detector][f.Key()]
-		return last != nil && !last.Gone
-	}
-	last := n.Faults[f.Key()]
+// has reports whether a fault of a detector is active; without a name, of the agent.
+func (n *Node) has(key, detector string) bool {
+	last := n.of(detector)[key]
 	return last != nil && !last.Gone
 }
 
@@ -151,25 +167,25 @@ func (m *Model) Expired(now time.Time) (ends []journal.Event) {
 }
 
 // expired ends a detector's fault that was not reported again in time. If a report came first, the fault is raised.
-func (m *Model) expired(r journal.Record) {
-	n := m.nodes[Key{r.Cluster, r.Node}]
+func (m *Model) expired(r journal.Record, known *Node) {
 	var e struct {
 		Time time.Time
 		Of   string `json:"inferredof"`
 		Data event.Fault
 	}
-	if n == nil || r.Offset <= n.Offset || json.Unmarshal(r.JSON, &e) != nil {
+	if known == nil || json.Unmarshal(r.JSON, &e) != nil {
 		return
 	}
-	last := n.Foreign[e.Data.Detector][e.Data.Key()]
+	last := known.Foreign[e.Data.Detector][e.Data.Key()]
 	if last == nil || last.Gone {
 		return
 	}
-	n.Offset = r.Offset
+	n := m.changing(r)
 	if last.Of != e.Of {
 		i := inference{m: m, n: n, of: r.ID, at: e.Time}
 		i.fault(event.FaultRaised, last.Fault)
 		return
 	}
-	*last = Foreign{At: last.At, Received: last.Received, Of: last.Of, Gone: true}
+	n.Day.change(event.FaultCleared, last.Fault, m.day.Through)
+	*last = Fault{At: last.At, Received: last.Received, Of: last.Of, Stamp: Stamp{Gone: true}}
 }

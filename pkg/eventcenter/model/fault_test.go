@@ -1,14 +1,10 @@
 package model
 
 import (
-	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -29,14 +25,14 @@ func (f *feed) received(records ...journal.Record) {
 	f.t.Helper()
 	for _, r := range records {
 		r.Offset = uint64(len(f.records) + 1)
-		f.records = append(f.records, r)
+		f.records, f.now = append(f.records, r), r.Received
 		f.append(f.m.Apply([]journal.Record{r})...)
 	}
 }
 
 // A detector's fault ends by the center's clock unless it is reported again in time; the end is created only once.
 func TestExpired(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	f.received(detected("gpud", "a", event.FaultRaised, 0, 100), detected("gpud", "b", event.FaultRaised, 500, 101),
 		detected("gpud", "a", event.FaultUpdated, 5, 105))
 	if ends := f.m.Expired(minute(110)); len(ends) != 0 {
@@ -66,7 +62,7 @@ func TestExpired(t *testing.T) {
 
 // One detector can neither fill the memory nor use another's or the agent's share.
 func TestDetectorBounds(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	for i := range maxOfDetector + 10 {
 		f.received(detected("gpud", fmt.Sprint(i), event.FaultRaised, 1, 1))
 	}
@@ -89,7 +85,7 @@ func TestDetectorBounds(t *testing.T) {
 
 // The removal of the Node ends the detectors' faults, each end with the detector's name.
 func TestRemovalEndsDetected(t *testing.T) {
-	f := &feed{t: t, m: New()}
+	f := newFeed(t)
 	f.received(detected("gpud", "a", event.FaultRaised, 1, 1))
 	removed, err := Own{Cluster: "c", Node: "n", ID: "r", Type: event.NodeRemoved, Time: minute(2), Data: event.Silence{}}.Event()
 	if err != nil {
@@ -100,46 +96,4 @@ func TestRemovalEndsDetected(t *testing.T) {
 	if f.inferred() != "-a" || !strings.Contains(string(last.JSON), `"detector":"gpud"`) {
 		t.Errorf("%q: %s", f.inferred(), last.JSON)
 	}
-}
-
-// Whatever detectors and agents send: a checkpoint and the rest of the journal yield the same state.
-func TestDetectedRebuild(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		f := &feed{t: t, m: New()}
-		var saved bytes.Buffer
-		sequence := uint64(0)
-		for i := range 30 {
-			name := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "name")
-			switch kind := rapid.IntRange(0, 4).Draw(rt, "kind"); kind {
-			case 0, 1:
-				said := i*5 - rapid.IntRange(-3, 20).Draw(rt, "late")
-				f.received(detected("gpud", name, []event.Type{event.FaultRaised, event.FaultCleared}[kind], said, i*5))
-			case 2:
-				f.append(f.m.Expired(minute(i * 5))...)
-			case 3:
-				sequence++
-				f.append(raise(sequence, name))
-			case 4:
-				sequence++
-				f.append(snapshotOf(streamA, sequence, sequence-1, name))
-			}
-			if i == 15 {
-				if _, err := f.m.Save(&saved, "j"); err != nil {
-					rt.Fatal(err)
-				}
-			}
-		}
-		rebuilt := New()
-		rebuilt.Apply(f.records)
-		restarted, err := Load(&saved, "j")
-		if err != nil {
-			rt.Fatal(err)
-		}
-		restarted.Apply(slices.DeleteFunc(slices.Clone(f.records), func(r journal.Record) bool { return r.Offset <= restarted.Offset() }))
-		for name, m := range map[string]*Model{"rebuilt": rebuilt, "restarted": restarted} {
-			if diff := Compare(f.m, m); len(diff) > 0 {
-				rt.Fatalf("%s: %+v", name, diff)
-			}
-		}
-	})
 }
