@@ -70,6 +70,7 @@ type Replicated interface {
 	Journal
 	Start() error // until then, no events are appended, even by others
 	Ready() error // why this replica cannot append events now
+	Whole() error // why it may lack events
 	Take(ctx context.Context, term uint64) error
 	Leave()
 	AppendAs(ctx context.Context, term uint64, events []journal.Event) (journal.Appended, error)
@@ -154,7 +155,7 @@ func (c *Center) begin(m *model.Model) (err error) {
 	c.Model = m
 	o := report.Options{Dir: filepath.Join(c.Dir, reportsDir), Journal: c.Journal, Model: m, Log: c.Log}
 	if replicated, ok := c.Journal.(Replicated); ok {
-		o.Ready = replicated.Ready
+		o.Ready = replicated.Whole
 	}
 	c.Reports, err = report.Open(o)
 	return err

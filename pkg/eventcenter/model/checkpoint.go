@@ -149,7 +149,7 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 // have ended it in one of them alone.
 func (m *Model) sameDay(o *Model) bool {
 	a, b := m.day, o.day
-	return a != nil && b != nil && a.Name == b.Name && a.Before == b.Before && a.Lost == b.Lost
+	return a != nil && b != nil && a.Name == b.Name && a.Before == b.Before && a.Lost == b.Lost && a.Began == b.Began
 }
 
 // derived returns the part of a node's state that follows from the journal, also its counts of the day if told so.

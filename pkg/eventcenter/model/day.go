@@ -20,6 +20,8 @@ type Day struct {
 	Before uint64 `json:"before,string"`  // the offset before the day's first event
 	Offset uint64 `json:"offset,string"`  // counted up to this offset
 	Lost   uint64 `json:"lost,omitempty"` // events that are not counted: unreadable, or before an upgrade
+	// Began is the offset after which days are counted; 0: the journal's begin, or a stored day.
+	Began uint64 `json:"began,omitempty"`
 
 	Nodes map[string]*NodeDay `json:"nodes"` // by cluster and name
 	Find  Durations           `json:"find,omitempty"`
@@ -41,7 +43,7 @@ func (m *Model) Continue(stored *Day, after uint64) {
 	defer m.mu.Unlock()
 	if after = max(after, m.offset); m.day == nil && after >= stored.Offset {
 		m.begin(m.next(stored), stored)
-		m.offset, m.day.Lost = after, after-stored.Offset
+		m.offset, m.day.Lost, m.day.Began = after, after-stored.Offset, after
 	}
 }
 
@@ -51,12 +53,13 @@ func (m *Model) next(d *Day) *Day {
 	if is.Name <= d.Name { // a report of that name exists
 		is.Name, _, is.To = dayOf(is.To, m.Location)
 	}
-	is.From, is.Through = d.To, d.To
+	is.From, is.Through, is.Began = d.To, d.To, d.Began
 	return is
 }
 
 // begin begins to count, after a stored day, for nodes whose state is known from a checkpoint of an older version.
 func (m *Model) begin(d, stored *Day) {
+	d.Began = m.offset
 	m.day = d
 	for key, n := range m.nodes {
 		if !n.shown() || n.Offset == 0 {

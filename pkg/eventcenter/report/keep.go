@@ -47,7 +47,8 @@ type Keeper struct {
 	Options
 	stored uint64 // offset of the newest stored day at the start
 
-	storing  sync.Mutex // held while days are stored
+	storing  sync.Mutex // held while days are stored; guards replaced
+	replaced bool       // a day was stored since the start
 	mu       sync.Mutex // guards the field below
 	finished []*model.Day
 }
@@ -93,7 +94,8 @@ func (k *Keeper) usable(name string) (*model.Day, error) {
 	case err != nil:
 		return nil, err
 	case d.Journal != bounds.Journal || d.Offset > bounds.Newest:
-		return nil, fmt.Errorf("it is of journal %s up to %d, this is %s up to %d", d.Journal, d.Offset, bounds.Journal, bounds.Newest)
+		return nil, fmt.Errorf("it is of journal %s up to %d, this is %s up to %d", d.Journal, d.Offset, bounds.Journal,
+			bounds.Newest)
 	case !d.Complete:
 		return nil, errors.New("it is not finished") // by an older version
 	}
@@ -140,12 +142,13 @@ func (k *Keeper) Store() error {
 // store stores a finished day, and removes days that are too old.
 func (k *Keeper) store(d *model.Day) error {
 	was, err := k.usable(d.Name)
-	if err == nil && was.Before <= d.Before && (was.Offset >= d.Offset || was.Offset < k.stored) {
-		return nil // counted again after a start, but now without the nodes' places; a stored day has later events
+	if err == nil && !k.replaced && was.Before <= d.Before && was.Offset >= d.Offset {
+		return nil // counted again after a start, but now without the nodes' places
 	}
 	if err := save(k.path(d.Name), &dayFile{version, k.Journal.Bounds().Journal, *d}); err != nil {
 		return err
 	}
+	k.replaced = true // the stored days after it may begin elsewhere than it ends
 	oldest := d.To.AddDate(0, 0, -keepDays).Format(time.DateOnly)
 	names, err := k.names()
 	for _, name := range names {
@@ -225,6 +228,10 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int, today 
 			names = append(names, present)
 		}
 		reason := "there is no report: nothing was received yet"
+		if !k.ready() {
+			return Report{}, &web.Refusal{Status: http.StatusServiceUnavailable, RetryWithin: 10 * time.Second,
+				Reason: "not counted yet: this replica may lack events"}
+		}
 		if len(names) > 0 {
 			reason = fmt.Sprintf("there is no report of %s: there are of %s to %s", name, names[0], slices.Max(names))
 		}

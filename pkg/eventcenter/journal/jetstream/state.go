@@ -54,6 +54,21 @@ func (s *Store) Ready() error {
 	return nil
 }
 
+// Whole returns why the copy may lack events of the stream; nil: a moment ago it had all.
+func (s *Store) Whole() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.state.anew:
+		return journal.ErrAnew
+	case s.state.err != nil:
+		return s.state.err
+	case s.state.applied < s.state.last:
+		return behind(s.state.last - s.state.applied)
+	}
+	return nil
+}
+
 func behind(messages uint64) error {
 	return fmt.Errorf("the copy of the journal is %d messages behind", messages)
 }
