@@ -4,6 +4,7 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -42,13 +43,14 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"clip":    func(text string) string { return event.Plain(api.Clip(text, 120)) },
 		"short":   func(eventType string) string { return strings.TrimPrefix(eventType, "io.github.nodeagent.") },
+		"rate":    func(r *float64) string { return fmt.Sprintf("%.2f", *r) },
 		"first":   func(names []string) string { return finding.JoinFirst(names, 3) },
 		"list":    func(one any) []any { return []any{one} },
 		"ago":     ago,
 		"seconds": func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) },
 		"more":    func(l api.FaultList) int { return l.Total - len(l.Faults) },
-		"single":  func(i api.Item) api.Folded { return api.Folded{Line: api.LineOf(i)} },
-		"folded":  api.Fold,
+		"row":     func(i api.Item) string { return strings.Join(eventRow(api.LineOf(i), 0), "\t") },
+		"folded":  folded,
 		"indented": func(text json.RawMessage) ([]string, error) {
 			var out bytes.Buffer
 			err := json.Indent(&out, text, "", "  ")

@@ -37,7 +37,7 @@ func newRoot() *cobra.Command {
   eventcenter serve          run the center
   eventcenter nodes          which nodes exist, and in which state?
   eventcenter faults         what is wrong now?
-  eventcenter events         what happened?
+  eventcenter events         what happened? (--follow: and what happens now)
   eventcenter node X         what is wrong with a node, and what happened on it?
   eventcenter report         the day or the week of the fleet
   eventcenter export         the journal as lines of JSON, for a data lake

@@ -48,6 +48,7 @@ type NodeDay struct {
 	Leftovers map[string]*LeftoverKind `json:"leftovers,omitempty"`
 	Find      Durations                `json:"find,omitempty"` // a finished day has them as a whole
 	Clear     Durations                `json:"clear,omitempty"`
+	Pods      Pods                     `json:"pods,omitzero"`
 
 	// At the end of a day.
 	Muted map[string]time.Time `json:"muted,omitempty"`
@@ -89,6 +90,29 @@ type LeftoverKind struct {
 	Found    int `json:"found"`
 	Released int `json:"released"`
 	Gone     int `json:"gone"`
+}
+
+// Pods counts ended pods as reported by agents: each start of an agent counts from 0.
+type Pods struct {
+	Stream  string `json:"stream,omitempty"`
+	Last    uint64 `json:"last,omitempty"` // the last reported number
+	Ended   uint64 `json:"ended,omitempty"`
+	Reports bool   `json:"says,omitempty"` // its agent reports the number
+}
+
+// report counts the pods that ended since the agent's previous report.
+func (p *Pods) report(stream string, ended *uint64) {
+	if ended == nil {
+		return
+	}
+	if p.Stream != stream {
+		p.Stream, p.Last = stream, 0
+	}
+	if *ended > p.Last {
+		p.Ended += *ended - p.Last
+		p.Last = *ended
+	}
+	p.Reports = true
 }
 
 // pass adds the time up to a moment, in a state.

@@ -211,8 +211,10 @@ func (n *Node) nextDay(from time.Time) *NodeDay {
 		return nil
 	}
 	maps.DeleteFunc(d.Ended, func(key string, _ []time.Time) bool { return !n.remembers(key) })
+	pods := d.Pods
+	pods.Ended = 0
 	return &NodeDay{Place: n.place(), Since: from, Present: true, Stopped: d.Stopped, NotReady: d.NotReady,
-		Maintenance: d.Maintenance, Open: d.Open, Ended: d.Ended}
+		Maintenance: d.Maintenance, Open: d.Open, Ended: d.Ended, Pods: pods}
 }
 
 // remembers reports whether a fault has ended so lately that an older event about it may still arrive.

@@ -24,6 +24,9 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 		return
 	}
 	n.Day.Stopped = false
+	if part.End {
+		n.Day.Pods.report(n.Stream, part.PodsEnded)
+	}
 	if asOf != n.PartsAsOf || n.Parts == nil {
 		n.Parts, n.PartsAsOf = map[int]snapshot{}, asOf
 	}

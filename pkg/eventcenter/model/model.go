@@ -205,6 +205,9 @@ func (m *Model) take(n *Node, e event.Event) {
 	switch data := e.Data.(type) {
 	case event.Agent:
 		n.Agent, n.AgentType, n.Day.Stopped = data, e.Type, e.Type == event.AgentStopping
+		if n.Day.Stopped {
+			n.Day.Pods.report(n.Stream, data.PodsEnded)
+		}
 	case event.Fault:
 		m.putFault(n, "", e.Type, &Fault{Fault: data, Stamp: stamp})
 	case event.Activity:

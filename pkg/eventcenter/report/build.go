@@ -24,6 +24,9 @@ type builder struct {
 	on     map[faultOn]bool
 	nodes  map[model.Key]*nodeSum
 	kinds  map[string]*KindRow
+
+	counted  map[string]int // leftovers by kind on nodes whose agents count pods
+	counting map[model.Key]bool
 }
 
 // faultOn is a fault on a node.
@@ -45,7 +48,8 @@ type placeSum struct {
 func newBuilder(p Period, name string) *builder {
 	return &builder{r: Report{Period: p, Name: name, NeedsPeople: []Need{}, New: []FaultRow{}, ByFault: []FaultRow{},
 		Worst: []NodeRow{}}, find: model.Durations{}, clear: model.Durations{}, faults: map[string]*FaultRow{},
-		on: map[faultOn]bool{}, nodes: map[model.Key]*nodeSum{}, kinds: map[string]*KindRow{}}
+		on: map[faultOn]bool{}, nodes: map[model.Key]*nodeSum{}, kinds: map[string]*KindRow{},
+		counted: map[string]int{}, counting: map[model.Key]bool{}}
 }
 
 // entry returns the entry of a map, which begins as zero.
@@ -89,6 +93,13 @@ func (b *builder) node(n *model.NodeDay) {
 	for kind, c := range n.Leftovers {
 		k := entry(b.kinds, kind)
 		k.Found, k.Released, k.Gone = k.Found+c.Found, k.Released+c.Released, k.Gone+c.Gone
+		if n.Pods.Reports {
+			b.counted[kind] += c.Found
+		}
+	}
+	if n.Pods.Reports {
+		b.counting[key] = true
+		b.r.Leftovers.PodsEnded += n.Pods.Ended
 	}
 }
 
@@ -159,14 +170,29 @@ func (b *builder) end(before []head) Report {
 	})
 	r.NeedsPeople = r.NeedsPeople[:min(maxListed, len(r.NeedsPeople))]
 	b.fleet()
-	r.Leftovers.Kinds = []KindRow{}
-	for _, name := range slices.Sorted(maps.Keys(b.kinds)) {
-		k := b.kinds[name]
-		k.Kind, k.Href = name, b.events(event.LeftoverFound)
-		r.Leftovers.Kinds = append(r.Leftovers.Kinds, *k)
-	}
+	b.leftovers()
 	b.links()
 	return *r
+}
+
+func (b *builder) leftovers() {
+	l := &b.r.Leftovers
+	l.Kinds, l.Counting = []KindRow{}, len(b.counting)
+	all := 0
+	hundred := func(found int) *float64 {
+		if l.PodsEnded == 0 {
+			return nil
+		}
+		rate := 100 * float64(found) / float64(l.PodsEnded)
+		return &rate
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.kinds)) {
+		k := b.kinds[name]
+		all += b.counted[name]
+		k.Kind, k.PerHundred, k.Href = name, hundred(b.counted[name]), b.events(event.LeftoverFound)
+		l.Kinds = append(l.Kinds, *k)
+	}
+	l.PerHundred = hundred(all)
 }
 
 // fleet adds up the nodes, for all, for pools and for zones. The worst nodes have the longest unavailability, then the

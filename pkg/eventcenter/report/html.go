@@ -29,6 +29,7 @@ func (r Report) functions(base string) template.FuncMap {
 			return Length(n / 1000)
 		},
 		"percent": Percent,
+		"rate":    func(r *float64) string { return fmt.Sprintf("%.2f", *r) },
 		"moment":  r.Moment,
 		"title":   Report.Title,
 		"places": func(id, title, what string, rows []PlaceRow) placesOf {

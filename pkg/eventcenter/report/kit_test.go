@@ -116,6 +116,8 @@ type agent struct {
 	skew     time.Duration
 	active   map[string]event.Fault
 	left     map[string]event.Activity
+	pods     uint64
+	counts   bool
 	sent     []journal.Event
 }
 
@@ -127,7 +129,7 @@ func (w *world) agent(node string) *agent {
 
 func (a *agent) restart() {
 	a.start++
-	a.sequence, a.active, a.left = 0, map[string]event.Fault{}, map[string]event.Activity{}
+	a.sequence, a.active, a.left, a.pods = 0, map[string]event.Fault{}, map[string]event.Activity{}, 0
 }
 
 func (a *agent) stream(kind string) string { return fmt.Sprintf("01J%023d", a.start*10)[:25] + kind }
@@ -216,6 +218,10 @@ func (a *agent) snapshot() journal.Event {
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.left)) {
 		s.Leftovers = append(s.Leftovers, a.left[key])
+	}
+	if a.counts {
+		pods := a.pods
+		s.PodsEnded = &pods
 	}
 	return a.event(event.NodeSnapshot, finding.Info, s)
 }

@@ -22,9 +22,11 @@ func TestMail(t *testing.T) {
 	const script = `<script>alert(1)</script>`
 	f := newFault(`c"'`+script, script, finding.Fatal)
 	f.Message, f.Reason = script+"\u202e", script
+	a.counts = true
 	e := a.raise(f, time.Minute)
 	e.Source = "x"
 	w.store1(e, a.leftover(event.LeftoverFound, script, script))
+	a.pods = 4
 	w.store1(a.snapshot())
 	w.places[a.node] = model.Place{Pool: script, Zone: `javascript:alert(1)`}
 	r := w.report(Daily, "")
@@ -36,7 +38,7 @@ func TestMail(t *testing.T) {
 			t.Errorf("the mail has %q", bad)
 		}
 	}
-	for _, want := range []string{"Partial: counted up to 2026-11-20 12:00 UTC", `style="`} {
+	for _, want := range []string{"Partial: counted up to 2026-11-20 12:00 UTC", "25.00 leftovers for a hundred", `style="`} {
 		if !strings.Contains(mail, want) {
 			t.Errorf("no %q in\n%s", want, mail)
 		}

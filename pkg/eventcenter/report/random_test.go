@@ -66,6 +66,8 @@ func (c *chance) happen(a *agent) {
 		c.store1(c.center(t, a.node, `{"reason":"x","message":"","since":"2026-11-01T00:00:00Z"}`))
 	case n == 13 && len(a.sent) > 0: // sent again
 		c.store1(pick(c.Rand, a.sent))
+	case n == 14:
+		a.pods += uint64(c.IntN(20))
 	case n == 15 && c.IntN(3) == 0:
 		c.store1(c.center(event.NodeRemoved, a.node, `{"reason":"NodeRemoved","message":"","since":"2026-11-01T00:00:00Z"}`))
 		c.withheld = slices.DeleteFunc(c.withheld, func(j journal.Event) bool { return j.Node == a.node })
@@ -127,7 +129,7 @@ func TestRandomDays(t *testing.T) {
 				Rand: rand.New(rand.NewPCG(seed, 1))}
 			for i := range 5 {
 				a := c.agent(fmt.Sprint("n", i))
-				a.skew = time.Duration(i-2) * 5 * time.Hour
+				a.counts, a.skew = i != 0, time.Duration(i-2)*5*time.Hour
 				c.agents = append(c.agents, a)
 				c.places[a.node] = model.Place{Pool: fmt.Sprint("pool", i%2), Zone: fmt.Sprint("zone", i%3)}
 			}

@@ -137,13 +137,18 @@ type NodeRow struct {
 
 // Leftovers are remains of deleted pods.
 type Leftovers struct {
-	Kinds []KindRow `json:"kinds"`
+	Kinds     []KindRow `json:"kinds"`
+	PodsEnded uint64    `json:"podsEnded"` // on nodes whose agents count them
+	Counting  int       `json:"counting"`  // the number of these nodes
+	// PerHundred is the number of leftovers per hundred ended pods on those nodes; absent: no pod ended.
+	PerHundred *float64 `json:"perHundredPods,omitempty"`
 }
 
 // KindRow is one kind of leftovers.
 type KindRow struct {
 	Kind string `json:"kind"`
 	model.LeftoverKind
-	Open int    `json:"open"` // at the end
-	Href string `json:"href"`
+	Open       int      `json:"open"` // at the end
+	PerHundred *float64 `json:"perHundredPods,omitempty"`
+	Href       string   `json:"href"`
 }

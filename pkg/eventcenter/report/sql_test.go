@@ -183,6 +183,10 @@ func (d database) compare(r Report, now time.Time) {
 			SELECT count(*) FROM l WHERE type = 'leftover.found.v1' AND (was IS NULL OR was <> 'leftover.found.v1')
 			AND event->>'$.data.subject.kind' = :kind AND`+in, sql.Named("kind", k.Kind))
 	}
+	check("pods", float64(r.Leftovers.PodsEnded), `WITH p AS (SELECT node, received, event->>'$.data.podsEnded' AS n,
+		event->>'$.data.asOfStream' AS s, offset FROM ev WHERE type = 'node.snapshot.v1' AND n IS NOT NULL),
+		q AS (SELECT *, n - coalesce(lag(n) OVER (PARTITION BY node, s ORDER BY offset), 0) AS more FROM p)
+		SELECT sum(more) FROM q WHERE`+in)
 }
 
 // times compares the availability of each listed node, and of the fleet.

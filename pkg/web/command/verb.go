@@ -41,7 +41,7 @@ func (v Verb[T]) Command(a *Asker) *cobra.Command {
 				return err
 			}
 		}
-		query := parameters(cmd)
+		query := Parameters(cmd)
 		if a.Output == "html" {
 			query.Set("format", "html")
 			query.Set("base", a.Address()) // of its links
@@ -69,8 +69,8 @@ func (v Verb[T]) Command(a *Asker) *cobra.Command {
 	return cmd
 }
 
-// parameters returns the flags of a verb as the parameters of its request.
-func parameters(cmd *cobra.Command) url.Values {
+// Parameters returns the flags of a verb as the parameters of its request.
+func Parameters(cmd *cobra.Command) url.Values {
 	query := url.Values{}
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 		switch list, isList := f.Value.(pflag.SliceValue); {
