@@ -304,7 +304,7 @@ func (s *Server) refusalOf(r *http.Request, err error) *web.Refusal {
 	return refusal
 }
 
-// refusalOf returns the refusal that an error means. If the error is not expected, that is a failure of the center.
+// refusalOf returns the refusal that an error means. An unexpected error is a failure of the center.
 func refusalOf(err error) (refusal *web.Refusal, expected bool) {
 	refusal, expected = errors.AsType[*web.Refusal](err)
 	switch {

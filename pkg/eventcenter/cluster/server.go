@@ -114,7 +114,7 @@ func storeLimit(dir string) (most int64, err error) {
 				used += info.Size()
 			}
 		}
-		return nil // a file that has vanished, and a directory that cannot be read (lost+found), count as nothing
+		return nil // a file that has vanished, and a directory that cannot be read (lost+found), count as empty
 	})
 	var volume syscall.Statfs_t
 	if err := syscall.Statfs(dir, &volume); err != nil {

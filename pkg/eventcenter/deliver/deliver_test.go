@@ -66,8 +66,8 @@ func TestHeldBack(t *testing.T) {
 	})
 }
 
-// A dead letter that is sent again is not copied into the record of the position, which many large ones would exceed. One
-// that is deleted meanwhile is not sent.
+// A replayed dead letter is not copied into the record of the position, which many large ones would exceed. A letter
+// deleted meanwhile is not sent.
 func TestRedeliverCopiesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		settings := hooks()

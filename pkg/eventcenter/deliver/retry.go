@@ -65,7 +65,7 @@ func (s *subscription) goOn(ctx context.Context, h *held) {
 	}
 }
 
-// single sends an event about a gap, or a dead letter, unless that was deleted.
+// single sends an event about a gap, or a dead letter unless somebody has deleted it.
 func (s *subscription) single(ctx context.Context, h *held) (more bool, err error) {
 	text := h.Event
 	if text == nil {
@@ -85,7 +85,7 @@ func (s *subscription) single(ctx context.Context, h *held) (more bool, err erro
 	return false, nil
 }
 
-// sent sends an event that is in no lane, and reports whether it is done: delivered, or a dead letter.
+// sent sends an event outside the lanes, and reports whether it is done: delivered, or a dead letter.
 func (s *subscription) sent(ctx context.Context, h *held, text json.RawMessage) bool {
 	err := s.send(ctx, []item{{h.ID, text}})
 	switch {

@@ -33,7 +33,7 @@ type held struct {
 	After uint64 `json:"after,omitempty"` // up to here, and up to the cursor, every event of the node is done
 
 	Event      json.RawMessage `json:"event,omitempty"`  // about a gap; an earlier release had that of a dead letter too
-	DeadLetter string          `json:"letter,omitempty"` // the ID of a dead letter that is sent again
+	DeadLetter string          `json:"letter,omitempty"` // the ID of a replayed dead letter
 }
 
 // Held is a held node, or one event outside the order of the others.

@@ -195,7 +195,7 @@ func copied[V any](all map[string]*V) map[string]*V {
 	return some
 }
 
-// place returns where the node is, or was when that was last known.
+// place returns the node's place, or the last known one.
 func (n *Node) place() Place {
 	last := Place{}
 	if n.Day != nil {

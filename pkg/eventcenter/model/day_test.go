@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
-// The open faults of a node's day are limited, whatever its agent claims: a fault that is over at once is not open.
+// The open faults of a node's day are limited, whatever its agent claims: a one-shot fault is not open.
 func TestOpenBounds(t *testing.T) {
 	f := newFeed(t)
 	for i := range uint64(3) {

@@ -109,7 +109,7 @@ func (i *inference) leftovers(active []event.Activity) {
 	i.n.Leftovers = listed
 }
 
-// keeps reports whether the snapshot decides nothing on a fault or leftover: it is older than the latest event, with
+// keeps reports whether a fault or leftover stays as it is despite the snapshot: it is older than the latest event, with
 // stamp s, or does not list one of a check in unknown state.
 func (i *inference) keeps(s Stamp, unlisted bool, check string) bool {
 	return unlisted && slices.Contains(i.unknown, check) || s.Stream == i.stamp.Stream && s.Sequence > i.stamp.Sequence

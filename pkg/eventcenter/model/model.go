@@ -67,7 +67,7 @@ type Node struct {
 	Silence *Silence `json:"silence,omitempty"`
 	Removed bool     `json:"removed,omitempty"` // its Node is gone; dropped from a checkpoint of the next day
 
-	Day *NodeDay `json:"day,omitempty"` // nil: nothing of it was in the journal
+	Day *NodeDay `json:"day,omitempty"` // nil: the journal had no event of it
 }
 
 // Stamp identifies the agent's latest event about a fault or leftover. Ended ones stay until the next snapshot, so that
@@ -260,7 +260,7 @@ func leftoverKey(a event.Activity) string {
 // wrongClock is how far a node's clock may be off. Signs of life are sent at once; their delay is shorter than this.
 const wrongClock = 2 * time.Minute
 
-// RecordAlive records an agent's sign of life, which is not in the journal: sentAt by the agent's clock, at by the
+// RecordAlive records an agent's sign of life (the journal has none): sentAt by the agent's clock, at by the
 // center's.
 func (m *Model) RecordAlive(key Key, agent event.Agent, sentAt, at time.Time) {
 	m.mu.Lock()

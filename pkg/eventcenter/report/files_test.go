@@ -54,7 +54,7 @@ func TestDayFile(t *testing.T) {
 	}
 }
 
-// A day's file of 2026-11-20, whose model counted nothing, yields the same report as then. The day after continues it, and
+// A day's file of 2026-11-20, written before the model counted, yields the same report as then. The day after continues it, and
 // names the events that no model counted.
 func TestOldVersion(t *testing.T) {
 	w := newWorld(t, november(21, 6), time.UTC)

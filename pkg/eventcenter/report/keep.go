@@ -205,7 +205,7 @@ func (k *Keeper) Report(p Period, date string) (Report, error) {
 	return k.build(p, name, day, count, today)
 }
 
-// build makes the report of count days from first on; today is the present day, nil if that is none of them.
+// build makes the report of count days from first on; today is the present day, or nil if the report does not reach it.
 func (k *Keeper) build(p Period, name string, first time.Time, count int, today *model.Day) (Report, error) {
 	b := newBuilder(p, name)
 	var missing []string

@@ -88,7 +88,7 @@ func (r *Reporter) step(ctx context.Context) time.Time {
 		return r.retryAt
 	}
 	err := r.sendAll(ctx)
-	if ctx.Err() == nil { // after sending: a center that is back gets everything, even if the clock has jumped ahead
+	if ctx.Err() == nil { // after sending: a center that has come back gets everything, even if the clock has jumped ahead
 		r.expire()
 	}
 	if err != nil {

@@ -50,9 +50,9 @@ func OpenPostgres(ctx context.Context, where string, keepDays int) (*Store, erro
 	return s, nil
 }
 
-// createTables creates the tables, or adds what a new release needs. If that is there, it locks nothing: a replica that
-// starts must neither wait for the writer nor hold it up. ALTER TABLE comes first, since it needs the strongest lock: a
-// transaction that takes a weaker one before can end in a deadlock with the writer's.
+// createTables creates the tables, or adds what a new release needs. If the tables are right, it takes no lock: a
+// replica that starts must neither wait for the writer nor hold it up. ALTER TABLE comes first, since it needs the
+// strongest lock: a transaction that takes a weaker one before can end in a deadlock with the writer's.
 func (s *Store) createTables(ctx context.Context) error {
 	tables := strings.ReplaceAll(openSchema+daySchema+hoursSchema, " WITHOUT ROWID", "")
 	alter := strings.NewReplacer("TABLE", "TABLE IF EXISTS", "COLUMN", "COLUMN IF NOT EXISTS").Replace(addBuild)

@@ -164,7 +164,7 @@ func TestListOfLaggingReplica(t *testing.T) {
 	}
 }
 
-// A key that is written again in the moment of a list is in it: its entry comes after the end of the others.
+// A list contains a key written again in its moment: its entry comes after the end of the others.
 func TestListOfMovingKey(t *testing.T) {
 	s := opened(t)
 	for _, key := range []string{"moved", "other"} {
