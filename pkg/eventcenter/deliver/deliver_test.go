@@ -6,11 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
@@ -20,9 +18,7 @@ import (
 // An event that a subscriber refuses holds back only its own node, for 24 hours; then it becomes a dead letter, and the
 // node continues. A dead letter can still be delivered later.
 func TestHeldBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 		k.add(deliver.Subscription{})
 		c.answers(refusing("bad-1"))
 		k.append("bad", "good", "bad", "good", "other")
@@ -48,70 +44,61 @@ func TestHeldBack(t *testing.T) {
 		if got := c.got(); !slices.Equal(got[5:], []string{"bad-2", "bad-3"}) {
 			t.Errorf("%v came after it was given up", got)
 		}
-		letters, err := k.DeadLetters(t.Context(), "a")
-		if err != nil || len(letters) != 1 || letters[0].Offset != "1" || letters[0].Attempts < 100 || k.status().Held > 0 {
-			t.Fatalf("%+v, %v, %+v", letters, err, k.status())
+		letters := k.letters()
+		if len(letters) != 1 || letters[0].Offset != "1" || letters[0].Attempts < 100 || k.status().Held > 0 {
+			t.Fatalf("%+v, %+v", letters, k.status())
 		}
 		whole, err := k.DeadLetter(t.Context(), "a", letters[0].ID)
 		if err != nil || !strings.Contains(string(whole.Event), `"bad-1"`) {
 			t.Errorf("%+v, %v", whole, err)
 		}
 		c.answers(nil)
-		must(t, k.Redeliver(t.Context(), deliver.Who{Name: "me"}, "a", letters[0].ID))
+		must(t, k.Redeliver(t.Context(), me, "a", letters[0].ID))
 		time.Sleep(time.Minute)
 		if got := c.got(); got[len(got)-1] != "bad-1" || k.status().DeadLetters != 0 {
 			t.Errorf("%v; %+v", got, k.status())
 		}
-		k.stop()
 	})
 }
 
 // A replayed dead letter is not copied into the record of the position, which many large ones would exceed. A letter
 // deleted meanwhile is not sent.
 func TestRedeliverCopiesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		settings := hooks()
-		settings.GiveUpAfter = time.Minute
-		c := &receiver{}
-		k := newKit(t, settings, c)
+	settings := hooks()
+	settings.GiveUpAfter = time.Minute
+	simulate(t, settings, func(t *testing.T, k *kit, c *receiver) {
 		k.add(deliver.Subscription{})
 		c.answers(refusing("x-1"))
 		k.append("x", "y")
 		time.Sleep(2 * time.Hour)
-		letters, err := k.DeadLetters(t.Context(), "a")
-		if err != nil || len(letters) != 1 {
-			t.Fatal(letters, err)
-		}
-		must(t, k.Redeliver(t.Context(), deliver.Who{Name: "me"}, "a", letters[0].ID))
+		id := k.letters()[0].ID
+		must(t, k.Redeliver(t.Context(), me, "a", id))
 		time.Sleep(30 * time.Second) // it is refused again, and not yet given up
-		record, err := k.Store.Get(t.Context(), "cursors", "a")
-		if err != nil || strings.Contains(string(record.Value), `"event"`) || !strings.Contains(string(record.Value), letters[0].ID) {
-			t.Errorf("%s, %v", record.Value, err)
+		if position := string(k.position().Value); strings.Contains(position, `"event"`) || !strings.Contains(position, id) {
+			t.Error(position)
 		}
-		must(t, k.Forget(t.Context(), deliver.Who{Name: "me"}, "a", letters[0].ID))
+		must(t, k.Forget(t.Context(), me, "a", id))
 		c.answers(nil)
 		time.Sleep(time.Hour)
-		if got := c.got(); !slices.Equal(got, []string{"y-1"}) || k.status().Held != 0 {
-			t.Errorf("%v, %+v", got, k.status())
+		c.expect(t, "y-1")
+		if k.status().Held != 0 {
+			t.Errorf("%+v", k.status())
 		}
-		k.stop()
 	})
 }
 
 // A subscriber that is down, in whatever way, holds back only itself: when it returns it gets everything, in order, and
 // until then it is asked less and less often.
 func TestDown(t *testing.T) {
-	for name, answer := range map[string]func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool{
+	for name, answer := range map[string]answer{
 		"500": status(500), "404": status(404), "redirects": status(307), "too large": status(413),
-		"hangs": func(_ http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
+		"hangs": func(_ http.ResponseWriter, r *http.Request, _ []cloudevents.Event) int {
 			<-r.Context().Done()
-			return true
+			return http.StatusInternalServerError
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &receiver{}
-				k := newKit(t, hooks(), c)
+			simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 				k.add(deliver.Subscription{})
 				c.answers(answer)
 				for n := range 23 * 4 {
@@ -135,7 +122,6 @@ func TestDown(t *testing.T) {
 				if s := k.status(); s.LagEvents != 0 || s.LagSeconds != 0 || s.Held != 0 || s.Problem != "" {
 					t.Errorf("%+v", s)
 				}
-				k.stop()
 			})
 		})
 	}
@@ -143,13 +129,11 @@ func TestDown(t *testing.T) {
 
 // A subscriber a thousand times too slow gets everything once; the backlog is in the journal, not in memory.
 func TestSlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 		k.add(deliver.Subscription{Mode: event.Structured})
-		c.answers(func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool {
+		c.answers(func(http.ResponseWriter, *http.Request, []cloudevents.Event) int {
 			time.Sleep(10 * time.Second)
-			return false
+			return http.StatusNoContent
 		})
 		var nodes []string
 		for n := range 1000 {
@@ -165,24 +149,17 @@ func TestSlow(t *testing.T) {
 		if n := len(c.got()); n != 1000 {
 			t.Errorf("%d deliveries of 1000 events", n)
 		}
-		k.stop()
 	})
 }
 
 // The center honours Retry-After, and the target's limit of requests per minute.
 func TestAskedForPeace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
-		c.options = func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("WebHook-Allowed-Origin", "*")
-			w.Header().Set("WebHook-Allowed-Rate", "30")
-		}
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
+		c.options = allow("*", "30")
 		k.add(deliver.Subscription{Mode: event.Structured})
-		c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+		c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) int {
 			w.Header().Set("Retry-After", "1800")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return true
+			return http.StatusServiceUnavailable
 		})
 		k.append("x")
 		time.Sleep(29 * time.Minute)
@@ -191,9 +168,7 @@ func TestAskedForPeace(t *testing.T) {
 		}
 		c.answers(nil)
 		time.Sleep(2 * time.Minute)
-		for range 100 {
-			k.append("x")
-		}
+		k.append(slices.Repeat([]string{"x"}, 100)...)
 		before := c.asked()
 		time.Sleep(time.Minute)
 		if n := c.asked() - before; n < 28 || n > 32 {
@@ -201,25 +176,20 @@ func TestAskedForPeace(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		c.check(k)
-		k.stop()
 	})
 }
 
 // A target that has not agreed to receive events gets none.
 func TestHandshake(t *testing.T) {
-	for name, options := range map[string]func(http.ResponseWriter, *http.Request){
+	for name, options := range map[string]http.HandlerFunc{
 		"says nothing": func(http.ResponseWriter, *http.Request) {},
-		"another":      func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("WebHook-Allowed-Origin", "other") },
+		"another":      allow("other", ""),
 		"refuses":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) },
-		"no rate": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("WebHook-Allowed-Origin", "*")
-			w.Header().Set("WebHook-Allowed-Rate", "many")
-		},
+		"no rate":      allow("*", "many"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &receiver{options: options}
-				k := newKit(t, hooks(), c)
+			simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
+				c.options = options
 				k.add(deliver.Subscription{})
 				k.append("x")
 				time.Sleep(time.Hour)
@@ -231,20 +201,17 @@ func TestHandshake(t *testing.T) {
 				c.mu.Unlock()
 				time.Sleep(10 * time.Minute)
 				c.check(k)
-				k.stop()
 			})
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		settings := hooks()
-		settings.Targets[0].NoHandshake = true
-		c := &receiver{options: func(http.ResponseWriter, *http.Request) { t.Error("it is asked all the same") }}
-		k := newKit(t, settings, c)
+	settings := hooks()
+	settings.Targets[0].NoHandshake = true
+	simulate(t, settings, func(t *testing.T, k *kit, c *receiver) {
+		c.options = func(http.ResponseWriter, *http.Request) { t.Error("it is asked all the same") }
 		k.add(deliver.Subscription{})
 		k.append("x")
 		time.Sleep(time.Minute)
 		c.check(k)
-		k.stop()
 	})
 }
 
@@ -254,16 +221,13 @@ func TestUnsupported(t *testing.T) {
 	for status, mode := range map[int]event.Mode{http.StatusUnsupportedMediaType: event.Binary,
 		http.StatusBadRequest: event.Structured, http.StatusUnprocessableEntity: event.Structured,
 		http.StatusRequestEntityTooLarge: event.Structured} {
-		synctest.Test(t, func(t *testing.T) {
-			c := &receiver{}
-			k := newKit(t, hooks(), c)
-			c.answers(func(w http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
+		simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
+			c.answers(func(_ http.ResponseWriter, r *http.Request, _ []cloudevents.Event) int {
 				media := r.Header.Get("Content-Type")
-				refused := media == event.BatchMediaType || mode == event.Binary && media == event.MediaType
-				if refused {
-					w.WriteHeader(status)
+				if media == event.BatchMediaType || mode == event.Binary && media == event.MediaType {
+					return status
 				}
-				return refused
+				return http.StatusNoContent
 			})
 			k.add(deliver.Subscription{})
 			k.append("x", "y", "x")
@@ -272,8 +236,7 @@ func TestUnsupported(t *testing.T) {
 			if s := k.status(); s.NextMode != mode || s.Failed > 0 {
 				t.Errorf("%d: %+v", status, s)
 			}
-			k.stop()
-			k.start()
+			k.restart()
 			before := c.asked()
 			k.append("x")
 			time.Sleep(time.Minute)
@@ -281,16 +244,13 @@ func TestUnsupported(t *testing.T) {
 				t.Errorf("%d: %d requests: what a target takes is forgotten", status, n)
 			}
 			c.check(k)
-			k.stop()
 		})
 	}
 }
 
 // An answer of 410 pauses a subscription, and its status shows why; after Resume it continues from the same place.
 func TestGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 		k.add(deliver.Subscription{})
 		c.answers(status(http.StatusGone))
 		k.append("x")
@@ -300,40 +260,31 @@ func TestGone(t *testing.T) {
 		if s := k.status(); c.asked() != 1 || !strings.Contains(s.Paused, "410") || s.LagEvents != 3 || s.LagSeconds < 3600 {
 			t.Errorf("%d requests, %+v", c.asked(), s)
 		}
-		k.stop()
-		k.start()
+		k.restart()
 		c.answers(nil)
 		time.Sleep(time.Hour)
 		if c.asked() != 1 {
 			t.Error("a restart has resumed it")
 		}
-		must(t, k.Resume(t.Context(), deliver.Who{Name: "me"}, "a"))
+		must(t, k.Resume(t.Context(), me, "a"))
 		time.Sleep(2 * time.Minute)
 		c.check(k)
-		k.stop()
 	})
 }
 
 // A subscriber gets the events that pass its filter and its expression, from the offset that it asked for.
 func TestWanted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 		k.append("a", "b", "a", "c")
 		k.add(deliver.Subscription{After: "1", Filter: journal.Filter{journal.Node: {"a", "b"}}, CEL: `data.n == 2`})
 		k.append("b", "a", "c")
 		time.Sleep(time.Minute)
-		if diff := cmp.Diff([]string{"a-2", "b-2"}, c.got()); diff != "" {
-			t.Error(diff)
-		}
-		must(t, k.Replay(t.Context(), deliver.Who{Name: "me"}, "a", 0))
+		c.expect(t, "a-2", "b-2")
+		must(t, k.Replay(t.Context(), me, "a", 0))
 		time.Sleep(time.Minute)
-		if diff := cmp.Diff([]string{"a-2", "b-2", "a-2", "b-2"}, c.got()); diff != "" {
-			t.Errorf("after a replay\n%s", diff)
-		}
-		if err := k.Replay(t.Context(), deliver.Who{Name: "me"}, "a", 8); err == nil {
+		c.expect(t, "a-2", "b-2", "a-2", "b-2")
+		if err := k.Replay(t.Context(), me, "a", 8); err == nil {
 			t.Error("it waits for an offset that is not there")
 		}
-		k.stop()
 	})
 }

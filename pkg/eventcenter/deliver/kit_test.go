@@ -1,8 +1,12 @@
 package deliver_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,13 +16,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -27,7 +34,12 @@ import (
 	sqlitecontrol "github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
 
-var secret = []byte("0123456789abcdef0123456789abcdef")
+const hookURL = "https://hooks.example.com/a"
+
+var (
+	secret = []byte("0123456789abcdef0123456789abcdef")
+	me     = deliver.Who{Name: "me"}
+)
 
 // kit is a manager on a real journal and a real control store.
 type kit struct {
@@ -35,7 +47,6 @@ type kit struct {
 	t       *testing.T
 	dir     string
 	journal *sqlite.Store
-	log     *slog.Logger
 	config  deliver.Config
 	stop    func()
 	sent    map[string]int // events per node
@@ -43,18 +54,27 @@ type kit struct {
 	wrap func(control.Store) control.Store // the store that managers get; nil: the real one
 }
 
+// simulate runs a test in simulated time. Its manager sends to a receiver without a network.
+func simulate(t *testing.T, settings deliver.Settings, test func(t *testing.T, k *kit, c *receiver)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		test(t, newKit(t, settings, c), c)
+	})
+}
+
 func newKit(t *testing.T, settings deliver.Settings, transport http.RoundTripper) *kit {
 	t.Helper()
-	k := &kit{t: t, dir: t.TempDir(), log: slog.New(slog.NewTextHandler(io.Discard, nil)), sent: map[string]int{}}
-	file := filepath.Join(k.dir, "secret")
-	must(t, os.WriteFile(file, []byte("whsec_"+base64.StdEncoding.EncodeToString(secret)+"\n"), 0o600))
+	k := &kit{t: t, dir: t.TempDir(), sent: map[string]int{}}
 	for i := range settings.Targets {
-		settings.Targets[i].SecretFile = file
+		settings.Targets[i].SecretFile = k.secretFile()
 	}
+	k.writeSecret("whsec_" + base64.StdEncoding.EncodeToString(secret) + "\n")
+	log := slog.New(slog.DiscardHandler)
 	var err error
-	k.journal, err = sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(k.dir, "journal"), Log: k.log})
+	k.journal, err = sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(k.dir, "journal"), Log: log})
 	must(t, err)
-	k.config = deliver.Config{Settings: settings, Journal: k.journal, Log: k.log, Transport: transport}
+	k.config = deliver.Config{Settings: settings, Journal: k.journal, Log: log, Transport: transport}
 	k.start()
 	t.Cleanup(func() {
 		k.stop()
@@ -72,20 +92,29 @@ func (k *kit) start() {
 	if k.wrap != nil {
 		k.config.Store = k.wrap(store)
 	}
-	if k.Manager, err = deliver.Open(k.t.Context(), k.config); err != nil {
-		k.t.Fatal(err)
-	}
+	k.Manager, err = deliver.Open(k.t.Context(), k.config)
+	must(k.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		_ = k.Run(ctx)
-		close(done)
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { _ = k.Run(ctx) })
 	k.stop = sync.OnceFunc(func() {
 		cancel()
-		<-done
+		running.Wait()
 		_ = store.Close()
 	})
+}
+
+func (k *kit) restart() {
+	k.t.Helper()
+	k.stop()
+	k.start()
+}
+
+func (k *kit) secretFile() string { return filepath.Join(k.dir, "secret") }
+
+func (k *kit) writeSecret(text string) {
+	k.t.Helper()
+	must(k.t, os.WriteFile(k.secretFile(), []byte(text), 0o600))
 }
 
 // append stores the next events of nodes.
@@ -94,32 +123,24 @@ func (k *kit) append(nodes ...string) {
 	var events []journal.Event
 	for _, node := range nodes {
 		k.sent[node]++
-		e := cloudevents.New()
-		e.SetID(fmt.Sprintf("%s-%d", node, k.sent[node]))
-		e.SetSource("/clusters/prod/nodes/" + node)
-		e.SetType("io.github.nodeagent.fault.raised.v1")
-		e.SetExtension("severity", "fatal")
-		e.SetExtension("partitionkey", node)
-		must(k.t, e.SetData(cloudevents.ApplicationJSON, map[string]any{"n": k.sent[node], "text": "a \"ü\" %"}))
-		text, err := e.MarshalJSON()
-		must(k.t, err)
-		events = append(events, journal.Event{Source: e.Source(), ID: e.ID(), Type: e.Type(), Cluster: "prod", Node: node,
-			Severity: "fatal", JSON: text})
+		id, source := fmt.Sprintf("%s-%d", node, k.sent[node]), "/clusters/prod/nodes/"+node
+		text := fmt.Appendf(nil, `{"specversion":"1.0","id":%q,"source":%q,"type":"t","datacontenttype":"application/json",`+
+			`"data":{"n":%d,"text":"a \"ü\" %%"}}`, id, source, k.sent[node])
+		events = append(events, journal.Event{Source: source, ID: id, Type: "t", Cluster: "prod", Node: node, JSON: text})
 	}
-	if _, err := k.journal.Append(k.t.Context(), events); err != nil {
-		k.t.Fatal(err)
-	}
+	_, err := k.journal.Append(k.t.Context(), events)
+	must(k.t, err)
 }
 
 func (k *kit) add(one deliver.Subscription) {
 	k.t.Helper()
 	if one.URL == "" {
-		one.URL = "https://hooks.example.com/a"
+		one.URL = hookURL
 	}
 	if one.Name == "" {
 		one.Name = "a"
 	}
-	must(k.t, k.Add(k.t.Context(), deliver.Who{Name: "me"}, one))
+	must(k.t, k.Add(k.t.Context(), me, one))
 }
 
 // status returns the status of the only subscription.
@@ -130,6 +151,28 @@ func (k *kit) status() deliver.Status {
 		k.t.Fatalf("%+v", list)
 	}
 	return list[0]
+}
+
+// position returns the stored position of the subscription.
+func (k *kit) position() control.Record {
+	k.t.Helper()
+	record, err := k.config.Store.Get(k.t.Context(), "cursors", "a")
+	must(k.t, err)
+	return record
+}
+
+// awaitProblem waits until the status of the only subscription has a problem.
+func (k *kit) awaitProblem(want string) {
+	k.t.Helper()
+	eventually(k.t, want, func() bool { return strings.Contains(k.status().Problem, want) })
+}
+
+// letters returns the dead letters of the subscription.
+func (k *kit) letters() []deliver.DeadLetter {
+	k.t.Helper()
+	letters, err := k.DeadLetters(k.t.Context(), "a")
+	must(k.t, err)
+	return letters
 }
 
 // eventually waits for a condition that soon holds.
@@ -145,9 +188,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 }
 
 // hooks permits one target. Its name is not resolved if a transport is given.
-func hooks() deliver.Settings {
-	return deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/"}}}
-}
+func hooks() deliver.Settings { return anywhereAt("https://hooks.example.com/") }
 
 func anywhereAt(url string, addresses ...string) deliver.Settings {
 	t := deliver.Target{URL: url}
@@ -157,31 +198,25 @@ func anywhereAt(url string, addresses ...string) deliver.Settings {
 	return deliver.Settings{Targets: []deliver.Target{t}}
 }
 
+// answer returns the status of the answer to a request.
+type answer func(w http.ResponseWriter, r *http.Request, events []cloudevents.Event) int
+
 // receiver is a foreign receiver: it reads requests with the CloudEvents SDK.
 type receiver struct {
 	mu       sync.Mutex // guards the fields below
-	answer   func(w http.ResponseWriter, r *http.Request, events []cloudevents.Event) bool
-	options  func(w http.ResponseWriter, r *http.Request)
+	answer   answer     // nil: it accepts all events
+	options  http.HandlerFunc
 	taken    []string // IDs
 	requests int
-	problems []string
-	largest  int
+	problems error
+	batched  bool // a request had several events
 }
 
 // RoundTrip implements http.RoundTripper, for tests without a network.
 func (c *receiver) RoundTrip(r *http.Request) (*http.Response, error) {
-	done := make(chan *http.Response, 1)
-	go func() {
-		recorder := httptest.NewRecorder()
-		c.ServeHTTP(recorder, r)
-		done <- recorder.Result()
-	}()
-	select {
-	case response := <-done:
-		return response, nil
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
-	}
+	recorder := httptest.NewRecorder()
+	c.ServeHTTP(recorder, r)
+	return recorder.Result(), r.Context().Err()
 }
 
 func (c *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -189,40 +224,23 @@ func (c *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer, options := c.answer, c.options
 	c.mu.Unlock()
 	if r.Method == http.MethodOptions {
-		if options != nil {
-			options(w, r)
-			return
+		if options == nil {
+			options = allow(r.Header.Get("WebHook-Request-Origin"), "")
 		}
-		w.Header().Set("WebHook-Allowed-Origin", r.Header.Get("WebHook-Request-Origin"))
+		options(w, r)
 		return
 	}
-	body, err := io.ReadAll(r.Body)
-	problem := verify(r.Header, body, secret)
-	r.Body = io.NopCloser(strings.NewReader(string(body)))
-	events := []cloudevents.Event{}
-	if r.Header.Get("Content-Type") == cloudevents.ApplicationCloudEventsBatchJSON {
-		events, err = cehttp.NewEventsFromHTTPRequest(r)
-	} else if one, e := cehttp.NewEventFromHTTPRequest(r); e == nil {
-		events = append(events, *one)
-	} else {
-		err = e
-	}
+	events, err := verified(r)
 	c.mu.Lock()
 	c.requests++
-	c.largest = max(c.largest, len(events))
-	for _, e := range events {
-		if err == nil {
-			err = e.Validate()
-		}
-	}
-	for _, p := range []error{err, problem} {
-		if p != nil {
-			c.problems = append(c.problems, p.Error())
-		}
-	}
+	c.problems = errors.Join(c.problems, err)
+	c.batched = c.batched || len(events) > 1
 	c.mu.Unlock()
-	if answer != nil && answer(w, r, events) {
-		return
+	if answer != nil {
+		if code := answer(w, r, events); code >= 300 {
+			http.Error(w, "I do\nnot like it", code)
+			return
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,27 +250,73 @@ func (c *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (c *receiver) answers(f func(w http.ResponseWriter, r *http.Request, events []cloudevents.Event) bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answer = f
-}
-
-func status(code int) func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool {
-	return func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-		w.WriteHeader(code)
-		return true
+// allow agrees to events of an origin, at a rate if it is not empty.
+func allow(origin, rate string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WebHook-Allowed-Origin", origin)
+		if rate != "" {
+			w.Header().Set("WebHook-Allowed-Rate", rate)
+		}
 	}
 }
 
-// refusing answers 500 to requests that contain one of these IDs, and accepts all others.
-func refusing(ids ...string) func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool {
-	return func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
-		bad := slices.ContainsFunc(events, func(e cloudevents.Event) bool { return slices.Contains(ids, e.ID()) })
-		if bad {
-			http.Error(w, "I do\nnot like it", http.StatusInternalServerError)
+// verified returns the events of a request, with an error if one is not valid or the request not signed.
+func verified(r *http.Request) (events []cloudevents.Event, err error) {
+	body, err := io.ReadAll(r.Body)
+	problems := []error{err, verify(r.Header, body, secret)}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if r.Header.Get("Content-Type") == cloudevents.ApplicationCloudEventsBatchJSON {
+		events, err = cehttp.NewEventsFromHTTPRequest(r)
+	} else if one, e := cehttp.NewEventFromHTTPRequest(r); e != nil {
+		err = e
+	} else {
+		events = []cloudevents.Event{*one}
+	}
+	problems = append(problems, err)
+	for _, e := range events {
+		problems = append(problems, e.Validate())
+	}
+	return events, errors.Join(problems...)
+}
+
+// verify is the receiver's side of Standard Webhooks, as specified.
+func verify(header http.Header, body, secret []byte) error {
+	id, at := header.Get("webhook-id"), header.Get("webhook-timestamp")
+	seconds, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return fmt.Errorf("webhook-timestamp %q: %w", at, err)
+	}
+	if age := time.Since(time.Unix(seconds, 0)); age > 5*time.Minute || age < -5*time.Minute {
+		return fmt.Errorf("signed %s ago", age)
+	}
+	mac := hmac.New(sha256.New, secret)
+	fmt.Fprintf(mac, "%s.%s.%s", id, at, body)
+	for signature := range strings.FieldsSeq(header.Get("webhook-signature")) {
+		given, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(signature, "v1,"))
+		if err == nil && id != "" && hmac.Equal(given, mac.Sum(nil)) {
+			return nil
 		}
-		return bad
+	}
+	return errors.New("no signature is right")
+}
+
+func (c *receiver) answers(a answer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answer = a
+}
+
+func status(code int) answer {
+	return func(http.ResponseWriter, *http.Request, []cloudevents.Event) int { return code }
+}
+
+// refusing answers 500 to requests that contain one of these IDs, and accepts all others.
+func refusing(ids ...string) answer {
+	return func(_ http.ResponseWriter, _ *http.Request, events []cloudevents.Event) int {
+		if slices.ContainsFunc(events, func(e cloudevents.Event) bool { return slices.Contains(ids, e.ID()) }) {
+			return http.StatusInternalServerError
+		}
+		return http.StatusNoContent
 	}
 }
 
@@ -261,6 +325,14 @@ func (c *receiver) got() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.taken)
+}
+
+// expect compares the accepted events, in this order.
+func (c *receiver) expect(t *testing.T, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, c.got()); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func (c *receiver) asked() int {
@@ -273,27 +345,24 @@ func (c *receiver) asked() int {
 // deliveries of a node are not in order.
 func (c *receiver) check(k *kit) {
 	k.t.Helper()
+	want, got := map[string][]string{}, map[string][]string{}
+	for node, sent := range k.sent {
+		for n := range sent {
+			want[node] = append(want[node], fmt.Sprintf("%s-%d", node, n+1))
+		}
+	}
+	for _, id := range c.got() {
+		if node, _, _ := strings.Cut(id, "-"); !slices.Contains(got[node], id) {
+			got[node] = append(got[node], id)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		k.t.Error(diff)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.problems {
-		k.t.Error(p)
-	}
-	next := map[string]int{}
-	for _, id := range c.taken {
-		node, number, _ := strings.Cut(id, "-")
-		var n int
-		_, _ = fmt.Sscan(number, &n)
-		switch {
-		case n == next[node]+1:
-			next[node] = n
-		case n > next[node]+1:
-			k.t.Errorf("%s came after %d", id, next[node])
-		}
-	}
-	for node, sent := range k.sent {
-		if next[node] != sent {
-			k.t.Errorf("of %s %d events came, %d were sent", node, next[node], sent)
-		}
+	if c.problems != nil {
+		k.t.Error(c.problems)
 	}
 }
 

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
@@ -23,38 +21,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 )
-
-// A cursor outlives the process: events from the downtime are delivered, and delivered events are not sent again.
-func TestDurable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
-		k.add(deliver.Subscription{})
-		c.answers(refusing("bad-1"))
-		k.append("x", "bad", "bad")
-		time.Sleep(time.Minute)
-		k.stop()
-		k.append("x", "bad")
-		k.start()
-		time.Sleep(time.Minute)
-		if got := c.got(); !slices.Equal(got, []string{"x-1", "x-2"}) {
-			t.Errorf("%v", got)
-		}
-		c.answers(nil)
-		time.Sleep(10 * time.Minute)
-		k.append("x")
-		time.Sleep(time.Minute)
-		c.check(k)
-		before := c.asked()
-		k.stop()
-		k.start()
-		time.Sleep(time.Minute)
-		if c.asked() != before {
-			t.Error("a restart delivers again")
-		}
-		k.stop()
-	})
-}
 
 // forgetful is a store whose lists are empty for a while, as is the replica that it asks for a registration.
 type forgetful struct {
@@ -79,13 +45,12 @@ func (s *forgetful) Get(ctx context.Context, bucket, key string) (control.Record
 // A registered subscription that a list lacks is not lost: it cannot be added again, which would delete its cursor; it
 // begins once a later list has it, where it stopped; and it does not end if a list lacks it.
 func TestListLacks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, store := &receiver{}, &forgetful{}
-		k := newKit(t, hooks(), c)
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 		k.add(deliver.Subscription{})
 		k.append("x")
 		time.Sleep(time.Minute)
 		k.stop()
+		store := &forgetful{}
 		store.empty.Store(true)
 		k.wrap = func(s control.Store) control.Store {
 			store.Store = s
@@ -93,15 +58,12 @@ func TestListLacks(t *testing.T) {
 		}
 		k.append("x", "y")
 		k.start()
-		before, err := store.Get(t.Context(), "cursors", "a")
-		must(t, err)
-		if err := k.Add(t.Context(), deliver.Who{Name: "me"}, deliver.Subscription{Name: "a",
-			URL: "https://hooks.example.com/a"}); !errors.Is(err, deliver.ErrRefused) {
+		before := k.position()
+		if err := k.Add(t.Context(), me, deliver.Subscription{Name: "a", URL: hookURL}); !errors.Is(err, deliver.ErrRefused) {
 			t.Errorf("added again: %v", err)
 		}
-		after, err := store.Get(t.Context(), "cursors", "a")
-		if diff := cmp.Diff(before, after); diff != "" || err != nil {
-			t.Errorf("the cursor after that: %v %s", err, diff)
+		if diff := cmp.Diff(before, k.position()); diff != "" {
+			t.Errorf("the cursor after that: %s", diff)
 		}
 		time.Sleep(2 * time.Minute)
 		store.empty.Store(false)
@@ -115,46 +77,40 @@ func TestListLacks(t *testing.T) {
 		if got := c.got(); len(got) != 4 {
 			t.Errorf("%v", got)
 		}
-		k.stop()
 	})
 }
 
 // A position whose revision is not the known one, as after a write whose answer was lost, is written again.
 func TestPositionConflict(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 		k.add(deliver.Subscription{})
-		stored, err := k.config.Store.Get(t.Context(), "cursors", "a")
-		must(t, err)
-		_, err = k.config.Store.Put(t.Context(), "cursors", "a", stored.Value, stored.Revision) // as a write whose answer was lost
-		must(t, err)
-		k.append("x")
-		time.Sleep(time.Minute)
-		if stored, err = k.config.Store.Get(t.Context(), "cursors", "a"); err != nil || !strings.Contains(string(stored.Value), `"cursor":1`) {
-			t.Errorf("not at 1: %s, %v", stored.Value, err)
+		write := func(value string) {
+			_, err := k.config.Store.Put(t.Context(), "cursors", "a", []byte(value), k.position().Revision)
+			must(t, err)
+			k.append("x")
+			time.Sleep(time.Minute)
+		}
+		write(string(k.position().Value)) // as a write whose answer was lost
+		stored := string(k.position().Value)
+		if !strings.Contains(stored, `"cursor":1`) {
+			t.Errorf("not at 1: %s", stored)
 		}
 		c.check(k)
-		of := strings.Replace(string(stored.Value), `"cursor":1`, `"cursor":0`, 1) // of another worker
-		_, err = k.config.Store.Put(t.Context(), "cursors", "a", []byte(of), stored.Revision)
-		must(t, err)
-		k.append("x")
-		time.Sleep(time.Minute)
-		if stored, err = k.config.Store.Get(t.Context(), "cursors", "a"); err != nil || string(stored.Value) != of {
-			t.Errorf("the state of another worker became %s, %v", stored.Value, err)
+		another := strings.Replace(stored, `"cursor":1`, `"cursor":0`, 1)
+		write(another) // as another worker
+		if now := string(k.position().Value); now != another {
+			t.Errorf("the state of another worker became %s", now)
 		}
-		k.stop()
 	})
 }
 
 // Each change is recorded with its author before it is made; a removed subscription leaves no data behind.
 func TestChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, who, ctx := &receiver{}, deliver.Who{Name: "eve\x1b[31m", By: "token", Cluster: "prod"}, t.Context()
-		settings := hooks()
-		settings.Subscriptions = []deliver.Subscription{{Name: "fixed", URL: "https://hooks.example.com/f"}}
-		k := newKit(t, settings, c)
-		one := deliver.Subscription{Name: "a", URL: "https://hooks.example.com/a"}
+	settings := hooks()
+	settings.Subscriptions = []deliver.Subscription{{Name: "fixed", URL: "https://hooks.example.com/f"}}
+	simulate(t, settings, func(t *testing.T, k *kit, _ *receiver) {
+		who, ctx := deliver.Who{Name: "eve\x1b[31m", By: "token", Cluster: "prod"}, t.Context()
+		one := deliver.Subscription{Name: "a", URL: hookURL}
 		for _, step := range []struct {
 			what string
 			err  error
@@ -178,6 +134,7 @@ func TestChanges(t *testing.T) {
 			}
 		}
 		entries, err := k.Audit(ctx, 100)
+		must(t, err)
 		var done []string
 		for _, e := range slices.Backward(entries) {
 			done = append(done, e.What+" "+e.Subscription)
@@ -185,17 +142,16 @@ func TestChanges(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 		}
-		if want := "add a, pause a, resume a, replay a, pause fixed, remove a"; err != nil || strings.Join(done, ", ") != want {
-			t.Errorf("%v, %v", done, err)
+		want := []string{"add a", "pause a", "resume a", "replay a", "pause fixed", "remove a"}
+		if diff := cmp.Diff(want, done); diff != "" {
+			t.Error(diff)
 		}
 		time.Sleep(time.Minute)
 		for _, bucket := range []string{"subscriptions", "cursors"} {
-			records, err := k.config.Store.List(ctx, bucket, "a")
-			if len(records) > 0 || err != nil {
+			if records, err := k.config.Store.List(ctx, bucket, "a"); len(records) > 0 || err != nil {
 				t.Errorf("%s: %v, %v", bucket, records, err)
 			}
 		}
-		k.stop()
 	})
 }
 
@@ -203,15 +159,14 @@ func TestChanges(t *testing.T) {
 func TestUnaudited(t *testing.T) {
 	k := newKit(t, hooks(), &receiver{})
 	k.stop() // the store is closed
-	if err := k.Add(context.Background(), deliver.Who{Name: "me"}, deliver.Subscription{Name: "a",
-		URL: "https://hooks.example.com/"}); err == nil || len(k.List()) > 0 {
+	if err := k.Add(t.Context(), me, deliver.Subscription{Name: "a", URL: hookURL}); err == nil || len(k.List()) > 0 {
 		t.Errorf("%v, %v", err, k.List())
 	}
 }
 
 // An invalid subscription is refused when it is registered.
 func TestRefused(t *testing.T) {
-	k := newKit(t, deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/team/"}}}, &receiver{})
+	k := newKit(t, anywhereAt("https://hooks.example.com/team/"), &receiver{})
 	good := deliver.Subscription{Name: "a", URL: "https://hooks.example.com/team/a"}
 	for want, change := range map[string]func(*deliver.Subscription){
 		"not among the targets":        func(s *deliver.Subscription) { s.URL = "https://hooks.example.com/other" },
@@ -272,70 +227,58 @@ func TestSettings(t *testing.T) {
 
 // The number of dead letters is limited; dropped ones are counted and logged.
 func TestDeadLettersAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		settings := hooks()
-		settings.GiveUpAfter, settings.MaxDeadLetters = time.Minute, 3
-		c := &receiver{}
-		k := newKit(t, settings, c)
+	settings := hooks()
+	settings.GiveUpAfter, settings.MaxDeadLetters = time.Minute, 3
+	simulate(t, settings, func(t *testing.T, k *kit, c *receiver) {
 		k.add(deliver.Subscription{})
 		c.answers(refusing("x-1", "x-2", "x-3", "x-4", "x-5"))
 		k.append("x", "x", "x", "x", "x", "x", "y")
 		time.Sleep(2 * time.Hour)
-		letters, err := k.DeadLetters(t.Context(), "a")
-		s := k.status()
-		if err != nil || len(letters) != 3 || letters[0].Offset != "3" || s.Dropped != 2 || s.Dead != 5 || s.DeadLetters != 3 {
-			t.Errorf("%+v, %v, %+v", letters, err, s)
+		letters, s := k.letters(), k.status()
+		if len(letters) != 3 || letters[0].Offset != "3" || s.Dropped != 2 || s.Dead != 5 || s.DeadLetters != 3 {
+			t.Errorf("%+v, %+v", letters, s)
 		}
 		entries, err := k.Audit(t.Context(), 2)
 		if err != nil || len(entries) != 2 || entries[0].What != "drop the oldest dead letter" ||
 			entries[0].Who.Name != "eventcenter" {
 			t.Errorf("%+v, %v", entries, err)
 		}
-		if got := c.got(); !slices.Equal(got, []string{"y-1", "x-6"}) {
-			t.Error(got)
-		}
-		k.stop()
+		c.expect(t, "y-1", "x-6")
 	})
 }
 
 // trimmed is a journal without its oldest events.
 type trimmed struct {
 	journal.Reader
-	oldest atomic.Uint64
+	oldest uint64
 }
 
-func (j *trimmed) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
-	if oldest := j.oldest.Load(); q.After+1 < oldest {
-		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: oldest}
+func (j trimmed) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
+	if q.After+1 < j.oldest {
+		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: j.oldest}
 	}
 	return j.Reader.Read(ctx, q)
 }
 
 // A subscriber that stays away for longer than events are kept gets an event about those that it has missed.
 func TestGap(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		var gaps []cloudevents.Event
-		k := newKit(t, hooks(), c)
-		k.stop()
-		j := &trimmed{Reader: k.journal}
-		k.config.Journal = j
-		k.start()
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 		c.answers(refusing("held-1"))
 		k.add(deliver.Subscription{})
 		k.append("held")
 		time.Sleep(time.Minute)
 		k.stop()
 		k.append("x", "x", "x", "held")
-		j.oldest.Store(4)
+		k.config.Journal = trimmed{k.journal, 4}
 		k.start()
-		c.answers(func(_ http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+		var gaps []cloudevents.Event
+		c.answers(func(_ http.ResponseWriter, _ *http.Request, events []cloudevents.Event) int {
 			for _, e := range events {
 				if strings.HasSuffix(e.Type(), "subscription.gap.v1") {
 					gaps = append(gaps, e)
 				}
 			}
-			return false
+			return http.StatusNoContent
 		})
 		time.Sleep(10 * time.Minute)
 		if missed := k.status().Missed; missed != 5 {
@@ -346,45 +289,35 @@ func TestGap(t *testing.T) {
 		}
 		for _, e := range gaps {
 			text, err := json.Marshal(e)
-			if err == nil {
-				err = schematest.Problem(text)
-			}
+			must(t, errors.Join(err, schematest.Problem(text)))
 			from := `"from":"2","to":"3"`
 			if strings.Contains(string(text), `"node":"held"`) {
 				from = `"from":"1","to":"3"` // its first event was not taken
 			}
-			if err != nil || !strings.Contains(string(text), from) {
-				t.Errorf("%s: %v", text, err)
+			if !strings.Contains(string(text), from) {
+				t.Errorf("%s", text)
 			}
 		}
-		k.stop()
 	})
 }
 
 // The secrets of a target are read again: if there are two, each signs, so that one can replace the other; if there is
 // none, the center sends no events.
 func TestSecret(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := &receiver{}
-		k := newKit(t, hooks(), c)
-		file := filepath.Join(k.dir, "secret")
-		whole, err := os.ReadFile(file)
+	simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
+		whole, err := os.ReadFile(k.secretFile())
 		must(t, err)
-		write := func(text string) {
-			must(t, os.WriteFile(file, []byte(text), 0o600))
-		}
 		k.add(deliver.Subscription{})
 		for _, text := range []string{"", "whsec_c2hvcnQ=", "0123456789012345678901234567890", strings.Repeat("x", 5000)} {
-			write(text)
+			k.writeSecret(text)
 			k.append("x")
 			time.Sleep(time.Hour)
 			if n := c.asked(); n > 0 || !strings.Contains(k.status().Problem, "secretFile") {
 				t.Errorf("%.40q: %d requests, %+v", text, n, k.status())
 			}
 		}
-		write("whsec_" + strings.Repeat("QUJD", 8) + "\n" + string(whole))
+		k.writeSecret("whsec_" + strings.Repeat("QUJD", 8) + "\n" + string(whole))
 		time.Sleep(time.Hour)
 		c.check(k) // the second signature is right
-		k.stop()
 	})
 }

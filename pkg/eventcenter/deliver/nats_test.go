@@ -56,14 +56,6 @@ func (n *natsServer) url(subject string) string {
 	return fmt.Sprintf("nats://127.0.0.1:%d/%s", n.port, subject)
 }
 
-// stream makes a stream of subjects.
-func (n *natsServer) stream(subjects string) {
-	n.t.Helper()
-	_, err := n.jetstream().CreateStream(n.t.Context(), jetstream.StreamConfig{Name: "FLEET", Subjects: []string{subjects},
-		Storage: jetstream.FileStorage})
-	must(n.t, err)
-}
-
 func (n *natsServer) jetstream() jetstream.JetStream {
 	n.t.Helper()
 	conn, err := nats.Connect(n.ClientURL())
@@ -74,73 +66,69 @@ func (n *natsServer) jetstream() jetstream.JetStream {
 	return js
 }
 
-// events reads the whole stream in order, as a foreign program would.
-func (n *natsServer) events() (ids []string) {
+// stream makes a stream of all subjects below "fleet".
+func (n *natsServer) stream() {
 	n.t.Helper()
-	stream, err := n.jetstream().Stream(n.t.Context(), "FLEET")
+	_, err := n.jetstream().CreateStream(n.t.Context(), jetstream.StreamConfig{Name: "FLEET", Subjects: []string{"fleet.>"}})
 	must(n.t, err)
+}
+
+// await waits until the stream has this many messages.
+func (n *natsServer) await(want uint64) (stream jetstream.Stream) {
+	n.t.Helper()
+	eventually(n.t, fmt.Sprint(want, " messages"), func() bool {
+		var err error
+		stream, err = n.jetstream().Stream(n.t.Context(), "FLEET")
+		must(n.t, err)
+		return stream.CachedInfo().State.Msgs >= want
+	})
+	return stream
+}
+
+// events reads the whole stream in order, as a foreign program would: the IDs of each subject and node.
+func (n *natsServer) events(stream jetstream.Stream) map[string][]string {
+	n.t.Helper()
+	ids := map[string][]string{}
 	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
 		m, err := stream.GetMsg(n.t.Context(), sequence)
 		must(n.t, err)
 		var e cloudevents.Event
-		if err := e.UnmarshalJSON(m.Data); err != nil || e.Validate() != nil {
-			n.t.Errorf("%s: %v, %v", m.Data, err, e.Validate())
-		}
-		ids = append(ids, m.Subject+" "+e.ID())
+		must(n.t, e.UnmarshalJSON(m.Data))
 		h := http.Header{}
 		for name, values := range m.Header {
 			h[http.CanonicalHeaderKey(name)] = values
 		}
-		if err := verify(h, m.Data, secret); err != nil || m.Header.Get("content-type") != "application/cloudevents+json" {
-			n.t.Errorf("%v: %v", m.Header, err)
+		if err := errors.Join(e.Validate(), verify(h, m.Data, secret)); err != nil ||
+			m.Header.Get("content-type") != "application/cloudevents+json" {
+			n.t.Errorf("%v %s: %v", m.Header, m.Data, err)
 		}
+		node, _, _ := strings.Cut(e.ID(), "-")
+		ids[m.Subject+" "+node] = append(ids[m.Subject+" "+node], e.ID())
 	}
 	return ids
-}
-
-// of returns the IDs that belong to a node.
-func of(ids []string, node string) (own []string) {
-	for _, id := range ids {
-		if strings.Contains(id, " "+node+"-") {
-			own = append(own, id)
-		}
-	}
-	return own
 }
 
 // A NATS subject gets each event once, signed, in the order of its node, also those from while its server was away. Two
 // subscriptions that share a stream do not interfere.
 func TestNATS(t *testing.T) {
 	n := startNATS(t)
-	n.stream("fleet.>")
+	n.stream()
 	k := newKit(t, anywhereAt(n.url("fleet"), "127.0.0.0/8"), nil)
 	k.add(deliver.Subscription{Name: "a", URL: n.url("fleet.a")})
 	k.add(deliver.Subscription{Name: "b", URL: n.url("fleet.b")})
-	k.append("node-1", "node-2", "node-1")
-	arrived := func(count int) func() bool {
-		return func() bool { return len(n.events()) >= count }
-	}
-	eventually(t, "three events at each subject", arrived(6))
+	k.append("x", "y", "x")
+	n.await(6)
 	n.stop()
-	k.append("node-1", "node-2")
+	k.append("x", "y")
 	eventually(t, "an attempt that fails", func() bool { return k.List()[0].Failed > 0 || k.List()[0].Problem != "" })
 	n.start()
 	for _, name := range []string{"a", "b"} { // otherwise the next attempt would come only minutes later
-		must(t, k.Resume(t.Context(), deliver.Who{Name: "me"}, name))
+		must(t, k.Resume(t.Context(), me, name))
 	}
-	eventually(t, "five events at each subject", arrived(10))
-	ids := n.events()
-	for _, subject := range []string{"fleet.a", "fleet.b"} {
-		var own []string
-		for _, id := range ids {
-			if strings.HasPrefix(id, subject+" ") {
-				own = append(own, id)
-			}
-		}
-		want := []string{subject + " node-1-1", subject + " node-1-2", subject + " node-1-3"}
-		if diff := cmp.Diff(want, of(own, "node-1")); diff != "" || len(of(own, "node-2")) != 2 {
-			t.Errorf("%s: %v\n%s", subject, own, diff)
-		}
+	want := map[string][]string{"fleet.a x": {"x-1", "x-2", "x-3"}, "fleet.a y": {"y-1", "y-2"},
+		"fleet.b x": {"x-1", "x-2", "x-3"}, "fleet.b y": {"y-1", "y-2"}}
+	if diff := cmp.Diff(want, n.events(n.await(10))); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -149,10 +137,10 @@ func TestNATSWithoutStream(t *testing.T) {
 	n := startNATS(t)
 	k := newKit(t, anywhereAt(n.url("fleet"), "127.0.0.0/8"), nil)
 	k.add(deliver.Subscription{URL: n.url("fleet.a")})
-	k.append("node-1")
-	eventually(t, "the reason", func() bool { return strings.Contains(k.status().Problem, "no stream of JetStream takes it") })
-	n.stream("fleet.>")
-	eventually(t, "the event", func() bool { return len(n.events()) == 1 })
+	k.append("x")
+	k.awaitProblem("no stream of JetStream takes it")
+	n.stream()
+	n.await(1)
 }
 
 // A target that the operator does not permit is neither registered nor connected to.
@@ -160,13 +148,13 @@ func TestNATSRefused(t *testing.T) {
 	n := startNATS(t)
 	k := newKit(t, anywhereAt(n.url("fleet.team")), nil)
 	for _, one := range []deliver.Subscription{
-		{Name: "a", URL: n.url("fleet.teams")}, {Name: "a", URL: n.url("fleet")}, {Name: "a", URL: n.url("fleet.team.>")},
-		{Name: "a", URL: n.url("fleet.team.*")}, {Name: "a", URL: n.url("fleet.team/a")}, {Name: "a", URL: n.url("")},
-		{Name: "a", URL: n.url("fleet.team.a?x=y")}, {Name: "a", URL: n.url("fleet.team.a"), Mode: event.Batch},
-		{Name: "a", URL: n.url("fleet.team.a"), Mode: event.Binary},
-		{Name: "a", URL: strings.Replace(n.url("fleet.team.a"), "nats:", "tls:", 1)},
+		{URL: n.url("fleet.teams")}, {URL: n.url("fleet")}, {URL: n.url("fleet.team.>")}, {URL: n.url("fleet.team.*")},
+		{URL: n.url("fleet.team/a")}, {URL: n.url("")}, {URL: n.url("fleet.team.a?x=y")},
+		{URL: n.url("fleet.team.a"), Mode: event.Batch}, {URL: n.url("fleet.team.a"), Mode: event.Binary},
+		{URL: strings.Replace(n.url("fleet.team.a"), "nats:", "tls:", 1)},
 	} {
-		if err := k.Add(t.Context(), deliver.Who{Name: "me"}, one); !errors.Is(err, deliver.ErrRefused) {
+		one.Name = "a"
+		if err := k.Add(t.Context(), me, one); !errors.Is(err, deliver.ErrRefused) {
 			t.Errorf("%s %s: %v", one.URL, one.Mode, err)
 		}
 	}
@@ -177,8 +165,8 @@ func TestNATSRefused(t *testing.T) {
 		}
 	}
 	k.add(deliver.Subscription{URL: n.url("fleet.team.a")})
-	k.append("node-1")
-	eventually(t, "the refusal", func() bool { return strings.Contains(k.status().Problem, "127.0.0.1 is not permitted") })
+	k.append("x")
+	k.awaitProblem("127.0.0.1 is not permitted")
 	if clients := n.NumClients(); clients > 0 {
 		t.Errorf("%d connections", clients)
 	}
