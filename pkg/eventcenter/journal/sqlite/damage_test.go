@@ -1,7 +1,7 @@
 package sqlite
 
 import (
-	"database/sql"
+	"bytes"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,14 +10,94 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
+
+// upper changes a text in the file that begins with an offset to upper case.
+func (k *kit) upper(first uint64, text string) {
+	k.t.Helper()
+	edit(k.t, k.file(first), func(data []byte) []byte {
+		if !bytes.Contains(data, []byte(text)) {
+			k.t.Fatal("not there:", text)
+		}
+		return bytes.ReplaceAll(data, []byte(text), []byte(strings.ToUpper(text)))
+	})
+}
+
+// Whatever damaged the files: unreadable offsets are a gap that is logged at the start, never skipped silently; the
+// rest can be read, and new events get unused offsets.
+func TestDamage(t *testing.T) {
+	zero := func(data []byte) []byte { return make([]byte, len(data)) }
+	for name, test := range map[string]struct {
+		damage func(k *kit, early []byte)
+		want   []string
+	}{
+		"none": {func(*kit, []byte) {}, []string{"1 a/1", "2 a/2", "3 a/3", "4 a/4", "5 a/9"}},
+		"an event in the newest file": {func(k *kit, _ []byte) { k.upper(3, `"n":3`) },
+			[]string{"1 a/1", "2 a/2", "4 a/4", "5 a/9", "gap 3-3"}},
+		"an event in an older file": {func(k *kit, _ []byte) { k.upper(1, `"n":1`) },
+			[]string{"2 a/2", "3 a/3", "4 a/4", "5 a/9", "gap 1-1"}},
+		"the head of the newest file": {func(k *kit, _ []byte) { overwrite(k.t, k.file(3), 0, 0) },
+			[]string{"1 a/1", "2 a/2", "5 a/9", "gap 3-4"}},
+		"all of an older file": {func(k *kit, _ []byte) { edit(k.t, k.file(1), zero) },
+			[]string{"3 a/3", "4 a/4", "5 a/9", "gap 1-2"}},
+		"the newest file is gone": {func(k *kit, _ []byte) { must(k.t, os.Remove(k.file(3))) },
+			[]string{"1 a/1", "2 a/2", "5 a/9", "gap 3-4"}},
+		"the newest file is of before": {func(k *kit, early []byte) { must(k.t, os.WriteFile(k.file(3), early, 0o600)) },
+			[]string{"1 a/1", "2 a/2", "3 a/3", "5 a/9", "gap 4-4"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newKit(t)
+			k.append(of("a", 1), of("a", 2))
+			k.clock.Add(day)
+			k.append(of("a", 3))
+			k.close()
+			early, err := os.ReadFile(k.file(3))
+			must(t, err)
+			k.open(Options{})
+			k.append(of("a", 4))
+			k.close()
+			test.damage(k, early)
+			var log bytes.Buffer
+			k.open(Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+			_, err = k.Check(t.Context(), WithoutRest)
+			must(t, err)
+			k.append(of("a", 9))
+			k.expect(test.want...)
+			told := strings.Contains(log.String(), "read a part of the journal failed")
+			if gaps := strings.Contains(strings.Join(test.want, " "), "gap"); told != gaps {
+				t.Errorf("logged: %s", log.String())
+			}
+			k.open(Options{}) // the next start shows the same, also with a filter
+			filtered := journaltest.Texts(t, k, journal.Query{Filter: journal.Filter{journal.Node: {"a"}}})
+			if diff := cmp.Diff(test.want, filtered); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Acknowledged events that are only in the write-ahead log are reported as a gap if the log is damaged.
+func TestDamagedLog(t *testing.T) {
+	k, dir := newKit(t), t.TempDir()
+	for sequence := range uint64(3) {
+		k.append(of("a", sequence+1))
+	}
+	must(t, os.CopyFS(dir, os.DirFS(k.dir))) // as after a kill
+	log := filepath.Join(dir, partitionName(1)+"-wal")
+	must(t, os.Remove(filepath.Join(dir, partitionName(1)+"-shm")))
+	edit(t, log, func(data []byte) []byte {
+		data[len(data)-100] ^= 1 // in the last frame, which belongs to the last event
+		return data
+	})
+	killed := newKitIn(t, dir)
+	killed.append(of("a", 4))
+	killed.expect("1 a/1", "2 a/2", "4 a/4", "gap 3-3")
+}
 
 const pageSize = 4096 // SQLite's
 
@@ -44,15 +124,21 @@ func pagesByKind(t *testing.T, name string) map[string][]int {
 	return found
 }
 
+func overwrite(t *testing.T, name string, page int, with byte) {
+	t.Helper()
+	edit(t, name, func(data []byte) []byte {
+		copy(data[page*pageSize:], slices.Repeat([]byte{with}, pageSize))
+		return data
+	})
+}
+
 // Damage loses only the events on the damaged page: for a page of each kind, reads in both directions and by node,
 // backup and salvage return all that a look-up of each offset finds, and exactly the rest is a gap.
 func TestDamagedPage(t *testing.T) {
 	const events = 2400
-	c, sound := journaltest.NewClock(), t.TempDir()
-	s := openTest(t, sound, Options{Now: c.Now})
 	var batch []journal.Event
 	for i := range uint64(events) {
-		e := of(fmt.Sprint("node-", i%7), i/7+1)
+		e := of(nodeOf(i+1), i/7+1)
 		size := 600
 		if i%50 == 0 {
 			size = 9000 // overflows
@@ -60,52 +146,33 @@ func TestDamagedPage(t *testing.T) {
 		e.JSON = fmt.Appendf(nil, `{"n":%d,"text":%q}`, i, strings.Repeat("x", size))
 		batch = append(batch, e)
 	}
-	journaltest.Append(t, s, batch...)
-	c.Add(24 * time.Hour)
-	journaltest.Append(t, s, of("node-0", 10_000))
-	must(t, s.Seal(t.Context()))
-	must(t, s.Close())
-	name := partitionName(1)
-	kinds := pagesByKind(t, filepath.Join(sound, name))
+	sound := sealedDay(t, batch...)
+	kinds := pagesByKind(t, sound.file(1))
 	if len(kinds) != 6 {
 		t.Fatalf("kinds of pages: %v", slices.Collect(maps.Keys(kinds)))
 	}
 	for kind, pages := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			for i, page := range pages {
-				dir := t.TempDir()
-				must(t, os.CopyFS(dir, os.DirFS(sound)))
-				overwrite(t, filepath.Join(dir, name), page, []byte{0, 0xa5}[i%2])
-				damagedAs(t, dir, events+1, c)
+				k := *sound
+				k.t, k.dir = t, t.TempDir()
+				must(t, os.CopyFS(k.dir, os.DirFS(sound.dir)))
+				overwrite(t, k.file(1), page, []byte{0, 0xa5}[i%2])
+				k.damagedAs(events + 1)
 			}
 		})
 	}
 }
 
-func overwrite(t *testing.T, name string, page int, with byte) {
-	t.Helper()
-	f, err := os.OpenFile(name, os.O_WRONLY, 0)
-	must(t, err)
-	defer f.Close()
-	garbage := slices.Repeat([]byte{with}, pageSize)
-	if _, err := f.WriteAt(garbage, int64(page)*pageSize); err != nil {
-		t.Fatal(err)
-	}
-}
+// nodeOf returns the node of the event of an offset in TestDamagedPage.
+func nodeOf(offset uint64) string { return fmt.Sprint("node-", offset%7) }
 
 // lookedUp returns the offsets that single look-ups find, using none of our code except the checksum.
-func lookedUp(t *testing.T, dir string, newest uint64) (found []uint64) {
-	t.Helper()
-	var dbs []*sql.DB
-	files, _ := filepath.Glob(filepath.Join(dir, "*.db"))
-	for _, file := range files {
-		db, err := sql.Open("sqlite", "file:"+file+"?immutable=1")
-		must(t, err)
-		defer db.Close()
-		dbs = append(dbs, db)
-	}
-	for offset := uint64(1); offset <= newest; offset++ {
-		for _, db := range dbs {
+func (k *kit) lookedUp(newest uint64) (found []uint64) {
+	k.t.Helper()
+	for _, file := range k.files() {
+		db := readOnly(k.t, file)
+		for offset := uint64(1); offset <= newest; offset++ {
 			var text []byte
 			var crc uint32
 			err := db.QueryRow("SELECT crc, event FROM events WHERE offset = ?", int64(offset)).Scan(&crc, &text)
@@ -118,112 +185,87 @@ func lookedUp(t *testing.T, dir string, newest uint64) (found []uint64) {
 }
 
 // all reads everything, page by page.
-func all(t *testing.T, s *Store, q journal.Query) (found []uint64, gaps []journal.Gap) {
-	t.Helper()
+func (k *kit) all(q journal.Query) (found []uint64, gaps []journal.Gap) {
+	k.t.Helper()
 	for q.Limit = 700; ; {
-		page, err := s.Read(t.Context(), q)
-		must(t, err)
+		page, err := k.Read(k.t.Context(), q)
+		must(k.t, err)
 		for _, r := range page.Records {
 			found = append(found, r.Offset)
 		}
 		gaps = append(gaps, page.Gaps...)
-		if q.After = page.Next; q.Backward && len(page.Records) == 0 || !q.Backward && page.Next >= s.Bounds().Newest {
+		if q.After = page.Next; q.Backward && len(page.Records) == 0 || !q.Backward && page.Next >= k.Bounds().Newest {
 			return found, gaps
 		}
 	}
 }
 
-func offsetsOf(gaps []journal.Gap) (offsets []uint64) {
-	for _, g := range gaps {
-		for offset := g.From; offset <= g.To; offset++ {
-			offsets = append(offsets, offset)
-		}
-	}
-	return offsets
-}
-
 // damagedAs compares all readers of a journal with a look-up of each offset.
-func damagedAs(t *testing.T, dir string, newest uint64, c *journaltest.Clock) {
-	t.Helper()
-	want := lookedUp(t, dir, newest)
+func (k *kit) damagedAs(newest uint64) {
+	k.t.Helper()
+	want := k.lookedUp(newest)
 	var lost []uint64
 	for offset := uint64(1); offset <= newest; offset++ {
 		if !slices.Contains(want, offset) {
 			lost = append(lost, offset)
 		}
 	}
-	same := func(what string, want, got []uint64) {
-		t.Helper()
-		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s: %s", what, diff)
-		}
+	reads := map[string][]journal.Query{"forward": {{}}, "backward": {{Backward: true}}, "checked": nil}
+	for n := range uint64(7) {
+		filter := journal.Filter{journal.Node: {nodeOf(n)}}
+		reads["by node"] = append(reads["by node"], journal.Query{Filter: filter},
+			journal.Query{Filter: filter, Backward: true})
 	}
-	backwards := slices.Clone(want)
-	slices.Reverse(backwards)
-	for _, way := range []string{"forward", "backward", "by node", "checked"} {
-		s := openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
-		switch way {
-		case "forward":
-			got, gaps := all(t, s, journal.Query{})
-			same(way, want, got)
-			same("gaps of a page", lost, offsetsOf(gaps))
-		case "backward":
-			got, _ := all(t, s, journal.Query{Backward: true})
-			same(way, backwards, got)
-		case "by node":
-			for n := range uint64(7) {
-				ofNode := slices.DeleteFunc(slices.Clone(want), func(offset uint64) bool {
-					return (offset-1)%7 != n && (offset != newest || n != 0) || offset == newest && n != 0
-				})
-				filter := journal.Filter{journal.Node: {fmt.Sprint("node-", n)}}
-				got, _ := all(t, s, journal.Query{Filter: filter})
-				same(way, ofNode, got)
-				slices.Reverse(ofNode)
-				got, _ = all(t, s, journal.Query{Filter: filter, Backward: true})
-				same(way+" backward", ofNode, got)
+	for way, queries := range reads {
+		k.open(Options{ReadOnly: true})
+		for _, q := range queries {
+			matching := slices.DeleteFunc(slices.Clone(want), func(offset uint64) bool {
+				return q.Filter != nil && (offset == newest || nodeOf(offset) != q.Filter[journal.Node][0])
+			})
+			if q.Backward {
+				slices.Reverse(matching)
+			}
+			got, gaps := k.all(q)
+			same(k.t, fmt.Sprint(way, q), matching, got)
+			if way == "forward" {
+				same(k.t, "gaps of the pages", lost, offsetsOf(gaps))
 			}
 		}
-		if _, err := s.Check(t.Context(), WithoutRest); err != nil {
-			t.Error(err)
-		}
-		same("gaps "+way, lost, offsetsOf(s.Health().Gaps))
-		must(t, s.Close())
+		k.expectLost(lost...)
 	}
-	to := filepath.Join(t.TempDir(), "salvaged")
-	done, err := Salvage(t.Context(), dir, to, slog.New(slog.DiscardHandler))
-	if err != nil || done.Events != len(want) || done.Newest != newest {
-		t.Fatalf("%+v of %d: %v", done, len(want), err)
-	}
-	s := openTest(t, to, Options{Now: c.Now})
-	got, gaps := all(t, s, journal.Query{})
-	same("salvaged", want, got)
-	same("gaps of what is salvaged", lost, offsetsOf(gaps))
-	if again := journaltest.Append(t, s, of("node-1", 1), of("node-0", 10_001)); again.Last != newest+1 && again.Last != newest+2 {
-		t.Errorf("%+v", again)
-	}
-	must(t, s.Close())
-
-	s = openTest(t, dir, Options{Now: c.Now, ReadOnly: true})
-	copied := t.TempDir()
-	_, err = s.Copies(t.Context(), copied, func(string) error { return nil })
-	must(t, err)
+	copied := k.t.TempDir()
+	_, err := k.Copies(k.t.Context(), copied, func(string) error { return nil })
+	must(k.t, err)
 	_, err = Renew(copied)
-	must(t, err)
-	got, _ = all(t, openTest(t, copied, Options{Now: c.Now}), journal.Query{})
-	same("backed up", want, got)
+	must(k.t, err)
+	backup := newKitIn(k.t, copied)
+	got, _ := backup.all(journal.Query{})
+	same(k.t, "backed up", want, got)
+
+	to := filepath.Join(k.t.TempDir(), "salvaged")
+	done, err := Salvage(k.t.Context(), k.dir, to, k.Log)
+	if err != nil || done.Events != len(want) || done.Newest != newest {
+		k.t.Fatalf("%+v of %d: %v", done, len(want), err)
+	}
+	salvaged := newKitIn(k.t, to)
+	got, gaps := salvaged.all(journal.Query{})
+	same(k.t, "salvaged", want, got)
+	same(k.t, "gaps of what is salvaged", lost, offsetsOf(gaps))
+	if again := salvaged.append(of("node-1", 1), of("node-0", 10_001)); again.Last != newest+1 && again.Last != newest+2 {
+		k.t.Errorf("%+v", again)
+	}
 }
 
 // When the writer meets a damaged file, new events go into another file, and none is refused.
 func TestWriterMeetsDamage(t *testing.T) {
-	s := openTest(t, t.TempDir(), Options{})
-	journaltest.Append(t, s, of("a", 1), of("b", 1))
-	if _, err := s.writer.db.Exec("DROP TABLE streams"); err != nil {
-		t.Fatal(err)
-	}
-	journaltest.Append(t, s, of("a", 2))
-	journaltest.Append(t, s, of("a", 2), of("a", 3))
-	journaltest.Expect(t, s, "1 a/1", "2 b/1", "3 a/2", "4 a/3")
-	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 2 {
+	k := newKit(t)
+	k.append(of("a", 1), of("b", 1))
+	_, err := k.writer.db.Exec("DROP TABLE streams")
+	must(t, err)
+	k.append(of("a", 2))
+	k.append(of("a", 2), of("a", 3))
+	k.expect("1 a/1", "2 b/1", "3 a/2", "4 a/3")
+	if files := k.files(); len(files) != 2 {
 		t.Errorf("files: %v", files)
 	}
 }

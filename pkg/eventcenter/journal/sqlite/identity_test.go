@@ -2,14 +2,10 @@ package sqlite
 
 import (
 	"fmt"
-	"log/slog"
-	"path/filepath"
-	"strings"
+	"os"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
 func foreign(id string) journal.Event {
@@ -21,35 +17,33 @@ func foreign(id string) journal.Event {
 func TestNewIdentity(t *testing.T) {
 	const days = 31
 	for _, restart := range []bool{false, true} {
-		c, dir := journaltest.NewClock(), t.TempDir()
-		s := openTest(t, dir, Options{Now: c.Now})
-		for day := range days {
-			journaltest.Append(t, s, foreign(fmt.Sprint("of day ", day)))
-			c.Add(24 * time.Hour)
+		k := newKit(t)
+		for n := range days {
+			k.append(foreign(fmt.Sprint("of day ", n)))
+			k.clock.Add(day)
 		}
-		journaltest.Append(t, s, foreign("of today"))
-		must(t, s.Seal(t.Context()))
+		k.append(foreign("of today"))
+		must(t, k.Seal(t.Context()))
 		if restart {
-			must(t, s.Close())
-			s = openTest(t, dir, Options{Now: c.Now})
+			k.open(Options{})
 		}
-		for day := range days {
-			e := foreign(fmt.Sprint("of day ", day))
+		for n := range days {
+			e := foreign(fmt.Sprint("of day ", n))
 			other := e
 			other.JSON = []byte(`"something else"`)
-			if done := journaltest.Append(t, s, e, other); done.Duplicates != 2 || done.Conflicts != 1 {
-				t.Errorf("day %d: %+v", day, done)
+			if done := k.append(e, other); done.Duplicates != 2 || done.Conflicts != 1 {
+				t.Errorf("day %d: %+v", n, done)
 			}
 		}
-		for _, p := range s.parts[:days] { // a query of these files now fails
+		for _, p := range k.parts[:days] { // a query of these files now fails
 			must(t, p.db.Close())
 		}
 		for i := range 20 {
-			if done := journaltest.Append(t, s, foreign(fmt.Sprint("new ", i))); done.New != 1 {
+			if done := k.append(foreign(fmt.Sprint("new ", i))); done.New != 1 {
 				t.Errorf("%+v", done)
 			}
 		}
-		if _, err := s.Append(t.Context(), []journal.Event{foreign("of day 3")}); err == nil {
+		if _, err := k.Append(t.Context(), []journal.Event{foreign("of day 3")}); err == nil {
 			t.Error("what is in a file that cannot be read is taken for new")
 		}
 	}
@@ -57,16 +51,10 @@ func TestNewIdentity(t *testing.T) {
 
 // A filter with changed bytes is not trusted: the file is read.
 func TestDamagedFilter(t *testing.T) {
-	c, dir := journaltest.NewClock(), t.TempDir()
-	s := openTest(t, dir, Options{Now: c.Now})
-	journaltest.Append(t, s, foreign("1"))
-	c.Add(24 * time.Hour)
-	journaltest.Append(t, s, foreign("2"))
-	must(t, s.Seal(t.Context()))
-	must(t, s.Close())
-	openAnd(t, filepath.Join(dir, partitionName(1)), "UPDATE filter SET bits = zeroblob(64)")
-	s = openTest(t, dir, Options{Now: c.Now})
-	if done := journaltest.Append(t, s, foreign("1")); done.Duplicates != 1 {
+	k := sealedDay(t, foreign("1"))
+	execute(t, k.file(1), "UPDATE filter SET bits = zeroblob(64)")
+	k.open(Options{})
+	if done := k.append(foreign("1")); done.Duplicates != 1 {
 		t.Errorf("%+v", done)
 	}
 }
@@ -92,72 +80,75 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// openAnd opens a file outside the journal and executes a statement.
-func openAnd(t *testing.T, path, statement string) {
-	t.Helper()
-	db, err := open(path, writing)
-	must(t, err)
-	defer db.Close()
-	if _, err := db.Exec(statement); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A file of another format is refused by name, and stays as it is.
-func TestOtherFormats(t *testing.T) {
-	c, dir := journaltest.NewClock(), t.TempDir()
-	s := openTest(t, dir, Options{Now: c.Now})
-	journaltest.Append(t, s, of("a", 1), foreign("1"))
-	c.Add(24 * time.Hour)
-	journaltest.Append(t, s, of("a", 2))
-	must(t, s.Close())
-	name := filepath.Join(dir, partitionName(1))
-	refused := func(format int, err error) {
-		t.Helper()
-		for _, want := range []string{name, fmt.Sprintf("its format is %d", format), "eventcenter export"} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("format %d: no %q in %v", format, want, err)
-			}
-		}
-	}
-	log := slog.New(slog.DiscardHandler)
-	for _, format := range []int{0, 1, 2, version + 1} {
-		openAnd(t, name, fmt.Sprint("UPDATE meta SET version = ", format))
-		for _, readOnly := range []bool{true, false} {
-			_, err := Open(t.Context(), Options{Dir: dir, Log: log, ReadOnly: readOnly})
-			refused(format, err)
-		}
-		_, err := Salvage(t.Context(), dir, filepath.Join(t.TempDir(), "new"), log)
-		refused(format, err)
-	}
-	openAnd(t, name, fmt.Sprint("UPDATE meta SET version = ", version))
-	journaltest.Expect(t, openTest(t, dir, Options{Now: c.Now}), "1 a/1", "2 /0", "3 a/2")
-}
-
 // After a kill in the moment when a day's file gets its name, known events are still known and new ones are taken, even
 // if an older version made the file, which gave it no watermarks.
 func TestKilledAtMidnight(t *testing.T) {
-	t.Run("this version", func(t *testing.T) { killedAtMidnight(t, func(*Store) {}) })
-	t.Run("an older version", func(t *testing.T) { killedAtMidnight(t, func(s *Store) { s.writer.streams = nil }) })
+	for name, before := range map[string]func(*Store){
+		"this version": func(*Store) {}, "an older version": func(s *Store) { s.writer.streams = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newKit(t)
+			k.append(of("a", 1), of("a", 2), of("b", 1))
+			k.close() // it no longer writes
+			k.clock.Add(day)
+			before(k.Store)
+			p, err := k.create(t.Context(), 4, k.clock.Now().UTC().Format("2006-01-02"))
+			must(t, err)
+			must(t, p.close())
+			for range 2 { // the second start finds the events of the first in the new file
+				k.open(Options{})
+				if done := k.append(of("a", 1), of("a", 2), of("b", 1), of("b", 2)); done.New > 1 || done.Last != 4 {
+					t.Errorf("%+v", done)
+				}
+				k.expect("1 a/1", "2 a/2", "3 b/1", "4 b/2")
+			}
+		})
+	}
 }
 
-func killedAtMidnight(t *testing.T, before func(*Store)) {
-	t.Helper()
-	dir, c := t.TempDir(), journaltest.NewClock()
-	s := openTest(t, dir, Options{Now: c.Now})
-	journaltest.Append(t, s, of("a", 1), of("a", 2), of("b", 1))
-	must(t, s.Close()) // it no longer writes
-	c.Add(24 * time.Hour)
-	before(s)
-	p, err := s.create(t.Context(), 4, c.Now().UTC().Format(time.DateOnly))
+// A log of another file next to a sealed one is not applied: the sealed file's contents stay the same.
+func TestSealedFileWithForeignLog(t *testing.T) {
+	k, other := sealedDay(t, of("a", 1), of("a", 2), foreign("1")), newKit(t)
+	other.append(of("b", 1), foreign("2"))
+	log, err := os.ReadFile(other.file(1) + "-wal")
 	must(t, err)
-	must(t, p.close())
-	for range 2 { // the second start finds the events of the first in the new file
-		s = openTest(t, dir, Options{Now: c.Now})
-		if done := journaltest.Append(t, s, of("a", 1), of("a", 2), of("b", 1), of("b", 2)); done.New > 1 || done.Last != 4 {
-			t.Errorf("%+v", done)
+	must(t, os.WriteFile(k.file(1)+"-wal", log, 0o600))
+	for _, readOnly := range []bool{true, false} {
+		k.open(Options{ReadOnly: readOnly})
+		k.expect("1 a/1", "2 a/2", "3 /0", "4 last/1")
+		same(t, "gaps", nil, offsetsOf(k.Health().Gaps))
+	}
+	if done := k.append(of("a", 2), foreign("1"), of("a", 4)); done.Duplicates != 2 || done.New != 1 {
+		t.Errorf("%+v", done)
+	}
+}
+
+// A stream that was silent for days is still known: its earlier events are duplicates, even after a restart. It is
+// forgotten after the time for which events are kept.
+func TestSilentStreams(t *testing.T) {
+	k := newKit(t)
+	keep := Options{Keep: 10 * day}
+	k.open(keep)
+	k.append(of("silent", 1), of("silent", 2))
+	for n := range uint64(8) {
+		k.clock.Add(day)
+		k.append(of("a", n+1))
+		if n%3 == 0 {
+			k.open(keep)
 		}
-		journaltest.Expect(t, s, "1 a/1", "2 a/2", "3 b/1", "4 b/2")
-		must(t, s.Close())
+		if done := k.append(of("silent", 2), of("silent", 1)); done.Duplicates != 2 {
+			t.Fatalf("day %d: %+v", n, done)
+		}
+	}
+	if done := k.append(of("silent", 3)); done.New != 1 {
+		t.Errorf("%+v", done)
+	}
+	for i := range 5 {
+		k.append(of(fmt.Sprint("short-", i), 1))
+	}
+	k.clock.Add(11 * day)
+	k.append(of("a", 9))
+	if n := len(k.writer.streams); n != 1 {
+		t.Errorf("%d streams are remembered", n)
 	}
 }

@@ -1,145 +1,287 @@
 package sqlite
 
 import (
-	"bytes"
+	"context"
+	"database/sql"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
-func openTest(t *testing.T, dir string, o Options) *Store {
+const day = 24 * time.Hour
+
+// kit is a journal with its directory and clock.
+type kit struct {
+	*Store
+	t       *testing.T
+	dir     string
+	clock   *journaltest.Clock
+	closing func() error // the first call closes the store
+}
+
+func newKit(t *testing.T) *kit {
 	t.Helper()
-	o.Dir, o.BallastBytes = dir, 1<<16
+	return newKitIn(t, t.TempDir())
+}
+
+func newKitIn(t *testing.T, dir string) *kit {
+	t.Helper()
+	k := &kit{t: t, dir: dir, clock: journaltest.NewClock(), closing: func() error { return nil }}
+	k.open(Options{})
+	t.Cleanup(func() { _ = k.closing() })
+	return k
+}
+
+// open opens the journal, as a center that starts. It closes the one that is open.
+func (k *kit) open(o Options) {
+	k.t.Helper()
+	k.close()
+	o.Dir, o.Now, o.BallastBytes = k.dir, k.clock.Now, 1<<16
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s, err := Open(t.Context(), o)
-	must(t, err)
-	t.Cleanup(func() {
-		select {
-		case <-s.stopping:
-		default:
-			_ = s.Close()
+	var err error
+	k.Store, err = Open(k.t.Context(), o)
+	must(k.t, err)
+	k.closing = sync.OnceValue(k.Close)
+}
+
+func (k *kit) close() {
+	k.t.Helper()
+	must(k.t, k.closing())
+}
+
+func (k *kit) append(events ...journal.Event) journal.Appended {
+	k.t.Helper()
+	return journaltest.Append(k.t, k.Store, events...)
+}
+
+// sealedDay returns a closed journal of two files: a sealed one with these events, and one with one more event.
+func sealedDay(t *testing.T, events ...journal.Event) *kit {
+	t.Helper()
+	k := newKit(t)
+	for group := range slices.Chunk(events, maxGroup) {
+		k.append(group...)
+	}
+	k.clock.Add(day)
+	k.append(of("last", 1))
+	must(t, k.Seal(t.Context()))
+	k.close()
+	return k
+}
+
+// expect compares the whole journal with the expected records and gaps.
+func (k *kit) expect(want ...string) {
+	k.t.Helper()
+	journaltest.Expect(k.t, k.Store, want...)
+}
+
+// expectLost checks all files, and compares the offsets of all known gaps.
+func (k *kit) expectLost(want ...uint64) {
+	k.t.Helper()
+	_, err := k.Check(k.t.Context(), WithoutRest)
+	must(k.t, err)
+	same(k.t, "lost", want, offsetsOf(k.Health().Gaps))
+}
+
+func same(t *testing.T, what string, want, got []uint64) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("%s: %s", what, diff)
+	}
+}
+
+func offsetsOf(gaps []journal.Gap) (offsets []uint64) {
+	for _, g := range gaps {
+		for offset := g.From; offset <= g.To; offset++ {
+			offsets = append(offsets, offset)
 		}
-	})
-	return s
+	}
+	return offsets
+}
+
+// file returns the path of the file that begins with an offset.
+func (k *kit) file(first uint64) string { return filepath.Join(k.dir, partitionName(first)) }
+
+func (k *kit) files() []string {
+	k.t.Helper()
+	files, err := filepath.Glob(filepath.Join(k.dir, "*.db"))
+	must(k.t, err)
+	return files
+}
+
+// edit changes the bytes of a file.
+func edit(t *testing.T, name string, change func(data []byte) []byte) {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	must(t, err)
+	must(t, os.WriteFile(name, change(data), 0o600))
+}
+
+// execute executes a statement in a file outside the journal.
+func execute(t *testing.T, name, statement string) {
+	t.Helper()
+	db, err := open(name, writing)
+	must(t, err)
+	defer db.Close()
+	_, err = db.Exec(statement)
+	must(t, err)
+}
+
+// readOnly opens a file without our code.
+func readOnly(t *testing.T, name string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+name+"?immutable=1")
+	must(t, err)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
 }
 
 func of(node string, sequence uint64) journal.Event { return journaltest.Of(node, sequence) }
 
-// Whatever damaged the files: unreadable offsets are a gap that is logged at the start, never skipped silently; the
-// rest can be read, and new events get unused offsets.
-func TestDamage(t *testing.T) {
-	const newest = "00000000000000000003.db"
-	zero := func(t *testing.T, name string, from, to int) {
-		data, err := os.ReadFile(name)
-		must(t, err)
-		clear(data[from:min(to, len(data))])
-		must(t, os.WriteFile(name, data, 0o600))
+// many returns events of a node, starting with a sequence.
+func many(from, count uint64) (events []journal.Event) {
+	for i := range count {
+		events = append(events, of("a", from+i))
 	}
-	flip := func(t *testing.T, name, text string) {
-		data, err := os.ReadFile(name)
-		if err != nil || !bytes.Contains(data, []byte(text)) {
-			t.Fatal(err, "not there:", text)
-		}
-		if err := os.WriteFile(name, bytes.ReplaceAll(data, []byte(text), []byte(strings.ToUpper(text))),
-			0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, test := range []struct {
-		name   string
-		damage func(t *testing.T, dir string)
-		want   []string
-	}{
-		{"none", func(*testing.T, string) {}, []string{"1 a/1", "2 a/2", "3 a/3", "4 a/4", "5 a/9"}},
-		{"an event in the newest file", func(t *testing.T, dir string) {
-			flip(t, filepath.Join(dir, newest), `"n":3`)
-		}, []string{"1 a/1", "2 a/2", "4 a/4", "5 a/9", "gap 3-3"}},
-		{"an event in an older file", func(t *testing.T, dir string) {
-			flip(t, filepath.Join(dir, "00000000000000000001.db"), `"n":1`)
-		}, []string{"2 a/2", "3 a/3", "4 a/4", "5 a/9", "gap 1-1"}},
-		{"the head of the newest file", func(t *testing.T, dir string) {
-			zero(t, filepath.Join(dir, newest), 0, 4096)
-		}, []string{"1 a/1", "2 a/2", "5 a/9", "gap 3-4"}},
-		{"all of an older file", func(t *testing.T, dir string) {
-			zero(t, filepath.Join(dir, "00000000000000000001.db"), 0, 1<<20)
-		}, []string{"3 a/3", "4 a/4", "5 a/9", "gap 1-2"}},
-		{"the newest file is gone", func(t *testing.T, dir string) {
-			_ = os.Remove(filepath.Join(dir, newest))
-		}, []string{"1 a/1", "2 a/2", "5 a/9", "gap 3-4"}},
-		{"the newest file is of before", func(t *testing.T, dir string) {
-			_ = os.Rename(filepath.Join(dir, "early"), filepath.Join(dir, newest))
-		}, []string{"1 a/1", "2 a/2", "3 a/3", "5 a/9", "gap 4-4"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c, dir := journaltest.NewClock(), t.TempDir()
-			s := openTest(t, dir, Options{Now: c.Now})
-			journaltest.Append(t, s, of("a", 1), of("a", 2))
-			c.Add(24 * time.Hour)
-			journaltest.Append(t, s, of("a", 3))
-			must(t, s.Close())
-			early, err := os.ReadFile(filepath.Join(dir, newest))
-			if err != nil || os.WriteFile(filepath.Join(dir, "early"), early, 0o600) != nil {
-				t.Fatal(err)
-			}
-			s = openTest(t, dir, Options{Now: c.Now})
-			journaltest.Append(t, s, of("a", 4))
-			must(t, s.Close())
-			test.damage(t, dir)
-			var log bytes.Buffer
-			s = openTest(t, dir, Options{Now: c.Now, Log: slog.New(slog.NewTextHandler(&log, nil))})
-			if _, err := s.Check(t.Context(), WithoutRest); err != nil {
-				t.Error(err)
-			}
-			journaltest.Append(t, s, of("a", 9))
-			journaltest.Expect(t, s, test.want...)
-			told := strings.Contains(log.String(), "read a part of the journal failed")
-			if gaps := strings.Contains(strings.Join(test.want, " "), "gap"); told != gaps {
-				t.Errorf("logged: %s", log.String())
-			}
-			must(t, s.Close())
-			s = openTest(t, dir, Options{Now: c.Now}) // the next start shows the same, also with a filter
-			filtered := journaltest.Texts(t, s, journal.Query{Filter: journal.Filter{journal.Node: {"a"}}})
-			if diff := cmp.Diff(test.want, filtered); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
+	return events
 }
 
-// Two processes never write the same journal.
-func TestOneWriter(t *testing.T) {
-	dir := t.TempDir()
-	openTest(t, dir, Options{})
-	if s, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil {
-		t.Errorf("%s is open twice", s.Dir)
-	}
-}
-
-// Only a copy takes records with their offsets: in another journal the writing goroutine gives them.
-func TestNoCopy(t *testing.T) {
-	s := openTest(t, t.TempDir(), Options{})
-	if err := s.Put(t.Context(), []journal.Record{{Offset: 1, Event: of("a", 1)}}, Position{}); !errors.Is(err, errNoCopy) {
-		t.Error(err)
-	}
-	if _, _, err := s.Plan(t.Context(), time.Now(), nil); !errors.Is(err, errNoCopy) {
-		t.Error(err)
-	}
+// large is an event with a text of this many bytes.
+func large(sequence uint64, size int) journal.Event {
+	e := of("a", sequence)
+	e.JSON = fmt.Appendf(nil, `{"n":%d,"text":%q}`, sequence, strings.Repeat("x", size))
+	return e
 }
 
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Two processes never write the same journal.
+func TestOneWriter(t *testing.T) {
+	k := newKit(t)
+	if s, err := Open(t.Context(), k.Options); err == nil {
+		t.Errorf("%s is open twice", s.Dir)
+	}
+}
+
+// Only a copy takes records with their offsets: in another journal the writing goroutine gives them.
+func TestNoCopy(t *testing.T) {
+	k := newKit(t)
+	if err := k.Put(t.Context(), []journal.Record{{Offset: 1, Event: of("a", 1)}}, Position{}); !errors.Is(err, errNoCopy) {
+		t.Error(err)
+	}
+	if _, _, err := k.Plan(t.Context(), time.Now(), nil); !errors.Is(err, errNoCopy) {
+		t.Error(err)
+	}
+}
+
+// A file of another format is refused by name, and stays as it is.
+func TestOtherFormats(t *testing.T) {
+	k := sealedDay(t, of("a", 1), foreign("1"))
+	for _, format := range []int{0, 1, 2, version + 1} {
+		execute(t, k.file(1), fmt.Sprint("UPDATE meta SET version = ", format))
+		o := k.Options
+		_, writing := Open(t.Context(), o)
+		o.ReadOnly = true
+		_, reading := Open(t.Context(), o)
+		_, salvaging := Salvage(t.Context(), k.dir, filepath.Join(t.TempDir(), "new"), o.Log)
+		for _, err := range []error{writing, reading, salvaging} {
+			for _, want := range []string{k.file(1), fmt.Sprintf("its format is %d", format), "eventcenter export"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("format %d: no %q in %v", format, want, err)
+				}
+			}
+		}
+	}
+	execute(t, k.file(1), fmt.Sprint("UPDATE meta SET version = ", version))
+	k.open(Options{})
+	k.expect("1 a/1", "2 /0", "3 last/1")
+}
+
+// A reader that goes away in the middle of a page leaves no gap behind.
+func TestInterruptedReadIsNoGap(t *testing.T) {
+	k := newKit(t)
+	k.append(many(1, 2000)...)
+	for i := range 2000 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Microsecond)
+		q := journal.Query{Limit: 1000, Backward: i%2 == 0}
+		if i%4 > 1 {
+			q.Filter = journal.Filter{journal.Node: {"a"}}
+		}
+		page, err := k.Read(ctx, q)
+		cancel()
+		if err == nil && len(page.Records) == 0 {
+			t.Fatalf("%v: no error, and no records", q)
+		}
+	}
+	same(t, "gaps", nil, offsetsOf(k.Health().Gaps))
+}
+
+// The check reads each event, even large ones.
+func TestCheckOfLargeEvents(t *testing.T) {
+	k := newKit(t)
+	for sequence := range uint64(250) {
+		k.append(large(sequence+1, pageBytes/100))
+	}
+	k.close()
+	k.upper(1, `"n":240,`)
+	k.open(Options{ReadOnly: true})
+	k.expectLost(240)
+}
+
+// The check pauses after each step, and blocks no other operation while it does.
+func TestCheckRests(t *testing.T) {
+	const ofADay = 2*checkedAtOnce + 1
+	k := newKit(t)
+	for day := range uint64(3) {
+		k.append(many(day*ofADay+1, ofADay)...)
+		k.clock.Add(24 * time.Hour)
+	}
+	var rests []time.Duration
+	_, err := k.Check(t.Context(), func(worked time.Duration) {
+		if rests = append(rests, worked); len(rests) > 1 {
+			return
+		}
+		k.append(of("a", 3*ofADay+1)) // on the next day, so that the days before can be sealed
+		if err := errors.Join(k.Seal(t.Context()), k.Trim(t.Context(), ofADay)); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, err)
+	if steps := 1 + 2*3; len(rests) != steps { // one of the first file, which is then trimmed
+		t.Errorf("%d rests, want %d", len(rests), steps)
+	}
+	if slices.Min(rests) <= 0 || slices.Max(rests) > time.Minute {
+		t.Errorf("worked %v", rests)
+	}
+	same(t, "gaps", nil, offsetsOf(k.Health().Gaps))
+}
+
+// A check whose context ends during a pause stops reading.
+func TestCheckEnds(t *testing.T) {
+	k := newKit(t)
+	k.append(many(1, 2*checkedAtOnce)...)
+	ctx, cancel := context.WithCancel(t.Context())
+	rests := 0
+	if _, err := k.Check(ctx, func(time.Duration) { rests++; cancel() }); err == nil || rests != 1 {
+		t.Errorf("%v after %d rests", err, rests)
 	}
 }
