@@ -1,11 +1,17 @@
-// Package clustertest provides networks between replicas that a test can cut.
+// Package clustertest provides replicas for tests, with networks between them that a test can cut.
 package clustertest
 
 import (
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"regexp"
+	"slices"
 	"sync"
 	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 )
 
 // proxies is an address only for the proxies. Replicas tell each other the source address of a peer's connection, with
@@ -48,6 +54,47 @@ func New(t testing.TB) *Network {
 		}
 	}
 	return n
+}
+
+// One starts a replica without others for the duration of the test.
+func One(t testing.TB) *cluster.Node {
+	t.Helper()
+	node, err := cluster.Start(cluster.Config{Name: "one", Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Close)
+	return node
+}
+
+// Start starts replica i, with its files in a directory. It knows the others by these routes; none: by those of the
+// network.
+func (n *Network) Start(i int, dir string, log *slog.Logger, routes ...string) (*cluster.Node, error) {
+	if routes == nil {
+		routes = slices.DeleteFunc(slices.Clone(n.Routes[i][:]), func(route string) bool { return route == "" })
+	}
+	return cluster.Start(cluster.Config{Name: fmt.Sprint("replica-", i), Dir: dir, Listen: n.Listen[i], Routes: routes,
+		Secret: "secret", Log: log})
+}
+
+// Watched returns a log, and a channel that is closed by the first line that matches a regular expression.
+func Watched(pattern string) (log *slog.Logger, matched <-chan struct{}) {
+	closed := make(chan struct{})
+	lines := watched{regexp.MustCompile(pattern), sync.OnceFunc(func() { close(closed) })}
+	return slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug})), closed
+}
+
+type watched struct {
+	pattern *regexp.Regexp
+	match   func()
+}
+
+// Write implements io.Writer.
+func (w watched) Write(line []byte) (int, error) {
+	if w.pattern.Match(line) {
+		w.match()
+	}
+	return len(line), nil
 }
 
 // free returns an unused address.

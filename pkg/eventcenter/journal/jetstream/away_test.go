@@ -5,16 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
@@ -23,23 +21,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// fetches counts how often a server logs that it was sent messages of the stream, instead of missing log entries.
-type fetches struct{ n atomic.Int32 }
-
-func (f *fetches) Enabled(context.Context, slog.Level) bool { return true }
-func (f *fetches) WithAttrs([]slog.Attr) slog.Handler       { return f }
-func (f *fetches) WithGroup(string) slog.Handler            { return f }
-func (f *fetches) Handle(_ context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "Catchup for stream '") && strings.Contains(r.Message, jetstream.Stream+"'") {
-		f.n.Add(1)
-	}
-	return nil
-}
-
 // large are events large enough that the servers' compressed logs of the stream hold only a few.
-func large(node string, first uint64) (events []journal.Event) {
+func large(first uint64) (events []journal.Event) {
 	for sequence := first; sequence < first+100; sequence++ {
-		e := journaltest.Of(node, sequence)
+		e := journaltest.Of("large", sequence)
 		data := make([]byte, 40_000)
 		_, _ = rand.Read(data) // never fails
 		e.JSON = fmt.Appendf(nil, `{"n":%d,"data":"%x"}`, sequence, data)
@@ -51,15 +36,15 @@ func large(node string, first uint64) (events []journal.Event) {
 // appendSoon appends events once a majority has a leader: an election may be in progress.
 func appendSoon(t *testing.T, to *jetstream.Store, events ...journal.Event) (last uint64) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; {
+	journaltest.Eventually(t, "a majority", func() bool {
 		appended, err := to.Append(t.Context(), events)
-		if err == nil {
-			return appended.Last
-		}
-		if !errors.Is(err, journal.ErrUnavailable) || time.Now().After(end) {
+		if err != nil && !errors.Is(err, journal.ErrUnavailable) {
 			t.Fatal(err)
 		}
-	}
+		last = appended.Last
+		return err == nil
+	})
+	return last
 }
 
 // snapshots returns the snapshots with which the servers' logs of the stream begin.
@@ -77,21 +62,19 @@ func (r *replicas) snapshots(which ...int) (all []string) {
 	return all
 }
 
-// outgrow appends large events until the servers' logs begin after all earlier events. It returns how many.
-func (r *replicas) outgrow(which ...int) (all uint64) {
+// outgrow appends large events until the servers' logs begin after all earlier events. It returns the large ones.
+func (r *replicas) outgrow(which ...int) (all []journal.Event) {
 	r.t.Helper()
-	end := time.Now().Add(patience)
 	for range 2 { // a server may first cut its log at the earlier end, as at the beginning of an election
 		had := r.snapshots(which...)
-		for slices.ContainsFunc(r.snapshots(which...), func(now string) bool {
-			return slices.Contains(had, now) // servers write them concurrently, each when it can
-		}) {
-			if time.Now().After(end) {
-				r.t.Fatal("the servers keep their logs")
-			}
-			appendSoon(r.t, r.all[which[0]], large("large", all+1)...)
-			all += 100
-		}
+		journaltest.Eventually(r.t, "the servers cut their logs", func() bool {
+			more := large(uint64(len(all)) + 1)
+			appendSoon(r.t, r.all[which[0]], more...)
+			all = append(all, more...)
+			return !slices.ContainsFunc(r.snapshots(which...), func(now string) bool {
+				return slices.Contains(had, now) // servers write them concurrently, each when it can
+			})
+		})
 	}
 	return all
 }
@@ -100,45 +83,36 @@ func (r *replicas) outgrow(which ...int) (all uint64) {
 // load. It answers no request before it has all events acknowledged until then; no event is missing or duplicated.
 func TestAway(t *testing.T) {
 	need.Flag(t, *long, "-long")
-	r := newReplicas(t)
-	log := &fetches{}
-	load := r.send(0, 1, 2)
+	r := newReplicas(t, nil)
+	load := r.send("node", 0, 1, 2)
 	load.await(t, 50)
-	close(load.stop)
-	load.running.Wait()
+	load.stop()
 	r.same()
-	away := (r.leader(0) + 1) % 3
+	away := (r.leader() + 1) % 3
 	one, two := (away+1)%3, (away+2)%3
 	r.stop(away)
-	more := r.sendAs("later", one, two)
-	all := r.outgrow(one, two)
+	more := r.send("later", one, two)
+	for _, e := range r.outgrow(one, two) {
+		more.add(e)
+	}
 	more.await(t, 50)
 	acknowledged := r.all[two].Bounds().Newest
-	r.log = slog.New(log)
-	r.start(away)
-	if t.Failed() {
+	log, fetched := clustertest.Watched("Catchup for stream '.*" + jetstream.Stream + "'")
+	if r.start(away, log); t.Failed() {
 		t.FailNow()
 	}
 	if newest := r.all[away].Bounds().Newest; newest < acknowledged {
 		t.Errorf("it is open with %d of %d", newest, acknowledged)
 	}
 	more.await(t, 50)
-	close(more.stop)
-	more.running.Wait()
-	for id := range more.acked {
-		load.acked[id]++
-	}
-	for i := range all {
-		e := journaltest.Of("large", i+1)
-		load.acked[e.Source+" "+e.ID]++
-	}
+	more.stop()
 	r.same()
 	load.once(t, r.all[away])
-	// The copy may have been filled from the other servers while its own was still receiving the stream.
-	for end := time.Now().Add(patience); log.n.Load() == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("all that it lacked was still in the servers' logs: it was not away for long enough")
-		}
+	more.once(t, r.all[away])
+	select { // the copy may have been filled from the other servers while its own was still receiving the stream
+	case <-fetched:
+	case <-time.After(journaltest.Patience):
+		t.Fatal("all that it lacked was still in the servers' logs: it was not away for long enough")
 	}
 }
 
@@ -158,11 +132,11 @@ func fault(t *testing.T, kind event.Type, sequence uint64) journal.Event {
 // center opens the center of a replica.
 func (r *replicas) center(i int) *eventcenter.Center {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), journaltest.Patience)
 	defer cancel()
 	c, err := eventcenter.Open(ctx, eventcenter.Options{Dir: r.dirs[i], Log: quiet(), Replicated: func(ctx context.Context,
 		_ string, appended func([]journal.Record) []journal.Event) (eventcenter.Replicated, error) {
-		return r.open(ctx, i, appended, func(error) {})
+		return r.open(ctx, i, appended)
 	}})
 	must(r.t, err)
 	return c
@@ -179,46 +153,30 @@ func faults(c *eventcenter.Center) int {
 func TestAwayForLongerThanIsKept(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	clock := journaltest.NewClock()
-	r := newReplicas(t)
-	for i := range r.all {
-		r.stop(i)
-	}
-	r.now = clock.Now
-	r.startAll()
-	const away, worker, other = 0, 1, 2
-	must(t, r.all[away].Close())
-	r.all[away] = nil
+	r := newReplicas(t, clock.Now)
+	const away, other = 0, 2
+	worker := r.all[1]
+	r.closeJournal(away)
 	c := r.center(away)
-	must(t, r.all[worker].Take(t.Context(), 1))
-	known := journaltest.Append(t, r.all[worker], fault(t, event.FaultRaised, 1)).Last
-	for end := time.Now().Add(patience); faults(c) != 1; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d faults", faults(c))
-		}
-	}
+	must(t, worker.Take(t.Context(), 1))
+	known := journaltest.Append(t, worker, fault(t, event.FaultRaised, 1)).Last
+	journaltest.Eventually(t, "one fault", func() bool { return faults(c) == 1 })
 	must(t, c.Checkpoint())
 	r.net.Cut(away, true)
 	clock.Add(24 * time.Hour)
-	appendSoon(t, r.all[worker], fault(t, event.FaultCleared, 2))
+	appendSoon(t, worker, fault(t, event.FaultCleared, 2))
 	clock.Add(24 * time.Hour)
-	kept := appendSoon(t, r.all[worker], journaltest.Of("a", 1))
-	upTo := r.all[worker].Expired(journal.Limits{Age: 12 * time.Hour})
+	kept := appendSoon(t, worker, journaltest.Of("a", 1))
+	upTo := worker.Expired(journal.Limits{Age: 12 * time.Hour})
 	if upTo != kept-1 {
 		t.Fatalf("%d is to be trimmed, want %d", upTo, kept-1)
 	}
-	for end := time.Now().Add(patience); ; { // the server may not have the latest event yet
-		err := r.all[worker].Trim(t.Context(), upTo)
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	r.outgrow(worker, other) // otherwise the servers' logs still have the trimmed events, and it misses none
+	journaltest.Eventually(t, "trimmed", func() bool { // the server may not have the latest event yet
+		return worker.Trim(t.Context(), upTo) == nil
+	})
+	r.outgrow(1, other) // otherwise the servers' logs still have the trimmed events, and it misses none
 	r.net.Cut(away, false)
-	limited, cancel := context.WithTimeout(t.Context(), patience)
+	limited, cancel := context.WithTimeout(t.Context(), journaltest.Patience)
 	defer cancel()
 	if err := c.Run(limited); !errors.Is(err, journal.ErrAnew) {
 		t.Errorf("it goes on: %v", err)
@@ -228,20 +186,15 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	}
 	must(t, c.Close())
 	c = r.center(away)
-	defer func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { must(t, c.Close()) }()
 	if n := faults(c); n != 0 {
 		t.Errorf("%d faults that ended while it was away", n)
 	}
 	if b := c.Journal.Bounds(); b.Oldest != kept || b.Newest < kept {
 		t.Errorf("it has %d to %d, want from %d on", b.Oldest, b.Newest, kept)
 	}
-	var trimmed *journal.TrimmedError
-	if _, err := c.Journal.Read(t.Context(), journal.Query{After: known, Limit: 1}); !errors.As(err, &trimmed) ||
-		trimmed.Oldest != kept {
+	_, err := c.Journal.Read(t.Context(), journal.Query{After: known, Limit: 1})
+	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); !ok || trimmed.Oldest != kept {
 		t.Errorf("a cursor of before: %v", err)
 	}
 }

@@ -2,18 +2,17 @@ package jetstream_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
@@ -26,9 +25,6 @@ import (
 
 var long = flag.Bool("long", false, "run the tests too that cut the network")
 
-// patience is a time limit for conditions that hold at once on an idle machine.
-const patience = 5 * time.Minute
-
 // replicas are three replicas in one process.
 type replicas struct {
 	t     *testing.T
@@ -37,82 +33,62 @@ type replicas struct {
 	nodes [3]*cluster.Node
 	all   [3]*jetstream.Store
 	now   func() time.Time // nil: time.Now
-	log   *slog.Logger
 }
 
-func newReplicas(t *testing.T) *replicas {
-	r := &replicas{t: t, net: clustertest.New(t), log: quiet()}
+func newReplicas(t *testing.T, now func() time.Time) *replicas {
+	t.Helper()
+	r := &replicas{t: t, net: clustertest.New(t), now: now}
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
+		t.Cleanup(func() { r.stop(i) })
 	}
-	t.Cleanup(func() {
-		for i := range r.all {
-			r.stop(i)
-		}
-	})
-	r.startAll()
+	var starting sync.WaitGroup
+	for i := range r.all {
+		starting.Go(func() { r.start(i, quiet()) })
+	}
+	if starting.Wait(); t.Failed() {
+		t.FailNow()
+	}
 	return r
 }
 
-func (r *replicas) startAll() {
-	var starting sync.WaitGroup
-	for i := range r.all {
-		starting.Go(func() { r.start(i) })
-	}
-	starting.Wait()
-	if r.t.Failed() {
-		r.t.FailNow()
-	}
-}
-
-func (r *replicas) start(i int) {
-	if !r.startNode(i) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
-	defer cancel()
-	var last error
-	s, err := r.open(ctx, i, nil, func(err error) { last = err })
-	if err == nil {
-		err = s.Start()
-	}
-	if err != nil {
-		r.t.Errorf("replica %d: %v; %v", i, err, last)
-		return
-	}
-	r.all[i] = s
-}
-
-func (r *replicas) open(ctx context.Context, i int, appended func([]journal.Record) []journal.Event,
-	waiting func(error)) (*jetstream.Store, error) {
-	return jetstream.Open(ctx, jetstream.Options{Dir: filepath.Join(r.dirs[i], "journal"), Conn: r.nodes[i].Conn,
-		Replicas: 3, Log: quiet(), BallastBytes: 1 << 16, Now: r.now, Appended: appended}, waiting)
-}
-
-func (r *replicas) startNode(i int) bool {
-	var routes []string
-	for _, route := range r.net.Routes[i] {
-		if route != "" {
-			routes = append(routes, route)
-		}
-	}
-	node, err := cluster.Start(cluster.Config{Name: fmt.Sprint("replica-", i), Dir: filepath.Join(r.dirs[i], "nats"),
-		Listen: r.net.Listen[i], Routes: routes, Secret: "secret", Log: r.log})
+// start starts a replica, or fails the test.
+func (r *replicas) start(i int, log *slog.Logger) {
+	node, err := r.net.Start(i, filepath.Join(r.dirs[i], "nats"), log)
 	if err != nil {
 		r.t.Error(err)
-		return false
+		return
 	}
 	r.nodes[i] = node
-	return true
+	ctx, cancel := context.WithTimeout(r.t.Context(), journaltest.Patience)
+	defer cancel()
+	s, err := r.open(ctx, i, nil)
+	if err == nil {
+		r.all[i], err = s, s.Start()
+	}
+	if err != nil {
+		r.t.Errorf("replica %d: %v", i, err)
+	}
 }
 
-func (r *replicas) stop(i int) {
+func (r *replicas) open(ctx context.Context, i int, appended func([]journal.Record) []journal.Event) (*jetstream.Store,
+	error) {
+	return open(ctx, r.nodes[i], jetstream.Options{Dir: filepath.Join(r.dirs[i], "journal"), Replicas: 3, Now: r.now,
+		Appended: appended}, func(err error) { r.t.Log(err) })
+}
+
+// closeJournal closes a replica's journal; its server stays.
+func (r *replicas) closeJournal(i int) {
 	if r.all[i] != nil {
 		if err := r.all[i].Close(); err != nil {
 			r.t.Error(err)
 		}
 		r.all[i] = nil
 	}
+}
+
+func (r *replicas) stop(i int) {
+	r.closeJournal(i)
 	if r.nodes[i] != nil {
 		r.nodes[i].Close()
 		r.nodes[i] = nil
@@ -120,27 +96,25 @@ func (r *replicas) stop(i int) {
 }
 
 // info returns a server's view of the stream once it has a leader: an election may be in progress.
-func (r *replicas) info(from int) *natsjs.StreamInfo {
+func (r *replicas) info(from int) (info *natsjs.StreamInfo) {
 	r.t.Helper()
 	js, err := natsjs.New(r.nodes[from].Conn)
 	must(r.t, err)
-	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	journaltest.Eventually(r.t, "a leader of the stream", func() bool {
 		stream, err := js.Stream(r.t.Context(), jetstream.Stream)
-		if err == nil && stream.CachedInfo().Cluster.Leader != "" {
-			return stream.CachedInfo()
+		if err == nil {
+			info = stream.CachedInfo()
 		}
-		if time.Now().After(end) {
-			r.t.Fatalf("the stream has no leader: %v", err)
-		}
-	}
+		return err == nil && info.Cluster.Leader != ""
+	})
+	return info
 }
 
 // leader returns which replica leads the stream.
-func (r *replicas) leader(from int) (i int) {
+func (r *replicas) leader() (i int) {
 	r.t.Helper()
-	if _, err := fmt.Sscanf(r.info(from).Cluster.Leader, "replica-%d", &i); err != nil {
-		r.t.Fatal(err)
-	}
+	_, err := fmt.Sscanf(r.info(0).Cluster.Leader, "replica-%d", &i)
+	must(r.t, err)
 	return i
 }
 
@@ -152,25 +126,20 @@ func (r *replicas) same() {
 		newest = max(newest, j.Bounds().Newest)
 	}
 	var first []journal.Record
-	for i := range r.all {
-		for end := time.Now().Add(patience); r.all[i].Bounds().Newest < newest; {
-			bounds := r.all[i].Bounds()
-			select {
-			case <-bounds.Changed:
-			case <-time.After(time.Until(end)):
-				r.t.Fatalf("replica %d has %d of %d", i, r.all[i].Bounds().Newest, newest)
-			}
-		}
-		all := read(r.t, r.all[i])
-		if first == nil {
+	for i, j := range r.all {
+		journaltest.Eventually(r.t, fmt.Sprintf("replica %d has all %d events", i, newest), func() bool {
+			return j.Bounds().Newest >= newest
+		})
+		all := read(r.t, j)
+		if i == 0 {
 			first = all
-		} else if diff := cmp.Diff(first, all); diff != "" {
-			r.t.Errorf("replica %d differs: %.2000s", i, diff)
+		} else if !reflect.DeepEqual(first, all) {
+			r.t.Errorf("replica %d differs: %.2000v, want %.2000v", i, all, first)
 		}
 	}
 }
 
-// read returns all records, with hashes of their contents.
+// read returns all records.
 func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
 	t.Helper()
 	for after, newest := j.Bounds().Oldest-1, j.Bounds().Newest; after < newest; {
@@ -178,11 +147,7 @@ func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
 		if err != nil || len(page.Gaps) > 0 {
 			t.Fatalf("gaps %v, %v", page.Gaps, err)
 		}
-		for _, r := range page.Records {
-			sum := sha256.Sum256(r.JSON)
-			r.JSON = sum[:]
-			all = append(all, r)
-		}
+		all = append(all, page.Records...)
 		after = page.Next
 	}
 	return all
@@ -190,17 +155,16 @@ func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
 
 // sent runs senders on some replicas until stop, each with its own nodes, and returns the acknowledged events.
 type sent struct {
-	stop    chan struct{}
+	over    context.Context
+	end     context.CancelFunc
 	running sync.WaitGroup
-	mu      sync.Mutex // guards the fields below
-	acked   map[string]int
-	refused int
+	mu      sync.Mutex // guards acked
+	acked   map[string]bool
 }
 
-func (r *replicas) send(which ...int) *sent { return r.sendAs("node", which...) }
-
-func (r *replicas) sendAs(name string, which ...int) *sent {
-	s := &sent{stop: make(chan struct{}), acked: map[string]int{}}
+func (r *replicas) send(name string, which ...int) *sent {
+	s := &sent{acked: map[string]bool{}}
+	s.over, s.end = context.WithCancel(r.t.Context())
 	for _, i := range which {
 		for n := range 3 {
 			journal := r.all[i]
@@ -211,82 +175,75 @@ func (r *replicas) sendAs(name string, which ...int) *sent {
 }
 
 func (s *sent) sender(ctx context.Context, to *jetstream.Store, node string) {
-	for sequence := uint64(1); ; {
-		select {
-		case <-s.stop:
-			return
-		default:
-		}
+	for sequence := uint64(1); s.over.Err() == nil; {
 		e := journaltest.Of(node, sequence)
 		_, err := to.Append(ctx, []journal.Event{e})
-		s.mu.Lock()
-		if err == nil {
-			s.acked[e.Source+" "+e.ID]++
-			sequence++
-		} else {
-			s.refused++
-		}
-		s.mu.Unlock()
 		if errors.Is(err, jetstream.ErrClosed) {
 			return
 		}
+		if err == nil {
+			s.add(e)
+			sequence++
+		}
 	}
+}
+
+func (s *sent) add(acknowledged journal.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.acked[acknowledged.Source+" "+acknowledged.ID] = true
+}
+
+func (s *sent) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.acked)
 }
 
 // await returns when this many more are acknowledged.
 func (s *sent) await(t *testing.T, more int) {
 	t.Helper()
-	count := func() int {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.acked)
-	}
-	begun, end := count(), time.Now().Add(patience)
-	for count() < begun+more {
-		if time.Now().After(end) {
-			t.Fatalf("only %d of %d events are acknowledged", count()-begun, more)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	begun := s.count()
+	journaltest.Eventually(t, "acknowledged events", func() bool { return s.count() >= begun+more })
+}
+
+func (s *sent) stop() {
+	s.end()
+	s.running.Wait()
 }
 
 // once compares the journal with the acknowledged events.
 func (s *sent) once(t *testing.T, j *jetstream.Store) {
 	t.Helper()
-	found := map[string]int{}
+	found := map[string]bool{}
 	for i, r := range read(t, j) {
-		if r.Offset != uint64(i)+1 {
-			t.Fatalf("offset %d in place %d", r.Offset, i+1)
+		id := r.Source + " " + r.ID
+		if r.Offset != uint64(i)+1 || found[id] {
+			t.Fatalf("%s at offset %d in place %d, there before: %t", id, r.Offset, i+1, found[id])
 		}
-		found[r.Source+" "+r.ID]++
-	}
-	for id, n := range found {
-		if n != 1 {
-			t.Errorf("%s is there %d times", id, n)
-		}
+		found[id] = true
 	}
 	for id := range s.acked {
-		if found[id] != 1 {
-			t.Errorf("%s was acknowledged and is there %d times", id, found[id])
+		if !found[id] {
+			t.Errorf("%s was acknowledged and is not there", id)
 		}
 	}
-	t.Logf("%d acknowledged, %d in the journal, %d attempts refused", len(s.acked), len(found), s.refused)
+	t.Logf("%d acknowledged, %d in the journal", len(s.acked), len(found))
 }
 
 // All replicas append at the same time, the leader goes and returns, with its volume and without: every acknowledged
 // event is there exactly once, at the same offset on each replica.
 func TestReplicas(t *testing.T) {
-	r := newReplicas(t)
-	load := r.send(0, 1, 2)
+	r := newReplicas(t, nil)
+	load := r.send("node", 0, 1, 2)
 	load.await(t, 100)
-	gone := r.leader(0)
+	gone := r.leader()
 	r.stop(gone)
 	load.await(t, 100)
 	must(t, os.RemoveAll(r.dirs[gone]))
-	r.start(gone)
+	r.start(gone, quiet())
 	load.await(t, 100)
-	close(load.stop)
-	load.running.Wait()
+	load.stop()
 	r.same()
 	load.once(t, r.all[gone])
 }
@@ -295,14 +252,13 @@ func TestReplicas(t *testing.T) {
 // catches up. Two replicas cut off from each other acknowledge none.
 func TestPartition(t *testing.T) {
 	need.Flag(t, *long, "-long")
-	r := newReplicas(t)
-	apart := r.leader(0)
-	rest := []int{(apart + 1) % 3, (apart + 2) % 3}
-	load := r.send(rest...)
+	r := newReplicas(t, nil)
+	apart := r.leader()
+	load := r.send("node", (apart+1)%3, (apart+2)%3)
 	load.await(t, 50)
 	r.net.Cut(apart, true)
-	_, err := r.all[apart].Append(t.Context(), []journal.Event{journaltest.Of("alone", 1)})
-	if !errors.Is(err, journal.ErrUnavailable) {
+	alone := journaltest.Of("alone", 1)
+	if _, err := r.all[apart].Append(t.Context(), []journal.Event{alone}); !errors.Is(err, journal.ErrUnavailable) {
 		t.Errorf("without the others: %v", err)
 	}
 	load.await(t, 50)
@@ -310,17 +266,9 @@ func TestPartition(t *testing.T) {
 		t.Errorf("what it has can be read: %d, %v", len(page.Records), err)
 	}
 	r.net.Cut(apart, false)
-	for end := time.Now().Add(patience); ; {
-		if _, err = r.all[apart].Append(t.Context(), []journal.Event{journaltest.Of("alone", 1)}); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
-	close(load.stop)
-	load.running.Wait()
-	load.acked["/clusters/c/nodes/alone "+journaltest.Of("alone", 1).ID] = 1
+	appendSoon(t, r.all[apart], alone)
+	load.stop()
+	load.add(alone)
 	r.same()
 	load.once(t, r.all[apart])
 }

@@ -84,3 +84,16 @@ func Expect(t *testing.T, j journal.Reader, want ...string) {
 		t.Error(diff)
 	}
 }
+
+// Patience is a limit for conditions that hold at once on an idle machine.
+const Patience = 5 * time.Minute
+
+// Eventually waits until a condition holds.
+func Eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(Patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not in time", what)
+		}
+	}
+}
