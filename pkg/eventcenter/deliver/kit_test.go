@@ -29,6 +29,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 	sqlitecontrol "github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
@@ -164,7 +165,7 @@ func (k *kit) position() control.Record {
 // awaitProblem waits until the status of the only subscription has a problem.
 func (k *kit) awaitProblem(want string) {
 	k.t.Helper()
-	eventually(k.t, want, func() bool { return strings.Contains(k.status().Problem, want) })
+	journaltest.Eventually(k.t, want, func() bool { return strings.Contains(k.status().Problem, want) })
 }
 
 // letters returns the dead letters of the subscription.
@@ -173,18 +174,6 @@ func (k *kit) letters() []deliver.DeadLetter {
 	letters, err := k.DeadLetters(k.t.Context(), "a")
 	must(k.t, err)
 	return letters
-}
-
-// eventually waits for a condition that soon holds.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for range 12000 {
-		if is() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("%s: not within two minutes", what)
 }
 
 // hooks permits one target. Its name is not resolved if a transport is given.

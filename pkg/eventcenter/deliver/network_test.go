@@ -14,15 +14,19 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
 // A receiver built with the CloudEvents SDK understands all modes over a real connection and can verify events. An https
@@ -44,7 +48,7 @@ func TestForeignReceiver(t *testing.T) {
 			k.awaitProblem("no certificate in it")
 			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 			must(t, os.WriteFile(file, ca, 0o600))
-			eventually(t, "five events", func() bool { return len(c.got()) >= 5 })
+			journaltest.Eventually(t, "five events", func() bool { return len(c.got()) >= 5 })
 			c.check(k)
 			if mode == event.Batch && !c.batched {
 				t.Error("no batch")
@@ -75,56 +79,33 @@ func TestRedirect(t *testing.T) {
 	})
 }
 
-// samePort listens at 127.0.0.1 and 127.0.0.2 on one port that no other program has at either.
-func samePort(t *testing.T) (first, second net.Listener, port string) {
-	t.Helper()
-	for {
-		first, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		_, port, _ = net.SplitHostPort(first.Addr().String())
-		second, err = net.Listen("tcp", "127.0.0.2:"+port)
-		if err == nil {
-			return first, second, port
-		}
-		_ = first.Close()
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			t.Fatal(err)
-		}
-	}
-}
-
 // A name that resolved to a permitted address when it was checked, and to this machine's own when it is connected to,
 // leads nowhere: each connection checks its own address.
 func TestRebinding(t *testing.T) {
-	own, other, port := samePort(t)
-	victim := &httptest.Server{Listener: own, Config: &http.Server{
-		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			t.Error("the subscription has reached this machine's own server")
-		})}}
-	victim.Start()
-	defer victim.Close()
 	c := &receiver{}
-	server := &httptest.Server{Listener: other, Config: &http.Server{Handler: c}}
+	l, err := net.Listen("tcp", "127.0.0.2:0")
+	must(t, err)
+	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: c}}
 	server.Start()
 	defer server.Close()
-
+	url := fmt.Sprint("http://hooks.example.com:", l.Addr().(*net.TCPAddr).Port)
 	var address atomic.Pointer[netip.Addr]
 	address.Store(new(netip.MustParseAddr("127.0.0.2")))
-	k := newKit(t, anywhereAt("http://hooks.example.com:"+port, "127.0.0.2/32"), nil)
+	k := newKit(t, anywhereAt(url, "127.0.0.2/32"), nil)
 	k.stop()
 	k.config.Resolver = resolver(t, &address)
 	k.start()
-	k.add(deliver.Subscription{URL: "http://hooks.example.com:" + port})
+	k.add(deliver.Subscription{URL: url})
 	k.append("x")
-	eventually(t, "one event", func() bool { return len(c.got()) == 1 })
+	journaltest.Eventually(t, "one event", func() bool { return len(c.got()) == 1 })
 	for i, own := range []string{"127.0.0.1", "::ffff:127.0.0.1"} {
-		eventually(t, "no problem", func() bool { return k.status().Problem == "" })
+		journaltest.Eventually(t, "no problem", func() bool { return k.status().Problem == "" })
 		address.Store(new(netip.MustParseAddr(own)))
 		server.CloseClientConnections()
 		k.append("x")
 		k.awaitProblem("127.0.0.1 is not permitted")
 		address.Store(new(netip.MustParseAddr("127.0.0.2")))
-		eventually(t, "the next", func() bool { return slices.Contains(c.got(), fmt.Sprint("x-", i+2)) })
+		journaltest.Eventually(t, "the next", func() bool { return slices.Contains(c.got(), fmt.Sprint("x-", i+2)) })
 	}
 }
 
@@ -191,5 +172,146 @@ func TestAddresses(t *testing.T) {
 		k.append("x")
 		k.awaitProblem("is not permitted")
 		k.stop()
+	}
+}
+
+// natsServer is a real server in this process.
+type natsServer struct {
+	t    *testing.T
+	dir  string
+	port int
+	*server.Server
+}
+
+func startNATS(t *testing.T) *natsServer {
+	t.Helper()
+	n := &natsServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	return n
+}
+
+func (n *natsServer) start() {
+	n.t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, NoSigs: true, NoLog: true, JetStream: true,
+		StoreDir: n.dir})
+	must(n.t, err)
+	s.Start()
+	if !s.ReadyForConnections(30 * time.Second) {
+		n.t.Fatal("the server is not ready")
+	}
+	n.Server, n.port = s, s.Addr().(*net.TCPAddr).Port
+}
+
+func (n *natsServer) stop() {
+	n.Shutdown()
+	n.WaitForShutdown()
+}
+
+func (n *natsServer) url(subject string) string {
+	return fmt.Sprintf("nats://127.0.0.1:%d/%s", n.port, subject)
+}
+
+func (n *natsServer) jetstream() jetstream.JetStream {
+	n.t.Helper()
+	conn, err := nats.Connect(n.ClientURL())
+	must(n.t, err)
+	n.t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	must(n.t, err)
+	return js
+}
+
+// await waits until the stream has this many messages.
+func (n *natsServer) await(want uint64) (stream jetstream.Stream) {
+	n.t.Helper()
+	journaltest.Eventually(n.t, fmt.Sprint(want, " messages"), func() bool {
+		var err error
+		stream, err = n.jetstream().Stream(n.t.Context(), "FLEET")
+		must(n.t, err)
+		return stream.CachedInfo().State.Msgs >= want
+	})
+	return stream
+}
+
+// events reads the whole stream in order, as a foreign program would: the IDs of each subject and node.
+func (n *natsServer) events(stream jetstream.Stream) map[string][]string {
+	n.t.Helper()
+	ids := map[string][]string{}
+	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
+		m, err := stream.GetMsg(n.t.Context(), sequence)
+		must(n.t, err)
+		var e cloudevents.Event
+		must(n.t, e.UnmarshalJSON(m.Data))
+		h := http.Header{}
+		for name, values := range m.Header {
+			h[http.CanonicalHeaderKey(name)] = values
+		}
+		if err := errors.Join(e.Validate(), verify(h, m.Data, secret)); err != nil ||
+			m.Header.Get("content-type") != "application/cloudevents+json" {
+			n.t.Errorf("%v %s: %v", m.Header, m.Data, err)
+		}
+		node, _, _ := strings.Cut(e.ID(), "-")
+		ids[m.Subject+" "+node] = append(ids[m.Subject+" "+node], e.ID())
+	}
+	return ids
+}
+
+// A NATS subject gets each event once, signed, in the order of its node, also those from while its server was away, or no
+// stream took the subject, as the status shows. Two subscriptions that share a stream do not interfere.
+func TestNATS(t *testing.T) {
+	n := startNATS(t)
+	k := newKit(t, anywhereAt(n.url("fleet"), "127.0.0.0/8"), nil)
+	problem := func(want string) {
+		t.Helper()
+		journaltest.Eventually(t, want, func() bool { return strings.Contains(k.List()[0].Problem, want) })
+	}
+	k.add(deliver.Subscription{Name: "a", URL: n.url("fleet.a")})
+	k.add(deliver.Subscription{Name: "b", URL: n.url("fleet.b")})
+	k.append("x", "y", "x")
+	problem("no stream of JetStream takes it")
+	_, err := n.jetstream().CreateStream(t.Context(), jetstream.StreamConfig{Name: "FLEET", Subjects: []string{"fleet.>"}})
+	must(t, err)
+	n.await(6)
+	n.stop()
+	k.append("x", "y")
+	problem("nats: ")
+	n.start()
+	for _, name := range []string{"a", "b"} { // otherwise the next attempt would come only minutes later
+		must(t, k.Resume(t.Context(), me, name))
+	}
+	want := map[string][]string{"fleet.a x": {"x-1", "x-2", "x-3"}, "fleet.a y": {"y-1", "y-2"},
+		"fleet.b x": {"x-1", "x-2", "x-3"}, "fleet.b y": {"y-1", "y-2"}}
+	if diff := cmp.Diff(want, n.events(n.await(10))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A target that the operator does not permit is neither registered nor connected to.
+func TestNATSRefused(t *testing.T) {
+	n := startNATS(t)
+	k := newKit(t, anywhereAt(n.url("fleet.team")), nil)
+	for _, one := range []deliver.Subscription{
+		{URL: n.url("fleet.teams")}, {URL: n.url("fleet")}, {URL: n.url("fleet.team.>")}, {URL: n.url("fleet.team.*")},
+		{URL: n.url("fleet.team/a")}, {URL: n.url("")}, {URL: n.url("fleet.team.a?x=y")},
+		{URL: n.url("fleet.team.a"), Mode: event.Batch}, {URL: n.url("fleet.team.a"), Mode: event.Binary},
+		{URL: strings.Replace(n.url("fleet.team.a"), "nats:", "tls:", 1)},
+	} {
+		one.Name = "a"
+		if err := k.Add(t.Context(), me, one); !errors.Is(err, deliver.ErrRefused) {
+			t.Errorf("%s %s: %v", one.URL, one.Mode, err)
+		}
+	}
+	for _, target := range []string{"nats://nats.example.com/$SYS", "nats://nats.example.com/_INBOX.a", "nats://nats.example.com"} {
+		settings := fmt.Sprintf("targets: [{url: %q, secretFile: /s}]", target)
+		if _, err := deliver.Read(strings.NewReader(settings)); err == nil {
+			t.Errorf("%s is taken", settings)
+		}
+	}
+	k.add(deliver.Subscription{URL: n.url("fleet.team.a")})
+	k.append("x")
+	k.awaitProblem("127.0.0.1 is not permitted")
+	if clients := n.NumClients(); clients > 0 {
+		t.Errorf("%d connections", clients)
 	}
 }

@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -9,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -51,7 +54,7 @@ func TestDamage(t *testing.T) {
 			[]string{"1 a/1", "2 a/2", "3 a/3", "5 a/9", "gap 4-4"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newKit(t)
+			k := newKit(t, t.TempDir())
 			k.append(of("a", 1), of("a", 2))
 			k.clock.Add(day)
 			k.append(of("a", 3))
@@ -83,7 +86,7 @@ func TestDamage(t *testing.T) {
 
 // Acknowledged events that are only in the write-ahead log are reported as a gap if the log is damaged.
 func TestDamagedLog(t *testing.T) {
-	k, dir := newKit(t), t.TempDir()
+	k, dir := newKit(t, t.TempDir()), t.TempDir()
 	for sequence := range uint64(3) {
 		k.append(of("a", sequence+1))
 	}
@@ -94,7 +97,7 @@ func TestDamagedLog(t *testing.T) {
 		data[len(data)-100] ^= 1 // in the last frame, which belongs to the last event
 		return data
 	})
-	killed := newKitIn(t, dir)
+	killed := newKit(t, dir)
 	killed.append(of("a", 4))
 	killed.expect("1 a/1", "2 a/2", "4 a/4", "gap 3-3")
 }
@@ -238,7 +241,7 @@ func (k *kit) damagedAs(newest uint64) {
 	must(k.t, err)
 	_, err = Renew(copied)
 	must(k.t, err)
-	backup := newKitIn(k.t, copied)
+	backup := newKit(k.t, copied)
 	got, _ := backup.all(journal.Query{})
 	same(k.t, "backed up", want, got)
 
@@ -247,7 +250,7 @@ func (k *kit) damagedAs(newest uint64) {
 	if err != nil || done.Events != len(want) || done.Newest != newest {
 		k.t.Fatalf("%+v of %d: %v", done, len(want), err)
 	}
-	salvaged := newKitIn(k.t, to)
+	salvaged := newKit(k.t, to)
 	got, gaps := salvaged.all(journal.Query{})
 	same(k.t, "salvaged", want, got)
 	same(k.t, "gaps of what is salvaged", lost, offsetsOf(gaps))
@@ -258,7 +261,7 @@ func (k *kit) damagedAs(newest uint64) {
 
 // When the writer meets a damaged file, new events go into another file, and none is refused.
 func TestWriterMeetsDamage(t *testing.T) {
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	k.append(of("a", 1), of("b", 1))
 	_, err := k.writer.db.Exec("DROP TABLE streams")
 	must(t, err)
@@ -267,5 +270,126 @@ func TestWriterMeetsDamage(t *testing.T) {
 	k.expect("1 a/1", "2 b/1", "3 a/2", "4 a/3")
 	if files := k.files(); len(files) != 2 {
 		t.Errorf("files: %v", files)
+	}
+}
+
+// rootPage returns the first page of a table, counted from 0.
+func rootPage(t *testing.T, file, table string) (page int) {
+	t.Helper()
+	must(t, readOnly(t, file).QueryRow("SELECT rootpage - 1 FROM sqlite_schema WHERE name = ?", table).Scan(&page))
+	return page
+}
+
+// lookUps is a context that ends after a number of questions whether it has ended: each look-up asks at least once.
+type lookUps struct {
+	context.Context
+	left atomic.Int64
+}
+
+func withLookUps(t *testing.T, n int64) *lookUps {
+	c := &lookUps{Context: t.Context()}
+	c.left.Store(n)
+	return c
+}
+
+func (c *lookUps) Done() <-chan struct{} {
+	done := make(chan struct{})
+	if c.left.Add(-1) < 0 {
+		close(done)
+	}
+	return done
+}
+
+func (c *lookUps) Err() error {
+	if c.left.Load() < 0 {
+		return context.DeadlineExceeded
+	}
+	return c.Context.Err()
+}
+
+// A damaged region too large for one read is passed by the next few, and later ones do not search it again.
+func TestLargeDamage(t *testing.T) {
+	const events = 2000
+	k := sealedDay(t, many(1, events)...)
+	overwrite(t, k.file(1), rootPage(t, k.file(1), "events"), 0xa5)
+	for _, backward := range []bool{false, true} {
+		q := span{journal.Query{Limit: 10, Backward: backward}, 1, events, 1}
+		if backward {
+			q.next, q.last, q.step = events, 1, -1
+		}
+		read := func(ctx context.Context) error {
+			part := q
+			_, err := k.readPartition(ctx, k.parts[0], &part, &journal.Page{})
+			return err
+		}
+		whole := withLookUps(t, 1000*events)
+		k.open(Options{ReadOnly: true})
+		must(t, read(whole))
+		limit := (1000*events - whole.left.Load()) / 5
+		k.open(Options{ReadOnly: true})
+		reads := 1
+		err := read(withLookUps(t, limit))
+		for ; errors.Is(err, context.DeadlineExceeded) && reads < 50; reads++ {
+			err = read(withLookUps(t, limit))
+		}
+		if err != nil || reads == 1 {
+			t.Fatalf("backward %t, read %d, each of %d look-ups at most: %v", backward, reads, limit, err)
+		}
+		page, err := k.Read(t.Context(), journal.Query{Limit: 10})
+		if lost := offsetsOf(page.Gaps); err != nil || len(page.Records) != 1 || len(lost) != events {
+			t.Errorf("%d records, gaps %v, %v", len(page.Records), page.Gaps, err)
+		}
+		if err := read(withLookUps(t, limit)); err != nil {
+			t.Errorf("backward %t, the next: %v", backward, err)
+		}
+	}
+}
+
+// Behind a damaged page, a read by node goes on with the index of nodes: it reads no other events.
+func TestIndexBehindDamage(t *testing.T) {
+	const events = 5000
+	var all []journal.Event
+	for i := range uint64(events) {
+		all = append(all, of(fmt.Sprint("node-", i%10), i/10+1))
+	}
+	k := sealedDay(t, all...)
+	const other = 4002 // an event of node-1, far behind the damage
+	execute(t, k.file(1), fmt.Sprint("UPDATE events SET crc = crc + 1 WHERE offset = ", other))
+	data, err := os.ReadFile(k.file(1))
+	must(t, err)
+	page := rootPage(t, k.file(1), "events") + 20 // the first ones are roots
+	for data[page*pageSize] != 13 {               // a leaf of the table
+		page++
+	}
+	overwrite(t, k.file(1), page, 0)
+	k.open(Options{ReadOnly: true})
+	for range 2 {
+		page, err := k.Read(t.Context(), journal.Query{Limit: events, Filter: journal.Filter{journal.Node: {"node-0"}}})
+		if n := len(page.Records); err != nil || n < events/10-20 || n == events/10 {
+			t.Fatalf("%d records, %v", n, err)
+		}
+		if g, known := k.gapAt(other); known || len(k.Health().Gaps) != 1 {
+			t.Errorf("the events of other nodes were read: %v, all gaps %v", g, k.Health().Gaps)
+		}
+	}
+}
+
+// A read by node in a file whose index lacks rows reads each event, of a limited number at a time.
+func TestScanWithoutIndex(t *testing.T) {
+	const events = scanLimit + 2000
+	k := sealedDay(t, append(many(1, events), of("rare", 1))...)
+	k.open(Options{ReadOnly: true})
+	k.parts[0].noIndex.Store(true) // as the check of all files notes it
+	for _, test := range []struct {
+		after         uint64
+		backward      bool
+		next, records int
+	}{{0, false, scanLimit, 0}, {scanLimit, false, events + 2, 1}, {0, true, 0, 1}} {
+		q := journal.Query{After: test.after, Backward: test.backward, Limit: 10,
+			Filter: journal.Filter{journal.Node: {"rare"}}}
+		page, err := k.read(t.Context(), q)
+		if err != nil || len(page.Records) != test.records || !test.backward && page.Next != uint64(test.next) {
+			t.Errorf("%+v: next %d with %d records, %v", test, page.Next, len(page.Records), err)
+		}
 	}
 }

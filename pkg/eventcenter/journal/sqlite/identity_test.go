@@ -17,7 +17,7 @@ func foreign(id string) journal.Event {
 func TestNewIdentity(t *testing.T) {
 	const days = 31
 	for _, restart := range []bool{false, true} {
-		k := newKit(t)
+		k := newKit(t, t.TempDir())
 		for n := range days {
 			k.append(foreign(fmt.Sprint("of day ", n)))
 			k.clock.Add(day)
@@ -87,7 +87,7 @@ func TestKilledAtMidnight(t *testing.T) {
 		"this version": func(*Store) {}, "an older version": func(s *Store) { s.writer.streams = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newKit(t)
+			k := newKit(t, t.TempDir())
 			k.append(of("a", 1), of("a", 2), of("b", 1))
 			k.close() // it no longer writes
 			k.clock.Add(day)
@@ -108,7 +108,7 @@ func TestKilledAtMidnight(t *testing.T) {
 
 // A log of another file next to a sealed one is not applied: the sealed file's contents stay the same.
 func TestSealedFileWithForeignLog(t *testing.T) {
-	k, other := sealedDay(t, of("a", 1), of("a", 2), foreign("1")), newKit(t)
+	k, other := sealedDay(t, of("a", 1), of("a", 2), foreign("1")), newKit(t, t.TempDir())
 	other.append(of("b", 1), foreign("2"))
 	log, err := os.ReadFile(other.file(1) + "-wal")
 	must(t, err)
@@ -126,7 +126,7 @@ func TestSealedFileWithForeignLog(t *testing.T) {
 // A stream that was silent for days is still known: its earlier events are duplicates, even after a restart. It is
 // forgotten after the time for which events are kept.
 func TestSilentStreams(t *testing.T) {
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	keep := Options{Keep: 10 * day}
 	k.open(keep)
 	k.append(of("silent", 1), of("silent", 2))

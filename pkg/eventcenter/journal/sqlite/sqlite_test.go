@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 const day = 24 * time.Hour
@@ -32,12 +34,7 @@ type kit struct {
 	closing func() error // the first call closes the store
 }
 
-func newKit(t *testing.T) *kit {
-	t.Helper()
-	return newKitIn(t, t.TempDir())
-}
-
-func newKitIn(t *testing.T, dir string) *kit {
+func newKit(t *testing.T, dir string) *kit {
 	t.Helper()
 	k := &kit{t: t, dir: dir, clock: journaltest.NewClock(), closing: func() error { return nil }}
 	k.open(Options{})
@@ -72,7 +69,7 @@ func (k *kit) append(events ...journal.Event) journal.Appended {
 // sealedDay returns a closed journal of two files: a sealed one with these events, and one with one more event.
 func sealedDay(t *testing.T, events ...journal.Event) *kit {
 	t.Helper()
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	for group := range slices.Chunk(events, maxGroup) {
 		k.append(group...)
 	}
@@ -176,7 +173,7 @@ func must(t testing.TB, err error) {
 
 // Two processes never write the same journal.
 func TestOneWriter(t *testing.T) {
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	if s, err := Open(t.Context(), k.Options); err == nil {
 		t.Errorf("%s is open twice", s.Dir)
 	}
@@ -184,7 +181,7 @@ func TestOneWriter(t *testing.T) {
 
 // Only a copy takes records with their offsets: in another journal the writing goroutine gives them.
 func TestNoCopy(t *testing.T) {
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	if err := k.Put(t.Context(), []journal.Record{{Offset: 1, Event: of("a", 1)}}, Position{}); !errors.Is(err, errNoCopy) {
 		t.Error(err)
 	}
@@ -218,7 +215,7 @@ func TestOtherFormats(t *testing.T) {
 
 // A reader that goes away in the middle of a page leaves no gap behind.
 func TestInterruptedReadIsNoGap(t *testing.T) {
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	k.append(many(1, 2000)...)
 	for i := range 2000 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Microsecond)
@@ -237,7 +234,7 @@ func TestInterruptedReadIsNoGap(t *testing.T) {
 
 // The check reads each event, even large ones.
 func TestCheckOfLargeEvents(t *testing.T) {
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	for sequence := range uint64(250) {
 		k.append(large(sequence+1, pageBytes/100))
 	}
@@ -250,7 +247,7 @@ func TestCheckOfLargeEvents(t *testing.T) {
 // The check pauses after each step, and blocks no other operation while it does.
 func TestCheckRests(t *testing.T) {
 	const ofADay = 2*checkedAtOnce + 1
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	for day := range uint64(3) {
 		k.append(many(day*ofADay+1, ofADay)...)
 		k.clock.Add(24 * time.Hour)
@@ -277,11 +274,100 @@ func TestCheckRests(t *testing.T) {
 
 // A check whose context ends during a pause stops reading.
 func TestCheckEnds(t *testing.T) {
-	k := newKit(t)
+	k := newKit(t, t.TempDir())
 	k.append(many(1, 2*checkedAtOnce)...)
 	ctx, cancel := context.WithCancel(t.Context())
 	rests := 0
 	if _, err := k.Check(ctx, func(time.Duration) { rests++; cancel() }); err == nil || rests != 1 {
 		t.Errorf("%v after %d rests", err, rests)
+	}
+}
+
+// onTmpfs returns a journal on a small file system of its own, and the name of a file beside it that fills it.
+func onTmpfs(t *testing.T, size string) (k *kit, filler string) {
+	t.Helper()
+	need.Root(t, "mounts a tmpfs")
+	dir := t.TempDir()
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size))
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return newKit(t, filepath.Join(dir, "j")), filepath.Join(dir, "filler")
+}
+
+// expectFull fails the test if an event is taken.
+func (k *kit) expectFull(e journal.Event) {
+	k.t.Helper()
+	if _, err := k.Append(k.t.Context(), []journal.Event{e}); !errors.Is(err, journal.ErrFull) {
+		k.t.Fatalf("taken on a full disk: %v", err)
+	}
+}
+
+// On a full disk, writes fail and reads work; when space is free again, writes continue, and each acknowledged event is
+// there exactly once.
+func TestFullDisk(t *testing.T) {
+	k, filler := onTmpfs(t, "8m")
+	must(t, os.WriteFile(filler, make([]byte, 4<<20), 0o600))
+	acked, err := uint64(0), error(nil)
+	for err == nil && acked < 10_000 {
+		if _, err = k.Append(t.Context(), []journal.Event{large(acked+1, 4000)}); err == nil {
+			acked++
+		}
+	}
+	if !errors.Is(err, journal.ErrFull) || acked < 50 {
+		t.Fatalf("after %d events: %v", acked, err)
+	}
+	for range 3 {
+		k.expectFull(large(acked+1, 4000))
+	}
+	page, err := k.Read(t.Context(), journal.Query{After: acked - 10, Limit: 100})
+	if err != nil || len(page.Records) != 10 {
+		t.Errorf("%d of the last 10 can be read: %v", len(page.Records), err)
+	}
+	full := func(want bool) {
+		t.Helper()
+		_, err := os.Stat(k.ballast())
+		if is, freed := !k.Health().FullSince.IsZero(), errors.Is(err, os.ErrNotExist); is != want || freed != want {
+			t.Errorf("full %t, ballast freed %t (%v), want %t", is, freed, err, want)
+		}
+	}
+	full(true)
+	must(t, os.Remove(filler))
+	k.append(large(acked, 4000), large(acked+1, 4000))
+	full(false)
+	k.expectLost()
+	if newest := k.Bounds().Newest; newest != acked+1 {
+		t.Errorf("newest %d of %d", newest, acked+1)
+	}
+}
+
+// If a disk is full when a new day begins, the day's file that could not be completed is not used: later events go into
+// one that readers know.
+func TestFullAtMidnight(t *testing.T) {
+	k, filler := onTmpfs(t, "24m")
+	const streams = 10_000 // the new file begins with their watermarks
+	var events []journal.Event
+	for i := range streams {
+		events = append(events, of(fmt.Sprint("node-", i), 1))
+	}
+	k.append(events...)
+	_, err := k.writer.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	must(t, err)
+	free, err := k.free()
+	must(t, err)
+	must(t, os.WriteFile(filler, make([]byte, free-300<<10), 0o600)) // enough for an empty file
+	k.clock.Add(day)
+	for range 2 {
+		k.expectFull(of("node-0", 2))
+	}
+	if files := k.files(); len(files) != 1 {
+		t.Errorf("files: %v", files)
+	}
+	must(t, os.Remove(filler))
+	k.append(of("node-0", 2), of("node-1", 2))
+	if got := journaltest.Texts(t, k, journal.Query{After: streams}); len(got) != 2 || got[0] != "10001 node-0/2" {
+		t.Errorf("what was acknowledged is read as %v", got)
 	}
 }
