@@ -85,19 +85,31 @@ func TestRedeliverCopiesNothing(t *testing.T) {
 }
 
 // A subscriber that is down, in whatever way, holds back only itself: when it returns it gets everything, in order, and
-// until then it is asked less and less often.
+// until then it is asked less and less often. No redirect is followed.
 func TestDown(t *testing.T) {
-	for name, answer := range map[string]answer{
-		"500": status(500), "404": status(404), "redirects": status(307), "too large": status(413),
-		"hangs": func(_ http.ResponseWriter, r *http.Request, _ []cloudevents.Event) int {
+	for name, test := range map[string]struct {
+		answer  answer
+		problem string
+	}{
+		"fails":     {status(500), "500 Internal Server Error"},
+		"unknown":   {status(404), "404 Not Found"},
+		"too large": {status(413), "413 Request Entity Too Large"},
+		"redirects": {func(w http.ResponseWriter, r *http.Request, _ []cloudevents.Event) int {
+			if r.URL.String() != hookURL {
+				t.Errorf("the redirect to %s was followed", r.URL)
+			}
+			w.Header().Set("Location", "https://other.example.com/a")
+			return http.StatusPermanentRedirect
+		}, "redirects are not followed"},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request, _ []cloudevents.Event) int {
 			<-r.Context().Done()
 			return http.StatusInternalServerError
-		},
+		}, "deadline exceeded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, hooks(), func(t *testing.T, k *kit, c *receiver) {
 				k.add(deliver.Subscription{})
-				c.answers(answer)
+				c.answers(test.answer)
 				for n := range 23 * 4 {
 					var nodes []string
 					for node := range 10 {
@@ -107,7 +119,8 @@ func TestDown(t *testing.T) {
 					time.Sleep(15 * time.Minute)
 				}
 				s := k.status()
-				if s.Held > 5 || s.DeadLetters > 0 || s.LagEvents < 500 || s.LagSeconds < 3600 || s.Problem == "" {
+				if s.Held > 5 || s.DeadLetters > 0 || s.LagEvents < 500 || s.LagSeconds < 3600 ||
+					!strings.Contains(s.Problem, test.problem) {
 					t.Errorf("%+v", s)
 				}
 				if asked := c.asked(); asked > 4000 {
