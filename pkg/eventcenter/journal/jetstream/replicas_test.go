@@ -130,27 +130,14 @@ func (r *replicas) same() {
 		journaltest.Eventually(r.t, fmt.Sprintf("replica %d has all %d events", i, newest), func() bool {
 			return j.Bounds().Newest >= newest
 		})
-		all := read(r.t, j)
+		all, gaps := journaltest.All(r.t, j, journal.Query{})
 		if i == 0 {
 			first = all
-		} else if !reflect.DeepEqual(first, all) {
-			r.t.Errorf("replica %d differs: %.2000v, want %.2000v", i, all, first)
+		}
+		if !reflect.DeepEqual(first, all) || len(gaps) > 0 {
+			r.t.Errorf("replica %d differs, with gaps %v: %.2000v, want %.2000v", i, gaps, all, first)
 		}
 	}
-}
-
-// read returns all records.
-func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
-	t.Helper()
-	for after, newest := j.Bounds().Oldest-1, j.Bounds().Newest; after < newest; {
-		page, err := j.Read(t.Context(), journal.Query{After: after, Limit: 100_000})
-		if err != nil || len(page.Gaps) > 0 {
-			t.Fatalf("gaps %v, %v", page.Gaps, err)
-		}
-		all = append(all, page.Records...)
-		after = page.Next
-	}
-	return all
 }
 
 // sent runs senders on some replicas until stop, each with its own nodes, and returns the acknowledged events.
@@ -216,7 +203,8 @@ func (s *sent) stop() {
 func (s *sent) once(t *testing.T, j *jetstream.Store) {
 	t.Helper()
 	found := map[string]bool{}
-	for i, r := range read(t, j) {
+	all, _ := journaltest.All(t, j, journal.Query{})
+	for i, r := range all {
 		id := r.Source + " " + r.ID
 		if r.Offset != uint64(i)+1 || found[id] {
 			t.Fatalf("%s at offset %d in place %d, there before: %t", id, r.Offset, i+1, found[id])

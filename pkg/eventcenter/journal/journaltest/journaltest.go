@@ -58,6 +58,21 @@ func Append(t *testing.T, j interface {
 	return done
 }
 
+// All reads all records and gaps, page by page.
+func All(t *testing.T, j journal.Reader, q journal.Query) (records []journal.Record, gaps []journal.Gap) {
+	t.Helper()
+	for q.Limit = 700; ; {
+		page, err := j.Read(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		records, gaps = append(records, page.Records...), append(gaps, page.Gaps...)
+		if q.After = page.Next; q.Backward && len(page.Records) == 0 || !q.Backward && page.Next >= j.Bounds().Newest {
+			return records, gaps
+		}
+	}
+}
+
 // Texts reads and returns each record as "offset node/sequence", and the gaps.
 func Texts(t *testing.T, j journal.Reader, q journal.Query) (found []string) {
 	t.Helper()

@@ -187,20 +187,14 @@ func (k *kit) lookedUp(newest uint64) (found []uint64) {
 	return found
 }
 
-// all reads everything, page by page.
-func (k *kit) all(q journal.Query) (found []uint64, gaps []journal.Gap) {
+// all reads everything, and returns the offsets.
+func (k *kit) all(q journal.Query) (found, lost []uint64) {
 	k.t.Helper()
-	for q.Limit = 700; ; {
-		page, err := k.Read(k.t.Context(), q)
-		must(k.t, err)
-		for _, r := range page.Records {
-			found = append(found, r.Offset)
-		}
-		gaps = append(gaps, page.Gaps...)
-		if q.After = page.Next; q.Backward && len(page.Records) == 0 || !q.Backward && page.Next >= k.Bounds().Newest {
-			return found, gaps
-		}
+	records, gaps := journaltest.All(k.t, k, q)
+	for _, r := range records {
+		found = append(found, r.Offset)
 	}
+	return found, offsetsOf(gaps)
 }
 
 // damagedAs compares all readers of a journal with a look-up of each offset.
@@ -231,7 +225,7 @@ func (k *kit) damagedAs(newest uint64) {
 			got, gaps := k.all(q)
 			same(k.t, fmt.Sprint(way, q), matching, got)
 			if way == "forward" {
-				same(k.t, "gaps of the pages", lost, offsetsOf(gaps))
+				same(k.t, "gaps of the pages", lost, gaps)
 			}
 		}
 		k.expectLost(lost...)
@@ -253,7 +247,7 @@ func (k *kit) damagedAs(newest uint64) {
 	salvaged := newKit(k.t, to)
 	got, gaps := salvaged.all(journal.Query{})
 	same(k.t, "salvaged", want, got)
-	same(k.t, "gaps of what is salvaged", lost, offsetsOf(gaps))
+	same(k.t, "gaps of what is salvaged", lost, gaps)
 	if again := salvaged.append(of("node-1", 1), of("node-0", 10_001)); again.Last != newest+1 && again.Last != newest+2 {
 		k.t.Errorf("%+v", again)
 	}
