@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,8 +143,7 @@ func (r *replicas) same() {
 
 // sent runs senders on some replicas until stop, each with its own nodes, and returns the acknowledged events.
 type sent struct {
-	over    context.Context
-	end     context.CancelFunc
+	over    atomic.Bool
 	running sync.WaitGroup
 	mu      sync.Mutex // guards acked
 	acked   map[string]bool
@@ -151,7 +151,6 @@ type sent struct {
 
 func (r *replicas) send(name string, which ...int) *sent {
 	s := &sent{acked: map[string]bool{}}
-	s.over, s.end = context.WithCancel(r.t.Context())
 	for _, i := range which {
 		for n := range 3 {
 			journal := r.all[i]
@@ -162,7 +161,7 @@ func (r *replicas) send(name string, which ...int) *sent {
 }
 
 func (s *sent) sender(ctx context.Context, to *jetstream.Store, node string) {
-	for sequence := uint64(1); s.over.Err() == nil; {
+	for sequence := uint64(1); !s.over.Load(); {
 		e := journaltest.Of(node, sequence)
 		_, err := to.Append(ctx, []journal.Event{e})
 		if errors.Is(err, jetstream.ErrClosed) {
@@ -195,7 +194,7 @@ func (s *sent) await(t *testing.T, more int) {
 }
 
 func (s *sent) stop() {
-	s.end()
+	s.over.Store(true)
 	s.running.Wait()
 }
 

@@ -230,6 +230,7 @@ func (k *kit) damagedAs(newest uint64) {
 		}
 		k.expectLost(lost...)
 	}
+	k.open(Options{ReadOnly: true})
 	copied := k.t.TempDir()
 	_, err := k.Copies(k.t.Context(), copied, func(string) error { return nil })
 	must(k.t, err)
@@ -267,10 +268,10 @@ func TestWriterMeetsDamage(t *testing.T) {
 	}
 }
 
-// rootPage returns the first page of a table, counted from 0.
-func rootPage(t *testing.T, file, table string) (page int) {
+// rootPage returns the first page of the table of events, counted from 0.
+func rootPage(t *testing.T, file string) (page int) {
 	t.Helper()
-	must(t, readOnly(t, file).QueryRow("SELECT rootpage - 1 FROM sqlite_schema WHERE name = ?", table).Scan(&page))
+	must(t, readOnly(t, file).QueryRow("SELECT rootpage - 1 FROM sqlite_schema WHERE name = 'events'").Scan(&page))
 	return page
 }
 
@@ -305,7 +306,7 @@ func (c *lookUps) Err() error {
 func TestLargeDamage(t *testing.T) {
 	const events = 2000
 	k := sealedDay(t, many(1, events)...)
-	overwrite(t, k.file(1), rootPage(t, k.file(1), "events"), 0xa5)
+	overwrite(t, k.file(1), rootPage(t, k.file(1)), 0xa5)
 	for _, backward := range []bool{false, true} {
 		q := span{journal.Query{Limit: 10, Backward: backward}, 1, events, 1}
 		if backward {
@@ -351,8 +352,8 @@ func TestIndexBehindDamage(t *testing.T) {
 	execute(t, k.file(1), fmt.Sprint("UPDATE events SET crc = crc + 1 WHERE offset = ", other))
 	data, err := os.ReadFile(k.file(1))
 	must(t, err)
-	page := rootPage(t, k.file(1), "events") + 20 // the first ones are roots
-	for data[page*pageSize] != 13 {               // a leaf of the table
+	page := rootPage(t, k.file(1)) + 20 // the first ones are roots
+	for data[page*pageSize] != 13 {     // a leaf of the table
 		page++
 	}
 	overwrite(t, k.file(1), page, 0)
