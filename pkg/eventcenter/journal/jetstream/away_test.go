@@ -22,9 +22,9 @@ import (
 )
 
 // large are events large enough that the servers' compressed logs of the stream hold only a few.
-func large(first uint64) (events []journal.Event) {
+func large(node string, first uint64) (events []journal.Event) {
 	for sequence := first; sequence < first+100; sequence++ {
-		e := journaltest.Of("large", sequence)
+		e := journaltest.Of(node, sequence)
 		data := make([]byte, 40_000)
 		_, _ = rand.Read(data) // never fails
 		e.JSON = fmt.Appendf(nil, `{"n":%d,"data":"%x"}`, sequence, data)
@@ -68,7 +68,7 @@ func (r *replicas) outgrow(which ...int) (all []journal.Event) {
 	for range 2 { // a server may first cut its log at the earlier end, as at the beginning of an election
 		had := r.snapshots(which...)
 		journaltest.Eventually(r.t, "the servers cut their logs", func() bool {
-			more := large(uint64(len(all)) + 1)
+			more := large("large", uint64(len(all))+1)
 			appendSoon(r.t, r.all[which[0]], more...)
 			all = append(all, more...)
 			return !slices.ContainsFunc(r.snapshots(which...), func(now string) bool {
@@ -97,8 +97,9 @@ func TestAway(t *testing.T) {
 	}
 	more.await(t, 50)
 	acknowledged := r.all[two].Bounds().Newest
-	log, fetched := clustertest.Watched("Catchup for stream '.*" + jetstream.Stream + "'")
-	if r.start(away, log); t.Failed() {
+	var fetched <-chan struct{}
+	r.log, fetched = clustertest.Watched("Catchup for stream '.*" + jetstream.Stream + "'")
+	if r.start(away); t.Failed() {
 		t.FailNow()
 	}
 	if newest := r.all[away].Bounds().Newest; newest < acknowledged {
@@ -111,7 +112,7 @@ func TestAway(t *testing.T) {
 	more.once(t, r.all[away])
 	select { // the copy may have been filled from the other servers while its own was still receiving the stream
 	case <-fetched:
-	case <-time.After(journaltest.Patience):
+	case <-time.After(patience):
 		t.Fatal("all that it lacked was still in the servers' logs: it was not away for long enough")
 	}
 }
@@ -132,7 +133,7 @@ func fault(t *testing.T, kind event.Type, sequence uint64) journal.Event {
 // center opens the center of a replica.
 func (r *replicas) center(i int) *eventcenter.Center {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), journaltest.Patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	c, err := eventcenter.Open(ctx, eventcenter.Options{Dir: r.dirs[i], Log: quiet(), Replicated: func(ctx context.Context,
 		_ string, appended func([]journal.Record) []journal.Event) (eventcenter.Replicated, error) {
@@ -176,7 +177,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	})
 	r.outgrow(1, other) // otherwise the servers' logs still have the trimmed events, and it misses none
 	r.net.Cut(away, false)
-	limited, cancel := context.WithTimeout(t.Context(), journaltest.Patience)
+	limited, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := c.Run(limited); !errors.Is(err, journal.ErrAnew) {
 		t.Errorf("it goes on: %v", err)

@@ -132,9 +132,9 @@ func TestTakeOver(t *testing.T) {
 	}
 	must(t, old.Trim(t.Context(), 400))
 	node := clustertest.One(t)
-	for what, from := range map[string]journal.Reader{"interrupted": &interrupted{old, 2}, "changed": changed{old}} {
+	for _, from := range []journal.Reader{&interrupted{old, 2}, changed{old}} {
 		if taken, err := jetstream.TakeOver(t.Context(), node.Conn, 1, from, quiet()); err == nil {
-			t.Fatalf("%s: %+v", what, taken)
+			t.Fatalf("%T: %+v", from, taken)
 		}
 	}
 	waiting, cancel := context.WithCancel(t.Context())

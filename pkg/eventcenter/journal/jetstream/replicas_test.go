@@ -26,6 +26,9 @@ import (
 
 var long = flag.Bool("long", false, "run the tests too that cut the network")
 
+// patience is a time limit for conditions that hold at once on an idle machine.
+const patience = journaltest.Patience
+
 // replicas are three replicas in one process.
 type replicas struct {
 	t     *testing.T
@@ -34,34 +37,40 @@ type replicas struct {
 	nodes [3]*cluster.Node
 	all   [3]*jetstream.Store
 	now   func() time.Time // nil: time.Now
+	log   *slog.Logger
 }
 
 func newReplicas(t *testing.T, now func() time.Time) *replicas {
 	t.Helper()
-	r := &replicas{t: t, net: clustertest.New(t), now: now}
+	r := &replicas{t: t, net: clustertest.New(t), now: now, log: quiet()}
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
 		t.Cleanup(func() { r.stop(i) })
 	}
-	var starting sync.WaitGroup
-	for i := range r.all {
-		starting.Go(func() { r.start(i, quiet()) })
-	}
-	if starting.Wait(); t.Failed() {
-		t.FailNow()
-	}
+	r.startAll()
 	return r
 }
 
+func (r *replicas) startAll() {
+	r.t.Helper()
+	var starting sync.WaitGroup
+	for i := range r.all {
+		starting.Go(func() { r.start(i) })
+	}
+	if starting.Wait(); r.t.Failed() {
+		r.t.FailNow()
+	}
+}
+
 // start starts a replica, or fails the test.
-func (r *replicas) start(i int, log *slog.Logger) {
-	node, err := r.net.Start(i, filepath.Join(r.dirs[i], "nats"), log)
+func (r *replicas) start(i int) {
+	node, err := r.net.Start(i, filepath.Join(r.dirs[i], "nats"), r.log)
 	if err != nil {
 		r.t.Error(err)
 		return
 	}
 	r.nodes[i] = node
-	ctx, cancel := context.WithTimeout(r.t.Context(), journaltest.Patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	s, err := r.open(ctx, i, nil)
 	if err == nil {
@@ -228,7 +237,7 @@ func TestReplicas(t *testing.T) {
 	r.stop(gone)
 	load.await(t, 100)
 	must(t, os.RemoveAll(r.dirs[gone]))
-	r.start(gone, quiet())
+	r.start(gone)
 	load.await(t, 100)
 	load.stop()
 	r.same()

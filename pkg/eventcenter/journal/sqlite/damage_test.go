@@ -349,7 +349,7 @@ func TestIndexBehindDamage(t *testing.T) {
 	}
 	k := sealedDay(t, all...)
 	const other = 4002 // an event of node-1, far behind the damage
-	execute(t, k.file(1), fmt.Sprint("UPDATE events SET crc = crc + 1 WHERE offset = ", other))
+	openAnd(t, k.file(1), fmt.Sprint("UPDATE events SET crc = crc + 1 WHERE offset = ", other))
 	data, err := os.ReadFile(k.file(1))
 	must(t, err)
 	page := rootPage(t, k.file(1)) + 20 // the first ones are roots

@@ -52,7 +52,7 @@ func TestNewIdentity(t *testing.T) {
 // A filter with changed bytes is not trusted: the file is read.
 func TestDamagedFilter(t *testing.T) {
 	k := sealedDay(t, foreign("1"))
-	execute(t, k.file(1), "UPDATE filter SET bits = zeroblob(64)")
+	openAnd(t, k.file(1), "UPDATE filter SET bits = zeroblob(64)")
 	k.open(Options{})
 	if done := k.append(foreign("1")); done.Duplicates != 1 {
 		t.Errorf("%+v", done)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,40 +24,53 @@ import (
 
 const day = 24 * time.Hour
 
+// openTest opens a journal, which is closed after the test if it is still open.
+func openTest(t *testing.T, dir string, o Options) *Store {
+	t.Helper()
+	o.Dir, o.BallastBytes = dir, 1<<16
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s, err := Open(t.Context(), o)
+	must(t, err)
+	t.Cleanup(func() { _ = closeOnce(s) })
+	return s
+}
+
+func closeOnce(s *Store) error {
+	select {
+	case <-s.stopping:
+		return nil
+	default:
+		return s.Close()
+	}
+}
+
 // kit is a journal with its directory and clock.
 type kit struct {
 	*Store
-	t       *testing.T
-	dir     string
-	clock   *journaltest.Clock
-	closing func() error // the first call closes the store
+	t     *testing.T
+	dir   string
+	clock *journaltest.Clock
 }
 
 func newKit(t *testing.T, dir string) *kit {
 	t.Helper()
-	k := &kit{t: t, dir: dir, clock: journaltest.NewClock(), closing: func() error { return nil }}
-	k.open(Options{})
-	t.Cleanup(func() { _ = k.closing() })
-	return k
+	c := journaltest.NewClock()
+	return &kit{openTest(t, dir, Options{Now: c.Now}), t, dir, c}
 }
 
-// open opens the journal, as a center that starts. It closes the one that is open.
+// open opens the journal again, as a center that starts.
 func (k *kit) open(o Options) {
 	k.t.Helper()
 	k.close()
-	o.Dir, o.Now, o.BallastBytes = k.dir, k.clock.Now, 1<<16
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	var err error
-	k.Store, err = Open(k.t.Context(), o)
-	must(k.t, err)
-	k.closing = sync.OnceValue(k.Close)
+	o.Now = k.clock.Now
+	k.Store = openTest(k.t, k.dir, o)
 }
 
 func (k *kit) close() {
 	k.t.Helper()
-	must(k.t, k.closing())
+	must(k.t, closeOnce(k.Store))
 }
 
 func (k *kit) append(events ...journal.Event) journal.Appended {
@@ -128,10 +140,10 @@ func edit(t *testing.T, name string, change func(data []byte) []byte) {
 	must(t, os.WriteFile(name, change(data), 0o600))
 }
 
-// execute executes a statement in a file outside the journal.
-func execute(t *testing.T, name, statement string) {
+// openAnd opens a file outside the journal and executes a statement.
+func openAnd(t *testing.T, path, statement string) {
 	t.Helper()
-	db, err := open(name, writing)
+	db, err := open(path, writing)
 	must(t, err)
 	defer db.Close()
 	_, err = db.Exec(statement)
@@ -194,7 +206,7 @@ func TestNoCopy(t *testing.T) {
 func TestOtherFormats(t *testing.T) {
 	k := sealedDay(t, of("a", 1), foreign("1"))
 	for _, format := range []int{0, 1, 2, version + 1} {
-		execute(t, k.file(1), fmt.Sprint("UPDATE meta SET version = ", format))
+		openAnd(t, k.file(1), fmt.Sprint("UPDATE meta SET version = ", format))
 		o := k.Options
 		_, writing := Open(t.Context(), o)
 		o.ReadOnly = true
@@ -208,7 +220,7 @@ func TestOtherFormats(t *testing.T) {
 			}
 		}
 	}
-	execute(t, k.file(1), fmt.Sprint("UPDATE meta SET version = ", version))
+	openAnd(t, k.file(1), fmt.Sprint("UPDATE meta SET version = ", version))
 	k.open(Options{})
 	k.expect("1 a/1", "2 /0", "3 last/1")
 }
