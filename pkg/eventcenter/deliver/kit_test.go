@@ -205,7 +205,10 @@ type receiver struct {
 func (c *receiver) RoundTrip(r *http.Request) (*http.Response, error) {
 	recorder := httptest.NewRecorder()
 	c.ServeHTTP(recorder, r)
-	return recorder.Result(), r.Context().Err()
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return recorder.Result(), nil
 }
 
 func (c *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
