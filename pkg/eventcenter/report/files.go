@@ -26,13 +26,22 @@ type dayFile struct {
 	model.Day
 }
 
-// names returns the days with a file, in order.
-func (k *Keeper) names() (names []string, err error) {
-	entries, err := os.ReadDir(k.Dir)
+// Files returns the names of the files of days in a directory, in order.
+func Files(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
 		if IsDay(entry.Name()) {
-			names = append(names, strings.TrimSuffix(entry.Name(), suffix))
+			names = append(names, entry.Name())
 		}
+	}
+	return names, err
+}
+
+// names returns the days with a file, in order.
+func (k *Keeper) names() (names []string, err error) {
+	files, err := Files(k.Dir)
+	for _, file := range files {
+		names = append(names, strings.TrimSuffix(file, suffix))
 	}
 	return names, err
 }

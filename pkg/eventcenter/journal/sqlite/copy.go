@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -90,34 +91,18 @@ func (s *Store) Plan(ctx context.Context, at time.Time, batches [][]journal.Even
 	if s.Copy == "" {
 		return nil, nil, errNoCopy
 	}
-	newest, received := s.end()
-	at = at.Truncate(time.Millisecond).UTC()
-	if at.Before(received) {
-		at = received // may come from another replica's clock
-	}
-	t := s.plan()
-	t.now, t.next = at, newest+1
-	results := make([]journal.Appended, len(batches))
-	for i, events := range batches {
-		var err error
-		if results[i], err = t.batch(ctx, events); err != nil {
-			return nil, nil, err
-		}
-	}
-	for i := range results {
-		results[i].Last = t.next - 1
-	}
-	return t.records, results, nil
+	// The newest may come from another replica's clock.
+	return s.plan(ctx, event.Later(at.Truncate(time.Millisecond), s.received()).UTC(), batches)
 }
 
-// end returns the newest offset and when it was received.
-func (s *Store) end() (newest uint64, received time.Time) {
+// received returns when the newest record was received.
+func (s *Store) received() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.parts) > 0 {
-		received = s.parts[len(s.parts)-1].newest
+	if len(s.parts) == 0 {
+		return time.Time{}
 	}
-	return s.newest, received.UTC()
+	return s.parts[len(s.parts)-1].newest
 }
 
 // Put stores records of the original, in the order of their offsets, and the copy's new position. Missing offsets
@@ -141,7 +126,7 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 		if n < len(records) {
 			position = Position{} // stored with the last records
 		}
-		if err := s.put(ctx, records[:n], position); err != nil {
+		if _, err := s.put(ctx, records[:n], position); err != nil {
 			if isFull(err) {
 				return s.full(err)
 			}
@@ -156,28 +141,4 @@ func (t *transaction) savePosition(ctx context.Context, at Position) error {
 	_, err := t.tx.ExecContext(ctx, "INSERT OR REPLACE INTO position VALUES(1, ?, ?)", int64(at.Sequence),
 		int64(at.Term))
 	return err
-}
-
-func (s *Store) put(ctx context.Context, records []journal.Record, at Position) error {
-	first, newest := records[0].Offset, s.Bounds().Newest
-	if first <= newest {
-		return fmt.Errorf("offset %d comes after %d", first, newest)
-	}
-	if err := s.roll(ctx, records[0].Received, first); err != nil {
-		return err
-	}
-	err := s.transact(ctx, func(t *transaction) error {
-		if err := t.rows(ctx, records); err != nil || at == (Position{}) {
-			return err
-		}
-		return t.savePosition(ctx, at)
-	})
-	if err != nil {
-		return err
-	}
-	if newest > 0 && first > newest+1 {
-		s.addGap(journal.Gap{From: newest + 1, To: first - 1, Reason: "missing in the stream"})
-	}
-	s.publish(records)
-	return nil
 }

@@ -17,19 +17,9 @@ import (
 // transaction is one group being written.
 type transaction struct {
 	store   *Store
-	tx      *sql.Tx // nil: only planned
+	tx      *sql.Tx
 	insert  *sql.Stmt
-	now     time.Time
-	next    uint64                  // offset
 	streams map[streamKey]watermark // the changed ones
-
-	records []journal.Record
-	planned map[identity][]byte // the events of a planned transaction
-}
-
-// plan returns a transaction that stores no data.
-func (s *Store) plan() *transaction {
-	return &transaction{store: s, planned: map[identity][]byte{}, streams: map[streamKey]watermark{}}
 }
 
 // commit ends the transaction.
@@ -44,96 +34,73 @@ func (t *transaction) commit(ctx context.Context) error {
 	return nil
 }
 
-func (t *transaction) batch(ctx context.Context, events []journal.Event) (done journal.Appended, err error) {
-	for _, e := range inOrder(events) {
-		key := streamKey{e.Source, e.Stream}
-		mark, ok := t.streams[key]
-		if !ok {
-			mark = t.store.writer.streams[key]
-		}
-		var stored []byte
-		known := false
-		if e.Stream == "" || e.Sequence <= mark.highest || t.store.writer.exact {
-			if stored, known, err = t.find(ctx, e); err != nil {
-				return done, err
-			}
-		}
-		r := journal.Record{Offset: t.next, Received: t.now, Event: e}
-		if !known {
-			if stored, known, err = t.add(ctx, r); err != nil {
-				return done, err
-			}
-		}
-		if known {
-			done.Duplicates++
-			if !bytes.Equal(stored, e.JSON) {
-				done.Conflicts++
-			}
-			continue
-		}
-		if e.Stream != "" {
-			t.streams[key] = watermark{max(mark.highest, e.Sequence), t.now}
-		}
-		t.records = append(t.records, r)
-		t.next, done.New = t.next+1, done.New+1
-	}
-	return done, nil
-}
-
-// add stores a record in the newest file, unless its identity is already stored.
-func (t *transaction) add(ctx context.Context, r journal.Record) (stored []byte, known bool, err error) {
-	if t.tx == nil {
-		t.planned[identityOf(r.Source, r.ID)] = r.JSON
-		return nil, false, nil
-	}
-	if known, err = t.row(ctx, r); !known || err != nil {
-		return nil, false, err
-	}
-	err = t.tx.QueryRowContext(ctx, findEvent, r.Source, r.ID).Scan(&stored)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = errIndex // the index has an event that does not exist
-	}
-	return stored, true, err
-}
-
-// row inserts a record. known reports whether its identity is in the file already, so it was not inserted.
-func (t *transaction) row(ctx context.Context, r journal.Record) (known bool, err error) {
-	done, err := t.insert.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
-		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
-	if err != nil {
-		return false, err
-	}
-	n, err := done.RowsAffected()
-	return n == 0, err
-}
-
-// rows inserts records of another journal, with the watermarks of their streams. Its store has no writing goroutine.
-func (t *transaction) rows(ctx context.Context, records []journal.Record) error {
+// rows inserts records, with the watermarks of their streams. It leaves out those whose identity is in the file already,
+// and returns the number of the others.
+func (t *transaction) rows(ctx context.Context, records []journal.Record) (inserted int, err error) {
 	for _, r := range records {
-		if _, err := t.row(ctx, r); err != nil {
-			return fmt.Errorf("offset %d: %w", r.Offset, err)
+		done, err := t.insert.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
+			r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
+		if err != nil {
+			return inserted, fmt.Errorf("offset %d: %w", r.Offset, err)
 		}
+		n, err := done.RowsAffected()
+		if err != nil {
+			return inserted, err
+		}
+		inserted += int(n)
 		if r.Stream != "" {
 			key := streamKey{r.Source, r.Stream}
 			highest := max(t.streams[key].highest, t.store.writer.streams[key].highest, r.Sequence)
 			t.streams[key] = watermark{highest, r.Received}
 		}
 	}
-	return nil
+	return inserted, nil
+}
+
+// plan computes the results of batches without storing them: the new records with their offsets, and a result for each
+// batch.
+func (s *Store) plan(ctx context.Context, at time.Time, batches [][]journal.Event) (records []journal.Record,
+	results []journal.Appended, err error) {
+	next, planned := s.Bounds().Newest+1, map[identity][]byte{}
+	results = make([]journal.Appended, len(batches))
+	for i, events := range batches {
+		for _, e := range inOrder(events) {
+			id := identityOf(e.Source, e.ID)
+			stored, known := planned[id]
+			if !known && s.mayKnow(e) {
+				if stored, known, err = s.find(ctx, id, e); err != nil {
+					return nil, nil, err
+				}
+			}
+			if known {
+				results[i].Duplicates++
+				if !bytes.Equal(stored, e.JSON) {
+					results[i].Conflicts++
+				}
+				continue
+			}
+			planned[id] = e.JSON
+			records = append(records, journal.Record{Offset: next, Received: at, Event: e})
+			next++
+			results[i].New++
+		}
+	}
+	for i := range results {
+		results[i].Last = next - 1
+	}
+	return records, results, nil
+}
+
+// mayKnow reports whether an event may be stored: the watermark of its stream does not rule that out.
+func (s *Store) mayKnow(e journal.Event) bool {
+	return e.Stream == "" || s.writer.exact || e.Sequence <= s.writer.streams[streamKey{e.Source, e.Stream}].highest
 }
 
 const findEvent = `SELECT event FROM events WHERE source = ? AND id = ?`
 
-// find returns the stored event with the same identity: from the files before the newest or, if only planned, from any.
-func (t *transaction) find(ctx context.Context, e journal.Event) (stored []byte, known bool, err error) {
-	i := identityOf(e.Source, e.ID)
-	if stored, known = t.planned[i]; known {
-		return stored, true, nil
-	}
-	for _, p := range slices.Backward(t.store.partitions()) {
-		if t.tx != nil && p == t.store.writer.part {
-			continue // the insertion will detect it
-		}
+// find returns the stored event with the same identity.
+func (s *Store) find(ctx context.Context, i identity, e journal.Event) (stored []byte, known bool, err error) {
+	for _, p := range slices.Backward(s.partitions()) {
 		stored, known, err = p.find(ctx, i, e)
 		if known || err != nil && !isDamage(err) {
 			return stored, known, err

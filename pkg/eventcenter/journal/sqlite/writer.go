@@ -58,7 +58,7 @@ const (
 
 // transact writes one transaction into the newest file.
 func (s *Store) transact(ctx context.Context, do func(t *transaction) error) (err error) {
-	t := s.plan()
+	t := &transaction{store: s, streams: map[streamKey]watermark{}}
 	if s.writer.bare {
 		maps.Copy(t.streams, s.writer.streams)
 	}
@@ -118,24 +118,23 @@ func (s *Store) write() {
 
 func (s *Store) commitGroup(group []*request) {
 	err := s.room()
-	var records []journal.Record
+	var derived []journal.Event
 	if err == nil {
-		records, err = s.commit(group)
+		derived, err = s.commit(group)
 	}
 	if p := s.writer.part; err != nil && isDamage(err) && p != nil && !s.isDamaged(p) {
 		s.setDamaged(p, err)
-		records, err = s.commit(group) // into a new file
+		derived, err = s.commit(group) // into a new file
 	}
 	if err != nil && isFull(err) {
 		err = s.full(err)
 	}
-	for derived := s.publish(records); err == nil && len(derived) > 0; {
-		r := &request{events: derived}
-		records, failed := s.commit([]*request{r})
+	for err == nil && len(derived) > 0 {
+		var failed error
+		derived, failed = s.commit([]*request{{events: derived}})
 		if failed != nil { // they are derived again after a restart
 			s.Log.Error("append derived events failed", "err", failed)
 		}
-		derived = s.publish(records)
 	}
 	for _, r := range group {
 		r.err = err
@@ -143,11 +142,8 @@ func (s *Store) commitGroup(group []*request) {
 	}
 }
 
-// publish makes readers see the committed records.
+// publish makes readers see the committed records, and returns the events derived from them.
 func (s *Store) publish(records []journal.Record) []journal.Event {
-	if len(records) == 0 {
-		return nil
-	}
 	last := records[len(records)-1]
 	if s.mark != nil {
 		if err := s.writeMark(last.Offset); err != nil {
@@ -166,32 +162,54 @@ func (s *Store) publish(records []journal.Record) []journal.Event {
 	return s.Appended(records)
 }
 
-// commit appends the batches in one transaction and returns the new records.
-func (s *Store) commit(group []*request) ([]journal.Record, error) {
+// commit appends the batches in one transaction, and returns the events derived from the new records.
+func (s *Store) commit(group []*request) ([]journal.Event, error) {
 	ctx := context.Background() // a transaction is finished even if its requests are cancelled
-	now := s.Now().Truncate(time.Millisecond)
-	if err := s.roll(ctx, now, s.newest+1); err != nil {
+	batches := make([][]journal.Event, len(group))
+	for i, r := range group {
+		batches[i] = r.events
+	}
+	records, results, err := s.plan(ctx, s.Now().Truncate(time.Millisecond), batches)
+	if err != nil {
 		return nil, err
 	}
-	var records []journal.Record
+	for i, r := range group {
+		r.result = results[i]
+	}
+	if len(records) == 0 {
+		return nil, nil
+	}
+	return s.put(ctx, records, Position{})
+}
+
+// put stores records of a day, with a copy's new position unless that is zero, and returns the events derived from them.
+func (s *Store) put(ctx context.Context, records []journal.Record, at Position) ([]journal.Event, error) {
+	first, newest := records[0].Offset, s.Bounds().Newest
+	if first <= newest {
+		return nil, fmt.Errorf("offset %d comes after %d", first, newest)
+	}
+	if err := s.roll(ctx, records[0].Received, first); err != nil {
+		return nil, err
+	}
 	err := s.transact(ctx, func(t *transaction) error {
-		t.now, t.next = now, s.newest+1
-		for _, r := range group {
-			var err error
-			if r.result, err = t.batch(ctx, r.events); err != nil {
-				return err
-			}
+		inserted, err := t.rows(ctx, records)
+		switch {
+		case err != nil:
+			return err
+		case s.Copy == "" && inserted < len(records):
+			return errIndex // it has an event that a look-up does not find
+		case at != Position{}:
+			return t.savePosition(ctx, at)
 		}
-		for _, r := range group {
-			r.result.Last = t.next - 1
-		}
-		records = t.records
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return records, nil
+	if newest > 0 && first > newest+1 {
+		s.addGap(journal.Gap{From: newest + 1, To: first - 1, Reason: "missing in the stream"})
+	}
+	return s.publish(records), nil
 }
 
 // openWriter opens the newest partition for writing. A damaged one is left unchanged.
