@@ -26,8 +26,9 @@ var ErrOriginal = errors.New("there is a SQLite journal of its own: \"eventcente
 // errNoCopy is the error of calls that only a copy may get: another journal's writer uses the same watermarks.
 var errNoCopy = errors.New("this journal is no copy: it takes events by Append only")
 
-// positionSchema is the additional table of a copy: its position in the original.
-const positionSchema = `CREATE TABLE IF NOT EXISTS position(id INTEGER PRIMARY KEY, sequence INTEGER NOT NULL,
+// positionSchema is the table of a copy's position in the original. It is empty in a journal that is no copy.
+const positionSchema = `
+CREATE TABLE IF NOT EXISTS position(id INTEGER PRIMARY KEY, sequence INTEGER NOT NULL,
 	term INTEGER NOT NULL)`
 
 // Position is a copy's position in its original.

@@ -160,7 +160,7 @@ func initialize(ctx context.Context, db *sql.DB, day string, streams map[streamK
 		return err
 	}
 	defer tx.Rollback() // no effect after the commit
-	if _, err := tx.ExecContext(ctx, schema); err != nil {
+	if _, err := tx.ExecContext(ctx, schema+positionSchema); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, "INSERT INTO meta VALUES(?, ?)", version, day); err != nil {
