@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -160,7 +161,7 @@ func (s *Store) identity() (string, error) {
 		}
 		return id, nil
 	}
-	files, globErr := filepath.Glob(filepath.Join(globQuote(s.Dir), "*"+suffix))
+	files, globErr := fs.Glob(os.DirFS(s.Dir), "*"+suffix)
 	if !errors.Is(err, os.ErrNotExist) || globErr != nil || len(files) > 0 || s.ReadOnly {
 		return "", fmt.Errorf("the journal's UUID: %w", errors.Join(err, globErr))
 	}
@@ -169,10 +170,6 @@ func (s *Store) identity() (string, error) {
 		id = string(uuid.NewUUID())
 	}
 	return id, writeFile(name, id+"\n")
-}
-
-func globQuote(dir string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir)
 }
 
 // writeFile writes a small file durably.
