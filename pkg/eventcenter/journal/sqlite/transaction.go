@@ -61,14 +61,13 @@ func (t *transaction) rows(ctx context.Context, records []journal.Record) (inser
 // batch.
 func (s *Store) plan(ctx context.Context, at time.Time, batches [][]journal.Event) (records []journal.Record,
 	results []journal.Appended, err error) {
-	next, planned := s.Bounds().Newest+1, map[identity][]byte{}
+	next, planned := s.Bounds().Newest+1, map[[2]string][]byte{} // by source and ID
 	results = make([]journal.Appended, len(batches))
 	for i, events := range batches {
 		for _, e := range inOrder(events) {
-			id := identityOf(e.Source, e.ID)
-			stored, known := planned[id]
+			stored, known := planned[[2]string{e.Source, e.ID}]
 			if !known && s.mayKnow(e) {
-				if stored, known, err = s.find(ctx, id, e); err != nil {
+				if stored, known, err = s.find(ctx, e); err != nil {
 					return nil, nil, err
 				}
 			}
@@ -79,7 +78,7 @@ func (s *Store) plan(ctx context.Context, at time.Time, batches [][]journal.Even
 				}
 				continue
 			}
-			planned[id] = e.JSON
+			planned[[2]string{e.Source, e.ID}] = e.JSON
 			records = append(records, journal.Record{Offset: next, Received: at, Event: e})
 			next++
 			results[i].New++
@@ -99,7 +98,8 @@ func (s *Store) mayKnow(e journal.Event) bool {
 const findEvent = `SELECT event FROM events WHERE source = ? AND id = ?`
 
 // find returns the stored event with the same identity.
-func (s *Store) find(ctx context.Context, i identity, e journal.Event) (stored []byte, known bool, err error) {
+func (s *Store) find(ctx context.Context, e journal.Event) (stored []byte, known bool, err error) {
+	i := identityOf(e.Source, e.ID)
 	for _, p := range slices.Backward(s.partitions()) {
 		stored, known, err = p.find(ctx, i, e)
 		if known || err != nil && !isDamage(err) {
