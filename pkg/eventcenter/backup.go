@@ -83,12 +83,13 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	days, err := report.Files(filepath.Join(dir, reportsDir))
+	days, err := report.Days(filepath.Join(dir, reportsDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	for _, name := range days {
-		if err := b.add(filepath.Join(dir, reportsDir, name), reportsDir+"/"+name); err != nil {
+	for _, day := range days {
+		name := filepath.Join(reportsDir, report.File(day))
+		if err := b.add(filepath.Join(dir, name), name); err != nil {
 			return err
 		}
 	}

@@ -26,25 +26,22 @@ type dayFile struct {
 	model.Day
 }
 
-// Files returns the names of the files of days in a directory, in order.
-func Files(dir string) (names []string, err error) {
+// names returns the days with a file, in order.
+func (k *Keeper) names() ([]string, error) { return Days(k.Dir) }
+
+// Days returns the days that have a file in a directory, in order.
+func Days(dir string) (days []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
 		if IsDay(entry.Name()) {
-			names = append(names, entry.Name())
+			days = append(days, strings.TrimSuffix(entry.Name(), suffix))
 		}
 	}
-	return names, err
+	return days, err
 }
 
-// names returns the days with a file, in order.
-func (k *Keeper) names() (names []string, err error) {
-	files, err := Files(k.Dir)
-	for _, file := range files {
-		names = append(names, strings.TrimSuffix(file, suffix))
-	}
-	return names, err
-}
+// File returns the name of a day's file.
+func File(day string) string { return day + suffix }
 
 // IsDay reports whether a file with this name holds a day.
 func IsDay(name string) bool {

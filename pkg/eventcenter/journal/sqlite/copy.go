@@ -116,7 +116,7 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 		return err
 	}
 	if len(records) == 0 && s.writer.db != nil { // only the position has changed
-		return s.transact(ctx, func(t *transaction) error { return t.savePosition(ctx, at) })
+		return s.store(ctx, nil, at)
 	}
 	for len(records) > 0 { // by day
 		day, n := records[0].Received.UTC().Format(time.DateOnly), 1
@@ -136,10 +136,4 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 		records = records[n:]
 	}
 	return nil
-}
-
-func (t *transaction) savePosition(ctx context.Context, at Position) error {
-	_, err := t.tx.ExecContext(ctx, "INSERT OR REPLACE INTO position VALUES(1, ?, ?)", int64(at.Sequence),
-		int64(at.Term))
-	return err
 }

@@ -77,14 +77,11 @@ func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[s
 	if err != nil {
 		return 0, err
 	}
-	into := &Store{writer: writer{db: db, streams: marks}}
+	into := &Store{Options: Options{Copy: s.id}, writer: writer{db: db, streams: marks}}
 	defer func() { err = errors.Join(err, into.writer.close()) }()
 	add := func(records []journal.Record, _ time.Duration) error {
 		n += len(records)
-		return into.transact(ctx, func(t *transaction) error {
-			_, err := t.rows(ctx, records)
-			return err
-		})
+		return into.store(ctx, records, Position{})
 	}
 	for at, q := range s.spans(journal.Query{Limit: eachLimit}, s.Bounds().Newest) {
 		if at == p {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -47,33 +46,6 @@ func (w *writer) close() error {
 	}
 	err := w.db.Close()
 	w.db = nil
-	return err
-}
-
-const (
-	insertEvent = `INSERT INTO events(` + columns + `) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`
-	saveStream  = `INSERT INTO streams VALUES(?, ?, ?, ?)
-		ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`
-)
-
-// transact writes one transaction into the newest file.
-func (s *Store) transact(ctx context.Context, do func(t *transaction) error) (err error) {
-	t := &transaction{store: s, streams: map[streamKey]watermark{}}
-	if s.writer.bare {
-		maps.Copy(t.streams, s.writer.streams)
-	}
-	if t.tx, err = s.writer.db.BeginTx(ctx, nil); err != nil {
-		return err
-	}
-	defer t.tx.Rollback() // no effect after the commit
-	if t.insert, err = t.tx.PrepareContext(ctx, insertEvent); err != nil {
-		return err
-	}
-	if err := do(t); err != nil {
-		return err
-	}
-	err = t.commit(ctx)
-	s.writer.bare = s.writer.bare && err != nil
 	return err
 }
 
@@ -191,19 +163,7 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 	if err := s.roll(ctx, records[0].Received, first); err != nil {
 		return nil, err
 	}
-	err := s.transact(ctx, func(t *transaction) error {
-		inserted, err := t.rows(ctx, records)
-		switch {
-		case err != nil:
-			return err
-		case s.Copy == "" && inserted < len(records):
-			return errIndex // it has an event that a look-up does not find
-		case at != Position{}:
-			return t.savePosition(ctx, at)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := s.store(ctx, records, at); err != nil {
 		return nil, err
 	}
 	if newest > 0 && first > newest+1 {

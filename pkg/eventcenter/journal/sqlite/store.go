@@ -14,47 +14,72 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// transaction is one group being written.
-type transaction struct {
-	store   *Store
-	tx      *sql.Tx
-	insert  *sql.Stmt
-	streams map[streamKey]watermark // the changed ones
-}
+const (
+	insertEvent = `INSERT INTO events(` + columns + `) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`
+	saveStream  = `INSERT INTO streams VALUES(?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`
+	savePosition = `INSERT OR REPLACE INTO position VALUES(1, ?, ?)`
+)
 
-// commit ends the transaction.
-func (t *transaction) commit(ctx context.Context) error {
-	if err := saveStreams(ctx, t.tx, t.streams); err != nil {
+// store writes records into the newest file in one transaction, with the watermarks of their streams, and with the new
+// position of a copy unless that is zero.
+func (s *Store) store(ctx context.Context, records []journal.Record, at Position) error {
+	tx, err := s.writer.db.BeginTx(ctx, nil)
+	if err != nil {
 		return err
 	}
-	if err := t.tx.Commit(); err != nil {
+	defer tx.Rollback() // no effect after the commit
+	if err := s.insert(ctx, tx, records); err != nil {
 		return err
 	}
-	maps.Copy(t.store.writer.streams, t.streams)
+	changed := map[streamKey]watermark{}
+	if s.writer.bare {
+		maps.Copy(changed, s.writer.streams)
+	}
+	for _, r := range records {
+		if r.Stream != "" {
+			key := streamKey{r.Source, r.Stream}
+			highest := max(changed[key].highest, s.writer.streams[key].highest, r.Sequence)
+			changed[key] = watermark{highest, r.Received}
+		}
+	}
+	if err := saveStreams(ctx, tx, changed); err != nil {
+		return err
+	}
+	if at != (Position{}) {
+		if _, err := tx.ExecContext(ctx, savePosition, int64(at.Sequence), int64(at.Term)); err != nil {
+			return err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	maps.Copy(s.writer.streams, changed)
+	s.writer.bare = false
 	return nil
 }
 
-// rows inserts records, with the watermarks of their streams. It leaves out those whose identity is in the file already,
-// and returns the number of the others.
-func (t *transaction) rows(ctx context.Context, records []journal.Record) (inserted int, err error) {
+// insert inserts records. A copy leaves out those whose identity is in the file already.
+func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []journal.Record) error {
+	statement, err := tx.PrepareContext(ctx, insertEvent)
+	if err != nil {
+		return err
+	}
 	for _, r := range records {
-		done, err := t.insert.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
+		done, err := statement.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
 			r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
 		if err != nil {
-			return inserted, fmt.Errorf("offset %d: %w", r.Offset, err)
+			return fmt.Errorf("offset %d: %w", r.Offset, err)
 		}
-		n, err := done.RowsAffected()
+		inserted, err := done.RowsAffected()
+		if err == nil && inserted == 0 && s.Copy == "" {
+			err = errIndex // it has an event that a look-up does not find
+		}
 		if err != nil {
-			return inserted, err
-		}
-		inserted += int(n)
-		if r.Stream != "" {
-			key := streamKey{r.Source, r.Stream}
-			highest := max(t.streams[key].highest, t.store.writer.streams[key].highest, r.Sequence)
-			t.streams[key] = watermark{highest, r.Received}
+			return err
 		}
 	}
-	return inserted, nil
+	return nil
 }
 
 // plan computes the results of batches without storing them: the new records with their offsets, and a result for each
