@@ -2,7 +2,6 @@ package eventcenter
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -204,11 +203,7 @@ func unpack(r io.Reader, dir string) (m Manifest, err error) {
 			return m, fmt.Errorf("no complete backup: %w", err)
 		}
 		if head.Name == manifestFile {
-			text, err := io.ReadAll(io.LimitReader(in, maxManifest))
-			if err != nil {
-				return m, err
-			}
-			if err := json.Unmarshal(bytes.TrimSpace(text), &m); err != nil {
+			if err := json.NewDecoder(io.LimitReader(in, maxManifest)).Decode(&m); err != nil {
 				return m, fmt.Errorf("manifest: %w", err)
 			}
 			break

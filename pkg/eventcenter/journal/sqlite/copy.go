@@ -39,20 +39,16 @@ type Position struct {
 
 // copyOrOriginal refuses to open a copy as a journal, and vice versa.
 func (s *Store) copyOrOriginal() error {
-	mark := filepath.Join(s.Dir, copyMark)
-	_, err := os.Stat(mark)
-	switch {
-	case s.ReadOnly:
+	switch isCopy := IsCopy(s.Dir); {
+	case s.ReadOnly || isCopy == (s.Copy != ""):
 		return nil
-	case s.Copy == "" && err == nil:
+	case isCopy:
 		return fmt.Errorf("%s: this is a replica's copy of a JetStream journal; it takes nothing by itself", s.Dir)
-	case s.Copy == "" || err == nil:
-		return nil
 	}
 	if _, err := os.Stat(filepath.Join(s.Dir, "uuid")); err == nil {
 		return ErrOriginal
 	}
-	return writeFile(mark, "")
+	return writeFile(filepath.Join(s.Dir, copyMark), "")
 }
 
 // IsCopy reports whether the journal in a directory is a copy.

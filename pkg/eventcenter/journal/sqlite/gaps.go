@@ -55,10 +55,14 @@ func (s *Store) gapAt(offset uint64) (g journal.Gap, known bool) {
 }
 
 // gapsWithin returns the parts of gaps beyond after, up to next.
-func (s *Store) gapsWithin(after, next uint64) (found []journal.Gap) {
+func (s *Store) gapsWithin(after, next uint64) []journal.Gap {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, g := range s.gaps {
+	return within(s.gaps, after, next)
+}
+
+func within(gaps []journal.Gap, after, next uint64) (found []journal.Gap) {
+	for _, g := range gaps {
 		if g.To > after && g.From <= next {
 			g.From, g.To = max(g.From, after+1), min(g.To, next)
 			found = append(found, g)

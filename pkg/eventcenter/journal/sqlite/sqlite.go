@@ -303,10 +303,7 @@ func (s *Store) makeBallast() error {
 	if err != nil {
 		return err
 	}
-	zeros := make([]byte, 1<<16)
-	for left := s.BallastBytes; left > 0 && err == nil; left -= int64(len(zeros)) {
-		_, err = f.Write(zeros[:min(left, int64(len(zeros)))])
-	}
+	_, err = f.Write(make([]byte, s.BallastBytes))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, remove(s.ballast()))
 	}
