@@ -76,9 +76,7 @@ func (s *Store) Position(ctx context.Context) (at Position, err error) {
 
 // Damaged reports whether the structure of a file is damaged.
 func (s *Store) Damaged() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.parts, func(p *partition) bool { return p.damaged != nil })
+	return slices.ContainsFunc(s.partitions(), func(p *partition) bool { return p.damaged.Load() })
 }
 
 // Plan computes the results of batches without storing them: the new records with their offsets, and a result for each

@@ -63,7 +63,7 @@ func (s *Store) Seal(ctx context.Context) error {
 	parts := s.partitions()
 	var errs []error
 	for i, p := range parts {
-		if i < len(parts)-1 && !s.isDamaged(p) {
+		if i < len(parts)-1 && !p.damaged.Load() {
 			errs = append(errs, p.seal(ctx))
 		}
 	}

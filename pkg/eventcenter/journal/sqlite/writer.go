@@ -94,7 +94,7 @@ func (s *Store) commitGroup(group []*request) {
 	if err == nil {
 		derived, err = s.commit(group)
 	}
-	if p := s.writer.part; err != nil && isDamage(err) && p != nil && !s.isDamaged(p) {
+	if p := s.writer.part; err != nil && isDamage(err) && p != nil && !p.damaged.Load() {
 		s.setDamaged(p, err)
 		derived, err = s.commit(group) // into a new file
 	}
@@ -188,8 +188,8 @@ func (s *Store) openWriter(ctx context.Context) error {
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	if p.damaged != nil || p.last != s.newest {
-		return nil //nolint:nilerr // the next event begins a new one
+	if p.damaged.Load() || p.last != s.newest {
+		return nil // the next event begins a new one
 	}
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
