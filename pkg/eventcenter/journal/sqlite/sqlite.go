@@ -277,10 +277,7 @@ func (s *Store) Close() error {
 
 func (s *Store) closeFiles() error {
 	var errs []error
-	s.mu.Lock()
-	parts := slices.Clone(s.parts)
-	s.mu.Unlock()
-	for _, p := range parts {
+	for _, p := range s.partitions() {
 		errs = append(errs, p.close())
 	}
 	errs = append(errs, s.writer.close())
