@@ -66,8 +66,8 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []journal.Record
 		return err
 	}
 	for _, r := range records {
-		done, err := statement.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
-			r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
+		done, err := statement.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON),
+			r.Source, r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
 		if err != nil {
 			return fmt.Errorf("offset %d: %w", r.Offset, err)
 		}

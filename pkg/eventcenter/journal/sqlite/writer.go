@@ -154,7 +154,8 @@ func (s *Store) commit(group []*request) ([]journal.Event, error) {
 	return s.put(ctx, records, Position{})
 }
 
-// put stores records of a day, with a copy's new position unless that is zero, and returns the events derived from them.
+// put stores records of a day, with a copy's new position unless that is zero, and returns the events derived from
+// them.
 func (s *Store) put(ctx context.Context, records []journal.Record, at Position) ([]journal.Event, error) {
 	first, newest := records[0].Offset, s.Bounds().Newest
 	if first <= newest {
