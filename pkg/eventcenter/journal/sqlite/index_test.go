@@ -3,6 +3,7 @@ package sqlite
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
@@ -24,4 +25,20 @@ func TestIndexOfLostEvent(t *testing.T) {
 		t.Errorf("%+v", done)
 	}
 	journaltest.Expect(t, s, "1 /0", "3 /0", "4 /0", "5 /0", "gap 2-2")
+}
+
+// Without the watermarks of the newest file, known events are still known.
+func TestLostWatermarks(t *testing.T) {
+	c, dir := journaltest.NewClock(), t.TempDir()
+	s := openTest(t, dir, Options{Now: c.Now})
+	journaltest.Append(t, s, of("a", 1))
+	c.Add(24 * time.Hour)
+	journaltest.Append(t, s, of("a", 2))
+	must(t, s.Close())
+	openAnd(t, filepath.Join(dir, partitionName(2)), "DROP TABLE streams")
+	s = openTest(t, dir, Options{Now: c.Now})
+	if done := journaltest.Append(t, s, of("a", 2), of("a", 3)); done.New != 1 || done.Duplicates != 1 {
+		t.Errorf("%+v", done)
+	}
+	journaltest.Expect(t, s, "1 a/1", "2 a/2", "3 a/3")
 }
