@@ -26,7 +26,7 @@ func newEvents(o *options) *cobra.Command {
 			flags.String("cel", "", "only events for which this CEL expression is true, such as severity == \"fatal\" && "+
 				"data.facts.device == \"sda\"")
 			flags.String("limit", "100", "maximum number of events; not with --follow")
-			addFilter(flags, map[string]*[]string{}, "cluster", "node", "type", "severity", "check", "reason")
+			addFilter(flags, "cluster", "node", "type", "severity", "check", "reason")
 		}}.Command(&o.Asker)
 	list, follow := cmd.RunE, false
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new events, until interrupted")

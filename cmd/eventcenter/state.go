@@ -41,26 +41,16 @@ func isBad(n model.Summary) bool { return n.Fatal+n.Warning > 0 || n.Silence != 
 func newFaults(o *options) *cobra.Command {
 	return command.Verb[api.FaultList]{Use: "faults", Short: "List what is wrong now, the most severe first",
 		Flags: func(flags *pflag.FlagSet) {
-			addFilter(flags, map[string]*[]string{}, "cluster", "node", "severity", "check", "reason")
+			addFilter(flags, "cluster", "node", "severity", "check", "reason")
 		},
 		Problem: func(answer *api.FaultList) bool { return answer.Total > 0 }}.Command(&o.Asker)
 }
 
 // addFilter adds a flag for each field; each can be repeated.
-func addFilter(flags *pflag.FlagSet, filter map[string]*[]string, names ...string) {
+func addFilter(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
-		filter[name] = flags.StringArray(name, nil, "only with this "+name+"; may be repeated")
+		flags.StringArray(name, nil, "only with this "+name+"; may be repeated")
 	}
-}
-
-func query(filter map[string]*[]string) url.Values {
-	values := url.Values{}
-	for name, wanted := range filter {
-		if len(*wanted) > 0 {
-			values[name] = *wanted
-		}
-	}
-	return values
 }
 
 func newNode(o *options) *cobra.Command {

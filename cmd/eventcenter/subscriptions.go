@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/kv"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web/command"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
 	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/web/settings"
@@ -135,7 +136,6 @@ func newSubscriptions(o *options) *cobra.Command {
 
 func newSubscriptionsAdd(o *options) *cobra.Command {
 	var one deliver.Subscription
-	filter := map[string]*[]string{}
 	cmd := &cobra.Command{
 		Use:   "add NAME --url URL",
 		Short: "Send events to a webhook",
@@ -144,8 +144,10 @@ func newSubscriptionsAdd(o *options) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one.Name, one.Filter = args[0], journal.Filter{}
-			for field, values := range query(filter) {
-				one.Filter[journal.Field(field)] = values
+			for _, field := range journal.Fields() {
+				if values := command.Parameters(cmd)[string(field)]; len(values) > 0 {
+					one.Filter[field] = values
+				}
 			}
 			body, err := json.Marshal(one)
 			if err != nil {
@@ -160,7 +162,7 @@ func newSubscriptionsAdd(o *options) *cobra.Command {
 	flags.StringVar((*string)(&one.Mode), "mode", "", "batch (default), structured or binary; a simpler one if the "+
 		"target does not accept it")
 	flags.StringVar(&one.After, "after", "", "begin after this offset (default: the newest)")
-	addFilter(flags, filter, "cluster", "node", "type", "severity", "check", "reason")
+	addFilter(flags, "cluster", "node", "type", "severity", "check", "reason")
 	_ = cmd.MarkFlagRequired("url") // the flag exists
 	return cmd
 }

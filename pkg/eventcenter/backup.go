@@ -2,7 +2,6 @@ package eventcenter
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,12 +22,11 @@ import (
 
 // Manifest is the last file of a backup: without it, or if a file does not match it, the backup is invalid.
 type Manifest struct {
-	Version int          `json:"version"`
-	Journal string       `json:"journal"`
-	Newest  uint64       `json:"newest,string"`
-	Files   []BackupFile `json:"files"`
-
-	Gaps []journal.Gap `json:"gaps,omitempty"` // of lost events: the backup has the rest
+	Version int           `json:"version"`
+	Journal string        `json:"journal"`
+	Newest  uint64        `json:"newest,string"`
+	Files   []BackupFile  `json:"files"`
+	Gaps    []journal.Gap `json:"gaps,omitempty"` // of lost events: the backup has the rest
 }
 
 // BackupFile is a file in a backup.
@@ -76,39 +74,30 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer os.RemoveAll(scratch) // our own; leftovers are harmless
+	addCopy := func(file, name string) error { return errors.Join(b.add(file, name), os.Remove(file)) }
 	copied := filepath.Join(scratch, ControlFile)
-	err = control.Copy(ctx, filepath.Join(dir, ControlFile), copied)
-	if err == nil {
-		err = errors.Join(b.add(copied, ControlFile), os.Remove(copied))
+	if err = control.Copy(ctx, filepath.Join(dir, ControlFile), copied); err == nil {
+		err = addCopy(copied, ControlFile)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	days, err := dayFiles(dir)
-	if err != nil {
+	days, err := report.Days(filepath.Join(dir, reportsDir))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	for _, name := range days {
+	for _, day := range days {
+		name := filepath.Join(reportsDir, report.File(day))
 		if err := b.add(filepath.Join(dir, name), name); err != nil {
 			return err
 		}
 	}
-	s, err := sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(dir, journalDir),
-		Log: slog.New(slog.DiscardHandler), ReadOnly: true})
+	done, err := sqlite.Copy(ctx, filepath.Join(dir, journalDir), scratch, slog.New(slog.DiscardHandler),
+		func(file string) error { return addCopy(file, journalDir+"/"+filepath.Base(file)) })
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	b.Journal, b.Newest = s.Bounds().Journal, s.Bounds().Newest
-	_, err = s.Copies(ctx, scratch, func(file string) error {
-		return errors.Join(b.add(file, journalDir+"/"+filepath.Base(file)), os.Remove(file))
-	})
-	if err != nil {
-		return err
-	}
-	if b.Gaps, err = s.Check(ctx, sqlite.WithoutRest); err != nil {
-		return err
-	}
+	b.Journal, b.Newest, b.Gaps = done.Journal, done.Newest, done.Gaps
 	text, err := json.MarshalIndent(b.Manifest, "", "  ")
 	if err != nil {
 		return err
@@ -119,20 +108,6 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	}
 	_, err = b.out.Write(text)
 	return errors.Join(err, b.out.Close())
-}
-
-// dayFiles returns the report files in a directory.
-func dayFiles(dir string) (names []string, err error) {
-	entries, err := os.ReadDir(filepath.Join(dir, reportsDir))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	for _, entry := range entries {
-		if report.IsDay(entry.Name()) {
-			names = append(names, reportsDir+"/"+entry.Name())
-		}
-	}
-	return names, err
 }
 
 // add copies a file into the archive.
@@ -181,29 +156,37 @@ func Restore(archive, dir string) (m Manifest, err error) {
 	if m, err = unpack(f, scratch); err != nil {
 		return m, fmt.Errorf("%s: %w", archive, err)
 	}
-	backedUp := m.Journal
+	was := m.Journal
 	if m.Journal, err = sqlite.Renew(filepath.Join(scratch, journalDir)); err != nil {
 		return m, err
 	}
-	for _, name := range []string{baseFile, checkpointFile} {
-		if err := adopt(filepath.Join(scratch, name), filepath.Join(dir, name), backedUp, m.Journal); err != nil {
-			return m, err
-		}
-	}
-	err = os.Rename(filepath.Join(scratch, ControlFile), filepath.Join(dir, ControlFile))
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // a backup from before subscriptions existed
+	if err := os.MkdirAll(filepath.Join(dir, reportsDir), 0o700); err != nil {
 		return m, err
 	}
-	days, err := dayFiles(scratch)
-	if err = errors.Join(err, os.MkdirAll(filepath.Join(dir, reportsDir), 0o700)); err != nil {
-		return m, err
-	}
-	for _, name := range days {
-		if err := report.Adopt(filepath.Join(scratch, name), filepath.Join(dir, name), m.Journal); err != nil {
+	for _, f := range m.Files {
+		if err := adopt(filepath.Join(scratch, f.Name), filepath.Join(dir, f.Name), was, m.Journal); err != nil {
 			return m, err
 		}
 	}
 	return m, os.Rename(filepath.Join(scratch, journalDir), filepath.Join(dir, journalDir))
+}
+
+// adopt moves a file of a backup to its place, with the journal's new UUID. The journal's own files stay.
+func adopt(from, to, was, journalID string) error {
+	name := filepath.Base(to)
+	switch {
+	case name == ControlFile:
+		return os.Rename(from, to)
+	case name == baseFile || name == checkpointFile:
+		m, err := loadModel(from, was)
+		if err == nil {
+			_, err = save(to, journalID, m, func() error { return nil })
+		}
+		return err
+	case report.IsDay(name):
+		return report.Adopt(from, to, journalID)
+	}
+	return nil
 }
 
 // unpack writes the files of an archive and compares them with its manifest.
@@ -220,11 +203,7 @@ func unpack(r io.Reader, dir string) (m Manifest, err error) {
 			return m, fmt.Errorf("no complete backup: %w", err)
 		}
 		if head.Name == manifestFile {
-			text, err := io.ReadAll(io.LimitReader(in, maxManifest))
-			if err != nil {
-				return m, err
-			}
-			if err := json.Unmarshal(bytes.TrimSpace(text), &m); err != nil {
+			if err := json.NewDecoder(io.LimitReader(in, maxManifest)).Decode(&m); err != nil {
 				return m, fmt.Errorf("manifest: %w", err)
 			}
 			break
@@ -262,17 +241,4 @@ func extract(r io.Reader, dir, name string) (BackupFile, error) {
 	sum := sha256.New()
 	size, err := io.Copy(io.MultiWriter(f, sum), r) //nolint:gosec // the operator's own archive, however large
 	return BackupFile{name, size, hex.EncodeToString(sum.Sum(nil))}, errors.Join(err, f.Sync(), f.Close())
-}
-
-// adopt writes a checkpoint from a backup with the journal's new UUID.
-func adopt(from, to, backedUp, journalID string) error {
-	m, err := loadModel(from, backedUp)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = save(to, journalID, m, func() error { return nil })
-	return err
 }

@@ -14,7 +14,7 @@ import (
 
 // Salvaged is the result of Salvage.
 type Salvaged struct {
-	sqlite.Salvaged
+	sqlite.Copied
 	Unread []string `json:"unread"` // other files that could not be read
 }
 
@@ -25,7 +25,7 @@ func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salva
 		return done, err
 	}
 	damaged := filepath.Join(from, journalDir)
-	if done.Salvaged, err = sqlite.Salvage(ctx, damaged, filepath.Join(to, journalDir), log); err != nil {
+	if done.Copied, err = sqlite.Salvage(ctx, damaged, filepath.Join(to, journalDir), log); err != nil {
 		return done, fmt.Errorf("salvage %s: %w", damaged, err)
 	}
 	err = filepath.WalkDir(from, func(name string, entry fs.DirEntry, failed error) error {

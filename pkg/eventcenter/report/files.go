@@ -27,15 +27,21 @@ type dayFile struct {
 }
 
 // names returns the days with a file, in order.
-func (k *Keeper) names() (names []string, err error) {
-	entries, err := os.ReadDir(k.Dir)
+func (k *Keeper) names() ([]string, error) { return Days(k.Dir) }
+
+// Days returns the days that have a file in a directory, in order.
+func Days(dir string) (days []string, err error) {
+	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
 		if IsDay(entry.Name()) {
-			names = append(names, strings.TrimSuffix(entry.Name(), suffix))
+			days = append(days, strings.TrimSuffix(entry.Name(), suffix))
 		}
 	}
-	return names, err
+	return days, err
 }
+
+// File returns the name of a day's file.
+func File(day string) string { return day + suffix }
 
 // IsDay reports whether a file with this name holds a day.
 func IsDay(name string) bool {

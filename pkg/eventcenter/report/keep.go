@@ -159,7 +159,7 @@ func (k *Keeper) store(d *model.Day) error {
 	return err
 }
 
-func (k *Keeper) path(day string) string { return filepath.Join(k.Dir, day+suffix) }
+func (k *Keeper) path(day string) string { return filepath.Join(k.Dir, File(day)) }
 
 // Report returns the report of the day or week that contains date, as 2026-11-23, today or yesterday; empty: today. If
 // there is none, the error is a *web.Refusal.

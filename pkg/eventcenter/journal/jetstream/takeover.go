@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"log/slog"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -45,17 +46,9 @@ func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from journal.R
 	if err != nil {
 		return t, err
 	}
-	if err := s.send(ctx, from); err != nil {
-		return t, err
-	}
 	want, got := newSum(), newSum()
-	for after := uint64(0); after < bounds.Newest; {
-		page, err := from.Read(ctx, journal.Query{After: max(after, bounds.Oldest-1), Limit: 1000})
-		if err != nil {
-			return t, err
-		}
-		want.add(page.Records)
-		after = page.Next
+	if err := s.send(ctx, from, want); err != nil {
+		return t, err
 	}
 	for next := uint64(1); ; {
 		messages, err := s.fetch(ctx, next, fetchMessages)
@@ -79,30 +72,26 @@ func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from journal.R
 	return t, err
 }
 
-// send sends the events that the stream lacks.
-func (s *Store) send(ctx context.Context, from journal.Reader) error {
+// send sends the events that the stream lacks, and adds all to a sum.
+func (s *Store) send(ctx context.Context, from journal.Reader, all *sum) error {
 	info, err := s.info(ctx)
 	if err != nil {
 		return err
 	}
-	bounds, last := from.Bounds(), info.State.LastSeq
-	after := bounds.Oldest - 1
+	bounds, end, last := from.Bounds(), uint64(0), info.State.LastSeq
 	if last > 0 {
 		messages, err := s.fetch(ctx, last, 1)
 		if err != nil {
 			return err
 		}
 		if n := len(messages[0].records); n > 0 {
-			after = messages[0].records[n-1].Offset
+			end = messages[0].records[n-1].Offset
 		}
 	}
-	if after >= bounds.Newest {
-		return nil
-	}
-	if s.stream.CachedInfo().Config.Metadata[metaMigrating] == "" {
+	if end < bounds.Newest && s.stream.CachedInfo().Config.Metadata[metaMigrating] == "" {
 		return errors.New("the stream was filled before, and has less than the journal: they have gone apart")
 	}
-	for after < bounds.Newest {
+	for after := bounds.Oldest - 1; after < bounds.Newest; {
 		page, err := from.Read(ctx, journal.Query{After: after, Limit: takePage})
 		if err != nil {
 			return err
@@ -111,16 +100,18 @@ func (s *Store) send(ctx context.Context, from journal.Reader) error {
 			s.Log.Warn("copy a gap of the journal to the stream", "from", g.From, "to", g.To, "reason", g.Reason)
 		}
 		after = page.Next
-		if len(page.Records) == 0 {
+		all.add(page.Records)
+		lacking := slices.DeleteFunc(page.Records, func(r journal.Record) bool { return r.Offset <= end })
+		if len(lacking) == 0 {
 			continue
 		}
-		data, err := encode(page.Records, 0, 0)
+		data, err := encode(lacking, 0, 0)
 		if err != nil {
 			return err
 		}
 		ack, err := s.js.Publish(ctx, subject, data, jetstream.WithExpectLastSequence(last))
 		if err != nil {
-			return fmt.Errorf("after offset %d: %w; what is there stays: run it again", page.Records[0].Offset-1, err)
+			return fmt.Errorf("after offset %d: %w; what is there stays: run it again", lacking[0].Offset-1, err)
 		}
 		last = ack.Sequence
 	}

@@ -21,7 +21,7 @@ func (s *Store) check(ctx context.Context, marked uint64) error {
 	for i, p := range s.parts {
 		if i > 0 {
 			before := s.parts[i-1]
-			if before.damaged == nil && p.first > before.last+1 {
+			if !before.damaged.Load() && p.first > before.last+1 {
 				s.addGap(journal.Gap{From: before.last + 1, To: p.first - 1, Reason: "missing before " + p.path})
 			}
 		}
@@ -31,7 +31,7 @@ func (s *Store) check(ctx context.Context, marked uint64) error {
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	if marked > p.last && p.damaged == nil {
+	if marked > p.last && !p.damaged.Load() {
 		s.addGap(journal.Gap{From: p.last + 1, To: marked, Reason: "acknowledged, and missing at the end of " + p.path})
 	}
 	limited, cancel := context.WithTimeout(ctx, startCheck)
@@ -45,7 +45,7 @@ func (s *Store) check(ctx context.Context, marked uint64) error {
 	} else if err != nil && limited.Err() == nil {
 		return err
 	}
-	if p.damaged != nil { // its end may be unknown: at least its name is never given to another file
+	if p.damaged.Load() { // its end may be unknown: at least its name is never given to another file
 		s.newest = max(s.newest, p.first)
 	}
 	return ctx.Err()
@@ -59,13 +59,7 @@ func (s *Store) setDamaged(p *partition, err error) {
 
 // setUnwritable records that a file is damaged where it was read.
 func (s *Store) setUnwritable(p *partition, err error) {
-	s.mu.Lock()
-	known := p.damaged != nil
-	if !known {
-		p.damaged = err
-	}
-	s.mu.Unlock()
-	if !known {
+	if !p.damaged.Swap(true) {
 		s.Log.Error("stop writing to a damaged file of the journal", "file", p.path, "err", err)
 	}
 }

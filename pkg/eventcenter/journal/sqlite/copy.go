@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -25,8 +26,9 @@ var ErrOriginal = errors.New("there is a SQLite journal of its own: \"eventcente
 // errNoCopy is the error of calls that only a copy may get: another journal's writer uses the same watermarks.
 var errNoCopy = errors.New("this journal is no copy: it takes events by Append only")
 
-// positionSchema is the additional table of a copy: its position in the original.
-const positionSchema = `CREATE TABLE IF NOT EXISTS position(id INTEGER PRIMARY KEY, sequence INTEGER NOT NULL,
+// positionSchema is the table of a copy's position in the original. It is empty in a journal that is no copy.
+const positionSchema = `
+CREATE TABLE IF NOT EXISTS position(id INTEGER PRIMARY KEY, sequence INTEGER NOT NULL,
 	term INTEGER NOT NULL)`
 
 // Position is a copy's position in its original.
@@ -37,20 +39,16 @@ type Position struct {
 
 // copyOrOriginal refuses to open a copy as a journal, and vice versa.
 func (s *Store) copyOrOriginal() error {
-	mark := filepath.Join(s.Dir, copyMark)
-	_, err := os.Stat(mark)
-	switch {
-	case s.ReadOnly:
+	switch isCopy := IsCopy(s.Dir); {
+	case s.ReadOnly || isCopy == (s.Copy != ""):
 		return nil
-	case s.Copy == "" && err == nil:
+	case isCopy:
 		return fmt.Errorf("%s: this is a replica's copy of a JetStream journal; it takes nothing by itself", s.Dir)
-	case s.Copy == "" || err == nil:
-		return nil
 	}
 	if _, err := os.Stat(filepath.Join(s.Dir, "uuid")); err == nil {
 		return ErrOriginal
 	}
-	return writeFile(mark, "")
+	return writeFile(filepath.Join(s.Dir, copyMark), "")
 }
 
 // IsCopy reports whether the journal in a directory is a copy.
@@ -78,9 +76,7 @@ func (s *Store) Position(ctx context.Context) (at Position, err error) {
 
 // Damaged reports whether the structure of a file is damaged.
 func (s *Store) Damaged() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.parts, func(p *partition) bool { return p.damaged != nil })
+	return slices.ContainsFunc(s.partitions(), func(p *partition) bool { return p.damaged.Load() })
 }
 
 // Plan computes the results of batches without storing them: the new records with their offsets, and a result for each
@@ -90,34 +86,18 @@ func (s *Store) Plan(ctx context.Context, at time.Time, batches [][]journal.Even
 	if s.Copy == "" {
 		return nil, nil, errNoCopy
 	}
-	newest, received := s.end()
-	at = at.Truncate(time.Millisecond).UTC()
-	if at.Before(received) {
-		at = received // may come from another replica's clock
-	}
-	t := s.plan()
-	t.now, t.next = at, newest+1
-	results := make([]journal.Appended, len(batches))
-	for i, events := range batches {
-		var err error
-		if results[i], err = t.batch(ctx, events); err != nil {
-			return nil, nil, err
-		}
-	}
-	for i := range results {
-		results[i].Last = t.next - 1
-	}
-	return t.records, results, nil
+	// The newest may come from another replica's clock.
+	return s.plan(ctx, event.Later(at.Truncate(time.Millisecond), s.received()).UTC(), batches)
 }
 
-// end returns the newest offset and when it was received.
-func (s *Store) end() (newest uint64, received time.Time) {
+// received returns when the newest record was received.
+func (s *Store) received() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.parts) > 0 {
-		received = s.parts[len(s.parts)-1].newest
+	if len(s.parts) == 0 {
+		return time.Time{}
 	}
-	return s.newest, received.UTC()
+	return s.parts[len(s.parts)-1].newest
 }
 
 // Put stores records of the original, in the order of their offsets, and the copy's new position. Missing offsets
@@ -130,7 +110,7 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 		return err
 	}
 	if len(records) == 0 && s.writer.db != nil { // only the position has changed
-		return s.transact(ctx, func(t *transaction) error { return t.savePosition(ctx, at) })
+		return s.store(ctx, nil, at)
 	}
 	for len(records) > 0 { // by day
 		day, n := records[0].Received.UTC().Format(time.DateOnly), 1
@@ -141,7 +121,7 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 		if n < len(records) {
 			position = Position{} // stored with the last records
 		}
-		if err := s.put(ctx, records[:n], position); err != nil {
+		if _, err := s.put(ctx, records[:n], position); err != nil {
 			if isFull(err) {
 				return s.full(err)
 			}
@@ -149,35 +129,5 @@ func (s *Store) Put(ctx context.Context, records []journal.Record, at Position) 
 		}
 		records = records[n:]
 	}
-	return nil
-}
-
-func (t *transaction) savePosition(ctx context.Context, at Position) error {
-	_, err := t.tx.ExecContext(ctx, "INSERT OR REPLACE INTO position VALUES(1, ?, ?)", int64(at.Sequence),
-		int64(at.Term))
-	return err
-}
-
-func (s *Store) put(ctx context.Context, records []journal.Record, at Position) error {
-	first, newest := records[0].Offset, s.Bounds().Newest
-	if first <= newest {
-		return fmt.Errorf("offset %d comes after %d", first, newest)
-	}
-	if err := s.roll(ctx, records[0].Received, first); err != nil {
-		return err
-	}
-	err := s.transact(ctx, func(t *transaction) error {
-		if err := t.rows(ctx, records); err != nil || at == (Position{}) {
-			return err
-		}
-		return t.savePosition(ctx, at)
-	})
-	if err != nil {
-		return err
-	}
-	if newest > 0 && first > newest+1 {
-		s.addGap(journal.Gap{From: newest + 1, To: first - 1, Reason: "missing in the stream"})
-	}
-	s.publish(records)
 	return nil
 }

@@ -230,10 +230,10 @@ func (k *kit) damagedAs(newest uint64) {
 		}
 		k.expectLost(lost...)
 	}
-	k.open(Options{ReadOnly: true})
 	copied := k.t.TempDir()
-	_, err := k.Copies(k.t.Context(), copied, func(string) error { return nil })
+	done, err := Copy(k.t.Context(), k.dir, copied, k.Log, func(string) error { return nil })
 	must(k.t, err)
+	same(k.t, "gaps of the backup", lost, offsetsOf(done.Gaps))
 	_, err = Renew(copied)
 	must(k.t, err)
 	backup := newKit(k.t, copied)
@@ -241,7 +241,7 @@ func (k *kit) damagedAs(newest uint64) {
 	same(k.t, "backed up", want, got)
 
 	to := filepath.Join(k.t.TempDir(), "salvaged")
-	done, err := Salvage(k.t.Context(), k.dir, to, k.Log)
+	done, err = Salvage(k.t.Context(), k.dir, to, k.Log)
 	if err != nil || done.Events != len(want) || done.Newest != newest {
 		k.t.Fatalf("%+v of %d: %v", done, len(want), err)
 	}

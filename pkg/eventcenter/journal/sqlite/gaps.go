@@ -3,6 +3,7 @@ package sqlite
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
@@ -42,23 +43,22 @@ func (s *Store) insertGap(g journal.Gap) {
 func (s *Store) gapAt(offset uint64) (g journal.Gap, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, known := slices.BinarySearchFunc(s.gaps, offset, func(g journal.Gap, offset uint64) int {
-		if g.From <= offset && offset <= g.To {
-			return 0
-		}
-		return cmp.Compare(g.From, offset)
-	})
-	if known {
-		g = s.gaps[at]
+	at := sort.Search(len(s.gaps), func(i int) bool { return s.gaps[i].To >= offset })
+	if at == len(s.gaps) || s.gaps[at].From > offset {
+		return g, false
 	}
-	return g, known
+	return s.gaps[at], true
 }
 
 // gapsWithin returns the parts of gaps beyond after, up to next.
-func (s *Store) gapsWithin(after, next uint64) (found []journal.Gap) {
+func (s *Store) gapsWithin(after, next uint64) []journal.Gap {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, g := range s.gaps {
+	return within(s.gaps, after, next)
+}
+
+func within(gaps []journal.Gap, after, next uint64) (found []journal.Gap) {
+	for _, g := range gaps {
 		if g.To > after && g.From <= next {
 			g.From, g.To = max(g.From, after+1), min(g.To, next)
 			found = append(found, g)

@@ -31,12 +31,12 @@ type partition struct {
 	known  filter       // nil: events are looked up in the file
 	sealed bool         // without a write-ahead log: readable on a full disk
 
+	damaged atomic.Bool // it is not written to any more
 	noIndex atomic.Bool // the index of nodes lacks events
 
 	// Store.mu guards the fields below.
-	last    uint64    // first-1 while it is empty
-	newest  time.Time // when the last event was received
-	damaged error     // the file is damaged: it is not written to any more
+	last   uint64    // first-1 while it is empty
+	newest time.Time // when the last event was received
 }
 
 // schema is that of a partition. crc covers the offset and the event, since SQLite has no checksums for rows. The index
@@ -160,7 +160,7 @@ func initialize(ctx context.Context, db *sql.DB, day string, streams map[streamK
 		return err
 	}
 	defer tx.Rollback() // no effect after the commit
-	if _, err := tx.ExecContext(ctx, schema); err != nil {
+	if _, err := tx.ExecContext(ctx, schema+positionSchema); err != nil {
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, "INSERT INTO meta VALUES(?, ?)", version, day); err != nil {

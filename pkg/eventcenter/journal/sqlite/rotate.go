@@ -16,7 +16,7 @@ import (
 func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	day := now.UTC().Format(time.DateOnly)
 	w := &s.writer
-	if w.part != nil && (w.day == day && !s.isDamaged(w.part) || w.part.last < w.part.first) {
+	if w.part != nil && (w.day == day && !w.part.damaged.Load() || w.part.last < w.part.first) {
 		return nil
 	}
 	maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return now.Sub(mark.seen) > s.Keep })
@@ -37,12 +37,6 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	defer s.mu.Unlock()
 	s.parts = append(s.parts, p)
 	return nil
-}
-
-func (s *Store) isDamaged(p *partition) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return p.damaged != nil
 }
 
 func (s *Store) partitions() []*partition {

@@ -12,56 +12,57 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Salvaged is the result of Salvage.
-type Salvaged struct {
+// Copied is the result of a copy.
+type Copied struct {
 	Journal string        `json:"journal"`
 	Newest  uint64        `json:"newest,string"`
 	Events  int           `json:"events"`
-	Gaps    []journal.Gap `json:"gaps"`
+	Gaps    []journal.Gap `json:"gaps"` // of lost events: the copy has the rest
 }
 
-// Salvage copies all readable records of the journal in a directory into a new one. UUID and offsets stay, so that
-// consumers continue from their cursors, and lost offsets are not reused.
-func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salvaged, err error) {
+// Copy makes a sound copy of each file of the journal in a directory, one after the other, with all readable records up
+// to the newest of now, and passes it to use. Another process may have the journal open.
+func Copy(ctx context.Context, from, to string, log *slog.Logger, use func(file string) error) (done Copied,
+	err error) {
 	s, err := Open(ctx, Options{Dir: from, Log: log, ReadOnly: true})
 	if err != nil {
 		return done, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	marks := map[streamKey]watermark{}
+	for _, p := range s.partitions() {
+		file := filepath.Join(to, filepath.Base(p.path))
+		n, err := s.rescue(ctx, p, file, marks)
+		if err != nil {
+			return done, fmt.Errorf("copy %s: %w", p.path, err)
+		}
+		if err := use(file); err != nil {
+			return done, err
+		}
+		done.Events += n
+	}
+	done.Journal, done.Newest, done.Gaps = s.id, s.newest, s.Health().Gaps
+	return done, nil
+}
+
+// Salvage copies all readable records of the journal in a directory into a new one. UUID and offsets stay, so that
+// consumers continue from their cursors, and lost offsets are not reused.
+func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Copied, err error) {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return done, err
 	}
-	if done.Events, err = s.Copies(ctx, to, func(string) error { return nil }); err != nil {
+	if done, err = Copy(ctx, from, to, log, func(string) error { return nil }); err != nil {
 		return done, err
 	}
-	done.Journal, done.Newest, done.Gaps = s.id, s.newest, s.Health().Gaps
 	names := []string{"uuid"}
 	if IsCopy(from) {
 		names = append(names, copyMark)
 	}
-	err = os.WriteFile(filepath.Join(to, markFile), markText(s.newest), 0o600)
+	err = os.WriteFile(filepath.Join(to, markFile), markText(done.Newest), 0o600)
 	for _, name := range names {
-		err = errors.Join(err, writeFile(filepath.Join(to, name), s.id+"\n"))
+		err = errors.Join(err, writeFile(filepath.Join(to, name), done.Journal+"\n"))
 	}
 	return done, err
-}
-
-// Copies makes a sound copy of each file in a directory, one after the other, with all readable records up to the newest
-// of now, and passes it to use. It returns the number of records.
-func (s *Store) Copies(ctx context.Context, dir string, use func(file string) error) (events int, err error) {
-	marks := map[streamKey]watermark{}
-	for _, p := range s.partitions() {
-		to := filepath.Join(dir, filepath.Base(p.path))
-		n, err := s.rescue(ctx, p, to, marks)
-		if err != nil {
-			return events, fmt.Errorf("copy %s: %w", p.path, err)
-		}
-		if err := use(to); err != nil {
-			return events, err
-		}
-		events += n
-	}
-	return events, nil
 }
 
 // rescue copies the readable records of a partition into a new file, and its watermarks with those of earlier files.
@@ -77,11 +78,11 @@ func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[s
 	if err != nil {
 		return 0, err
 	}
-	into := &Store{writer: writer{db: db, streams: marks}}
+	into := &Store{Options: Options{Copy: s.id}, writer: writer{db: db, streams: marks}}
 	defer func() { err = errors.Join(err, into.writer.close()) }()
 	add := func(records []journal.Record, _ time.Duration) error {
 		n += len(records)
-		return into.transact(ctx, func(t *transaction) error { return t.rows(ctx, records) })
+		return into.store(ctx, records, Position{})
 	}
 	for at, q := range s.spans(journal.Query{Limit: eachLimit}, s.Bounds().Newest) {
 		if at == p {

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -160,7 +161,7 @@ func (s *Store) identity() (string, error) {
 		}
 		return id, nil
 	}
-	files, globErr := filepath.Glob(filepath.Join(globQuote(s.Dir), "*"+suffix))
+	files, globErr := fs.Glob(os.DirFS(s.Dir), "*"+suffix)
 	if !errors.Is(err, os.ErrNotExist) || globErr != nil || len(files) > 0 || s.ReadOnly {
 		return "", fmt.Errorf("the journal's UUID: %w", errors.Join(err, globErr))
 	}
@@ -169,10 +170,6 @@ func (s *Store) identity() (string, error) {
 		id = string(uuid.NewUUID())
 	}
 	return id, writeFile(name, id+"\n")
-}
-
-func globQuote(dir string) string {
-	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir)
 }
 
 // writeFile writes a small file durably.
@@ -280,10 +277,7 @@ func (s *Store) Close() error {
 
 func (s *Store) closeFiles() error {
 	var errs []error
-	s.mu.Lock()
-	parts := slices.Clone(s.parts)
-	s.mu.Unlock()
-	for _, p := range parts {
+	for _, p := range s.partitions() {
 		errs = append(errs, p.close())
 	}
 	errs = append(errs, s.writer.close())
@@ -306,10 +300,7 @@ func (s *Store) makeBallast() error {
 	if err != nil {
 		return err
 	}
-	zeros := make([]byte, 1<<16)
-	for left := s.BallastBytes; left > 0 && err == nil; left -= int64(len(zeros)) {
-		_, err = f.Write(zeros[:min(left, int64(len(zeros)))])
-	}
+	_, err = f.Write(make([]byte, s.BallastBytes))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, remove(s.ballast()))
 	}

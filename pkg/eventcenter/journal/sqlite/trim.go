@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"math"
 	"path/filepath"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -48,14 +49,7 @@ func (s *Store) Trim(_ context.Context, upTo uint64) error {
 	for len(s.parts) > 1 && s.parts[1].first-1 <= upTo {
 		dropped, s.parts = append(dropped, s.parts[0]), s.parts[1:]
 	}
-	var kept []journal.Gap
-	for _, g := range s.gaps {
-		if len(s.parts) > 0 && g.To >= s.parts[0].first {
-			g.From = max(g.From, s.parts[0].first)
-			kept = append(kept, g)
-		}
-	}
-	s.gaps = kept
+	s.gaps = within(s.gaps, s.oldest()-1, math.MaxUint64)
 	s.mu.Unlock()
 	var errs []error
 	for _, p := range dropped {
@@ -69,7 +63,7 @@ func (s *Store) Seal(ctx context.Context) error {
 	parts := s.partitions()
 	var errs []error
 	for i, p := range parts {
-		if i < len(parts)-1 && !s.isDamaged(p) {
+		if i < len(parts)-1 && !p.damaged.Load() {
 			errs = append(errs, p.seal(ctx))
 		}
 	}

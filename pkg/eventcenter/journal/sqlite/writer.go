@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -50,33 +49,6 @@ func (w *writer) close() error {
 	return err
 }
 
-const (
-	insertEvent = `INSERT INTO events(` + columns + `) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`
-	saveStream  = `INSERT INTO streams VALUES(?, ?, ?, ?)
-		ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`
-)
-
-// transact writes one transaction into the newest file.
-func (s *Store) transact(ctx context.Context, do func(t *transaction) error) (err error) {
-	t := s.plan()
-	if s.writer.bare {
-		maps.Copy(t.streams, s.writer.streams)
-	}
-	if t.tx, err = s.writer.db.BeginTx(ctx, nil); err != nil {
-		return err
-	}
-	defer t.tx.Rollback() // no effect after the commit
-	if t.insert, err = t.tx.PrepareContext(ctx, insertEvent); err != nil {
-		return err
-	}
-	if err := do(t); err != nil {
-		return err
-	}
-	err = t.commit(ctx)
-	s.writer.bare = s.writer.bare && err != nil
-	return err
-}
-
 // Append stores a batch whole or not at all, and returns when it is durable. Known events are not stored again. If ctx
 // ends first, the batch may be stored or not: sending it again is harmless.
 func (s *Store) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
@@ -118,24 +90,23 @@ func (s *Store) write() {
 
 func (s *Store) commitGroup(group []*request) {
 	err := s.room()
-	var records []journal.Record
+	var derived []journal.Event
 	if err == nil {
-		records, err = s.commit(group)
+		derived, err = s.commit(group)
 	}
-	if p := s.writer.part; err != nil && isDamage(err) && p != nil && !s.isDamaged(p) {
+	if p := s.writer.part; err != nil && isDamage(err) && p != nil && !p.damaged.Load() {
 		s.setDamaged(p, err)
-		records, err = s.commit(group) // into a new file
+		derived, err = s.commit(group) // into a new file
 	}
 	if err != nil && isFull(err) {
 		err = s.full(err)
 	}
-	for derived := s.publish(records); err == nil && len(derived) > 0; {
-		r := &request{events: derived}
-		records, failed := s.commit([]*request{r})
+	for err == nil && len(derived) > 0 {
+		var failed error
+		derived, failed = s.commit([]*request{{events: derived}})
 		if failed != nil { // they are derived again after a restart
 			s.Log.Error("append derived events failed", "err", failed)
 		}
-		derived = s.publish(records)
 	}
 	for _, r := range group {
 		r.err = err
@@ -143,11 +114,8 @@ func (s *Store) commitGroup(group []*request) {
 	}
 }
 
-// publish makes readers see the committed records.
+// publish makes readers see the committed records, and returns the events derived from them.
 func (s *Store) publish(records []journal.Record) []journal.Event {
-	if len(records) == 0 {
-		return nil
-	}
 	last := records[len(records)-1]
 	if s.mark != nil {
 		if err := s.writeMark(last.Offset); err != nil {
@@ -166,32 +134,43 @@ func (s *Store) publish(records []journal.Record) []journal.Event {
 	return s.Appended(records)
 }
 
-// commit appends the batches in one transaction and returns the new records.
-func (s *Store) commit(group []*request) ([]journal.Record, error) {
+// commit appends the batches in one transaction, and returns the events derived from the new records.
+func (s *Store) commit(group []*request) ([]journal.Event, error) {
 	ctx := context.Background() // a transaction is finished even if its requests are cancelled
-	now := s.Now().Truncate(time.Millisecond)
-	if err := s.roll(ctx, now, s.newest+1); err != nil {
-		return nil, err
+	batches := make([][]journal.Event, len(group))
+	for i, r := range group {
+		batches[i] = r.events
 	}
-	var records []journal.Record
-	err := s.transact(ctx, func(t *transaction) error {
-		t.now, t.next = now, s.newest+1
-		for _, r := range group {
-			var err error
-			if r.result, err = t.batch(ctx, r.events); err != nil {
-				return err
-			}
-		}
-		for _, r := range group {
-			r.result.Last = t.next - 1
-		}
-		records = t.records
-		return nil
-	})
+	records, results, err := s.plan(ctx, s.Now().Truncate(time.Millisecond), batches)
 	if err != nil {
 		return nil, err
 	}
-	return records, nil
+	for i, r := range group {
+		r.result = results[i]
+	}
+	if len(records) == 0 {
+		return nil, nil
+	}
+	return s.put(ctx, records, Position{})
+}
+
+// put stores records of a day, with a copy's new position unless that is zero, and returns the events derived from
+// them.
+func (s *Store) put(ctx context.Context, records []journal.Record, at Position) ([]journal.Event, error) {
+	first, newest := records[0].Offset, s.Bounds().Newest
+	if first <= newest {
+		return nil, fmt.Errorf("offset %d comes after %d", first, newest)
+	}
+	if err := s.roll(ctx, records[0].Received, first); err != nil {
+		return nil, err
+	}
+	if err := s.store(ctx, records, at); err != nil {
+		return nil, err
+	}
+	if newest > 0 && first > newest+1 {
+		s.addGap(journal.Gap{From: newest + 1, To: first - 1, Reason: "missing in the stream"})
+	}
+	return s.publish(records), nil
 }
 
 // openWriter opens the newest partition for writing. A damaged one is left unchanged.
@@ -210,8 +189,8 @@ func (s *Store) openWriter(ctx context.Context) error {
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	if p.damaged != nil || p.last != s.newest {
-		return nil //nolint:nilerr // the next event begins a new one
+	if p.damaged.Load() || p.last != s.newest {
+		return nil // the next event begins a new one
 	}
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
