@@ -159,7 +159,11 @@ func (s *Store) List(ctx context.Context, bucket, begin string) ([]control.Recor
 	if err := control.Problem(bucket, "any", nil); err != nil {
 		return nil, err
 	}
-	entries, err := s.list(ctx, bucket)
+	filter := ">"
+	if strings.HasSuffix(begin, ".") && control.Problem(bucket, begin+"any", nil) == nil {
+		filter = begin + ">"
+	}
+	entries, err := s.list(ctx, bucket, filter)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", bucket, err)
 	}
@@ -172,9 +176,9 @@ func (s *Store) List(ctx context.Context, bucket, begin string) ([]control.Recor
 	return found, nil
 }
 
-// list returns the latest entry of each key of a bucket. A key that is written while it reads moves to the end: when it
-// has read the rest, it waits for those that it has not seen.
-func (s *Store) list(ctx context.Context, bucket string) (map[string]jetstream.KeyValueEntry, error) {
+// list returns the latest entry of each key of a bucket that a filter selects, and maybe of the fence. A key that is
+// written while it reads moves to the end: when it has read the rest, it waits for those that it has not seen.
+func (s *Store) list(ctx context.Context, bucket, filter string) (map[string]jetstream.KeyValueEntry, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := time.AfterFunc(s.listLimit, func() { cancel(context.DeadlineExceeded) })
@@ -182,11 +186,15 @@ func (s *Store) list(ctx context.Context, bucket string) (map[string]jetstream.K
 	b, err := s.bucket(ctx, bucket)
 	var end uint64
 	if err == nil {
-		end, err = s.end(ctx, b)
+		end, err = s.end(ctx, b, filter)
 	}
 	var w jetstream.KeyWatcher
 	if err == nil {
-		w, err = b.WatchAll(ctx)
+		keys := []string{filter, fence}
+		if filter == ">" {
+			keys = keys[:1] // they may not overlap
+		}
+		w, err = b.WatchFiltered(ctx, keys)
 	}
 	if err != nil {
 		return nil, cmp.Or(context.Cause(ctx), err)
@@ -220,7 +228,7 @@ func (s *Store) list(ctx context.Context, bucket string) (map[string]jetstream.K
 			return nil, fmt.Errorf("read up to revision %d: %w", end, context.Cause(ctx))
 		}
 		if initial && caughtUp && missing == nil {
-			if missing, err = s.missing(ctx, b, entries); err != nil {
+			if missing, err = s.missing(ctx, b, filter, entries); err != nil {
 				return nil, cmp.Or(context.Cause(ctx), err)
 			}
 		}
@@ -229,9 +237,9 @@ func (s *Store) list(ctx context.Context, bucket string) (map[string]jetstream.K
 }
 
 // end returns the revision up to which a list must read: that of a new fence. If the leader refuses the fence, as it does
-// without space, it is that of the leader's newest message, 0 if there is none. Only the fence proves that a majority
-// follows this leader: one that is cut off may miss the writes of up to 20 s, until it notices that.
-func (s *Store) end(ctx context.Context, b bucket) (uint64, error) {
+// without space, it is that of the leader's newest message that the filter selects, 0 if there is none. Only the fence
+// proves that a majority follows this leader: one that is cut off may miss the writes of up to 20 s, until it notices that.
+func (s *Store) end(ctx context.Context, b bucket, filter string) (uint64, error) {
 	m := nats.NewMsg("$KV." + b.Bucket() + "." + fence)
 	m.Header.Set("KV-Operation", "DEL")
 	ack, err := s.js.PublishMsg(ctx, m)
@@ -246,7 +254,7 @@ func (s *Store) end(ctx context.Context, b bucket) (uint64, error) {
 		return 0, err
 	}
 	for {
-		newest, err := js.GetLastMsg("KV_"+b.Bucket(), "$KV."+b.Bucket()+".>", nats.Context(ctx))
+		newest, err := js.GetLastMsg("KV_"+b.Bucket(), "$KV."+b.Bucket()+"."+filter, nats.Context(ctx))
 		if err == nil {
 			return newest.Sequence, nil
 		}
@@ -265,14 +273,14 @@ func (s *Store) end(ctx context.Context, b bucket) (uint64, error) {
 	}
 }
 
-// missing returns the leader's keys that are not among the entries.
-func (s *Store) missing(ctx context.Context, b bucket, entries map[string]jetstream.KeyValueEntry) (
+// missing returns the leader's keys that the filter selects and that are not among the entries.
+func (s *Store) missing(ctx context.Context, b bucket, filter string, entries map[string]jetstream.KeyValueEntry) (
 	map[string]bool, error) {
 	stream, err := s.js.Stream(ctx, "KV_"+b.Bucket())
 	if err != nil {
 		return nil, err
 	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter("$KV."+b.Bucket()+"."+filter))
 	if err != nil {
 		return nil, err
 	}

@@ -116,8 +116,8 @@ type changedWatcher struct {
 
 func (w changedWatcher) Updates() <-chan jetstream.KeyValueEntry { return w.updates }
 
-func (c changed) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
-	w, err := c.KeyValue.WatchAll(ctx, o...)
+func (c changed) WatchFiltered(ctx context.Context, keys []string, o ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	w, err := c.KeyValue.WatchFiltered(ctx, keys, o...)
 	if err != nil {
 		return nil, err
 	}
@@ -133,10 +133,10 @@ func (c changed) WatchAll(ctx context.Context, o ...jetstream.WatchOpt) (jetstre
 // up, that is an error, not an empty list.
 func TestListOfLaggingReplica(t *testing.T) {
 	s := opened(t)
-	for _, key := range []string{"b", "a", "gone"} {
+	for _, key := range []string{"x.b", "x.a", "x.gone", "y.c"} {
 		revision, err := s.Put(t.Context(), "subscriptions", key, []byte(key), 0)
 		must(t, err)
-		if key == "gone" {
+		if key == "x.gone" {
 			must(t, s.Delete(t.Context(), "subscriptions", key, revision))
 		}
 	}
@@ -151,23 +151,25 @@ func TestListOfLaggingReplica(t *testing.T) {
 		}
 	}
 	s.buckets["subscriptions"] = bucket{changed{b.KeyValue, lags}, b.markers}
-	for range 2 {
-		records, err := s.List(t.Context(), "subscriptions", "")
-		if err != nil || len(records) != 2 || records[0].Key != "a" || string(records[1].Value) != "b" {
-			t.Errorf("%v, %v", records, err)
+	for prefix, want := range map[string]int{"": 3, "x.": 2, "x": 2} {
+		records, err := s.List(t.Context(), "subscriptions", prefix)
+		if err != nil || len(records) != want || records[0].Key != "x.a" || string(records[1].Value) != "x.b" {
+			t.Errorf("%q: %v, %v", prefix, records, err)
 		}
 	}
 	never.Store(true)
 	s.listLimit = 200 * time.Millisecond
-	if records, err := s.List(t.Context(), "subscriptions", ""); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, %v", records, err)
+	for _, prefix := range []string{"", "x.", "none."} {
+		if records, err := s.List(t.Context(), "subscriptions", prefix); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%q: %v, %v", prefix, records, err)
+		}
 	}
 }
 
 // A list contains a key written again in its moment: its entry comes after the end of the others.
 func TestListOfMovingKey(t *testing.T) {
 	s := opened(t)
-	for _, key := range []string{"moved", "other"} {
+	for _, key := range []string{"x.moved", "x.other"} {
 		_, err := s.Put(t.Context(), "cursors", key, []byte(key), 0)
 		must(t, err)
 	}
@@ -175,7 +177,7 @@ func TestListOfMovingKey(t *testing.T) {
 	moves := func(from <-chan jetstream.KeyValueEntry, to chan<- jetstream.KeyValueEntry) {
 		var moved jetstream.KeyValueEntry
 		for e := range from {
-			if e != nil && e.Key() == "moved" {
+			if e != nil && e.Key() == "x.moved" {
 				moved = e
 				continue
 			}
@@ -185,8 +187,28 @@ func TestListOfMovingKey(t *testing.T) {
 		}
 	}
 	s.buckets["cursors"] = bucket{changed{b.KeyValue, moves}, b.markers}
-	if records, err := s.List(t.Context(), "cursors", ""); err != nil || len(records) != 2 || records[0].Key != "moved" {
-		t.Errorf("%v, %v", records, err)
+	for _, prefix := range []string{"", "x."} {
+		records, err := s.List(t.Context(), "cursors", prefix)
+		if err != nil || len(records) != 2 || records[0].Key != "x.moved" {
+			t.Errorf("%q: %v, %v", prefix, records, err)
+		}
+	}
+}
+
+// A list of the keys of one subscription reads those alone.
+func TestListOfOne(t *testing.T) {
+	s := opened(t)
+	for _, key := range []string{"other.1", "a.1", "other.2", "other.3", "a.2"} {
+		_, err := s.Put(t.Context(), "dead-letters", key, make([]byte, 1<<18), 0)
+		must(t, err)
+	}
+	before := s.js.Conn().Stats().InBytes
+	records, err := s.List(t.Context(), "dead-letters", "a.")
+	if err != nil || len(records) != 2 || records[0].Key != "a.1" || records[1].Key != "a.2" {
+		t.Errorf("%d records, %v", len(records), err)
+	}
+	if read := s.js.Conn().Stats().InBytes - before; read > 3<<18 {
+		t.Errorf("%d bytes read", read)
 	}
 }
 
@@ -234,7 +256,7 @@ func (s slowStream) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetstrea
 	return &jetstream.StreamInfo{State: jetstream.StreamState{Subjects: subjects}}, nil
 }
 
-func (s slowBucket) WatchAll(ctx context.Context, _ ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+func (s slowBucket) WatchFiltered(ctx context.Context, _ []string, _ ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
 	updates := make(chan jetstream.KeyValueEntry, 1)
 	go func() {
 		defer close(updates)
@@ -295,7 +317,7 @@ func TestListWithoutSpace(t *testing.T) {
 	}
 	var written []string
 	for refused := false; !refused; {
-		key := fmt.Sprintf("a-%04d", len(written))
+		key := fmt.Sprintf("a.%04d", len(written))
 		_, err := stores[len(written)%3].Put(ctx, "subscriptions", key, make([]byte, 100), 0)
 		if err == nil || errors.Is(err, control.ErrConflict) { // the answer to the first attempt was lost
 			written = append(written, key)
@@ -308,13 +330,15 @@ func TestListWithoutSpace(t *testing.T) {
 		_, err = stores[0].js.PublishMsg(ctx, m)
 	}
 	for i, s := range stores {
-		records, err := s.List(ctx, "subscriptions", "")
-		var got []string
-		for _, r := range records {
-			got = append(got, r.Key)
-		}
-		if !slices.Equal(got, written) || err != nil {
-			t.Errorf("replica %d lists %v of %v: %v", i, got, written, err)
+		for prefix, want := range map[string][]string{"": written, "a.": written, "none.": nil} {
+			records, err := s.List(ctx, "subscriptions", prefix)
+			var got []string
+			for _, r := range records {
+				got = append(got, r.Key)
+			}
+			if !slices.Equal(got, want) || err != nil {
+				t.Errorf("replica %d lists %q as %v, want %v: %v", i, prefix, got, want, err)
+			}
 		}
 	}
 }

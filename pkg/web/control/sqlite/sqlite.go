@@ -163,8 +163,9 @@ func (s *Store) List(ctx context.Context, bucket, prefix string) (records []cont
 	if err := control.Problem(bucket, "x", nil); err != nil {
 		return nil, err
 	}
-	rows, err := s.db.QueryContext(ctx, "SELECT key, value, revision FROM records WHERE bucket = ? AND substr(key, 1, "+
-		"length(?)) = ? ORDER BY key", bucket, prefix, prefix)
+	// the range is in the index; every key is before "\x7f"
+	rows, err := s.db.QueryContext(ctx, "SELECT key, value, revision FROM records WHERE bucket = ? AND key >= ? AND key < ? "+
+		"ORDER BY key", bucket, prefix, prefix+"\x7f")
 	if err != nil {
 		return nil, fmt.Errorf("list %s/%s: %w", bucket, prefix, err)
 	}
