@@ -31,6 +31,9 @@ import (
 // jetstreamDir holds the files of the NATS server in this process.
 const jetstreamDir = "jetstream"
 
+// slow is how long the worker's answer may take; if it takes longer, the log shows it, also if the client has left.
+const slow = 5 * time.Second
+
 // appender is the worker's append function.
 type appender func(ctx context.Context, events []journal.Event) (journal.Appended, error)
 
@@ -136,9 +139,11 @@ func (r *replica) ready() error {
 
 // forward makes the worker answer a question about subscriptions.
 func (r *replica) forward(ctx context.Context, q api.Question) (api.Reply, error) {
+	began := time.Now()
 	reply, err := cluster.Ask[api.Question, api.Reply](ctx, r.node, q)
-	if err != nil && !errors.Is(ctx.Err(), context.Canceled) { // otherwise the client has gone
-		r.log.Warn("forward a request about subscriptions failed", "err", err)
+	after := time.Since(began)
+	if err != nil && (!errors.Is(ctx.Err(), context.Canceled) || after >= slow) { // otherwise the client left early
+		r.log.Warn("forward a request about subscriptions failed", "route", q.Route, "after", after, "err", err)
 	}
 	return reply, err
 }

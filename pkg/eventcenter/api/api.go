@@ -164,8 +164,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, refused(http.StatusMisdirectedRequest, "this center answers to names of this machine only"))
 		return
 	}
-	s.mux.ServeHTTP(w, r)
+	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), arrival{}, s.Now())))
 }
+
+// arrival is the key of the time of arrival in the context of a request.
+type arrival struct{}
 
 // guarded demands an identity if the route needs one, and the right to read if it reads.
 func (s *Server) guarded(pattern string, r route) http.HandlerFunc {
@@ -298,10 +301,22 @@ func (s *Server) refusalOf(r *http.Request, err error) *web.Refusal {
 			"after": fmt.Sprint(bounds.Oldest - 1), "snapshot": "/v1/nodes"}}
 	}
 	refusal, expected := refusalOf(err)
-	if !expected && !isGone(r) {
-		s.Log.Error("answer a request failed", "route", r.Pattern, "err", err)
+	if !expected {
+		s.logFailure(r, "answer a request failed", err)
 	}
 	return refusal
+}
+
+// logFailure logs a failure of the center. If the client has gone, that is no failure, unless it had to wait for long.
+func (s *Server) logFailure(r *http.Request, failure string, err error) {
+	at, _ := r.Context().Value(arrival{}).(time.Time)
+	after := s.Now().Sub(at)
+	switch {
+	case !isGone(r):
+		s.Log.Error(failure, "route", r.Pattern, "err", err)
+	case after >= busyWait:
+		s.Log.Warn(failure, "route", r.Pattern, "after", after, "err", err)
+	}
 }
 
 // refusalOf returns the refusal that an error means. An unexpected error is a failure of the center.
@@ -349,8 +364,6 @@ func (s *Server) unread(r *http.Request, err error) error {
 	if _, trimmed := errors.AsType[*journal.TrimmedError](err); trimmed {
 		return err
 	}
-	if r.Context().Err() == nil {
-		s.Log.Error("read the journal failed", "err", err)
-	}
+	s.logFailure(r, "read the journal failed", err)
 	return notNow(http.StatusServiceUnavailable, "the journal cannot be read now", 10*time.Second)
 }

@@ -27,7 +27,8 @@ func (j *goneJournal) Append(ctx context.Context, _ []journal.Event) (journal.Ap
 	return journal.Appended{}, ctx.Err()
 }
 
-func (*goneJournal) Read(ctx context.Context, _ journal.Query) (journal.Page, error) {
+func (j *goneJournal) Read(ctx context.Context, _ journal.Query) (journal.Page, error) {
+	j.leave()
 	return journal.Page{}, ctx.Err()
 }
 
@@ -97,28 +98,35 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// If the senders give up because the journal hangs, the metrics and the log show that.
+// If clients give up because the journal hangs, the metrics and the log show that.
 func TestJournalHangs(t *testing.T) {
-	gone, now := &goneJournal{}, time.Now()
-	c := newCenter(t, func(config *api.Config) {
-		gone.Journal, config.Journal = config.Journal, gone
-		config.Now = func() time.Time { return now }
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	gone.leave = func() {
-		now = now.Add(10 * time.Second)
-		cancel()
-	}
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/v1/events",
-		strings.NewReader(string(encode(t, raised("n1", 1, "x", "fatal")))))
-	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set("Content-Type", batch)
-	c.handler.ServeHTTP(httptest.NewRecorder(), r)
-	if log := c.log.String(); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "store events failed") {
-		t.Errorf("log: %s", log)
-	}
-	_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
-	if !strings.Contains(metrics, "append_failures_total 1") {
-		t.Error(metrics)
+	for name, want := range map[string]string{
+		"POST /v1/events":         `msg="store events failed" after=10s`,
+		"GET /v1/events":          `msg="read the journal failed" route="GET /v1/events" after=10s`,
+		"GET /v1/events?cel=true": `msg="read the journal failed" route="GET /v1/events" after=10s`,
+	} {
+		gone, now := &goneJournal{}, time.Now()
+		c := newCenter(t, func(config *api.Config) {
+			gone.Journal, config.Journal = config.Journal, gone
+			config.Now = func() time.Time { return now }
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		gone.leave = func() {
+			now = now.Add(10 * time.Second)
+			cancel()
+		}
+		method, path, _ := strings.Cut(name, " ")
+		r := httptest.NewRequestWithContext(ctx, method, "http://localhost"+path,
+			strings.NewReader(string(encode(t, raised("n1", 1, "x", "fatal")))))
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Content-Type", batch)
+		c.handler.ServeHTTP(httptest.NewRecorder(), r)
+		if log := c.log.String(); !strings.Contains(log, "level=WARN "+want) || strings.Count(log, "\n") != 1 {
+			t.Errorf("%s: log: %s", name, log)
+		}
+		_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
+		if strings.Contains(metrics, "append_failures_total 1") != (method == http.MethodPost) {
+			t.Error(metrics)
+		}
 	}
 }

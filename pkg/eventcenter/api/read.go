@@ -160,8 +160,8 @@ func (s *Server) selected(ctx context.Context, who web.Identity, wanted *express
 		if match {
 			kept = append(kept, r)
 		}
-		if err := s.shares.compute.Wait(ctx, keyOf(who), max(1, int(time.Since(begun).Microseconds()))); err != nil {
-			return nil, err
+		if s.shares.compute.Wait(ctx, keyOf(who), max(1, int(time.Since(begun).Microseconds()))) != nil { // the reader has gone
+			return nil, notNow(http.StatusServiceUnavailable, "too many expressions of this reader", 10*time.Second)
 		}
 	}
 	return kept, nil

@@ -85,6 +85,7 @@ func (d *Deliveries) Answer(ctx context.Context, q Question) (reply Reply) {
 	var err error
 	m := d.Manager()
 	one, known := deliveries()[q.Route]
+	began := time.Now()
 	switch {
 	case m == nil:
 		err = elsewhere()
@@ -101,8 +102,10 @@ func (d *Deliveries) Answer(ctx context.Context, q Question) (reply Reply) {
 	}
 	if err != nil {
 		var expected bool
-		if reply.Refusal, expected = refusalOf(err); !expected && !errors.Is(ctx.Err(), context.Canceled) {
-			m.Log.Error("answer a request failed", "route", q.Route, "err", err)
+		reply.Refusal, expected = refusalOf(err)
+		after := time.Since(began)
+		if !expected && (!errors.Is(ctx.Err(), context.Canceled) || after >= busyWait) { // otherwise the client left early
+			m.Log.Error("answer a request failed", "route", q.Route, "after", after, "err", err)
 		}
 	}
 	return reply
