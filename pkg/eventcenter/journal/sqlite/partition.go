@@ -173,16 +173,16 @@ func initialize(ctx context.Context, db *sql.DB, day string, streams map[streamK
 }
 
 // load opens an existing partition and reads its state. Damage is recorded in damaged. A file of another format is
-// refused, unchanged.
+// refused, unchanged, unless it is to be converted: all formats have the same events, with other indexes.
 func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, error) {
 	p := &partition{path: filepath.Join(s.Dir, partitionName(first)), first: first, last: first - 1}
 	format, err := p.loadFormat(ctx, past)
 	if failed := s.quarantineLog(p); failed != nil {
 		return nil, errors.Join(failed, p.close())
 	}
-	if err == nil && format != version {
-		return nil, errors.Join(fmt.Errorf("%s: its format is %d, this program reads format %d only: export the journal with "+
-			"`eventcenter export` of the version that wrote it", p.path, format, version), p.close())
+	if err == nil && format != version && (!s.convert || format < 1 || format > version) {
+		return nil, errors.Join(fmt.Errorf("%s: its format is %d, this program reads format %d: `eventcenter salvage DIR NEW` "+
+			"of the newest version converts older ones", p.path, format, version), p.close())
 	}
 	if err == nil {
 		err = p.loadEnd(ctx)
@@ -193,7 +193,7 @@ func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, 
 	if err != nil {
 		s.setDamaged(p, err)
 	}
-	if past {
+	if past && !s.convert {
 		if p.known, err = loadFilter(ctx, p.db); err != nil {
 			s.Log.Error("load a file's filter of identities failed: reading the file instead", "file", p.path, "err", err)
 		}

@@ -21,10 +21,10 @@ type Copied struct {
 }
 
 // Copy makes a sound copy of each file of the journal in a directory, one after the other, with all readable records up
-// to the newest of now, and passes it to use. Another process may have the journal open.
+// to the newest of now, and passes it to use. Another process may have the journal open. The files may have older formats.
 func Copy(ctx context.Context, from, to string, log *slog.Logger, use func(file string) error) (done Copied,
 	err error) {
-	s, err := Open(ctx, Options{Dir: from, Log: log, ReadOnly: true})
+	s, err := Open(ctx, Options{Dir: from, Log: log, ReadOnly: true, convert: true})
 	if err != nil {
 		return done, err
 	}

@@ -46,6 +46,8 @@ type Options struct {
 	Copy string
 
 	ReadOnly bool // while another process has it open for writing: a view of its state now
+
+	convert bool // read files of older formats, too
 }
 
 // Store is an open journal. Only one process at a time has it open for writing.

@@ -202,27 +202,38 @@ func TestNoCopy(t *testing.T) {
 	}
 }
 
-// A file of another format is refused by name, and stays as it is.
+// A file of another format is refused by name, and stays as it is. Salvage converts older ones.
 func TestOtherFormats(t *testing.T) {
 	k := sealedDay(t, of("a", 1), foreign("1"))
+	openAnd(t, k.file(1), "DROP INDEX events_identity; DROP INDEX events_node; DROP TABLE filter")
 	for _, format := range []int{0, 1, 2, version + 1} {
 		openAnd(t, k.file(1), fmt.Sprint("UPDATE meta SET version = ", format))
 		o := k.Options
 		_, writing := Open(t.Context(), o)
 		o.ReadOnly = true
 		_, reading := Open(t.Context(), o)
-		_, salvaging := Salvage(t.Context(), k.dir, filepath.Join(t.TempDir(), "new"), o.Log)
-		for _, err := range []error{writing, reading, salvaging} {
-			for _, want := range []string{k.file(1), fmt.Sprintf("its format is %d", format), "eventcenter export"} {
+		to := filepath.Join(t.TempDir(), "new")
+		_, salvaging := Salvage(t.Context(), k.dir, to, o.Log)
+		refused := []error{writing, reading}
+		if format == 0 || format > version {
+			refused = append(refused, salvaging)
+		} else {
+			must(t, salvaging)
+			converted := newKit(t, to)
+			converted.expect("1 a/1", "2 /0", "3 last/1")
+			converted.expectLost()
+			if again := converted.append(of("a", 1), foreign("1")); again.Duplicates != 2 {
+				t.Errorf("format %d: %+v, want two duplicates", format, again)
+			}
+		}
+		for _, err := range refused {
+			for _, want := range []string{k.file(1), fmt.Sprintf("its format is %d", format), "eventcenter salvage"} {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("format %d: no %q in %v", format, want, err)
 				}
 			}
 		}
 	}
-	openAnd(t, k.file(1), fmt.Sprint("UPDATE meta SET version = ", version))
-	k.open(Options{})
-	k.expect("1 a/1", "2 /0", "3 last/1")
 }
 
 // A reader that goes away in the middle of a page leaves no gap behind.
