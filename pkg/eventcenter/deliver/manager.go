@@ -317,6 +317,7 @@ func (m *Manager) Replay(ctx context.Context, who Who, name string, after uint64
 		return fmt.Errorf("%w: offset %d is not here yet: the newest is %d", ErrRefused, after, newest)
 	}
 	return m.change(ctx, who, "replay", name, strconv.FormatUint(after, 10), func(s *subscription) {
+		after = m.positionAfter(after)
 		s.begun++
 		s.state.Cursor, s.claimed = after, after
 		s.state.Held = slices.DeleteFunc(s.state.Held, func(h *held) bool { return h.Event == nil })

@@ -109,7 +109,7 @@ func (s *subscription) laneOn(ctx context.Context, h *held) (more bool, err erro
 		maps.Copy(q.Filter, s.Filter)
 		q.Filter[journal.Cluster], q.Filter[journal.Node] = []string{h.Cluster}, []string{h.Node}
 	}
-	page, err := s.m.Journal.Read(ctx, q)
+	page, err := s.m.read(ctx, q)
 	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
 		s.mu.Lock()
 		s.hold(s.gap(journal.Gap{From: after + 1, To: trimmed.Oldest - 1, Reason: "older than what is kept"}, *h))

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"context"
 	"encoding/json"
 	"math/rand/v2"
 	"slices"
@@ -90,4 +91,22 @@ func backoff(failures int) time.Duration {
 
 func (s *state) release(h *held) {
 	s.Held = slices.DeleteFunc(s.Held, func(other *held) bool { return other == h })
+}
+
+// positionAfter returns the position of a subscription that begins after an offset: after 0, it begins with the oldest
+// event.
+func (m *Manager) positionAfter(after uint64) uint64 {
+	if after == 0 {
+		return m.Journal.Bounds().Oldest - 1
+	}
+	return after
+}
+
+// read reads the journal. Offset 0 is a position like any other: if the journal has dropped the first event, that is lost.
+func (m *Manager) read(ctx context.Context, q journal.Query) (journal.Page, error) {
+	page, err := m.Journal.Read(ctx, q)
+	if oldest := m.Journal.Bounds().Oldest; err == nil && q.After == 0 && oldest > 1 {
+		err = &journal.TrimmedError{Oldest: oldest}
+	}
+	return page, err
 }

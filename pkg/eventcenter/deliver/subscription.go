@@ -130,7 +130,7 @@ func (s *subscription) load(record control.Record) error {
 		if s.After == "" {
 			after = bounds.Newest
 		}
-		s.state = state{Journal: bounds.Journal, Cursor: min(after, bounds.Newest)}
+		s.state = state{Journal: bounds.Journal, Cursor: min(s.m.positionAfter(after), bounds.Newest)}
 	} else if err := json.Unmarshal(record.Value, &s.state); err != nil {
 		return fmt.Errorf("state of subscription %s: %w", s.Name, err)
 	}
@@ -261,7 +261,7 @@ type lane struct {
 
 // page delivers or holds the next events, and moves the cursor.
 func (s *subscription) page(ctx context.Context, cursor uint64) error {
-	page, err := s.m.Journal.Read(ctx, journal.Query{After: cursor, Limit: pageEvents, Filter: s.Filter})
+	page, err := s.m.read(ctx, journal.Query{After: cursor, Limit: pageEvents, Filter: s.Filter})
 	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
 		page = journal.Page{Next: trimmed.Oldest - 1, Gaps: []journal.Gap{{From: cursor + 1, To: trimmed.Oldest - 1,
 			Reason: "older than what is kept"}}}
