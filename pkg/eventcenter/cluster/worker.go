@@ -79,15 +79,19 @@ func (w *Worker) hold(ctx context.Context, bucket jetstream.KeyValue, term uint6
 	renewed, revision := time.Now(), term
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
+	var failed error = context.DeadlineExceeded // of the last renewal that failed
 	for {
 		select {
 		case err := <-done:
 			w.release(ctx, bucket, revision)
 			return err
+		case <-time.After(time.Until(renewed.Add(leaveAfter))):
+			cancel(fmt.Errorf("the key could not be renewed: %w", failed))
+			return <-done
 		case <-tick.C:
 		}
 		begun := time.Now()
-		limited, stop := context.WithTimeout(ctx, askLimit)
+		limited, stop := context.WithTimeout(ctx, min(askLimit, time.Until(renewed.Add(leaveAfter))))
 		next, err := bucket.Update(limited, workerKey, []byte(w.Name), revision)
 		stop()
 		switch {
@@ -96,10 +100,8 @@ func (w *Worker) hold(ctx context.Context, bucket jetstream.KeyValue, term uint6
 		case errors.Is(err, jetstream.ErrKeyExists):
 			cancel(fmt.Errorf("the key is another's: %w", err))
 			return <-done
-		}
-		if time.Since(renewed) > leaveAfter {
-			cancel(fmt.Errorf("the key could not be renewed: %w", err))
-			return <-done
+		default:
+			failed = err
 		}
 	}
 }

@@ -270,11 +270,11 @@ func (s *Store) apply(ctx context.Context, messages []message) ([]journal.Event,
 			return nil, journal.ErrAnew
 		}
 		at = sqlite.Position{Sequence: m.sequence, Term: max(at.Term, m.term)}
-		if len(m.records) == 0 || m.records[0].Offset <= newest {
-			continue // from a worker without events; or already in the copy, from before a restart
+		for _, r := range m.records {
+			if r.Offset > newest { // others are already in the copy, from before a restart
+				records, newest = append(records, r), r.Offset
+			}
 		}
-		records = append(records, m.records...)
-		newest = m.records[len(m.records)-1].Offset
 	}
 	if err := s.copy.Put(ctx, records, at); err != nil {
 		return nil, fmt.Errorf("the copy of the journal: %w", err)

@@ -87,7 +87,7 @@ func (s *Store) Plan(ctx context.Context, at time.Time, batches [][]journal.Even
 		return nil, nil, errNoCopy
 	}
 	// The newest may come from another replica's clock.
-	return s.plan(ctx, event.Later(at.Truncate(time.Millisecond), s.received()).UTC(), batches)
+	return s.plan(ctx, event.Later(at.Truncate(time.Millisecond), s.received()).UTC(), batches, false)
 }
 
 // received returns when the newest record was received.

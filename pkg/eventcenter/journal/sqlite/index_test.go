@@ -42,3 +42,26 @@ func TestLostWatermarks(t *testing.T) {
 	}
 	journaltest.Expect(t, s, "1 a/1", "2 a/2", "3 a/3")
 }
+
+// An event above its stream's watermark may be stored nevertheless: a duplicate, and no damage.
+func TestAboveTheWatermark(t *testing.T) {
+	c, dir := journaltest.NewClock(), t.TempDir()
+	s := openTest(t, dir, Options{Now: c.Now})
+	agents := of("a", 2)
+	other := agents
+	other.Stream, other.Sequence = "", 0 // the same identity, as a foreign event
+	journaltest.Append(t, s, of("a", 1), other)
+	if done := journaltest.Append(t, s, agents, of("a", 3)); done.New != 1 || done.Duplicates != 1 || done.Last != 3 {
+		t.Errorf("%+v", done)
+	}
+	must(t, s.Close())
+	openAnd(t, filepath.Join(dir, partitionName(1)), "UPDATE streams SET highest = 1")
+	s = openTest(t, dir, Options{Now: c.Now})
+	if done := journaltest.Append(t, s, of("a", 3), of("a", 4)); done.New != 1 || done.Duplicates != 1 {
+		t.Errorf("%+v", done)
+	}
+	journaltest.Expect(t, s, "1 a/1", "2 a/0", "3 a/3", "4 a/4")
+	if len(s.partitions()) != 1 || s.Damaged() {
+		t.Errorf("%d files, damaged: %v", len(s.partitions()), s.Damaged())
+	}
+}

@@ -73,7 +73,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []journal.Record
 		}
 		inserted, err := done.RowsAffected()
 		if err == nil && inserted == 0 && s.Copy == "" {
-			err = errIndex // it has an event that a look-up does not find
+			err = errIndex // it has an event that plan has not found
 		}
 		if err != nil {
 			return err
@@ -83,15 +83,15 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []journal.Record
 }
 
 // plan computes the results of batches without storing them: the new records with their offsets, and a result for each
-// batch.
-func (s *Store) plan(ctx context.Context, at time.Time, batches [][]journal.Event) (records []journal.Record,
-	results []journal.Appended, err error) {
+// batch. If exact is true, it looks up each event.
+func (s *Store) plan(ctx context.Context, at time.Time, batches [][]journal.Event, exact bool) (
+	records []journal.Record, results []journal.Appended, err error) {
 	next, planned := s.Bounds().Newest+1, map[[2]string][]byte{} // by source and ID
 	results = make([]journal.Appended, len(batches))
 	for i, events := range batches {
 		for _, e := range inOrder(events) {
 			stored, known := planned[[2]string{e.Source, e.ID}]
-			if !known && s.mayKnow(e) {
+			if !known && (exact || s.mayKnow(e)) {
 				if stored, known, err = s.find(ctx, e); err != nil {
 					return nil, nil, err
 				}
@@ -126,7 +126,13 @@ const findEvent = `SELECT event FROM events WHERE source = ? AND id = ?`
 func (s *Store) find(ctx context.Context, e journal.Event) (stored []byte, known bool, err error) {
 	i := identityOf(e.Source, e.ID)
 	for _, p := range slices.Backward(s.partitions()) {
-		stored, known, err = p.find(ctx, i, e)
+		var db *sql.DB
+		if p == s.writer.part { // readers must not hold up the writer
+			db = s.writer.db
+		}
+		if stored, known, err = p.find(ctx, db, i, e); err != nil && isDamage(err) {
+			s.setUnwritable(p, err)
+		}
 		if known || err != nil && !isDamage(err) {
 			return stored, known, err
 		}
@@ -134,14 +140,18 @@ func (s *Store) find(ctx context.Context, e journal.Event) (stored []byte, known
 	return nil, false, nil
 }
 
-// find returns the event with the same identity from the partition.
-func (p *partition) find(ctx context.Context, i identity, e journal.Event) (stored []byte, known bool, err error) {
+// find returns the event with the same identity from the partition. It asks db, or readers' connections if that is nil.
+func (p *partition) find(ctx context.Context, db *sql.DB, i identity, e journal.Event) (stored []byte, known bool,
+	err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.db == nil || !p.known.mayHave(i) {
 		return nil, false, nil
 	}
-	err = p.db.QueryRowContext(ctx, findEvent, e.Source, e.ID).Scan(&stored)
+	if db == nil {
+		db = p.db
+	}
+	err = db.QueryRowContext(ctx, findEvent, e.Source, e.ID).Scan(&stored)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, false, nil
 	}

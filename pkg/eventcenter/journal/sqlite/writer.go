@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -92,18 +93,21 @@ func (s *Store) commitGroup(group []*request) {
 	err := s.room()
 	var derived []journal.Event
 	if err == nil {
-		derived, err = s.commit(group)
+		derived, err = s.commit(group, false)
+	}
+	if errors.Is(err, errIndex) { // a watermark did not tell of a stored event: look up each one
+		derived, err = s.commit(group, true)
 	}
 	if p := s.writer.part; err != nil && isDamage(err) && p != nil && !p.damaged.Load() {
 		s.setDamaged(p, err)
-		derived, err = s.commit(group) // into a new file
+		derived, err = s.commit(group, true) // into a new file
 	}
 	if err != nil && isFull(err) {
 		err = s.full(err)
 	}
 	for err == nil && len(derived) > 0 {
 		var failed error
-		derived, failed = s.commit([]*request{{events: derived}})
+		derived, failed = s.commit([]*request{{events: derived}}, false)
 		if failed != nil { // they are derived again after a restart
 			s.Log.Error("append derived events failed", "err", failed)
 		}
@@ -135,13 +139,13 @@ func (s *Store) publish(records []journal.Record) []journal.Event {
 }
 
 // commit appends the batches in one transaction, and returns the events derived from the new records.
-func (s *Store) commit(group []*request) ([]journal.Event, error) {
+func (s *Store) commit(group []*request, exact bool) ([]journal.Event, error) {
 	ctx := context.Background() // a transaction is finished even if its requests are cancelled
 	batches := make([][]journal.Event, len(group))
 	for i, r := range group {
 		batches[i] = r.events
 	}
-	records, results, err := s.plan(ctx, s.Now().Truncate(time.Millisecond), batches)
+	records, results, err := s.plan(ctx, s.Now().Truncate(time.Millisecond), batches, exact)
 	if err != nil {
 		return nil, err
 	}
