@@ -143,28 +143,34 @@ func (s *Server) queryOf(r *http.Request) (q journal.Query, wanted *expression.E
 
 var errOtherJournal = errors.New("this cursor is of another journal")
 
-// selected returns the records for which an expression is true; nil: all. Evaluation errors are counted. A reader whose
-// expressions take more than their share of the processor waits.
+// selected returns the records for which an expression is true; nil: all.
 func (s *Server) selected(ctx context.Context, who web.Identity, wanted *expression.Expression, records []journal.Record) (
-	[]journal.Record, error) {
-	if wanted == nil {
-		return records, nil
-	}
-	var kept []journal.Record
+	kept []journal.Record, err error) {
 	for _, r := range records {
-		begun := time.Now()
-		match, err := wanted.Matches(r)
+		match, err := s.isWanted(ctx, who, wanted, r)
 		if err != nil {
-			s.metrics.expressions.Inc()
+			return nil, err
 		}
 		if match {
 			kept = append(kept, r)
 		}
-		if err := s.shares.compute.Wait(ctx, keyOf(who), max(1, int(time.Since(begun).Microseconds()))); err != nil {
-			return nil, err
-		}
 	}
 	return kept, nil
+}
+
+// isWanted reports whether an expression is true of a record; nil: it is. Evaluation errors are counted. A reader whose
+// expressions take more than their share of the processor waits.
+func (s *Server) isWanted(ctx context.Context, who web.Identity, wanted *expression.Expression, r journal.Record) (
+	bool, error) {
+	if wanted == nil {
+		return true, nil
+	}
+	begun := time.Now()
+	match, err := wanted.Matches(r)
+	if err != nil {
+		s.metrics.expressions.Inc()
+	}
+	return match, s.shares.compute.Wait(ctx, keyOf(who), max(1, int(time.Since(begun).Microseconds())))
 }
 
 // reached waits briefly until the journal has an offset: this replica may be behind the one that returned it.

@@ -1,0 +1,110 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/web"
+)
+
+// piped is a listener whose connections stay within a bubble of synctest.
+type piped chan net.Conn
+
+func (p piped) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p piped) Close() error { return nil }
+
+func (p piped) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// A quiet stream stays open over HTTP/2: it gets the comments of each 15 s, the bookmark of each minute, and then an event.
+func TestQuietStreamOverHTTP2(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &scripted{}
+		j.set(1, 1)
+		var protocols http.Protocols
+		protocols.SetUnencryptedHTTP2(true)
+		connections := make(piped)
+		server := &http.Server{Handler: offline(t, j), Protocols: &protocols}
+		go func() { _ = server.Serve(connections) }()
+		client := &http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			connections <- far
+			return near, nil
+		}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/v1/events", nil)
+		must(t, err)
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Accept", "text/event-stream")
+		response, err := client.RoundTrip(r)
+		must(t, err)
+		time.AfterFunc(70*time.Second, func() { j.set(1, 2) })
+		got := ""
+		lines := bufio.NewScanner(response.Body)
+		for !strings.Contains(got, "id: 2") && lines.Scan() {
+			got += lines.Text() + "\n"
+		}
+		if lines.Err() != nil || strings.Count(got, ": \n") != 4 || strings.Count(got, "bookmark") != 2 {
+			t.Errorf("%v after %q", lines.Err(), got)
+		}
+		must(t, response.Body.Close())
+		close(connections)
+		must(t, server.Close())
+		client.CloseIdleConnections()
+	})
+}
+
+// laborious is a journal of which each page takes 10 s, and has one event.
+type laborious struct{ *scripted }
+
+func (l laborious) Read(_ context.Context, q journal.Query) (journal.Page, error) {
+	time.Sleep(10 * time.Second)
+	return journal.Page{Records: l.records[q.After : q.After+1], Next: q.After + 1}, nil
+}
+
+// A stream that is busy with a backlog sends comments and bookmarks, shows its position after pages without an event for
+// the subscriber, and ends when the reader's right has ended.
+func TestStreamOfABacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &scripted{}
+		j.set(1, 1000)
+		begun := time.Now()
+		s := offline(t, j, func(config *api.Config) {
+			known := config.Authenticate
+			config.Journal = laborious{j}
+			config.Authenticate = func(r *http.Request) (web.Identity, error) {
+				if time.Since(begun) > 90*time.Second {
+					return web.Identity{}, &web.Refusal{Status: http.StatusUnauthorized, Reason: "the session has ended"}
+				}
+				return known(r)
+			}
+		})
+		for query, marks := range map[string]int{"": 2, "?cel=false": 12} {
+			begun = time.Now()
+			r := eventsRequest(t.Context(), query)
+			r.Header.Set("Accept", "text/event-stream")
+			w := &screen{ResponseWriter: httptest.NewRecorder()}
+			s.ServeHTTP(w, r)
+			lasted, got := time.Since(begun), w.take()
+			if lasted != 2*time.Minute || strings.Count(got, ": \n\n") < 7 || strings.Count(got, "bookmark") < marks {
+				t.Errorf("%q: it lasts %s: %s", query, lasted, got)
+			}
+			if query != "" && !strings.Contains(got, "id: 11\nevent: bookmark") {
+				t.Errorf("the position is behind: %s", got)
+			}
+		}
+	})
+}
