@@ -30,27 +30,40 @@ func (p piped) Close() error { return nil }
 
 func (p piped) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
+// served serves a handler within a bubble of synctest, and returns a client of it and what ends both.
+func served(handler http.Handler, http2 bool) (client *http.Transport, end func()) {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(http2)
+	protocols.SetHTTP1(!http2)
+	connections := make(piped)
+	server := &http.Server{Handler: handler, Protocols: &protocols}
+	go func() { _ = server.Serve(connections) }()
+	client = &http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		connections <- far
+		return near, nil
+	}}
+	return client, func() {
+		close(connections)
+		_ = server.Close()
+		client.CloseIdleConnections()
+	}
+}
+
 // A quiet stream stays open over HTTP/2: it gets the comments of each 15 s, the bookmark of each minute, and then an event.
 func TestQuietStreamOverHTTP2(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &scripted{}
 		j.set(1, 1)
-		var protocols http.Protocols
-		protocols.SetUnencryptedHTTP2(true)
-		connections := make(piped)
-		server := &http.Server{Handler: offline(t, j), Protocols: &protocols}
-		go func() { _ = server.Serve(connections) }()
-		client := &http.Transport{Protocols: &protocols, DialContext: func(context.Context, string, string) (net.Conn, error) {
-			near, far := net.Pipe()
-			connections <- far
-			return near, nil
-		}}
+		client, end := served(offline(t, j), true)
+		defer end()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/v1/events", nil)
 		must(t, err)
 		r.Header.Set("Authorization", "Bearer "+token)
 		r.Header.Set("Accept", "text/event-stream")
 		response, err := client.RoundTrip(r)
 		must(t, err)
+		defer response.Body.Close()
 		time.AfterFunc(70*time.Second, func() { j.set(1, 2) })
 		got := ""
 		lines := bufio.NewScanner(response.Body)
@@ -60,10 +73,6 @@ func TestQuietStreamOverHTTP2(t *testing.T) {
 		if lines.Err() != nil || strings.Count(got, ": \n") != 4 || strings.Count(got, "bookmark") != 2 {
 			t.Errorf("%v after %q", lines.Err(), got)
 		}
-		must(t, response.Body.Close())
-		close(connections)
-		must(t, server.Close())
-		client.CloseIdleConnections()
 	})
 }
 
