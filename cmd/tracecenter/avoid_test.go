@@ -57,15 +57,6 @@ func TestAvoid(t *testing.T) {
 		}
 	}
 	wait(t, "sent", sender.Idle)
-	agent := report.New(report.Config{Settings: report.Settings{Endpoints: []string{center.Server + "/v1/events"}, Cluster: "prod", TokenFile: token},
-		Node: "node-11", Boot: "boot", ReadFile: os.ReadFile})
-	go func() { _ = agent.Run(t.Context()) }()
-	agent.Evidence(event.Evidence{Act: "creation", UID: "u", Namespace: "default", Name: "web", Began: now})
-	wait(t, "an agent", func() bool {
-		var list map[string]any
-		_, err := center.Decode(t.Context(), http.MethodGet, "/v1/avoid", nil, &list)
-		return err == nil && list["staleSince"] == nil
-	})
 	kept, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "data"), 8)
 	if err != nil {
 		t.Fatal(err)

@@ -1,9 +1,11 @@
 package event
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 	"unicode"
@@ -121,16 +123,23 @@ type Lost struct {
 
 func isFault(t Type) bool { return t == FaultRaised || t == FaultUpdated || t == FaultCleared }
 
-// readData decodes the data of a type.
+// readData decodes the data of a type that a sender sends now.
 func readData(t Type, c cloudevents.Event) (any, error) {
 	data := c.Data()
 	if c.DataBase64 || len(data) == 0 || !isJSON(mediaOf(c.DataContentType())) {
 		return nil, errors.New("data must be JSON")
 	}
-	return ReadData(t, data)
+	value, err := ReadData(t, data)
+	if err != nil {
+		return nil, err
+	}
+	if err := cmp.Or(misspelled(data, reflect.TypeOf(value)), unprintable(value)); err != nil {
+		return nil, fmt.Errorf("data: %w", err)
+	}
+	return value, nil
 }
 
-// ReadData decodes the data of a type.
+// ReadData decodes the data of a type. It accepts the data that earlier centers have stored.
 func ReadData(t Type, data []byte) (any, error) {
 	if isFault(t) {
 		return readAs[Fault](data)

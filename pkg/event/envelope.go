@@ -14,14 +14,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 )
 
 const (
-	maxDepth = 32  // of JSON
-	lost     = "�" // encoding/json replaces half a surrogate pair with it
+	maxDepth = 32 // of JSON
 
 	data, dataBase64, contentType = "data", "data_base64", "datacontenttype"
 )
@@ -97,7 +97,10 @@ func readAttribute(name string, raw json.RawMessage) (value any, err error) {
 	if text == "" && slices.Contains(specified, name) {
 		return nil, errors.New("must be a string that is not empty")
 	}
-	if name == "dataschema" {
+	switch name {
+	case "time":
+		return strings.ToUpper(text), nil // RFC 3339 allows small letters, the SDK does not
+	case "dataschema":
 		if u, err := url.Parse(text); err != nil || !u.IsAbs() {
 			return nil, errors.New("must be an absolute URI")
 		}
@@ -110,6 +113,15 @@ func readAttribute(name string, raw json.RawMessage) (value any, err error) {
 	}
 	return value, nil
 }
+
+// SourceText returns the source as it was sent: the SDK encodes characters that a URI-reference cannot have.
+func (e Envelope) SourceText() string {
+	text, _ := e.attributes["source"].(string)
+	return text
+}
+
+// IsReference reports whether a text has no character that a URI-reference cannot have. The SDK verifies the rest.
+func IsReference(text string) bool { return !strings.ContainsAny(text, " \"<>\\^`{|}") }
 
 // setData sets the data from one of its members, and returns that member in one spelling.
 func (e *Envelope) setData(raw, encoded json.RawMessage) (member []byte, err error) {
@@ -169,8 +181,8 @@ func ReadBinary(header http.Header, body []byte) (e Envelope, err error) {
 			return e, fmt.Errorf("header %.64s: is no attribute, or is given twice", name)
 		}
 		text := values[0]
-		if ok {
-			text = headerText(text)
+		if decoded := headerText(text); ok && (attribute != "source" || IsReference(decoded)) {
+			text = decoded // else the sender has not encoded the percent signs of a source
 		}
 		if !utf8.ValidString(text) {
 			return e, fmt.Errorf("header %.64s: no UTF-8", name)
@@ -250,56 +262,77 @@ func strictJSON(text []byte) error {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
-	replaced, err := strictValue(decoder, 0)
+	err := strictValue(decoder, 0)
 	if err == nil {
 		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
 			err = errors.New("more than one value")
 		}
 	}
+	if err == nil && HasHalfPair(text) {
+		err = errors.New("half of a surrogate pair")
+	}
 	if err != nil {
 		return fmt.Errorf("no JSON: %w", err)
-	}
-	if replaced && !bytes.Contains(text, []byte(lost)) && !bytes.Contains(bytes.ToLower(text), []byte(`\ufffd`)) {
-		return errors.New("no JSON: half of a surrogate pair")
 	}
 	return nil
 }
 
-// strictValue reads a value, and reports whether a character in it may have been replaced.
-func strictValue(decoder *json.Decoder, depth int) (replaced bool, err error) {
+// HasHalfPair reports whether an escape in JSON is half of a surrogate pair. Go replaces it, other parsers refuse it.
+func HasHalfPair(text []byte) bool {
+	for len(text) > 0 {
+		_, text, _ = bytes.Cut(text, []byte(`\`))
+		first := escaped(text)
+		if !utf16.IsSurrogate(first) {
+			text = text[min(1, len(text)):] // it may be a backslash
+			continue
+		}
+		second, follows := bytes.CutPrefix(text[5:], []byte(`\`))
+		if !follows || utf16.DecodeRune(first, escaped(second)) == utf8.RuneError {
+			return true
+		}
+		text = second[5:]
+	}
+	return false
+}
+
+// escaped returns the code unit of an escape uXXXX; 0: the escape is another one.
+func escaped(text []byte) rune {
+	if len(text) < 5 || text[0] != 'u' {
+		return 0
+	}
+	unit, _ := strconv.ParseUint(string(text[1:5]), 16, 16)
+	return rune(unit)
+}
+
+// strictValue reads a value.
+func strictValue(decoder *json.Decoder, depth int) error {
 	if depth > maxDepth {
-		return false, fmt.Errorf("nested more than %d deep", maxDepth)
+		return fmt.Errorf("nested more than %d deep", maxDepth)
 	}
 	token, err := decoder.Token()
 	if err != nil {
-		return false, err
-	}
-	if text, ok := token.(string); ok {
-		return strings.Contains(text, lost), nil
+		return err
 	}
 	if _, ok := token.(json.Delim); !ok {
-		return false, nil
+		return nil
 	}
 	names := map[string]bool{}
 	for decoder.More() {
 		if token == json.Delim('{') {
 			name, err := decoder.Token()
 			if err != nil {
-				return false, err
+				return err
 			}
 			text, _ := name.(string)
 			if names[text] {
-				return false, fmt.Errorf("the name %.64q stands twice in an object", text)
+				return fmt.Errorf("the name %.64q stands twice in an object", text)
 			}
 			names[text] = true
-			replaced = replaced || strings.Contains(text, lost)
 		}
-		inside, err := strictValue(decoder, depth+1)
-		if err != nil {
-			return false, err
+		if err := strictValue(decoder, depth+1); err != nil {
+			return err
 		}
-		replaced = replaced || inside
 	}
 	_, err = decoder.Token()
-	return replaced, err
+	return err
 }

@@ -183,6 +183,46 @@ func TestNoEnvelope(t *testing.T) {
 	}
 }
 
+// Half of a surrogate pair is refused anywhere, also beside a U+FFFD, which is a character like any other; whole pairs are
+// kept as they were written.
+func TestSurrogates(t *testing.T) {
+	for text, valid := range map[string]bool{
+		`"\ud83d\ude00"`: true, `"\uD83D\uDE00�"`: true, `"\ufffd �"`: true, `"\\ud800"`: true, `{"\ud83d\ude00":"\\\\"}`: true,
+		`"\ud800 �"`: false, `"\udc00\ufffd"`: false, `"\ud800\ud800\udc00"`: false, `"\ud800\n"`: false, `"\\\ud800"`: false,
+		`{"\ud800":"�"}`: false, `{"�":["\udfff"]}`: false, `"\ud83d\\ude00"`: false, `"\ud83dude00"`: false, `"\ud800"`: false,
+	} {
+		for _, media := range []string{"", "application/json", "text/plain"} {
+			event := minimal + `,"data":` + text + `}`
+			if media != "" {
+				event = minimal + `,"datacontenttype":"` + media + `","data":` + text + `}`
+			}
+			e, err := ReadEnvelope([]byte(event))
+			if valid != (err == nil) || err != nil && !strings.Contains(err.Error(), "half of a surrogate pair") {
+				t.Errorf("%s: %v %s", event, err, e.JSON)
+			}
+			if err == nil && media != "text/plain" && !strings.HasSuffix(string(e.JSON), text+"}") {
+				t.Errorf("%s became %s", event, e.JSON)
+			}
+		}
+		header := http.Header{"Ce-Specversion": {"1.0"}, "Ce-Id": {"1"}, "Ce-Source": {"urn:x"}, "Ce-Type": {"t"},
+			"Content-Type": {"application/json"}}
+		if e, err := ReadBinary(header, []byte(text)); valid != (err == nil) {
+			t.Errorf("binary %s: %v %s", text, err, e.JSON)
+		}
+	}
+}
+
+// A sender in binary mode may not have encoded the percent signs of its source. The letters of a time may be small.
+func TestSourceAndTime(t *testing.T) {
+	header := http.Header{"Ce-Specversion": {"1.0"}, "Ce-Id": {"a%20b"}, "Ce-Source": {"urn:a%20b"}, "Ce-Type": {"t"},
+		"Ce-Time": {"2026-01-01t00:00:00.5z"}}
+	e, err := ReadBinary(header, nil)
+	if err != nil || e.Source() != "urn:a%20b" || e.ID() != "a b" || e.Time().Nanosecond() != 5e8 ||
+		!strings.Contains(string(e.JSON), `"time":"2026-01-01T00:00:00.5Z"`) {
+		t.Errorf("%v %s", err, e.JSON)
+	}
+}
+
 // An attribute of the specification has a value of its kind, and an extension a simple one.
 func TestRefusedAttributes(t *testing.T) {
 	uris := []string{`"%zz"`, `"http://[::1"`, `"\u001b[31m"`, `"urn:x\u007f"`, `":"`, `"a b:c"`}

@@ -89,3 +89,9 @@ func IsLocal(host string) bool {
 	address, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
+
+// Bearer returns the bearer token of a request. The name of the scheme may have any case (RFC 9110, section 11.1).
+func Bearer(r *http.Request) (token string, given bool) {
+	scheme, token, given := strings.Cut(r.Header.Get("Authorization"), " ")
+	return token, given && strings.EqualFold(scheme, "Bearer")
+}

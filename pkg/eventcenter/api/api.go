@@ -110,11 +110,32 @@ func New(c Config) *Server {
 	if c.Pages != nil {
 		s.mux.Handle("/", c.Pages(s))
 	}
+	s.mux.HandleFunc(unrouted, s.refuseUnrouted)
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
 		s.mux.Handle(pattern, s.metrics.counted(pattern, s.guarded(pattern, r)))
 	}
 	return s
+}
+
+// unrouted is the pattern of the paths below /v1/ and the methods that no route has. The pages do not answer these.
+const unrouted = "/v1/"
+
+func (s *Server) refuseUnrouted(w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{"DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"} {
+		other := r.WithContext(r.Context())
+		other.Method = method
+		if _, pattern := s.mux.Handler(other); pattern != unrouted {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		s.fail(w, r, refused(http.StatusNotFound, "there is no such path"))
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	s.fail(w, r, refused(http.StatusMethodNotAllowed, "this path has no "+r.Method))
 }
 
 type handler func(http.ResponseWriter, *http.Request, web.Identity)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -24,12 +25,16 @@ const (
 	staleAfter = 2.5             // intervals without a message from any agent
 	lostCheck  = "silence"       // instead of a check in the reason of a lost node
 	lateCheck  = "pod-delivery"  // a detector sees that the node fails its pods
+
+	notHeard, neverHeard = "NotHeard", "NeverHeard"
 )
 
-// Avoid is the response to /v1/avoid. A reader must use all nodes if it cannot read the response or if it is stale.
+// Avoid is the response to /v1/avoid. A reader must use all nodes if it cannot read the response or if it is stale: then
+// it has a reason.
 type Avoid struct {
-	StaleSince *time.Time  `json:"staleSince,omitempty"` // no agent has reported since
-	Pools      []AvoidPool `json:"pools"`
+	StaleReason string      `json:"staleReason,omitempty"` // NotHeard, or NeverHeard: no agent or detector has ever reported
+	StaleSince  *time.Time  `json:"staleSince,omitempty"`  // no agent has reported since, and no report of a detector holds
+	Pools       []AvoidPool `json:"pools"`
 }
 
 // AvoidPool is a group of interchangeable nodes: those of a cluster with the same value of the pool's label.
@@ -56,6 +61,8 @@ type AvoidReason struct {
 	Since   time.Time `json:"since"`
 
 	Detector string `json:"detector,omitempty"` // the detector that reported it; empty: the node's agent
+
+	fatal bool // a fault of this severity, which is listed in a storm too
 }
 
 // avoidCache caches the response, since every pod may ask for it.
@@ -104,17 +111,27 @@ func (s *Server) avoidText() (text []byte, etag string) {
 
 func (s *Server) avoidNow(now time.Time) Avoid {
 	answer := Avoid{Pools: []AvoidPool{}}
-	if last := s.Model.LastSeen(); now.Sub(last) > time.Duration(staleAfter*float64(s.Alive)) {
-		answer.StaleSince = &last
+	agents, detectors := s.Model.LastSeen()
+	limit := time.Duration(staleAfter * float64(s.Alive))
+	last, agentsSilent := event.Later(agents, detectors), now.Sub(agents) > limit
+	switch {
+	case last.IsZero():
+		answer.StaleReason = neverHeard
+	case now.Sub(last) > limit:
+		answer.StaleReason, answer.StaleSince = notHeard, &last
 	}
 	nodes, _ := s.Model.Nodes("")
 	faults, _ := s.Model.Faults(func(f model.NodeFault) bool {
+		if f.Detector == "" && agentsSilent && answer.StaleReason == "" {
+			return false // the list holds for detectors alone
+		}
 		return f.Severity == finding.Fatal || f.Check == lateCheck && f.Detector != ""
 	})
 	reasons := map[model.Key][]AvoidReason{}
 	for _, f := range faults {
 		key := model.Key{Cluster: f.Cluster, Node: f.Node}
-		reasons[key] = append(reasons[key], AvoidReason{f.Check, f.Reason, f.Subject.String(), f.RaisedAt, f.Detector})
+		reasons[key] = append(reasons[key], AvoidReason{Check: f.Check, Reason: f.Reason, Subject: f.Subject.String(),
+			Since: f.RaisedAt, Detector: f.Detector, fatal: f.Severity == finding.Fatal})
 	}
 	pools := map[model.Key]*AvoidPool{}
 	for _, n := range nodes {
@@ -150,6 +167,6 @@ func (s *Server) avoidNow(now time.Time) Avoid {
 // fatalOnly returns the nodes with a fatal fault.
 func fatalOnly(nodes []AvoidNode) []AvoidNode {
 	return slices.DeleteFunc(nodes, func(n AvoidNode) bool {
-		return !slices.ContainsFunc(n.Reasons, func(r AvoidReason) bool { return r.Check != lostCheck && r.Check != lateCheck })
+		return !slices.ContainsFunc(n.Reasons, func(r AvoidReason) bool { return r.fatal })
 	})
 }

@@ -54,3 +54,87 @@ func TestAvoidsNodeThatFailsItsPods(t *testing.T) {
 		t.Errorf("in a storm: %s", got)
 	}
 }
+
+// With detectors alone the list holds as long as their reports do; before the first report it says that there was none,
+// without a time. If agents fall silent while a report of a detector holds, their own faults are not listed.
+func TestAvoidWithDetectorsAlone(t *testing.T) {
+	now := time.Now()
+	c := newCenter(t, func(config *api.Config) { config.Now = func() time.Time { return now } })
+	_, none := c.do(c.request(http.MethodGet, "/v1/avoid", "", ""))
+	if want := `{"staleReason":"NeverHeard","pools":[]}` + "\n"; none != want {
+		t.Errorf("no report: %s, want %s", none, want)
+	}
+	report := func(detector, id string, kind event.Type, change map[string]any) {
+		if r, answer := c.detect(detected(t, detector, id, kind, 1, change)); r.StatusCode != http.StatusOK {
+			t.Fatal(r.StatusCode, answer)
+		}
+	}
+	listed := func(later time.Duration) string {
+		now = now.Add(later)
+		var avoid api.Avoid
+		c.get("/v1/avoid", &avoid)
+		text := avoid.StaleReason
+		if (avoid.StaleSince != nil) != (text == "NotHeard") || avoid.StaleSince != nil && avoid.StaleSince.IsZero() {
+			t.Errorf("%s since %s", text, avoid.StaleSince)
+		}
+		for _, n := range avoid.Pools[0].Avoid {
+			for _, r := range n.Reasons {
+				text += fmt.Sprint(" ", n.Node, ":", r.Detector)
+			}
+		}
+		return text
+	}
+	report("gpud", "1", event.FaultRaised, nil)
+	report("bmc", "1", event.FaultRaised, map[string]any{"severity": "info"})
+	for _, step := range []struct {
+		what  string
+		later time.Duration
+		want  string
+	}{{"reported", time.Minute, " a:gpud"}, {"its time to live is an hour", 57 * time.Minute, " a:gpud"},
+		{"it is over", 5 * time.Minute, "NotHeard a:gpud"}} {
+		if got := listed(step.later); got != step.want {
+			t.Errorf("%s: %q, want %q", step.what, got, step.want)
+		}
+	}
+	now = time.Now()
+	c.send(raised("a", 1, "x", finding.Fatal))
+	if got := listed(2 * time.Second); got != " a:gpud a:" {
+		t.Errorf("its agent is heard: %q", got)
+	}
+	if got := listed(10 * time.Minute); got != " a:gpud" {
+		t.Errorf("its agent is silent: %q", got)
+	}
+	report("gpud", "2", event.FaultCleared, map[string]any{})
+	report("bmc", "2", event.FaultCleared, map[string]any{"severity": "info"})
+	if got := listed(time.Second); got != "NotHeard a:" {
+		t.Errorf("all are silent: %q", got)
+	}
+}
+
+// In a storm every node with a fatal fault is listed, also if its check has the name of the center's own or of tracecenter's;
+// a node that is lost, or fails its pods, is not.
+func TestStormListsFatalNodes(t *testing.T) {
+	now := time.Now()
+	c := newCenter(t, func(config *api.Config) { config.Now = func() time.Time { return now } })
+	for i := range 10 {
+		node := fmt.Sprintf("n%d", i)
+		c.send(agentEvent(event.AgentStarted, node, 1))
+		e := detected(t, "x", "1", event.FaultRaised, 1, map[string]any{"check": []string{"pod-delivery", "silence"}[i%2],
+			"severity": []string{"fatal", "warning"}[i/4%2]})
+		e.SetSource("/clusters/prod/nodes/" + node + "/x")
+		if r, answer := c.detect(e); r.StatusCode != http.StatusOK {
+			t.Fatal(r.StatusCode, answer)
+		}
+	}
+	c.silent(event.NodeLost, "n7", "LeaseUnchanged")
+	now = now.Add(time.Minute)
+	var avoid api.Avoid
+	c.get("/v1/avoid", &avoid)
+	var nodes []string
+	for _, n := range avoid.Pools[0].Avoid {
+		nodes = append(nodes, n.Node)
+	}
+	if got := fmt.Sprint(avoid.Pools[0].Storm, nodes); got != "true [n0 n1 n2 n3 n8 n9]" {
+		t.Error(got)
+	}
+}

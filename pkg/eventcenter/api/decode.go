@@ -11,8 +11,6 @@ import (
 	"time"
 	"unicode"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
@@ -74,7 +72,7 @@ func decode(read func() (event.Envelope, error)) (d decoded, status int, err err
 		return d, http.StatusBadRequest, fmt.Errorf("no CloudEvent: %w", err)
 	}
 	d.time = c.Time()
-	if err := plain(c.Event); err != nil {
+	if err := plain(c); err != nil {
 		return d, http.StatusBadRequest, err
 	}
 	if strings.HasPrefix(d.Type, ownPrefix) {
@@ -99,8 +97,11 @@ var (
 	centerTypes = regexp.MustCompile(`^io\.github\.nodeagent\.(operator\.|cluster\.|subscription\.|node\.(blind|lost|seen|removed)\.)`)
 )
 
-// plain refuses attributes that are too long or contain control characters.
-func plain(c cloudevents.Event) error {
+// plain refuses attributes that are too long or contain control characters, and a source that is no URI-reference.
+func plain(c event.Envelope) error {
+	if !event.IsReference(c.SourceText()) {
+		return errors.New("source: must be a URI-reference")
+	}
 	attributes := map[string]string{"id": c.ID(), "source": c.Source(), "type": c.Type(), "subject": c.Subject(),
 		"datacontenttype": c.DataContentType(), "dataschema": c.DataSchema()}
 	for name, value := range c.Extensions() {

@@ -68,7 +68,7 @@ func TestClientGone(t *testing.T) {
 			t.Errorf("%s %s: %d", method, path, status)
 		}
 	}
-	if status := ask(http.MethodPost, "/v1/events", token, nil); status != http.StatusBadRequest {
+	if status := ask(http.MethodPost, "/v1/events", token, nil); status != http.StatusRequestTimeout {
 		t.Errorf("a stalled body: %d", status)
 	}
 	if status := ask(http.MethodGet, "/v1/events", "wrong", nil); status != http.StatusUnauthorized {
@@ -83,7 +83,7 @@ func TestClientGone(t *testing.T) {
 		`requests_total{code="499",route="GET /v1/events"} 3`:  true,
 		`requests_total{code="499",route="POST /v1/events"} 1`: true,
 		`requests_total{code="499",route="GET /v1/audit"} 1`:   true,
-		`requests_total{code="400",route="POST /v1/events"} 1`: true,
+		`requests_total{code="408",route="POST /v1/events"} 1`: true,
 		`requests_total{code="401",route="GET /v1/events"} 1`:  true,
 		`identities_total{by="",cluster="",result="401"} 1`:    true} {
 		if strings.Contains(metrics, text) != want {

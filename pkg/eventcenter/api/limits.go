@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -91,6 +92,8 @@ func (s *Server) read(r *http.Request, who web.Identity) (body []byte, done func
 	switch {
 	case err == nil || int64(all.Len()) > most:
 		return nil, done, refused(http.StatusRequestEntityTooLarge, fmt.Sprintf("%d bytes are possible", most))
+	case errors.Is(err, os.ErrDeadlineExceeded): // 400 would mean that its events are never accepted
+		return nil, done, notNow(http.StatusRequestTimeout, "the body comes too slowly", 30*time.Second)
 	case !errors.Is(err, io.EOF):
 		return nil, done, refused(http.StatusBadRequest, "the body ends early")
 	}

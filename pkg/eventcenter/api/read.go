@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -32,9 +33,10 @@ type Item struct {
 	Event    json.RawMessage `json:"event"`
 }
 
-// itemOf returns a record for consumers. Older centers stored texts that are not JSON: these are returned as bytes.
+// itemOf returns a record for consumers. Older centers stored texts that are no JSON for every parser: these are returned
+// as bytes.
 func itemOf(r journal.Record) Item {
-	if !utf8.Valid(r.JSON) || !json.Valid(r.JSON) {
+	if !utf8.Valid(r.JSON) || !json.Valid(r.JSON) || event.HasHalfPair(r.JSON) {
 		r.JSON, _ = json.Marshal(map[string]any{"specversion": "1.0", "id": r.ID, "source": r.Source, "type": r.Type,
 			"data_base64": r.JSON}) // plain data: Marshal cannot fail
 	}
@@ -143,28 +145,34 @@ func (s *Server) queryOf(r *http.Request) (q journal.Query, wanted *expression.E
 
 var errOtherJournal = errors.New("this cursor is of another journal")
 
-// selected returns the records for which an expression is true; nil: all. Evaluation errors are counted. A reader whose
-// expressions take more than their share of the processor waits.
+// selected returns the records for which an expression is true; nil: all.
 func (s *Server) selected(ctx context.Context, who web.Identity, wanted *expression.Expression, records []journal.Record) (
-	[]journal.Record, error) {
-	if wanted == nil {
-		return records, nil
-	}
-	var kept []journal.Record
+	kept []journal.Record, err error) {
 	for _, r := range records {
-		begun := time.Now()
-		match, err := wanted.Matches(r)
-		if err != nil {
-			s.metrics.expressions.Inc()
+		match, err := s.isWanted(ctx, who, wanted, r)
+		if err != nil { // the reader has gone
+			return nil, notNow(http.StatusServiceUnavailable, "too many expressions of this reader", 10*time.Second)
 		}
 		if match {
 			kept = append(kept, r)
 		}
-		if s.shares.compute.Wait(ctx, keyOf(who), max(1, int(time.Since(begun).Microseconds()))) != nil { // the reader has gone
-			return nil, notNow(http.StatusServiceUnavailable, "too many expressions of this reader", 10*time.Second)
-		}
 	}
 	return kept, nil
+}
+
+// isWanted reports whether an expression is true of a record; nil: it is. Evaluation errors are counted. A reader whose
+// expressions take more than their share of the processor waits.
+func (s *Server) isWanted(ctx context.Context, who web.Identity, wanted *expression.Expression, r journal.Record) (
+	bool, error) {
+	if wanted == nil {
+		return true, nil
+	}
+	begun := time.Now()
+	match, err := wanted.Matches(r)
+	if err != nil {
+		s.metrics.expressions.Inc()
+	}
+	return match, s.shares.compute.Wait(ctx, keyOf(who), max(1, int(time.Since(begun).Microseconds())))
 }
 
 // reached waits briefly until the journal has an offset: this replica may be behind the one that returned it.

@@ -29,6 +29,8 @@ type subscriber struct {
 	// wanted selects the events to send; nil: all
 	wanted *expression.Expression
 
+	bookmarks, comments *time.Ticker
+
 	unsure int // failed checks in a row of whether the reader still may read
 }
 
@@ -51,37 +53,56 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, who web.Identity
 }
 
 func (sub *subscriber) follow(r *http.Request) error {
-	bookmark, comment := time.NewTicker(bookmarkEvery), time.NewTicker(commentEvery)
-	defer bookmark.Stop()
-	defer comment.Stop()
-	if err := sub.bookmark(); err != nil {
-		return err
-	}
-	for {
+	sub.bookmarks, sub.comments = time.NewTicker(bookmarkEvery), time.NewTicker(commentEvery)
+	defer sub.bookmarks.Stop()
+	defer sub.comments.Stop()
+	err := sub.bookmark()
+	for err == nil {
 		bounds := sub.s.Journal.Bounds()
-		for sub.q.After < bounds.Newest {
-			if err := sub.page(r); err != nil {
-				return err
-			}
+		if sub.q.After < bounds.Newest {
+			err = sub.page(r, bounds.Newest)
+			continue
 		}
-		var err error
 		select {
 		case <-bounds.Changed:
-		case <-bookmark.C:
-			if err = sub.mayRead(r); err == nil {
-				err = sub.bookmark()
-			}
-		case <-comment.C:
+		case <-sub.bookmarks.C:
+			err = sub.renew(r)
+		case <-sub.comments.C:
 			err = sub.send(": \n\n")
 		case <-r.Context().Done():
 			return nil
 		case <-sub.s.Stopping:
 			return nil
 		}
-		if err != nil {
-			return err
-		}
 	}
+	if errors.Is(err, errStopping) {
+		return nil
+	}
+	return err
+}
+
+var errStopping = errors.New("the center stops")
+
+// due does what is due while the stream is busy with events that wait.
+func (sub *subscriber) due(r *http.Request) error {
+	select {
+	case <-sub.s.Stopping:
+		return errStopping
+	case <-sub.bookmarks.C:
+		return sub.renew(r)
+	case <-sub.comments.C:
+		return sub.send(": \n\n")
+	default:
+		return nil
+	}
+}
+
+// renew sends the position, if the reader still may read.
+func (sub *subscriber) renew(r *http.Request) error {
+	if err := sub.mayRead(r); err != nil {
+		return err
+	}
+	return sub.bookmark()
 }
 
 // maxUnsure is how many minutes a stream continues while the reader's right cannot be checked.
@@ -104,29 +125,32 @@ func (sub *subscriber) mayRead(r *http.Request) error {
 	return fmt.Errorf("%s may no longer read", sub.who.Name)
 }
 
-// page sends the next events. Lost events are reported by an event of their own.
-func (sub *subscriber) page(r *http.Request) error {
+// page sends the next events. Lost events are reported by an event of their own. A page without any for this subscriber
+// shows it the position, if more events wait.
+func (sub *subscriber) page(r *http.Request, newest uint64) error {
 	page, err := sub.s.Journal.Read(r.Context(), sub.q)
 	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
-		err := sub.gap(journal.Gap{From: sub.q.After + 1, To: trimmed.Oldest - 1, Reason: "older than what is kept"})
-		sub.q.After = trimmed.Oldest - 1
-		return err
+		return sub.gap(journal.Gap{From: sub.q.After + 1, To: trimmed.Oldest - 1, Reason: "older than what is kept"})
 	}
 	if err != nil {
 		return err
 	}
-	records, err := sub.s.selected(r.Context(), sub.who, sub.wanted, page.Records)
-	if err != nil {
-		return err
-	}
-	gaps := page.Gaps
-	for _, record := range records {
+	gaps, silent := page.Gaps, len(page.Gaps) == 0
+	for _, record := range page.Records {
 		for ; len(gaps) > 0 && gaps[0].From < record.Offset; gaps = gaps[1:] {
 			if err := sub.gap(gaps[0]); err != nil {
 				return err
 			}
 		}
-		if err := sub.message("", record.Offset, itemOf(record)); err != nil {
+		wanted, err := sub.s.isWanted(r.Context(), sub.who, sub.wanted, record)
+		if err == nil && wanted {
+			silent, err = false, sub.message("", record.Offset, itemOf(record))
+		}
+		if err == nil {
+			sub.q.After = record.Offset
+			err = sub.due(r)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -136,11 +160,17 @@ func (sub *subscriber) page(r *http.Request) error {
 		}
 	}
 	sub.q.After = page.Next
-	return nil
+	if silent && page.Next < newest {
+		if err := sub.bookmark(); err != nil {
+			return err
+		}
+	}
+	return sub.due(r)
 }
 
 // gap tells this subscriber which events it has missed, and where it finds the state instead.
 func (sub *subscriber) gap(g journal.Gap) error {
+	sub.q.After = g.To
 	return sub.message("event: gap\n", g.To, struct {
 		journal.Gap
 		Snapshot string `json:"snapshot"`
@@ -163,12 +193,21 @@ func (sub *subscriber) message(name string, id uint64, content any) error {
 }
 
 func (sub *subscriber) send(format string, args ...any) error {
-	if err := sub.out.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil &&
-		!errors.Is(err, http.ErrNotSupported) {
+	if err := sub.limit(time.Now().Add(writeLimit)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(sub.w, format, args...); err != nil {
 		return err
 	}
-	return sub.out.Flush()
+	if err := sub.out.Flush(); err != nil {
+		return err
+	}
+	return sub.limit(time.Time{}) // HTTP/2 would end a quiet stream at its deadline
+}
+
+func (sub *subscriber) limit(at time.Time) error {
+	if err := sub.out.SetWriteDeadline(at); !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
 }

@@ -215,14 +215,22 @@ func (m *Model) Counts() Counts {
 	return c
 }
 
-// LastSeen returns when any agent last sent an event.
-func (m *Model) LastSeen() (last time.Time) {
+// LastSeen returns when any agent last sent an event, and how long the latest report of a detector holds: until its time to
+// live is over, or until it was received if the fault has ended.
+func (m *Model) LastSeen() (agents, detectors time.Time) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, n := range m.nodes {
-		if n.LastSeen.After(last) {
-			last = n.LastSeen
+		agents = event.Later(agents, n.LastSeen)
+		for _, all := range n.Foreign {
+			for _, f := range all {
+				until := f.Received
+				if !f.Gone {
+					until = f.ends()
+				}
+				detectors = event.Later(detectors, until)
+			}
 		}
 	}
-	return last
+	return agents, detectors
 }

@@ -132,7 +132,8 @@ const fleetGroups = 10
 func (s *server) fleet(*http.Request, web.Session) (web.View, error) {
 	now := s.Now()
 	nodes, _ := s.Model.Nodes("")
-	v := fleetView{States: states(), LastSeen: s.Model.LastSeen(), Silent: s.Model.SilentClusters()}
+	agents, _ := s.Model.LastSeen()
+	v := fleetView{States: states(), LastSeen: agents, Silent: s.Model.SilentClusters()}
 	for _, n := range nodes {
 		i := slices.IndexFunc(v.Pools, func(t tally) bool {
 			return t.Cluster == n.Cluster && t.Pool == n.Pool && t.Zone == n.Zone

@@ -123,8 +123,9 @@ func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.T
 		return c.last
 	}
 	var answer struct {
-		StaleSince *time.Time
-		Pools      []struct {
+		StaleSince  *time.Time // without a reason from earlier event centers
+		StaleReason string
+		Pools       []struct {
 			Cluster string
 			Avoid   []AvoidNode
 		}
@@ -134,8 +135,8 @@ func (c *centerList) read(ctx context.Context, from *messages.Sender, now time.T
 	switch {
 	case err != nil:
 		c.last.Without = "the event center does not answer"
-	case answer.StaleSince != nil:
-		c.last.Without = "the event center gets no reports of agents"
+	case answer.StaleSince != nil || answer.StaleReason != "":
+		c.last.Without = "the event center gets no reports"
 	}
 	for _, pool := range answer.Pools {
 		if c.last.Without == "" && pool.Cluster == from.Cluster {

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -144,7 +143,7 @@ func later(status int, format string, args ...any) error {
 
 // Authenticate identifies the sender of a request. A token takes precedence over a certificate.
 func (a *Authority) Authenticate(r *http.Request) (web.Identity, error) {
-	token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token, given := web.Bearer(r)
 	if !given && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		return a.byCertificate(r.TLS.PeerCertificates)
 	}

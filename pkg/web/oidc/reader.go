@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -18,7 +17,7 @@ const maxToken = 16 << 10 // bytes
 // identifies all others.
 func (p *Provider) Authenticate(next func(*http.Request) (web.Identity, error)) func(*http.Request) (web.Identity, error) {
 	return func(r *http.Request) (web.Identity, error) {
-		token, given := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		token, given := web.Bearer(r)
 		if !given || !p.ours(token) {
 			return next(r)
 		}
