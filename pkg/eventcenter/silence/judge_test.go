@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
@@ -98,10 +97,11 @@ func (w world) run() (lines []string) {
 	return lines
 }
 
-func of(nodes int, s span) map[int]span {
-	all := map[int]span{}
+// of gives the first nodes the same value.
+func of[T any](nodes int, value T) map[int]T {
+	all := map[int]T{}
 	for i := range nodes {
-		all[i] = s
+		all[i] = value
 	}
 	return all
 }
@@ -177,14 +177,8 @@ func TestJudge(t *testing.T) {
 			want:  []string{"1105 cluster.silent ManyNodesSilent", "2065 cluster.seen Heard"},
 		},
 		"no agent was ever there": {
-			world: world{nodes: 60, noAgent: func() map[int]bool {
-				all := map[int]bool{}
-				for i := range 60 {
-					all[i] = true
-				}
-				return all
-			}(), seconds: 7200},
-			want: []string{"365 cluster.silent ManyNodesSilent"},
+			world: world{nodes: 60, noAgent: of(60, true), seconds: 7200},
+			want:  []string{"365 cluster.silent ManyNodesSilent"},
 		},
 		"a third at first, then few for ever": {
 			world: world{nodes: 20, dead: map[int]span{0: {1001, 2000}, 1: {1001, 2000}, 2: {1001, 2000}, 3: {1001, 2000},
@@ -193,10 +187,6 @@ func TestJudge(t *testing.T) {
 				"2385 n005 node.lost LeaseUnchanged"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, test.world.run()); diff != "" {
-				t.Error(diff)
-			}
-		})
+		expect.Equal(t, name, test.want, test.world.run())
 	}
 }
