@@ -78,7 +78,7 @@ func (c *chance) happen(a *agent) {
 		if c.IntN(2) == 0 {
 			c.pass(time.Minute)
 			a.restart()
-			c.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+			c.store1(a.started())
 		}
 	case n == 17:
 		c.people(a, active)

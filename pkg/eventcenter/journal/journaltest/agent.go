@@ -2,7 +2,6 @@ package journaltest
 
 import (
 	"fmt"
-	"testing"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -11,11 +10,10 @@ import (
 )
 
 // Encoded returns the event of an agent as the center stores it.
-func Encoded(t testing.TB, e event.Event) journal.Event {
-	t.Helper()
+func Encoded(e event.Event) journal.Event {
 	text, err := e.Encode()
 	if err != nil {
-		t.Fatal(err)
+		panic(err) // an error of the test
 	}
 	return journal.Event{Source: "/clusters/" + e.Cluster + "/nodes/" + e.Node, ID: e.ID(), Type: string(e.Type),
 		Cluster: e.Cluster, Node: e.Node, Severity: string(e.Severity), Check: e.Subject.Check, Reason: e.Subject.Reason,
@@ -23,11 +21,10 @@ func Encoded(t testing.TB, e event.Event) journal.Event {
 }
 
 // Raised returns a fault that a node's agent finds, of another disk for each sequence.
-func Raised(t testing.TB, node string, sequence uint64) journal.Event {
-	t.Helper()
+func Raised(node string, sequence uint64) journal.Event {
 	f := event.Fault{ID: "x", Check: "disk", Subject: finding.Subject{Kind: "disk", Name: fmt.Sprint(sequence)},
 		Severity: finding.Fatal, Reason: "Fails"}
-	return Encoded(t, event.Event{Type: event.FaultRaised, Cluster: "c", Node: node, Time: time.Unix(1, 0).UTC(),
+	return Encoded(event.Event{Type: event.FaultRaised, Cluster: "c", Node: node, Time: time.Unix(1, 0).UTC(),
 		Severity: f.Severity, Stream: stream, Sequence: sequence, Data: f,
 		Subject: event.Subject{Check: f.Check, Reason: f.Reason, Kind: f.Subject.Kind, Name: f.Subject.Name}})
 }
