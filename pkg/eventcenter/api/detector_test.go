@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -36,11 +36,12 @@ func detected(t *testing.T, detector, id string, kind event.Type, seconds int64,
 	return e
 }
 
-func (c *center) detect(e cloudevents.Event) (reply, string) {
+// detecting is the request of a detector's event.
+func (c *center) detecting(e cloudevents.Event) *http.Request {
 	c.t.Helper()
 	r := c.request(http.MethodPost, "/v1/events", "", "")
 	must(c.t, cehttp.WriteRequest(binding.WithForceStructured(c.t.Context()), (*binding.EventMessage)(&e), r))
-	return c.do(r)
+	return r
 }
 
 // sources lists the sources whose faults are active on node a.
@@ -88,33 +89,22 @@ func TestDetector(t *testing.T) {
 		{"is not a detector's to end", detected(t, "gpud", "9", event.FaultCleared, 6,
 			map[string]any{"subject": map[string]any{"kind": "disk", "name": "sdb"}}), "sdb:"},
 	} {
-		if e, ok := step.send.(event.Event); ok {
+		switch e := step.send.(type) {
+		case event.Event:
 			c.send(e)
-		} else if e, ok := step.send.(cloudevents.Event); ok {
-			if r, answer := c.detect(e); r.StatusCode != http.StatusOK {
-				t.Fatalf("%s: %d %s", step.name, r.StatusCode, answer)
-			}
+		case cloudevents.Event:
+			c.answers(step.name, c.detecting(e), http.StatusOK)
 		}
-		if got := c.sources(); got != step.want {
-			t.Errorf("%s: %q is active, want %q", step.name, got, step.want)
-		}
+		expect.Equal(t, step.name+": active", step.want, c.sources())
 	}
-	if _, answer := c.detect(detected(t, "gpud", "1", event.FaultRaised, 1, nil)); !strings.Contains(answer, `"duplicates":1`) {
-		t.Error(answer)
-	}
-	c.detect(detected(t, "gpud", "10", event.FaultRaised, 10, nil))
-	var avoid api.Avoid
-	c.get("/v1/avoid", &avoid)
-	if text := fmt.Sprint(avoid.Pools); !strings.Contains(text, "gpud") {
-		t.Errorf("no detector in %s", text)
-	}
+	c.answers("again", c.detecting(detected(t, "gpud", "1", event.FaultRaised, 1, nil)), http.StatusOK, `"duplicates":1`)
+	c.answers("raised", c.detecting(detected(t, "gpud", "10", event.FaultRaised, 10, nil)), http.StatusOK)
+	expect.Has(t, "avoid", c.text("/v1/avoid"), `"detector":"gpud"`)
 	var events api.List
 	c.get("/v1/events?node=a&check=disk&severity=fatal&reason=DiskFails", &events)
 	last := api.LineOf(events.Events[len(events.Events)-1])
-	if last.Node != "a" || last.Cluster != "prod" || last.Detector != "gpud" || last.Subject != "disk DiskFails disk/sda" ||
-		last.Severity != "fatal" {
-		t.Errorf("%+v", last)
-	}
+	want := [...]string{"prod", "a", "gpud", "disk DiskFails disk/sda", "fatal"}
+	expect.Equal(t, "line", want, [...]string{last.Cluster, last.Node, last.Detector, last.Subject, last.Severity})
 }
 
 // Forbidden content from a detector is refused with the reason; other events of its own types are stored with the node.
@@ -147,21 +137,14 @@ func TestDetectorRefused(t *testing.T) {
 		must(t, json.Unmarshal(e.Data(), &data))
 		test.change(&e, data)
 		must(t, e.SetData(cloudevents.ApplicationJSON, data))
-		if r, answer := c.detect(e); r.StatusCode != 422 || !strings.Contains(answer, test.want) {
-			t.Errorf("%s: %d %s, want 422 and %q", name, r.StatusCode, answer, test.want)
-		}
+		c.answers(name, c.detecting(e), 422, test.want)
 	}
 	agents := raised("a", 1, "x", "fatal")
 	f, _ := agents.Data.(event.Fault)
 	f.Detector = "gpud"
 	agents.Data = f
-	if r, answer := c.post(batch, encode(t, agents)); r.StatusCode != 422 {
-		t.Errorf("an agent speaks as a detector: %d %s", r.StatusCode, answer)
-	}
-	e := detected(t, "gpud", "1", "com.example.temperature", 1, nil)
-	if r, answer := c.detect(e); r.StatusCode != 200 {
-		t.Errorf("%d %s", r.StatusCode, answer)
-	}
+	c.answers("an agent speaks as a detector", c.sending(agents), 422)
+	c.answers("its own type", c.detecting(detected(t, "gpud", "1", "com.example.temperature", 1, nil)), 200)
 	var answer api.List
 	if c.get("/v1/events?cluster=prod&node=a", &answer); len(answer.Events) != 1 || c.sources() != "" {
 		t.Errorf("%v, faults %q", answer.Events, c.sources())
@@ -184,21 +167,11 @@ func TestWhoMayDetect(t *testing.T) {
 		{web.Identity{Cluster: "d", Node: "a", Detector: "gpud", EveryNode: true}, nil, []string{"a/gpud"}, "another cluster"},
 		{web.Identity{Cluster: "c", Reads: true}, nil, []string{"a/gpud"}, "reader"},
 	} {
-		c := newCenter(t, func(config *api.Config) {
-			config.Authenticate = func(*http.Request) (web.Identity, error) { return test.who, nil }
-		})
-		send := func(tail string) int {
-			r, _ := c.post(single, `{"specversion":"1.0","id":"1","source":"/clusters/c/nodes/`+tail+`","type":"com.example.x"}`)
-			return r.StatusCode
-		}
-		for _, tail := range test.may {
-			if got := send(tail); got != 200 {
-				t.Errorf("%s: %s: %d", test.name, tail, got)
-			}
-		}
-		for _, tail := range test.not {
-			if got := send(tail); got != 403 {
-				t.Errorf("%s: %s: %d, want 403", test.name, tail, got)
+		c := newCenter(t, by(&test.who))
+		for status, tails := range map[int][]string{200: test.may, 403: test.not} {
+			for _, tail := range tails {
+				e := `{"specversion":"1.0","id":"1","source":"/clusters/c/nodes/` + tail + `","type":"com.example.x"}`
+				c.answers(test.name+": "+tail, c.request(http.MethodPost, "/v1/events", single, e), status)
 			}
 		}
 	}
@@ -208,7 +181,7 @@ func TestWhoMayDetect(t *testing.T) {
 func TestDetectorNotes(t *testing.T) {
 	c := newCenter(t, nil)
 	c.send(raised("a", 1, "sda", "fatal"))
-	c.detect(detected(t, "gpud", "1", event.FaultRaised, 1, nil))
+	c.answers("raised", c.detecting(detected(t, "gpud", "1", event.FaultRaised, 1, nil)), http.StatusOK)
 	faults, _ := c.Model.Faults(func(f model.NodeFault) bool { return f.Detector == "gpud" })
 	e, err := model.OperatorEvent(event.OperatorAcknowledged, faults[0], event.Operator{By: "ada"}, time.Now())
 	must(t, err)
@@ -254,14 +227,10 @@ func TestDetectorOfACluster(t *testing.T) {
 		"no rule":           {everyNode, event.SLOState, "trace", event.SLO{}, 422},
 		"a long text":       {everyNode, event.SLOState, "trace", event.SLO{Rule: "R", Before: "Healthy", After: "Fatal", AsOf: state.AsOf, Message: strings.Repeat("x", 9000)}, 422},
 	} {
-		c := newCenter(t, func(config *api.Config) {
-			config.Authenticate = func(*http.Request) (web.Identity, error) { return test.who, nil }
-		})
+		c := newCenter(t, by(&test.who))
 		e, err := event.OfDetector(test.kind, "c", "", test.detector, "1", time.Unix(120, 0), test.data)
 		must(t, err)
-		if r, answer := c.detect(e); r.StatusCode != test.want {
-			t.Errorf("%s: %d %s", name, r.StatusCode, answer)
-		}
+		c.answers(name, c.detecting(e), test.want)
 		if nodes, _ := c.Model.Nodes(""); len(nodes) != 0 {
 			t.Errorf("%s: it makes a node: %+v", name, nodes)
 		}

@@ -14,10 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -56,9 +55,7 @@ func TestEvents(t *testing.T) {
 			}
 			got += fmt.Sprint("next ", answer.Next)
 		}
-		if got != test.want {
-			t.Errorf("%s: %s, want %s", test.query, got, test.want)
-		}
+		expect.Equal(t, test.query, test.want, got)
 	}
 	r := c.request(http.MethodGet, "/v1/events?after=1", "", "")
 	r.Header.Set("Last-Event-ID", "3")
@@ -138,28 +135,23 @@ func TestCursorOutside(t *testing.T) {
 		j := &scripted{}
 		j.set(10, 20)
 		s := offline(t, j)
-		ask := func(query string) (int, string) {
+		ask := func(query string, status int, texts ...string) *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, eventsRequest(t.Context(), query))
-			return w.Code, w.Body.String() + w.Header().Get("Retry-After")
+			expect.Equal(t, query, status, w.Code)
+			expect.Has(t, query, w.Body.String(), texts...)
+			return w
 		}
-		if status, body := ask("?after=8"); status != 410 || !strings.Contains(body, `"after":"9"`) ||
-			!strings.Contains(body, "older than what is kept") {
-			t.Errorf("too old: %d %s", status, body)
-		}
-		if status, body := ask("?after=9"); status != 200 || !strings.Contains(body, `"offset":"10"`) {
-			t.Errorf("the oldest: %d %s", status, body)
-		}
-		if status, body := ask("?after=22"); status != 503 || strings.HasSuffix(body, "\n") {
-			t.Errorf("ahead: %d %s", status, body)
+		ask("?after=8", 410, `"after":"9"`, "older than what is kept")
+		ask("?after=9", 200, `"offset":"10"`)
+		if w := ask("?after=22", 503); w.Header().Get("Retry-After") == "" {
+			t.Error("ahead: it does not say when to retry")
 		}
 		go func() {
 			time.Sleep(2 * time.Second)
 			j.set(10, 23)
 		}()
-		if status, body := ask("?after=22"); status != 200 || !strings.Contains(body, `"offset":"23"`) {
-			t.Errorf("ahead, and then there: %d %s", status, body)
-		}
+		ask("?after=22", 200, `"offset":"23"`) // ahead, and then there
 	})
 }
 
@@ -208,26 +200,22 @@ data: {"journal":"j","offset":"` + offset + `"}
 
 `
 		}
-		expect := func(what, want string) {
+		got := func(what, want string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff(want, w.take()); diff != "" {
-				t.Errorf("%s: %s", what, diff)
-			}
+			expect.Equal(t, what, want, w.take())
 		}
-		expect("at first", mark("0")+event("1"))
+		got("at first", mark("0")+event("1"))
 		j.set(1, 2)
-		expect("one more", event("2"))
+		got("one more", event("2"))
 		time.Sleep(16 * time.Second)
-		expect("after 15 s", ": \n\n")
+		got("after 15 s", ": \n\n")
 		time.Sleep(30 * time.Second)
-		expect("after 45 s", ": \n\n: \n\n")
+		got("after 45 s", ": \n\n: \n\n")
 		time.Sleep(18 * time.Second)
-		if got := w.take(); !strings.Contains(got, mark("2")) {
-			t.Errorf("after a minute: %s", got)
-		}
+		expect.Has(t, "after a minute", w.take(), mark("2"))
 		j.set(5, 6)
-		expect("behind what is kept", `id: 4
+		got("behind what is kept", `id: 4
 event: gap
 data: {"from":"3","to":"4","reason":"older than what is kept","snapshot":"/v1/nodes"}
 
@@ -248,9 +236,8 @@ func TestAvoid(t *testing.T) {
 	r, body := c.do(c.request(http.MethodGet, "/v1/avoid", "", ""))
 	want := `{"pools":[{"cluster":"prod","nodes":10,"storm":false,"avoid":[{"node":"n1","reasons":[{"check":"disk",` +
 		`"reason":"DiskFails","subject":"disk/x","since":"1970-01-01T00:00:09Z"}]}]}]}` + "\n"
-	if diff := cmp.Diff(want, body); diff != "" || !strings.Contains(r.Header.Get("Cache-Control"), "max-age=") {
-		t.Errorf("%s %s", r.Header.Get("Cache-Control"), diff)
-	}
+	expect.Equal(t, "avoid", want, body)
+	expect.Has(t, "Cache-Control", r.Header.Get("Cache-Control"), "max-age=")
 	again := c.request(http.MethodGet, "/v1/avoid", "", "")
 	again.Header.Set("If-None-Match", `"other", W/`+r.Header.Get("ETag"))
 	if r, body := c.do(again); r.StatusCode != http.StatusNotModified || body != "" {
@@ -324,21 +311,13 @@ func TestSilent(t *testing.T) {
 			t.Errorf("%q: %s, most have %v", query, got, nodes.CommonVersions)
 		}
 	}
-	_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
-	for _, want := range []string{`eventcenter_odd_agents{oddity="other-version"} 1`,
-		`eventcenter_odd_agents{oddity="blind-checks"} 18`, `eventcenter_silent_nodes{state="blind"} 1`, `eventcenter_silent_nodes{state="lost"} 1`,
-		"eventcenter_silent_clusters 1", "eventcenter_nodes 20"} {
-		if !strings.Contains(metrics, want+"\n") {
-			t.Errorf("no %s", want)
-		}
-	}
-	_, body := c.do(c.request(http.MethodGet, "/v1/avoid", "", ""))
+	expect.Has(t, "metrics", c.text("/metrics"), `eventcenter_odd_agents{oddity="other-version"} 1`+"\n",
+		`eventcenter_odd_agents{oddity="blind-checks"} 18`+"\n", `eventcenter_silent_nodes{state="blind"} 1`+"\n",
+		`eventcenter_silent_nodes{state="lost"} 1`+"\n", "eventcenter_silent_clusters 1\n", "eventcenter_nodes 20\n")
 	want := `{"pools":[{"cluster":"prod","pool":"x","nodes":10,"storm":false,"avoid":[{"node":"n01","reasons":[{"check":` +
 		`"silence","reason":"LeaseUnchanged","subject":"node/n01","since":"1970-01-01T00:00:09Z"}]}]},` +
 		`{"cluster":"prod","pool":"y","nodes":10,"storm":false,"avoid":[]}]}` + "\n"
-	if diff := cmp.Diff(want, body); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "avoid", want, c.text("/v1/avoid"))
 	now = now.Add(time.Minute)
 	c.silent(event.NodeLost, "n02", "LeaseUnchanged")
 	c.silent(event.NodeLost, "n03", "LeaseUnchanged")
@@ -357,9 +336,7 @@ func TestSilent(t *testing.T) {
 	for _, kind := range []event.Type{event.NodeLost, event.NodeRemoved, event.ClusterSilent} {
 		e := raised("n05", 3, "x", finding.Fatal)
 		e.Type = kind
-		if r, answer := c.post(batch, encode(t, e)); r.StatusCode != 422 || !strings.Contains(answer, "center itself") {
-			t.Errorf("%s by a sender: %d %s", kind, r.StatusCode, answer)
-		}
+		c.answers(string(kind)+" by a sender", c.sending(e), 422, "center itself")
 	}
 }
 
@@ -377,7 +354,5 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	slices.Sort(found)
-	if diff := cmp.Diff(offline(t, &scripted{}).Routes(), found); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "routes", offline(t, &scripted{}).Routes(), found)
 }
