@@ -154,6 +154,13 @@ func by(who *web.Identity) func(*api.Config) {
 	}
 }
 
+// get returns the decoded response.
+func get[T any](c *center, path string) (answer T) {
+	c.t.Helper()
+	c.get(path, &answer)
+	return answer
+}
+
 func encode(t *testing.T, events ...event.Event) string {
 	t.Helper()
 	var texts []string
@@ -194,14 +201,12 @@ func TestIntake(t *testing.T) {
 	other := strings.Replace(encode(t, raised("a", 2, "sdb", "fatal")), "it fails", "it is fine", 1)
 	_, answer := c.post(batch, other)
 	expect.Has(t, "the same ID with other content", answer, `"duplicates":1,"conflicts":1`)
-	var all api.List
-	c.get("/v1/events", &all)
+	all := get[api.List](c, "/v1/events")
 	if len(all.Events) != 2 || !strings.Contains(string(all.Events[1].Event), "it fails") ||
 		!strings.Contains(string(all.Events[0].Event), "sda") {
 		t.Errorf("want the two in the order of their sequences, the first of the same ID: %v", all.Events)
 	}
-	var nodes api.NodeList
-	c.get("/v1/nodes", &nodes)
+	nodes := get[api.NodeList](c, "/v1/nodes")
 	if n := nodes.Nodes; len(n) != 1 || n[0].Fatal != 1 || n[0].Warning != 1 || n[0].Version != "1.2" ||
 		nodes.Offset != 2 {
 		t.Errorf("%+v", nodes)
@@ -279,8 +284,7 @@ func TestHostileText(t *testing.T) {
 		f.Message, f.Facts = text, map[string]string{text: text}
 		e.Data = f
 		c.send(e)
-		var faults api.FaultList
-		c.get("/v1/faults", &faults)
+		faults := get[api.FaultList](c, "/v1/faults")
 		if len(faults.Faults) != 1 || faults.Faults[0].Message != text || faults.Faults[0].Facts[text] != text {
 			t.Errorf("%q came back as %+v", text, faults.Faults)
 		}

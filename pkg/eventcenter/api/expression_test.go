@@ -18,8 +18,7 @@ func TestExpression(t *testing.T) {
 	c := newCenter(t, nil)
 	c.send(raised("a", 1, "sda", finding.Fatal), raised("a", 2, "sdb", finding.Fatal), raised("a", 3, "sda", finding.Info))
 	query := "?cel=" + url.QueryEscape(`data.subject.name == "sda" && severity == "fatal"`)
-	var page api.List
-	c.get("/v1/events"+query, &page)
+	page := get[api.List](c, "/v1/events"+query)
 	if len(page.Events) != 1 || page.Events[0].Offset != 1 || page.Next != 3 {
 		t.Errorf("%+v", page)
 	}

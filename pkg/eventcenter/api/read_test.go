@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
@@ -249,8 +250,7 @@ func TestAvoid(t *testing.T) {
 	}
 	now = now.Add(time.Minute)
 	c.send(raised("n3", 2, "x", finding.Fatal), raised("n4", 2, "x", finding.Fatal))
-	var avoid api.Avoid
-	c.get("/v1/avoid", &avoid)
+	avoid := get[api.Avoid](c, "/v1/avoid")
 	if p := avoid.Pools[0]; !p.Storm || len(p.Avoid) != 3 || avoid.StaleSince != nil {
 		t.Errorf("three of ten: %+v", avoid)
 	}
@@ -264,13 +264,10 @@ func TestAvoid(t *testing.T) {
 // silent is a finding of the center itself about a node or a cluster.
 func (c *center) silent(kind event.Type, node, reason string) {
 	c.t.Helper()
-	text, err := json.Marshal(map[string]any{"time": time.Unix(1, 0).UTC(), "data": event.Silence{Reason: reason,
-		Message: "it is silent", Since: time.Unix(9, 0).UTC()}})
+	e, err := model.Own{Cluster: "prod", Node: node, ID: node + string(kind), Type: kind, Time: time.Unix(1, 0).UTC(),
+		Data: event.Silence{Reason: reason, Message: "it is silent", Since: time.Unix(9, 0).UTC()}}.Event()
 	must(c.t, err)
-	if _, err := c.Journal.Append(c.t.Context(), []journal.Event{{Source: model.Source("prod"), ID: node + string(kind),
-		Type: string(kind), Cluster: "prod", Node: node, JSON: text}}); err != nil {
-		c.t.Fatal(err)
-	}
+	journaltest.Append(c.t, c.Journal, e)
 }
 
 // Nodes can be selected by the center's findings about them and by their agents; a lost node is to be avoided, a blind
@@ -293,8 +290,7 @@ func TestSilent(t *testing.T) {
 	for query, want := range map[string]int{"": 20, "state=blind": 1, "state=lost": 1, "state=blind&state=lost": 2,
 		"state=seen": 18, "pool=y": 10, "pool=y&state=lost": 0, "zone=z": 20, "version=1.2": 19, "notversion=1.2": 1,
 		"blind=dns": 19, "blind=disk": 0, "cluster=prod": 20, "cluster=x": 0} {
-		var nodes api.NodeList
-		c.get("/v1/nodes?"+query, &nodes)
+		nodes := get[api.NodeList](c, "/v1/nodes?"+query)
 		if len(nodes.Nodes) != want || len(nodes.SilentClusters) != 1 || nodes.SilentClusters[0].Cluster != "prod" {
 			t.Errorf("%q: %d nodes, want %d; %+v", query, len(nodes.Nodes), want, nodes.SilentClusters)
 		}
@@ -304,8 +300,7 @@ func TestSilent(t *testing.T) {
 	c.send(other)
 	for query, want := range map[string]string{"agent=other-version": "n07", "agent=other-version&blind=dns": "",
 		"agent=blind-checks&version=1.3": "", "agent=none": ""} {
-		var nodes api.NodeList
-		c.get("/v1/nodes?"+query, &nodes)
+		nodes := get[api.NodeList](c, "/v1/nodes?"+query)
 		if got := fmt.Sprint(nodes.Nodes); len(nodes.Nodes) > 1 || (want != "") != (len(nodes.Nodes) == 1) ||
 			!strings.Contains(got, want) || nodes.CommonVersions["prod"] != "1.2" {
 			t.Errorf("%q: %s, most have %v", query, got, nodes.CommonVersions)
@@ -322,15 +317,13 @@ func TestSilent(t *testing.T) {
 	c.silent(event.NodeLost, "n02", "LeaseUnchanged")
 	c.silent(event.NodeLost, "n03", "LeaseUnchanged")
 	c.send(raised("n03", 2, "x", finding.Fatal))
-	var avoid api.Avoid
-	c.get("/v1/avoid", &avoid)
+	avoid := get[api.Avoid](c, "/v1/avoid")
 	if p := avoid.Pools[0]; !p.Storm || len(p.Avoid) != 1 || p.Avoid[0].Node != "n03" || len(p.Avoid[0].Reasons) != 2 {
 		t.Errorf("a storm of lost nodes: %+v", p)
 	}
 	c.silent(event.NodeSeen, "n01", "Heard")
 	c.silent(event.ClusterSeen, "", "Heard")
-	var nodes api.NodeList
-	if c.get("/v1/nodes?state=lost", &nodes); len(nodes.Nodes) != 2 || len(nodes.SilentClusters) != 0 {
+	if nodes := get[api.NodeList](c, "/v1/nodes?state=lost"); len(nodes.Nodes) != 2 || len(nodes.SilentClusters) != 0 {
 		t.Errorf("%+v", nodes)
 	}
 	for _, kind := range []event.Type{event.NodeLost, event.NodeRemoved, event.ClusterSilent} {

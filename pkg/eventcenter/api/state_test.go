@@ -29,8 +29,7 @@ func TestAvoidsNodeThatFailsItsPods(t *testing.T) {
 	}
 	listed := func() string {
 		now = now.Add(time.Minute)
-		var avoid api.Avoid
-		c.get("/v1/avoid", &avoid)
+		avoid := get[api.Avoid](c, "/v1/avoid")
 		text := fmt.Sprint(avoid.Pools[0].Storm)
 		for _, n := range avoid.Pools[0].Avoid {
 			text += fmt.Sprint(" ", n.Node, " ", n.Reasons[0].Check, " ", n.Reasons[0].Detector)
@@ -64,8 +63,7 @@ func TestWrongClock(t *testing.T) {
 	word("behind", 1, -2*time.Hour)
 	word("right", 1, -time.Minute)
 	listed := func() string {
-		var answer api.NodeList
-		c.get("/v1/nodes?agent=wrong-clock", &answer)
+		answer := get[api.NodeList](c, "/v1/nodes?agent=wrong-clock")
 		var names []string
 		for _, n := range answer.Nodes {
 			names = append(names, n.Node+" "+(time.Duration(n.ClockAhead)*time.Second).Round(time.Minute).String())
