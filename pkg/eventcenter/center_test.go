@@ -29,7 +29,7 @@ func open(t *testing.T, dir string, keep journal.Limits) (*Center, *bytes.Buffer
 
 func (c *Center) raise(t *testing.T, sequence uint64) {
 	t.Helper()
-	journaltest.Append(t, c.Journal, journaltest.Raised("n", sequence))
+	journaltest.Append(t, c.Journal, journaltest.Raised(t, "n", sequence))
 }
 
 func (c *Center) faults() int {
@@ -64,7 +64,7 @@ func days(t *testing.T, dir string) {
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
 	expect.OK(t, err)
 	for sequence := range uint64(3) {
-		journaltest.Append(t, store, journaltest.Raised("n", sequence+1))
+		journaltest.Append(t, store, journaltest.Raised(t, "n", sequence+1))
 		now = now.Add(24 * time.Hour)
 	}
 	expect.OK(t, store.Close())

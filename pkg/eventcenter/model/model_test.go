@@ -49,8 +49,12 @@ func (f *feed) append(events ...journal.Event) {
 
 // of returns an event of node "n" in a stream.
 func of(stream string, sequence uint64, t event.Type, data any) journal.Event {
-	return journaltest.Encoded(event.Event{Type: t, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(),
+	e, err := journaltest.Encoded(event.Event{Type: t, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(),
 		Severity: finding.Info, Stream: stream, Sequence: sequence, Data: data})
+	if err != nil {
+		panic(err)
+	}
+	return e
 }
 
 func fault(name string) event.Fault {

@@ -157,7 +157,8 @@ func (a *agent) event(t event.Type, severity finding.Severity, data any) journal
 	case event.Activity:
 		e.Subject = event.Subject{Check: d.Check, Reason: "X", Kind: d.Subject.Kind, Name: d.Subject.Name}
 	}
-	j := journaltest.Encoded(e)
+	j, err := journaltest.Encoded(e)
+	a.w.must(err)
 	if a.sequence%2 == 0 { // like an event received by HTTP; the other half is read from the journal
 		said, err := event.Decode(j.JSON)
 		a.w.must(err)

@@ -123,7 +123,7 @@ func TestWatcher(t *testing.T) {
 			defer c.mu.Unlock()
 			f()
 		}
-		journaltest.Append(t, c.Journal, journaltest.Raised("n0", 1), journaltest.Raised("n1", 1))
+		journaltest.Append(t, c.Journal, journaltest.Raised(t, "n0", 1), journaltest.Raised(t, "n1", 1))
 		after(10*time.Minute, "nothing happens")
 		expect.OK(t, c.Checkpoint())
 		expect.OK(t, os.Link(filepath.Join(dir, "model.json"), filepath.Join(dir, "base.json")))
@@ -154,7 +154,7 @@ func TestWatcher(t *testing.T) {
 		if faults, _ := c.Model.Faults(func(model.NodeFault) bool { return true }); len(faults) > 0 {
 			t.Errorf("%+v", faults)
 		}
-		journaltest.Append(t, c.Journal, journaltest.Raised("n1", 2))
+		journaltest.Append(t, c.Journal, journaltest.Raised(t, "n1", 2))
 		after(time.Minute, "its agent sends again")
 		change(func() { delete(c.nodes, "n1") })
 		after(time.Minute, "gone too", "n1 node.removed NodeRemoved", "n1 fault.cleared Fails")
@@ -163,7 +163,7 @@ func TestWatcher(t *testing.T) {
 		change(func() { c.away = false })
 		after(time.Minute, "another n2", "n2 node.removed NodeReplaced")
 		for sequence := range uint64(2) {
-			journaltest.Append(t, c.Journal, journaltest.Raised("n9", sequence+1))
+			journaltest.Append(t, c.Journal, journaltest.Raised(t, "n9", sequence+1))
 			after(time.Minute, "an agent without a Node", "n9 node.removed NodeRemoved", "n9 fault.cleared Fails")
 		}
 		cancel()
