@@ -109,33 +109,37 @@ func TestDetector(t *testing.T) {
 // Forbidden content from a detector is refused with the reason; other events of its own types are stored with the node.
 func TestDetectorRefused(t *testing.T) {
 	c := newCenter(t, nil)
+	long := strings.Repeat("x", 5000)
+	for _, test := range []struct {
+		want string
+		data map[string]any
+	}{
+		{"reason", map[string]any{"reason": ""}},
+		{"severity", map[string]any{"severity": "bad"}},
+		{"message has", map[string]any{"message": long}},
+		{"facts", map[string]any{"facts": map[string]string{"a": long}}},
+		{"ttlSeconds", map[string]any{"ttlSeconds": 1}},
+		{"ttlSeconds", map[string]any{"ttlSeconds": int64(1) << 62}},
+		{"ttlSeconds", map[string]any{"ttlSeconds": -3600}},
+		{"detector", map[string]any{"detector": "bmc"}},
+	} {
+		e := detected(t, "gpud", "1", event.FaultRaised, 1, test.data)
+		c.answers(test.want, c.detecting(e), 422, test.want)
+	}
 	for name, test := range map[string]struct {
 		want   string
-		change func(e *cloudevents.Event, data map[string]any)
+		change func(e *cloudevents.Event)
 	}{
-		"no reason":    {"reason", func(_ *cloudevents.Event, d map[string]any) { d["reason"] = "" }},
-		"severity":     {"severity", func(_ *cloudevents.Event, d map[string]any) { d["severity"] = "bad" }},
-		"long message": {"message has", func(_ *cloudevents.Event, d map[string]any) { d["message"] = strings.Repeat("x", 5000) }},
-		"large facts": {"facts", func(_ *cloudevents.Event, d map[string]any) {
-			d["facts"] = map[string]string{"a": strings.Repeat("x", 5000)}
-		}},
-		"short ttl":     {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = 1 }},
-		"overflow":      {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = int64(1) << 62 }},
-		"negative ttl":  {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = -3600 }},
-		"other name":    {"detector", func(_ *cloudevents.Event, d map[string]any) { d["detector"] = "bmc" }},
-		"no time":       {"time must be set", func(e *cloudevents.Event, _ map[string]any) { e.Context = e.Context.Clone(); e.SetTime(time.Time{}) }},
-		"a stream":      {"for agents", func(e *cloudevents.Event, _ map[string]any) { e.SetExtension("stream", stream1) }},
-		"snapshot":      {"a detector sends", func(e *cloudevents.Event, _ map[string]any) { e.SetType(string(event.NodeSnapshot)) }},
-		"agent's name":  {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("/clusters/prod/nodes/a") }},
-		"two names":     {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("/clusters/prod/nodes/a/b/c") }},
-		"another place": {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("urn:x") }},
-		"center's type": {"center itself", func(e *cloudevents.Event, _ map[string]any) { e.SetType(string(event.NodeLost)) }},
+		"no time":       {"time must be set", func(e *cloudevents.Event) { e.SetTime(time.Time{}) }},
+		"a stream":      {"for agents", func(e *cloudevents.Event) { e.SetExtension("stream", stream1) }},
+		"snapshot":      {"a detector sends", func(e *cloudevents.Event) { e.SetType(string(event.NodeSnapshot)) }},
+		"agent's name":  {"DETECTOR", func(e *cloudevents.Event) { e.SetSource("/clusters/prod/nodes/a") }},
+		"two names":     {"DETECTOR", func(e *cloudevents.Event) { e.SetSource("/clusters/prod/nodes/a/b/c") }},
+		"another place": {"DETECTOR", func(e *cloudevents.Event) { e.SetSource("urn:x") }},
+		"center's type": {"center itself", func(e *cloudevents.Event) { e.SetType(string(event.NodeLost)) }},
 	} {
 		e := detected(t, "gpud", "1", event.FaultRaised, 1, nil)
-		data := map[string]any{}
-		must(t, json.Unmarshal(e.Data(), &data))
-		test.change(&e, data)
-		must(t, e.SetData(cloudevents.ApplicationJSON, data))
+		test.change(&e)
 		c.answers(name, c.detecting(e), 422, test.want)
 	}
 	agents := raised("a", 1, "x", "fatal")
