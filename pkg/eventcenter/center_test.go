@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,38 +12,24 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
-	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 func open(t *testing.T, dir string, keep journal.Limits) (*Center, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	c, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil)), Keep: keep})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return c, &log
 }
 
 func (c *Center) raise(t *testing.T, sequence uint64) {
 	t.Helper()
-	f := event.Fault{ID: "x", Check: "disk", Subject: finding.Subject{Kind: "disk", Name: fmt.Sprint(sequence)},
-		Severity: finding.Fatal, Reason: "Fails"}
-	e := event.Event{Type: event.FaultRaised, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(),
-		Severity: finding.Fatal, Stream: "01J9AAAAAAAAAAAAAAAAAAAAAA", Sequence: sequence, Data: f}
-	text, err := e.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	j := journal.Event{Source: "/clusters/c/nodes/n", ID: e.ID(), Type: string(e.Type), Cluster: "c", Node: "n",
-		Stream: e.Stream, Sequence: sequence, JSON: text}
-	if _, err := c.Journal.Append(t.Context(), []journal.Event{j}); err != nil {
-		t.Fatal(err)
-	}
+	journaltest.Append(t, c.Journal, journaltest.Raised(t, "n", sequence))
 }
 
 func (c *Center) faults() int {
@@ -55,33 +40,34 @@ func (c *Center) faults() int {
 func verified(t *testing.T, dir string) Verification {
 	t.Helper()
 	v, err := Verify(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	return v
 }
 
-func must(t *testing.T, err error) {
+// edit replaces a text in a file once.
+func edit(t *testing.T, name, from, to string) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+	data, err := os.ReadFile(name)
+	expect.OK(t, err)
+	changed := bytes.Replace(data, []byte(from), []byte(to), 1)
+	if bytes.Equal(data, changed) {
+		t.Fatalf("%s lacks %s", name, from)
 	}
+	expect.OK(t, os.WriteFile(name, changed, 0o600))
 }
 
 // days creates a journal of three files, as if each event were on another day.
 func days(t *testing.T, dir string) {
 	t.Helper()
 	now := time.Now().Add(-72 * time.Hour)
+	store, err := sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(dir, journalDir),
+		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
+	expect.OK(t, err)
 	for sequence := range uint64(3) {
-		c := &Center{Options: Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}}
-		var err error
-		c.Journal, err = sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(dir, journalDir), Log: c.Log,
-			Now: func() time.Time { return now }})
-		must(t, err)
-		c.raise(t, sequence+1)
-		must(t, c.Journal.Close())
+		journaltest.Append(t, store, journaltest.Raised(t, "n", sequence+1))
 		now = now.Add(24 * time.Hour)
 	}
+	expect.OK(t, store.Close())
 }
 
 // The base includes trimmed days: the state does not change, and base and journal still yield it.
@@ -89,21 +75,19 @@ func TestTrimmed(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
 	c, _ := open(t, dir, journal.Limits{Age: 36 * time.Hour})
-	must(t, c.trim(t.Context()))
-	if oldest := c.Journal.Bounds().Oldest; oldest != 3 {
-		t.Errorf("oldest %d: two of three days are to be gone", oldest)
-	}
+	expect.OK(t, c.trim(t.Context()))
+	expect.Equal(t, "oldest of the last day", 3, c.Journal.Bounds().Oldest)
 	c.raise(t, 4)
-	must(t, c.Close())
+	expect.OK(t, c.Close())
 	if v := verified(t, dir); !v.Fine() || v.Checkpoint != 4 {
 		t.Errorf("%+v", v)
 	}
-	must(t, os.Remove(filepath.Join(dir, checkpointFile)))
+	expect.OK(t, os.Remove(filepath.Join(dir, checkpointFile)))
 	c, log := open(t, dir, journal.Limits{})
 	if c.faults() != 4 || log.Len() > 0 {
 		t.Errorf("%d faults of 4 without the checkpoint: %s", c.faults(), log)
 	}
-	must(t, c.Close())
+	expect.OK(t, c.Close())
 }
 
 // A damaged checkpoint, or one of another journal or version, is not used.
@@ -113,15 +97,12 @@ func TestLostCheckpoint(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			days(t, dir)
-			id, err := os.ReadFile(filepath.Join(dir, journalDir, "uuid"))
-			must(t, err)
-			text = strings.ReplaceAll(text, "ID", strings.TrimSpace(string(id)))
-			must(t, os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600))
+			text = strings.ReplaceAll(text, "ID", verified(t, dir).Journal)
+			expect.OK(t, os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600))
 			c, log := open(t, dir, journal.Limits{})
-			if c.faults() != 3 || !strings.Contains(log.String(), "checkpoint") {
-				t.Errorf("%d faults of 3: %s", c.faults(), log)
-			}
-			must(t, c.Close())
+			expect.Equal(t, "faults", 3, c.faults())
+			expect.Has(t, "log", log.String(), "checkpoint")
+			expect.OK(t, c.Close())
 		})
 	}
 }
@@ -131,23 +112,19 @@ func TestLostDay(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
 	c, _ := open(t, dir, journal.Limits{})
-	must(t, c.Reports.Follow())
-	must(t, c.Close())
+	expect.OK(t, errors.Join(c.Reports.Follow(), c.Close()))
 	files, err := filepath.Glob(filepath.Join(dir, reportsDir, "*"))
-	must(t, err)
+	expect.OK(t, err)
 	if len(files) < 3 {
 		t.Fatalf("%q", files)
 	}
 	name := files[len(files)-1]
 	want, err := os.ReadFile(name)
-	must(t, err)
-	must(t, os.Remove(name))
+	expect.OK(t, err)
+	expect.OK(t, os.Remove(name))
 	c, log := open(t, dir, journal.Limits{})
-	if !strings.Contains(log.String(), "the start takes longer") {
-		t.Errorf("%s", log)
-	}
-	must(t, c.Reports.Follow())
-	must(t, c.Close())
+	expect.Has(t, "log", log.String(), "the start takes longer")
+	expect.OK(t, errors.Join(c.Reports.Follow(), c.Close()))
 	if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v", err)
 	}
@@ -159,8 +136,8 @@ func TestCheckpointAfterDay(t *testing.T) {
 	c, _ := open(t, dir, journal.Limits{})
 	c.raise(t, 1)
 	reports := filepath.Join(dir, reportsDir)
-	must(t, os.Remove(reports))
-	must(t, os.WriteFile(reports, nil, 0o600))
+	expect.OK(t, os.Remove(reports))
+	expect.OK(t, os.WriteFile(reports, nil, 0o600))
 	c.Model.Advance(time.Now().AddDate(0, 0, 1))
 	if err := c.Checkpoint(); err == nil {
 		t.Error("a checkpoint without the day")
@@ -168,37 +145,27 @@ func TestCheckpointAfterDay(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, checkpointFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
-	must(t, errors.Join(os.Remove(reports), os.Mkdir(reports, 0o700), c.Close()))
+	expect.OK(t, errors.Join(os.Remove(reports), os.Mkdir(reports, 0o700), c.Close()))
 	if files, err := filepath.Glob(filepath.Join(reports, "*")); err != nil || len(files) != 1 {
 		t.Errorf("%q %v", files, err)
 	}
 }
 
-// verify finds a state that differs from the journal's.
+// verify finds a state, or a count, that differs from the journal's.
 func TestVerify(t *testing.T) {
-	dir := t.TempDir()
-	days(t, dir)
-	c, _ := open(t, dir, journal.Limits{})
-	must(t, c.Close())
-	if v := verified(t, dir); !v.Fine() || v.Checkpoint != 3 {
-		t.Errorf("%+v", v)
-	}
-	name := filepath.Join(dir, checkpointFile)
-	text, err := os.ReadFile(name)
-	must(t, err)
-	must(t, os.WriteFile(name, bytes.Replace(text, []byte(`"severity":"fatal"`), []byte(`"severity":"info"`), 1), 0o600))
-	if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
-		t.Errorf("a changed checkpoint: %+v", v)
-	}
-	must(t, os.Remove(name))
-	c, _ = open(t, dir, journal.Limits{})
-	c.raise(t, 4)
-	must(t, c.Close())
-	text, err = os.ReadFile(name)
-	must(t, err)
-	must(t, os.WriteFile(name, bytes.Replace(text, []byte(`"found":1`), []byte(`"found":2`), 1), 0o600))
-	if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
-		t.Errorf("a checkpoint with a changed count: %+v", v)
+	for from, to := range map[string]string{`"severity":"fatal"`: `"severity":"info"`, `"found":1`: `"found":2`} {
+		dir := t.TempDir()
+		days(t, dir)
+		c, _ := open(t, dir, journal.Limits{})
+		c.raise(t, 4)
+		expect.OK(t, c.Close())
+		if v := verified(t, dir); !v.Fine() || v.Checkpoint != 4 {
+			t.Errorf("%+v", v)
+		}
+		edit(t, filepath.Join(dir, checkpointFile), from, to)
+		if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
+			t.Errorf("a checkpoint with %s: %+v", to, v)
+		}
 	}
 }
 
@@ -234,15 +201,9 @@ func TestUpkeepBesideTheCheck(t *testing.T) {
 		if len(rested) > 0 {
 			t.Error("the check goes on at once")
 		}
-		if took := (<-rested).Sub(began); took != checkRests*10*time.Minute {
-			t.Errorf("the check rests %s after ten minutes", took)
-		}
+		expect.Equal(t, "rest after ten minutes", checkRests*10*time.Minute, (<-rested).Sub(began))
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		expect.OK(t, <-ended)
+		expect.OK(t, c.Close())
 	})
 }

@@ -14,13 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
 )
 
@@ -116,6 +116,51 @@ func (c *center) get(path string, answer any) int {
 	return r.StatusCode
 }
 
+// text returns the body of a response.
+func (c *center) text(path string) string {
+	c.t.Helper()
+	_, body := c.do(c.request(http.MethodGet, path, "", ""))
+	return body
+}
+
+// answers demands a status, and texts in the body. A refusal that ends by itself says when to retry.
+func (c *center) answers(what string, r *http.Request, status int, texts ...string) reply {
+	c.t.Helper()
+	response, body := c.do(r)
+	expect.Equal(c.t, what+": status", status, response.StatusCode)
+	expect.Has(c.t, what, body, texts...)
+	if retry := status == 429 || status == 503; retry != (response.Header.Get("Retry-After") != "") {
+		c.t.Errorf("%s: Retry-After %q", what, response.Header.Get("Retry-After"))
+	}
+	return response
+}
+
+// sending is the request of agents' events.
+func (c *center) sending(events ...event.Event) *http.Request {
+	c.t.Helper()
+	return c.request(http.MethodPost, "/v1/events", batch, encode(c.t, events...))
+}
+
+// stored demands the number of stored events.
+func (c *center) stored(want uint64) {
+	c.t.Helper()
+	expect.Equal(c.t, "stored events", want, c.Journal.Bounds().Newest)
+}
+
+// by makes every sender and reader the same.
+func by(who *web.Identity) func(*api.Config) {
+	return func(config *api.Config) {
+		config.Authenticate = func(*http.Request) (web.Identity, error) { return *who, nil }
+	}
+}
+
+// get returns the decoded response.
+func get[T any](c *center, path string) (answer T) {
+	c.t.Helper()
+	c.get(path, &answer)
+	return answer
+}
+
 func encode(t *testing.T, events ...event.Event) string {
 	t.Helper()
 	var texts []string
@@ -147,27 +192,21 @@ func TestIntake(t *testing.T) {
 		agentEvent(event.AgentAlive, "a", 3))
 	for i, want := range []string{`{"offset":"2","stored":2,"duplicates":0,"conflicts":0}`,
 		`{"offset":"2","stored":0,"duplicates":2,"conflicts":0}`} {
-		r, answer := c.post(batch, body)
-		if diff := cmp.Diff(want+"\n", answer); diff != "" || r.StatusCode != http.StatusOK {
-			t.Errorf("time %d: %d %s", i, r.StatusCode, diff)
-		}
+		r := c.answers(fmt.Sprint("time ", i), c.request(http.MethodPost, "/v1/events", batch, body), 200, want)
 		seconds, err := strconv.Atoi(r.Header.Get("Nodeagent-Alive-Seconds"))
 		if err != nil || seconds < 54 || seconds > 66 {
 			t.Errorf("Nodeagent-Alive-Seconds: %q", r.Header.Get("Nodeagent-Alive-Seconds"))
 		}
 	}
 	other := strings.Replace(encode(t, raised("a", 2, "sdb", "fatal")), "it fails", "it is fine", 1)
-	if _, answer := c.post(batch, other); !strings.Contains(answer, `"duplicates":1,"conflicts":1`) {
-		t.Errorf("the same ID with other content: %s", answer)
-	}
-	var all api.List
-	c.get("/v1/events", &all)
+	_, answer := c.post(batch, other)
+	expect.Has(t, "the same ID with other content", answer, `"duplicates":1,"conflicts":1`)
+	all := get[api.List](c, "/v1/events")
 	if len(all.Events) != 2 || !strings.Contains(string(all.Events[1].Event), "it fails") ||
 		!strings.Contains(string(all.Events[0].Event), "sda") {
 		t.Errorf("want the two in the order of their sequences, the first of the same ID: %v", all.Events)
 	}
-	var nodes api.NodeList
-	c.get("/v1/nodes", &nodes)
+	nodes := get[api.NodeList](c, "/v1/nodes")
 	if n := nodes.Nodes; len(n) != 1 || n[0].Fatal != 1 || n[0].Warning != 1 || n[0].Version != "1.2" ||
 		nodes.Offset != 2 {
 		t.Errorf("%+v", nodes)
@@ -228,12 +267,8 @@ func TestRefused(t *testing.T) {
 	}
 	r := c.request(http.MethodPost, "/v1/events", single, good)
 	r.Header.Set("Content-Encoding", "gzip")
-	if response, answer := c.do(r); response.StatusCode != 415 {
-		t.Errorf("compressed: %d %s", response.StatusCode, answer)
-	}
-	if newest := c.Journal.Bounds().Newest; newest != 0 {
-		t.Errorf("%d events are stored", newest)
-	}
+	c.answers("compressed", r, 415)
+	c.stored(0)
 	if c.log.Len() > 0 {
 		t.Errorf("the log repeats what a sender said: %s", c.log)
 	}
@@ -249,8 +284,7 @@ func TestHostileText(t *testing.T) {
 		f.Message, f.Facts = text, map[string]string{text: text}
 		e.Data = f
 		c.send(e)
-		var faults api.FaultList
-		c.get("/v1/faults", &faults)
+		faults := get[api.FaultList](c, "/v1/faults")
 		if len(faults.Faults) != 1 || faults.Faults[0].Message != text || faults.Faults[0].Facts[text] != text {
 			t.Errorf("%q came back as %+v", text, faults.Faults)
 		}
@@ -276,40 +310,30 @@ func TestRates(t *testing.T) {
 		config.Limits = api.Limits{SourceRate: 0.001, SourceBurst: 2, Rate: 0.001, Burst: 5}
 	})
 	c.send(raised("a", 1, "x", "fatal"), raised("a", 2, "x", "fatal"))
-	for _, test := range []struct {
-		events []event.Event
-		status int
-	}{
-		{[]event.Event{raised("a", 3, "x", "fatal"), raised("b", 1, "x", "fatal")}, 429},
-		{[]event.Event{raised("c", 1, "x", "fatal"), raised("d", 1, "x", "fatal")}, 200},
-		{[]event.Event{raised("e", 1, "x", "fatal"), raised("f", 1, "x", "fatal")}, 503},
-	} {
-		r, answer := c.post(batch, encode(t, test.events...))
-		if r.StatusCode != test.status || (r.Header.Get("Retry-After") != "") != (test.status != 200) {
-			t.Errorf("%d, Retry-After %q, want %d: %s", r.StatusCode, r.Header.Get("Retry-After"), test.status, answer)
-		}
-	}
-	if newest := c.Journal.Bounds().Newest; newest != 4 {
-		t.Errorf("%d events are stored", newest)
-	}
+	c.answers("one source", c.sending(raised("a", 3, "x", "fatal"), raised("b", 1, "x", "fatal")), 429)
+	c.answers("others", c.sending(raised("c", 1, "x", "fatal"), raised("d", 1, "x", "fatal")), 200)
+	c.answers("all together", c.sending(raised("e", 1, "x", "fatal"), raised("f", 1, "x", "fatal")), 503)
+	c.stored(4)
 }
 
-// fullJournal is a journal on a full disk.
-type fullJournal struct{ journal.Journal }
+// appending is a journal with another Append.
+type appending struct {
+	journal.Journal
+	append func(context.Context, []journal.Event) (journal.Appended, error)
+}
 
-func (fullJournal) Append(context.Context, []journal.Event) (journal.Appended, error) {
-	return journal.Appended{}, fmt.Errorf("%w: no space", journal.ErrFull)
+func (j *appending) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
+	return j.append(ctx, events)
 }
 
 func TestFull(t *testing.T) {
-	c := newCenter(t, func(config *api.Config) { config.Journal = fullJournal{config.Journal} })
-	r, answer := c.post(batch, encode(t, raised("a", 1, "x", "fatal")))
-	if r.StatusCode != 503 || r.Header.Get("Retry-After") == "" || !strings.Contains(answer, "disk is full") {
-		t.Errorf("%d %s", r.StatusCode, answer)
-	}
-	if r, _ := c.do(c.request(http.MethodGet, "/v1/events", "", "")); r.StatusCode != 200 {
-		t.Errorf("reading: %d", r.StatusCode)
-	}
+	c := newCenter(t, func(config *api.Config) {
+		config.Journal = &appending{config.Journal, func(context.Context, []journal.Event) (journal.Appended, error) {
+			return journal.Appended{}, fmt.Errorf("%w: no space", journal.ErrFull)
+		}}
+	})
+	c.answers("a full disk", c.sending(raised("a", 1, "x", "fatal")), 503, "disk is full")
+	c.answers("reading", c.request(http.MethodGet, "/v1/events", "", ""), 200)
 }
 
 // A node's clock may be wrong: its events are accepted and counted.
@@ -318,11 +342,7 @@ func TestFuture(t *testing.T) {
 	e := raised("a", 1, "x", "fatal")
 	e.Time = time.Now().Add(100 * 365 * 24 * time.Hour).UTC()
 	c.send(e)
-	_, body := c.do(c.request(http.MethodGet, "/metrics", "", ""))
-	if !strings.Contains(body, "future_events_total 1\n") ||
-		!strings.Contains(body, `events_total{result="stored"} 1`) {
-		t.Error(body)
-	}
+	expect.Has(t, "metrics", c.text("/metrics"), "future_events_total 1\n", `events_total{result="stored"} 1`)
 }
 
 func must(t testing.TB, err error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -17,8 +18,7 @@ func TestExpression(t *testing.T) {
 	c := newCenter(t, nil)
 	c.send(raised("a", 1, "sda", finding.Fatal), raised("a", 2, "sdb", finding.Fatal), raised("a", 3, "sda", finding.Info))
 	query := "?cel=" + url.QueryEscape(`data.subject.name == "sda" && severity == "fatal"`)
-	var page api.List
-	c.get("/v1/events"+query, &page)
+	page := get[api.List](c, "/v1/events"+query)
 	if len(page.Events) != 1 || page.Events[0].Offset != 1 || page.Next != 3 {
 		t.Errorf("%+v", page)
 	}
@@ -34,23 +34,16 @@ func TestExpression(t *testing.T) {
 	streamed, buffer := "", make([]byte, 4096)
 	for !strings.Contains(streamed, "id: 5\ndata") {
 		n, err := response.Body.Read(buffer)
-		if err != nil {
-			t.Fatal(err, streamed)
-		}
+		must(t, err)
 		streamed += string(buffer[:n])
 	}
 	if strings.Count(streamed, "\ndata: {\"offset\":") != 2 { // 1 and 5
 		t.Error(streamed)
 	}
 	for text, want := range map[string]string{`sev == "x"`: "undeclared", `data.all(a, data.all(b, a == b))`: "too costly"} {
-		r, answer := c.do(c.request(http.MethodGet, "/v1/events?cel="+url.QueryEscape(text), "", ""))
-		if r.StatusCode != 400 || !strings.Contains(answer, want) {
-			t.Errorf("%s: %d %s", text, r.StatusCode, answer)
-		}
+		c.answers(text, c.request(http.MethodGet, "/v1/events?cel="+url.QueryEscape(text), "", ""), 400, want)
 	}
 	c.get("/v1/events?cel="+url.QueryEscape("data.subject > 3"), &page)
-	if _, metrics := c.do(c.request(http.MethodGet, "/metrics", "", "")); len(page.Events) != 0 ||
-		!strings.Contains(metrics, "expression_errors_total 5") {
-		t.Errorf("%+v %s", page, metrics)
-	}
+	expect.Equal(t, "events", 0, len(page.Events))
+	expect.Has(t, "metrics", c.text("/metrics"), "expression_errors_total 5")
 }

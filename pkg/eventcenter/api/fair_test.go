@@ -1,16 +1,20 @@
 package api_test
 
 import (
+	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/web"
 )
 
@@ -88,9 +92,7 @@ func TestFair(t *testing.T) {
 	<-refused // the center refuses a flooding node beyond its share
 	close(stop)
 	others.Wait()
-	if newest := c.Journal.Bounds().Newest; newest != 20 {
-		t.Errorf("%d events are stored", newest)
-	}
+	c.stored(20)
 }
 
 // One reader has a limited number of streams; another reader still gets one.
@@ -133,77 +135,46 @@ func TestStreamOfNoReader(t *testing.T) {
 			asked := false
 			s := offline(t, &scripted{}, func(config *api.Config) {
 				config.Authenticate = func(*http.Request) (web.Identity, error) {
-					who := web.Identity{Name: "eve", Reads: !asked || test.right}
-					if asked {
-						return who, test.err
+					if !asked {
+						asked = true
+						return web.Identity{Name: "eve", Reads: true}, nil
 					}
-					asked = true
-					return who, nil
+					return web.Identity{Name: "eve", Reads: test.right}, test.err
 				}
 			})
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/events", nil)
-			must(t, err)
+			r := eventsRequest(t.Context(), "")
 			r.Header.Set("Accept", "text/event-stream")
 			begun := time.Now()
-			s.ServeHTTP(&discarded{header: http.Header{}}, r)
-			if took := time.Since(begun); took != test.want {
-				t.Errorf("%s: it ended after %s, want %s", name, took, test.want)
-			}
+			s.ServeHTTP(&screen{ResponseWriter: httptest.NewRecorder()}, r)
+			expect.Equal(t, name+": it ended after", test.want, time.Since(begun))
 		})
 	}
 }
 
-// discarded is a response writer that discards the response.
-type discarded struct{ header http.Header }
-
-func (d *discarded) Header() http.Header         { return d.header }
-func (d *discarded) WriteHeader(int)             {}
-func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
-func (d *discarded) Flush()                      {}
-
-// A sender that asks first, as CloudEvents web hooks do, learns that it may send, and how often.
-func TestHandshake(t *testing.T) {
-	c := newCenter(t, nil)
-	r := c.request(http.MethodOptions, "/v1/events", "", "")
-	r.Header.Set("WebHook-Request-Origin", "sender.example.com")
-	r.Header.Set("WebHook-Request-Rate", "120")
-	response, _ := c.do(r)
-	if response.StatusCode != 200 || response.Header.Get("WebHook-Allowed-Origin") != "sender.example.com" ||
-		response.Header.Get("WebHook-Allowed-Rate") != "6000" || !strings.Contains(response.Header.Get("Allow"), "POST") {
-		t.Errorf("%d %v", response.StatusCode, response.Header)
-	}
-	if response, _ := c.do(c.request(http.MethodOptions, "/v1/events", "", "")); response.Header.Get("WebHook-Allowed-Origin") != "" {
-		t.Error("what was not asked is answered")
-	}
-}
-
-// Whatever foreign senders send, the list of events stays valid for strict JSON parsers, and each event is unchanged.
-func TestForeignBytes(t *testing.T) {
-	c := newCenter(t, nil)
-	send := func(media, body, want string) {
-		r := c.request(http.MethodPost, "/v1/events", media, body)
-		for name, value := range map[string]string{"specversion": "1.0", "id": want, "source": "urn:x", "type": "x"} {
-			r.Header.Set("Ce-"+name, value)
-		}
-		if response, answer := c.do(r); response.StatusCode != 200 {
-			t.Errorf("%s: %d %s", media, response.StatusCode, answer)
-		}
-	}
-	wants := []string{`"data_base64":"/wA="`, `"data_base64":"6Q=="`, `"data":{"a":1e400}`, `"data":[1]`}
-	send("application/octet-stream", "\xff\x00", "0")
-	send("text/plain; charset=latin1", "\xe9", "1")
-	send("application/vnd.x+json", `{"a": 1e400}`, "2")
-	send("application/json; charset=utf-8", `[1]`, "3")
-	if response, answer := c.post(single, `{"specversion":"1.0","id":"9","source":"urn:x","type":"x","data":"`+"\xff"+`"}`); response.StatusCode != 400 {
-		t.Errorf("invalid UTF-8: %d %s", response.StatusCode, answer)
-	}
-	_, text := c.do(c.request(http.MethodGet, "/v1/events", "", ""))
-	for _, want := range wants {
-		if !strings.Contains(text, want) {
-			t.Errorf("%s lacks %s", text, want)
-		}
-	}
-	if _, err := event.ReadEnvelope([]byte(`{"specversion":"1.0","id":"1","source":"u","type":"t","data":` + text + `}`)); err != nil {
-		t.Errorf("a strict parser refuses the answer: %v", err)
-	}
+// If more arrives than can be stored, the center works on a limited amount; other senders are asked to retry before
+// they time out, so that no work is wasted.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	held, over := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int32
+	c := newCenter(t, func(config *api.Config) {
+		j := config.Journal
+		config.Journal = &appending{j, func(ctx context.Context, events []journal.Event) (journal.Appended, error) {
+			if calls.Add(1) == 1 {
+				close(held)
+				<-over
+			}
+			return j.Append(ctx, events)
+		}}
+		config.Limits = api.Limits{Bytes: 64 << 10}
+	})
+	var first sync.WaitGroup
+	first.Go(func() { c.answers("the first", c.sending(raised("a", 1, "x", "fatal")), 200) })
+	<-held
+	c.answers("another", c.sending(raised("b", 1, "x", "fatal")), 429)
+	expect.Equal(t, "stored beside the first", 0, calls.Load()-1)
+	close(over)
+	first.Wait()
+	c.answers("again", c.sending(raised("b", 1, "x", "fatal")), 200)
+	c.stored(2)
 }

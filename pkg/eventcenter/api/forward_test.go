@@ -3,7 +3,6 @@ package api_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,22 +12,11 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
-
-// noEvents is an empty journal.
-type noEvents struct{}
-
-func (noEvents) Append(context.Context, []journal.Event) (journal.Appended, error) {
-	return journal.Appended{}, errors.New("not here")
-}
-func (noEvents) Read(context.Context, journal.Query) (journal.Page, error) {
-	return journal.Page{}, nil
-}
-func (noEvents) Bounds() journal.Bounds { return journal.Bounds{Oldest: 1} }
 
 // A replica that does not deliver answers about subscriptions as the delivering one does, which records who asked; a
 // request without the right is not forwarded, and if no replica delivers, the client is asked to retry.
@@ -37,7 +25,7 @@ func TestForward(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = store.Close() })
 	settings := deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/", SecretFile: "/none"}}}
-	manager, err := deliver.Open(t.Context(), deliver.Config{Settings: settings, Journal: noEvents{}, Store: store,
+	manager, err := deliver.Open(t.Context(), deliver.Config{Settings: settings, Journal: &scripted{}, Store: store,
 		Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	working, replicas, deliveries := 0, [2]*api.Server{}, [2]*api.Deliveries{}
@@ -55,7 +43,7 @@ func TestForward(t *testing.T) {
 				return reply, nil
 			},
 		}
-		replicas[i] = api.New(api.Config{Journal: noEvents{}, Model: model.New(), Log: slog.New(slog.DiscardHandler),
+		replicas[i] = api.New(api.Config{Journal: &scripted{}, Model: model.New(), Log: slog.New(slog.DiscardHandler),
 			Authenticate: func(r *http.Request) (web.Identity, error) {
 				return web.Identity{Name: r.Header.Get("Name"), By: "test", Any: r.Header.Get("Name") == "ada", Reads: true}, nil
 			},
@@ -89,11 +77,9 @@ func TestForward(t *testing.T) {
 		{"bob", "GET", "/v1/audit?limit=5", "", 200, `"name":"ada"`},
 		{"ada", "DELETE", "/v1/subscriptions/a", "", 200, "removed"},
 	} {
-		if status, body := ask(1, test.name, test.method, test.path, test.body); status != test.status ||
-			!strings.Contains(body, test.want) {
-			t.Errorf("%s %s %s: %d %.300s, want %d with %s", test.name, test.method, test.path, status, body, test.status,
-				test.want)
-		}
+		status, body := ask(1, test.name, test.method, test.path, test.body)
+		expect.Equal(t, test.name+" "+test.method+" "+test.path, test.status, status)
+		expect.Has(t, test.path, body, test.want)
 	}
 	a := deliveries[0].Answer(t.Context(), api.Question{Route: "GET /v1/events"})
 	if a.Refusal == nil || a.Refusal.Status != http.StatusNotFound {
@@ -101,9 +87,8 @@ func TestForward(t *testing.T) {
 	}
 	working = 2
 	for replica := range replicas {
-		if status, body := ask(replica, "ada", "GET", "/v1/subscriptions", ""); status != http.StatusServiceUnavailable {
-			t.Errorf("nobody delivers: %d %s", status, body)
-		}
+		status, _ := ask(replica, "ada", "GET", "/v1/subscriptions", "")
+		expect.Equal(t, "no replica delivers", http.StatusServiceUnavailable, status)
 	}
 }
 

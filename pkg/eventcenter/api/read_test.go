@@ -14,11 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web/identity/identitytest"
@@ -56,9 +56,7 @@ func TestEvents(t *testing.T) {
 			}
 			got += fmt.Sprint("next ", answer.Next)
 		}
-		if got != test.want {
-			t.Errorf("%s: %s, want %s", test.query, got, test.want)
-		}
+		expect.Equal(t, test.query, test.want, got)
 	}
 	r := c.request(http.MethodGet, "/v1/events?after=1", "", "")
 	r.Header.Set("Last-Event-ID", "3")
@@ -138,28 +136,23 @@ func TestCursorOutside(t *testing.T) {
 		j := &scripted{}
 		j.set(10, 20)
 		s := offline(t, j)
-		ask := func(query string) (int, string) {
+		ask := func(query string, status int, texts ...string) *httptest.ResponseRecorder {
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, eventsRequest(t.Context(), query))
-			return w.Code, w.Body.String() + w.Header().Get("Retry-After")
+			expect.Equal(t, query, status, w.Code)
+			expect.Has(t, query, w.Body.String(), texts...)
+			return w
 		}
-		if status, body := ask("?after=8"); status != 410 || !strings.Contains(body, `"after":"9"`) ||
-			!strings.Contains(body, "older than what is kept") {
-			t.Errorf("too old: %d %s", status, body)
-		}
-		if status, body := ask("?after=9"); status != 200 || !strings.Contains(body, `"offset":"10"`) {
-			t.Errorf("the oldest: %d %s", status, body)
-		}
-		if status, body := ask("?after=22"); status != 503 || strings.HasSuffix(body, "\n") {
-			t.Errorf("ahead: %d %s", status, body)
+		ask("?after=8", 410, `"after":"9"`, "older than what is kept")
+		ask("?after=9", 200, `"offset":"10"`)
+		if w := ask("?after=22", 503); w.Header().Get("Retry-After") == "" {
+			t.Error("ahead: it does not say when to retry")
 		}
 		go func() {
 			time.Sleep(2 * time.Second)
 			j.set(10, 23)
 		}()
-		if status, body := ask("?after=22"); status != 200 || !strings.Contains(body, `"offset":"23"`) {
-			t.Errorf("ahead, and then there: %d %s", status, body)
-		}
+		ask("?after=22", 200, `"offset":"23"`) // ahead, and then there
 	})
 }
 
@@ -208,26 +201,22 @@ data: {"journal":"j","offset":"` + offset + `"}
 
 `
 		}
-		expect := func(what, want string) {
+		got := func(what, want string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff(want, w.take()); diff != "" {
-				t.Errorf("%s: %s", what, diff)
-			}
+			expect.Equal(t, what, want, w.take())
 		}
-		expect("at first", mark("0")+event("1"))
+		got("at first", mark("0")+event("1"))
 		j.set(1, 2)
-		expect("one more", event("2"))
+		got("one more", event("2"))
 		time.Sleep(16 * time.Second)
-		expect("after 15 s", ": \n\n")
+		got("after 15 s", ": \n\n")
 		time.Sleep(30 * time.Second)
-		expect("after 45 s", ": \n\n: \n\n")
+		got("after 45 s", ": \n\n: \n\n")
 		time.Sleep(18 * time.Second)
-		if got := w.take(); !strings.Contains(got, mark("2")) {
-			t.Errorf("after a minute: %s", got)
-		}
+		expect.Has(t, "after a minute", w.take(), mark("2"))
 		j.set(5, 6)
-		expect("behind what is kept", `id: 4
+		got("behind what is kept", `id: 4
 event: gap
 data: {"from":"3","to":"4","reason":"older than what is kept","snapshot":"/v1/nodes"}
 
@@ -248,9 +237,8 @@ func TestAvoid(t *testing.T) {
 	r, body := c.do(c.request(http.MethodGet, "/v1/avoid", "", ""))
 	want := `{"pools":[{"cluster":"prod","nodes":10,"storm":false,"avoid":[{"node":"n1","reasons":[{"check":"disk",` +
 		`"reason":"DiskFails","subject":"disk/x","since":"1970-01-01T00:00:09Z"}]}]}]}` + "\n"
-	if diff := cmp.Diff(want, body); diff != "" || !strings.Contains(r.Header.Get("Cache-Control"), "max-age=") {
-		t.Errorf("%s %s", r.Header.Get("Cache-Control"), diff)
-	}
+	expect.Equal(t, "avoid", want, body)
+	expect.Has(t, "Cache-Control", r.Header.Get("Cache-Control"), "max-age=")
 	again := c.request(http.MethodGet, "/v1/avoid", "", "")
 	again.Header.Set("If-None-Match", `"other", W/`+r.Header.Get("ETag"))
 	if r, body := c.do(again); r.StatusCode != http.StatusNotModified || body != "" {
@@ -262,8 +250,7 @@ func TestAvoid(t *testing.T) {
 	}
 	now = now.Add(time.Minute)
 	c.send(raised("n3", 2, "x", finding.Fatal), raised("n4", 2, "x", finding.Fatal))
-	var avoid api.Avoid
-	c.get("/v1/avoid", &avoid)
+	avoid := get[api.Avoid](c, "/v1/avoid")
 	if p := avoid.Pools[0]; !p.Storm || len(p.Avoid) != 3 || avoid.StaleSince != nil {
 		t.Errorf("three of ten: %+v", avoid)
 	}
@@ -277,13 +264,10 @@ func TestAvoid(t *testing.T) {
 // silent is a finding of the center itself about a node or a cluster.
 func (c *center) silent(kind event.Type, node, reason string) {
 	c.t.Helper()
-	text, err := json.Marshal(map[string]any{"time": time.Unix(1, 0).UTC(), "data": event.Silence{Reason: reason,
-		Message: "it is silent", Since: time.Unix(9, 0).UTC()}})
+	e, err := model.Own{Cluster: "prod", Node: node, ID: node + string(kind), Type: kind, Time: time.Unix(1, 0).UTC(),
+		Data: event.Silence{Reason: reason, Message: "it is silent", Since: time.Unix(9, 0).UTC()}}.Event()
 	must(c.t, err)
-	if _, err := c.Journal.Append(c.t.Context(), []journal.Event{{Source: model.Source("prod"), ID: node + string(kind),
-		Type: string(kind), Cluster: "prod", Node: node, JSON: text}}); err != nil {
-		c.t.Fatal(err)
-	}
+	journaltest.Append(c.t, c.Journal, e)
 }
 
 // Nodes can be selected by the center's findings about them and by their agents; a lost node is to be avoided, a blind
@@ -306,8 +290,7 @@ func TestSilent(t *testing.T) {
 	for query, want := range map[string]int{"": 20, "state=blind": 1, "state=lost": 1, "state=blind&state=lost": 2,
 		"state=seen": 18, "pool=y": 10, "pool=y&state=lost": 0, "zone=z": 20, "version=1.2": 19, "notversion=1.2": 1,
 		"blind=dns": 19, "blind=disk": 0, "cluster=prod": 20, "cluster=x": 0} {
-		var nodes api.NodeList
-		c.get("/v1/nodes?"+query, &nodes)
+		nodes := get[api.NodeList](c, "/v1/nodes?"+query)
 		if len(nodes.Nodes) != want || len(nodes.SilentClusters) != 1 || nodes.SilentClusters[0].Cluster != "prod" {
 			t.Errorf("%q: %d nodes, want %d; %+v", query, len(nodes.Nodes), want, nodes.SilentClusters)
 		}
@@ -317,49 +300,36 @@ func TestSilent(t *testing.T) {
 	c.send(other)
 	for query, want := range map[string]string{"agent=other-version": "n07", "agent=other-version&blind=dns": "",
 		"agent=blind-checks&version=1.3": "", "agent=none": ""} {
-		var nodes api.NodeList
-		c.get("/v1/nodes?"+query, &nodes)
+		nodes := get[api.NodeList](c, "/v1/nodes?"+query)
 		if got := fmt.Sprint(nodes.Nodes); len(nodes.Nodes) > 1 || (want != "") != (len(nodes.Nodes) == 1) ||
 			!strings.Contains(got, want) || nodes.CommonVersions["prod"] != "1.2" {
 			t.Errorf("%q: %s, most have %v", query, got, nodes.CommonVersions)
 		}
 	}
-	_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
-	for _, want := range []string{`eventcenter_odd_agents{oddity="other-version"} 1`,
-		`eventcenter_odd_agents{oddity="blind-checks"} 18`, `eventcenter_silent_nodes{state="blind"} 1`, `eventcenter_silent_nodes{state="lost"} 1`,
-		"eventcenter_silent_clusters 1", "eventcenter_nodes 20"} {
-		if !strings.Contains(metrics, want+"\n") {
-			t.Errorf("no %s", want)
-		}
-	}
-	_, body := c.do(c.request(http.MethodGet, "/v1/avoid", "", ""))
+	expect.Has(t, "metrics", c.text("/metrics"), `eventcenter_odd_agents{oddity="other-version"} 1`+"\n",
+		`eventcenter_odd_agents{oddity="blind-checks"} 18`+"\n", `eventcenter_silent_nodes{state="blind"} 1`+"\n",
+		`eventcenter_silent_nodes{state="lost"} 1`+"\n", "eventcenter_silent_clusters 1\n", "eventcenter_nodes 20\n")
 	want := `{"pools":[{"cluster":"prod","pool":"x","nodes":10,"storm":false,"avoid":[{"node":"n01","reasons":[{"check":` +
 		`"silence","reason":"LeaseUnchanged","subject":"node/n01","since":"1970-01-01T00:00:09Z"}]}]},` +
 		`{"cluster":"prod","pool":"y","nodes":10,"storm":false,"avoid":[]}]}` + "\n"
-	if diff := cmp.Diff(want, body); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "avoid", want, c.text("/v1/avoid"))
 	now = now.Add(time.Minute)
 	c.silent(event.NodeLost, "n02", "LeaseUnchanged")
 	c.silent(event.NodeLost, "n03", "LeaseUnchanged")
 	c.send(raised("n03", 2, "x", finding.Fatal))
-	var avoid api.Avoid
-	c.get("/v1/avoid", &avoid)
+	avoid := get[api.Avoid](c, "/v1/avoid")
 	if p := avoid.Pools[0]; !p.Storm || len(p.Avoid) != 1 || p.Avoid[0].Node != "n03" || len(p.Avoid[0].Reasons) != 2 {
 		t.Errorf("a storm of lost nodes: %+v", p)
 	}
 	c.silent(event.NodeSeen, "n01", "Heard")
 	c.silent(event.ClusterSeen, "", "Heard")
-	var nodes api.NodeList
-	if c.get("/v1/nodes?state=lost", &nodes); len(nodes.Nodes) != 2 || len(nodes.SilentClusters) != 0 {
+	if nodes := get[api.NodeList](c, "/v1/nodes?state=lost"); len(nodes.Nodes) != 2 || len(nodes.SilentClusters) != 0 {
 		t.Errorf("%+v", nodes)
 	}
 	for _, kind := range []event.Type{event.NodeLost, event.NodeRemoved, event.ClusterSilent} {
 		e := raised("n05", 3, "x", finding.Fatal)
 		e.Type = kind
-		if r, answer := c.post(batch, encode(t, e)); r.StatusCode != 422 || !strings.Contains(answer, "center itself") {
-			t.Errorf("%s by a sender: %d %s", kind, r.StatusCode, answer)
-		}
+		c.answers(string(kind)+" by a sender", c.sending(e), 422, "center itself")
 	}
 }
 
@@ -377,7 +347,5 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	slices.Sort(found)
-	if diff := cmp.Diff(offline(t, &scripted{}).Routes(), found); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "routes", offline(t, &scripted{}).Routes(), found)
 }

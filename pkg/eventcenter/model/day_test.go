@@ -6,19 +6,16 @@ import (
 	"time"
 	_ "time/tzdata"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 )
 
 // The open faults of a node's day are limited, whatever its agent claims: a one-shot fault is not open.
 func TestOpenBounds(t *testing.T) {
 	f := newFeed(t)
 	for i := range uint64(3) {
-		once := fault(fmt.Sprint(i))
-		once.OneShot = true
 		f.append(raise(4*i+1, fmt.Sprint(i)))
-		f.append(of(streamA, 4*i+2, event.FaultUpdated, once))
+		f.append(of(streamA, 4*i+2, event.FaultUpdated, oneShot(fmt.Sprint(i))))
 		f.append(snapshotOf(streamA, 4*i+3, 4*i+2))
 	}
 	d := f.m.nodes[Key{"c", "n"}].Day
@@ -36,18 +33,16 @@ func TestOpenBounds(t *testing.T) {
 // Each replay counts the same faults under Other.
 func TestNamesOverTheLimit(t *testing.T) {
 	f := newFeed(t)
-	s := event.Snapshot{AsOf: fmt.Sprintf("%020d", 1), Part: 1, End: true}
+	s := event.Snapshot{Part: 1, End: true}
 	for i := range maxNames + 50 {
 		one := fault(fmt.Sprint(i))
 		one.Reason = fmt.Sprint("Fails", i)
 		s.Faults = append(s.Faults, one)
 	}
-	f.append(of(streamA, 2, event.NodeSnapshot, s))
+	f.append(listing(streamA, 2, 1, s))
 	again := New()
 	again.Apply(f.records)
-	if diff := cmp.Diff(f.m.Today(f.now), again.Today(f.now)); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "the day", f.m.Today(f.now), again.Today(f.now))
 	if diff := Compare(f.m, again); len(diff) > 0 {
 		t.Errorf("%d differences", len(diff))
 	}
@@ -93,9 +88,8 @@ func TestSaveOverMidnight(t *testing.T) {
 			t.Errorf("%d days end, %d expected: %v", ends, want, err)
 		}
 	}
-	if _, err := f.m.Save(writer(func() {}), "j"); err != nil {
-		t.Error(err)
-	}
+	_, err := f.m.Save(writer(func() {}), "j")
+	expect.OK(t, err)
 }
 
 // The timezone determines the length of a day: 23 and 25 hours when clocks change, also if they change at midnight.
@@ -110,13 +104,9 @@ func TestDaylightSaving(t *testing.T) {
 		{"America/Sao_Paulo", "2018-02-17", 25, "2018-02-17T02:00:00Z"}, {"Australia/Lord_Howe", "2026-10-04", 23.5, "2026-10-03T13:30:00Z"},
 	} {
 		zone, err := time.LoadLocation(one.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		begin, err := time.Parse(time.RFC3339, one.from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.OK(t, err)
 		for _, after := range []time.Duration{0, time.Hour, 12 * time.Hour, 22*time.Hour + 59*time.Minute} {
 			name, from, to := dayOf(begin.Add(after), zone)
 			if name != one.name || !from.Equal(begin) || to.Sub(from).Hours() != one.hours {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -43,21 +44,18 @@ func TestExpired(t *testing.T) {
 		t.Fatalf("%+v", ends)
 	}
 	f.append(ends...)
-	if got := f.active(); got != "a" || len(f.m.Expired(minute(112))) != 0 {
-		t.Errorf("active %q", got)
+	f.expect("ended", "a", "-b")
+	if len(f.m.Expired(minute(112))) != 0 {
+		t.Error("the end is created twice")
 	}
 	// A report from a clock that is ahead counts from its receipt: a later report is not late.
 	f.received(detected("gpud", "b", event.FaultRaised, 102, 113), detected("gpud", "b", event.FaultCleared, 114, 114))
-	if got := f.active(); got != "a" {
-		t.Errorf("active %q", got)
-	}
+	f.expect("a later report", "a", "-b")
 	// If a report arrives before an end computed earlier, the fault is active, and subscribers get an event for it.
 	ends = f.m.Expired(minute(115))
 	f.received(detected("gpud", "a", event.FaultUpdated, 115, 115))
 	f.append(ends...)
-	if got := f.active(); got != "a" || f.inferred() != "+a -a -b" {
-		t.Errorf("active %q, inferred %q", got, f.inferred())
-	}
+	f.expect("a report in time", "a", "+a -a -b")
 }
 
 // One detector can neither fill the memory nor use another's or the agent's share.
@@ -72,8 +70,8 @@ func TestDetectorBounds(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	f.received(detected("gpud", "0", event.FaultCleared, 2, 2), detected("gpud", "more", event.FaultRaised, 2, 2))
-	if !strings.Contains(f.active(), "more") {
-		t.Error("an end makes no room")
+	if c := f.m.Counts(); c.Dropped != 10 || c.Faults["fatal"] != maxOfDetector+2 {
+		t.Errorf("an end makes no room: %+v", c)
 	}
 	for i := range maxDetectors + 5 {
 		f.received(detected(fmt.Sprint("d", i), "y", event.FaultRaised, 3, 3))
@@ -88,12 +86,8 @@ func TestRemovalEndsDetected(t *testing.T) {
 	f := newFeed(t)
 	f.received(detected("gpud", "a", event.FaultRaised, 1, 1))
 	removed, err := Own{Cluster: "c", Node: "n", ID: "r", Type: event.NodeRemoved, Time: minute(2), Data: event.Silence{}}.Event()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	f.append(removed)
-	last := f.records[len(f.records)-1]
-	if f.inferred() != "-a" || !strings.Contains(string(last.JSON), `"detector":"gpud"`) {
-		t.Errorf("%q: %s", f.inferred(), last.JSON)
-	}
+	f.expect("removed", "", "-a")
+	expect.Has(t, "the end", string(f.records[len(f.records)-1].JSON), `"detector":"gpud"`)
 }

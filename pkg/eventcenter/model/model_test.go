@@ -14,7 +14,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -45,21 +47,25 @@ func (f *feed) append(events ...journal.Event) {
 	}
 }
 
-// of returns an event of node "n" in a stream. Faults get the names of their subjects.
+// of returns an event of node "n" in a stream.
 func of(stream string, sequence uint64, t event.Type, data any) journal.Event {
-	e := event.Event{Type: t, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(), Severity: finding.Info,
-		Stream: stream, Sequence: sequence, Data: data}
-	text, err := e.Encode()
+	e, err := journaltest.Encoded(event.Event{Type: t, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(),
+		Severity: finding.Info, Stream: stream, Sequence: sequence, Data: data})
 	if err != nil {
 		panic(err)
 	}
-	return journal.Event{Source: "/clusters/c/nodes/n", ID: e.ID(), Type: string(t), Cluster: "c", Node: "n",
-		Stream: stream, Sequence: sequence, JSON: text}
+	return e
 }
 
 func fault(name string) event.Fault {
 	return event.Fault{ID: name, Check: "disk", Subject: finding.Subject{Kind: "disk", Name: name},
 		Severity: finding.Fatal, Reason: "Fails"}
+}
+
+func oneShot(name string) event.Fault {
+	f := fault(name)
+	f.OneShot = true
+	return f
 }
 
 func leftover(name string) event.Activity {
@@ -75,16 +81,22 @@ func clearing(sequence uint64, name string) journal.Event {
 	return of(streamA, sequence, event.FaultCleared, fault(name))
 }
 
-func snapshotOf(stream string, sequence, asOf uint64, faults ...string) journal.Event {
-	s := event.Snapshot{AsOf: fmt.Sprintf("%020d", asOf), Part: 1, End: true}
-	for _, name := range faults {
+// listing returns a snapshot with named faults.
+func listing(stream string, sequence, asOf uint64, s event.Snapshot, names ...string) journal.Event {
+	s.AsOf = event.Sequence(asOf)
+	for _, name := range names {
 		s.Faults = append(s.Faults, fault(name))
 	}
 	return of(stream, sequence, event.NodeSnapshot, s)
 }
 
-// active returns the present state: names of faults and leftovers.
-func (f *feed) active() string {
+func snapshotOf(stream string, sequence, asOf uint64, faults ...string) journal.Event {
+	return listing(stream, sequence, asOf, event.Snapshot{Part: 1, End: true}, faults...)
+}
+
+// expect compares the present state, names of faults and leftovers, and the events that the center has added.
+func (f *feed) expect(what, active, inferred string) {
+	f.t.Helper()
 	d, _, _ := f.m.Node(Key{"c", "n"})
 	var names []string
 	for _, fault := range d.Faults {
@@ -93,7 +105,8 @@ func (f *feed) active() string {
 	for _, l := range d.LeftoverList {
 		names = append(names, l.Subject.Name)
 	}
-	return strings.Join(names, " ")
+	expect.Equal(f.t, what+": active", active, strings.Join(names, " "))
+	expect.Equal(f.t, what+": inferred", inferred, f.inferred())
 }
 
 // inferred returns the events that the center has added: +name and -name.
@@ -106,9 +119,9 @@ func (f *feed) inferred() string {
 			Data     struct{ Subject finding.Subject }
 		}
 		if r.Stream == "" && json.Unmarshal(r.JSON, &e) == nil && e.Inferred {
-			sign := map[event.Type]string{event.FaultRaised: "+", event.LeftoverFound: "+"}[e.Type]
-			if sign == "" {
-				sign = "-"
+			sign := "-"
+			if e.Type == event.FaultRaised || e.Type == event.LeftoverFound {
+				sign = "+"
 			}
 			names = append(names, sign+e.Data.Subject.Name)
 		}
@@ -118,72 +131,54 @@ func (f *feed) inferred() string {
 }
 
 func TestState(t *testing.T) {
-	once := fault("a")
-	once.OneShot = true
 	first := snapshotOf(streamA, 5, 4, "a")
 	part := func(sequence uint64, number int, end bool, name string) journal.Event {
-		return of(streamA, sequence, event.NodeSnapshot, event.Snapshot{AsOf: fmt.Sprintf("%020d", 4), Part: number,
-			End: end, Faults: []event.Fault{fault(name)}})
+		return listing(streamA, sequence, 4, event.Snapshot{Part: number, End: end}, name)
 	}
-	// of2 is a snapshot in a given stream.
-	of2 := func(asOf uint64, stream string, unknown []string, names ...string) journal.Event {
-		s := snapshot{Of: stream, Unknown: unknown}
-		s.AsOf, s.Part, s.End = fmt.Sprintf("%020d", asOf), 1, true
-		for _, name := range names {
-			s.Faults = append(s.Faults, fault(name))
-		}
-		return of("01J9CCCCCCCCCCCCCCCCCCCCCC", 1, event.NodeSnapshot, s)
+	apart := func(asOf uint64, stream string, unknown []string, names ...string) journal.Event { // in a stream of its own
+		return listing("01J9CCCCCCCCCCCCCCCCCCCCCC", 1, asOf, event.Snapshot{Of: stream, Part: 1, End: true, Unknown: unknown},
+			names...)
 	}
-	gone := leftover("m")
-	gone.Kind = finding.LeftoverGone
+	type events = []journal.Event
 	for _, test := range []struct {
 		name             string
 		events           []journal.Event
 		active, inferred string
 	}{
-		{"raised and cleared", []journal.Event{raise(1, "a"), raise(2, "b"), clearing(3, "a")}, "b", ""},
-		{"over at once", []journal.Event{of(streamA, 1, event.FaultRaised, once)}, "", ""},
-		{"cleared arrives first", []journal.Event{clearing(2, "a"), raise(1, "a")}, "", ""},
-		{"leftovers", []journal.Event{of(streamA, 1, event.LeftoverFound, leftover("m")),
-			of(streamA, 2, event.LeftoverFound, leftover("o")), of(streamA, 3, event.LeftoverGone, gone)}, "o", ""},
-		{"a snapshot that agrees", []journal.Event{raise(4, "a"), first}, "a", ""},
-		{"a raised that was lost", []journal.Event{first}, "a", "+a"},
-		{"a cleared that was lost", []journal.Event{raise(1, "a"), raise(2, "b"), first}, "a", "-b"},
-		{"leftovers in a snapshot", []journal.Event{of(streamA, 1, event.LeftoverFound, leftover("m")), first}, "a", "+a -m"},
-		{"late events are history", []journal.Event{first, raise(1, "b"), clearing(3, "a")}, "a", "+a"},
-		{"events after a snapshot", []journal.Event{first, clearing(6, "a"), raise(7, "b")}, "b", "+a"},
-		{"what is newer than a snapshot stays", []journal.Event{raise(6, "b"), first}, "a b", "+a"},
-		{"an older snapshot", []journal.Event{first, snapshotOf(streamA, 3, 2, "b")}, "a", "+a"},
-		{"in parts", []journal.Event{part(5, 1, false, "a"), part(6, 2, true, "b")}, "a b", "+a +b"},
-		{"in parts, the last first", []journal.Event{part(6, 2, true, "b"), part(5, 1, false, "a")}, "a b", "+a +b"},
-		{"a part is missing", []journal.Event{raise(1, "c"), part(6, 2, true, "b")}, "c", ""},
-		{"the node was set up again", []journal.Event{raise(7, "a"), of(streamB, 1, event.FaultRaised, fault("b")),
+		{"raised and cleared", events{raise(1, "a"), raise(2, "b"), clearing(3, "a")}, "b", ""},
+		{"over at once", events{of(streamA, 1, event.FaultRaised, oneShot("a"))}, "", ""},
+		{"cleared arrives first", events{clearing(2, "a"), raise(1, "a")}, "", ""},
+		{"leftovers", events{of(streamA, 1, event.LeftoverFound, leftover("m")),
+			of(streamA, 2, event.LeftoverFound, leftover("o")), of(streamA, 3, event.LeftoverGone, leftover("m"))}, "o", ""},
+		{"a snapshot that agrees", events{raise(4, "a"), first}, "a", ""},
+		{"a raised that was lost", events{first}, "a", "+a"},
+		{"a cleared that was lost", events{raise(1, "a"), raise(2, "b"), first}, "a", "-b"},
+		{"leftovers in a snapshot", events{of(streamA, 1, event.LeftoverFound, leftover("m")), first}, "a", "+a -m"},
+		{"late events are history", events{first, raise(1, "b"), clearing(3, "a")}, "a", "+a"},
+		{"events after a snapshot", events{first, clearing(6, "a"), raise(7, "b")}, "b", "+a"},
+		{"what is newer than a snapshot stays", events{raise(6, "b"), first}, "a b", "+a"},
+		{"an older snapshot", events{first, snapshotOf(streamA, 3, 2, "b")}, "a", "+a"},
+		{"in parts", events{part(5, 1, false, "a"), part(6, 2, true, "b")}, "a b", "+a +b"},
+		{"in parts, the last first", events{part(6, 2, true, "b"), part(5, 1, false, "a")}, "a b", "+a +b"},
+		{"a part is missing", events{raise(1, "c"), part(6, 2, true, "b")}, "c", ""},
+		{"the node was set up again", events{raise(7, "a"), of(streamB, 1, event.FaultRaised, fault("b")),
 			snapshotOf(streamB, 2, 1, "b")}, "b", "-a"},
-		{"a snapshot in a stream of its own", []journal.Event{raise(1, "a"), raise(2, "b"), of2(1, streamA, nil, "c"),
+		{"a snapshot in a stream of its own", events{raise(1, "a"), raise(2, "b"), apart(1, streamA, nil, "c"),
 			clearing(3, "c"), raise(4, "d")}, "b d", "+c -a"},
-		{"of a restarted agent that knows nothing yet", []journal.Event{raise(1, "a"), of2(0, streamB, []string{"disk"}),
+		{"of a restarted agent that knows nothing yet", events{raise(1, "a"), apart(0, streamB, []string{"disk"}),
 			clearing(2, "a")}, "a", ""},
-		{"and then knows", []journal.Event{raise(1, "a"), of2(0, streamB, []string{"disk"}),
+		{"and then knows", events{raise(1, "a"), apart(0, streamB, []string{"disk"}),
 			of(streamB, 1, event.FaultCleared, fault("a"))}, "", ""},
-		{"what an earlier start has left comes later", []journal.Event{of(streamB, 1, event.FaultRaised, fault("b")),
+		{"what an earlier start has left comes later", events{of(streamB, 1, event.FaultRaised, fault("b")),
 			raise(1, "a"), of(streamB, 2, event.FaultCleared, fault("b"))}, "", ""},
-		{"the old outbox sends again", []journal.Event{snapshotOf(streamB, 1, 0, "b"), snapshotOf(streamA, 1, 0, "a"),
+		{"the old outbox sends again", events{snapshotOf(streamB, 1, 0, "b"), snapshotOf(streamA, 1, 0, "a"),
 			of(streamB, 9, event.FaultCleared, fault("b")), of(streamB, 10, event.FaultRaised, fault("b"))}, "a", "+a +b -b"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			f := newFeed(t)
-			for _, e := range test.events {
-				f.append(e)
-			}
-			if f.active() != test.active || f.inferred() != test.inferred {
-				t.Errorf("active %q, inferred %q; want %q and %q", f.active(), f.inferred(), test.active, test.inferred)
-			}
-			for _, r := range f.records { // a killed center infers the same events again
-				if r.Stream == "" && !json.Valid(r.JSON) {
-					t.Errorf("%s", r.JSON)
-				}
-			}
-		})
+		f := newFeed(t)
+		for _, e := range test.events {
+			f.append(e)
+		}
+		f.expect(test.name, test.active, test.inferred)
 	}
 }
 
@@ -192,9 +187,7 @@ func TestInferredInOneTransaction(t *testing.T) {
 	f := newFeed(t)
 	f.append(raise(1, "a"))
 	f.append(snapshotOf(streamA, 3, 2), raise(4, "a"))
-	if f.active() != "a" || f.inferred() != "" {
-		t.Errorf("active %q, inferred %q", f.active(), f.inferred())
-	}
+	f.expect("the later event", "a", "")
 }
 
 // A center killed between a snapshot and its inferred events creates the same events at its next start.
@@ -202,15 +195,13 @@ func TestInferredAfterKill(t *testing.T) {
 	f := newFeed(t)
 	f.append(raise(1, "a"), raise(2, "b"))
 	f.append(snapshotOf(streamA, 3, 2, "c"))
+	f.expect("inferred", "c", "+c -a -b")
 	again := New()
-	got := again.Apply(f.records[:3])
 	var want []journal.Event
 	for _, r := range f.records[3:] {
 		want = append(want, r.Event)
 	}
-	if diff := cmp.Diff(want, got); diff != "" || len(want) != 3 {
-		t.Error(diff)
-	}
+	expect.Equal(t, "inferred again", want, again.Apply(f.records[:3]))
 	if more := again.Apply(f.records[3:]); len(more) > 0 {
 		t.Errorf("made twice: %+v", more)
 	}

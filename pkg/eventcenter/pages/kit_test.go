@@ -16,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	"github.com/nodeagent/nodeagent/pkg/web/control"
@@ -41,9 +42,8 @@ func newCenter(t testing.TB) *center {
 	c.open()
 	t.Cleanup(func() { _ = c.Close() })
 	var err error
-	if c.control, err = sqlite.Open(t.Context(), filepath.Join(c.dir, eventcenter.ControlFile)); err != nil {
-		t.Fatal(err)
-	}
+	c.control, err = sqlite.Open(t.Context(), filepath.Join(c.dir, eventcenter.ControlFile))
+	must(t, err)
 	t.Cleanup(func() { _ = c.control.Close() })
 	c.sessions = c.another()
 	log := slog.New(slog.DiscardHandler)
@@ -113,13 +113,25 @@ func (c *center) page(path string) string {
 	return text
 }
 
+// answers demands a status, to a browser's request or form.
+func (c *center) answers(what string, want int, path string, form url.Values, headers ...string) answer {
+	c.Helper()
+	answer, _ := c.do(path, form, headers...)
+	expect.Equal(c.TB, what, want, answer.status)
+	return answer
+}
+
+// code returns a code to sign in.
+func (c *center) code(name string, operator bool) string {
+	c.Helper()
+	code, _, err := c.sessions.Code(c.Context(), web.Person{Name: name, Operator: operator})
+	must(c, err)
+	return code
+}
+
 func (c *center) signIn() {
 	c.Helper()
-	code, _, err := c.sessions.Code(c.Context(), web.Person{Name: "ada", Operator: true})
-	must(c, err)
-	if answer, _ := c.do("/login", url.Values{"code": {code}}); answer.status != http.StatusSeeOther {
-		c.Fatal(answer.status)
-	}
+	c.answers("sign in", http.StatusSeeOther, "/login", url.Values{"code": {c.code("ada", true)}})
 }
 
 const stream = "01K9Z0AAAAAAAAAAAAAAAAAAA"
@@ -158,11 +170,7 @@ func (c *center) fault(node, name string) event.Fault {
 // wants reports texts missing on a page.
 func (c *center) wants(page string, texts ...string) {
 	c.Helper()
-	for _, text := range texts {
-		if !strings.Contains(page, text) {
-			c.Errorf("the page has no %q:\n%s", text, page)
-		}
-	}
+	expect.Has(c, "the page", page, texts...)
 }
 
 func must(t testing.TB, err error) {

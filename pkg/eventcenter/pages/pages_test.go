@@ -11,11 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -43,38 +42,29 @@ func TestPages(t *testing.T) {
 	c.send("node-2", event.AgentAlive, event.Agent{Version: "1.1"})
 	odd := c.page("/agents?agent=other-version")
 	c.wants(odd, "node-2</a>", "most have 1.2")
-	if strings.Contains(odd, "node-0</a>") || strings.Contains(c.page("/agents?agent=blind-checks"), "node-2</a>") {
-		t.Error("an agent like most is odd")
-	}
+	expect.Lacks(t, "an agent like most is odd", odd, "node-0</a>")
+	expect.Lacks(t, "an agent that can tell is blind", c.page("/agents?agent=blind-checks"), "node-2</a>")
 	c.wants(c.page("/reports/daily"), "In short", "FilesystemReadonly", `href="/events?after=0&amp;`, "Partial")
 	c.wants(c.page("/reports/weekly?date="+c.now.UTC().Format(time.DateOnly)), "Week ", "Partial")
 	c.wants(c.page("/reports/daily"), `type="date" value="`+c.now.UTC().Format(time.DateOnly)+`"`)
 	for path, want := range map[string]int{"/reports/daily?date=2001-01-01": http.StatusNotFound,
 		"/reports/daily?date=x": http.StatusBadRequest, "/reports/monthly": http.StatusNotFound} {
-		if answer, _ := c.do(path, nil); answer.status != want {
-			t.Errorf("%s: %d", path, answer.status)
-		}
+		c.answers(path, want, path, nil)
 	}
 	form := formOf(c.page("/nodes/prod/node-0"))
-	declare := func(values url.Values) int {
-		values.Set("form", form)
-		answer, _ := c.do("/maintenance", values)
-		return answer.status
+	declare := func(node, length string, want int) {
+		t.Helper()
+		c.answers("maintenance for "+length, want, "/maintenance",
+			url.Values{"form": {form}, "cluster": {"prod"}, "node": {node}, "for": {length}})
 	}
-	if status := declare(url.Values{"cluster": {"prod"}, "node": {"node-0"}, "for": {"4h"}}); status != http.StatusSeeOther {
-		t.Error(status)
-	}
+	declare("node-0", "4h", http.StatusSeeOther)
 	c.wants(c.page("/nodes/prod/node-0"), "operator.maintenance.v1")
-	for _, bad := range []url.Values{{"cluster": {"prod"}, "node": {"nobody"}, "for": {"4h"}},
-		{"cluster": {"prod"}, "node": {"node-0"}, "for": {"-1h"}}, {"cluster": {"prod"}, "node": {"node-0"}, "for": {"9999h"}}} {
-		if status := declare(bad); status != http.StatusBadRequest {
-			t.Errorf("%v: %d", bad, status)
-		}
-	}
+	declare("nobody", "4h", http.StatusBadRequest)
+	declare("node-0", "-1h", http.StatusBadRequest)
+	declare("node-0", "9999h", http.StatusBadRequest)
 	c.wants(c.page("/events?node=node-1"), "fault.raised.v1", "node-1</a>")
 	c.send("node-0", event.FaultCleared, c.fault("node-0", "/data"))
-	page := c.page("/nodes/prod/node-0")
-	c.wants(page, "Nothing that its agent knows of", "fault.cleared.v1", ">healthy</span>")
+	c.wants(c.page("/nodes/prod/node-0"), "Nothing that its agent knows of", "fault.cleared.v1", ">healthy</span>")
 	leftover := event.Activity{Check: "leftovers", Kind: finding.LeftoverFound, Message: "nobody knows its pod",
 		Subject: finding.Subject{Kind: "cgroup", Name: "/kubepods/x"}, Pod: finding.Subject{Kind: "pod", Name: "shop/cart"},
 		FoundAt: c.now.Add(-time.Hour)}
@@ -84,9 +74,7 @@ func TestPages(t *testing.T) {
 	c.now = time.Now().Add(3 * time.Minute) // the machine's clock recorded the agents' last events
 	c.wants(c.page("/agents"), ">blind</span>")
 	c.wants(c.page("/assets/style.css"), "color-scheme")
-	if answer, _ := c.do("/nodes/prod/nobody", nil); answer.status != http.StatusNotFound {
-		t.Error(answer.status)
-	}
+	c.answers("an unknown node", http.StatusNotFound, "/nodes/prod/nobody", nil)
 	for _, path := range []string{"/v1/nodes", "/v1/faults?check=filesystem-readonly"} { // the data behind them
 		if !json.Valid([]byte(c.page(path))) {
 			t.Errorf("%s is no JSON", path)
@@ -100,55 +88,33 @@ func TestSigningIn(t *testing.T) {
 	c.send("node-0", event.AgentAlive, event.Agent{})
 	for _, path := range []string{"/", "/faults", "/faults/x", "/nodes/prod/node-0", "/leftovers", "/agents", "/events"} {
 		answer, text := c.do(path, nil)
-		if answer.status != http.StatusSeeOther || answer.header.Get("Location") != "/login?next="+
-			url.QueryEscape(path) || strings.Contains(text, "<td") {
-			t.Errorf("%s: %d to %q", path, answer.status, answer.header.Get("Location"))
-		}
+		expect.Equal(t, path, http.StatusSeeOther, answer.status)
+		expect.Equal(t, path, "/login?next="+url.QueryEscape(path), answer.header.Get("Location"))
+		expect.Lacks(t, path, text, "<td")
 	}
-	for _, path := range []string{"/v1/nodes", "/v1/events"} {
-		if answer, _ := c.do(path, nil); answer.status != http.StatusUnauthorized {
-			t.Errorf("%s: %d", path, answer.status)
-		}
-	}
-	code, _, err := c.sessions.Code(t.Context(), web.Person{Name: "ada", Operator: true})
-	must(t, err)
-	enter := func(code string) (answer, string) {
+	c.answers("nodes", http.StatusUnauthorized, "/v1/nodes", nil)
+	c.answers("events", http.StatusUnauthorized, "/v1/events", nil)
+	enter := func(what, code string, want int) answer {
+		t.Helper()
 		c.now = c.now.Add(time.Second) // the limit of attempts is per second
-		return c.do("/login", url.Values{"code": {code}, "next": {"//evil.example/"}})
+		return c.answers(what, want, "/login", url.Values{"code": {code}, "next": {"//evil.example/"}})
 	}
-	if answer, _ := enter("aaaa-bbbb-cccc"); answer.status != http.StatusForbidden {
-		t.Error("a code that was guessed opens the pages")
-	}
-	answer, _ := enter(" " + strings.ToUpper(code))
-	if answer.status != http.StatusSeeOther || answer.header.Get("Location") != "/" {
-		t.Errorf("%d to %q", answer.status, answer.header.Get("Location"))
-	}
-	if cookie := answer.header.Get("Set-Cookie"); !strings.Contains(cookie, "HttpOnly; SameSite=Strict") {
-		t.Errorf("cookie %q", cookie)
-	}
+	code := c.code("ada", true)
+	enter("a guessed code", "aaaa-bbbb-cccc", http.StatusForbidden)
+	answer := enter("a code", " "+strings.ToUpper(code), http.StatusSeeOther)
+	expect.Equal(t, "Location", "/", answer.header.Get("Location"))
+	expect.Has(t, "cookie", answer.header.Get("Set-Cookie"), "HttpOnly; SameSite=Strict")
 	c.wants(c.page("/"), "1 node.", "ada")
-	if answer, _ := enter(code); answer.status != http.StatusForbidden {
-		t.Error("a code opens the pages twice")
-	}
-	old, _, err := c.sessions.Code(t.Context(), web.Person{Name: "bob", Operator: true})
-	must(t, err)
+	enter("a used code", code, http.StatusForbidden)
+	old := c.code("bob", true)
 	c.now = c.now.Add(10 * time.Minute)
-	if answer, _ := enter(old); answer.status != http.StatusForbidden {
-		t.Error("a code opens the pages after its end")
-	}
+	enter("an old code", old, http.StatusForbidden)
 	c.now = c.now.Add(12 * time.Hour)
-	if answer, _ := c.do("/", nil); answer.status != http.StatusSeeOther {
-		t.Error("a session has no end")
-	}
+	c.answers("an old session", http.StatusSeeOther, "/", nil)
 	c.signIn()
-	if answer, _ := c.do("/v1/events", url.Values{}); answer.status != http.StatusUnauthorized {
-		t.Errorf("who is signed in sends events: %d", answer.status)
-	}
-	_, text := c.do("/agents", nil)
-	c.do("/logout", url.Values{"form": {formOf(text)}})
-	if answer, _ := c.do("/", nil); answer.status != http.StatusSeeOther {
-		t.Error("signed out, and still in")
-	}
+	c.answers("a person sends events", http.StatusUnauthorized, "/v1/events", url.Values{})
+	c.do("/logout", url.Values{"form": {formOf(c.page("/agents"))}})
+	c.answers("signed out", http.StatusSeeOther, "/", nil)
 }
 
 var formToken = regexp.MustCompile(`name="form" value="([A-Z2-7]+)"`)
@@ -165,11 +131,8 @@ func TestSessionsUnknown(t *testing.T) {
 	c := newCenter(t)
 	c.signIn()
 	must(t, c.control.Close())
-	for _, path := range []string{"/faults", "/v1/nodes"} {
-		if answer, _ := c.do(path, nil); answer.status != http.StatusServiceUnavailable {
-			t.Errorf("%s: %d", path, answer.status)
-		}
-	}
+	c.answers("a page", http.StatusServiceUnavailable, "/faults", nil)
+	c.answers("data", http.StatusServiceUnavailable, "/v1/nodes", nil)
 }
 
 // A person's note on a fault is an event, is shown, and survives a restart of the center.
@@ -179,64 +142,46 @@ func TestSaying(t *testing.T) {
 	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
 	c.send("node-1", event.FaultRaised, c.fault("node-1", "/data"))
 	form := formOf(c.page("/"))
-	say := func(what string, more ...string) int {
+	say := func(want int, what string, more ...string) {
 		t.Helper()
 		values := url.Values{"form": {form}, "what": {what}, "check": {"filesystem-readonly"}, "next": {"/faults"}}
 		for i := 0; i+1 < len(more); i += 2 {
 			values.Set(more[i], more[i+1])
 		}
-		answer, _ := c.do("/say", values)
-		return answer.status
+		c.answers(fmt.Sprint(what, more), want, "/say", values)
 	}
-	if status := say("acknowledge", "node", "node-0", "text", "disk <b>ordered</b>"); status != http.StatusSeeOther {
-		t.Fatal(status)
-	}
-	page := c.page("/nodes/prod/node-0")
-	c.wants(page, "taken over by ada", "disk &lt;b&gt;ordered&lt;/b&gt;", "operator.acknowledged.v1")
-	if strings.Contains(c.page("/nodes/prod/node-1"), "taken over") {
-		t.Error("that of another node is taken over too")
-	}
+	say(http.StatusSeeOther, "acknowledge", "node", "node-0", "text", "disk <b>ordered</b>")
+	c.wants(c.page("/nodes/prod/node-0"), "taken over by ada", "disk &lt;b&gt;ordered&lt;/b&gt;", "operator.acknowledged.v1")
+	expect.Lacks(t, "that of another node", c.page("/nodes/prod/node-1"), "taken over")
 	c.wants(c.page("/faults"), "1 of 2 taken over")
-	if status := say("mute", "for", "4h"); status != http.StatusSeeOther {
-		t.Fatal(status)
-	}
+	say(http.StatusSeeOther, "mute", "for", "4h")
 	c.wants(c.page("/faults"), `class="muted"`)
 	c.now = c.now.Add(5 * time.Hour)
-	if strings.Contains(c.page("/faults"), `class="muted"`) {
-		t.Error("it is muted beyond its time")
-	}
-	for status, form := range map[int][]string{
-		http.StatusBadRequest: {"mute", "for", "later"}, http.StatusConflict: {"acknowledge", "node", "nobody"},
-		http.StatusForbidden: {"acknowledge", "form", "AAAA"},
-	} {
-		if got := say(form[0], form[1:]...); got != status {
-			t.Errorf("%v: %d, want %d", form, got, status)
-		}
-	}
-	if status := say("mute", "for", "10000h"); status != http.StatusBadRequest {
-		t.Errorf("muted for ever: %d", status)
-	}
+	expect.Lacks(t, "muted beyond its time", c.page("/faults"), `class="muted"`)
+	say(http.StatusBadRequest, "mute", "for", "later")
+	say(http.StatusBadRequest, "mute", "for", "10000h")
+	say(http.StatusConflict, "acknowledge", "node", "nobody")
+	say(http.StatusForbidden, "acknowledge", "form", "AAAA")
 	records, err := c.Journal.Read(t.Context(), journal.Query{Limit: 100})
 	must(t, err)
 	for _, r := range records.Records {
-		if err := schematest.Problem(r.JSON); err != nil {
-			t.Error(err)
-		}
+		must(t, schematest.Problem(r.JSON))
 	}
-	// A recurring fault is a new one: it is not taken over.
-	before, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
+	node := func() model.Detail {
+		d, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
+		d.LastSeen = time.Time{}
+		return d
+	}
+	before := node()
 	must(t, c.Close())
 	c.open()
-	after, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
-	before.LastSeen, after.LastSeen = time.Time{}, time.Time{}
-	if diff := cmp.Diff(before, after); diff != "" || after.Faults[0].Operator == nil {
-		t.Errorf("after a restart:\n%s", diff)
-	}
+	expect.Equal(t, "after a restart", before, node())
+	expect.Equal(t, "taken over", "ada", node().Faults[0].Operator.AcknowledgedBy)
+	// A recurring fault is a new one: it is not taken over.
 	c.send("node-0", event.FaultCleared, c.fault("node-0", "/data"))
 	c.now = c.now.Add(time.Hour)
 	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
-	if d, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"}); d.Faults[0].Operator != nil &&
-		d.Faults[0].Operator.AcknowledgedBy != "" {
+	if o := node().Faults[0].Operator; o != nil && o.AcknowledgedBy != "" {
 		t.Error("a fault that came again is taken over already")
 	}
 }
@@ -248,21 +193,16 @@ func TestOtherSites(t *testing.T) {
 	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
 	form := url.Values{"form": {formOf(c.page("/"))}, "what": {"acknowledge"}, "check": {"filesystem-readonly"}}
 	for _, headers := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
-		if answer, _ := c.do("/say", form, headers...); answer.status != http.StatusForbidden {
-			t.Errorf("%v: %d", headers, answer.status)
-		}
+		c.answers(headers[0], http.StatusForbidden, "/say", form, headers...)
 	}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.example/", nil)
 	w := httptest.NewRecorder()
 	api.New(api.Config{Journal: c.Journal, Model: c.Model, Loopback: true, Authenticate: identitytest.Administrator(t, "x"),
 		Pages: func(*api.Server) http.Handler { return http.NotFoundHandler() }}).ServeHTTP(w, r)
-	if w.Code != http.StatusMisdirectedRequest {
-		t.Errorf("pages are shown under the name of another site: %d", w.Code)
-	}
-	answer, _ := c.do("/", nil)
-	if got := answer.header.Get("Content-Security-Policy"); got != web.Policy || strings.Contains(got, "unsafe") {
-		t.Errorf("policy %q", got)
-	}
+	expect.Equal(t, "under the name of another site", http.StatusMisdirectedRequest, w.Code)
+	policy := c.answers("a page", http.StatusOK, "/", nil).header.Get("Content-Security-Policy")
+	expect.Equal(t, "policy", web.Policy, policy)
+	expect.Lacks(t, "policy", policy, "unsafe")
 }
 
 // Agents' text stays text on every page.
@@ -285,16 +225,35 @@ func TestHostilePages(t *testing.T) {
 		}
 		seen[path] = true
 		page := c.page(path)
-		for _, bad := range []string{script, "<b>", "<i>", "\u202e"} {
-			if strings.Contains(page, bad) {
-				t.Errorf("%s has %q", path, bad)
-			}
-		}
+		expect.Lacks(t, path, page, script, "<b>", "<i>", "\u202e")
 		for _, link := range links.FindAllStringSubmatch(page, -1) {
 			waiting = append(waiting, strings.ReplaceAll(link[1], "&amp;", "&"))
 		}
 	}
 	if len(seen) < 10 {
 		t.Errorf("only %d pages were reached: %v", len(seen), seen)
+	}
+}
+
+// A reader sees no forms and can change no state; a session from before operators existed is a reader's too.
+func TestReaderChangesNothing(t *testing.T) {
+	c := newCenter(t)
+	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
+	for _, operator := range []bool{false, true} {
+		c.do("/login", url.Values{"code": {c.code("ada", operator)}})
+		form := formOf(c.page("/"))
+		for _, page := range []string{"/nodes/prod/node-0", "/faults/filesystem-readonly"} {
+			expect.Equal(t, page+" has a form", operator, strings.Contains(c.page(page), `<form class="say"`))
+		}
+		want := map[bool]int{false: http.StatusForbidden, true: http.StatusSeeOther}[operator]
+		for path, values := range map[string]url.Values{
+			"/say":         {"what": {"mute"}, "for": {"1h"}, "check": {"filesystem-readonly"}},
+			"/maintenance": {"cluster": {"prod"}, "node": {"node-0"}, "for": {"1h"}},
+		} {
+			before := c.Journal.Bounds().Newest
+			values.Set("form", form)
+			c.answers(path, want, path, values)
+			expect.Equal(t, path+" stores an event", operator, c.Journal.Bounds().Newest > before)
+		}
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/web"
 	control "github.com/nodeagent/nodeagent/pkg/web/control/sqlite"
 )
@@ -24,9 +24,8 @@ func TestSubscriptionsPage(t *testing.T) {
 	t.Cleanup(func() { _ = store.Close() })
 	const letter = `{"subscription":"tickets","id":"00000000000000000007","offset":"7","cluster":"prod","node":"node-1",
 	 "type":"io.github.nodeagent.fault.raised.v1","reason":"500: <script>alert(1)</script>","at":"2026-01-02T03:04:05Z"}`
-	if _, err := store.Put(t.Context(), "dead-letters", "tickets.00000000000000000007", []byte(letter), 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Put(t.Context(), "dead-letters", "tickets.00000000000000000007", []byte(letter), 0)
+	must(t, err)
 	settings := deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/", SecretFile: "/none"}},
 		Subscriptions: []deliver.Subscription{{Name: "tickets", URL: "https://hooks.example.com/b"}}}
 	manager, err := deliver.Open(t.Context(), deliver.Config{Settings: settings, Journal: c.Journal, Store: store,
@@ -49,19 +48,12 @@ func TestSubscriptionsPage(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/subscriptions", nil)
 	stranger := httptest.NewRecorder()
 	handler.ServeHTTP(stranger, r)
-	if stranger.Code != http.StatusSeeOther {
-		t.Errorf("who is not signed in: %d", stranger.Code)
-	}
+	expect.Equal(t, "not signed in", http.StatusSeeOther, stranger.Code)
 	r.AddCookie(cookie)
 	for name, handler := range map[string]http.Handler{"delivers": handler, "another replica": page(another)} {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		page := w.Body.String()
-		for _, want := range []string{"tickets", "paused</span> by &lt;i&gt;me", "<h2>Dead letters</h2>",
-			"500: &lt;script&gt;", `href="/nodes/prod/node-1"`, "00000000000000000007", `href="/v1/subscriptions"`} {
-			if !strings.Contains(page, want) {
-				t.Errorf("%s: no %s in\n%s", name, want, page)
-			}
-		}
+		expect.Has(t, name, w.Body.String(), "tickets", "paused</span> by &lt;i&gt;me", "<h2>Dead letters</h2>",
+			"500: &lt;script&gt;", `href="/nodes/prod/node-1"`, "00000000000000000007", `href="/v1/subscriptions"`)
 	}
 }

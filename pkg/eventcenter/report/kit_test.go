@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -59,13 +60,20 @@ func (w *world) must(err error) {
 // open saves the model and opens it and the reports again, as a center does when it stops and starts.
 func (w *world) open() {
 	w.Helper()
-	var saved bytes.Buffer
-	_, err := w.model.Save(&saved, w.store.Bounds().Journal)
-	w.must(err)
+	saved := w.checkpoint(w.model)
 	if w.keeper != nil {
 		w.must(w.keeper.Store())
 	}
-	w.load(&saved)
+	w.load(saved)
+}
+
+// checkpoint returns a checkpoint of a model.
+func (w *world) checkpoint(m *model.Model) *bytes.Buffer {
+	w.Helper()
+	saved := new(bytes.Buffer)
+	_, err := m.Save(saved, w.store.Bounds().Journal)
+	w.must(err)
+	return saved
 }
 
 // load opens a checkpoint and the reports, and applies the rest of the journal.
@@ -143,17 +151,13 @@ func (a *agent) event(t event.Type, severity finding.Severity, data any) journal
 	}
 	e := event.Event{Type: t, Cluster: "c", Node: a.node, Time: a.clock(), Severity: severity, Stream: stream,
 		Sequence: a.sequence, Data: data}
-	j := journal.Event{Source: "/clusters/c/nodes/" + a.node, ID: e.ID(), Type: string(t), Cluster: "c", Node: a.node,
-		Severity: string(severity), Stream: stream, Sequence: a.sequence}
 	switch d := data.(type) {
 	case event.Fault:
 		e.Subject = event.Subject{Check: d.Check, Reason: d.Reason, Kind: d.Subject.Kind, Name: d.Subject.Name}
 	case event.Activity:
 		e.Subject = event.Subject{Check: d.Check, Reason: "X", Kind: d.Subject.Kind, Name: d.Subject.Name}
 	}
-	j.Check, j.Reason = e.Subject.Check, e.Subject.Reason
-	var err error
-	j.JSON, err = e.Encode()
+	j, err := journaltest.Encoded(e)
 	a.w.must(err)
 	if a.sequence%2 == 0 { // like an event received by HTTP; the other half is read from the journal
 		said, err := event.Decode(j.JSON)
@@ -224,6 +228,11 @@ func (a *agent) snapshot() journal.Event {
 		s.PodsEnded = &pods
 	}
 	return a.event(event.NodeSnapshot, finding.Info, s)
+}
+
+// started returns the event of the agent's start.
+func (a *agent) started() journal.Event {
+	return a.event(event.AgentStarted, finding.Info, event.Agent{})
 }
 
 // center returns an event from the center itself.

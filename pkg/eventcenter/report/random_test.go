@@ -20,7 +20,6 @@ type chance struct {
 	*rand.Rand
 	agents   []*agent
 	withheld []journal.Event // to be sent late
-	names    int
 }
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
@@ -40,8 +39,7 @@ func (c *chance) happen(a *agent) {
 			return
 		}
 		f.OneShot = c.IntN(6) == 0
-		c.names++ // no two are raised at the same time
-		c.pass(time.Millisecond)
+		c.pass(time.Millisecond) // no two are raised at the same time
 		send(a.raise(f, time.Duration(c.IntN(7200))*time.Second))
 	case n < 8 && len(active) > 0:
 		send(a.clear(pick(c.Rand, active)))
@@ -78,7 +76,7 @@ func (c *chance) happen(a *agent) {
 		if c.IntN(2) == 0 {
 			c.pass(time.Minute)
 			a.restart()
-			c.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+			c.store1(a.started())
 		}
 	case n == 17:
 		c.people(a, active)

@@ -1,21 +1,18 @@
 package report
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 	_ "time/tzdata"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -30,7 +27,7 @@ const seconds = 1000 // milliseconds
 func TestOverMidnight(t *testing.T) {
 	w := newWorld(t, november(20, 6), time.UTC)
 	a := w.agent("n")
-	w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.store1(a.started())
 	w.at(20, 18, 0)
 	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 10*time.Second))
 	w.at(23, 6, 0)
@@ -38,30 +35,19 @@ func TestOverMidnight(t *testing.T) {
 	w.at(24, 12, 0)
 	type day struct {
 		Before, Found, Cleared, Open int
-		Available, Unavailable       int64
+		Unavailable                  float64
+		Partial                      bool
 	}
-	want := map[string]day{
-		"2026-11-20": {0, 1, 0, 1, 12 * 3600, 6 * 3600}, "2026-11-21": {1, 0, 0, 1, 0, 24 * 3600},
-		"2026-11-22": {1, 0, 0, 1, 0, 24 * 3600}, "2026-11-23": {1, 0, 1, 0, 18 * 3600, 6 * 3600},
-		"2026-11-24": {0, 0, 0, 0, 12 * 3600, 0},
-	}
-	db := w.count()
-	db.place(map[string]model.Place{"n": {}, "m": {}})
-	for name, want := range want {
+	for name, want := range map[string]day{
+		"2026-11-20": {0, 1, 0, 1, 6.0 / 18, false},
+		"2026-11-21": {1, 0, 0, 1, 1, false},
+		"2026-11-22": {1, 0, 0, 1, 1, false},
+		"2026-11-23": {1, 0, 1, 0, 6.0 / 24, false},
+		"2026-11-24": {0, 0, 0, 0, 0, true},
+	} {
 		r := w.report(Daily, name)
-		got := day{r.Faults.OpenBefore, r.Faults.Found, r.Faults.Cleared, r.Faults.Open, 0, 0}
-		if len(r.Worst) == 1 {
-			got.Available, got.Unavailable = r.Worst[0].Time.Available/seconds, r.Worst[0].Time.Unavailable/seconds
-		} else {
-			got.Available = int64(math.Round(r.Availability.Available * 12 * 3600))
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
-		if r.Partial != (name == "2026-11-24") {
-			t.Errorf("%s: partial %t", name, r.Partial)
-		}
-		db.compare(r, w.now)
+		f := r.Faults
+		expect.Equal(t, name, want, day{f.OpenBefore, f.Found, f.Cleared, f.Open, r.Availability.Unavailable, r.Partial})
 	}
 	r := w.report(Daily, "2026-11-21")
 	if len(r.NeedsPeople) != 1 || r.NeedsPeople[0].Seconds != 30*3600 || r.NeedsPeople[0].Node != "n" {
@@ -85,23 +71,20 @@ func TestOverMidnight(t *testing.T) {
 // A day of 25 hours counts as such.
 func TestLongDay(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.OK(t, err)
 	w := newWorld(t, time.Date(2026, 10, 24, 12, 0, 0, 0, berlin), berlin)
-	a := w.agent("n")
-	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
+	w.store1(w.agent("n").raise(newFault("disk", "sda", finding.Fatal), 0))
 	w.now = time.Date(2026, 10, 26, 12, 0, 0, 0, berlin)
-	if r := w.report(Daily, "2026-10-25"); r.Worst[0].Time.Unavailable != 25*3600*seconds || r.Timezone != "Europe/Berlin" {
-		t.Errorf("%+v", r.Worst)
-	}
+	r := w.report(Daily, "2026-10-25")
+	expect.Equal(t, "unavailable", 25*3600*seconds, r.Worst[0].Time.Unavailable)
+	expect.Equal(t, "timezone", "Europe/Berlin", r.Timezone)
 }
 
 // A node counts from its start to its removal; a later node with its name is a different one.
 func TestJoinsAndGoes(t *testing.T) {
 	w := newWorld(t, november(20, 12), time.UTC)
 	old, other := w.agent("n"), w.agent("m")
-	w.store1(old.event(event.AgentStarted, finding.Info, event.Agent{}), other.event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.store1(old.started(), other.started())
 	w.at(20, 14, 0)
 	w.store1(old.raise(newFault("disk", "sda", finding.Fatal), 0))
 	w.at(20, 15, 0)
@@ -109,7 +92,7 @@ func TestJoinsAndGoes(t *testing.T) {
 	w.at(20, 20, 0)
 	fresh := w.agent("n")
 	fresh.restart()
-	w.store1(fresh.event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.store1(fresh.started())
 	w.at(21, 0, 1)
 	r := w.report(Daily, "2026-11-20")
 	a := r.Availability
@@ -119,12 +102,8 @@ func TestJoinsAndGoes(t *testing.T) {
 	if math.Abs(a.Available-(1+6.0/7)/2) > 1e-9 || a.Nodes != 2 || a.Joined != 3 || a.Removed != 1 {
 		t.Errorf("%+v", a)
 	}
-	if r.Faults.Removed != 1 || r.Faults.Cleared != 0 || r.Faults.Open != 0 || r.Clear.Count != 0 {
-		t.Errorf("%+v", r.Faults)
-	}
-	db := w.count()
-	db.place(map[string]model.Place{"n": {}, "m": {}})
-	db.compare(r, w.now)
+	expect.Equal(t, "faults", Faults{Outcomes: model.Outcomes{Found: 1, Removed: 1}}, r.Faults)
+	expect.Equal(t, "time to clear", 0, r.Clear.Count)
 }
 
 // Days without events have a report too; days before the first event have none, and a date must be valid.
@@ -138,7 +117,7 @@ func TestEmptyDay(t *testing.T) {
 		}
 	}
 	refused("today", http.StatusNotFound, "nothing was received")
-	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.store1(w.agent("n").started())
 	w.at(23, 12, 0)
 	r := w.report(Daily, "2026-11-21")
 	if r.Partial || r.Faults != (Faults{}) || r.Availability.Available != 1 || r.Availability.Nodes != 1 || r.Before != r.Offset {
@@ -157,17 +136,20 @@ func TestEmptyDay(t *testing.T) {
 func TestStates(t *testing.T) {
 	w := newWorld(t, november(20, 0), time.UTC)
 	a := w.agent("n")
-	w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
-	silence := `{"reason":"x","message":"","since":"2026-11-01T00:00:00Z"%s}`
+	w.store1(a.started())
+	silent := func(kind event.Type, node, more string) func() {
+		const data = `{"reason":"x","message":"","since":"2026-11-01T00:00:00Z"`
+		return func() { w.store1(w.center(kind, node, data+more+"}")) }
+	}
 	for _, next := range []func(){
-		func() { w.store1(w.center(event.NodeBlind, "n", fmt.Sprintf(silence, ``))) },                 // 2: unknown
-		func() { w.store1(w.center(event.NodeBlind, "n", fmt.Sprintf(silence, `,"ready":"False"`))) }, // 4: not available
-		func() { w.store1(w.center(event.NodeLost, "n", fmt.Sprintf(silence, ``))) },                  // 6: not available
-		func() { w.store1(w.center(event.NodeSeen, "n", fmt.Sprintf(silence, ``))) },                  // 8: available
-		func() { w.store1(w.center(event.ClusterSilent, "", fmt.Sprintf(silence, ``))) },              // 10: unknown
-		func() { w.store1(w.center(event.ClusterSeen, "", fmt.Sprintf(silence, ``))) },                // 12: available
-		func() { w.store1(a.event(event.AgentStopping, finding.Info, event.Agent{})) },                // 14: unknown
-		func() { a.restart(); w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{})) },    // 16: available
+		silent(event.NodeBlind, "n", ""),                                               // 2: unknown
+		silent(event.NodeBlind, "n", `,"ready":"False"`),                               // 4: not available
+		silent(event.NodeLost, "n", ""),                                                // 6: not available
+		silent(event.NodeSeen, "n", ""),                                                // 8: available
+		silent(event.ClusterSilent, "", ""),                                            // 10: unknown
+		silent(event.ClusterSeen, "", ""),                                              // 12: available
+		func() { w.store1(a.event(event.AgentStopping, finding.Info, event.Agent{})) }, // 14: unknown
+		func() { a.restart(); w.store1(a.started()) },                                  // 16: available
 		func() { // 18: excluded for an hour, then not available
 			f := newFault("node-registration", "Ready", finding.Warning)
 			f.Subject.Kind, f.Reason = "node-condition", "NodeNotReady"
@@ -182,23 +164,17 @@ func TestStates(t *testing.T) {
 	r := w.report(Daily, "2026-11-20")
 	want := model.Time{Available: 8 * 3600 * seconds, Unavailable: 9 * 3600 * seconds, Unknown: 6 * 3600 * seconds,
 		Maintenance: 3600 * seconds}
-	if diff := cmp.Diff(want, r.Worst[0].Time); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, "times", want, r.Worst[0].Time)
 }
 
 // Faults taken over or muted do not need people; a recurring fault does, unless it is still muted.
 func TestPeople(t *testing.T) {
 	w := newWorld(t, november(20, 1), time.UTC)
 	a := w.agent("n")
-	for i, name := range []string{"mine", "muted", "waits", "shown"} {
-		severity := finding.Warning
-		if name == "shown" {
-			severity = finding.Info
-		}
-		w.pass(time.Duration(i) * time.Minute)
-		w.store1(a.raise(newFault("disk", name, severity), 0))
+	for _, name := range []string{"mine", "muted", "waits"} {
+		w.store1(a.raise(newFault("disk", name, finding.Warning), 0))
 	}
+	w.store1(a.raise(newFault("disk", "shown", finding.Info), 0))
 	say := func(t event.Type, name string, said event.Operator) {
 		known, _ := w.model.Faults(func(f model.NodeFault) bool { return f.Subject.Name == name })
 		said.By = "ada"
@@ -209,10 +185,8 @@ func TestPeople(t *testing.T) {
 	say(event.OperatorAcknowledged, "mine", event.Operator{})
 	say(event.OperatorMuted, "muted", event.Operator{Until: november(20, 20)})
 	w.at(20, 12, 0)
-	f := w.report(Daily, "").Faults
-	if f.Open != 4 || f.NeedsPeople != 1 || f.Owned != 1 || f.Muted != 1 || f.Info != 1 {
-		t.Errorf("%+v", f)
-	}
+	want := Faults{Outcomes: model.Outcomes{Found: 4}, Open: 4, NeedsPeople: 1, Owned: 1, Muted: 1, Info: 1}
+	expect.Equal(t, "noted", want, w.report(Daily, "").Faults)
 	old, _ := w.model.Faults(func(f model.NodeFault) bool { return f.Subject.Name == "mine" })
 	for _, name := range []string{"mine", "muted"} {
 		w.store1(a.clear("disk" + name))
@@ -222,114 +196,51 @@ func TestPeople(t *testing.T) {
 	behind, err := model.OperatorEvent(event.OperatorAcknowledged, old[0], event.Operator{By: "bob"}, w.now)
 	w.must(err)
 	w.store1(behind) // for the earlier occurrence
-	if f := w.report(Daily, "").Faults; f.NeedsPeople != 2 || f.Owned != 0 || f.Muted != 1 {
-		t.Errorf("they came again: %+v", f)
-	}
+	want.Found, want.Cleared, want.NeedsPeople, want.Owned = 6, 2, 2, 0
+	expect.Equal(t, "they came again", want, w.report(Daily, "").Faults)
 	w.at(20, 21, 0)
-	if f := w.report(Daily, "").Faults; f.NeedsPeople != 3 || f.Muted != 0 {
-		t.Errorf("no longer muted: %+v", f)
-	}
+	want.NeedsPeople, want.Muted = 3, 0
+	expect.Equal(t, "no longer muted", want, w.report(Daily, "").Faults)
 }
 
-// A report outlives its events, a lost or damaged file is computed again from the journal, and a damaged one of an earlier
-// day is reported as missing, not treated as empty.
-func TestTrimmedDays(t *testing.T) {
-	w := newWorld(t, november(20, 12), time.UTC)
+// A detector's faults count in addition to the agent's, under its name: the agent's snapshot does not end them, their
+// own end or the time to live does, and a late event about them has no effect.
+func TestDetectorInReport(t *testing.T) {
+	w := newWorld(t, november(20, 6), time.UTC)
 	a := w.agent("n")
+	id := 0
+	detect := func(kind event.Type, name string, said time.Time) {
+		t.Helper()
+		id++
+		text := fmt.Appendf(nil, `{"time":%q,"data":{"check":"disk","reason":"Fails","severity":"fatal",
+			"subject":{"kind":"disk","name":%q}}}`, said.Format(time.RFC3339), name)
+		w.store1(journal.Event{Source: "/clusters/c/nodes/n/gpud", ID: fmt.Sprint(id), Type: string(kind), Cluster: "c", Node: "n",
+			JSON: text})
+	}
 	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
-	w.at(21, 12, 0)
-	w.store1(a.raise(newFault("disk", "sdb", finding.Fatal), 0))
-	var base bytes.Buffer // as of the trimmed journal's beginning
-	_, err := w.model.Save(&base, w.store.Bounds().Journal)
-	w.must(err)
-	w.at(22, 12, 0)
-	w.store1(a.clear("disksda"))
+	detect(event.FaultRaised, "sda", w.now)
+	detect(event.FaultRaised, "sdb", w.now)
+	w.at(20, 23, 50)
+	detect(event.FaultUpdated, "sda", w.now)
+	w.store1(a.clear("disksda"), a.snapshot())
+	ends := w.model.Expired(w.now)
+	w.store1(ends...) // of sdb
+	w.at(21, 0, 10)
+	detect(event.FaultCleared, "sdb", november(20, 7)) // late
+	detect(event.FaultRaised, "sdb", november(20, 5))  // later still
 	first := w.report(Daily, "2026-11-20")
-	w.at(23, 1, 0)
-	w.must(w.keeper.Follow())
-	w.must(w.store.Trim(w.Context(), w.store.Bounds().Newest))
-	if w.store.Bounds().Oldest < 3 {
-		t.Fatal("nothing is trimmed")
+	want := Faults{Outcomes: model.Outcomes{Found: 3, Cleared: 2}, Open: 1, NeedsPeople: 1}
+	expect.Equal(t, "faults", want, first.Faults)
+	expect.Equal(t, "ends by the time to live", 1, len(ends))
+	if len(first.NeedsPeople) != 1 || first.NeedsPeople[0].Detector != "gpud" || len(first.ByFault) != 2 ||
+		first.ByFault[0].Detector+first.ByFault[1].Detector != "gpud" {
+		t.Errorf("%+v %+v", first.NeedsPeople, first.ByFault)
 	}
-	w.open()
-	if diff := cmp.Diff(first, w.report(Daily, "2026-11-20")); diff != "" {
-		t.Error(diff)
-	}
-	name := filepath.Join(w.dir, "reports", "2026-11-22.json.gz")
-	w.must(os.Remove(name))
-	w.open()
-	if w.model.Before() <= w.keeper.Stored() {
-		t.Error("the lost day is not noticed")
-	}
-	w.load(bytes.NewReader(base.Bytes()))
-	if f := w.report(Daily, "2026-11-22").Faults; f.OpenBefore != 2 || f.Cleared != 1 || f.Open != 1 {
-		t.Errorf("%+v", f)
-	}
-	text, err := os.ReadFile(name)
+	html, err := first.Page()
 	w.must(err)
-	text[len(text)/2] ^= 0xff
-	w.must(os.WriteFile(name, text, 0o600))
-	var log bytes.Buffer
-	w.logged = &log
-	w.load(bytes.NewReader(base.Bytes()))
-	if f := w.report(Daily, "2026-11-22").Faults; f.OpenBefore != 2 || !strings.Contains(log.String(), "2026-11-22") {
-		t.Errorf("%+v %s", f, &log)
-	}
-	w.at(23, 12, 0)
-	w.must(os.WriteFile(filepath.Join(w.dir, "reports", "2026-11-21.json.gz"), text[:10], 0o600))
-	if week := w.report(Weekly, "2026-11-22"); strings.Join(week.Missing[len(week.Missing)-1:], "") != "2026-11-21" || !week.Partial {
-		t.Errorf("%+v", week.Missing)
-	}
-	w.must(os.Remove(name))
-	var empty bytes.Buffer
-	_, err = model.New().Save(&empty, w.store.Bounds().Journal)
-	w.must(err)
-	w.load(&empty)
-	if r := w.report(Daily, "2026-11-21"); r.Lost != 1 {
-		t.Errorf("%d lost events, without a checkpoint", r.Lost)
-	}
-}
-
-// Days that are too old are removed.
-func TestKeptDays(t *testing.T) {
-	w := newWorld(t, november(20, 12), time.UTC)
-	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
-	w.now = w.now.AddDate(0, 0, keepDays+30)
-	w.must(w.keeper.Follow())
-	names, err := w.keeper.names()
-	w.must(err)
-	if len(names) < keepDays || len(names) > keepDays+2 || names[0] <= "2026-11-20" {
-		t.Errorf("%d days from %s", len(names), names[0])
-	}
-}
-
-// A new timezone takes effect with the next day; no day is counted twice, and none is lost.
-func TestOtherTimezone(t *testing.T) {
-	for _, zone := range []*time.Location{time.FixedZone("A", 14*3600), time.FixedZone("B", -11*3600)} {
-		w := newWorld(t, november(20, 13), time.UTC)
-		a := w.agent("n")
-		w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
-		w.must(w.keeper.Follow())
-		w.zone = zone
-		w.open()
-		total := int64(0)
-		for w.now.Before(november(23, 13)) {
-			w.pass(time.Hour)
-			w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
-			w.must(w.keeper.Follow())
-		}
-		names, err := w.keeper.names()
-		w.must(err)
-		events := uint64(0)
-		today := w.model.Today(w.now.Add(-behind))
-		for _, name := range append(names, today.Name) {
-			d, err := w.keeper.day(name, today)
-			w.must(err)
-			total += d.Nodes["c\x00n"].Time.Available
-			events += d.Offset - d.Before
-		}
-		if total != 72*3600*seconds || events != 73 {
-			t.Errorf("%s: %d h, %d events", zone, total/3600/seconds, events)
-		}
-	}
+	expect.Has(t, "the document", string(html), "disk/sda, by gpud")
+	detect(event.FaultCleared, "sda", w.now)
+	w.at(21, 1, 0)
+	want = Faults{OpenBefore: 1, Outcomes: model.Outcomes{Found: 1, Late: 1, Cleared: 1}}
+	expect.Equal(t, "faults", want, w.report(Daily, "2026-11-21").Faults)
 }

@@ -1,15 +1,15 @@
 package silence
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
@@ -22,7 +22,7 @@ type span struct{ from, until int }
 
 // world is a simulated cluster. Kubelets renew their Leases every 10 s, agents send a sign of life in each interval.
 type world struct {
-	nodes       int
+	nodes       int          // 10
 	dead, mute  map[int]span // of nodes: kubelet and agent, or only the agent
 	noAgent     map[int]bool
 	noLease     map[int]bool
@@ -33,7 +33,7 @@ type world struct {
 	joins       int // nodes that exist from this second on, without an agent yet
 	joinAt      int
 	told        map[string]model.Silence // before the start
-	seconds     int
+	seconds     int                      // 3600
 }
 
 func in(s span, second int) bool { return second >= s.from && second < s.until }
@@ -82,6 +82,7 @@ func (w world) observe(second int, told map[string]model.Silence) Observation {
 
 // run returns the verdicts as "SECOND NODE TYPE REASON". Lists come a few milliseconds early or late.
 func (w world) run() (lines []string) {
+	w.nodes, w.seconds = cmp.Or(w.nodes, 10), cmp.Or(w.seconds, 3600)
 	j, told := NewJudge(interval, start), map[string]model.Silence{}
 	maps.Copy(told, w.told)
 	for second := 5; second < w.seconds; second += 20 {
@@ -98,10 +99,11 @@ func (w world) run() (lines []string) {
 	return lines
 }
 
-func of(nodes int, s span) map[int]span {
-	all := map[int]span{}
+// of gives the first nodes the same value.
+func of[T any](nodes int, value T) map[int]T {
+	all := map[int]T{}
 	for i := range nodes {
-		all[i] = s
+		all[i] = value
 	}
 	return all
 }
@@ -115,88 +117,53 @@ func TestJudge(t *testing.T) {
 		world world
 		want  []string
 	}{
-		"nothing is wrong": {world: world{nodes: 10, seconds: 7200}},
-		"a node dies, and comes back": { // its last renewal was at 1000: detected within 60 s
-			world: world{nodes: 10, dead: map[int]span{0: {1001, 2000}}, seconds: 3600},
-			want:  []string{"1045 n000 node.lost LeaseUnchanged", "2005 n000 node.seen Heard"},
-		},
-		"a node dies just after a list": {
-			world: world{nodes: 10, dead: map[int]span{5: {1006, 2000}}, seconds: 1200},
-			want:  []string{"1045 n005 node.lost LeaseUnchanged"},
-		},
-		"a kubelet that is away for half a minute": {
-			world: world{nodes: 10, dead: map[int]span{0: {1001, 1030}}, seconds: 3600}},
-		"an agent says nothing": { // its last sign of life was at 960
-			world: world{nodes: 10, mute: map[int]span{0: {1000, 2000}}, seconds: 3600},
-			want:  []string{"1125 n000 node.blind AgentSilent", "2045 n000 node.seen Heard"},
-		},
-		"an agent is late by two intervals": {
-			world: world{nodes: 10, mute: map[int]span{0: {1000, 1070}}, seconds: 3600}},
-		"blind, then lost, then blind": {
-			world: world{nodes: 10, mute: map[int]span{0: {1000, 5000}}, dead: map[int]span{0: {2001, 2500}}, seconds: 3600},
-			want: []string{"1125 n000 node.blind AgentSilent", "2045 n000 node.lost LeaseUnchanged",
-				"2505 n000 node.seen Heard", "2865 n000 node.blind AgentSilent"},
-		},
-		"no agent at all": {
-			world: world{nodes: 10, noAgent: map[int]bool{3: true}, seconds: 3600},
-			want:  []string{"365 n003 node.blind NoAgent"},
-		},
-		"no agent is expected":          {world: world{nodes: 10, noAgent: map[int]bool{3: true}, unexpected: true, seconds: 3600}},
-		"a node without Lease or agent": {world: world{nodes: 10, noAgent: map[int]bool{3: true}, noLease: map[int]bool{3: true}, seconds: 3600}, want: []string{"365 n003 node.lost NoLease"}},
-		"no Lease, but an agent":        {world: world{nodes: 10, noLease: map[int]bool{3: true}, seconds: 3600}},
-		"a new node has time":           {world: world{nodes: 10, joins: 1, joinAt: 1000, seconds: 1360}},
-		"a new node never has an agent": {world: world{nodes: 10, joins: 1, joinAt: 1000, seconds: 3600}, want: []string{"1365 n010 node.blind NoAgent"}},
-		"the center was away":           {world: world{nodes: 10, heardBefore: true, back: 290, seconds: 3600}},
-		"dead since before the start":   {world: world{nodes: 10, dead: map[int]span{0: {1, 3600}}, heardBefore: true, seconds: 3600}, want: []string{"65 n000 node.lost LeaseUnchanged"}},
-		"lost before the start, and still": {
-			world: world{nodes: 10, told: lost("n000"), dead: map[int]span{0: {0, 3600}}, heardBefore: true, seconds: 3600}},
-		"lost before the start, and back": {
-			world: world{nodes: 10, told: lost("n000"), dead: map[int]span{0: {0, 100}}, heardBefore: true, seconds: 3600},
-			want:  []string{"105 n000 node.seen Heard"},
-		},
-		"a third of the agents, for a while": {
-			world: world{nodes: 60, mute: of(20, span{1001, 2000}), seconds: 3600},
-			want:  []string{"1105 cluster.silent ManyNodesSilent", "2065 cluster.seen Heard"},
-		},
-		"the apiserver is away":          {world: world{nodes: 10, away: span{986, 1600}, seconds: 3600}},
-		"the apiserver away, agents too": {world: world{nodes: 10, away: span{1000, 1600}, mute: of(2, span{1000, 1500}), seconds: 3600}},
-		"one node alone": {
-			world: world{nodes: 1, dead: map[int]span{0: {1001, 2000}}, seconds: 1200},
-			want:  []string{"1045 n000 node.lost LeaseUnchanged"},
-		},
-		"two of ten": {
-			world: world{nodes: 10, dead: of(2, span{1001, 9000}), seconds: 1200},
-			want:  []string{"1045 n000 node.lost LeaseUnchanged", "1045 n001 node.lost LeaseUnchanged"},
-		},
-		"a third of the nodes, for a while": {
-			world: world{nodes: 60, dead: of(20, span{1001, 2000}), seconds: 3600},
-			want:  []string{"1045 cluster.silent ManyNodesSilent", "2025 cluster.seen Heard"},
-		},
-		"all agents, for a while": {
-			world: world{nodes: 60, mute: of(60, span{1001, 2000}), seconds: 3600},
-			want:  []string{"1105 cluster.silent ManyNodesSilent", "2065 cluster.seen Heard"},
-		},
-		"no agent was ever there": {
-			world: world{nodes: 60, noAgent: func() map[int]bool {
-				all := map[int]bool{}
-				for i := range 60 {
-					all[i] = true
-				}
-				return all
-			}(), seconds: 7200},
-			want: []string{"365 cluster.silent ManyNodesSilent"},
-		},
+		"nothing is wrong": {world{seconds: 7200}, nil},
+		"a node dies, and comes back": {world{dead: map[int]span{0: {1001, 2000}}}, // its last renewal was at 1000
+			[]string{"1045 n000 node.lost LeaseUnchanged", "2005 n000 node.seen Heard"}},
+		"a node dies just after a list": {world{dead: map[int]span{5: {1006, 2000}}, seconds: 1200},
+			[]string{"1045 n005 node.lost LeaseUnchanged"}},
+		"a kubelet that is away for half a minute": {world{dead: map[int]span{0: {1001, 1030}}}, nil},
+		"an agent says nothing": {world{mute: map[int]span{0: {1000, 2000}}}, // its last sign of life was at 960
+			[]string{"1125 n000 node.blind AgentSilent", "2045 n000 node.seen Heard"}},
+		"an agent is late by two intervals": {world{mute: map[int]span{0: {1000, 1070}}}, nil},
+		"blind, then lost, then blind": {world{mute: map[int]span{0: {1000, 5000}}, dead: map[int]span{0: {2001, 2500}}},
+			[]string{"1125 n000 node.blind AgentSilent", "2045 n000 node.lost LeaseUnchanged",
+				"2505 n000 node.seen Heard", "2865 n000 node.blind AgentSilent"}},
+		"no agent at all": {world{noAgent: map[int]bool{3: true}},
+			[]string{"365 n003 node.blind NoAgent"}},
+		"no agent is expected": {world{noAgent: map[int]bool{3: true}, unexpected: true}, nil},
+		"a node without Lease or agent": {world{noAgent: map[int]bool{3: true}, noLease: map[int]bool{3: true}},
+			[]string{"365 n003 node.lost NoLease"}},
+		"no Lease, but an agent": {world{noLease: map[int]bool{3: true}}, nil},
+		"a new node has time":    {world{joins: 1, joinAt: 1000, seconds: 1360}, nil},
+		"a new node never has an agent": {world{joins: 1, joinAt: 1000},
+			[]string{"1365 n010 node.blind NoAgent"}},
+		"the center was away": {world{heardBefore: true, back: 290}, nil},
+		"dead since before the start": {world{dead: map[int]span{0: {1, 3600}}, heardBefore: true},
+			[]string{"65 n000 node.lost LeaseUnchanged"}},
+		"lost before the start, and still": {world{told: lost("n000"), dead: map[int]span{0: {0, 3600}}, heardBefore: true}, nil},
+		"lost before the start, and back": {world{told: lost("n000"), dead: map[int]span{0: {0, 100}}, heardBefore: true},
+			[]string{"105 n000 node.seen Heard"}},
+		"a third of the agents, for a while": {world{nodes: 60, mute: of(20, span{1001, 2000})},
+			[]string{"1105 cluster.silent ManyNodesSilent", "2065 cluster.seen Heard"}},
+		"the apiserver is away":          {world{away: span{986, 1600}}, nil},
+		"the apiserver away, agents too": {world{away: span{1000, 1600}, mute: of(2, span{1000, 1500})}, nil},
+		"one node alone": {world{nodes: 1, dead: map[int]span{0: {1001, 2000}}, seconds: 1200},
+			[]string{"1045 n000 node.lost LeaseUnchanged"}},
+		"two of ten": {world{dead: of(2, span{1001, 9000}), seconds: 1200},
+			[]string{"1045 n000 node.lost LeaseUnchanged", "1045 n001 node.lost LeaseUnchanged"}},
+		"a third of the nodes, for a while": {world{nodes: 60, dead: of(20, span{1001, 2000})},
+			[]string{"1045 cluster.silent ManyNodesSilent", "2025 cluster.seen Heard"}},
+		"all agents, for a while": {world{nodes: 60, mute: of(60, span{1001, 2000})},
+			[]string{"1105 cluster.silent ManyNodesSilent", "2065 cluster.seen Heard"}},
+		"no agent was ever there": {world{nodes: 60, noAgent: of(60, true), seconds: 7200},
+			[]string{"365 cluster.silent ManyNodesSilent"}},
 		"a third at first, then few for ever": {
-			world: world{nodes: 20, dead: map[int]span{0: {1001, 2000}, 1: {1001, 2000}, 2: {1001, 2000}, 3: {1001, 2000},
-				4: {1001, 2000}, 5: {1001, 9000}}, seconds: 3600},
-			want: []string{"1045 cluster.silent ManyNodesSilent", "2385 cluster.seen Heard",
-				"2385 n005 node.lost LeaseUnchanged"},
+			world{nodes: 20, dead: map[int]span{0: {1001, 2000}, 1: {1001, 2000}, 2: {1001, 2000}, 3: {1001, 2000},
+				4: {1001, 2000}, 5: {1001, 9000}}},
+			[]string{"1045 cluster.silent ManyNodesSilent", "2385 cluster.seen Heard", "2385 n005 node.lost LeaseUnchanged"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, test.world.run()); diff != "" {
-				t.Error(diff)
-			}
-		})
+		expect.Equal(t, name, test.want, test.world.run())
 	}
 }

@@ -3,11 +3,13 @@ package api_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -23,14 +25,11 @@ func TestAvoidsNodeThatFailsItsPods(t *testing.T) {
 	report := func(node, id string, data map[string]any) {
 		e := detected(t, "tracecenter", id, event.FaultRaised, 1, data)
 		e.SetSource("/clusters/prod/nodes/" + node + "/tracecenter")
-		if r, answer := c.detect(e); r.StatusCode != http.StatusOK {
-			t.Fatal(r.StatusCode, answer)
-		}
+		c.answers("report", c.detecting(e), http.StatusOK)
 	}
 	listed := func() string {
 		now = now.Add(time.Minute)
-		var avoid api.Avoid
-		c.get("/v1/avoid", &avoid)
+		avoid := get[api.Avoid](c, "/v1/avoid")
 		text := fmt.Sprint(avoid.Pools[0].Storm)
 		for _, n := range avoid.Pools[0].Avoid {
 			text += fmt.Sprint(" ", n.Node, " ", n.Reasons[0].Check, " ", n.Reasons[0].Detector)
@@ -44,15 +43,37 @@ func TestAvoidsNodeThatFailsItsPods(t *testing.T) {
 	fault.Check = "pod-delivery"
 	ofAgent.Data = fault
 	c.send(ofAgent)
-	if got := listed(); got != "false n1 pod-delivery tracecenter" {
-		t.Error(got)
-	}
+	expect.Equal(t, "avoid", "false n1 pod-delivery tracecenter", listed())
 	report("n4", "4", late)
 	report("n5", "5", late)
 	c.send(raised("n6", 2, "x", finding.Fatal))
-	if got := listed(); got != "true n6 disk " {
-		t.Errorf("in a storm: %s", got)
+	expect.Equal(t, "avoid in a storm", "true n6 disk ", listed())
+}
+
+// A node whose clock is off by hours is listed with the offset, from its agent's sign of life until its next message
+// disagrees; a node whose message took a minute to arrive is not listed.
+func TestWrongClock(t *testing.T) {
+	c := newCenter(t, nil)
+	word := func(node string, sequence uint64, ahead time.Duration) {
+		e := agentEvent(event.AgentAlive, node, sequence)
+		e.Time = time.Now().Add(ahead).UTC()
+		c.send(e)
 	}
+	word("ahead", 1, 3*time.Hour)
+	word("behind", 1, -2*time.Hour)
+	word("right", 1, -time.Minute)
+	listed := func() string {
+		answer := get[api.NodeList](c, "/v1/nodes?agent=wrong-clock")
+		var names []string
+		for _, n := range answer.Nodes {
+			names = append(names, n.Node+" "+(time.Duration(n.ClockAhead)*time.Second).Round(time.Minute).String())
+		}
+		return strings.Join(names, ", ")
+	}
+	expect.Equal(t, "wrong clocks", "ahead 3h0m0s, behind -2h0m0s", listed())
+	expect.Has(t, "metrics", c.text("/metrics"), `eventcenter_odd_agents{oddity="wrong-clock"} 2`+"\n")
+	word("ahead", 2, 0)
+	expect.Equal(t, "wrong clocks", "behind -2h0m0s", listed())
 }
 
 // With detectors alone the list holds as long as their reports do; before the first report it says that there was none,

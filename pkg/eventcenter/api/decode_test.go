@@ -15,7 +15,8 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expect"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/web"
@@ -36,18 +37,18 @@ func detected(t *testing.T, detector, id string, kind event.Type, seconds int64,
 	return e
 }
 
-func (c *center) detect(e cloudevents.Event) (reply, string) {
+// detecting is the request of a detector's event.
+func (c *center) detecting(e cloudevents.Event) *http.Request {
 	c.t.Helper()
 	r := c.request(http.MethodPost, "/v1/events", "", "")
 	must(c.t, cehttp.WriteRequest(binding.WithForceStructured(c.t.Context()), (*binding.EventMessage)(&e), r))
-	return c.do(r)
+	return r
 }
 
 // sources lists the sources whose faults are active on node a.
 func (c *center) sources() string {
 	c.t.Helper()
-	var list api.FaultList
-	c.get("/v1/faults?node=a", &list)
+	list := get[api.FaultList](c, "/v1/faults?node=a")
 	var names []string
 	for _, f := range list.Faults {
 		names = append(names, f.Subject.Name+":"+f.Detector)
@@ -88,80 +89,65 @@ func TestDetector(t *testing.T) {
 		{"is not a detector's to end", detected(t, "gpud", "9", event.FaultCleared, 6,
 			map[string]any{"subject": map[string]any{"kind": "disk", "name": "sdb"}}), "sdb:"},
 	} {
-		if e, ok := step.send.(event.Event); ok {
+		switch e := step.send.(type) {
+		case event.Event:
 			c.send(e)
-		} else if e, ok := step.send.(cloudevents.Event); ok {
-			if r, answer := c.detect(e); r.StatusCode != http.StatusOK {
-				t.Fatalf("%s: %d %s", step.name, r.StatusCode, answer)
-			}
+		case cloudevents.Event:
+			c.answers(step.name, c.detecting(e), http.StatusOK)
 		}
-		if got := c.sources(); got != step.want {
-			t.Errorf("%s: %q is active, want %q", step.name, got, step.want)
-		}
+		expect.Equal(t, step.name+": active", step.want, c.sources())
 	}
-	if _, answer := c.detect(detected(t, "gpud", "1", event.FaultRaised, 1, nil)); !strings.Contains(answer, `"duplicates":1`) {
-		t.Error(answer)
-	}
-	c.detect(detected(t, "gpud", "10", event.FaultRaised, 10, nil))
-	var avoid api.Avoid
-	c.get("/v1/avoid", &avoid)
-	if text := fmt.Sprint(avoid.Pools); !strings.Contains(text, "gpud") {
-		t.Errorf("no detector in %s", text)
-	}
-	var events api.List
-	c.get("/v1/events?node=a&check=disk&severity=fatal&reason=DiskFails", &events)
+	c.answers("again", c.detecting(detected(t, "gpud", "1", event.FaultRaised, 1, nil)), http.StatusOK, `"duplicates":1`)
+	c.answers("raised", c.detecting(detected(t, "gpud", "10", event.FaultRaised, 10, nil)), http.StatusOK)
+	expect.Has(t, "avoid", c.text("/v1/avoid"), `"detector":"gpud"`)
+	events := get[api.List](c, "/v1/events?node=a&check=disk&severity=fatal&reason=DiskFails")
 	last := api.LineOf(events.Events[len(events.Events)-1])
-	if last.Node != "a" || last.Cluster != "prod" || last.Detector != "gpud" || last.Subject != "disk DiskFails disk/sda" ||
-		last.Severity != "fatal" {
-		t.Errorf("%+v", last)
-	}
+	want := [...]string{"prod", "a", "gpud", "disk DiskFails disk/sda", "fatal"}
+	expect.Equal(t, "line", want, [...]string{last.Cluster, last.Node, last.Detector, last.Subject, last.Severity})
 }
 
 // Forbidden content from a detector is refused with the reason; other events of its own types are stored with the node.
 func TestDetectorRefused(t *testing.T) {
 	c := newCenter(t, nil)
+	long := strings.Repeat("x", 5000)
+	for _, test := range []struct {
+		want string
+		data map[string]any
+	}{
+		{"reason", map[string]any{"reason": ""}},
+		{"severity", map[string]any{"severity": "bad"}},
+		{"message has", map[string]any{"message": long}},
+		{"facts", map[string]any{"facts": map[string]string{"a": long}}},
+		{"ttlSeconds", map[string]any{"ttlSeconds": 1}},
+		{"ttlSeconds", map[string]any{"ttlSeconds": int64(1) << 62}},
+		{"ttlSeconds", map[string]any{"ttlSeconds": -3600}},
+		{"detector", map[string]any{"detector": "bmc"}},
+	} {
+		e := detected(t, "gpud", "1", event.FaultRaised, 1, test.data)
+		c.answers(test.want, c.detecting(e), 422, test.want)
+	}
 	for name, test := range map[string]struct {
 		want   string
-		change func(e *cloudevents.Event, data map[string]any)
+		change func(e *cloudevents.Event)
 	}{
-		"no reason":    {"reason", func(_ *cloudevents.Event, d map[string]any) { d["reason"] = "" }},
-		"severity":     {"severity", func(_ *cloudevents.Event, d map[string]any) { d["severity"] = "bad" }},
-		"long message": {"message has", func(_ *cloudevents.Event, d map[string]any) { d["message"] = strings.Repeat("x", 5000) }},
-		"large facts": {"facts", func(_ *cloudevents.Event, d map[string]any) {
-			d["facts"] = map[string]string{"a": strings.Repeat("x", 5000)}
-		}},
-		"short ttl":     {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = 1 }},
-		"overflow":      {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = int64(1) << 62 }},
-		"negative ttl":  {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = -3600 }},
-		"other name":    {"detector", func(_ *cloudevents.Event, d map[string]any) { d["detector"] = "bmc" }},
-		"no time":       {"time must be set", func(e *cloudevents.Event, _ map[string]any) { e.Context = e.Context.Clone(); e.SetTime(time.Time{}) }},
-		"a stream":      {"for agents", func(e *cloudevents.Event, _ map[string]any) { e.SetExtension("stream", stream1) }},
-		"snapshot":      {"a detector sends", func(e *cloudevents.Event, _ map[string]any) { e.SetType(string(event.NodeSnapshot)) }},
-		"agent's name":  {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("/clusters/prod/nodes/a") }},
-		"two names":     {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("/clusters/prod/nodes/a/b/c") }},
-		"another place": {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("urn:x") }},
-		"center's type": {"center itself", func(e *cloudevents.Event, _ map[string]any) { e.SetType(string(event.NodeLost)) }},
+		"no time":       {"time must be set", func(e *cloudevents.Event) { e.SetTime(time.Time{}) }},
+		"a stream":      {"for agents", func(e *cloudevents.Event) { e.SetExtension("stream", stream1) }},
+		"snapshot":      {"a detector sends", func(e *cloudevents.Event) { e.SetType(string(event.NodeSnapshot)) }},
+		"agent's name":  {"DETECTOR", func(e *cloudevents.Event) { e.SetSource("/clusters/prod/nodes/a") }},
+		"two names":     {"DETECTOR", func(e *cloudevents.Event) { e.SetSource("/clusters/prod/nodes/a/b/c") }},
+		"another place": {"DETECTOR", func(e *cloudevents.Event) { e.SetSource("urn:x") }},
+		"center's type": {"center itself", func(e *cloudevents.Event) { e.SetType(string(event.NodeLost)) }},
 	} {
 		e := detected(t, "gpud", "1", event.FaultRaised, 1, nil)
-		data := map[string]any{}
-		must(t, json.Unmarshal(e.Data(), &data))
-		test.change(&e, data)
-		must(t, e.SetData(cloudevents.ApplicationJSON, data))
-		if r, answer := c.detect(e); r.StatusCode != 422 || !strings.Contains(answer, test.want) {
-			t.Errorf("%s: %d %s, want 422 and %q", name, r.StatusCode, answer, test.want)
-		}
+		test.change(&e)
+		c.answers(name, c.detecting(e), 422, test.want)
 	}
 	agents := raised("a", 1, "x", "fatal")
 	f, _ := agents.Data.(event.Fault)
 	f.Detector = "gpud"
 	agents.Data = f
-	if r, answer := c.post(batch, encode(t, agents)); r.StatusCode != 422 {
-		t.Errorf("an agent speaks as a detector: %d %s", r.StatusCode, answer)
-	}
-	e := detected(t, "gpud", "1", "com.example.temperature", 1, nil)
-	if r, answer := c.detect(e); r.StatusCode != 200 {
-		t.Errorf("%d %s", r.StatusCode, answer)
-	}
+	c.answers("an agent speaks as a detector", c.sending(agents), 422)
+	c.answers("its own type", c.detecting(detected(t, "gpud", "1", "com.example.temperature", 1, nil)), 200)
 	var answer api.List
 	if c.get("/v1/events?cluster=prod&node=a", &answer); len(answer.Events) != 1 || c.sources() != "" {
 		t.Errorf("%v, faults %q", answer.Events, c.sources())
@@ -184,21 +170,11 @@ func TestWhoMayDetect(t *testing.T) {
 		{web.Identity{Cluster: "d", Node: "a", Detector: "gpud", EveryNode: true}, nil, []string{"a/gpud"}, "another cluster"},
 		{web.Identity{Cluster: "c", Reads: true}, nil, []string{"a/gpud"}, "reader"},
 	} {
-		c := newCenter(t, func(config *api.Config) {
-			config.Authenticate = func(*http.Request) (web.Identity, error) { return test.who, nil }
-		})
-		send := func(tail string) int {
-			r, _ := c.post(single, `{"specversion":"1.0","id":"1","source":"/clusters/c/nodes/`+tail+`","type":"com.example.x"}`)
-			return r.StatusCode
-		}
-		for _, tail := range test.may {
-			if got := send(tail); got != 200 {
-				t.Errorf("%s: %s: %d", test.name, tail, got)
-			}
-		}
-		for _, tail := range test.not {
-			if got := send(tail); got != 403 {
-				t.Errorf("%s: %s: %d, want 403", test.name, tail, got)
+		c := newCenter(t, by(&test.who))
+		for status, tails := range map[int][]string{200: test.may, 403: test.not} {
+			for _, tail := range tails {
+				e := `{"specversion":"1.0","id":"1","source":"/clusters/c/nodes/` + tail + `","type":"com.example.x"}`
+				c.answers(test.name+": "+tail, c.request(http.MethodPost, "/v1/events", single, e), status)
 			}
 		}
 	}
@@ -208,21 +184,16 @@ func TestWhoMayDetect(t *testing.T) {
 func TestDetectorNotes(t *testing.T) {
 	c := newCenter(t, nil)
 	c.send(raised("a", 1, "sda", "fatal"))
-	c.detect(detected(t, "gpud", "1", event.FaultRaised, 1, nil))
+	c.answers("raised", c.detecting(detected(t, "gpud", "1", event.FaultRaised, 1, nil)), http.StatusOK)
 	faults, _ := c.Model.Faults(func(f model.NodeFault) bool { return f.Detector == "gpud" })
 	e, err := model.OperatorEvent(event.OperatorAcknowledged, faults[0], event.Operator{By: "ada"}, time.Now())
 	must(t, err)
-	if _, err := c.Journal.Append(t.Context(), []journal.Event{e}); err != nil {
-		t.Fatal(err)
-	}
+	journaltest.Append(t, c.Journal, e)
 	all, _ := c.Model.Faults(func(model.NodeFault) bool { return true })
+	expect.Equal(t, "faults", 2, len(all))
 	for _, f := range all {
-		if (f.Operator != nil) != (f.Detector == "gpud") {
-			t.Errorf("%q: %+v", f.Detector, f.Operator)
-		}
-	}
-	if all[0].Severity != finding.Fatal || len(all) != 2 {
-		t.Errorf("%+v", all)
+		expect.Equal(t, "acknowledged by "+f.Detector, f.Detector == "gpud", f.Operator != nil)
+		expect.Equal(t, "severity", finding.Fatal, f.Severity)
 	}
 }
 
@@ -254,16 +225,102 @@ func TestDetectorOfACluster(t *testing.T) {
 		"no rule":           {everyNode, event.SLOState, "trace", event.SLO{}, 422},
 		"a long text":       {everyNode, event.SLOState, "trace", event.SLO{Rule: "R", Before: "Healthy", After: "Fatal", AsOf: state.AsOf, Message: strings.Repeat("x", 9000)}, 422},
 	} {
-		c := newCenter(t, func(config *api.Config) {
-			config.Authenticate = func(*http.Request) (web.Identity, error) { return test.who, nil }
-		})
+		c := newCenter(t, by(&test.who))
 		e, err := event.OfDetector(test.kind, "c", "", test.detector, "1", time.Unix(120, 0), test.data)
 		must(t, err)
-		if r, answer := c.detect(e); r.StatusCode != test.want {
-			t.Errorf("%s: %d %s", name, r.StatusCode, answer)
-		}
+		c.answers(name, c.detecting(e), test.want)
 		if nodes, _ := c.Model.Nodes(""); len(nodes) != 0 {
 			t.Errorf("%s: it makes a node: %+v", name, nodes)
 		}
+	}
+}
+
+// The center understands a sender that uses the CloudEvents SDK, in all three modes, and returns its events unchanged;
+// sent again, in any mode, they are duplicates.
+func TestForeignSender(t *testing.T) {
+	c := newCenter(t, nil)
+	e := cloudevents.New()
+	e.SetID("1")
+	e.SetSource("urn:example:ä")
+	e.SetType("com.example.thing")
+	e.SetSubject("50 % of a \"thing\" é")
+	e.SetExtension("severity", "warning")
+	must(t, e.SetData(cloudevents.ApplicationJSON, map[string]any{"a": 1}))
+	text := cloudevents.New()
+	text.SetID("2")
+	text.SetSource("urn:example:x")
+	text.SetType("com.example.text")
+	must(t, text.SetData("text/plain", "<b>\n"))
+	ctx := t.Context()
+	for _, mode := range []string{"binary", "structured", "batch"} {
+		for _, sent := range []cloudevents.Event{e, text} {
+			var r *http.Request
+			var err error
+			switch mode {
+			case "binary":
+				r, err = cehttp.NewHTTPRequestFromEvent(ctx, c.url+"/v1/events", sent)
+			case "structured":
+				r = c.request(http.MethodPost, "/v1/events", "", "")
+				err = cehttp.WriteRequest(binding.WithForceStructured(ctx), (*binding.EventMessage)(&sent), r)
+			case "batch":
+				r, err = cehttp.NewHTTPRequestFromEvents(ctx, c.url+"/v1/events", []cloudevents.Event{sent})
+			}
+			must(t, err)
+			want := `"duplicates":1,"conflicts":0`
+			if mode == "binary" { // the first
+				want = `"stored":1`
+			}
+			c.answers(mode, r, http.StatusOK, want)
+		}
+	}
+	all := get[api.List](c, "/v1/events")
+	for i, sent := range []cloudevents.Event{e, text} {
+		var got cloudevents.Event
+		must(t, json.Unmarshal(all.Events[i].Event, &got))
+		expect.Equal(t, "event", sent.String(), got.String())
+	}
+	c.answers("binary with data that is no JSON", c.binary("3", "application/json", "{ no JSON"), 400, "no JSON")
+}
+
+// binary is the request of an event in binary mode.
+func (c *center) binary(id, media, data string) *http.Request {
+	c.t.Helper()
+	r := c.request(http.MethodPost, "/v1/events", media, data)
+	for name, value := range map[string]string{"specversion": "1.0", "id": id, "source": "urn:x", "type": "x"} {
+		r.Header.Set("Ce-"+name, value)
+	}
+	return r
+}
+
+// A sender that asks first, as CloudEvents web hooks do, learns that it may send, and how often.
+func TestHandshake(t *testing.T) {
+	c := newCenter(t, nil)
+	r := c.request(http.MethodOptions, "/v1/events", "", "")
+	r.Header.Set("WebHook-Request-Origin", "sender.example.com")
+	r.Header.Set("WebHook-Request-Rate", "120")
+	response, _ := c.do(r)
+	if response.StatusCode != 200 || response.Header.Get("WebHook-Allowed-Origin") != "sender.example.com" ||
+		response.Header.Get("WebHook-Allowed-Rate") != "6000" || !strings.Contains(response.Header.Get("Allow"), "POST") {
+		t.Errorf("%d %v", response.StatusCode, response.Header)
+	}
+	if response, _ := c.do(c.request(http.MethodOptions, "/v1/events", "", "")); response.Header.Get("WebHook-Allowed-Origin") != "" {
+		t.Error("what was not asked is answered")
+	}
+}
+
+// Whatever foreign senders send, the list of events stays valid for strict JSON parsers, and each event is unchanged.
+func TestForeignBytes(t *testing.T) {
+	c := newCenter(t, nil)
+	for i, test := range []struct{ media, body string }{{"application/octet-stream", "\xff\x00"},
+		{"text/plain; charset=latin1", "\xe9"}, {"application/vnd.x+json", `{"a": 1e400}`},
+		{"application/json; charset=utf-8", `[1]`}} {
+		c.answers(test.media, c.binary(fmt.Sprint(i), test.media, test.body), 200)
+	}
+	invalid := `{"specversion":"1.0","id":"9","source":"urn:x","type":"x","data":"` + "\xff" + `"}`
+	c.answers("invalid UTF-8", c.request(http.MethodPost, "/v1/events", single, invalid), 400)
+	text := c.text("/v1/events")
+	expect.Has(t, "the list", text, `"data_base64":"/wA="`, `"data_base64":"6Q=="`, `"data":{"a":1e400}`, `"data":[1]`)
+	if _, err := event.ReadEnvelope([]byte(`{"specversion":"1.0","id":"1","source":"u","type":"t","data":` + text + `}`)); err != nil {
+		t.Errorf("a strict parser refuses the answer: %v", err)
 	}
 }
