@@ -88,7 +88,7 @@ func days(t *testing.T, dir string) {
 func TestTrimmed(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
-	c, _ := open(t, dir, journal.Limits{Age: 36 * time.Hour})
+	c, _ := open(t, dir, journal.Limits{Bytes: 1})
 	must(t, c.trim(t.Context()))
 	if oldest := c.Journal.Bounds().Oldest; oldest != 3 {
 		t.Errorf("oldest %d: two of three days are to be gone", oldest)

@@ -202,7 +202,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	appendSoon(t, r.all[worker], fault(t, event.FaultCleared, 2))
 	clock.Add(24 * time.Hour)
 	kept := appendSoon(t, r.all[worker], journaltest.Of("a", 1))
-	upTo := r.all[worker].Expired(journal.Limits{Age: 12 * time.Hour})
+	upTo := r.all[worker].Expired(journal.Limits{Bytes: 1})
 	if upTo != kept-1 {
 		t.Fatalf("%d is to be trimmed, want %d", upTo, kept-1)
 	}

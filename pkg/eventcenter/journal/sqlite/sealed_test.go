@@ -63,8 +63,10 @@ func TestSilentStreams(t *testing.T) {
 	for i := range 5 {
 		journaltest.Append(t, s, of(fmt.Sprint("short-", i), 1))
 	}
-	c.Add(11 * 24 * time.Hour)
-	journaltest.Append(t, s, of("a", 9))
+	for n := range uint64(2) { // after the first alone, the clock may have jumped
+		c.Add(11 * 24 * time.Hour)
+		journaltest.Append(t, s, of("a", 9+n))
+	}
 	if n := len(s.writer.streams); n != 1 {
 		t.Errorf("%d streams are remembered", n)
 	}

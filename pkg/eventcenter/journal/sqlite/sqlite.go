@@ -64,6 +64,7 @@ type Store struct {
 	newest   uint64
 	gaps     []journal.Gap // in order, none overlapping
 	fullFrom time.Time     // since when the disk is full; zero: not full
+	trimmed  time.Time     // when files were dropped
 	changed  chan struct{}
 }
 
