@@ -144,6 +144,22 @@ func lockDir(dir string) (*os.File, error) {
 	return lock, nil
 }
 
+// HoldStopped keeps a center from opening the journal in a directory until release is called, and fails if one has it
+// open. It changes no file.
+func HoldStopped(dir string) (release func() error, err error) {
+	lock, err := os.Open(filepath.Join(dir, "lock"))
+	if errors.Is(err, os.ErrNotExist) { // no center ever opened it
+		return func() error { return nil }, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errors.Join(errors.New("in use by another process: stop the center first"), lock.Close())
+	}
+	return lock.Close, nil
+}
+
 // identity returns the UUID of the journal, a new one if there is no journal.
 func (s *Store) identity() (string, error) {
 	name := filepath.Join(s.Dir, "uuid")
