@@ -28,7 +28,8 @@ type Manifest struct {
 	Newest  uint64       `json:"newest,string"`
 	Files   []BackupFile `json:"files"`
 
-	Gaps []journal.Gap `json:"gaps,omitempty"` // of lost events: the backup has the rest
+	Gaps   []journal.Gap `json:"gaps,omitempty"`   // of lost events: the backup has the rest
+	Unread []string      `json:"unread,omitempty"` // files that the backup lacks, with the reason
 }
 
 // BackupFile is a file in a backup.
@@ -46,7 +47,7 @@ const (
 
 // Backup writes the journal, the checkpoints and the control store of a directory into an archive, even while a center
 // runs on it. The other files are older than the journal, so that a restored center applies and delivers the rest. Of a
-// damaged journal it copies all readable events, and lists the others.
+// damaged journal it copies all readable events, and lists the others; a damaged control store it leaves out and names.
 func Backup(ctx context.Context, dir, archive string) (m Manifest, err error) {
 	f, err := os.OpenFile(archive, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -78,10 +79,15 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	defer os.RemoveAll(scratch) // our own; leftovers are harmless
 	copied := filepath.Join(scratch, ControlFile)
 	err = control.Copy(ctx, filepath.Join(dir, ControlFile), copied)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = errors.Join(b.add(copied, ControlFile), os.Remove(copied))
+	case errors.Is(err, os.ErrNotExist):
+		err = nil
+	case ctx.Err() == nil: // the journal is worth more
+		b.Unread, err = append(b.Unread, ControlFile+": "+err.Error()), nil
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		return err
 	}
 	days, err := dayFiles(dir)

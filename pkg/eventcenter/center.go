@@ -321,30 +321,6 @@ func (c *Center) Work(ctx context.Context, term uint64) error {
 	return err
 }
 
-// Expire ends faults that their detectors have not reported again in time, until ctx ends: only the worker does this. It
-// gives them time when the center was away, could store no events, or had its clock set.
-func (c *Center) Expire(ctx context.Context, add func(context.Context, []journal.Event) (journal.Appended, error)) {
-	tick := time.NewTicker(upkeepEvery)
-	defer tick.Stop()
-	ready, clock := c.Now(), newClock(c.Now)
-	for {
-		if clock.jump() != 0 {
-			ready = c.Now()
-		}
-		if ends := c.Model.Expired(c.Now(), ready); len(ends) > 0 {
-			if _, err := add(ctx, ends); err != nil && ctx.Err() == nil {
-				c.Log.Error("end expired faults of detectors failed, retrying", "faults", len(ends), "err", err)
-				ready = c.Now()
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
 func (c *Center) logged(action string, err error) {
 	if err != nil {
 		c.Log.Error("upkeep of the journal failed, retrying", "action", action, "err", err)

@@ -17,8 +17,8 @@ import (
 // detects appends a detector's fault that ends after a minute without a report.
 func (c *Center) detects(t *testing.T) {
 	t.Helper()
-	e := journal.Event{Source: "/clusters/c/nodes/n/gpud", ID: fmt.Sprint(time.Now().UnixNano()), Type: string(event.FaultRaised),
-		Cluster: "c", Node: "n"}
+	e := journal.Event{Source: "/clusters/c/nodes/n/gpud", ID: fmt.Sprint(time.Now().UnixNano()),
+		Type: string(event.FaultRaised), Cluster: "c", Node: "n"}
 	e.JSON = fmt.Appendf(nil, `{"time":%q,"data":{"check":"gpu","reason":"Xid","severity":"fatal","ttlSeconds":60,
 		"subject":{"kind":"gpu","name":"0"}}}`, time.Now().UTC().Format(time.RFC3339))
 	if _, err := c.Journal.Append(t.Context(), []journal.Event{e}); err != nil {
@@ -41,8 +41,8 @@ func (c *Center) closed(t *testing.T) {
 	}
 }
 
-// A center that was away does not end the fault of a detector that could not report meanwhile: the detector has its full
-// time to live, at most an hour, from when the center is back. Then a silent detector's fault ends.
+// A center that was away does not end the fault of a detector that could not report meanwhile: the detector has its
+// full time to live, at most an hour, from when the center is back. Then a silent detector's fault ends.
 func TestDetectorWhileAway(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
 
-// A clock that jumps ahead by more than events are kept costs one day an hour at most, and none before an event comes. When
-// it is set right, no other day goes, and the days after it are dropped when it is their time.
+// A clock that jumps ahead by more than events are kept costs one day an hour at most, and none before an event comes.
+// When it is set right, no other day goes, and the days after it are dropped when it is their time.
 func TestClockAhead(t *testing.T) {
 	const keep, jump = 30 * 24 * time.Hour, 400 * 24 * time.Hour
 	c := journaltest.NewClock()
