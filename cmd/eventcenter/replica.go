@@ -123,7 +123,7 @@ func routeTLS(files cluster.TLS) (*tls.Config, error) {
 func (r *replica) journal(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (
 	eventcenter.Replicated, error) {
 	return jetstream.Open(ctx, jetstream.Options{Dir: dir, Conn: r.node.Conn, Replicas: cluster.Peers, Log: r.log,
-		Appended: appended, Keep: r.keep}, r.waiting)
+		CutOff: r.node.CutOff, Appended: appended, Keep: r.keep}, r.waiting)
 }
 
 // adopt sets the center once it is open.

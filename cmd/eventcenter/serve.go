@@ -167,9 +167,9 @@ func (s *work) serve(ctx context.Context) error {
 	s.replica.adopt(center)
 	config := api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.endpoint.Loopback(),
 		Authenticate: sessions.Authenticate(authenticate), Authorizer: clusters.identity, Alive: s.alive, Stopping: ctx.Done(),
-		SignIn: sessions.Invite, Deliveries: &api.Deliveries{Manager: s.deliveries.manager.Load}, Reports: center.Reports,
-		Health: center.Journal.Health, Problem: s.deliveries.problem,
-		Pages: func(center *api.Server) http.Handler { return pages.New(center, sessions, signIn, Version) }}
+		SignIn: sessions.Invite, Reports: center.Reports, Health: center.Journal.Health, Problem: s.deliveries.problem,
+		Deliveries: &api.Deliveries{Manager: s.deliveries.manager.Load, Problem: s.deliveries.problem},
+		Pages:      func(center *api.Server) http.Handler { return pages.New(center, sessions, signIn, Version) }}
 	if s.replica.node != nil {
 		config.Deliveries.Forward = s.replica.forward
 		config.Ready, config.RecordAlive = s.replica.ready, s.replica.words.RecordAlive

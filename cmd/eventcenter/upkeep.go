@@ -43,14 +43,14 @@ is at most 5 minutes old. It reads the center's directory, also while the center
 
 func newBackup(o *options) *cobra.Command {
 	return o.upkeep("backup FILE", "Write the journal and the checkpoints into an archive, also while the center runs",
-		`Write the journal and the checkpoints into an archive, also while the center runs. The archive of
-a damaged journal has all that can be read; the command names lost parts, and the exit code is 1.`,
+		`Write the journal, the checkpoints and the control store into an archive, also while the center runs. The archive of
+a damaged directory has all that can be read; the command names lost parts, and the exit code is 1.`,
 		1, func(cmd *cobra.Command, args []string) (any, bool, error) {
 			m, err := eventcenter.Backup(cmd.Context(), o.Dir, args[0])
 			return struct {
 				eventcenter.Manifest
 				Archive string `json:"-"`
-			}{m, args[0]}, len(m.Gaps) > 0, err
+			}{m, args[0]}, len(m.Gaps)+len(m.Unread) > 0, err
 		})
 }
 

@@ -22,11 +22,13 @@ import (
 
 // Manifest is the last file of a backup: without it, or if a file does not match it, the backup is invalid.
 type Manifest struct {
-	Version int           `json:"version"`
-	Journal string        `json:"journal"`
-	Newest  uint64        `json:"newest,string"`
-	Files   []BackupFile  `json:"files"`
-	Gaps    []journal.Gap `json:"gaps,omitempty"` // of lost events: the backup has the rest
+	Version int          `json:"version"`
+	Journal string       `json:"journal"`
+	Newest  uint64       `json:"newest,string"`
+	Files   []BackupFile `json:"files"`
+
+	Gaps   []journal.Gap `json:"gaps,omitempty"`   // of lost events: the backup has the rest
+	Unread []string      `json:"unread,omitempty"` // files that the backup lacks, with the reason
 }
 
 // BackupFile is a file in a backup.
@@ -44,7 +46,7 @@ const (
 
 // Backup writes the journal, the checkpoints and the control store of a directory into an archive, even while a center
 // runs on it. The other files are older than the journal, so that a restored center applies and delivers the rest. Of a
-// damaged journal it copies all readable events, and lists the others.
+// damaged journal it copies all readable events, and lists the others; a damaged control store it leaves out and names.
 func Backup(ctx context.Context, dir, archive string) (m Manifest, err error) {
 	f, err := os.OpenFile(archive, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -76,10 +78,16 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	defer os.RemoveAll(scratch) // our own; leftovers are harmless
 	addCopy := func(file, name string) error { return errors.Join(b.add(file, name), os.Remove(file)) }
 	copied := filepath.Join(scratch, ControlFile)
-	if err = control.Copy(ctx, filepath.Join(dir, ControlFile), copied); err == nil {
+	err = control.Copy(ctx, filepath.Join(dir, ControlFile), copied)
+	switch {
+	case err == nil:
 		err = addCopy(copied, ControlFile)
+	case errors.Is(err, os.ErrNotExist):
+		err = nil
+	case ctx.Err() == nil: // the journal is worth more
+		b.Unread, err = append(b.Unread, ControlFile+": "+err.Error()), nil
 	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		return err
 	}
 	days, err := report.Days(filepath.Join(dir, reportsDir))

@@ -47,7 +47,8 @@ type Options struct {
 	Log  *slog.Logger
 	Keep journal.Limits
 
-	Location *time.Location // of the days of reports; nil: UTC
+	Location *time.Location   // of the days of reports; nil: UTC
+	Now      func() time.Time // nil: time.Now
 
 	// Replicated opens the journal of several replicas, with a copy in a directory. Nil: SQLite, and a single center.
 	Replicated func(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (Replicated, error)
@@ -89,13 +90,17 @@ type Center struct {
 
 // Open opens the journal and applies all of it to the model.
 func Open(ctx context.Context, o Options) (*Center, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	c := &Center{Options: o}
 	var err error
 	dir := filepath.Join(o.Dir, journalDir)
 	if o.Replicated != nil {
 		c.Journal, err = o.Replicated(ctx, dir, c.appended)
 	} else {
-		c.Journal, err = sqlite.Open(ctx, sqlite.Options{Dir: dir, Log: o.Log, Appended: c.appended, Keep: o.Keep.Age})
+		c.Journal, err = sqlite.Open(ctx, sqlite.Options{Dir: dir, Log: o.Log, Now: o.Now, Appended: c.appended,
+			Keep: o.Keep.Age})
 	}
 	if err != nil {
 		return nil, err
@@ -153,7 +158,8 @@ func (c *Center) load(ctx context.Context) error {
 // begin makes m the model, and opens the reports of its days.
 func (c *Center) begin(m *model.Model) (err error) {
 	c.Model = m
-	o := report.Options{Dir: filepath.Join(c.Dir, reportsDir), Journal: c.Journal, Model: m, Log: c.Log}
+	o := report.Options{Dir: filepath.Join(c.Dir, reportsDir), Journal: c.Journal, Model: m, Log: c.Log,
+		Now: c.Now}
 	if replicated, ok := c.Journal.(Replicated); ok {
 		o.Ready = replicated.Whole
 	}
@@ -275,11 +281,15 @@ func (c *Center) Run(ctx context.Context) error {
 	})
 	tick := time.NewTicker(upkeepEvery)
 	defer tick.Stop()
+	clock := newClock(c.Now)
 	for saved := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+		if by := clock.jump(); by != 0 {
+			c.Log.Warn("the clock of this machine jumped: times of receipt before and after it differ", "by", by)
 		}
 		if replicated, ok := c.Journal.(Replicated); ok && errors.Is(replicated.Ready(), journal.ErrAnew) {
 			return journal.ErrAnew
@@ -309,24 +319,6 @@ func (c *Center) Work(ctx context.Context, term uint64) error {
 	}
 	_, err := replicated.AppendAs(ctx, term, pending)
 	return err
-}
-
-// Expire ends faults that their detectors have not reported again in time, until ctx ends: only the worker does this.
-func (c *Center) Expire(ctx context.Context, add func(context.Context, []journal.Event) (journal.Appended, error)) {
-	tick := time.NewTicker(upkeepEvery)
-	defer tick.Stop()
-	for {
-		if ends := c.Model.Expired(time.Now()); len(ends) > 0 {
-			if _, err := add(ctx, ends); err != nil && ctx.Err() == nil {
-				c.Log.Error("end expired faults of detectors failed, retrying", "faults", len(ends), "err", err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
 }
 
 func (c *Center) logged(action string, err error) {

@@ -74,7 +74,7 @@ func days(t *testing.T, dir string) {
 func TestTrimmed(t *testing.T) {
 	dir := t.TempDir()
 	days(t, dir)
-	c, _ := open(t, dir, journal.Limits{Age: 36 * time.Hour})
+	c, _ := open(t, dir, journal.Limits{Bytes: 1})
 	expect.OK(t, c.trim(t.Context()))
 	expect.Equal(t, "oldest of the last day", 3, c.Journal.Bounds().Oldest)
 	c.raise(t, 4)

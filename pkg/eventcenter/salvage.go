@@ -18,13 +18,23 @@ type Salvaged struct {
 	Unread []string `json:"unread"` // other files that could not be read
 }
 
-// Salvage copies all readable data of a center's directory into a new one that a center can use. The center must be
-// stopped. It does not change the old directory.
+// Salvage copies all readable data of a center's directory into a new one that a center can use, or makes none. The
+// center must be stopped. It does not change the old directory.
 func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salvaged, err error) {
+	damaged := filepath.Join(from, journalDir)
+	release, err := sqlite.HoldStopped(damaged)
+	if err != nil {
+		return done, fmt.Errorf("salvage %s: %w", damaged, err)
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return done, err
 	}
-	damaged := filepath.Join(from, journalDir)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(to)) // otherwise a retry would refuse it
+		}
+	}()
 	if done.Copied, err = sqlite.Salvage(ctx, damaged, filepath.Join(to, journalDir), log); err != nil {
 		return done, fmt.Errorf("salvage %s: %w", damaged, err)
 	}

@@ -129,7 +129,7 @@ func (c *center) answers(what string, r *http.Request, status int, texts ...stri
 	response, body := c.do(r)
 	expect.Equal(c.t, what+": status", status, response.StatusCode)
 	expect.Has(c.t, what, body, texts...)
-	if retry := status == 429 || status == 503; retry != (response.Header.Get("Retry-After") != "") {
+	if retry := status == 408 || status == 429 || status == 503; retry != (response.Header.Get("Retry-After") != "") {
 		c.t.Errorf("%s: Retry-After %q", what, response.Header.Get("Retry-After"))
 	}
 	return response

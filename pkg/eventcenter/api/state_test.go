@@ -86,7 +86,7 @@ func TestAvoidWithDetectorsAlone(t *testing.T) {
 		t.Errorf("no report: %s, want %s", none, want)
 	}
 	report := func(detector, id string, kind event.Type, change map[string]any) {
-		if r, answer := c.detect(detected(t, detector, id, kind, 1, change)); r.StatusCode != http.StatusOK {
+		if r, answer := c.do(c.detecting(detected(t, detector, id, kind, 1, change))); r.StatusCode != http.StatusOK {
 			t.Fatal(r.StatusCode, answer)
 		}
 	}
@@ -143,7 +143,7 @@ func TestStormListsFatalNodes(t *testing.T) {
 		e := detected(t, "x", "1", event.FaultRaised, 1, map[string]any{"check": []string{"pod-delivery", "silence"}[i%2],
 			"severity": []string{"fatal", "warning"}[i/4%2]})
 		e.SetSource("/clusters/prod/nodes/" + node + "/x")
-		if r, answer := c.detect(e); r.StatusCode != http.StatusOK {
+		if r, answer := c.do(c.detecting(e)); r.StatusCode != http.StatusOK {
 			t.Fatal(r.StatusCode, answer)
 		}
 	}

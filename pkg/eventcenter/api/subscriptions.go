@@ -53,6 +53,7 @@ type Reply struct {
 // Deliveries answers questions about subscriptions.
 type Deliveries struct {
 	Manager func() *deliver.Manager // the running one; nil while another replica delivers
+	Problem func() string           // why there is no running one where there should be; nil or empty: no problem
 	// Forward lets the delivering replica answer, by its Answer. Nil: there is only one replica.
 	Forward func(context.Context, Question) (Reply, error)
 }
@@ -87,6 +88,8 @@ func (d *Deliveries) Answer(ctx context.Context, q Question) (reply Reply) {
 	one, known := deliveries()[q.Route]
 	began := time.Now()
 	switch {
+	case m == nil && d.Problem != nil && d.Problem() != "":
+		err = notNow(http.StatusServiceUnavailable, d.Problem(), 10*time.Second)
 	case m == nil:
 		err = elsewhere()
 	case !known:

@@ -28,6 +28,10 @@ const (
 	clusterName = "eventcenter"
 	startLimit  = 30 * time.Second // for the server to accept its own center
 	handOver    = 2 * time.Second  // for the server to hand over its leaderships
+
+	// A replica that answers no ping for two to three intervals is not connected. Elections take longer.
+	pingEvery, pingsOut = 2 * time.Second, 2
+	maxCatchUp          = 16 << 20 // bytes on their way to a replica that was away: its pings wait for them
 )
 
 // Node is the NATS of one replica: a server in this process, or a connection to external ones.
@@ -75,6 +79,7 @@ func Start(c Config) (*Node, error) {
 		o.Cluster.Username, o.Cluster.Password = clusterName, c.Secret
 		o.Cluster.TLSConfig, o.Cluster.TLSTimeout = c.TLS, 5
 		o.Cluster.AuthTimeout = 6
+		o.Cluster.PingInterval, o.Cluster.MaxPingsOut, o.JetStreamMaxCatchup = pingEvery, pingsOut, maxCatchUp
 		for _, peer := range c.Routes {
 			o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: peer, User: url.UserPassword(clusterName, c.Secret)})
 		}
@@ -159,10 +164,15 @@ func always(log *slog.Logger) []nats.Option {
 
 // Alone returns why other replicas cannot be reached: callers learn it without waiting for a timeout. Nil: unknown.
 func (n *Node) Alone() error {
-	switch {
-	case !n.Conn.IsConnected():
+	if !n.Conn.IsConnected() {
 		return errors.New("there is no connection to NATS")
-	case n.server != nil && n.server.NumRoutes() == 0:
+	}
+	return n.CutOff()
+}
+
+// CutOff returns why the server in this process can reach no other: events cannot be stored now. Nil: unknown.
+func (n *Node) CutOff() error {
+	if n.server != nil && n.server.NumRoutes() == 0 {
 		return errors.New("no other replica is connected")
 	}
 	return nil

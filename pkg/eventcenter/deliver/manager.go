@@ -306,6 +306,7 @@ func (m *Manager) Pause(ctx context.Context, who Who, name string) error {
 func (m *Manager) Resume(ctx context.Context, who Who, name string) error {
 	return m.change(ctx, who, "resume", name, "", func(s *subscription) {
 		s.state.Paused, s.state.Granted, s.problem = "", time.Time{}, ""
+		s.state.Mode, s.state.NoBatches = s.mode(), time.Time{}
 		s.closed, s.failures = time.Time{}, 0
 		clear(s.fresh)
 	})

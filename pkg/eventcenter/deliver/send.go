@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +16,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// errNotSent means that no request was made: the subscription was paused, or is about to end.
+// noBatchesFor is how long a target that takes no batches, but does not say so by 415, is sent single events.
+const noBatchesFor = 5 * time.Minute
+
+// errNotSent means that the events are still to be sent: the subscription was paused, or is about to end, or the target
+// refused them as a batch.
 var errNotSent = errors.New("not sent")
 
 // itemOf returns a record in the form in which it is sent.
@@ -25,8 +30,15 @@ func (s *subscription) itemOf(r journal.Record) item {
 
 // deliver sends the events of a page until each is delivered or its node held. It returns false if it gave up.
 func (s *subscription) deliver(ctx context.Context, lanes []*lane, wanted []journal.Record) bool {
-	if s.modeNow() == event.Batch && s.batches(ctx, wanted) {
-		return true
+	if s.modeNow() == event.Batch {
+		rest := s.batches(ctx, wanted)
+		if len(rest) == 0 {
+			return true
+		}
+		for _, l := range lanes {
+			l.records = slices.DeleteFunc(l.records, func(r journal.Record) bool { return r.Offset < rest[0].Offset })
+		}
+		lanes = slices.DeleteFunc(lanes, func(l *lane) bool { return len(l.records) == 0 })
 	}
 	for len(lanes) > 0 {
 		if !s.open(ctx) {
@@ -54,8 +66,8 @@ func (s *subscription) deliver(ctx context.Context, lanes []*lane, wanted []jour
 	return true
 }
 
-// batches sends all events in batches. It reports whether all were accepted.
-func (s *subscription) batches(ctx context.Context, records []journal.Record) bool {
+// batches sends events in batches until one is not accepted. It returns the rest.
+func (s *subscription) batches(ctx context.Context, records []journal.Record) []journal.Record {
 	for len(records) > 0 {
 		var items []item
 		for size := 0; len(items) < len(records); {
@@ -66,11 +78,11 @@ func (s *subscription) batches(ctx context.Context, records []journal.Record) bo
 			items = append(items, s.itemOf(next))
 		}
 		if !s.open(ctx) || s.send(ctx, items) != nil {
-			return false
+			break
 		}
 		records = records[len(items):]
 	}
-	return true
+	return records
 }
 
 // lane sends the events of a node one by one until one fails.
@@ -114,7 +126,7 @@ func (s *subscription) down() bool {
 func (s *subscription) modeNow() event.Mode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.Mode
+	return s.state.modeNow()
 }
 
 // open waits until an event may be sent: the subscription is not paused, the target has not asked for a delay and has
@@ -201,7 +213,7 @@ func (s *subscription) ask(ctx context.Context) error {
 
 // send makes one request, or several if the target does not take the mode. It returns nil if all were accepted.
 func (s *subscription) send(ctx context.Context, items []item) error {
-	for {
+	for alone := false; ; {
 		mode := s.modeNow()
 		if mode != event.Batch && len(items) > 1 {
 			return errNotSent
@@ -214,13 +226,31 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 		if refused && r.Status == http.StatusUnsupportedMediaType && s.nextMode(mode) {
 			continue
 		}
-		if refused && mode == event.Batch && notABatch(r.Status) && s.nextMode(mode) {
-			continue // either one event is refused or batches are: single events will show which
+		if refused && mode == event.Batch && notABatch(r.Status) {
+			if len(items) > 1 {
+				return errNotSent // one of them is refused, or batches are: single events will show which
+			}
+			s.noBatches(noBatchesFor)
+			alone = true
+			continue
 		}
 		if errors.Is(err, errNotSent) {
 			return err
 		}
+		if err != nil && alone {
+			s.noBatches(0) // the event is refused, not the batch
+		}
 		return s.note(err, len(items))
+	}
+}
+
+// noBatches makes a target get single events for a duration.
+func (s *subscription) noBatches(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.NoBatches, s.dirty = time.Time{}, true
+	if d > 0 {
+		s.state.NoBatches = time.Now().Add(d)
 	}
 }
 
@@ -255,7 +285,7 @@ func (s *subscription) note(err error, items int) error {
 func (s *subscription) nextMode(from event.Mode) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state.Mode != from { // another goroutine has changed it
+	if s.state.modeNow() != from { // another goroutine has changed it
 		return true
 	}
 	s.dirty = true

@@ -19,6 +19,9 @@ type state struct {
 	Granted   time.Time  `json:"granted,omitzero"` // when the target agreed to receive events
 	PerMinute int        `json:"perMinute,omitempty"`
 
+	// NoBatches is until when a target that refused a batch, and took its event alone, is sent single events.
+	NoBatches time.Time `json:"noBatchesUntil,omitzero"`
+
 	Journal string  `json:"journal"` // the ID of the journal of Cursor
 	Cursor  uint64  `json:"cursor"`  // up to here every event is delivered, held or a dead letter
 	Held    []*held `json:"held,omitempty"`
@@ -87,6 +90,14 @@ func backoff(failures int) time.Duration {
 		span = min(span, firstBackoff<<max(failures-1, 0))
 	}
 	return time.Duration(rand.Float64() * float64(span))
+}
+
+// modeNow returns the mode of the next request.
+func (s *state) modeNow() event.Mode {
+	if s.Mode == event.Batch && time.Now().Before(s.NoBatches) {
+		return event.Structured
+	}
+	return s.Mode
 }
 
 func (s *state) release(h *held) {

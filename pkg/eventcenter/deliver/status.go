@@ -59,7 +59,7 @@ func (s *subscription) status(newest uint64, now time.Time) Status {
 	defer s.mu.Unlock()
 	st := Status{Subscription: s.Subscription, Configured: s.configured, By: s.registered, DeadLetters: len(s.letters),
 		Cursor: strconv.FormatUint(s.state.Cursor, 10),
-		Newest: strconv.FormatUint(newest, 10), Paused: s.state.Paused, Problem: s.problem, NextMode: s.state.Mode,
+		Newest: strconv.FormatUint(newest, 10), Paused: s.state.Paused, Problem: s.problem, NextMode: s.state.modeNow(),
 		Held: len(s.state.Held), Dropped: s.state.Dropped, Counts: s.counts}
 	if newest > s.state.Cursor {
 		st.LagEvents = newest - s.state.Cursor

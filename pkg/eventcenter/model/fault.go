@@ -17,6 +17,7 @@ const (
 	maxDetectors  = 32
 	maxOfDetector = 200            // faults and ended faults, per detector
 	endKept       = 24 * time.Hour // an older report that arrives later does not restore the fault
+	maxGrace      = time.Hour      // for a detector to report again after the center was away
 )
 
 // Fault is the latest report of a fault, by the node's agent or by a detector beside it. These do not affect each
@@ -142,15 +143,16 @@ func (n *Node) has(key, detector string) bool {
 	return last != nil && !last.Gone
 }
 
-// Expired returns the ends of faults that their detectors have not reported again in time. If the same end is created
-// twice, the second is a duplicate.
-func (m *Model) Expired(now time.Time) (ends []journal.Event) {
+// Expired returns the ends of faults that their detectors have not reported again in time. A detector could report only
+// since the center is ready: it has a full time to live from then on, or an hour. If the same end is created twice, the
+// second is a duplicate.
+func (m *Model) Expired(now, ready time.Time) (ends []journal.Event) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, n := range m.nodes {
 		for _, all := range n.Foreign {
 			for key, f := range all {
-				if f.Gone || now.Before(f.ends()) {
+				if f.Gone || now.Before(f.ends()) || now.Before(ready.Add(min(f.TTL(), maxGrace))) {
 					continue
 				}
 				e, err := Own{Cluster: n.Cluster, Node: n.Name, ID: DerivedID("expired", n.Cluster, n.Name, key, f.Of),

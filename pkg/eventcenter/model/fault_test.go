@@ -36,23 +36,23 @@ func TestExpired(t *testing.T) {
 	f := newFeed(t)
 	f.received(detected("gpud", "a", event.FaultRaised, 0, 100), detected("gpud", "b", event.FaultRaised, 500, 101),
 		detected("gpud", "a", event.FaultUpdated, 5, 105))
-	if ends := f.m.Expired(minute(110)); len(ends) != 0 {
+	if ends := f.m.Expired(minute(110), time.Time{}); len(ends) != 0 {
 		t.Errorf("too early: %s", ends[0].JSON)
 	}
-	ends := f.m.Expired(minute(112))
-	if len(ends) != 1 || !strings.Contains(string(ends[0].JSON), `"detector":"gpud"`) || ends[0].ID != f.m.Expired(minute(113))[0].ID {
+	ends := f.m.Expired(minute(112), time.Time{})
+	if len(ends) != 1 || !strings.Contains(string(ends[0].JSON), `"detector":"gpud"`) || ends[0].ID != f.m.Expired(minute(113), time.Time{})[0].ID {
 		t.Fatalf("%+v", ends)
 	}
 	f.append(ends...)
 	f.expect("ended", "a", "-b")
-	if len(f.m.Expired(minute(112))) != 0 {
+	if len(f.m.Expired(minute(112), time.Time{})) != 0 {
 		t.Error("the end is created twice")
 	}
 	// A report from a clock that is ahead counts from its receipt: a later report is not late.
 	f.received(detected("gpud", "b", event.FaultRaised, 102, 113), detected("gpud", "b", event.FaultCleared, 114, 114))
 	f.expect("a later report", "a", "-b")
 	// If a report arrives before an end computed earlier, the fault is active, and subscribers get an event for it.
-	ends = f.m.Expired(minute(115))
+	ends = f.m.Expired(minute(115), time.Time{})
 	f.received(detected("gpud", "a", event.FaultUpdated, 115, 115))
 	f.append(ends...)
 	f.expect("a report in time", "a", "+a -a -b")

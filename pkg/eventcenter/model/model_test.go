@@ -235,7 +235,7 @@ func TestRebuild(t *testing.T) {
 				said := i*5 - rapid.IntRange(-3, 20).Draw(rt, "late")
 				f.received(detected("gpud", name, []event.Type{event.FaultRaised, event.FaultCleared}[kind-5], said, i*5))
 			case 7:
-				f.append(f.m.Expired(minute(i * 5))...)
+				f.append(f.m.Expired(minute(i*5), time.Time{})...)
 			}
 			if i == (steps-1)/2 {
 				if _, err := f.m.Save(&saved, "j"); err != nil {

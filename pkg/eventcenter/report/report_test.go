@@ -223,7 +223,7 @@ func TestDetectorInReport(t *testing.T) {
 	w.at(20, 23, 50)
 	detect(event.FaultUpdated, "sda", w.now)
 	w.store1(a.clear("disksda"), a.snapshot())
-	ends := w.model.Expired(w.now)
+	ends := w.model.Expired(w.now, time.Time{})
 	w.store1(ends...) // of sdb
 	w.at(21, 0, 10)
 	detect(event.FaultCleared, "sdb", november(20, 7)) // late

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"sync"
 )
 
 // Record is a value under its key.
@@ -63,20 +64,74 @@ func Problem(bucket, key string, value []byte) error {
 	return nil
 }
 
-// Broken is a store that cannot be opened: every call fails with the reason.
-type Broken struct{ Err error }
+// Late is a store that may not be usable yet: until Try has opened it, every call fails with the reason.
+type Late struct {
+	Open func(context.Context) (Store, error)
+
+	mu    sync.RWMutex // guards the fields below
+	store Store        // nil: not open
+	err   error        // of the last attempt
+}
+
+// Try opens the store, again if it is open: the file may have been replaced. One goroutine at a time may call it.
+func (l *Late) Try(ctx context.Context) error {
+	_ = l.Close() // it could not be used
+	store, err := l.Open(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.store, l.err = nil, err
+	if err == nil {
+		l.store = store
+	}
+	return err
+}
+
+func (l *Late) get() (Store, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.store, l.err
+}
 
 // Get implements Store.
-func (b Broken) Get(context.Context, string, string) (Record, error) { return Record{}, b.Err }
+func (l *Late) Get(ctx context.Context, bucket, key string) (Record, error) {
+	store, err := l.get()
+	if err != nil {
+		return Record{}, err
+	}
+	return store.Get(ctx, bucket, key)
+}
 
 // Put implements Store.
-func (b Broken) Put(context.Context, string, string, []byte, uint64) (uint64, error) { return 0, b.Err }
+func (l *Late) Put(ctx context.Context, bucket, key string, value []byte, revision uint64) (uint64, error) {
+	store, err := l.get()
+	if err != nil {
+		return 0, err
+	}
+	return store.Put(ctx, bucket, key, value, revision)
+}
 
 // Delete implements Store.
-func (b Broken) Delete(context.Context, string, string, uint64) error { return b.Err }
+func (l *Late) Delete(ctx context.Context, bucket, key string, revision uint64) error {
+	store, err := l.get()
+	if err != nil {
+		return err
+	}
+	return store.Delete(ctx, bucket, key, revision)
+}
 
 // List implements Store.
-func (b Broken) List(context.Context, string, string) ([]Record, error) { return nil, b.Err }
+func (l *Late) List(ctx context.Context, bucket, prefix string) ([]Record, error) {
+	store, err := l.get()
+	if err != nil {
+		return nil, err
+	}
+	return store.List(ctx, bucket, prefix)
+}
 
 // Close implements Store.
-func (Broken) Close() error { return nil }
+func (l *Late) Close() error {
+	if store, _ := l.get(); store != nil {
+		return store.Close()
+	}
+	return nil
+}

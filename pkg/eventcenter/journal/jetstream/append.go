@@ -71,6 +71,9 @@ func (s *Store) Leave() {
 }
 
 func (s *Store) append(ctx context.Context, r *request) (journal.Appended, error) {
+	if err := s.unavailable(); err != nil {
+		return journal.Appended{}, err
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Within, journal.ErrUnavailable)
 	defer cancel()
 	r.ctx, r.done = ctx, make(chan struct{})
@@ -180,12 +183,15 @@ func (s *Store) commit(ctx context.Context, group []*request) (derived []journal
 	}
 }
 
-// waiting returns the requests that were not cancelled and may append.
+// waiting returns the requests that were not cancelled, may append, and need not wait for other replicas.
 func (s *Store) waiting(group []*request) []*request {
+	unavailable := s.unavailable()
 	return slices.DeleteFunc(group, func(r *request) bool {
 		switch {
 		case r.ctx.Err() != nil:
 			r.err = context.Cause(r.ctx)
+		case unavailable != nil:
+			r.err = unavailable
 		case r.term != 0 && r.term < s.at.Term:
 			r.err = ErrFenced
 		default:

@@ -168,7 +168,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	appendSoon(t, worker, fault(t, event.FaultCleared, 2))
 	clock.Add(24 * time.Hour)
 	kept := appendSoon(t, worker, journaltest.Of("a", 1))
-	upTo := worker.Expired(journal.Limits{Age: 12 * time.Hour})
+	upTo := worker.Expired(journal.Limits{Bytes: 1})
 	if upTo != kept-1 {
 		t.Fatalf("%d is to be trimmed, want %d", upTo, kept-1)
 	}

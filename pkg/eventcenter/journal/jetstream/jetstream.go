@@ -49,6 +49,9 @@ type Options struct {
 	Log      *slog.Logger
 	Now      func() time.Time // nil: time.Now
 
+	// CutOff returns why no other replica can be reached: requests are refused at once. Nil: unknown.
+	CutOff func() error
+
 	// Appended is called with all new records from any replica, in the order of offsets, before Append returns. The
 	// worker appends the events that it returns.
 	Appended func([]journal.Record) []journal.Event
@@ -102,6 +105,9 @@ var (
 func Open(ctx context.Context, o Options, waiting func(error)) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.CutOff == nil {
+		o.CutOff = func() error { return nil }
 	}
 	o.Within = cmp.Or(o.Within, appendLimit)
 	js, err := jetstream.New(o.Conn, jetstream.WithDefaultTimeout(o.Within/4))

@@ -54,6 +54,18 @@ func (s *Store) Ready() error {
 	return nil
 }
 
+// unavailable returns why a request is refused without an attempt: too few replicas can be reached, and not because of
+// an election.
+func (s *Store) unavailable() error {
+	if err := s.CutOff(); err != nil {
+		return fmt.Errorf("%w: %w", journal.ErrUnavailable, err)
+	}
+	if err := s.Ready(); errors.Is(err, journal.ErrUnavailable) {
+		return err
+	}
+	return nil
+}
+
 // Whole returns why the copy may lack events of the stream; nil: a moment ago it had all.
 func (s *Store) Whole() error {
 	s.mu.Lock()
@@ -95,9 +107,16 @@ func (s *Store) note(ctx context.Context, err error) {
 	}
 }
 
-// connected returns why the connection is lost, if an error means that.
+// connected returns why the connection is lost, or that no server answers, if an error means that.
 func connected(conn *nats.Conn, err error) error {
-	if err == nil || conn.IsConnected() {
+	if err == nil {
+		return nil
+	}
+	if conn.IsConnected() {
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrNoResponders) ||
+			errors.Is(err, jetstream.ErrNoStreamResponse) {
+			err = fmt.Errorf("%w: %w", journal.ErrUnavailable, err)
+		}
 		return err
 	}
 	return fmt.Errorf("%w: there is no connection to NATS: %w", journal.ErrUnavailable, cmp.Or(conn.LastError(), err))

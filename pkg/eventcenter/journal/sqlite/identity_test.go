@@ -146,8 +146,10 @@ func TestSilentStreams(t *testing.T) {
 	for i := range 5 {
 		k.append(of(fmt.Sprint("short-", i), 1))
 	}
-	k.clock.Add(11 * day)
-	k.append(of("a", 9))
+	for n := range uint64(2) { // after the first alone, the clock may have jumped
+		k.clock.Add(11 * day)
+		k.append(of("a", 9+n))
+	}
 	if n := len(k.writer.streams); n != 1 {
 		t.Errorf("%d streams are remembered", n)
 	}

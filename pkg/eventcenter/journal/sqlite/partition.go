@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	driver "modernc.org/sqlite"
@@ -84,10 +85,22 @@ const (
 
 // open opens the file for readers.
 func (p *partition) open() (*sql.DB, error) {
-	if p.sealed {
+	if p.sealed || isFrozen(p.path) {
 		return open(p.path, readingSealed)
 	}
 	return open(p.path, reading)
+}
+
+// isFrozen reports whether a file is complete by itself, and on a read-only disk: SQLite could not create the log from
+// which it would read.
+func isFrozen(path string) bool {
+	for _, log := range []string{"-wal", "-journal"} {
+		if _, err := os.Lstat(path + log); !errors.Is(err, os.ErrNotExist) {
+			return false
+		}
+	}
+	var volume syscall.Statfs_t
+	return syscall.Statfs(path, &volume) == nil && volume.Flags&syscall.MS_RDONLY != 0
 }
 
 // open opens the database in a file.

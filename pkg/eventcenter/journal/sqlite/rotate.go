@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -19,7 +20,10 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	if w.part != nil && (w.day == day && !w.part.damaged.Load() || w.part.last < w.part.first) {
 		return nil
 	}
-	maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return now.Sub(mark.seen) > s.Keep })
+	s.mu.Lock()
+	newest := event.Earlier(now, s.lastReceived()) // the clock may have jumped
+	s.mu.Unlock()
+	maps.DeleteFunc(w.streams, func(_ streamKey, mark watermark) bool { return newest.Sub(mark.seen) > s.Keep })
 	p, err := s.create(ctx, first, day)
 	if err != nil {
 		w.part = nil // damage is that of the new one

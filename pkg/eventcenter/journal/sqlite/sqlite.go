@@ -67,6 +67,7 @@ type Store struct {
 	newest   uint64
 	gaps     []journal.Gap // in order, none overlapping
 	fullFrom time.Time     // since when the disk is full; zero: not full
+	trimmed  time.Time     // when files were dropped
 	changed  chan struct{}
 }
 
@@ -144,6 +145,22 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("in use by another process: %w", err), lock.Close())
 	}
 	return lock, nil
+}
+
+// HoldStopped keeps a center from opening the journal in a directory until release is called, and fails if one has it
+// open. It changes no file.
+func HoldStopped(dir string) (release func() error, err error) {
+	lock, err := os.Open(filepath.Join(dir, "lock"))
+	if errors.Is(err, os.ErrNotExist) { // no center ever opened it
+		return func() error { return nil }, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errors.Join(errors.New("in use by another process: stop the center first"), lock.Close())
+	}
+	return lock.Close, nil
 }
 
 // identity returns the UUID of the journal, a new one if there is no journal.

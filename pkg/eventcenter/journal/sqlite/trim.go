@@ -5,29 +5,52 @@ import (
 	"errors"
 	"math"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// Expired returns the offset up to which the limits want the journal trimmed, 0 if they want no trimming.
+// trimEvery is how often a file is dropped because of its age: if a wrong clock gave the newest event its time, people
+// have time to notice.
+const trimEvery = time.Hour
+
+// Expired returns the offset up to which the limits want the journal trimmed, 0 if they want no trimming. The age of a
+// file is that of its events when the newest event was received.
 func (s *Store) Expired(l journal.Limits) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	total, end := int64(0), uint64(0)
-	for _, p := range s.parts {
+	newest := make([]time.Time, len(s.parts)) // of each file; a clock that was set back makes it that of a later one
+	for i, p := range slices.Backward(s.parts) {
 		total += p.size()
+		newest[i] = p.newest
+		if i+1 < len(newest) && !newest[i+1].IsZero() && newest[i+1].Before(p.newest) {
+			newest[i] = newest[i+1]
+		}
 	}
+	received, byAge := s.lastReceived(), l.Age > 0 && s.Now().Sub(s.trimmed).Abs() >= trimEvery
 	for i, p := range s.parts {
-		old := l.Age > 0 && s.Now().Sub(p.newest) > l.Age && p.last >= p.first
+		old := byAge && received.Sub(newest[i]) > l.Age && p.last >= p.first
 		large := l.Bytes > 0 && total > l.Bytes
 		if i == len(s.parts)-1 || !old && !large {
 			break
 		}
-		end, total = s.parts[i+1].first-1, total-p.size()
+		end, total, byAge = s.parts[i+1].first-1, total-p.size(), byAge && !old
 	}
 	return end
+}
+
+// lastReceived returns when the newest event was received. It needs mu.
+func (s *Store) lastReceived() time.Time {
+	for _, p := range slices.Backward(s.parts) {
+		if p.last >= p.first {
+			return p.newest
+		}
+	}
+	return time.Time{}
 }
 
 // Whole returns the end of the newest file whose offsets are all at most upTo, 0 if there is none.
@@ -50,6 +73,9 @@ func (s *Store) Trim(_ context.Context, upTo uint64) error {
 		dropped, s.parts = append(dropped, s.parts[0]), s.parts[1:]
 	}
 	s.gaps = within(s.gaps, s.oldest()-1, math.MaxUint64)
+	if len(dropped) > 0 {
+		s.trimmed = s.Now()
+	}
 	s.mu.Unlock()
 	var errs []error
 	for _, p := range dropped {
