@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -23,13 +24,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
+// answer answers a request, or returns false: the center accepts the events.
+type answer func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool
+
 // center is a receiver of CloudEvents that uses the SDK instead of our code to read requests. It also decodes each
 // accepted event as an agent's event.
 type center struct {
 	mu       sync.Mutex // guards all below
-	answer   func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool
+	answer   answer
 	events   []event.Event
-	problems []string
+	problems []error
 	requests int
 
 	// the senders get killed: they do not know whether the events in flight arrived, and report them as lost
@@ -38,27 +42,26 @@ type center struct {
 
 // ServeHTTP implements http.Handler. It accepts, unless the center has an answer of its own.
 func (c *center) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	var events []cloudevents.Event
 	body, err := io.ReadAll(request.Body)
 	if err != nil && c.kills { // a partial request of a killed sender
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
 	request.Body = io.NopCloser(bytes.NewReader(body))
+	events := make([]cloudevents.Event, 1)
 	if request.Header.Get("Content-Type") == event.BatchMediaType {
 		events, err = cehttp.NewEventsFromHTTPRequest(request)
+	} else if one, failed := cehttp.NewEventFromHTTPRequest(request); failed == nil {
+		events[0] = *one
 	} else {
-		var one *cloudevents.Event
-		if one, err = cehttp.NewEventFromHTTPRequest(request); err == nil {
-			events = []cloudevents.Event{*one}
-		}
+		err = failed
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.requests++
 	if err != nil {
-		c.problems = append(c.problems, err.Error())
-		http.Error(w, err.Error(), http.StatusBadRequest)
+		c.problems = append(c.problems, err)
+		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
 	if c.answer != nil && c.answer(w, request, events) {
@@ -66,26 +69,28 @@ func (c *center) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 	for _, one := range events {
 		data, err := one.MarshalJSON()
-		if err == nil {
-			err = schematest.Problem(data)
-		}
-		if err == nil {
-			var e event.Event
-			if e, err = event.Decode(data); err == nil {
-				c.events = append(c.events, e)
-			}
-		}
-		if err != nil {
-			c.problems = append(c.problems, err.Error())
+		e, undecoded := event.Decode(data)
+		if err := errors.Join(err, schematest.Problem(data), undecoded); err != nil {
+			c.problems = append(c.problems, err)
+		} else {
+			c.events = append(c.events, e)
 		}
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-func (c *center) answers(f func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool) {
+func (c *center) answers(a answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answer = f
+	c.answer = a
+}
+
+// refuses makes the center answer with a status other than 2xx.
+func (c *center) refuses(status int) {
+	c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+		w.WriteHeader(status)
+		return true
+	})
 }
 
 // asked returns the number of requests.
@@ -101,9 +106,18 @@ func (c *center) received() []event.Event {
 	return slices.Clone(c.events)
 }
 
-// lines returns the received events, each once: the type, and the reason or message.
-func (c *center) lines(types ...event.Type) []string {
-	var lines []string
+// data returns the data of one kind among the received events.
+func data[Data any](c *center) (all []Data) {
+	for _, e := range c.received() {
+		if one, ok := e.Data.(Data); ok {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// lines returns the received events, each once: the reason or message.
+func (c *center) lines(types ...event.Type) (lines []string) {
 	seen := map[string]bool{}
 	for _, e := range c.received() {
 		if seen[e.ID()] || !slices.Contains(types, e.Type) && len(types) > 0 {
@@ -125,51 +139,62 @@ func (c *center) check(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.problems {
-		t.Error(p)
+	if len(c.problems) > 0 {
+		t.Error(errors.Join(c.problems...))
 	}
-	came, named, newest := map[string]map[uint64]bool{}, map[string]map[uint64]bool{}, map[string]uint64{}
-	note := func(all map[string]map[uint64]bool, stream string, n uint64) {
-		if all[stream] == nil {
-			all[stream] = map[uint64]bool{}
-		}
-		all[stream][n], newest[stream] = true, max(newest[stream], n)
+	type change struct {
+		stream   string
+		sequence uint64
+	}
+	came, named, newest := map[change]bool{}, map[change]bool{}, map[string]uint64{}
+	note := func(all map[change]bool, one change) {
+		all[one], newest[one.stream] = true, max(newest[one.stream], one.sequence)
 	}
 	for _, e := range c.events {
 		if e.Type == event.NodeSnapshot || e.Type == event.AgentAlive {
 			continue
 		}
-		note(came, e.Stream, e.Sequence)
-		if gap, ok := e.Data.(event.Gap); ok {
-			for _, r := range gap.Ranges {
-				var from, to uint64
-				fmt.Sscanf(r.From+" "+r.To, "%d %d", &from, &to)
-				for n := from; n <= to; n++ {
-					id := cmp.Or(r.Stream, e.Stream)
-					if r.Reason == "lost" && came[id][n] && !c.kills {
-						t.Errorf("%d of %s came, and is called lost", n, id)
-					}
-					note(named, id, n)
+		note(came, change{e.Stream, e.Sequence})
+		gap, _ := e.Data.(event.Gap)
+		for _, r := range gap.Ranges {
+			var from, to uint64
+			fmt.Sscanf(r.From+" "+r.To, "%d %d", &from, &to)
+			for n := from; n <= to; n++ {
+				one := change{cmp.Or(r.Stream, e.Stream), n}
+				if r.Reason == "lost" && came[one] && !c.kills {
+					t.Errorf("%v came, and is called lost", one)
 				}
+				note(named, one)
 			}
 		}
 	}
 	for stream, last := range newest {
 		for n := uint64(1); n <= last; n++ {
-			if !came[stream][n] && !named[stream][n] {
-				t.Errorf("%d of stream %s neither came nor is it named", n, stream)
+			if one := (change{stream, n}); !came[one] && !named[one] {
+				t.Errorf("%v neither came nor is it named", one)
 			}
 		}
 	}
 }
 
-// config configures a reporter that sends to c without a network.
-func config(c *center) (eventcenter.Config, *fakeCenter) {
-	receiver := &fakeCenter{Handler: c}
-	return eventcenter.Config{
-		Settings: eventcenter.Settings{Endpoints: []string{"https://center/v1/events"}, Cluster: "prod"},
-		Node:     "node-1", Boot: "boot-1", Version: "1.2", Transport: receiver,
-	}, receiver
+// fakeCenter answers HTTP requests with a center, without a network.
+type fakeCenter struct {
+	reporttest.Fault
+	*center
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *fakeCenter) RoundTrip(request *http.Request) (response *http.Response, err error) {
+	err = f.Do(request.Context(), func() error {
+		recorder := httptest.NewRecorder()
+		f.ServeHTTP(recorder, request)
+		response = recorder.Result()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
 }
 
 // kit is a reporter that sends to a center without a network, in a bubble of time.
@@ -184,14 +209,17 @@ type kit struct {
 	stop     func()
 }
 
+func newKit(t *testing.T) *kit {
+	c, store := &center{}, reporttest.NewStore()
+	receiver := &fakeCenter{center: c}
+	return &kit{t: t, c: c, receiver: receiver, store: store, w: reporttest.NewWorld(), config: eventcenter.Config{
+		Settings: eventcenter.Settings{Endpoints: []string{"https://center/v1/events"}, Cluster: "prod"},
+		Node:     "node-1", Boot: "boot-1", Version: "1.2", Transport: receiver, Store: store}}
+}
+
 func bubble(t *testing.T, test func(t *testing.T, k *kit)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		k := &kit{t: t, c: &center{}, store: reporttest.NewStore(), w: reporttest.NewWorld()}
-		k.config, k.receiver = config(k.c)
-		k.config.Store = k.store
-		test(t, k)
-	})
+	synctest.Test(t, func(t *testing.T) { test(t, newKit(t)) })
 }
 
 // start starts the reporter, or another one after it.
@@ -215,15 +243,21 @@ func (k *kit) check(reasons ...string) {
 	}
 }
 
+// end stops the reporter after a time, and checks.
+func (k *kit) end(after time.Duration, reasons ...string) {
+	k.t.Helper()
+	time.Sleep(after)
+	k.stop()
+	k.check(reasons...)
+}
+
 // startAgain stops the reporter, and starts another one while the center answers until all has arrived.
 func (k *kit) startAgain(reasons ...string) {
 	k.t.Helper()
 	k.stop()
 	k.receiver.Mend()
 	k.start()
-	time.Sleep(10 * time.Minute)
-	k.stop()
-	k.check(reasons...)
+	k.end(10*time.Minute, reasons...)
 }
 
 // storm makes a check find things, one of every so many fatal.
