@@ -138,9 +138,6 @@ func buildWith(t *testing.T, dir string, c change) string {
 	return filepath.Join(dir, "eventcenter")
 }
 
-// patience is the limit for steps that take a moment on an idle machine, and a minute on an emulated one.
-const patience = 10 * time.Minute
-
 // boot starts the machine and waits until all its centers accept events.
 func (p *powered) boot(within time.Duration) error {
 	booted, err := p.machine.Boot(p.t.Context())
